@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from neuronjax.nki.releases.difference import ReleaseDifference, When
-from neuronjax.nki.releases.differences import DIFFERENCES
+from neuronjax.nki.releases.differences import DIFFERENCES, ReleaseDifference, When
 from neuronjax.nki.releases.release import RELEASES
 
 from .markdown import code, table

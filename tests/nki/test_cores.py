@@ -253,7 +253,7 @@ def barrier(core, tile, other, out):
         (another_tuple, r"cores=\(0, 2\).*use cores=\(0, 1\)", {}),
         (loops_differ, "loops that differ", {}),
         (barrier, "launch of 1 programs.*kernel\\[2\\]", dict(cores=1)),
-        (barrier, "use trn2 or trn3", dict(target="trn1")),
+        (barrier, "target trn2, trn3", dict(target="trn1")),
     ],
 )
 def test_cores_that_do_not_fit_are_named(before, message, how):

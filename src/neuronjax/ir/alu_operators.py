@@ -16,20 +16,19 @@ from neuronjax.errors import InvalidProgramError, user_line
 BITVEC = frozenset(
     "invert bitwise_and bitwise_or bitwise_xor left_shift right_shift".split()
 )
-BINARY_ARITHMETIC = frozenset(
-    (
-        "add subtract multiply divide mod power maximum minimum abs_max abs_min equal "
-        "not_equal greater_equal greater less_equal less logical_and logical_or "
-        "logical_xor"
-    ).split()
+#: What gives 1 or 0.
+COMPARISONS = frozenset(
+    "equal not_equal greater_equal greater less_equal less logical_and logical_or "
+    "logical_xor".split()
 )
-UNARY_ARITHMETIC = frozenset({"abs", "square", "relu", "rsqrt", "reciprocal"})
+BINARY_ARITHMETIC = COMPARISONS | frozenset(
+    "add subtract multiply maximum minimum power abs_max abs_min divide mod".split()
+)
+UNARY_ARITHMETIC = frozenset("abs square relu rsqrt reciprocal".split())
 ALU = BITVEC | BINARY_ARITHMETIC | UNARY_ARITHMETIC
 REDUCTIONS = frozenset(
-    (
-        "add subtract multiply maximum minimum bitwise_and bitwise_or bitwise_xor "
-        "logical_and logical_or logical_xor"
-    ).split()
+    "bitwise_and bitwise_or bitwise_xor add subtract multiply maximum minimum "
+    "logical_and logical_or logical_xor".split()
 )
 
 _NUMPY_NAMES = {"bitwise_not": "invert", "absolute": "abs"}

@@ -28,29 +28,18 @@ NO_ATTRIBUTES: Mapping[Any, Any] = MappingProxyType({})
 
 @record(eq=False)
 class Storage:
-    """A piece of memory, as one `nl.ndarray` allocates it. Compared by identity.
+    """A piece of memory, as one `nl.ndarray` allocates it. Compared by identity."""
 
-    Attributes:
-        number: unique in its kernel, in order of allocation.
-        memory: where it lies.
-        shape: on chip, partitions first.
-        dtype: nki name of the elements, see `ir.nki_dtypes`.
-        name: the user's, or "".
-        address: (partition, byte offset in the partition) if the user fixed them.
-        location: "file:line" of the allocation.
-        position: how many instructions were emitted before it was allocated.
-        initial: the data it starts with (`nl.shared_constant`), else None.
-    """
-
-    number: int
-    memory: Memory
-    shape: tuple[int, ...]
-    dtype: str
-    name: str = ""
+    number: int  # unique in its kernel, in order of allocation
+    memory: Memory  # where it lies
+    shape: tuple[int, ...]  # on chip, partitions first
+    dtype: str  # nki name of the elements, see `ir.nki_dtypes`
+    name: str = ""  # the user's, or ""
+    #: (partition, byte offset in the partition) if the user fixed them.
     address: tuple[int, int] | None = None
-    location: str = ""
-    position: int = 0
-    initial: Any = None
+    location: str = ""  # "file:line" of the allocation
+    position: int = 0  # how many instructions were emitted before it was allocated
+    initial: Any = None  # the data it starts with (`nl.shared_constant`), else None
 
     @property
     def size(self) -> int:
@@ -77,24 +66,18 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class DynamicOffset:
-    """The part of an access that only the run knows.
+    """The part of an access that only the run knows."""
 
-    Attributes:
-        kind: "scalar": index * stride is added to the offset. "vector": element p of
-            the index, times stride, replaces the contribution of the first dimension.
-            "indirect" (tensor indirection): the second dimension's position j is
-            index[j % group, j // group], of each group of partitions on its own.
-        index: a register, or an access of integers: one, [P, 1] or [P, K].
-        stride: elements that one unit of the index stands for.
-        limit: indices from 0 to limit - 1 are legal (of "scalar": of the start).
-        group: partitions that share offsets, for "indirect".
-    """
-
+    #: "scalar": index * stride is added to the offset. "vector": element p of the
+    #: index, times stride, replaces the contribution of the first dimension. "indirect"
+    #: (tensor indirection): the second dimension's position j is index[j % group, j //
+    #: group], of each group of partitions on its own.
     kind: DynamicKind
+    #: A register, or an access of integers: one, [P, 1] or [P, K].
     index: Register | Access
-    stride: int
-    limit: int
-    group: int = 0
+    stride: int  # elements that one unit of the index stands for
+    limit: int  # indices from 0 to limit - 1 are legal (of "scalar": of the start)
+    group: int = 0  # partitions that share offsets, for "indirect"
 
 
 @record()
@@ -104,20 +87,14 @@ class Access:
     Element (i0, i1, ...) is number `offset + i0*stride0 + i1*stride1 + ...` of the
     storage in row-major order. On chip the first pair is the partition, its stride the
     free size of the storage. A stride of 0 repeats elements.
-
-    Attributes:
-        storage: what is accessed.
-        dtype: how its bits are read, mostly `storage.dtype`.
-        offset: first element, in elements of `dtype`.
-        pattern: (stride, count) of every dimension, outermost first.
-        dynamic: what the run adds, or None.
     """
 
-    storage: Storage
-    dtype: str
-    offset: int
+    storage: Storage  # what is accessed
+    dtype: str  # how its bits are read, mostly `storage.dtype`
+    offset: int  # first element, in elements of `dtype`
+    #: (stride, count) of every dimension, outermost first.
     pattern: tuple[tuple[int, int], ...]
-    dynamic: DynamicOffset | None = None
+    dynamic: DynamicOffset | None = None  # what the run adds, or None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -131,57 +108,41 @@ class Access:
 
 
 class LoopTurn(NamedTuple):
-    """One turn of a loop that was unrolled.
+    """One turn of a loop that was unrolled."""
 
-    Attributes:
-        loop: a number of the loop; of an inner loop another one in every outer turn.
-        turn: from 0 on.
-    """
-
-    loop: int
-    turn: int
+    loop: int  # a number of the loop; of an inner loop another one in every outer turn
+    turn: int  # from 0 on
 
 
 @record(kw_only=True, eq=False)
 class KernelInstruction:
-    """One call of a `nki.isa` function.
+    """One call of a `nki.isa` function."""
 
-    Attributes:
-        name: of the function.
-        engine: who executes it.
-        outputs: what is written.
-        inputs: what is read, in an order that belongs to the instruction.
-        parameters: numeric immediates, which may differ from loop turn to loop turn:
-            floats are FP32, ints 32 bits.
-        attributes: everything static: ops, flags, modes; hashable values.
-        reads_outputs: whether the previous contents of the outputs take part.
-        location: "file:line" in the kernel.
-        ordinal: position in the kernel, its `name=` in the profile.
-        label: the user's `name=`, or "".
-        program: which program of the grid emitted it.
-        writes_register: the register that takes the one result, instead of outputs.
-        forms: one letter per operand as the function lists them: "t" a tensor, "r" a
-            register (both in `inputs`), "f" or "i" a float or int of `parameters`, "-"
-            none.
-        loops: the turns of `affine_range` that it is in, outermost first.
-        is_open: whether the kernel leaves the engine to the compiler; `engine` is then
-            the one whose arithmetic the emulator takes.
-    """
-
-    name: str
-    engine: str
-    outputs: tuple[Access, ...]
+    name: str  # of the function
+    engine: str  # who executes it
+    outputs: tuple[Access, ...]  # what is written
+    #: What is read, in an order that belongs to the instruction.
     inputs: tuple[Access | Register, ...] = ()
+    #: Numeric immediates, which may differ from loop turn to loop turn: floats are
+    #: FP32, ints 32 bits.
     parameters: tuple[int | float, ...] = ()
+    #: Everything static: ops, flags, modes; hashable values.
     attributes: Mapping[str, Any] = field(default_factory=lambda: NO_ATTRIBUTES)
+    #: Whether the previous contents of the outputs take part.
     reads_outputs: bool = False
-    location: str = ""
-    ordinal: int = 0
-    label: str = ""
-    program: int = 0
+    location: str = ""  # "file:line" in the kernel
+    ordinal: int = 0  # position in the kernel, its `name=` in the profile
+    label: str = ""  # the user's `name=`, or ""
+    program: int = 0  # which program of the grid emitted it
+    #: The register that takes the one result, instead of outputs.
     writes_register: Register | None = None
+    #: One letter per operand as the function lists them: "t" a tensor, "r" a register
+    #: (both in `inputs`), "f" or "i" a float or int of `parameters`, "-" none.
     forms: str = ""
+    #: The turns of `affine_range` that it is in, outermost first.
     loops: tuple[LoopTurn, ...] = ()
+    #: Whether the kernel leaves the engine to the compiler; `engine` is then the one
+    #: whose arithmetic the emulator takes.
     is_open: bool = False
 
     @property
@@ -192,22 +153,14 @@ class KernelInstruction:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelLoop:
-    """`dynamic_range` and `fori_loop`: a counted loop of the device.
+    """`dynamic_range` and `fori_loop`: a counted loop of the device."""
 
-    Attributes:
-        register: the induction variable.
-        start, stop: bounds, `stop` exclusive.
-        step: positive.
-        body: what is executed every turn.
-        location: "file:line" of the loop.
-    """
-
-    register: Register
+    register: Register  # the induction variable
     start: int | Register
-    stop: int | Register
-    step: int
-    body: KernelBlock
-    location: str = ""
+    stop: int | Register  # exclusive
+    step: int  # positive
+    body: KernelBlock  # what is executed every turn
+    location: str = ""  # "file:line" of the loop
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -239,34 +192,25 @@ class KernelBlock:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class KernelProgram:
-    """A traced kernel.
+    """A traced kernel."""
 
-    Attributes:
-        name: of the Python function.
-        arguments: storage of every array argument, in order.
-        results: what the kernel returns, in order.
-        body: of all programs of the grid, in the order in which they are executed.
-        storages: all of them, arguments included, in order of allocation.
-        registers: how many there are.
-        target: name of the chip.
-        grid: the launch grid, () for one program.
-        ranks: how many ranks run it, each with arrays of its own and joined by its
-            collectives (engine "cc"); 0 for one alone.
-        dependencies: (program, ordinal) -> ordinals of the same program that the kernel
-            made it wait for (`depends_on`).
-        older: whether it is of the older style, whose compiler does more by itself.
-    """
-
-    name: str
-    arguments: tuple[Storage, ...]
-    results: tuple[Access, ...]
+    name: str  # of the Python function
+    arguments: tuple[Storage, ...]  # storage of every array argument, in order
+    results: tuple[Access, ...]  # what the kernel returns, in order
+    #: Of all programs of the grid, in the order in which they are executed.
     body: KernelBlock
+    #: All of them, arguments included, in order of allocation.
     storages: tuple[Storage, ...]
-    registers: int
-    target: str
-    grid: tuple[int, ...] = ()
+    registers: int  # how many there are
+    target: str  # name of the chip
+    grid: tuple[int, ...] = ()  # the launch grid, () for one program
+    #: How many ranks run it, each with arrays of its own and joined by its collectives
+    #: (engine "cc"); 0 for one alone.
     ranks: int = 0
+    #: (program, ordinal) -> ordinals of the same program that the kernel made it wait
+    #: for (`depends_on`).
     dependencies: Mapping[tuple[int, int], tuple[int, ...]] = field(
         default_factory=lambda: NO_ATTRIBUTES
     )
+    #: Whether it is of the older style, whose compiler does more by itself.
     older: bool = False

@@ -39,27 +39,21 @@ Arrays = Sequence[jax.Array]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class KernelFunction:
-    """A kernel that was traced for a chip and for arguments of certain types.
+    """A kernel that was traced for a chip and for arguments of certain types."""
 
-    Attributes:
-        program: its instructions.
-        arguments: types of the arrays that it takes.
-        results: types of what it returns, and behind them of the arguments it writes.
-        run: (one array per argument, uint32 key of random bits, the numerics of the
-            program around it) -> results.
-        numerics: its own, where the program around it has the usual ones.
-        devices: of the mesh around the call, whose devices its collectives join; 0 if
-            it has none. `run` then takes and gives the arrays of all of them, with a
-            leading axis; the types above are those of one.
-        for_target: the same kernel for another chip.
-    """
-
-    program: KernelProgram
-    arguments: tuple[TensorType, ...]
+    program: KernelProgram  # its instructions
+    arguments: tuple[TensorType, ...]  # types of the arrays that it takes
+    #: Types of what it returns, and behind them of the arguments it writes.
     results: tuple[TensorType, ...]
+    #: (one array per argument, uint32 key of random bits, the numerics of the program
+    #: around it) -> results.
     run: Callable[..., Arrays]
-    for_target: Callable[[Target], KernelFunction]
+    for_target: Callable[[Target], KernelFunction]  # the same kernel for another chip
+    #: Of the mesh around the call, whose devices its collectives join; 0 if it has
+    #: none. `run` then takes and gives the arrays of all of them, with a leading axis;
+    #: the types above are those of one.
     devices: int = 0
+    #: Its own, where the program around it has the usual ones.
     numerics: KernelNumerics = USUAL
 
     @property
@@ -84,14 +78,10 @@ class NkiKernel(Instruction):
 
     operands: the kernel's arrays in HBM, and a uint32 scalar that its random bits start
     from; results likewise. Its numbers are those of its instructions.
-
-    Attributes:
-        kernel: what is executed.
-        transcendentals: of the program around it, as in `Activation`.
     """
 
-    kernel: KernelFunction
-    transcendentals: str = "exact"
+    kernel: KernelFunction  # what is executed
+    transcendentals: str = "exact"  # of the program around it, as in `Activation`
     label: ClassVar[Label] = "modelled"
 
     @property

@@ -8,15 +8,11 @@ from neuronjax.errors import InvalidProgramError
 
 
 class KernelNumerics(NamedTuple):
-    """How the instructions of a kernel compute.
+    """How the instructions of a kernel compute."""
 
-    Attributes:
-        rounding: of writes: "rne" or "stochastic".
-        transcendentals: of ScalarE's functions: "exact" or "scalar_engine". The "host"
-            of a program around a kernel is "exact" in it.
-    """
-
-    rounding: str = "rne"
+    rounding: str = "rne"  # of writes: "rne" or "stochastic"
+    #: Of ScalarE's functions: "exact" or "scalar_engine". The "host" of a program
+    #: around a kernel is "exact" in it.
     transcendentals: str = "exact"
 
     def changed(self, **fields: str) -> KernelNumerics:

@@ -11,8 +11,12 @@ from neuronjax.ir.alu_operators import (
     UNARY_ARITHMETIC,
 )
 from neuronjax.ir.nki_spec import (
+    ADD,
     ENGINE,
+    FP8_X4,
+    MAXIMUM,
     SBUF,
+    SCALES,
     checked,
     column,
     command,
@@ -33,15 +37,19 @@ _ARITHMETIC = ALU - BITVEC
 _ACCUMULATED = frozenset(
     {"add", "multiply", "maximum", "minimum", "max", "min", "mult"}
 )
-_MAXIMUM = frozenset({"maximum", "max"})
-_ADD = frozenset({"add"})
-_PARTITION_REDUCTIONS = _MAXIMUM | {"add", "average", "bitwise_or", "bitwise_and"}
+_PARTITION_REDUCTIONS = MAXIMUM | {"add", "average", "bitwise_or", "bitwise_and"}
 _SCALAR_REDUCTIONS = frozenset({"add", "maximum", "minimum", "abs_max", "abs_min"})
 
 _INDEX = ("uint16", "uint32")
-_FP8_X4 = ("float8_e5m2_x4", "float8_e4m3fn_x4")
-_X4 = (*_FP8_X4, "float4_e2m1fn_x4")
-_SCALES = ("float8_e8m0fnu", "uint8")
+_X4 = (*FP8_X4, "float4_e2m1fn_x4")
+
+#: Tensors that are searched, and what TensorE takes of its array.
+_SEARCHED = {
+    "counts": range(8, 16_385),
+    "text": "8 to 16,384 elements per partition",
+}
+_PLACE, _MAYBE = "tuple[int, ...]", "bool | None"
+_WORDS = ("int32", "uint32")
 
 _LEFT = "whether the operand is on the left"
 
@@ -49,15 +57,21 @@ _TENSOR_ENGINE = (
     row(
         "nc_matmul",
         "tensor",
+        "dst, stationary, moving, is_stationary_onezero=False, "
+        "is_moving_onezero=False, is_transpose=False, accumulate=None, "
+        "tile_position=(), tile_size=(), perf_mode=matmul_perf_mode.none, name=None",
+        "dst = stationary.T @ moving, or dst += ..., a fold down the partitions.",
         out("dst", ("psum",), text="[M, N]"),
         tensor("stationary", SBUF, text="[K, M]; [K, 2, M] in double-row mode"),
         tensor("moving", SBUF, text="[K, N]; [K, 2, N] in double-row mode"),
         flag("is_transpose", "pass the bits of stationary through a one-hot moving"),
         flag("is_stationary_onezero", "a hint about time alone"),
         flag("is_moving_onezero", "likewise"),
-        note("accumulate", "add to dst; None does so where a matmul wrote it before"),
-        note("tile_position", "first row and column of the array that are used"),
-        note("tile_size", "rows and columns of the array that are used"),
+        note("accumulate", "add to dst; None does so after a matmul to it", _MAYBE),
+        note(
+            "tile_position", "first row and column of the array that are used", _PLACE
+        ),
+        note("tile_size", "rows and columns of the array that are used", _PLACE),
         note("perf_mode", "`matmul_perf_mode.double_row`: two FP8 products per cell"),
         label="modelled",
         gathered=(0, 1),
@@ -65,14 +79,21 @@ _TENSOR_ENGINE = (
     row(
         "nc_matmul_mx",
         "tensor",
+        "dst, stationary, moving, stationary_scale, moving_scale, tile_position=None, "
+        "tile_size=None, accumulate=None, name=None",
+        "dst = stationary.T @ moving, dequantized in the array, or dst += ....",
         out("dst", ("psum",), dtypes=("float32", "bfloat16"), text="[M, N], M even"),
         tensor("stationary", SBUF, dtypes=_X4, text="[P, M], P a multiple of 32"),
         tensor("moving", SBUF, dtypes=_X4, text="[P, N]"),
-        tensor("stationary_scale", SBUF, dtypes=_SCALES, text="see `quantize_mx`"),
-        tensor("moving_scale", SBUF, dtypes=_SCALES, text="likewise"),
-        note("tile_position", "(start_row, 0) in row tiling mode"),
-        note("tile_size", "(32, 64 or 128 rows, 128) in row tiling mode"),
-        note("accumulate", "add to dst; None does so where something wrote it before"),
+        tensor("stationary_scale", SBUF, dtypes=SCALES, text="see `quantize_mx`"),
+        tensor("moving_scale", SBUF, dtypes=SCALES, text="likewise"),
+        note("tile_position", "(start_row, 0) in row tiling mode", f"{_PLACE} | None"),
+        note(
+            "tile_size",
+            "(32, 64 or 128 rows, 128) in row tiling mode",
+            f"{_PLACE} | None",
+        ),
+        note("accumulate", "add to dst; None does so after a write to it", _MAYBE),
         label="modelled",
         capability="mx_matmul",
         instead="nisa.nc_matmul",
@@ -81,6 +102,8 @@ _TENSOR_ENGINE = (
     row(
         "nc_transpose",
         "tensor vector",
+        "dst, data, engine=engine.unknown, name=None",
+        "dst = data.T, free dimensions taken as one; on TensorE if the memories allow.",
         out(text="of the dtype of data; in PSUM on TensorE"),
         tensor("data", text="in SBUF on TensorE"),
         ENGINE,
@@ -92,12 +115,15 @@ _SCALAR_ENGINE = (
     lanes(
         "activation",
         "scalar",
+        "dst, op, data, bias=None, scale=1.0, reduce_op=None, reduce_res=None, "
+        "reduce_cmd=reduce_cmd.idle, name=None",
+        "dst = op(data * scale + bias), in FP32, and sums of it per partition.",
         out(),
         tensor("data", like="dst"),
         column("scale", fp32=True),
         column("bias"),
         operator("op", _FUNCTIONS, "an activation function"),
-        checked("reduce_op", _ADD),
+        checked("reduce_op", ADD),
         command("idle reset reduce reset_reduce"),
         state("reduce", optional=True),
         result(),
@@ -107,12 +133,14 @@ _SCALAR_ENGINE = (
     lanes(
         "activation_reduce",
         "scalar",
+        "dst, op, data, reduce_op, reduce_res, bias=None, scale=1.0, name=None",
+        "dst = op(data * scale + bias), reduce_res its sum per partition.",
         out(),
         tensor("data", like="dst"),
         column("scale", fp32=True),
         column("bias"),
         operator("op", _FUNCTIONS, "an activation function"),
-        operator("reduce_op", _ADD),
+        operator("reduce_op", ADD),
         state("reduce"),
         out("reduce_res", elements=1, text="takes the sums"),
         label="modelled",
@@ -121,6 +149,10 @@ _SCALAR_ENGINE = (
     lanes(
         "activate2",
         "scalar",
+        "dst, op, data, imm0, imm1, op0, op1, relu_param=0.0, reverse0=False, "
+        "reverse1=False, reduce_op=None, reduce_res=None, reduce_cmd=reduce_cmd.idle, "
+        "name=None",
+        "dst = op((data <op0> imm0) <op1> imm1), and a reduction of it.",
         out(),
         tensor("data", like="dst"),
         column("imm0"),
@@ -146,6 +178,10 @@ _ELEMENTWISE = (
     lanes(
         "tensor_tensor",
         "vector gpsimd",
+        "dst, data1, data2, op, engine=engine.unknown, name=None",
+        "dst = data1 <op> data2, in FP32; 32-bit integers exactly on GpSimd.\n\nBy "
+        "default GpSimd executes `nl.power`, and what has 32-bit integers alone, "
+        "outside PSUM.",
         out(),
         tensor("data1", like="dst"),
         tensor("data2", like="dst"),
@@ -157,6 +193,9 @@ _ELEMENTWISE = (
     lanes(
         "tensor_scalar",
         "vector scalar gpsimd",
+        "dst, data, op0, operand0, reverse0=False, op1=None, operand1=None, "
+        "reverse1=False, engine=engine.unknown, name=None",
+        "dst = (data <op0> operand0) <op1> operand1, operands one per partition.",
         out(),
         tensor("data", like="dst"),
         column("operand0", fp32=True),
@@ -171,6 +210,9 @@ _ELEMENTWISE = (
     lanes(
         "scalar_tensor_tensor",
         "vector",
+        "dst, data, op0, operand0, op1, operand1, reverse0=False, reverse1=False, "
+        "name=None",
+        "dst = (data <op0> operand0) <op1> operand1, the last a whole tile.",
         out(),
         tensor("data", like="dst"),
         column("operand0"),
@@ -184,6 +226,8 @@ _ELEMENTWISE = (
     lanes(
         "reciprocal",
         "vector",
+        "dst, data, name=None",
+        "dst = 1 / data on VectorE, in FP32.",
         out(),
         tensor("data", like="dst"),
         label="modelled",
@@ -191,6 +235,9 @@ _ELEMENTWISE = (
     lanes(
         "exponential",
         "vector",
+        "dst, src, max_value=0.0, reduce_res=None, reduce_cmd=reduce_cmd.idle, "
+        "reduce_init=0.0, name=None",
+        "dst = exp(src - max_value) on VectorE, summed in its accumulators.",
         out(),
         tensor("src", like="dst"),
         column("max_value", "subtracted first", fp32=True),
@@ -209,11 +256,17 @@ _REDUCTIONS = (
     lanes(
         "tensor_reduce",
         "vector",
+        "dst, op, data, axis, negate=False, keepdims=False, name=None",
+        "Reduces the last free axes of a tile on VectorE, in FP32 or on bit patterns.",
         out(text="one element per row that is kept"),
         tensor("data"),
         operator("op", REDUCTIONS, "a reduction"),
-        note("axis", "the reduced axes: the last ones, never axis 0"),
-        note("keepdims", "whether dst keeps them as 1; the elements are the same"),
+        note(
+            "axis",
+            "the reduced axes: the last ones, never axis 0",
+            "int | Sequence[int]",
+        ),
+        note("keepdims", "whether dst keeps them as 1; equal elements", "bool"),
         flag("negate", "whether the result changes its sign; not of bits"),
         label="modelled",
         gathered=(0,),
@@ -221,6 +274,8 @@ _REDUCTIONS = (
     row(
         "tensor_partition_reduce",
         "gpsimd",
+        "dst, op, data, name=None",
+        "Reduces a tile over its partitions on GpSimdE.",
         out("dst", SBUF, text="one partition, as many elements as one of data"),
         tensor("data", SBUF),
         operator("op", _PARTITION_REDUCTIONS),
@@ -229,14 +284,18 @@ _REDUCTIONS = (
     lanes(
         "tensor_scalar_reduce",
         "vector",
+        "dst, data, op0, operand0, reduce_op, reduce_res=None, reverse0=False, "
+        "reduce_cmd=reduce_cmd.reset_reduce, reduce_init=None, "
+        "reduce_res_negate=False, name=None",
+        "dst = data <op0> operand0, folded into VectorE's accumulators.",
         out(),
         tensor("data", like="dst"),
         column("operand0"),
         operator("op0", _ARITHMETIC, "an operator of arithmetic"),
         operator("reduce_op", _ACCUMULATED),
         command("reset_reduce reduce load_reduce", loads="reduce_init"),
-        note("reverse0", "not supported by the instruction"),
-        note("reduce_res_negate", "whether what reduce_res takes changes its sign"),
+        note("reverse0", "not supported by the instruction", "bool"),
+        note("reduce_res_negate", "changes the sign of what reduce_res takes", "bool"),
         state("reduce"),
         column("reduce_init", "what load_reduce loads"),
         result(),
@@ -246,8 +305,11 @@ _REDUCTIONS = (
     row(
         "tensor_scalar_cumulative",
         "vector",
-        out(text="no 32-bit integers"),
-        tensor("src", text="no 32-bit integers", like="dst"),
+        "dst, src, op0, op1, imm0, imm1=None, reduce_cmd=reduce_cmd.reset_reduce, "
+        "name=None",
+        "register = op1(op0(src, imm0), register); dst takes every register value.",
+        out(never=_WORDS, text="no 32-bit integers"),
+        tensor("src", never=_WORDS, text="no 32-bit integers", like="dst"),
         column("imm0", fp32=True),
         operator("op0", _ARITHMETIC, "an operator of arithmetic"),
         operator("op1", _ACCUMULATED | {"subtract"}),
@@ -259,6 +321,9 @@ _REDUCTIONS = (
     lanes(
         "tensor_tensor_scan",
         "vector",
+        "dst, data0, data1, initial, op0, op1, reverse0=False, reverse1=False, "
+        "name=None",
+        "dst[i] = op1(op0(data0[i], dst[i - 1]), data1[i]) along the free axis.",
         out(),
         tensor("data0", like="dst"),
         tensor("data1", like="dst"),
@@ -272,35 +337,55 @@ _REDUCTIONS = (
     lanes(
         "bn_stats",
         "vector",
+        "dst, data, name=None",
+        "(count, mean, variance * count) of even, then of odd elements, per partition.",
         out(elements=6),
-        tensor("data", text="at most 512 elements per partition"),
+        tensor(
+            "data",
+            counts=range(513),
+            text="at most 512 elements per partition: one bn_stats per piece, one "
+            "bn_aggr for all",
+        ),
         label="modelled",
     ),
     lanes(
         "bn_aggr",
         "vector",
+        "dst, data, name=None",
+        "mean and variance per partition of what several `bn_stats` wrote.",
         out(elements=2),
-        tensor("data", text="(count, mean, variance * count) again and again"),
+        tensor(
+            "data",
+            counts=range(0, 1 << 31, 3),
+            text="(count, mean, variance * count) again and again: a multiple of 3 "
+            "elements per partition",
+        ),
         label="modelled",
     ),
     lanes(
         "max8",
         "vector",
+        "dst, src, name=None",
+        "The 8 largest values of every partition, in descending order.",
         out(elements=8),
-        tensor("src", text="8 to 16,384 elements per partition"),
+        tensor("src", **_SEARCHED),
     ),
     lanes(
         "nc_find_index8",
         "vector",
+        "dst, data, vals, name=None",
+        "Where 8 values per partition are in data; all ones where they are not.",
         out(elements=8, dtypes=_INDEX),
-        tensor("data", text="8 to 16,384 elements per partition"),
+        tensor("data", **_SEARCHED),
         tensor("vals", elements=8),
     ),
     lanes(
         "nc_match_replace8",
         "vector",
+        "dst, data, vals, imm, dst_idx=None, name=None",
+        "dst = data with the first match of each of 8 values replaced by imm.",
         out(),
-        tensor("data", text="8 to 16,384 per partition", like="dst"),
+        tensor("data", like="dst", **_SEARCHED),
         tensor("vals", elements=8),
         number("imm"),
         out(

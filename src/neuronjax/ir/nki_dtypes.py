@@ -28,24 +28,16 @@ Kind = Literal["int", "uint", "float", "packed", "bool"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DTypeInfo:
-    """One data type.
+    """One data type."""
 
-    Attributes:
-        name: nki.language's.
-        kind: what its bits mean.
-        itemsize: bytes of an element; of a packed one, of the four together.
-        carrier: numpy dtype of the arrays that hold it.
-        numeric: numpy or ml_dtypes dtype of its values; of tfloat32 float32, of packed
-            types the carrier.
-        elements: values in one element: 4 of packed types.
-    """
-
-    name: str
-    kind: Kind
-    itemsize: int
-    carrier: np.dtype
+    name: str  # nki.language's
+    kind: Kind  # what its bits mean
+    itemsize: int  # bytes of an element; of a packed one, of the four together
+    carrier: np.dtype  # numpy dtype of the arrays that hold it
+    #: NumPy or ml_dtypes dtype of its values; of tfloat32 float32, of packed types the
+    #: carrier.
     numeric: np.dtype
-    elements: int = 1
+    elements: int = 1  # values in one element: 4 of packed types
 
     @property
     def is_float(self) -> bool:

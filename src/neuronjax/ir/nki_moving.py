@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from neuronjax.ir.nki_spec import (
+    ADD,
     ENGINE,
+    FP8_X4,
+    MAXIMUM,
     OFF_PSUM,
     SBUF,
+    SCALES,
     checked,
     choice,
     column,
@@ -25,16 +29,12 @@ from neuronjax.ir.nki_spec import (
 )
 
 _ORDERS = frozenset({"equal", "less", "less_equal", "greater", "greater_equal"})
-_MAXIMUM = frozenset({"maximum", "max"})
-_ADD = frozenset({"add"})
 
 _INTEGERS = ("int8", "int16", "int32", "uint8", "uint16", "uint32")
 _IDS = ("float32", "int32")
 _WORD = ("int32", "uint32", "float32")
 _PREDICATES = ("uint8", "uint16", "uint32", "bool")
 _SELECTORS = ("int8", "uint8", "int16", "uint16", "bool")
-_FP8_X4 = ("float8_e5m2_x4", "float8_e4m3fn_x4")
-_SCALES = ("float8_e8m0fnu", "uint8")
 
 _DGE = choice(
     "dge_mode",
@@ -42,13 +42,17 @@ _DGE = choice(
     "who generates the descriptors; values do not depend on it",
 )
 _OOB = choice("oob_mode", ("error", "skip"), "what a runtime index out of bounds does")
-_PRIORITY = note("priority", "DMA class of service, 0 to 3 (NeuronCore-v4)")
+_PRIORITY = note(
+    "priority", "DMA class of service, 0 to 3 (NeuronCore-v4)", "int | None"
+)
 
 
 _SELECTIONS = (
     lanes(
         "tensor_copy_predicated",
         "vector",
+        "dst, src, predicate, reverse_pred=False, name=None",
+        "dst = src where the predicate is not 0; elsewhere dst stays.",
         out(),
         tensor("src", or_number=True, like="dst"),
         tensor("predicate", dtypes=_PREDICATES, like="dst"),
@@ -60,13 +64,22 @@ _SELECTIONS = (
     lanes(
         "select_reduce",
         "vector",
+        "dst, predicate, on_true, on_false, reduce_res=None, "
+        "reduce_cmd=reduce_cmd.idle, reduce_op='maximum', reverse_pred=False, "
+        "name=None",
+        "dst = on_true where the predicate is not 0, else on_false; their maximum.",
         out(),
         tensor("predicate", dtypes=_SELECTORS, like="dst"),
-        tensor("on_true", text="no tfloat32, no 32-bit integers", like="dst"),
+        tensor(
+            "on_true",
+            never=("tfloat32", "int32", "uint32"),
+            text="any dtype but tfloat32, int32 and uint32",
+            like="dst",
+        ),
         column("on_false"),
         flag("reverse_pred", "whether the predicate means its opposite"),
         command("idle reset_reduce reduce"),
-        checked("reduce_op", _MAXIMUM),
+        checked("reduce_op", MAXIMUM),
         state("reduce", optional=True),
         result(),
         one_in_psum=(0, 1),
@@ -74,6 +87,11 @@ _SELECTIONS = (
     lanes(
         "range_select",
         "vector",
+        "dst, on_true_tile, comp_op0, comp_op1, bound0, bound1, "
+        "reduce_cmd=reduce_cmd.reset_reduce, reduce_res=None, reduce_op='maximum', "
+        "range_start=0, on_false_value=FP32_MIN, name=None",
+        "dst = on_true_tile where index <op0> bound0 and index <op1> "
+        "bound1.\n\nElsewhere dst is FP32_MIN.",
         out(),
         tensor("on_true_tile", like="dst"),
         tensor("bound0", elements=1, dtypes=("float32",)),
@@ -82,8 +100,8 @@ _SELECTIONS = (
         operator("comp_op0", _ORDERS),
         operator("comp_op1", _ORDERS),
         command("idle reset reset_reduce reduce"),
-        checked("reduce_op", _MAXIMUM),
-        note("on_false_value", "FP32_MIN, nothing else"),
+        checked("reduce_op", MAXIMUM),
+        note("on_false_value", "FP32_MIN, nothing else", "float"),
         state("reduce", optional=True),
         result(),
         capability="range_select",
@@ -92,6 +110,9 @@ _SELECTIONS = (
     lanes(
         "affine_select",
         "gpsimd",
+        "dst, pattern, channel_multiplier, on_true_tile, on_false_value, "
+        "cmp_op='equal', offset=0, name=None",
+        "dst = on_true_tile where the affine value <cmp_op> 0, else on_false_value.",
         out("dst", SBUF),
         tensor("on_true_tile", SBUF, like="dst"),
         number("on_false_value"),
@@ -104,6 +125,8 @@ _MOVEMENT = (
     lanes(
         "tensor_copy",
         "vector scalar gpsimd",
+        "dst, src, engine=engine.unknown, name=None, dtype=None",
+        "dst = src on chip: bits if the dtypes are equal, else by way of FP32.",
         out(),
         tensor("src", like="dst"),
         ENGINE,
@@ -114,6 +137,8 @@ _MOVEMENT = (
     row(
         "memset",
         "vector gpsimd",
+        "dst, value, engine=engine.unknown, name=None",
+        "Fills a tile with a number.",
         out("dst", ()),
         number("value", "of an integer tile an integer; of packed dtypes only 0"),
         ENGINE,
@@ -121,12 +146,18 @@ _MOVEMENT = (
     row(
         "iota",
         "gpsimd",
+        "dst, pattern, offset=0, channel_multiplier=0, name=None",
+        "offset + partition * channel_multiplier + sum of index * step, in 32-bit "
+        "ints.",
         out("dst", SBUF),
         *pattern("whose counts make up a partition of dst"),
     ),
     lanes(
         "dma_copy",
         "dma",
+        "dst, src, priority=None, oob_mode=oob_mode.error, dge_mode=dge_mode.unknown, "
+        "engine=engine.unknown, name=None",
+        "dst = src, by the DMA engines, converted by way of FP32 if the dtypes differ.",
         out("dst", ()),
         tensor("src", (), text="as many elements as dst"),
         _OOB,
@@ -137,9 +168,16 @@ _MOVEMENT = (
     row(
         "dma_transpose",
         "dma",
-        out("dst", SBUF, text="of src's dtype"),
+        "dst, src, axes=None, priority=None, dge_mode=dge_mode.unknown, "
+        "oob_mode=oob_mode.error, name=None",
+        "dst = src with its axes turned round: (1, 0), (2, 1, 0) or (3, 1, 2, 0).",
+        out("dst", SBUF, text="of src's dtype", dtype_of="src"),
         tensor("src", OFF_PSUM, text="may be gathered by a vector of indices"),
-        note("axes", "the order; only the documented one of the number of dimensions"),
+        note(
+            "axes",
+            "the documented order for that many dimensions",
+            "Sequence[int] | None",
+        ),
         _DGE,
         _OOB,
         _PRIORITY,
@@ -148,35 +186,62 @@ _MOVEMENT = (
     row(
         "dma_compute",
         "dma",
+        "dst, srcs, reduce_op, scales=None, unique_indices=True, "
+        "oob_mode=oob_mode.error, name=None",
+        "dst = the sum of up to 16 tensors, in FP32, on the way through the DMA "
+        "engines.\n\nWith a vector of indices on dst (scatter) or on one source "
+        "(gather) the sum is a read, an addition and a write of the elements that the "
+        "indices name.",
         out("dst", OFF_PSUM),
-        tensor("srcs", OFF_PSUM, text="1 to 16, as many elements each as dst"),
-        checked("reduce_op", _ADD),
-        note("scales", "all 1.0, or None"),
-        note("unique_indices", "True: equal indices are not supported"),
+        tensor(
+            "srcs",
+            OFF_PSUM,
+            text="1 to 16, as many elements each as dst",
+            type="Sequence[NkiTensor]",
+        ),
+        checked("reduce_op", ADD),
+        note("scales", "all 1.0, or None", "Sequence[float] | None"),
+        note("unique_indices", "True: equal indices are not supported", "bool"),
         _OOB,
         label="modelled",
     ),
     row(
         "nc_stream_shuffle",
         "vector",
-        out(),
+        "dst, src, shuffle_mask, name=None",
+        "Partition p of each quadrant of dst = partition shuffle_mask[p] of src's.",
+        out(dtype_of="src"),
         tensor("src", text="of dst's dtype, equal elements per partition"),
-        note("shuffle_mask", '32 integers below 32, or 255 for "stays"'),
+        note(
+            "shuffle_mask",
+            '32 integers below 32, or 255 for "stays"',
+            "Sequence[int]",
+        ),
         keeps=True,
     ),
     row(
         "local_gather",
         "gpsimd",
-        out("dst", SBUF, text="of src_buffer's dtype"),
+        "dst, src_buffer, index, num_elem_per_idx=1, num_valid_indices=None, name=None",
+        "Gathers within groups of 16 partitions by indices of the same group.",
+        out("dst", SBUF, text="of src_buffer's dtype", dtype_of="src_buffer"),
         tensor("src_buffer", SBUF, text="a multiple of 16 partitions"),
         tensor("index", SBUF, dtypes=("uint16",), text="read partition first"),
-        note("num_elem_per_idx", "contiguous elements per index: 1, 2, 4, ... 32"),
-        note("num_valid_indices", "how many of a group's indices count; default all"),
+        note(
+            "num_elem_per_idx", "contiguous elements per index: 1, 2, 4, ... 32", "int"
+        ),
+        note(
+            "num_valid_indices",
+            "indices of a group that count; default all",
+            "int | None",
+        ),
         reads="part",
     ),
     row(
         "nc_n_gather",
         "gpsimd",
+        "dst, data, indices, name=None",
+        "Gathers within every partition by its own indices.",
         out("dst", SBUF),
         tensor("data", SBUF, text="of dst's dtype; its free dimensions count as one"),
         tensor("indices", SBUF, dtypes=("uint32",), like="dst"),
@@ -185,12 +250,16 @@ _MOVEMENT = (
     row(
         "sequence_bounds",
         "gpsimd",
+        "dst, segment_ids, name=None",
+        "Where the segment of every element begins and ends.",
         out("dst", SBUF, dtypes=_IDS, text="(1, 2, n): starts, then ends"),
         tensor("segment_ids", SBUF, dtypes=_IDS, text="(1, n); 0 is padding"),
     ),
     row(
         "nonzero_with_count",
         "gpsimd",
+        "dst, src, index_offset=0, padding_val=-1, name=None",
+        "Indices of nonzero elements and their number, in partitions 0, 16, 32, ...",
         out(
             "dst",
             SBUF,
@@ -208,6 +277,8 @@ _MOVEMENT = (
     row(
         "topk",
         "gpsimd",
+        "val_dst, idx_dst, src, n, name=None",
+        "The k largest of every 16-partition snake, ascending, and their indices.",
         out("val_dst", SBUF, dtypes=("bfloat16",), text="(partitions, k)"),
         out("idx_dst", SBUF, dtypes=("uint32",), like="val_dst"),
         tensor(
@@ -216,17 +287,22 @@ _MOVEMENT = (
             dtypes=("bfloat16",),
             text="elements 0 to 15 are column 0 of 16 partitions, and so on",
         ),
-        note("n", "elements of the snake that count, 8 to 65,535"),
+        note("n", "elements of the snake that count, 8 to 65,535", "int"),
         reads="part",
     ),
     lanes(
         "quantize_mx",
         "vector",
-        out("dst", SBUF, dtypes=_FP8_X4, text="[P, F / 4]"),
+        "dst, src, dst_scale, name=None",
+        "Quantizes groups of 32 elements to MXFP8: elements and one scale per "
+        "group.\n\nThe scale is 2^(floor(log2 amax) - (emax - 1)), twice that of OCP "
+        "MX, so that no element saturates. ASSUMPTION: a group with a NaN or an Inf "
+        "gets the NaN scale.",
+        out("dst", SBUF, dtypes=FP8_X4, text="[P, F / 4]"),
         out(
             "dst_scale",
             SBUF,
-            dtypes=_SCALES,
+            dtypes=SCALES,
             text="[P, F / 4], fewer partitions "
             "where it starts at 4, 8 or 12; for P = 32 [4, F / 4] too",
         ),
@@ -245,6 +321,8 @@ _RANDOM = (
     row(
         "rng",
         "vector gpsimd",
+        "dst, engine=engine.vector, name=None",
+        "dst = random bits; GpSimd has generators from NeuronCore-v3 on, dst in SBUF.",
         out(dtypes=_INTEGERS),
         ENGINE,
         state("random"),
@@ -253,6 +331,8 @@ _RANDOM = (
     row(
         "rand2",
         "vector",
+        "dst, min, max, name=None",
+        "dst = uniform numbers between min and max.",
         out(),
         column("min"),
         column("max", "larger"),
@@ -264,7 +344,9 @@ _RANDOM = (
     row(
         "dropout",
         "vector",
-        out(text="of data's dtype"),
+        "dst, data, prob, name=None",
+        "dst = data, elements replaced by 0 with a probability.",
+        out(text="of data's dtype", dtype_of="data"),
         tensor("data", like="dst"),
         column("prob", "1 drops everything"),
         state("random"),
@@ -273,6 +355,8 @@ _RANDOM = (
     row(
         "set_rng_seed",
         "vector",
+        "src_seeds, name=None",
+        "Seeds VectorE's generators.",
         state("random", "output"),
         tensor("src_seeds", dtypes=_WORD, text="(1, 1)"),
         label="modelled",
@@ -280,6 +364,9 @@ _RANDOM = (
     row(
         "rand_set_state",
         "vector gpsimd",
+        "src_seeds, engine=engine.gpsimd, name=None",
+        "Sets the state of an engine's generators, one row per lane.\n\nVectorE's "
+        "from NeuronCore-v4 on.",
         tensor(
             "src_seeds",
             SBUF,
@@ -294,6 +381,9 @@ _RANDOM = (
     row(
         "rand_get_state",
         "vector gpsimd",
+        "dst, engine=engine.gpsimd, name=None",
+        "dst = the state of an engine's generators, one row per lane.\n\nVectorE's "
+        "from NeuronCore-v4 on.",
         out(dtypes=("uint32",), text="(lanes, 6) for gpsimd, (lanes, 24) for vector"),
         state("random", "input"),
         ENGINE,
@@ -306,6 +396,10 @@ _SEQUENCERS = (
     row(
         "core_barrier",
         "sync",
+        "data, cores, engine=engine.gpsimd, name=None",
+        "Both cores go on when both have come here.\n\nTheir data is documented to be "
+        "in shared HBM. Kernels of the vendor's library give an SBUF tile too, so "
+        "that is accepted.",
         tensor("data", ("shared_hbm", "sbuf"), role="none", text="synchronized on"),
         note("cores", "(0, 1); a launch of one core may name its own, 0"),
         note("engine", "who waits"),
@@ -314,15 +408,22 @@ _SEQUENCERS = (
     row(
         "sendrecv",
         "dma",
+        "src, dst, send_to_rank, recv_from_rank, pipe_id, dma_engine=dma_engine.dma, "
+        "name=None",
+        "Sends a tile to a core, and receives one of the same shape.",
         tensor("src", SBUF),
         out(
             "dst",
             SBUF,
             text="of the shape and dtype of what is received; no part of src",
         ),
-        note("send_to_rank", "0 or 1"),
-        note("recv_from_rank", "0 or 1"),
-        note("pipe_id", "both cores have to give the same ones in the same order"),
+        note("send_to_rank", "0 or 1", "int"),
+        note("recv_from_rank", "0 or 1", "int"),
+        note(
+            "pipe_id",
+            "both cores have to give the same ones in the same order",
+            "int",
+        ),
         note(
             "dma_engine",
             "`dma`, or `gpsimd_dma` for up to 1024, 512 or 256 bytes "
@@ -331,24 +432,41 @@ _SEQUENCERS = (
         capability="core_barrier",
         reads="part",
     ),
-    row("register_alloc", "sync", note("x", "an int, or None"), runs=False),
+    row(
+        "register_alloc",
+        "sync",
+        "x=None",
+        "A register, holding an int if one is given.",
+        note("x", "an int, or None", "int | None"),
+        returns="VirtualRegister",
+        runs=False,
+    ),
     row(
         "register_load",
         "sync",
-        note("dst", "a register"),
-        note("src", "a tensor of one element"),
+        "dst, src",
+        "dst = the one element of a tensor.",
+        note("dst", "a register", "VirtualRegister"),
+        note("src", "a tensor of one element", "NkiTensor"),
+        returns="None",
     ),
     row(
         "register_move",
         "sync",
-        note("dst", "a register"),
-        note("src", "an int or a register"),
+        "dst, src",
+        "dst = src, an int or a register.",
+        note("dst", "a register", "VirtualRegister"),
+        note("src", "an int or a register", "int | VirtualRegister"),
+        returns="None",
     ),
     row(
         "register_store",
         "sync",
-        note("dst", "a tensor of one element"),
-        note("src", "a register"),
+        "dst, src",
+        "The one element of a tensor = src.",
+        note("dst", "a tensor of one element", "NkiTensor"),
+        note("src", "a register", "VirtualRegister"),
+        returns="None",
     ),
 )
 

@@ -8,6 +8,7 @@ function of `execution.tiles` that is registered by its name, its cost that of
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -33,41 +34,38 @@ ON_CHIP = ("sbuf", "psum")
 SBUF = ("sbuf",)
 OFF_PSUM = ("sbuf", "private_hbm", "shared_hbm")
 
+# What several rows accept.
+ADD, MAXIMUM = frozenset({"add"}), frozenset({"maximum", "max"})
+FP8_X4 = ("float8_e5m2_x4", "float8_e4m3fn_x4")
+SCALES = ("float8_e8m0fnu", "uint8")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperandSpec:
-    """One parameter, in the order in which operands are emitted.
+    """One parameter, in the order in which operands are emitted."""
 
-    Attributes:
-        name: of the parameter.
-        kind: what is accepted.
-        role: what becomes of it.
-        memories: where a tensor may be; () for everywhere.
-        dtypes: of a tensor; () for all.
-        like: a tensor whose partitions and elements per partition it has.
-        elements: elements per partition, 0 for any number.
-        optional: whether it may be None; of "state", whether it is left out, with all
-            that follows, where `reduce_cmd` is idle and nothing takes the result.
-        or_number: whether a tensor may be a number.
-        fp32: whether a vector must be FP32, unless the operators are those of bits.
-        legal: names of operators, or of an enumeration's members.
-        loads: of "choice", the operand that load_reduce needs.
-        text: what else there is to say, for the documentation.
-    """
-
-    name: str
-    kind: Kind
-    role: Role
-    memories: tuple[str, ...] = ()
-    dtypes: tuple[str, ...] = ()
-    like: str = ""
-    elements: int = 0
+    name: str  # of the parameter
+    kind: Kind  # what is accepted
+    role: Role  # what becomes of it
+    memories: tuple[str, ...] = ()  # where a tensor may be; () for everywhere
+    dtypes: tuple[str, ...] = ()  # of a tensor; () for all
+    like: str = ""  # a tensor whose partitions and elements per partition it has
+    elements: int = 0  # elements per partition, 0 for any number
+    #: Whether it may be None; of "state", whether it is left out, with all that
+    #: follows, where `reduce_cmd` is idle and nothing takes the result.
     optional: bool = False
-    or_number: bool = False
+    or_number: bool = False  # whether a tensor may be a number
+    #: Whether a vector must be FP32, unless the operators are those of bits.
     fp32: bool = False
-    legal: Collection[str] = ()
-    loads: str = ""
-    text: str = ""
+    legal: Collection[str] = ()  # names of operators, or of an enumeration's members
+    loads: str = ""  # of "choice", the operand that load_reduce needs
+    never: tuple[str, ...] = ()  # dtypes that a tensor must not have
+    dtype_of: str = ""  # a tensor whose dtype it has
+    #: How many elements per partition a tensor may have; None for any.
+    counts: range | None = None
+    #: What a caller gives, in words of Python, where the kind does not say it.
+    type: str = ""
+    text: str = ""  # what else there is to say, for the documentation
 
     @property
     def description(self) -> str:
@@ -117,38 +115,33 @@ _ACCEPTED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstructionSpec:
-    """One instruction.
+    """One instruction."""
 
-    Attributes:
-        name: of nki.isa's function, of the semantics and of the cost.
-        operands: its parameters.
-        engines: who may execute it; the first does where the user leaves it open.
-        label: how far its numbers can be trusted.
-        capability: what a core must be capable of, "" where every core has it.
-        instead: what to use on other cores.
-        one_in_psum: two inputs by position that share the one port to PSUM.
-        gathered: inputs by position that may be `.indirect()`; dst may be, too.
-        gathering_engines: on which they may; () for all of `engines`.
-        reads: "lanes" if a partition of dst comes of the same partition of the
-            operands alone, "part" if not all of an operand need be read.
-        reads_outputs: whether old contents of dst take part in every case.
-        keeps: whether what it does not write of dst stays without taking part.
-        runs: whether it is executed; False of what only names a register.
-    """
-
-    name: str
-    operands: tuple[OperandSpec, ...]
+    name: str  # of nki.isa's function, of the semantics and of the cost
+    #: The documented parameters with their defaults, in their order: literals, or
+    #: members of an enumeration of nki.isa.
+    call: str
+    meaning: str  # what the documentation says that it does
+    operands: tuple[OperandSpec, ...]  # what becomes of each parameter
+    #: Who may execute it; the first does where the user leaves it open.
     engines: tuple[str, ...]
-    label: Label = "exact"
-    capability: str = ""
-    instead: str = ""
+    label: Label = "exact"  # how far its numbers can be trusted
+    capability: str = ""  # what a core must be capable of, "" where every core has it
+    instead: str = ""  # what to use on other cores
+    #: Two inputs by position that share the one port to PSUM.
     one_in_psum: tuple[int, ...] = ()
+    #: Inputs by position that may be `.indirect()`; dst may be, too.
     gathered: tuple[int, ...] = ()
+    #: On which they may; () for all of `engines`.
     gathering_engines: tuple[str, ...] = ()
+    #: "lanes" if a partition of dst comes of the same partition of the operands alone,
+    #: "part" if not all of an operand need be read.
     reads: Reading = "all"
-    reads_outputs: bool = False
+    reads_outputs: bool = False  # whether old contents of dst take part in every case
+    #: Whether what it does not write of dst stays without taking part.
     keeps: bool = False
-    runs: bool = True
+    runs: bool = True  # whether it is executed; False of what only names a register
+    returns: str = "NkiInstruction"  # what the function gives, in words of Python
 
     @property
     def source(self) -> str:
@@ -199,8 +192,8 @@ def number(name: str, text: str = "FP32") -> OperandSpec:
     return OperandSpec(name=name, kind="number", role="input", text=text)
 
 
-def integer(name: str, text: str) -> OperandSpec:
-    return OperandSpec(name=name, kind="integer", role="input", text=text)
+def integer(name: str, text: str, type: str = "int") -> OperandSpec:
+    return OperandSpec(name=name, kind="integer", role="input", text=text, type=type)
 
 
 def operator(
@@ -222,8 +215,8 @@ def choice(name: str, legal: tuple[str, ...], text: str, **more: Any) -> Operand
     )
 
 
-def note(name: str, text: str) -> OperandSpec:
-    return OperandSpec(name=name, kind="note", role="none", text=text)
+def note(name: str, text: str, type: str = "Any") -> OperandSpec:
+    return OperandSpec(name=name, kind="note", role="none", text=text, type=type)
 
 
 def state(name: str, role: Role = "both", optional: bool = False) -> OperandSpec:
@@ -249,20 +242,31 @@ def pattern(count: str) -> tuple[OperandSpec, ...]:
     return (
         integer("offset", "added to every value"),
         integer("channel_multiplier", "added per partition"),
-        integer("pattern", f"up to four [step, count], {count}"),
+        integer(
+            "pattern",
+            f"up to four [step, count], {count}",
+            "Sequence[Sequence[int]]",
+        ),
     )
 
 
 def row(
-    name: str, engines: str, *operands: OperandSpec, **more: Any
+    name: str,
+    engines: str,
+    call: str,
+    meaning: str,
+    *operands: OperandSpec,
+    **more: Any,
 ) -> InstructionSpec:
     return InstructionSpec(
-        name=name, engines=tuple(engines.split()), operands=operands, **more
+        name=name,
+        engines=tuple(engines.split()),
+        call=call,
+        meaning=meaning,
+        operands=operands,
+        **more,
     )
 
 
-def lanes(
-    name: str, engines: str, *operands: OperandSpec, **more: Any
-) -> InstructionSpec:
-    """A row whose instruction works lane by lane."""
-    return row(name, engines, *operands, reads="lanes", **more)
+#: A row whose instruction works lane by lane.
+lanes = functools.partial(row, reads="lanes")

@@ -15,17 +15,11 @@ from neuronjax.nki.jax_call import is_traced
 
 
 class TracedKernel(NamedTuple):
-    """A specialised kernel.
+    """A specialised kernel."""
 
-    Attributes:
-        program: what it does.
-        tree: what it returns, with slots for the results.
-        dtypes: nki dtypes of the results.
-    """
-
-    program: KernelProgram
-    tree: Any
-    dtypes: tuple[str, ...]
+    program: KernelProgram  # what it does
+    tree: Any  # what it returns, with slots for the results
+    dtypes: tuple[str, ...]  # nki dtypes of the results
 
 
 class BoundCall:

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from neuronjax.hardware import CoreSpec
 from neuronjax.ir.kernel import Access, KernelInstruction, KernelProgram, Storage
-from neuronjax.nki.limits.element_maps import element_view
-from neuronjax.nki.limits.live_ranges import is_whole
+from neuronjax.nki.limits.element_maps import ElementNotes
 from neuronjax.nki.limits.operands import text
 
 MATMULS = frozenset({"nc_matmul", "nc_matmul_mx"})
@@ -30,23 +30,40 @@ CONTINUES = "reduce"
 ASSOCIATIVE = frozenset({"add", "multiply", "maximum", "minimum"})
 
 
+Severity = Literal["error", "warning"]
+
+
 @dataclass(frozen=True, kw_only=True)
-class Hazard:
-    """One thing found.
+class KernelFinding:
+    """One thing found in a kernel.
 
     Attributes:
-        rule: its id.
-        instruction: what reads or continues.
-        other: what wrote before it, or None.
-        why: what goes wrong, or may.
+        rule: its id, "cores-race" and so on.
+        severity: "error": every call raises it. "warning": the result may differ.
+        op: the instruction, "nisa.nc_matmul".
+        location: "file:line" in the kernel.
+        other: "file:line" of the other instruction concerned, or "".
+        count: how often.
+        message: what is wrong.
         remedy: what to write instead.
     """
 
     rule: str
-    instruction: KernelInstruction
-    other: KernelInstruction | None
-    why: str
+    severity: Severity
+    op: str
+    location: str
+    other: str = ""
+    count: int = 1
+    message: str
     remedy: str
+
+    def __str__(self) -> str:
+        times = f" ({self.count} times)" if self.count > 1 else ""
+        lines = [f"{self.severity} {self.rule}: {self.op}: {self.message}{times}"]
+        lines.append(f"  at: {self.location}")
+        if self.other:
+            lines.append(f"  and: {self.other}")
+        return "\n".join([*lines, f"  remedy: {self.remedy}"])
 
 
 def _asked_about(program: KernelProgram) -> set[Storage]:
@@ -79,12 +96,11 @@ class HazardWalk:
 
     def __init__(self, program: KernelProgram, core: CoreSpec) -> None:
         self.program, self.core = program, core
-        self.found: list[Hazard] = []
+        self.found: list[KernelFinding] = []
         self._instructions: list[KernelInstruction] = []
         self._epochs: list[int] = []  # how often its core had met the other
         self._met: dict[int, int] = {}
-        # Instruction number + 1, or 0; of every element where one did not write all.
-        self._writers: dict[Storage, np.ndarray | int] = {}
+        self._writers = ElementNotes(np.int32)  # instruction number + 1, or 0
         self._asked = _asked_about(program)
         # Of tensors that cores share, each core's last write, and last write to a place
         # that the run decides.
@@ -94,8 +110,8 @@ class HazardWalk:
         self._accumulators: dict[tuple[int, str], KernelInstruction] = {}
         self._idle: dict[tuple[int, str], KernelInstruction] = {}
 
-    def run(self) -> list[Hazard]:
-        """Everything found, in the order of the program."""
+    def run(self) -> list[KernelFinding]:
+        """Return everything found, in the order of the program."""
         for i in self.program.body.walk():
             if i.name in MEETINGS:
                 self._met[i.program] = self._met.get(i.program, 0) + 1
@@ -104,7 +120,8 @@ class HazardWalk:
             self._reads(i)
             self._engine_state(i)
             self._writes(i)
-        return [*self.found, *self._cycles()]
+        self._cycles()
+        return self.found
 
     def _add(
         self,
@@ -114,8 +131,17 @@ class HazardWalk:
         why: str,
         remedy: str,
     ) -> None:
-        hazard = Hazard(rule=rule, instruction=i, other=other, why=why, remedy=remedy)
-        self.found.append(hazard)
+        """Find something: what reads or continues, what wrote before, why, a remedy."""
+        finding = KernelFinding(
+            rule=rule,
+            severity="warning",
+            op=f"nisa.{i.name}",
+            location=i.location,
+            other=other.location if other else "",
+            message=why,
+            remedy=remedy,
+        )
+        self.found.append(finding)
 
     # ---- Elements.
 
@@ -145,26 +171,13 @@ class HazardWalk:
             if i.name in MATMULS and not i.attributes.get("accumulate"):
                 self._overwrites(i, access)
             if access.storage in self._asked:
-                self._wrote(access, len(self._instructions))
-
-    def _wrote(self, access: Access, number: int) -> None:
-        if is_whole(access):
-            self._writers[access.storage] = number
-        else:
-            self._view(access)[...] = number
-
-    def _view(self, access: Access) -> np.ndarray:
-        storage = access.storage
-        entries = self._writers.get(storage, 0)
-        if isinstance(entries, int):
-            entries = np.full(storage.size, entries, np.int32)
-        self._writers[storage], view = element_view(entries, access)
-        return view
+                self._writers.write(access, len(self._instructions))
 
     def _writers_of(self, access: Access) -> Iterator[tuple[int, KernelInstruction]]:
         """The instructions that wrote elements of a view last."""
         found = self._writers.get(access.storage, 0)
-        numbers = {found} if isinstance(found, int) else _distinct(self._view(access))
+        is_one = isinstance(found, int)
+        numbers = {found} if is_one else _distinct(self._writers.view(access))
         for number in sorted(numbers - {0}):
             yield number - 1, self._instructions[number - 1]
 
@@ -307,20 +320,19 @@ class HazardWalk:
 
     # ---- depends_on.
 
-    def _cycles(self) -> Iterator[Hazard]:
-        """Instructions that wait for themselves, or for what waits for them."""
+    def _cycles(self) -> None:
+        """Find instructions that wait for themselves, or for what waits for them."""
         edges = self.program.dependencies
         by_number = {(i.program, i.ordinal): i for i in self._instructions}
         for (program, ordinal), after in edges.items():
             for before in after:
                 if before == ordinal or self._leads(program, before, ordinal):
-                    i = by_number[program, ordinal]
-                    yield Hazard(
-                        rule="depends-on-cycle",
-                        instruction=i,
-                        other=by_number.get((program, before)),
-                        why="waits for an instruction that waits for it: a deadlock",
-                        remedy="remove one of the depends_on",
+                    self._add(
+                        "depends-on-cycle",
+                        by_number[program, ordinal],
+                        by_number.get((program, before)),
+                        "waits for an instruction that waits for it: a deadlock",
+                        "remove one of the depends_on",
                     )
 
     def _leads(self, program: int, start: int, goal: int) -> bool:

@@ -11,7 +11,7 @@ import html
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from rich.console import Group
 from rich.text import Text
@@ -19,48 +19,13 @@ from rich.text import Text
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import Target
 from neuronjax.ir.kernel import KernelProgram
-from neuronjax.nki.hazard_rules import HazardWalk
+from neuronjax.nki.hazard_rules import HazardWalk, KernelFinding, Severity
 from neuronjax.nki.kernel import Kernel, jit
 from neuronjax.nki.limits.initialised import Initialised
 from neuronjax.nki.limits.programs import checked
 from neuronjax.nki.limits.registry import advice_for, signature
 from neuronjax.nki.targets import chosen_target
 from neuronjax.nki.trace import Trace
-
-Severity = Literal["error", "warning"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class KernelFinding:
-    """One thing found in a kernel.
-
-    Attributes:
-        rule: its id, "cores-race" and so on.
-        severity: "error": every call raises it. "warning": the result may differ.
-        op: the instruction, "nisa.nc_matmul".
-        location: "file:line" in the kernel.
-        other: "file:line" of the other instruction concerned, or "".
-        count: how often.
-        message: what is wrong.
-        remedy: what to write instead.
-    """
-
-    rule: str
-    severity: Severity
-    op: str
-    location: str
-    other: str = ""
-    count: int = 1
-    message: str
-    remedy: str
-
-    def __str__(self) -> str:
-        times = f" ({self.count} times)" if self.count > 1 else ""
-        lines = [f"{self.severity} {self.rule}: {self.op}: {self.message}{times}"]
-        lines.append(f"  at: {self.location}")
-        if self.other:
-            lines.append(f"  and: {self.other}")
-        return "\n".join([*lines, f"  remedy: {self.remedy}"])
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -137,7 +102,7 @@ def _findings(program: KernelProgram, target: Target) -> Iterator[KernelFinding]
         *_partial_results(program),
         *_unreachable_results(program),
         *_advice(program, target),
-        *_hazards(program, target),
+        *HazardWalk(program, target.core).run(),
     ]
     places = Counter((f.rule, f.location, f.other) for f in found)
     first = {(f.rule, f.location, f.other): f for f in reversed(found)}
@@ -218,17 +183,3 @@ def _advice(program: KernelProgram, target: Target) -> Iterator[KernelFinding]:
         error = advice_for(i, trace)
         if error is not None:
             yield _of_error("documented-limit", "warning", error)
-
-
-def _hazards(program: KernelProgram, target: Target) -> Iterator[KernelFinding]:
-    for hazard in HazardWalk(program, target.core).run():
-        i, other = hazard.instruction, hazard.other
-        yield KernelFinding(
-            rule=hazard.rule,
-            severity="warning",
-            op=f"nisa.{i.name}",
-            location=i.location,
-            other=other.location if other else "",
-            message=hazard.why,
-            remedy=hazard.remedy,
-        )

@@ -151,15 +151,12 @@ def _by_arrays(t: View, keys: list[Any]) -> View:
 
 
 class IndexRange(NamedTuple):
-    """What an array of indices says: where it begins, its bounds, and its steps.
-
-    Attributes:
-        steps: what the index grows by along each axis; None where it is not affine.
-    """
+    """What an array of indices says: where it begins, its bounds, and its steps."""
 
     first: int
     lowest: int
     highest: int
+    #: What the index grows by along each axis; None where it is not affine.
     steps: tuple[int, ...] | None
 
 

@@ -98,17 +98,12 @@ def is_traced(arrays: list[Any]) -> bool:
 
 @dataclass(frozen=True)
 class KernelDerivative:
-    """What `defvjp` was given.
+    """What `defvjp` was given."""
 
-    Attributes:
-        forward: arguments -> (results, residuals).
-        backward: (static arguments, residuals, cotangents) -> cotangents.
-        static: positions of arguments without arrays.
-    """
-
-    forward: Callable[..., Any]
+    forward: Callable[..., Any]  # arguments -> (results, residuals)
+    #: (static arguments, residuals, cotangents) -> cotangents.
     backward: Callable[..., Any]
-    static: tuple[int, ...] = ()
+    static: tuple[int, ...] = ()  # positions of arguments without arrays
 
     def call(self, name: str, primal: Callable[..., Any], bound: Any) -> Any:
         """Calls a kernel so that JAX finds this derivative.

@@ -35,6 +35,7 @@ from neuronjax.ir.kernel_numerics import FIELDS, USUAL
 from neuronjax.nki import arguments
 from neuronjax.nki.active import in_kernel, tracing
 from neuronjax.nki.bound_call import BoundCall, TracedKernel, canonical
+from neuronjax.nki.isa.assignment import assign
 from neuronjax.nki.jax_call import (
     KernelDerivative,
     Run,
@@ -44,16 +45,16 @@ from neuronjax.nki.jax_call import (
 )
 from neuronjax.nki.limits.programs import checked
 from neuronjax.nki.linking import linked
+from neuronjax.nki.loops import while_condition
 from neuronjax.nki.memory import MemoryRegion
 from neuronjax.nki.mistakes import named_mistakes
-from neuronjax.nki.program_trace import ProgramTrace
+from neuronjax.nki.registers import VirtualRegister
 from neuronjax.nki.targets import check_ranks, chosen_target, runtime_rounding
 from neuronjax.nki.tensor import NkiTensor
-from neuronjax.nki.trace import Launch
+from neuronjax.nki.trace import AnyMachine, Launch, Trace
 from neuronjax.policy.scopes import algorithm_from_scope, compiling_for
 
 Grid = tuple[int, ...]
-AnyMachine = EagerMachine | RankedMachine
 
 
 class Specialised(NamedTuple):
@@ -296,6 +297,18 @@ def _checked_grid(sizes: tuple[Any, ...]) -> Grid:
 
 
 # ---- Tracing.
+
+
+class ProgramTrace(Trace):
+    """A trace that makes instructions of what Python's own syntax asks of it."""
+
+    def assign(self, view: NkiTensor, value: Any) -> None:
+        """Copy a tensor or a number into a view, `t[...] = value`."""
+        assign(view, value)
+
+    def condition(self, register: VirtualRegister) -> bool:
+        """Answer `while register:`."""
+        return while_condition(register)
 
 
 @no_collection()

@@ -25,16 +25,11 @@ class Layout(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """What a view touches, wherever it begins.
+    """What a view touches, wherever it begins."""
 
-    Attributes:
-        pattern: (stride, count) of every dimension.
-        lowest, highest: the elements furthest before and behind the first one.
-    """
-
-    pattern: tuple[tuple[int, int], ...]
-    lowest: int
-    highest: int
+    pattern: tuple[tuple[int, int], ...]  # (stride, count) of every dimension
+    lowest: int  # the element furthest before the first one
+    highest: int  # the element furthest behind it
 
 
 #: Few shapes and strides serve the many views of a kernel: what follows from them is

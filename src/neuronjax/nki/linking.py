@@ -26,13 +26,9 @@ from neuronjax.ir.kernel import (
 
 @dataclass(frozen=True)
 class Barrier:
-    """Stands in a body where a program met the others; linking leaves none.
+    """Stands in a body where a program met the others; linking leaves none."""
 
-    Attributes:
-        line: "file:line" of the user's call.
-    """
-
-    line: str
+    line: str  # "file:line" of the user's call
 
 
 Loop = KernelLoop | KernelWhile

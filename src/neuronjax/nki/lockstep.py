@@ -17,18 +17,13 @@ from neuronjax.errors import InvalidProgramError
 
 
 class Meeting(NamedTuple):
-    """What a program waits for.
+    """What a program waits for."""
 
-    Attributes:
-        what: "nisa.core_barrier", "nisa.sendrecv(pipe_id=0)" ...: all have to wait for
-            the same.
-        line: "file:line" of the user's call.
-        payload: what the others want to know.
-    """
-
+    #: "nisa.core_barrier", "nisa.sendrecv(pipe_id=0)" ...: all have to wait for the
+    #: same.
     what: str
-    line: str
-    payload: Any = None
+    line: str  # "file:line" of the user's call
+    payload: Any = None  # what the others want to know
 
 
 class _AbandonedError(Exception):

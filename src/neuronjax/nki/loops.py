@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from neuronjax.errors import user_line
 from neuronjax.ir.kernel import KernelLoop, KernelWhile, LoopTurn, Register
 from neuronjax.nki import active, trace as tracing
-from neuronjax.nki.isa.registers import register_alloc, register_move
+from neuronjax.nki.isa import register_alloc, register_move
 from neuronjax.nki.refusing import refuse
 from neuronjax.nki.registers import VirtualRegister, as_register
 from neuronjax.nki.trace import Trace

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from neuronjax.errors import InvalidProgramError, user_line
+from neuronjax.execution.kernels.eager import EagerMachine
+from neuronjax.execution.kernels.ranks import RankedMachine
 from neuronjax.hardware import CoreSpec, Target
 from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.ir.kernel import (
@@ -30,6 +33,7 @@ from neuronjax.ir.kernel import (
 from neuronjax.nki import active, psum_writes
 from neuronjax.nki.active import in_kernel as in_kernel
 from neuronjax.nki.limits import registry as limits
+from neuronjax.nki.limits.element_maps import ElementNotes
 from neuronjax.nki.linking import Barrier
 from neuronjax.nki.lockstep import Lockstep, Meeting
 from neuronjax.nki.memory import NKIObject, region_name
@@ -41,30 +45,8 @@ from neuronjax.nki.tensor import NkiTensor
 Operand = NkiTensor | Access | VirtualRegister | int | float | None
 
 
-class OpByOpMachine(Protocol):
-    """Executes instructions while the kernel's Python code runs.
-
-    Attributes:
-        key: uint32 scalar that instructions derive their random bits from.
-    """
-
-    key: Any
-
-    def execute(self, instruction: KernelInstruction) -> None:
-        """Runs one instruction."""
-        ...
-
-    def read(self, access: Access) -> np.ndarray:
-        """The elements of a view, now."""
-        ...
-
-    def register(self, register: Register) -> int:
-        """The value of a register, now."""
-        ...
-
-    def set_register(self, register: Register, value: int) -> None:
-        """Sets a register."""
-        ...
+# Executes instructions while the kernel's Python code runs.
+AnyMachine = EagerMachine | RankedMachine
 
 
 class NkiInstruction(NKIObject):
@@ -80,79 +62,52 @@ class NkiInstruction(NKIObject):
         return self
 
 
+@dataclass(eq=False)
 class Launch:
-    """What the programs of a grid have in common while they are traced.
+    """What the programs of a grid have in common while they are traced."""
 
-    Attributes:
-        lockstep: their turns.
-        shared: storages that all of them have, in order of allocation.
-        registers: how many there are.
-        ranks: how many ranks run the kernel, 0 for one alone.
-        collective_algorithm: what the caller's scope says, see `neuronjax.
-            collective_algorithm`; programs have threads of their own.
-    """
+    programs: int = 1
+    ranks: int = 0  # how many run the kernel, 0 for one alone
+    #: What the caller's scope says, see `neuronjax.collective_algorithm`; programs have
+    #: threads of their own.
+    collective_algorithm: str | None = None
+    shared: list[Storage] = field(default_factory=list)  # of all, in order
+    registers: int = 0  # how many there are
 
-    def __init__(
-        self,
-        programs: int = 1,
-        ranks: int = 0,
-        collective_algorithm: str | None = None,
-    ) -> None:
-        self.lockstep = Lockstep(programs)
-        self.shared: list[Storage] = []
-        self.registers = 0
-        self.ranks = ranks
-        self.collective_algorithm = collective_algorithm
+    def __post_init__(self) -> None:
+        self.lockstep = Lockstep(self.programs)
 
 
+@dataclass(eq=False)
 class Trace:
-    """One program of a kernel while it is traced.
+    """One program of a kernel while it is traced."""
 
-    Attributes:
-        target: the chip.
-        grid: of the launch, () for one program.
-        program: which program of the grid this is.
-        storages: everything allocated.
-        machine: op by op execution, or None.
-        older: whether the kernel is of the older style.
-        notes: whatever front-end functions want to remember, by name.
-        requests: what was found of the arguments of an instruction, see `isa.request`.
-        checked: what instructions the rules of `limits` have looked at.
-        loops: the turns of `affine_range` that the Python code is in.
-        psum_notes: which elements of PSUM were written, see `psum_writes`.
-        launch: what it has in common with the other programs of the grid.
-        joins_ranks: whether it has instructions of `nki.collectives`.
-        assigned: ordinals of the copies of `tile[...] = value`, of the older style.
-        declared: what the kernel itself declared, of the older style.
-    """
+    target: Target
+    grid: tuple[int, ...] = ()  # of the launch, () for one program
+    program: int = 0  # which of the grid this is
+    machine: AnyMachine | None = None  # of op by op execution
+    launch: Launch = field(default_factory=Launch)
+    older: bool = False  # whether the kernel is of the older style
 
-    def __init__(
-        self,
-        target: Target,
-        grid: tuple[int, ...] = (),
-        program: int = 0,
-        machine: OpByOpMachine | None = None,
-        launch: Launch | None = None,
-        older: bool = False,
-    ) -> None:
-        self.target = target
-        self.grid = grid
-        self.program = program
-        self.machine = machine
-        self.older = older
-        self.storages: list[Storage] = []
-        self.launch = launch or Launch()
-        self.shared = self.launch.shared
-        self.count = 0
-        self.dependencies: dict[int, tuple[int, ...]] = {}
-        self.notes: dict[str, Any] = {}
-        self.requests: dict[Any, Any] = {}
-        self.checked: set[Hashable] = set()
-        self.loops: tuple[LoopTurn, ...] = ()
-        self.psum_notes: psum_writes.Notes = {}
-        self.joins_ranks = False
-        self.assigned: set[int] = set()
-        self.declared: set[Storage] = set()
+    storages: list[Storage] = field(default_factory=list)  # everything allocated
+    count: int = 0  # of instructions
+    dependencies: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    #: Whatever front-end functions want to remember, by name.
+    notes: dict[str, Any] = field(default_factory=dict)
+    #: What was found of the arguments of an instruction, see `isa.request`.
+    requests: dict[Any, Any] = field(default_factory=dict)
+    #: What instructions the rules of `limits` have looked at.
+    checked: set[Hashable] = field(default_factory=set)
+    loops: tuple[LoopTurn, ...] = ()  # of `affine_range` that the Python code is in
+    #: Which elements of PSUM were written, see `psum_writes`.
+    psum_notes: ElementNotes = field(default_factory=lambda: ElementNotes(np.bool_))
+    joins_ranks: bool = False  # whether it has instructions of `nki.collectives`
+    #: Of the older style: ordinals of the copies of `tile[...] = value`, and what the
+    #: kernel itself declared.
+    assigned: set[int] = field(default_factory=set)
+    declared: set[Storage] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
         # Items, and marks where programs meet.
         self._blocks: list[list[Any]] = [[]]
         self._written: set[Storage] = set()
@@ -206,7 +161,7 @@ class Trace:
         limits.check_storage(storage, self)
         self.storages.append(storage)
         if memory == "shared_hbm":
-            self.shared.append(storage)
+            self.launch.shared.append(storage)
             self._shared_used += 1
         return storage
 
@@ -214,9 +169,9 @@ class Trace:
         self, memory: str, shape: tuple[int, ...], dtype: str
     ) -> Storage | None:
         """What an earlier program allocated in the same place of its order."""
-        if memory != "shared_hbm" or self._shared_used >= len(self.shared):
+        if memory != "shared_hbm" or self._shared_used >= len(self.launch.shared):
             return None
-        found = self.shared[self._shared_used]
+        found = self.launch.shared[self._shared_used]
         self._shared_used += 1
         if (found.shape, found.dtype) != (shape, dtype):
             refuse(
@@ -289,7 +244,7 @@ class Trace:
 
     def skip_shared(self, count: int) -> None:
         """Passes over storages that every program of the grid has: its arguments."""
-        self.storages += self.shared[:count]
+        self.storages += self.launch.shared[:count]
         self._shared_used = count
 
     def meet(self, what: str, payload: Any = None) -> list[Any]:
@@ -307,7 +262,7 @@ class Trace:
         """
         line = user_line()
         self.append(Barrier(line))
-        key = self.machine.key if self.machine else None
+        key: Any = self.machine.key if self.machine else None
         meeting = Meeting(what, line, payload)
         met = self.launch.lockstep.meet(self.program, meeting)
         if self.machine:  # it was also the other programs'

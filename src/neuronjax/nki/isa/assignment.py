@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from neuronjax.nki.isa.copying import memset, tensor_copy
-from neuronjax.nki.isa.dma import dma_copy
+from neuronjax.nki.isa import dma_copy, memset, tensor_copy
 from neuronjax.nki.tensor import NkiTensor
 
 

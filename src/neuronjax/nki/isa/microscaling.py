@@ -9,13 +9,13 @@ operands of an instruction, so scales of others between them are left alone.
 
 from __future__ import annotations
 
+from typing import Any
+
 from neuronjax.nki import trace as tracing
 from neuronjax.nki.access_patterns import on_tensor_engine
-from neuronjax.nki.isa.operands import per_partition, refuse
-from neuronjax.nki.isa.request import Request
+from neuronjax.nki.isa.request import Request, instruction, per_partition
 from neuronjax.nki.psum_writes import accumulates
 from neuronjax.nki.tensor import NkiTensor
-from neuronjax.nki.trace import NkiInstruction
 from neuronjax.numerics.mx_layout import (
     GROUP,
     PARTITIONS,
@@ -29,63 +29,43 @@ ARRAY_COLUMNS = 128
 ROW_SIZES = (32, 64, 128)
 
 
-def quantize_mx(
-    dst: NkiTensor, src: NkiTensor, dst_scale: NkiTensor, name: str | None = None
-) -> NkiInstruction:
-    """Quantizes groups of 32 elements to MXFP8: elements and one scale per group.
-
-    The scale is 2^(floor(log2 amax) - (emax - 1)), twice that of OCP MX, so that no
-    element saturates. ASSUMPTION: a group with a NaN or an Inf gets the NaN scale.
-    """
-    op = "quantize_mx"
-    request = Request(op, locals())
-    _check_partitions(op, "src", src)
+@instruction
+def quantize_mx(call: Request) -> Any:
+    """Find the partitions of dst_scale that are written."""
+    dst, src, scale = call.of("dst", "src", "dst_scale")
+    _check_partitions(call, "src")
     free = per_partition(src)
-    if (
-        free % SLOTS
-        or dst.shape[0] != src.shape[0]
-        or per_partition(dst) * SLOTS != free
-    ):
-        refuse(
-            op,
+    whole = free % SLOTS == 0 and dst.shape[0] == src.shape[0]
+    if not whole or per_partition(dst) * SLOTS != free:
+        call.refuse(
             f"src has shape {src.shape}, dst {dst.shape}",
             f"dst has the partitions of src, and a {SLOTS}th of its free elements",
         )
-    if _is_gathered(dst_scale):
-        refuse(op, "dst_scale is an indirect view", "quantize to a tile, then scatter")
-    request.values["dst_scale"] = _quadrants(op, "dst_scale", dst_scale, dst)
-    return request.emit()
+    if _is_gathered(scale):
+        call.refuse("dst_scale is an indirect view", "quantize to a tile, then scatter")
+    call.values["dst_scale"] = _quadrants(call, "dst_scale", dst)
+    return call.emit()
 
 
-def nc_matmul_mx(
-    dst: NkiTensor,
-    stationary: NkiTensor,
-    moving: NkiTensor,
-    stationary_scale: NkiTensor,
-    moving_scale: NkiTensor,
-    tile_position: tuple[int, ...] | None = None,
-    tile_size: tuple[int, ...] | None = None,
-    accumulate: bool | None = None,
-    name: str | None = None,
-) -> NkiInstruction:
-    """dst = stationary.T @ moving, dequantized in the array, or dst += ...."""
-    op = "nc_matmul_mx"
-    request = Request(op, locals())
-    _check_partitions(op, "stationary", stationary)
-    _check_partitions(op, "moving", moving)
-    dst, stationary, moving = map(on_tensor_engine, (dst, stationary, moving))
-    _check_shapes(dst, stationary, moving)
-    position, size = _row_tile(tile_position, tile_size, stationary, moving)
-    scales = _quadrants(op, "stationary_scale", stationary_scale, stationary)
-    request.values |= {
-        "dst": dst,
-        "stationary": stationary,
-        "moving": moving,
+@instruction
+def nc_matmul_mx(call: Request) -> Any:
+    """Find the partitions of the scales, the tile, and whether it accumulates."""
+    _check_partitions(call, "stationary")
+    _check_partitions(call, "moving")
+    for name in ("dst", "stationary", "moving"):
+        call.values[name] = on_tensor_engine(call.values[name])
+    dst, stationary, moving, accumulate = call.of(
+        "dst", "stationary", "moving", "accumulate"
+    )
+    _check_shapes(call)
+    position, size = _row_tile(call)
+    scales = _quadrants(call, "stationary_scale", stationary)
+    call.values |= {
         "stationary_scale": scales,
-        "moving_scale": _quadrants(op, "moving_scale", moving_scale, moving),
+        "moving_scale": _quadrants(call, "moving_scale", moving),
     }
     adds = accumulates(dst.access(), accumulate, tracing.current().psum_notes)
-    return request.emit(
+    return call.emit(
         reads_outputs=adds,
         accumulate=adds,
         stationary_scales=len(scales),
@@ -97,65 +77,61 @@ def nc_matmul_mx(
 # ---- Checks.
 
 
-def _check_partitions(op: str, name: str, t: NkiTensor) -> None:
+def _check_partitions(call: Request, name: str) -> None:
+    t = call.values[name]
     if t.shape[0] % QUADRANT or t.shape[0] > PARTITIONS:
-        refuse(
-            op,
+        call.refuse(
             f"{name} has {t.shape[0]} partitions",
             f"use a multiple of {QUADRANT}, at most {PARTITIONS}; pad with zeros",
         )
 
 
-def _check_shapes(dst: NkiTensor, stationary: NkiTensor, moving: NkiTensor) -> None:
+def _check_shapes(call: Request) -> None:
+    dst, stationary, moving = call.of("dst", "stationary", "moving")
     m, n = per_partition(stationary), per_partition(moving)
-    op = "nc_matmul_mx"
     if stationary.shape[0] != moving.shape[0]:
         shapes = f"stationary has shape {stationary.shape}, moving {moving.shape}"
-        refuse(op, shapes, "stationary and moving need equal partitions (K)")
+        call.refuse(shapes, "stationary and moving need equal partitions (K)")
     if m % 2:
-        refuse(op, f"stationary has {m} free elements", "use an even number")
+        call.refuse(f"stationary has {m} free elements", "use an even number")
     if (dst.shape[0], per_partition(dst)) != (m, n):
-        refuse(op, f"dst has shape {dst.shape}", f"dst must be [{m}, {n}]")
+        call.refuse(f"dst has shape {dst.shape}", f"dst must be [{m}, {n}]")
 
 
-def _row_tile(
-    position: tuple[int, ...] | None,
-    size: tuple[int, ...] | None,
-    stationary: NkiTensor,
-    moving: NkiTensor,
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Position and size of the part of the array that is used; rows alone are tiled."""
-    op, whole = "nc_matmul_mx", (PARTITIONS, ARRAY_COLUMNS)
+def _row_tile(call: Request) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return position and size of the part in use; rows alone are tiled."""
+    position, size = call.of("tile_position", "tile_size")
+    stationary, moving = call.of("stationary", "moving")
+    whole = (PARTITIONS, ARRAY_COLUMNS)
     if not position and not size:
         return (0, 0), whole
     if not position or not size or len(position) != 2 or len(size) != 2:
         asked = f"tile_position={position}, tile_size={size}"
-        refuse(op, asked, "give both as (row, column), or neither")
+        call.refuse(asked, "give both as (row, column), or neither")
     (row, column), (rows, columns) = position, size
     if rows not in ROW_SIZES or columns != ARRAY_COLUMNS:
         remedy = f"use ({', '.join(map(str, ROW_SIZES))}; {ARRAY_COLUMNS})"
-        refuse(op, f"tile_size {tuple(size)}", remedy)
+        call.refuse(f"tile_size {tuple(size)}", remedy)
     if column or row % rows or not 0 <= row < PARTITIONS:
         starts = ", ".join(f"({r}, 0)" for r in range(0, PARTITIONS, rows))
-        refuse(op, f"tile_position {tuple(position)}", f"use one of {starts}")
+        call.refuse(f"tile_position {tuple(position)}", f"use one of {starts}")
     if stationary.shape[0] > rows:
         found = f"stationary has {stationary.shape[0]} partitions, the tile {rows} rows"
-        refuse(op, found, "make tile_size larger, or split K")
+        call.refuse(found, "make tile_size larger, or split K")
     if row and (_is_gathered(stationary) or _is_gathered(moving)):
-        refuse(op, "tensor indirection in a tile", "use tile_position=(0, 0)")
+        call.refuse("tensor indirection in a tile", "use tile_position=(0, 0)")
     return tuple(position), tuple(size)
 
 
 # ---- Scales.
 
 
-def _quadrants(
-    op: str, name: str, scale: NkiTensor, data: NkiTensor
-) -> list[NkiTensor]:
-    """The partitions of a scale tensor that hold scales of `data`, by quadrant.
+def _quadrants(call: Request, name: str, data: NkiTensor) -> list[NkiTensor]:
+    """Return the partitions of a scale tensor that hold scales of `data`, by quadrant.
 
-    Of an indirect view, which cannot be sliced, the whole.
+    Of an indirect view, which cannot be sliced, the whole is returned.
     """
+    scale = call.values[name]
     quadrants = data.shape[0] // QUADRANT
     least = (quadrants - 1) * QUADRANT + SCALES
     if (
@@ -163,16 +139,14 @@ def _quadrants(
         or not least <= scale.shape[0] <= data.shape[0]
     ):
         short = f" or [{data.shape[0] // GROUP}, F]" if quadrants == 1 else ""
-        refuse(
-            op,
+        call.refuse(
             f"{name} has shape {scale.shape} beside x4 words of shape {data.shape}",
             f"give [{data.shape[0]}, F]{short} with F = {per_partition(data)}",
         )
     start = _first_partition(scale) % QUADRANT
     if start not in SCALE_OFFSETS:
         offsets = ", ".join(map(str, SCALE_OFFSETS))
-        refuse(
-            op,
+        call.refuse(
             f"{name} starts at partition {start} of a quadrant",
             f"start at one of {offsets}",
         )

@@ -4,57 +4,47 @@ from __future__ import annotations
 
 from typing import Any
 
-from neuronjax.errors import InvalidProgramError, user_line
 from neuronjax.nki import trace as tracing
+from neuronjax.nki.isa.request import Request, instruction
 from neuronjax.nki.registers import VirtualRegister, as_register
 from neuronjax.nki.tensor import NkiTensor
 from neuronjax.nki.trace import emit
 
 
-def register_alloc(x: int | None = None) -> VirtualRegister:
-    """A register, holding an int if one is given."""
-    register = VirtualRegister(tracing.current().new_register())
-    if isinstance(x, NkiTensor):  # the older form
-        register_load(register, x)
-    elif x is not None:
-        register_move(register, x)
+@instruction
+def register_alloc(call: Request) -> VirtualRegister:
+    """Return a new register; a tensor loads it, which is the older form."""
+    register, x = VirtualRegister(tracing.current().new_register()), call.values["x"]
+    if x is not None:
+        name = "register_load" if isinstance(x, NkiTensor) else "register_move"
+        _into_register(Request(name, {"dst": register, "src": x}))
     return register
 
 
-def register_move(dst: VirtualRegister, src: int | VirtualRegister) -> None:
-    """dst = src, an int or a register."""
-    _check_writable("register_move", dst)
-    emit("register_move", "sync", (), (src,), register=as_register(dst))
+@instruction("register_move", "register_load")
+def _into_register(call: Request) -> None:
+    """Write a register that the kernel may write."""
+    dst, src = call.of("dst", "src")
+    register = as_register(dst)
+    if dst.frozen:
+        call.refuse(
+            "writes the induction variable of a loop",
+            "copy it to a register of your own first",
+        )
+    if call.spec.name == "register_load":
+        _check_single(call, src)
+    emit(call.spec.name, "sync", (), (src,), register=register)
 
 
-def register_load(dst: VirtualRegister, src: NkiTensor) -> None:
-    """dst = the one element of a tensor."""
-    _check_writable("register_load", dst)
-    _check_single("register_load", src)
-    emit("register_load", "sync", (), (src,), register=as_register(dst))
-
-
-def register_store(dst: NkiTensor, src: VirtualRegister) -> None:
-    """The one element of a tensor = src."""
-    _check_single("register_store", dst)
+@instruction
+def register_store(call: Request) -> None:
+    """Write a register to the one element of a tensor."""
+    dst, src = call.of("dst", "src")
+    _check_single(call, dst)
     emit("register_store", "sync", (dst,), (src,))
 
 
-def _check_writable(op: str, dst: Any) -> None:
-    if as_register(dst) is not None and dst.frozen:
-        raise InvalidProgramError(
-            "writes the induction variable of a loop",
-            op=f"nisa.{op}",
-            location=user_line(),
-            remedy="copy it to a register of your own first",
-        )
-
-
-def _check_single(op: str, t: NkiTensor) -> None:
+def _check_single(call: Request, t: Any) -> None:
     if t.size != 1:
-        raise InvalidProgramError(
-            f"a tensor of shape {t.shape}",
-            op=f"nisa.{op}",
-            location=user_line(),
-            remedy="give a tensor of one element, t[0:1, i:i+1]",
-        )
+        remedy = "give a tensor of one element, t[0:1, i:i+1]"
+        call.refuse(f"a tensor of shape {t.shape}", remedy)

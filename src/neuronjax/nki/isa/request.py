@@ -1,18 +1,23 @@
-"""A call of a front-end function: checked, emitted and documented by its spec.
+"""The functions of `nki.isa`, made from their rows: a call is checked and emitted.
 
-    def reciprocal(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> ...:
-        return Request("reciprocal", locals()).emit()
+What a row of `ir.nki_instructions` cannot say, a function marked with `instruction`
+does in place of `Request.emit`:
 
-What a row of `ir.nki_instructions` cannot say, the function itself checks.
+    @instruction
+    def set_rng_seed(call: Request) -> Any:
+        ...
+        return call.emit()
 """
 
 from __future__ import annotations
 
+import enum
 import functools
 import inspect
+import textwrap
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from neuronjax.hardware import chips_with
 from neuronjax.ir.alu_operators import BITVEC, checked_op
@@ -21,17 +26,12 @@ from neuronjax.ir.nki_instructions import SPECS
 from neuronjax.ir.nki_spec import InstructionSpec, OperandSpec
 from neuronjax.nki import trace as tracing
 from neuronjax.nki.documentation import describe
+from neuronjax.nki.isa import constants
 from neuronjax.nki.isa.constants import engine as Engine
-from neuronjax.nki.isa.operands import (
-    check_same_shape,
-    check_scalar_operand,
-    check_tensor,
-    name_of,
-    per_partition,
-    refuse,
-)
 from neuronjax.nki.limits.operands import text
+from neuronjax.nki.refusing import refuse
 from neuronjax.nki.registers import VirtualRegister
+from neuronjax.nki.signatures import function_of_row
 from neuronjax.nki.tensor import NkiTensor
 from neuronjax.nki.trace import NkiInstruction, emit
 
@@ -67,6 +67,14 @@ class Request:
             found = known[key] = _Checked(self.attributes, self._of_bits, {})
         self.attributes, self._of_bits, self._complete = found
 
+    def of(self, *names: str) -> list[Any]:
+        """Return the arguments of these names."""
+        return [self.values[name] for name in names]
+
+    def refuse(self, what: str, remedy: str) -> NoReturn:
+        """Raise the error of this instruction with these arguments."""
+        refuse(f"nisa.{self.spec.name}", what, remedy)
+
     def _key(self) -> Hashable:
         """Equal for what is checked, and refused or not, alike.
 
@@ -94,6 +102,8 @@ class Request:
         tensors, static, sized = _by_check(name)
         for operand in tensors:
             self._check_tensor(operand)
+        for operand in tensors:
+            self._check_content(operand)
         for operand in static:
             self._note_attribute(operand)
         self._of_bits = not BITVEC.isdisjoint(self._operators())
@@ -114,26 +124,54 @@ class Request:
         if spec.capability and spec.capability not in core.capabilities:
             remedy = f"target {', '.join(chips_with(spec.capability))}"
             instead = f", or {spec.instead}" if spec.instead else ""
-            refuse(spec.name, f"{core.name} has no such instruction", remedy + instead)
+            self.refuse(f"{core.name} has no such instruction", remedy + instead)
 
     def _check_tensor(self, operand: OperandSpec) -> None:
-        name, op = operand.name, self.spec.name
+        name = operand.name
         value = self.values[name]
         absent = value is None and operand.optional
         if absent or (operand.or_number and not isinstance(value, NkiTensor)):
             return
         if isinstance(value, Sequence):
             for n, one in enumerate(value):
-                check_tensor(op, f"{name}[{n}]", one, *operand.memories)
+                self.check_place(f"{name}[{n}]", one, operand.memories)
             return
-        check_tensor(op, name, value, *operand.memories)
+        self.check_place(name, value, operand.memories)
         assert value is not None
         if operand.dtypes and value.dtype not in operand.dtypes:
             legal = ", ".join(operand.dtypes)
             remedy = f"one of {legal}" if len(operand.dtypes) > 1 else legal
-            refuse(op, f"{name} is {text(value.access())}", remedy)
+            self.refuse(f"{name} is {text(value.access())}", remedy)
         if operand.like:
-            check_same_shape(op, self.values[operand.like], (name, value))
+            like = self.values[operand.like]
+            if value.shape[0] != like.shape[0] or value.size != like.size:
+                self.refuse(
+                    f"{name} has shape {value.shape}, {operand.like} {like.shape}",
+                    "give equal partitions and equal elements per partition",
+                )
+
+    def check_place(self, name: str, value: Any, memories: Sequence[str]) -> None:
+        """Refuse what is no tensor, or not in one of these memories; () is all."""
+        if not isinstance(value, NkiTensor):
+            self.refuse(f"{name} is {value!r}", f"{name} must be a tensor")
+        memory = value.storage.memory
+        if memories and memory not in memories:
+            remedy = f"{name} must be in {' or '.join(memories)}"
+            self.refuse(f"{name} is in {memory}", remedy)
+
+    def _check_content(self, operand: OperandSpec) -> None:
+        """Check what a row says of a tensor's dtype and length beside other tensors."""
+        value, name = self.values[operand.name], operand.name
+        if not isinstance(value, NkiTensor):
+            return
+        moved = self.values[operand.dtype_of] if operand.dtype_of else value
+        if moved.dtype != value.dtype:
+            self.refuse(f"{moved.dtype} into {value.dtype}", "give both one dtype")
+        if value.dtype in operand.never:
+            self.refuse(f"{name} is {text(value.access())}", operand.text)
+        if operand.counts is not None and per_partition(value) not in operand.counts:
+            what = f"{name} has {per_partition(value)} elements per partition"
+            self.refuse(what, operand.text)
 
     def _note_attribute(self, operand: OperandSpec) -> None:
         name, value, op = operand.name, self.values[operand.name], self.spec.name
@@ -143,27 +181,46 @@ class Request:
                 value = checked_op(value, frozenset(operand.legal), where)
                 value = _ALIASES.get(value, value)
         elif operand.kind == "choice":
-            value = name_of(op, name, value, tuple(operand.legal))
+            value = self.member(name, value, tuple(operand.legal))
             if value == "load_reduce" and self.values[operand.loads] is None:
-                refuse(op, "load_reduce without a value", "give the value to load")
+                self.refuse("load_reduce without a value", "give the value to load")
         else:
             value = bool(value)
         if operand.role == "attribute":
             self.attributes = {**self.attributes, name: value}
 
+    def member(self, what: str, value: Any, legal: tuple[str, ...]) -> str:
+        """Return the name of a member of an enumeration, or of an engine."""
+        name = value.name if isinstance(value, enum.Enum) else str(value)
+        if name not in legal:
+            self.refuse(f"{what} {name}", f"one of {', '.join(legal)}")
+        return name
+
     def _check_size(self, operand: OperandSpec, partitions: int) -> None:
-        name, op = operand.name, self.spec.name
+        name = operand.name
         value = self.values.get(name)
         if operand.kind == "column":
-            check_scalar_operand(op, name, value, partitions)
+            self._check_column(name, value, partitions)
             wanted = operand.fp32 and not self._of_bits
             if wanted and isinstance(value, NkiTensor) and value.dtype != "float32":
                 shown = f"{name} {text(value.access())}"
-                refuse(op, shown, f"{name} must be float32: copy it first")
+                self.refuse(shown, f"{name} must be float32: copy it first")
         elif value is not None:
             wanted = (partitions, operand.elements)
             if (value.shape[0], per_partition(value)) != wanted:
-                refuse(op, f"{name} has shape {value.shape}", f"give shape {wanted}")
+                self.refuse(f"{name} has shape {value.shape}", f"give shape {wanted}")
+
+    def _check_column(self, name: str, value: Any, partitions: int) -> None:
+        """Refuse what is no number, register or vector of one element per partition."""
+        if isinstance(value, NkiTensor):
+            if value.shape[0] != partitions or value.size != partitions:
+                remedy = f"a number or a tensor of shape ({partitions}, 1)"
+                shape = f"{name} has shape {value.shape}"
+                self.refuse(shape, f"{name} must be {remedy}")
+        elif not isinstance(value, int | float | VirtualRegister | None):
+            if not hasattr(value, "dtype"):  # a NumPy scalar is a number
+                remedy = f"{name} must be a number or a tensor"
+                self.refuse(f"{name} is {value!r}", remedy)
 
     def _partitions(self, tensors: Sequence[OperandSpec]) -> int:
         """Of the first tensor that is read, or else of the result."""
@@ -176,7 +233,7 @@ class Request:
         asked = self.values.get("engine")
         if asked is None or asked == Engine.unknown:
             return default or self.spec.engines[0]
-        return name_of(self.spec.name, "engine", asked, self.spec.engines)
+        return self.member("engine", asked, self.spec.engines)
 
     # ---- Emission.
 
@@ -247,6 +304,11 @@ class Request:
         return value
 
 
+def per_partition(tile: NkiTensor) -> int:
+    """Return how many elements a tile has in each partition."""
+    return tile.size // tile.shape[0]
+
+
 #: Of these the values are not looked at where they are operands.
 _NUMBERS = frozenset({int, float, VirtualRegister})
 
@@ -258,16 +320,11 @@ def _by_value(value: Any) -> Any:
 
 
 class _Checked(NamedTuple):
-    """What was found of equal requests.
+    """What was found of equal requests."""
 
-    Attributes:
-        attributes: static ones, by name.
-        of_bits: whether an operator works on bits.
-        complete: the same with more of them, by what was added.
-    """
-
-    attributes: Mapping[str, Any]
-    of_bits: bool
+    attributes: Mapping[str, Any]  # static ones, by name
+    of_bits: bool  # whether an operator works on bits
+    #: The same with more of them, by what was added.
     complete: dict[tuple[tuple[str, Any], ...], Mapping[str, Any]]
 
 
@@ -311,13 +368,41 @@ def engine_state(name: str, engine: str) -> Access:
     return trace.state(f"{engine}.random", (128, words), "uint32")
 
 
-# ---- Documentation.
+# ---- Functions.
+
+Issue = Callable[[Request], Any]
+#: What defaults and types of the rows refer to.
+_NAMES = {
+    **vars(constants),
+    **{t.__name__: t for t in (NkiInstruction, NkiTensor, VirtualRegister, Sequence)},
+    "Any": Any,
+}
+_ISSUES: dict[str, Issue] = {}
 
 
-def document(function: Callable[..., Any], spec: InstructionSpec) -> None:
-    """Adds the arguments to a front-end function's docstring."""
+def instruction(*given: Any) -> Any:
+    """Mark what emits the instruction of its own name, or of the names given."""
+    if callable(given[0]):
+        _ISSUES[given[0].__name__] = given[0]
+        return given[0]
+
+    def mark(issue: Issue) -> Issue:
+        _ISSUES.update(dict.fromkeys(given, issue))
+        return issue
+
+    return mark
+
+
+def made(spec: InstructionSpec) -> Callable[..., Any]:
+    """Return the front-end function of an instruction, with its documentation."""
+    name, issue = spec.name, _ISSUES.get(spec.name, Request.emit)
+    function = function_of_row(spec, _NAMES, lambda given: issue(Request(name, given)))
+    function.__module__ = "neuronjax.nki.isa"
+    paragraphs = spec.meaning.split("\n\n")
+    function.__doc__ = "\n\n".join(textwrap.fill(p, 84) for p in paragraphs)
     names = inspect.signature(function).parameters
     describe(function, {name: _description(name, spec) for name in names})
+    return function
 
 
 def _description(name: str, spec: InstructionSpec) -> str:

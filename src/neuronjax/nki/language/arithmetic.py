@@ -11,8 +11,7 @@ from typing import Any
 
 from neuronjax.ir.alu_operators import ATTRIBUTE, BITVEC
 from neuronjax.nki.documentation import describer
-from neuronjax.nki.isa.copying import tensor_copy
-from neuronjax.nki.isa.elementwise import tensor_scalar, tensor_tensor
+from neuronjax.nki.isa import tensor_copy, tensor_scalar, tensor_tensor
 from neuronjax.nki.language.creation import ndarray
 from neuronjax.nki.language.promotion import common_shape, is_column, promoted, spread
 from neuronjax.nki.refusing import refuse

@@ -7,8 +7,7 @@ from typing import Any
 
 from neuronjax.nki import trace as tracing
 from neuronjax.nki.indexing import DynamicSlice
-from neuronjax.nki.isa.copying import memset
-from neuronjax.nki.isa.dma import dma_copy
+from neuronjax.nki.isa import dma_copy, memset
 from neuronjax.nki.language.grids import par_dim
 from neuronjax.nki.memory import MemoryRegion
 from neuronjax.nki.refusing import refuse

@@ -14,9 +14,7 @@ from typing import Any
 from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.ir.alu_operators import ATTRIBUTE, operator
 from neuronjax.nki.documentation import describer
-from neuronjax.nki.isa.activation import activation
-from neuronjax.nki.isa.copying import tensor_copy
-from neuronjax.nki.isa.elementwise import tensor_scalar
+from neuronjax.nki.isa import activation, tensor_copy, tensor_scalar
 from neuronjax.nki.language.arithmetic import apply
 from neuronjax.nki.language.creation import ndarray
 from neuronjax.nki.tensor import NkiTensor

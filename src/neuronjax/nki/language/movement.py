@@ -13,12 +13,19 @@ from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.ir.array_file import read_npy
 from neuronjax.nki import layout, trace as tracing
 from neuronjax.nki.documentation import describer
-from neuronjax.nki.isa.copying import memset, tensor_copy
-from neuronjax.nki.isa.dma import dma_copy, dma_transpose
-from neuronjax.nki.isa.elementwise import tensor_scalar
-from neuronjax.nki.isa.gathering import nc_n_gather
-from neuronjax.nki.isa.matmul import nc_matmul, nc_transpose
-from neuronjax.nki.isa.random_numbers import dropout as isa_dropout, rng, set_rng_seed
+from neuronjax.nki.isa import (
+    dma_copy,
+    dma_transpose,
+    dropout as isa_dropout,
+    memset,
+    nc_matmul,
+    nc_n_gather,
+    nc_transpose,
+    rng,
+    set_rng_seed,
+    tensor_copy,
+    tensor_scalar,
+)
 from neuronjax.nki.language.creation import ndarray
 from neuronjax.nki.language.functions import copy
 from neuronjax.nki.language.promotion import spread

@@ -8,11 +8,17 @@ from typing import Any
 
 from neuronjax.ir.alu_operators import ATTRIBUTE
 from neuronjax.nki.documentation import describer
-from neuronjax.nki.isa.activation import activation, activation_reduce
-from neuronjax.nki.isa.copying import memset, tensor_copy
-from neuronjax.nki.isa.elementwise import reciprocal, tensor_scalar, tensor_tensor
-from neuronjax.nki.isa.reductions import tensor_reduce
-from neuronjax.nki.isa.selection import tensor_copy_predicated
+from neuronjax.nki.isa import (
+    activation,
+    activation_reduce,
+    memset,
+    reciprocal,
+    tensor_copy,
+    tensor_copy_predicated,
+    tensor_reduce,
+    tensor_scalar,
+    tensor_tensor,
+)
 from neuronjax.nki.language.arithmetic import apply
 from neuronjax.nki.language.creation import ndarray
 from neuronjax.nki.language.functions import copy

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from neuronjax.nki import trace as tracing
+from neuronjax.nki.isa import nc_matmul
 from neuronjax.nki.isa.assignment import assign
 from neuronjax.nki.isa.constants import matmul_perf_mode
-from neuronjax.nki.isa.matmul import nc_matmul
 from neuronjax.nki.language.arithmetic import apply
 from neuronjax.nki.language.creation import ndarray
 from neuronjax.nki.legacy.masks import Box

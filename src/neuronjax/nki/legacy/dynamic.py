@@ -20,17 +20,12 @@ from neuronjax.nki.tensor import NkiTensor
 
 @dataclass(frozen=True, eq=False)
 class Offset:
-    """An index expression: a tile's value plus an index array.
-
-    Attributes:
-        index: integers in SBUF.
-        steps: what is added to them.
-    """
+    """An index expression: a tile's value plus an index array."""
 
     __array_ufunc__ = None  # array + Offset is Offset.__radd__
 
-    index: NkiTensor
-    steps: np.ndarray
+    index: NkiTensor  # integers in SBUF
+    steps: np.ndarray  # what is added to them
 
     def __add__(self, other: Any) -> Offset:
         return Offset(self.index, self.steps + np.asarray(other))
@@ -47,15 +42,10 @@ def bounds(key: Any, size: int) -> tuple[int, int, int]:
 
 @dataclass(frozen=True)
 class Rows:
-    """A row of HBM for every partition.
+    """A row of HBM for every partition."""
 
-    Attributes:
-        row: the elements of every row, as if all rows were chosen in order.
-        index: the chosen rows.
-    """
-
-    row: NkiTensor
-    index: NkiTensor
+    row: NkiTensor  # the elements of every row, as if all rows were chosen in order
+    index: NkiTensor  # the chosen rows
 
     def of(self, box: Box | None) -> NkiTensor:
         """The view; of a mask's box alone."""

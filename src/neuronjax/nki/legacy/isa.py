@@ -8,8 +8,9 @@ beyond these there are.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -33,7 +34,6 @@ from neuronjax.nki.isa import (
     unknown_engine as unknown_engine,
     vector_engine as vector_engine,
 )
-from neuronjax.nki.isa.constants import FP32_MIN
 from neuronjax.nki.language import shared_constant
 from neuronjax.nki.language.arithmetic import fp32_column
 from neuronjax.nki.language.promotion import spread
@@ -44,6 +44,7 @@ from neuronjax.nki.legacy.isa_matmul import (
 )
 from neuronjax.nki.legacy.masks import Box, box_of
 from neuronjax.nki.legacy.results import (
+    Adapt,
     as_op,
     computed,
     issue,
@@ -54,6 +55,7 @@ from neuronjax.nki.legacy.results import (
 )
 from neuronjax.nki.legacy.tiles import Tile, defined, part
 from neuronjax.nki.refusing import refuse, unsupported
+from neuronjax.nki.signatures import function_of
 from neuronjax.nki.tensor import NkiTensor
 
 
@@ -64,10 +66,13 @@ def _older(
     *,
     instruction: str = "",
     dtype: Any = None,
+    widest: Sequence[str] = (),
     columns: int = 0,
     returns: bool = True,
+    defaults: Mapping[str, Any] = MappingProxyType({}),
+    adapt: Adapt | None = None,
 ) -> Callable[..., Any]:
-    """The older function of an instruction, whose arguments are those of the newer.
+    """Return the older function of an instruction, which takes the newer's arguments.
 
     Args:
         name: of the function.
@@ -75,38 +80,43 @@ def _older(
         positional: how many arguments need no keyword.
         instruction: its name if it is not the function's.
         dtype: of the result where the user gives none, by default the operand's.
+        widest: the two operands that say the dtype together, and the larger the shape.
         columns: of the result if it has not the operand's shape.
         returns: whether dst is a new tile, and not an argument.
+        defaults: those that are others; `...` for an argument that is not there yet.
+        adapt: changes the newer function's arguments where those of the older style
+            are more.
     """
     instruction = instruction or name
-    signature = _signature(instruction, positional, returns)
+    parameters = _parameters(instruction, positional, returns, defaults)
     operands = SPECS[instruction].operands
     read = next(o.name for o in operands if o.kind == "tensor" and o.role == "input")
 
-    def function(*args: Any, **options: Any) -> Tile | None:
-        try:
-            bound = signature.bind(*args, **options)
-        except TypeError as error:
-            raise TypeError(f"{name}() {error}") from None
-        bound.apply_defaults()
-        given = bound.arguments
+    def call(given: dict[str, Any]) -> Tile | None:
         if not returns:
             return issue(instruction, given, box_of(given["mask"], given["dst"].sizes))
-        like = given[read]
+        like, kind = given[read], dtype
+        if widest:
+            x, y = (given[name] for name in widest)
+            like = max(x, y, key=lambda t: prod(t.sizes))
+            kind = given["dtype"] or promoted_dtype(x, y)
         sizes = (like.sizes[0], columns) if columns else None
-        return made(instruction, given, like, dtype, sizes)
+        return made(instruction, given, like, kind, sizes, adapt)
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = meaning
-    setattr(function, "__signature__", signature)
+    result = "Tile" if returns else "None"
+    names = {"Any": Any, "Sequence": Sequence, "Tile": Tile}
+    function = function_of(name, parameters, result, names, call)
+    function.__module__, function.__doc__ = __name__, meaning
     return function
 
 
-def _signature(name: str, positional: int, returns: bool) -> inspect.Signature:
-    """That of the newer function on tiles, with the keywords of the older style."""
-    newer = inspect.signature(getattr(isa, name)).parameters
+def _parameters(
+    name: str, positional: int, returns: bool, defaults: Mapping[str, Any]
+) -> list[inspect.Parameter]:
+    """Return those of the newer function on tiles, and the older style's keywords."""
+    newer = inspect.signature(getattr(isa, name)).parameters.values()
     left_out = {"name", "dtype", *(["dst"] if returns else [])}
-    kept = [p for p in newer.values() if p.name not in left_out]
+    left_out |= {name for name, default in defaults.items() if default is ...}
     both, keyword = (
         inspect.Parameter.POSITIONAL_OR_KEYWORD,
         inspect.Parameter.KEYWORD_ONLY,
@@ -114,15 +124,40 @@ def _signature(name: str, positional: int, returns: bool) -> inspect.Signature:
     found = [
         p.replace(
             kind=both if n < positional else keyword,
-            annotation=str(p.annotation).replace("NkiTensor", "Tile"),
+            default=defaults.get(p.name, p.default),
+            annotation=_older_type(p, defaults),
         )
-        for n, p in enumerate(kept)
+        for n, p in enumerate(p for p in newer if p.name not in left_out)
     ]
     for option in ("mask", "dtype"):
         found.append(inspect.Parameter(option, keyword, default=None, annotation="Any"))
     hints = inspect.Parameter("hints", inspect.Parameter.VAR_KEYWORD, annotation="Any")
-    result = "Tile" if returns else "None"
-    return inspect.Signature([*found, hints], return_annotation=result)
+    return [*found, hints]
+
+
+def _older_type(p: inspect.Parameter, defaults: Mapping[str, Any]) -> str:
+    needed = defaults.get(p.name) is p.empty
+    text = p.annotation.removesuffix(" | None") if needed else p.annotation
+    return text.replace("NkiTensor", "Tile")
+
+
+def _spread(given: dict[str, Any]) -> None:
+    """Repeat free dimensions of 1."""
+    shape = given["dst"].shape
+    given |= {name: spread(given[name], shape) for name in ("data1", "data2")}
+
+
+def _in_fp32(given: dict[str, Any]) -> None:
+    """Copy vector operands, which the older instruction takes in any dtype."""
+    for op, name in (("op0", "operand0"), ("op1", "operand1")):
+        if isinstance(given[name], NkiTensor) and given[op] not in BITVEC:
+            given[name] = fp32_column(given[name])
+
+
+def _from_float(given: dict[str, Any]) -> None:
+    """Begin with a number of FP32, whatever kind of number it is."""
+    if not isinstance(given["initial"], NkiTensor):
+        given["initial"] = float(given["initial"])
 
 
 activation = _older("activation", "op(data * scale + bias).", 2)
@@ -153,6 +188,36 @@ select_reduce = _older(
     "dst = on_true where the predicate holds, else on_false.",
     returns=False,
 )
+tensor_tensor = _older(
+    "tensor_tensor",
+    "data1 <op> data2; free dimensions of 1 repeat.",
+    3,
+    widest=("data1", "data2"),
+    adapt=_spread,
+)
+tensor_scalar = _older(
+    "tensor_scalar", "(data <op0> operand0) <op1> operand1.", 7, adapt=_in_fp32
+)
+tensor_tensor_scan = _older(
+    "tensor_tensor_scan",
+    "result[i] = (data0[i] <op0> result[i-1]) <op1> data1[i].",
+    7,
+    widest=("data0", "data1"),
+    adapt=_from_float,
+)
+tensor_scalar_reduce = _older(
+    "tensor_scalar_reduce",
+    "data <op0> operand0, and its reduction in reduce_res.",
+    defaults={
+        "reduce_res": inspect.Parameter.empty,
+        **dict.fromkeys(("reduce_cmd", "reduce_init", "reduce_res_negate"), ...),
+    },
+)
+range_select = _older(
+    "range_select",
+    "on_true_tile where the index is within the bounds, else the number.",
+    defaults={"reduce_cmd": reduce_cmd.idle},
+)
 reciprocal = _older("reciprocal", "1 / data.", 1)
 dropout = _older("dropout", "data with elements replaced by zeros.", 2)
 max8 = _older("max8", "The eight largest values of every partition.", columns=8)
@@ -166,73 +231,6 @@ bn_stats = _older(
 bn_aggr = _older(
     "bn_aggr", "The mean and variance of several statistics.", 1, columns=2
 )
-
-
-def tensor_tensor(
-    data1: Tile,
-    data2: Tile,
-    op: Any,
-    *,
-    dtype: Any = None,
-    mask: Any = None,
-    engine: Any = engine.unknown,
-    **hints: Any,
-) -> Tile:
-    """data1 <op> data2; free dimensions of 1 repeat."""
-    like = data1 if prod(data1.sizes) >= prod(data2.sizes) else data2
-
-    def write(dst: NkiTensor, box: Box | None) -> None:
-        x, y = (spread(part(t, box), dst.shape) for t in (data1, data2))
-        isa.tensor_tensor(dst, x, y, as_op(op), engine)
-
-    return computed(like, dtype or promoted_dtype(data1, data2), mask, write)
-
-
-def tensor_scalar(
-    data: Tile,
-    op0: Any,
-    operand0: Any,
-    reverse0: bool = False,
-    op1: Any = None,
-    operand1: Any = None,
-    reverse1: bool = False,
-    *,
-    dtype: Any = None,
-    mask: Any = None,
-    engine: Any = engine.unknown,
-    **hints: Any,
-) -> Tile:
-    """(data <op0> operand0) <op1> operand1."""
-
-    def write(dst: NkiTensor, box: Box | None) -> None:
-        first = (as_op(op0), _column(op0, part(operand0, box)), bool(reverse0))
-        second = (as_op(op1), _column(op1, part(operand1, box)), bool(reverse1))
-        isa.tensor_scalar(dst, part(data, box), *first, *second, engine)
-
-    return computed(data, dtype, mask, write)
-
-
-def _column(op: Any, operand: Any) -> Any:
-    """A vector operand, which the older instruction takes in any dtype."""
-    if not isinstance(operand, NkiTensor) or as_op(op) in BITVEC:
-        return operand
-    return fp32_column(operand)
-
-
-def tensor_scalar_reduce(
-    *,
-    data: Tile,
-    op0: Any,
-    operand0: Any,
-    reduce_op: Any,
-    reduce_res: Tile,
-    reverse0: bool = False,
-    dtype: Any = None,
-    mask: Any = None,
-    **hints: Any,
-) -> Tile:
-    """data <op0> operand0, and its reduction in reduce_res."""
-    return made("tensor_scalar_reduce", locals(), data)
 
 
 def tensor_reduce(
@@ -315,25 +313,6 @@ def iota(expr: Any, dtype: Any, *, mask: Any = None, **hints: Any) -> Tile:
     return tile
 
 
-def tensor_tensor_scan(
-    data0: Tile,
-    data1: Tile,
-    initial: Any,
-    op0: Any,
-    op1: Any,
-    reverse0: bool = False,
-    reverse1: bool = False,
-    *,
-    dtype: Any = None,
-    mask: Any = None,
-    **hints: Any,
-) -> Tile:
-    """result[i] = (data0[i] <op0> result[i-1]) <op1> data1[i]."""
-    initial = initial if isinstance(initial, Tile) else float(initial)
-    promoted = promoted_dtype(data0, data1)
-    return made("tensor_tensor_scan", locals(), data0, promoted)
-
-
 # ---- Selections, movement, and what NKI no longer has.
 
 
@@ -361,26 +340,6 @@ def affine_select(
         isa.tensor_copy_predicated(dst, part(on_true_tile, box), flags.of())
 
     return computed(on_true_tile, dtype, mask, write)
-
-
-def range_select(
-    *,
-    on_true_tile: Tile,
-    comp_op0: Any,
-    comp_op1: Any,
-    bound0: Tile,
-    bound1: Tile,
-    reduce_cmd: Any = reduce_cmd.idle,
-    reduce_res: Tile | None = None,
-    reduce_op: Any = "maximum",
-    range_start: int = 0,
-    on_false_value: float = FP32_MIN,
-    mask: Any = None,
-    dtype: Any = None,
-    **hints: Any,
-) -> Tile:
-    """on_true_tile where the index is within the bounds, else the number."""
-    return made("range_select", locals(), on_true_tile)
 
 
 def local_gather(

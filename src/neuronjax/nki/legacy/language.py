@@ -8,17 +8,21 @@ masks and operators; comparisons give uint8 by default. Loop bounds are numbers,
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from neuronjax.errors import user_line
 from neuronjax.ir import nki_dtypes as dtypes
-from neuronjax.ir.alu_operators import ATTRIBUTE
+from neuronjax.ir.alu_operators import ATTRIBUTE, COMPARISONS
 from neuronjax.nki import language as nl, trace as tracing
 from neuronjax.nki.language import (
+    arithmetic,
     ds as ds,
+    functions,
     num_programs as num_programs,
     program_id as program_id,
     program_ndim as program_ndim,
@@ -146,23 +150,27 @@ def _reduction(name: str, op: str) -> Callable[..., Tile]:
     return function
 
 
-_UNARY = (
-    "abs arctan ceil copy cos erf erf_dx exp floor gelu gelu_apprx_sigmoid "
-    "gelu_apprx_tanh gelu_dx invert log mish negative reciprocal relu rsqrt sigmoid "
-    "sign silu silu_dx sin softplus sqrt square tan tanh trunc"
-).split()
-_BINARY = (
-    "add subtract multiply divide maximum minimum power mod fmod bitwise_and "
-    "bitwise_or bitwise_xor left_shift right_shift"
-).split()
-_COMPARISONS = (
-    "equal not_equal less less_equal greater greater_equal logical_and logical_or "
-    "logical_xor"
-).split()
+#: What release 2.26 has not.
+_NEWER = {"abs_max", "abs_min", "gelu_apprx_sigmoid_dx"}
+
+
+def _functions(module: ModuleType, parameters: list[str]) -> list[str]:
+    """Return the functions of nki.language in a file that take these parameters."""
+    return [
+        name
+        for name, function in inspect.getmembers(module, inspect.isfunction)
+        if hasattr(nl, name) and name not in _NEWER
+        if list(inspect.signature(function).parameters) == parameters
+    ]
+
+
+_UNARY = _functions(functions, ["x", "dtype"])
+_BINARY = _functions(arithmetic, ["x", "y", "dtype"])
 
 globals().update({name: _unary(name) for name in _UNARY})
-globals().update({name: _binary(name) for name in _BINARY})
-globals().update({name: _binary(name, "uint8") for name in _COMPARISONS})
+globals().update(
+    {name: _binary(name, "uint8" if name in COMPARISONS else None) for name in _BINARY}
+)
 
 max = _reduction("max", "maximum")
 min = _reduction("min", "minimum")
@@ -377,4 +385,4 @@ def _unmasked(x: Tile, mask: Any) -> NkiTensor:
     return x.of()
 
 
-check_hints(globals(), [*_UNARY, *_BINARY, *_COMPARISONS, "max", "min", "sum", "prod"])
+check_hints(globals(), [*_UNARY, *_BINARY, "max", "min", "sum", "prod"])

@@ -18,17 +18,11 @@ from neuronjax.nki.tensor import NkiTensor
 
 @dataclass(frozen=True)
 class Box:
-    """A range of every dimension.
+    """A range of every dimension."""
 
-    Attributes:
-        starts: first indices.
-        stops: one beyond the last ones.
-        sizes: of the dimensions.
-    """
-
-    starts: tuple[int, ...]
-    stops: tuple[int, ...]
-    sizes: tuple[int, ...]
+    starts: tuple[int, ...]  # first indices
+    stops: tuple[int, ...]  # one beyond the last ones
+    sizes: tuple[int, ...]  # of the dimensions
 
     @property
     def empty(self) -> bool:

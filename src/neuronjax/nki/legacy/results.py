@@ -19,6 +19,8 @@ from neuronjax.nki.legacy.masks import Box, box_of
 from neuronjax.nki.legacy.tiles import Tile, defined, part
 from neuronjax.nki.tensor import NkiTensor
 
+Adapt = Callable[[dict[str, Any]], Any]
+
 _NUMPY_NAMES = {"amax": "maximum", "max": "maximum", "amin": "minimum"}
 _NUMPY_NAMES |= {"min": "minimum", "sum": "add", "all": "logical_and"}
 
@@ -86,8 +88,9 @@ def made(
     like: Tile,
     dtype: Any = None,
     sizes: Sequence[int] | None = None,
+    adapt: Adapt | None = None,
 ) -> Tile:
-    """A tile that nki.isa's instruction of a name writes.
+    """Return a tile that nki.isa's instruction of a name writes.
 
     Args:
         name: of the instruction.
@@ -95,29 +98,39 @@ def made(
         like: the operand that the mask belongs to.
         dtype: of the result where the user gave none, by default that of `like`.
         sizes: of the result if it has another shape.
+        adapt: changes the arguments of nki.isa's function.
     """
 
     def write(dst: NkiTensor, box: Box | None) -> None:
-        issue(name, {**given, "dst": dst}, box)
+        issue(name, {**given, "dst": dst}, box, adapt)
 
     return computed(like, given["dtype"] or dtype, given["mask"], write, sizes)
 
 
-def issue(name: str, given: Mapping[str, Any], box: Box | None) -> None:
-    """Emits nki.isa's instruction of a name on a box of the operands.
+def issue(
+    name: str,
+    given: Mapping[str, Any],
+    box: Box | None,
+    adapt: Adapt | None = None,
+) -> None:
+    """Emit nki.isa's instruction of a name on a box of the operands.
 
     Args:
         name: of the instruction.
         given: arguments of the older function, of which those with a parameter here
             are taken.
         box: of the mask.
+        adapt: changes the arguments of nki.isa's function.
     """
     function, operands = getattr(isa, name), SPECS[name].operands
     operators = {o.name for o in operands if o.kind == "operator"}
     taken = [p for p in _parameters(function) if p in given and p != "dtype"]
-    function(
-        **{p: as_op(given[p]) if p in operators else part(given[p], box) for p in taken}
-    )
+    found = {
+        p: as_op(given[p]) if p in operators else part(given[p], box) for p in taken
+    }
+    if adapt is not None:
+        adapt(found)
+    function(**found)
 
 
 @functools.cache

@@ -16,9 +16,9 @@ import numpy as np
 from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.nki import layout, trace as tracing
 from neuronjax.nki.indexing import DynamicSlice, common_shape, layout_at
+from neuronjax.nki.isa import dma_copy
 from neuronjax.nki.isa.assignment import assign
 from neuronjax.nki.isa.constants import engine
-from neuronjax.nki.isa.dma import dma_copy
 from neuronjax.nki.language.arithmetic import apply
 from neuronjax.nki.language.creation import ndarray
 from neuronjax.nki.language.movement import broadcast_to

@@ -28,20 +28,16 @@ PROGRAM_BITS = 24  # programs of a grid number their storages apart, see nki.tra
 
 @dataclass(frozen=True, kw_only=True)
 class Allocation:
-    """Where a program's tiles lie.
+    """Where a program's tiles lie."""
 
-    Attributes:
-        addresses: (partition, byte in the partition) of every storage that has a place.
-        lives: (first, last) positions of a storage's lives, see `live_ranges`.
-        peak_bytes: of "sbuf" and "psum", the most that is alive at once, per partition
-            and, in a grid, of the fullest core.
-        unplaced: storages for which first fit found no place.
-    """
-
+    #: (partition, byte in the partition) of every storage that has a place.
     addresses: Mapping[Storage, tuple[int, int]]
+    #: (first, last) positions of a storage's lives, see `live_ranges`.
     lives: Mapping[Storage, list[Segment]]
+    #: Of "sbuf" and "psum", the most that is alive at once, per partition and, in a
+    #: grid, of the fullest core.
     peak_bytes: Mapping[str, float]
-    unplaced: tuple[Storage, ...]
+    unplaced: tuple[Storage, ...]  # storages for which first fit found no place
 
 
 class SpillWarning(UserWarning):

@@ -81,16 +81,6 @@ def copies_convert_nothing(i: KernelInstruction, trace: Trace) -> None:
         )
 
 
-@limit("select_reduce")
-def selected_values(i: KernelInstruction, trace: Trace) -> None:
-    """on_true is no TF32 and no 32-bit integer."""
-    chosen = tensor_inputs(i)[1]
-    if chosen is not None and chosen.dtype in ("tfloat32", "int32", "uint32"):
-        raise broken(
-            i, f"on_true {text(chosen)}", "any dtype but tfloat32, int32 and uint32"
-        )
-
-
 @limit("nc_transpose")
 def transposes_keep_dtypes(i: KernelInstruction, trace: Trace) -> None:
     """dst has the dtype of data; FP8 of TensorE may come out as 16 bits.

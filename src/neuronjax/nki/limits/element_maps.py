@@ -1,33 +1,61 @@
-"""Maps of a storage: an entry per element, or per byte once accesses differ in size."""
+"""What is noted of every element of a storage, such as who wrote it."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
 from neuronjax.ir import nki_dtypes as dtypes
-from neuronjax.ir.kernel import Access
+from neuronjax.ir.kernel import Access, Storage
+from neuronjax.nki.limits.live_ranges import is_whole
 
 
-def element_view(entries: np.ndarray, access: Access) -> tuple[np.ndarray, np.ndarray]:
-    """The map, and the part of it that an access without a runtime offset stands for.
+class ElementNotes(dict[Storage, Any]):
+    """Notes by storage: one for all of its elements, or an array of them.
 
-    Args:
-        entries: as many as the storage has elements, or bytes.
-        access: a view of the storage.
-
-    Returns:
-        The map, in bytes if the view cannot be seen in elements, and a writable view of
-        it; in bytes with one more dimension, the bytes of an element.
+    The array has an entry per element, or per byte once accesses differ in size. A
+    storage without a note has that of zero for all elements.
     """
-    storage = access.storage
-    unit, size = dtypes.itemsize(storage.dtype), dtypes.itemsize(access.dtype)
-    in_elements = len(entries) == storage.size
-    if in_elements and size == unit:
-        return entries, _strided(entries, access.offset, access.pattern)
-    if in_elements and unit > 1:
-        entries = np.repeat(entries, unit)
-    pairs = [(stride * size, count) for stride, count in access.pattern]
-    return entries, _strided(entries, access.offset * size, (*pairs, (1, size)))
+
+    def __init__(self, dtype: Any) -> None:
+        super().__init__()
+        self._dtype = dtype
+
+    def write(self, access: Access, note: Any) -> None:
+        """Note something of the elements of a view."""
+        if is_whole(access):
+            self[access.storage] = note
+        else:
+            self.view(access)[...] = note
+
+    def copied(self) -> ElementNotes:
+        """Return the same notes, which do not follow what is noted from here on."""
+        other = ElementNotes(self._dtype)
+        for storage, note in self.items():
+            other[storage] = note.copy() if isinstance(note, np.ndarray) else note
+        return other
+
+    def view(self, access: Access) -> np.ndarray:
+        """Return the notes of a view's elements, to read and to write.
+
+        The runtime offset of the access is left out; in bytes there is one more
+        dimension, that of the bytes of an element.
+        """
+        storage = access.storage
+        entries = self.get(storage, 0)
+        if not isinstance(entries, np.ndarray):
+            entries = np.full(storage.size, entries, self._dtype)
+        unit, size = dtypes.itemsize(storage.dtype), dtypes.itemsize(access.dtype)
+        in_elements = len(entries) == storage.size
+        if in_elements and size == unit:
+            self[storage] = entries
+            return _strided(entries, access.offset, access.pattern)
+        if in_elements and unit > 1:
+            entries = np.repeat(entries, unit)
+        self[storage] = entries
+        pairs = [(stride * size, count) for stride, count in access.pattern]
+        return _strided(entries, access.offset * size, (*pairs, (1, size)))
 
 
 def _strided(

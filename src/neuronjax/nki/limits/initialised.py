@@ -19,6 +19,7 @@ from __future__ import annotations
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from dataclasses import InitVar, dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -35,7 +36,7 @@ from neuronjax.ir.kernel import (
 )
 from neuronjax.ir.nki_instructions import SPECS
 from neuronjax.ir.nki_spec import Reading
-from neuronjax.nki.limits.element_maps import element_view
+from neuronjax.nki.limits.element_maps import ElementNotes
 from neuronjax.nki.limits.live_ranges import (
     LiveRanges,
     index_access,
@@ -56,37 +57,28 @@ def _raise(error: InvalidProgramError, instruction: KernelInstruction) -> None:
     raise error
 
 
+@dataclass(eq=False)
 class Initialised:
-    """The maps of a program's storages.
+    """The maps of a program's storages."""
 
-    Args:
-        program: a traced kernel.
-        report: takes what is found; by default it is raised.
-        certain: whether a loop of the device that may not turn counts as one that does
-            not, and what passes through unwritten partitions as a read of them.
-        lives: the program's live ranges, if they are known.
-        partial: whether an engine may compute with a tile of which only a part has
-            values, as kernels of masks do.
-        strict: whether what only the run decides is taken in the program's disfavour: a
-            runtime offset writes nothing and reads all of a tensor, and instructions
-            that ignore a part of their operand do not.
-    """
+    program: KernelProgram
+    report: Report = _raise  # takes what is found
+    #: Whether a loop of the device that may not turn counts as one that does not, and
+    #: what passes through unwritten partitions as a read of them.
+    certain: bool = False
+    lives: InitVar[LiveRanges | None] = None  # of the program, if they are known
+    #: Whether an engine may compute with a tile of which only a part has values, as
+    #: kernels of masks do.
+    partial: bool = False
+    #: Whether what only the run decides is taken in the program's disfavour: a runtime
+    #: offset writes nothing and reads all of a tensor, and instructions that ignore a
+    #: part of their operand do not.
+    strict: bool = False
 
-    def __init__(
-        self,
-        program: KernelProgram,
-        report: Report = _raise,
-        certain: bool = False,
-        lives: LiveRanges | None = None,
-        partial: bool = False,
-        strict: bool = False,
-    ) -> None:
-        self.program, self.report, self.certain = program, report, certain
-        self.partial, self.strict = partial, strict
-        # True: all of it. An array: per element, or per byte once dtypes mix.
-        self.written: dict[Storage, np.ndarray | bool] = {}
+    def __post_init__(self, lives: LiveRanges | None) -> None:
+        self.written = ElementNotes(np.bool_)
         self._spoilt: dict[Storage, str | None] = {}  # where what was unwritten went
-        self._last = _last_uses(program, lives or live_ranges(program))
+        self._last = _last_uses(self.program, lives or live_ranges(self.program))
         self._position = 0
 
     def check(self) -> None:
@@ -103,16 +95,11 @@ class Initialised:
             if isinstance(item, KernelInstruction):
                 self._instruction(item)
                 continue
-            before = self._copy() if self.certain and not _turns(item) else None
+            uncertain = self.certain and not _turns(item)
+            before = self.written.copied() if uncertain else None
             self._block(item.body)
             if before is not None:
                 self.written = before
-
-    def _copy(self) -> dict[Storage, np.ndarray | bool]:
-        return {
-            s: m.copy() if isinstance(m, np.ndarray) else m
-            for s, m in self.written.items()
-        }
 
     def _instruction(self, i: KernelInstruction) -> None:
         spoilt = None if self.certain else self._passed_on(i)
@@ -151,7 +138,7 @@ class Initialised:
         known = isinstance(self.written.get(access.storage), np.ndarray)
         if not known or access.dynamic is not None or not access.storage.on_chip:
             return None
-        view = self._view(access)
+        view = self.written.view(access)
         rows = view.reshape(view.shape[0], -1)
         written = rows.all(axis=1)
         if written.all() or not np.array_equal(rows.any(axis=1), written):
@@ -162,9 +149,7 @@ class Initialised:
         """Takes back that partitions of a result were written."""
         if access.shape[0] != len(part):
             return
-        if self.written.get(access.storage) is True:
-            self.written[access.storage] = np.ones(access.storage.size, np.bool_)
-        self._view(access)[part] = False
+        self.written.view(access)[part] = False
         self._spoilt[access.storage] = i.location
 
     def _read(self, i: KernelInstruction, access: Access) -> None:
@@ -182,7 +167,7 @@ class Initialised:
             return
         if access.dynamic is not None:
             access = Access(storage, storage.dtype, 0, ((1, storage.size),))
-        view = self._view(access)
+        view = self.written.view(access)
         if view.all():
             if is_whole(access):
                 self.written[storage] = True
@@ -204,25 +189,17 @@ class Initialised:
             return
         if access.dynamic is not None and self.strict:
             return
-        if access.dynamic is not None or is_whole(access):
+        if access.dynamic is not None:
             self.written[storage] = True
         else:
-            self._view(access)[...] = True
-
-    def _view(self, access: Access) -> np.ndarray:
-        """The part of the map that an access stands for."""
-        note = self.written.get(access.storage)
-        if not isinstance(note, np.ndarray):
-            note = np.zeros(access.storage.size, np.bool_)
-        self.written[access.storage], view = element_view(note, access)
-        return view
+            self.written.write(access, True)
 
     def unwritten(self, access: Access) -> int:
         """How many elements of a view nothing wrote, so far."""
         found = self.written.get(access.storage, False)
         if isinstance(found, bool):
             return 0 if found or _is_preset(access.storage) else access.size
-        view = self._view(access)
+        view = self.written.view(access)
         return (view.size - int(np.count_nonzero(view))) * access.size // view.size
 
     def _unwritten(
@@ -256,15 +233,10 @@ def _shares_groups(i: KernelInstruction, part: np.ndarray) -> bool:
 
 
 class _Spoilt(NamedTuple):
-    """Partitions of the results that come of nothing written.
+    """Partitions of the results that come of nothing written."""
 
-    Attributes:
-        partitions: which.
-        sources: the operands that they came from.
-    """
-
-    partitions: np.ndarray
-    sources: tuple[Access, ...]
+    partitions: np.ndarray  # which
+    sources: tuple[Access, ...]  # the operands that they came from
 
 
 def _is_preset(storage: Storage) -> bool:

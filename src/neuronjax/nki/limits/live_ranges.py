@@ -22,16 +22,12 @@ Segment = tuple[int, int]
 
 
 class LiveRanges(NamedTuple):
-    """What `live_ranges` finds.
+    """What `live_ranges` finds."""
 
-    Attributes:
-        segments: first and last position of every life of a storage, in order; lives
-            are divided by writes of the whole storage.
-        instructions: the instruction at every position.
-    """
-
+    #: First and last position of every life of a storage, in order; lives are divided
+    #: by writes of the whole storage.
     segments: dict[Storage, list[Segment]]
-    instructions: list[KernelInstruction]
+    instructions: list[KernelInstruction]  # the instruction at every position
 
 
 def index_access(access: Access) -> Access | None:

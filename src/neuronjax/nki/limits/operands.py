@@ -13,17 +13,11 @@ LANES = frozenset({"tensor", "vector", "scalar", "gpsimd"})
 
 
 class OperandAccess(NamedTuple):
-    """An access of an instruction.
+    """An access of an instruction."""
 
-    Attributes:
-        label: "dst", "output 1", "input 0" ...
-        access: the access.
-        written: whether it is an output.
-    """
-
-    label: str
-    access: Access
-    written: bool
+    label: str  # "dst", "output 1", "input 0" ..
+    access: Access  # the access
+    written: bool  # whether it is an output
 
 
 def operands(i: KernelInstruction) -> Iterator[OperandAccess]:

@@ -8,8 +8,7 @@ from functools import cache
 from types import MappingProxyType
 
 from neuronjax.ir.kernel import KernelInstruction
-from neuronjax.nki.releases.difference import ReleaseDifference, When
-from neuronjax.nki.releases.differences import DIFFERENCES
+from neuronjax.nki.releases.differences import DIFFERENCES, ReleaseDifference, When
 from neuronjax.nki.releases.release import LAST_BETA, OLDER, Release, place_in_time
 from neuronjax.nki.releases.traced import TRACED
 from neuronjax.nki.releases.uses import NkiUse
@@ -17,19 +16,12 @@ from neuronjax.nki.releases.uses import NkiUse
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseMeeting:
-    """A use of something that differs among releases.
+    """A use of something that differs among releases."""
 
-    Attributes:
-        name: as the kernel's style has it.
-        location: "file:line".
-        older: whether it is of the older style.
-        difference: what it meets.
-    """
-
-    name: str
-    location: str
-    older: bool
-    difference: ReleaseDifference
+    name: str  # as the kernel's style has it
+    location: str  # "file:line"
+    older: bool  # whether it is of the older style
+    difference: ReleaseDifference  # what it meets
 
     def holds_in(self, release: Release) -> bool:
         """Whether it meets the difference in a release.

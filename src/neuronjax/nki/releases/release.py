@@ -10,21 +10,14 @@ from neuronjax.errors import InvalidProgramError
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
-    """One release of NKI.
+    """One release of NKI."""
 
-    Attributes:
-        name: as `--nki` takes it.
-        sdk: the first Neuron SDK that has it.
-        date: of that SDK.
-        styles: the namespaces that kernels may import: "neuronxcc.nki", "nki".
-        aliases: other names of it.
-    """
-
-    name: str
-    sdk: str
-    date: str
+    name: str  # as `--nki` takes it
+    sdk: str  # the first Neuron SDK that has it
+    date: str  # of that SDK
+    #: The namespaces that kernels may import: "neuronxcc.nki", "nki".
     styles: tuple[str, ...]
-    aliases: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()  # other names of it
 
 
 OLDER, NEWER = "neuronxcc.nki", "nki"

@@ -33,28 +33,19 @@ _MAKERS = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class NkiUse:
-    """One place that uses a name of NKI.
+    """One place that uses a name of NKI."""
 
-    Attributes:
-        name: with the prefix `nki.` in both styles; or the namespace of an import, or a
-            keyword of Python that NKI refuses.
-        line: in the file, from 1.
-        older: whether it is of `neuronxcc.nki`.
-        call: whether it is called.
-        positional: arguments by position.
-        keywords: given keyword, or position from "0", -> type of its literal, or "".
-        is_open: whether `*` or `**` hides arguments.
-        valued: whether something is made of the call's result.
-    """
-
+    #: With the prefix `nki.` in both styles; or the namespace of an import, or a
+    #: keyword of Python that NKI refuses.
     name: str
-    line: int
-    older: bool = False
-    call: bool = False
-    positional: int = 0
+    line: int  # in the file, from 1
+    older: bool = False  # whether it is of `neuronxcc.nki`
+    call: bool = False  # whether it is called
+    positional: int = 0  # arguments by position
+    #: Given keyword, or position from "0", -> type of its literal, or "".
     keywords: Mapping[str, str] = field(default_factory=dict)
-    is_open: bool = False
-    valued: bool = False
+    is_open: bool = False  # whether `*` or `**` hides arguments
+    valued: bool = False  # whether something is made of the call's result
 
 
 def uses_of_file(path: Path) -> list[NkiUse]:
@@ -99,20 +90,17 @@ def uses(text: str, path: str) -> list[NkiUse]:
     return found
 
 
+@dataclass(eq=False)
 class _Reader(ast.NodeVisitor):
-    """Collects uses.
+    """Collects uses."""
 
-    `aliases` says what dotted name of NKI a name stands for, `in_kernel` whether a
-    function around uses NKI.
-    """
-
-    def __init__(self) -> None:
-        self.found: list[NkiUse] = []
-        self.aliases: dict[str, str] = {}
-        self.tensors: set[str] = set()
-        self.in_kernel = False
-        self.called: dict[ast.AST, ast.Call] = {}
-        self.discarded: set[ast.AST] = set()
+    found: list[NkiUse] = field(default_factory=list)
+    #: Local name -> the dotted name of NKI that it stands for.
+    aliases: dict[str, str] = field(default_factory=dict)
+    tensors: set[str] = field(default_factory=set)
+    in_kernel: bool = False  # whether a function around uses NKI
+    called: dict[ast.AST, ast.Call] = field(default_factory=dict)
+    discarded: set[ast.AST] = field(default_factory=set)
 
     def follow_imports(self, node: ast.AST) -> None:
         """Notes what an import makes names stand for; other nodes are none."""

@@ -1,0 +1,84 @@
+"""Functions made from data, with the documented signature.
+
+`nki.isa` makes one function per row of `ir.nki_instructions`, and the older style one
+per function of those. Their code is compiled from text, as that of data classes is:
+Python binds the arguments of a call, and `help` shows what it binds.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from neuronjax.ir.nki_spec import InstructionSpec, OperandSpec
+
+_TYPES = {"tensor": "NkiTensor", "number": "float", "flag": "bool"}
+
+# Of the arguments by name.
+Call = Callable[[dict[str, Any]], Any]
+
+
+def function_of_row(
+    spec: InstructionSpec, names: Mapping[str, Any], call: Call
+) -> Callable[..., Any]:
+    """Return the function of an instruction, which hands its arguments on.
+
+    Args:
+        spec: the row of the instruction.
+        names: what defaults and types refer to.
+        call: takes the arguments by name.
+    """
+    function = _compiled(spec.name, spec.call, names, call)
+    for p in inspect.signature(function).parameters.values():
+        function.__annotations__[p.name] = _type(spec.operand(p.name), p.default)
+    function.__annotations__["return"] = spec.returns
+    return function
+
+
+def _type(operand: OperandSpec | None, default: Any) -> str:
+    if operand is None:
+        return "str | None"  # `name`, the label of the instruction
+    if operand.or_number:
+        return "Any"
+    found = operand.type or _TYPES.get(operand.kind, "Any")
+    return f"{found} | None" if operand.kind == "tensor" and default is None else found
+
+
+def function_of(
+    name: str,
+    parameters: Sequence[inspect.Parameter],
+    returns: str,
+    names: Mapping[str, Any],
+    call: Call,
+) -> Callable[..., Any]:
+    """Return the function of these parameters, which hands its arguments on.
+
+    Args:
+        name: of the function.
+        parameters: with types as text.
+        returns: the type of the result, as text.
+        names: what types refer to.
+        call: takes the arguments by name.
+    """
+    listed, defaults = [], {}
+    for p in parameters:
+        if p.kind is p.KEYWORD_ONLY and "*" not in listed:
+            listed.append("*")
+        text = f"**{p.name}" if p.kind is p.VAR_KEYWORD else p.name
+        if p.default is not p.empty:
+            defaults[p.name] = p.default
+            text += f"={p.name}"
+        listed.append(text)
+    function = _compiled(name, ", ".join(listed), {**names, **defaults}, call)
+    function.__annotations__ |= {p.name: p.annotation for p in parameters}
+    function.__annotations__["return"] = returns
+    return function
+
+
+def _compiled(name: str, parameters: str, names: Mapping[str, Any], call: Call) -> Any:
+    # The file's name makes it one of the package's for those who look for user's lines.
+    code = compile(f"lambda {parameters}: _call(locals())", __file__, "eval")
+    function = eval(code, {**names, "_call": call})
+    function.__name__ = function.__qualname__ = name
+    return function
