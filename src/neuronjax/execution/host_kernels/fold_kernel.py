@@ -116,14 +116,12 @@ def write(module: ir.Module, kind: FoldKind, registers: RegisterTile) -> str:
     return handler.build(module, kind.name, block, arguments, 1, len(FOLD_FIELDS))
 
 
-def scratch_bytes(
-    kind: FoldKind, registers: RegisterTile, plan: FoldBlocks, cells: int
-) -> int:
+def scratch_bytes(kind: FoldKind, registers: RegisterTile, plan: FoldBlocks) -> int:
     """What one thread needs beside the operands."""
     halves = 2 if kind.passes == 4 else 1
     wide = -(-plan.block_n // registers.columns) * registers.columns
     high = -(-plan.block_m // registers.rows) * registers.rows
-    depth = cells * kind.rows_per_cell * halves
+    depth = plan.cells * kind.rows_per_cell * halves
     tile = registers.rows * registers.columns
     return WORD * ((wide + high) * depth + 2 * tile) + 64 * 8
 
@@ -195,7 +193,7 @@ class _FoldBuilder:
         return function
 
     def _distance(self) -> ir.Function:
-        """`i32 (ptr panels, i64 floats)`: as `cell_fold._distance`."""
+        """`i32 (ptr panels, i64 floats)`: as `array_fold.distance`."""
         function = self._function("distance", I32, (POINTER, I64))
         panels, floats = function.args
         c, lanes = Code.of(function), self._registers.lanes

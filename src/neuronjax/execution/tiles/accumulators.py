@@ -57,9 +57,7 @@ def fold_from(op: str, start: jax.Array, values: jax.Array, zero: jax.Array) -> 
         return alu.arithmetic(op, start, best[:, None], zero)
     rows = jnp.concatenate([start, values], axis=1)
     if op == "add":
-        total = sum_rows(Matrix(rows[None], k_first=False), zero)
-        if total is not None:
-            return total.reshape(-1, 1)
+        return sum_rows(Matrix(rows[None], k_first=False), zero).reshape(-1, 1)
     total = left_fold(opaque(rows.T, zero), _combine(op, zero))
     return total[:, None]
 
