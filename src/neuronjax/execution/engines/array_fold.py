@@ -29,7 +29,7 @@ from jax import lax
 
 from neuronjax.errors import InternalError
 from neuronjax.ir.instruction_set import NcMatmul
-from neuronjax.numerics.exact import seal
+from neuronjax.numerics.exact import own_kernel, seal
 
 
 class FoldOrder(NamedTuple):
@@ -107,9 +107,9 @@ class Matrix:
         return jnp.moveaxis(self.array, 1 if self.k_first else 2, 0)
 
 
-#: Rows of K that one kernel of XLA's adds to the result. On 2 cores of a Zen 4, 8 are
-#: as fast as blocks that fit the cache; a choice of speed alone.
-ROWS_AT_ONCE = 8
+#: Rows of K that one kernel of XLA's adds to the result, which stays in registers
+#: meanwhile. A choice of speed alone: on a Zen 4 as fast as blocks that fit the cache.
+ROWS_AT_ONCE = 16
 
 
 @functools.partial(jax.jit, static_argnames="order")
@@ -122,27 +122,54 @@ def folded(lhs: Matrix, rhs: Matrix, order: FoldOrder, zero: jax.Array) -> jax.A
         order: which rows a cell holds.
         zero: the scalar of `numerics.exact.opaque_zero`.
     """
-    j = order.rows_per_cell
     # +0, which the compiler does not know to be one.
     start = lax.broadcast(lax.neg(zero), (lhs.batch, lhs.free, rhs.free))
     cells = (_by_cell(lhs, order), _by_cell(rhs, order))
-
-    def exact(total: jax.Array, cell: tuple) -> tuple[jax.Array, None]:
-        a, b = (x[0] for x in cell)
-        return fused(a[:, :, None], b[:, None, :], total, zero), None
-
-    def rounded(total: jax.Array, cell: tuple) -> tuple[jax.Array, None]:
-        products = [seal(a[:, :, None] * b[:, None, :], zero) for a, b in zip(*cell)]
-        return total + functools.reduce(lax.add, products), None
-
-    def fast() -> jax.Array:
-        return lax.scan(rounded, start, cells, unroll=max(1, ROWS_AT_ONCE // j))[0]
-
-    if j > 1:
-        return fast()
+    if order.rows_per_cell > 1:
+        return _rounded(start, *cells, zero)
     # A product in range is exact, rounded or not.
     is_in_range = in_range(lhs.array, rhs.array)
-    return lax.cond(is_in_range, fast, lambda: lax.scan(exact, start, cells)[0])
+    return lax.cond(is_in_range, _rounded, _exact, start, *cells, zero)
+
+
+def _rounded(
+    total: jax.Array, lhs: jax.Array, rhs: jax.Array, zero: jax.Array
+) -> jax.Array:
+    """The total and the sums of all cells, [cells, J, batch, free], in order."""
+    width = max(1, ROWS_AT_ONCE // lhs.shape[1])
+    whole = lhs.shape[0] // width * width
+    groups = [x[:whole].reshape(-1, width, *x.shape[1:]) for x in (lhs, rhs)]
+    # A call: were slices fused with it, XLA would read their indices for every element
+    # and vectorize nothing, which takes ten times as long.
+    add = own_kernel(_add_cells)
+    step = lambda total, group: (add(total, *group, zero), None)  # noqa: E731
+    total = lax.scan(step, total, groups)[0]
+    left = [x[whole:] for x in (lhs, rhs)]
+    return add(total, *left, zero) if len(left[0]) else total
+
+
+def _add_cells(
+    total: jax.Array, lhs: jax.Array, rhs: jax.Array, zero: jax.Array
+) -> jax.Array:
+    for cell in range(lhs.shape[0]):
+        products = [
+            seal(a[:, :, None] * b[:, None, :], zero)
+            for a, b in zip(lhs[cell], rhs[cell], strict=True)
+        ]
+        total = total + functools.reduce(lax.add, products)
+    return total
+
+
+def _exact(
+    total: jax.Array, lhs: jax.Array, rhs: jax.Array, zero: jax.Array
+) -> jax.Array:
+    """The same of cells of one row, whose products may be out of range."""
+
+    def step(total: jax.Array, row: tuple) -> tuple[jax.Array, None]:
+        a, b = row
+        return fused(a[0][:, :, None], b[0][:, None, :], total, zero), None
+
+    return lax.scan(step, total, (lhs, rhs))[0]
 
 
 def _by_cell(x: Matrix, order: FoldOrder) -> jax.Array:

@@ -44,10 +44,6 @@ def reduced_axis_first(x: jax.Array, axes: Sequence[int]) -> jax.Array:
     return lax.reshape(lax.transpose(x, (*axes, *kept)), (k, rest))
 
 
-#: Steps that one kernel of XLA's makes; a choice of speed alone.
-STEPS_AT_ONCE = 8
-
-
 def left_fold(
     x: jax.Array, combine: Combine, start: jax.Array | None = None
 ) -> jax.Array:
@@ -59,8 +55,7 @@ def left_fold(
         return functools.reduce(combine, rows, next(rows) if start is None else start)
     if start is None:
         start, x = row(0), lax.slice_in_dim(x, 1, x.shape[0])
-    step = lambda total, row: (combine(total, row), None)  # noqa: E731
-    return lax.scan(step, start, x, unroll=STEPS_AT_ONCE)[0]
+    return lax.scan(lambda total, row: (combine(total, row), None), start, x)[0]
 
 
 def sum_rows(x: Matrix, zero: jax.Array) -> jax.Array:
