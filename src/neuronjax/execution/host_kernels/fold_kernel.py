@@ -297,11 +297,9 @@ class _FoldBuilder:
             self._rounded, self._far = self._cells(False), self._distance()
         self._merged, self._grouped = self._merge(), self._add_group()
         c = Code.of(function)
-        p = {n: c.read(I64, c.at(plan, at, 8), 8) for at, n in enumerate(FOLD_FIELDS)}
-        where = {
-            name: c.read(POINTER, c.at(operands, n, 8), 8)
-            for n, name in enumerate((*kind.operands, "out"))
-        }
+        names = (*kind.operands, "out")
+        p = dict(zip(FOLD_FIELDS, c.numbers(plan, len(FOLD_FIELDS)), strict=True))
+        where = dict(zip(names, c.pointers(operands, len(names)), strict=True))
         per = c.mul(p["blocks_m"], p["blocks_n"])
         batch, rest = c.sdiv(index, per), c.srem(index, per)
         m0 = c.mul(c.sdiv(rest, p["blocks_n"]), p["block_m"])
