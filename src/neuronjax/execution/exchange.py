@@ -74,19 +74,21 @@ def exchange(
             that does not divide, an op that the dtype does not have.
         InternalError: no rule for this class of instruction.
     """
-    return _exchanged(i, operands, _Devices(devices, zero, key))
+    return _exchanged(i, operands, _ExchangeContext(devices, zero, key))
 
 
-class _Devices(NamedTuple):
+class _ExchangeContext(NamedTuple):
     """How many devices there are, the opaque -0.0, the key of the instruction."""
 
-    count: int
+    devices: int
     zero: jax.Array
     key: jax.Array
 
 
 @functools.singledispatch
-def _exchanged(i: Collective, operands: Sequence[jax.Array], d: _Devices) -> Arrays:
+def _exchanged(
+    i: Collective, operands: Sequence[jax.Array], d: _ExchangeContext
+) -> Arrays:
     raise InternalError(f"no rule exchanges {i.name}")
 
 
@@ -162,13 +164,17 @@ def _part(i: Collective, length: int, parts: int) -> int:
 
 
 @_exchanged.register
-def partition_id(i: PartitionId, operands: Sequence[jax.Array], d: _Devices) -> Arrays:
-    return (lax.iota(jnp.uint32, d.count),)
+def partition_id(
+    i: PartitionId, operands: Sequence[jax.Array], d: _ExchangeContext
+) -> Arrays:
+    return (lax.iota(jnp.uint32, d.devices),)
 
 
 @_exchanged.register
-def all_gather(i: AllGather, operands: Sequence[jax.Array], d: _Devices) -> Arrays:
-    members = _Members(i, i.groups, d.count)
+def all_gather(
+    i: AllGather, operands: Sequence[jax.Array], d: _ExchangeContext
+) -> Arrays:
+    members = _Members(i, i.groups, d.devices)
     return tuple(
         members.to_all(_concatenated(members.gathered(x), i.dimension))
         for x in operands
@@ -176,8 +182,10 @@ def all_gather(i: AllGather, operands: Sequence[jax.Array], d: _Devices) -> Arra
 
 
 @_exchanged.register
-def all_to_all(i: AllToAll, operands: Sequence[jax.Array], d: _Devices) -> Arrays:
-    members = _Members(i, i.groups, d.count)
+def all_to_all(
+    i: AllToAll, operands: Sequence[jax.Array], d: _ExchangeContext
+) -> Arrays:
+    members = _Members(i, i.groups, d.devices)
     joined = functools.partial(_concatenated, dimension=i.concat_dimension)
     results = []
     for x in operands:
@@ -197,28 +205,28 @@ def _concatenated(x: jax.Array, dimension: int) -> jax.Array:
 
 @_exchanged.register
 def collective_permute(
-    i: CollectivePermute, operands: Sequence[jax.Array], d: _Devices
+    i: CollectivePermute, operands: Sequence[jax.Array], d: _ExchangeContext
 ) -> Arrays:
-    _check(i, fault_of_pairs(i.pairs, d.count), PAIRS_REMEDY)
-    return tuple(_sent(x, i.pairs, d.count) for x in operands)
+    _check(i, fault_of_pairs(i.pairs, d.devices), PAIRS_REMEDY)
+    return tuple(_sent(x, i.pairs, d.devices) for x in operands)
 
 
 @_exchanged.register
 def collective_broadcast(
-    i: CollectiveBroadcast, operands: Sequence[jax.Array], d: _Devices
+    i: CollectiveBroadcast, operands: Sequence[jax.Array], d: _ExchangeContext
 ) -> Arrays:
-    _check(i, fault_of_groups(i.groups, d.count, complete=False), PAIRS_REMEDY)
+    _check(i, fault_of_groups(i.groups, d.devices, complete=False), PAIRS_REMEDY)
     pairs = [(group[0], member) for group in i.groups for member in group]
-    return tuple(_sent(x, pairs, d.count) for x in operands)
+    return tuple(_sent(x, pairs, d.devices) for x in operands)
 
 
 @_exchanged.register
 def ragged_all_to_all(
-    i: RaggedAllToAll, operands: Sequence[jax.Array], d: _Devices
+    i: RaggedAllToAll, operands: Sequence[jax.Array], d: _ExchangeContext
 ) -> Arrays:
     """ASSUMPTION: `recv_sizes` are what the senders' sizes say, as they must be; parts
     that reach over the end are cut off, of parts that overlap the last one counts."""
-    members = _Members(i, i.groups, d.count)
+    members = _Members(i, i.groups, d.devices)
     data, output = map(members.gathered, operands[:2])
     # Of all parts that a member receives: [parts, groups, receiver].
     starts, sizes, targets = (_received(members, x) for x in operands[2:5])
@@ -270,8 +278,10 @@ def _sent(x: jax.Array, pairs: Sequence[tuple[int, int]], devices: int) -> jax.A
 
 
 @_exchanged.register
-def all_reduce(i: AllReduce, operands: Sequence[jax.Array], d: _Devices) -> Arrays:
-    members = _Members(i, i.groups, d.count)
+def all_reduce(
+    i: AllReduce, operands: Sequence[jax.Array], d: _ExchangeContext
+) -> Arrays:
+    members = _Members(i, i.groups, d.devices)
     return tuple(
         members.to_all(_all_reduced(i, members.gathered(x), d.zero, _key(d.key, k)))
         for k, x in enumerate(operands)
@@ -296,9 +306,9 @@ def _all_reduced(
 
 @_exchanged.register
 def reduce_scatter(
-    i: ReduceScatter, operands: Sequence[jax.Array], d: _Devices
+    i: ReduceScatter, operands: Sequence[jax.Array], d: _ExchangeContext
 ) -> Arrays:
-    members = _Members(i, i.groups, d.count)
+    members = _Members(i, i.groups, d.devices)
     results = []
     for k, x in enumerate(operands):
         x = members.parts(x, i.dimension)  # [groups, ranks, parts, *part]

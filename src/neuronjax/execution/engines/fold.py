@@ -88,8 +88,8 @@ def fold_axes(
     start = lax.broadcast(opaque(init, zero), (rest,))
     if not k:
         return start
-    tiles = -(-k // (tile or k))
-    width = k if tiles == 1 else tile
+    width = min(tile or k, k)
+    tiles = -(-k // width)
     # The last axes stay there: to move them to the front costs more than their sum.
     k_first = sorted(axes) != list(range(x.ndim - len(axes), x.ndim))
     filling = (0, tiles * width - k, 0)

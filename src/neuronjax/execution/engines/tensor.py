@@ -121,14 +121,16 @@ def accumulate(lhs: Matrix, rhs: Matrix, order: FoldOrder, psum: Psum) -> jax.Ar
     shape = (lhs.batch, lhs.free, rhs.free)
     if 0 in (*shape, lhs.k):
         return jnp.zeros(shape, jnp.float32)
-    count = -(-lhs.k // order.k_tile)
-    a, b = (_tiled(x, count, order.k_tile) for x in (lhs, rhs))
+    per_cell = order.rows_per_cell
+    filled = order.k_tile if order.apart else -(-lhs.k // per_cell) * per_cell
+    k_tile = min(order.k_tile, filled)
+    count = -(-lhs.k // k_tile)
+    a, b = (_tiled(x, count, k_tile) for x in (lhs, rhs))
 
     def add(total: jax.Array | None, tile: tuple) -> tuple[jax.Array, None]:
         left, right = Matrix(tile[0], lhs.k_first), Matrix(tile[1], rhs.k_first)
-        return psum.add(
-            array_passes(left, right, order, psum.zero), total, tile[2]
-        ), None
+        results = array_passes(left, right, order, psum.zero)
+        return psum.add(results, total, tile[2]), None
 
     if count == 1:
         return add(None, (a[0], b[0], 0))[0]
@@ -171,7 +173,7 @@ def four_passes(
     """
     m, n = a.free, b.free
     operands = _stacked_halves(a), _stacked_halves(b)
-    groups = FoldOrder(min(group_rows or a.k, a.k))
+    groups = FoldOrder(group_rows or a.k)
     stacked = accumulate(*operands, groups, Psum(zero, zero, "rne", None))
     high, low = stacked[:, :m], stacked[:, m:]
     return [high[:, :, :n], high[:, :, n:], low[:, :, :n], low[:, :, n:]]

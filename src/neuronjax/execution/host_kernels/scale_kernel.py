@@ -74,16 +74,16 @@ def _block(function: ir.Function, kind: ScaleKind, lanes: int) -> None:
     index, operands, plan, _ = function.args
     c = Code.of(function)
     size, parts, each = c.numbers(plan, 3)
-    where = c.pointers(operands, 3 if kind.element else 2)
+    x, *where = c.pointers(operands, 3 if kind.element else 2)
     row, part = c.sdiv(index, parts), c.srem(index, parts)
     start = c.mul(part, each)
     count = c.smaller(each, c.sub(size, start))
     first = c.add(c.mul(row, size), start)
     scaler = _Scaler(c, kind, lanes, first, count)
     if kind.element:
-        scaler.codes(*where, row)
+        scaler.codes(x, where[0], where[1], row)
     else:
-        scaler.largest(*where, index)
+        scaler.largest(x, where[0], index)
     c.ret_void()
 
 

@@ -19,7 +19,7 @@ from jax import lax
 from neuronjax.execution.engines.array_fold import Matrix
 from neuronjax.execution.engines.fold import fold_axes, left_fold, sum_rows
 from neuronjax.execution.tiles import alu
-from neuronjax.execution.tiles.registry import Results, Signature, TileContext
+from neuronjax.execution.tiles.registry import Signature, TileContext
 from neuronjax.execution.tiles.rounding import wide
 from neuronjax.numerics.elementary_core import flush
 from neuronjax.numerics.exact import opaque
@@ -95,7 +95,7 @@ def accumulated(
 
 def accumulating(
     i: Signature, op: str, values: jax.Array, state: Sequence[Any], c: TileContext
-) -> Results:
+) -> tuple[jax.Array, ...]:
     """Return the values, and of an instruction with accumulators these, all of them and
     those of its partitions.
 

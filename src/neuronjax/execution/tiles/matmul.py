@@ -58,11 +58,11 @@ def _passes(
     """Results of the array, [1, M, N] each."""
     # In double-row mode a cell holds both rows of its partition.
     rows = i.attributes["rows_per_cell"]
-    matrices = [_matrix(wide(x), rows) for x in (stationary, moving)]
+    left, right = (_matrix(wide(x), rows) for x in (stationary, moving))
     if any(v is not None and v.dtype == "float32" for v in i.inputs):
-        return four_passes(*matrices, zero)
-    order = FoldOrder(matrices[0].k, rows_per_cell=rows, in_range=rows == 2)
-    return [one_pass(*matrices, order, zero)]
+        return four_passes(left, right, zero)
+    order = FoldOrder(left.k, rows_per_cell=rows, in_range=rows == 2)
+    return [one_pass(left, right, order, zero)]
 
 
 def _matrix(x: jax.Array, rows: int = 1) -> Matrix:
