@@ -92,13 +92,15 @@ def fold_axes(
     tiles = -(-k // width)
     # The last axes stay there: to move them to the front costs more than their sum.
     k_first = sorted(axes) != list(range(x.ndim - len(axes), x.ndim))
-    filling = (0, tiles * width - k, 0)
+    filling, nothing = (0, tiles * width - k, 0), (0, 0, 0)
     if k_first:
-        x = lax.pad(reduced_axis_first(x, axes), IDENTITIES[op], [filling, (0, 0, 0)])
-        matrix = Matrix(lax.reshape(x, (tiles, width, rest)), True)
+        x, pads = reduced_axis_first(x, axes), [filling, nothing]
     else:
-        x = lax.pad(lax.reshape(x, (rest, k)), IDENTITIES[op], [(0, 0, 0), filling])
-        matrix = Matrix(lax.reshape(x, (1, rest * tiles, width)), False)
+        x, pads = lax.reshape(x, (rest, k)), [nothing, filling]
+    if tiles * width > k:
+        x = lax.pad(x, IDENTITIES[op], pads)
+    shape = (tiles, width, rest) if k_first else (1, rest * tiles, width)
+    matrix = Matrix(lax.reshape(x, shape), k_first)
     combine = combiner(op, zero)
     if op == "add":
         sums = sum_rows(matrix, zero)
