@@ -3,9 +3,9 @@
 The model of the quickstart with 4 layers, width 256, 4 heads, 128 tokens, batch 8,
 vocabulary 256, under Adam; float32 parameters, and every result of the step is an
 output. Compile time is trace + lower + XLA, of a new jit object with JAX's caches
-cleared. "Warm" means that the verdicts on dot shapes (`engines.dot_verdicts`)
-are known, "cold" that they are found out on the way, as on a user's first run. A
-"second process" finds the programs of the first in JAX's persistent cache.
+cleared. "Warm" means that the host's kernels are compiled, "cold" that they are
+compiled on the way, as on a user's first run. A "second process" finds the programs of
+the first in JAX's persistent cache.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from benchmarks.harness import (
 from neuronjax.capture.decode import decode_module
 from neuronjax.capture.trace import PLATFORM
 from neuronjax.cli.quickstart import model
-from neuronjax.execution.engines import dot_verdicts
 from neuronjax.hardware import resolve_target
 from neuronjax.lowering import lower
 
@@ -77,13 +76,12 @@ def problem(layers: int = CONFIG.layers) -> tuple[Callable[..., Any], tuple[Any,
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Build:
-    """A compiled step and what it took, in seconds; `verdicts` is part of `trace`."""
+    """A compiled step and what it took, in seconds."""
 
     executable: Callable[..., Any]
     trace: float
     lower: float
     xla: float
-    verdicts: float
 
 
 def emulation(policy: nj.Policy, layers: int = CONFIG.layers) -> Any:
@@ -97,7 +95,6 @@ def build(policy: nj.Policy | None, layers: int = CONFIG.layers) -> Build:
     """Compiles the step anew; natively without a policy."""
     step, args = problem(layers)
     function = step if policy is None else emulation(policy, layers)
-    spent = dot_verdicts.spent_seconds
     times = [time.perf_counter()]
     # The same path for both: a jit object of this call alone.
     traced = jax.jit(lambda *args: function(*args)).trace(*args)
@@ -107,8 +104,7 @@ def build(policy: nj.Policy | None, layers: int = CONFIG.layers) -> Build:
     executable = lowered.compile()
     times.append(time.perf_counter())
     stages = dict(zip(("trace", "lower", "xla"), np.diff(times).tolist(), strict=True))
-    verdicts = dot_verdicts.spent_seconds - spent
-    return Build(executable=executable, verdicts=verdicts, **stages)
+    return Build(executable=executable, **stages)
 
 
 first_build = functools.cache(build)
@@ -153,8 +149,8 @@ for _name, _target in STEPS.items():
 
 
 def compile_warm(policy: nj.Policy, effort: Effort) -> Result:
-    """Emulated over native compile time, every dot shape known."""
-    first_build(policy)  # leaves the verdicts behind
+    """Emulated over native compile time, the host's kernels known."""
+    first_build(policy)  # leaves the kernels behind
     builds: dict[nj.Policy | None, list[Build]] = {None: [], policy: []}
     thunks = [functools.partial(_build_into, builds, policy) for policy in builds]
     # A build takes a minute where a step takes a second.
@@ -182,13 +178,13 @@ def _stages(prefix: str, builds: list[Build]) -> dict[str, float]:
     def median(stage: str) -> float:
         return Samples(tuple(getattr(b, stage) for b in builds)).median
 
-    stages = ("trace", "lower", "xla", "verdicts")
+    stages = ("trace", "lower", "xla")
     return {f"{prefix}_{stage}_seconds": median(stage) for stage in stages}
 
 
 @row("gpt_compile/bf16_cold", target=4)
 def compile_cold(effort: Effort) -> Result:
-    """The same in a new process that knows no dot shape; once."""
+    """The same in a new process that knows no kernel; once."""
     del effort
     with tempfile.TemporaryDirectory() as empty:
         environment = {"NEURONJAX_CACHE_DIR": empty}
@@ -238,7 +234,7 @@ def compile_deep(effort: Effort) -> Result:
     times: dict[str, float] = {}
     for layers in (1, DEEP):
         for name, policy in (("native", None), ("emulated", EXACT)):
-            build(policy, layers)  # leaves the verdicts behind
+            build(policy, layers)  # leaves the kernels behind
             jax.clear_caches()
             b = build(policy, layers)
             times[f"{name}_{layers}_layers_seconds"] = b.trace + b.lower + b.xla

@@ -2,8 +2,7 @@
 
 The native side is always XLA's FP32 dot, which adds in an order of its own; the
 emulated side rounds the operands as its policy says and adds tile by tile down the
-array. Run time only. A first run finds out which dots and tiles are fast on this host
-(`neuronjax.execution.engines.dot_verdicts`, `tile_search`), before the clock starts.
+array. Run time only; the host's kernels are compiled before the clock starts.
 """
 
 from __future__ import annotations

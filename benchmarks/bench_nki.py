@@ -3,8 +3,8 @@
 Both multiply BF16 matrices of 1024 x 1024 into BF16 and add in FP32. `tiled` loads two
 tiles before every matmul; `blocked` blocks all three dimensions, as the optimised
 kernel of the vendor's tutorial does. `compile` is tracing, re-rolling and XLA of the
-tiled kernel, in seconds. Dots are verified before the clock starts
-(`engines.dot_verdicts`). The large ones are the first call of all, run once.
+tiled kernel, in seconds. The host's kernels are compiled before the clock starts. The
+large ones are the first call of all, run once.
 """
 
 from __future__ import annotations

@@ -29,7 +29,6 @@ import neuronjax as nj
 from benchmarks import results_file
 from benchmarks.harness import Effort, Result, interleave, progress, ratio
 from neuronjax.cli.quickstart import model
-from neuronjax.execution.engines import dot_verdicts
 
 TARGET, INSTANCE, POLICY = "trn2", "trn2.48xlarge", "bf16"
 FULL = Effort(repetitions=7, seconds=8.0, minimum=2)
@@ -55,13 +54,12 @@ class Build:
 
     call: Callable[..., Any]
     seconds: float
-    verdict_seconds: float
     planned_bytes: int
 
 
 def build(function: Callable[..., Any], *args: Any) -> Build:
     """Compiles a function, or an emulated one, anew."""
-    spent, start = dot_verdicts.spent_seconds, time.perf_counter()
+    start = time.perf_counter()
     compiled = jax.jit(lambda *args: function(*args)).lower(*args).compile()
     seconds = time.perf_counter() - start
     plan: Any = compiled.memory_analysis()
@@ -71,7 +69,7 @@ def build(function: Callable[..., Any], *args: Any) -> Build:
         + plan.output_size_in_bytes
         - plan.alias_size_in_bytes
     )
-    return Build(compiled, seconds, dot_verdicts.spent_seconds - spent, planned)
+    return Build(compiled, seconds, planned)
 
 
 def point(
@@ -113,7 +111,6 @@ def entry(
         "emulated_seconds": times.emulated.median,
         "native_compile_seconds": native.seconds,
         "emulated_compile_seconds": emulated.seconds,
-        "verdict_seconds": emulated.verdict_seconds,
         "native_planned_bytes": native.planned_bytes,
         "emulated_planned_bytes": emulated.planned_bytes,
     }

@@ -253,7 +253,7 @@ def scaling(found: Found) -> str:
     """The picture and every point."""
     head = (
         "", "", "native", "emulated", "ratio", "native compile", "emulated compile",
-        "ratio", "of it verdicts", "planned memory",
+        "ratio", "planned memory",
     )  # fmt: skip
     return "\n\n".join(
         [
@@ -271,16 +271,15 @@ def _cut(names: Sequence[str]) -> str:
 
 
 _SCALING = """A GPT's train step under Adam, target trn2, policy bf16. Compile time is
-trace, lower and XLA, once; *verdicts* is the part that goes to finding out which dots
-of the host add in the modelled order, which a machine keeps. Memory is what XLA plans
-for, of arguments, results and temporaries. With many devices the native side is one
-device's step as often as there are devices, and its memory is one device's."""
+trace, lower and XLA, once. Memory is what XLA plans for, of arguments, results and
+temporaries. With many devices the native side is one device's step as often as there
+are devices, and its memory is one device's."""
 
 
 def _point(entry: Found) -> tuple[str, ...]:
     head = (entry["sweep"], f"{entry['value']:,}")
     if "not_compiled" in entry:
-        return (*head, "", "", "not compiled", "", entry["not_compiled"], "", "", "")
+        return (*head, "", "", "not compiled", "", entry["not_compiled"], "", "")
     own, other = (entry[f"{s}_compile_seconds"] for s in ("native", "emulated"))
     memory = (entry[f"{s}_planned_bytes"] for s in ("native", "emulated"))
     return (
@@ -291,7 +290,6 @@ def _point(entry: Found) -> tuple[str, ...]:
         text.seconds(own),
         text.seconds(other),
         text.digits(other / own),
-        text.seconds(entry["verdict_seconds"]) if entry["verdict_seconds"] else "",
         " to ".join(f"{size / 2**20:,.0f}" for size in memory) + " MiB",
     )
 

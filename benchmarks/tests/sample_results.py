@@ -95,7 +95,6 @@ def point(sweep: str, value: int, ratio: float) -> dict[str, Any]:
         "emulated_seconds": 0.1 * ratio,
         "native_compile_seconds": 1.0,
         "emulated_compile_seconds": 5.0,
-        "verdict_seconds": 0.0,
         "native_planned_bytes": 2**20,
         "emulated_planned_bytes": 2**21,
     }

@@ -176,19 +176,16 @@ def main() -> None:
     """Prints {"program:policy": digest} as JSON."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--threads", type=int, help="let JAX use so many processors")
-    parser.add_argument("--scan-only", action="store_true", help="no dot of XLA's")
     parser.add_argument("--no-kernels", action="store_true", help="none of the host's")
     parser.add_argument("programs", nargs="+", metavar="program:policy")
     options = parser.parse_args()
     if options.threads:  # before JAX makes its thread pool
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.threads])
 
-    from neuronjax.execution.engines import dot_verdicts
     from neuronjax.numerics.host_kernels import choice
     from tests.zoo import PROGRAMS
 
-    dot_verdicts.enabled = not options.scan_only
-    choice.enabled = not (options.scan_only or options.no_kernels)
+    choice.enabled = not options.no_kernels
     found = {}
     for pair in options.programs:
         name, policy = pair.split(":")

@@ -342,17 +342,17 @@ def check_elsewhere(pairs: list[tuple[str, str]], *options: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [("--threads", "1"), ("--scan-only",)], ids=" ".join
+    "options", [("--threads", "1"), ("--no-kernels",)], ids=" ".join
 )
 def test_in_another_process(options):
-    """On one thread; and without the dots of XLA that were found to be left folds."""
+    """On one thread; and without the kernels of the host."""
     check_elsewhere(ELSEWHERE, *options)
 
 
 @matrix
 @pytest.mark.parametrize(
     "options",
-    [("--threads", "1"), ("--threads", "2"), ("--scan-only",)],
+    [("--threads", "1"), ("--threads", "2"), ("--no-kernels",)],
     ids=" ".join,
 )
 def test_train_steps_in_another_process(options):

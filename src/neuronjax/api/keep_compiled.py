@@ -7,8 +7,7 @@ from pathlib import Path
 
 import jax
 
-from neuronjax.execution.engines.host_cache import host_fingerprint
-from neuronjax.numerics.host_kernels.kept_files import cache_folder
+from neuronjax.numerics.host_kernels.kept_files import cache_folder, host_fingerprint
 
 #: What compiles faster is compiled again: reading would save nothing.
 LEAST_SECONDS = 0.1

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,8 @@ import numpy as np
 from jax import lax
 
 from neuronjax.errors import InternalError, InvalidProgramError
-from neuronjax.execution.exchange_fold import SumStorage, fold_ranks, wide
+from neuronjax.execution.engines.dispatch import wide
+from neuronjax.execution.exchange_fold import SumStorage, fold_ranks
 from neuronjax.ir.collective_set import (
     GROUPS_REMEDY,
     PAIRS_REMEDY,
@@ -49,7 +50,6 @@ EXTREMES = ("minimum", "maximum")
 BITWISE = ("and", "or", "xor")
 
 
-@functools.singledispatch
 def exchange(
     i: Collective,
     operands: Sequence[jax.Array],
@@ -57,7 +57,7 @@ def exchange(
     zero: jax.Array,
     key: jax.Array,
 ) -> Arrays:
-    """Executes a collective on all devices at once.
+    """Execute a collective on all devices at once.
 
     Args:
         i: the instruction.
@@ -74,6 +74,21 @@ def exchange(
             that does not divide, an op that the dtype does not have.
         InternalError: no rule for this class of instruction.
     """
+    return _exchanged(i, operands, _ExchangeContext(devices, zero, key))
+
+
+class _ExchangeContext(NamedTuple):
+    """How many devices there are, the opaque -0.0, the key of the instruction."""
+
+    devices: int
+    zero: jax.Array
+    key: jax.Array
+
+
+@functools.singledispatch
+def _exchanged(
+    i: Collective, operands: Sequence[jax.Array], d: _ExchangeContext
+) -> Arrays:
     raise InternalError(f"no rule exchanges {i.name}")
 
 
@@ -148,41 +163,29 @@ def _part(i: Collective, length: int, parts: int) -> int:
 # -- movement --------------------------------------------------------------------------
 
 
-@exchange.register
+@_exchanged.register
 def partition_id(
-    i: PartitionId,
-    operands: Sequence[jax.Array],
-    devices: int,
-    zero: jax.Array,
-    key: jax.Array,
+    i: PartitionId, operands: Sequence[jax.Array], d: _ExchangeContext
 ) -> Arrays:
-    return (lax.iota(jnp.uint32, devices),)
+    return (lax.iota(jnp.uint32, d.devices),)
 
 
-@exchange.register
+@_exchanged.register
 def all_gather(
-    i: AllGather,
-    operands: Sequence[jax.Array],
-    devices: int,
-    zero: jax.Array,
-    key: jax.Array,
+    i: AllGather, operands: Sequence[jax.Array], d: _ExchangeContext
 ) -> Arrays:
-    members = _Members(i, i.groups, devices)
+    members = _Members(i, i.groups, d.devices)
     return tuple(
         members.to_all(_concatenated(members.gathered(x), i.dimension))
         for x in operands
     )
 
 
-@exchange.register
+@_exchanged.register
 def all_to_all(
-    i: AllToAll,
-    operands: Sequence[jax.Array],
-    devices: int,
-    zero: jax.Array,
-    key: jax.Array,
+    i: AllToAll, operands: Sequence[jax.Array], d: _ExchangeContext
 ) -> Arrays:
-    members = _Members(i, i.groups, devices)
+    members = _Members(i, i.groups, d.devices)
     joined = functools.partial(_concatenated, dimension=i.concat_dimension)
     results = []
     for x in operands:
@@ -200,42 +203,30 @@ def _concatenated(x: jax.Array, dimension: int) -> jax.Array:
     return lax.reshape(x, (x.shape[0], *before, n * local[dimension], *after))
 
 
-@exchange.register
+@_exchanged.register
 def collective_permute(
-    i: CollectivePermute,
-    operands: Sequence[jax.Array],
-    devices: int,
-    zero: jax.Array,
-    key: jax.Array,
+    i: CollectivePermute, operands: Sequence[jax.Array], d: _ExchangeContext
 ) -> Arrays:
-    _check(i, fault_of_pairs(i.pairs, devices), PAIRS_REMEDY)
-    return tuple(_sent(x, i.pairs, devices) for x in operands)
+    _check(i, fault_of_pairs(i.pairs, d.devices), PAIRS_REMEDY)
+    return tuple(_sent(x, i.pairs, d.devices) for x in operands)
 
 
-@exchange.register
+@_exchanged.register
 def collective_broadcast(
-    i: CollectiveBroadcast,
-    operands: Sequence[jax.Array],
-    devices: int,
-    zero: jax.Array,
-    key: jax.Array,
+    i: CollectiveBroadcast, operands: Sequence[jax.Array], d: _ExchangeContext
 ) -> Arrays:
-    _check(i, fault_of_groups(i.groups, devices, complete=False), PAIRS_REMEDY)
+    _check(i, fault_of_groups(i.groups, d.devices, complete=False), PAIRS_REMEDY)
     pairs = [(group[0], member) for group in i.groups for member in group]
-    return tuple(_sent(x, pairs, devices) for x in operands)
+    return tuple(_sent(x, pairs, d.devices) for x in operands)
 
 
-@exchange.register
+@_exchanged.register
 def ragged_all_to_all(
-    i: RaggedAllToAll,
-    operands: Sequence[jax.Array],
-    devices: int,
-    zero: jax.Array,
-    key: jax.Array,
+    i: RaggedAllToAll, operands: Sequence[jax.Array], d: _ExchangeContext
 ) -> Arrays:
     """ASSUMPTION: `recv_sizes` are what the senders' sizes say, as they must be; parts
     that reach over the end are cut off, of parts that overlap the last one counts."""
-    members = _Members(i, i.groups, devices)
+    members = _Members(i, i.groups, d.devices)
     data, output = map(members.gathered, operands[:2])
     # Of all parts that a member receives: [parts, groups, receiver].
     starts, sizes, targets = (_received(members, x) for x in operands[2:5])
@@ -286,17 +277,13 @@ def _sent(x: jax.Array, pairs: Sequence[tuple[int, int]], devices: int) -> jax.A
 # -- reductions ------------------------------------------------------------------------
 
 
-@exchange.register
+@_exchanged.register
 def all_reduce(
-    i: AllReduce,
-    operands: Sequence[jax.Array],
-    devices: int,
-    zero: jax.Array,
-    key: jax.Array,
+    i: AllReduce, operands: Sequence[jax.Array], d: _ExchangeContext
 ) -> Arrays:
-    members = _Members(i, i.groups, devices)
+    members = _Members(i, i.groups, d.devices)
     return tuple(
-        members.to_all(_all_reduced(i, members.gathered(x), zero, _key(key, k)))
+        members.to_all(_all_reduced(i, members.gathered(x), d.zero, _key(d.key, k)))
         for k, x in enumerate(operands)
     )
 
@@ -310,28 +297,24 @@ def _all_reduced(
     """
     groups, ranks, *local = x.shape
     length, chunks = prod(local), i.plan.chunks
-    x = _padded(lax.reshape(x, (groups, ranks, length)), chunks)
-    padded = x.shape[2]
-    x = lax.reshape(x, (groups, ranks, chunks, padded // chunks))
-    total = lax.reshape(_reduced(i, x, zero, key), (groups, padded))
+    part = -(-length // chunks)
+    x = filled(lax.reshape(x, (groups, ranks, length)), chunks * part)
+    x = lax.reshape(x, (groups, ranks, chunks, part))
+    total = lax.reshape(_reduced(i, x, zero, key), (groups, chunks * part))
     return lax.reshape(total[:, :length], (groups, *local))
 
 
-@exchange.register
+@_exchanged.register
 def reduce_scatter(
-    i: ReduceScatter,
-    operands: Sequence[jax.Array],
-    devices: int,
-    zero: jax.Array,
-    key: jax.Array,
+    i: ReduceScatter, operands: Sequence[jax.Array], d: _ExchangeContext
 ) -> Arrays:
-    members = _Members(i, i.groups, devices)
+    members = _Members(i, i.groups, d.devices)
     results = []
     for k, x in enumerate(operands):
         x = members.parts(x, i.dimension)  # [groups, ranks, parts, *part]
         shape = (members.count, members.size, *x.shape[3:])
         x = lax.reshape(x, (*x.shape[:3], prod(x.shape[3:])))
-        total = _part_reduced(i, x, zero, _key(key, k))
+        total = _part_reduced(i, x, d.zero, _key(d.key, k))
         results.append(members.returned(lax.reshape(total, shape)))
     return tuple(results)
 
@@ -344,19 +327,17 @@ def _part_reduced(
     if channels == 1:
         return _reduced(i, x, zero, key)
     groups, ranks, parts, length = x.shape
-    x = _padded(x, channels)
-    x = lax.reshape(x, (groups, ranks, parts * channels, x.shape[3] // channels))
+    share = -(-length // channels)
+    x = filled(x, channels * share)
+    x = lax.reshape(x, (groups, ranks, parts * channels, share))
     total = _reduced(i, x, zero, key)
-    return lax.reshape(total, (groups, parts, channels * x.shape[3]))[..., :length]
+    return lax.reshape(total, (groups, parts, channels * share))[..., :length]
 
 
-def _padded(x: jax.Array, multiple: int) -> jax.Array:
-    """The last dimension filled up with zeros to a multiple."""
-    missing = -x.shape[-1] % multiple
-    if not missing:
-        return x
-    padding = [*[(0, 0, 0)] * (x.ndim - 1), (0, missing, 0)]
-    return lax.pad(x, jnp.zeros((), x.dtype), padding)
+def filled(x: jax.Array, length: int) -> jax.Array:
+    """Return the array with its last dimension filled up with zeros."""
+    padding = [*[(0, 0, 0)] * (x.ndim - 1), (0, length - x.shape[-1], 0)]
+    return lax.pad(x, jnp.zeros((), x.dtype), padding) if padding[-1][1] else x
 
 
 def _key(key: jax.Array, operand: int) -> jax.Array:

@@ -15,17 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from neuronjax.execution.engines.dispatch import wide
+from neuronjax.execution.engines.fold import combiner, left_fold
 from neuronjax.ir.fold_plan import FoldPlan, Stage
-from neuronjax.numerics.exact import kept_apart, seal
+from neuronjax.numerics.exact import kept_apart
 from neuronjax.numerics.float_format import FLOAT32, FloatFormat
 from neuronjax.numerics.random_bits import fold, random_bits
 from neuronjax.numerics.rounding import cast
-from neuronjax.numerics.widening import widen
-
-COMBINATIONS = {"add": lax.add, "multiply": lax.mul}
-
-# Longer folds are loops.
-_STRAIGHT = 4
 
 
 class SumStorage(NamedTuple):
@@ -88,11 +84,6 @@ def fold_ranks(
     return x[0]
 
 
-def wide(x: jax.Array) -> jax.Array:
-    """Floats as they are added: FP32."""
-    return x if x.dtype == jnp.float32 else widen(x)
-
-
 def _in_order(x: jax.Array, plan: FoldPlan) -> jax.Array:
     """[ranks, groups, chunks, m], every chunk's ranks in the plan's order."""
     order = np.asarray(plan.order)
@@ -118,35 +109,21 @@ def _staged(
     storage: SumStorage,
 ) -> jax.Array:
     """[partials // width, ...] of [partials, ...]."""
+    add = combiner(op, zero)
+    combine = lambda total, row: add(total, wide(row))  # noqa: E731
     hops = stage.width // stage.hop
     x = lax.reshape(x, (x.shape[0] // stage.width, hops, stage.hop, *x.shape[1:]))
     x = jnp.moveaxis(x, 0, 2)  # [hops, hop, partials, ...]
     first = x[0, 0]
     if stage.hop > 1:
-        total = _left_fold(first, x[0, 1:], op, zero)
+        total = left_fold(x[0, 1:], combine, wide(first))
         first = storage.stored(total, key, number)
     if hops == 1:
         return first
 
     def step(received: jax.Array, inputs: tuple) -> tuple[jax.Array, None]:
         hop, own = inputs
-        total = _left_fold(received, own, op, zero)
+        total = left_fold(own, combine, wide(received))
         return storage.stored(total, key, number, hop), None
 
     return lax.scan(step, first, (jnp.arange(1, hops, dtype=jnp.uint32), x[1:]))[0]
-
-
-def _left_fold(
-    start: jax.Array, rows: jax.Array, op: str, zero: jax.Array
-) -> jax.Array:
-    """((start + rows[0]) + rows[1]) + ..., in float32."""
-
-    def step(total: jax.Array, row: jax.Array) -> tuple[jax.Array, None]:
-        return seal(COMBINATIONS[op](total, wide(row)), zero), None
-
-    total = wide(start)
-    if rows.shape[0] >= _STRAIGHT:
-        return lax.scan(step, total, rows)[0]
-    for row in range(rows.shape[0]):
-        total = step(total, rows[row])[0]
-    return total

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from neuronjax.execution.device_sharding import RealDevices
+from neuronjax.execution.exchange import filled
 from neuronjax.ir.collective_set import AllReduce
 
 # Of all devices together. Larger ones gain nothing, smaller ones cost time.
@@ -51,9 +52,9 @@ def all_reduced(
     local = x.shape[1:]
     count, chunks = prod(local), i.plan.chunks
     length = -(-count // chunks)
-    x = _filled(lax.reshape(x, (x.shape[0], count)), chunks * length)
+    x = filled(lax.reshape(x, (x.shape[0], count)), chunks * length)
     x = lax.reshape(x, (x.shape[0], chunks, length))
-    x = real.exchanged(_filled(x, real.share_of(length) * real.count), 2, 0)
+    x = real.exchanged(filled(x, real.share_of(length) * real.count), 2, 0)
     total = _in_slices(x, reduce)
     if total.ndim == 2:
         total = real.everyone(total, 1)
@@ -62,15 +63,6 @@ def all_reduced(
     lead = total.shape[:-2]
     total = lax.reshape(total[..., :length], (*lead, chunks * length))
     return lax.reshape(total[..., :count], (*lead, *local))
-
-
-def _filled(x: jax.Array, length: int) -> jax.Array:
-    """The last dimension filled up with zeros."""
-    missing = length - x.shape[-1]
-    if not missing:
-        return x
-    padding = [*[(0, 0, 0)] * (x.ndim - 1), (0, missing, 0)]
-    return lax.pad(x, jnp.zeros((), x.dtype), padding)
 
 
 def _in_slices(x: jax.Array, reduce: Callable[[jax.Array], jax.Array]) -> jax.Array:

@@ -1,9 +1,9 @@
 """Programs for another machine, which `jax.export` can write.
 
 What is fast is this host's alone: kernels compiled for its processor are calls of
-addresses in this process, and whether XLA's dot adds in order was tried here. Inside
-`exportable` both are left out; the bits are the same. Outside, an identity stands in
-front of them, which `jax.export` finds when it lowers (`capture.host_calls`).
+addresses in this process. Inside `exportable` they are left out; the bits are the same.
+Outside, an identity stands in front of them, which `jax.export` finds when it lowers
+(`capture.host_calls`).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from neuronjax.execution.engines import host_fold
-from neuronjax.execution.engines.array_fold import Matrix
+from neuronjax.execution.engines.array_fold import FoldOrder, Matrix
 from neuronjax.numerics.host_kernels import choice
 from tests.oracles import data, floats
 
@@ -101,9 +101,10 @@ def contracted(
     """By a kernel; `orders` say whether K comes before the free axis."""
     a = Matrix(jnp.asarray(lhs.swapaxes(1, 2) if orders[0] else lhs), orders[0])
     b = Matrix(jnp.asarray(rhs if orders[1] else rhs.swapaxes(1, 2)), orders[1])
+    order = FoldOrder(k_tile, apart=options.get("rows_per_cell") == 2, **options)
     call = jax.jit(
         lambda x, y: host_fold.contract(
-            Matrix(x, orders[0]), Matrix(y, orders[1]), k_tile, settles=True, **options
+            Matrix(x, orders[0]), Matrix(y, orders[1]), order, settles=True
         )
     )
     return np.asarray(call(a.array, b.array))
@@ -184,7 +185,9 @@ def test_a_batch_of_calls_is_one_call(mapped):
     ]
 
     def call(a, b):
-        return host_fold.contract(Matrix(a, False), Matrix(b, True), 16, settles=True)
+        return host_fold.contract(
+            Matrix(a, False), Matrix(b, True), FoldOrder(16), settles=True
+        )
 
     got = np.asarray(jax.jit(jax.vmap(call, mapped))(*map(jnp.asarray, many)))
     for n in range(3):
@@ -212,9 +215,8 @@ def test_a_call_is_one_operation():
     x = jnp.ones((1, 64, 64), jnp.float8_e4m3)
 
     def call(a, b):
-        return host_fold.contract(
-            Matrix(a, False), Matrix(b, True), 256, rows_per_cell=2, in_range=True
-        )
+        order = FoldOrder(256, rows_per_cell=2, apart=True, in_range=True)
+        return host_fold.contract(Matrix(a, False), Matrix(b, True), order)
 
     text = jax.jit(call).lower(x, x).as_text()
     assert text.count("stablehlo.custom_call") == 1

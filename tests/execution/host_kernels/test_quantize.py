@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from neuronjax.execution.engines import host_fold
-from neuronjax.execution.engines.array_fold import Matrix
+from neuronjax.execution.engines.array_fold import FoldOrder, Matrix
 from neuronjax.execution.host_kernels.plan import BOUNDED_RULES
 from neuronjax.numerics.microscaling import MX_FORMATS, quantize_mx, to_codes
 from tests.execution.host_kernels.test_fold import expected
@@ -120,8 +120,7 @@ def test_a_contraction_of_blocks(name, draw, orders):
         return host_fold.contract(
             Matrix(a, orders[0], a_scales),
             Matrix(b, orders[1], b_scales),
-            64,
-            rows_per_cell=4,
+            FoldOrder(64, rows_per_cell=4),
             settles=True,
         )
 

@@ -49,63 +49,48 @@ class Psum(NamedTuple):
         fmt = get_format(dtype) if narrow else None
         return cls(r.zero, r.key, i.rounding, fmt, i.overflow)
 
-    @property
-    def is_stochastic(self) -> bool:
-        """Whether a sum depends on where in the result it stands."""
-        return self.format is not None and self.rounding == "stochastic"
-
     def add(
-        self, passes: list[jax.Array], total: jax.Array | None = None, first: Any = 0
+        self, passes: list[jax.Array], total: jax.Array | None = None, tile: Any = 0
     ) -> jax.Array:
-        """Adds results tile by tile, in each tile pass by pass.
+        """Return the sum so far and a tile's results, pass by pass.
 
         Args:
-            passes: each [tile, batch, M, N] float32.
+            passes: each [batch, M, N] float32.
             total: the sum so far, [batch, M, N] float32.
-            first: the number of the first tile, for the rounding keys.
+            tile: the tile's number, for the rounding keys.
         """
-        tiles = passes[0].shape[0]
-        few = len(passes) * tiles + (total is not None) == 1
-        add = _adder(tiles, self.format, self.rounding, self.overflow)
-        add = add if few else own_kernel(add)
-        # With an axis for the tiles, XLA copies a dot's results in front of a call.
-        flat = [p.reshape(-1, *p.shape[2:]) for p in passes]
-        return add(flat, total, jnp.uint32(first), self.zero, self.key)
+        add = _adder(self.format, self.rounding, self.overflow)
+        add = add if len(passes) == 1 and total is None else own_kernel(add)
+        return add(passes, total, jnp.uint32(tile), self.zero, self.key)
 
 
 @functools.cache
 def _adder(
-    tiles: int, format: FloatFormat | None, rounding: str, overflow: str
+    format: FloatFormat | None, rounding: str, overflow: str
 ) -> Callable[..., jax.Array]:
     """One function object per kind, so that it is traced once per shape."""
     if format is None:
-        return functools.partial(_add_tiles, tiles=tiles, rounded=None)
+        return functools.partial(_add_passes, rounded=None)
     options: dict[str, Any] = dict(rounding=rounding, overflow=overflow)
     rounded = functools.partial(_rounded, format=format, **options)
-    return functools.partial(_add_tiles, tiles=tiles, rounded=rounded)
+    return functools.partial(_add_passes, rounded=rounded)
 
 
-def _add_tiles(
+def _add_passes(
     passes: list[jax.Array],
     total: jax.Array | None,
-    first: jax.Array,
+    tile: jax.Array,
     zero: jax.Array,
     key: jax.Array,
     *,
-    tiles: int,
     rounded: Callable[..., jax.Array] | None,
 ) -> jax.Array:
-    """Plain additions of stored results, [tile * batch, M, N]: nothing to contract or
-    to reassociate."""
-    batch = passes[0].shape[0] // tiles
-    for tile in range(tiles):
-        for n, stored in enumerate(passes):
-            part = lax.slice_in_dim(stored, tile * batch, (tile + 1) * batch)
-            total = part if total is None else total + part
-            if rounded is not None:
-                write = (first + jnp.uint32(tile)) * jnp.uint32(len(passes))
-                write_key = fold(key, write + jnp.uint32(n))
-                total = rounded(total, write_key)
+    """Plain additions of stored results: nothing to contract or to reassociate."""
+    for n, stored in enumerate(passes):
+        total = stored if total is None else total + stored
+        if rounded is not None:
+            write = tile * jnp.uint32(len(passes)) + jnp.uint32(n)
+            total = rounded(total, fold(key, write))
     assert total is not None
     return settled(total, zero)
 

@@ -22,33 +22,18 @@ from neuronjax.numerics import scalar_engine
 from neuronjax.numerics.elementary import UNARY
 from neuronjax.numerics.elementary_tables import nearest
 
+_SAME_NAMES = (
+    *(lax.acos, lax.acosh, lax.asin, lax.asinh, lax.atan, lax.atanh, lax.bessel_i1e),
+    *(lax.cbrt, lax.cosh, lax.digamma, lax.erf, lax.erf_inv, lax.erfc, lax.lgamma),
+    *(lax.log, lax.logistic, lax.rsqrt, lax.sinh, lax.sqrt, lax.tan, lax.tanh),
+)
 HOST: dict[str, Callable[[jax.Array], jax.Array]] = {
+    **{function.__name__: function for function in _SAME_NAMES},
     "exponential": lax.exp,
     "exponential_minus_one": lax.expm1,
-    "log": lax.log,
     "log_plus_one": lax.log1p,
-    "logistic": lax.logistic,
-    "tanh": lax.tanh,
     "sine": lax.sin,
     "cosine": lax.cos,
-    "tan": lax.tan,
-    "sqrt": lax.sqrt,
-    "rsqrt": lax.rsqrt,
-    "cbrt": lax.cbrt,
-    "erf": lax.erf,
-    "erfc": lax.erfc,
-    "erf_inv": lax.erf_inv,
-    "lgamma": lax.lgamma,
-    "digamma": lax.digamma,
-    "acos": lax.acos,
-    "asin": lax.asin,
-    "atan": lax.atan,
-    "acosh": lax.acosh,
-    "asinh": lax.asinh,
-    "atanh": lax.atanh,
-    "cosh": lax.cosh,
-    "sinh": lax.sinh,
-    "bessel_i1e": lax.bessel_i1e,
 }
 
 

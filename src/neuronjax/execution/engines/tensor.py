@@ -9,8 +9,7 @@ up in order.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -18,10 +17,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from neuronjax.execution.engines import dot_verdicts, host_fold
-from neuronjax.execution.engines.array_fold import Matrix, pinned, scanned
-from neuronjax.execution.engines.cell_fold import fold_cells, fold_rows
-from neuronjax.execution.engines.cells import paired, quads
+from neuronjax.execution.engines import host_fold
+from neuronjax.execution.engines.array_fold import FoldOrder, Matrix, folded
 from neuronjax.execution.engines.dispatch import (
     Arrays,
     Registers,
@@ -34,16 +31,6 @@ from neuronjax.execution.engines.psum import Psum, as_psum, settled
 from neuronjax.ir.instruction_set import DotDimensions, NcMatmul, NcTranspose
 from neuronjax.numerics.float_format import get_format
 from neuronjax.numerics.rounding import cast, round_to_int
-
-# Choices of speed alone: the bits do not depend on them. Results of all tiles at once,
-# in elements: those that stay in a cache until PSUM has added them up, so that larger
-# ones are computed by blocks of rows; and those that memory holds, beyond which the
-# tiles are a loop.
-CACHED_RESULTS = 1 << 21
-STACKED_RESULTS = 1 << 23
-FEWEST_ROWS = 32
-# Products from which on the faster of two loops is worth its longer compilation.
-LARGE_FOLD = 1 << 25
 
 
 @execute.register
@@ -66,11 +53,7 @@ def nc_matmul(i: NcMatmul, x: Sequence[jax.Array], r: Registers) -> Arrays:
     if i.accumulation == "host":
         return (as_psum(host_dot(lhs, rhs, i.dimensions), i),)
     operands = matrices(lhs, rhs, i.dimensions)
-    if i.rows_per_cell == 2:
-        total = accumulate_cells(*operands, i.k_tile, 2, psum, in_range=True)
-    else:
-        total = accumulate(*operands, i.k_tile, psum, i.passes, i.group_rows)
-    total = lax.reshape(total, result.shape)
+    total = lax.reshape(accumulate(*operands, FoldOrder.of(i), psum), result.shape)
     return (round_to_int(total, result.dtype) if integers else as_psum(total, i),)
 
 
@@ -95,8 +78,7 @@ def _by_identity(i: NcTranspose, source: jax.Array, r: Registers) -> jax.Array:
 def through_identity(x: Matrix, zero: jax.Array) -> jax.Array:
     """The transposes of K-first matrices, [batch, free, K], as a product."""
     identity = jnp.broadcast_to(jnp.eye(x.k, dtype=jnp.float32), (x.batch, x.k, x.k))
-    [out] = one_pass(x, Matrix(identity, True), zero)
-    return settled(out, zero)
+    return settled(one_pass(x, Matrix(identity, True), FoldOrder(x.k), zero), zero)
 
 
 def _plain(lhs: jax.Array, rhs: jax.Array, d: DotDimensions, dtype: Any) -> jax.Array:
@@ -132,138 +114,69 @@ def by_kernel(psum: Psum) -> bool:
     return psum.format is None and host_fold.usable()
 
 
-# A K tile of both operands -> the results of its passes, [batch, M, N] each.
-Fold = Callable[[Matrix, Matrix], list[jax.Array]]
-
-
-def accumulate(
-    lhs: Matrix,
-    rhs: Matrix,
-    k_tile: int,
-    psum: Psum,
-    passes: int = 1,
-    group_rows: int | None = None,
-) -> jax.Array:
-    """[batch, M, N]: PSUM adds up the tiles' results, of every pass in turn."""
+def accumulate(lhs: Matrix, rhs: Matrix, order: FoldOrder, psum: Psum) -> jax.Array:
+    """Return [batch, M, N]: PSUM adds up the tiles' results, of every pass in turn."""
     if by_kernel(psum):
-        return host_fold.contract(
-            lhs, rhs, k_tile, passes=passes, group_rows=group_rows, settles=True
-        )
-    fold = functools.partial(one_pass, zero=psum.zero)
-    if passes == 4:
-        fold = functools.partial(four_passes, zero=psum.zero, group_rows=group_rows)
-    return _tile_by_tile(lhs, rhs, k_tile, fold, psum, passes)
+        return host_fold.contract(lhs, rhs, order, settles=True)
+    shape = (lhs.batch, lhs.free, rhs.free)
+    if 0 in (*shape, lhs.k):
+        return jnp.zeros(shape, jnp.float32)
+    per_cell = order.rows_per_cell
+    filled = order.k_tile if order.apart else -(-lhs.k // per_cell) * per_cell
+    k_tile = min(order.k_tile, filled)
+    count = -(-lhs.k // k_tile)
+    a, b = (_tiled(x, count, k_tile) for x in (lhs, rhs))
 
+    def add(total: jax.Array | None, tile: tuple) -> tuple[jax.Array, None]:
+        left, right = Matrix(tile[0], lhs.k_first), Matrix(tile[1], rhs.k_first)
+        results = array_passes(left, right, order, psum.zero)
+        return psum.add(results, total, tile[2]), None
 
-def _tile_by_tile(
-    lhs: Matrix, rhs: Matrix, k_tile: int, fold: Fold, psum: Psum, passes: int = 1
-) -> jax.Array:
-    batch, m, k, n = lhs.batch, lhs.free, lhs.k, rhs.free
-    if 0 in (batch, m, k, n):
-        return jnp.zeros((batch, m, n), jnp.float32)
-    count = -(-k // k_tile)
     if count == 1:
-        return psum.add([p[None] for p in fold(lhs, rhs)])
-    tiled = functools.partial(_tiled, count=count, k_tile=k_tile)
-    width = count * batch * n * passes
-    rows = max(CACHED_RESULTS // width, 1)
-    if FEWEST_ROWS <= rows < m and not psum.is_stochastic:
-        block = lambda x: _all_tiles(tiled(x), right, count, fold, psum)  # noqa: E731
-        right = tiled(rhs)
-        return _by_rows(lhs, rows, block, (batch, m, n))
-    lhs, rhs = tiled(lhs), tiled(rhs)
-    if width * m > STACKED_RESULTS:
-        return _looped_tiles(lhs, rhs, count, fold, psum)
-    return _all_tiles(lhs, rhs, count, fold, psum)
+        return add(None, (a[0], b[0], 0))[0]
+    # Added to +0, the first result is what it is, but for the sign of a zero.
+    tiles = (a, b, jnp.arange(count))
+    return lax.scan(add, jnp.zeros(shape, jnp.float32), tiles)[0]
 
 
-def _all_tiles(
-    lhs: Matrix, rhs: Matrix, count: int, fold: Fold, psum: Psum
-) -> jax.Array:
-    split = lambda p: p.reshape(count, -1, *p.shape[1:])  # noqa: E731
-    return psum.add([split(p) for p in fold(lhs, rhs)])
-
-
-def _by_rows(
-    lhs: Matrix,
-    most_rows: int,
-    block: Callable[[Matrix], jax.Array],
-    shape: tuple[int, int, int],
-) -> jax.Array:
-    """Equal blocks of rows of the left operand, one after another.
-
-    The last one may overlap the one before, whose rows it computes again.
-    """
-    m, axis = lhs.free, 2 if lhs.k_first else 1
-    blocks = -(-m // most_rows)
-    rows = min(-(-m // (8 * blocks)) * 8, m)
-
-    def store(i: jax.Array, result: jax.Array) -> jax.Array:
-        start = jnp.minimum(i * rows, m - rows)
-        part = lax.dynamic_slice_in_dim(lhs.array, start, rows, axis)
-        out = block(Matrix(part, lhs.k_first))
-        return lax.dynamic_update_slice_in_dim(result, out, start, 1)
-
-    return lax.fori_loop(0, blocks, store, jnp.zeros(shape, jnp.float32))
-
-
-def _tiled(x: Matrix, count: int, k_tile: int) -> Matrix:
-    """The tiles as the outer part of the batch, [tile * batch, ...].
+def _tiled(x: Matrix, count: int, k_tile: int) -> jax.Array:
+    """The arrays of the tiles, one after another.
 
     Zeros fill the last tile: their products are +0, which adds nothing to a sum that
     starts from +0.
     """
-    missing = count * k_tile - x.k
-    array = x.array
-    if missing:
-        pads = [(0, 0), (0, missing), (0, 0)]
-        array = jnp.pad(array, pads if x.k_first else [pads[0], pads[2], pads[1]])
+    pad = (0, count * k_tile - x.k)
     if x.k_first:
+        array = jnp.pad(x.array, [(0, 0), pad, (0, 0)])
         array = lax.reshape(array, (x.batch, count, k_tile, x.free))
-        array = lax.transpose(array, (1, 0, 2, 3))
-    else:
-        array = lax.reshape(array, (x.batch, x.free, count, k_tile))
-        array = lax.transpose(array, (2, 0, 1, 3))
-    return Matrix(lax.reshape(array, (count * x.batch, *array.shape[2:])), x.k_first)
+        return lax.transpose(array, (1, 0, 2, 3))
+    array = jnp.pad(x.array, [(0, 0), (0, 0), pad])
+    array = lax.reshape(array, (x.batch, x.free, count, k_tile))
+    return lax.transpose(array, (2, 0, 1, 3))
 
 
-def _looped_tiles(
-    lhs: Matrix, rhs: Matrix, count: int, fold: Fold, psum: Psum
-) -> jax.Array:
-    """The same fold with the tiles as a scan, where all results at once are too big."""
-    split = lambda x: x.array.reshape(count, -1, *x.array.shape[1:])  # noqa: E731
-
-    def add(total: jax.Array | None, tile: tuple, index: Any) -> jax.Array:
-        a, b = Matrix(tile[0], lhs.k_first), Matrix(tile[1], rhs.k_first)
-        return psum.add([p[None] for p in fold(a, b)], total, index)
-
-    a, b = split(lhs), split(rhs)
-    first = add(None, (a[0], b[0]), 0)
-    step = lambda total, tile: (add(total, tile[:2], tile[2]), None)  # noqa: E731
-    return lax.scan(step, first, (a[1:], b[1:], jnp.arange(1, count)))[0]
+def array_passes(
+    a: Matrix, b: Matrix, order: FoldOrder, zero: jax.Array
+) -> list[jax.Array]:
+    """Return the results of the array's passes over a K tile, [batch, M, N] each."""
+    if order.passes == 1:
+        return [one_pass(a, b, order, zero)]
+    return four_passes(a, b, zero, order.group_rows)
 
 
 def four_passes(
     a: Matrix, b: Matrix, zero: jax.Array, group_rows: int | None = None
 ) -> list[jax.Array]:
-    """hi.hi, hi.lo, lo.hi and lo.lo, by one fold of stacked operands."""
+    """Return hi.hi, hi.lo, lo.hi and lo.lo, by one fold of stacked operands.
+
+    The sums of groups of rows are added in order, as PSUM adds those of tiles.
+    """
     m, n = a.free, b.free
     operands = _stacked_halves(a), _stacked_halves(b)
-    [stacked] = _in_groups(*operands, zero, group_rows)
+    groups = FoldOrder(group_rows or a.k)
+    stacked = accumulate(*operands, groups, Psum(zero, zero, "rne", None))
     high, low = stacked[:, :m], stacked[:, m:]
     return [high[:, :, :n], high[:, :, n:], low[:, :, :n], low[:, :, n:]]
-
-
-def _in_groups(
-    a: Matrix, b: Matrix, zero: jax.Array, rows: int | None
-) -> list[jax.Array]:
-    """One pass whose sums are of so many rows each, added up in order."""
-    count = -(-a.k // rows) if rows else 1
-    if rows is None or count == 1:
-        return one_pass(a, b, zero)
-    [sums] = one_pass(_tiled(a, count, rows), _tiled(b, count, rows), zero)
-    split = sums.reshape(count, a.batch, *sums.shape[1:])
-    return [Psum(zero, zero, "rne", None).add([split])]
 
 
 def _stacked_halves(x: Matrix) -> Matrix:
@@ -281,42 +194,8 @@ def halves(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     return high, jnp.where(finite, x - high, jnp.float32(0))
 
 
-def one_pass(a: Matrix, b: Matrix, zero: jax.Array) -> list[jax.Array]:
-    """One pass of the array: a kernel of the host's, or XLA's dot where that was
-    verified, else our own loop."""
+def one_pass(a: Matrix, b: Matrix, order: FoldOrder, zero: jax.Array) -> jax.Array:
+    """Return the array's sums over all of K, by a kernel where the host has one."""
     if host_fold.usable(a.k):
-        return [host_fold.contract(a, b, a.k)]
-    if dot_verdicts.is_left_fold(a, b):
-        return [pinned(a, b)]
-    is_large = a.batch * a.free * a.k * b.free >= LARGE_FOLD
-    return [(fold_rows if is_large else scanned)(a, b, zero)]
-
-
-def accumulate_cells(
-    lhs: Matrix,
-    rhs: Matrix,
-    k_tile: int,
-    rows_per_cell: int,
-    psum: Psum,
-    *,
-    in_range: bool,
-) -> jax.Array:
-    """As `accumulate`, for cells of 2 or 4 rows; `in_range` as in `fold_cells`."""
-    if by_kernel(psum):
-        return host_fold.contract(
-            lhs,
-            rhs,
-            k_tile,
-            rows_per_cell=rows_per_cell,
-            in_range=in_range,
-            settles=True,
-        )
-    arrange = {2: paired, 4: quads}[rows_per_cell]
-    fold = functools.partial(fold_cells, zero=psum.zero, in_range=in_range)
-    if psum.format is not None or 0 in (lhs.batch, lhs.free, lhs.k, rhs.free):
-        one_tile = lambda a, b: [fold(arrange(a), arrange(b))]  # noqa: E731
-        return _tile_by_tile(lhs, rhs, k_tile, one_tile, psum)
-    count = -(-lhs.k // k_tile)
-    # Tiles in FP32 are added up by the loop that folds them.
-    lhs, rhs = (_tiled(x, count, k_tile) for x in (lhs, rhs))
-    return settled(fold(arrange(lhs), arrange(rhs), tiles=count), psum.zero)
+        return host_fold.contract(a, b, order.of_one_pass(a.k))
+    return folded(a, b, order, zero)

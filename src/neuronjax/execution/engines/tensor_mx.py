@@ -14,10 +14,10 @@ import jax
 from jax import lax
 
 from neuronjax.execution.engines import host_fold
-from neuronjax.execution.engines.array_fold import Matrix
+from neuronjax.execution.engines.array_fold import FoldOrder, Matrix
 from neuronjax.execution.engines.dispatch import Arrays, Registers, execute, wide
 from neuronjax.execution.engines.psum import Psum, as_psum
-from neuronjax.execution.engines.tensor import accumulate_cells, by_kernel, host_dot
+from neuronjax.execution.engines.tensor import accumulate, by_kernel, host_dot
 from neuronjax.ir.instruction_set import NcMatmulMx, QuantizeMx
 from neuronjax.numerics.microscaling import MX_FORMATS, MXArray, quantize_mx
 
@@ -48,7 +48,7 @@ def nc_matmul_mx(i: NcMatmulMx, x: Sequence[jax.Array], r: Registers) -> Arrays:
         if i.accumulation == "host":
             return (as_psum(host_dot(lhs, rhs, d), i),)
         left, right = Matrix(lhs, lhs_k == 1), Matrix(rhs, rhs_k == 1)
-    total = accumulate_cells(left, right, i.k_tile, 4, psum, in_range=False)
+    total = accumulate(left, right, FoldOrder(i.k_tile, rows_per_cell=4), psum)
     return (as_psum(lax.reshape(total, i.results[0].type.shape), i),)
 
 

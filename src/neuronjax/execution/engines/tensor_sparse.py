@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from neuronjax.execution.engines.array_fold import Matrix, fused
+from neuronjax.execution.engines.array_fold import FoldOrder, Matrix, fused
 from neuronjax.execution.engines.dispatch import Arrays, Registers, execute, wide
 from neuronjax.execution.engines.psum import Psum, as_psum
 from neuronjax.execution.engines.tensor import accumulate
@@ -74,8 +74,8 @@ def _expanded(
     operands = (stationary, moving)
     if i.stationary == "rhs":
         operands = (moving, stationary)
-    k_tile = i.k_tile * compressed.pattern.ratio
-    return accumulate(*operands, k_tile, psum)
+    order = FoldOrder(i.k_tile * compressed.pattern.ratio)
+    return accumulate(*operands, order, psum)
 
 
 def _gathered(
@@ -102,7 +102,7 @@ def _gathered(
         value, row, index = step
         start = jnp.zeros(sides, jnp.float32)
         part = lax.scan(multiply, start, (value, row))[0]
-        return psum.add([_as_result(part, i)[None]], total, index), None
+        return psum.add([_as_result(part, i)], total, index), None
 
     values = _in_tiles(jnp.moveaxis(compressed.values, k_axis, 0), i.k_tile, 0)
     rows = _in_tiles(jnp.moveaxis(rows, k_axis, 0), i.k_tile, k)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from neuronjax.execution.engines.array_fold import FoldOrder, Matrix
 from neuronjax.execution.host_kernels import fold_kernel
 from neuronjax.execution.host_kernels.fold_kernel import FoldKind, RegisterTile
-from neuronjax.execution.host_kernels.plan import FoldBlocks, FoldShape, Stored
-from neuronjax.numerics.float_format import FORMATS
+from neuronjax.execution.host_kernels.plan import FoldBlocks
+from neuronjax.numerics.float_format import FORMATS, get_format
 from neuronjax.numerics.host_kernels import compiled
 from neuronjax.numerics.host_kernels.work import by_rows, threads, words
 from neuronjax.numerics.portable import host_call
+from neuronjax.numerics.widening import widen_finite
 
 #: Multiply-adds below which another thread takes longer to wake than to help.
 FEW = 1 << 19
@@ -28,41 +29,63 @@ PANELS = 1 << 20
 NARROW = 2
 
 
-def fold(
-    arrays: Sequence[jax.Array], lhs: Stored, rhs: Stored, shape: FoldShape
-) -> jax.Array:
-    """[batch, m, n] float32.
-
-    Args:
-        arrays: the elements of both sides, then the scales of those that have some.
-        lhs: how the left side lies in memory.
-        rhs: the right one.
-        shape: of the contraction.
-    """
+def fold(lhs: Matrix, rhs: Matrix, order: FoldOrder, settles: bool) -> jax.Array:
+    """Return what `host_fold.contract` says, of operands that are not empty."""
+    sides = [_readable(x) for x in (lhs, rhs)]
+    stored = [_stored(x) for x in sides]
     kind = FoldKind(
-        lhs=lhs.dtype,
-        rhs=rhs.dtype,
-        rows_per_cell=shape.rows_per_cell,
-        passes=shape.passes,
-        in_range=shape.in_range,
-        narrow=shape.m <= NARROW,
-        lhs_scaled=lhs.is_scaled,
-        rhs_scaled=rhs.is_scaled,
+        lhs=stored[0],
+        rhs=stored[1],
+        rows_per_cell=order.rows_per_cell,
+        passes=order.passes,
+        in_range=order.in_range,
+        narrow=lhs.free <= NARROW,
+        lhs_scaled=lhs.scales is not None,
+        rhs_scaled=rhs.scales is not None,
     )
-    result = jax.ShapeDtypeStruct((shape.batch, shape.m, shape.n), jnp.float32)
     registers = fold_kernel.register_tile(kind, compiled.lanes())
     write = functools.partial(fold_kernel.write, kind=kind, registers=registers)
+    result = jax.ShapeDtypeStruct((lhs.batch, lhs.free, rhs.free), jnp.float32)
     target = host_call(compiled.registered(kind.name, write), result)
+    plan = _plan(sides[0], sides[1], order, settles, kind, registers)
+    tables = [
+        _table(x.array.dtype.name)
+        for x, how in zip(sides, stored, strict=True)
+        if how == "table"
+    ]
 
     def call(a: jax.Array, b: jax.Array, *scales: jax.Array) -> jax.Array:
-        tables = [_table(x.format) for x in (lhs, rhs) if x.format]
-        plan = _plan(lhs, rhs, (a, b, *scales), shape, kind, registers)
         return target(a, b, *tables, *scales, plan=plan)
 
-    def again(*arrays: jax.Array) -> jax.Array:
-        return fold(arrays, lhs, rhs, shape._replace(batch=arrays[0].shape[0]))
+    def again(a: jax.Array, b: jax.Array, *scales: jax.Array) -> jax.Array:
+        left = list(scales)
+        made = [
+            Matrix(array, x.k_first, None if x.scales is None else left.pop(0))
+            for array, x in zip((a, b), sides, strict=True)
+        ]
+        return fold(made[0], made[1], order, settles)
 
-    return by_rows(call, again)(*arrays)
+    scales = [x.scales for x in sides if x.scales is not None]
+    return by_rows(call, again)(*(x.array for x in sides), *scales)
+
+
+def _readable(x: Matrix) -> Matrix:
+    """The matrix in a dtype that a kernel reads."""
+    array = x.array
+    if array.dtype in (jnp.float32, jnp.bfloat16):
+        return x
+    width = get_format(array.dtype).width
+    if width < 8:  # in memory it is not always a byte
+        array = array.astype(jnp.bfloat16)
+    elif width > 8:
+        array = widen_finite(array)
+    return Matrix(array, x.k_first, x.scales)
+
+
+def _stored(x: Matrix) -> str:
+    """How an element is, of `elements.SIZES`; codes of 8 bits are read by a table."""
+    name = x.array.dtype.name
+    return name if name in ("float32", "bfloat16") else "table"
 
 
 @functools.cache
@@ -73,37 +96,56 @@ def _table(name: str) -> np.ndarray:
 
 
 def _plan(
-    lhs: Stored,
-    rhs: Stored,
-    arrays: Sequence[jax.Array],
-    s: FoldShape,
+    lhs: Matrix,
+    rhs: Matrix,
+    order: FoldOrder,
+    settles: bool,
     kind: FoldKind,
     registers: RegisterTile,
 ) -> np.ndarray:
-    lhs_batch, rhs_batch, *scales = (int(np.prod(x.shape[1:])) for x in arrays)
-    lhs_scales = scales.pop(0) if lhs.is_scaled else 0
-    rhs_scales = scales.pop(0) if rhs.is_scaled else 0
-    available = threads() if s.batch * s.m * s.n * s.k * s.passes > FEW else 1
-    depth = s.cells * s.rows_per_cell * (2 if s.passes == 4 else 1)
+    batch, m, n, k = lhs.batch, lhs.free, rhs.free, lhs.k
+    k_tile, j = order.k_tile, order.rows_per_cell
+    if order.apart:
+        cells, strides = min(k_tile // j, k), (1, k_tile // j)
+    else:
+        cells, strides = -(-min(k_tile, k) // j), (j, 1)
+    available = threads() if batch * m * n * k * order.passes > FEW else 1
+    depth = cells * j * (2 if order.passes == 4 else 1)
     fitting = max(1, PANELS // depth)
-    block_m = _part(s.m, min(BLOCK_M, fitting), registers.rows)
-    block_n = _part(s.n, min(BLOCK_N, fitting), registers.columns)
-    if s.batch * -(-s.m // block_m) * -(-s.n // block_n) < available:
-        block_n = _part(s.n, -(-s.n // available), registers.columns)
-    blocks_m, blocks_n = -(-s.m // block_m), -(-s.n // block_n)
-    blocks = s.batch * blocks_m * blocks_n
+    block_m = _part(m, min(BLOCK_M, fitting), registers.rows)
+    block_n = _part(n, min(BLOCK_N, fitting), registers.columns)
+    if batch * -(-m // block_m) * -(-n // block_n) < available:
+        block_n = _part(n, -(-n // available), registers.columns)
+    blocks_m, blocks_n = -(-m // block_m), -(-n // block_n)
     plan = FoldBlocks(
-        tiles=-(-s.k // s.k_tile),
-        lhs_batch=lhs_batch, lhs_k=lhs.k, lhs_free=lhs.free,
-        lhs_scale_batch=lhs_scales, lhs_scale_k=lhs.scale_k,
-        lhs_scale_free=lhs.scale_free,
-        rhs_batch=rhs_batch, rhs_k=rhs.k, rhs_free=rhs.free,
-        rhs_scale_batch=rhs_scales, rhs_scale_k=rhs.scale_k,
-        rhs_scale_free=rhs.scale_free,
-        block_m=block_m, block_n=block_n, blocks_m=blocks_m, blocks_n=blocks_n,
-    )  # fmt: skip
-    scratch = fold_kernel.scratch_bytes(kind, registers, plan, s.cells)
-    return words(blocks, available, scratch, plan, *s)
+        m=m,
+        n=n,
+        k=k,
+        k_tile=k_tile,
+        tiles=-(-k // k_tile),
+        cells=cells,
+        group=order.group_rows or cells,
+        cell_stride=strides[0],
+        row_stride=strides[1],
+        settles=settles,
+        **_strides("lhs", lhs.array, lhs.k_first),
+        **_strides("lhs_scale", lhs.scales, lhs.k_first),
+        **_strides("rhs", rhs.array, rhs.k_first),
+        **_strides("rhs_scale", rhs.scales, rhs.k_first),
+        block_m=block_m,
+        block_n=block_n,
+        blocks_m=blocks_m,
+        blocks_n=blocks_n,
+    )
+    scratch = fold_kernel.scratch_bytes(kind, registers, plan)
+    return words(batch * blocks_m * blocks_n, available, scratch, plan)
+
+
+def _strides(name: str, x: jax.Array | None, k_first: bool) -> dict[str, int]:
+    """The steps of a row-major array, [batch, K, free] or [batch, free, K]."""
+    batch, long, last = (0, 0, 0) if x is None else (x.size // len(x), x.shape[2], 1)
+    k, free = (long, last) if k_first else (last, long)
+    return {f"{name}_batch": batch, f"{name}_k": k, f"{name}_free": free}
 
 
 def _part(size: int, most: int, multiple: int) -> int:

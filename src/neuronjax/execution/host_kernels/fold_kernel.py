@@ -116,14 +116,12 @@ def write(module: ir.Module, kind: FoldKind, registers: RegisterTile) -> str:
     return handler.build(module, kind.name, block, arguments, 1, len(FOLD_FIELDS))
 
 
-def scratch_bytes(
-    kind: FoldKind, registers: RegisterTile, plan: FoldBlocks, cells: int
-) -> int:
+def scratch_bytes(kind: FoldKind, registers: RegisterTile, plan: FoldBlocks) -> int:
     """What one thread needs beside the operands."""
     halves = 2 if kind.passes == 4 else 1
     wide = -(-plan.block_n // registers.columns) * registers.columns
     high = -(-plan.block_m // registers.rows) * registers.rows
-    depth = cells * kind.rows_per_cell * halves
+    depth = plan.cells * kind.rows_per_cell * halves
     tile = registers.rows * registers.columns
     return WORD * ((wide + high) * depth + 2 * tile) + 64 * 8
 
@@ -195,7 +193,7 @@ class _FoldBuilder:
         return function
 
     def _distance(self) -> ir.Function:
-        """`i32 (ptr panels, i64 floats)`: as `cell_fold._distance`."""
+        """`i32 (ptr panels, i64 floats)`: as `array_fold.distance`."""
         function = self._function("distance", I32, (POINTER, I64))
         panels, floats = function.args
         c, lanes = Code.of(function), self._registers.lanes
@@ -298,12 +296,11 @@ class _FoldBuilder:
         if kind.rows_per_cell > 1 and not kind.in_range:
             self._rounded, self._far = self._cells(False), self._distance()
         self._merged, self._grouped = self._merge(), self._add_group()
-        c = Code.of(function)
-        p = {n: c.read(I64, c.at(plan, at, 8), 8) for at, n in enumerate(FOLD_FIELDS)}
-        where = {
-            name: c.read(POINTER, c.at(operands, n, 8), 8)
-            for n, name in enumerate((*kind.operands, "out"))
-        }
+        self._c = c = Code.of(function)
+        names = (*kind.operands, "out")
+        p = dict(zip(FOLD_FIELDS, c.numbers(plan, len(FOLD_FIELDS)), strict=True))
+        self._p = p
+        where = dict(zip(names, c.pointers(operands, len(names)), strict=True))
         per = c.mul(p["blocks_m"], p["blocks_n"])
         batch, rest = c.sdiv(index, per), c.srem(index, per)
         m0 = c.mul(c.sdiv(rest, p["blocks_n"]), p["block_m"])
@@ -311,25 +308,18 @@ class _FoldBuilder:
         row = c.add(c.mul(batch, p["m"]), m0)
         out = c.at(where["out"], c.add(c.mul(row, p["n"]), n0), WORD)
         sides = (
-            self._side(c, p, where, "lhs", batch, m0, p["block_m"], p["m"]),
-            self._side(c, p, where, "rhs", batch, n0, p["block_n"], p["n"]),
+            self._side(where, "lhs", batch, m0, "m"),
+            self._side(where, "rhs", batch, n0, "n"),
         )
-        self._tiles(c, p, sides, scratch, out)
+        self._tiles(sides, scratch, out)
         c.ret_void()
         return function
 
     def _side(
-        self,
-        c: Code,
-        p: dict[str, Value],
-        where: dict[str, Value],
-        side: str,
-        batch: Value,
-        first: Value,
-        block: Value,
-        size: Value,
+        self, where: dict[str, Value], side: str, batch: Value, first: Value, axis: str
     ) -> _BlockOperand:
         """A block's operand: from `first` on, as many as a block has."""
+        c, p = self._c, self._p
         stored = getattr(self._kind, side)
         data = c.at(where[side], c.mul(batch, p[f"{side}_batch"]), SIZES[stored])
         scales = where.get(f"{side}_scales")
@@ -347,7 +337,7 @@ class _FoldBuilder:
         )
         registers = self._registers
         width = registers.rows if side == "lhs" else registers.columns
-        there = c.smaller(block, c.sub(size, first))
+        there = c.smaller(p[f"block_{axis}"], c.sub(p[axis], first))
         panels = c.rounded_up(there, int64(width))
         depth = c.mul(p["cells"], int64(self._kind.rows_per_cell))
         floats = c.mul(depth, int64(width))
@@ -356,21 +346,17 @@ class _FoldBuilder:
         )
 
     def _tiles(
-        self,
-        c: Code,
-        p: dict[str, Value],
-        sides: tuple[_BlockOperand, _BlockOperand],
-        scratch: Value,
-        out: Value,
+        self, sides: tuple[_BlockOperand, _BlockOperand], scratch: Value, out: Value
     ) -> None:
         """K tile after K tile, panels first, then what they make of the result."""
+        c, p = self._c, self._p
         lhs, rhs = sides
         halves = ("high", "low") if self._kind.passes == 4 else ("whole",)
         left = c.at(scratch, 2 * self._tile, WORD)
         right = c.at(left, c.mul(lhs.whole, int64(len(halves))), WORD)
         with c.loop(p["tiles"]) as t:
             for side, to in ((lhs, left), (rhs, right)):
-                self._packed(c, p, side, t, halves, to)
+                self._packed(side, t, halves, to)
             is_first = c.icmp_signed("==", t, int64(0))
             is_last = c.and_(
                 c.icmp_signed("==", t, c.sub(p["tiles"], int64(1))),
@@ -405,21 +391,16 @@ class _FoldBuilder:
                         )
                     )
                     total = c.at(scratch, self._tile, WORD)
-                    self._pass(c, p, a, b, scratch, total, in_range)
+                    self._pass(a, b, scratch, total, in_range)
                     first = is_first if n == 0 else I1(0)
                     last = is_last if n == self._kind.passes - 1 else I1(0)
                     c.call(self._merged, [total, to, p["n"], *there, first, last])
 
     def _packed(
-        self,
-        c: Code,
-        p: dict[str, Value],
-        side: _BlockOperand,
-        t: Value,
-        halves: Sequence[str],
-        to: Value,
+        self, side: _BlockOperand, t: Value, halves: Sequence[str], to: Value
     ) -> None:
         """The panels of a K tile, all of the high half before those of the low one."""
+        c, p = self._c, self._p
         k0 = c.mul(t, p["k_tile"])
         left = c.smaller(p["k_tile"], c.sub(p["k"], k0))
         j, lanes = self._kind.rows_per_cell, self._registers.lanes
@@ -440,16 +421,10 @@ class _FoldBuilder:
                 pack(c, side.operand, tile, side.width, half, j, lanes, out)
 
     def _pass(
-        self,
-        c: Code,
-        p: dict[str, Value],
-        a: Value,
-        b: Value,
-        sums: Value,
-        total: Value,
-        in_range: Value | None,
+        self, a: Value, b: Value, sums: Value, total: Value, in_range: Value | None
     ) -> None:
         """One pass of the array for one part of the result, its groups added up."""
+        c, p = self._c, self._p
         j, rows = self._kind.rows_per_cell, self._registers.rows
         columns = self._registers.columns
 

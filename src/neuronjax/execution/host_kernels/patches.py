@@ -81,10 +81,8 @@ def write(module: ir.Module) -> str:
     function = handler.block(module, NAME)
     index, operands, plan, _ = function.args
     c = Code.of(function)
-    rows, _, each, run, *axes = (
-        c.read(I64, c.at(plan, n, 8), 8) for n in range(FIELDS)
-    )
-    source, target = (c.read(POINTER, c.at(operands, n, 8), 8) for n in range(2))
+    rows, _, each, run, *axes = c.numbers(plan, FIELDS)
+    source, target = c.pointers(operands, 2)
     copy = c.external("memcpy", POINTER, POINTER, POINTER, I64)
     *outer, (runs, between) = zip(axes[::2], axes[1::2], strict=True)
     first = c.mul(index, each)

@@ -19,7 +19,7 @@ from neuronjax.execution.host_kernels.panels import BLOCK
 from neuronjax.execution.host_kernels.plan import QUANTIZE_FIELDS
 from neuronjax.numerics.float_format import FloatFormat, get_format
 from neuronjax.numerics.host_kernels import handler
-from neuronjax.numerics.host_kernels.code import I32, I64, POINTER, Code, int64
+from neuronjax.numerics.host_kernels.code import I32, Code, int64
 from neuronjax.numerics.host_kernels.elements import (
     BIAS,
     IMPLICIT,
@@ -70,9 +70,9 @@ def _block(module: ir.Module, kind: QuantizeKind, lanes: int) -> ir.Function:
     function = handler.block(module, kind.name)
     index, operands, plan, _ = function.args
     c = Code.of(function)
-    p = {n: c.read(I64, c.at(plan, at, 8), 8) for at, n in enumerate(QUANTIZE_FIELDS)}
-    where = [c.read(POINTER, c.at(operands, n, 8), 8) for n in range(3)]
-    _Quantizer(c, kind, lanes, where).block(p, index)
+    numbers = c.numbers(plan, len(QUANTIZE_FIELDS))
+    p = dict(zip(QUANTIZE_FIELDS, numbers, strict=True))
+    _Quantizer(c, kind, lanes, c.pointers(operands, 3)).block(p, index)
     c.ret_void()
     return function
 
@@ -121,16 +121,18 @@ class _Quantizer:
                     self._bits(c.add(at, int64(n)), lanes)
                     for n in range(0, BLOCK, lanes)
                 ]
-                largest = self._magnitude(vectors[0])
+                largest = magnitude(c, vectors[0])
                 for x in vectors[1:]:
-                    largest = self._larger(largest, self._magnitude(x))
+                    largest = larger(c, largest, magnitude(c, x))
                 name = f"llvm.vector.reduce.smax.v{lanes}i32"
                 amax = c.call(c.external(name, I32, largest.type), [largest])
                 scale = self._scale(amax)
-                self._store(scale, self._scales, to, 0)
+                store_codes(c, scale, self._scales, to, 0)
                 for n, x in enumerate(vectors):
                     codes = self._encoded(x, c.splat(scale, lanes))
-                    self._store(codes, self._codes, c.add(at, int64(n * lanes)), lanes)
+                    store_codes(
+                        c, codes, self._codes, c.add(at, int64(n * lanes)), lanes
+                    )
             with part:
                 self._strided(at, to, count, int64(1), 0)
 
@@ -144,29 +146,20 @@ class _Quantizer:
 
         def widest(k: Value, carried: list[Value]) -> list[Value]:
             x = self._bits(c.add(at, c.mul(k, stride)), lanes)
-            return [self._larger(carried[0], self._magnitude(x))]
+            return [larger(c, carried[0], magnitude(c, x))]
 
         [amax] = c.fold(count, [nothing], widest)
         scale = self._scale(amax)
-        self._store(scale, self._scales, to, lanes)
+        store_codes(c, scale, self._scales, to, lanes)
         with c.loop(count) as k:
             index = c.add(at, c.mul(k, stride))
             codes = self._encoded(self._bits(index, lanes), scale)
-            self._store(codes, self._codes, index, lanes)
+            store_codes(c, codes, self._codes, index, lanes)
 
     # -- numbers, one or a vector of them ----------------------------------------------
 
     def _bits(self, index: Value, lanes: int) -> Value:
         return stored_bits(self._c, self._kind.stored, self._x, index, lanes)
-
-    def _store(self, x: Value, base: Value, index: Value, lanes: int) -> None:
-        store_codes(self._c, x, base, index, lanes)
-
-    def _magnitude(self, bits: Value) -> Value:
-        return magnitude(self._c, bits)
-
-    def _larger(self, a: Value, b: Value) -> Value:
-        return larger(self._c, a, b)
 
     def _scale(self, amax: Value) -> Value:
         """The byte of a block by its largest magnitude; see `mx_scales`."""
@@ -176,7 +169,7 @@ class _Quantizer:
         mantissa = c.and_(amax, like(IMPLICIT - 1))
         emax = like(self._format.max_exponent)
         raised = c.add(field, self._increment(mantissa))
-        byte = c.sub(self._larger(raised, emax), emax)
+        byte = c.sub(larger(c, raised, emax), emax)
         byte = c.select(
             c.icmp_signed(">", byte, like(MAX_SCALE)), like(MAX_SCALE), byte
         )
@@ -198,7 +191,7 @@ class _Quantizer:
         """The codes of elements divided by their scales, to nearest, ties to even."""
         c, fmt = self._c, self._format
         like = lambda x: c.like(bits, x)  # noqa: E731
-        quotient = self._quotient(self._magnitude(bits), scale)
+        quotient = self._quotient(magnitude(c, bits), scale)
         code = rounded(c, fmt, quotient)
         largest = like(fmt.max_code)
         code = c.select(c.icmp_signed(">", code, largest), largest, code)

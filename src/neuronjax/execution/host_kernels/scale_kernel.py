@@ -13,12 +13,15 @@ from typing import Any
 
 from llvmlite import ir
 
+from neuronjax.execution.host_kernels.plan import FACTOR_FIELDS
 from neuronjax.numerics.float_format import get_format
 from neuronjax.numerics.host_kernels import handler
-from neuronjax.numerics.host_kernels.code import I32, I64, POINTER, Code, int64
+from neuronjax.numerics.host_kernels.code import I32, Code, int64
 from neuronjax.numerics.host_kernels.elements import (
+    BIAS,
     IMPLICIT,
     INFINITY,
+    MANTISSA_BITS,
     as_floats,
     ceiling,
     larger,
@@ -32,6 +35,7 @@ from neuronjax.numerics.host_kernels.work import ROW_FIELDS
 
 Value = Any
 QUIET_NAN = 0x7FC00000
+FACTORS = "neuronjax_scale_factors"
 
 
 @dataclass(frozen=True)
@@ -69,101 +73,121 @@ def _block(function: ir.Function, kind: ScaleKind, lanes: int) -> None:
     """One part of one row; operands are [outer, size], scales [outer], the result."""
     index, operands, plan, _ = function.args
     c = Code.of(function)
-    size, parts, each = (c.read(I64, c.at(plan, n, 8), 8) for n in range(3))
-    where = [
-        c.read(POINTER, c.at(operands, n, 8), 8)
-        for n in range(3 if kind.element else 2)
-    ]
+    size, parts, each = c.numbers(plan, 3)
+    x, *where = c.pointers(operands, 3 if kind.element else 2)
     row, part = c.sdiv(index, parts), c.srem(index, parts)
     start = c.mul(part, each)
     count = c.smaller(each, c.sub(size, start))
     first = c.add(c.mul(row, size), start)
+    scaler = _Scaler(c, kind, lanes, first, count)
     if kind.element:
-        _codes(c, kind, lanes, where, row, first, count)
+        scaler.codes(x, where[0], where[1], row)
     else:
-        _largest(c, kind, lanes, where, index, first, count)
+        scaler.largest(x, where[0], index)
     c.ret_void()
 
 
-def _largest(
-    c: Code,
-    kind: ScaleKind,
-    lanes: int,
-    where: list[Value],
-    index: Value,
-    first: Value,
-    count: Value,
-) -> None:
-    """Four running maxima, as a processor compares two vectors a cycle."""
-    x, result = where
-    width = 4 * lanes
-    whole = c.sdiv(count, int64(width))
-    nothing = ir.Constant(shaped(I32, lanes), [0] * lanes)
+@dataclass(frozen=True)
+class _Scaler:
+    """A part of a row: its first element, and how many there are."""
 
-    def widest(n: Value, carried: list[Value]) -> list[Value]:
-        at = c.add(first, c.mul(n, int64(width)))
-        return [
-            larger(c, most, _size(c, kind, x, c.add(at, int64(v * lanes)), lanes))
-            for v, most in enumerate(carried)
-        ]
+    c: Code
+    kind: ScaleKind
+    lanes: int
+    first: Value
+    count: Value
 
-    most, *others = c.fold(whole, [nothing] * 4, widest)
-    for other in others:
-        most = larger(c, most, other)
-    name = f"llvm.vector.reduce.smax.v{lanes}i32"
-    total = c.call(c.external(name, I32, most.type), [most])
-    done = c.mul(whole, int64(width))
-    rest = c.add(first, done)
-    [total] = c.fold(
-        c.sub(count, done),
-        [total],
-        lambda n, carried: [
-            larger(c, carried[0], _size(c, kind, x, c.add(rest, n), 0))
-        ],
-    )
-    small = c.icmp_signed("<", total, I32(IMPLICIT))
-    total = c.select(small, I32(0), total)
-    is_nan = c.icmp_signed(">", total, I32(INFINITY))
-    c.write(c.select(is_nan, I32(QUIET_NAN), total), c.at(result, index, 4))
+    def largest(self, x: Value, result: Value, index: Value) -> None:
+        """Four running maxima, as a processor compares two vectors a cycle."""
+        c, lanes = self.c, self.lanes
+        width = 4 * lanes
+        whole = c.sdiv(self.count, int64(width))
+        nothing = ir.Constant(shaped(I32, lanes), [0] * lanes)
+
+        def widest(n: Value, carried: list[Value]) -> list[Value]:
+            at = c.add(self.first, c.mul(n, int64(width)))
+            return [
+                larger(c, most, self._size(x, c.add(at, int64(v * lanes)), lanes))
+                for v, most in enumerate(carried)
+            ]
+
+        most, *others = c.fold(whole, [nothing] * 4, widest)
+        for other in others:
+            most = larger(c, most, other)
+        name = f"llvm.vector.reduce.smax.v{lanes}i32"
+        total = c.call(c.external(name, I32, most.type), [most])
+        done = c.mul(whole, int64(width))
+        rest = c.add(self.first, done)
+        [total] = c.fold(
+            c.sub(self.count, done),
+            [total],
+            lambda n, carried: [
+                larger(c, carried[0], self._size(x, c.add(rest, n), 0))
+            ],
+        )
+        small = c.icmp_signed("<", total, I32(IMPLICIT))
+        total = c.select(small, I32(0), total)
+        is_nan = c.icmp_signed(">", total, I32(INFINITY))
+        c.write(c.select(is_nan, I32(QUIET_NAN), total), c.at(result, index, 4))
+
+    def _size(self, x: Value, index: Value, lanes: int) -> Value:
+        return magnitude(self.c, stored_bits(self.c, self.kind.stored, x, index, lanes))
+
+    def codes(self, x: Value, scales: Value, result: Value, row: Value) -> None:
+        """The elements times the scale of their row."""
+        c, lanes = self.c, self.lanes
+        scale = c.read(I32, c.at(scales, row, 4))
+        whole = c.sdiv(self.count, int64(lanes))
+        many = c.splat(scale, lanes)
+        with c.loop(whole) as n:
+            index = c.add(self.first, c.mul(n, int64(lanes)))
+            bits = stored_bits(c, self.kind.stored, x, index, lanes)
+            store_codes(c, self._code(bits, many), result, index, lanes)
+        with c.loop(self.count, c.mul(whole, int64(lanes))) as n:
+            index = c.add(self.first, n)
+            bits = stored_bits(c, self.kind.stored, x, index, 0)
+            store_codes(c, self._code(bits, scale), result, index, 0)
+
+    def _code(self, bits: Value, scale: Value) -> Value:
+        """As `rounding.cast` does, down to the name of its limit."""
+        c, fmt = self.c, get_format(self.kind.element)
+        product = c.bitcast(c.fmul(as_floats(c, bits), as_floats(c, scale)), bits.type)
+        like = lambda x: c.like(bits, x)  # noqa: E731
+        size = magnitude(c, product)
+        most = like(ceiling(fmt, self.kind.saturates))
+        top = c.select(c.icmp_signed(">", size, most), most, size)
+        code = rounded(c, fmt, top)
+        is_nan = c.icmp_signed(">", size, like(INFINITY))
+        code = c.select(is_nan, like(fmt.nan_code), code)
+        sign = c.lshr(product, like(31))
+        return c.xor(code, c.shl(sign, like(fmt.width - 1)))
 
 
-def _size(c: Code, kind: ScaleKind, x: Value, index: Value, lanes: int) -> Value:
-    return magnitude(c, stored_bits(c, kind.stored, x, index, lanes))
+def write_factors(module: ir.Module) -> str:
+    """Return the module that makes a scale and its inverse of a largest magnitude.
 
-
-def _codes(
-    c: Code,
-    kind: ScaleKind,
-    lanes: int,
-    where: list[Value],
-    row: Value,
-    first: Value,
-    count: Value,
-) -> None:
-    x, scales, result = where
-    scale = c.read(I32, c.at(scales, row, 4))
-    whole = c.sdiv(count, int64(lanes))
-    many = c.splat(scale, lanes)
-    with c.loop(whole) as n:
-        index = c.add(first, c.mul(n, int64(lanes)))
-        bits = stored_bits(c, kind.stored, x, index, lanes)
-        store_codes(c, _code(c, kind, bits, many), result, index, lanes)
-    with c.loop(count, c.mul(whole, int64(lanes))) as n:
-        index = c.add(first, n)
-        bits = stored_bits(c, kind.stored, x, index, 0)
-        store_codes(c, _code(c, kind, bits, scale), result, index, 0)
-
-
-def _code(c: Code, kind: ScaleKind, bits: Value, scale: Value) -> Value:
-    """As `rounding.cast` does, down to the name of its limit."""
-    fmt = get_format(kind.element)
-    product = c.bitcast(c.fmul(as_floats(c, bits), as_floats(c, scale)), bits.type)
-    like = lambda x: c.like(bits, x)  # noqa: E731
-    size = magnitude(c, product)
-    most = like(ceiling(fmt, kind.saturates))
-    top = c.select(c.icmp_signed(">", size, most), most, size)
-    code = rounded(c, fmt, top)
-    is_nan = c.icmp_signed(">", size, like(INFINITY))
-    code = c.select(is_nan, like(fmt.nan_code), code)
-    sign = c.lshr(product, like(31))
-    return c.xor(code, c.shl(sign, like(fmt.width - 1)))
+    It does what `engines.vector.scale_from_amax` says in XLA's operations: two kernels
+    of XLA's for every tensor that is scaled, where this is one operation.
+    """
+    function = handler.block(module, FACTORS)
+    _, operands, plan, _ = function.args
+    c = Code.of(function)
+    count, carry, top = c.numbers(plan, 3)
+    amaxes, scales, inverses = c.pointers(operands, 3)
+    with c.loop(count) as n:
+        bits = c.read(I32, c.at(amaxes, n, 4))
+        raised = c.lshr(c.add(bits, c.trunc(carry, I32)), I32(MANTISSA_BITS))
+        biased = larger(c, c.sub(c.trunc(top, I32), raised), I32(1))
+        high = c.icmp_signed(">", biased, I32(2 * BIAS - 1))
+        biased = c.select(high, I32(2 * BIAS - 1), biased)
+        # Not of zeros, subnormals, Inf and NaN.
+        normal = c.sub(bits, I32(IMPLICIT))
+        usable = c.icmp_unsigned("<", normal, I32(INFINITY - IMPLICIT))
+        biased = c.select(usable, biased, I32(BIAS))
+        for exponent, result in (
+            (biased, scales),
+            (c.sub(I32(2 * BIAS), biased), inverses),
+        ):
+            c.write(c.shl(exponent, I32(MANTISSA_BITS)), c.at(result, n, 4))
+    c.ret_void()
+    return handler.build(module, FACTORS, function, 1, 2, len(FACTOR_FIELDS))

@@ -7,7 +7,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from neuronjax.execution.host_kernels import factor_kernel, scale_kernel
+from neuronjax.execution.host_kernels import scale_kernel
 from neuronjax.execution.host_kernels.plan import ScaleFactors
 from neuronjax.execution.host_kernels.scale_kernel import ScaleKind
 from neuronjax.numerics.host_kernels import compiled
@@ -49,7 +49,7 @@ def factors(amaxes: jax.Array, carry: int, top: int) -> tuple[jax.Array, jax.Arr
         top: likewise.
     """
     [count] = amaxes.shape
-    target = compiled.registered(factor_kernel.NAME, factor_kernel.write)
+    target = compiled.registered(scale_kernel.FACTORS, scale_kernel.write_factors)
     result = jax.ShapeDtypeStruct((count,), jnp.float32)
     plan = ScaleFactors(count=count, carry=carry, top=top)
 

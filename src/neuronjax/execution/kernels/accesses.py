@@ -155,14 +155,6 @@ class AccessPlan(NamedTuple):
         """The shape of the view."""
         return tuple(n for _, n in self.pattern)
 
-    @property
-    def columns(self) -> int:
-        """Integers of a row that belong to this access: slot, starts, index."""
-        own = 1 + (len(self.box.sizes) if self.box else 1)
-        if isinstance(self.at, AccessPlan):
-            return own + self.at.columns
-        return own + (self.at == "register")
-
 
 @functools.lru_cache(256)
 def relative_elements(pattern: Pattern) -> np.ndarray:

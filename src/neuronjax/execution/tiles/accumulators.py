@@ -8,6 +8,7 @@ is folded is the FP32 value before its rounding on write. A reduction without a 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -18,6 +19,7 @@ from jax import lax
 from neuronjax.execution.engines.array_fold import Matrix
 from neuronjax.execution.engines.fold import fold_axes, left_fold, sum_rows
 from neuronjax.execution.tiles import alu
+from neuronjax.execution.tiles.registry import Signature, TileContext
 from neuronjax.execution.tiles.rounding import wide
 from neuronjax.numerics.elementary_core import flush
 from neuronjax.numerics.exact import opaque
@@ -57,9 +59,7 @@ def fold_from(op: str, start: jax.Array, values: jax.Array, zero: jax.Array) -> 
         return alu.arithmetic(op, start, best[:, None], zero)
     rows = jnp.concatenate([start, values], axis=1)
     if op == "add":
-        total = sum_rows(Matrix(rows[None], k_first=False), zero)
-        if total is not None:
-            return total.reshape(-1, 1)
+        return sum_rows(Matrix(rows[None], k_first=False), zero).reshape(-1, 1)
     total = left_fold(opaque(rows.T, zero), _combine(op, zero))
     return total[:, None]
 
@@ -91,6 +91,27 @@ def accumulated(
     if command not in ("idle", "reset"):
         used = fold_from(op, used, values, zero)
     return jnp.concatenate([used, registers[partitions:]])
+
+
+def accumulating(
+    i: Signature, op: str, values: jax.Array, state: Sequence[Any], c: TileContext
+) -> tuple[jax.Array, ...]:
+    """Return the values, and of an instruction with accumulators these, all of them and
+    those of its partitions.
+
+    Args:
+        i: the instruction, whose `reduce_cmd` says what happens to the registers.
+        op: the reduction.
+        values: FP32 [P, N].
+        state: empty, or the registers and what "load_reduce" starts from.
+        c: what else there is.
+    """
+    if not state:
+        return (values,)
+    registers, *init = state
+    command = i.attributes["reduce_cmd"]
+    after = accumulated(command, op, registers, values, c.zero, *init)
+    return (values, after, after[: values.shape[0]])[: len(i.outputs)]
 
 
 def start(

@@ -14,9 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from neuronjax.execution.tiles import alu
-from neuronjax.execution.tiles.accumulators import accumulated, flat, lanes
-from neuronjax.execution.tiles.activation_compositions import relu_with_slope
-from neuronjax.execution.tiles.activation_functions import function
+from neuronjax.execution.tiles.accumulators import accumulating, flat, lanes
+from neuronjax.execution.tiles.activation_functions import function, relu_with_slope
 from neuronjax.execution.tiles.registry import (
     Operands,
     Results,
@@ -34,12 +33,7 @@ def activation(i: Signature, x: Operands, c: TileContext) -> Results:
     data, scale, bias, *state = x
     argument = scaled(wide(data, c.zero), scale, bias, c.zero)
     result = function(i.attributes["op"], c.transcendentals)(argument, c.zero)
-    if not state:
-        return (result,)
-    command = i.attributes["reduce_cmd"]
-    registers = accumulated(command, "add", state[0], result, c.zero)
-    partitions = data.shape[0]
-    return (result, registers, registers[:partitions])[: len(i.outputs)]
+    return accumulating(i, "add", result, state, c)
 
 
 def scaled(data: jax.Array, scale: Any, bias: Any, zero: jax.Array) -> jax.Array:
@@ -65,7 +59,7 @@ def activation_reduce(i: Signature, x: Operands, c: TileContext) -> Results:
     data, scale, bias, registers = x
     argument = scaled(wide(data, c.zero), scale, bias, c.zero)
     values = function(i.attributes["op"], c.transcendentals)(argument, c.zero)
-    return _reduced(i, values, registers, c)
+    return accumulating(i, i.attributes["reduce_op"], values, [registers], c)
 
 
 @executes("activate2")
@@ -84,7 +78,7 @@ def activate2(i: Signature, x: Operands, c: TileContext) -> Results:
         values = relu_with_slope(values, slope, c.zero)
     else:
         values = function(a["op"], c.transcendentals)(values, c.zero)
-    return _reduced(i, values, state[0], c) if state else (values,)
+    return accumulating(i, a["reduce_op"], values, state, c)
 
 
 def _stage(
@@ -93,13 +87,4 @@ def _stage(
     if op == "bypass":
         return values
     operand = lanes(operand, values.shape[0], zero)
-    pair = (operand, values) if reverse else (values, operand)
-    return alu.arithmetic(op, *pair, zero)
-
-
-def _reduced(
-    i: Signature, values: jax.Array, registers: jax.Array, c: TileContext
-) -> Results:
-    a = i.attributes
-    after = accumulated(a["reduce_cmd"], a["reduce_op"], registers, values, c.zero)
-    return (values, after, after[: values.shape[0]])[: len(i.outputs)]
+    return alu.arithmetic(op, values, operand, zero, reverse)

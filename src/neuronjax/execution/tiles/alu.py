@@ -118,15 +118,22 @@ INTEGER: dict[str, Callable[[Any, Any], jax.Array]] = {
 }
 
 
-def arithmetic(op: str, a: Any, b: Any, zero: jax.Array) -> jax.Array:
-    """An operator on FP32 arrays that broadcast."""
+def arithmetic(
+    op: str, a: Any, b: Any, zero: jax.Array, reverse: bool = False
+) -> jax.Array:
+    """Return what an operator makes of FP32 arrays that broadcast, b <op> a if
+    `reverse`; of a unary one there is no b."""
+    if reverse and b is not None:
+        a, b = b, a
     if b is not None and b.shape != a.shape:
         a, b = jnp.broadcast_arrays(a, b)
     return ARITHMETIC[op](a, b, zero)
 
 
-def bitwise(op: str, a: Any, b: Any) -> jax.Array:
-    """An operator on bit patterns; the result has the first operand's dtype."""
+def bitwise(op: str, a: Any, b: Any, reverse: bool = False) -> jax.Array:
+    """Return the same of bit patterns, in the dtype of the operand that comes first."""
+    if reverse and b is not None:
+        a, b = b, a
     word = jnp.dtype(f"uint{8 * a.dtype.itemsize}")
     patterns = [_pattern(v, word) for v in (a, b) if v is not None]
     if len(patterns) == 1:

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from neuronjax.execution.tiles import alu
-from neuronjax.execution.tiles.accumulators import accumulated, flat, lanes
+from neuronjax.execution.tiles.accumulators import accumulating, flat, lanes
 from neuronjax.execution.tiles.registry import (
     Bits,
     Operands,
@@ -47,25 +47,13 @@ def tensor_scalar(i: Signature, x: Operands, c: TileContext) -> Results:
         ops.append((a["op1"], operands[1], a["reverse1"]))
     if a["op0"] in BITVEC:
         for op, operand, reverse in ops:
-            pair = (
-                (operand, data) if reverse and operand is not None else (data, operand)
-            )
-            data = alu.bitwise(op, *pair)
+            data = alu.bitwise(op, data, operand, reverse)
         return (_pattern_result(data, i),)
     value = wide(data, c.zero)
     for op, operand, reverse in ops:
-        value = _apply(op, value, operand, reverse, c.zero)
+        other = None if operand is None else wide(operand, c.zero)
+        value = alu.arithmetic(op, value, other, c.zero, reverse)
     return (value,)
-
-
-def _apply(
-    op: str, value: jax.Array, operand: Any, reverse: bool, zero: jax.Array
-) -> jax.Array:
-    if operand is None:
-        return alu.arithmetic(op, value, None, zero)
-    other = wide(operand, zero)
-    pair = (other, value) if reverse else (value, other)
-    return alu.arithmetic(op, *pair, zero)
 
 
 def _flat(x: Any) -> Any:
@@ -88,11 +76,9 @@ def scalar_tensor_tensor(i: Signature, x: Operands, c: TileContext) -> Results:
     data, operand0, operand1 = x
     value = wide(flat(data), c.zero)
     first = lanes(operand0, value.shape[0], c.zero)
-    pair = (first, value) if a["reverse0"] else (value, first)
-    value = alu.arithmetic(a["op0"], *pair, c.zero)
+    value = alu.arithmetic(a["op0"], value, first, c.zero, a["reverse0"])
     second = wide(flat(operand1), c.zero)
-    pair = (second, value) if a["reverse1"] else (value, second)
-    return (alu.arithmetic(a["op1"], *pair, c.zero),)
+    return (alu.arithmetic(a["op1"], value, second, c.zero, a["reverse1"]),)
 
 
 @executes("exponential")
@@ -102,13 +88,7 @@ def exponential(i: Signature, x: Operands, c: TileContext) -> Results:
     values = wide(flat(src), c.zero)
     shifted = seal(values - lanes(most, values.shape[0], c.zero), c.zero)
     values = seal(elementary.UNARY["exponential"](shifted, c.zero), c.zero)
-    if not state:
-        return (values,)
-    registers, init = state
-    after = accumulated(
-        i.attributes["reduce_cmd"], "add", registers, values, c.zero, init
-    )
-    return (values, after, after[: values.shape[0]])[: len(i.outputs)]
+    return accumulating(i, "add", values, state, c)
 
 
 @executes("reciprocal")

@@ -12,9 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from neuronjax.execution.engines.array_fold import Matrix
-from neuronjax.execution.engines.cell_fold import fold_cells
-from neuronjax.execution.engines.cells import Cells
+from neuronjax.execution.engines.array_fold import FoldOrder, Matrix
 from neuronjax.execution.engines.psum import Psum
 from neuronjax.execution.engines.tensor import four_passes, one_pass, through_identity
 from neuronjax.execution.tiles.registry import (
@@ -45,7 +43,7 @@ def nc_matmul(i: Signature, x: Operands, c: TileContext) -> Results:
     result = i.outputs[0]
     narrow = None if result.dtype == "float32" else get_format(result.dtype)
     psum = Psum(c.zero, c.key, c.rounding, narrow)
-    summed = psum.add([p[None] for p in passes], total)
+    summed = psum.add(passes, total)
     return (summed.reshape(result.shape),)
 
 
@@ -58,23 +56,17 @@ def _passes(
     i: Signature, stationary: jax.Array, moving: jax.Array, zero: jax.Array
 ) -> list[jax.Array]:
     """Results of the array, [1, M, N] each."""
-    if i.attributes["rows_per_cell"] == 2:
-        cells = (_paired(wide(stationary)), _paired(wide(moving)))
-        return [fold_cells(*cells, zero, in_range=True)]
-    matrices = (_matrix(wide(stationary)), _matrix(wide(moving)))
-    views = [v for v in i.inputs if v is not None]
-    if any(v.dtype == "float32" for v in views):
-        return four_passes(*matrices, zero)
-    return one_pass(*matrices, zero)
+    # In double-row mode a cell holds both rows of its partition.
+    rows = i.attributes["rows_per_cell"]
+    left, right = (_matrix(wide(x), rows) for x in (stationary, moving))
+    if any(v is not None and v.dtype == "float32" for v in i.inputs):
+        return four_passes(left, right, zero)
+    order = FoldOrder(left.k, rows_per_cell=rows, in_range=rows == 2)
+    return [one_pass(left, right, order, zero)]
 
 
-def _matrix(x: jax.Array) -> Matrix:
-    return Matrix(x.reshape(1, x.shape[0], -1), k_first=True)
-
-
-def _paired(x: jax.Array) -> Cells:
-    """[K, 2, free]: a cell holds both rows of its partition."""
-    return Cells(x.reshape(1, x.shape[0], 2, -1), rows_first=False)
+def _matrix(x: jax.Array, rows: int = 1) -> Matrix:
+    return Matrix(x.reshape(1, rows * x.shape[0], -1), k_first=True)
 
 
 def _passed_through(

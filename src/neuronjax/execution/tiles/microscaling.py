@@ -1,7 +1,7 @@
 """`quantize_mx` on VectorE, `nc_matmul_mx` on TensorE.
 
 The numbers are those of `numerics.microscaling` under the rule "neuron"; the sum is
-`engines.cell_fold`'s: a cell adds its four scaled products from left to right in FP32,
+`engines.array_fold`'s: a cell adds its four scaled products from left to right in FP32,
 then the sums of the cells go down the partitions, then to PSUM (design, section 5).
 """
 
@@ -14,10 +14,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from neuronjax.execution.engines.array_fold import Matrix
-from neuronjax.execution.engines.cell_fold import fold_cells
-from neuronjax.execution.engines.cells import Cells, quads
+from neuronjax.execution.engines.array_fold import FoldOrder, Matrix
 from neuronjax.execution.engines.psum import Psum
+from neuronjax.execution.engines.tensor import one_pass
 from neuronjax.execution.engines.tensor_mx import dequantized
 from neuronjax.execution.tiles.registry import (
     Bits,
@@ -69,13 +68,13 @@ def quantize_mx(i: Signature, x: Operands, c: TileContext) -> Results:
 def nc_matmul_mx(i: Signature, x: Operands, c: TileContext) -> Results:
     """stationary.T @ moving of dequantized operands, or what PSUM holds plus it."""
     split = 2 + i.attributes["stationary_scales"]
-    left = _cells(x[0], _view(i, 0), x[2:split])
-    right = _cells(x[1], _view(i, 1), x[split:])
+    left = _operand(x[0], _view(i, 0), x[2:split])
+    right = _operand(x[1], _view(i, 1), x[split:])
     result = i.outputs[0]
-    tile = fold_cells(left, right, c.zero)
+    tile = one_pass(left, right, FoldOrder(left.k, rows_per_cell=4), c.zero)
     total = wide(c.previous[0]).reshape(tile.shape) if c.previous else None
     narrow = None if result.dtype == "float32" else get_format(result.dtype)
-    summed = Psum(c.zero, c.key, c.rounding, narrow).add([tile[None]], total)
+    summed = Psum(c.zero, c.key, c.rounding, narrow).add([tile], total)
     return (summed.reshape(result.shape),)
 
 
@@ -85,13 +84,15 @@ def _view(i: Signature, operand: int) -> OperandView:
     return view
 
 
-def _cells(words: jax.Array, view: OperandView, scales: Sequence[jax.Array]) -> Cells:
-    """What each cell of a column holds: its partition's four values, dequantized."""
+def _operand(
+    words: jax.Array, view: OperandView, scales: Sequence[jax.Array]
+) -> Matrix:
+    """The dequantized values, of which a cell holds the four of its partition."""
     partitions, free = view.shape[0], prod(view.shape[1:])
     fmt = _FORMATS[view.dtype]
     words = words.reshape(partitions, free)
     values = _dequantized(words, _scale_rows(scales, partitions, free), fmt)
-    return quads(Matrix(values[None], k_first=True))
+    return Matrix(values[None], k_first=True)
 
 
 def _scale_rows(scales: Sequence[jax.Array], partitions: int, free: int) -> jax.Array:

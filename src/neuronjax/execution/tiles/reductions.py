@@ -13,7 +13,7 @@ from jax import lax
 
 from neuronjax.execution.tiles import alu
 from neuronjax.execution.tiles.accumulators import (
-    accumulated,
+    accumulating,
     flat,
     lanes,
     reduced,
@@ -30,8 +30,7 @@ from neuronjax.execution.tiles.registry import (
 )
 from neuronjax.execution.tiles.rounding import wide
 from neuronjax.ir.alu_operators import BITVEC
-from neuronjax.numerics import elementary
-from neuronjax.numerics.exact import opaque, seal
+from neuronjax.numerics.exact import opaque
 
 
 @executes("tensor_reduce")
@@ -59,7 +58,7 @@ def tensor_partition_reduce(i: Signature, x: Operands, c: TileContext) -> Result
         return (reduced(op, values, c.zero),)
     total = reduced("add", values, c.zero)
     count = opaque(jnp.full_like(total, rows.shape[0]), c.zero)
-    return (seal(elementary.BINARY["divide"](total, count, c.zero), c.zero),)
+    return (alu.arithmetic("divide", total, count, c.zero),)
 
 
 @executes("tensor_scalar_reduce")
@@ -70,12 +69,10 @@ def tensor_scalar_reduce(i: Signature, x: Operands, c: TileContext) -> Results:
     values = wide(flat(data), c.zero)
     other = None if operand is None else lanes(operand, values.shape[0], c.zero)
     values = alu.arithmetic(a["op0"], values, other, c.zero)
-    after = accumulated(
-        a["reduce_cmd"], a["reduce_op"], registers, values, c.zero, init
-    )
-    total = after[: values.shape[0]]
-    total = -total if a["negate"] else total
-    return (values, after, total)[: len(i.outputs)]
+    values, *rest = accumulating(i, a["reduce_op"], values, [registers, init], c)
+    if a["negate"] and len(rest) == 2:
+        rest[1] = -rest[1]
+    return (values, *rest)
 
 
 @executes("tensor_scalar_cumulative")
@@ -109,16 +106,10 @@ def tensor_tensor_scan(i: Signature, x: Operands, c: TileContext) -> Results:
     def turn(
         state: jax.Array, pair: tuple[jax.Array, jax.Array]
     ) -> tuple[jax.Array, jax.Array]:
-        inner = _ordered(a["op0"], pair[0], state, a["reverse0"], c.zero)
-        state = _ordered(a["op1"], inner, pair[1], a["reverse1"], c.zero)
+        inner = alu.arithmetic(a["op0"], pair[0], state, c.zero, a["reverse0"])
+        state = alu.arithmetic(a["op1"], inner, pair[1], c.zero, a["reverse1"])
         return state, state
 
     pairs = opaque(data0.T, c.zero), opaque(data1.T, c.zero)
     _, states = lax.scan(turn, opaque(first, c.zero), pairs)
     return (states.T,)
-
-
-def _ordered(
-    op: str, a: jax.Array, b: jax.Array, reverse: bool, zero: jax.Array
-) -> jax.Array:
-    return alu.arithmetic(op, b, a, zero) if reverse else alu.arithmetic(op, a, b, zero)

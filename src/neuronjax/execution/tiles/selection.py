@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from neuronjax.execution.tiles import alu
-from neuronjax.execution.tiles.accumulators import accumulated, flat, lanes
+from neuronjax.execution.tiles.accumulators import accumulating, flat, lanes
 from neuronjax.execution.tiles.moving import affine_values, where_bits
 from neuronjax.execution.tiles.registry import (
     Bits,
@@ -44,7 +43,7 @@ def select_reduce(i: Signature, x: Operands, c: TileContext) -> Results:
     true = wide(flat(on_true), c.zero)
     chosen = (flat(predicate) != 0) != a["reverse_pred"]
     values = jnp.where(chosen, true, lanes(on_false, true.shape[0], c.zero))
-    return _with_maximum(i, values, state, c)
+    return accumulating(i, "maximum", values, state, c)
 
 
 @executes("range_select")
@@ -60,17 +59,7 @@ def range_select(i: Signature, x: Operands, c: TileContext) -> Results:
         for op, bound in ((a["comp_op0"], bound0), (a["comp_op1"], bound1))
     ]
     values = jnp.where(inside[0] & inside[1], values, _LEAST)
-    return _with_maximum(i, values, state, c)
-
-
-def _with_maximum(
-    i: Signature, values: jax.Array, state: list, c: TileContext
-) -> Results:
-    if not state:
-        return (values,)
-    command = i.attributes["reduce_cmd"]
-    after = accumulated(command, "maximum", state[0], values, c.zero)
-    return (values, after, after[: values.shape[0]])[: len(i.outputs)]
+    return accumulating(i, "maximum", values, state, c)
 
 
 @executes("affine_select")

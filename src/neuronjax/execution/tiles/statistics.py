@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from neuronjax.execution.tiles import alu
 from neuronjax.execution.tiles.accumulators import flat, reduced
 from neuronjax.execution.tiles.registry import (
     Operands,
@@ -20,7 +21,6 @@ from neuronjax.execution.tiles.registry import (
     executes,
 )
 from neuronjax.execution.tiles.rounding import wide
-from neuronjax.numerics import elementary
 from neuronjax.numerics.elementary_core import flush
 from neuronjax.numerics.exact import opaque, seal
 
@@ -60,7 +60,7 @@ def bn_aggr(i: Signature, x: Operands, c: TileContext) -> Results:
 
 
 def _quotient(a: jax.Array, b: jax.Array, zero: jax.Array) -> jax.Array:
-    return seal(elementary.BINARY["divide"](a, opaque(b, zero), zero), zero)
+    return alu.arithmetic("divide", a, opaque(b, zero), zero)
 
 
 # NumPy's: a JAX array made while this module is imported may be a tracer.

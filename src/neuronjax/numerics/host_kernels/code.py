@@ -84,6 +84,14 @@ class Code(ir.IRBuilder):
         """What is stored at an address."""
         return self.load(address, align=align, typ=kind)
 
+    def numbers(self, base: Value, count: int) -> list[Value]:
+        """The first integers of 64 bits at an address, as those of a plan."""
+        return [self.read(I64, self.at(base, n, 8), 8) for n in range(count)]
+
+    def pointers(self, base: Value, count: int) -> list[Value]:
+        """The first addresses at an address, as those of operands."""
+        return [self.read(POINTER, self.at(base, n, 8), 8) for n in range(count)]
+
     def write(self, value: Value, address: Value, align: int = 4) -> None:
         """Stores a value."""
         self.store(value, address, align=align)

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import atexit
 import functools
+import hashlib
 import os
+import platform
 import shutil
 import stat
 import tempfile
 from pathlib import Path
+
+import jax
 
 
 def cache_folder() -> Path:
@@ -69,3 +73,27 @@ def replace(path: Path, content: bytes) -> None:
     except OSError:
         os.unlink(name)
         raise
+
+
+@functools.cache
+def host_fingerprint() -> str:
+    """Return a short hash of what of the host may change the order or speed of XLA's
+    code. It asks for no device: a program may still say how many there are."""
+    parts = (
+        jax.__version__,
+        jax.lib.__version__,
+        platform.machine(),
+        _processor(),
+        str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0),
+        os.environ.get("XLA_FLAGS", ""),
+    )
+    return hashlib.blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    wanted = ("model name", "flags")
+    return "\n".join(sorted({x for x in lines if x.startswith(wanted)}))

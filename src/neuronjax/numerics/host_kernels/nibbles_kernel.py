@@ -8,15 +8,7 @@ from __future__ import annotations
 from llvmlite import ir
 
 from neuronjax.numerics.host_kernels import handler
-from neuronjax.numerics.host_kernels.code import (
-    I8,
-    I16,
-    I64,
-    POINTER,
-    Code,
-    Value,
-    int64,
-)
+from neuronjax.numerics.host_kernels.code import I8, I16, Code, Value, int64
 from neuronjax.numerics.host_kernels.elements import shaped
 from neuronjax.numerics.host_kernels.work import ROW_FIELDS
 
@@ -28,8 +20,8 @@ def write(module: ir.Module, lanes: int) -> str:
     function = handler.block(module, NAME)
     index, operands, plan, _ = function.args
     c = Code.of(function)
-    size, _, each = (c.read(I64, c.at(plan, n, 8), 8) for n in range(3))
-    codes, result = (c.read(POINTER, c.at(operands, n, 8), 8) for n in range(2))
+    size, _, each = c.numbers(plan, 3)
+    codes, result = c.pointers(operands, 2)
     first = c.mul(index, each)  # even
     count = c.smaller(each, c.sub(size, first))
     pairs = c.sdiv(count, int64(2))

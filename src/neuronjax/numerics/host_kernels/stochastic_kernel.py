@@ -17,7 +17,7 @@ from llvmlite import ir
 
 from neuronjax.numerics.float_format import FloatFormat, get_format
 from neuronjax.numerics.host_kernels import handler
-from neuronjax.numerics.host_kernels.code import I1, I32, I64, POINTER, Code, int64
+from neuronjax.numerics.host_kernels.code import I1, I32, Code, int64
 from neuronjax.numerics.host_kernels.elements import (
     BIAS,
     INFINITY,
@@ -69,8 +69,8 @@ def write(module: ir.Module, kind: StochasticKind, lanes: int) -> str:
     function = handler.block(module, kind.name)
     index, operands, plan, _ = function.args
     c = Code.of(function)
-    size, parts, each = (c.read(I64, c.at(plan, n, 8), 8) for n in range(3))
-    x, keys, result = (c.read(POINTER, c.at(operands, n, 8), 8) for n in range(3))
+    size, parts, each = c.numbers(plan, 3)
+    x, keys, result = c.pointers(operands, 3)
     row, part = c.sdiv(index, parts), c.srem(index, parts)
     start = c.mul(part, each)
     count = c.smaller(each, c.sub(size, start))

@@ -1,19 +1,17 @@
-"""Whether a verdict, found for a dot alone, holds for the same dot inside programs.
+"""Whether a fold has the same bits by kernels of the host's and by XLA in programs.
 
 Random programs of dots among what XLA might fuse with them, move through them or lay
 out anew: transposes, casts, sums, constants, batches, loops, gradients. Each is
-compiled twice, once with XLA's dots where the verdicts allow them and once with the
-scanned fold alone, and the bits are equal. The host's own kernels are left out: they
-have no verdicts. `python -m tests.execution.engines.test_verdict_programs 1000` runs so
-many, and with a second number those from there on.
+compiled twice, with the host's kernels and without, and the bits are equal.
+`python -m tests.execution.engines.test_tensor_programs 1000` runs so many, and with a
+second number those from there on.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -24,11 +22,9 @@ from jax import lax
 
 import neuronjax as nj
 from neuronjax.execution import interpreter
-from neuronjax.execution.engines import dot_verdicts
 from neuronjax.numerics.host_kernels import choice
 from tests.conformance import bits
 
-#: Few, so that most dots meet a verdict that is known.
 ROWS = (1, 3, 8, 33)
 DEPTHS = (16, 40, 128, 150)
 COLUMNS = (1, 5, 64, 70)
@@ -155,32 +151,23 @@ def program(seed: int) -> tuple[Step, tuple[Array, Array], str]:
     return run, args, one(POLICIES)
 
 
-@contextmanager
-def ways() -> Iterator[None]:
-    """The host's kernels left out; what was compiled with them is forgotten."""
-    kernels = choice.enabled
-    choice.enabled = False
-    try:
-        yield
-    finally:
-        choice.enabled, dot_verdicts.enabled = kernels, True
-
-
 def check(seed: int) -> None:
-    """Equal bits, by XLA's dots and by the scan."""
+    """Equal bits, by kernels and by XLA."""
     function, args, policy = program(seed)
     found = []
-    for fast in (True, False):
-        dot_verdicts.enabled = fast
-        interpreter.forget_kernels()  # an instruction alone is compiled one way
-        found.append(nj.jit(lambda *a: function(*a), policy=policy)(*args))
+    before = choice.enabled
+    try:
+        for choice.enabled in (True, False):
+            interpreter.forget_kernels()  # an instruction alone is compiled one way
+            found.append(nj.jit(lambda *a: function(*a), policy=policy)(*args))
+    finally:
+        choice.enabled = before
     bits.assert_same(found[0], found[1], f"program {seed}, {policy}")
 
 
 def test_a_few_programs():
-    with ways():
-        for seed in range(3):
-            check(seed)
+    for seed in range(3):
+        check(seed)
 
 
 @pytest.mark.exhaustive
@@ -192,30 +179,16 @@ def test_a_thousand_programs():
 def main(count: int, first: int = 0) -> list[str]:
     """What differs in so many programs."""
     wrong, start = [], time.monotonic()
-    asked = {True: 0, False: 0}
-    real = dot_verdicts.is_left_fold
-
-    def counted(lhs: Any, rhs: Any) -> bool:
-        verdict = real(lhs, rhs)
-        asked[verdict] += dot_verdicts.enabled
-        return verdict
-
-    dot_verdicts.is_left_fold = counted
-    try:
-        with ways():
-            for seed in range(first, first + count):
-                try:
-                    check(seed)
-                except AssertionError as error:
-                    wrong.append(str(error))
-                    print(error, flush=True)
-                done = seed - first + 1
-                if done % 50 == 0:
-                    jax.clear_caches()
-                    spent = time.monotonic() - start
-                    print(f"{done} in {spent:.0f} s; {asked} verdicts", flush=True)
-    finally:
-        dot_verdicts.is_left_fold = real
+    for seed in range(first, first + count):
+        try:
+            check(seed)
+        except AssertionError as error:
+            wrong.append(str(error))
+            print(error, flush=True)
+        done = seed - first + 1
+        if done % 50 == 0:
+            jax.clear_caches()
+            print(f"{done} in {time.monotonic() - start:.0f} s", flush=True)
     return wrong
 
 
