@@ -39,6 +39,7 @@ def _bits(x: Any) -> np.ndarray:
 # -- Targets and sources
 
 
+@pytest.mark.slow_except("bfloat16", "float8_e4m3fn")
 @pytest.mark.parametrize("fmt", FORMATS.values(), ids=lambda fmt: fmt.name)
 def test_names_dtypes_and_formats_are_one(fmt: Any) -> None:
     by_name = cast(X, fmt.name)
@@ -53,6 +54,7 @@ def test_names_dtypes_and_formats_are_one(fmt: Any) -> None:
             np.testing.assert_array_equal(_bits(by_name), _bits(X.astype(fmt.dtype)))
 
 
+@pytest.mark.slow_except("bfloat16", "float8_e4m3fn", "float8_e8m0fnu")
 @pytest.mark.parametrize("source", FORMATS.values(), ids=lambda fmt: fmt.name)
 def test_every_source_is_widened_exactly(source: Any) -> None:
     low = jnp.asarray(X).astype(source.dtype)
@@ -102,6 +104,7 @@ def _weighted(x: jax.Array, **options: Any) -> jax.Array:
     return jnp.sum(cast(x, **options).astype(jnp.float32) * WEIGHTS)
 
 
+@pytest.mark.slow_cases("float8_e5m2-rne", "float8_e3m4-rne", "float4_e2m1fn-rne")
 @pytest.mark.parametrize(
     ("name", "mode"),
     [*((name, "rne") for name in DIFFERENTIABLE), ("float8_e4m3", "stochastic")],
@@ -117,6 +120,7 @@ def test_the_gradient_is_straight_through(name: str, mode: Any) -> None:
     np.testing.assert_array_equal(jax.jit(grad)(jnp.asarray(X)), weights)
 
 
+@pytest.mark.slow_except("bfloat16", "float8_e4m3fn")
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
 def test_no_gradient_where_the_value_stopped_at_the_largest(name: str) -> None:
     largest = np.float32(FORMATS[name].max_finite)
@@ -146,6 +150,7 @@ def test_a_float8_cotangent_is_widened_exactly_and_arrives_rounded() -> None:
     np.testing.assert_array_equal(pull(jnp.asarray(codes))[0], expected)
 
 
+@pytest.mark.slow_cases("float16")
 @pytest.mark.parametrize("source", [jnp.bfloat16, jnp.float16, jnp.float32])
 def test_gradients_have_the_dtype_of_the_input(source: Any) -> None:
     grad = jax.grad(functools.partial(_weighted, dtype="float8_e5m2"))(
@@ -196,6 +201,7 @@ def _composed(x: jax.Array, seed: jax.Array) -> tuple[jax.Array, ...]:
     return low, noisy, fake_cast(total, "tfloat32"), cast(total, "int16")
 
 
+@pytest.mark.slow
 def test_the_same_bits_under_every_transformation() -> None:
     x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 64)).astype(np.float32))
     seeds = jnp.arange(3, dtype=jnp.uint32)
@@ -240,6 +246,7 @@ def test_a_seed_is_a_key_of_random_bits() -> None:
     )
 
 
+@pytest.mark.slow_except("bfloat16", "float8_e4m3")
 @pytest.mark.parametrize("fmt", FORMATS.values(), ids=lambda fmt: fmt.name)
 def test_stochastic_rounding_is_unbiased(fmt: Any) -> None:
     """A million draws each of values between two neighbours, within four sigma."""

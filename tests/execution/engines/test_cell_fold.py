@@ -124,6 +124,7 @@ def all_exponents(seed: int) -> Callable[[tuple[int, ...]], np.ndarray]:
 SHAPES = [(1, 1, 4, 1), (2, 1, 36, 40), (1, 33, 512, 7)]
 
 
+@pytest.mark.slow_except("*-shape0-True-quads", "*-shape0-False-paired")
 @LAYOUTS
 @RANGES
 @pytest.mark.parametrize("shape", SHAPES)
@@ -135,6 +136,7 @@ def test_fp8(layout, in_range, shape):
     assert_same(fold(layout, lhs, rhs, in_range=in_range), wanted)
 
 
+@pytest.mark.slow_cases("*-False-quads", "*-True-paired")
 @LAYOUTS
 @RANGES
 def test_products_at_the_lower_end_of_the_range(layout, in_range):
@@ -145,12 +147,14 @@ def test_products_at_the_lower_end_of_the_range(layout, in_range):
     assert_same(fold(layout, lhs, rhs, in_range=in_range), wanted)
 
 
+@pytest.mark.slow_cases("*-quads")
 @LAYOUTS
 def test_products_outside_the_range_are_rounded_before_they_are_added(layout):
     lhs, rhs = operands(all_exponents(seed=2), (2, 20, 128, 50))
     assert_same(fold(layout, lhs, rhs), expected(layout, lhs, rhs))
 
 
+@pytest.mark.slow_cases("*-quads")
 @LAYOUTS
 def test_either_memory_order(layout):
     lhs, rhs = operands(codes_of(ml_dtypes.float8_e4m3fn, seed=3), (2, 6, 64, 9))
@@ -177,6 +181,7 @@ def test_a_tile_that_does_not_fill_its_cells_is_refused(layout, k):
 # ---- What the run finds out about the range of the products.
 
 
+@pytest.mark.slow_cases("*-exponents0-True")
 @pytest.mark.parametrize(
     ("exponents", "inside"),
     [
@@ -220,6 +225,7 @@ def accepted_limits(seed: int) -> Callable[[tuple[int, ...]], np.ndarray]:
     return limits_of_range(seed, lowest=-62)
 
 
+@pytest.mark.slow_cases("*-accepted_limits")
 @pytest.mark.parametrize("draw", [accepted_limits, all_exponents])
 def test_a_large_fold_is_sealed_where_it_must_be(draw, monkeypatch):
     """Both branches, by data."""
@@ -242,6 +248,7 @@ def wide(seed: int) -> Callable[[tuple[int, ...]], np.ndarray]:
     return draw
 
 
+@pytest.mark.slow_except("*-shape1-wide")
 @pytest.mark.parametrize("draw", [accepted_limits, wide])
 @pytest.mark.parametrize("shape", [(2, 40, 130, 50), (2, 3, 40, 70)])
 def test_rows_are_the_scan(draw, shape):
@@ -257,6 +264,7 @@ def test_rows_are_the_scan(draw, shape):
 # ---- No bit depends on the blocks, or on the program around.
 
 
+@pytest.mark.slow_except("*-block1-True")
 @RANGES
 @pytest.mark.parametrize(
     "block",
@@ -277,6 +285,7 @@ def test_the_block_changes_no_bit(in_range, block):
     assert_same(got, floats.add(parts[:4], parts[4:]))
 
 
+@pytest.mark.slow_cases("*-False")
 @RANGES
 def test_every_blocking_gives_the_same_bits(in_range):
     draw = limits_of_range(seed=7) if in_range else all_exponents(seed=7)
@@ -303,6 +312,7 @@ def test_a_block_fits_its_problem(blocking, rows, shape):
     assert block.cells * rows <= cell_fold.MOST_ROWS
 
 
+@pytest.mark.slow_cases("*-False")
 @pytest.mark.parametrize(
     ("layout", "in_range"), [(cells.paired, False), (cells.quads, True)]
 )

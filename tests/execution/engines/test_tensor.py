@@ -123,6 +123,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow_cases("24-bf16-K last, first")
 @pytest.mark.parametrize(("name", "order"), CASES)
 @pytest.mark.parametrize("rows", [24, pytest.param(35, marks=pytest.mark.slow)])
 def test_blocks_of_rows_give_the_same_bits(monkeypatch, name, order, rows):
@@ -133,6 +134,7 @@ def test_blocks_of_rows_give_the_same_bits(monkeypatch, name, order, rows):
     floats.same_bits(out, expected(name, order))
 
 
+@pytest.mark.slow_cases("fp32-K first, last")
 @pytest.mark.parametrize(("name", "order"), CASES)
 def test_tile_after_tile_gives_the_same_bits(monkeypatch, name, order):
     spy = tile_by_tile(monkeypatch)
