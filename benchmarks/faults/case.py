@@ -133,20 +133,19 @@ def inputs(
         *trees: one pytree for each argument; its leaves are texts of `data`, functions
             that make an array, or arrays. One text may have several arguments, which
             are parted by "; ".
-        by: a function that makes all the arguments, where they depend on one another.
+        by: a function that returns such pytrees, where they depend on one another.
     """
 
-    each = [
-        part
-        for tree in trees
-        for part in (tree.split("; ") if isinstance(tree, str) else [tree])
-    ]
-
     def decorate(program: Any) -> Any:
-        program.arguments = by or (lambda: tuple(made(tree) for tree in each))
+        program.arguments = lambda: _made(by() if by else trees)
         return program
 
     return decorate
+
+
+def _made(trees: Iterable[Any]) -> tuple[Any, ...]:
+    parted = (t.split("; ") if isinstance(t, str) else [t] for t in trees)
+    return tuple(made(tree) for part in parted for tree in part)
 
 
 def faults_in(package: str, path: Iterable[str]) -> tuple[Fault, ...]:

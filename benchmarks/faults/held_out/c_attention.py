@@ -13,7 +13,7 @@ from benchmarks.faults.parts import layer_norm, normal, uniform, weight
 def focused_arguments():
     params = {n: weight(9100 + i, 32, 32) for i, n in enumerate("qkvo")}
     params["k"] = params["k"] * 16.0
-    return params, normal(9110, 96, 32)
+    return params, "96x32 @9110"
 
 
 @fault("overflow")
@@ -43,7 +43,7 @@ def focused_linear_attention_cubes_in_half(params, x):
 def ring_arguments():
     params = {n: weight(9120 + i, 64, 64) for i, n in enumerate("qkvo")}
     params["q"], params["k"] = params["q"] * 0.1, params["k"] * 0.1
-    return params, normal(9130, 64, 64)
+    return params, "64x64 @9130"
 
 
 @fault("coarse", policy="fp32")
@@ -68,7 +68,7 @@ def ring_attention_merged_by_bf16_log_sums(params, x):
 def alibi_arguments():
     params = {n: weight(9140 + i, 32, 31, 0.7) for i, n in enumerate("qk")}
     params["v"] = weight(9143, 32, 32)
-    return params, normal(9144, 160, 32), np.float32(0.5)
+    return params, "160x32 @9144; f32 0.5"
 
 
 @fault("coarse", policy="mxfp8", target="trn3")
@@ -115,9 +115,7 @@ def stand_in_key_of_pruned_heads_in_half(params, x, pruned):
 @fault("non-finite", policy="mxfp8", target="trn3")
 @source("report of NaN with guidance and constrained decoding together")
 @inputs(
-    "in: 16x32 w*1.5 @9160, head: 32x48 w*1.5",
-    "6x16 @9163",
-    "6x16 @9164",
+    "in: 16x32 w*1.5 @9160, head: 32x48 w*1.5; 6x16 @9163; 6x16 @9164",
     lambda: uniform(9162, 6, 48) < 0.4,
 )
 def guidance_between_two_masked_distributions(params, prompt, negative, allowed):
@@ -196,8 +194,7 @@ def soft_cap_of_large_logits_in_bf16(params, x):
 @fault("integer")
 @source("reports of 32-bit offsets in kernels for paged caches")
 @inputs(
-    "q: 16x16 w @9200, first_page: i32 600",
-    "128x16 @9202",
+    "q: 16x16 w @9200, first_page: i32 600; 128x16 @9202",
     lambda: (600 + np.random.default_rng(9201).permutation(8)[:4]).astype(np.int32),
     np.arange(50, dtype=np.int32),
     "16 @9203",

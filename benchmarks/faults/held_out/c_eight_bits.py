@@ -15,8 +15,7 @@ from benchmarks.faults.parts import layer_norm, normal, weight
 @inputs(
     lambda: np.random.default_rng(9700).integers(0, 256, (16, 24)).astype(np.uint8),
     lambda: 0.02 + 0.01 * np.abs(normal(9701, 24)),
-    "10x32 @9702",
-    "24x6 w @9703",
+    "10x32 @9702; 24x6 w @9703",
 )
 def nibbles_centred_in_uint8(packed, scale, x, head):
     """Weights of an AWQ checkpoint: two codes a byte, eight is zero."""
@@ -34,7 +33,7 @@ def exponents_arguments():
     weights = rng.choice(levels, (4, 32, 12))
     exponents = rng.integers(127, 132, (8, 4)).astype(np.uint8)
     weight_exponents = rng.integers(120, 126, (4, 12)).astype(np.uint8)
-    return codes, exponents, weights, weight_exponents, normal(9711, 12)
+    return codes, exponents, weights, weight_exponents, "12 @9711"
 
 
 @fault("integer")
@@ -53,7 +52,7 @@ def signed_arguments():
     """Some channels are far below zero, as those of residual streams are."""
     params = {"in": weight(9720, 24, 32), "out": weight(9721, 32, 8)}
     params["bias"] = np.where(np.arange(32) % 7 == 3, -25.0, 0.0).astype(np.float32)
-    return params, normal(9722, 16, 24)
+    return params, "16x24 @9722"
 
 
 @fault("saturation", policy="mxfp4", target="trn3")
@@ -71,7 +70,7 @@ def scale_from_largest_signed_value(params, x):
 def measured_arguments():
     params = {"in": weight(9730, 24, 32), "out": weight(9731, 32, 8)}
     params["bias"] = normal(9732, 32, scale=12.0)
-    return params, normal(9733, 16, 24)
+    return params, "16x24 @9733"
 
 
 @fault("saturation", "stale-scale", policy="mxfp8", target="trn3")

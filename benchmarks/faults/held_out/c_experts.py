@@ -11,7 +11,6 @@ from benchmarks.faults.parts import (
     block_params,
     cross_entropy,
     feed_forward,
-    integers,
     layer_norm,
     normal,
     uniform,
@@ -68,7 +67,7 @@ def combined_arguments():
         "experts": normal(9331, 8, 16, 16, scale=40.0, shift=40.0),
     }
     params["experts"][:, :, ::2] -= 40.0
-    return params, normal(9332, 12, 16)
+    return params, "12x16 @9332"
 
 
 @fault("overflow", "saturation")
@@ -118,10 +117,9 @@ def recency_boost_under_bf16_relevance(params, query, passages, age):
 
 def neighbours_arguments():
     """The second context is padding, and so is an entry of the store."""
-    params = {"in": weight(9350, 12, 16), "head": weight(9351, 16, 20)}
     store, context = np.tanh(normal(9352, 40, 16)), normal(9353, 4, 12)
     store[7], context[1] = 0.0, 0.0
-    return params, context, store, integers(9354, 20, 40)
+    return "in: 12x16 w @9350, head: 16x20 w", context, store, "40 int 0..20 @9354"
 
 
 @fault("singular", "non-finite")

@@ -17,10 +17,9 @@ def unit(x):
 
 
 def supervised_arguments():
-    params = {"in": weight(9410, 16, 32, 1.4), "out": weight(9411, 32, 8)}
     labels = np.arange(20, dtype=np.int32) % 4
     labels[-1] = 9
-    return params, normal(9412, 20, 16), labels
+    return "in: 16x32 w*1.4 @9410, out: 32x8 w; 20x16 @9412", labels
 
 
 @fault("non-finite")
@@ -68,7 +67,7 @@ def angular_margin_of_perfect_match(params, x, labels):
 def twins_arguments():
     anchor, other = normal(9430, 12, 16), normal(9431, 12, 16)
     twin = anchor + 2e-4 * normal(9432, 12, 16)
-    return weight(9433, 16, 8, 0.5), anchor, twin, other
+    return "16x8 w*0.5 @9433", anchor, twin, other
 
 
 @fault("underflow", "singular", policy="fp16")
@@ -92,7 +91,7 @@ def triplet_of_near_twins_in_half(params, anchor, twin, other):
 
 @fault("cancellation", policy="fp32")
 @source("report of a NaN maximum mean discrepancy in FP32")
-@inputs("16x8 w @9441", "64x16 @9440", lambda: normal(9442, 64, 16) + 0.3)
+@inputs("16x8 w @9441; 64x16 @9440", lambda: normal(9442, 64, 16) + 0.3)
 def mean_discrepancy_with_wide_kernel(params, x, y):
     """Maximum mean discrepancy of two batches of features, with a wide kernel."""
     a, b = jnp.tanh(x @ params), jnp.tanh(y @ params)
@@ -159,7 +158,7 @@ def margin_arguments():
     params = jax.tree.map(np.asarray, nnx.state(Judge(nnx.Rngs(5)), nnx.Param))
     better = normal(9470, 24, 16)
     worse = better + 0.2 * normal(9471, 24, 16)
-    return params, np.float32(23.0), better, worse
+    return params, "f32 23", better, worse
 
 
 @fault("cancellation", "coarse", policy="fp32")
@@ -178,7 +177,7 @@ def reward_margin_of_bf16_scores(params, base, better, worse):
 def preference_arguments():
     reference = weight(9480, 16, 12)
     params = reference + weight(9481, 16, 12, 16.0)
-    return params, reference, normal(9482, 6, 120, 16), normal(9483, 6, 120, 16)
+    return params, reference, "6x120x16 @9482; 6x120x16 @9483"
 
 
 @fault("underflow", "singular", "non-finite")
@@ -205,8 +204,7 @@ def dpo_logarithm_of_sigmoid(params, reference, chosen, rejected):
     lambda: {
         n: weight(9490 + i, 16, 16) for i, n in enumerate(("in", "mean", "scale"))
     },
-    "12x16 @9495",
-    "12x16 0.95..1 @9496",
+    "12x16 @9495; 12x16 0.95..1 @9496",
 )
 def pixel_likelihood_by_two_sigmoids(params, x, pixels):
     """PixelCNN++: a pixel's probability is a difference of two sigmoids."""

@@ -21,10 +21,7 @@ def log_probability(logits, actions):
 @fault("overflow", "non-finite")
 @source("pull request against NaN gradients of a clipped k3 estimator")
 @inputs(
-    "in: 12x24 w @9500, out: 24x10 w*60",
-    "32x12 @9504",
-    "32 int 0..10 @9505",
-    "32 @9502",
+    "in: 12x24 w @9500, out: 24x10 w*60; 32x12 @9504; 32 int 0..10 @9505; 32 @9502",
     lambda: -np.abs(normal(9503, 32)),
 )
 def k3_penalty_capped_after_exponential(params, x, actions, advantage, reference):
@@ -46,11 +43,16 @@ def k3_penalty_capped_after_exponential(params, x, actions, advantage, reference
 
 def replay_arguments():
     """One reward is a sensor's error code; its slot is written again later."""
-    params = {"in": weight(9520, 8, 16), "q": weight(9521, 16, 1, 0.5)}
     slots, targets = integers(9522, 32, 24), normal(9523, 24)
     slots[4] = slots[15] = 5
     targets[4] = 2147483648.0
-    return params, np.abs(normal(9524, 32)), slots, normal(9525, 24, 8), targets
+    return (
+        "in: 8x16 w @9520, q: 16x1 w*0.5",
+        np.abs(normal(9524, 32)),
+        slots,
+        "24x8 @9525",
+        targets,
+    )
 
 
 @fault("absorption", "cancellation", policy="fp32")
@@ -106,7 +108,7 @@ def dueling_advantages_on_bf16_value(params, x):
 def sequence_arguments():
     old = weight(9540, 16, 24)
     params = {"in": weight(9541, 12, 16), "head": old + weight(9542, 16, 24, 1e-5)}
-    return params, old, normal(9543, 4, 1500, 12), integers(9544, 24, 4, 1500)
+    return params, old, "4x1500x12 @9543; 4x1500 int 0..24 @9544"
 
 
 @fault("cancellation", policy="fp32")
@@ -130,8 +132,7 @@ def answer_ratio_from_total_likelihoods(params, old, x, tokens):
 @source("truncated normal samplers that return infinity in the upper tail")
 @inputs(
     lambda: {n: weight(9560 + i, 12, 12) for i, n in enumerate(("in", "mean", "wide"))},
-    "16x12 @9565",
-    "16x12 0..1 @9566",
+    "16x12 @9565; 16x12 0..1 @9566",
 )
 def tail_draws_by_inverse_of_upper_cdf(params, x, u):
     """Exploration from the upper tail of a normal, by the inverse of its CDF."""
@@ -151,7 +152,7 @@ def tail_draws_by_inverse_of_upper_cdf(params, x, u):
 def renyi_arguments():
     old = weight(9570, 24, 8)
     params = {"in": weight(9571, 12, 24), "out": old + weight(9572, 24, 8, 0.5)}
-    return params, normal(9573, 16, 12), old, np.float32(1.0 + 2.0**-18)
+    return params, "16x12 @9573", old, np.float32(1.0 + 2.0**-18)
 
 
 @fault("singular", "cancellation", policy="fp32")

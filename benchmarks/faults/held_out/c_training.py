@@ -36,9 +36,7 @@ def finite_check_by_sum_in_half(params, x, y):
 
 @fault("non-finite", policy="fp8")
 @source("report of a NaN projection in PCGrad: the other gradient is zero")
-@inputs(
-    "16x9 w @9610", "24x16 @9611", "24 @9612", "24 int 0..8 @9613", np.zeros(24, bool)
-)
+@inputs("16x9 w @9610; 24x16 @9611; 24 @9612; 24 int 0..8 @9613", np.zeros(24, bool))
 def gradient_surgery_with_absent_task(params, x, depth, labels, has_depth):
     """PCGrad for two tasks; no picture of this batch has depth."""
 
@@ -60,7 +58,7 @@ def gradient_surgery_with_absent_task(params, x, depth, labels, has_depth):
 def budget_arguments():
     x = normal(9620, 300, 4, 8)
     labels = x @ normal(9621, 8)
-    return normal(9622, 8), x, labels, normal(9623, 300, 8), np.float32(8.0)
+    return "8 @9622", x, labels, "300x8 @9623; f32 8"
 
 
 @fault("stagnation", "absorption")
@@ -106,7 +104,7 @@ def epoch_loss_on_resumed_total(params, batches, labels, total):
 def reduced_arguments():
     shards = normal(9640, 48, 16, 12)
     labels = np.tanh(shards @ normal(9641, 12, 4))
-    return weight(9642, 12, 4, 0.1), shards, labels.astype(np.float32)
+    return "12x4 w*0.1 @9642", shards, labels.astype(np.float32)
 
 
 @fault("stagnation", "coarse", "absorption")
@@ -158,7 +156,7 @@ def shampoo_statistics_in_bf16(params, x, y):
 def probe_arguments():
     params = {"in": weight(9660, 12, 16), "a": normal(9661, 16)}
     params["b"] = params["a"] + 1e-4 * normal(9662, 16)
-    return params, normal(9663, 64, 12), normal(9664, 64)
+    return params, "64x12 @9663; 64 @9664"
 
 
 @fault("cancellation", policy="fp32")

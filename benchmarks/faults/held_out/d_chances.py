@@ -97,7 +97,7 @@ def coupling_arguments():
         "hidden": {"kernel": weight(9231, 4, 24), "bias": normal(9232, 24)},
         "out": {"kernel": weight(9233, 24, 8, 1.2), "bias": bias},
     }
-    return variables, normal(9234, 20, 8)
+    return variables, "20x8 @9234"
 
 
 @fault("overflow", "non-finite", policy="fp16")
@@ -160,7 +160,7 @@ PIXEL_NETWORK, _ = pixel_network()
 
 def pixel_arguments():
     _, state = pixel_network()
-    return state, normal(9253, 40, 8), uniform(9254, 40, low=0.5, high=0.95)
+    return state, "40x8 @9253; 40 0.5..0.95 @9254"
 
 
 @fault("cancellation")
@@ -182,8 +182,7 @@ def d_pixel_mass_between_two_sigmoids(state, features, pixels):
 @fault("cancellation", "absorption", policy="fp32")
 @source("Wasserman and Mateos (2024), on stable Kumaraswamy log-densities")
 @inputs(
-    "in: 8x12 w @9261",
-    "24x8 @9263",
+    "in: 8x12 w @9261; 24x8 @9263",
     lambda: (10.0 ** uniform(9262, 24, 6, low=-7.0, high=-5.0)).astype(np.float32),
 )
 def d_kumaraswamy_sample_near_zero(params, x, u):

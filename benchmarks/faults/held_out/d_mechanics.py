@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.faults.case import fault, inputs, source
-from benchmarks.faults.parts import normal, uniform, weight
+from benchmarks.faults.parts import normal, uniform
 
 
 def gradients_arguments():
     rough = normal(9301, 8, 8).astype(np.float64)
     matrix = rough @ rough.T / 8 + 2 * np.eye(8)
-    return matrix.astype(np.float32), normal(9302, 8)
+    return matrix.astype(np.float32), "8 @9302"
 
 
 @fault("non-finite", "underflow", "singular", policy="fp32")
@@ -93,7 +93,7 @@ def d_star_pulls_itself(place, speed, mass):
 def lattice_arguments():
     y, x = np.mgrid[:12, :12] * (2 * np.pi / 12)
     flow = np.stack([np.sin(x) * np.cos(y), -np.cos(x) * np.sin(y)]) * 1.5e-3
-    return flow.astype(np.float32), np.float32(1.2)
+    return flow.astype(np.float32), "f32 1.2"
 
 
 @fault("coarse", "absorption", policy="fp32")
@@ -155,10 +155,9 @@ def d_tait_pressure_of_weak_compression(slopes, excess, speed):
 
 
 def steps_arguments():
-    rates = uniform(9361, 10, low=0.5, high=3.0)
     start = uniform(9362, 10, low=0.5, high=2.0)
     start[4] = 0.0
-    return rates, start, np.float32(2e-3)
+    return "10 0.5..3 @9361", start, "f32 0.002"
 
 
 @fault("singular", "non-finite", "overflow")
@@ -189,7 +188,7 @@ def d_step_control_of_zero_error(rates, start, tolerance):
 def ocean_arguments():
     x = np.arange(64)
     surface = 0.002 * np.exp(-(((x - 25) / 9.0) ** 2)) * np.cos(x / 5.0)
-    return surface.astype(np.float32), np.zeros(64, np.float32), np.float32(4000.0)
+    return surface.astype(np.float32), "64 =0; f32 4000"
 
 
 @fault("cancellation", "absorption", policy="fp32")
@@ -216,8 +215,7 @@ def burgers_arguments():
     x = np.linspace(0, 1, 66)
     phase = uniform(9381, 6, 1, high=6.0)
     field = 1.2 + 0.1 * np.sin(2 * np.pi * x + phase) + 0.05 * np.cos(9 * x * phase)
-    network = {"in": normal(9382, 32, scale=0.3), "out": normal(9383, 32, 1, scale=0.1)}
-    return field.astype(np.float32), network
+    return field.astype(np.float32), "in: 32 *0.3 @9382, out: 32x1 *0.1"
 
 
 @fault("coarse", "cancellation", policy="mxfp8", target="trn3")
@@ -242,9 +240,9 @@ def telescope_arguments():
     star = (angle + 17.25 + rng.uniform(-0.2, 0.2, 32)) % 360.0
     return (
         date.astype(np.float32),
-        np.float32(17.25),
+        "f32 17.25",
         star.astype(np.float32),
-        weight(9392, 1, 6, 4.0),
+        "1x6 w*4 @9392",
     )
 
 

@@ -13,8 +13,11 @@ from benchmarks.faults.parts import convolution, normal, uniform, weight
 def ssim_arguments():
     clean = 0.87 + normal(9001, 32, 40, scale=0.008)
     noisy = clean + normal(9002, 32, 40, scale=0.003)
-    params = {"gain": np.float32(-0.1), "level": np.float32(0.87)}
-    return params, noisy.astype(np.float32), clean.astype(np.float32)
+    return (
+        "gain: f32 -0.1, level: f32 0.87",
+        noisy.astype(np.float32),
+        clean.astype(np.float32),
+    )
 
 
 @fault("cancellation")
@@ -85,10 +88,9 @@ def d_saturation_of_black_pixels(params, picture):
 def blob_arguments():
     y, x = np.mgrid[:64, :96]
     inside = np.hypot((y - 30) / 20, (x - 55) / 32) < 1
-    head = np.array([[3.0], [0.0], [-1.0]], np.float32)
     features = normal(9031, 64, 96, 3, scale=0.3)
     features[..., 0] += np.where(inside, 2.0, -2.5)
-    return features, head
+    return features, np.array([[3.0], [0.0], [-1.0]], np.float32)
 
 
 @fault("overflow", "non-finite", policy="fp16")
@@ -115,7 +117,7 @@ def denoise_arguments():
     start = np.zeros((18, 22), np.float32)
     start[5:12, 6:15] = uniform(9041, 7, 9, low=0.3, high=1.0)
     noisy = start + normal(9042, 18, 22, scale=0.05)
-    return start, noisy.astype(np.float32), np.float32(0.1)
+    return start, noisy.astype(np.float32), "f32 0.1"
 
 
 @fault("non-finite", "singular", policy="fp32")

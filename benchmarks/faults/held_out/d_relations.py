@@ -11,7 +11,7 @@ import optax
 
 import neuronjax as nj
 from benchmarks.faults.case import fault, inputs, source
-from benchmarks.faults.parts import integers, normal, uniform, weight
+from benchmarks.faults.parts import integers, normal, uniform
 
 FP8_UNSCALED = nj.Policy(auto_cast="matmult", auto_cast_type="fp8")
 
@@ -23,9 +23,8 @@ def hub_sums_arguments():
     rng = np.random.default_rng(9401)
     source = rng.integers(0, 20, 6000)
     target = np.where(rng.random(6000) < 0.8, rng.integers(0, 2, 6000), source)
-    params = {"in": weight(9402, 8, 12, 0.8), "out": weight(9403, 12, 4)}
     edges = source.astype(np.int32), target.astype(np.int32)
-    return params, normal(9404, 20, 8), *edges
+    return "in: 8x12 w*0.8 @9402, out: 12x4 w; 20x8 @9404", *edges
 
 
 @fault("stagnation", "absorption")
@@ -55,8 +54,7 @@ def d_messages_of_hubs_summed_in_bf16(params, x, source, target):
 def diffusion_arguments():
     near = (np.random.default_rng(9411).random((24, 24)) < 0.2) + np.eye(24)
     walk = (near / near.sum(1, keepdims=True)).astype(np.float32)
-    params = {"in": weight(9412, 8, 8), "out": weight(9413, 8, 3)}
-    return params, normal(9414, 24, 8), walk, np.float32(7.5)
+    return "in: 8x8 w @9412, out: 8x3 w; 24x8 @9414", walk, "f32 7.5"
 
 
 @fault("overflow")
@@ -87,7 +85,7 @@ def communities_arguments():
     weights = np.triu(rng.integers(0, 6000, (24, 24)), 1)
     weights[:12, :12] *= 2
     features = np.eye(24, dtype=np.float32) + normal(9422, 24, 24, scale=0.1)
-    return (weights + weights.T).astype(np.int32), features, weight(9423, 24, 3)
+    return (weights + weights.T).astype(np.int32), features, "24x3 w @9423"
 
 
 @fault("integer")
@@ -115,7 +113,7 @@ def hops_arguments():
     near = np.random.default_rng(9431).random((32, 32)) < 0.25
     near = np.maximum(near, near.T) + 6.0 * np.eye(32)
     walk = (near / near.sum(1, keepdims=True)).astype(np.float32)
-    return {"head": weight(9432, 6, 3)}, normal(9433, 32, 6, shift=1.0), walk
+    return "head: 6x3 w @9432; 32x6 +1 @9433", walk
 
 
 @fault("uniform", "coarse", "absorption", policy="fp32")
@@ -139,8 +137,7 @@ def d_sixteen_hops_in_bf16(params, x, walk):
 def hubs_arguments():
     crowd = uniform(9441, 28, 28, low=0.0, high=60.0)
     crowd[:5] *= 40.0
-    params = {"in": weight(9442, 12, 16, 1.5), "out": weight(9443, 16, 4)}
-    return params, normal(9444, 28, 12, shift=0.6), np.round(crowd)
+    return "in: 12x16 w*1.5 @9442, out: 16x4 w; 28x12 +0.6 @9444", np.round(crowd)
 
 
 @fault("saturation", "overflow", policy=FP8_SATURATING)
@@ -159,8 +156,7 @@ def d_sums_over_neighbours_clip_in_fp8(params, x, adjacency):
 @fault("absorption", "coarse", "uniform")
 @source("the hot ranking of forums, computed in FP16: votes do not count")
 @inputs(
-    "quality: 6 @9451",
-    "30x6 @9454",
+    "quality: 6 @9451; 30x6 @9454",
     lambda: np.round(10 ** uniform(9452, 30, low=0.0, high=3.5)),
     lambda: 180_000.0 + uniform(9453, 30, low=0.0, high=24.0),
 )
@@ -181,8 +177,7 @@ def d_hot_posts_scored_in_half(params, posts, votes, hours):
 def serving_arguments():
     table = normal(9461, 16, 8, scale=0.05)
     scales = np.abs(table).max(1, keepdims=True) / np.float32(127)
-    clicked = integers(9463, 16, 48)
-    return table, scales, normal(9462, 48, 8), clicked, integers(9464, 2, 48) * 1.0
+    return table, scales, "48x8 @9462; 48 int 0..16 @9463", integers(9464, 2, 48) * 1.0
 
 
 @fault("stale-scale", "saturation")
@@ -207,8 +202,7 @@ def d_embedding_rows_with_scales_of_before(table, scales, users, clicked, labels
 def machine_arguments():
     numbers = normal(9471, 40, 10)
     numbers[:, 3] = uniform(9472, 40, low=500.0, high=4000.0)
-    factors = normal(9473, 10, 8, scale=0.2)
-    return {"factors": factors, "linear": normal(9474, 10, scale=0.01)}, numbers
+    return "factors: 10x8 *0.2 @9473, linear: 10 *0.01", numbers
 
 
 @fault("cancellation")
@@ -249,8 +243,7 @@ def d_popularity_column_in_mx_blocks(params, users, items):
 @fault("overflow", "non-finite", policy="fp16")
 @source("ranking losses: 2**grade - 1 with grades that are counts")
 @inputs(
-    "rank: 8 *0.4 @9491",
-    "6x12x8 @9493",
+    "rank: 8 *0.4 @9491; 6x12x8 @9493",
     lambda: np.round(uniform(9492, 6, 12, low=0.0, high=19.0)),
 )
 def d_ranking_gains_in_half(params, documents, watched):

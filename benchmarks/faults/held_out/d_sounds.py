@@ -13,8 +13,7 @@ from benchmarks.faults.parts import layer_norm, normal, weight
 @fault("coarse")
 @source("filter design: 2 cos(w) of low pitches is 2 in short formats")
 @inputs(
-    "loud: 6x12 w @9101",
-    "6 @9102",
+    "loud: 6x12 w @9101; 6 @9102",
     lambda: (41.2 * 2 ** (np.arange(12) / 12)).astype(np.float32),
 )
 def d_recurrence_coefficient_in_half(params, control, pitch):
@@ -67,7 +66,7 @@ def d_resampler_counts_from_the_start(chunk, first, begin, ratio):
 def pcm_arguments():
     wave = (normal(9121, 256) * 0.2 * 2**23).astype(np.int64) & 0xFFFFFF
     data = np.stack([wave & 255, wave >> 8 & 255, wave >> 16], axis=-1)
-    return data.astype(np.uint8), weight(9122, 32, 8)
+    return data.astype(np.uint8), "32x8 w @9122"
 
 
 @fault("integer")
@@ -90,7 +89,7 @@ def microphone_arguments():
     for value in sound:
         bits.append(1.0 if value + error > 0 else -1.0)
         error += value - bits[-1]
-    return np.float32(bits), weight(9132, 16, 4)
+    return np.float32(bits), "16x4 w @9132"
 
 
 @fault("integer", "coarse", "absorption", "stagnation", policy="fp32")

@@ -7,14 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.faults.case import fault, inputs, source
-from benchmarks.faults.parts import convolution, normal, uniform, weight
+from benchmarks.faults.parts import convolution, normal, weight
 
 
 def visitors_arguments():
     rng = np.random.default_rng(9501)
     base = rng.uniform(24, 30, (12, 1))
     registers = np.floor(base + rng.gumbel(0.3, 1.4, (12, 64)))
-    return np.clip(registers, 1, 50).astype(np.int32), weight(9502, 1, 4)
+    return np.clip(registers, 1, 50).astype(np.int32), "1x4 w @9502"
 
 
 @fault("integer", policy="fp32")
@@ -39,7 +39,7 @@ def latents_arguments():
         "second": second,
         "decode": weight(9523, 4, 12, 0.02),
     }
-    return params, uniform(9524, 1, 16, 16, 3)
+    return params, "1x16x16x3 0..1 @9524"
 
 
 @fault("saturation")

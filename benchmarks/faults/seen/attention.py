@@ -19,7 +19,7 @@ from benchmarks.faults.parts import (
 def retrieval_arguments():
     keys = normal(10, 32, 64, scale=36.0)
     params = {"body": block_params(11, 64), "targets": keys[::-1][:16].copy()}
-    return params, keys, normal(12, 32, 64), normal(13, 16, 64)
+    return params, keys, "32x64 @12; 16x64 @13"
 
 
 @fault("overflow", policy="fp16")
@@ -41,8 +41,7 @@ def memory_scores_exceed_fp16(params, keys, values, x):
 @fault("overflow", "non-finite", policy="fp16")
 @source("transformers and ocannl issues: (1 - mask) * -1e9 in FP16 is 0 * -Inf")
 @inputs(
-    "block 64 @14",
-    "16x64 @15",
+    "block 64 @14; 16x64 @15",
     lambda: np.tril(np.ones((16, 16), np.float32)),
     "f32 -1e+09",
 )
@@ -65,14 +64,7 @@ def planes_arguments():
     segments[:, 8:] = 2
     segments[1, 12:] = 0
     segments[2] = 0
-    x = normal(21, 3, 16, 64)
-    return (
-        block_params(20, 64),
-        x,
-        segments,
-        segments == 0,
-        np.array([1, 1, 0], np.float32),
-    )
+    return "block 64 @20; 3x16x64 @21", segments, segments == 0, "f32 1 1 0"
 
 
 @fault("overflow", "non-finite")
@@ -106,8 +98,7 @@ def online_arguments():
     keys = normal(31, 200, 4, 16, scale=0.05)
     keys[:, :, 0] = 1.0
     keys[100:, :, 0] = -0.6
-    values = normal(32, 200, 4, 16, shift=1.0)
-    return q, keys, values
+    return q, keys, "200x4x16 +1 @32"
 
 
 @fault("stagnation", "absorption")
@@ -167,9 +158,7 @@ def rope_positions_in_bf16(params, x, start):
 @fault("coarse")
 @source("tt-metal and Modalities: inv_freq as BF16 buffer, phase grows with t")
 @inputs(
-    "block 32 @35",
-    "1x32 @36",
-    "32x32 @37",
+    "block 32 @35; 1x32 @36; 32x32 @37",
     lambda: np.linspace(0, 7000, 32).round().astype(np.float32),
 )
 def rope_frequencies_as_bf16_buffer(params, x, cached, where):

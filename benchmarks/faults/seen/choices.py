@@ -33,7 +33,7 @@ def class_of_logits_with_an_offset(params, x):
 
 @fault("coarse", "uniform", policy="fp32")
 @source("search: equal scores are in the order of their ids")
-@inputs({"prior": lambda: 900.0 + 0.2 * normal(7105, 64)}, "64x8 *0.1 @7106", "8 @7107")
+@inputs({"prior": lambda: 900.0 + 0.2 * normal(7105, 64)}, "64x8 *0.1 @7106; 8 @7107")
 def ranking_by_half_scores(params, documents, query):
     """The order of documents by their score; the sum of two is kept in half."""
     score = (documents @ query + params["prior"]).astype(jnp.float16)  # fault
@@ -123,7 +123,7 @@ def masked_arguments():
     params = {n: weight(7020 + i, 16, 16) for i, n in enumerate("qkv")}
     keep = np.tril(np.ones((12, 12), np.float32))
     keep[3:7] = 0.0
-    return params, normal(7025, 12, 16), keep
+    return params, "12x16 @7025", keep
 
 
 @fault("absorption", "uniform", "coarse", policy="fp32")
@@ -174,7 +174,7 @@ def decays_divided_out(params, x):
 def masked_mean_arguments():
     keep = np.ones((5, 8), np.float32)
     keep[2] = 0.0
-    return normal(7030, 5, 8, 16), keep
+    return "5x8x16 @7030", keep
 
 
 @fault("non-finite", "singular")
@@ -191,7 +191,7 @@ def mean_over_no_token(x, keep):
 def teacher_arguments():
     params = block_params(7040, 16)
     teacher = {k: v + 0.002 * normal(7060, *v.shape) for k, v in params.items()}
-    return params, teacher, normal(7061, 12, 16)
+    return params, teacher, "12x16 @7061"
 
 
 @fault("cancellation", "coarse", policy="fp32")

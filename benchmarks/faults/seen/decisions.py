@@ -35,8 +35,7 @@ def sac_log_of_one_minus_tanh_squared(params, states, noise):
 @fault("coarse", "singular")
 @source("atanh of actions clipped by an epsilon that BF16 cannot hold")
 @inputs(
-    "in: 8x32 w @406, out: 32x3 w",
-    "64x8 @409",
+    "in: 8x32 w @406, out: 32x3 w; 64x8 @409",
     lambda: np.clip(
         (np.round(np.tanh(normal(408, 64, 3, scale=2.0)) * 64) / 64) * 1.05, -1, 1
     ).astype("f4"),
@@ -60,9 +59,8 @@ def mixture_arguments():
     x = normal(420, 64, 16)
     project = weight(421, 16, 64)
     means = (x @ project)[::16] * 0.9
-    log_scale = uniform(422, 4, 64, low=-0.7, high=-0.5)
     weights = {"project": project, "logits": normal(423, 4)}
-    return x, means.copy(), log_scale, weights
+    return x, means.copy(), "4x64 -0.7..-0.5 @422", weights
 
 
 @fault("underflow", "non-finite")
@@ -154,8 +152,7 @@ def evidence_arguments():
     models = truth + normal(712, 8, 6, scale=0.012)
     x = normal(713, 6000, 6)
     y = x @ truth + normal(714, 6000)
-    noise = np.full(8, 1.0, np.float32)
-    return models.astype(np.float32), noise, x, y.astype(np.float32), normal(715, 9, 6)
+    return models.astype(np.float32), "8 =1", x, y.astype(np.float32), "9x6 @715"
 
 
 @fault("uniform", "coarse", policy="fp32")

@@ -7,15 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.faults.case import fault, inputs, source
-from benchmarks.faults.parts import convolution, layer_norm, normal, weight
+from benchmarks.faults.parts import convolution, layer_norm, normal
 
 
 @fault("cancellation", policy="fp32")
 @source("Bucy and Joseph (1968): the short form of the covariance's update")
 @inputs(
     lambda: np.cumsum(normal(502, 40, 12, scale=20.0), axis=0).astype(np.float32),
-    "12 0.0001..0.0004 @501",
-    "f32 1000",
+    "12 0.0001..0.0004 @501; f32 1000",
 )
 def kalman_variance_one_minus_gain(readings, noise, drift):
     """How sure Kalman filters of exact sensors are of something that moves a lot."""
@@ -54,10 +53,11 @@ def trust_region_kl_of_small_step(params, change, observations):
 
 
 def contrastive_arguments():
-    params = {"in": weight(531, 24, 64), "out": weight(532, 64, 64)}
     once = normal(533, 24, 24)
     other = once + normal(534, 24, 24, scale=1.5)
-    return params, np.concatenate([once, other]).astype(np.float32)
+    return "in: 24x64 w @531, out: 64x64 w", np.concatenate([once, other]).astype(
+        np.float32
+    )
 
 
 @fault("cancellation", "non-finite")

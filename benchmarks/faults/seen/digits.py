@@ -90,7 +90,7 @@ def losses_kept_in_bf16(losses):
 def depth_arguments():
     near = uniform(6200, 64, low=40.0, high=90.0)
     depth = np.stack([near + 0.3, near])
-    return weight(6201, 3, 4), depth, uniform(6202, 2, 64, 3)
+    return "3x4 w @6201", depth, "2x64x3 0..1 @6202"
 
 
 @fault("coarse", policy="fp32")
@@ -107,7 +107,7 @@ def depth_buffer_in_half(params, depth, colour):
 
 def haversine_arguments():
     here = np.array([48.85, 2.35], np.float32) + normal(6210, 40, 2, scale=0.02)
-    return weight(6211, 1, 4), here, here + normal(6212, 40, 2, scale=0.01)
+    return "1x4 w @6211", here, here + normal(6212, 40, 2, scale=0.01)
 
 
 @fault("coarse", "cancellation", policy="fp32")
@@ -203,8 +203,7 @@ def rotary_angles_in_half(params, x, start):
 @source("SGLD on half weights")
 @inputs(
     lambda: normal(6295, 16, 16, shift=3.0).astype(np.float16),
-    "16x16 @6296",
-    "16x16 @6297",
+    "16x16 @6296; 16x16 @6297",
 )
 def langevin_step_in_half(w, g, noise):
     """A step of stochastic gradient Langevin dynamics on half weights."""
@@ -216,7 +215,7 @@ def langevin_step_in_half(w, g, noise):
 def swa_arguments():
     params = {"in": weight(6240, 8, 16), "out": weight(6241, 16, 4)}
     average = {k: (1.1 * v).astype(jnp.bfloat16) for k, v in params.items()}
-    return average, params, normal(6242, 24, 8), integers(6243, 4, 24)
+    return average, params, "24x8 @6242; 24 int 0..4 @6243"
 
 
 @fault("absorption")
@@ -347,8 +346,7 @@ def suppression_arguments():
     rng = np.random.default_rng(630)
     centres = np.repeat(rng.uniform(1100, 2000, (8, 2)), 4, axis=0)
     anchors = (centres + rng.uniform(-3, 3, (32, 2))).astype(np.float32)
-    params = {"box": normal(631, 6, 4, scale=0.2), "score": normal(632, 6)}
-    return anchors, normal(633, 32, 6), params
+    return anchors, "32x6 @633; box: 6x4 *0.2 @631, score: 6"
 
 
 @fault("coarse")
@@ -373,7 +371,7 @@ def b_small_boxes_in_bf16(anchors, features, params):
 
 @fault("coarse", "absorption", policy="fp32")
 @source("transformers issues: beam search in half precision picks other beams")
-@inputs(lambda: jnp.asarray(normal(640, 20, 8)), "8x20 *0.5 @641", "i32 0 5 9 14")
+@inputs(lambda: jnp.asarray(normal(640, 20, 8)), "8x20 *0.5 @641; i32 0 5 9 14")
 def b_beam_scores_in_bf16(table, head, first):
     """Beam search over 60 tokens; the log-probabilities of beams add up in BF16."""
     beams, vocabulary = 4, table.shape[0]
@@ -416,7 +414,7 @@ def houses_arguments():
     years = rng.integers(2009, 2024, 48)
     table = np.stack([years, rng.uniform(60, 220, 48), rng.uniform(1490, 1560, 48)], 1)
     state = jax.tree.map(jnp.asarray, _STATE)
-    return state, table.astype(np.float32), normal(652, 48)
+    return state, table.astype(np.float32), "48 @652"
 
 
 @fault("coarse", "cancellation")
@@ -448,8 +446,7 @@ def scan_arguments():
     wall += 0.02 * rng.standard_normal((64, 3))
     c, s, shift = np.cos(0.3), np.sin(0.3), np.float32([0.4, -0.2, 0.05])
     points = (wall - shift) @ np.array([[c, -s, 0], [s, c, 0], [0, 0, 1]])
-    plane = np.float32([0, 1, 0, -6])
-    return points.astype(np.float32), np.float32(0.3), shift, plane
+    return points.astype(np.float32), "f32 0.3", shift, "f32 0 1 0 -6"
 
 
 @fault("coarse", policy="fp8")

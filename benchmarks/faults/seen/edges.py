@@ -8,7 +8,7 @@ import numpy as np
 from jax.scipy.special import ndtr
 
 from benchmarks.faults.case import fault, inputs, source
-from benchmarks.faults.parts import integers, layer_norm, normal, uniform, weight
+from benchmarks.faults.parts import layer_norm, normal, uniform, weight
 
 
 def graph_arguments():
@@ -16,13 +16,10 @@ def graph_arguments():
     adjacency = edges + edges.T
     adjacency[[3, 17]] = 0.0
     adjacency[:, [3, 17]] = 0.0
-    params = {
-        "first": weight(602, 8, 16),
-        "own": weight(603, 8, 16),
-        "second": weight(604, 16, 4),
-        "out": weight(605, 16, 4),
-    }
-    return params, normal(606, 24, 8), adjacency
+    return (
+        "first: 8x16 w @602, own: 8x16 w, second: 16x4 w, out: 16x4 w; 24x8 @606",
+        adjacency,
+    )
 
 
 @fault("singular", "non-finite")
@@ -39,10 +36,9 @@ def isolated_node_degree_to_minus_half(params, nodes, adjacency):
 
 
 def heading_arguments():
-    params = {"in": weight(611, 20, 48), "out": weight(612, 48, 2)}
     valid = np.arange(32) % 9 != 4
     scans = normal(613, 32, 20) * valid[:, None]
-    return params, scans, uniform(614, 32, low=-3.0, high=3.0), valid
+    return "in: 20x48 w @611, out: 48x2 w", scans, "32 -3..3 @614", valid
 
 
 @fault("singular", "non-finite", policy="mxfp4", target="trn3")
@@ -104,8 +100,7 @@ def hyperbolic_arguments():
     direction = normal(641, 40, 8)
     direction = direction / np.linalg.norm(direction, axis=-1, keepdims=True)
     length = 1.0 - 10.0 ** uniform(642, 40, 1, low=-4.0, high=-1.5)
-    params = {"in": weight(643, 8, 16), "out": weight(644, 16, 8, 0.5)}
-    return params, (direction * length).astype(np.float32)
+    return "in: 8x16 w @643, out: 16x8 w*0.5", (direction * length).astype(np.float32)
 
 
 @fault("singular", "non-finite", "coarse")
@@ -125,12 +120,8 @@ def poincare_radius_at_the_rim(params, points):
 def loo_arguments():
     kept = uniform(651, 12, 4) < 0.8
     kept[[2, 9]] = [False, True, False, False]
-    params = {"in": weight(652, 10, 24), "out": weight(653, 24, 8)}
     return (
-        params,
-        normal(654, 12, 10),
-        integers(655, 8, 12, 4),
-        uniform(656, 12, 4),
+        "in: 10x24 w @652, out: 24x8 w; 12x10 @654; 12x4 int 0..8 @655; 12x4 0..1 @656",
         kept,
     )
 
@@ -237,8 +228,7 @@ def relief_arguments():
     length = np.maximum(np.hypot(x, y), 1.0)
     xy = np.stack([x, y], axis=-1) / length[..., None]
     texture = np.round((xy + 1.0) * 127.5).astype(np.uint8)
-    params = {"rows": weight(681, 20, 6), "out": weight(682, 6, 2)}
-    return params, texture, np.array([0.3, 0.4, 0.866], np.float32)
+    return "rows: 20x6 w @681, out: 6x2 w", texture, "f32 0.3 0.4 0.866"
 
 
 @fault("non-finite", policy="fp32")

@@ -10,7 +10,7 @@ import numpy as np
 
 import neuronjax as nj
 from benchmarks.faults.case import fault, inputs, source
-from benchmarks.faults.parts import layer_norm, normal, uniform, weight
+from benchmarks.faults.parts import layer_norm, uniform, weight
 
 UNSCALED = nj.Policy(auto_cast="matmult", auto_cast_type="fp8")
 
@@ -22,7 +22,7 @@ def sink_arguments():
     sink = np.zeros((16, 64), np.float32)
     sink[0, 21] = 9000.0
     params = {"sink": sink, "up": weight(480, 64, 64), "down": weight(481, 64, 32)}
-    return params, normal(482, 16, 64, scale=0.02)
+    return params, "16x64 *0.02 @482"
 
 
 @fault("underflow", "coarse", policy="fp8")
@@ -139,7 +139,7 @@ def folded_arguments():
         "folded": weight(535, 64, 64, 3.0) * gains[:, None],
         "out": weight(536, 64, 8),
     }
-    return params, normal(537, 16, 64)
+    return params, "16x64 @537"
 
 
 @fault("underflow", "coarse", policy="mxfp4", target="trn3")

@@ -12,7 +12,7 @@ from benchmarks.faults.parts import block, cross_entropy, integers, layer_norm, 
 
 @fault("singular", "overflow", "underflow", "non-finite")
 @source("DPO implementations: torch.log(torch.sigmoid(x)) is -inf")
-@inputs("8x1 w @4100", "12x8 @4101", lambda: 2 * normal(4102, 12, 8))
+@inputs("8x1 w @4100; 12x8 @4101", lambda: 2 * normal(4102, 12, 8))
 def preference_loss_log_of_sigmoid(params, chosen, rejected):
     """DPO with a large beta: the logarithm of a sigmoid of a very wrong margin."""
 
@@ -82,11 +82,7 @@ def adam_beta_rounds_in_bf16(params, x, labels, step):
 def teacher_arguments():
     teacher = np.round(normal(4140, 8, 6, shift=3.0, scale=0.2) * 512) / 512
     student = teacher + 0.5 * normal(4141, 8, 6)
-    return (
-        student.astype(np.float32),
-        teacher.astype(np.float32),
-        normal(4142, 90, 3, 8),
-    )
+    return student.astype(np.float32), teacher.astype(np.float32), "90x3x8 @4142"
 
 
 @fault("absorption", "stagnation", policy="fp16")
@@ -234,9 +230,7 @@ def fixed_point_residual_in_half(params, x, target):
 @fault("integer")
 @source("short integer columns of data frames that are squared")
 @inputs(
-    "block 12 @4170",
-    "10x12 @4180",
-    "10 int 0..12 @4181",
+    "block 12 @4170; 10x12 @4180; 10 int 0..12 @4181",
     lambda: (integers(4182, 80, 10) + 170).astype(np.int16),
 )
 def epoch_squared_in_int16(params, x, labels, epoch):

@@ -28,7 +28,7 @@ def moveout_by_difference_of_roots(params, offsets, depth):
 
 @fault("cancellation")
 @source("Kassam and Trefethen on ETDRK4; Higham's (exp(x) - 1) / x")
-@inputs("8x8 w @3110", "4x8 @3111", lambda: -np.logspace(-7, -4, 12).astype(np.float32))
+@inputs("8x8 w @3110; 4x8 @3111", lambda: -np.logspace(-7, -4, 12).astype(np.float32))
 def phi_function_by_exp_minus_one(weights, x, rates):
     """Exponential integrators weigh a nonlinear term by (exp(z) - 1) / z."""
 
@@ -73,7 +73,7 @@ def tide_as_difference_of_pulls(masses, distance, size):
 @fault("overflow", "non-finite")
 @source("Herbie's logistic functions; Bradley-Terry by hand")
 @inputs(
-    "12 *70 @3116", "40x2 int 0..12 @3117", lambda: integers(3118, 2, 40).astype(bool)
+    "12 *70 @3116; 40x2 int 0..12 @3117", lambda: integers(3118, 2, 40).astype(bool)
 )
 def elo_loss_log_of_one_plus_exp(strengths, games, results):
     """Fits Bradley-Terry strengths on a long scale: log(1 + exp(gap))."""
@@ -144,8 +144,7 @@ def pseudo_huber_of_small_residuals(params, x, y):
 def advantages_arguments():
     rewards = integers(3150, 2, 6, 8).astype(np.float32)
     rewards[2] = 1.0
-    params = {"in": weight(3151, 5, 8), "out": weight(3152, 8, 4)}
-    return params, normal(3153, 6, 8, 5), rewards, integers(3154, 4, 6, 8)
+    return "in: 5x8 w @3151, out: 8x4 w; 6x8x5 @3153", rewards, "6x8 int 0..4 @3154"
 
 
 @fault("non-finite", "singular")
@@ -171,7 +170,7 @@ def smoothing_arguments():
     target[target < 0.6] = 0.0
     target[:, 0] = 0.5
     target /= target.sum(-1, keepdims=True)
-    return weight(3161, 12, 8), normal(3162, 10, 12), target
+    return "12x8 w @3161; 10x12 @3162", target
 
 
 @fault("non-finite", "singular")
@@ -216,8 +215,7 @@ def dice_of_absent_class(params, image, mask):
             "decode": "kernel: 16x4 *0.25 @401",
         }
     },
-    "12x8 @402",
-    "12x4 *0.3 @403",
+    "12x8 @402; 12x4 *0.3 @403",
 )
 def b_tanhshrink_of_small_codes(variables, codes, targets):
     """A sparse-coding layer in Linen whose activation is x - tanh(x)."""
@@ -287,10 +285,9 @@ def b_gate_gradient_from_its_output(params, x, y):
 
 
 def divergence_arguments():
-    params = {"in": normal(420, 8, 16, scale=0.3), "out": normal(421, 16, 10)}
     view = normal(422, 16, 8)
     views = np.stack([view, view * np.float32(1 + 2.0**-8)])
-    return params, views
+    return "in: 8x16 *0.3 @420, out: 16x10", views
 
 
 @fault("cancellation", policy="fp32")
@@ -315,9 +312,8 @@ def b_jensen_shannon_of_close_views(params, views):
 
 
 def frechet_arguments():
-    params = {"in": normal(430, 8, 32, scale=0.5), "out": normal(431, 32, 24)}
     real = normal(432, 128, 8)
-    return params, real, real[::-1] * np.float32(1.0001)
+    return "in: 8x32 *0.5 @430, out: 32x24", real, real[::-1] * np.float32(1.0001)
 
 
 @fault("cancellation", policy="fp32")
@@ -389,8 +385,7 @@ def dose_arguments():
     apart = 1 + rng.integers(5, 60, 16) * rng.choice([-1, 1], 16) * 2.0**-22
     absorbed = (cleared * apart).astype(np.float32)
     volume = rng.uniform(20, 40, 16).astype(np.float32)
-    times = np.linspace(0.25, 12, 24).astype(np.float32)
-    return np.float32(250), volume, absorbed, cleared, times
+    return "f32 250", volume, absorbed, cleared, "24 even 0.25..12"
 
 
 @fault("singular", "cancellation", policy="fp32")

@@ -34,7 +34,7 @@ def heron_arguments():
             np.stack([low + 17, low + 19, low + 1], -1),
         ]
     )
-    return points.astype(np.float32), faces.astype(np.int32), normal(324, 34, 8)
+    return points.astype(np.float32), faces.astype(np.int32), "34x8 @324"
 
 
 @fault("cancellation", policy="fp32")
@@ -89,7 +89,7 @@ def parcel_arguments():
     angle = np.arange(6) / 6 * 2 * np.pi
     ring = np.stack([np.cos(angle), np.sin(angle)], -1) * 30
     corners = np.array([551200.0, 5410800.0]) + uniform(332, 16, 1, 2) * 2000 + ring
-    return corners.astype(np.float32), uniform(333, 16, 8), uniform(334, 8, 2)
+    return corners.astype(np.float32), "16x8 0..1 @333; 8x2 0..1 @334"
 
 
 @fault("cancellation")
@@ -112,7 +112,7 @@ def pose_arguments():
     target[:, 2] = np.cross(target[:, 0], target[:, 1])
     fixed = np.arange(8) % 3 == 1
     params = {"in": weight(336, 16, 32), "out": weight(337, 32, 9, 0.3)}
-    return params | {"fixed": fixed}, normal(338, 8, 16), target.astype(np.float32)
+    return params | {"fixed": fixed}, "8x16 @338", target.astype(np.float32)
 
 
 @fault("singular", "non-finite")
@@ -194,8 +194,11 @@ def normals_of_nanometre_mesh(points, faces, light):
 
 def neighbours_arguments():
     base = normal(345, 32, 16)
-    params = {"w": weight(346, 16, 16), "offset": np.float32(20.0)}
-    return params, base[:16] + normal(347, 16, 16, scale=0.05), base
+    return (
+        "w: 16x16 w @346, offset: f32 20",
+        base[:16] + normal(347, 16, 16, scale=0.05),
+        base,
+    )
 
 
 @fault("cancellation")
@@ -246,7 +249,7 @@ def parcels_arguments():
         [uniform(1311, 20, low=4e5, high=6e5), uniform(1312, 20, low=4e6, high=5e6)], -1
     )
     corners = np.round((centre[:, None] + size * ring) * 2) / 2
-    return corners.astype(np.float32), uniform(1313, 20, low=1, high=3)
+    return corners.astype(np.float32), "20 1..3 @1313"
 
 
 @fault("cancellation", policy="fp32")
@@ -266,8 +269,7 @@ def nearest_arguments():
     points = normal(1320, 40, 8, scale=1.6)
     near = np.random.default_rng(1321).integers(0, 40, 24)
     queries = points[near] + normal(1322, 24, 8, scale=0.1)
-    labels = np.random.default_rng(1323).integers(0, 5, 40).astype(np.int32)
-    return points + np.float32(100), queries + np.float32(100), labels
+    return points + np.float32(100), queries + np.float32(100), "40 int 0..5 @1323"
 
 
 @fault("cancellation", "coarse")
@@ -289,7 +291,7 @@ def neighbours_by_expanded_square(points, queries, labels):
 def reflector_arguments():
     x = normal(1330, 16, scale=6e-5)
     x[0] = 1.0
-    return x, normal(1331, 16, 6)
+    return x, "16x6 @1331"
 
 
 @fault("cancellation", policy="fp32")
@@ -314,7 +316,7 @@ def rides_arguments():
     )
     start = start.astype(np.float32)
     end = start + normal(1352, 64, 2, scale=4e-5)
-    return start, end.astype(np.float32), uniform(1353, 64, low=0.001, high=0.002)
+    return start, end.astype(np.float32), "64 0.001..0.002 @1353"
 
 
 @fault("singular", "cancellation", policy="fp32")

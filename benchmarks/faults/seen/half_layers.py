@@ -113,12 +113,11 @@ def depth_millimetres_times_pixels_in_half(params, depth, pixels):
 
 def block_sum_arguments():
     codes = integers(61, 16, 12, 4, 32).astype(np.float32)
-    scales = uniform(62, 12, 4, low=1e-3, high=2e-3)
     minima = -7.5 * uniform(63, 12, 4, low=1e-3, high=2e-3)
     x = normal(64, 6, 128, scale=500.0)
     x[2, 32:64] = uniform(65, 32, low=2500.0, high=6000.0)
     x[5, 64:96] = uniform(66, 32, low=2500.0, high=6000.0)
-    return codes, scales, minima, x
+    return codes, "12x4 0.001..0.002 @62", minima, x
 
 
 @fault("overflow")

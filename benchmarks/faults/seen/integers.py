@@ -13,7 +13,6 @@ from benchmarks.faults.parts import (
     integers,
     layer_norm,
     normal,
-    uniform,
     weight,
 )
 
@@ -53,8 +52,7 @@ def token_ids_through_bf16(params, tokens):
 def motion_arguments():
     before = integers(573, 220, 32, 32) + 18
     now = before + integers(574, 30, 32, 32) - 15
-    params = {"w": weight(575, 64, 4), "b": normal(576, 4)}
-    return before.astype(np.uint8), now.astype(np.uint8), params
+    return before.astype(np.uint8), now.astype(np.uint8), "w: 64x4 w @575, b: 4"
 
 
 @fault("integer")
@@ -73,9 +71,7 @@ def product_arguments():
     w = weight(577, 32, 24)
     scale = np.abs(w).max(0) / 127.0
     codes = np.round(w / scale).astype(np.int8)
-    return {"codes": codes, "scale": scale, "out": weight(578, 24, 4)}, normal(
-        579, 16, 32
-    )
+    return {"codes": codes, "scale": scale, "out": weight(578, 24, 4)}, "16x32 @579"
 
 
 @fault("integer")
@@ -115,8 +111,7 @@ def audio_power_in_int32(samples, params):
 @fault("integer")
 @source("Bloch, Nearly All Binary Searches and Mergesorts are Broken")
 @inputs(
-    "start: i32 1600000000, stop: i32 1800000000, out: 8x2 w @587",
-    "8 *0.01 @589",
+    "start: i32 1600000000, stop: i32 1800000000, out: 8x2 w @587; 8 *0.01 @589",
     lambda: (integers(588, 190_000_000, 16) + np.int32(1_601_000_000)).astype(np.int32),
 )
 def midpoint_of_large_bounds(params, stamps, wanted):
@@ -211,8 +206,9 @@ def rabin_fingerprint_in_int32(params, text):
 def voxels_arguments():
     corners = integers(2010, 39, 24, 3)
     corners[:12, 0] = 39 - corners[:12, 0] // 5
-    params = {"in": weight(2011, 8, 16), "out": weight(2012, 16, 3)}
-    return params, uniform(2013, 40, 40, 40), corners.astype(np.int16)
+    return "in: 8x16 w @2011, out: 16x3 w; 40x40x40 0..1 @2013", corners.astype(
+        np.int16
+    )
 
 
 @fault("integer")
@@ -236,7 +232,7 @@ def tokens_arguments():
     x = normal(2014, 60, 16, 8)
     y = np.tanh(x @ weight(2015, 8, 2))
     lengths = integers(2016, 7, 60) * 2 + np.int32(1)
-    return weight(2017, 8, 2), np.int32(268_435_456), x, y, lengths.astype(np.int32)
+    return "8x2 w @2017; i32 268435456", x, y, lengths.astype(np.int32)
 
 
 @fault("integer", "absorption", "stagnation")
@@ -269,8 +265,7 @@ def tokens_seen_counter_in_fp32(w, total, x, y, lengths):
 def join_arguments():
     users = np.arange(987_654_001, 987_654_033, dtype=np.int32)
     purchases = users[integers(2020, 32, 80)]
-    params = {"w": weight(2021, 2, 3), "b": normal(2022, 3)}
-    return params, users, purchases, uniform(2023, 80, low=1.0, high=60.0)
+    return "w: 2x3 w @2021, b: 3", users, purchases, "80 1..60 @2023"
 
 
 @fault("integer", "coarse")
@@ -290,8 +285,7 @@ def user_ids_join_as_fp32(params, users, purchases, amounts):
 @fault("integer", "coarse", "stagnation")
 @source("transformers: attention_mask.cumsum(-1) - 1 with a mask in the model's dtype")
 @inputs(
-    "places: 448x8 @2030, query: 8 *0.3, out: 8x4 w",
-    "448x8 *0.3 @2033",
+    "places: 448x8 @2030, query: 8 *0.3, out: 8x4 w; 448x8 *0.3 @2033",
     lambda: np.arange(448) >= 13,
 )
 def position_ids_from_bf16_mask(params, x, mask):
@@ -374,7 +368,7 @@ def correct_answers_summed_in_int8(params, x, labels):
 def spread_arguments():
     rng = np.random.default_rng(2060)
     rates = rng.gamma(2.0, np.linspace(100, 1600, 32), (64, 32))
-    return weight(2061, 8, 3), rng.poisson(rates).astype(np.int32)
+    return "8x3 w @2061", rng.poisson(rates).astype(np.int32)
 
 
 @fault("integer")

@@ -76,7 +76,7 @@ def hedge_arguments():
     skill = uniform(131, 10, low=0.3, high=0.5)
     skill[3] = 0.75
     gains = skill + normal(132, 320, 10, scale=0.1)
-    return normal(133, 10, 12), gains.astype(np.float32)
+    return "10x12 @133", gains.astype(np.float32)
 
 
 @fault("overflow", policy="fp32")

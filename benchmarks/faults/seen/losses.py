@@ -63,8 +63,7 @@ def log_of_softmax(params, tokens, labels):
 @fault("cancellation", "singular", "non-finite")
 @source("BCELoss and BCEWithLogits questions: log(1 - p) of a confident model")
 @inputs(
-    "in: 32x64 w @84, bias: 64 *0.1, out: 64 *1 +0.9",
-    "128x32 @87",
+    "in: 32x64 w @84, bias: 64 *0.1, out: 64 *1 +0.9; 128x32 @87",
     lambda: (uniform(88, 128) > 0.5).astype(np.float32),
 )
 def bce_from_probability(params, x, y):
@@ -91,8 +90,7 @@ def bce_from_probability(params, x, y):
         "out": lambda: weight(91, 32, 1, 900.0)[:, 0],
         "typical": "f32 9000",
     },
-    "64x12 20..90 @92",
-    "64 *2500 +9000 @93",
+    "64x12 20..90 @92; 64 *2500 +9000 @93",
 )
 def squared_dollars_in_half(params, rooms, price):
     """Regression on prices in dollars; the head is FP16."""
@@ -109,8 +107,7 @@ def squared_dollars_in_half(params, rooms, price):
 @fault("singular", "non-finite")
 @source("0 * log 0 in entropies of one-hot distributions, see scipy's xlogy")
 @inputs(
-    "in: 16x32 w @94, gate: 32x4 w, experts: 4x32x8 *0.2",
-    "24x16 @97",
+    "in: 16x32 w @94, gate: 32x4 w, experts: 4x32x8 *0.2; 24x16 @97",
     lambda: np.arange(24) % 5 == 0,
 )
 def entropy_of_forced_gate(params, x, hard):

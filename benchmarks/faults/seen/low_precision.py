@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.faults.case import fault, inputs, source
-from benchmarks.faults.parts import integers, normal, uniform, weight
+from benchmarks.faults.parts import integers, normal, uniform
 
 
 @fault("coarse")
@@ -38,7 +38,7 @@ def bayes_arguments():
     words = integers(2511, 200, 20, 40)
     lengths = integers(2512, 30, 20) + 10
     words = np.where(np.arange(40) < lengths[:, None], words, -1)
-    return counts, words.astype(np.int32), np.array([0.7, 0.3], np.float32)
+    return counts, words.astype(np.int32), "f32 0.7 0.3"
 
 
 @fault("underflow", "non-finite")
@@ -72,7 +72,7 @@ def kernel_regression_off_the_data(known, targets, x, width):
 def welford_arguments():
     mean = normal(2520, 6, scale=3.0, shift=8.0)
     batch = normal(2521, 100, 6, scale=2.0) + mean + 3.0
-    return mean, np.full(6, 4e8, np.float32), np.int32(100_000_000), batch
+    return mean, "6 =4e+08; i32 100000000", batch
 
 
 @fault("absorption", "stagnation", policy="fp32")
@@ -162,9 +162,7 @@ def below(z):
 
 @fault("cancellation", policy="fp32")
 @source("option libraries on GPUs: negative put prices, implied vol fails")
-@inputs(
-    "16 98..104 @2549", "16 56..62 @2550", "16 0.3..0.5 @2551", ("f32 0.03", "f32 0.2")
-)
+@inputs("16 98..104 @2549; 16 56..62 @2550; 16 0.3..0.5 @2551", ("f32 0.03", "f32 0.2"))
 def puts_by_parity_out_of_the_money(spot, strike, years, market):
     """Put prices by parity from call prices, far out of the money."""
     rate, vol = market
@@ -195,7 +193,7 @@ def boxes_arguments():
     truth = np.concatenate([low, low + uniform(2561, 20, 2, low=0.5, high=2.0)], -1)
     features = normal(2562, 20, 8)
     features[15:], truth[15:] = 0.0, 0.0
-    return features, weight(2563, 8, 4), truth
+    return features, "8x4 w @2563", truth
 
 
 @fault("non-finite")
@@ -225,7 +223,7 @@ def unit(x):
 def fisher_arguments():
     reference = normal(2570, 1, 40)
     spread = np.geomspace(7e-4, 3e-3, 16).astype(np.float32)[:, None]
-    return reference, reference + spread * normal(2571, 16, 40), weight(2572, 4, 3)
+    return reference, reference + spread * normal(2571, 16, 40), "4x3 w @2572"
 
 
 @fault("singular", "cancellation", policy="fp32")
@@ -295,7 +293,7 @@ def windows_arguments():
     signal = normal(467, 8192)
     signal[:2000] *= 3000.0
     signal[2000:] *= 0.5
-    return signal, weight(468, 64, 4)
+    return signal, "64x4 w @468"
 
 
 @fault("absorption", "stagnation", "cancellation")

@@ -7,14 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.faults.case import fault, inputs, source
-from benchmarks.faults.parts import normal
 
 
 def ising_arguments():
     rng = np.random.default_rng(200)
     rows, columns = rng.integers(0, 48, (2, 1200)).astype(np.int32)
     draws = rng.random(1200).astype(np.float32)
-    return np.ones((48, 48), np.float32), rows, columns, draws, np.float32(0.3)
+    return "48x48 =1", rows, columns, draws, "f32 0.3"
 
 
 @fault("absorption", "stagnation")
@@ -50,8 +49,7 @@ def b_ising_energy_in_bf16(spins, rows, columns, draws, beta):
 @source("compressible solvers at low Mach number: solve for the perturbation")
 @inputs(
     lambda: (5e-3 * np.sin(2 * np.pi * np.arange(160) / 40)).astype(np.float32),
-    "f32 343",
-    "f32 1.2",
+    "f32 343; f32 1.2",
 )
 def b_sound_on_absolute_pressure(source, speed, density):
     """Sound in a tube by staggered differences of the absolute pressure."""
@@ -78,7 +76,7 @@ def neurons_arguments():
     rng = np.random.default_rng(210)
     inputs = rng.uniform(0.8, 1.2, (1500, 12)).astype(np.float32)
     weights = rng.uniform(1.4, 3.0, (12, 10)).astype(np.float32)
-    return inputs, weights, np.float32(-50)
+    return inputs, weights, "f32 -50"
 
 
 @fault("absorption", "stagnation")
@@ -110,14 +108,13 @@ def conformers_arguments():
     rng = np.random.default_rng(220)
     shape = rng.uniform(0, 4, (1, 10, 3))
     positions = shape + 0.02 * rng.standard_normal((12, 10, 3))
-    params = {
-        "atom": np.float32([-13.587, -1029.4, -16321.7, -34613.2]),
-        "centres": np.linspace(0.5, 5.0, 8).astype(np.float32),
-        "hidden": normal(221, 8, 12, scale=0.6),
-        "out": normal(222, 12, 1, scale=0.1),
-    }
     species = rng.integers(0, 4, 10).astype(np.int32)
-    return params, species, positions.astype(np.float32)
+    return (
+        "atom: f32 -13.587 -1029.4 -16321.7 -34613.2, centres: 8 even 0.5..5, "
+        "hidden: 8x12 *0.6 @221, out: 12x1 *0.1",
+        species,
+        positions.astype(np.float32),
+    )
 
 
 @fault("absorption", "cancellation", "coarse", policy="fp32")
@@ -148,9 +145,8 @@ def transitions_arguments():
     rng = np.random.default_rng(230)
     rates = rng.uniform(0.2, 0.6, (4, 4)).astype(np.float32)
     np.fill_diagonal(rates, 0)
-    lengths = np.float32([0.2, 0.5, 0.9])
     leaves = np.eye(4, dtype=np.float32)[rng.integers(0, 4, (3, 20))]
-    return rates, lengths, leaves
+    return rates, "f32 0.2 0.5 0.9", leaves
 
 
 @fault("absorption", "coarse", policy="fp32")
@@ -178,7 +174,7 @@ def kepler_arguments():
     rng = np.random.default_rng(240)
     eccentricity = (1 - rng.integers(1, 9, 32) * 2.0**-20).astype(np.float32)
     anomaly = rng.uniform(2e-4, 1e-3, 32).astype(np.float32)
-    return eccentricity, anomaly, np.float32(2.9591e-4)
+    return eccentricity, anomaly, "f32 0.00029591"
 
 
 @fault("cancellation", policy="fp32")

@@ -22,7 +22,7 @@ def scores_arguments():
     p = block_params(200, 64, 96)
     p["q"], p["k"] = p["q"] * 42, p["k"] * 42
     p["k"] = 0.4 * p["k"] + 0.8 * p["q"]
-    return p, normal(201, 24, 64)
+    return p, "24x64 @201"
 
 
 @fault("overflow")
@@ -72,7 +72,7 @@ def _rotate(x, angles):
 def rotary_arguments():
     p = block_params(220, 16, 16)
     p["k"] = p["q"] * 2.0
-    return p, normal(221, 80, 16), np.int32(1_203)
+    return p, "80x16 @221; i32 1203"
 
 
 @fault("integer", "coarse")
@@ -95,10 +95,9 @@ def rotary_positions_in_bf16(p, x, start):
 
 
 def online_softmax_arguments():
-    q = np.full(16, 0.5, np.float32)
     keys = normal(230, 200, 16, scale=0.1)
     keys[0] += 0.8
-    return q, keys, normal(231, 200, 16, shift=1.0)
+    return "16 =0.5", keys, "200x16 +1 @231"
 
 
 @fault("absorption", "stagnation")
@@ -177,8 +176,7 @@ def fp32_mask_cast_to_half(p, x, start):
 @fault("absorption", "coarse", "uniform", policy="fp16")
 @source("generation issues: a large additive bonus erases the logits in half types")
 @inputs(
-    "w: 24x32 *0.3 @260, embed: 96x32",
-    "32x24 @263",
+    "w: 24x32 *0.3 @260, embed: 96x32; 32x24 @263",
     lambda: integers(262, 4, 32, 96) == 0,
 )
 def constrained_decoding_bonus(params, context, allowed):

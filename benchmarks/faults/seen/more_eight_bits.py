@@ -23,7 +23,7 @@ def cache_arguments():
     p = block_params(900, 32, 48)
     p["k"] = p["k"] * 4.0
     p["q"] = p["q"] * 0.2
-    return p, normal(901, 24, 32), np.float32(2**-8)
+    return p, "24x32 @901; f32 0.00390625"
 
 
 @fault("saturation")
@@ -58,10 +58,9 @@ def fp8_attention_weights_unscaled(p, query, keys, values):
 
 
 def delayed_scale_arguments():
-    p = {"in": normal(920, 12, 24, scale=0.3), "out": normal(921, 24, 6, scale=0.3)}
     batches = normal(922, 24, 8, 12)
     batches[16:] *= 60.0
-    return p, batches
+    return "in: 12x24 *0.3 @920, out: 24x6 *0.3", batches
 
 
 @fault("stale-scale", "saturation")
@@ -134,7 +133,7 @@ def adam_codes_arguments():
         }
         for p in params
     ]
-    return params, m, v, normal(953, 32, 10), normal(954, 32, 3)
+    return params, m, v, "32x10 @953; 32x3 @954"
 
 
 @fault("underflow", "coarse")
@@ -184,7 +183,7 @@ def keys_arguments():
     bias = normal(971, 32, scale=0.3)
     bias[[4, 17]] = 60.0, -45.0
     p["k_bias"] = bias
-    return p, normal(972, 24, 32)
+    return p, "24x32 @972"
 
 
 @fault("coarse", "underflow")

@@ -36,7 +36,7 @@ def lm_loss_exp_of_large_logits(params, tokens):
 def distillation_arguments():
     student = mlp_params(10, 16, 32, 24)
     student[1]["w"] = student[1]["w"] * 14
-    return student, mlp_params(20, 16, 32, 24), normal(11, 32, 16)
+    return student, "mlp 16x32x24 @20; 32x16 @11"
 
 
 @fault("underflow", "non-finite", "singular", policy="fp16")
@@ -57,7 +57,7 @@ def distillation_log_of_half_softmax(student, teacher, x):
 def gan_arguments():
     disc = mlp_params(30, 12, 48, 1)
     disc[1]["w"] = disc[1]["w"] * 22
-    return disc, mlp_params(40, 8, 32, 12), normal(31, 24, 8), normal(32, 24, 12)
+    return disc, "mlp 8x32x12 @40; 24x8 @31; 24x12 @32"
 
 
 @fault("cancellation", "singular", "absorption", "non-finite")
@@ -113,8 +113,7 @@ def detr_arguments():
     boxes = np.round(uniform(71, 20, 4, low=0.05, high=0.95) * 128) / 128
     boxes[3, 2:] = 1.0
     boxes[11, 3] = 1.0
-    params = mlp_params(70, 32, 32, 4)
-    return params, normal(72, 20, 32), boxes.astype(np.float32)
+    return "mlp 32x32x4 @70; 20x32 @72", boxes.astype(np.float32)
 
 
 @fault("singular", "absorption", "coarse", "non-finite")
@@ -138,8 +137,7 @@ def detr_inverse_sigmoid_bf16_clip(params, queries, boxes):
 def clip_arguments():
     texts = normal(82, 16, 20)
     texts[13:] = 0
-    params = {"image": normal(80, 24, 16, scale=0.2), "text": normal(81, 20, 16)}
-    return params, normal(83, 16, 24), texts
+    return "image: 24x16 *0.2 @80, text: 20x16; 16x24 @83", texts
 
 
 @fault("non-finite", "singular")
@@ -166,8 +164,7 @@ def contrastive_norm_of_padding(params, images, texts):
 def denoise_arguments():
     clean = uniform(90, 2, 48, 48, 1, low=0, high=1)
     noisy = clean + normal(91, 2, 48, 48, 1, scale=0.005)
-    kernels = [normal(92, 3, 3, 1, 8, scale=0.3), normal(93, 3, 3, 8, 1, scale=0.1)]
-    return kernels, noisy, clean
+    return ["3x3x1x8 *0.3 @92", "3x3x8x1 *0.1 @93"], noisy, clean
 
 
 @fault("underflow", policy="fp16")

@@ -9,7 +9,6 @@ import numpy as np
 from benchmarks.faults.case import fault, inputs, source
 from benchmarks.faults.common import (
     block,
-    block_params,
     causal_attention,
     conv,
     feed_forward,
@@ -44,7 +43,7 @@ def layer_norm_fast_variance(p, sensors, lift):
 def rms_norm_arguments():
     x = normal(311, 16, 32)
     x[0, 5], x[0, 19], x[7, 5] = 900.0, -420.0, 610.0
-    return block_params(310, 32, 64), x
+    return "block 32x64 @310", x
 
 
 @fault("overflow")
@@ -67,7 +66,7 @@ def epsilon_arguments():
     table[0] = 0
     tokens = np.random.default_rng(322).integers(1, 40, 16).astype(np.int32)
     tokens[12:] = 0
-    return block_params(320, 32, 48), tokens, table
+    return "block 32x48 @320", tokens, table
 
 
 @fault("underflow", "singular", "non-finite")

@@ -67,9 +67,7 @@ def centred_rmsprop_variance_below_zero(params, x, y):
             np.round(normal(2110, 12, 6, shift=2.0, scale=0.3) * 64) / 64
         ).astype(np.float32)
     },
-    "24x12 @2111",
-    "24 int 0..6 @2112",
-    "12x12x6 @2113",
+    "24x12 @2111; 24 int 0..6 @2112; 12x12x6 @2113",
 )
 def mezo_noise_on_bf16_weights(params, x, labels, noise):
     """Gradients of an adapter by pairs of forward passes (MeZO), weights in BF16."""
@@ -137,7 +135,7 @@ def perplexity_arguments():
     }
     tokens = np.full(97, 2, np.int32)
     tokens[[11, 40, 77]] = 5, 1, 2
-    return params, np.float32(96.0), tokens
+    return params, "f32 96", tokens
 
 
 @fault("stagnation", "absorption")
@@ -170,11 +168,7 @@ def linear_arguments():
     norm = np.round(uniform(2206, 16, low=129.0, high=140.0)) * np.float32(4.0)
     state = norm[:, None] * np.sign(normal(2207, 1, 16))
     shift = normal(2208, 16, scale=0.1, shift=1.3)
-    return (
-        params | {"shift": shift},
-        {"state": state, "norm": norm},
-        normal(2205, 100, 16),
-    )
+    return params | {"shift": shift}, {"state": state, "norm": norm}, "100x16 @2205"
 
 
 @fault("stagnation", "absorption")
@@ -242,7 +236,7 @@ def ratio_arguments():
     scores = e @ params["head"]
     scores = scores - np.log(np.exp(scores).sum(-1, keepdims=True))
     old = np.take_along_axis(scores, tokens[:, 1:, None], -1)[..., 0].sum(1)
-    return params, tokens, old + normal(2223, 10, scale=0.3), normal(2224, 10)
+    return params, tokens, old + normal(2223, 10, scale=0.3), "10 @2224"
 
 
 @fault("cancellation", "coarse")
@@ -271,8 +265,7 @@ def policy_ratio_of_bf16_log_probabilities(params, tokens, old, advantages):
 def log_cosh_arguments():
     y = normal(2230, 48, 1)
     y[[7, 31], 0] = 140.0, -95.0
-    params = {"in": weight(2231, 12, 24), "out": weight(2232, 24, 1)}
-    return params, normal(2233, 48, 12), y
+    return "in: 12x24 w @2231, out: 24x1 w; 48x12 @2233", y
 
 
 @fault("overflow", "non-finite", policy="fp8")
@@ -356,8 +349,7 @@ def ranking_scores_flat_in_bf16(params, queries, documents):
 @fault("coarse", "integer")
 @source("diffusers: timesteps.to(dtype) before the sinusoidal embedding")
 @inputs(
-    "time: 16x24 w*2 @2260, in: 12x24 w, out: 24x12 w",
-    "16x12 @2263",
+    "time: 16x24 w*2 @2260, in: 12x24 w, out: 24x12 w; 16x12 @2263",
     np.arange(981, 0, -62, dtype=np.int32),
 )
 def diffusion_timesteps_in_bf16(params, latents, steps):

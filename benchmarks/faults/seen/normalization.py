@@ -26,9 +26,7 @@ def massive_arguments():
     sink = np.zeros((16, 64), np.float32)
     sink[0, 7], sink[0, 40] = 700.0, -410.0
     gain = uniform(201, 64, low=0.5, high=1.5)
-    return {"body": block_params(202, 64), "sink": sink, "gain": gain}, normal(
-        203, 16, 64
-    )
+    return {"body": block_params(202, 64), "sink": sink, "gain": gain}, "16x64 @203"
 
 
 @fault("overflow", policy="fp16")
@@ -56,7 +54,7 @@ def features_arguments():
     mel = np.exp(normal(204, 64, 40) * 2)
     quiet = 10.0 ** (-12 + 0.004 * normal(205, 64, 10))
     mel[:, 30:] = quiet
-    return {"in": weight(206, 40, 64), "out": weight(207, 64, 16)}, mel
+    return "in: 40x64 w @206, out: 64x16 w", mel
 
 
 @fault("cancellation")
@@ -106,12 +104,11 @@ def gain_stored_as_offset_from_one(params, x):
 def constant_arguments():
     table = normal(212, 64, 12, scale=3.0, shift=1.0)
     table[:, 5] = (np.arange(64) > 40) * 2.0
-    params = {
-        "in": weight(213, 12, 32),
-        "middle": weight(214, 32, 32),
-        "out": weight(215, 32, 3),
-    }
-    return params, table, np.arange(32, dtype=np.int32)
+    return (
+        "in: 12x32 w @213, middle: 32x32 w, out: 32x3 w",
+        table,
+        np.arange(32, dtype=np.int32),
+    )
 
 
 @fault("non-finite", "singular")

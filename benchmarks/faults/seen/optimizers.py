@@ -23,7 +23,7 @@ def second_moment_arguments():
     params = {"in": weight(120, 16, 32), "out": weight(121, 32, 4)}
     zeros = {name: np.zeros_like(w) for name, w in params.items()}
     half = {name: w.astype(np.float16) for name, w in zeros.items()}
-    return params, (zeros, half), normal(122, 64, 16), normal(123, 64, 4)
+    return params, (zeros, half), "64x16 @122; 64x4 @123"
 
 
 @fault("underflow")
@@ -56,8 +56,7 @@ def adam_square_of_half_gradient(params, moments, x, y):
 @inputs(
     "64x16 @124",
     (np.zeros((64, 16), np.float16), "64x16 =0"),
-    "32 int 0..24 @125",
-    "f32 1e-08",
+    "32 int 0..24 @125; f32 1e-08",
 )
 def adam_epsilon_rounds_to_zero(table, moments, tokens, epsilon):
     """Lazy Adam in FP16 for an embedding, of which a batch sees few rows."""
@@ -101,8 +100,7 @@ def global_norm_of_scaled_half_gradients(params, x, labels):
 def pure_bf16_arguments():
     x = normal(150, 100, 32, 16)
     y = np.tanh(x @ weight(151, 16, 4)) + 1.0
-    params = {"in": weight(152, 16, 32), "out": normal(153, 32, 4, shift=0.7)}
-    return params, x, y
+    return "in: 16x32 w @152, out: 32x4 +0.7", x, y
 
 
 @fault("absorption", "stagnation")
@@ -133,9 +131,8 @@ def weights_of_bf16_do_not_move(params, x, y):
 
 def ema_arguments():
     x = normal(154, 150, 16, 16)
-    params = {"in": weight(155, 16, 16), "out": weight(156, 16, 2)}
     start = {"in": weight(157, 16, 16) + 1, "out": weight(158, 16, 2) + 1}
-    return params, start, x, np.tanh(x @ weight(159, 16, 2))
+    return "in: 16x16 w @155, out: 16x2 w", start, x, np.tanh(x @ weight(159, 16, 2))
 
 
 @fault("absorption", "stagnation")
@@ -166,8 +163,7 @@ def ema_in_bf16(params, average, x, y):
 def accumulation_arguments():
     x = normal(160, 200, 8, 16, shift=1.0)
     x[:40] *= 8.0
-    params = {"in": weight(161, 16, 16), "out": weight(162, 16, 4)}
-    return params, x, np.zeros((200, 8), np.int32)
+    return "in: 16x16 w @161, out: 16x4 w", x, np.zeros((200, 8), np.int32)
 
 
 @fault("stagnation", "absorption")
@@ -218,10 +214,7 @@ def weight_decay_factor_is_one(params, x, labels, rate):
 @fault("underflow", policy="fp16")
 @source("FP16 schedules: the learning rate's first steps are zero or subnormal")
 @inputs(
-    "in: 16x32 w @167, out: 32x4 w, down: 32x8 w",
-    "8x4 =0",
-    "12x16x16 @170",
-    "12x16x4 @175",
+    "in: 16x32 w @167, out: 32x4 w, down: 32x8 w; 8x4 =0; 12x16x16 @170; 12x16x4 @175",
     np.arange(1, 13, dtype="f4"),
 )
 def warm_up_rate_in_half(params, adapter, x, y, steps):
@@ -246,7 +239,7 @@ def warm_up_rate_in_half(params, adapter, x, y, steps):
 def schedule_arguments():
     x = normal(171, 200, 16, 8)
     y = x @ weight(172, 8, 2) + normal(173, 200, 16, 2, scale=0.5)
-    return weight(174, 8, 2), x, y, np.float32(200.0)
+    return "8x2 w @174", x, y, "f32 200"
 
 
 @fault("stagnation", "absorption", "integer")
@@ -320,10 +313,9 @@ def adam_second_moment_in_half(params, x, y):
 
 
 def adam_epsilon_arguments():
-    table = normal(410, 64, 16)
     tokens, labels = integers(411, 20, 8, 6), integers(412, 5, 8)
     zeros = np.zeros((64, 16), np.float32)
-    return table, normal(413, 16, 5), tokens, labels, zeros, zeros
+    return "64x16 @410; 16x5 @413", tokens, labels, zeros, zeros
 
 
 @fault("underflow", "singular", "non-finite")
@@ -380,8 +372,7 @@ def adam_bias_correction_bf16_beta(params, x, y):
 @source("pure BF16 training: updates below half a spacing change nothing")
 @inputs(
     lambda: np.sign(normal(430, 12, 6)) * uniform(431, 12, 6, low=0.5, high=1.0),
-    "64x12 @432",
-    "64 int 0..6 @433",
+    "64x12 @432; 64 int 0..6 @433",
 )
 def sgd_on_bf16_weights(w, x, labels):
     """Sixty small steps of a classifier whose only weights are BF16."""
@@ -408,7 +399,7 @@ def sgd_on_bf16_weights(w, x, labels):
 def average_arguments():
     params = mlp_params(440, 6, 12, 2)
     ema = [{k: 0.5 * v + 0.3 for k, v in layer.items()} for layer in params]
-    return params, ema, normal(441, 24, 6), normal(442, 24, 2)
+    return params, ema, "24x6 @441; 24x2 @442"
 
 
 @fault("absorption", "stagnation")

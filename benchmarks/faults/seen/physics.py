@@ -14,7 +14,7 @@ def argon_arguments():
     grid = np.stack(np.meshgrid(*[np.arange(3)] * 3), -1).reshape(-1, 3) * 3.8e-10
     x = (grid + normal(1200, 27, 3, scale=1e-11)).astype(np.float32)
     constants = [np.float32(c) for c in (3.4e-10, 1.65e-21, 6.63e-26, 2e-15)]
-    return x, normal(1201, 27, 3, scale=150.0), *constants
+    return x, "27x3 *150 @1201", *constants
 
 
 @fault("underflow", "non-finite", policy="fp32")
@@ -85,7 +85,7 @@ def sinkhorn_outside_log_domain(a, b, left, right):
 def heat_arguments():
     x = np.linspace(0, 1, 64)
     u = 300.0 + 40.0 * np.sin(3 * np.pi * x) * np.exp(-x)
-    return u.astype(np.float32), np.float32(0.4)
+    return u.astype(np.float32), "f32 0.4"
 
 
 @fault("stagnation", "absorption")
@@ -173,11 +173,9 @@ def planck_exponential_of_short_waves(temperature, wavelength, response):
 
 
 def swell_arguments():
-    length = uniform(211, 12, low=40.0, high=300.0)
-    time = np.linspace(0.0, 60.0, 32).astype(np.float32)
     numbers = (np.float32(x) for x in (1500.0, 12.0, 5.0))
     depth, place, below = numbers
-    return uniform(212, 12), length, depth, place, below, time
+    return "12 0..1 @212; 12 40..300 @211", depth, place, below, "32 even 0..60"
 
 
 @fault("overflow", "non-finite", policy="fp32")
@@ -279,7 +277,7 @@ def strain_power_of_gravitational_wave(strain, templates):
 def spectrum_arguments():
     ladder = np.arange(40, dtype=np.float32)
     levels = 9800.0 + 310.0 * ladder - 1.5 * ladder**2
-    return levels, np.linspace(40.0, 300.0, 24).astype(np.float32)
+    return levels, "24 even 40..300"
 
 
 @fault("underflow", "non-finite", policy="fp32")
@@ -304,7 +302,7 @@ def partition_sum_without_ground_state(levels, kelvins):
 def oscillator_arguments():
     coefficients = normal(261, 140, scale=0.3)
     coefficients[:90] *= 0.01
-    return np.linspace(13.5, 16.5, 32).astype(np.float32), coefficients
+    return "32 even 13.5..16.5", coefficients
 
 
 @fault("underflow", policy="fp32")

@@ -100,8 +100,7 @@ def mxfp4_large_rows_in_blocks(p, x, rows):
 @source("weight merging before 4-bit quantization loses the small update")
 @inputs(
     lambda: np.eye(64, dtype=np.float32) + normal(1040, 64, 64, scale=0.012),
-    "64x8 @1041",
-    "24x64 @1042",
+    "64x8 @1041; 24x64 @1042",
 )
 def mxfp4_merged_residual(merged, mixers, x):
     """A residual layer whose checkpoint holds one weight, identity and all."""

@@ -28,7 +28,7 @@ def static_scale_of_old_calibration(params, x):
 def spike_arguments():
     batches = uniform(498, 12, 8, 16, low=-1.0, high=1.0)
     batches[7] *= 5.0
-    return {"in": weight(499, 16, 16), "out": weight(500, 16, 2)}, batches
+    return "in: 16x16 w @499, out: 16x2 w", batches
 
 
 @fault("stale-scale", "overflow", "saturation")
@@ -115,9 +115,7 @@ def fp8_scales_of_4_bit_blocks(params, x):
 @fault("underflow")
 @source("FlashAttention-3 and KV quantization: softmax weights below E4M3")
 @inputs(
-    "q: 8x8 w*0.7 @517, o: 8x4 w",
-    "6x8 @519",
-    "1024x8 @520",
+    "q: 8x8 w*0.7 @517, o: 8x4 w; 6x8 @519; 1024x8 @520",
     lambda: normal(521, 1024, 8) + 1,
 )
 def fp8_probabilities_of_long_context(params, q, keys, values):
@@ -134,8 +132,11 @@ def fp8_probabilities_of_long_context(params, q, keys, values):
 
 def momentum_arguments():
     x = normal(522, 150, 16, 12)
-    params = {"in": weight(523, 12, 24), "w": weight(524, 24, 3)}
-    return params, x, np.tanh(x @ weight(525, 12, 3)) + np.float32(1)
+    return (
+        "in: 12x24 w @523, w: 24x3 w",
+        x,
+        np.tanh(x @ weight(525, 12, 3)) + np.float32(1),
+    )
 
 
 @fault("absorption", "coarse", "stagnation")

@@ -7,14 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.faults.case import fault, inputs, source
-from benchmarks.faults.parts import integers, layer_norm, normal, uniform, weight
+from benchmarks.faults.parts import layer_norm, normal, uniform, weight
 
 
 def crf_arguments():
     names = ("xz", "xn", "hz", "hn")
     params = {n: weight(250 + i, 16 + 16 * (i > 1), 32) for i, n in enumerate(names)}
     params |= {"out": weight(255, 32, 6), "moves": normal(256, 6, 6)}
-    return params, normal(257, 64, 16), integers(258, 6, 64)
+    return params, "64x16 @257; 64 int 0..6 @258"
 
 
 @fault("overflow")
@@ -310,8 +310,7 @@ def crf_partition_outside_log_domain(p, x, tags):
 @fault("underflow", "non-finite", policy="fp32")
 @source("particle filter literature: keep weights as logarithms")
 @inputs(
-    "64 @630",
-    "40x64 *0.3 @631",
+    "64 @630; 40x64 *0.3 @631",
     lambda: (np.sin(np.arange(40) / 6) + normal(632, 40, scale=0.1)).astype(np.float32),
 )
 def particle_filter_weight_product(particles, noise, observed):

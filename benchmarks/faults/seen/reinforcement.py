@@ -25,7 +25,7 @@ def ppo_arguments():
     }
     states = normal(101, 64, 8)
     actions = states @ policy["mean"] + policy["std"] * normal(102, 64, 3)
-    return policy, normal(105, 8, 3, scale=1e-5), states, actions, normal(103, 64)
+    return policy, "8x3 *1e-05 @105", states, actions, "64 @103"
 
 
 @fault("cancellation", policy="fp32")
@@ -46,7 +46,7 @@ def ppo_approximate_kl_ratio_minus_one(policy, delta, states, actions, advantage
 def sac_arguments():
     params = mlp_params(120, 10, 32, 8)
     params[1]["w"] = params[1]["w"] * 6
-    return params, normal(121, 32, 10), normal(122, 32, 4), normal(123, 4)
+    return params, "32x10 @121; 32x4 @122; 4 @123"
 
 
 @fault("cancellation", "singular", "absorption", "non-finite")
@@ -73,8 +73,7 @@ def ope_arguments():
     states = np.abs(normal(130, 24, 120, 6))
     target = normal(131, 6, 4, scale=0.02)
     target[:, 0] += 0.45
-    behaviour = normal(132, 6, 4, scale=0.02)
-    return target, behaviour, states, uniform(133, 24, 120, low=0, high=1)
+    return target, "6x4 *0.02 @132", states, "24x120 0..1 @133"
 
 
 @fault("overflow", "non-finite")
@@ -113,12 +112,7 @@ def entropy_bonus_of_cold_policy(params, states, actions, advantages):
 def grpo_arguments():
     rewards = integers(153, 2, 12, 8).astype(np.float32)
     rewards[2], rewards[7] = 1.0, 0.0
-    return (
-        mlp_params(150, 16, 32, 20),
-        normal(151, 12, 16),
-        integers(152, 20, 12, 8),
-        rewards,
-    )
+    return "mlp 16x32x20 @150; 12x16 @151; 12x8 int 0..20 @152", rewards
 
 
 @fault("non-finite", "singular")
@@ -191,7 +185,7 @@ def bandit_running_means_bf16(counts, means, rewards):
 
 def frames_arguments():
     weights = normal(180, 4, 8, scale=0.3)
-    return weights, weights, np.float32(16_777_190), normal(181, 180, 8)
+    return weights, weights, "f32 16777190; 180x8 @181"
 
 
 @fault("absorption", "stagnation", "integer")

@@ -14,8 +14,7 @@ def boosting_arguments():
     features = normal(300, 64, 5)
     prices = 340 + features @ np.float32([1.0, -0.8, 0.5, 0.3, 0.0])
     prices = prices + normal(301, 64, scale=0.3)
-    columns = np.random.default_rng(302).integers(0, 5, 120).astype(np.int32)
-    return features, prices.astype(np.float32), columns, normal(303, 120, scale=0.4)
+    return features, prices.astype(np.float32), "120 int 0..5 @302; 120 *0.4 @303"
 
 
 @fault("absorption", "stagnation", "coarse", policy="fp32")
@@ -86,7 +85,7 @@ def b_flow_log_determinant_in_bf16(layers, images):
 def refinement_arguments():
     matrix = np.eye(24) + 0.1 * np.random.default_rng(320).standard_normal((24, 24))
     rough = np.linalg.inv(matrix + 0.03 * normal(321, 24, 24))
-    return matrix.astype(np.float32), rough.astype(np.float32), normal(322, 24, 6)
+    return matrix.astype(np.float32), rough.astype(np.float32), "24x6 @322"
 
 
 @fault("absorption", "coarse", "stagnation", policy="fp32")
@@ -191,8 +190,7 @@ def b_router_bias_in_bf16(tokens, router, skew):
             np.full((4, 1), 30.0, np.float32) * np.float32([[1], [1], [-0.2], [1]])
         ),
     },
-    "12x2 *0.05 @360",
-    "1500x12 *0.2 @361",
+    "12x2 *0.05 @360; 1500x12 *0.2 @361",
 )
 def b_episode_return_in_bf16(policy, starts, gusts):
     """A wrapper of a pole-balancing environment adds up the rewards of episodes."""

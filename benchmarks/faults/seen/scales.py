@@ -76,8 +76,7 @@ def codes_beyond_int8(params, x, scale):
 @inputs(
     lambda: {n: weight(6420 + i, 16, 16) for i, n in enumerate("qkv")},
     lambda: jnp.asarray(normal(6425, 12, 16, scale=60.0)).astype(jnp.float8_e4m3),
-    "6x16 @6426",
-    "f32 0.004",
+    "6x16 @6426; f32 0.004",
 )
 def cache_scale_of_an_older_prompt(params, cache, x, scale):
     """Keys of a new prompt beside the cached ones, with the scale of those."""
@@ -95,7 +94,7 @@ def dead_arguments():
     bias = np.zeros(16, np.float32)
     bias[3] = -100.0
     params = {"in": weight(6430, 8, 16), "bias": bias, "out": weight(6431, 16, 4)}
-    return params, normal(6432, 20, 8)
+    return params, "20x8 @6432"
 
 
 @fault("singular", "non-finite", "saturation", policy="fp32")
@@ -235,7 +234,7 @@ def ratio_less_one_of_near_policies(params, move, x):
 
 def angle_arguments():
     a = normal(6480, 24, 8)
-    return weight(6481, 24, 3), a, a + normal(6482, 24, 8, scale=4e-4)
+    return "24x3 w @6481", a, a + normal(6482, 24, 8, scale=4e-4)
 
 
 @fault("singular", "cancellation", policy="fp32")
@@ -358,7 +357,7 @@ def smoothing_arguments():
         "b": bias,
         "w": normal(731, 24, 6, scale=0.2),
     }
-    return params, normal(732, 16, 12)
+    return params, "16x12 @732"
 
 
 @fault("saturation", "non-finite")
@@ -396,7 +395,7 @@ def rollouts_arguments():
     states = normal(750, 12, 64, 8, scale=0.5)
     goal = normal(751, 8, 3)
     rewards = np.tanh(states @ goal) + normal(752, 12, 64, 3, scale=0.1)
-    return {"w": normal(753, 8, 3, scale=0.02)}, states, rewards.astype(np.float32)
+    return "w: 8x3 *0.02 @753", states, rewards.astype(np.float32)
 
 
 @fault("stale-scale", "saturation", policy="fp8")

@@ -113,7 +113,7 @@ def kriging_arguments():
     features = normal(451, 24, 8)
     features[12:] = features[:12]
     y = features @ weight(452, 8, 1)[:, 0]
-    return features, y.astype("f4"), normal(453, 8, 8), weight(454, 8, 4, 0.5)
+    return features, y.astype("f4"), "8x8 @453; 8x4 w*0.5 @454"
 
 
 @fault("absorption", "singular", policy="fp32")
@@ -233,8 +233,7 @@ def particle_weights_never_normalized(start, noise, observed):
 @inputs(
     np.array([[98304.0, -65536.0, 81920.0]], np.float32),
     lambda: (np.round(normal(2320, 12, 3, scale=1.0) * 8) / 8).astype(np.float32),
-    "12x3 *0.5 @2321",
-    "f32 0.4",
+    "12x3 *0.5 @2321; f32 0.4",
 )
 def slow_bodies_far_from_world_origin(origin, offset, velocity, pull):
     """Slow bodies of a game far from the origin of its world, at 240 frames."""
@@ -261,8 +260,7 @@ def slow_bodies_far_from_world_origin(origin, offset, velocity, pull):
     lambda: (300 + np.round(2 * np.sin(np.arange(32) * np.pi / 16)) / 2).astype(
         np.float32
     ),
-    "32 0.02..0.1 @2330",
-    "32x4 w @2331",
+    "32 0.02..0.1 @2330; 32x4 w @2331",
 )
 def heat_steps_in_half_kelvins(rod, source, params):
     """Heat in a rod by explicit steps; the temperatures are kelvins in FP16."""
@@ -381,7 +379,7 @@ def arrival_times_of_far_bang(source, microphones, params):
 def zenith_arguments():
     directions = normal(2350, 20, 3, scale=9.0)
     directions[:, 2] = 20000.0 + directions[:, 2]
-    return directions, {"in": weight(2351, 2, 8), "out": weight(2352, 8, 2)}
+    return directions, "in: 2x8 w @2351, out: 8x2 w"
 
 
 @fault("singular")
@@ -406,7 +404,7 @@ def slerp_arguments():
     end[:4] = np.eye(4)
     start /= np.linalg.norm(start, axis=-1, keepdims=True)
     end /= np.linalg.norm(end, axis=-1, keepdims=True)
-    return start, end, np.linspace(0, 1, 6, dtype=np.float32)
+    return start, end, "6 even 0..1"
 
 
 @fault("non-finite", "singular")
@@ -431,9 +429,8 @@ def slerp_of_joints_at_rest(start, end, times):
 
 
 def lorentz_arguments():
-    points = normal(2370, 12, 5, scale=2.0)
     tree = uniform(2371, 12, 12)
-    return points, tree / tree.sum(-1, keepdims=True)
+    return "12x5 *2 @2370", tree / tree.sum(-1, keepdims=True)
 
 
 @fault("non-finite", "singular", "cancellation", policy="fp32")

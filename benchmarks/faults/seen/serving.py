@@ -20,7 +20,7 @@ from benchmarks.faults.parts import (
 def volume_arguments():
     audio = integers(4001, 2000, 8, 64).astype(np.float32) - 1000
     audio[6:] = 0
-    return weight(4002, 8, 3), audio
+    return "8x3 w @4002", audio
 
 
 @fault("singular", "non-finite")
@@ -69,8 +69,7 @@ def view_counts_in_int32(params, views, ids):
         "q": "8x8 w @4010",
         "frequencies": lambda: np.asarray([1.0, 0.1, 0.01, 0.001], np.float32),
     },
-    "8x8 @4011",
-    "f32 2560",
+    "8x8 @4011; f32 2560",
 )
 def decode_positions_from_bf16_start(params, x, start):
     """Decoding far into a document: the new positions are made from a BF16 start."""
@@ -116,7 +115,7 @@ def beam_scores_in_half(logits, starts):
 
 def calibrate_arguments():
     spread = np.where(np.arange(8) < 6, 1e-3, 5.0).astype(np.float32)
-    return weight(4030, 16, 8) * spread, normal(4031, 10, 16), spread
+    return weight(4030, 16, 8) * spread, "10x16 @4031", spread
 
 
 @fault("saturation", "underflow", "coarse")
@@ -133,7 +132,7 @@ def int8_scale_of_the_wrong_axis(weights, x, maximum):
 
 def retrieval_arguments():
     keys = normal(4040, 8, 16)
-    return keys + 0.1 * normal(4041, 8, 16), keys, np.float32(0.07)
+    return keys + 0.1 * normal(4041, 8, 16), keys, "f32 0.07"
 
 
 @fault("overflow", policy="fp16")
@@ -155,8 +154,7 @@ def contrastive_exponentials_in_half(queries, keys, temperature):
 @fault("non-finite", "singular")
 @source("sentence-transformers: division by the sum of an all-zero mask")
 @inputs(
-    "embed: 40x8 @4050, out: 8x3 w",
-    "6x9 int 0..40 @4052",
+    "embed: 40x8 @4050, out: 8x3 w; 6x9 int 0..40 @4052",
     lambda: np.asarray([4, 0, 9, 2, 0, 5], np.int32),
 )
 def mean_of_empty_sentence(params, tokens, lengths):

@@ -9,7 +9,6 @@ import numpy as np
 from benchmarks.faults.case import fault, inputs, source
 from benchmarks.faults.parts import (
     attention,
-    block_params,
     convolution,
     feed_forward,
     integers,
@@ -46,13 +45,10 @@ def srgb_power_behind_where(params, coordinates, target):
 def speech_arguments():
     frames = normal(615, 24, 64)
     frames[9:14] = 0.0
-    params = {
-        "filters": uniform(616, 32, 20),
-        "in": weight(617, 20, 32),
-        "body": block_params(618, 32),
-        "out": weight(628, 32, 4),
-    }
-    return params, frames
+    return (
+        "filters: 32x20 0..1 @616, in: 20x32 w, body: block 32, out: 32x4 w @628",
+        frames,
+    )
 
 
 @fault("singular", "non-finite")
@@ -228,9 +224,7 @@ def bin_edges_in_bf16(samples, start, width, params):
     lambda: (1800.0 + np.cumsum(uniform(2420, 60, low=0.3, high=1.2))).astype(
         np.float32
     ),
-    "60 @2421",
-    "48 even 1802..1830",
-    "8x3 w @2422",
+    "60 @2421; 48 even 1802..1830; 8x3 w @2422",
 )
 def log_times_in_bf16(times, values, at, params):
     """Resamples a log by linear interpolation; its time stamps were cast to BF16."""
@@ -343,7 +337,7 @@ def spectrum_arguments():
     tones = 9.0 * np.sin(2 * np.pi * 5 * n / 64) + 12.0 * np.cos(np.pi * n / 8)
     signal = tones + normal(2440, 12, 64)
     parts = (np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32))
-    return signal.astype(np.float32), *parts, weight(2441, 24, 3)
+    return signal.astype(np.float32), *parts, "24x3 w @2441"
 
 
 @fault("overflow", policy="fp32")

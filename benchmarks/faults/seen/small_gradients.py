@@ -48,7 +48,7 @@ def smoothing_arguments():
     h = np.asarray(jax.nn.gelu(x @ inner))
     head = normal(414, 32, 50257, scale=0.02)
     head[:, labels] += 22.0 * np.linalg.pinv(h)
-    return {"in": inner, "head": head}, x, labels, np.float16(1e-3)
+    return {"in": inner, "head": head}, x, labels, "f16 0.001"
 
 
 @fault("underflow", policy="fp16")
@@ -133,9 +133,8 @@ def weighted_arguments():
     bags[:, :32] = light * ~heavy[:, None]
     bags[heavy, 32:] = 1.0
     importance = np.where(heavy, 4e6, 1.0).astype(np.float32)
-    slopes = normal(452, 40, 6, scale=0.3)
     counts = np.random.default_rng(453).poisson(1.0, (128, 6)).astype(np.float32)
-    return slopes, bags, counts, importance
+    return "40x6 *0.3 @452", bags, counts, importance
 
 
 @fault("underflow", policy="mxfp8", target="trn3")

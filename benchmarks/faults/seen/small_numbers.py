@@ -63,8 +63,7 @@ def jensen_mixture_in_probability_space(student, teacher, tokens):
 @source("Yang (2000), Maximum likelihood estimation on large phylogenies")
 @inputs(
     lambda: np.eye(4, dtype=np.float32)[integers(341, 4, 120, 20)],
-    "119 0.2..1.5 @342",
-    "4 =0.25",
+    "119 0.2..1.5 @342; 4 =0.25",
 )
 def phylogenetic_partials_unscaled(tips, lengths, root):
     """A tree's likelihood by Felsenstein's pruning, along a ladder of species."""
@@ -124,8 +123,7 @@ def topics_arguments():
     words = uniform(353, 5, 30)
     words = words / words.sum(-1, keepdims=True)
     gammas = -np.log(uniform(351, 24, 5, low=0.05, high=0.95))
-    draws = uniform(352, 24, 5, low=0.05, high=1.0)
-    return gammas, draws, np.float32(0.005), words
+    return gammas, "24x5 0.05..1 @352; f32 0.005", words
 
 
 @fault("underflow", "non-finite", policy="fp32")

@@ -98,8 +98,7 @@ def zero_point_taken_off_bytes(params, codes, zero):
 @source("TFLite: the product needs 64 bits")
 @inputs(
     lambda: (integers(8010, 1_000_000, 16, 8) - 500_000).astype(np.int32),
-    "i32 20000",
-    "8x4 w @8011",
+    "i32 20000; 8x4 w @8011",
 )
 def fixed_point_requantization(accumulator, multiplier, params):
     """An accumulator scaled by a fixed-point factor of fifteen bits."""

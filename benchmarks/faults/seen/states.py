@@ -45,8 +45,7 @@ def b_adapters_merged_in_bf16(base, adapters, probes):
 @fault("absorption", "stagnation", policy="fp8")
 @source("safe RL issues: dual variables cast with the model never move")
 @inputs(
-    "in: 8x16 *0.35 @110, out: 16x1 *0.3",
-    "400x16x8 @112",
+    "in: 8x16 *0.35 @110, out: 16x1 *0.3; 400x16x8 @112",
     lambda: (
         np.random.default_rng(113).uniform(0.5, 1.5, (400, 16, 1)).astype(np.float32)
     ),
@@ -83,8 +82,7 @@ def b_lagrange_multiplier_in_bf16(policy, states, costs, limit):
 @fault("stagnation", "absorption")
 @source("optimizer issues: state that inherits the parameters' bfloat16")
 @inputs(
-    "slope: 12 =0, bias: f32 0",
-    "1500x8x12 @120",
+    "slope: 12 =0, bias: f32 0; 1500x8x12 @120",
     lambda: (np.random.default_rng(121).random((1500, 8)) < 0.4).astype(np.float32),
 )
 def b_adagrad_sums_in_bf16(weights, clicks, labels):
@@ -149,8 +147,7 @@ def rating_arguments():
     strength = np.linspace(-120, 120, 8)
     gap = strength[pairs[:, 1]] - strength[pairs[:, 0]]
     scores = rng.random(1200) < 1 / (1 + 10 ** (gap / 400))
-    start = np.full(8, 1500, np.float32)
-    return pairs[:, 0], pairs[:, 1], scores.astype(np.float32), start
+    return pairs[:, 0], pairs[:, 1], scores.astype(np.float32), "8 =1500"
 
 
 @fault("absorption", "stagnation", policy="fp32")

@@ -123,7 +123,7 @@ def scale_updated_every_fourth_step(params, batches):
 def dead_expert_arguments():
     gates = integers(3240, 2, 4, 9).astype(np.float32)
     gates[2] = 0.0
-    return normal(3241, 4, 8, 5), normal(3242, 9, 8), gates
+    return "4x8x5 @3241; 9x8 @3242", gates
 
 
 @fault("saturation", "singular", "non-finite")
@@ -144,7 +144,7 @@ def fp8_scale_of_idle_expert(params, x, gates):
 
 @fault("overflow", policy="fp16")
 @source("Micikevicius: a loss scale needs a backoff; apex issues")
-@inputs("6x2 w*3 @3250", "8x10x6 @3251", lambda: 2 * normal(3252, 8, 10, 2), "f32 2048")
+@inputs("6x2 w*3 @3250; 8x10x6 @3251", lambda: 2 * normal(3252, 8, 10, 2), "f32 2048")
 def loss_scale_only_doubles(w, x, y, scale):
     """Dynamic loss scaling that only ever doubles: the scaled loss leaves FP16."""
 
@@ -216,8 +216,7 @@ def own_gradient_of_softplus(params, x, y):
 @source("softmax without max under torch.utils.checkpoint and autocast")
 @inputs(
     lambda: {n: weight(3270 + i, 12, 12, 2.0) for i, n in enumerate("qkvo")},
-    "14x12 @3275",
-    "14 int 0..12 @3276",
+    "14x12 @3275; 14 int 0..12 @3276",
 )
 def checkpointed_exp_in_half(params, x, labels):
     """A checkpointed block whose attention forgets to subtract the maximum."""

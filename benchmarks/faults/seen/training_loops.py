@@ -87,9 +87,7 @@ def gradient_accumulation_bf16(params, batches, targets):
 @fault("absorption", "stagnation", "integer")
 @source("histograms with floating counts stop at the type's largest odd integer")
 @inputs(
-    "k: 3x3x2x6 @530",
-    "200x1x2x2x2 @531",
-    "17 even -1.5..2.5",
+    "k: 3x3x2x6 @530; 200x1x2x2x2 @531; 17 even -1.5..2.5",
     lambda: integers(532, 250, 18, low=130) * 4,
 )
 def calibration_histogram_bf16(params, images, edges, counts):

@@ -16,7 +16,7 @@ def iou_arguments():
     size = np.round(uniform(704, 24, 2, low=60, high=500))
     anchors = np.concatenate([corner, corner + size], -1).astype(np.float32)
     truth = anchors[::4] + np.float32(12)
-    return normal(700, 24, 16), normal(701, 16, 4, scale=0.3), anchors, truth
+    return "24x16 @700; 16x4 *0.3 @701", anchors, truth
 
 
 @fault("overflow")
@@ -64,12 +64,7 @@ def gamma_arguments():
     light = uniform(721, 48, 3, low=0.2, high=1.0)
     light[10:14] = 0.0
     camera = np.abs(normal(722, 3, 3, scale=0.4))
-    return (
-        uniform(720, 48, 3, low=0.1, high=0.9),
-        light,
-        camera,
-        uniform(723, 48, 3, low=0, high=1),
-    )
+    return "48x3 0.1..0.9 @720", light, camera, "48x3 0..1 @723"
 
 
 @fault("singular", "non-finite")
@@ -93,7 +88,7 @@ def display_gamma_gradient_at_black(albedo, light, camera, photo):
 def box_filter_arguments():
     image = 32768.0 + normal(730, 64, 96, scale=1.5)
     image = np.round(image * 8) / 8
-    return image.astype(np.float32), normal(731, 3, 3, 1, 2, scale=0.3)
+    return image.astype(np.float32), "3x3x1x2 *0.3 @731"
 
 
 @fault("cancellation")
@@ -119,7 +114,7 @@ def motion_arguments():
     rng = np.random.default_rng(740)
     frames = rng.integers(90, 110, (1, 24, 32)) + rng.integers(-6, 4, (6, 24, 32))
     frames[3:, 4:10, 5:12] += 70
-    return frames.astype(np.uint8), np.int32(25)
+    return frames.astype(np.uint8), "i32 25"
 
 
 @fault("integer")
@@ -141,12 +136,7 @@ def sphere_arguments():
     centre = np.array([200.0, 260.0, 2000.0], np.float32)
     aim = centre + normal(750, 64, 3, scale=0.35)
     directions = aim / np.linalg.norm(aim, axis=-1, keepdims=True)
-    return (
-        np.zeros(3, np.float32),
-        directions.astype(np.float32),
-        centre,
-        np.float32(0.7),
-    )
+    return "3 =0", directions.astype(np.float32), centre, "f32 0.7"
 
 
 @fault("cancellation", policy="fp32")

@@ -22,8 +22,7 @@ from benchmarks.faults.parts import (
 @fault("integer")
 @source("unsigned time differences: an entry from the future is 136 years old")
 @inputs(
-    "32x4 w @6002",
-    "u32 90600",
+    "32x4 w @6002; u32 90600",
     lambda: 90_000 + integers(6001, 900, 32).astype(np.uint32),
 )
 def cache_age_of_clocks_ahead(params, now, written):
@@ -73,8 +72,11 @@ def downmix_arguments():
         np.round(np.clip(common + normal(s, 256, scale=500.0), -32768, 32767))
         for s in (6021, 6022)
     )
-    params = {"in": weight(6023, 32, 16), "out": weight(6024, 16, 3)}
-    return params, left.astype(np.int16), right.astype(np.int16)
+    return (
+        "in: 32x16 w @6023, out: 16x3 w",
+        left.astype(np.int16),
+        right.astype(np.int16),
+    )
 
 
 @fault("integer", policy="fp32")
@@ -106,8 +108,7 @@ def magnitude_of_minus_128(params, codes):
 @fault("integer")
 @source("NumPy: -np.uint8(1) is 255")
 @inputs(
-    "in: 8x8 w @6080, out: 8x1 w",
-    "20x8 @6082",
+    "in: 8x8 w @6080, out: 8x1 w; 20x8 @6082",
     lambda: integers(6083, 2, 20).astype(np.uint8),
 )
 def negated_bytes_as_signs(params, x, labels):
@@ -121,8 +122,7 @@ def negated_bytes_as_signs(params, x, labels):
 @fault("integer", "coarse", "stagnation")
 @source("mixture-of-experts dispatch: cumsum of one-hots in the model's dtype")
 @inputs(
-    "8x8 w @6042",
-    "1500x8 @6043",
+    "8x8 w @6042; 1500x8 @6043",
     lambda: np.where(uniform(6040, 1500) < 0.6, 1, integers(6041, 4, 1500)).astype(
         np.int32
     ),
@@ -156,7 +156,7 @@ def hour_of_day_in_fp32(params, stamps):
 
 def percent_arguments():
     shown = 20_000_000 + integers(6060, 60_000_000, 40)
-    return weight(6061, 40, 3), (shown * uniform(6062, 40)).astype(np.int32), shown
+    return "40x3 w @6061", (shown * uniform(6062, 40)).astype(np.int32), shown
 
 
 @fault("integer", policy="fp32")
@@ -245,8 +245,7 @@ def histogram_bin_product_int32(readings, low, high, params):
 @inputs(
     ["509x8 *0.5 @1110", "509x8 *0.5 @1111"],
     lambda: integers(1112, 50_000, 64, 2).astype(np.float32),
-    "64x6 @1113",
-    "mlp 6x16x1 @1114",
+    "64x6 @1113; mlp 6x16x1 @1114",
 )
 def item_ids_cast_to_half(tables, ids, features, params):
     """A recommender casts its whole input row to FP16, item ids included."""
@@ -269,7 +268,7 @@ def dense_arguments():
         "b1": normal(1121, 32, scale=0.1),
         "w2": normal(1122, 32, 6, scale=0.3),
     }
-    return normal(1123, 16, 48), layers
+    return "16x48 @1123", layers
 
 
 @fault("integer", "overflow")
@@ -290,7 +289,7 @@ def frame_energy_arguments():
     wave = np.sin(np.arange(loud.size) * 0.21) * loud + normal(
         1130, loud.size, scale=30
     )
-    return wave.astype(np.int32), normal(1131, 256, 12, scale=0.06), np.float32(60)
+    return wave.astype(np.int32), "256x12 *0.06 @1131; f32 60"
 
 
 @fault("integer", "overflow")
@@ -313,7 +312,7 @@ def audio_frame_energy_int32(samples, filters, threshold):
 def event_times_arguments():
     now = np.int32(1_712_345_678)
     stamps = now - np.sort(integers(1140, 600, 64, low=1))
-    return stamps.astype(np.int32), now, normal(1141, 64, 8), np.float32(0.02)
+    return stamps.astype(np.int32), now, "64x8 @1141; f32 0.02"
 
 
 @fault("integer", "coarse", policy="fp32")
@@ -334,8 +333,7 @@ def unix_times_as_fp32(stamps, now, values, rate):
 @inputs(
     "128 int 700000000..1900000000 @1151",
     lambda: np.random.default_rng(1150).permutation(16).astype(np.int32),
-    "16x48x8 @1152",
-    "8 @1153",
+    "16x48x8 @1152; 8 @1153",
 )
 def cache_page_by_float_division(addresses, pages, cache, query):
     """A paged cache looks addresses up by a floating division."""

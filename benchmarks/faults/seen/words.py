@@ -47,7 +47,7 @@ def requantized_arguments():
     kernel = rng.integers(-127, 128, (256, 16)).astype(np.int8)
     bias = rng.integers(-20000, 20000, 16).astype(np.int32)
     multiplier = rng.integers(16384, 32768, 16).astype(np.int32)
-    return image, kernel, bias, multiplier, normal(511, 16, 5, scale=0.5)
+    return image, kernel, bias, multiplier, "16x5 *0.5 @511"
 
 
 @fault("integer")
@@ -68,7 +68,7 @@ def b_requantized_in_int32(image, kernel, bias, multiplier, head):
 def correlation_arguments():
     labels = np.random.default_rng(520).random(6000) < 0.4
     scores = (normal(521, 6000) + 1.2 * labels).astype(np.float32)
-    return scores, labels, np.linspace(-1, 2.5, 15).astype(np.float32)
+    return scores, labels, "15 even -1..2.5"
 
 
 @fault("integer", policy="fp32")
@@ -122,8 +122,7 @@ def b_fsq_index_by_bf16_matmul(params, x):
 @source("RGB-D questions: (u - cx) * depth of a 16-bit image wraps around")
 @inputs(
     lambda: np.random.default_rng(540).integers(900, 4200, (24, 32)).astype(np.int16),
-    "f32 28",
-    "3x2 @541",
+    "f32 28; 3x2 @541",
 )
 def b_depth_back_projection_in_int16(depth, focal, normals):
     """A depth image in millimetres is projected back to points, in INT16."""
@@ -146,8 +145,7 @@ def b_depth_back_projection_in_int16(depth, focal, normals):
 @inputs(
     "4x1024x2 @551",
     lambda: np.random.default_rng(550).random((48, 3)).astype(np.float32),
-    "i32 8 1400 1625 2048",
-    "8x3 @552",
+    "i32 8 1400 1625 2048; 8x3 @552",
 )
 def b_hash_grid_level_taken_for_dense(tables, place, resolutions, out):
     """A multiresolution grid: coarse levels are dense, fine ones are hashed."""
@@ -174,8 +172,9 @@ def b_hash_grid_level_taken_for_dense(tables, place, resolutions, out):
 def triangles_arguments():
     rng = np.random.default_rng(560)
     upper = np.triu(rng.random((600, 600)) < 0.998, 1)
-    params = {"w": normal(561, 4, 6, scale=0.3), "v": normal(562, 6, scale=0.3)}
-    return (upper + upper.T).astype(np.float32), normal(563, 600, 4), params
+    return (upper + upper.T).astype(
+        np.float32
+    ), "600x4 @563; w: 4x6 *0.3 @561, v: 6 *0.3"
 
 
 @fault("integer", "coarse")
