@@ -26,6 +26,7 @@ from neuronjax.numerics.float_format import FORMATS, FloatFormat
 from neuronjax.numerics.random_bits import random_bits
 from neuronjax.numerics.rounding import cast, encode, round_to_format, round_to_int
 from neuronjax.numerics.widening import decode, widen
+from tests import arrays
 
 FLOAT32, TFLOAT32 = FORMATS["float32"], FORMATS["tfloat32"]
 BFLOAT16, FLOAT16 = FORMATS["bfloat16"], FORMATS["float16"]
@@ -50,15 +51,9 @@ def _float32(bits: Any) -> np.ndarray:
     return np.asarray(bits, np.uint32).view(np.float32)
 
 
-def _bits(x: Any) -> np.ndarray:
-    """The bits of an array of any float dtype; the oracle of equality here."""
-    x = np.asarray(x)
-    return x.view(f"uint{8 * x.dtype.itemsize}")
-
-
 def _flushed(x: np.ndarray) -> np.ndarray:
     """float32 with subnormals replaced by zeros of the same sign."""
-    bits = _bits(x)
+    bits = arrays.bits(x)
     return _float32(np.where(bits & 0x7F80_0000, bits, bits & 0x8000_0000))
 
 
@@ -108,7 +103,7 @@ def _nearest(x: np.ndarray, fmt: FloatFormat) -> np.ndarray:
     if fmt is FLOAT16:
         x = np.where(np.isnan(x), np.copysign(np.float32(np.nan), x), x)
     with np.errstate(over="ignore", invalid="ignore"):
-        return _bits(x.astype(fmt.dtype))
+        return arrays.bits(x.astype(fmt.dtype))
 
 
 @np.errstate(invalid="ignore")  # signalling NaNs
@@ -140,9 +135,9 @@ def _stochastic_by_neighbours(
 
 def _assert_same(actual: Any, expected: np.ndarray, x: np.ndarray) -> None:
     """Equal bits, reported with the inputs that differ."""
-    actual, expected = _bits(actual), _bits(expected)
+    actual, expected = arrays.bits(actual), arrays.bits(expected)
     wrong = np.flatnonzero(actual != expected)
-    rows = [(_bits(x)[i], actual[i], expected[i]) for i in wrong[:5]]
+    rows = [(arrays.bits(x)[i], actual[i], expected[i]) for i in wrong[:5]]
     shown = [" ".join(map(hex, map(int, row))) for row in rows]
     assert wrong.size == 0, f"{wrong.size} differ (input, actual, expected): {shown}"
 
@@ -175,7 +170,7 @@ def test_round_to_format_gives_the_value_of_the_cast(fmt: FloatFormat) -> None:
 
 def test_tfloat32_against_integers() -> None:
     x = _flushed(_inputs(TFLOAT32))
-    bits = _bits(x).astype(np.uint64)
+    bits = arrays.bits(x).astype(np.uint64)
     rounded = (bits + 0xFFF + (bits >> 13 & 1)) >> 13 << 13
     quiet = bits & 0x8000_0000 | 0x7FC0_0000
     expected = _float32(np.where(np.isnan(x), quiet, rounded))
@@ -184,7 +179,7 @@ def test_tfloat32_against_integers() -> None:
 
 def test_float32_flushes_and_quietens() -> None:
     x = _inputs(FLOAT32)
-    bits = _bits(_flushed(x))
+    bits = arrays.bits(_flushed(x))
     expected = np.where(np.isnan(x), bits & 0x8000_0000 | 0x7FC0_0000, bits)
     _assert_same(_jit(cast, fmt=FLOAT32)(x), _float32(expected), x)
 
@@ -225,7 +220,7 @@ def test_hand_computed_values(
         (rtz, round_to_format(x, fmt, rounding="rtz")),
         (saturated, round_to_format(x, fmt, overflow="saturate")),
     ]:
-        assert _bits(actual) == _bits(np.float32(expected))
+        assert arrays.bits(actual) == arrays.bits(np.float32(expected))
 
 
 # -- Stochastic
@@ -334,7 +329,7 @@ def test_all_codes_decode_as_ml_dtypes_and_round_trip(fmt: FloatFormat) -> None:
 def test_wide_codes_are_float32_bits(fmt: FloatFormat) -> None:
     x = np.asarray(_jit(round_to_format, fmt=fmt)(_inputs(fmt)))
     codes = _jit(encode, fmt=fmt)(x)
-    _assert_same(codes, _bits(x), x)
+    _assert_same(codes, arrays.bits(x), x)
     _assert_same(_jit(decode, fmt=fmt)(codes), x, x)
 
 
@@ -380,7 +375,7 @@ def test_composed_program_against_numpy() -> None:
     )
     for run in (jax.jit(_composed), jax.jit(jax.vmap(_composed)), scanned):
         actual = run(jnp.asarray(x), jnp.asarray(y))
-        np.testing.assert_array_equal(_bits(actual), _bits(expected))
+        np.testing.assert_array_equal(arrays.bits(actual), arrays.bits(expected))
 
 
 def test_batched_stochastic_rounding_is_row_by_row() -> None:
@@ -389,7 +384,7 @@ def test_batched_stochastic_rounding_is_row_by_row() -> None:
     one = jax.jit(_stochastic(E4M3))
     rows = [one(*row) for row in zip(x, random, strict=True)]
     actual = jax.jit(jax.vmap(_stochastic(E4M3)))(x, random)
-    np.testing.assert_array_equal(_bits(actual), _bits(jnp.stack(rows)))
+    np.testing.assert_array_equal(arrays.bits(actual), arrays.bits(jnp.stack(rows)))
 
 
 # -- Integers

@@ -31,6 +31,7 @@ from neuronjax.numerics.sparsity import (
     magnitude_ranks,
     sparsify,
 )
+from tests.arrays import bits
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")
 
@@ -43,14 +44,9 @@ def _dtype(name: str) -> np.dtype[Any]:
     return np.dtype(getattr(ml_dtypes, name, None) or name)
 
 
-def _bits(x: Any) -> np.ndarray:
-    x = np.asarray(x)
-    return x.view(f"uint{8 * x.dtype.itemsize}")
-
-
 def _assert_same(actual: Any, expected: Any) -> None:
     assert np.asarray(actual).dtype == np.asarray(expected).dtype
-    np.testing.assert_array_equal(_bits(actual), _bits(expected))
+    np.testing.assert_array_equal(bits(actual), bits(expected))
 
 
 def _weight(value: Any) -> float:
@@ -260,7 +256,7 @@ def test_a_short_last_group_keeps_zeros_beyond_the_end_only_if_it_must(pattern):
         sparse = sparsify(x, pattern)
         beyond = np.asarray(expanded_rows(sparse.tags, pattern)) >= len(x)
         assert beyond.sum() == max(kept - rows, 0)
-        assert not _bits(sparse.values)[beyond].any()
+        assert not bits(sparse.values)[beyond].any()
         assert sparse.shape == x.shape
 
 
