@@ -171,3 +171,20 @@ def test_the_last_count_is_printed_by_kind_with_both_references(tmp_path):
 def test_every_fault_has_one_line_and_known_kinds(fault):
     assert fault.line[1] > 0
     assert set(fault.kinds) <= set(KINDS)
+
+
+def test_the_command_keeps_what_was_named_and_fails_on_a_missed_target(
+    monkeypatch, tmp_path
+):
+    monkeypatch.setattr(command, "HALVES", {"seen": (FAULT,)})
+    monkeypatch.setattr(command, "found", lambda *_: case("overflow", 0, False))
+    monkeypatch.setattr(results_file, "RESULTS", tmp_path)
+    asked = ["--half", "seen", "--reference", "float64"]
+    with pytest.raises(SystemExit, match=r"seen: first is 0\.0%"):
+        command.main([*asked, "--keep"])
+    [kept] = results_file.read(tmp_path / "faults.json")["faults"]
+    assert kept["named"] == {
+        "products-in-half": "rank -, other kind, 0 alarms: nothing"
+    }
+    monkeypatch.setattr(command, "found", lambda *_: case("overflow", 1, True))
+    command.main(asked)
