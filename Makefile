@@ -57,10 +57,11 @@ bench: $(STAMP)
 bench-test: $(STAMP)
 	$(PYTEST) -m "not slow" benchmarks/tests $(ARGS)
 
-# How many numerical faults `compare` finds, and on how many healthy programs it is wrong.
+# How many numerical faults `compare` finds, and on how many healthy programs it is wrong;
+# fails, after the page is written, where a whole set misses a target.
 faults: $(STAMP)
-	$(BIN)/python -m benchmarks.faults --keep $(ARGS)
-	$(BIN)/python -m benchmarks.page
+	$(BIN)/python -m benchmarks.faults --keep $(ARGS); status=$$?; \
+	  $(BIN)/python -m benchmarks.page && exit $$status
 
 # All benchmarks, then docs/benchmarks.md; peers that are not installed are skipped:
 # .venv/bin/pip install -e '.[peers]' installs them, after a torch for the CPU.

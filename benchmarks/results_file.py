@@ -8,7 +8,6 @@ wrote them. Times are seconds. The files are committed; `latest.json` is not.
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import sys
 import time
@@ -91,9 +90,3 @@ def command(
     print(show(found))
     print(f"{options.output}: {len(found['entries'])} entries", file=sys.stderr)
     return int(bool(found.get("failed")))
-
-
-def age_days(found: Mapping[str, Any]) -> int:
-    """Whole days since a document was begun."""
-    started = datetime.datetime.fromisoformat(found["started"])
-    return (datetime.datetime.now(datetime.UTC) - started).days

@@ -7,8 +7,8 @@ promotion, which Optax needs. Markers are declared in pyproject.toml.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
 
 # Before the first import of JAX, and only where the user has not chosen.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -36,9 +36,6 @@ def pytest_configure(config: pytest.Config) -> None:
         compilation_cache.forget_if_large()
 
 
-SLOW_TESTS = Path(__file__).parent / "slow_tests.txt"
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--one-of-each",
@@ -51,8 +48,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> Iterator[None]:
-    """Marks the tests of `slow_tests.txt`; and, asked to, takes one of each test."""
-    _mark_slow(config, {item.nodeid: item for item in items})
+    """Mark the slow cases as slow; and, asked to, take one of each test."""
+    tests: dict[str, dict[str, pytest.Item]] = {}
+    for item in items:
+        test, _, case = item.nodeid.partition("[")
+        tests.setdefault(test, {})[case.removesuffix("]")] = item
+    whole = not any("::" in argument for argument in config.args)
+    for test, cases in tests.items():
+        unknown = _mark_slow(cases)
+        if whole and unknown:
+            raise pytest.UsageError(f"{test} has no cases {unknown}")
     yield
     if config.getoption("one_of_each"):
         first = {item.nodeid.split("[")[0]: item for item in reversed(items)}
@@ -61,16 +66,27 @@ def pytest_collection_modifyitems(
         items[:] = sorted(first.values(), key=items.index)
 
 
-def _mark_slow(config: pytest.Config, found: dict[str, pytest.Item]) -> None:
-    lines = SLOW_TESTS.read_text().splitlines()
-    slow = {line for line in lines if line and not line.startswith("#")}
-    for name in slow & found.keys():
-        found[name].add_marker("slow")
-    whole = not any("::" in argument for argument in config.args)
-    files = {name.split("::")[0] for name in found}
-    stale = [n for n in slow - found.keys() if n.split("::")[0] in files]
-    if whole and stale:
-        raise pytest.UsageError(f"{SLOW_TESTS.name} names no tests: {sorted(stale)}")
+def _mark_slow(cases: dict[str, pytest.Item]) -> list[str]:
+    """Mark cases of one test by its `slow_cases` or `slow_except`.
+
+    Returns the names there that are no cases of the test.
+    """
+    item = next(iter(cases.values()))
+    unknown: list[str] = []
+    for marker, named_are_slow in (("slow_cases", True), ("slow_except", False)):
+        for mark in item.iter_markers(marker):
+            named = {name: _cases_of(name, cases) for name in mark.args}
+            unknown += [name for name, found in named.items() if not found]
+            chosen = set().union(*named.values())
+            for case in cases:
+                if (case in chosen) == named_are_slow:
+                    cases[case].add_marker("slow")
+    return unknown
+
+
+def _cases_of(name: str, cases: Iterable[str]) -> set[str]:
+    """Return the cases of a name, which may have the wildcards of `fnmatch`."""
+    return {case for case in cases if case == name or fnmatchcase(case, name)}
 
 
 @pytest.fixture(autouse=True)

@@ -58,6 +58,7 @@ def foreign(source: str) -> Iterator[tuple[int, str]]:
                 yield node.lineno, node.attr
 
 
+@pytest.mark.slow_cases("execution/kernels/running.py")
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.relative_to(PACKAGE).as_posix())
 def test_private_attributes_are_read_where_they_are_defined(path):
     assert list(foreign(path.read_text())) == []

@@ -2,7 +2,9 @@
 
 All sets are counted by kind; only of those that may be looked at the missed ones are
 listed. `--keep` writes `results/faults.json`, of which the page of benchmarks makes
-tables; what was not asked about stays as it was, with the commit of that count.
+tables; what was not asked about stays as it was, with the commit of that count. The
+file also says of every fault what was named. The command fails where a whole set misses
+a target.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from benchmarks import harness, results_file
 from benchmarks.faults import held_out, seen
 from benchmarks.faults.counted import NAME, table
 from benchmarks.faults.found import FEW, Found, found
+from benchmarks.faults.targets import missed
 from neuronjax.execution.interpreter import forget_kernels
 
 HELD_OUT = "held out"
@@ -58,9 +61,27 @@ def entries(
     return [{**about, "kind": kind, **row} for kind, row in rows.items()]
 
 
-def merged(kept: Sequence[Entry], before: Mapping[str, Any] | None) -> list[Entry]:
-    """New figures, and those of a document that were not counted again."""
-    known = [] if before is None else before["entries"]
+def named(half: str, reference: str, commit: str, cases: Iterable[Found]) -> Entry:
+    """What was named for every fault of a set; of those held out, only how well."""
+    about = {"half": half, "reference": reference, "commit": commit}
+    return {**about, "named": {c.fault.name: _said(c, half) for c in cases}}
+
+
+def _said(case: Found, half: str) -> str:
+    kind = "right" if case.kind else "other"
+    text = f"rank {case.rank or '-'}, {kind} kind, {case.alarms} alarms"
+    if half == HELD_OUT:
+        return text
+    lines = ", ".join(case.reported) or "nothing"
+    false = f"; healthy: {', '.join(case.false)}" if case.false else ""
+    return f"{text}: {lines}{false}"
+
+
+def merged(
+    kept: Sequence[Entry], before: Mapping[str, Any] | None, key: str = "entries"
+) -> list[Entry]:
+    """Return new entries, and those of a document that were not counted again."""
+    known = [] if before is None else before.get(key, [])
     again = {_group(e) for e in kept}
     commit = "" if before is None else before["versions"]["commit"]
     others = [{"commit": commit, **e} for e in known if _group(e) not in again]
@@ -73,7 +94,7 @@ def _group(entry: Entry) -> tuple[str, str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Prints the tables and keeps them."""
+    """Print the tables, keep them, and fail where a whole set misses a target."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--half", choices=tuple(HALVES), action="append")
     parser.add_argument("--reference", choices=REFERENCES, action="append")
@@ -81,8 +102,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--keep", action="store_true", help=f"write {NAME}.json")
     options = parser.parse_args(arguments)
     about, start = harness.circumstances(), time.perf_counter()
+    commit = about["versions"]["commit"]
     console = Console()
     kept: list[Entry] = []
+    said: list[Entry] = []
     for reference in options.reference or REFERENCES:
         for half in options.half or HALVES:
             faults = [
@@ -92,7 +115,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 continue
             cases = [found(f, reference) for f in track(faults, transient=True)]
             rows = by_kind(cases)
-            kept += entries(half, reference, about["versions"]["commit"], rows)
+            kept += entries(half, reference, commit, rows)
+            said.append(named(half, reference, commit, cases))
             console.print(table(f"{half}, against {reference}", rows))
             jax.clear_caches()  # a thousand programs do not fit into memory
             forget_kernels()
@@ -102,11 +126,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         path = results_file.RESULTS / f"{NAME}.json"
         before = results_file.read(path) if path.exists() else None
         seconds = time.perf_counter() - start
-        body = {"entries": merged(kept, before)}
+        body = {
+            "entries": merged(kept, before),
+            "faults": merged(said, before, "faults"),
+        }
         document = results_file.document(
             NAME, body, quick=False, seconds=seconds, **about
         )
         results_file.write(document, path)
+    misses = [] if options.name else list(missed(kept))
+    if misses:
+        raise SystemExit("\n".join(["Targets are missed.", *misses]))
 
 
 def _list(console: Console, cases: Iterable[Found]) -> None:

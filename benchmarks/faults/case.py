@@ -1,11 +1,34 @@
-"""A program with a numerical fault on one line, and its twin without it."""
+"""A program with a numerical fault on one line, and its twin without it.
+
+A fault is one program. The statement that holds the fault ends with `# fault`; other
+statements that the healthy twin does not have end with `# -`, at their first line where
+a body goes with them, and a line `# + ...` is a line of the twin:
+
+    @fault("overflow", policy="fp16")
+    @source("reports of norms that are Inf")
+    @inputs("64x32 *300 @7")
+    def norm_of_squares_in_half(x):
+        half = x.astype(jnp.float16)  # -
+        squares = half * half  # fault
+        # + squares = x * x
+        return jnp.sqrt(jnp.sum(squares, axis=-1).astype(jnp.float32))
+
+Where the twin has the faulty statement too, and differs elsewhere, the statement ends
+with `# here`.
+"""
 
 from __future__ import annotations
 
+import ast
 import inspect
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
+
+from benchmarks.faults.data import made
 
 #: What an analyst would call a fault.
 KINDS = {
@@ -27,6 +50,11 @@ KINDS = {
 }
 
 
+_MARK = re.compile(r"# (fault|here)$")
+_ABSENT = re.compile(r"# (fault|-)$")
+_TWIN = re.compile(r"(\s*)# \+ (.*)")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Fault:
     """A fault.
@@ -35,7 +63,7 @@ class Fault:
         name: unique in the whole set, words joined by "-".
         kinds: names of `KINDS`, the best first; more where several would be right.
         faulty: a function of arrays and pytrees whose source has one line that ends
-            with the comment "# fault"; the fault happens in what this line computes.
+            with "# fault" or "# here"; the fault happens in what this line computes.
         healthy: the same mathematics, as a careful author writes it.
         arguments: makes the arguments, small and seeded.
         policy: a preset of `neuronjax.Policy`, or one.
@@ -56,8 +84,109 @@ class Fault:
     def line(self) -> tuple[str, int]:
         """(file, number) of the faulty line."""
         lines, first = inspect.getsourcelines(self.faulty)
-        ends = [text.rstrip().endswith("# fault") for text in lines]
-        marked = [n for n, end in enumerate(ends) if end]
+        marked = [n for n, text in enumerate(lines) if _MARK.search(text.rstrip())]
         if len(marked) != 1:
-            raise ValueError(f"{self.name}: {len(marked)} lines end with '# fault'")
+            raise ValueError(
+                f"{self.name}: {len(marked)} lines end with '# fault' or '# here'"
+            )
         return inspect.getsourcefile(self.faulty) or "", first + marked[0]
+
+
+def fault(
+    *kinds: str,
+    policy: Any = "bf16",
+    target: str = "trn2",
+) -> Callable[[Callable[..., Any]], Fault]:
+    """Make a `Fault` of a program that has its `source` and its `inputs`."""
+
+    def decorate(program: Any) -> Fault:
+        return Fault(
+            name=program.__name__.replace("_", "-"),
+            kinds=kinds,
+            faulty=program,
+            healthy=_twin(program),
+            arguments=program.arguments,
+            policy=policy,
+            source=program.source,
+            target=target,
+        )
+
+    return decorate
+
+
+def source(text: str) -> Callable[[Any], Any]:
+    """Say what kind of bug report or literature a program is drawn from."""
+
+    def decorate(program: Any) -> Any:
+        program.source = text
+        return program
+
+    return decorate
+
+
+def inputs(
+    *trees: Any, by: Callable[[], tuple[Any, ...]] | None = None
+) -> Callable[[Any], Any]:
+    """Give a program its arguments.
+
+    Args:
+        *trees: one pytree for each argument; its leaves are texts of `data`, functions
+            that make an array, or arrays. One text may have several arguments, which
+            are parted by "; ".
+        by: a function that returns such pytrees, where they depend on one another.
+    """
+
+    def decorate(program: Any) -> Any:
+        program.arguments = lambda: _made(by() if by else trees)
+        return program
+
+    return decorate
+
+
+def _made(trees: Iterable[Any]) -> tuple[Any, ...]:
+    parted = (t.split("; ") if isinstance(t, str) else [t] for t in trees)
+    return tuple(made(tree) for part in parted for tree in part)
+
+
+def faults_in(package: str, path: Iterable[str]) -> tuple[Fault, ...]:
+    """Return the faults of all modules of a package."""
+    names = sorted(module.name for module in iter_modules(path))
+    modules = [import_module(f"{package}.{name}") for name in names]
+    return tuple(
+        value
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, Fault)
+    )
+
+
+def _twin(program: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the healthy program, compiled on the lines of the faulty one."""
+    lines, first = inspect.getsourcelines(program)
+    code = compile(
+        "\n" * (first - 1) + "\n".join(_twin_lines(lines)),
+        inspect.getsourcefile(program) or "",
+        "exec",
+    )
+    names: dict[str, Any] = {}
+    exec(code, program.__globals__, names)
+    return names[program.__name__]
+
+
+def _twin_lines(lines: list[str]) -> list[str]:
+    whole = ast.parse("".join(lines)).body[0]
+    statements = [node for node in ast.walk(whole) if isinstance(node, ast.stmt)]
+    out = [_TWIN.sub(r"\1\2", text.rstrip()) for text in lines]
+    out[: whole.lineno - 1] = [""] * (whole.lineno - 1)  # the decorators
+    for number, text in enumerate(lines, 1):
+        if _ABSENT.search(text.rstrip()):
+            around = (s for s in statements if s.lineno <= number <= _end(s))
+            inner = max(around, key=lambda s: s.lineno)
+            out[inner.lineno - 1 : _end(inner)] = [""] * (
+                _end(inner) - inner.lineno + 1
+            )
+    return out
+
+
+def _end(statement: ast.stmt) -> int:
+    return statement.end_lineno or statement.lineno

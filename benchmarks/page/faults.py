@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from benchmarks.faults.targets import TARGETS, side
 from benchmarks.page import text
 
 Found = Mapping[str, Any]
 
-#: What is aimed at: shares of the faults, and of healthy twins that raise an alarm.
-TARGETS = {"first": 0.90, "top": 0.97, "named": 0.85, "alarms": 0.02}
 FIGURES = {
     "first": "the line first",
     "top": "among three",
@@ -65,8 +64,7 @@ def _total(entry: Found) -> tuple[str, ...]:
 def _targets() -> tuple[str, ...]:
     aims = []
     for name in FIGURES:
-        side = "at most" if name == "alarms" else "at least"
-        aim = f"{side} {_percent(TARGETS[name])}" if name in TARGETS else ""
+        aim = f"{side(name)} {_percent(TARGETS[name])}" if name in TARGETS else ""
         aims.append(aim)
     return ("*target*", "", "", "", *aims)
 

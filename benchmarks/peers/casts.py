@@ -25,7 +25,6 @@ NAMES = ("bfloat16", "float8_e4m3fn", "float8_e4m3", "float8_e5m2", "float4_e2m1
 #: Element by element in Python or APFloat: measured at this size.
 FEW = 2**14
 RANDOM = 2**20
-Cast = Callable[[np.ndarray], Callable[[], Any]]
 
 
 def deviates(count: int) -> np.ndarray:

@@ -4,36 +4,42 @@ from __future__ import annotations
 
 import io
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from rich.console import Console
 
 from benchmarks import results_file
-from benchmarks.faults import __main__ as command, seen
-from benchmarks.faults.case import KINDS, Fault
+from benchmarks.faults import __main__ as command, data, seen
+from benchmarks.faults.case import KINDS, Fault, fault, inputs, source
 from benchmarks.faults.counted import kept_tables
 from benchmarks.faults.found import Found, found
+from benchmarks.faults.targets import missed
 
 
-def faulty(x):
+@fault("overflow", policy="fp32")
+@source("a test")
+@inputs("f32 1 99")
+def products_in_half(x):
+    """The sum of the products, for which one of two formats is too short."""
+
+    def added(y):  # -
+        return y.sum()
+
+    # + def added(y):
+    # +     return jnp.sum(y)
+
     y = x.astype(jnp.float16) * 1e3  # fault
-    return y.sum().astype(jnp.float32)
+    # + y = x * 1e3
+    total = added(y).astype(  # -
+        jnp.float32
+    )
+    # + total = added(y)
+    return total
 
 
-def healthy(x):
-    return (x * 1e3).sum()
-
-
-FAULT = Fault(
-    name="products-in-half",
-    kinds=("overflow",),
-    faulty=faulty,
-    healthy=healthy,
-    arguments=lambda: (np.array([1, 99], np.float32),),
-    policy="fp32",
-    source="a test",
-)
+FAULT = products_in_half
 
 
 def case(kind: str, rank: int, named: bool, alarms: int = 0) -> Found:
@@ -44,6 +50,63 @@ def case(kind: str, rank: int, named: bool, alarms: int = 0) -> Found:
 def test_a_fault_is_found_on_its_line_and_its_twin_is_left_alone():
     result = found(FAULT, "float64")
     assert (result.rank, result.kind, result.alarms) == (1, True, 0)
+
+
+def test_a_program_is_its_own_twin_but_for_the_marked_lines():
+    (x,) = FAULT.arguments()
+    np.testing.assert_array_equal(FAULT.healthy(x), np.float32(1e5))
+    assert np.isinf(FAULT.faulty(x))
+    assert FAULT.name == "products-in-half"
+    text = str(jax.make_jaxpr(FAULT.healthy)(x))
+    assert text == str(jax.make_jaxpr(lambda x: jnp.sum(x * 1e3))(x))
+    first = FAULT.faulty.__code__.co_firstlineno
+    assert FAULT.healthy.__code__.co_firstlineno == first + 3  # after the decorators
+
+
+@pytest.mark.parametrize(
+    ("text", "shape", "dtype"),
+    [
+        ("40x16 @7", (40, 16), np.float32),
+        ("8 *0.5 +3 @7", (8,), np.float32),
+        ("4x6 w*2 @7", (4, 6), np.float32),
+        ("9 -1..2 @7", (9,), np.float32),
+        ("9 int 3..5 @7", (9,), np.int32),
+        ("f16 1 2 3", (3,), np.float16),
+        ("i32 7", (), np.int32),
+        ("2x3 =1.5", (2, 3), np.float32),
+        ("9 even 0..4", (9,), np.float32),
+    ],
+)
+def test_texts_make_arrays(text, shape, dtype):
+    array = data.array(text)
+    assert (np.shape(array), array.dtype) == (shape, dtype)
+
+
+def test_entries_without_a_seed_have_the_next_one():
+    short, long = data.made(["a: 8 @7, n: f32 1, b: 4", "a: 8 @7, n: f32 1, b: 4 @8"])
+    jax.tree.map(np.testing.assert_array_equal, short, long)
+    assert set(data.made("m: mlp 6x3 @1")["m"][0]) == {"w", "b"}
+    with pytest.raises(ValueError, match="'8 by 4' is not of the form"):
+        data.array("8 by 4")
+
+
+def test_a_missed_target_is_said_of_whole_sets_against_float64():
+    rows = command.by_kind([case("overflow", 0, False), case("integer", 1, True, 1)])
+    entries = command.entries("seen", "float64", "abc", rows)
+    said = list(missed(entries))
+    assert said[0] == "seen: first is 50.0%, and should be at least 90.0%"
+    assert said[-1] == "seen: alarms is 50.0%, and should be at most 2.0%"
+    assert not list(missed(command.entries("seen", "float32", "abc", rows)))
+
+
+def test_the_record_says_what_was_named_and_of_held_out_faults_only_how_well():
+    told = Found(FAULT, 2, True, 1, ("a.py:3 overflow",), ("a.py:9 coarse",))
+    words = "rank 2, right kind, 1 alarms"
+    assert command.named("seen", "float64", "abc", [told])["named"] == {
+        "products-in-half": f"{words}: a.py:3 overflow; healthy: a.py:9 coarse"
+    }
+    held_out = command.named("held out", "float64", "abc", [told])
+    assert held_out["named"] == {"products-in-half": words}
 
 
 def test_figures_are_by_kind_and_of_all():
@@ -108,3 +171,20 @@ def test_the_last_count_is_printed_by_kind_with_both_references(tmp_path):
 def test_every_fault_has_one_line_and_known_kinds(fault):
     assert fault.line[1] > 0
     assert set(fault.kinds) <= set(KINDS)
+
+
+def test_the_command_keeps_what_was_named_and_fails_on_a_missed_target(
+    monkeypatch, tmp_path
+):
+    monkeypatch.setattr(command, "HALVES", {"seen": (FAULT,)})
+    monkeypatch.setattr(command, "found", lambda *_: case("overflow", 0, False))
+    monkeypatch.setattr(results_file, "RESULTS", tmp_path)
+    asked = ["--half", "seen", "--reference", "float64"]
+    with pytest.raises(SystemExit, match=r"seen: first is 0\.0%"):
+        command.main([*asked, "--keep"])
+    [kept] = results_file.read(tmp_path / "faults.json")["faults"]
+    assert kept["named"] == {
+        "products-in-half": "rank -, other kind, 0 alarms: nothing"
+    }
+    monkeypatch.setattr(command, "found", lambda *_: case("overflow", 1, True))
+    command.main(asked)

@@ -164,6 +164,7 @@ def variance_behind_moves(x):
     return jnp.exp(variance(x).reshape(2, -1).T.astype(jnp.float32))
 
 
+@pytest.mark.slow_except("variance")
 @pytest.mark.parametrize(
     "function", [variance, variance_in_a_scan, variance_behind_moves]
 )

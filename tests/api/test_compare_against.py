@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax import lax
 from typer.testing import CliRunner
@@ -17,12 +16,9 @@ import neuronjax as nj
 from neuronjax.cli import app
 from neuronjax.diagnostics.edits.alignment import common
 from neuronjax.errors import InvalidProgramError
+from tests.arrays import normal
 
 SIZE = 16
-
-
-def normal(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
 P = {name: normal(SIZE, SIZE, seed=n) / 4 for n, name in enumerate("abc")}

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import neuronjax as nj
 from neuronjax.cli import app
 from neuronjax.errors import InvalidProgramError
+from tests.arrays import normal
 
 ROWS, WIDTH, CLASSES = 16, 64, 10
 
@@ -24,10 +25,6 @@ def forward(p, x):
         h = h * lax.rsqrt(jnp.mean(h * h, -1, keepdims=True) + 1e-6)
     with jax.named_scope("head"):
         return jax.nn.softmax(h @ p["head"])
-
-
-def normal(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
 PARAMS = {

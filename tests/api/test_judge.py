@@ -72,6 +72,7 @@ def test_a_right_kernel_is_accepted(reference: Path, tmp_path: Path) -> None:
     assert max(map(len, verdict.as_text().splitlines())) <= 80
 
 
+@pytest.mark.slow_except("another operator", "a constant")
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_kernel_is_refused_with_its_reason(
     name: str, reference: Path, tmp_path: Path
@@ -129,6 +130,7 @@ def forward(x, w):
 """
 
 
+@pytest.mark.slow_cases("2")
 @pytest.mark.parametrize("turns", [1, 2])
 def test_the_tolerance_of_a_matmul_is_derived(turns: int, tmp_path: Path) -> None:
     """Half of the sum is refused, all of it is accepted, by bounds of its own size."""
@@ -142,6 +144,7 @@ def test_the_tolerance_of_a_matmul_is_derived(turns: int, tmp_path: Path) -> Non
     assert (verdict.seeds[0].why == "") == verdict.accepted
 
 
+@pytest.mark.slow
 def test_where_no_tolerance_is_derived_the_verdict_says_so(
     reference: Path, tmp_path: Path
 ) -> None:
@@ -225,6 +228,7 @@ def test_a_limit_is_refused_whatever_the_bounds_are(tmp_path: Path) -> None:
     assert (verdict.word, verdict.undecided) == ("refused", "")
 
 
+@pytest.mark.slow
 def test_without_a_reference_nothing_is_compared(tmp_path: Path) -> None:
     verdict = judged(tmp_path, RIGHT + REFERENCE)
     assert verdict.accepted
@@ -232,6 +236,7 @@ def test_without_a_reference_nothing_is_compared(tmp_path: Path) -> None:
     assert verdict.seeds == ()
 
 
+@pytest.mark.slow
 def test_the_baseline_gives_the_speedup(reference: Path, tmp_path: Path) -> None:
     baseline = tmp_path / "baseline.py"
     add = "    nisa.tensor_tensor(dst=a, data1=a, data2=b, op=nl.add)\n"
@@ -245,6 +250,7 @@ def test_the_baseline_gives_the_speedup(reference: Path, tmp_path: Path) -> None
     assert verdict.times.speedup > 1.0
 
 
+@pytest.mark.slow
 def test_a_folder_is_ordered_best_first(reference: Path, tmp_path: Path) -> None:
     folder = tmp_path / "candidates"
     folder.mkdir()

@@ -65,6 +65,7 @@ def test_a_name_that_a_release_lacks_is_a_limit_with_line_and_remedy(
     assert "dynamic_range" in limit.remedy
 
 
+@pytest.mark.slow
 def test_the_older_style_where_it_is_there(tmp_path: Path) -> None:
     verdict = judged(tmp_path, OLDER, "neuronxcc-2.x")
     assert verdict.accepted
@@ -72,6 +73,7 @@ def test_the_older_style_where_it_is_there(tmp_path: Path) -> None:
     assert verdict.advice == ()
 
 
+@pytest.mark.slow
 def test_a_kernel_that_cannot_be_traced_hears_of_its_release_too(
     tmp_path: Path,
 ) -> None:

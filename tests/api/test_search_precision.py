@@ -66,6 +66,7 @@ def relative_l2(actual, reference):
 # -- what is found ---------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_sensitive_layer_stays_high(arguments, strategy):
     found = search(strategy=strategy)(*arguments)
@@ -96,6 +97,7 @@ def saturating(params, x):
     return jnp.tanh(x @ params["small"]) @ params["large"] * 1e-6
 
 
+@pytest.mark.slow_cases("greedy")
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_weight_out_of_range_stays_high(strategy):
     unscaled = nj.Policy(auto_cast="matmult", auto_cast_type="fp8", name="unscaled")
@@ -134,6 +136,7 @@ def errors(arguments):
     return found
 
 
+@pytest.mark.slow_except("greedy-0.06", "bisection-0.02", "bisection-0.3")
 @pytest.mark.parametrize("tolerance", [0.003, 0.02, 0.06, 0.3])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_against_every_assignment_there_is(arguments, errors, tolerance, strategy):
@@ -314,6 +317,7 @@ def test_the_budget_is_respected(arguments):
         assert found.error <= found.tolerance
 
 
+@pytest.mark.slow
 def test_a_train_step_over_several_steps_and_batches(arguments):
     """`evaluate` makes two steps; every error is that of the worst batch."""
 

@@ -13,12 +13,9 @@ from typer.testing import CliRunner
 import neuronjax as nj
 from neuronjax.cli import app
 from neuronjax.errors import InvalidProgramError, UnimplementedError, UnsupportedError
+from tests.arrays import normal
 
 SIZE = 4096
-
-
-def normal(*shape, seed=0, dtype=np.float32):
-    return np.random.default_rng(seed).normal(size=shape).astype(dtype)
 
 
 def dot(a, b):

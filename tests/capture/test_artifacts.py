@@ -67,6 +67,7 @@ def mlir(body: str, arguments: str = "%x: tensor<4xf32>", results: str = "") -> 
 # ---- Formats and sources.
 
 
+@pytest.mark.slow_cases("mlir", "portable artifact", "hlo text")
 @pytest.mark.parametrize("form", saved.FORMATS)
 def test_every_format_has_the_bits_of_jit(form, program, expected):
     loaded = nj.load(saved.FORMATS[form](program))
@@ -75,6 +76,7 @@ def test_every_format_has_the_bits_of_jit(form, program, expected):
     assert_same(results, tuple(jax.tree.leaves(expected)))
 
 
+@pytest.mark.slow
 def test_a_jax_export_artifact_keeps_its_pytrees(artifact, expected):
     compiled = nj.load(artifact).compile()
     assert_same(compiled(*ARGS, **KWARGS), expected)
@@ -221,6 +223,7 @@ def test_the_platform_of_several_is_neuron():
     )
 
 
+@pytest.mark.slow
 def test_gradients_of_an_artifact_that_holds_its_derivative():
     def loss(params: dict, x: jax.Array) -> jax.Array:
         return jnp.sum(x * params["w"] * params["w"] * params["n"])
@@ -259,6 +262,7 @@ def test_transformations_that_need_a_derivative(small):
             transformed(X, Y)
 
 
+@pytest.mark.slow
 def test_stochastic_rounding(artifact):
     policy = nj.Policy(rounding="stochastic", seed=3, auto_cast="matmult")
     compiled = nj.load(artifact, policy=policy).compile()
@@ -346,6 +350,7 @@ def ones(*shape: int) -> jax.Array:
     return jnp.arange(float(np.prod(shape))).reshape(shape)
 
 
+@pytest.mark.slow_cases("deprecated batched einsum")
 @pytest.mark.parametrize(
     ("data", "args", "wanted"),
     [
@@ -625,6 +630,7 @@ print(child)
 """
 
 
+@pytest.mark.slow
 def test_forks_and_exits_leave_no_process(tmp_path, small):
     """From a script on standard input: `__main__` is not importable."""
     path = tmp_path / "program"

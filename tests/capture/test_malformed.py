@@ -84,6 +84,7 @@ def check(form: str, count: int) -> None:
     assert found.count("program") < count
 
 
+@pytest.mark.slow_cases("mlirbc")
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_sample_of_mutations(form):
     check(form, 20)

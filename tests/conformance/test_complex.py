@@ -193,6 +193,9 @@ CASES = (
 OVERFLOWING = {"chlo.square": 1e19}
 
 
+@pytest.mark.slow_cases(
+    "stablehlo.abs", "stablehlo.exponential", "stablehlo.log", "stablehlo.sqrt"
+)
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.op)
 def test_functions_are_accurate(case):
     got, _ = of_points_and_grid(case.op)
@@ -211,6 +214,7 @@ def test_functions_are_accurate_at_many_points(case):
 FEW = ("stablehlo.exponential", "stablehlo.sqrt", "stablehlo.tanh")
 
 
+@pytest.mark.slow_cases("stablehlo.tanh")
 @pytest.mark.parametrize(
     "name",
     [

@@ -220,6 +220,7 @@ def convolution(z, w):
     return lax.conv_general_dilated(z, w, (1, 2), "SAME")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("product", "shapes", "policy"),
     [
@@ -347,6 +348,7 @@ def loss_arguments():
     return params, random(30, 2, 3)
 
 
+@pytest.mark.slow
 def test_gradients_of_a_loss():
     params, z = loss_arguments()
     got = jax.grad(nj.jit(loss), argnums=(0, 1))(params, z)

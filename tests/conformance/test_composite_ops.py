@@ -102,6 +102,7 @@ def _features(x: Any) -> np.ndarray:
     return np.asarray(x)[:, None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", quick(["float32", "bfloat16"], "float32"))
 def test_batch_normalisation(name):
     """Every step an FP32 operation, in the order that `lowering.batch_norm` states."""

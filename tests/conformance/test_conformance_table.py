@@ -38,6 +38,7 @@ def parameters(slow: bool) -> list:
     return [pytest.param(rows, id=name) for name, rows in groups(slow)]
 
 
+@pytest.mark.slow_except("contraction-trn3-0")
 @pytest.mark.parametrize("cases", parameters(slow=False))
 def test_rows(cases):
     assert_conforming(cases)

@@ -230,6 +230,7 @@ def convolutions(pairs, result):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "result"),
     [d if d in QUICK else pytest.param(*d, marks=pytest.mark.slow) for d in DTYPES],
@@ -247,6 +248,7 @@ def test_every_form(name, result):
         assert np.array_equal(np.asarray(out).astype(np.int64), want), label
 
 
+@pytest.mark.slow
 def test_windows_in_reverse():
     """`window_reversal`, which JAX never writes."""
     rng = np.random.default_rng(2)

@@ -59,6 +59,7 @@ def test_quantize_mx_packs_four_elements_to_a_word():
     np.testing.assert_array_equal(scales, wanted)
 
 
+@pytest.mark.slow
 def test_a_product_of_packed_operands():
     def program(x, w):
         (a, sa), (b, sb) = quantize(x), quantize(w)
@@ -71,6 +72,7 @@ def test_a_product_of_packed_operands():
     floats.same_bits(np.asarray(narrow, np.float32), floats.round_to(wanted, "bf16"))
 
 
+@pytest.mark.slow
 def test_dimension_numbers_of_the_call():
     """Contracting the first axis of both sides is the same product."""
     lhs, rhs = (oracle.quantize(a, "mxfp8_e4m3") for a in (X, W))

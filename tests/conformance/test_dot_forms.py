@@ -133,6 +133,7 @@ NARROW = {"bfloat16": "bf16", "float16": "fp16", "float8_e5m2": "e5m2"}
 FORMATS = {"float32": "fp32", **NARROW, "float8_e4m3": "e4m3"}
 
 
+@pytest.mark.slow
 def test_every_pair_of_float_dtypes():
     """One pass, or four where one side is FP32; a narrower result rounds once more."""
     rng = np.random.default_rng(3)
@@ -189,6 +190,7 @@ def integer_array(rng, shape, name: str) -> np.ndarray:
     return rng.integers(info.min, info.max, shape, np.int64, endpoint=True).astype(name)
 
 
+@pytest.mark.slow
 def test_integer_dots_wrap_around():
     rng = np.random.default_rng(5)
     cases = [
@@ -217,6 +219,7 @@ def test_integer_dots_wrap_around():
         assert np.array_equal(out, want), (names, result)
 
 
+@pytest.mark.slow_cases("int8")
 @pytest.mark.parametrize("name", ["int8", "int32", "bool"])
 def test_integer_dots_through_fp32(name):
     """As the vendor's compiler: FP32 operands, one rounding, saturation."""
@@ -379,6 +382,7 @@ def x3(a, b):
     return lax.dot_general(a, b, PLAIN, precision=Preset.BF16_BF16_F32_X3)
 
 
+@pytest.mark.slow
 def test_an_algorithm_is_the_same_op_by_op():
     bits.same_both_ways(nj.jit(x3), *operands(20))
 
@@ -433,6 +437,7 @@ def test_bf16_sums_need_a_chip_that_adds_in_bf16():
     assert "trn3" in str(caught.value.remedy)
 
 
+@pytest.mark.slow
 def test_fp8_algorithms_take_the_operands_as_they_are():
     rng = np.random.default_rng(10)
     a, b = (rng.standard_normal(s).astype(np.float32) for s in ((3, 300), (300, 4)))

@@ -93,6 +93,7 @@ def elementwise(
 # ---- Integers and booleans.
 
 
+@pytest.mark.slow_except("bool")
 @pytest.mark.parametrize("name", quick([*INTEGERS, "bool"], "int8", "uint32", "bool"))
 def test_integers_are_exact(name):
     dtype = dtype_of(name)
@@ -151,6 +152,7 @@ def total_order(x: np.ndarray) -> np.ndarray:
     return np.where(codes >> (bits - 1), -1 - size, size)
 
 
+@pytest.mark.slow_cases("float8_e4m3")
 @pytest.mark.parametrize(
     "name",
     quick([*FLOATS, "int8", "uint32", "bool"], "bfloat16", "float8_e4m3", "uint32"),
@@ -207,6 +209,7 @@ def test_bounds_and_predicates_that_are_scalars(name):
 # ---- Floats.
 
 
+@pytest.mark.slow_cases("float16")
 @pytest.mark.parametrize("name", quick([*FLOATS[1:], ON_TRN3], "float16", ON_TRN3))
 def test_narrow_arithmetic_rounds_the_fp32_result(name):
     dtype = dtype_of(name)
@@ -244,6 +247,7 @@ ROUNDINGS = {
 }
 
 
+@pytest.mark.slow_cases("bfloat16")
 @pytest.mark.parametrize("name", quick([*FLOATS[1:], ON_TRN3], "bfloat16", ON_TRN3))
 def test_signs_and_roundings_of_every_code(name):
     dtype = dtype_of(name)
@@ -307,6 +311,7 @@ def reduced(x: float, source: FloatFormat, exponent: int, mantissa: int) -> floa
     return float(np.copysign(float(rounded), x))
 
 
+@pytest.mark.slow_cases("float8_e5m2")
 @pytest.mark.parametrize("name", quick([*FLOATS, ON_TRN3], "float32", "float8_e5m2"))
 def test_reduce_precision(name):
     dtype = dtype_of(name)
@@ -342,6 +347,7 @@ def test_next_after_is_the_neighbour(name):
     same_numbers(got, np.where(x == y, y, np.nextafter(x, y)), name)
 
 
+@pytest.mark.slow
 def test_polygamma_is_what_digamma_s_gradient_needs():
     x = np.array([0.1, 0.5, 1, 2.5, 30, -0.5, -3.7], np.float32)
 

@@ -43,6 +43,7 @@ def test_multiply_add_is_contracted():
     report("x * y + z is one fused multiply-add", jax.jit(program)(x, y, z), expected)
 
 
+@pytest.mark.slow
 def test_division_by_a_broadcast_is_a_multiplication():
     rng = np.random.default_rng(2)
     x, divisor = data.normal(rng, (64, 128)), data.normal(rng, (64, 1))
@@ -102,6 +103,7 @@ def test_zeros_keep_their_signs():
             floats.same_bits(out, values, f"{name}, output {index}")
 
 
+@pytest.mark.slow
 def test_additions_stay_outside_a_scatter():
     """Zeros, scattered onto, then added to: not scattered onto the addend."""
     rng = np.random.default_rng(9)
@@ -121,6 +123,7 @@ def test_additions_stay_outside_a_scatter():
     report("scatter(0, u) + x is scatter(x, u)", host, expected)
 
 
+@pytest.mark.slow
 def test_dots_have_another_order_in_a_program():
     rng = np.random.default_rng(5)
     x, w = data.normal(rng, (48, 200)), data.normal(rng, (200, 200))
@@ -153,6 +156,7 @@ def test_reductions_are_no_left_folds():
     report("sums have an order of their own", jax.jit(program)(x), expected)
 
 
+@pytest.mark.slow_except("513")
 @pytest.mark.parametrize("size", [7, 513, 20_000])
 def test_a_nan_survives_large_maxima(size):
     x = np.linspace(-1, 1, size, dtype=np.float32)[None].repeat(3, 0)
@@ -165,6 +169,7 @@ def test_a_nan_survives_large_maxima(size):
     report("a large maximum loses a NaN", host, np.isnan(np.stack(expected)))
 
 
+@pytest.mark.slow
 def test_fp32_subnormals_are_zero_everywhere():
     rng = np.random.default_rng(7)
     x = data.tiny(rng, (2048,))

@@ -123,6 +123,7 @@ def as_native(function) -> None:
         assert difference < BOUND, path
 
 
+@pytest.mark.slow_except("singular values")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_on_the_host(name):
     as_native(PROGRAMS[name])

@@ -104,6 +104,7 @@ def _parts(x: jax.Array) -> tuple:
     return (x.real, x.imag) if jnp.iscomplexobj(x) else (x,)
 
 
+@pytest.mark.slow_cases("spectra")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs(name):
     near_native(PROGRAMS[name], matrix())
@@ -115,6 +116,7 @@ def test_more_programs(name):
     near_native(MORE_PROGRAMS[name], matrix())
 
 
+@pytest.mark.slow
 def test_alone_batched_and_in_a_loop():
     """The bits of an example do not depend on how it is computed."""
     a = jnp.stack([matrix(seed) for seed in range(3)])

@@ -193,6 +193,7 @@ def cases(table: Mapping[str, tuple[str, ...]]) -> list[Any]:
 # ---- Compiled = op by op.
 
 
+@pytest.mark.slow_except("transform_while_loop-fp32")
 @pytest.mark.parametrize(("name", "policy"), cases(SELECTED))
 def test_compiled_equals_op_by_op(name, policy):
     """On every chip; the runs are those of the chips that differ."""
@@ -222,6 +223,7 @@ def test_the_selection_covers_programs_families_and_policies():
     assert {p for policies in SELECTED.values() for p in policies} == set(bits.POLICIES)
 
 
+@pytest.mark.slow_cases("fp32", "bf16", "fp16", "tf32", "fp8")
 @pytest.mark.parametrize("policy", bits.POLICIES)
 def test_chips_that_share_a_run(policy):
     """Trainium1 is Inferentia2, and FP8 alone tells the later chips apart."""
@@ -245,6 +247,7 @@ TRAIN = [
 
 
 # Three layers, GELU and tanh; a train step adds the backward pass, and compiles longer.
+@pytest.mark.slow_cases("mlp_sgd")
 @pytest.mark.parametrize("name", ["mlp_forward", *TRAIN])
 def test_in_an_outer_jit_with_other_arithmetic_around(name):
     function, args = make(name)
@@ -273,6 +276,7 @@ def carried(name: str) -> int:
     return count
 
 
+@pytest.mark.slow_cases("mlp_sgd")
 @pytest.mark.parametrize("name", TRAIN)
 def test_two_steps_in_a_scan(name):
     function, args = make(name)
@@ -298,6 +302,7 @@ def test_two_steps_in_a_scan(name):
     bits.assert_same(losses, stacked, f"{name} losses")
 
 
+@pytest.mark.slow_cases("mlp_sgd")
 @pytest.mark.parametrize("name", TRAIN)
 def test_under_vmap_over_two_batches(name):
     function, args = make(name)
@@ -308,6 +313,7 @@ def test_under_vmap_over_two_batches(name):
     bits.same_both_ways(step, *args[:count], *batch, what=name)
 
 
+@pytest.mark.slow_cases("mlp_forward-fp8")
 @pytest.mark.parametrize(
     ("name", "policy"),
     [
@@ -341,6 +347,7 @@ def check_elsewhere(pairs: list[tuple[str, str]], *options: str) -> None:
     assert bits.digests_elsewhere(pairs, *options) == here
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [("--threads", "1"), ("--no-kernels",)], ids=" ".join
 )
@@ -373,6 +380,7 @@ def check_alone(name: str, policy: str) -> None:
         bits.assert_same(step(*one), row, f"{name} {policy} example {i}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "policy"), [("gpt_forward", "bf16"), ("cnn_forward", "fp32")]
 )

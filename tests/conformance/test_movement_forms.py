@@ -152,6 +152,7 @@ def iotas() -> list[modules.Form]:
     ]
 
 
+@pytest.mark.slow_cases("gathers")
 @pytest.mark.parametrize("forms", [gathers, movements, iotas], ids=lambda f: f.__name__)
 def test_movement_is_that_of_the_reference(forms):
     given = forms()

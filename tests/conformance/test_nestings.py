@@ -103,6 +103,7 @@ def quick(table):
     return [pytest.param(name, marks=marks[name in SLOW]) for name in table]
 
 
+@pytest.mark.slow_except("stop gradient")
 @pytest.mark.parametrize("name", quick(REVERSE))
 def test_reverse_mode(name):
     agree(REVERSE[name][0], *REVERSE[name][1:])
@@ -129,6 +130,7 @@ BATCHES = {
 }
 
 
+@pytest.mark.slow_cases("dictionary", "keys")
 @pytest.mark.parametrize(("options", "function", "arg"), BATCHES.values(), ids=BATCHES)
 def test_vmap(options, function, arg):
     agree(lambda jit: jax.vmap(jit(function), **options), arg)
@@ -204,6 +206,7 @@ CONTROL = {
 }  # fmt: skip
 
 
+@pytest.mark.slow_except("of a native jit", "optimization barrier", "names")
 @pytest.mark.parametrize("name", quick(CONTROL))
 def test_control_flow_and_calls(name):
     agree(CONTROL[name][0], *CONTROL[name][1:])
@@ -275,6 +278,7 @@ CUSTOM = (
 )  # fmt: skip
 
 
+@pytest.mark.slow_except("_custom_jvp")
 @pytest.mark.parametrize("build", CUSTOM, ids=lambda build: build.__name__)
 def test_custom_rules(build):
     agree(build, jnp.abs(X) if build is _custom_vmap else jnp.abs(ROW))
@@ -296,6 +300,7 @@ CLOSURES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow_cases("vmap", "jit of vmap and a key")
 @pytest.mark.parametrize("name", CLOSURES)
 def test_closures_over_tracers(name):
     assert_close(CLOSURES[name](jitted)(), CLOSURES[name](jax.jit)())
@@ -327,6 +332,7 @@ FORWARD = {
 }
 
 
+@pytest.mark.slow_cases("jvp", "hessian")
 @pytest.mark.parametrize("name", FORWARD)
 def test_forward_mode_is_refused_by_name(name):
     with pytest.raises(nj.UnsupportedError, match="jacrev"):
@@ -357,6 +363,7 @@ def test_lowering_by_keyword_and_for_keys_and_trees():
     bits.assert_same(times.lower(tree, 2).compile()({"a": X}, 2), X * 2)
 
 
+@pytest.mark.slow
 def test_ahead_of_time_compilation_of_a_native_jit():
     compiled = jax.jit(jax.grad(jitted(energy))).lower(X, W).compile()
     bits.assert_same(compiled(X, W), jax.grad(jitted(energy))(X, W))
@@ -383,6 +390,7 @@ def test_copies_compute_the_same():
     assert {step: 1}[step] == 1
 
 
+@pytest.mark.slow
 def test_threads_at_once():
     """Four policies, each compiled and op by op, all called at the same time."""
     policies = ("fp32", "bf16", "fp8", "tf32")

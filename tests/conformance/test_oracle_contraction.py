@@ -85,6 +85,7 @@ def test_the_oracle_rounds_a_fused_sum_once():
     assert np.mean(got != floats.add(floats.multiply(x, y), z)) > 0.1
 
 
+@pytest.mark.slow_except("fp32")
 @pytest.mark.parametrize("name", WIDE_FORMATS)
 def test_dots_equal_the_fold(name):
     rng = np.random.default_rng(1)
@@ -112,6 +113,7 @@ def test_fp32_operands_in_groups_of_32_rows():
     floats.same_bits(*outs)
 
 
+@pytest.mark.slow_cases("fp16", "tf32")
 @pytest.mark.parametrize("name", WIDE_FORMATS)
 def test_a_zero_result_is_positive(name):
     tiny = np.float32(2.0**-70 if name != "fp16" else 0)
@@ -121,6 +123,7 @@ def test_a_zero_result_is_positive(name):
     check_dots([pair], PLAIN, "trn2", name, contraction.Array(lhs=name, rhs=name))
 
 
+@pytest.mark.slow_except("fp32")
 @pytest.mark.parametrize("name", UNBOUNDED_FORMATS)
 def test_products_beyond_the_range_meet_the_sum_exact(name):
     rng = np.random.default_rng(2)
@@ -134,6 +137,7 @@ def test_products_beyond_the_range_meet_the_sum_exact(name):
     check_dots(pairs, PLAIN, "trn2", name, contraction.Array(lhs=name, rhs=name))
 
 
+@pytest.mark.slow_except("fp32")
 @pytest.mark.parametrize("name", UNBOUNDED_FORMATS)
 def test_products_below_the_range_meet_the_sum_exact(name):
     rng = np.random.default_rng(3)
@@ -156,6 +160,7 @@ def test_fp16_keeps_its_own_subnormals():
     check_dots([(a, b)], PLAIN, "trn2", "fp16", array)
 
 
+@pytest.mark.slow_except("(255, 256, 400)-trn2")
 @pytest.mark.parametrize("target", FP8)
 @pytest.mark.parametrize("k", [(255, 256, 400), (200, 300, 700)], ids=str)
 def test_unscaled_fp8_dots_equal_the_fold_of_pairs(target, k):
@@ -165,6 +170,7 @@ def test_unscaled_fp8_dots_equal_the_fold_of_pairs(target, k):
     check_dots(pairs, BATCHED, target, fp8_policy(scaled=False), array)
 
 
+@pytest.mark.slow_except("trn2")
 @pytest.mark.parametrize("target", FP8)
 def test_scaled_fp8_dots_equal_the_fold_of_pairs(target):
     rng = np.random.default_rng(6)
@@ -183,6 +189,7 @@ def test_scaled_fp8_dots_equal_the_fold_of_pairs(target):
     check_dots(pairs, PLAIN, target, fp8_policy(scaled=True), array)
 
 
+@pytest.mark.slow_except("trn3")
 @pytest.mark.parametrize("target", FP8)
 def test_a_scale_brings_the_largest_number_just_below_the_format_s(target):
     """Around the largest value in every binade the scale changes by a factor of two."""
@@ -216,6 +223,7 @@ LAYOUTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fp32", "bf16"])
 def test_every_layout_is_the_same_fold(name):
     rng = np.random.default_rng(7)
@@ -253,6 +261,7 @@ def test_declared_narrow_operands_are_one_pass_and_one_rounding():
         floats.same_bits(x, floats.round_to(expected, name).astype(dtype), name)
 
 
+@pytest.mark.slow_except("tf32")
 @pytest.mark.parametrize("name", WIDE_FORMATS)
 def test_matrices_with_few_rows_or_columns(name):
     """Shapes that XLA takes for matrix-vector products."""
@@ -266,6 +275,7 @@ def test_matrices_with_few_rows_or_columns(name):
     check_dots(pairs, PLAIN, "trn2", name, contraction.Array(lhs=name, rhs=name))
 
 
+@pytest.mark.slow_except("fp32")
 @pytest.mark.parametrize("name", ["fp32", "bf16", "fp8"])
 def test_op_by_op_gives_the_fold_too(name):
     rng = np.random.default_rng(9)
@@ -325,6 +335,7 @@ def small_dots(draw):
     return ((at["k"], to["k"]), (at["b"], to["b"])), lhs, rhs
 
 
+@pytest.mark.slow
 @hypothesis.settings(max_examples=6)
 @hypothesis.given(
     small_dots(), st.sampled_from(["fp32", "bf16"]), st.integers(0, 2**32 - 1)
@@ -411,6 +422,7 @@ def convolve(image, kernel, case):
     return lax.conv_general_dilated(image, kernel, dimension_numbers=spec, **window)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "labels"),
     [("fp32", ("1-D", "groups")), ("bf16", tuple(CONVOLUTIONS)[1:])],
@@ -466,6 +478,7 @@ def check_convolution(label, pair, cotangent, got, array) -> None:
     floats.same_bits(to_oracle(got[2], names[1], "OI"), to_kernel, f"{label}, kernel")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", FP8)
 def test_fp8_convolutions_scale_each_tensor_and_pair_rows(target):
     rng = np.random.default_rng(12)

@@ -29,6 +29,7 @@ def assert_rewrite_shows(rewritten, expected, share: float = 0.05) -> None:
     assert np.mean(np.asarray(rewritten) != expected) > share
 
 
+@pytest.mark.slow_cases("op by op")
 @pytest.mark.parametrize("eager", [False, True], ids=["jitted", "op by op"])
 def test_fp32_arithmetic_flushes_subnormals(eager):
     rng = np.random.default_rng(1)
@@ -72,6 +73,7 @@ def test_constant_zeros_keep_their_sign(eager, zero):
         floats.same_bits(out, values, f"{zero}, output {index}")
 
 
+@pytest.mark.slow_cases("bf16")
 @pytest.mark.parametrize("name", FORMATS)
 def test_narrow_arithmetic_rounds_on_every_write(name):
     rng = np.random.default_rng(2)
@@ -189,6 +191,7 @@ def test_compositions_op_by_op(operands, expected):
         assert_compositions(nj.jit(compositions)(*operands), expected)
 
 
+@pytest.mark.slow
 def test_compositions_under_an_outer_jit_with_constants(operands, expected):
     x, y, z, scale, bias = operands
     emulated = nj.jit(compositions)
@@ -228,6 +231,7 @@ def test_compositions_would_show_a_rewrite(operands, expected):
     assert_rewrite_shows(total, expected["dot by hand"])
 
 
+@pytest.mark.slow_cases("op by op")
 @pytest.mark.parametrize("eager", [False, True], ids=["jitted", "op by op"])
 def test_a_recurrence_in_a_scan_and_its_gradient(eager):
     rng = np.random.default_rng(4)

@@ -171,6 +171,7 @@ def corners(dtype: str) -> np.ndarray:
         return np.concatenate(parts).astype(jnp.dtype(dtype))
 
 
+@pytest.mark.slow_except("bfloat16")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_corners_of_every_rule_and_format(dtype):
     x = corners(dtype)
@@ -186,6 +187,7 @@ def assert_same_bits(got, want, label) -> None:
         assert np.asarray(part).tobytes() == np.asarray(expected).tobytes(), label
 
 
+@pytest.mark.slow_except("bfloat16")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_eager_equals_compiled(dtype):
     x = jnp.asarray(corners(dtype))
@@ -195,6 +197,7 @@ def test_eager_equals_compiled(dtype):
         assert_same_bits(eager, compiled[name, rule], (name, rule))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "rule"), COMBINATIONS[1::10])
 def test_op_by_op_and_vmap_equal_compiled(name, rule):
     x = jnp.asarray(corners("float32")[::40])
@@ -211,6 +214,7 @@ def test_op_by_op_and_vmap_equal_compiled(name, rule):
 LENGTHS = (1, 31, 33, 63, 64, 100)
 
 
+@pytest.mark.slow_cases("2-33", "3-63", "4-64")
 @pytest.mark.parametrize(("first", "length"), [*enumerate(LENGTHS)])
 def test_ragged_blocks(first, length):
     rng = np.random.default_rng(length)
@@ -228,6 +232,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.slow_except("(2, 3, 4, 34)-(3,)")
 @pytest.mark.parametrize(("shape", "axes"), SHAPES, ids=str)
 def test_axes_and_ranks(shape, axes):
     rng = np.random.default_rng(1)
@@ -256,6 +261,7 @@ def arrays(draw):
         return x.astype(jnp.dtype(draw(st.sampled_from(("float32", "bfloat16")))))
 
 
+@pytest.mark.slow
 @hypothesis.settings(max_examples=40)
 @hypothesis.given(x=arrays())
 def test_arbitrary_bits(x):

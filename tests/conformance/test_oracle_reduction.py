@@ -16,6 +16,7 @@ LENGTHS = (1, 2, 511, 512, 513, 1030)
 AXES = ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2))
 
 
+@pytest.mark.slow_cases("op by op")
 @pytest.mark.parametrize("eager", [False, True], ids=["jitted", "op by op"])
 def test_sums_and_products_are_tiles_of_left_folds(eager):
     rng = np.random.default_rng(1)
@@ -53,6 +54,7 @@ def test_a_sequential_policy_folds_sums_of_any_length_from_the_left():
     floats.same_bits(pooled, expected, "windows")
 
 
+@pytest.mark.slow_cases("op by op")
 @pytest.mark.parametrize("eager", [False, True], ids=["jitted", "op by op"])
 def test_a_zero_sum_is_positive(eager):
     zeros = np.array([-0.0, -(2.0**-127), -(2.0**-140)], np.float32)
@@ -87,6 +89,7 @@ def test_elementwise_extrema():
         floats.same_bits(smallest, reduction.minimum(*pair), "minimum")
 
 
+@pytest.mark.slow_cases("1.0-*", "0.0-jitted")
 @pytest.mark.parametrize("eager", [False, True], ids=["jitted", "op by op"])
 @pytest.mark.parametrize("bound", [0.0, -0.0, 1.0, np.nan], ids=str)
 def test_extrema_with_a_constant(bound, eager):
@@ -99,6 +102,7 @@ def test_extrema_with_a_constant(bound, eager):
     floats.same_bits(smallest, reduction.minimum(x, bound), "minimum")
 
 
+@pytest.mark.slow_except("float32")
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.float16])
 def test_every_nan_that_leaves_is_the_canonical_one(dtype):
     unsigned = np.dtype(f"u{np.dtype(dtype).itemsize}")
@@ -118,6 +122,7 @@ def test_every_nan_that_leaves_is_the_canonical_one(dtype):
         floats.same_bits(out, np.full(out.shape, np.nan, dtype), "NaN")
 
 
+@pytest.mark.slow_except("(16, 511)")
 @pytest.mark.parametrize("shape", [(3, 511), (16, 511), (2000, 9)], ids=str)
 def test_extrema_keep_a_nan_whatever_the_size(shape):
     x = np.ones(shape, np.float32)
@@ -136,6 +141,7 @@ def test_argmax_is_the_first_largest_and_the_first_nan():
         floats.same_bits(out, expected, f"argmax {x.shape}")
 
 
+@pytest.mark.slow
 def test_several_axes_are_one_in_row_major_order_rounded_once():
     rng = np.random.default_rng(4)
     x = data.cancelling(rng, (6, 20, 40))
@@ -161,6 +167,7 @@ def test_a_sum_starts_from_its_initial_value():
     floats.same_bits(program(x, init), expected, "init")
 
 
+@pytest.mark.slow_except("513")
 @pytest.mark.parametrize("length", [5, 130, 512, 513, 1030])
 def test_cumulative_sums(length):
     rng = np.random.default_rng(6)
@@ -182,6 +189,7 @@ def test_integer_sums_are_exact():
     floats.same_bits(product, np.prod(x, -1, dtype=np.int32), "product")
 
 
+@pytest.mark.slow_cases("jitted")
 @pytest.mark.parametrize("eager", [False, True], ids=["jitted", "op by op"])
 def test_scatter_adds_updates_in_order_of_their_indices(eager):
     rng = np.random.default_rng(8)
@@ -246,6 +254,7 @@ WINDOWS = {
 }
 
 
+@pytest.mark.slow_except("overlapping")
 @pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
 def test_pooling_and_its_gradients(window):
     rng = np.random.default_rng(9)

@@ -140,6 +140,7 @@ def test_a_constant_of_the_forward_pass_is_none(remat):
     assert counts == {0: 2 if remat else 1, 1: 1}
 
 
+@pytest.mark.slow
 def test_a_gradient_taken_outside_is_emulated_with_the_same_roles(network):
     """grad(nj.jit(f)) gives the bits of nj.jit(grad(f))."""
     inside = nj.jit(jax.value_and_grad(loss), target="trn2", policy="fp8")(*network)
@@ -149,6 +150,7 @@ def test_a_gradient_taken_outside_is_emulated_with_the_same_roles(network):
         floats.same_bits(a, np.asarray(b), "grad outside against inside")
 
 
+@pytest.mark.slow_except("trn2")
 @pytest.mark.parametrize("target", FORWARD)
 def test_the_gradient_is_that_of_an_e5m2_cotangent(target):
     """A linear layer's backward dots, value by value."""

@@ -173,6 +173,7 @@ def test_elements_ops_and_iterations_draw_different_bits():
         assert abs(shifted - 0.5) < 4 * 0.5 / np.sqrt(COUNT), (i, shifted)
 
 
+@pytest.mark.slow_except("fp8_e4m3")
 @pytest.mark.parametrize("name", ["bf16", "fp16", "fp8_e4m3"])
 def test_the_casts_of_matmul_operands_are_stochastic(name):
     """A product with the identity shows the rounded operand itself."""
@@ -207,6 +208,7 @@ def test_the_published_sum_ends_near_2048():
     assert len(set(out)) > 10
 
 
+@pytest.mark.slow
 def test_the_published_sum_by_calls_from_python_ends_near_2048():
     """Every call counts, so every step draws bits of its own."""
     step = nj.jit(lambda c: c + jnp.float16(0.5), policy=STOCHASTIC())

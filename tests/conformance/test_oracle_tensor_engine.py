@@ -68,6 +68,7 @@ def matmul_mx(lhs, rhs, *, psum="fp32", k_first=False):
     return out[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", oracle.BLOCK_KINDS)
 def test_mx_quads(kind):
     formats = [("mxfp8_e4m3", "mxfp8_e4m3"), ("mxfp8_e5m2", "mxfp4_e2m1")]
@@ -77,17 +78,20 @@ def test_mx_quads(kind):
         same(got, oracle.matmul_mx(*blocks), f"{kind} {pair}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", oracle.RAGGED[::2])
 def test_mx_ragged_tiles(k):
     blocks = oracle.adversarial_blocks("cancelling", (3, 17, k), k)
     same(matmul_mx(*blocks), oracle.matmul_mx(*blocks), f"K {k}")
 
 
+@pytest.mark.slow
 def test_mx_millions_of_products():
     blocks = oracle.adversarial_blocks("normal", (64, 96, 1100), 5)
     same(matmul_mx(*blocks), oracle.matmul_mx(*blocks), "64 x 96 x 1100")
 
 
+@pytest.mark.slow
 def test_mx_into_a_bf16_psum():
     for kind in ("normal", "cancelling", "nan"):
         blocks = oracle.adversarial_blocks(kind, (4, 6, 1300), 1)
@@ -103,6 +107,7 @@ def layer(params, x):
     return x @ params["kernel"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["consecutive", "interleaved"])
 @pytest.mark.parametrize("name", ["mxfp8", "mxfp4"])
 @pytest.mark.parametrize("rule", ["neuron", pytest.param("ocp_floor", marks=slow)])
@@ -215,6 +220,7 @@ def matmul_sparse(values, tags, moving, name, *, psum="fp32", stationary="lhs"):
 PATTERNS = ("4:16", "4:12", "4:8", "2:8", "2:4", "1:4", "1:2")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [p if p in ("4:16", "1:2") else pytest.param(p, marks=slow) for p in PATTERNS],
@@ -231,6 +237,7 @@ def test_sparse_patterns(name):
     same(matmul_sparse(values, tags, x, name, stationary=side), want, f"{name} {side}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", oracle.KINDS)
 def test_sparse_special_values(kind):
     """Inf and NaN of moving rows that no tag selects take no part."""
@@ -243,6 +250,7 @@ def test_sparse_special_values(kind):
     same(matmul_sparse(values, tags, x, "4:16", psum=psum), want, f"{kind} {psum}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "type_", ["bf16", *(pytest.param(t, marks=slow) for t in ("fp16", "tf32"))]
 )
@@ -277,6 +285,7 @@ def test_what_is_taken_for_a_weight():
     assert stationary(by_name, *arguments) == ["rhs", "lhs"]
 
 
+@pytest.mark.slow
 def test_gradients_of_sparse_layers_are_dense():
     policy = nj.Policy(auto_cast="matmult", sparsity="4:16")
     x, w = (jnp.asarray(a) for a in oracle.adversarial("normal", (6, 10, 64), 2))
@@ -320,6 +329,7 @@ def matmul(lhs, rhs, *, rounding="rne", **fields):
     return out[0]
 
 
+@pytest.mark.slow_cases("normal")
 @pytest.mark.parametrize("kind", oracle.KINDS)
 def test_bf16_psum(kind):
     x, w = (
@@ -353,6 +363,7 @@ def test_stochastic_bf16_psum_is_unbiased():
     assert abs(share - 0.25) < 4 * np.sqrt(0.25 * 0.75 / rows)
 
 
+@pytest.mark.slow
 def test_stochastic_bf16_psum_of_a_policy():
     policy = nj.Policy(
         auto_cast="matmult", psum_dtype="bfloat16", rounding="stochastic", seed=3
@@ -363,6 +374,7 @@ def test_stochastic_bf16_psum_of_a_policy():
     np.testing.assert_allclose(out, x @ w.T, rtol=0.2, atol=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rounding", ["rne", "stochastic"])
 def test_a_step_of_two_layers_into_bf16_psum(rounding):
     """Forward and backward: PSUM's roundings meet what comes before and after."""
@@ -391,6 +403,7 @@ def test_other_chips_have_no_bf16_psum():
 # ---- Transposes.
 
 
+@pytest.mark.slow_except("float32")
 @pytest.mark.parametrize("name", ["float32", "bfloat16", "float8_e4m3"])
 def test_the_exact_transpose_moves_bits(name):
     dtype = np.dtype(getattr(ml_dtypes, name, None) or name)

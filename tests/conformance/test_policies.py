@@ -25,6 +25,7 @@ def through_float32(x):
     return np.clip(rounded, -(2**31), 2**31 - 1).astype(np.int32)
 
 
+@pytest.mark.slow_cases("op by op")
 @pytest.mark.parametrize("eager", [False, True], ids=["jitted", "op by op"])
 def test_integers_through_fp32(eager):
     def program(a, b):
@@ -96,6 +97,7 @@ def test_delayed_scaling_refusals():
         jax.vmap(lambda x: step.with_amax_history(history)(x)[0])(x[None])
 
 
+@pytest.mark.slow
 def test_loss_scale_saves_small_gradients_in_fp16():
     def loss(w, x):
         return jnp.sum((x @ w) * 1e-9)

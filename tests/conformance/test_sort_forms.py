@@ -142,6 +142,7 @@ def by_blocks() -> list[modules.Form]:
     ]
 
 
+@pytest.mark.slow_cases("blocks")
 @pytest.mark.parametrize(
     ("forms", "cls"), [(by_keys, Sort), (by_blocks, SortBlock)], ids=["keys", "blocks"]
 )

@@ -75,6 +75,7 @@ def reduced(x, name):
     return all_reduce_around(x, groups, algorithm, lambda group: there_and_back)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["ring", "kangaring", "rdh", "mesh"])
 def test_data_parallel_is_the_shards_one_after_the_other(algorithm):
     policy = policy_of(algorithm)
@@ -91,6 +92,7 @@ def test_data_parallel_is_the_shards_one_after_the_other(algorithm):
     bits.assert_same(got, want)
 
 
+@pytest.mark.slow
 def test_algorithms_differ_in_bits():
     outs = [
         on_mesh(parallel_step, policy_of(a))(PARAMS, X, Y) for a in ("ring", "mesh")
@@ -145,6 +147,7 @@ def _ring_shift(x):
     return shifted(shifted(x)) * 2 + x
 
 
+@pytest.mark.slow_except("_ring_shift")
 @pytest.mark.parametrize("function", [_scan, _while, _branches, _ring_shift])
 def test_collectives_in_loops_branches_and_calls(function):
     outs = {

@@ -63,6 +63,7 @@ def of_constants():
     return z, z / z.sum(1, keepdims=True), x @ NARROW, jnp.var(z, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["fp32", "bf16_stochastic"])
 def test_a_program_without_inputs(policy):
     step = bits.emulated(of_constants, policy)
@@ -70,6 +71,7 @@ def test_a_program_without_inputs(policy):
     bits.assert_same(jax.jit(step)(), out)
 
 
+@pytest.mark.slow_cases("fp32")
 @pytest.mark.parametrize("policy", ["fp32", "bf16"])
 def test_inputs_that_are_constants_of_an_outer_jit(policy):
     step = bits.emulated(layer, policy)
@@ -79,6 +81,7 @@ def test_inputs_that_are_constants_of_an_outer_jit(policy):
     bits.assert_same(jax.jit(lambda: jax.jit(step)(x, w))(), out)
 
 
+@pytest.mark.slow
 def test_sums_of_constants_of_an_outer_jit():
     """Long enough for every kind of kernel, along the first and the last axis."""
     x = uniform(8, (600, 1100))
@@ -110,6 +113,7 @@ BATCHES = {
 }
 
 
+@pytest.mark.slow_except("axis size")
 @pytest.mark.parametrize(("options", "args"), BATCHES.values(), ids=BATCHES)
 def test_vmap_of_the_emulation_is_the_emulation_of_vmap(options, args):
     outside = jax.vmap(jitted(layer), **options)
@@ -117,6 +121,7 @@ def test_vmap_of_the_emulation_is_the_emulation_of_vmap(options, args):
     bits.assert_same(out, jitted(jax.vmap(layer, **options))(*args))
 
 
+@pytest.mark.slow
 def test_vmap_of_vmap():
     pairs = jax.vmap(jax.vmap(jitted(layer), in_axes=(0, None)), in_axes=(None, 0))
     inside = jax.vmap(jax.vmap(layer, in_axes=(0, None)), in_axes=(None, 0))
@@ -160,6 +165,7 @@ DERIVATIVES = {
 SLOW = {"checkpoint", "vmap of jacrev of grad"}
 
 
+@pytest.mark.slow_except("jit of grad")
 @pytest.mark.parametrize(
     "name",
     [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in DERIVATIVES],
@@ -170,6 +176,7 @@ def test_derivatives(name):
     agree(derive(jitted(energy)), derive(energy), *args)
 
 
+@pytest.mark.slow
 def test_remat_inside_the_function_repeats_the_forward_bits():
     def loss(x, w):
         hidden = jax.checkpoint(layer)(x, w)
@@ -178,6 +185,7 @@ def test_remat_inside_the_function_repeats_the_forward_bits():
     agree(jax.grad(jitted(loss), argnums=1), jax.grad(loss, argnums=1), X, W)
 
 
+@pytest.mark.slow
 def test_grad_with_aux_and_arguments_without_gradients():
     def loss(w, labels, key):
         noise = jax.random.uniform(key, X.shape)
@@ -216,6 +224,7 @@ def test_custom_derivatives_of_the_function_are_kept():
     agree(jax.grad(jitted(loss)), jax.grad(loss), ROW)
 
 
+@pytest.mark.slow
 def test_closed_over_tracers():
     def outer(transform):
         def loss(w):
@@ -252,6 +261,7 @@ def test_an_inner_jit_is_a_policy_scope():
     assert (low != high).any()
 
 
+@pytest.mark.slow
 def test_policy_scope_reaches_gradients_and_loop_bodies():
     def loss(w):
         def body(x, _):
@@ -288,6 +298,7 @@ def power(x, n, bias=0.0, *, negate=False):
     return {"y": -y if negate else y, "bias": y + bias}
 
 
+@pytest.mark.slow_except("from the end")
 @pytest.mark.parametrize(
     "options",
     [
@@ -355,6 +366,7 @@ def test_python_scalars_keep_their_weak_type():
 # ---- Flax and Optax.
 
 
+@pytest.mark.slow
 def test_flax_linen_and_optax_train():
     model = linen.Sequential([linen.Dense(8), linen.relu, linen.Dense(1)])
     params = model.init(jax.random.key(0), X)

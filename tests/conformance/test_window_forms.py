@@ -124,6 +124,7 @@ WEIGHTED = block(
 )
 
 
+@pytest.mark.slow_cases("tiled")
 @pytest.mark.parametrize("name", ["dilated", "tiled"])
 def test_a_window_is_tiles_of_left_folds(name):
     x = data.normal(np.random.default_rng(2), (6, 7))

@@ -93,6 +93,7 @@ BOUNDS = {
 }
 
 
+@pytest.mark.slow_cases("gathered")
 @pytest.mark.parametrize("name", BOUNDS)
 def test_bounds_hold(name):
     function, low, high = BOUNDS[name]

@@ -50,6 +50,7 @@ def found(report: PortabilityReport, rule: str, severity: str) -> list:
     return [f for f in report.findings if (f.rule, f.severity) == (rule, severity)]
 
 
+@pytest.mark.slow_cases("6-reduction-body")
 @pytest.mark.parametrize(
     "case", CASES, ids=[f"{i}-{case.rule}" for i, case in enumerate(CASES)]
 )

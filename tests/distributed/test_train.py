@@ -57,12 +57,14 @@ def assert_same_run(folder: Path, processes: int, unbroken: list[str], *options:
             assert reported(child.finish(deadline)) == unbroken
 
 
+@pytest.mark.slow
 def test_the_network_learns(unbroken):
     losses = [float(line.split()[3]) for line in unbroken[:-1]]
     assert len(losses) == STEPS
     assert np.mean(losses[-5:]) < losses[0] / 4
 
 
+@pytest.mark.slow
 def test_two_processes_of_two_devices_have_the_bits_of_one(tmp_path, unbroken):
     assert_same_run(tmp_path, 2, unbroken, "--real-devices=2")
 

@@ -94,6 +94,7 @@ def shards_in_a_loop(name: str, policy: nj.Policy) -> Any:
     return one_device.run(mapped, *args, target=training.TARGET, policy=policy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COLLECTIVES)
 def test_runs_as_native_jax_without_a_mesh(name):
     chosen = strategy(name)
@@ -102,6 +103,7 @@ def test_runs_as_native_jax_without_a_mesh(name):
     assert max(errors.values()) < BOUND
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_are_those_of_the_undistributed_program(name):
     errors = bits.relative_errors(on_mesh(name, RING), undistributed(name, RING))
@@ -109,6 +111,7 @@ def test_gradients_are_those_of_the_undistributed_program(name):
     assert {path: e for path, e in errors.items() if e > BOUND} == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_bits_are_those_of_the_shards_in_a_loop(name):
     bits.assert_same(on_mesh(name, RING), shards_in_a_loop(name, RING))
@@ -140,6 +143,7 @@ def test_a_pipeline_forgets_in_time(monkeypatch):
     assert max(errors.values()) < BOUND
 
 
+@pytest.mark.slow_except("data_parallel")
 @pytest.mark.parametrize("name", COLLECTIVES)
 def test_what_goes_over_the_wire(name):
     chosen = strategy(name)

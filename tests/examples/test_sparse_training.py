@@ -53,6 +53,7 @@ def _params(seed: int = 0) -> dict:
 # -- masks -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", ["4:16", "1:2"])
 def test_a_mask_is_where_sparsify_keeps(pattern, strict_promotion):
     x = _normal(2, 37, 3)
@@ -70,6 +71,7 @@ def test_a_mask_with_another_number_kept():
     assert magnitude_mask(x, "1:4", kept=4).tolist() == [True] * 4
 
 
+@pytest.mark.slow
 def test_masks_are_the_same_under_every_transformation(strict_promotion):
     x, kept = _normal(3, 32, 5), jnp.arange(2, 5, dtype=jnp.int32)
 
@@ -97,6 +99,7 @@ def test_ste_prunes_forward_and_passes_every_gradient(strict_promotion):
     )
 
 
+@pytest.mark.slow
 def test_sr_ste_adds_a_decay_to_what_is_pruned(strict_promotion):
     x, g = _normal(64, 3), _normal(64, 3, seed=1)
     mask = magnitude_mask(x, "4:16")
@@ -105,6 +108,7 @@ def test_sr_ste_adds_a_decay_to_what_is_pruned(strict_promotion):
     np.testing.assert_array_equal(actual, np.asarray(g) + decay)
 
 
+@pytest.mark.slow
 def test_the_bits_of_sr_ste_next_to_other_arithmetic():
     x, g = _normal(4, 64), _normal(4, 64, seed=1)
 
@@ -121,6 +125,7 @@ def test_the_bits_of_sr_ste_next_to_other_arithmetic():
     np.testing.assert_array_equal(twice, 2 * expected[0])
 
 
+@pytest.mark.slow_cases("bfloat16")
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_gradients_have_the_dtype_of_the_parameters(dtype):
     x = _normal(16).astype(dtype)
@@ -204,6 +209,7 @@ def test_the_cubic_is_exact(pattern, begin, span, data):
     assert kept.tolist() == expected
 
 
+@pytest.mark.slow_except("4:12", "2:4")
 @each_pattern
 def test_the_cubic_at_every_step_falls_from_all_to_the_pattern(pattern):
     kept = np.asarray(cubic(pattern, begin=5, end=105)(jnp.arange(111)))
@@ -256,6 +262,7 @@ def test_keep_pattern_follows_its_schedule():
     assert step._cache_size() == 1
 
 
+@pytest.mark.slow
 def test_keep_pattern_only_undoes_what_it_prunes():
     params, updates = _params(), _params(seed=7)
     optimizer = keep_pattern("4:16", axis_of=KERNELS)

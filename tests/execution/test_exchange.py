@@ -163,6 +163,9 @@ def all_reduced(name, x, groups) -> np.ndarray:
     return out
 
 
+@pytest.mark.slow_except(
+    "bfloat16-ring", "float32-rdh", "float32-mesh", "float32-single_step_mesh"
+)
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("dtype", [BF16, F32], ids=str)
 def test_all_reduce(name, dtype):
@@ -172,6 +175,7 @@ def test_all_reduce(name, dtype):
     same_bits(found, all_reduced(name, x, groups))
 
 
+@pytest.mark.slow_cases("rdh-float8_e4m3")
 @pytest.mark.parametrize(("name", "dtype"), [("ring", F16), ("rdh", FP8)], ids=str)
 def test_narrow_dtypes(name, dtype):
     groups = (tuple(range(8)),)
@@ -180,6 +184,7 @@ def test_narrow_dtypes(name, dtype):
     same_bits(found, all_reduced(name, x, groups))
 
 
+@pytest.mark.slow_cases("mesh")
 @pytest.mark.parametrize("name", ["ring", "kangaring", "mesh"])
 def test_groups_in_any_order(name):
     groups = ((3, 1, 0, 2, 6, 4, 7, 5), (8, 9, 10, 11, 12, 13, 14, 15))
@@ -195,6 +200,7 @@ def test_strided_groups():
     same_bits(found, all_reduced("ring", x, groups))
 
 
+@pytest.mark.slow
 def test_every_count_of_roundings_gives_other_bits():
     x = data((64, 256), BF16)
     groups = (tuple(range(64)),)
@@ -220,6 +226,7 @@ def test_roundings_can_be_counted():
     assert ring_[0, 7] == 1
 
 
+@pytest.mark.slow_cases("kangaring-1")
 @pytest.mark.parametrize(
     ("name", "dimension"), [("ring", 0), ("kangaring", 1), ("rdh", 1), ("mesh", 0)]
 )
@@ -276,6 +283,7 @@ def test_reduce_dtype_narrower():
     same_bits(found, total.astype(np.float32))
 
 
+@pytest.mark.slow_except("int8")
 @pytest.mark.parametrize("dtype", [np.int32, np.uint8, np.int8])
 def test_integers_are_exact(dtype):
     info = np.iinfo(dtype)
@@ -380,6 +388,7 @@ def stochastic(name, x, key):
     return run(reduction(name, groups, rounding="stochastic"), x, key=key)[0]
 
 
+@pytest.mark.slow_cases("rdh")
 @pytest.mark.parametrize("name", ["ring", "rdh"])
 def test_stochastic_results_are_the_same_on_all_ranks(name):
     x = data((8, 100), BF16)
@@ -416,6 +425,7 @@ def test_stochastic_bits_are_keyed_by_stage_and_hop():
 # -- inside programs -------------------------------------------------------------------
 
 
+@pytest.mark.slow_cases("rdh")
 @pytest.mark.parametrize("name", ["kangaring", "rdh"])
 def test_compiled_is_eager(name):
     x = data((16, 50), F32)

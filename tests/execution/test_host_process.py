@@ -63,6 +63,7 @@ print("parent", digest_of())
 """
 
 
+@pytest.mark.slow_except("emulated")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.parametrize(
     ("before", "outcome"),

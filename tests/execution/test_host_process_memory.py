@@ -43,6 +43,7 @@ def full(monkeypatch):
     return above
 
 
+@pytest.mark.slow_cases("40-False")
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="no /proc here")
 @pytest.mark.parametrize(
     ("shapes", "disabled"),
@@ -95,6 +96,7 @@ WHILE_TRACED = {
 }
 
 
+@pytest.mark.slow_except("grad inside", "scan")
 @pytest.mark.parametrize("way", WHILE_TRACED)
 def test_caches_may_be_cleared_while_a_program_is_traced(full, way):
     """It is what makes room for a program that is larger than what is left."""

@@ -44,6 +44,7 @@ def emulated(function, policy=POLICY):
     return nj.jit(function, target="trn2", policy=policy)
 
 
+@pytest.mark.slow
 def test_compiled_is_op_by_op_with_gradients() -> None:
     w = np.random.default_rng(1).normal(0, 0.2, (48, 48)).astype(np.float32)
     step = emulated(jax.value_and_grad(loss))
@@ -74,6 +75,7 @@ def test_a_narrow_result_is_rounded_once() -> None:
     np.testing.assert_array_equal(got.view(np.uint16), want.view(np.uint16))
 
 
+@pytest.mark.slow
 def test_functions_that_the_engine_has_not_are_the_exact_ones() -> None:
     call = lambda x: jnp.cos(x) + jnp.log1p(jnp.abs(x))  # noqa: E731
     assert_same(emulated(call)(X), emulated(call, nj.Policy())(X))
@@ -111,6 +113,7 @@ def test_a_kernel_follows_the_policy() -> None:
     assert_same(emulated(lambda x: gated(x))(X), want)
 
 
+@pytest.mark.slow
 def test_a_kernel_that_chooses_does_so_everywhere() -> None:
     want = piecewise.evaluate("silu", X)
     chosen = gated.with_transcendentals("scalar_engine")
@@ -121,6 +124,7 @@ def test_a_kernel_that_chooses_does_so_everywhere() -> None:
     assert (bits(gated(X))[0] != bits(want)[0]).any()
 
 
+@pytest.mark.slow
 def test_a_kernel_under_the_host_is_exact() -> None:
     host = nj.Policy(transcendentals="host")
     assert_same(emulated(lambda x: gated(x), host)(X), gated(X))

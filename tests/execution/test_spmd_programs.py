@@ -61,6 +61,7 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(fold.COMBINATIONS, "add", lax.max)
 
 
+@pytest.mark.slow_cases("mesh")
 @pytest.mark.parametrize(
     "name",
     [
@@ -124,6 +125,7 @@ def differentiated(x: Any) -> Any:
     return jax.grad(loss)(x)
 
 
+@pytest.mark.slow_except("scoped-expected0")
 @pytest.mark.parametrize(
     ("function", "expected"),
     [
@@ -281,6 +283,7 @@ ONE = dict(
 )
 
 
+@pytest.mark.slow_except("all_to_all")
 @pytest.mark.parametrize("name", ONE)
 def test_one_device_is_a_group_of_one(name):
     """JAX writes collectives over a mesh of one device outside of any mesh."""

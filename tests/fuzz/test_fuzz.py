@@ -74,6 +74,7 @@ def _count(program: Program, way: str) -> None:
     TALLY["lines"] += source.count(" = ")
 
 
+@pytest.mark.slow
 @hypothesis.settings(max_examples=5, derandomize=True, database=None, deadline=None)
 @hypothesis.given(programs(20, 40))
 def test_programs_are_valid_jax(program):
@@ -117,6 +118,7 @@ def test_own_derivatives_in_branches_are_held_against_native():
         check_values(program, jax.tree.map(lambda v: v + 1e-3, values))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 def test_random_programs(policy):
     """The same few on every run; the first that Hypothesis makes are trivial."""

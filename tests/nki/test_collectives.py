@@ -76,6 +76,7 @@ def reductions(x, groups):
     return everywhere, part, maxima
 
 
+@pytest.mark.slow
 def test_reductions_fold_as_the_algorithm_does():
     x, group, name = telling(8, 16, 6), tuple(range(8)), "rdh"
     with nj.collective_algorithm(name):
@@ -95,6 +96,7 @@ def sums(x, groups):
     return (out,)
 
 
+@pytest.mark.slow_cases("kangaring")
 @pytest.mark.parametrize("name", ["auto", "kangaring"])
 def test_a_kernel_reduces_as_a_program_does(name):
     """The bits of `jax.lax.psum` in `nj.jit`, whoever chooses the algorithm."""
@@ -147,6 +149,7 @@ def movement(x, y):
     return (*gathered, swapped, sent, joined, mine)
 
 
+@pytest.mark.slow
 def test_movement():
     x, y = telling(4, 6, 5), np.arange(4 * 3, dtype=np.int32).reshape(4, 3, 1)
     found = both(movement.with_ranks(4), x, y)
@@ -187,6 +190,7 @@ def gathered_around_rings(x):
     return (out,)
 
 
+@pytest.mark.slow
 def test_a_ring_brings_every_rank_what_all_had():
     x = telling(3, 2, 3, 8)
     [found] = both(gathered_around_rings.with_ranks(3), x)
@@ -229,6 +233,7 @@ def of_any_length(x, metadata, placed):
     return out, table
 
 
+@pytest.mark.slow_cases("True")
 @pytest.mark.parametrize("placed", [False, True])
 def test_all_to_all_v(placed):
     """Every chunk by hand; columns are members in the group's order."""
@@ -269,6 +274,7 @@ def chunks_for_all(x, metadata):
     return out, received
 
 
+@pytest.mark.slow
 def test_all_gather_v_with_two_cores_per_rank():
     x = np.arange(4 * 5, dtype=np.float32).reshape(4, 1, 5)
     metadata = np.full((4, 1, 12), 7, np.uint32)

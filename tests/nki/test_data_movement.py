@@ -14,6 +14,7 @@ from tests.oracles import nki_isa as oracle
 BF16 = ml_dtypes.bfloat16
 
 
+@pytest.mark.slow_cases("1-None")
 @pytest.mark.parametrize(("elements", "valid"), [(1, None), (4, 37)])
 def test_local_gather(elements, valid):
     x = normal(32, 64, dtype=BF16)
@@ -86,6 +87,7 @@ def test_dma_transposes_and_adds():
     same(found[2], oracle.dma_compute([a, b, a]), BF16)
 
 
+@pytest.mark.slow_cases("trn1")
 @pytest.mark.parametrize("target", ["trn1", "trn3"])
 def test_random_numbers_follow_their_seed(target):
     seeds = np.array([[7]], np.uint32)

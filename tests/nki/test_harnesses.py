@@ -169,6 +169,7 @@ HARNESS = """
 """
 
 
+@pytest.mark.slow
 def test_what_a_harness_starts_finds_nki_and_neuron_profile(tmp_path):
     for name, text in (("candidate.py", KERNEL), ("harness.py", HARNESS)):
         (tmp_path / name).write_text(textwrap.dedent(text))

@@ -69,6 +69,7 @@ def test_a_kernel_inside_jit_is_one_operation():
     same(jax.jit(kernel)(x, w), kernel(x, w))
 
 
+@pytest.mark.slow_except("axes2")
 @pytest.mark.parametrize("axes", [(0, 0), (0, None), (1, 0)])
 def test_an_example_has_the_same_bits_alone_and_in_a_batch(axes):
     kernel = affine()
@@ -119,6 +120,7 @@ def with_derivative():
     return kernel
 
 
+@pytest.mark.slow
 def test_the_derivative_given_is_used():
     kernel, x, w = with_derivative(), data(128, 8), data(128, 8, seed=1)
     loss = lambda x, w: (kernel(x, w) ** 2).sum()  # noqa: E731

@@ -111,6 +111,7 @@ def test_a_kernel_is_one_instruction_with_its_bits():
     same(jax.jit(step)(A, B), outputs)
 
 
+@pytest.mark.slow
 def test_gradients_and_batches():
     product = matmul_kernel()
     loss = lambda a, b: (product(a, b) ** 2).sum()  # noqa: E731
@@ -239,6 +240,7 @@ except nj.InvalidProgramError as error:
 """
 
 
+@pytest.mark.slow
 def test_a_saved_program_names_its_kernel(tmp_path):
     product = matmul_kernel()
     lowered = nj.jit(product, target="trn2").lower(A, B)

@@ -69,6 +69,7 @@ def test_the_older_names_have_the_older_style(tmp_path):
     assert done.stdout == "64.0\n", done.stderr
 
 
+@pytest.mark.slow_cases("neuronxcc")
 @pytest.mark.parametrize("package", ["nki", "neuronxcc"])
 def test_the_vendors_package_is_not_replaced(tmp_path, package):
     (tmp_path / package).mkdir()
@@ -79,6 +80,7 @@ def test_the_vendors_package_is_not_replaced(tmp_path, package):
     assert "remedy" in done.stderr
 
 
+@pytest.mark.slow
 def test_usage_and_missing_scripts(tmp_path):
     assert "usage" in run(tmp_path, "", "--help").stdout
     done = run(tmp_path, "", "none.py")

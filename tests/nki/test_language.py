@@ -64,6 +64,7 @@ def _of(name, reference, *columns):
     return {name: (lambda *t: getattr(nl, name)(*(t[c] for c in columns)), reference)}
 
 
+@pytest.mark.slow
 def test_binary_operators():
     cases = {}
     for name in "add subtract multiply maximum minimum equal less greater".split():
@@ -151,6 +152,7 @@ OF_ANY = {
 }
 
 
+@pytest.mark.slow
 def test_functions():
     small = np.clip(X, -1.5, 1.5)  # arctan's range
     cases = {}
@@ -169,12 +171,14 @@ def test_large_arguments_of_the_sine_are_reduced():
     check({"sin": (nl.sin, np.sin), "cos": (nl.cos, np.cos)}, x, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_rounding_functions_at_integers_and_below_zero():
     x = np.array([[-2.5, -2, -1.5, -0.5, 0, 0.5, 1, 1.5, 2.5, 1e6 + 0.25]], F32)
     names = {"floor": np.floor, "ceil": np.ceil, "trunc": np.trunc}
     check({n: (getattr(nl, n), f) for n, f in names.items()}, x, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_reductions():
     last, both = 2, (1, 2)
     cases = {}

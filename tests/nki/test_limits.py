@@ -373,6 +373,7 @@ def test_an_instruction_that_was_seen_is_not_checked_again_and_others_are():
         made.trace((0, 32, 40))
 
 
+@pytest.mark.slow_cases("True")
 @pytest.mark.parametrize("eager", [False, True])
 def test_runtime_indices_out_of_bounds(eager):
     import jax

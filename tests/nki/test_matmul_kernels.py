@@ -91,6 +91,7 @@ FORMATS = [
 ]
 
 
+@pytest.mark.slow_except("bfloat16")
 @pytest.mark.parametrize("dtype", FORMATS, ids=lambda d: np.dtype(d).name)
 def test_tiles_accumulate_in_order(dtype):
     a, b = data(512, 128, dtype=dtype), data(512, 128, dtype=dtype, seed=1)
@@ -99,6 +100,7 @@ def test_tiles_accumulate_in_order(dtype):
     assert bodies(tiled.plan(a, b).nodes) <= 10
 
 
+@pytest.mark.slow
 def test_op_by_op_and_rolled_are_equal():
     a, b = (data(256, 128, dtype=ml_dtypes.bfloat16, seed=s) for s in (0, 1))
     with jax.disable_jit():
@@ -170,6 +172,7 @@ def psum_in_bf16(lhsT, rhs, accumulate):
     return out
 
 
+@pytest.mark.slow_cases("False")
 @pytest.mark.parametrize("accumulate", [None, True, False])
 def test_what_psum_held_before(accumulate):
     """None accumulates, for the tile was written before."""
@@ -198,6 +201,7 @@ def transposes(a, identity):
     return results
 
 
+@pytest.mark.slow_cases("bfloat16")
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
 def test_transposes_move_bits(dtype):
     a = data(24, 32, dtype=dtype)

@@ -42,6 +42,7 @@ def in_pairs(x):
     return np.repeat(sums, 2, axis=0)
 
 
+@pytest.mark.slow
 def test_devices_of_a_mesh_are_the_ranks():
     x = telling(4, 8, 4)
     step = nj.jit(on_mesh(lambda x: pair_sums(x * 2)), target="trn2")

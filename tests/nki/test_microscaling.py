@@ -76,6 +76,7 @@ def wild(partitions, free, dtype, seed=0):
     return x.astype(np.float32).astype(dtype)
 
 
+@pytest.mark.slow_cases("e5m2")
 @pytest.mark.parametrize(
     ("element", "dtype"), [(E4M3, BF16), (E5M2, np.float16)], ids=["e4m3", "e5m2"]
 )
@@ -105,6 +106,7 @@ def test_quantize_mx(element, dtype):
         np.testing.assert_array_equal(scale, expected)
 
 
+@pytest.mark.slow
 def test_four_operands_share_a_tile_of_scales():
     """Scales start at partition 0, 4, 8 or 12 of a quadrant; the rest is left alone."""
 
@@ -152,6 +154,7 @@ def operand(partitions, free, element, seed):
     return elements, scales
 
 
+@pytest.mark.slow_cases("fp8-spread")
 @pytest.mark.parametrize(
     ("formats", "partitions"),
     [((E4M3, E5M2), 96), ((E2M1, E4M3), 32)],

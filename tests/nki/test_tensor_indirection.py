@@ -44,6 +44,7 @@ def distinct(partitions, columns, limit, group, dtype=np.int32, seed=0):
     return index
 
 
+@pytest.mark.slow_cases("vector")
 @pytest.mark.parametrize(
     ("engine", "dtype", "count"),
     [
@@ -100,6 +101,7 @@ def test_instructions_gather():
     same(found[2], oracle.tensor_tensor(part, y, "multiply"))
 
 
+@pytest.mark.slow
 def test_matmuls_gather_and_scatter():
     """TensorE's groups are of 32 partitions, also those of its results in PSUM."""
     a, b = normal(64, 50, dtype=BF16), normal(64, 90, dtype=BF16, seed=1)

@@ -41,6 +41,7 @@ def add(a, b):
     return out
 
 
+@pytest.mark.slow_cases("2")
 @pytest.mark.parametrize("grid", [None, 2])
 def test_tensor_addition(grid):
     a, b = (normal(200, 64).astype(np.float16) for _ in range(2))
@@ -156,6 +157,7 @@ def matmul_blocked_in_k(a, b):
     return out
 
 
+@pytest.mark.slow_except("matmul_tiled")
 @pytest.mark.parametrize("kernel", [matmul_tiled, matmul_hoisted, matmul_blocked_in_k])
 def test_stages_of_matmul_are_the_same_numbers(kernel):
     a = normal(256, 128).astype(ml_dtypes.bfloat16).astype(F32)
@@ -267,6 +269,7 @@ def flash_attention(q, k, v, block):
     return out
 
 
+@pytest.mark.slow_cases("<lambda>")
 @pytest.mark.parametrize("kernel", [attention, lambda *a: flash_attention(*a, 32)])
 def test_attention(kernel):
     q, k, v = normal(32, 96) * 0.5, normal(32, 96) * 0.5, normal(96, 32)
@@ -275,6 +278,7 @@ def test_attention(kernel):
     np.testing.assert_allclose(kernel(q, k, v), expected, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_flash_attention_op_by_op_has_the_same_bits():
     q, k, v = normal(16, 32), normal(16, 32), normal(32, 16)
     compiled = flash_attention(q, k, v, 16)

@@ -69,6 +69,7 @@ def close(found, expected, ulps=4, floor=1e-30):
 REDUCING = ("add", "subtract", "multiply", "maximum", "minimum", "logical_xor")
 
 
+@pytest.mark.slow_except("minimum")
 @pytest.mark.parametrize("op", REDUCING)
 def test_tensor_reduce(op):
     scale = 1.0 if op != "multiply" else 1.02
@@ -95,6 +96,7 @@ def test_bit_vector_reductions():
     np.testing.assert_array_equal(found[1][0], np.bitwise_and.reduce(x, axis=0))
 
 
+@pytest.mark.slow_except("add")
 @pytest.mark.parametrize("op", ["add", "average", "maximum"])
 def test_tensor_partition_reduce(op):
     x = normal(96, 20)
@@ -138,6 +140,7 @@ def test_accumulators_go_on_from_instruction_to_instruction():
     same(found[2], -register)
 
 
+@pytest.mark.slow_except("add")
 @pytest.mark.parametrize("op", ["add", "multiply", "maximum", "subtract"])
 def test_tensor_scalar_cumulative(op):
     x, start = normal(8, 50), normal(8, 1, seed=2)
@@ -160,6 +163,7 @@ def test_tensor_scalar_cumulative(op):
     same(found, expected)
 
 
+@pytest.mark.slow_except("False-ops1")
 @pytest.mark.parametrize("ops", [("multiply", "add"), ("subtract", "maximum")])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_tensor_tensor_scan(ops, reverse):
@@ -267,6 +271,7 @@ def test_statistics():
     close(found[1][:, 1], x.astype(np.float64).var(axis=1), ulps=60)
 
 
+@pytest.mark.slow
 def test_the_eight_largest():
     rng = np.random.default_rng(0)
     x = rng.integers(-9, 9, (8, 30)).astype(F32)  # with ties
@@ -343,6 +348,7 @@ RESTRICTED = {"log", "sqrt", "rsqrt"}
 FUNCTIONS = sorted(oracle.ACTIVATIONS)
 
 
+@pytest.mark.slow
 def test_activation_functions():
     x = normal(8, 200, scale=1.4)
 

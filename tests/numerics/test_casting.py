@@ -22,6 +22,7 @@ from neuronjax.numerics import rounding
 from neuronjax.numerics.casting import cast, fake_cast
 from neuronjax.numerics.float_format import FORMATS, INTEGERS, IntFormat
 from neuronjax.numerics.random_bits import random_bits
+from tests.arrays import bits
 
 SIGNED = [fmt for fmt in FORMATS.values() if fmt.signed]
 DIFFERENTIABLE = [fmt.name for fmt in SIGNED]
@@ -31,35 +32,32 @@ SIGMAS = 4.0
 pytestmark = pytest.mark.usefixtures("strict_promotion")
 
 
-def _bits(x: Any) -> np.ndarray:
-    x = np.asarray(x)
-    return x.view(f"uint{8 * x.dtype.itemsize}")
-
-
 # -- Targets and sources
 
 
+@pytest.mark.slow_except("bfloat16", "float8_e4m3fn")
 @pytest.mark.parametrize("fmt", FORMATS.values(), ids=lambda fmt: fmt.name)
 def test_names_dtypes_and_formats_are_one(fmt: Any) -> None:
     by_name = cast(X, fmt.name)
     assert (by_name.dtype, by_name.shape) == (fmt.dtype, X.shape)
-    np.testing.assert_array_equal(_bits(cast(X, fmt)), _bits(by_name))
+    np.testing.assert_array_equal(bits(cast(X, fmt)), bits(by_name))
     expected = jax.jit(rounding.cast, static_argnums=1)(X, fmt)
-    np.testing.assert_array_equal(_bits(by_name), _bits(expected))
+    np.testing.assert_array_equal(bits(by_name), bits(expected))
     if fmt.name != "tfloat32":
-        np.testing.assert_array_equal(_bits(cast(X, fmt.dtype)), _bits(by_name))
+        np.testing.assert_array_equal(bits(cast(X, fmt.dtype)), bits(by_name))
     if fmt.name not in ("tfloat32", "float8_e8m0fnu", "float4_e2m1fn"):
         with np.errstate(over="ignore"):
-            np.testing.assert_array_equal(_bits(by_name), _bits(X.astype(fmt.dtype)))
+            np.testing.assert_array_equal(bits(by_name), bits(X.astype(fmt.dtype)))
 
 
+@pytest.mark.slow_except("bfloat16", "float8_e4m3fn", "float8_e8m0fnu")
 @pytest.mark.parametrize("source", FORMATS.values(), ids=lambda fmt: fmt.name)
 def test_every_source_is_widened_exactly(source: Any) -> None:
     low = jnp.asarray(X).astype(source.dtype)
     with np.errstate(invalid="ignore", over="ignore"):
         wide = np.asarray(low).astype(np.float32)
         expected = wide.astype(ml_dtypes.bfloat16)
-    np.testing.assert_array_equal(_bits(cast(low, "bfloat16")), _bits(expected))
+    np.testing.assert_array_equal(bits(cast(low, "bfloat16")), bits(expected))
     np.testing.assert_array_equal(fake_cast(low, "float32"), wide)
 
 
@@ -102,6 +100,7 @@ def _weighted(x: jax.Array, **options: Any) -> jax.Array:
     return jnp.sum(cast(x, **options).astype(jnp.float32) * WEIGHTS)
 
 
+@pytest.mark.slow_cases("float8_e5m2-rne", "float8_e3m4-rne", "float4_e2m1fn-rne")
 @pytest.mark.parametrize(
     ("name", "mode"),
     [*((name, "rne") for name in DIFFERENTIABLE), ("float8_e4m3", "stochastic")],
@@ -117,6 +116,7 @@ def test_the_gradient_is_straight_through(name: str, mode: Any) -> None:
     np.testing.assert_array_equal(jax.jit(grad)(jnp.asarray(X)), weights)
 
 
+@pytest.mark.slow_except("bfloat16", "float8_e4m3fn")
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
 def test_no_gradient_where_the_value_stopped_at_the_largest(name: str) -> None:
     largest = np.float32(FORMATS[name].max_finite)
@@ -146,6 +146,7 @@ def test_a_float8_cotangent_is_widened_exactly_and_arrives_rounded() -> None:
     np.testing.assert_array_equal(pull(jnp.asarray(codes))[0], expected)
 
 
+@pytest.mark.slow_cases("float16")
 @pytest.mark.parametrize("source", [jnp.bfloat16, jnp.float16, jnp.float32])
 def test_gradients_have_the_dtype_of_the_input(source: Any) -> None:
     grad = jax.grad(functools.partial(_weighted, dtype="float8_e5m2"))(
@@ -159,7 +160,7 @@ def test_forward_mode_and_second_derivatives() -> None:
     x = jnp.asarray(X[:4])
     value, tangent = jax.jvp(lambda x: cast(x, "float8_e4m3"), (x,), (x,))
     assert value.dtype == tangent.dtype == ml_dtypes.float8_e4m3
-    np.testing.assert_array_equal(_bits(tangent), _bits(value))
+    np.testing.assert_array_equal(bits(tangent), bits(value))
     square = lambda x: jnp.sum(fake_cast(x, "bfloat16") ** 2)  # noqa: E731
     np.testing.assert_array_equal(jax.hessian(square)(x), 2 * np.eye(4))
     jacobian = jax.jacfwd(functools.partial(fake_cast, dtype="float16"))(x)
@@ -196,12 +197,13 @@ def _composed(x: jax.Array, seed: jax.Array) -> tuple[jax.Array, ...]:
     return low, noisy, fake_cast(total, "tfloat32"), cast(total, "int16")
 
 
+@pytest.mark.slow
 def test_the_same_bits_under_every_transformation() -> None:
     x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 64)).astype(np.float32))
     seeds = jnp.arange(3, dtype=jnp.uint32)
     with jax.disable_jit():
         rows = [_composed(row, seed) for row, seed in zip(x, seeds, strict=True)]
-    expected = [np.stack([_bits(row[i]) for row in rows]) for i in range(4)]
+    expected = [np.stack([bits(row[i]) for row in rows]) for i in range(4)]
     runs = {
         "vmap": jax.vmap(_composed),
         "jit of vmap": jax.jit(jax.vmap(_composed)),
@@ -209,7 +211,7 @@ def test_the_same_bits_under_every_transformation() -> None:
     }
     for name, run in runs.items():
         for actual, wanted in zip(run(x, seeds), expected, strict=True):
-            np.testing.assert_array_equal(_bits(actual), wanted, err_msg=name)
+            np.testing.assert_array_equal(bits(actual), wanted, err_msg=name)
 
 
 def test_the_gradient_of_a_batch() -> None:
@@ -232,14 +234,15 @@ def test_a_seed_is_a_key_of_random_bits() -> None:
         )
         for s in (seed, key):
             actual = cast(x, "float8_e4m3", seed=s, **options)
-            np.testing.assert_array_equal(_bits(actual), _bits(expected))
+            np.testing.assert_array_equal(bits(actual), bits(expected))
     traced = jax.jit(lambda s: cast(x, "float8_e4m3", seed=s, **options))
     np.testing.assert_array_equal(
-        _bits(traced(jnp.uint32(2**32 - 1))),
-        _bits(cast(x, "float8_e4m3", seed=-1, **options)),
+        bits(traced(jnp.uint32(2**32 - 1))),
+        bits(cast(x, "float8_e4m3", seed=-1, **options)),
     )
 
 
+@pytest.mark.slow_except("bfloat16", "float8_e4m3")
 @pytest.mark.parametrize("fmt", FORMATS.values(), ids=lambda fmt: fmt.name)
 def test_stochastic_rounding_is_unbiased(fmt: Any) -> None:
     """A million draws each of values between two neighbours, within four sigma."""

@@ -171,6 +171,7 @@ def _gfloat_speaks(bits: np.ndarray, fmt: FloatFormat) -> np.ndarray:
     return speaks
 
 
+@pytest.mark.slow_except("float8_e8m0fnu")
 @each(TARGETS)
 def test_every_mode_is_that_of_gfloat(fmt: FloatFormat) -> None:
     _check_gfloat(fmt, *_samples(fmt, thinned=True))
@@ -252,6 +253,7 @@ def test_rne_of_every_float32(fmt: FloatFormat) -> None:
             pytest.fail(_differences(actual, expected, bits))
 
 
+@pytest.mark.slow_except("bfloat16", "float16", "float8_e4m3fn", "float8_e8m0fnu")
 @each(TARGETS)
 def test_rne_of_a_part_of_every_float32(fmt: FloatFormat) -> None:
     """Each 4,093rd input (a prime), and every code of every narrow format."""
@@ -336,6 +338,7 @@ def test_other_modes_of_random_float32(fmt: FloatFormat) -> None:
         _check_neighbours(fmt, *_random_inputs(fmt, rng, 1 << 22))
 
 
+@pytest.mark.slow_except("float16")
 @each([fmt for fmt in NARROW if fmt.signed])
 def test_other_modes_of_some_random_float32(fmt: FloatFormat) -> None:
     """What the exhaustive test does, on 2^17 inputs."""

@@ -154,6 +154,7 @@ def ulp_errors(
     return np.where(normal, error, np.where(same, 0, INF))
 
 
+@pytest.mark.slow_cases("asinh", "digamma", "erf_inv", "lgamma")
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_error_is_within_the_stated_bound(name: str) -> None:
@@ -393,6 +394,7 @@ def alone_bits() -> dict[str, np.ndarray]:
     return {name: run(name, *args[name]).view(np.uint32) for name in FUNCTIONS}
 
 
+@pytest.mark.slow_except("in_pieces")
 @pytest.mark.parametrize("context", CONTEXTS, ids=lambda context: context.__name__)
 def test_bits_are_the_same_in_every_context(
     context: Context, alone_bits: dict[str, np.ndarray]
@@ -405,6 +407,7 @@ def test_bits_are_the_same_in_every_context(
     assert not {name: count for name, count in differing.items() if count}
 
 
+@pytest.mark.slow
 def test_bits_are_the_same_op_by_op(alone_bits: dict[str, np.ndarray]) -> None:
     zero = opaque_zero()
     for name, bits in alone_bits.items():
@@ -413,6 +416,7 @@ def test_bits_are_the_same_op_by_op(alone_bits: dict[str, np.ndarray]) -> None:
         np.testing.assert_array_equal(np.asarray(result).view(np.uint32), bits, name)
 
 
+@pytest.mark.slow_cases("divide")
 @pytest.mark.parametrize("name", sorted(BINARY))
 def test_bits_are_the_same_with_one_operand_shared_by_a_batch(name: str) -> None:
     x, y = context_arguments(name)

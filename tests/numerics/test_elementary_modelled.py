@@ -49,6 +49,7 @@ def test_specials_and_a_continuous_edge():
     assert abs(got[3]) < 1e-6
 
 
+@pytest.mark.slow
 def test_bits_are_the_same_in_a_scan_and_op_by_op():
     def scanned(x: jax.Array) -> jax.Array:
         zero = opaque_zero()

@@ -113,6 +113,7 @@ def _by_map(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return jax.jit(lambda states: lax.map(function, states))
 
 
+@pytest.mark.slow_except("_by_map")
 @pytest.mark.parametrize("wrap", [jax.jit, jax.vmap, _by_map])
 def test_the_same_words_under_every_transformation(wrap: Callable) -> None:
     def draw(state: XorwowState) -> tuple[jax.Array, ...]:

@@ -169,6 +169,7 @@ def all_kinds_of_blocks() -> np.ndarray:
     return np.concatenate([blocks, bits.view(np.float32)])
 
 
+@pytest.mark.slow_except("mxfp8_e4m3-*", "mxfp8_e5m2-even")
 @each_rule
 @each_format
 def test_every_bfloat16_as_the_largest_of_a_block(rule: str, name: str) -> None:
@@ -182,6 +183,7 @@ def test_every_bfloat16_as_the_largest_of_a_block(rule: str, name: str) -> None:
     )
 
 
+@pytest.mark.slow_cases("mxfp8_e5m2-nki_golden")
 @pytest.mark.parametrize(
     ("name", "rule"), [*zip(MX_FORMATS, ("neuron", "nki_golden", "even"), strict=True)]
 )
@@ -217,6 +219,7 @@ RAISED = {
 }
 
 
+@pytest.mark.slow_cases("1.0-mxfp8_e5m2", "1.0-mxfp4_e2m1")
 @each_format
 @pytest.mark.parametrize("amax", RAISED)
 def test_floor_neuron_and_ceil(name: str, amax: float) -> None:
@@ -226,6 +229,7 @@ def test_floor_neuron_and_ceil(name: str, amax: float) -> None:
     assert found == [127 - emax + raised for raised in RAISED[amax]]
 
 
+@pytest.mark.slow_cases("mxfp8_e5m2-1.75-112-112", "mxfp4_e2m1-1.5-125-125")
 @pytest.mark.parametrize(
     ("name", "amax", "rceil", "even"),
     [
@@ -375,6 +379,7 @@ def test_the_golden_saturates_only_when_asked() -> None:
 # ---- Shapes and dtypes.
 
 
+@pytest.mark.slow_cases("shape1--2")
 @pytest.mark.parametrize(
     ("shape", "axis"),
     [
@@ -406,6 +411,7 @@ def test_empty_arrays(shape: tuple[int, ...]) -> None:
     assert found.bits_per_element == 0
 
 
+@pytest.mark.slow_except("mxfp8_e4m3-bfloat16")
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 @each_format
 def test_16_bit_inputs_are_widened(dtype: Any, name: str) -> None:
@@ -422,6 +428,7 @@ def test_float16_subnormals_count() -> None:
     assert quantize_mx(x).dequantize()[0] == 2.0**-24
 
 
+@pytest.mark.slow_cases("mxfp4_e2m1")
 @pytest.mark.parametrize("fmt", [*MX_FORMATS.values()], ids=lambda fmt: fmt.name)
 def test_codes_of_elements(fmt: MXFormat) -> None:
     every = jnp.arange(1 << fmt.element.width, dtype=jnp.uint8)
@@ -437,6 +444,7 @@ def test_bytes_and_bits() -> None:
     assert quantize_mx(np.ones(3, np.float32), "mxfp4_e2m1").nbytes == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_dequantize_to_16_bits(dtype: Any) -> None:
     array = quantize_mx(100 * normal(4, 64), "mxfp8_e5m2")
@@ -444,6 +452,7 @@ def test_dequantize_to_16_bits(dtype: Any) -> None:
     np.testing.assert_array_equal(np.asarray(array.dequantize(dtype)), expected)
 
 
+@pytest.mark.slow
 def test_other_block_sizes() -> None:
     x = normal(2, 40)
     found = quantize_mx(x, block_size=16)
@@ -511,6 +520,7 @@ def test_op_by_op(wild: np.ndarray) -> None:
         assert_same(fake_quantize(wild[0]), compiled)
 
 
+@pytest.mark.slow_except("mxfp8_e4m3")
 @each_format
 def test_composed_with_other_arithmetic(name: str) -> None:
     """The input is a product and a sum; the result goes into a product and a sum."""
@@ -568,6 +578,7 @@ def test_rounding_toward_zero() -> None:
 # ---- Gradients.
 
 
+@pytest.mark.slow
 def test_straight_through() -> None:
     x = normal(4, 64)
     x[0, 0], x[1, 1] = 1.9999, 1e-30

@@ -22,6 +22,7 @@ from neuronjax.numerics.widening import from_codes
 pytestmark = pytest.mark.usefixtures("strict_promotion")
 
 
+@pytest.mark.slow_cases("float8_e4m3fn")
 @pytest.mark.parametrize("fmt", [FLOAT8_E4M3FN, FLOAT8_E5M2], ids=lambda f: f.name)
 def test_fp8_words_are_little_endian(fmt: Any) -> None:
     codes = np.random.default_rng(0).permutation(256).astype(np.uint8).reshape(2, 128)
@@ -31,6 +32,7 @@ def test_fp8_words_are_little_endian(fmt: Any) -> None:
     np.testing.assert_array_equal(to_codes(unpack_x4(words, fmt)), codes)
 
 
+@pytest.mark.slow
 def test_fp4_words_have_the_first_in_the_low_nibble() -> None:
     codes = jnp.array([[1, 2, 3, 4, 15, 0, 8, 7]], jnp.uint8)
     words = pack_x4(from_codes(codes, FLOAT4_E2M1FN))

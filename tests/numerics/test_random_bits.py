@@ -67,6 +67,7 @@ def test_fold_is_the_hash_of_key_and_data(strict_promotion: None) -> None:
             assert actual == _fold_model(key, data)
 
 
+@pytest.mark.slow_except("shape0", "shape2")
 @pytest.mark.parametrize("shape", [(), (0,), (7,), (1, 7), (7, 1), (2, 0, 3)])
 def test_shapes(shape: tuple[int, ...]) -> None:
     bits = random_bits(shape, jnp.uint32(5))
@@ -80,6 +81,7 @@ def test_too_many_elements_are_refused() -> None:
         jax.eval_shape(lambda key: random_bits((1 << 16, 1 << 16), key), jnp.uint32(0))
 
 
+@pytest.mark.slow_except("scan")
 @pytest.mark.parametrize("wrap", [jax.jit, jax.vmap, "scan", "eager"])
 def test_the_same_bits_under_every_transformation(wrap: Callable | str) -> None:
     keys = jnp.array(KEYS, jnp.uint32)

@@ -58,6 +58,7 @@ def test_the_error_of_rsqrt_about_2() -> None:
     assert np.hypot(error, EVERYTHING_ELSE) == pytest.approx(ADDED, rel=2e-3)
 
 
+@pytest.mark.slow
 def test_the_error_of_rsqrt_about_2048() -> None:
     """Rows of a product of normal numbers: mean squares of 1,773 to 2,446."""
     x, w, z, g = (
@@ -79,6 +80,7 @@ def bfloat16_halves(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return high.astype(np.float64), low.astype(np.float64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_maximum", [True, False])
 def test_the_error_of_exp_in_attention(has_maximum: bool) -> None:
     """64 queries of every head; a rest is left that the kernels' sums may explain."""

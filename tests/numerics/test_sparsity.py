@@ -31,6 +31,7 @@ from neuronjax.numerics.sparsity import (
     magnitude_ranks,
     sparsify,
 )
+from tests.arrays import bits
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")
 
@@ -43,14 +44,9 @@ def _dtype(name: str) -> np.dtype[Any]:
     return np.dtype(getattr(ml_dtypes, name, None) or name)
 
 
-def _bits(x: Any) -> np.ndarray:
-    x = np.asarray(x)
-    return x.view(f"uint{8 * x.dtype.itemsize}")
-
-
 def _assert_same(actual: Any, expected: Any) -> None:
     assert np.asarray(actual).dtype == np.asarray(expected).dtype
-    np.testing.assert_array_equal(_bits(actual), _bits(expected))
+    np.testing.assert_array_equal(bits(actual), bits(expected))
 
 
 def _weight(value: Any) -> float:
@@ -177,6 +173,7 @@ def test_the_payload_of_a_nan_does_not_matter_and_is_kept():
     _assert_same(sparse.values, x[:2].view(np.float32))
 
 
+@pytest.mark.slow_except("1:4-float32")
 @pytest.mark.parametrize(
     ("pattern", "dtype"),
     [*itertools.product(PATTERNS, ["float32"]), *(("2:4", d) for d in DTYPES[1:])],
@@ -236,6 +233,7 @@ def test_bfloat16_subnormals_and_payloads_survive_a_lone_select():
     _assert_same(jax.jit(lambda x: sparsify(x, "1:4", axis=1).todense())(x), x)
 
 
+@pytest.mark.slow_cases("float8_e5m2")
 @pytest.mark.parametrize("dtype", ["float8_e5m2", "float8_e4m3fn", "bfloat16"])
 def test_the_order_of_magnitudes_over_all_codes(dtype):
     """In 1:2 every code meets its neighbours in the order of codes."""
@@ -249,6 +247,7 @@ def test_the_order_of_magnitudes_over_all_codes(dtype):
     np.testing.assert_array_equal(sparsify(pairs, "1:2").tags[0], second)
 
 
+@pytest.mark.slow_except("2:8")
 @some_patterns
 def test_a_short_last_group_keeps_zeros_beyond_the_end_only_if_it_must(pattern):
     kept, group = get_pattern(pattern).kept, get_pattern(pattern).group
@@ -257,10 +256,11 @@ def test_a_short_last_group_keeps_zeros_beyond_the_end_only_if_it_must(pattern):
         sparse = sparsify(x, pattern)
         beyond = np.asarray(expanded_rows(sparse.tags, pattern)) >= len(x)
         assert beyond.sum() == max(kept - rows, 0)
-        assert not _bits(sparse.values)[beyond].any()
+        assert not bits(sparse.values)[beyond].any()
         assert sparse.shape == x.shape
 
 
+@pytest.mark.slow
 def test_a_sparse_array_is_a_pytree_with_a_static_axis():
     sparse = sparsify(jnp.ones((16, 4)), "4:16")
     leaves, tree = jax.tree.flatten(sparse)
@@ -289,6 +289,7 @@ def _assert_trees_same(actual: Any, expected: Any) -> None:
     jax.tree.map(_assert_same, actual, expected)
 
 
+@pytest.mark.slow
 def test_jit_vmap_scan_and_eager_agree():
     x = jnp.asarray(_data((3, 40, 6), "float32", seed=3))
     expected = [_composed(one) for one in x]
@@ -323,6 +324,7 @@ def test_inside_an_emulated_program():
 # -- parts -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow_except("2:8")
 @some_patterns
 def test_parts_in_any_order_make_the_array(pattern):
     sparse = sparsify(_data((50, 3), "float16"), pattern)
@@ -425,6 +427,7 @@ def test_an_array_that_obeys_loses_nothing():
     _assert_same(sparse.todense(), x)
 
 
+@pytest.mark.slow
 def test_an_array_that_does_not_obey_is_refused():
     x = np.zeros((3, 32), np.float32)
     x[1, 16:21] = [1, 1e-45, NAN, -1, 2]
@@ -475,6 +478,7 @@ def test_the_tile_of_the_guide():
     assert sparse.nbytes == 128 * 128 * 2 + 128 * 32 * 2
 
 
+@pytest.mark.slow
 def test_tags_are_packed_along_an_axis_that_is_not_sparse():
     sparse = sparsify(_data((6, 32), "float32"), "2:8", axis=1)
     assert sparse.nbytes == 6 * 8 * 4 + 2 * 8 * 2
@@ -482,6 +486,7 @@ def test_tags_are_packed_along_an_axis_that_is_not_sparse():
     assert vector.nbytes == 8 * 4 + 2 * 2
 
 
+@pytest.mark.slow_except("2:8")
 @some_patterns
 def test_expanded_rows_address_the_dense_array(pattern):
     x = _data((2, 48, 5), "float32")

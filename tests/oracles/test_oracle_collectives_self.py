@@ -462,6 +462,7 @@ def test_moves_keep_every_bit():
 # ---- The data tells the algorithms apart.
 
 
+@pytest.mark.slow_cases("int32")
 @pytest.mark.parametrize("dtype", collectives.SPREAD)
 def test_every_two_algorithms_differ_on_some_data(dtype):
     algorithms = {name: Algorithm(name=name, ranks_per_chip=2) for name in FLAT}

@@ -66,6 +66,7 @@ PYTREES = {
 }
 
 
+@pytest.mark.slow_cases("frozen dict", "chex dataclass", "numpy results")
 @pytest.mark.parametrize(("function", "tree"), PYTREES.values(), ids=PYTREES)
 def test_pytrees(function, tree):
     agree(lambda jit: jit(function), tree)
@@ -77,6 +78,7 @@ def test_gradients_in_the_structure_of_the_argument():
     assert isinstance(out, Registered)
 
 
+@pytest.mark.slow
 def test_train_state_of_flax():
     def step(state, x):
         loss = lambda p: jnp.square(state.apply_fn(p, x)).sum()  # noqa: E731
@@ -126,6 +128,7 @@ SIGNATURES = {
 }
 
 
+@pytest.mark.slow_cases("positional only", "partial", "softmax")
 @pytest.mark.parametrize(
     ("function", "options", "args", "kwargs"), SIGNATURES.values(), ids=SIGNATURES
 )
@@ -190,6 +193,7 @@ def test_static_arguments_must_hash():
 ARRAYS = (2, 2.0, True, np.float32(2), np.arange(3), np.ones(2, np.float16), X)
 
 
+@pytest.mark.slow_except("int", "bool", "ArrayImpl")
 @pytest.mark.parametrize("x", ARRAYS, ids=lambda x: type(x).__name__)
 def test_what_counts_as_an_array(x):
     agree(lambda jit: jit(lambda x: x * 2), x)
@@ -198,6 +202,7 @@ def test_what_counts_as_an_array(x):
 # ---- Random keys, integers, closures, no elements.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "implementation",
     [
@@ -225,6 +230,7 @@ def test_raw_keys_and_keys_from_outside():
     bits.assert_same(drawn, jax.random.bits(KEY, X.shape))
 
 
+@pytest.mark.slow
 def test_gradient_beside_a_key():
     def loss(x, key):
         return (x * jax.random.bernoulli(key, 0.5, x.shape)).sum()
@@ -257,6 +263,7 @@ def _without_elements(z):
     }
 
 
+@pytest.mark.slow
 def test_arrays_without_elements():
     agree(lambda jit: jit(_without_elements), jnp.zeros((0, 5)))
     agree(lambda jit: jax.grad(jit(energy), argnums=(0, 1)), jnp.zeros((0, 5)), W)
@@ -274,6 +281,7 @@ CONTEXTS = {
 }
 
 
+@pytest.mark.slow_cases("checking_leaks", "enable_x64")
 @pytest.mark.parametrize("name", CONTEXTS)
 def test_contexts(name):
     expected = jitted(energy)(X, W)

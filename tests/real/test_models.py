@@ -59,6 +59,7 @@ def integers(tree):
     return {path: leaf for path, leaf in leaves if leaf.dtype.kind in "iub"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_fp32_is_close_to_native(name):
     actual, expected = emulated(name, "fp32"), native(name)
@@ -70,6 +71,7 @@ def test_fp32_is_close_to_native(name):
     bits.assert_same(integers(actual), integers(expected))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

@@ -233,6 +233,7 @@ def _id(names: tuple[str, ...]) -> str:
     return f"{names[0]} to {names[-1]}"
 
 
+@pytest.mark.slow
 def test_the_optimizers_that_most_use():
     close_to_native(("sgd", "adam", "adamw", "adafactor", "lion", "lamb", "muon"))
 

@@ -97,6 +97,7 @@ def test_a_sparse_array_shows_what_is_kept():
     assert repr(found) == "<neuronjax.SparseArray 2:4 float32(8,), axis -1>"
 
 
+@pytest.mark.slow_cases("4:16", "4:12")
 @pytest.mark.parametrize("pattern", ["4:16", "4:12", "2:4", "1:2"])
 def test_a_wide_sparse_array_fits(pattern):
     text = shown(nj.sparsify(ramp(500, 20), pattern))
@@ -105,6 +106,7 @@ def test_a_wide_sparse_array_fits(pattern):
     assert text.splitlines()[-1].strip() == "12 more"
 
 
+@pytest.mark.slow_cases("sparsify")
 @pytest.mark.parametrize("make", [nj.quantize_mx, nj.sparsify])
 def test_what_is_no_array_of_numbers_still_has_a_name(make):
     array = make(ramp())

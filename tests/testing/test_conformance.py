@@ -53,6 +53,7 @@ def test_ml_dtypes_casts_alike(published):
     assert "casts              8        0        46" in str(report)
 
 
+@pytest.mark.slow_cases("collectives")
 @pytest.mark.parametrize(
     "family",
     ["sparsity", "collectives", "mx", "matmul"],

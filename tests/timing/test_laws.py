@@ -156,6 +156,9 @@ def images() -> list[Any]:
     ]
 
 
+@pytest.mark.slow_except(
+    "1-64-1-28-True", "4-64-1-56-True", "4-64-2-56-False", "8-32-2-28-False"
+)
 @pytest.mark.parametrize(("sizes", "gradient"), images())
 def test_twice_the_convolution_takes_about_as_much_more(sizes, gradient):
     """No patches are made that would leave SBUF."""

@@ -3,11 +3,6 @@
 They are counted, never read.
 """
 
-from importlib import import_module
-from pkgutil import iter_modules
+from benchmarks.faults.case import faults_in
 
-FAULTS = tuple(
-    fault
-    for module in sorted(m.name for m in iter_modules(__path__))
-    for fault in import_module(f"{__name__}.{module}").FAULTS
-)
+FAULTS = faults_in(__name__, __path__)

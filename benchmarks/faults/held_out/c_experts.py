@@ -6,12 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.faults.case import Fault
-from benchmarks.faults.seen.parts import (
+from benchmarks.faults.case import fault, inputs, source
+from benchmarks.faults.parts import (
     block_params,
     cross_entropy,
     feed_forward,
-    integers,
     layer_norm,
     normal,
     uniform,
@@ -19,95 +18,47 @@ from benchmarks.faults.seen.parts import (
 )
 
 
-def z_loss_faulty(params, x, labels):
+@fault("overflow", policy="fp16")
+@source("mixture-of-experts training whose router loss is Inf in FP16")
+@inputs(
+    "in: 16x32 w @9300, router: 32x8 w*300, experts: 8x32, head: 32x10 w; "
+    "24x16 @9304; 24 int 0..10 @9305"
+)
+def router_z_loss_squares_in_half(params, x, labels):
     """The router's z-loss of ST-MoE, on logits as the stream has them: FP16."""
 
     def loss_of(params):
         h = jax.nn.gelu(x @ params["in"])
-        logits = (h @ params["router"]).astype(jnp.float16)
-        gates = jax.nn.softmax(logits.astype(jnp.float32))
+        logits = (h @ params["router"]).astype(jnp.float16)  # -
+        # + logits = h @ params["router"]
+        gates = jax.nn.softmax(logits.astype(jnp.float32))  # -
+        # + gates = jax.nn.softmax(logits)
         mixed = jnp.einsum("te,ed->td", gates, params["experts"]) * h
         lse = jax.nn.logsumexp(logits, axis=-1)
         z = jnp.mean((lse * lse).astype(jnp.float32))  # fault
-        return cross_entropy(mixed @ params["head"], labels) + 1e-3 * z
+        return cross_entropy(mixed @ params["head"], labels) + 1e-3 * z  # -
+        # + return cross_entropy(mixed @ params["head"], labels) + 1e-3 * jnp.mean(
+        # +     lse * lse
+        # + )
 
     return jax.value_and_grad(loss_of)(params)
 
 
-def z_loss_healthy(params, x, labels):
-    def loss_of(params):
-        h = jax.nn.gelu(x @ params["in"])
-        logits = h @ params["router"]
-        gates = jax.nn.softmax(logits)
-        mixed = jnp.einsum("te,ed->td", gates, params["experts"]) * h
-        lse = jax.nn.logsumexp(logits, axis=-1)
-        return cross_entropy(mixed @ params["head"], labels) + 1e-3 * jnp.mean(
-            lse * lse
-        )
-
-    return jax.value_and_grad(loss_of)(params)
-
-
-def z_loss_arguments():
-    params = {
-        "in": weight(9300, 16, 32),
-        "router": weight(9301, 32, 8, 300.0),
-        "experts": normal(9302, 8, 32),
-        "head": weight(9303, 32, 10),
-    }
-    return params, normal(9304, 24, 16), integers(9305, 10, 24)
-
-
-def balance_faulty(params, x):
+@fault("underflow", "coarse")
+@source("auxiliary losses of very many small experts in half precision")
+@inputs("router: 24x16384 w*0.5 @9310; 128x24 @9311")
+def load_balance_of_16384_experts_in_half(params, x):
     """The load balance of 16384 experts of one neuron each, as shares times chances."""
     logits = layer_norm(x) @ params["router"]
-    probability = jax.nn.softmax(logits).mean(0).astype(jnp.float16)
+    probability = jax.nn.softmax(logits).mean(0).astype(jnp.float16)  # -
+    # + probability = jax.nn.softmax(logits).mean(0)
     chosen = jax.lax.top_k(logits, 64)[1]
     counts = jnp.zeros(logits.shape[-1]).at[chosen.reshape(-1)].add(1.0)
-    share = (counts / chosen.size).astype(jnp.float16)
+    share = (counts / chosen.size).astype(jnp.float16)  # -
+    # + share = counts / chosen.size
     each = share * probability  # fault
-    return jnp.sum(each.astype(jnp.float32)) * logits.shape[-1]
-
-
-def balance_healthy(params, x):
-    logits = layer_norm(x) @ params["router"]
-    probability = jax.nn.softmax(logits).mean(0)
-    chosen = jax.lax.top_k(logits, 64)[1]
-    counts = jnp.zeros(logits.shape[-1]).at[chosen.reshape(-1)].add(1.0)
-    share = counts / chosen.size
-    return jnp.sum(share * (probability * logits.shape[-1]))
-
-
-def balance_arguments():
-    return {"router": weight(9310, 24, 16384, 0.5)}, normal(9311, 128, 24)
-
-
-def combined_faulty(params, x):
-    """Outputs of eight experts come back in FP8 and are added as they arrive."""
-    h = layer_norm(x)
-    gates = jax.nn.softmax(h @ params["router"])
-    outputs = jnp.einsum("td,edf->etf", jax.nn.relu(h), params["experts"])
-    sent = (outputs * gates.T[:, :, None]).astype(jnp.float8_e4m3)
-
-    def arrive(total, part):
-        total = (total + part.astype(jnp.float32)).astype(jnp.float8_e4m3)  # fault
-        return total.astype(jnp.float32), None
-
-    total = jax.lax.scan(arrive, jnp.zeros(sent.shape[1:]), sent)[0]
-    return layer_norm(x + total)
-
-
-def combined_healthy(params, x):
-    h = layer_norm(x)
-    gates = jax.nn.softmax(h @ params["router"])
-    outputs = jnp.einsum("td,edf->etf", jax.nn.relu(h), params["experts"])
-    sent = (outputs * gates.T[:, :, None]).astype(jnp.float8_e4m3)
-
-    def arrive(total, part):
-        return total + part.astype(jnp.float32), None
-
-    total = jax.lax.scan(arrive, jnp.zeros(sent.shape[1:]), sent)[0]
-    return layer_norm(x + total)
+    return jnp.sum(each.astype(jnp.float32)) * logits.shape[-1]  # -
+    # + return jnp.sum(share * (probability * logits.shape[-1]))
 
 
 def combined_arguments():
@@ -116,25 +67,26 @@ def combined_arguments():
         "experts": normal(9331, 8, 16, 16, scale=40.0, shift=40.0),
     }
     params["experts"][:, :, ::2] -= 40.0
-    return params, normal(9332, 12, 16)
+    return params, "12x16 @9332"
 
 
-def recency_faulty(params, query, passages, age):
-    """Hybrid search: inner products in BF16, and a boost for what is new."""
-    q = jnp.tanh(query @ params["q"])
-    relevance = (passages @ q).astype(jnp.bfloat16)
-    boost = (0.2 * jnp.exp(-age / 30.0)).astype(jnp.bfloat16)
-    score = relevance + boost  # fault
-    share = jax.nn.softmax(score.astype(jnp.float32) / 0.02)
-    return jax.lax.top_k(share, 8)
+@fault("overflow", "saturation")
+@source("expert-parallel combine in FP8")
+@inputs(by=combined_arguments)
+def expert_outputs_added_in_e4m3(params, x):
+    """Outputs of eight experts come back in FP8 and are added as they arrive."""
+    h = layer_norm(x)
+    gates = jax.nn.softmax(h @ params["router"])
+    outputs = jnp.einsum("td,edf->etf", jax.nn.relu(h), params["experts"])
+    sent = (outputs * gates.T[:, :, None]).astype(jnp.float8_e4m3)
 
+    def arrive(total, part):
+        total = (total + part.astype(jnp.float32)).astype(jnp.float8_e4m3)  # fault
+        return total.astype(jnp.float32), None  # -
+        # + return total + part.astype(jnp.float32), None
 
-def recency_healthy(params, query, passages, age):
-    q = jnp.tanh(query @ params["q"])
-    relevance = (passages @ q).astype(jnp.bfloat16).astype(jnp.float32)
-    boost = 0.2 * jnp.exp(-age / 30.0)
-    share = jax.nn.softmax((relevance + boost) / 0.02)
-    return jax.lax.top_k(share, 8)
+    total = jax.lax.scan(arrive, jnp.zeros(sent.shape[1:]), sent)[0]
+    return layer_norm(x + total)
 
 
 def recency_arguments():
@@ -147,50 +99,45 @@ def recency_arguments():
     return params, query, passages.astype(np.float32), age
 
 
-def neighbours_faulty(params, context, store, tokens):
-    """kNN-LM with inverse distances; one context is stored word for word."""
-    h = jnp.tanh(context @ params["in"])
-    gap = h[:, None] - store[None]
-    near = 1.0 / jnp.sum(gap * gap, axis=-1)  # fault
-    share = near / near.sum(-1, keepdims=True)
-    found = share @ jax.nn.one_hot(tokens, 20)
-    return 0.25 * found + 0.75 * jax.nn.softmax(h @ params["head"])
-
-
-def neighbours_healthy(params, context, store, tokens):
-    h = jnp.tanh(context @ params["in"])
-    gap = h[:, None] - store[None]
-    square = jnp.sum(gap * gap, axis=-1)
-    least = square.min(-1, keepdims=True)
-    near = jnp.where(square > least, least / jnp.where(square > 0, square, 1.0), 1.0)
-    share = near / near.sum(-1, keepdims=True)
-    found = share @ jax.nn.one_hot(tokens, 20)
-    return 0.25 * found + 0.75 * jax.nn.softmax(h @ params["head"])
+@fault("absorption", "coarse")
+@source("hybrid search whose freshness weight has no effect")
+@inputs(by=recency_arguments)
+def recency_boost_under_bf16_relevance(params, query, passages, age):
+    """Hybrid search: inner products in BF16, and a boost for what is new."""
+    q = jnp.tanh(query @ params["q"])
+    relevance = (passages @ q).astype(jnp.bfloat16)  # -
+    # + relevance = (passages @ q).astype(jnp.bfloat16).astype(jnp.float32)
+    boost = (0.2 * jnp.exp(-age / 30.0)).astype(jnp.bfloat16)  # -
+    # + boost = 0.2 * jnp.exp(-age / 30.0)
+    score = relevance + boost  # fault
+    share = jax.nn.softmax(score.astype(jnp.float32) / 0.02)  # -
+    # + share = jax.nn.softmax((relevance + boost) / 0.02)
+    return jax.lax.top_k(share, 8)
 
 
 def neighbours_arguments():
     """The second context is padding, and so is an entry of the store."""
-    params = {"in": weight(9350, 12, 16), "head": weight(9351, 16, 20)}
     store, context = np.tanh(normal(9352, 40, 16)), normal(9353, 4, 12)
     store[7], context[1] = 0.0, 0.0
-    return params, context, store, integers(9354, 20, 40)
+    return "in: 12x16 w @9350, head: 16x20 w", context, store, "40 int 0..20 @9354"
 
 
-def positions_faulty(params, tokens):
-    """Embeddings times the root of the width, then learned positions, all in BF16."""
-    words = params["words"][tokens] * 64.0
-    places = params["places"].astype(jnp.bfloat16)
-    h = words.astype(jnp.bfloat16) + places  # fault
-    h = h.astype(jnp.float32) @ params["in"]
-    h = (h - h.mean(0)) / (h.std(0) + 1e-3)
-    return h + feed_forward(params, layer_norm(h))
-
-
-def positions_healthy(params, tokens):
-    words = params["words"][tokens] * 64.0
-    h = words @ params["in"] + params["places"] @ params["in"]
-    h = (h - h.mean(0)) / (h.std(0) + 1e-3)
-    return h + feed_forward(params, layer_norm(h))
+@fault("singular", "non-finite")
+@source("inverse distance weighting with an exact match")
+@inputs(by=neighbours_arguments)
+def inverse_distance_to_stored_context(params, context, store, tokens):
+    """kNN-LM with inverse distances; one context is stored word for word."""
+    h = jnp.tanh(context @ params["in"])
+    gap = h[:, None] - store[None]
+    near = 1.0 / jnp.sum(gap * gap, axis=-1)  # fault
+    # + square = jnp.sum(gap * gap, axis=-1)
+    # + least = square.min(-1, keepdims=True)
+    # + near = jnp.where(
+    # +     square > least, least / jnp.where(square > 0, square, 1.0), 1.0
+    # + )
+    share = near / near.sum(-1, keepdims=True)
+    found = share @ jax.nn.one_hot(tokens, 20)
+    return 0.25 * found + 0.75 * jax.nn.softmax(h @ params["head"])
 
 
 def positions_arguments():
@@ -203,40 +150,18 @@ def positions_arguments():
     return params, np.full(24, 17, np.int32)
 
 
-def griffin_faulty(params, x):
-    """A gated linear recurrence (RG-LRU) whose gates close for some channels."""
-
-    def run(params, x):
-        r, i = jax.nn.sigmoid(x @ params["r"]), jax.nn.sigmoid(x @ params["i"])
-        log_a = -8.0 * r * jax.nn.softplus(params["lambda"])
-        a = jnp.exp(log_a)
-        gain = jnp.sqrt(1.0 - a * a)  # fault
-
-        def step(h, inputs):
-            a, u = inputs
-            h = a * h + u
-            return h, h
-
-        return jax.lax.scan(step, jnp.zeros(x.shape[-1]), (a, gain * i * x))[1]
-
-    return run(params, x)[-1] * params["out"]
-
-
-def griffin_healthy(params, x):
-    def run(params, x):
-        r, i = jax.nn.sigmoid(x @ params["r"]), jax.nn.sigmoid(x @ params["i"])
-        log_a = -8.0 * r * jax.nn.softplus(params["lambda"])
-        gain = jnp.sqrt(-jnp.expm1(2.0 * log_a))
-
-        def step(h, inputs):
-            a, u = inputs
-            h = a * h + u
-            return h, h
-
-        xs = (jnp.exp(log_a), gain * i * x)
-        return jax.lax.scan(step, jnp.zeros(x.shape[-1]), xs)[1]
-
-    return run(params, x)[-1] * params["out"]
+@fault("absorption", "coarse", policy="fp32")
+@source("embedding scale of transformers in BF16")
+@inputs(by=positions_arguments)
+def learned_positions_under_scaled_embeddings(params, tokens):
+    """Embeddings times the root of the width, then learned positions, all in BF16."""
+    words = params["words"][tokens] * 64.0
+    places = params["places"].astype(jnp.bfloat16)  # -
+    h = words.astype(jnp.bfloat16) + places  # fault
+    # + h = words @ params["in"] + params["places"] @ params["in"]
+    h = h.astype(jnp.float32) @ params["in"]  # -
+    h = (h - h.mean(0)) / (h.std(0) + 1e-3)
+    return h + feed_forward(params, layer_norm(h))
 
 
 def griffin_arguments():
@@ -246,68 +171,26 @@ def griffin_arguments():
     return params, normal(9382, 20, 16) + uniform(9383, 1, 16)
 
 
-FAULTS = (
-    Fault(
-        name="router-z-loss-squares-in-half",
-        kinds=("overflow",),
-        faulty=z_loss_faulty,
-        healthy=z_loss_healthy,
-        arguments=z_loss_arguments,
-        policy="fp16",
-        source="mixture-of-experts training whose router loss is Inf in FP16",
-    ),
-    Fault(
-        name="load-balance-of-16384-experts-in-half",
-        kinds=("underflow", "coarse"),
-        faulty=balance_faulty,
-        healthy=balance_healthy,
-        arguments=balance_arguments,
-        policy="bf16",
-        source="auxiliary losses of very many small experts in half precision",
-    ),
-    Fault(
-        name="expert-outputs-added-in-e4m3",
-        kinds=("overflow", "saturation"),
-        faulty=combined_faulty,
-        healthy=combined_healthy,
-        arguments=combined_arguments,
-        policy="bf16",
-        source="expert-parallel combine in FP8",
-    ),
-    Fault(
-        name="recency-boost-under-bf16-relevance",
-        kinds=("absorption", "coarse"),
-        faulty=recency_faulty,
-        healthy=recency_healthy,
-        arguments=recency_arguments,
-        policy="bf16",
-        source="hybrid search whose freshness weight has no effect",
-    ),
-    Fault(
-        name="inverse-distance-to-stored-context",
-        kinds=("singular", "non-finite"),
-        faulty=neighbours_faulty,
-        healthy=neighbours_healthy,
-        arguments=neighbours_arguments,
-        policy="bf16",
-        source="inverse distance weighting with an exact match",
-    ),
-    Fault(
-        name="learned-positions-under-scaled-embeddings",
-        kinds=("absorption", "coarse"),
-        faulty=positions_faulty,
-        healthy=positions_healthy,
-        arguments=positions_arguments,
-        policy="fp32",
-        source="embedding scale of transformers in BF16",
-    ),
-    Fault(
-        name="recurrence-gain-by-one-minus-square",
-        kinds=("cancellation", "singular"),
-        faulty=griffin_faulty,
-        healthy=griffin_healthy,
-        arguments=griffin_arguments,
-        policy="bf16",
-        source="the bounded root of RecurrentGemma's RG-LRU",
-    ),
-)
+@fault("cancellation", "singular")
+@source("the bounded root of RecurrentGemma's RG-LRU")
+@inputs(by=griffin_arguments)
+def recurrence_gain_by_one_minus_square(params, x):
+    """A gated linear recurrence (RG-LRU) whose gates close for some channels."""
+
+    def run(params, x):
+        r, i = jax.nn.sigmoid(x @ params["r"]), jax.nn.sigmoid(x @ params["i"])
+        log_a = -8.0 * r * jax.nn.softplus(params["lambda"])
+        a = jnp.exp(log_a)  # -
+        gain = jnp.sqrt(1.0 - a * a)  # fault
+        # + gain = jnp.sqrt(-jnp.expm1(2.0 * log_a))
+
+        def step(h, inputs):
+            a, u = inputs
+            h = a * h + u
+            return h, h
+
+        return jax.lax.scan(step, jnp.zeros(x.shape[-1]), (a, gain * i * x))[1]  # -
+        # + xs = (jnp.exp(log_a), gain * i * x)
+        # + return jax.lax.scan(step, jnp.zeros(x.shape[-1]), xs)[1]
+
+    return run(params, x)[-1] * params["out"]

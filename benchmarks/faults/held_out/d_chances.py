@@ -8,60 +8,32 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from jax.scipy.special import gammaln, i0, i0e
+from jax.scipy.special import gammaln, i0
 from jax.scipy.stats import norm
 
-from benchmarks.faults.case import Fault
-from benchmarks.faults.seen.parts import normal, uniform, weight
+from benchmarks.faults.case import fault, inputs, source
+from benchmarks.faults.parts import normal, uniform, weight
 
 
-def acquisition_faulty(params, x, best):
+@fault("underflow", "cancellation", "non-finite", policy="fp32")
+@source("Ament et al. (2023), Unexpected Improvements to Expected Improvement")
+@inputs(
+    "in: 4x16 w @9201, mean: 16 *0.03, spread: 16 *0.3, offset: f32 0.3; "
+    "40x4 @9204; f32 0.75"
+)
+def d_expected_improvement_far_behind(params, x, best):
     """Expected improvement of candidates, all far behind the best so far."""
     h = jnp.tanh(x @ params["in"])
     mean = h @ params["mean"] + params["offset"]
     spread = 0.02 + 0.02 * jax.nn.sigmoid(h @ params["spread"])
     z = (mean - best) / spread
     gain = spread * (norm.pdf(z) + z * norm.cdf(z))  # fault
-    return jnp.log(gain), jnp.argmax(gain)
-
-
-def acquisition_healthy(params, x, best):
-    h = jnp.tanh(x @ params["in"])
-    mean = h @ params["mean"] + params["offset"]
-    spread = 0.02 + 0.02 * jax.nn.sigmoid(h @ params["spread"])
-    z = (mean - best) / spread
-    w = 1 / (z * z)
-    tail = 1 - 3 * w * (1 - 5 * w * (1 - 7 * w * (1 - 9 * w)))
-    scale = jnp.log(spread) + jnp.log(w) - 0.5 * jnp.log(2 * jnp.pi)
-    gain = scale - 0.5 * z * z + jnp.log(tail)
-    return gain, jnp.argmax(gain)
-
-
-def acquisition_arguments():
-    params = {
-        "in": weight(9201, 4, 16),
-        "mean": normal(9202, 16, scale=0.03),
-        "spread": normal(9203, 16, scale=0.3),
-        "offset": np.float32(0.3),
-    }
-    return params, normal(9204, 40, 4), np.float32(0.75)
-
-
-def angle_density_faulty(params, x, angle):
-    """Von Mises densities of dihedral angles, predicted with their concentration."""
-    h = jax.nn.relu(x @ params["in"])
-    out = h @ params["out"]
-    mean, kappa = out[:, 0], jnp.exp(out[:, 1])
-    density = jnp.exp(kappa * jnp.cos(angle - mean)) / i0(kappa)  # fault
-    return density / (2 * jnp.pi)
-
-
-def angle_density_healthy(params, x, angle):
-    h = jax.nn.relu(x @ params["in"])
-    out = h @ params["out"]
-    mean, kappa = out[:, 0], jnp.exp(out[:, 1])
-    away = -2 * jnp.sin((angle - mean) / 2) ** 2
-    return jnp.exp(kappa * away) / i0e(kappa) / (2 * jnp.pi)
+    # + w = 1 / (z * z)
+    # + tail = 1 - 3 * w * (1 - 5 * w * (1 - 7 * w * (1 - 9 * w)))
+    # + scale = jnp.log(spread) + jnp.log(w) - 0.5 * jnp.log(2 * jnp.pi)
+    # + gain = scale - 0.5 * z * z + jnp.log(tail)
+    return jnp.log(gain), jnp.argmax(gain)  # -
+    # + return gain, jnp.argmax(gain)
 
 
 def angle_density_arguments():
@@ -73,32 +45,18 @@ def angle_density_arguments():
     return params, x, mean + normal(9214, 30, scale=0.15)
 
 
-def counts_faulty(params, x, counts):
-    """A negative binomial for gene counts whose inverse dispersion has grown large."""
-
-    def loss(params):
-        mean = jnp.exp(x @ params["rate"])
-        size = jnp.exp(params["log_size"])
-        shape = gammaln(counts + size) - gammaln(size)  # fault
-        tail = (size + counts) * jnp.log1p(mean / size) + counts * jnp.log(size)
-        return jnp.mean(counts * jnp.log(mean) + shape - tail - gammaln(counts + 1))
-
-    value, slope = jax.value_and_grad(loss)(params)
-    return value, slope["rate"]
-
-
-def counts_healthy(params, x, counts):
-    def loss(params):
-        mean = jnp.exp(x @ params["rate"])
-        size = jnp.exp(params["log_size"])
-        steps = jnp.arange(24.0)[:, None, None]
-        each = jnp.log1p(steps / size)
-        shape = jnp.sum(jnp.where(steps < counts, each, 0.0), axis=0)
-        tail = (size + counts) * jnp.log1p(mean / size)
-        return jnp.mean(counts * jnp.log(mean) + shape - tail - gammaln(counts + 1))
-
-    value, slope = jax.value_and_grad(loss)(params)
-    return value, slope["rate"]
+@fault("overflow", "non-finite", policy="fp32")
+@source("distributions issues: VonMises is NaN for large concentrations")
+@inputs(by=angle_density_arguments)
+def d_von_mises_of_sharp_angles(params, x, angle):
+    """Von Mises densities of dihedral angles, predicted with their concentration."""
+    h = jax.nn.relu(x @ params["in"])
+    out = h @ params["out"]
+    mean, kappa = out[:, 0], jnp.exp(out[:, 1])
+    density = jnp.exp(kappa * jnp.cos(angle - mean)) / i0(kappa)  # fault
+    return density / (2 * jnp.pi)  # -
+    # + away = -2 * jnp.sin((angle - mean) / 2) ** 2
+    # + return jnp.exp(kappa * away) / jax.scipy.special.i0e(kappa) / (2 * jnp.pi)
 
 
 def counts_arguments():
@@ -111,24 +69,25 @@ def counts_arguments():
     return params, x, np.minimum(counts, 23).astype(np.float32)
 
 
-def coupling_faulty(variables, x):
-    """An affine coupling layer of a flow with an unbounded scale, under autocast."""
-    a, b = jnp.split(x, 2, axis=-1)
-    hidden = nn.Dense(24).apply({"params": variables["hidden"]}, a)
-    out = nn.Dense(8).apply({"params": variables["out"]}, nn.relu(hidden))
-    log_scale, shift = jnp.split(out.astype(jnp.float16), 2, axis=-1)
-    stretch = jnp.exp(log_scale)  # fault
-    moved = b * stretch.astype(jnp.float32) + shift.astype(jnp.float32)
-    return moved, jnp.sum(log_scale.astype(jnp.float32), axis=-1)
+@fault("cancellation", policy="fp32")
+@source("scvi and Pyro issues: lgamma(k + r) - lgamma(r) in FP32")
+@inputs(by=counts_arguments)
+def d_negative_binomial_of_large_size(params, x, counts):
+    """A negative binomial for gene counts whose inverse dispersion has grown large."""
 
+    def loss(params):
+        mean = jnp.exp(x @ params["rate"])
+        size = jnp.exp(params["log_size"])
+        shape = gammaln(counts + size) - gammaln(size)  # fault
+        # + steps = jnp.arange(24.0)[:, None, None]
+        # + each = jnp.log1p(steps / size)
+        # + shape = jnp.sum(jnp.where(steps < counts, each, 0.0), axis=0)
+        tail = (size + counts) * jnp.log1p(mean / size) + counts * jnp.log(size)  # -
+        # + tail = (size + counts) * jnp.log1p(mean / size)
+        return jnp.mean(counts * jnp.log(mean) + shape - tail - gammaln(counts + 1))
 
-def coupling_healthy(variables, x):
-    a, b = jnp.split(x, 2, axis=-1)
-    hidden = nn.Dense(24).apply({"params": variables["hidden"]}, a)
-    out = nn.Dense(8).apply({"params": variables["out"]}, nn.relu(hidden))
-    log_scale, shift = jnp.split(out.astype(jnp.float32), 2, axis=-1)
-    stretch = jnp.exp(log_scale)
-    return b * stretch + shift, jnp.sum(log_scale, axis=-1)
+    value, slope = jax.value_and_grad(loss)(params)
+    return value, slope["rate"]
 
 
 def coupling_arguments():
@@ -138,44 +97,23 @@ def coupling_arguments():
         "hidden": {"kernel": weight(9231, 4, 24), "bias": normal(9232, 24)},
         "out": {"kernel": weight(9233, 24, 8, 1.2), "bias": bias},
     }
-    return variables, normal(9234, 20, 8)
+    return variables, "20x8 @9234"
 
 
-def codebook_faulty(params, state, x):
-    """A VQ-VAE step whose code-usage entropy, a bonus, is computed in half."""
-    optimizer = optax.sgd(0.05)
-
-    def loss(params):
-        z = x @ params["in"]
-        far = jnp.sum((z[:, None] - params["codes"]) ** 2, axis=-1)
-        soft = jax.nn.softmax(-4.0 * far).astype(jnp.float16)
-        usage = jnp.mean(soft, axis=0)
-        entropy = -jnp.sum(usage * jnp.log(usage + 1e-10))  # fault
-        nearest = soft.astype(jnp.float32) @ params["codes"]
-        miss = jnp.mean((nearest @ params["out"] - x) ** 2)
-        return miss - 0.1 * entropy.astype(jnp.float32)
-
-    value, slope = jax.value_and_grad(loss)(params)
-    updates, _ = optimizer.update(slope, state, params)
-    return value, optax.apply_updates(params, updates)
-
-
-def codebook_healthy(params, state, x):
-    optimizer = optax.sgd(0.05)
-
-    def loss(params):
-        z = x @ params["in"]
-        far = jnp.sum((z[:, None] - params["codes"]) ** 2, axis=-1)
-        soft = jax.nn.softmax(-4.0 * far)
-        usage = jnp.mean(soft, axis=0)
-        entropy = -jnp.sum(usage * jnp.log(usage + 1e-10))
-        nearest = soft @ params["codes"]
-        miss = jnp.mean((nearest @ params["out"] - x) ** 2)
-        return miss - 0.1 * entropy
-
-    value, slope = jax.value_and_grad(loss)(params)
-    updates, _ = optimizer.update(slope, state, params)
-    return value, optax.apply_updates(params, updates)
+@fault("overflow", "non-finite", policy="fp16")
+@source("RealNVP without a tanh on the log scale, mixed precision")
+@inputs(by=coupling_arguments)
+def d_coupling_scale_beyond_half(variables, x):
+    """An affine coupling layer of a flow with an unbounded scale, under autocast."""
+    a, b = jnp.split(x, 2, axis=-1)
+    hidden = nn.Dense(24).apply({"params": variables["hidden"]}, a)
+    out = nn.Dense(8).apply({"params": variables["out"]}, nn.relu(hidden))
+    log_scale, shift = jnp.split(out.astype(jnp.float16), 2, axis=-1)  # -
+    # + log_scale, shift = jnp.split(out.astype(jnp.float32), 2, axis=-1)
+    stretch = jnp.exp(log_scale)  # here
+    moved = b * stretch.astype(jnp.float32) + shift.astype(jnp.float32)  # -
+    return moved, jnp.sum(log_scale.astype(jnp.float32), axis=-1)  # -
+    # + return b * stretch + shift, jnp.sum(log_scale, axis=-1)
 
 
 def codebook_arguments():
@@ -184,6 +122,31 @@ def codebook_arguments():
     params = {"in": weight(9241, 12, 4), "codes": codes, "out": weight(9243, 4, 12)}
     params = jax.tree.map(jnp.asarray, params)
     return params, optax.sgd(0.05).init(params), normal(9244, 40, 12)
+
+
+@fault("underflow", "non-finite")
+@source("VQ-VAE code: 1e-10 inside the log of the perplexity under FP16")
+@inputs(by=codebook_arguments)
+def d_codebook_entropy_constant_in_half(params, state, x):
+    """A VQ-VAE step whose code-usage entropy, a bonus, is computed in half."""
+    optimizer = optax.sgd(0.05)
+
+    def loss(params):
+        z = x @ params["in"]
+        far = jnp.sum((z[:, None] - params["codes"]) ** 2, axis=-1)
+        soft = jax.nn.softmax(-4.0 * far).astype(jnp.float16)  # -
+        # + soft = jax.nn.softmax(-4.0 * far)
+        usage = jnp.mean(soft, axis=0)
+        entropy = -jnp.sum(usage * jnp.log(usage + 1e-10))  # here
+        nearest = soft.astype(jnp.float32) @ params["codes"]  # -
+        # + nearest = soft @ params["codes"]
+        miss = jnp.mean((nearest @ params["out"] - x) ** 2)
+        return miss - 0.1 * entropy.astype(jnp.float32)  # -
+        # + return miss - 0.1 * entropy
+
+    value, slope = jax.value_and_grad(loss)(params)
+    updates, _ = optimizer.update(slope, state, params)
+    return value, optax.apply_updates(params, updates)
 
 
 def pixel_network():
@@ -195,91 +158,43 @@ def pixel_network():
 PIXEL_NETWORK, _ = pixel_network()
 
 
-def pixel_faulty(state, features, pixels):
+def pixel_arguments():
+    _, state = pixel_network()
+    return state, "40x8 @9253; 40 0.5..0.95 @9254"
+
+
+@fault("cancellation")
+@source("PixelCNN++ code: cdf_plus - cdf_min needs a fallback")
+@inputs(by=pixel_arguments)
+def d_pixel_mass_between_two_sigmoids(state, features, pixels):
     """Bits of 8-bit pixels under PixelCNN++'s discretized logistic."""
     out = nnx.merge(PIXEL_NETWORK, state)(features)
     mean, inverse = jnp.tanh(0.3 * out[:, 0]), jnp.exp(3.2 + 0.1 * out[:, 1])
     high = inverse * (pixels - mean + 1 / 255)
     low = inverse * (pixels - mean - 1 / 255)
     mass = jax.nn.sigmoid(high) - jax.nn.sigmoid(low)  # fault
-    return -jnp.log2(jnp.maximum(mass, 1e-12))
+    return -jnp.log2(jnp.maximum(mass, 1e-12))  # -
+    # + between = jnp.log(-jnp.expm1(-inverse * (2 / 255)))
+    # + log_mass = jax.nn.log_sigmoid(high) + jax.nn.log_sigmoid(-low) + between
+    # + return -jnp.maximum(log_mass, np.log(1e-12)) / np.log(2.0)
 
 
-def pixel_healthy(state, features, pixels):
-    out = nnx.merge(PIXEL_NETWORK, state)(features)
-    mean, inverse = jnp.tanh(0.3 * out[:, 0]), jnp.exp(3.2 + 0.1 * out[:, 1])
-    high = inverse * (pixels - mean + 1 / 255)
-    low = inverse * (pixels - mean - 1 / 255)
-    between = jnp.log(-jnp.expm1(-inverse * (2 / 255)))
-    log_mass = jax.nn.log_sigmoid(high) + jax.nn.log_sigmoid(-low) + between
-    return -jnp.maximum(log_mass, np.log(1e-12)) / np.log(2.0)
-
-
-def pixel_arguments():
-    _, state = pixel_network()
-    return state, normal(9253, 40, 8), uniform(9254, 40, low=0.5, high=0.95)
-
-
-def sticks_faulty(params, x, u):
+@fault("cancellation", "absorption", policy="fp32")
+@source("Wasserman and Mateos (2024), on stable Kumaraswamy log-densities")
+@inputs(
+    "in: 8x12 w @9261; 24x8 @9263",
+    lambda: (10.0 ** uniform(9262, 24, 6, low=-7.0, high=-5.0)).astype(np.float32),
+)
+def d_kumaraswamy_sample_near_zero(params, x, u):
     """Kumaraswamy samples of a stick-breaking VAE whose shapes have run away."""
     h = jax.nn.softplus(x @ params["in"])
     a, b = 1.0 + h[:, :6], 40.0 * h[:, 6:] + 1.0
     kept = 1 - (1 - u) ** (1 / b)  # fault
+    # + kept = -jnp.expm1(jnp.log1p(-u) / b)
     v = kept ** (1 / a)
     rest = jnp.cumprod(1 - v, axis=1)
     before = jnp.concatenate([jnp.ones_like(v[:, :1]), rest[:, :-1]], axis=1)
     return v, v * before
-
-
-def sticks_healthy(params, x, u):
-    h = jax.nn.softplus(x @ params["in"])
-    a, b = 1.0 + h[:, :6], 40.0 * h[:, 6:] + 1.0
-    kept = -jnp.expm1(jnp.log1p(-u) / b)
-    v = kept ** (1 / a)
-    rest = jnp.cumprod(1 - v, axis=1)
-    before = jnp.concatenate([jnp.ones_like(v[:, :1]), rest[:, :-1]], axis=1)
-    return v, v * before
-
-
-def sticks_arguments():
-    u = 10.0 ** uniform(9262, 24, 6, low=-7.0, high=-5.0)
-    return {"in": weight(9261, 8, 12)}, normal(9263, 24, 8), u.astype(np.float32)
-
-
-def decoder_faulty(checks, channel):
-    """Belief propagation of an LDPC code by the tanh rule, on a good channel."""
-
-    def sweep(messages, _):
-        total = channel + jnp.sum(checks * messages, axis=0)
-        outgoing = jnp.where(checks > 0, total - messages, 80.0)
-        t = jnp.tanh(outgoing / 2)
-        others = jnp.prod(t, axis=1, keepdims=True) / t
-        incoming = 2 * jnp.arctanh(others)  # fault
-        return jnp.where(checks > 0, incoming, 0.0), None
-
-    messages, _ = jax.lax.scan(sweep, jnp.zeros_like(checks), None, length=3)
-    return channel + jnp.sum(messages, axis=0)
-
-
-def decoder_healthy(checks, channel):
-    def boxplus(a, b):
-        least = jnp.sign(a) * jnp.sign(b) * jnp.minimum(jnp.abs(a), jnp.abs(b))
-        up, down = jnp.abs(a + b), jnp.abs(a - b)
-        return least + jnp.log1p(jnp.exp(-up)) - jnp.log1p(jnp.exp(-down))
-
-    size = checks.shape[1]
-
-    def sweep(messages, _):
-        total = channel + jnp.sum(checks * messages, axis=0)
-        outgoing = jnp.where(checks > 0, total - messages, 80.0)
-        spread = jnp.where(jnp.eye(size) > 0, 80.0, outgoing[:, None, :])
-        incoming = spread[..., 0]
-        for n in range(1, size):
-            incoming = boxplus(incoming, spread[..., n])
-        return jnp.where(checks > 0, incoming, 0.0), None
-
-    messages, _ = jax.lax.scan(sweep, jnp.zeros_like(checks), None, length=3)
-    return channel + jnp.sum(messages, axis=0)
 
 
 def decoder_arguments():
@@ -291,111 +206,42 @@ def decoder_arguments():
     return checks, channel.astype(np.float32)
 
 
-def censored_faulty(params, x, limit):
+@fault("singular", "non-finite", "coarse", policy="fp32")
+@source("LDPC decoders: atanh of a product of tanh that rounds to one")
+@inputs(by=decoder_arguments)
+def d_parity_check_at_certainty(checks, channel):
+    """Belief propagation of an LDPC code by the tanh rule, on a good channel."""
+
+    # + def boxplus(a, b):
+    # +     least = jnp.sign(a) * jnp.sign(b) * jnp.minimum(jnp.abs(a), jnp.abs(b))
+    # +     up, down = jnp.abs(a + b), jnp.abs(a - b)
+    # +     return least + jnp.log1p(jnp.exp(-up)) - jnp.log1p(jnp.exp(-down))
+    # + size = checks.shape[1]
+    def sweep(messages, _):
+        total = channel + jnp.sum(checks * messages, axis=0)
+        outgoing = jnp.where(checks > 0, total - messages, 80.0)
+        t = jnp.tanh(outgoing / 2)  # -
+        others = jnp.prod(t, axis=1, keepdims=True) / t  # -
+        incoming = 2 * jnp.arctanh(others)  # fault
+        # + spread = jnp.where(jnp.eye(size) > 0, 80.0, outgoing[:, None, :])
+        # + incoming = spread[..., 0]
+        # + for n in range(1, size):
+        # +     incoming = boxplus(incoming, spread[..., n])
+        return jnp.where(checks > 0, incoming, 0.0), None
+
+    messages, _ = jax.lax.scan(sweep, jnp.zeros_like(checks), None, length=3)
+    return channel + jnp.sum(messages, axis=0)
+
+
+@fault("underflow", "non-finite")
+@source("truncated-normal issues: pdf / cdf is 0 / 0 in FP32")
+@inputs("in: 6x12 w @9281, out: 12 *0.3, sigma: f32 0.15; 30x6 @9283; 30 =2.9")
+def d_inverse_mills_ratio_in_the_tail(params, x, limit):
     """Imputes censored incomes: the mean of a normal beyond its limit (Tobit)."""
     mean = jnp.tanh(x @ params["in"]) @ params["out"]
     z = (limit - mean) / params["sigma"]
     ratio = norm.pdf(z) / norm.cdf(-z)  # fault
-    return mean + params["sigma"] * ratio
-
-
-def censored_healthy(params, x, limit):
-    mean = jnp.tanh(x @ params["in"]) @ params["out"]
-    z = (limit - mean) / params["sigma"]
-    w = 1 / (z * z)
-    series = 1 - w * (1 - 3 * w * (1 - 5 * w * (1 - 7 * w * (1 - 9 * w))))
-    return mean + params["sigma"] * z / series
-
-
-def censored_arguments():
-    params = {
-        "in": weight(9281, 6, 12),
-        "out": normal(9282, 12, scale=0.3),
-        "sigma": np.float32(0.15),
-    }
-    return params, normal(9283, 30, 6), np.full(30, 2.9, np.float32)
-
-
-FAULTS = (
-    Fault(
-        name="d-expected-improvement-far-behind",
-        kinds=("underflow", "cancellation", "non-finite"),
-        faulty=acquisition_faulty,
-        healthy=acquisition_healthy,
-        arguments=acquisition_arguments,
-        policy="fp32",
-        source="Ament et al. (2023), Unexpected Improvements to Expected Improvement",
-    ),
-    Fault(
-        name="d-von-mises-of-sharp-angles",
-        kinds=("overflow", "non-finite"),
-        faulty=angle_density_faulty,
-        healthy=angle_density_healthy,
-        arguments=angle_density_arguments,
-        policy="fp32",
-        source="distributions issues: VonMises is NaN for large concentrations",
-    ),
-    Fault(
-        name="d-negative-binomial-of-large-size",
-        kinds=("cancellation",),
-        faulty=counts_faulty,
-        healthy=counts_healthy,
-        arguments=counts_arguments,
-        policy="fp32",
-        source="scvi and Pyro issues: lgamma(k + r) - lgamma(r) in FP32",
-    ),
-    Fault(
-        name="d-coupling-scale-beyond-half",
-        kinds=("overflow", "non-finite"),
-        faulty=coupling_faulty,
-        healthy=coupling_healthy,
-        arguments=coupling_arguments,
-        policy="fp16",
-        source="RealNVP without a tanh on the log scale, mixed precision",
-    ),
-    Fault(
-        name="d-codebook-entropy-constant-in-half",
-        kinds=("underflow", "non-finite"),
-        faulty=codebook_faulty,
-        healthy=codebook_healthy,
-        arguments=codebook_arguments,
-        policy="bf16",
-        source="VQ-VAE code: 1e-10 inside the log of the perplexity under FP16",
-    ),
-    Fault(
-        name="d-pixel-mass-between-two-sigmoids",
-        kinds=("cancellation",),
-        faulty=pixel_faulty,
-        healthy=pixel_healthy,
-        arguments=pixel_arguments,
-        policy="bf16",
-        source="PixelCNN++ code: cdf_plus - cdf_min needs a fallback",
-    ),
-    Fault(
-        name="d-kumaraswamy-sample-near-zero",
-        kinds=("cancellation", "absorption"),
-        faulty=sticks_faulty,
-        healthy=sticks_healthy,
-        arguments=sticks_arguments,
-        policy="fp32",
-        source="Wasserman and Mateos (2024), on stable Kumaraswamy log-densities",
-    ),
-    Fault(
-        name="d-parity-check-at-certainty",
-        kinds=("singular", "non-finite", "coarse"),
-        faulty=decoder_faulty,
-        healthy=decoder_healthy,
-        arguments=decoder_arguments,
-        policy="fp32",
-        source="LDPC decoders: atanh of a product of tanh that rounds to one",
-    ),
-    Fault(
-        name="d-inverse-mills-ratio-in-the-tail",
-        kinds=("underflow", "non-finite"),
-        faulty=censored_faulty,
-        healthy=censored_healthy,
-        arguments=censored_arguments,
-        policy="bf16",
-        source="truncated-normal issues: pdf / cdf is 0 / 0 in FP32",
-    ),
-)
+    return mean + params["sigma"] * ratio  # -
+    # + w = 1 / (z * z)
+    # + series = 1 - w * (1 - 3 * w * (1 - 5 * w * (1 - 7 * w * (1 - 9 * w))))
+    # + return mean + params["sigma"] * z / series

@@ -6,17 +6,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.faults.case import Fault
-from benchmarks.faults.seen.parts import (
-    convolution,
-    layer_norm,
-    normal,
-    uniform,
-    weight,
+from benchmarks.faults.case import fault, inputs, source
+from benchmarks.faults.parts import convolution, layer_norm, normal
+
+
+@fault("cancellation", policy="fp32")
+@source("Bucy and Joseph (1968): the short form of the covariance's update")
+@inputs(
+    lambda: np.cumsum(normal(502, 40, 12, scale=20.0), axis=0).astype(np.float32),
+    "12 0.0001..0.0004 @501; f32 1000",
 )
-
-
-def kalman_faulty(readings, noise, drift):
+def kalman_variance_one_minus_gain(readings, noise, drift):
     """How sure Kalman filters of exact sensors are of something that moves a lot."""
 
     def step(state, reading):
@@ -25,6 +25,7 @@ def kalman_faulty(readings, noise, drift):
         gain = variance / (variance + noise)
         place = place + gain * (reading - place)
         variance = (1.0 - gain) * variance  # fault
+        # + variance = gain * noise
         return (place, variance), variance
 
     start = (readings[0], jnp.full_like(noise, 1.0))
@@ -32,58 +33,37 @@ def kalman_faulty(readings, noise, drift):
     return variances
 
 
-def kalman_healthy(readings, noise, drift):
-    def step(state, reading):
-        place, variance = state
-        variance = variance + drift
-        gain = variance / (variance + noise)
-        place = place + gain * (reading - place)
-        variance = gain * noise
-        return (place, variance), variance
-
-    start = (readings[0], jnp.full_like(noise, 1.0))
-    _, variances = jax.lax.scan(step, start, readings)
-    return variances
-
-
-def kalman_arguments():
-    noise = uniform(501, 12, low=1e-4, high=4e-4)
-    readings = np.cumsum(normal(502, 40, 12, scale=20.0), axis=0)
-    return readings.astype(np.float32), noise, np.float32(1000.0)
-
-
-def trust_faulty(params, change, observations):
+@fault("cancellation")
+@source("TRPO implementations: a negative KL divergence after a small step")
+@inputs(
+    "in: 10x32 w @511, spread: 32x6 w @513; mean: 32x6 w*6e-05 @514, "
+    "spread: 32x6 w*6e-05; 48x10 @516"
+)
+def trust_region_kl_of_small_step(params, change, observations):
     """How far a small step has moved a Gaussian policy: the trust region's KL."""
     h = jnp.tanh(observations @ params["in"])
     spread = jnp.exp(jnp.clip(h @ params["spread"], -1.0, 1.0))
     shift = h @ change["mean"] / spread
-    ratio = 1.0 + h @ change["spread"]
+    ratio = 1.0 + h @ change["spread"]  # -
     kl = (ratio**2 + shift**2) / 2 - jnp.log(ratio) - 0.5  # fault
+    # + more = h @ change["spread"]
+    # + kl = more**2 * (1.0 - more * (1 / 3 - more / 4)) + shift**2 / 2
     kl = kl.sum(-1)
     return kl
 
 
-def trust_healthy(params, change, observations):
-    h = jnp.tanh(observations @ params["in"])
-    spread = jnp.exp(jnp.clip(h @ params["spread"], -1.0, 1.0))
-    shift = h @ change["mean"] / spread
-    more = h @ change["spread"]
-    # (1 + more)**2 / 2 - log(1 + more) - 1 / 2
-    kl = more**2 * (1.0 - more * (1 / 3 - more / 4)) + shift**2 / 2
-    kl = kl.sum(-1)
-    return kl
+def contrastive_arguments():
+    once = normal(533, 24, 24)
+    other = once + normal(534, 24, 24, scale=1.5)
+    return "in: 24x64 w @531, out: 64x64 w", np.concatenate([once, other]).astype(
+        np.float32
+    )
 
 
-def trust_arguments():
-    params = {"in": weight(511, 10, 32), "spread": weight(513, 32, 6)}
-    change = {
-        "mean": weight(514, 32, 6, 6e-5),
-        "spread": weight(515, 32, 6, 6e-5),
-    }
-    return params, change, normal(516, 48, 10)
-
-
-def contrastive_faulty(params, views):
+@fault("cancellation", "non-finite")
+@source("SimCLR re-implementations: neg = rowsum - exp(1 / t) gives NaN")
+@inputs(by=contrastive_arguments)
+def simclr_row_sum_minus_self_similarity(params, views):
     """SimCLR's loss; the similarity to itself is taken out of every row's sum."""
 
     def loss_of(params):
@@ -93,47 +73,11 @@ def contrastive_faulty(params, views):
         partner = jnp.roll(jnp.arange(len(z)), len(z) // 2)
         positive = cosine[jnp.arange(len(z)), partner]
         rest = jnp.exp(cosine).sum(-1) - jnp.exp(1.0 / 0.05)  # fault
-        return jnp.mean(jnp.log(rest) - positive)
+        return jnp.mean(jnp.log(rest) - positive)  # -
+        # + others = jnp.where(jnp.eye(len(z), dtype=bool), -1e9, cosine)
+        # + return jnp.mean(jax.nn.logsumexp(others, axis=-1) - positive)
 
     return jax.value_and_grad(loss_of)(params)
-
-
-def contrastive_healthy(params, views):
-    def loss_of(params):
-        h = jax.nn.relu(views @ params["in"]) @ params["out"]
-        z = h / jnp.linalg.norm(h, axis=-1, keepdims=True)
-        cosine = z @ z.T / 0.05
-        partner = jnp.roll(jnp.arange(len(z)), len(z) // 2)
-        positive = cosine[jnp.arange(len(z)), partner]
-        others = jnp.where(jnp.eye(len(z), dtype=bool), -1e9, cosine)
-        return jnp.mean(jax.nn.logsumexp(others, axis=-1) - positive)
-
-    return jax.value_and_grad(loss_of)(params)
-
-
-def contrastive_arguments():
-    params = {"in": weight(531, 24, 64), "out": weight(532, 64, 64)}
-    once = normal(533, 24, 24)
-    other = once + normal(534, 24, 24, scale=1.5)
-    return params, np.concatenate([once, other]).astype(np.float32)
-
-
-def folded_faulty(params, images):
-    """A batch norm folded for inference; its offset is added on the BF16 engine."""
-    x = convolution(images, params["first"])
-    scale = params["gamma"] / jnp.sqrt(params["variance"])
-    offset = params["beta"] - params["mean"] * scale
-    y = (x * scale).astype(jnp.bfloat16) + offset.astype(jnp.bfloat16)  # fault
-    y = jax.nn.relu(y.astype(jnp.float32))
-    return convolution(y, params["second"]).mean((1, 2))
-
-
-def folded_healthy(params, images):
-    x = convolution(images, params["first"])
-    scale = params["gamma"] / jnp.sqrt(params["variance"])
-    y = ((x - params["mean"]) * scale + params["beta"]).astype(jnp.bfloat16)
-    y = jax.nn.relu(y.astype(jnp.float32))
-    return convolution(y, params["second"]).mean((1, 2))
 
 
 def folded_arguments():
@@ -152,82 +96,41 @@ def folded_arguments():
     return params, images
 
 
-def ticks_faulty(params, prices):
+@fault("cancellation", "coarse", policy="fp32")
+@source("deployment guides: folded batch norms lose accuracy in 16 bits")
+@inputs(by=folded_arguments)
+def batch_norm_folded_into_offset(params, images):
+    """A batch norm folded for inference; its offset is added on the BF16 engine."""
+    x = convolution(images, params["first"])
+    scale = params["gamma"] / jnp.sqrt(params["variance"])
+    offset = params["beta"] - params["mean"] * scale  # -
+    y = (x * scale).astype(jnp.bfloat16) + offset.astype(jnp.bfloat16)  # fault
+    # + y = ((x - params["mean"]) * scale + params["beta"]).astype(jnp.bfloat16)
+    y = jax.nn.relu(y.astype(jnp.float32))
+    return convolution(y, params["second"]).mean((1, 2))
+
+
+@fault("cancellation", policy="fp32")
+@source("quantitative finance questions: diff(log(price)) in FP32")
+@inputs(
+    "in: 47x16 w @552, out: 16x1 w",
+    lambda: (4096.0 + np.cumsum(integers_of_ticks(551, 8, 48), axis=1) / 1024).astype(
+        np.float32
+    ),
+)
+def tick_returns_from_log_prices(params, prices):
     """Volatility from log prices tick by tick, and what a small network makes of it."""
-    logs = jnp.log(prices)
+    logs = jnp.log(prices)  # -
     returns = logs[:, 1:] - logs[:, :-1]  # fault
+    # + change = prices[:, 1:] - prices[:, :-1]
+    # + returns = jnp.log1p(change / prices[:, :-1])
     realized = jnp.sum(returns**2, axis=-1)
     skew = jnp.sum(returns**3, axis=-1) / realized**1.5
     seen = layer_norm(returns * 1e6)
     forecast = jnp.tanh(seen @ params["in"]) @ params["out"]
     return realized * 1e10, skew, forecast
-
-
-def ticks_healthy(params, prices):
-    change = prices[:, 1:] - prices[:, :-1]
-    returns = jnp.log1p(change / prices[:, :-1])
-    realized = jnp.sum(returns**2, axis=-1)
-    skew = jnp.sum(returns**3, axis=-1) / realized**1.5
-    seen = layer_norm(returns * 1e6)
-    forecast = jnp.tanh(seen @ params["in"]) @ params["out"]
-    return realized * 1e10, skew, forecast
-
-
-def ticks_arguments():
-    ticks = integers_of_ticks(551, 8, 48)
-    params = {"in": weight(552, 47, 16), "out": weight(553, 16, 1)}
-    return params, (4096.0 + np.cumsum(ticks, axis=1) / 1024).astype(np.float32)
 
 
 def integers_of_ticks(seed, *shape):
     """Steps of a price in smallest units, mostly none or one."""
     return np.random.default_rng(seed).integers(-2, 3, shape)
-
-
-FAULTS = (
-    Fault(
-        name="kalman-variance-one-minus-gain",
-        kinds=("cancellation",),
-        faulty=kalman_faulty,
-        healthy=kalman_healthy,
-        arguments=kalman_arguments,
-        policy="fp32",
-        source="Bucy and Joseph (1968): the short form of the covariance's update",
-    ),
-    Fault(
-        name="trust-region-kl-of-small-step",
-        kinds=("cancellation",),
-        faulty=trust_faulty,
-        healthy=trust_healthy,
-        arguments=trust_arguments,
-        policy="bf16",
-        source="TRPO implementations: a negative KL divergence after a small step",
-    ),
-    Fault(
-        name="simclr-row-sum-minus-self-similarity",
-        kinds=("cancellation", "non-finite"),
-        faulty=contrastive_faulty,
-        healthy=contrastive_healthy,
-        arguments=contrastive_arguments,
-        policy="bf16",
-        source="SimCLR re-implementations: neg = rowsum - exp(1 / t) gives NaN",
-    ),
-    Fault(
-        name="batch-norm-folded-into-offset",
-        kinds=("cancellation", "coarse"),
-        faulty=folded_faulty,
-        healthy=folded_healthy,
-        arguments=folded_arguments,
-        policy="fp32",
-        source="deployment guides: folded batch norms lose accuracy in 16 bits",
-    ),
-    Fault(
-        name="tick-returns-from-log-prices",
-        kinds=("cancellation",),
-        faulty=ticks_faulty,
-        healthy=ticks_healthy,
-        arguments=ticks_arguments,
-        policy="fp32",
-        source="quantitative finance questions: diff(log(price)) in FP32",
-    ),
-)

@@ -1,15 +1,15 @@
-"""Faults of formats without the digits: angles, places, shares, thresholds, sums."""
+"""Formats without the digits that a position, a rank or a score needs."""
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
-from benchmarks.faults.case import Fault
-from benchmarks.faults.seen.parts import (
+from benchmarks.faults.case import fault, inputs, source
+from benchmarks.faults.parts import (
     block,
-    block_params,
     cross_entropy,
     integers,
     layer_norm,
@@ -17,63 +17,56 @@ from benchmarks.faults.seen.parts import (
     uniform,
     weight,
 )
-from benchmarks.faults.seen.serving import case
 
 
-def diffusion_faulty(params, x, t):
+@fault("coarse", "integer")
+@source("diffusers: timesteps cast to the dtype of the model")
+@inputs("time: 16x16 w @6260, out: 16x8 w; 24x16 @6262; 24 0.5..1 @6263")
+def diffusion_time_in_bf16(params, x, t):
     """The embedding of a diffusion step, in the model's format."""
     scaled = (1000.0 * t).astype(jnp.bfloat16)  # fault
     rates = jnp.exp(-jnp.arange(8) * (jnp.log(10000.0) / 8))
-    angle = scaled.astype(jnp.float32)[:, None] * rates
+    angle = scaled.astype(jnp.float32)[:, None] * rates  # -
+    # + angle = 1000.0 * t[:, None] * rates
     place = jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], -1)
     return layer_norm(x + place @ params["time"]) @ params["out"]
 
 
-def diffusion_healthy(params, x, t):
-    rates = jnp.exp(-jnp.arange(8) * (jnp.log(10000.0) / 8))
-    angle = 1000.0 * t[:, None] * rates
-    place = jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], -1)
-    return layer_norm(x + place @ params["time"]) @ params["out"]
-
-
-def relative_faulty(params, x):
+@fault("coarse", "integer", policy="fp32")
+@source("T5: buckets of relative positions differ between formats")
+@inputs("bias: 300 @6265, v: 16x16 w; 96x16 @6267")
+def relative_buckets_in_bf16(params, x):
     """T5's buckets of distances, logarithms in BF16."""
     n = x.shape[0]
     distance = jnp.abs(jnp.arange(n)[:, None] - jnp.arange(n))
     far = jnp.log(jnp.maximum(distance, 1) / 8.0) / jnp.log(512 / 8.0)
     bucket = (8 + far.astype(jnp.bfloat16) * 300).astype(jnp.int32)  # fault
+    # + bucket = (8.001 + far * 300).astype(jnp.int32)
     bucket = jnp.where(distance < 8, distance, jnp.clip(bucket, 8, 299))
     scores = x @ x.T / 4.0 + params["bias"][bucket]
     return bucket, jax.nn.softmax(scores) @ (x @ params["v"])
 
 
-def relative_healthy(params, x):
-    n = x.shape[0]
-    distance = jnp.abs(jnp.arange(n)[:, None] - jnp.arange(n))
-    far = jnp.log(jnp.maximum(distance, 1) / 8.0) / jnp.log(512 / 8.0)
-    bucket = (8.001 + far * 300).astype(jnp.int32)
-    bucket = jnp.where(distance < 8, distance, jnp.clip(bucket, 8, 299))
-    scores = x @ x.T / 4.0 + params["bias"][bucket]
-    return bucket, jax.nn.softmax(scores) @ (x @ params["v"])
-
-
-def cosine_faulty(w, g, step):
+@fault("coarse", "integer")
+@source("schedules inside a step compiled in BF16")
+@inputs("8x8 @6270; 8x8 @6271; i32 98900")
+def progress_of_a_run_in_bf16(w, g, step):
     """A cosine schedule late in a long run; its progress is kept in BF16."""
     progress = step.astype(jnp.bfloat16) / jnp.bfloat16(100_000)  # fault
-    rate = 0.05 * (1.0 + jnp.cos(jnp.pi * progress.astype(jnp.float32)))
+    # + progress = step.astype(jnp.float32) / 100_000.0
+    rate = 0.05 * (1.0 + jnp.cos(jnp.pi * progress.astype(jnp.float32)))  # -
+    # + rate = 0.05 * (1.0 + jnp.cos(jnp.pi * progress))
     return rate, w - rate * g
 
 
-def cosine_healthy(w, g, step):
-    progress = step.astype(jnp.float32) / 100_000.0
-    rate = 0.05 * (1.0 + jnp.cos(jnp.pi * progress))
-    return rate, w - rate * g
-
-
-def sampler_faulty(image, grid):
+@fault("coarse", policy="fp32")
+@source("grid_sample under autocast: the grid has eleven bits")
+@inputs("4096 @6275; 64 0.1..0.99 @6276")
+def sampling_grid_in_half(image, grid):
     """A spatial transformer on a wide image; the grid is in half."""
     at = (grid.astype(jnp.float16) + 1) * jnp.float16(2047.5)  # fault
-    at = at.astype(jnp.float32)
+    # + at = (grid + 1) * 2047.5
+    at = at.astype(jnp.float32)  # -
     low = jnp.floor(at)
     share = at - low
     left = image[jnp.clip(low, 0, 4095).astype(jnp.int32)]
@@ -81,172 +74,154 @@ def sampler_faulty(image, grid):
     return left * (1 - share) + right * share
 
 
-def sampler_healthy(image, grid):
-    at = (grid + 1) * 2047.5
-    low = jnp.floor(at)
-    share = at - low
-    left = image[jnp.clip(low, 0, 4095).astype(jnp.int32)]
-    right = image[jnp.clip(low + 1, 0, 4095).astype(jnp.int32)]
-    return left * (1 - share) + right * share
-
-
-def stopping_faulty(losses):
+@fault("coarse", "cancellation", policy="fp32")
+@source("early stopping on rounded losses")
+@inputs(lambda: (3.2 * np.exp(-np.arange(64) / 4000.0)).astype(np.float32))
+def losses_kept_in_bf16(losses):
     """Early stopping: the improvement of a slowly falling loss."""
     kept = losses.astype(jnp.bfloat16)  # fault
-    gain = kept[:-1] - kept[1:]
+    gain = kept[:-1] - kept[1:]  # -
+    # + gain = losses[:-1] - losses[1:]
     stalled = jnp.sum(gain < 1e-4)
-    return gain.astype(jnp.float32), stalled
-
-
-def stopping_healthy(losses):
-    gain = losses[:-1] - losses[1:]
-    stalled = jnp.sum(gain < 1e-4)
-    return gain, stalled
-
-
-def stopping_arguments():
-    falling = 3.2 * np.exp(-np.arange(64) / 4000.0)
-    return (falling.astype(np.float32),)
-
-
-def depth_faulty(params, depth, colour):
-    """Which of two surfaces is in front, from a depth buffer in half."""
-    stored = (1.0 - 0.1 / depth).astype(jnp.float16)  # fault
-    front = jnp.argmin(stored, axis=0)
-    seen = jnp.take_along_axis(colour, front[None, :, None], axis=0)[0]
-    return seen, jax.nn.relu(seen @ params)
-
-
-def depth_healthy(params, depth, colour):
-    front = jnp.argmin(depth, axis=0)
-    seen = jnp.take_along_axis(colour, front[None, :, None], axis=0)[0]
-    return seen, jax.nn.relu(seen @ params)
+    return gain.astype(jnp.float32), stalled  # -
+    # + return gain, stalled
 
 
 def depth_arguments():
     near = uniform(6200, 64, low=40.0, high=90.0)
     depth = np.stack([near + 0.3, near])
-    return weight(6201, 3, 4), depth, uniform(6202, 2, 64, 3)
+    return "3x4 w @6201", depth, "2x64x3 0..1 @6202"
 
 
-def haversine_faulty(params, here, there):
-    """Distances within a town from degrees in half."""
-    here, there = (p.astype(jnp.float16) for p in (here, there))  # fault
-    gap = jnp.deg2rad((there - here).astype(jnp.float32))
-    flat = gap * jnp.array([1.0, 0.66])
-    distance = 6371.0 * jnp.sqrt((flat**2).sum(-1) + 1e-12)
-    return distance, jax.nn.relu(distance[:, None] @ params)
-
-
-def haversine_healthy(params, here, there):
-    gap = jnp.deg2rad(there - here)
-    flat = gap * jnp.array([1.0, 0.66])
-    distance = 6371.0 * jnp.sqrt((flat**2).sum(-1) + 1e-12)
-    return distance, jax.nn.relu(distance[:, None] @ params)
+@fault("coarse", policy="fp32")
+@source("z-fighting")
+@inputs(by=depth_arguments)
+def depth_buffer_in_half(params, depth, colour):
+    """Which of two surfaces is in front, from a depth buffer in half."""
+    stored = (1.0 - 0.1 / depth).astype(jnp.float16)  # fault
+    front = jnp.argmin(stored, axis=0)  # -
+    # + front = jnp.argmin(depth, axis=0)
+    seen = jnp.take_along_axis(colour, front[None, :, None], axis=0)[0]
+    return seen, jax.nn.relu(seen @ params)
 
 
 def haversine_arguments():
     here = np.array([48.85, 2.35], np.float32) + normal(6210, 40, 2, scale=0.02)
-    return weight(6211, 1, 4), here, here + normal(6212, 40, 2, scale=0.01)
+    return "1x4 w @6211", here, here + normal(6212, 40, 2, scale=0.01)
 
 
-def chirp_faulty(params, x):
+@fault("coarse", "cancellation", policy="fp32")
+@source("GPS tracks in float16 columns")
+@inputs(by=haversine_arguments)
+def degrees_in_half(params, here, there):
+    """Distances within a town from degrees in half."""
+    here, there = (p.astype(jnp.float16) for p in (here, there))  # fault
+    gap = jnp.deg2rad((there - here).astype(jnp.float32))  # -
+    # + gap = jnp.deg2rad(there - here)
+    flat = gap * jnp.array([1.0, 0.66])
+    distance = 6371.0 * jnp.sqrt((flat**2).sum(-1) + 1e-12)
+    return distance, jax.nn.relu(distance[:, None] @ params)
+
+
+@fault("coarse", "stagnation", "absorption", policy="fp32")
+@source("phase accumulators without wrapping")
+@inputs("128x4 w @6280; 6x128 @6281")
+def carrier_phase_in_half(params, x):
     """The phase of a carrier after many periods, summed in half."""
-    step = jnp.float16(0.37)
+    step = jnp.float16(0.37)  # -
+    # + step = jnp.float32(jnp.float16(0.37))
 
-    def advance(phase, _):
+    def advance(phase, _):  # -
         phase = phase + step  # fault
         return phase, jnp.sin(phase.astype(jnp.float32))
 
-    _, wave = jax.lax.scan(advance, jnp.float16(0), length=1500)
+    _, wave = jax.lax.scan(advance, jnp.float16(0), length=1500)  # -
+    # + wave = jnp.sin(step * jnp.arange(1.0, 1501.0))
     return wave[-128:], (x * wave[-128:]) @ params
 
 
-def chirp_healthy(params, x):
-    step = jnp.float32(jnp.float16(0.37))
-    wave = jnp.sin(step * jnp.arange(1.0, 1501.0))
-    return wave[-128:], (x * wave[-128:]) @ params
-
-
-def flat_faulty(params, x):
+@fault("underflow", "uniform", "coarse", policy="fp32")
+@source("FP8 attention: scores before their scale")
+@inputs(
+    lambda: (
+        {"q": weight(6220, 16, 16, 0.01), "k": weight(6221, 16, 16, 0.04)}
+        | {"v": weight(6222, 16, 16)}
+    ),
+    "20x16 @6223",
+)
+def small_scores_in_fp8(params, x):
     """Attention whose small scores are kept in 8 bits."""
     q, k, v = (layer_norm(x) @ params[name] for name in "qkv")
     scores = (q @ k.T).astype(jnp.float8_e4m3)  # fault
-    probs = jax.nn.softmax(300.0 * scores.astype(jnp.float32))
+    probs = jax.nn.softmax(300.0 * scores.astype(jnp.float32))  # -
+    # + probs = jax.nn.softmax(300.0 * (q @ k.T))
     return probs @ v
 
 
-def flat_healthy(params, x):
-    q, k, v = (layer_norm(x) @ params[name] for name in "qkv")
-    probs = jax.nn.softmax(300.0 * (q @ k.T))
-    return probs @ v
-
-
-def flat_arguments():
-    params = {"q": weight(6220, 16, 16, 0.01), "k": weight(6221, 16, 16, 0.04)}
-    return params | {"v": weight(6222, 16, 16)}, normal(6223, 20, 16)
-
-
-def sharpening_faulty(params, x):
+@fault("coarse", "cancellation", policy="fp32")
+@source("DINO and MoCo: centring after the cast")
+@inputs("head: 16x24 w*0.2 @6285; 12x16 @6286")
+def teacher_logits_with_an_offset(params, x):
     """DINO: teacher's logits in BF16 before a division by a small temperature."""
     logits = (x @ params["head"] + 30.0).astype(jnp.bfloat16)  # fault
-    centred = logits.astype(jnp.float32) - 30.0
-    return jax.nn.softmax(centred / 0.04)
+    # + logits = x @ params["head"]
+    centred = logits.astype(jnp.float32) - 30.0  # -
+    return jax.nn.softmax(centred / 0.04)  # -
+    # + return jax.nn.softmax(logits / 0.04)
 
 
-def sharpening_healthy(params, x):
-    logits = x @ params["head"]
-    return jax.nn.softmax(logits / 0.04)
-
-
-def histogram_faulty(values, params):
+@fault("coarse", "integer", policy="fp32")
+@source("histograms for calibration in the tensor's own dtype")
+@inputs(
+    lambda: ((integers(6230, 1000, 400) + 0.5) / 1000).astype(np.float32),
+    "11x3 w @6231",
+)
+def bins_by_bf16_index(values, params):
     """A histogram of a thousand bins, whose index is computed in BF16."""
     index = (values.astype(jnp.bfloat16) * 1000).astype(jnp.int32)  # fault
+    # + index = jnp.floor(values * 1000).astype(jnp.int32)
     counts = jnp.zeros(1001).at[index].add(1.0)
     return counts, jnp.cumsum(counts)[::100] @ params
 
 
-def histogram_healthy(values, params):
-    index = jnp.floor(values * 1000).astype(jnp.int32)
-    counts = jnp.zeros(1001).at[index].add(1.0)
-    return counts, jnp.cumsum(counts)[::100] @ params
-
-
-def histogram_arguments():
-    values = (integers(6230, 1000, 400) + 0.5) / 1000
-    return values.astype(np.float32), weight(6231, 11, 3)
-
-
-def rope_faulty(params, x, start):
+@fault("coarse", policy="fp32")
+@source("RoPE in half precision beyond the first thousand tokens")
+@inputs("8x4 w @6290; 32x16 @6291; i32 1800")
+def rotary_angles_in_half(params, x, start):
     """Rotary angles late in a long context, kept in half."""
     place = (start + jnp.arange(x.shape[0])).astype(jnp.float32)
-    rates = 10000.0 ** (-jnp.arange(8) / 8.0)
+    rates = 10000.0 ** (-jnp.arange(8) / 8.0)  # -
     angle = (place[:, None] * rates).astype(jnp.float16)  # fault
+    # + angle = place[:, None] * 10000.0 ** (-jnp.arange(8) / 8.0)
     even, odd = x[:, 0::2], x[:, 1::2]
-    angle = angle.astype(jnp.float32)
+    angle = angle.astype(jnp.float32)  # -
     turned = even * jnp.cos(angle) - odd * jnp.sin(angle)
     return turned, turned @ params
 
 
-def rope_healthy(params, x, start):
-    place = (start + jnp.arange(x.shape[0])).astype(jnp.float32)
-    angle = place[:, None] * 10000.0 ** (-jnp.arange(8) / 8.0)
-    even, odd = x[:, 0::2], x[:, 1::2]
-    turned = even * jnp.cos(angle) - odd * jnp.sin(angle)
-    return turned, turned @ params
-
-
-def langevin_faulty(w, g, noise):
+@fault("absorption", policy="fp32")
+@source("SGLD on half weights")
+@inputs(
+    lambda: normal(6295, 16, 16, shift=3.0).astype(np.float16),
+    "16x16 @6296; 16x16 @6297",
+)
+def langevin_step_in_half(w, g, noise):
     """A step of stochastic gradient Langevin dynamics on half weights."""
     moved = w - (1e-4 * g + 1e-4 * noise).astype(w.dtype)  # fault
-    return moved
+    return moved  # -
+    # + return w.astype(jnp.float32) - (1e-4 * g + 1e-4 * noise)
 
 
-def langevin_healthy(w, g, noise):
-    return w.astype(jnp.float32) - (1e-4 * g + 1e-4 * noise)
+def swa_arguments():
+    params = {"in": weight(6240, 8, 16), "out": weight(6241, 16, 4)}
+    average = {k: (1.1 * v).astype(jnp.bfloat16) for k, v in params.items()}
+    return average, params, "24x8 @6242; 24 int 0..4 @6243"
 
 
-def swa_faulty(average, params, x, y):
+@fault("absorption")
+@source("stochastic weight averaging in the weights' dtype")
+@inputs(by=swa_arguments)
+def weight_average_of_5000_in_bf16(average, params, x, y):
     """The average of weights over a run, the five-thousandth of them."""
 
     def loss_of(p):
@@ -254,230 +229,268 @@ def swa_faulty(average, params, x, y):
 
     grads = jax.grad(loss_of)(params)
     params = jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
-    share = jnp.bfloat16(1 / 5000)
+    share = jnp.bfloat16(1 / 5000)  # -
     mean = jax.tree.map(
         lambda a, p: a + share * (p.astype(a.dtype) - a),  # fault
         average,
         params,
     )
+    # + wide = jax.tree.map(lambda a: a.astype(jnp.float32), average)
+    # + mean = jax.tree.map(lambda a, p: a + (p - a) / 5000, wide, params)
     return params, mean
 
 
-def swa_healthy(average, params, x, y):
-    def loss_of(p):
-        return cross_entropy(jnp.tanh(x @ p["in"]) @ p["out"], y)
-
-    grads = jax.grad(loss_of)(params)
-    params = jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
-    wide = jax.tree.map(lambda a: a.astype(jnp.float32), average)
-    mean = jax.tree.map(lambda a, p: a + (p - a) / 5000, wide, params)
-    return params, mean
-
-
-def swa_arguments():
-    params = {"in": weight(6240, 8, 16), "out": weight(6241, 16, 4)}
-    average = {k: (1.1 * v).astype(jnp.bfloat16) for k, v in params.items()}
-    return average, params, normal(6242, 24, 8), integers(6243, 4, 24)
-
-
-def merged_faulty(params, x):
+@fault("absorption", "coarse", policy="fp32")
+@source("PEFT: merge_and_unload on BF16 weights")
+@inputs(
+    {
+        "w": lambda: weight(6250, 32, 16).astype(jnp.bfloat16).astype(np.float32),
+        "down": "32x4 w @6251",
+        "up": "4x16 w @6252",
+    },
+    "12x32 @6253",
+)
+def adapter_merged_in_bf16(params, x):
     """A low-rank update merged into half weights before it is used."""
     small = params["down"] @ params["up"] * 0.002
     w = params["w"].astype(jnp.bfloat16) + small.astype(jnp.bfloat16)  # fault
-    change = x @ w.astype(jnp.float32) - x @ params["w"]
-    return change
+    change = x @ w.astype(jnp.float32) - x @ params["w"]  # -
+    return change  # -
+    # + return x @ small
 
 
-def merged_healthy(params, x):
-    small = params["down"] @ params["up"] * 0.002
-    return x @ small
-
-
-def merged_arguments():
-    exact = weight(6250, 32, 16).astype(jnp.bfloat16).astype(np.float32)
-    params = {"w": exact, "down": weight(6251, 32, 4), "up": weight(6252, 4, 16)}
-    return params, normal(6253, 12, 32)
-
-
-def carry_faulty(params, x):
+@fault("stagnation", "absorption", policy="fp32")
+@source("spiking networks in half")
+@inputs("in: 16x8 w @6300; 400x16 @6301")
+def voltage_of_small_currents(params, x):
     """A leaky integrator of many small currents, its voltage in half."""
 
-    def step(v, current):
+    def step(v, current):  # -
         v = v + current.astype(jnp.float16)  # fault
         return v, None
 
     currents = jax.nn.relu(x @ params["in"]) * 2e-3
-    v, _ = jax.lax.scan(step, jnp.full(8, 12.0, jnp.float16), currents)
-    return v.astype(jnp.float32) - 12.0
+    v, _ = jax.lax.scan(step, jnp.full(8, 12.0, jnp.float16), currents)  # -
+    return v.astype(jnp.float32) - 12.0  # -
+    # + return currents.sum(0)
 
 
-def carry_healthy(params, x):
-    currents = jax.nn.relu(x @ params["in"]) * 2e-3
-    return currents.sum(0)
-
-
-def block_faulty(params, x):
+@fault("coarse", "cancellation", policy="fp32")
+@source("FP8 activations between layers")
+@inputs("first: block 16 @6310, second: block 16 @6330; 12x16 @6350")
+def residual_stream_in_e5m2(params, x):
     """A residual stream in FP8 between two blocks."""
     x = block(params["first"], x)
     stream = x.astype(jnp.float8_e5m2).astype(jnp.float32)  # fault
-    change = block(params["second"], stream) - stream
-    return stream - x + 0.01 * change
+    change = block(params["second"], stream) - stream  # -
+    return stream - x + 0.01 * change  # -
+    # + return 0.01 * (block(params["second"], x) - x)
 
 
-def block_healthy(params, x):
-    x = block(params["first"], x)
-    return 0.01 * (block(params["second"], x) - x)
-
-
-FAULTS: tuple[Fault, ...] = (
-    case(
-        "diffusion-time-in-bf16",
-        ("coarse", "integer"),
-        (diffusion_faulty, diffusion_healthy),
-        lambda: (
-            {"time": weight(6260, 16, 16), "out": weight(6261, 16, 8)},
-            normal(6262, 24, 16),
-            uniform(6263, 24, low=0.5),
-        ),
-        "bf16",
-        "diffusers: timesteps cast to the dtype of the model",
-    ),
-    case(
-        "relative-buckets-in-bf16",
-        ("coarse", "integer"),
-        (relative_faulty, relative_healthy),
-        lambda: (
-            {"bias": normal(6265, 300), "v": weight(6266, 16, 16)},
-            normal(6267, 96, 16),
-        ),
-        "fp32",
-        "T5: buckets of relative positions differ between formats",
-    ),
-    case(
-        "progress-of-a-run-in-bf16",
-        ("coarse", "integer"),
-        (cosine_faulty, cosine_healthy),
-        lambda: (normal(6270, 8, 8), normal(6271, 8, 8), np.int32(98_900)),
-        "bf16",
-        "schedules inside a step compiled in BF16",
-    ),
-    case(
-        "sampling-grid-in-half",
-        ("coarse",),
-        (sampler_faulty, sampler_healthy),
-        lambda: (normal(6275, 4096), uniform(6276, 64, low=0.1, high=0.99)),
-        "fp32",
-        "grid_sample under autocast: the grid has eleven bits",
-    ),
-    case(
-        "losses-kept-in-bf16",
-        ("coarse", "cancellation"),
-        (stopping_faulty, stopping_healthy),
-        stopping_arguments,
-        "fp32",
-        "early stopping on rounded losses",
-    ),
-    case(
-        "depth-buffer-in-half",
-        ("coarse",),
-        (depth_faulty, depth_healthy),
-        depth_arguments,
-        "fp32",
-        "z-fighting",
-    ),
-    case(
-        "degrees-in-half",
-        ("coarse", "cancellation"),
-        (haversine_faulty, haversine_healthy),
-        haversine_arguments,
-        "fp32",
-        "GPS tracks in float16 columns",
-    ),
-    case(
-        "carrier-phase-in-half",
-        ("coarse", "stagnation", "absorption"),
-        (chirp_faulty, chirp_healthy),
-        lambda: (weight(6280, 128, 4), normal(6281, 6, 128)),
-        "fp32",
-        "phase accumulators without wrapping",
-    ),
-    case(
-        "small-scores-in-fp8",
-        ("underflow", "uniform", "coarse"),
-        (flat_faulty, flat_healthy),
-        flat_arguments,
-        "fp32",
-        "FP8 attention: scores before their scale",
-    ),
-    case(
-        "teacher-logits-with-an-offset",
-        ("coarse", "cancellation"),
-        (sharpening_faulty, sharpening_healthy),
-        lambda: ({"head": weight(6285, 16, 24, 0.2)}, normal(6286, 12, 16)),
-        "fp32",
-        "DINO and MoCo: centring after the cast",
-    ),
-    case(
-        "bins-by-bf16-index",
-        ("coarse", "integer"),
-        (histogram_faulty, histogram_healthy),
-        histogram_arguments,
-        "fp32",
-        "histograms for calibration in the tensor's own dtype",
-    ),
-    case(
-        "rotary-angles-in-half",
-        ("coarse",),
-        (rope_faulty, rope_healthy),
-        lambda: (weight(6290, 8, 4), normal(6291, 32, 16), np.int32(1800)),
-        "fp32",
-        "RoPE in half precision beyond the first thousand tokens",
-    ),
-    case(
-        "langevin-step-in-half",
-        ("absorption",),
-        (langevin_faulty, langevin_healthy),
-        lambda: (
-            normal(6295, 16, 16, shift=3.0).astype(np.float16),
-            normal(6296, 16, 16),
-            normal(6297, 16, 16),
-        ),
-        "fp32",
-        "SGLD on half weights",
-    ),
-    case(
-        "weight-average-of-5000-in-bf16",
-        ("absorption",),
-        (swa_faulty, swa_healthy),
-        swa_arguments,
-        "bf16",
-        "stochastic weight averaging in the weights' dtype",
-    ),
-    case(
-        "adapter-merged-in-bf16",
-        ("absorption", "coarse"),
-        (merged_faulty, merged_healthy),
-        merged_arguments,
-        "fp32",
-        "PEFT: merge_and_unload on BF16 weights",
-    ),
-    case(
-        "voltage-of-small-currents",
-        ("stagnation", "absorption"),
-        (carry_faulty, carry_healthy),
-        lambda: ({"in": weight(6300, 16, 8)}, normal(6301, 400, 16)),
-        "fp32",
-        "spiking networks in half",
-    ),
-    case(
-        "residual-stream-in-e5m2",
-        ("coarse", "cancellation"),
-        (block_faulty, block_healthy),
-        lambda: (
-            {"first": block_params(6310, 16), "second": block_params(6330, 16)},
-            normal(6350, 12, 16),
-        ),
-        "fp32",
-        "FP8 activations between layers",
-    ),
+@fault("coarse")
+@source("NeRF under autocast: the product with the frequency matrix is cast")
+@inputs(
+    {
+        "axes": np.eye(3, dtype=np.float32),
+        "in": "60x24 *0.15 @610",
+        "out": "24x3 *0.2 @611",
+    },
+    lambda: np.random.default_rng(612).uniform(-1, 1, (24, 3)).astype(np.float32),
+    "24x3 @613",
 )
+def b_fourier_phases_by_bf16_matmul(params, points, colours):
+    """A step of a coordinate network on Fourier features of ten octaves."""
+
+    def loss(p):
+        octaves = jnp.pi * 2.0 ** jnp.arange(10)
+        bands = (octaves[:, None, None] * params["axes"]).reshape(-1, 3).T
+        phases = points @ bands  # fault
+        # + phases = jnp.sum(points[:, :, None] * bands, axis=1)
+        features = jnp.concatenate([jnp.sin(phases), jnp.cos(phases)], axis=-1)
+        out = jax.nn.relu(features @ p["in"]) @ p["out"]
+        return jnp.mean(jnp.square(out - colours)), features
+
+    weights = {"in": params["in"], "out": params["out"]}
+    grads, features = jax.grad(loss, has_aux=True)(weights)
+    return features, jax.tree.map(lambda w, g: w - 0.1 * g, weights, grads)
+
+
+def ranks_arguments():
+    gains = normal(620, 8, 700)
+    return gains, gains + normal(621, 8, 700, scale=0.005)
+
+
+@fault("coarse", "integer", policy="fp32")
+@source("rank metrics in half precision: ranks above 256 tie")
+@inputs(by=ranks_arguments)
+def b_spearman_ranks_in_bf16(gains, factors):
+    """Rank correlation of 700 shares' returns with factors, day by day."""
+
+    def rank(x):
+        place = jnp.argsort(jnp.argsort(x))
+        return place.astype(jnp.bfloat16)  # fault
+        # + return place.astype(jnp.float32)
+
+    def correlate(day, factor):
+        a, b = rank(day).astype(jnp.float32), rank(factor).astype(jnp.float32)  # -
+        # + a, b = rank(day), rank(factor)
+        apart = jnp.sum(jnp.square(a - b))
+        n = day.shape[0]
+        return 6.0 * apart / (n * (n * n - 1.0))
+
+    lost = jax.vmap(correlate)(gains, factors)
+    return lost, 1.0 - jnp.mean(lost)
+
+
+def suppression_arguments():
+    rng = np.random.default_rng(630)
+    centres = np.repeat(rng.uniform(1100, 2000, (8, 2)), 4, axis=0)
+    anchors = (centres + rng.uniform(-3, 3, (32, 2))).astype(np.float32)
+    return anchors, "32x6 @633; box: 6x4 *0.2 @631, score: 6"
+
+
+@fault("coarse")
+@source("torchvision issues: box coordinates under autocast step by 8 pixels")
+@inputs(by=suppression_arguments)
+def b_small_boxes_in_bf16(anchors, features, params):
+    """Boxes of small objects on a large photo, matched by their overlap."""
+    offsets = 2.0 * jnp.tanh(features @ params["box"])
+    corners = jnp.concatenate([anchors, anchors + 9.0], axis=-1) + offsets  # -
+    corners = corners.astype(jnp.bfloat16)  # fault
+    boxes = corners.astype(jnp.float32)  # -
+    # + boxes = jnp.concatenate([anchors, anchors + 9.0], axis=-1) + offsets
+    low = jnp.maximum(boxes[:, None, :2], boxes[None, :, :2])
+    high = jnp.minimum(boxes[:, None, 2:], boxes[None, :, 2:])
+    shared = jnp.prod(jnp.maximum(high - low, 0.0), axis=-1)
+    area = jnp.prod(boxes[:, 2:] - boxes[:, :2], axis=-1)
+    overlap = shared / (area[:, None] + area[None] - shared + 1e-6)
+    scores = jax.nn.sigmoid(features @ params["score"])
+    better = scores[None] > scores[:, None]
+    return overlap, scores * jnp.prod(jnp.where(better, 1 - overlap, 1.0), axis=1)
+
+
+@fault("coarse", "absorption", policy="fp32")
+@source("transformers issues: beam search in half precision picks other beams")
+@inputs(lambda: jnp.asarray(normal(640, 20, 8)), "8x20 *0.5 @641; i32 0 5 9 14")
+def b_beam_scores_in_bf16(table, head, first):
+    """Beam search over 60 tokens; the log-probabilities of beams add up in BF16."""
+    beams, vocabulary = 4, table.shape[0]
+
+    def extend(carry, _):
+        scores, state, tokens = carry
+        state = jnp.tanh(0.7 * state + table[tokens])
+        chances = jax.nn.log_softmax(state @ head)  # -
+        sums = scores[:, None] + chances.astype(scores.dtype)  # fault
+        # + sums = scores[:, None] + jax.nn.log_softmax(state @ head)
+        best, where = jax.lax.top_k(sums.reshape(-1), beams)
+        parents = where // vocabulary
+        tokens = (where % vocabulary).astype(tokens.dtype)
+        return (best, state[parents], tokens), tokens
+
+    scores = jnp.array([-250.0, -251.0, -252.0, -253.0]).astype(jnp.bfloat16)  # -
+    # + scores = jnp.array([-250.0, -251.0, -252.0, -253.0])
+    start = (scores, jnp.zeros((beams, table.shape[1])), first)
+    (scores, state, _), tokens = jax.lax.scan(extend, start, None, length=60)
+    return scores, state, jax.nn.one_hot(tokens, vocabulary).mean((0, 1))
+
+
+class _Houses(nnx.Module):
+    """A perceptron on standardized columns."""
+
+    def __init__(self):
+        rngs = nnx.Rngs(650)
+        self.hidden = nnx.Linear(3, 16, rngs=rngs)
+        self.out = nnx.Linear(16, 1, rngs=rngs)
+
+    def __call__(self, x):
+        return self.out(jnp.tanh(self.hidden(x)))
+
+
+_GRAPH, _STATE = nnx.split(_Houses())
+
+
+def houses_arguments():
+    rng = np.random.default_rng(651)
+    years = rng.integers(2009, 2024, 48)
+    table = np.stack([years, rng.uniform(60, 220, 48), rng.uniform(1490, 1560, 48)], 1)
+    state = jax.tree.map(jnp.asarray, _STATE)
+    return state, table.astype(np.float32), "48 @652"
+
+
+@fault("coarse", "cancellation")
+@source("tabular pipelines: .bfloat16() on raw columns such as years")
+@inputs(by=houses_arguments)
+def b_years_cast_before_standardizing(state, table, prices):
+    """The year, the area and the altitude of sold houses; a gradient step."""
+    columns = table.astype(jnp.bfloat16)  # fault
+    columns = columns.astype(jnp.float32)  # -
+    centred = columns - jnp.mean(columns, axis=0)  # -
+    # + centred = table - jnp.mean(table, axis=0)
+    spread = jnp.sqrt(jnp.mean(jnp.square(centred), axis=0)) + 1e-3
+    inputs = centred / spread  # -
+    # + inputs = (centred / spread).astype(jnp.bfloat16).astype(jnp.float32)
+
+    def loss(s):
+        model = nnx.merge(_GRAPH, s)
+        return jnp.mean(jnp.square(model(inputs)[:, 0] - prices))
+
+    grads = jax.grad(loss)(state)
+    return inputs, jax.tree.map(lambda p, g: p - 0.05 * g, state, grads)
+
+
+def scan_arguments():
+    rng = np.random.default_rng(660)
+    wall = np.stack(
+        [rng.uniform(-8, 8, 64), np.full(64, 6.0), rng.uniform(0, 3, 64)], 1
+    )
+    wall += 0.02 * rng.standard_normal((64, 3))
+    c, s, shift = np.cos(0.3), np.sin(0.3), np.float32([0.4, -0.2, 0.05])
+    points = (wall - shift) @ np.array([[c, -s, 0], [s, c, 0], [0, 0, 1]])
+    return points.astype(np.float32), "f32 0.3", shift, "f32 0 1 0 -6"
+
+
+@fault("coarse", policy="fp8")
+@source("JAX and PyTorch3D issues: default matmul precision moves geometry")
+@inputs(by=scan_arguments)
+def b_point_cloud_turned_by_fp8_matmul(points, angle, shift, plane):
+    """Two laser scans of a wall are put together by a rotation; the residuals."""
+    c, s = jnp.cos(angle), jnp.sin(angle)
+    zero, one = jnp.zeros_like(c), jnp.ones_like(c)  # -
+    turn = jnp.array([[c, -s, zero], [s, c, zero], [zero, zero, one]])  # -
+    turned = points @ turn.T  # fault
+    # + x, y, z = points[:, 0], points[:, 1], points[:, 2]
+    # + turned = jnp.stack([c * x - s * y, s * x + c * y, z], axis=-1)
+    moved = turned + shift
+    gap = jnp.sum(moved * plane[:3], axis=-1) + plane[3]
+    weights = 1.0 / (1.0 + jnp.square(gap / 0.05))
+    return moved, gap, weights
+
+
+def returns_arguments():
+    rng = np.random.default_rng(670)
+    place = (
+        np.arange(64) - rng.uniform(36, 40, (12, 1, 1)) - 0.1 * rng.random((12, 33, 1))
+    )
+    shape = np.exp(-0.5 * (place / 2.0) ** 2)
+    probabilities = shape / shape.sum(-1, keepdims=True)
+    rewards = rng.uniform(0, 2, (12, 32))
+    return probabilities.astype(np.float32), rewards.astype(np.float32)
+
+
+@fault("coarse", policy="mxfp8", target="trn3")
+@source("DreamerV3 ports: the expectation over value bins runs as a cast matmul")
+@inputs(by=returns_arguments)
+def b_critic_bins_by_mx_matmul(probabilities, rewards):
+    """Lambda returns of a critic that predicts a distribution over 64 bins."""
+    bins = jnp.linspace(0.0, 1000.0, 64)
+    values = probabilities @ bins  # fault
+    # + values = jnp.sum(probabilities * bins, axis=-1)
+    nudge = rewards + 0.997 * values[:, 1:] - values[:, :-1]
+
+    def back(ahead, now):
+        total = now + 0.997 * 0.95 * ahead
+        return total, total
+
+    end = jnp.zeros(rewards.shape[0])
+    _, advantages = jax.lax.scan(back, end, nudge.T, reverse=True)
+    return values, advantages

@@ -9,80 +9,49 @@ import jax.numpy as jnp
 import numpy as np
 
 import neuronjax as nj
-from benchmarks.faults.case import Fault
-from benchmarks.faults.seen.parts import integers, layer_norm, normal, uniform, weight
+from benchmarks.faults.case import fault, inputs, source
+from benchmarks.faults.parts import layer_norm, uniform, weight
 
 UNSCALED = nj.Policy(auto_cast="matmult", auto_cast_type="fp8")
+
+
 SATURATING = dataclasses.replace(UNSCALED, overflow="saturate")
-
-
-def sink_faulty(params, x):
-    """A layer behind massive activations of one token, scaled per tensor."""
-    x = x + params["sink"]
-    up = x @ params["up"]  # fault
-    h = layer_norm(up)
-    h = jax.nn.silu(h) * h
-    return layer_norm(h @ params["down"])
-
-
-def sink_healthy(params, x):
-    x = x + params["sink"]
-    size = jnp.max(jnp.abs(x), axis=-1, keepdims=True)
-    up = ((x / size) @ params["up"]) * size
-    h = layer_norm(up)
-    h = jax.nn.silu(h) * h
-    return layer_norm(h @ params["down"])
 
 
 def sink_arguments():
     sink = np.zeros((16, 64), np.float32)
     sink[0, 21] = 9000.0
     params = {"sink": sink, "up": weight(480, 64, 64), "down": weight(481, 64, 32)}
-    return params, normal(482, 16, 64, scale=0.02)
+    return params, "16x64 *0.02 @482"
 
 
-def sensor_faulty(params, frames):
+@fault("underflow", "coarse", policy="fp8")
+@source("Sun et al., Massive Activations; FP8 with one scale per tensor")
+@inputs(by=sink_arguments)
+def fp8_tensor_scale_of_one_huge_token(params, x):
+    """A layer behind massive activations of one token, scaled per tensor."""
+    x = x + params["sink"]
+    up = x @ params["up"]  # fault
+    # + size = jnp.max(jnp.abs(x), axis=-1, keepdims=True)
+    # + up = ((x / size) @ params["up"]) * size
+    h = layer_norm(up)
+    h = jax.nn.silu(h) * h
+    return layer_norm(h @ params["down"])
+
+
+@fault("overflow", "saturation", "non-finite", policy=UNSCALED)
+@source("neuronx-cc with fp8 casts: 240 is the largest E4M3 number of trn2")
+@inputs(
+    "bank: 64x16 w*4 @483, in: 16x32 w*2, out: 32x5 w",
+    lambda: np.round(uniform(486, 24, 64, low=-2047.0, high=2047.0)),
+)
+def fp8_raw_samples_unscaled(params, frames):
     """A linear filter bank on raw 12-bit samples, without scaling."""
     bands = frames @ params["bank"]  # fault
+    # + bands = ((frames / 32.0) @ params["bank"]) * 32.0
     level = bands * bands / 4096.0**2
     h = jax.nn.relu(jnp.log1p(level) @ params["in"])
     return jax.nn.log_softmax(h @ params["out"])
-
-
-def sensor_healthy(params, frames):
-    bands = ((frames / 32.0) @ params["bank"]) * 32.0
-    level = bands * bands / 4096.0**2
-    h = jax.nn.relu(jnp.log1p(level) @ params["in"])
-    return jax.nn.log_softmax(h @ params["out"])
-
-
-def sensor_arguments():
-    params = {
-        "bank": weight(483, 64, 16, 4.0),
-        "in": weight(484, 16, 32, 2.0),
-        "out": weight(485, 32, 5),
-    }
-    frames = np.round(uniform(486, 24, 64, low=-2047.0, high=2047.0))
-    return params, frames
-
-
-def tabular_faulty(params, table):
-    """Credit scores from raw incomes and balances; casts saturate."""
-    h = table @ params["in"]  # fault
-    h = jnp.tanh((h - params["shift"]) / params["size"])
-    h = jnp.tanh(h @ params["middle"])
-    return jax.nn.sigmoid(h @ params["out"])
-
-
-def tabular_healthy(params, table):
-    mean, spread = table.mean(0), table.std(0)
-    z = (table - mean) / spread
-    folded = params["in"] * spread[:, None] / 1024.0
-    offset = jnp.sum(mean[:, None] * params["in"], axis=0)
-    h = (z @ folded) * 1024.0
-    h = jnp.tanh((h + (offset - params["shift"])) / params["size"])
-    h = jnp.tanh(h @ params["middle"])
-    return jax.nn.sigmoid(h @ params["out"])
 
 
 def tabular_arguments():
@@ -98,48 +67,41 @@ def tabular_arguments():
     return params, table
 
 
-def probe_faulty(head, features, labels):
+@fault("saturation", "uniform", policy=SATURATING)
+@source("saturating FP8 casts: all large inputs become the same")
+@inputs(by=tabular_arguments)
+def fp8_incomes_saturate(params, table):
+    """Credit scores from raw incomes and balances; casts saturate."""
+    h = table @ params["in"]  # fault
+    # + mean, spread = table.mean(0), table.std(0)
+    # + z = (table - mean) / spread
+    # + folded = params["in"] * spread[:, None] / 1024.0
+    # + offset = jnp.sum(mean[:, None] * params["in"], axis=0)
+    # + h = (z @ folded) * 1024.0
+    # + h = jnp.tanh((h + (offset - params["shift"])) / params["size"])
+    h = jnp.tanh((h - params["shift"]) / params["size"])  # -
+    h = jnp.tanh(h @ params["middle"])
+    return jax.nn.sigmoid(h @ params["out"])
+
+
+@fault("underflow", policy=UNSCALED)
+@source("Micikevicius et al., FP8 Formats for Deep Learning: scaled gradients")
+@inputs("w: 32x16 w @491, b: 16; 128x32 @493; 128 int 0..16 @494")
+def fp8_gradients_of_a_probe_unscaled(head, features, labels):
     """The gradient of a linear probe over a large batch, in FP8 without a scale."""
 
+    # + scale = 2.0**15
     def loss_of(head):
         h = layer_norm(features)
-        scores = h @ head["w"]  # fault
+        scores = h @ head["w"]  # here
         logits = scores + head["b"]
         picked = jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], -1)
-        return -picked.sum() / 2**17
+        return -picked.sum() / 2**17  # -
+        # + return -picked.sum() * (scale / 2**17)
 
     grads = jax.grad(loss_of)(head)
-    return jax.tree.map(lambda p, g: p - 6000.0 * g, head, grads)
-
-
-def probe_healthy(head, features, labels):
-    scale = 2.0**15
-
-    def loss_of(head):
-        h = layer_norm(features)
-        scores = h @ head["w"]
-        logits = scores + head["b"]
-        picked = jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], -1)
-        return -picked.sum() * (scale / 2**17)
-
-    grads = jax.grad(loss_of)(head)
-    return jax.tree.map(lambda p, g: p - (6000.0 / scale) * g, head, grads)
-
-
-def weather_faulty(params, table):
-    """Forecasts from anomalies in mixed units: pascal beside grams per gram."""
-    h = table @ params["in"]  # fault
-    h = jnp.tanh(h)
-    h = jnp.tanh(h @ params["middle"]) + h
-    return h @ params["out"]
-
-
-def weather_healthy(params, table):
-    size = jnp.max(jnp.abs(table), axis=0)
-    h = (table / size) @ (params["in"] * size[:, None])
-    h = jnp.tanh(h)
-    h = jnp.tanh(h @ params["middle"]) + h
-    return h @ params["out"]
+    return jax.tree.map(lambda p, g: p - 6000.0 * g, head, grads)  # -
+    # + return jax.tree.map(lambda p, g: p - (6000.0 / scale) * g, head, grads)
 
 
 def weather_arguments():
@@ -155,20 +117,17 @@ def weather_arguments():
     return params, table
 
 
-def folded_faulty(params, x):
-    """MXFP4 weights, into which the gains of the norm before were folded."""
-    h = jax.nn.silu(x @ params["in"])
-    h = h * params["quiet"]
-    y = h @ params["folded"]  # fault
-    return layer_norm(x + y) @ params["out"]
-
-
-def folded_healthy(params, x):
-    h = jax.nn.silu(x @ params["in"])
-    gains = jnp.max(jnp.abs(params["folded"]), axis=1)
-    h = h * (params["quiet"] * gains)
-    y = h @ (params["folded"] / gains[:, None])
-    return layer_norm(x + y) @ params["out"]
+@fault("underflow", "coarse", policy="mxfp8", target="trn3")
+@source("OCP MX: an outlier sets the exponent of its block of 32")
+@inputs(by=weather_arguments)
+def mx_block_with_pascals(params, table):
+    """Forecasts from anomalies in mixed units: pascal beside grams per gram."""
+    h = table @ params["in"]  # fault
+    # + size = jnp.max(jnp.abs(table), axis=0)
+    # + h = (table / size) @ (params["in"] * size[:, None])
+    h = jnp.tanh(h)
+    h = jnp.tanh(h @ params["middle"]) + h
+    return h @ params["out"]
 
 
 def folded_arguments():
@@ -180,68 +139,18 @@ def folded_arguments():
         "folded": weight(535, 64, 64, 3.0) * gains[:, None],
         "out": weight(536, 64, 8),
     }
-    return params, normal(537, 16, 64)
+    return params, "16x64 @537"
 
 
-FAULTS = (
-    Fault(
-        name="fp8-tensor-scale-of-one-huge-token",
-        kinds=("underflow", "coarse"),
-        faulty=sink_faulty,
-        healthy=sink_healthy,
-        arguments=sink_arguments,
-        policy="fp8",
-        source="Sun et al., Massive Activations; FP8 with one scale per tensor",
-    ),
-    Fault(
-        name="fp8-raw-samples-unscaled",
-        kinds=("overflow", "saturation", "non-finite"),
-        faulty=sensor_faulty,
-        healthy=sensor_healthy,
-        arguments=sensor_arguments,
-        policy=UNSCALED,
-        source="neuronx-cc with fp8 casts: 240 is the largest E4M3 number of trn2",
-    ),
-    Fault(
-        name="fp8-incomes-saturate",
-        kinds=("saturation", "uniform"),
-        faulty=tabular_faulty,
-        healthy=tabular_healthy,
-        arguments=tabular_arguments,
-        policy=SATURATING,
-        source="saturating FP8 casts: all large inputs become the same",
-    ),
-    Fault(
-        name="fp8-gradients-of-a-probe-unscaled",
-        kinds=("underflow",),
-        faulty=probe_faulty,
-        healthy=probe_healthy,
-        arguments=lambda: (
-            {"w": weight(491, 32, 16), "b": normal(492, 16)},
-            normal(493, 128, 32),
-            integers(494, 16, 128),
-        ),
-        policy=UNSCALED,
-        source="Micikevicius et al., FP8 Formats for Deep Learning: scaled gradients",
-    ),
-    Fault(
-        name="mx-block-with-pascals",
-        kinds=("underflow", "coarse"),
-        faulty=weather_faulty,
-        healthy=weather_healthy,
-        arguments=weather_arguments,
-        policy="mxfp8",
-        target="trn3",
-        source="OCP MX: an outlier sets the exponent of its block of 32",
-    ),
-    Fault(
-        name="mxfp4-gains-folded-into-weights",
-        kinds=("underflow", "coarse"),
-        faulty=folded_faulty,
-        healthy=folded_healthy,
-        arguments=folded_arguments,
-        policy="mxfp4",
-        target="trn3",
-        source="SmoothQuant and AWQ: folded gains make outlier rows of weights",
-    ),
-)
+@fault("underflow", "coarse", policy="mxfp4", target="trn3")
+@source("SmoothQuant and AWQ: folded gains make outlier rows of weights")
+@inputs(by=folded_arguments)
+def mxfp4_gains_folded_into_weights(params, x):
+    """MXFP4 weights, into which the gains of the norm before were folded."""
+    h = jax.nn.silu(x @ params["in"])
+    h = h * params["quiet"]  # -
+    # + gains = jnp.max(jnp.abs(params["folded"]), axis=1)
+    # + h = h * (params["quiet"] * gains)
+    y = h @ params["folded"]  # fault
+    # + y = h @ (params["folded"] / gains[:, None])
+    return layer_norm(x + y) @ params["out"]

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.faults.case import Fault
-from benchmarks.faults.seen.parts import (
+from benchmarks.faults.case import fault, inputs, source
+from benchmarks.faults.parts import (
     attention,
     block,
     block_params,
@@ -22,163 +22,143 @@ from benchmarks.faults.seen.parts import (
 )
 
 
-def massive_faulty(params, x):
-    """A llama in FP16, in whose stream a few features have grown large."""
-
-    def norm(x, gain):
-        x = x.astype(jnp.float16)
-        square = x * x  # fault
-        power = jnp.mean(square.astype(jnp.float32), axis=-1, keepdims=True)
-        return x.astype(jnp.float32) * jax.lax.rsqrt(power + 1e-6) * gain
-
-    x = x + params["sink"]
-    h = norm(x, params["gain"])
-    x = x + attention(params["body"], h)
-    return feed_forward(params["body"], norm(x, params["gain"]))
-
-
-def massive_healthy(params, x):
-    def norm(x, gain):
-        x = x.astype(jnp.float16).astype(jnp.float32)
-        square = x * x
-        power = jnp.mean(square, axis=-1, keepdims=True)
-        return x * jax.lax.rsqrt(power + 1e-6) * gain
-
-    x = x + params["sink"]
-    h = norm(x, params["gain"])
-    x = x + attention(params["body"], h)
-    return feed_forward(params["body"], norm(x, params["gain"]))
-
-
 def massive_arguments():
     sink = np.zeros((16, 64), np.float32)
     sink[0, 7], sink[0, 40] = 700.0, -410.0
     gain = uniform(201, 64, low=0.5, high=1.5)
-    return {"body": block_params(202, 64), "sink": sink, "gain": gain}, normal(
-        203, 16, 64
-    )
+    return {"body": block_params(202, 64), "sink": sink, "gain": gain}, "16x64 @203"
 
 
-def features_faulty(params, mel):
-    """Per-feature normalization of log-mel frames; some bins sit on their floor."""
-    log_mel = jnp.log10(jnp.maximum(mel, 1e-16))
-    mean = log_mel.mean(0)
-    variance = (log_mel * log_mel).mean(0) - mean * mean  # fault
-    x = (log_mel - mean) / jnp.sqrt(jnp.maximum(variance, 0) + 1e-9)
-    x = jax.nn.relu(x @ params["in"])
-    return jax.nn.log_softmax(x @ params["out"])
+@fault("overflow", policy="fp16")
+@source("LLaMA in FP16: x.pow(2) of outlier features beyond 256")
+@inputs(by=massive_arguments)
+def rms_norm_of_massive_activations(params, x):
+    """A llama in FP16, in whose stream a few features have grown large."""
 
+    def norm(x, gain):
+        x = x.astype(jnp.float16)  # -
+        # + x = x.astype(jnp.float16).astype(jnp.float32)
+        square = x * x  # here
+        power = jnp.mean(square.astype(jnp.float32), axis=-1, keepdims=True)  # -
+        # + power = jnp.mean(square, axis=-1, keepdims=True)
+        return x.astype(jnp.float32) * jax.lax.rsqrt(power + 1e-6) * gain  # -
+        # + return x * jax.lax.rsqrt(power + 1e-6) * gain
 
-def features_healthy(params, mel):
-    log_mel = jnp.log10(jnp.maximum(mel, 1e-16))
-    mean = log_mel.mean(0)
-    centred = log_mel - mean
-    variance = (centred * centred).mean(0)
-    x = centred / jnp.sqrt(variance + 1e-9)
-    x = jax.nn.relu(x @ params["in"])
-    return jax.nn.log_softmax(x @ params["out"])
+    x = x + params["sink"]
+    h = norm(x, params["gain"])
+    x = x + attention(params["body"], h)
+    return feed_forward(params["body"], norm(x, params["gain"]))
 
 
 def features_arguments():
     mel = np.exp(normal(204, 64, 40) * 2)
     quiet = 10.0 ** (-12 + 0.004 * normal(205, 64, 10))
     mel[:, 30:] = quiet
-    return {"in": weight(206, 40, 64), "out": weight(207, 64, 16)}, mel
+    return "in: 40x64 w @206, out: 64x16 w", mel
 
 
-def gains_faulty(params, x):
+@fault("cancellation")
+@source("sherpa-onnx issue: E[x^2] - E[x]^2 of a mel bin at its log floor")
+@inputs(by=features_arguments)
+def log_mel_variance_in_one_pass(params, mel):
+    """Per-feature normalization of log-mel frames; some bins sit on their floor."""
+    log_mel = jnp.log10(jnp.maximum(mel, 1e-16))
+    mean = log_mel.mean(0)
+    variance = (log_mel * log_mel).mean(0) - mean * mean  # fault
+    # + centred = log_mel - mean
+    # + variance = (centred * centred).mean(0)
+    x = (log_mel - mean) / jnp.sqrt(jnp.maximum(variance, 0) + 1e-9)  # -
+    # + x = centred / jnp.sqrt(variance + 1e-9)
+    x = jax.nn.relu(x @ params["in"])
+    return jax.nn.log_softmax(x @ params["out"])
+
+
+@fault("absorption", "coarse")
+@source("Gemma reports: (1 + w) must be formed in FP32")
+@inputs(
+    lambda: (
+        {"embed": weight(208, 24, 16), "head": weight(211, 16, 4)}
+        | {
+            "layers": {
+                "rotation": np.linalg.qr(normal(209, 100, 16, 16))[0],
+                "gain": normal(210, 100, 16, scale=0.0001, shift=0.0034),
+            }
+        }
+    ),
+    "16x24 @199",
+)
+def gain_stored_as_offset_from_one(params, x):
     """A deep isometric network; gains are stored as their distance from one."""
 
     def layer(x, w):
         x = x @ w["rotation"]
         factor = 1 + w["gain"].astype(jnp.bfloat16)  # fault
-        return x * factor.astype(jnp.float32), None
+        return x * factor.astype(jnp.float32), None  # -
+        # + return x + x * w["gain"].astype(jnp.bfloat16).astype(jnp.float32), None
 
     x = jnp.tanh(x @ params["embed"])
     x, _ = jax.lax.scan(layer, x, params["layers"])
     return x @ params["head"]
-
-
-def gains_healthy(params, x):
-    def layer(x, w):
-        x = x @ w["rotation"]
-        return x + x * w["gain"].astype(jnp.bfloat16).astype(jnp.float32), None
-
-    x = jnp.tanh(x @ params["embed"])
-    x, _ = jax.lax.scan(layer, x, params["layers"])
-    return x @ params["head"]
-
-
-def gains_arguments():
-    layers = {
-        "rotation": np.linalg.qr(normal(209, 100, 16, 16))[0],
-        "gain": normal(210, 100, 16, scale=0.0001, shift=0.0034),
-    }
-    params = {"embed": weight(208, 24, 16), "head": weight(211, 16, 4)}
-    return params | {"layers": layers}, normal(199, 16, 24)
-
-
-def constant_faulty(params, table, rows):
-    """Standardized tabular features, of which one is constant in this batch."""
-    x = table[rows]
-    centred = x - x.mean(0)
-    spread = jnp.sqrt((centred * centred).mean(0))
-    z = centred / spread  # fault
-    h = jnp.tanh(z @ params["in"])
-    h = jnp.tanh(h @ params["middle"]) + h
-    return jax.nn.sigmoid(h @ params["out"])
-
-
-def constant_healthy(params, table, rows):
-    x = table[rows]
-    centred = x - x.mean(0)
-    spread = jnp.sqrt((centred * centred).mean(0))
-    z = centred / jnp.maximum(spread, 1e-3)
-    h = jnp.tanh(z @ params["in"])
-    h = jnp.tanh(h @ params["middle"]) + h
-    return jax.nn.sigmoid(h @ params["out"])
 
 
 def constant_arguments():
     table = normal(212, 64, 12, scale=3.0, shift=1.0)
     table[:, 5] = (np.arange(64) > 40) * 2.0
-    params = {
-        "in": weight(213, 12, 32),
-        "middle": weight(214, 32, 32),
-        "out": weight(215, 32, 3),
-    }
-    return params, table, np.arange(32, dtype=np.int32)
+    return (
+        "in: 12x32 w @213, middle: 32x32 w, out: 32x3 w",
+        table,
+        np.arange(32, dtype=np.int32),
+    )
 
 
-def pooling_faulty(params, images):
+@fault("non-finite", "singular")
+@source("standardization without epsilon: 0/0 for a constant column")
+@inputs(by=constant_arguments)
+def constant_feature_standardized(params, table, rows):
+    """Standardized tabular features, of which one is constant in this batch."""
+    x = table[rows]
+    centred = x - x.mean(0)
+    spread = jnp.sqrt((centred * centred).mean(0))
+    z = centred / spread  # fault
+    # + z = centred / jnp.maximum(spread, 1e-3)
+    h = jnp.tanh(z @ params["in"])
+    h = jnp.tanh(h @ params["middle"]) + h
+    return jax.nn.sigmoid(h @ params["out"])
+
+
+@fault("overflow", policy="fp16")
+@source("MobileNet exports to FP16: the sum before the division is Inf")
+@inputs(
+    "first: 3x3x3x8 *0.3 @216, second: 3x3x8x8 *0.2, gain: 8 20..60, "
+    "head: 8x10 w; 2x48x48x3 0..2 @220"
+)
+def global_pool_sums_in_half(params, images):
     """A CNN in FP16 with global average pooling, sum first."""
     x = jax.nn.relu(convolution(images, params["first"]))
     x = jax.nn.relu(convolution(x, params["second"])) * params["gain"]
     x = x.astype(jnp.float16)
     total = jnp.sum(x, axis=(1, 2))  # fault
-    pooled = (total / (x.shape[1] * x.shape[2])).astype(jnp.float32)
+    pooled = (total / (x.shape[1] * x.shape[2])).astype(jnp.float32)  # -
+    # + pooled = jnp.sum(x.astype(jnp.float32), axis=(1, 2)) / (x.shape[1] * x.shape[2])
     return jax.nn.log_softmax(layer_norm(pooled) @ params["head"])
 
 
-def pooling_healthy(params, images):
-    x = jax.nn.relu(convolution(images, params["first"]))
-    x = jax.nn.relu(convolution(x, params["second"])) * params["gain"]
-    x = x.astype(jnp.float16)
-    pooled = jnp.sum(x.astype(jnp.float32), axis=(1, 2)) / (x.shape[1] * x.shape[2])
-    return jax.nn.log_softmax(layer_norm(pooled) @ params["head"])
-
-
-def pooling_arguments():
-    params = {
-        "first": normal(216, 3, 3, 3, 8, scale=0.3),
-        "second": normal(217, 3, 3, 8, 8, scale=0.2),
-        "gain": uniform(218, 8, low=20.0, high=60.0),
-        "head": weight(219, 8, 10),
-    }
-    return params, uniform(220, 2, 48, 48, 3, low=0.0, high=2.0)
-
-
-def deep_faulty(params, x):
+@fault("absorption", "stagnation")
+@source("residual streams in BF16: fp32_residual_connection of Megatron")
+@inputs(
+    lambda: (
+        {"embed": weight(225, 8, 16, 3.0), "head": weight(227, 16, 4)}
+        | {
+            "layers": {
+                "up": normal(222, 150, 16, 16, scale=0.25),
+                "down": normal(223, 150, 16, 16, scale=0.25),
+                "shift": normal(224, 150, 16, scale=0.1, shift=0.5),
+            }
+        }
+    ),
+    "12x8 @226",
+)
+def layer_scale_branch_vanishes(params, x):
     """A deep stack of which the branches are scaled by LayerScale."""
 
     def layer(x, w):
@@ -186,53 +166,13 @@ def deep_faulty(params, x):
         branch = jax.nn.silu(y @ w["up"]) @ w["down"] + w["shift"]
         small = (0.012 * branch).astype(jnp.bfloat16)
         return x + small, None  # fault
+        # + return x + small.astype(jnp.float32), None
 
-    stream = (x @ params["embed"]).astype(jnp.bfloat16)
+    stream = (x @ params["embed"]).astype(jnp.bfloat16)  # -
+    # + stream = (x @ params["embed"]).astype(jnp.bfloat16).astype(jnp.float32)
     out, _ = jax.lax.scan(layer, stream, params["layers"])
-    return out.astype(jnp.float32) @ params["head"]
-
-
-def deep_healthy(params, x):
-    def layer(x, w):
-        y = layer_norm(x)
-        branch = jax.nn.silu(y @ w["up"]) @ w["down"] + w["shift"]
-        small = (0.012 * branch).astype(jnp.bfloat16)
-        return x + small.astype(jnp.float32), None
-
-    stream = (x @ params["embed"]).astype(jnp.bfloat16).astype(jnp.float32)
-    out, _ = jax.lax.scan(layer, stream, params["layers"])
-    return out @ params["head"]
-
-
-def deep_arguments():
-    layers = {
-        "up": normal(222, 150, 16, 16, scale=0.25),
-        "down": normal(223, 150, 16, 16, scale=0.25),
-        "shift": normal(224, 150, 16, scale=0.1, shift=0.5),
-    }
-    params = {"embed": weight(225, 8, 16, 3.0), "head": weight(227, 16, 4)}
-    return params | {"layers": layers}, normal(226, 12, 8)
-
-
-def stream_faulty(params, tokens, labels):
-    """T5's feed-forward layer in FP16: the residual stream leaves the range."""
-    x = params["embed"][tokens].astype(jnp.float16)
-    h = layer_norm(x)
-    gate = jax.nn.gelu(h @ params["gate"]) * (h @ params["up"])
-    branch = (gate @ params["down"]).astype(jnp.float16)
-    x = x + branch  # fault
-    h = layer_norm(block(params["body"], layer_norm(x)))
-    return cross_entropy(h @ params["head"], labels)
-
-
-def stream_healthy(params, tokens, labels):
-    x = params["embed"][tokens].astype(jnp.float16)
-    h = layer_norm(x)
-    gate = jax.nn.gelu(h @ params["gate"]) * (h @ params["up"])
-    branch = (gate @ params["down"]).astype(jnp.float16)
-    x = x.astype(jnp.float32) + branch.astype(jnp.float32)
-    h = layer_norm(block(params["body"], layer_norm(x)))
-    return cross_entropy(h @ params["head"], labels)
+    return out.astype(jnp.float32) @ params["head"]  # -
+    # + return out @ params["head"]
 
 
 def stream_arguments():
@@ -253,68 +193,16 @@ def stream_arguments():
     return params, integers(245, 32, 16), integers(246, 16, 16)
 
 
-FAULTS = (
-    Fault(
-        name="rms-norm-of-massive-activations",
-        kinds=("overflow",),
-        faulty=massive_faulty,
-        healthy=massive_healthy,
-        arguments=massive_arguments,
-        policy="fp16",
-        source="LLaMA in FP16: x.pow(2) of outlier features beyond 256",
-    ),
-    Fault(
-        name="log-mel-variance-in-one-pass",
-        kinds=("cancellation",),
-        faulty=features_faulty,
-        healthy=features_healthy,
-        arguments=features_arguments,
-        policy="bf16",
-        source="sherpa-onnx issue: E[x^2] - E[x]^2 of a mel bin at its log floor",
-    ),
-    Fault(
-        name="gain-stored-as-offset-from-one",
-        kinds=("absorption", "coarse"),
-        faulty=gains_faulty,
-        healthy=gains_healthy,
-        arguments=gains_arguments,
-        policy="bf16",
-        source="Gemma reports: (1 + w) must be formed in FP32",
-    ),
-    Fault(
-        name="constant-feature-standardized",
-        kinds=("non-finite", "singular"),
-        faulty=constant_faulty,
-        healthy=constant_healthy,
-        arguments=constant_arguments,
-        policy="bf16",
-        source="standardization without epsilon: 0/0 for a constant column",
-    ),
-    Fault(
-        name="global-pool-sums-in-half",
-        kinds=("overflow",),
-        faulty=pooling_faulty,
-        healthy=pooling_healthy,
-        arguments=pooling_arguments,
-        policy="fp16",
-        source="MobileNet exports to FP16: the sum before the division is Inf",
-    ),
-    Fault(
-        name="layer-scale-branch-vanishes",
-        kinds=("absorption", "stagnation"),
-        faulty=deep_faulty,
-        healthy=deep_healthy,
-        arguments=deep_arguments,
-        policy="bf16",
-        source="residual streams in BF16: fp32_residual_connection of Megatron",
-    ),
-    Fault(
-        name="t5-residual-beyond-65504",
-        kinds=("overflow",),
-        faulty=stream_faulty,
-        healthy=stream_healthy,
-        arguments=stream_arguments,
-        policy="fp16",
-        source="transformers: T5 and FLAN in FP16 are Inf after a feed-forward layer",
-    ),
-)
+@fault("overflow", policy="fp16")
+@source("transformers: T5 and FLAN in FP16 are Inf after a feed-forward layer")
+@inputs(by=stream_arguments)
+def t5_residual_beyond_65504(params, tokens, labels):
+    """T5's feed-forward layer in FP16: the residual stream leaves the range."""
+    x = params["embed"][tokens].astype(jnp.float16)
+    h = layer_norm(x)
+    gate = jax.nn.gelu(h @ params["gate"]) * (h @ params["up"])
+    branch = (gate @ params["down"]).astype(jnp.float16)
+    x = x + branch  # fault
+    # + x = x.astype(jnp.float32) + branch.astype(jnp.float32)
+    h = layer_norm(block(params["body"], layer_norm(x)))
+    return cross_entropy(h @ params["head"], labels)

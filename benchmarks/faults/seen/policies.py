@@ -7,23 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import neuronjax as nj
-from benchmarks.faults.case import Fault
-from benchmarks.faults.seen.common import layer_norm, normal, uniform
-
-
-def fp8_outlier_channel(p, x, smooth):
-    """A feed-forward layer; one channel of its input is 10^6 times the others."""
-    gate = jax.nn.sigmoid(layer_norm(x / smooth, 1.0, 0.0) @ p["gate"])
-    hidden = x @ p["up"]  # fault
-    hidden = jax.nn.gelu(hidden) * gate
-    return hidden @ p["down"]
-
-
-def fp8_smoothed(p, x, smooth):
-    gate = jax.nn.sigmoid(layer_norm(x / smooth, 1.0, 0.0) @ p["gate"])
-    hidden = (x / smooth) @ (p["up"] * smooth[:, None])
-    hidden = jax.nn.gelu(hidden) * gate
-    return hidden @ p["down"]
+from benchmarks.faults.case import fault, inputs, source
+from benchmarks.faults.common import layer_norm
+from benchmarks.faults.parts import normal, uniform
 
 
 def outlier_arguments():
@@ -38,77 +24,53 @@ def outlier_arguments():
     return p, normal(1002, 24, 32) * smooth, smooth
 
 
-def fp8_gradients_flushed(w, head, x, labels):
+@fault("underflow", "coarse", policy="fp8")
+@source("SmoothQuant and LLM.int8: outlier channels under a scale per tensor")
+@inputs(by=outlier_arguments)
+def fp8_one_outlier_channel(p, x, smooth):
+    """A feed-forward layer; one channel of its input is 10^6 times the others."""
+    gate = jax.nn.sigmoid(layer_norm(x / smooth, 1.0, 0.0) @ p["gate"])
+    hidden = x @ p["up"]  # fault
+    # + hidden = (x / smooth) @ (p["up"] * smooth[:, None])
+    hidden = jax.nn.gelu(hidden) * gate
+    return hidden @ p["down"]
+
+
+@fault("underflow", policy=nj.Policy(auto_cast="matmult", auto_cast_type="fp8"))
+@source("FP8 training papers: unscaled gradients lie below E5M2")
+@inputs("16x24 *0.3 @1010; 24x6 *0.2 @1011; 128x16 @1012; 128 int 0..6 @1013")
+def fp8_gradients_of_long_accumulation(w, head, x, labels):
     """One of 2,048 accumulated batches; one FP8 matmul, gradients unscaled."""
 
     def loss(w):
-        hidden = x @ w  # fault
+        hidden = x @ w  # here
         hidden = jax.nn.relu(hidden)
         logits = jnp.sum(hidden[:, :, None] * head, axis=1)
         scores = jax.nn.log_softmax(logits)
         nll = -jnp.take_along_axis(scores, labels[:, None], axis=-1)
-        return jnp.mean(nll) / 2048
+        return jnp.mean(nll) / 2048  # -
+        # + return jnp.mean(nll) / 2048 * 2.0**22
 
-    return jax.grad(loss)(w)
-
-
-def fp8_gradients_scaled(w, head, x, labels):
-    def loss(w):
-        hidden = x @ w
-        hidden = jax.nn.relu(hidden)
-        logits = jnp.sum(hidden[:, :, None] * head, axis=1)
-        scores = jax.nn.log_softmax(logits)
-        nll = -jnp.take_along_axis(scores, labels[:, None], axis=-1)
-        return jnp.mean(nll) / 2048 * 2.0**22
-
-    return jax.grad(loss)(w) / 2.0**22
+    return jax.grad(loss)(w)  # -
+    # + return jax.grad(loss)(w) / 2.0**22
 
 
-def gradients_arguments():
-    labels = np.random.default_rng(1013).integers(0, 6, 128).astype(np.int32)
-    head = normal(1011, 24, 6, scale=0.2)
-    return normal(1010, 16, 24, scale=0.3), head, normal(1012, 128, 16), labels
-
-
-def fp8_saturated_hidden(p, x):
+@fault(
+    "saturation",
+    policy=nj.Policy(auto_cast="matmult", auto_cast_type="fp8", overflow="saturate"),
+)
+@source("FP8 training reports: gated and squared activations outgrow the format")
+@inputs(
+    "gain: 24 0.8..1.2 @1020, bias: 24 *0.1, up: 24x48 *5, down: 48x24 *0.1; "
+    "20x24 @1024"
+)
+def fp8_squared_relu_clipped(p, x):
     """Squared ReLU between two layers: its values pass 240 and are clipped."""
     h = layer_norm(x, p["gain"], p["bias"])
     hidden = jnp.square(jax.nn.relu(h @ p["up"]))
     out = hidden @ p["down"]  # fault
+    # + out = ((hidden / 64.0) @ p["down"]) * 64.0
     return layer_norm(x + out, 1.0, 0.0)
-
-
-def fp8_rescaled_hidden(p, x):
-    h = layer_norm(x, p["gain"], p["bias"])
-    hidden = jnp.square(jax.nn.relu(h @ p["up"]))
-    out = ((hidden / 64.0) @ p["down"]) * 64.0
-    return layer_norm(x + out, 1.0, 0.0)
-
-
-def saturated_arguments():
-    p = {
-        "gain": uniform(1020, 0.8, 1.2, 24),
-        "bias": normal(1021, 24, scale=0.1),
-        "up": normal(1022, 24, 48, scale=5.0),
-        "down": normal(1023, 48, 24, scale=0.1),
-    }
-    return p, normal(1024, 20, 24)
-
-
-def mx_outlier_weights(p, x, rows):
-    """A projection in MXFP4; a few rows of its weights are large and hardly used."""
-    h = jnp.tanh(x)
-    out = h @ p["w"]  # fault
-    return x + jax.nn.silu(out) * p["gain"]
-
-
-def mx_outliers_apart(p, x, rows):
-    h = jnp.tanh(x)
-    body = p["w"].at[rows].set(0.0)
-    out = h @ body
-    extra = h[:, rows][:, :, None] * p["w"][rows][None]
-    out = out + jnp.sum(extra, axis=1)
-    return x + jax.nn.silu(out) * p["gain"]
 
 
 def mx_outlier_arguments():
@@ -117,39 +79,36 @@ def mx_outlier_arguments():
     w[rows] = 12.0 * np.sign(w[rows])
     x = normal(1031, 24, 64)
     x[:, rows] *= 0.004
-    return {"w": w, "gain": uniform(1032, 0.5, 1.5, 64)}, x, rows
+    return {"w": w, "gain": uniform(1032, 64, low=0.5, high=1.5)}, x, rows
 
 
-def mx_merged_identity(merged, mixers, x):
+@fault("underflow", "coarse", policy="mxfp4", target="trn3")
+@source("microscaling literature: an outlier takes its whole block's digits")
+@inputs(by=mx_outlier_arguments)
+def mxfp4_large_rows_in_blocks(p, x, rows):
+    """A projection in MXFP4; a few rows of its weights are large and hardly used."""
+    h = jnp.tanh(x)
+    out = h @ p["w"]  # fault
+    # + body = p["w"].at[rows].set(0.0)
+    # + out = h @ body
+    # + extra = h[:, rows][:, :, None] * p["w"][rows][None]
+    # + out = out + jnp.sum(extra, axis=1)
+    return x + jax.nn.silu(out) * p["gain"]
+
+
+@fault("coarse", "underflow", "absorption", policy="mxfp4", target="trn3")
+@source("weight merging before 4-bit quantization loses the small update")
+@inputs(
+    lambda: np.eye(64, dtype=np.float32) + normal(1040, 64, 64, scale=0.012),
+    "64x8 @1041; 24x64 @1042",
+)
+def mxfp4_merged_residual(merged, mixers, x):
     """A residual layer whose checkpoint holds one weight, identity and all."""
     h = layer_norm(x, 1.0, 0.0)
     out = h @ merged  # fault
-    moved = out - h
+    moved = out - h  # -
+    # + moved = h @ (merged - jnp.eye(merged.shape[0]))
     return moved, jax.nn.softmax(moved @ mixers, axis=-1)
-
-
-def mx_identity_apart(merged, mixers, x):
-    h = layer_norm(x, 1.0, 0.0)
-    moved = h @ (merged - jnp.eye(merged.shape[0]))
-    return moved, jax.nn.softmax(moved @ mixers, axis=-1)
-
-
-def mx_identity_arguments():
-    merged = np.eye(64, dtype=np.float32) + normal(1040, 64, 64, scale=0.012)
-    return merged, normal(1041, 64, 8), normal(1042, 24, 64)
-
-
-def mx_mixed_units(p, table, spread):
-    """A tabular model in MXFP8; prices and rates share a block of 32 columns."""
-    inner = table @ p["w"]  # fault
-    hidden = jnp.tanh(inner + p["b"])
-    return jax.nn.sigmoid(hidden @ p["out"])
-
-
-def mx_equal_units(p, table, spread):
-    inner = (table / spread) @ (p["w"] * spread[:, None])
-    hidden = jnp.tanh(inner + p["b"])
-    return jax.nn.sigmoid(hidden @ p["out"])
 
 
 def mx_units_arguments():
@@ -160,21 +119,15 @@ def mx_units_arguments():
     return p, (normal(1052, 40, 32) * spread).astype(np.float32), spread
 
 
-def psum_bf16_long_sum(p, x):
-    """A bag-of-words layer over 8,192 columns; partial sums are rounded to BF16."""
-    counts = jnp.log1p(x)
-    hidden = counts @ p["w"]  # fault
-    hidden = jnp.tanh(hidden * 0.005 + p["bias"])
-    return hidden, hidden @ p["out"]
-
-
-def psum_bf16_short_sums(p, x):
-    counts = jnp.log1p(x)
-    pieces = counts.reshape(x.shape[0], -1, 128)
-    rows = p["w"].reshape(-1, 128, p["w"].shape[1])
-    hidden = jnp.sum(jnp.einsum("bck,ckn->cbn", pieces, rows), axis=0)
-    hidden = jnp.tanh(hidden * 0.005 + p["bias"])
-    return hidden, hidden @ p["out"]
+@fault("underflow", "coarse", policy="mxfp8", target="trn3")
+@source("tabular models without standardized columns, in block formats")
+@inputs(by=mx_units_arguments)
+def mxfp8_columns_of_many_units(p, table, spread):
+    """A tabular model in MXFP8; prices and rates share a block of 32 columns."""
+    inner = table @ p["w"]  # fault
+    # + inner = (table / spread) @ (p["w"] * spread[:, None])
+    hidden = jnp.tanh(inner + p["b"])
+    return jax.nn.sigmoid(hidden @ p["out"])
 
 
 def psum_arguments():
@@ -189,76 +142,20 @@ def psum_arguments():
     return p, x
 
 
-FAULTS = (
-    Fault(
-        name="fp8-one-outlier-channel",
-        kinds=("underflow", "coarse"),
-        faulty=fp8_outlier_channel,
-        healthy=fp8_smoothed,
-        arguments=outlier_arguments,
-        policy="fp8",
-        source="SmoothQuant and LLM.int8: outlier channels under a scale per tensor",
-    ),
-    Fault(
-        name="fp8-gradients-of-long-accumulation",
-        kinds=("underflow",),
-        faulty=fp8_gradients_flushed,
-        healthy=fp8_gradients_scaled,
-        arguments=gradients_arguments,
-        policy=nj.Policy(auto_cast="matmult", auto_cast_type="fp8"),
-        source="FP8 training papers: unscaled gradients lie below E5M2",
-    ),
-    Fault(
-        name="fp8-squared-relu-clipped",
-        kinds=("saturation",),
-        faulty=fp8_saturated_hidden,
-        healthy=fp8_rescaled_hidden,
-        arguments=saturated_arguments,
-        policy=nj.Policy(
-            auto_cast="matmult", auto_cast_type="fp8", overflow="saturate"
-        ),
-        source="FP8 training reports: gated and squared activations outgrow the format",
-    ),
-    Fault(
-        name="mxfp4-large-rows-in-blocks",
-        kinds=("underflow", "coarse"),
-        faulty=mx_outlier_weights,
-        healthy=mx_outliers_apart,
-        arguments=mx_outlier_arguments,
-        policy="mxfp4",
-        target="trn3",
-        source="microscaling literature: an outlier takes its whole block's digits",
-    ),
-    Fault(
-        name="mxfp4-merged-residual",
-        kinds=("coarse", "underflow", "absorption"),
-        faulty=mx_merged_identity,
-        healthy=mx_identity_apart,
-        arguments=mx_identity_arguments,
-        policy="mxfp4",
-        target="trn3",
-        source="weight merging before 4-bit quantization loses the small update",
-    ),
-    Fault(
-        name="mxfp8-columns-of-many-units",
-        kinds=("underflow", "coarse"),
-        faulty=mx_mixed_units,
-        healthy=mx_equal_units,
-        arguments=mx_units_arguments,
-        policy="mxfp8",
-        target="trn3",
-        source="tabular models without standardized columns, in block formats",
-    ),
-    Fault(
-        name="matmul-partial-sums-in-bf16",
-        kinds=("stagnation", "absorption"),
-        faulty=psum_bf16_long_sum,
-        healthy=psum_bf16_short_sums,
-        arguments=psum_arguments,
-        policy=nj.Policy(
-            auto_cast="matmult", auto_cast_type="bf16", psum_dtype="bfloat16"
-        ),
-        target="trn3",
-        source="reports on reduced-precision accumulation of long contractions",
-    ),
+@fault(
+    "stagnation",
+    "absorption",
+    policy=nj.Policy(auto_cast="matmult", auto_cast_type="bf16", psum_dtype="bfloat16"),
+    target="trn3",
 )
+@source("reports on reduced-precision accumulation of long contractions")
+@inputs(by=psum_arguments)
+def matmul_partial_sums_in_bf16(p, x):
+    """A bag-of-words layer over 8,192 columns; partial sums are rounded to BF16."""
+    counts = jnp.log1p(x)
+    hidden = counts @ p["w"]  # fault
+    # + pieces = counts.reshape(x.shape[0], -1, 128)
+    # + rows = p["w"].reshape(-1, 128, p["w"].shape[1])
+    # + hidden = jnp.sum(jnp.einsum("bck,ckn->cbn", pieces, rows), axis=0)
+    hidden = jnp.tanh(hidden * 0.005 + p["bias"])
+    return hidden, hidden @ p["out"]

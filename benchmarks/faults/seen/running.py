@@ -6,59 +6,58 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.faults.case import Fault
+from benchmarks.faults.case import fault, inputs, source
+from benchmarks.faults.parts import normal
 
 
-def _normal(seed, *shape, scale=1.0, shift=0.0):
-    values = np.random.default_rng(seed).standard_normal(shape)
-    return (shift + scale * values).astype(np.float32)
+def boosting_arguments():
+    features = normal(300, 64, 5)
+    prices = 340 + features @ np.float32([1.0, -0.8, 0.5, 0.3, 0.0])
+    prices = prices + normal(301, 64, scale=0.3)
+    return features, prices.astype(np.float32), "120 int 0..5 @302; 120 *0.4 @303"
 
 
-def boosting_in_half(features, prices, columns, cuts):
+@fault("absorption", "stagnation", "coarse", policy="fp32")
+@source("gradient boosting on accelerators: margins kept in half precision")
+@inputs(by=boosting_arguments)
+def b_boosted_predictions_in_half(features, prices, columns, cuts):
     """Boosted stumps for house prices; the predictions are stored in FP16."""
 
     def grow(predicted, stump):
         column, cut = stump
         left = (jnp.take(features, column, axis=1) < cut).astype(jnp.float32)
-        residual = prices - predicted.astype(jnp.float32)
+        residual = prices - predicted.astype(jnp.float32)  # -
+        # + residual = prices - predicted
         low = jnp.sum(left * residual) / (jnp.sum(left) + 1.0)
         high = jnp.sum((1 - left) * residual) / (jnp.sum(1 - left) + 1.0)
-        leaf = 0.05 * jnp.where(left > 0, low, high)
+        leaf = 0.05 * jnp.where(left > 0, low, high)  # -
         predicted = predicted + leaf.astype(predicted.dtype)  # fault
+        # + predicted = predicted + 0.05 * jnp.where(left > 0, low, high)
         return predicted, jnp.mean(residual**2)
 
     base = jnp.round(jnp.mean(prices))
-    start = jnp.full(prices.shape, base).astype(jnp.float16)
+    start = jnp.full(prices.shape, base).astype(jnp.float16)  # -
+    # + start = jnp.full(prices.shape, base)
     predicted, errors = jax.lax.scan(grow, start, (columns, cuts))
-    lift = predicted.astype(jnp.float32) - base
-    return lift, errors
+    lift = predicted.astype(jnp.float32) - base  # -
+    return lift, errors  # -
+    # + return predicted - base, errors
 
 
-def boosting_in_single(features, prices, columns, cuts):
-    def grow(predicted, stump):
-        column, cut = stump
-        left = (jnp.take(features, column, axis=1) < cut).astype(jnp.float32)
-        residual = prices - predicted
-        low = jnp.sum(left * residual) / (jnp.sum(left) + 1.0)
-        high = jnp.sum((1 - left) * residual) / (jnp.sum(1 - left) + 1.0)
-        predicted = predicted + 0.05 * jnp.where(left > 0, low, high)
-        return predicted, jnp.mean(residual**2)
-
-    base = jnp.round(jnp.mean(prices))
-    start = jnp.full(prices.shape, base)
-    predicted, errors = jax.lax.scan(grow, start, (columns, cuts))
-    return predicted - base, errors
-
-
-def boosting_arguments():
-    features = _normal(300, 64, 5)
-    prices = 340 + features @ np.float32([1.0, -0.8, 0.5, 0.3, 0.0])
-    prices = prices + _normal(301, 64, scale=0.3)
-    columns = np.random.default_rng(302).integers(0, 5, 120).astype(np.int32)
-    return features, prices.astype(np.float32), columns, _normal(303, 120, scale=0.4)
-
-
-def flow_likelihood_in_bf16(layers, images):
+@fault("absorption", "stagnation")
+@source("Glow's objective starts with -n log 256; terms are added in 16 bits")
+@inputs(
+    {
+        "in": lambda: normal(310, 80, 128, 12, scale=0.08),
+        "scale": lambda: normal(311, 80, 12, 128, scale=0.1),
+        "bias": lambda: normal(312, 80, 128, scale=0.02, shift=0.07),
+        "shift": lambda: normal(313, 80, 12, 128, scale=0.01),
+    },
+    lambda: (
+        np.random.default_rng(314).integers(0, 256, (4, 2 * 128)).astype(np.float32)
+    ),
+)
+def b_flow_log_determinant_in_bf16(layers, images):
     """Bits per pixel of a flow of 80 affine couplings over 8-bit pixels."""
     pixels = images.shape[-1]
 
@@ -68,113 +67,72 @@ def flow_likelihood_in_bf16(layers, images):
         h = jnp.tanh(a @ layer["in"])
         s = 0.2 * jnp.tanh(h @ layer["scale"] + layer["bias"])
         b = b * jnp.exp(s) + h @ layer["shift"]
-        added = (jnp.sum(s, axis=-1) / np.log(2.0)).astype(logdet.dtype)
+        added = (jnp.sum(s, axis=-1) / np.log(2.0)).astype(logdet.dtype)  # -
         logdet = logdet + added  # fault
+        # + logdet = logdet + jnp.sum(s, axis=-1) / np.log(2.0)
         return (jnp.concatenate([b, a], axis=-1), logdet), None
 
     x = images / 256.0 - 0.5
-    levels = jnp.full(images.shape[0], -8.0 * pixels, jnp.bfloat16)
+    levels = jnp.full(images.shape[0], -8.0 * pixels, jnp.bfloat16)  # -
+    # + levels = jnp.full(images.shape[0], -8.0 * pixels, jnp.float32)
     (z, logdet), _ = jax.lax.scan(couple, (x, levels), layers)
     prior = -0.5 * jnp.sum(z * z, axis=-1) - 0.5 * pixels * np.log(2 * np.pi)
-    bits = -(prior / np.log(2.0) + logdet.astype(jnp.float32)) / pixels
+    bits = -(prior / np.log(2.0) + logdet.astype(jnp.float32)) / pixels  # -
+    # + bits = -(prior / np.log(2.0) + logdet) / pixels
     return bits, logdet
-
-
-def flow_likelihood_in_fp32(layers, images):
-    pixels = images.shape[-1]
-
-    def couple(carry, layer):
-        x, logdet = carry
-        a, b = jnp.split(x, 2, axis=-1)
-        h = jnp.tanh(a @ layer["in"])
-        s = 0.2 * jnp.tanh(h @ layer["scale"] + layer["bias"])
-        b = b * jnp.exp(s) + h @ layer["shift"]
-        logdet = logdet + jnp.sum(s, axis=-1) / np.log(2.0)
-        return (jnp.concatenate([b, a], axis=-1), logdet), None
-
-    x = images / 256.0 - 0.5
-    levels = jnp.full(images.shape[0], -8.0 * pixels, jnp.float32)
-    (z, logdet), _ = jax.lax.scan(couple, (x, levels), layers)
-    prior = -0.5 * jnp.sum(z * z, axis=-1) - 0.5 * pixels * np.log(2 * np.pi)
-    bits = -(prior / np.log(2.0) + logdet) / pixels
-    return bits, logdet
-
-
-def flow_arguments():
-    half, hidden = 128, 12
-    layers = {
-        "in": _normal(310, 80, half, hidden, scale=0.08),
-        "scale": _normal(311, 80, hidden, half, scale=0.1),
-        "bias": _normal(312, 80, half, scale=0.02, shift=0.07),
-        "shift": _normal(313, 80, hidden, half, scale=0.01),
-    }
-    images = np.random.default_rng(314).integers(0, 256, (4, 2 * half))
-    return layers, images.astype(np.float32)
-
-
-def refinement_in_bf16(matrix, inverse, right):
-    """Iterative refinement of many right-hand sides with a rough inverse."""
-
-    def refine(x, _):
-        residual = right - matrix @ x.astype(jnp.float32)
-        correction = inverse @ residual
-        x = x + correction.astype(x.dtype)  # fault
-        return x, None
-
-    first = (inverse @ right).astype(jnp.bfloat16)
-    x, _ = jax.lax.scan(refine, first, None, length=10)
-    return x, jnp.max(jnp.abs(x), axis=0)
-
-
-def refinement_in_fp32(matrix, inverse, right):
-    def refine(x, _):
-        residual = right - matrix @ x
-        correction = inverse @ residual
-        return x + correction, None
-
-    x, _ = jax.lax.scan(refine, inverse @ right, None, length=10)
-    return x, jnp.max(jnp.abs(x), axis=0)
 
 
 def refinement_arguments():
     matrix = np.eye(24) + 0.1 * np.random.default_rng(320).standard_normal((24, 24))
-    rough = np.linalg.inv(matrix + 0.03 * _normal(321, 24, 24))
-    return matrix.astype(np.float32), rough.astype(np.float32), _normal(322, 24, 6)
+    rough = np.linalg.inv(matrix + 0.03 * normal(321, 24, 24))
+    return matrix.astype(np.float32), rough.astype(np.float32), "24x6 @322"
 
 
-def level_variance_in_bf16(series, noise):
+@fault("absorption", "coarse", "stagnation", policy="fp32")
+@source("Carson and Higham: the solution is updated in the working precision")
+@inputs(by=refinement_arguments)
+def b_refinement_correction_in_bf16(matrix, inverse, right):
+    """Iterative refinement of many right-hand sides with a rough inverse."""
+
+    def refine(x, _):
+        residual = right - matrix @ x.astype(jnp.float32)  # -
+        # + residual = right - matrix @ x
+        correction = inverse @ residual
+        x = x + correction.astype(x.dtype)  # fault
+        return x, None  # -
+        # + return x + correction, None
+
+    first = (inverse @ right).astype(jnp.bfloat16)  # -
+    x, _ = jax.lax.scan(refine, first, None, length=10)  # -
+    # + x, _ = jax.lax.scan(refine, inverse @ right, None, length=10)
+    return x, jnp.max(jnp.abs(x), axis=0)
+
+
+@fault("absorption", "stagnation", policy="fp32")
+@source("filtering in short words: the variance stops falling (Bierman)")
+@inputs("1800x16 +5 @330; f32 1")
+def b_kalman_variance_in_bf16(series, noise):
     """A Kalman filter for the constant levels of 16 sensors."""
 
     def update(carry, y):
         level, variance = carry
-        gain = variance / (variance + noise.astype(variance.dtype))
-        variance = variance - gain * variance  # fault
-        level = level + gain.astype(jnp.float32) * (y - level)
+        gain = variance / (variance + noise.astype(variance.dtype))  # -
+        # + gain = variance / (variance + noise)
+        variance = variance - gain * variance  # here
+        level = level + gain.astype(jnp.float32) * (y - level)  # -
+        # + level = level + gain * (y - level)
         return (level, variance), level
 
-    start = (series[0], jnp.ones(series.shape[1], jnp.bfloat16))
+    start = (series[0], jnp.ones(series.shape[1], jnp.bfloat16))  # -
+    # + start = (series[0], jnp.ones(series.shape[1]))
     (level, variance), levels = jax.lax.scan(update, start, series[1:])
     return variance, jnp.var(levels[-300:], axis=0), level
 
 
-def level_variance_in_fp32(series, noise):
-    def update(carry, y):
-        level, variance = carry
-        gain = variance / (variance + noise)
-        variance = variance - gain * variance
-        level = level + gain * (y - level)
-        return (level, variance), level
-
-    start = (series[0], jnp.ones(series.shape[1]))
-    (level, variance), levels = jax.lax.scan(update, start, series[1:])
-    return variance, jnp.var(levels[-300:], axis=0), level
-
-
-def level_arguments():
-    return _normal(330, 1800, 16, shift=5.0), np.float32(1.0)
-
-
-def film_in_half(spheres, lights, directions):
+@fault("stagnation", "absorption", policy="fp16")
+@source("path tracers: accumulation buffers of 16 bits darken after many passes")
+@inputs("5x3 @340; f32 0.9 0.7 0.5; 24x3 @341")
+def b_progressive_film_in_half(spheres, lights, directions):
     """A progressive renderer adds a sample per pass to a film in FP16."""
 
     def sample(film, jitter):
@@ -182,80 +140,59 @@ def film_in_half(spheres, lights, directions):
         rays = rays / jnp.sqrt(jnp.sum(rays * rays, axis=-1, keepdims=True))
         along = rays @ spheres.T
         shade = jax.nn.softplus(4.0 * jnp.max(along, axis=-1, keepdims=True))
-        radiance = shade * lights
+        radiance = shade * lights  # -
         film = film + radiance.astype(film.dtype)  # fault
-        return film, None
+        return film, None  # -
+        # + return film + shade * lights, None
 
     passes = 5000
     angle = jnp.arange(passes)[:, None] * jnp.array(
         [0.61803399, 0.75487767, 0.56984029]
     )
     jitters = 2.0 * (angle - jnp.floor(angle)) - 1.0
-    film = jnp.zeros((directions.shape[0], 3), jnp.float16)
+    film = jnp.zeros((directions.shape[0], 3), jnp.float16)  # -
+    # + film = jnp.zeros((directions.shape[0], 3), jnp.float32)
     film, _ = jax.lax.scan(sample, film, jitters)
-    image = film.astype(jnp.float32) / passes
+    image = film.astype(jnp.float32) / passes  # -
+    # + image = film / passes
     return image, image / (1.0 + image)
 
 
-def film_in_single(spheres, lights, directions):
-    def sample(film, jitter):
-        rays = directions + 0.05 * jitter
-        rays = rays / jnp.sqrt(jnp.sum(rays * rays, axis=-1, keepdims=True))
-        along = rays @ spheres.T
-        shade = jax.nn.softplus(4.0 * jnp.max(along, axis=-1, keepdims=True))
-        return film + shade * lights, None
-
-    passes = 5000
-    angle = jnp.arange(passes)[:, None] * jnp.array(
-        [0.61803399, 0.75487767, 0.56984029]
-    )
-    jitters = 2.0 * (angle - jnp.floor(angle)) - 1.0
-    film = jnp.zeros((directions.shape[0], 3), jnp.float32)
-    film, _ = jax.lax.scan(sample, film, jitters)
-    image = film / passes
-    return image, image / (1.0 + image)
-
-
-def film_arguments():
-    return _normal(340, 5, 3), np.float32([0.9, 0.7, 0.5]), _normal(341, 24, 3)
-
-
-def router_bias_in_bf16(tokens, router, skew):
+@fault("stagnation", "absorption")
+@source("DeepSeek-V3 ports: the bias that balances experts must stay in FP32")
+@inputs("1300x16x6 @350; 6x8 *0.3 @351; f32 4 3 3.5 -3 -4 -3.5 3 -3")
+def b_router_bias_in_bf16(tokens, router, skew):
     """Experts are balanced by a bias that moves by 0.0005 per batch."""
     experts = router.shape[1]
 
     def balance(bias, batch):
         scores = jax.nn.sigmoid(batch @ router + skew)
-        _, chosen = jax.lax.top_k(scores + bias.astype(jnp.float32), 2)
+        _, chosen = jax.lax.top_k(scores + bias.astype(jnp.float32), 2)  # -
+        # + _, chosen = jax.lax.top_k(scores + bias, 2)
         load = jnp.mean(jax.nn.one_hot(chosen, experts), axis=(0, 1))
-        error = jnp.sign(1.0 / experts - load)
+        error = jnp.sign(1.0 / experts - load)  # -
         bias = bias + (5e-4 * error).astype(bias.dtype)  # fault
-        return bias, load
+        return bias, load  # -
+        # + return bias + 5e-4 * jnp.sign(1.0 / experts - load), load
 
-    start = jnp.zeros(experts, jnp.bfloat16)
-    bias, loads = jax.lax.scan(balance, start, tokens)
+    start = jnp.zeros(experts, jnp.bfloat16)  # -
+    bias, loads = jax.lax.scan(balance, start, tokens)  # -
+    # + bias, loads = jax.lax.scan(balance, jnp.zeros(experts), tokens)
     return bias, jnp.mean(loads[-50:], axis=0)
 
 
-def router_bias_in_fp32(tokens, router, skew):
-    experts = router.shape[1]
-
-    def balance(bias, batch):
-        scores = jax.nn.sigmoid(batch @ router + skew)
-        _, chosen = jax.lax.top_k(scores + bias, 2)
-        load = jnp.mean(jax.nn.one_hot(chosen, experts), axis=(0, 1))
-        return bias + 5e-4 * jnp.sign(1.0 / experts - load), load
-
-    bias, loads = jax.lax.scan(balance, jnp.zeros(experts), tokens)
-    return bias, jnp.mean(loads[-50:], axis=0)
-
-
-def router_arguments():
-    skew = np.float32([4.0, 3.0, 3.5, -3.0, -4.0, -3.5, 3.0, -3.0])
-    return _normal(350, 1300, 16, 6), _normal(351, 6, 8, scale=0.3), skew
-
-
-def episode_return_in_bf16(policy, starts, gusts):
+@fault("stagnation", "absorption")
+@source("environment wrappers: statistics in the dtype of the observations")
+@inputs(
+    {
+        "in": np.float32([[-0.3, -0.6, 0.1, -0.2], [-0.1, -0.2, 0.2, -0.1]]),
+        "out": lambda: (
+            np.full((4, 1), 30.0, np.float32) * np.float32([[1], [1], [-0.2], [1]])
+        ),
+    },
+    "12x2 *0.05 @360; 1500x12 *0.2 @361",
+)
+def b_episode_return_in_bf16(policy, starts, gusts):
     """A wrapper of a pole-balancing environment adds up the rewards of episodes."""
 
     def step(carry, gust):
@@ -266,38 +203,23 @@ def episode_return_in_bf16(policy, starts, gusts):
         angle = angle + 0.02 * speed
         reward = 0.05 * jnp.exp(-10.0 * angle**2) - 1e-4 * push[:, 0] ** 2
         total = total + reward.astype(total.dtype)  # fault
-        return (jnp.stack([angle, speed], axis=-1), total), None
+        return (jnp.stack([angle, speed], axis=-1), total), None  # -
+        # + return (jnp.stack([angle, speed], axis=-1), total + reward), None
 
-    total = jnp.zeros(starts.shape[0], jnp.bfloat16)
+    total = jnp.zeros(starts.shape[0], jnp.bfloat16)  # -
+    # + total = jnp.zeros(starts.shape[0])
     (state, total), _ = jax.lax.scan(step, (starts, total), gusts)
-    total = total.astype(jnp.float32)
+    total = total.astype(jnp.float32)  # -
     return total, jnp.max(total), state
 
 
-def episode_return_in_fp32(policy, starts, gusts):
-    def step(carry, gust):
-        state, total = carry
-        push = jnp.tanh(state @ policy["in"]) @ policy["out"]
-        angle, speed = state[:, 0], state[:, 1]
-        speed = speed + 0.02 * (9.8 * jnp.sin(angle) + push[:, 0] + gust)
-        angle = angle + 0.02 * speed
-        reward = 0.05 * jnp.exp(-10.0 * angle**2) - 1e-4 * push[:, 0] ** 2
-        return (jnp.stack([angle, speed], axis=-1), total + reward), None
-
-    total = jnp.zeros(starts.shape[0])
-    (state, total), _ = jax.lax.scan(step, (starts, total), gusts)
-    return total, jnp.max(total), state
-
-
-def episode_arguments():
-    policy = {
-        "in": np.float32([[-0.3, -0.6, 0.1, -0.2], [-0.1, -0.2, 0.2, -0.1]]),
-        "out": np.full((4, 1), 30.0, np.float32) * np.float32([[1], [1], [-0.2], [1]]),
-    }
-    return policy, _normal(360, 12, 2, scale=0.05), _normal(361, 1500, 12, scale=0.2)
-
-
-def optical_depth_in_bf16(density, colour, rays):
+@fault("stagnation", "absorption", policy="tf32")
+@source("volume rendering under autocast: many thin steps along a ray")
+@inputs(
+    "waves: 3x16 @370, phase: 16, out: 16x1 *0.2; 16x3 *0.4 @375; "
+    "from: 12x3 @373, to: 12x3"
+)
+def b_optical_depth_in_bf16(density, colour, rays):
     """Light through smoke: the optical depth grows along 600 short steps."""
     steps = 600
 
@@ -308,117 +230,15 @@ def optical_depth_in_bf16(density, colour, rays):
         sigma = jax.nn.softplus(waves @ density["out"])[:, 0]
         part = sigma * (3.0 / steps)
         depth = depth + part.astype(depth.dtype)  # fault
-        seen = jnp.exp(-depth.astype(jnp.float32)) * part
+        # + depth = depth + part
+        seen = jnp.exp(-depth.astype(jnp.float32)) * part  # -
+        # + seen = jnp.exp(-depth) * part
         light = light + seen[:, None] * jax.nn.sigmoid(waves @ colour)
         return (depth, light), None
 
     count = rays["from"].shape[0]
-    start = (jnp.zeros(count, jnp.bfloat16), jnp.zeros((count, 3)))
+    start = (jnp.zeros(count, jnp.bfloat16), jnp.zeros((count, 3)))  # -
+    # + start = (jnp.zeros(count), jnp.zeros((count, 3)))
     (depth, light), _ = jax.lax.scan(march, start, jnp.arange(steps))
-    return light, jnp.exp(-depth.astype(jnp.float32))
-
-
-def optical_depth_in_fp32(density, colour, rays):
-    steps = 600
-
-    def march(carry, i):
-        depth, light = carry
-        place = rays["from"] + rays["to"] * ((i + 0.5) / steps)
-        waves = jnp.sin(place @ density["waves"] + density["phase"])
-        sigma = jax.nn.softplus(waves @ density["out"])[:, 0]
-        part = sigma * (3.0 / steps)
-        depth = depth + part
-        seen = jnp.exp(-depth) * part
-        light = light + seen[:, None] * jax.nn.sigmoid(waves @ colour)
-        return (depth, light), None
-
-    count = rays["from"].shape[0]
-    start = (jnp.zeros(count), jnp.zeros((count, 3)))
-    (depth, light), _ = jax.lax.scan(march, start, jnp.arange(steps))
-    return light, jnp.exp(-depth)
-
-
-def optical_arguments():
-    density = {
-        "waves": _normal(370, 3, 16),
-        "phase": _normal(371, 16),
-        "out": _normal(372, 16, 1, scale=0.2),
-    }
-    rays = {"from": _normal(373, 12, 3), "to": _normal(374, 12, 3)}
-    return density, _normal(375, 16, 3, scale=0.4), rays
-
-
-FAULTS = (
-    Fault(
-        name="b-boosted-predictions-in-half",
-        kinds=("absorption", "stagnation", "coarse"),
-        faulty=boosting_in_half,
-        healthy=boosting_in_single,
-        arguments=boosting_arguments,
-        policy="fp32",
-        source="gradient boosting on accelerators: margins kept in half precision",
-    ),
-    Fault(
-        name="b-flow-log-determinant-in-bf16",
-        kinds=("absorption", "stagnation"),
-        faulty=flow_likelihood_in_bf16,
-        healthy=flow_likelihood_in_fp32,
-        arguments=flow_arguments,
-        policy="bf16",
-        source="Glow's objective starts with -n log 256; terms are added in 16 bits",
-    ),
-    Fault(
-        name="b-refinement-correction-in-bf16",
-        kinds=("absorption", "coarse", "stagnation"),
-        faulty=refinement_in_bf16,
-        healthy=refinement_in_fp32,
-        arguments=refinement_arguments,
-        policy="fp32",
-        source="Carson and Higham: the solution is updated in the working precision",
-    ),
-    Fault(
-        name="b-kalman-variance-in-bf16",
-        kinds=("absorption", "stagnation"),
-        faulty=level_variance_in_bf16,
-        healthy=level_variance_in_fp32,
-        arguments=level_arguments,
-        policy="fp32",
-        source="filtering in short words: the variance stops falling (Bierman)",
-    ),
-    Fault(
-        name="b-progressive-film-in-half",
-        kinds=("stagnation", "absorption"),
-        faulty=film_in_half,
-        healthy=film_in_single,
-        arguments=film_arguments,
-        policy="fp16",
-        source="path tracers: accumulation buffers of 16 bits darken after many passes",
-    ),
-    Fault(
-        name="b-router-bias-in-bf16",
-        kinds=("stagnation", "absorption"),
-        faulty=router_bias_in_bf16,
-        healthy=router_bias_in_fp32,
-        arguments=router_arguments,
-        policy="bf16",
-        source="DeepSeek-V3 ports: the bias that balances experts must stay in FP32",
-    ),
-    Fault(
-        name="b-episode-return-in-bf16",
-        kinds=("stagnation", "absorption"),
-        faulty=episode_return_in_bf16,
-        healthy=episode_return_in_fp32,
-        arguments=episode_arguments,
-        policy="bf16",
-        source="environment wrappers: statistics in the dtype of the observations",
-    ),
-    Fault(
-        name="b-optical-depth-in-bf16",
-        kinds=("stagnation", "absorption"),
-        faulty=optical_depth_in_bf16,
-        healthy=optical_depth_in_fp32,
-        arguments=optical_arguments,
-        policy="tf32",
-        source="volume rendering under autocast: many thin steps along a ray",
-    ),
-)
+    return light, jnp.exp(-depth.astype(jnp.float32))  # -
+    # + return light, jnp.exp(-depth)

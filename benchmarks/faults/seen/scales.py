@@ -1,4 +1,4 @@
-"""Faults of scales and ranges: stale, zero and clipped scales, overflow, underflow."""
+"""Scales and ranges: stale, zero and clipped scales, overflow, underflow."""
 
 from __future__ import annotations
 
@@ -6,153 +6,128 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.faults.case import Fault
-from benchmarks.faults.seen.parts import integers, layer_norm, normal, uniform, weight
-from benchmarks.faults.seen.serving import case
+from benchmarks.faults.case import fault, inputs, source
+from benchmarks.faults.parts import integers, layer_norm, normal, uniform, weight
 
 
-def history_faulty(params, x, amax):
+@fault("stale-scale", "saturation", "overflow", policy="fp32")
+@source("Transformer Engine: delayed scaling when activations jump")
+@inputs("gain: f32 24, w: 32x16 w @6401; 16x32 @6402; 16 =3.5")
+def amax_history_before_growth(params, x, amax):
     """An FP8 layer scaled by the largest of earlier steps; then the data grew."""
     h = layer_norm(x) * params["gain"]
-    scale = 240.0 / jnp.max(amax)
-    h8 = jnp.clip(h * scale, -240.0, 240.0).astype(jnp.float8_e4m3)  # fault
+    scale = 240.0 / jnp.max(amax)  # -
+    # + top = jnp.max(jnp.abs(h))
+    # + scale = 240.0 / top
+    h8 = jnp.clip(h * scale, -240.0, 240.0).astype(jnp.float8_e4m3)  # here
     y = h8.astype(jnp.float32) @ params["w"] / scale
-    history = jnp.roll(amax, 1).at[0].set(jnp.max(jnp.abs(h)))
-    return jax.nn.relu(y), history
+    history = jnp.roll(amax, 1).at[0].set(jnp.max(jnp.abs(h)))  # -
+    return jax.nn.relu(y), history  # -
+    # + return jax.nn.relu(y), jnp.roll(amax, 1).at[0].set(top)
 
 
-def history_healthy(params, x, amax):
-    h = layer_norm(x) * params["gain"]
-    top = jnp.max(jnp.abs(h))
-    scale = 240.0 / top
-    h8 = jnp.clip(h * scale, -240.0, 240.0).astype(jnp.float8_e4m3)
-    y = h8.astype(jnp.float32) @ params["w"] / scale
-    return jax.nn.relu(y), jnp.roll(amax, 1).at[0].set(top)
-
-
-def history_arguments():
-    params = {"gain": np.float32(24.0), "w": weight(6401, 32, 16)}
-    return params, normal(6402, 16, 32), np.full(16, 3.5, np.float32)
-
-
-def shrunk_faulty(params, x, amax):
+@fault("stale-scale", "underflow", "coarse", policy="fp32")
+@source("delayed scaling of gradients after a warm-up")
+@inputs("w: 16x8 w @6500; 24x16 @6501; f32 90000")
+def gradient_scale_before_decay(params, x, amax):
     """The same after the norm of the gradients has fallen a millionfold."""
     g = (x @ params["w"]) * 1e-5
-    scale = 57344.0 / amax
-    g8 = (g * scale).astype(jnp.float8_e5m2)  # fault
+    scale = 57344.0 / amax  # -
+    # + scale = 57344.0 / jnp.max(jnp.abs(g))
+    g8 = (g * scale).astype(jnp.float8_e5m2)  # here
     return (g8.astype(jnp.float32) @ params["w"].T) / scale
 
 
-def shrunk_healthy(params, x, amax):
-    g = (x @ params["w"]) * 1e-5
-    scale = 57344.0 / jnp.max(jnp.abs(g))
-    g8 = (g * scale).astype(jnp.float8_e5m2)
-    return (g8.astype(jnp.float32) @ params["w"].T) / scale
-
-
-def calibrated_faulty(params, x, scale):
+@fault("stale-scale", "saturation", policy="fp32")
+@source("static INT8 quantization outside its calibration set")
+@inputs(
+    {
+        "in": "16x32 w @6410",
+        "w8": lambda: (integers(6411, 255, 32, 8) - 127).astype(np.int8),
+        "step": "f32 0.004",
+    },
+    lambda: 6.0 * uniform(6412, 24, 16),
+    "f32 0.002",
+)
+def calibrated_on_dark_images(params, x, scale):
     """INT8 activations with the scale of a calibration on darker images."""
     h = jax.nn.relu(x @ params["in"])
-    codes = jnp.round(h / scale)
+    codes = jnp.round(h / scale)  # -
     stored = jnp.clip(codes, -127, 127).astype(jnp.int8)  # fault
+    # + scale = jnp.max(jnp.abs(h)) / 127.0
+    # + stored = jnp.clip(jnp.round(h / scale), -127, 127).astype(jnp.int8)
     wide = stored.astype(jnp.int32) @ params["w8"].astype(jnp.int32)
     return wide.astype(jnp.float32) * scale * params["step"]
 
 
-def calibrated_healthy(params, x, scale):
-    h = jax.nn.relu(x @ params["in"])
-    scale = jnp.max(jnp.abs(h)) / 127.0
-    stored = jnp.clip(jnp.round(h / scale), -127, 127).astype(jnp.int8)
-    wide = stored.astype(jnp.int32) @ params["w8"].astype(jnp.int32)
-    return wide.astype(jnp.float32) * scale * params["step"]
-
-
-def calibrated_arguments():
-    params = {
-        "in": weight(6410, 16, 32),
-        "w8": (integers(6411, 255, 32, 8) - 127).astype(np.int8),
-        "step": np.float32(0.004),
-    }
-    return params, 6.0 * uniform(6412, 24, 16), np.float32(0.002)
-
-
-def wrapped_faulty(params, x, scale):
+@fault("stale-scale", "saturation", "integer", "overflow", policy="fp32")
+@source("a quantizer without a clip")
+@inputs("in: 8x16 w*2 @6505, out: 16x4 w; 20x8 @6507; f32 0.02")
+def codes_beyond_int8(params, x, scale):
     """The same without a bound: what is too large wraps or stays at the end."""
     h = jnp.tanh(x @ params["in"]) * 9.0
-    codes = jnp.round(h / scale).astype(jnp.int8)  # fault
+    # + scale = jnp.max(jnp.abs(h)) / 127.0
+    codes = jnp.round(h / scale).astype(jnp.int8)  # here
     return codes.astype(jnp.float32) * scale @ params["out"]
 
 
-def wrapped_healthy(params, x, scale):
-    h = jnp.tanh(x @ params["in"]) * 9.0
-    scale = jnp.max(jnp.abs(h)) / 127.0
-    codes = jnp.round(h / scale).astype(jnp.int8)
-    return codes.astype(jnp.float32) * scale @ params["out"]
-
-
-def cached_faulty(params, cache, x, scale):
+@fault("stale-scale", "overflow", "saturation", policy="fp32")
+@source("vLLM: one FP8 scale of the whole KV cache")
+@inputs(
+    lambda: {n: weight(6420 + i, 16, 16) for i, n in enumerate("qkv")},
+    lambda: jnp.asarray(normal(6425, 12, 16, scale=60.0)).astype(jnp.float8_e4m3),
+    "6x16 @6426; f32 0.004",
+)
+def cache_scale_of_an_older_prompt(params, cache, x, scale):
     """Keys of a new prompt beside the cached ones, with the scale of those."""
     k = layer_norm(x) @ params["k"]
     new = (k / scale).astype(jnp.float8_e4m3)  # fault
-    keys = jnp.concatenate([cache, new]).astype(jnp.float32) * scale
+    # + own = jnp.max(jnp.abs(k)) / 240.0
+    # + new = (k / own).astype(jnp.float8_e4m3).astype(jnp.float32) * own
+    keys = jnp.concatenate([cache, new]).astype(jnp.float32) * scale  # -
+    # + keys = jnp.concatenate([cache.astype(jnp.float32) * scale, new])
     q = layer_norm(x) @ params["q"]
     return jax.nn.softmax(q @ keys.T / 4.0) @ (keys @ params["v"])
-
-
-def cached_healthy(params, cache, x, scale):
-    k = layer_norm(x) @ params["k"]
-    own = jnp.max(jnp.abs(k)) / 240.0
-    new = (k / own).astype(jnp.float8_e4m3).astype(jnp.float32) * own
-    keys = jnp.concatenate([cache.astype(jnp.float32) * scale, new])
-    q = layer_norm(x) @ params["q"]
-    return jax.nn.softmax(q @ keys.T / 4.0) @ (keys @ params["v"])
-
-
-def cached_arguments():
-    params = {n: weight(6420 + i, 16, 16) for i, n in enumerate("qkv")}
-    cache = jnp.asarray(normal(6425, 12, 16, scale=60.0)).astype(jnp.float8_e4m3)
-    return params, cache, normal(6426, 6, 16), np.float32(0.004)
-
-
-def dead_faulty(params, x):
-    """Scales per channel of a tensor with a dead channel."""
-    h = jax.nn.relu(x @ params["in"] + params["bias"])
-    scale = 127.0 / jnp.max(h, axis=0)  # fault
-    codes = jnp.round(h * scale)
-    return codes / scale @ params["out"]
-
-
-def dead_healthy(params, x):
-    h = jax.nn.relu(x @ params["in"] + params["bias"])
-    scale = 127.0 / jnp.maximum(jnp.max(h, axis=0), 1e-6)
-    codes = jnp.round(h * scale)
-    return codes / scale @ params["out"]
 
 
 def dead_arguments():
     bias = np.zeros(16, np.float32)
     bias[3] = -100.0
     params = {"in": weight(6430, 8, 16), "bias": bias, "out": weight(6431, 16, 4)}
-    return params, normal(6432, 20, 8)
+    return params, "20x8 @6432"
 
 
-def kurtosis_faulty(params, x):
+@fault("singular", "non-finite", "saturation", policy="fp32")
+@source("per-channel quantization: 127 / 0")
+@inputs(by=dead_arguments)
+def scale_of_a_dead_channel(params, x):
+    """Scales per channel of a tensor with a dead channel."""
+    h = jax.nn.relu(x @ params["in"] + params["bias"])
+    scale = 127.0 / jnp.max(h, axis=0)  # fault
+    # + scale = 127.0 / jnp.maximum(jnp.max(h, axis=0), 1e-6)
+    codes = jnp.round(h * scale)
+    return codes / scale @ params["out"]
+
+
+@fault("overflow", policy="fp32")
+@source("activation statistics in the dtype of the activations")
+@inputs("12x4 w @6510; 40x12 *12 @6511")
+def fourth_powers_in_half(params, x):
     """The kurtosis of activations, whose fourth powers are taken in half."""
-    centred = (x - x.mean(0)).astype(jnp.float16)
+    centred = (x - x.mean(0)).astype(jnp.float16)  # -
+    # + centred = x - x.mean(0)
     fourth = centred**4  # fault
-    variance = jnp.mean(centred.astype(jnp.float32) ** 2, 0)
-    kurtosis = jnp.mean(fourth.astype(jnp.float32), 0) / variance**2
+    variance = jnp.mean(centred.astype(jnp.float32) ** 2, 0)  # -
+    # + variance = jnp.mean(centred**2, 0)
+    kurtosis = jnp.mean(fourth.astype(jnp.float32), 0) / variance**2  # -
+    # + kurtosis = jnp.mean((centred / jnp.sqrt(variance)) ** 4, 0)
     return kurtosis, kurtosis @ params
 
 
-def kurtosis_healthy(params, x):
-    centred = x - x.mean(0)
-    variance = jnp.mean(centred**2, 0)
-    kurtosis = jnp.mean((centred / jnp.sqrt(variance)) ** 4, 0)
-    return kurtosis, kurtosis @ params
-
-
-def cell_faulty(params, x):
+@fault("overflow", policy="fp32")
+@source("LSTM cells have no bound")
+@inputs("gates: 8x16 w @6515; 40x8 @6516")
+def energy_of_a_counting_cell(params, x):
     """An LSTM whose cell counts without a bound, in half and then squared."""
 
     def step(c, u):
@@ -162,56 +137,28 @@ def cell_faulty(params, x):
 
     _, cells = jax.lax.scan(step, jnp.zeros(8), x)
     energy = jnp.sum(cells.astype(jnp.float16) ** 2, -1)  # fault
-    return energy.astype(jnp.float32) / 1e4
+    return energy.astype(jnp.float32) / 1e4  # -
+    # + return jnp.sum((cells / 100.0) ** 2, -1)
 
 
-def cell_healthy(params, x):
-    def step(c, u):
-        i, f = jnp.split(jax.nn.sigmoid(u @ params["gates"] + 4.0), 2, -1)
-        c = f * c + i * 30.0
-        return c, c
-
-    _, cells = jax.lax.scan(step, jnp.zeros(8), x)
-    return jnp.sum((cells / 100.0) ** 2, -1)
-
-
-def poisson_faulty(params, counts, x):
+@fault("overflow", policy="fp32")
+@source("PoissonNLLLoss under autocast")
+@inputs(
+    lambda: np.concatenate([weight(6441, 7, 1)[:, 0], [0.9]]).astype(np.float32),
+    lambda: integers(6442, 90_000, 24).astype(np.float32),
+    lambda: np.concatenate([normal(6440, 24, 7), np.full((24, 1), 13.0)], 1).astype(
+        np.float32
+    ),
+)
+def poisson_rate_in_half(params, counts, x):
     """A Poisson likelihood with the rate by exp, in half."""
 
     def loss_of(p):
         rate = x @ p
         return jnp.mean(jnp.exp(rate.astype(jnp.float16)) - counts * rate)  # fault
+        # + return jnp.mean(jnp.exp(rate) - counts * rate)
 
     return jax.value_and_grad(loss_of)(params)
-
-
-def poisson_healthy(params, counts, x):
-    def loss_of(p):
-        rate = x @ p
-        return jnp.mean(jnp.exp(rate) - counts * rate)
-
-    return jax.value_and_grad(loss_of)(params)
-
-
-def poisson_arguments():
-    x = np.concatenate([normal(6440, 24, 7), np.full((24, 1), 13.0)], 1)
-    params = np.concatenate([weight(6441, 7, 1)[:, 0], [0.9]])
-    counts = integers(6442, 90_000, 24).astype(np.float32)
-    return params.astype(np.float32), counts, x.astype(np.float32)
-
-
-def focal_faulty(params, x, y):
-    """A focal loss whose power of a small miss is taken in half."""
-    p = jax.nn.softmax(6.0 * x @ params)
-    right = jnp.take_along_axis(p, y[:, None], -1)[:, 0]
-    weightings = ((1.0 - right).astype(jnp.float16)) ** 3  # fault
-    return weightings.astype(jnp.float32) * 1e6, -jnp.log(right)
-
-
-def focal_healthy(params, x, y):
-    scores = jax.nn.log_softmax(6.0 * x @ params)
-    right = jnp.take_along_axis(scores, y[:, None], -1)[:, 0]
-    return (-jnp.expm1(right)) ** 3 * 1e6, -right
 
 
 def focal_arguments():
@@ -220,41 +167,31 @@ def focal_arguments():
     return np.eye(4, dtype=np.float32) * 1.1, x, y
 
 
-def joint_faulty(params, x):
+@fault("underflow", policy="fp32")
+@source("focal loss in half")
+@inputs(by=focal_arguments)
+def focal_power_of_small_miss(params, x, y):
+    """A focal loss whose power of a small miss is taken in half."""
+    p = jax.nn.softmax(6.0 * x @ params)  # -
+    right = jnp.take_along_axis(p, y[:, None], -1)[:, 0]  # -
+    # + scores = jax.nn.log_softmax(6.0 * x @ params)
+    # + right = jnp.take_along_axis(scores, y[:, None], -1)[:, 0]
+    weightings = ((1.0 - right).astype(jnp.float16)) ** 3  # fault
+    return weightings.astype(jnp.float32) * 1e6, -jnp.log(right)  # -
+    # + return (-jnp.expm1(right)) ** 3 * 1e6, -right
+
+
+@fault("underflow", "non-finite", policy="fp32")
+@source("Gaussian mixtures without logarithms")
+@inputs("mean: 3x40 @6520, scale: f32 0.5; 16x40 @6521")
+def mixture_by_product_of_features(params, x):
     """A mixture's joint densities, multiplied over forty features."""
     gap = (x[:, None] - params["mean"]) / params["scale"]
-    each = jnp.exp(-0.5 * gap**2) / (params["scale"] * 2.5066)
+    each = jnp.exp(-0.5 * gap**2) / (params["scale"] * 2.5066)  # -
+    # + each = -0.5 * gap**2 - jnp.log(params["scale"] * 2.5066)
     joint = jnp.prod(each, axis=-1)  # fault
-    return joint / joint.sum(-1, keepdims=True)
-
-
-def joint_healthy(params, x):
-    gap = (x[:, None] - params["mean"]) / params["scale"]
-    each = -0.5 * gap**2 - jnp.log(params["scale"] * 2.5066)
-    return jax.nn.softmax(each.sum(-1))
-
-
-def belief_faulty(state, params, x, y):
-    """AdaBelief by the difference of two moments."""
-
-    def loss_of(p):
-        return jnp.mean((x @ p - y) ** 2)
-
-    g = jax.grad(loss_of)(params)
-    first = 0.9 * state["first"] + 0.1 * g
-    second = 0.9 * state["second"] + 0.1 * g * g
-    spread = second - first * first  # fault
-    return params - 1e-6 * g * jax.lax.rsqrt(jnp.abs(spread) + 1e-12), first
-
-
-def belief_healthy(state, params, x, y):
-    def loss_of(p):
-        return jnp.mean((x @ p - y) ** 2)
-
-    g = jax.grad(loss_of)(params)
-    first = 0.9 * state["first"] + 0.1 * g
-    spread = 0.9 * state["spread"] + 0.09 * (g - state["first"]) ** 2
-    return params - 1e-6 * g * jax.lax.rsqrt(spread + 1e-12), first
+    return joint / joint.sum(-1, keepdims=True)  # -
+    # + return jax.nn.softmax(each.sum(-1))
 
 
 def belief_arguments():
@@ -266,215 +203,248 @@ def belief_arguments():
     return jax.tree.map(np.float32, state), params, x, y
 
 
-def trust_faulty(params, move, x):
+@fault("cancellation", policy="fp32")
+@source("centred second moments: E[g^2] - E[g]^2")
+@inputs(by=belief_arguments)
+def belief_as_difference_of_moments(state, params, x, y):
+    """AdaBelief by the difference of two moments."""
+
+    def loss_of(p):
+        return jnp.mean((x @ p - y) ** 2)
+
+    g = jax.grad(loss_of)(params)
+    first = 0.9 * state["first"] + 0.1 * g
+    second = 0.9 * state["second"] + 0.1 * g * g  # -
+    spread = second - first * first  # fault
+    # + spread = 0.9 * state["spread"] + 0.09 * (g - state["first"]) ** 2
+    return params - 1e-6 * g * jax.lax.rsqrt(jnp.abs(spread) + 1e-12), first  # -
+    # + return params - 1e-6 * g * jax.lax.rsqrt(spread + 1e-12), first
+
+
+@fault("cancellation", policy="fp32")
+@source("PPO and GRPO: the first inner step")
+@inputs("8x4 w @6470; 8x4 w*1e-05 @6471; 16x8 @6472")
+def ratio_less_one_of_near_policies(params, move, x):
     """PPO's ratio less one, of two policies that hardly differ."""
     log_ratio = (x @ move) * jax.nn.softmax(x @ params)
     gain = jnp.exp(log_ratio) - 1.0  # fault
-    return gain * 1e5
-
-
-def trust_healthy(params, move, x):
-    log_ratio = (x @ move) * jax.nn.softmax(x @ params)
-    return jnp.expm1(log_ratio) * 1e5
-
-
-def angle_faulty(params, a, b):
-    """Angles between embeddings that are nearly the same."""
-    left, right = (v / jnp.linalg.norm(v, axis=-1, keepdims=True) for v in (a, b))
-    cosine = jnp.sum(left * right, -1)
-    angle = jnp.arccos(jnp.clip(cosine, -1.0, 1.0))  # fault
-    return angle, angle * 1e3 @ params
-
-
-def angle_healthy(params, a, b):
-    left, right = (v / jnp.linalg.norm(v, axis=-1, keepdims=True) for v in (a, b))
-    chord = jnp.sqrt(jnp.sum((left - right) ** 2, -1))
-    angle = 2.0 * jnp.arcsin(chord / 2.0)
-    return angle, angle * 1e3 @ params
+    return gain * 1e5  # -
+    # + return jnp.expm1(log_ratio) * 1e5
 
 
 def angle_arguments():
     a = normal(6480, 24, 8)
-    return weight(6481, 24, 3), a, a + normal(6482, 24, 8, scale=4e-4)
+    return "24x3 w @6481", a, a + normal(6482, 24, 8, scale=4e-4)
 
 
-def correlated_faulty(params, x):
+@fault("singular", "cancellation", policy="fp32")
+@source("ArcFace margins: arccos near one")
+@inputs(by=angle_arguments)
+def angle_of_near_embeddings(params, a, b):
+    """Angles between embeddings that are nearly the same."""
+    left, right = (v / jnp.linalg.norm(v, axis=-1, keepdims=True) for v in (a, b))
+    cosine = jnp.sum(left * right, -1)  # -
+    angle = jnp.arccos(jnp.clip(cosine, -1.0, 1.0))  # fault
+    # + chord = jnp.sqrt(jnp.sum((left - right) ** 2, -1))
+    # + angle = 2.0 * jnp.arcsin(chord / 2.0)
+    return angle, angle * 1e3 @ params
+
+
+@fault("singular", "cancellation", "non-finite", policy="fp32")
+@source("copulas and bivariate Gaussians: 1 / (1 - rho^2)")
+@inputs("4x1 w*4 @6530; 24x4 @6531")
+def precision_of_tied_features(params, x):
     """The precision of a pair of features that move together."""
-    rho = jnp.tanh(x @ params)
+    rho = jnp.tanh(x @ params)  # -
     precision = 1.0 / (1.0 - rho * rho)  # fault
+    # + z = x @ params
+    # + precision = jnp.cosh(z) ** 2
     return precision, -0.5 * jnp.log(precision)
 
 
-def correlated_healthy(params, x):
-    z = x @ params
-    precision = jnp.cosh(z) ** 2
-    return precision, -0.5 * jnp.log(precision)
-
-
-def gamma_faulty(image, params):
+@fault("singular", "non-finite", policy="fp32")
+@source("the gradient of x ** p at zero")
+@inputs(lambda: jax.nn.relu(normal(6540, 12, 12)), "gain: f32 1.2, gamma: f32 0.45")
+def gamma_curve_at_black(image, params):
     """The gradient of a gamma curve at black pixels."""
 
     def loss_of(p):
         light = image * p["gain"]
         return jnp.mean((light ** p["gamma"] - 0.5) ** 2)  # fault
+        # + safe = jnp.where(light > 0, light, 1.0)
+        # + return jnp.mean((jnp.where(light > 0, safe ** p["gamma"], 0.0) - 0.5) ** 2)
 
     return jax.grad(loss_of)(params)
 
 
-def gamma_healthy(image, params):
-    def loss_of(p):
-        light = image * p["gain"]
-        safe = jnp.where(light > 0, light, 1.0)
-        return jnp.mean((jnp.where(light > 0, safe ** p["gamma"], 0.0) - 0.5) ** 2)
+def block_arguments():
+    rng = np.random.default_rng(700)
+    w = rng.choice([-1, 1], (64, 24)) * rng.uniform(0.5, 1.0, (64, 24))
+    w = w * 0.0009765625 * 1.41 * 240 * 2.0 ** rng.integers(-3, 0, 24)
+    params = {"w": w, "b": normal(701, 24, scale=0.1), "out": normal(702, 24, 4)}
+    params = jax.tree.map(lambda a: np.asarray(a, np.float32), params)
+    return params, normal(703, 16, 64)
 
-    return jax.grad(loss_of)(params)
+
+@fault("saturation", "overflow")
+@source("MLX issue: MXFP8 scales rounded to nearest clip the blocks' largest")
+@inputs(by=block_arguments)
+def b_block_exponents_to_nearest(params, x):
+    """Weights in blocks of 32 with scales that are powers of two, rounded."""
+    w = params["w"].reshape(-1, 32, params["w"].shape[1])
+    top = jnp.max(jnp.abs(w), axis=1, keepdims=True)
+    scale = jnp.exp2(jnp.round(jnp.log2(top / 240.0)))  # -
+    # + scale = jnp.exp2(jnp.ceil(jnp.log2(top / 240.0)))
+    small = jnp.clip(w / scale, -240.0, 240.0).astype(jnp.float8_e4m3)  # here
+    back = (small.astype(jnp.float32) * scale).reshape(params["w"].shape)
+    h = jax.nn.gelu(x @ back + params["b"])
+    return back, h @ params["out"]
 
 
-FAULTS: tuple[Fault, ...] = (
-    case(
-        "amax-history-before-growth",
-        ("stale-scale", "saturation", "overflow"),
-        (history_faulty, history_healthy),
-        history_arguments,
-        "fp32",
-        "Transformer Engine: delayed scaling when activations jump",
-    ),
-    case(
-        "gradient-scale-before-decay",
-        ("stale-scale", "underflow", "coarse"),
-        (shrunk_faulty, shrunk_healthy),
-        lambda: (
-            {"w": weight(6500, 16, 8)},
-            normal(6501, 24, 16),
-            np.float32(90_000.0),
-        ),
-        "fp32",
-        "delayed scaling of gradients after a warm-up",
-    ),
-    case(
-        "calibrated-on-dark-images",
-        ("stale-scale", "saturation"),
-        (calibrated_faulty, calibrated_healthy),
-        calibrated_arguments,
-        "fp32",
-        "static INT8 quantization outside its calibration set",
-    ),
-    case(
-        "codes-beyond-int8",
-        ("stale-scale", "saturation", "integer", "overflow"),
-        (wrapped_faulty, wrapped_healthy),
-        lambda: (
-            {"in": weight(6505, 8, 16, 2.0), "out": weight(6506, 16, 4)},
-            normal(6507, 20, 8),
-            np.float32(0.02),
-        ),
-        "fp32",
-        "a quantizer without a clip",
-    ),
-    case(
-        "cache-scale-of-an-older-prompt",
-        ("stale-scale", "overflow", "saturation"),
-        (cached_faulty, cached_healthy),
-        cached_arguments,
-        "fp32",
-        "vLLM: one FP8 scale of the whole KV cache",
-    ),
-    case(
-        "scale-of-a-dead-channel",
-        ("singular", "non-finite", "saturation"),
-        (dead_faulty, dead_healthy),
-        dead_arguments,
-        "fp32",
-        "per-channel quantization: 127 / 0",
-    ),
-    case(
-        "fourth-powers-in-half",
-        ("overflow",),
-        (kurtosis_faulty, kurtosis_healthy),
-        lambda: (weight(6510, 12, 4), normal(6511, 40, 12, scale=12.0)),
-        "fp32",
-        "activation statistics in the dtype of the activations",
-    ),
-    case(
-        "energy-of-a-counting-cell",
-        ("overflow",),
-        (cell_faulty, cell_healthy),
-        lambda: ({"gates": weight(6515, 8, 16)}, normal(6516, 40, 8)),
-        "fp32",
-        "LSTM cells have no bound",
-    ),
-    case(
-        "poisson-rate-in-half",
-        ("overflow",),
-        (poisson_faulty, poisson_healthy),
-        poisson_arguments,
-        "fp32",
-        "PoissonNLLLoss under autocast",
-    ),
-    case(
-        "focal-power-of-small-miss",
-        ("underflow",),
-        (focal_faulty, focal_healthy),
-        focal_arguments,
-        "fp32",
-        "focal loss in half",
-    ),
-    case(
-        "mixture-by-product-of-features",
-        ("underflow", "non-finite"),
-        (joint_faulty, joint_healthy),
-        lambda: (
-            {"mean": normal(6520, 3, 40), "scale": np.float32(0.5)},
-            normal(6521, 16, 40),
-        ),
-        "fp32",
-        "Gaussian mixtures without logarithms",
-    ),
-    case(
-        "belief-as-difference-of-moments",
-        ("cancellation",),
-        (belief_faulty, belief_healthy),
-        belief_arguments,
-        "fp32",
-        "centred second moments: E[g^2] - E[g]^2",
-    ),
-    case(
-        "ratio-less-one-of-near-policies",
-        ("cancellation",),
-        (trust_faulty, trust_healthy),
-        lambda: (
-            weight(6470, 8, 4),
-            weight(6471, 8, 4, 1e-5),
-            normal(6472, 16, 8),
-        ),
-        "fp32",
-        "PPO and GRPO: the first inner step",
-    ),
-    case(
-        "angle-of-near-embeddings",
-        ("singular", "cancellation"),
-        (angle_faulty, angle_healthy),
-        angle_arguments,
-        "fp32",
-        "ArcFace margins: arccos near one",
-    ),
-    case(
-        "precision-of-tied-features",
-        ("singular", "cancellation", "non-finite"),
-        (correlated_faulty, correlated_healthy),
-        lambda: (weight(6530, 4, 1, 4.0), normal(6531, 24, 4)),
-        "fp32",
-        "copulas and bivariate Gaussians: 1 / (1 - rho^2)",
-    ),
-    case(
-        "gamma-curve-at-black",
-        ("singular", "non-finite"),
-        (gamma_faulty, gamma_healthy),
-        lambda: (
-            jax.nn.relu(normal(6540, 12, 12)),
-            {"gain": np.float32(1.2), "gamma": np.float32(0.45)},
-        ),
-        "fp32",
-        "the gradient of x ** p at zero",
-    ),
+@fault("saturation", "overflow")
+@source("vLLM on other chips: scales made for 448, values clamped at 240")
+@inputs(
+    lambda: {n: normal(710 + i, 16, 16, scale=0.25) for i, n in enumerate("qkvo")},
+    "20x16 @715",
 )
+def b_e4m3_values_scaled_to_448(params, x):
+    """Attention whose values are cached in E4M3 with the limit of another E4M3."""
+    q, k, v = (x @ params[n] for n in "qkv")
+    top = jnp.max(jnp.abs(v), axis=0)
+    v8 = jnp.clip(v * (448.0 / top), -240, 240).astype(jnp.float8_e4m3)  # fault
+    # + v8 = jnp.clip(v * (240.0 / top), -240, 240).astype(jnp.float8_e4m3)
+    scores = (q @ k.T) * q.shape[-1] ** -0.5
+    causal = jnp.tril(jnp.ones(scores.shape, bool))
+    weights = jax.nn.softmax(jnp.where(causal, scores, -1e9), axis=-1)
+    read = (weights @ v8.astype(jnp.float32)) * (top / 448.0)  # -
+    # + read = (weights @ v8.astype(jnp.float32)) * (top / 240.0)
+    return read @ params["o"]
+
+
+def outliers_arguments():
+    gain = np.ones(64, np.float32)
+    gain[[7, 41]] = 40.0
+    params = {
+        "gain": gain,
+        "gate": normal(720, 64, 32, scale=0.05),
+        "up": normal(721, 64, 32, scale=0.05),
+        "down": normal(722, 32, 8, scale=0.2),
+    }
+    x = normal(723, 12, 64)
+    x[:, [7, 41]] = np.sign(x[:, [7, 41]]) * (1 + 0.2 * np.abs(x[:, [7, 41]]))
+    return params, x
+
+
+@fault("saturation", policy="mxfp8", target="trn3")
+@source("Dettmers et al., LLM.int8(): outlier features must not be clipped")
+@inputs(by=outliers_arguments)
+def b_outlier_channels_clipped(params, x):
+    """INT8 activations of a large model; a few channels are forty times larger."""
+    h = x * params["gain"]
+    step = 3.0 * jnp.std(h, axis=-1, keepdims=True) / 127.0  # -
+    # + step = jnp.max(jnp.abs(h), axis=-1, keepdims=True) / 127.0
+    codes = jnp.clip(jnp.round(h / step), -127, 127).astype(jnp.int8)  # here
+    back = codes.astype(jnp.float32) * step
+    up = jax.nn.silu(back @ params["gate"]) * (back @ params["up"])
+    return back, up @ params["down"]
+
+
+def smoothing_arguments():
+    bias = np.zeros(24, np.float32)
+    bias[[5, 17]] = -40.0
+    params = {
+        "in": normal(730, 12, 24, scale=0.3),
+        "b": bias,
+        "w": normal(731, 24, 6, scale=0.2),
+    }
+    return params, "16x12 @732"
+
+
+@fault("saturation", "non-finite")
+@source("SmoothQuant issues: NaN where a channel of activations is all zero")
+@inputs(by=smoothing_arguments)
+def b_smoothquant_of_dead_channel(params, x):
+    """SmoothQuant: activations are divided, weights multiplied, channel by channel."""
+    h = jax.nn.relu(x @ params["in"] + params["b"])
+    high, heavy = jnp.max(h, axis=0), jnp.max(jnp.abs(params["w"]), axis=1)
+    factor = jnp.sqrt(high) / jnp.sqrt(heavy)  # -
+    # + factor = jnp.sqrt(jnp.maximum(high, 1e-5)) / jnp.sqrt(heavy)
+    smooth = h / factor  # here
+    step = jnp.max(jnp.abs(smooth)) / 127.0
+    codes = jnp.round(smooth / step).astype(jnp.int8)
+    w = params["w"] * factor[:, None]
+    return (codes.astype(jnp.float32) * step) @ w
+
+
+@fault("saturation")
+@source("uint8 observers: the range is max - min, the zero point is forgotten")
+@inputs("in: 16x12 *0.3 @740, out: 12x2; 20x16 *6 +285 @742")
+def b_kelvins_without_zero_point(params, fields):
+    """Temperature fields in UINT8: the step is right, but there is no zero point."""
+    low, high = jnp.min(fields), jnp.max(fields)
+    step = (high - low) / 255.0
+    codes = jnp.clip(jnp.round(fields / step), 0, 255).astype(jnp.uint8)  # fault
+    # + codes = jnp.clip(jnp.round((fields - low) / step), 0, 255).astype(jnp.uint8)
+    back = codes.astype(jnp.float32) * step  # -
+    # + back = codes.astype(jnp.float32) * step + low
+    warm = (back - 285.0) / 10.0
+    return back, jax.nn.relu(warm @ params["in"]) @ params["out"]
+
+
+def rollouts_arguments():
+    states = normal(750, 12, 64, 8, scale=0.5)
+    goal = normal(751, 8, 3)
+    rewards = np.tanh(states @ goal) + normal(752, 12, 64, 3, scale=0.1)
+    return "w: 8x3 *0.02 @753", states, rewards.astype(np.float32)
+
+
+@fault("stale-scale", "saturation", policy="fp8")
+@source("RL frameworks: weights are synced to FP8 engines, their scales are not")
+@inputs(by=rollouts_arguments)
+def b_rollout_weights_with_old_scale(params, states, rewards):
+    """Each round trains a policy and syncs it, in FP8, to the rollout engine."""
+
+    def objective(w, x, r):
+        return jnp.mean(r * jnp.tanh(x @ w))
+
+    ready = 120.0 / jnp.max(jnp.abs(params["w"]))  # -
+
+    def sync(carry, batch):
+        w, _ = carry
+        w = w + 0.8 * jax.grad(objective)(w, *batch)
+        # + ready = 120.0 / jnp.max(jnp.abs(w))
+        w8 = jnp.clip(w * ready, -240, 240).astype(jnp.float8_e4m3)  # here
+        engine = w8.astype(jnp.float32) / ready
+        return (w, engine), jnp.tanh(batch[0] @ engine)
+
+    (w, engine), acts = jax.lax.scan(sync, (params["w"],) * 2, (states, rewards))
+    return engine, acts, jnp.max(jnp.abs(w))
+
+
+def gradients_arguments():
+    inputs = normal(760, 60, 64, 8)
+    goal = normal(761, 8, 3, scale=0.05)
+    start = goal + normal(762, 8, 3, scale=3.0)
+    return start, inputs, inputs @ goal
+
+
+@fault("stale-scale", "underflow", "coarse", policy="fp32")
+@source("compressed all-reduce: gradients shrink, their scale has to follow")
+@inputs(by=gradients_arguments)
+def b_gradients_with_first_scale(start, inputs, targets):
+    """Data-parallel gradients travel in INT8, scaled as the first ones needed it."""
+
+    def loss(w, x, y):
+        return 0.5 * jnp.mean(jnp.sum(jnp.square(x @ w - y), axis=-1))
+
+    first = jax.grad(loss)(start, inputs[0], targets[0])  # -
+    scale = 127.0 / jnp.max(jnp.abs(first))  # -
+
+    def step(w, batch):
+        g = jax.grad(loss)(w, *batch)
+        # + scale = 127.0 / jnp.maximum(jnp.max(jnp.abs(g)), 1e-30)
+        sent = jnp.clip(jnp.round(g * scale), -127, 127).astype(jnp.int8)  # here
+        return w - 0.5 * sent.astype(jnp.float32) / scale, loss(w, *batch)
+
+    w, losses = jax.lax.scan(step, start, (inputs, targets))
+    return w, jnp.mean(losses)

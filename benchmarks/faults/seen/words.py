@@ -6,72 +6,39 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.faults.case import Fault
+from benchmarks.faults.case import fault, inputs, source
+from benchmarks.faults.parts import normal
 
 
-def _normal(seed, *shape, scale=1.0, shift=0.0):
-    values = np.random.default_rng(seed).standard_normal(shape)
-    return (shift + scale * values).astype(np.float32)
-
-
-def morton_of_eleven_bits(points, features, weights):
+@fault("integer")
+@source("point-cloud libraries: three times eleven bits do not fit int32")
+@inputs("64x3 int 0..2048 @500; 64x8 @501; 8x8 *0.3 @502")
+def b_morton_codes_of_33_bits(points, features, weights):
     """Points of a cloud are put in Z-order, for attention in windows of 16."""
 
-    def spread(v):
+    def spread(v):  # -
         bits = jnp.arange(11)
         return ((v[:, None] >> bits) & 1, 3 * bits)
 
-    code = jnp.zeros(points.shape[0], jnp.int32)
-    for axis in range(3):
+    # + def spread(v, low):
+    # +     bits = jnp.arange(low, low + 6)
+    # +     return ((v[:, None] >> bits) & 1, 3 * (bits - low))
+
+    code = jnp.zeros(points.shape[0], jnp.int32)  # -
+    for axis in range(3):  # -
         bit, place = spread(points[:, axis])
         code = code + jnp.sum(bit << (place + axis), axis=1)  # fault
-    order = jnp.argsort(code)
+    order = jnp.argsort(code)  # -
+    # + def word(low):
+    # +     code = jnp.zeros(points.shape[0], jnp.int32)
+    # +     for axis in range(3):
+    # +         bit, place = spread(points[:, axis], low)
+    # +         code = code + jnp.sum(bit << (place + axis), axis=1)
+    # +     return code
+    # + order = jnp.lexsort((word(0), word(6)))
     windows = features[order].reshape(-1, 16, features.shape[1])
     scores = jnp.einsum("wid,wjd->wij", windows @ weights, windows)
     return order, jnp.einsum("wij,wjd->wid", jax.nn.softmax(scores), windows)
-
-
-def morton_of_two_words(points, features, weights):
-    def spread(v, low):
-        bits = jnp.arange(low, low + 6)
-        return ((v[:, None] >> bits) & 1, 3 * (bits - low))
-
-    def word(low):
-        code = jnp.zeros(points.shape[0], jnp.int32)
-        for axis in range(3):
-            bit, place = spread(points[:, axis], low)
-            code = code + jnp.sum(bit << (place + axis), axis=1)
-        return code
-
-    order = jnp.lexsort((word(0), word(6)))
-    windows = features[order].reshape(-1, 16, features.shape[1])
-    scores = jnp.einsum("wid,wjd->wij", windows @ weights, windows)
-    return order, jnp.einsum("wij,wjd->wid", jax.nn.softmax(scores), windows)
-
-
-def morton_arguments():
-    points = np.random.default_rng(500).integers(0, 2048, (64, 3)).astype(np.int32)
-    return points, _normal(501, 64, 8), _normal(502, 8, 8, scale=0.3)
-
-
-def requantized_in_int32(image, kernel, bias, multiplier, head):
-    """A layer of a TFLite model: INT32 sums times a multiplier of 15 bits."""
-    total = image.astype(jnp.int32) @ kernel.astype(jnp.int32) + bias
-    scaled = (total * multiplier) >> 24  # fault
-    codes = jnp.clip(scaled, -128, 127)
-    active = jnp.maximum(codes, 0)
-    logits = (active.astype(jnp.float32) / 64.0) @ head
-    return codes, jax.nn.softmax(logits, axis=-1)
-
-
-def requantized_in_halves(image, kernel, bias, multiplier, head):
-    total = image.astype(jnp.int32) @ kernel.astype(jnp.int32) + bias
-    high, low = total >> 10, total & 1023
-    scaled = (high * multiplier + ((low * multiplier) >> 10)) >> 14
-    codes = jnp.clip(scaled, -128, 127)
-    active = jnp.maximum(codes, 0)
-    logits = (active.astype(jnp.float32) / 64.0) @ head
-    return codes, jax.nn.softmax(logits, axis=-1)
 
 
 def requantized_arguments():
@@ -80,10 +47,34 @@ def requantized_arguments():
     kernel = rng.integers(-127, 128, (256, 16)).astype(np.int8)
     bias = rng.integers(-20000, 20000, 16).astype(np.int32)
     multiplier = rng.integers(16384, 32768, 16).astype(np.int32)
-    return image, kernel, bias, multiplier, _normal(511, 16, 5, scale=0.5)
+    return image, kernel, bias, multiplier, "16x5 *0.5 @511"
 
 
-def correlation_of_counts(scores, labels, cuts):
+@fault("integer")
+@source("gemmlowp and TFLite ports: sum times multiplier needs 64 bits")
+@inputs(by=requantized_arguments)
+def b_requantized_in_int32(image, kernel, bias, multiplier, head):
+    """A layer of a TFLite model: INT32 sums times a multiplier of 15 bits."""
+    total = image.astype(jnp.int32) @ kernel.astype(jnp.int32) + bias
+    scaled = (total * multiplier) >> 24  # fault
+    # + high, low = total >> 10, total & 1023
+    # + scaled = (high * multiplier + ((low * multiplier) >> 10)) >> 14
+    codes = jnp.clip(scaled, -128, 127)
+    active = jnp.maximum(codes, 0)
+    logits = (active.astype(jnp.float32) / 64.0) @ head
+    return codes, jax.nn.softmax(logits, axis=-1)
+
+
+def correlation_arguments():
+    labels = np.random.default_rng(520).random(6000) < 0.4
+    scores = (normal(521, 6000) + 1.2 * labels).astype(np.float32)
+    return scores, labels, "15 even -1..2.5"
+
+
+@fault("integer", policy="fp32")
+@source("scikit-learn and torchmetrics issues: MCC's product of counts wraps")
+@inputs(by=correlation_arguments)
+def b_matthews_correlation_of_counts(scores, labels, cuts):
     """Matthews' correlation of an alarm at several thresholds, from counts."""
     alarm = scores[None] > cuts[:, None]
     tp = jnp.sum(alarm & labels, axis=1)
@@ -91,99 +82,79 @@ def correlation_of_counts(scores, labels, cuts):
     fn = jnp.sum(~alarm & labels, axis=1)
     tn = jnp.sum(~alarm & ~labels, axis=1)
     spread = (tp + fp) * (tp + fn) * (tn + fp)  # fault
-    root = jnp.sqrt(spread.astype(jnp.float32)) * jnp.sqrt(1.0 * (tn + fn))
+    # + spread = 1.0 * (tp + fp) * (tp + fn) * (tn + fp)
+    root = jnp.sqrt(spread.astype(jnp.float32)) * jnp.sqrt(1.0 * (tn + fn))  # -
+    # + root = jnp.sqrt(spread) * jnp.sqrt(1.0 * (tn + fn))
     top = 1.0 * tp * tn - 1.0 * fp * fn
     mcc = top / root
     return mcc, jnp.argmax(mcc)
-
-
-def correlation_of_shares(scores, labels, cuts):
-    alarm = scores[None] > cuts[:, None]
-    tp = jnp.sum(alarm & labels, axis=1)
-    fp = jnp.sum(alarm & ~labels, axis=1)
-    fn = jnp.sum(~alarm & labels, axis=1)
-    tn = jnp.sum(~alarm & ~labels, axis=1)
-    spread = 1.0 * (tp + fp) * (tp + fn) * (tn + fp)
-    root = jnp.sqrt(spread) * jnp.sqrt(1.0 * (tn + fn))
-    top = 1.0 * tp * tn - 1.0 * fp * fn
-    mcc = top / root
-    return mcc, jnp.argmax(mcc)
-
-
-def correlation_arguments():
-    labels = np.random.default_rng(520).random(6000) < 0.4
-    scores = (_normal(521, 6000) + 1.2 * labels).astype(np.float32)
-    return scores, labels, np.linspace(-1, 2.5, 15).astype(np.float32)
-
-
-def codeword_by_matmul(params, x):
-    """Finite scalar quantization: levels of seven dimensions make one index."""
-    levels = jnp.array([7.0, 5.0, 5.0, 5.0, 3.0, 3.0, 3.0])
-    basis = jnp.array([1.0, 7.0, 35.0, 175.0, 875.0, 2625.0, 7875.0])
-    z = jnp.tanh(x @ params["in"]) * (levels - 1) / 2
-    digits = jnp.round(z) + (levels - 1) / 2
-    index = (digits @ basis).astype(jnp.int32)  # fault
-    rows = params["embedding"][index % 1024]
-    return index, rows @ params["out"]
-
-
-def codeword_by_sum(params, x):
-    levels = jnp.array([7.0, 5.0, 5.0, 5.0, 3.0, 3.0, 3.0])
-    basis = jnp.array([1, 7, 35, 175, 875, 2625, 7875])
-    z = jnp.tanh(x @ params["in"]) * (levels - 1) / 2
-    digits = jnp.round(z) + (levels - 1) / 2
-    index = jnp.sum(digits.astype(jnp.int32) * basis, axis=-1)
-    rows = params["embedding"][index % 1024]
-    return index, rows @ params["out"]
 
 
 def codeword_arguments():
     params = {
-        "in": _normal(530, 8, 7, scale=0.4),
-        "embedding": jnp.asarray(_normal(531, 1024, 12)),
-        "out": _normal(532, 12, 4, scale=0.3),
+        "in": normal(530, 8, 7, scale=0.4),
+        "embedding": jnp.asarray(normal(531, 1024, 12)),
+        "out": normal(532, 12, 4, scale=0.3),
     }
-    x = _normal(533, 400, 8)
+    x = normal(533, 400, 8)
     z = np.tanh(x @ params["in"]) * np.float32([3, 2, 2, 2, 1, 1, 1])
     clear = np.abs(np.abs(z - np.floor(z)) - 0.5).min(axis=1) > 0.05
     return params, x[clear][:48]
 
 
-def cloud_from_depth_int16(depth, focal, normals):
+@fault("integer", "coarse")
+@source("vector-quantize issues: indices computed under autocast are wrong")
+@inputs(by=codeword_arguments)
+def b_fsq_index_by_bf16_matmul(params, x):
+    """Finite scalar quantization: levels of seven dimensions make one index."""
+    levels = jnp.array([7.0, 5.0, 5.0, 5.0, 3.0, 3.0, 3.0])
+    basis = jnp.array([1.0, 7.0, 35.0, 175.0, 875.0, 2625.0, 7875.0])  # -
+    # + basis = jnp.array([1, 7, 35, 175, 875, 2625, 7875])
+    z = jnp.tanh(x @ params["in"]) * (levels - 1) / 2
+    digits = jnp.round(z) + (levels - 1) / 2
+    index = (digits @ basis).astype(jnp.int32)  # fault
+    # + index = jnp.sum(digits.astype(jnp.int32) * basis, axis=-1)
+    rows = params["embedding"][index % 1024]
+    return index, rows @ params["out"]
+
+
+@fault("integer", policy="fp16")
+@source("RGB-D questions: (u - cx) * depth of a 16-bit image wraps around")
+@inputs(
+    lambda: np.random.default_rng(540).integers(900, 4200, (24, 32)).astype(np.int16),
+    "f32 28; 3x2 @541",
+)
+def b_depth_back_projection_in_int16(depth, focal, normals):
     """A depth image in millimetres is projected back to points, in INT16."""
     height, width = depth.shape
-    u = jnp.arange(width, dtype=jnp.int16) - jnp.int16(width // 2)
-    v = jnp.arange(height, dtype=jnp.int16) - jnp.int16(height // 2)
+    u = jnp.arange(width, dtype=jnp.int16) - jnp.int16(width // 2)  # -
+    # + u = jnp.arange(width, dtype=jnp.float32) - width // 2
+    v = jnp.arange(height, dtype=jnp.int16) - jnp.int16(height // 2)  # -
+    # + v = jnp.arange(height, dtype=jnp.float32) - height // 2
     side = jnp.stack([u + 0 * v[:, None], v[:, None] + 0 * u])
     offset = side * depth  # fault
-    xy = offset.astype(jnp.float32) / focal
+    # + offset = side * depth.astype(jnp.float32)
+    xy = offset.astype(jnp.float32) / focal  # -
+    # + xy = offset / focal
     cloud = jnp.stack([xy[0], xy[1], depth.astype(jnp.float32)], axis=-1)
     return cloud, cloud @ normals
 
 
-def cloud_from_depth_fp32(depth, focal, normals):
-    height, width = depth.shape
-    u = jnp.arange(width, dtype=jnp.float32) - width // 2
-    v = jnp.arange(height, dtype=jnp.float32) - height // 2
-    side = jnp.stack([u + 0 * v[:, None], v[:, None] + 0 * u])
-    offset = side * depth.astype(jnp.float32)
-    xy = offset / focal
-    cloud = jnp.stack([xy[0], xy[1], depth.astype(jnp.float32)], axis=-1)
-    return cloud, cloud @ normals
-
-
-def cloud_arguments():
-    depth = np.random.default_rng(540).integers(900, 4200, (24, 32)).astype(np.int16)
-    return depth, np.float32(28.0), _normal(541, 3, 2)
-
-
-def hash_grid_by_cube(tables, place, resolutions, out):
+@fault("integer")
+@source("tiny-cuda-nn: resolution**3 overflows, a hashed level passes as dense")
+@inputs(
+    "4x1024x2 @551",
+    lambda: np.random.default_rng(550).random((48, 3)).astype(np.float32),
+    "i32 8 1400 1625 2048; 8x3 @552",
+)
+def b_hash_grid_level_taken_for_dense(tables, place, resolutions, out):
     """A multiresolution grid: coarse levels are dense, fine ones are hashed."""
     size = tables.shape[1]
 
     def level(table, resolution):
         cell = jnp.floor(place * resolution).astype(jnp.int32)
         volume = resolution * resolution * resolution  # fault
+        # + volume = resolution.astype(jnp.float32) ** 3
         x, y, z = cell[:, 0], cell[:, 1], cell[:, 2]
         side = jnp.where(volume <= size, resolution, 1)
         dense = (x + side * (y + side * z)) % size
@@ -196,85 +167,29 @@ def hash_grid_by_cube(tables, place, resolutions, out):
     features = jax.vmap(level)(tables, resolutions)
     joined = jnp.moveaxis(features, 0, 1).reshape(place.shape[0], -1)
     return features, jax.nn.sigmoid(joined @ out)
-
-
-def hash_grid_by_float(tables, place, resolutions, out):
-    size = tables.shape[1]
-
-    def level(table, resolution):
-        cell = jnp.floor(place * resolution).astype(jnp.int32)
-        volume = resolution.astype(jnp.float32) ** 3
-        x, y, z = cell[:, 0], cell[:, 1], cell[:, 2]
-        side = jnp.where(volume <= size, resolution, 1)
-        dense = (x + side * (y + side * z)) % size
-        mixed = x.astype(jnp.uint32) ^ (y.astype(jnp.uint32) * jnp.uint32(2654435761))
-        mixed = mixed ^ (z.astype(jnp.uint32) * jnp.uint32(805459861))
-        hashed = (mixed % jnp.uint32(size)).astype(jnp.int32)
-        index = jnp.where(volume <= size, dense, hashed)
-        return table[index]
-
-    features = jax.vmap(level)(tables, resolutions)
-    joined = jnp.moveaxis(features, 0, 1).reshape(place.shape[0], -1)
-    return features, jax.nn.sigmoid(joined @ out)
-
-
-def hash_grid_arguments():
-    place = np.random.default_rng(550).random((48, 3)).astype(np.float32)
-    resolutions = np.int32([8, 1400, 1625, 2048])
-    return _normal(551, 4, 1024, 2), place, resolutions, _normal(552, 8, 3)
-
-
-def triangles_by_cube(adjacency, features, params):
-    """Triangles at every node, by the cube of the adjacency matrix."""
-    paths = adjacency @ adjacency
-    closed = paths @ adjacency  # fault
-    triangles = jnp.diagonal(closed) / 2.0
-    degree = jnp.sum(adjacency, axis=1)
-    missing = degree * (degree - 1) / 2.0 - triangles
-    structure = jnp.log1p(missing)[:, None]
-    return missing, jnp.tanh(features @ params["w"] + structure * params["v"])
-
-
-def triangles_by_product(adjacency, features, params):
-    paths = adjacency @ adjacency
-    triangles = jnp.sum(paths * adjacency, axis=1) / 2.0
-    degree = jnp.sum(adjacency, axis=1)
-    missing = degree * (degree - 1) / 2.0 - triangles
-    structure = jnp.log1p(missing)[:, None]
-    return missing, jnp.tanh(features @ params["w"] + structure * params["v"])
 
 
 def triangles_arguments():
     rng = np.random.default_rng(560)
     upper = np.triu(rng.random((600, 600)) < 0.998, 1)
-    params = {"w": _normal(561, 4, 6, scale=0.3), "v": _normal(562, 6, scale=0.3)}
-    return (upper + upper.T).astype(np.float32), _normal(563, 600, 4), params
+    return (upper + upper.T).astype(
+        np.float32
+    ), "600x4 @563; w: 4x6 *0.3 @561, v: 6 *0.3"
 
 
-def country_of_address(octets, ranges, countries, params):
-    """Clicks are joined with a table of IPv4 ranges, sorted by their starts."""
-
-    def pack(address):
-        a, b, c, d = jnp.moveaxis(address, -1, 0)
-        return (a << 24) + (b << 16) + (c << 8) + d  # fault
-
-    starts, keys = pack(ranges), pack(octets)
-    row = jnp.sum(starts[None] <= keys[:, None], axis=1) - 1
-    row = jnp.clip(row, 0, starts.shape[0] - 1)
-    known = params["embedding"][countries[row]]
-    return row, jax.nn.sigmoid(known @ params["out"])
-
-
-def country_of_unsigned(octets, ranges, countries, params):
-    def pack(address):
-        a, b, c, d = jnp.moveaxis(address.astype(jnp.uint32), -1, 0)
-        return (a << 24) + (b << 16) + (c << 8) + d
-
-    starts, keys = pack(ranges), pack(octets)
-    row = jnp.sum(starts[None] <= keys[:, None], axis=1) - 1
-    row = jnp.clip(row, 0, starts.shape[0] - 1)
-    known = params["embedding"][countries[row]]
-    return row, jax.nn.sigmoid(known @ params["out"])
+@fault("integer", "coarse")
+@source("graph features on accelerators: path counts above 256 in a BF16 matmul")
+@inputs(by=triangles_arguments)
+def b_triangles_by_cube_of_adjacency(adjacency, features, params):
+    """Triangles at every node, by the cube of the adjacency matrix."""
+    paths = adjacency @ adjacency
+    closed = paths @ adjacency  # fault
+    triangles = jnp.diagonal(closed) / 2.0  # -
+    # + triangles = jnp.sum(paths * adjacency, axis=1) / 2.0
+    degree = jnp.sum(adjacency, axis=1)
+    missing = degree * (degree - 1) / 2.0 - triangles
+    structure = jnp.log1p(missing)[:, None]
+    return missing, jnp.tanh(features @ params["w"] + structure * params["v"])
 
 
 def country_arguments():
@@ -283,85 +198,27 @@ def country_arguments():
     starts[0] = 0
     ranges = np.stack([starts >> shift & 255 for shift in (24, 16, 8, 0)], axis=-1)
     params = {
-        "embedding": jnp.asarray(_normal(571, 12, 6)),
-        "out": _normal(572, 6, 2),
+        "embedding": jnp.asarray(normal(571, 12, 6)),
+        "out": normal(572, 6, 2),
     }
     octets = rng.integers(0, 256, (64, 4)).astype(np.int32)
     countries = jnp.asarray(rng.integers(0, 12, 40).astype(np.int32))
     return octets, ranges.astype(np.int32), countries, params
 
 
-FAULTS = (
-    Fault(
-        name="b-morton-codes-of-33-bits",
-        kinds=("integer",),
-        faulty=morton_of_eleven_bits,
-        healthy=morton_of_two_words,
-        arguments=morton_arguments,
-        policy="bf16",
-        source="point-cloud libraries: three times eleven bits do not fit int32",
-    ),
-    Fault(
-        name="b-requantized-in-int32",
-        kinds=("integer",),
-        faulty=requantized_in_int32,
-        healthy=requantized_in_halves,
-        arguments=requantized_arguments,
-        policy="bf16",
-        source="gemmlowp and TFLite ports: sum times multiplier needs 64 bits",
-    ),
-    Fault(
-        name="b-matthews-correlation-of-counts",
-        kinds=("integer",),
-        faulty=correlation_of_counts,
-        healthy=correlation_of_shares,
-        arguments=correlation_arguments,
-        policy="fp32",
-        source="scikit-learn and torchmetrics issues: MCC's product of counts wraps",
-    ),
-    Fault(
-        name="b-fsq-index-by-bf16-matmul",
-        kinds=("integer", "coarse"),
-        faulty=codeword_by_matmul,
-        healthy=codeword_by_sum,
-        arguments=codeword_arguments,
-        policy="bf16",
-        source="vector-quantize issues: indices computed under autocast are wrong",
-    ),
-    Fault(
-        name="b-depth-back-projection-in-int16",
-        kinds=("integer",),
-        faulty=cloud_from_depth_int16,
-        healthy=cloud_from_depth_fp32,
-        arguments=cloud_arguments,
-        policy="fp16",
-        source="RGB-D questions: (u - cx) * depth of a 16-bit image wraps around",
-    ),
-    Fault(
-        name="b-hash-grid-level-taken-for-dense",
-        kinds=("integer",),
-        faulty=hash_grid_by_cube,
-        healthy=hash_grid_by_float,
-        arguments=hash_grid_arguments,
-        policy="bf16",
-        source="tiny-cuda-nn: resolution**3 overflows, a hashed level passes as dense",
-    ),
-    Fault(
-        name="b-triangles-by-cube-of-adjacency",
-        kinds=("integer", "coarse"),
-        faulty=triangles_by_cube,
-        healthy=triangles_by_product,
-        arguments=triangles_arguments,
-        policy="bf16",
-        source="graph features on accelerators: path counts above 256 in a BF16 matmul",
-    ),
-    Fault(
-        name="b-ipv4-key-in-int32",
-        kinds=("integer",),
-        faulty=country_of_address,
-        healthy=country_of_unsigned,
-        arguments=country_arguments,
-        policy="fp32",
-        source="GeoIP joins: addresses from 128.0.0.0 on are negative in int32",
-    ),
-)
+@fault("integer", policy="fp32")
+@source("GeoIP joins: addresses from 128.0.0.0 on are negative in int32")
+@inputs(by=country_arguments)
+def b_ipv4_key_in_int32(octets, ranges, countries, params):
+    """Clicks are joined with a table of IPv4 ranges, sorted by their starts."""
+
+    def pack(address):
+        a, b, c, d = jnp.moveaxis(address, -1, 0)  # -
+        # + a, b, c, d = jnp.moveaxis(address.astype(jnp.uint32), -1, 0)
+        return (a << 24) + (b << 16) + (c << 8) + d  # here
+
+    starts, keys = pack(ranges), pack(octets)
+    row = jnp.sum(starts[None] <= keys[:, None], axis=1) - 1
+    row = jnp.clip(row, 0, starts.shape[0] - 1)
+    known = params["embedding"][countries[row]]
+    return row, jax.nn.sigmoid(known @ params["out"])

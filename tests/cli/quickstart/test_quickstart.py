@@ -32,6 +32,7 @@ def tiny(tmp_path_factory):
     return result.stdout, json.loads(results.read_text()), picture, result.stderr
 
 
+@pytest.mark.slow
 def test_output(tiny):
     stdout, _, picture, stderr = tiny
     table = stdout[stdout.index("Loss in nats") : stdout.index("Loss curves:")]
@@ -44,6 +45,7 @@ def test_output(tiny):
     assert re.fullmatch(r"trn2/bf16: loss [\d.]+ in [\d.]+ m?s", emulated)
 
 
+@pytest.mark.slow
 def test_runs_are_comparable(tiny):
     native, emulated = tiny[1]["runs"]
     assert native["machine"] == {"target": "host", "policy": "fp32"}
@@ -54,6 +56,7 @@ def test_runs_are_comparable(tiny):
     assert emulated["heldout_loss"] == pytest.approx(native["heldout_loss"], rel=2**-8)
 
 
+@pytest.mark.slow
 def test_engines_are_counted(tiny):
     native, emulated = tiny[1]["runs"]
     assert native["instructions"] == {}
@@ -68,6 +71,7 @@ def test_default_recipe_is_of_a_million_parameters():
     assert sum(sizes) == 1_037_696
 
 
+@pytest.mark.slow
 def test_training_learns():
     """A short native run of a small model falls below what letter counts can reach."""
     corpus = data.load()
@@ -110,6 +114,7 @@ def test_native_is_jax():
     assert NATIVE.jit is jax.jit
 
 
+@pytest.mark.slow_cases("1")
 @pytest.mark.parametrize("steps", [1, 2, 11])
 def test_any_number_of_steps_has_a_schedule(steps):
     optimizer, weights = TrainingRecipe(steps=steps).optimizer(), jnp.ones(3)

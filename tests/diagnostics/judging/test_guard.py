@@ -55,6 +55,7 @@ def refused(folder: Path, text: str, limits: Limits = LIMITS) -> CandidateRefuse
     return caught.value
 
 
+@pytest.mark.slow_except("process", "reading")
 @pytest.mark.parametrize("name", TRIED)
 def test_what_is_tried_is_refused_and_named(name: str, tmp_path: Path) -> None:
     statement, said = (s.replace("{folder}", str(tmp_path)) for s in TRIED[name])
@@ -64,6 +65,7 @@ def test_what_is_tried_is_refused_and_named(name: str, tmp_path: Path) -> None:
     assert {p.name for p in tmp_path.iterdir()} == {"candidate.py", "reference.py"}
 
 
+@pytest.mark.slow_except("exit")
 @pytest.mark.parametrize("name", ENDS)
 def test_however_it_ends_there_is_a_verdict(name: str, tmp_path: Path) -> None:
     statement, said = ENDS[name]

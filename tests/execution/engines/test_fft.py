@@ -160,6 +160,7 @@ def slow(*lengths: int) -> list:
     return [pytest.param(n, marks=pytest.mark.slow) for n in lengths]
 
 
+@pytest.mark.slow_except("1")
 @pytest.mark.parametrize("n", [1, 12, 22, *slow(2, 45, 64, 210, 97 * 3, 131, 262)])
 def test_the_stated_order(n):
     x = noise(2, n, seed=n)
@@ -183,6 +184,7 @@ def test_factors():
     assert fft.factors(6 * 131 * 137) == [2, 3, 131 * 137]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "n", [100, *slow(3, 8, 49, 97, 127, 128, 917, 1009, 1024, 4095, 65536, 10007)]
 )
@@ -212,6 +214,7 @@ def test_three_axes_and_back():
     assert error(transform(there, "IFFT", *lengths), x) < BOUND
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [6, *slow(1, 9)])
 def test_real_there_and_back(n):
     """The parts that are zero by symmetry are so exactly, and are not read."""
@@ -244,6 +247,7 @@ def test_the_inverse_is_divided_last():
     np.testing.assert_array_equal(got.imag, parts[1])
 
 
+@pytest.mark.slow_cases("shape1")
 @pytest.mark.parametrize("shape", [(0, 4), (3, 0)])
 def test_nothing(shape):
     assert transform(noise(*shape), "FFT", shape[-1]).shape == shape

@@ -143,6 +143,7 @@ def same_bits(actual: np.ndarray, expected: np.ndarray) -> None:
 # ---- Cholesky.
 
 
+@pytest.mark.slow_cases("complexes-False")
 @pytest.mark.parametrize(
     ("make", "lower"),
     [
@@ -171,6 +172,7 @@ def test_narrow_factors_are_rounded_once(kind):
     same_bits(factor(a).astype(np.float32), want.astype(np.float32))
 
 
+@pytest.mark.slow_cases("shape2")
 @pytest.mark.parametrize("shape", [(0, 0), (0, 2, 2), (2, 3, 1, 1)])
 def test_small_factors(shape):
     a = np.full(shape, 4, np.float32)
@@ -212,6 +214,7 @@ SOLVES = [
 ]
 
 
+@pytest.mark.slow_cases("*-False-*")
 @pytest.mark.parametrize(
     ("left_side", "lower", "transpose_a"),
     [
@@ -261,6 +264,7 @@ def test_narrow_solutions_are_rounded_once(kind):
     same_bits(solve(a, b).astype(np.float32), want.astype(np.float32))
 
 
+@pytest.mark.slow
 def test_parts_round_stochastically_on_their_own():
     """1 + 2^-12 is no bfloat16: equal parts are rounded by different bits."""
     one = np.full((1, 256), 1 + 2.0**-12, np.float32)

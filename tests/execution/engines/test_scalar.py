@@ -53,6 +53,7 @@ def test_every_function_of_a_program_has_an_implementation():
     assert set(PROGRAM_NAMES) <= set(HOST)
 
 
+@pytest.mark.slow_except("logistic")
 @pytest.mark.parametrize("name", ["acos", "cbrt", "digamma", "logistic"])
 def test_float16_is_correctly_rounded_at_the_exceptions(name):
     fmt = get_format("float16")
@@ -69,6 +70,7 @@ def test_a_program_rounds_like_the_instruction():
     np.testing.assert_array_equal(np.asarray(got).astype(np.float32), want)
 
 
+@pytest.mark.slow_cases("lgamma")
 @pytest.mark.parametrize("name", ["tanh", "lgamma"])
 def test_bfloat16_is_correctly_rounded(name):
     x = np.random.default_rng(0).uniform(-4, 4, 64).astype(ml_dtypes.bfloat16)
@@ -77,6 +79,7 @@ def test_bfloat16_is_correctly_rounded(name):
     np.testing.assert_array_equal(executed(name, "bfloat16", x), want)
 
 
+@pytest.mark.slow_cases("digamma")
 @pytest.mark.parametrize("name", ["bessel_i1e", "digamma"])
 def test_float32_is_the_polynomial_itself(name):
     x = np.random.default_rng(0).uniform(-6, 6, 1000).astype(np.float32)

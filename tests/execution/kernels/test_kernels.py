@@ -66,6 +66,7 @@ def scale_bias(a, b, bias):
     return out
 
 
+@pytest.mark.slow_cases("float32")
 @pytest.mark.parametrize("dtype", [np.float32, BF16])
 def test_products_and_sums_are_rounded_apart(dtype):
     """An FMA anywhere would differ from NumPy's separate operations."""
@@ -136,6 +137,7 @@ def integers(a, b):
     return tuple(results)
 
 
+@pytest.mark.slow
 def test_integers_are_exact():
     a: np.ndarray = data(32, 40, dtype=np.int32) * 10_000_001
     b: np.ndarray = data(32, 40, dtype=np.int32, seed=1) * -7_654_321
@@ -176,6 +178,7 @@ def activations(a, bias, scale):
     return (*outs, out)
 
 
+@pytest.mark.slow
 def test_activation_accumulates():
     a, bias, scale = data(128, 300), data(128, 1, seed=1), data(128, 1, seed=2)
     relu, total, gate = check(activations, a, bias, scale)
@@ -214,6 +217,7 @@ def shuffle(a):
     return outs
 
 
+@pytest.mark.slow
 def test_views_as_operands():
     a = data(32, 24)
     found = check(shuffle, a)
@@ -289,6 +293,7 @@ def triangular(a, count):
     return tile_out(total)
 
 
+@pytest.mark.slow_except("0-0")
 @pytest.mark.parametrize(("bound", "turns"), [(3, 2), (0, 0), (8, 1)])
 def test_device_loops(bound, turns):
     a, count = data(8, 8), np.array([[bound, turns]], np.int32)

@@ -192,6 +192,7 @@ def dispatched() -> tuple[np.ndarray, str]:
     return x, disordered(160, "".join(OPERATORS), seed=2)
 
 
+@pytest.mark.slow
 def test_a_dispatched_kernel_computes_what_its_instructions_do():
     x, order = dispatched()
     found = shuffled(x, order)
@@ -208,6 +209,7 @@ def test_a_dispatched_kernel_computes_what_its_instructions_do():
     np.testing.assert_array_equal(found, np.concatenate(tiles))
 
 
+@pytest.mark.slow
 def test_a_dispatched_kernel_in_a_program_computes_the_same():
     x, order = dispatched()
 

@@ -54,6 +54,7 @@ def summed(statistics: Statistics, counter: str, kind: str = "cast") -> int:
 # ---- The same bits, and the same counts op by op.
 
 
+@pytest.mark.slow
 def test_an_fp8_step_whose_gradients_underflow():
     step = emulated(train_step)
     (outputs, found) = step(W, X)
@@ -168,6 +169,7 @@ def spmd_step(x: jax.Array) -> jax.Array:
     return jax.shard_map(local, mesh=mesh, in_specs=spec, out_specs=spec)(x)
 
 
+@pytest.mark.slow
 def test_devices_count_together():
     outputs, found = emulated(spmd_step, "cast")(X)
     assert_same(outputs, nj.jit(spmd_step, policy=UNSCALED)(X))

@@ -211,6 +211,7 @@ def others_than(*functions: str) -> str:
     return ",".join([*names, *(f"function_{f}" for f in functions)])
 
 
+@pytest.mark.slow_except("first")
 @pytest.mark.parametrize("name", FOREIGN)
 def test_every_choice_of_a_foreign_chip_is_found(kit, tmp_path, name):
     """And no other alternative fits."""
@@ -229,6 +230,7 @@ def test_foreign_chips_differ_in_many_alternatives():
     assert len({pair for pair in pairs if pair[1]} - truth(OURS).items()) >= 100
 
 
+@pytest.mark.slow
 def test_a_chip_like_ours_is_confirmed(kit, tmp_path):
     fake_chip.run(kit, tmp_path, OURS, "trn2", others_than("copy"))
     report = check_silicon(tmp_path)
@@ -288,6 +290,7 @@ def test_a_changed_emulator_is_found_out(emulator, monkeypatch):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", [["--chip", "trn3"], ["--chip", "trn1", "--older"]])
 def test_all_of_the_kit_runs_unmodified(kit, tmp_path, style):
     """In both calling styles, with the runtime's stochastic rounding."""

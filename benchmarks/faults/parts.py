@@ -20,9 +20,9 @@ def uniform(seed: int, *shape: int, low: float = 0.0, high: float = 1.0) -> Any:
     return np.random.default_rng(seed).uniform(low, high, shape).astype(np.float32)
 
 
-def integers(seed: int, high: int, *shape: int) -> Any:
-    """Numbers below `high`."""
-    return np.random.default_rng(seed).integers(0, high, shape).astype(np.int32)
+def integers(seed: int, high: int, *shape: int, low: int = 0) -> Any:
+    """Return int32 numbers from `low` to below `high`."""
+    return np.random.default_rng(seed).integers(low, high, shape).astype(np.int32)
 
 
 def weight(seed: int, rows: int, columns: int, gain: float = 1.0) -> Any:

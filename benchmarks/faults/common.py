@@ -7,24 +7,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-
-def normal(seed: int, *shape: int, scale: float = 1.0, shift: float = 0.0) -> Any:
-    """Seeded normal FP32 values."""
-    values = np.random.default_rng(seed).normal(shift, scale, shape)
-    return values.astype(np.float32)
-
-
-def uniform(seed: int, low: float, high: float, *shape: int) -> Any:
-    """Seeded uniform FP32 values."""
-    values = np.random.default_rng(seed).uniform(low, high, shape)
-    return values.astype(np.float32)
-
-
-def integers(seed: int, low: int, high: int, *shape: int) -> Any:
-    """Seeded int32 values."""
-    return np.random.default_rng(seed).integers(low, high, shape).astype(np.int32)
+from benchmarks.faults.parts import normal, uniform
 
 
 def mlp_params(seed: int, *widths: int) -> Any:
@@ -81,9 +65,9 @@ def block_params(seed: int, width: int, hidden: int) -> Any:
         "o": normal(seed + 3, width, width, scale=s),
         "up": normal(seed + 4, width, hidden, scale=s),
         "down": normal(seed + 5, hidden, width, scale=hidden**-0.5),
-        "g1": uniform(seed + 6, 0.8, 1.2, width),
+        "g1": uniform(seed + 6, width, low=0.8, high=1.2),
         "b1": normal(seed + 7, width, scale=0.1),
-        "g2": uniform(seed + 8, 0.8, 1.2, width),
+        "g2": uniform(seed + 8, width, low=0.8, high=1.2),
         "b2": normal(seed + 9, width, scale=0.1),
     }
 
