@@ -44,9 +44,14 @@ where two pages disagree, the [contradictions](#contradictions) say what was cho
 [chips](#chips) or [instances](#instances-and-ultraservers), or an alias: {aliases}.
 With a colon it is several instances joined by EFA: `trn2.48xlarge:4`.
 """
-_ENGINES_NOTE = """Starts and limits that the guides of NeuronCore-v3 and -v4 do not
-repeat are assumed to be those of v2. What is not published is marked as an assumption
-in `src/neuronjax/hardware/chips.py`.
+_ENGINES_NOTE = """Starts and limits that the guides of other NeuronCores do not repeat
+are assumed to be those of v2. What is not published is marked as an assumption in
+`src/neuronjax/hardware/chips.py`.
+
+An op of an engine that a chip lacks is executed by VectorE where that can, else it is an
+error that names the chips that have the engine: so are on inf1 sorts, gathers and
+scatters, variadic reductions, linear algebra and functions of two arguments (GpSimdE),
+and collectives (CC-cores).
 """
 Format = Callable[[Any], str]
 
@@ -158,8 +163,10 @@ def _chips() -> str:
     columns = {code(name): chip for name, chip in CHIPS.items()}
     projected = ", ".join(code(n) for n, chip in CHIPS.items() if chip.projected)
     note = (
-        f"{projected} is announced and not specified: a projection. Sustained rates "
-        "are lower than peaks; the [time model](constants.md) says how much.\n"
+        f"{projected}: projections. trn4 is announced and not specified; of inf1 the "
+        "vendor publishes engines, peaks and memory, and not how large its array and "
+        "its SBUF are. Sustained rates are lower than peaks; the [time "
+        "model](constants.md) says how much.\n"
     )
     return f"{_facts(_CHIP_FACTS, columns)}\n{note}"
 
@@ -169,9 +176,9 @@ def _core_types() -> dict[str, CoreSpec]:
 
 
 def _published_cores() -> list[CoreSpec]:
-    """Not the projected one, whose engines are those of the newest."""
-    found = {c.core.name: c.core for c in CHIPS.values() if not c.projected}
-    return list(found.values())
+    """Return the cores, without one whose engines are those of another."""
+    cores = {chip.core.engines: chip.core for chip in reversed(CHIPS.values())}
+    return list(reversed(cores.values()))
 
 
 def _cores() -> str:

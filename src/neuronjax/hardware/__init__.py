@@ -5,6 +5,7 @@ What a machine costs in time is in `timing`; this package knows no program.
 
 from neuronjax.hardware.capabilities import (
     CAPABILITIES as CAPABILITIES,
+    chips_that_take as chips_that_take,
     chips_with as chips_with,
 )
 from neuronjax.hardware.chips import (

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from neuronjax.errors import UnsupportedError
-from neuronjax.hardware import EMULATOR_ONLY_DTYPES, CoreSpec, Target
+from neuronjax.errors import IntegersInFP32Warning, UnsupportedError, warn_once
+from neuronjax.hardware import CHIPS, EMULATOR_ONLY_DTYPES, CoreSpec, Target, chips_with
 from neuronjax.ir.collective_set import DeviceMesh
 from neuronjax.ir.descent import MOVES
 from neuronjax.ir.instruction import Block, Buffer, Engine, Instruction, View
@@ -300,6 +300,12 @@ class Context:
             )
         return self._policy
 
+    @property
+    def integer_path(self) -> str:
+        """How the units of the chip compute integers, unless the policy says it."""
+        path = self.policy.integer_path
+        return "fp32" if path == "auto" and self.core.gpsimd is None else path
+
     # -- instructions ------------------------------------------------------------------
 
     def make(
@@ -312,13 +318,33 @@ class Context:
         engine: Engine,
         **attributes: Any,
     ) -> Any:
-        """An instruction of the current op."""
-        return cls(
+        """Return an instruction of the current op.
+
+        Raises:
+            UnsupportedError: the chip lacks the engine, and no other can execute it.
+        """
+        made = cls(
             operands=operands,
             results=results,
             engine=engine,
             location=self.location,
             **attributes,
+        )
+        if engine not in self.shared.target.chip.lacks:
+            return made
+        if made.elsewhere is None:
+            raise self._no_engine(made)
+        return dataclasses.replace(made, engine=made.elsewhere)
+
+    def _no_engine(self, instruction: Instruction) -> UnsupportedError:
+        lacking = {n for n, chip in CHIPS.items() if instruction.engine in chip.lacks}
+        title = {"gpsimd": "GpSimdE", "cc": "CC-cores"}[instruction.engine]
+        return UnsupportedError(
+            f"{self.shared.target.name} has no {title}, which this op needs",
+            op=self._op.name if self._op else None,
+            location=self.location.source,
+            remedy="compute it outside of the emulated function, or use a target that "
+            f"has {title}: {', '.join(n for n in CHIPS if n not in lacking)}",
         )
 
     def arithmetic(
@@ -401,6 +427,7 @@ class Context:
         """Gives a stochastic instruction its ordinal."""
         if instruction.rounding != "stochastic":
             return instruction
+        self.require("stochastic_rounding", "stochastic rounding", "rounding='rne'")
         self.shared.stochastic = True
         self._ordinal += 1
         return dataclasses.replace(instruction, ordinal=self._ordinal)
@@ -411,6 +438,39 @@ class Context:
         return self._ordinal
 
     # -- limits ------------------------------------------------------------------------
+
+    def require(self, capability: str, what: str, instead: str = "") -> None:
+        """Refuse what needs a capability on a chip whose cores do not have it.
+
+        Args:
+            capability: of `hardware.CAPABILITIES`.
+            what: what the chip has not, for the message.
+            instead: what to do on this chip.
+
+        Raises:
+            UnsupportedError: names the chips that have it.
+        """
+        if capability in self.core.capabilities:
+            return
+        either = f"{instead}, or use" if instead else "use"
+        able = ", ".join(chips_with(capability))
+        raise UnsupportedError(
+            f"{self.shared.target.name} has no {what}",
+            op=self._op.name if self._op else None,
+            location=self.location.source,
+            remedy=f"{either} a target that has it: {able}",
+        )
+
+    def warn_of_integers(self, does: str) -> None:
+        """Warn once for a line that the chip's integers go through FP32."""
+        name = self._op.name if self._op else ""
+        warn_once(
+            self.location.source or "",
+            f"{name}: the chip {does} in float32, exact to 2^24, and JAX elsewhere "
+            "exactly. integer_path='fp32' or 'exact', of the policy or of a Rule, says "
+            "which is meant",
+            IntegersInFP32Warning,
+        )
 
     def check_types(self, op: Op) -> None:
         """Refuses dtypes that the chip does not have.

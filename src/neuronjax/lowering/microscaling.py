@@ -18,7 +18,7 @@ from neuronjax.ir.instruction_set import DotDimensions, NcMatmulMx, QuantizeMx
 from neuronjax.lowering.context import Context, Instructions
 from neuronjax.lowering.matrices import MatrixView, both_matrices, matrix_dimensions
 from neuronjax.lowering.moves import reshaped, transposed, zero_padded
-from neuronjax.lowering.operand import MatmulOperand, no_such_datapath
+from neuronjax.lowering.operand import MatmulOperand
 from neuronjax.lowering.psum import into_psum
 from neuronjax.numerics.float_format import FLOAT8_E8M0FNU
 from neuronjax.numerics.microscaling import BLOCK_SIZE, MX_FORMATS, ON_DEVICE_FORMATS
@@ -36,9 +36,8 @@ class QuantizedMatrix(NamedTuple):
 
 
 def check_chip(context: Context, format: str) -> None:
-    """Refuses chips without the MX datapath."""
-    if "mx_matmul" not in context.core.capabilities:
-        raise no_such_datapath(context, f"microscaling ({format})", "mx_matmul")
+    """Refuse chips without the MX datapath."""
+    context.require("mx_matmul", f"microscaling ({format})")
 
 
 def matmul(

@@ -19,7 +19,7 @@ from neuronjax.ir.instruction_set import DotDimensions, NcMatmulSparse, Sparsify
 from neuronjax.ir.program import Op
 from neuronjax.lowering.context import Context, Instructions
 from neuronjax.lowering.matrices import MatrixView, both_matrices, matrix_dimensions
-from neuronjax.lowering.operand import FP8, MatmulOperand, no_such_datapath
+from neuronjax.lowering.operand import FP8, MatmulOperand
 from neuronjax.lowering.psum import into_psum
 from neuronjax.numerics.microscaling import MX_FORMATS
 from neuronjax.numerics.sparsity import get_pattern
@@ -86,8 +86,7 @@ def _compressed(context: Context, source: MatrixView, pattern: str) -> Instructi
 
 def _check(context: Context, lhs: MatmulOperand, rhs: MatmulOperand) -> None:
     core, name = context.core, context.shared.target.name
-    if "sparse_matmul" not in core.capabilities:
-        raise no_such_datapath(context, "structured sparsity", "sparse_matmul")
+    context.require("sparse_matmul", "structured sparsity")
     if "float32" in (lhs.format, rhs.format):
         raise InvalidProgramError(
             "a sparse matmul with FP32 operands: the array takes them in four passes, "

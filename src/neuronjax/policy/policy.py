@@ -344,19 +344,21 @@ class Policy:
         return cls(sdk=sdk, **parse_environment(environ).fields)
 
     def operand_dtype(
-        self, role: Literal["forward", "weight", "cotangent"], *, chip_fp8: str
+        self, role: Literal["forward", "weight", "cotangent"], *, chip_fp8: str | None
     ) -> str:
         """The format that `auto_cast` gives to an operand of that role.
 
         Args:
             role: "cotangent" for an operand that carries a gradient, "weight" for one
                 that a checkpoint holds.
-            chip_fp8: what "fp8" means on the chip, "float8_e4m3" or "float8_e4m3fn".
+            chip_fp8: what "fp8" means on the chip, "float8_e4m3" or "float8_e4m3fn";
+                None for a chip that has neither, and will refuse either.
         """
         name, cotangent = self.auto_cast_type, self.cotangent_type
         if role == "weight" and name in WEIGHT_FORMATS:
             return WEIGHT_FORMATS[name]
-        forward = chip_fp8 if name == "fp8" else CAST_DTYPES[name]
+        fp8 = chip_fp8 or CAST_DTYPES["fp8_e4m3"]
+        forward = fp8 if name == "fp8" else CAST_DTYPES[name]
         if cotangent == "auto":
             cotangent = "float8_e5m2" if name.startswith("fp8") else "same"
         if role != "cotangent" or cotangent == "same":
