@@ -48,10 +48,10 @@ _ENGINES_NOTE = """Starts and limits that the guides of other NeuronCores do not
 are assumed to be those of v2. What is not published is marked as an assumption in
 `src/neuronjax/hardware/chips.py`.
 
-An op of an engine that a chip lacks is executed by VectorE where that can, else it is an
-error that names the chips that have the engine: so are on inf1 sorts, gathers and
-scatters, variadic reductions, linear algebra and functions of two arguments (GpSimdE),
-and collectives (CC-cores).
+An op of an engine that a chip lacks is executed by VectorE where that can, else it is
+an error that names the chips that have the engine: so are on inf1 sorts, gathers and
+scatters, variadic reductions, linear algebra and functions of two arguments
+(GpSimdE), and collectives (CC-cores).
 """
 Format = Callable[[Any], str]
 
