@@ -69,9 +69,9 @@ def test_compare():
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
-        ("fp32", "TensorE of inf1 takes no float32"),
-        ("tf32", "TensorE of inf1 takes no tfloat32"),
-        ("fp8", "TensorE of inf1 takes no float8_e4m3"),
+        ("fp32", "float32 does not exist on inf1"),
+        ("tf32", "tfloat32 does not exist on inf1"),
+        ("fp8", "float8_e4m3 does not exist on inf1"),
         ("mxfp8", "inf1 has no microscaling"),
         ("mxfp4", "inf1 has no microscaling"),
         (
@@ -176,7 +176,7 @@ def test_int8_is_multiplied_at_twice_the_rate():
 
 def test_wide_integers_are_multiplied_by_no_engine():
     wide = BYTES.astype(jnp.int32)
-    with pytest.raises(UnsupportedError, match="TensorE of inf1 takes no float32"):
+    with pytest.raises(UnsupportedError, match="float32 does not exist on inf1"):
         nj.jit(integer_dot, target="inf1")(wide, wide.T)
 
 

@@ -498,24 +498,22 @@ def _legal_dtypes(core: CoreSpec) -> frozenset[np.dtype]:
     return frozenset(np.dtype(getattr(ml_dtypes, name, name)) for name in names)
 
 
-_INSTEAD = {
-    "float64": "float32 (jax_enable_x64 must be off)",
-    "float8_e4m3fn": "float8_e4m3 (largest value 240), or a trn3 target",
-    "float8_e4m3": "float8_e4m3fn",
-    "float8_e3m4": "float8_e4m3fn, or target trn1 or trn2",
-    "float8_e8m0fnu": "target trn3, whose matmul takes microscaled operands",
-    "float4_e2m1fn": "target trn3, whose matmul takes microscaled operands",
-}
-
-
 def _dtype_error(
     what: str, source: str, type: TensorType, target: Target
 ) -> UnsupportedError:
-    name = type.dtype.name
-    instead = _INSTEAD.get(name, "bfloat16, float16, float32 or a 32-bit integer")
+    name, chip = type.dtype.name, target.chip
+    instead = ["bfloat16, float16, float32 or a 32-bit integer"]
+    if name == "float64":
+        instead = ["float32 (jax_enable_x64 must be off)"]
+    elif chip.forward_fp8 and name in FORMATS and FORMATS[name].width == 8:
+        largest = FORMATS[chip.forward_fp8].max_finite
+        instead = [f"{chip.forward_fp8} (largest value {largest:g})"]
+    able = [n for n, c in CHIPS.items() if type.dtype in _legal_dtypes(c.core)]
+    if able:
+        instead.append(f"a target that has it: {', '.join(able)}")
     return UnsupportedError(
         f"dtype {name} does not exist on {target.name}",
         op=what,
         location=source or None,
-        remedy=f"use {instead}",
+        remedy=f"use {', or '.join(instead)}",
     )

@@ -24,12 +24,13 @@ from neuronjax.ir.instruction_set import DotDimensions, NcMatmul, Sizes
 from neuronjax.ir.program import Op
 from neuronjax.lowering import dot_algorithm, microscaling, sparsity
 from neuronjax.lowering.context import Context, Instructions
-from neuronjax.lowering.operand import FP8, MatmulOperand, check_operand
+from neuronjax.lowering.operand import MatmulOperand, check_operand
 from neuronjax.lowering.operand_casts import as_float, is_byte, prepare_operands
 from neuronjax.lowering.products import products
 from neuronjax.lowering.psum import from_psum, into_psum
 from neuronjax.lowering.registry import lowers
 from neuronjax.lowering.sums import group_rows
+from neuronjax.numerics.float_format import FP8
 from neuronjax.numerics.microscaling import MX_FORMATS
 
 

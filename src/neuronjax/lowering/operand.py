@@ -8,9 +8,9 @@ from neuronjax.errors import UnsupportedError
 from neuronjax.hardware import chips_that_take
 from neuronjax.ir.instruction import View
 from neuronjax.lowering.context import Context
+from neuronjax.numerics.float_format import FP8
 
 _BYTES = ("bool", "int8", "uint8")
-FP8 = ("float8_e4m3", "float8_e4m3fn", "float8_e5m2")
 
 
 class MatmulOperand(NamedTuple):
@@ -45,12 +45,13 @@ def check_operand(context: Context, name: str, *, is_integer: bool = False) -> N
         name = "bfloat16" if name in _BYTES else "float32"
     if name in taken:
         return
-    fp8 = context.shared.target.chip.forward_fp8
+    target = context.shared.target
+    fp8 = target.chip.forward_fp8
     instead = "bfloat16 or float16 (policy='bf16' casts FP32)"
     if name in FP8 and fp8 is not None:
         instead = fp8
     raise UnsupportedError(
-        f"TensorE of {context.shared.target.name} takes no {name}",
+        f"{name} does not exist on {target.name} as an operand of TensorE",
         location=context.location.source,
         remedy=f"use {instead}, or a target that has {name}: "
         f"{', '.join(chips_that_take(name))}",

@@ -19,10 +19,10 @@ from neuronjax.ir.instruction_set import TensorCopy
 from neuronjax.ir.program import Op
 from neuronjax.lowering import microscaling, sparsity
 from neuronjax.lowering.context import Context
-from neuronjax.lowering.operand import FP8, MatmulOperand, check_operand
+from neuronjax.lowering.operand import MatmulOperand, check_operand
 from neuronjax.lowering.scaling import scale
 from neuronjax.lowering.weights import weight_index
-from neuronjax.numerics.float_format import get_format
+from neuronjax.numerics.float_format import FP8, get_format
 from neuronjax.numerics.microscaling import (
     MX_FORMATS,
     ON_DEVICE_FORMATS,

@@ -12,8 +12,7 @@ from typing import Any
 from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.nki.refusing import refuse
 from neuronjax.nki.tensor import NkiTensor
-
-_FP8 = frozenset({"float8_e4m3", "float8_e4m3fn", "float8_e5m2"})
+from neuronjax.numerics.float_format import FP8
 
 
 def promoted(a: str, b: str) -> str:
@@ -37,7 +36,7 @@ def promoted(a: str, b: str) -> str:
 def _of_floats(a: dtypes.DTypeInfo, b: dtypes.DTypeInfo) -> str:
     if a.itemsize != b.itemsize:
         return a.name if a.itemsize > b.itemsize else b.name
-    if {a.name, b.name} <= _FP8:
+    if {a.name, b.name} <= {*FP8}:
         return "bfloat16"
     return "float32"
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from neuronjax.hardware.activation_functions import ACTIVATION_FUNCTIONS
+from neuronjax.numerics.float_format import BFLOAT16, FLOAT8_E4M3, FLOAT8_E5M2, FLOAT16
 
 CHIPS = ("trn1", "trn2", "trn3")
 Tiles = dict[str, tuple[tuple[int, ...], str]]
@@ -118,10 +119,8 @@ FUNCTIONS = tuple(f for f in ACTIVATION_FUNCTIONS if f != "prelu")
 
 # Fraction bits, exponent of the smallest normal, power of two that is not reached.
 _FLOATS = {
-    "bfloat16": "bits=7 low=-126 high=128",
-    "float16": "bits=10 low=-14 high=16",
-    "float8_e4m3": "bits=3 low=-6 high=8",
-    "float8_e5m2": "bits=2 low=-14 high=16",
+    f.name: f"bits={f.mantissa_bits} low={f.min_exponent} high={f.max_exponent + 1}"
+    for f in (BFLOAT16, FLOAT16, FLOAT8_E4M3, FLOAT8_E5M2)
 }
 _NARROWER = ("bfloat16", "float8_e4m3", "int32")
 CASTS: Mapping[str, tuple[str, ...]] = {
