@@ -30,6 +30,7 @@ from neuronjax.ir.program import Op
 from neuronjax.lowering.broadcast import filled
 from neuronjax.lowering.context import Context, Instructions
 from neuronjax.lowering.registry import lowers
+from neuronjax.numerics.elementary import UNARY
 from neuronjax.numerics.float_format import get_format
 
 BINARY = (
@@ -46,10 +47,9 @@ FUNCTIONS = (
     "exponential exponential_minus_one log log_plus_one logistic tanh sine cosine "
     "tan sqrt rsqrt cbrt"
 ).split()
-CHLO_FUNCTIONS = (
-    "erf erfc erf_inv acos acosh asin asinh atan atanh cosh sinh tan lgamma "
-    "digamma bessel_i1e"
-).split()
+_OF_KERNELS = {"exponential_base2", "reciprocal"}
+#: All others that there are, and one that both dialects have.
+CHLO_FUNCTIONS = sorted(UNARY.keys() - {*FUNCTIONS} - _OF_KERNELS | {"tan"})
 
 
 def engine_of(dtype: np.dtype, *, path: str = "exact") -> Engine:
