@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 import neuronjax as nj
 from neuronjax.errors import IntegersInFP32Warning, UnsupportedError
 from neuronjax.hardware import INSTANCES
+from neuronjax.nki.targets import chosen_target
 
 RNG = np.random.default_rng(0)
 X = jnp.asarray(RNG.standard_normal((16, 24)), jnp.float32)
@@ -136,6 +137,30 @@ def test_collectives_are_refused_and_devices_are_not():
     np.testing.assert_array_equal(rows, X * 2 + jnp.arange(16.0)[:, None])
     with pytest.raises(UnsupportedError, match=r"all_reduce: inf1.* has no CC-cores"):
         on_all(lambda x: jax.lax.psum(x, "dp"))
+
+
+def test_training_over_chips_is_refused_and_serving_is_not():
+    def step(w, x):
+        return w - jax.grad(lambda w: jnp.mean((x @ w) ** 2))(w)
+
+    w = jnp.ones((24, 8))
+    options = dict(policy="bf16", steps=10)
+    with pytest.raises(UnsupportedError, match=r"inf1\S* has no CC-cores"):
+        nj.estimate(step, instance="inf1.24xlarge", **options)(w, X)
+    served = nj.estimate(lambda x: layer(x), instance="inf1.24xlarge", **options)(X)
+    assert "inf1.24xlarge (a projection)" in str(served)
+
+
+@pytest.mark.parametrize("target", ["inf1", "trn2"])
+def test_tf32_is_recommended_where_the_array_takes_it(target):
+    w = jnp.zeros((2048, 2048))
+    profile = nj.profile(lambda x, w: x @ w, target=target, policy="bf16")(w, w)
+    assert ("policy='tf32'" in str(profile)) == (target == "trn2")
+
+
+def test_kernels_are_refused():
+    with pytest.raises(UnsupportedError, match="no kernel in NKI runs on inf1"):
+        chosen_target("inf1")
 
 
 # -- integers --------------------------------------------------------------------------

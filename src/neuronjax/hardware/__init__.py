@@ -7,6 +7,7 @@ from neuronjax.hardware.capabilities import (
     CAPABILITIES as CAPABILITIES,
     chips_that_take as chips_that_take,
     chips_with as chips_with,
+    chips_with_engine as chips_with_engine,
 )
 from neuronjax.hardware.chips import (
     CHIP_ALIASES as CHIP_ALIASES,

@@ -60,6 +60,11 @@ def chips_with(capability: str) -> tuple[str, ...]:
     return tuple(found)
 
 
+def chips_with_engine(name: str) -> tuple[str, ...]:
+    """Return the names of the chips that have an engine, by an instruction's name."""
+    return tuple(n for n, chip in CHIPS.items() if name not in chip.lacks)
+
+
 def chips_that_take(dtype: str) -> tuple[str, ...]:
     """Return the names of the chips whose tensor engine takes operands of a dtype."""
     return tuple(n for n, chip in CHIPS.items() if dtype in chip.core.tensor.dtypes)

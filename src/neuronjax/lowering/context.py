@@ -19,7 +19,14 @@ import ml_dtypes
 import numpy as np
 
 from neuronjax.errors import IntegersInFP32Warning, UnsupportedError, warn_once
-from neuronjax.hardware import CHIPS, EMULATOR_ONLY_DTYPES, CoreSpec, Target, chips_with
+from neuronjax.hardware import (
+    CHIPS,
+    EMULATOR_ONLY_DTYPES,
+    CoreSpec,
+    Target,
+    chips_with,
+    chips_with_engine,
+)
 from neuronjax.ir.collective_set import DeviceMesh
 from neuronjax.ir.descent import MOVES
 from neuronjax.ir.instruction import Block, Buffer, Engine, Instruction, View
@@ -337,14 +344,13 @@ class Context:
         return dataclasses.replace(made, engine=made.elsewhere)
 
     def _no_engine(self, instruction: Instruction) -> UnsupportedError:
-        lacking = {n for n, chip in CHIPS.items() if instruction.engine in chip.lacks}
         title = {"gpsimd": "GpSimdE", "cc": "CC-cores"}[instruction.engine]
         return UnsupportedError(
             f"{self.shared.target.name} has no {title}, which this op needs",
             op=self._op.name if self._op else None,
             location=self.location.source,
             remedy="compute it outside of the emulated function, or use a target that "
-            f"has {title}: {', '.join(n for n in CHIPS if n not in lacking)}",
+            f"has {title}: {', '.join(chips_with_engine(instruction.engine))}",
         )
 
     def arithmetic(
