@@ -35,10 +35,7 @@ from neuronjax.hardware.target import (
 )
 from neuronjax.hardware.topology import (
     EFA as EFA,
-    EFA_HOP_SECONDS as EFA_HOP_SECONDS,
     TOPOLOGIES as TOPOLOGIES,
-    TRN2_ENGINE_NEIGHBOURS as TRN2_ENGINE_NEIGHBOURS,
-    TRN2_Z_ENGINES as TRN2_Z_ENGINES,
     Fabric as Fabric,
     Link as Link,
     Topology as Topology,

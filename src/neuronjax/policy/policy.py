@@ -198,10 +198,11 @@ class Policy:
             piecewise cubics with ScalarE's error as far as that is known, both with
             the same bits everywhere; "host" is XLA's.
         integer_path: how integers are added, multiplied and compared. "auto" is what
-            the units of a chip do: exact on GpSimd; over devices, where 32- and 64-bit
-            integers have no datapath of their own, in FP32, exact to 2**24, with a
-            warning the first time a line does so. "exact" is StableHLO's arithmetic
-            everywhere, "fp32" what engines other than GpSimd do.
+            the units of a chip do: exact on GpSimd; over devices and on a chip without
+            GpSimd, where 32- and 64-bit integers have no datapath of their own, in
+            FP32, exact to 2**24, with a warning the first time a line does so. "exact"
+            is StableHLO's arithmetic everywhere, "fp32" what engines other than GpSimd
+            do.
         implicit_integer_downcast: under "none" a reduction of 32- or 64-bit integers
             over devices, which the chip can do in FP32 alone, is an error, as it is to
             the compiler (EVRF061, EVRF063).

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 import jax
 from jax import lax
 
-from neuronjax.errors import UnimplementedError
 from neuronjax.execution.engines.dispatch import Arrays, Registers, execute, wide, write
 from neuronjax.ir.instruction_set import Activation
 from neuronjax.numerics import scalar_engine
@@ -41,13 +40,6 @@ def activation(i: Activation, x: Sequence[jax.Array], r: Registers) -> Arrays:
     name = scalar_engine.OF_PROGRAMS.get(i.function)
     if i.transcendentals == "scalar_engine" and name is not None:
         return (write(scalar_engine.function(name)(operand, r.zero), i, r),)
-    if i.function not in UNARY:
-        raise UnimplementedError(
-            "no exact implementation of this function",
-            op=i.function,
-            location=i.location.source,
-            remedy='use Policy(transcendentals="host") for this op',
-        )
     result = UNARY[i.function](operand, r.zero)
     if _rounds_to_nearest(i):
         dtype = i.results[0].type.dtype
