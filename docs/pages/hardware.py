@@ -17,6 +17,7 @@ from neuronjax.hardware import (
     TOPOLOGIES,
     ByDtype,
     CoreSpec,
+    EngineSpec,
     InstanceSpec,
     Link,
     ListPrice,
@@ -177,8 +178,10 @@ def _core_types() -> dict[str, CoreSpec]:
 
 def _published_cores() -> list[CoreSpec]:
     """Return the cores, without one whose engines are those of another."""
-    cores = {chip.core.engines: chip.core for chip in reversed(CHIPS.values())}
-    return list(reversed(cores.values()))
+    cores: dict[tuple[EngineSpec, ...], CoreSpec] = {}
+    for chip in CHIPS.values():
+        cores.setdefault(chip.core.engines, chip.core)
+    return list(cores.values())
 
 
 def _cores() -> str:
