@@ -328,7 +328,9 @@ INT8 = """\
 One page of the vendor gives Trainium1 380 INT8 TOPS and another says "INT8 in, INT32
 out". Against them: the architecture guide says that TensorE's output is always FP32,
 `nc_matmul` takes no integer type, and the compiler states that Trainium2 and later have
-no integer dot datapath. So there is no INT8 datapath here. Integer dots are exact, on
+no integer dot datapath. So there is no INT8 datapath here but on inf1, whose page names
+INT8 among TensorE's operands: INT8 is multiplied there as it is, and its sums are FP32
+(a projection). Elsewhere integer dots are exact, on
 GpSimd (`integer_path="auto"` or `"exact"`), or go through FP32 as the compiler does it,
 exact to 2^24 (`integer_path="fp32"`). Reductions of 32- and 64-bit integers over
 devices go through FP32 by default: that is all that their hardware can do.

@@ -17,6 +17,7 @@ from neuronjax.hardware import (
     TOPOLOGIES,
     ByDtype,
     CoreSpec,
+    EngineSpec,
     InstanceSpec,
     Link,
     ListPrice,
@@ -44,9 +45,14 @@ where two pages disagree, the [contradictions](#contradictions) say what was cho
 [chips](#chips) or [instances](#instances-and-ultraservers), or an alias: {aliases}.
 With a colon it is several instances joined by EFA: `trn2.48xlarge:4`.
 """
-_ENGINES_NOTE = """Starts and limits that the guides of NeuronCore-v3 and -v4 do not
-repeat are assumed to be those of v2. What is not published is marked as an assumption
-in `src/neuronjax/hardware/chips.py`.
+_ENGINES_NOTE = """Starts and limits that the guides of other NeuronCores do not repeat
+are assumed to be those of v2. What is not published is marked as an assumption in
+`src/neuronjax/hardware/chips.py`.
+
+An op of an engine that a chip lacks is executed by VectorE where that can, else it is
+an error that names the chips that have the engine: so are on inf1 sorts, gathers and
+scatters, variadic reductions, linear algebra and functions of two arguments
+(GpSimdE), and collectives (CC-cores).
 """
 Format = Callable[[Any], str]
 
@@ -112,7 +118,7 @@ _CHIP_FACTS: tuple[tuple[str, str, Format], ...] = (
     ("NeuronLink, all links, both ways", "neuronlink_bytes_per_second", _rate),
     ("CC-cores", "cc_cores", str),
     ("TFLOPS of the product page", "published_tflops", _by_dtype),
-    ("FP8 of forward operands", "forward_fp8", code),
+    ("FP8 of forward operands", "forward_fp8", lambda name: code(name or "-")),
     ("logical core sizes", "lnc_options", _names),
     ("logical core size by default", "lnc_default", str),
 )
@@ -158,8 +164,10 @@ def _chips() -> str:
     columns = {code(name): chip for name, chip in CHIPS.items()}
     projected = ", ".join(code(n) for n, chip in CHIPS.items() if chip.projected)
     note = (
-        f"{projected} is announced and not specified: a projection. Sustained rates "
-        "are lower than peaks; the [time model](constants.md) says how much.\n"
+        f"{projected}: projections. trn4 is announced and not specified; of inf1 the "
+        "vendor publishes engines, peaks and memory, and not how large its array and "
+        "its SBUF are. Sustained rates are lower than peaks; the [time "
+        "model](constants.md) says how much.\n"
     )
     return f"{_facts(_CHIP_FACTS, columns)}\n{note}"
 
@@ -169,9 +177,11 @@ def _core_types() -> dict[str, CoreSpec]:
 
 
 def _published_cores() -> list[CoreSpec]:
-    """Not the projected one, whose engines are those of the newest."""
-    found = {c.core.name: c.core for c in CHIPS.values() if not c.projected}
-    return list(found.values())
+    """Return the cores, without one whose engines are those of another."""
+    cores: dict[tuple[EngineSpec, ...], CoreSpec] = {}
+    for chip in CHIPS.values():
+        cores.setdefault(chip.core.engines, chip.core)
+    return list(cores.values())
 
 
 def _cores() -> str:

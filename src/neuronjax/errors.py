@@ -69,9 +69,10 @@ class InternalError(NeuronJaxError):
 
 
 class IntegersInFP32Warning(UserWarning):
-    """A reduction of integers over devices, which the chip computes in float32: exact
-    to 2^24, where JAX's own is exact. Once for a line; `Policy(integer_path=...)` says
-    which of the two is meant."""
+    """A reduction of integers over devices, or on a chip without GpSimdE arithmetic of
+    integers, which the chip computes in float32: exact to 2^24, where JAX's own is
+    exact. Once for a line; `Policy(integer_path=...)` says which of the two is meant.
+    """
 
 
 class PrecisionIgnoredWarning(UserWarning):

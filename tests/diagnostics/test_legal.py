@@ -9,13 +9,22 @@ from jax import lax
 from jax.scipy import special
 
 import neuronjax as nj
+from neuronjax.diagnostics import reference64_tables
+from neuronjax.diagnostics.legal.functions import knows
 from neuronjax.errors import UnimplementedError
+from neuronjax.numerics.elementary import UNARY
 
 BF16 = ml_dtypes.bfloat16
 
 
 def bounds(function, *arguments, **options):
     return nj.tolerance(function, policy="fp32", **options)(*arguments)
+
+
+@pytest.mark.parametrize("name", UNARY)
+def test_every_function_has_a_reference_and_a_slope(name):
+    assert name in reference64_tables.UNARY
+    assert knows(name)
 
 
 def test_one_rounding_is_off_by_half_a_step():

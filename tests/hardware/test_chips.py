@@ -113,8 +113,8 @@ def test_capabilities_are_listed_and_agree_with_the_fields(core):
     assert ("bf16_psum" in core.capabilities) == (core.max_moving_free_bf16 is not None)
     sparse = core.products_per_cell_per_cycle.sparse
     assert ("sparse_matmul" in core.capabilities) == (sparse is not None)
-    assert ("xorwow" in core.capabilities) != ("lfsr" in core.capabilities)
-    assert "stochastic_rounding" in core.capabilities
+    generators = core.capabilities & {"xorwow", "lfsr"}
+    assert len(generators) == ("stochastic_rounding" in core.capabilities)
 
 
 def test_every_capability_is_used():
@@ -124,8 +124,11 @@ def test_every_capability_is_used():
 
 @pytest.mark.parametrize("chip", hardware.CHIPS.values(), ids=lambda chip: chip.name)
 def test_chip_agrees_with_its_core(chip):
-    assert chip.forward_fp8 in chip.core.capabilities
-    assert chip.forward_fp8 in chip.core.tensor.dtypes
+    if chip.forward_fp8 is None:
+        assert not any("float8" in name for name in chip.core.tensor.dtypes)
+    else:
+        assert chip.forward_fp8 in chip.core.capabilities
+        assert chip.forward_fp8 in chip.core.tensor.dtypes
     assert chip.lnc_default in chip.lnc_options
     assert all(chip.cores_per_chip % lnc == 0 for lnc in chip.lnc_options)
     has_hwdge = "hwdge" in chip.core.capabilities
@@ -136,13 +139,38 @@ def test_trn1_and_inf2_share_one_core():
     assert hardware.CHIPS["trn1"].core is hardware.CHIPS["inf2"].core
 
 
-def test_only_trn4_is_projected_and_it_scales_trn3():
+def test_projected_chips_are_named_as_such():
+    projected = [chip for chip in hardware.CHIPS.values() if chip.projected]
+    assert [chip.name for chip in projected] == ["trn4", "inf1"]
+    assert all("projected" in chip.product for chip in projected)
+
+
+def test_trn4_scales_trn3():
     trn3, trn4 = hardware.CHIPS["trn3"], hardware.CHIPS["trn4"]
-    assert [chip.name for chip in hardware.CHIPS.values() if chip.projected] == ["trn4"]
     assert peak_tflops(trn4.core, "mx") == 3 * peak_tflops(trn3.core, "mx")
     assert trn4.hbm_bytes_per_second == 4 * trn3.hbm_bytes_per_second
     assert trn4.core.tensor == trn3.core.tensor
-    assert "projected" in trn4.product
+
+
+def test_inf1_is_what_the_vendor_publishes():
+    """inferentia.rst, neuron-core-v1.rst and inf1-arch.rst."""
+    chip = hardware.CHIPS["inf1"]
+    names = [engine.name for engine in chip.core.engines]
+    assert names == ["tensor", "vector", "scalar", "sync"]
+    assert set(chip.core.tensor.dtypes) == {"bfloat16", "float16", "int8"}
+    assert chip.lacks == {"gpsimd", "cc"}
+    assert (chip.cores_per_chip, chip.hbm_bytes) == (4, 8 * GIB)
+    assert (chip.published_tflops.bf16, chip.published_tflops.int8) == (64, 128)
+    cores = chip.cores_per_chip
+    assert cores * peak_tflops(chip.core, "bf16") == pytest.approx(64, rel=0.03)
+    assert cores * peak_tflops(chip.core, "int8") == pytest.approx(128, rel=0.03)
+
+
+def test_only_inf1_lacks_an_engine():
+    assert [c.name for c in hardware.CHIPS.values() if c.lacks] == ["inf1"]
+    assert not hardware.chips_that_take("float64")
+    assert "inf1" not in hardware.chips_that_take("float32")
+    assert hardware.chips_that_take("int8") == ("inf1",)
 
 
 @pytest.mark.parametrize("chip", SPECIFIED, ids=lambda chip: chip.name)

@@ -32,6 +32,7 @@ def test_topology_is_consistent(topology):
     [  # both directions of all links of a chip
         ("trn1-torus-4x4", 384e9),
         ("inf2-ring-12", 192 * 2**30),
+        ("inf1-chain-16", 32 * 2**30),
         ("trn2-torus-4x4", 1024e9),
         ("trn2-torus-4x4x4", 1280e9),
         ("trn3-switch-4x16", 1408e9),
@@ -49,6 +50,11 @@ def test_links_add_up_to_the_published_rate(name, bytes_per_second):
         ("trn1", None, 2),
         ("trn1.32xlarge", None, 32),
         ("inf2.48xlarge", None, 24),
+        ("inf1", None, 4),
+        ("inf1.xlarge", None, 4),
+        ("inf1.2xlarge", None, 4),
+        ("inf1.6xlarge", None, 16),
+        ("inf1.24xlarge", None, 64),
         ("trn2", None, 4),
         ("trn2", 1, 8),
         ("trn2.48xlarge", None, 64),
@@ -71,6 +77,8 @@ def test_illegal_lnc_names_the_legal_ones(name, lnc):
 @pytest.mark.parametrize(
     ("name", "pflops", "terabytes_per_second"),
     [  # trn2-arch.rst and trn3-arch.rst: BF16 or MX peak, HBM bandwidth
+        ("inf1.6xlarge", 0.256, 0.2148),  # inf1-arch.rst: 256 TFLOPS, 200 GiB/s
+        ("inf1.24xlarge", 1.024, 0.859),
         ("trn2.48xlarge", 10.7, 46.4),
         ("trn2-ultraserver", 42.8, 185.6),
         ("trn3-ultraserver-gen1", 161, 314),

@@ -9,8 +9,9 @@ import pytest
 from neuronjax import hardware
 from neuronjax.errors import InvalidProgramError
 from neuronjax.ir.collectives.placement import Placement
+from tests.hardware.trn2_wiring import ENGINE_NEIGHBOURS, Z_ENGINES
 
-WIRES = hardware.TRN2_ENGINE_NEIGHBOURS
+WIRES = ENGINE_NEIGHBOURS
 
 
 def test_the_wiring_of_trn2_is_the_torus():
@@ -37,7 +38,7 @@ def test_wires_of_trn2_join_engines_by_direction():
 
 
 def test_z_links_share_the_engines():
-    left, right = hardware.TRN2_Z_ENGINES.values()
+    left, right = Z_ENGINES.values()
     assert sorted((*left, *right)) == [0, 1, 2, 3]
 
 

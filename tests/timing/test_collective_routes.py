@@ -7,9 +7,10 @@ from collections import deque
 
 import pytest
 
-from neuronjax.hardware import TOPOLOGIES, TRN2_ENGINE_NEIGHBOURS, resolve_target
+from neuronjax.hardware import TOPOLOGIES, resolve_target
 from neuronjax.ir.collectives.placement import Placement
 from neuronjax.timing.routes import channels, routes_of
+from tests.hardware.trn2_wiring import ENGINE_NEIGHBOURS
 
 TORI = [t for t in TOPOLOGIES.values() if t.kind in ("torus", "ring", "chain")]
 
@@ -29,7 +30,7 @@ def distances(start, neighbours):
 def test_hops_on_trn2_are_those_of_its_wiring():
     routes = routes_of(TOPOLOGIES["trn2-torus-4x4"])
     for start in range(16):
-        expected = distances(start, TRN2_ENGINE_NEIGHBOURS)
+        expected = distances(start, ENGINE_NEIGHBOURS)
         for end in range(16):
             hops = sum(part for _, part in routes.between(start, end))
             assert hops == pytest.approx(expected[end])

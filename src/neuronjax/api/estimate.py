@@ -36,7 +36,7 @@ from neuronjax.api.instance_costs import (
 from neuronjax.api.profile import Trips
 from neuronjax.api.profile_result import Profile
 from neuronjax.errors import InvalidProgramError
-from neuronjax.hardware import Target
+from neuronjax.hardware import CHIPS, ChipSpec, Target
 from neuronjax.ir.collectives.placement import Placement
 from neuronjax.ir.name_stack import is_cotangent_scope
 from neuronjax.policy import Policy
@@ -60,15 +60,13 @@ from neuronjax.timing.money import (
     training_cost,
 )
 
-#: Chips that are sold for serving: a training step runs in emulation, but not as a
-#: product.
-_SERVING_CHIPS = frozenset({"inf2"})
 #: From how many instances on the time over nodes is asked without naming every rank.
 _MANY = 3
 
 
 class ServingChipWarning(UserWarning):
-    """A training step is priced on a chip that is sold for serving (Inferentia2)."""
+    """A training step is priced on a chip that is sold for serving (Inferentia), on
+    which it runs in emulation, but not as a product."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -440,13 +438,22 @@ def _backward_seconds(found: Profile) -> float:
 
 
 def _alarms(found: Found) -> list[str]:
-    alarming = {t.name: p for t, p in found if t.chip.name in _SERVING_CHIPS}
+    alarming = {t: p for t, p in found if t.chip.serves_only}
     return [
-        f"{name} is sold for serving: a training step runs on it in emulation only; "
-        "train on trn1, which has the same cores"
-        for name, profiled in alarming.items()
+        f"{target.name} is sold for serving: a training step runs on it in emulation "
+        f"only; train on {_trainers(target.chip)}"
+        for target, profiled in alarming.items()
         if _trains(profiled)
     ]
+
+
+def _trainers(chip: ChipSpec) -> str:
+    """Name the chips to train on in the place of one that only serves."""
+    every = [other for other in CHIPS.values() if not other.serves_only]
+    alike = [other.name for other in every if other.core is chip.core]
+    if alike:
+        return f"{', '.join(alike)}, which has the same cores"
+    return ", ".join(other.name for other in every)
 
 
 def _gradient_notes(

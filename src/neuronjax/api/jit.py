@@ -71,8 +71,8 @@ def jit(
 
     Args:
         function: what `jax.jit` takes. Without it, a decorator is returned.
-        target: a chip ("trn1", "inf2", "trn2", "trn3", "gen2" to "gen4"), an instance
-            ("trn2.48xlarge") or an UltraServer.
+        target: a chip ("trn2", "gen3"), an instance ("trn2.48xlarge") or an
+            UltraServer; `neuronjax ls` lists them.
         policy: a preset's name, a `Policy`, or None for the defaults of the newest SDK
             (inside another emulated function: that function's policy).
         static_argnums: as `jax.jit`.

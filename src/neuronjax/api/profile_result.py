@@ -98,7 +98,11 @@ class Profile(Displayed):
     def notes(self) -> tuple[str, ...]:
         """What had to be assumed of this program: turns of loops, branches; what casts
         to 16 bits take, and what `donate_argnums` would save of HBM."""
-        casts = () if self._program is None else cast_notes(self.timeline, self.policy)
+        casts = (
+            ()
+            if self._program is None
+            else cast_notes(self.timeline, self.policy, self.core)
+        )
         return (*self.timeline.notes, *casts, *self._donation_notes())
 
     def _donation_notes(self) -> Iterator[str]:

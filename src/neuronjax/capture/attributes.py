@@ -21,6 +21,7 @@ from jax.extend.mlir.dialects import sdy, stablehlo
 
 from neuronjax.errors import UnimplementedError
 from neuronjax.ir.program import AxisGroups, Mesh, Sharding
+from neuronjax.numerics.float_format import FORMATS
 
 # Element types, by the name MLIR prints.
 DTYPES: dict[str, np.dtype] = {
@@ -30,19 +31,12 @@ DTYPES: dict[str, np.dtype] = {
     **{f"si{bits}": np.dtype(f"int{bits}") for bits in (8, 16, 32, 64)},
     "i4": np.dtype(ml_dtypes.int4),
     "ui4": np.dtype(ml_dtypes.uint4),
-    "f16": np.dtype(np.float16),
-    "f32": np.dtype(np.float32),
     "f64": np.dtype(np.float64),
-    "bf16": np.dtype(ml_dtypes.bfloat16),
-    "f8E3M4": np.dtype(ml_dtypes.float8_e3m4),
-    "f8E4M3": np.dtype(ml_dtypes.float8_e4m3),
-    "f8E4M3FN": np.dtype(ml_dtypes.float8_e4m3fn),
+    # Of no NeuronCore, which is said where they enter the program.
     "f8E4M3FNUZ": np.dtype(ml_dtypes.float8_e4m3fnuz),
     "f8E4M3B11FNUZ": np.dtype(ml_dtypes.float8_e4m3b11fnuz),
-    "f8E5M2": np.dtype(ml_dtypes.float8_e5m2),
     "f8E5M2FNUZ": np.dtype(ml_dtypes.float8_e5m2fnuz),
-    "f8E8M0FNU": np.dtype(ml_dtypes.float8_e8m0fnu),
-    "f4E2M1FN": np.dtype(ml_dtypes.float4_e2m1fn),
+    **{f.mlir_name: f.dtype for f in FORMATS.values() if f.has_dtype},
     "index": np.dtype(np.int64),  # of layouts
     "complex<f32>": np.dtype(np.complex64),
     "complex<f64>": np.dtype(np.complex128),

@@ -207,8 +207,8 @@ def _core_facts(core: CoreSpec, chip: ChipSpec) -> dict[str, str]:
         "PSUM": f"{_binary(core.psum_bytes)}, {core.psum_banks} banks",
         "contraction tile": ", ".join(f"{n} {k}" for k, n in tiles.items() if n),
         "peak TFLOPS": _by_dtype(core.documented_tflops),
-        "FP8 of the policy": chip.forward_fp8,
-        "capabilities": ", ".join(sorted(core.capabilities)),
+        "FP8 of the policy": chip.forward_fp8 or "-",
+        "capabilities": ", ".join(sorted(core.capabilities)) or "-",
     }
 
 

@@ -33,6 +33,7 @@ from neuronjax.capture.trace import as_declared, is_key
 from neuronjax.errors import InvalidProgramError, is_library
 from neuronjax.execution import stages
 from neuronjax.ir.array_file import read_npz
+from neuronjax.numerics.float_format import FORMATS
 from neuronjax.testing.bits import path_text
 
 SourceArgument = Annotated[
@@ -261,12 +262,7 @@ def _from_module(name: str) -> ModuleType:
 
 _SHORT = {
     "f64": "float64",  # refused by name
-    "f32": "float32",
-    "f16": "float16",
-    "bf16": "bfloat16",
-    "f8e4m3": "float8_e4m3",
-    "f8e4m3fn": "float8_e4m3fn",
-    "f8e5m2": "float8_e5m2",
+    **{f.mlir_name.lower(): f.name for f in FORMATS.values() if f.has_dtype},
     "c64": "complex64",
     "pred": "bool",
     **{f"i{n}": f"int{n}" for n in (8, 16, 32, 64)},

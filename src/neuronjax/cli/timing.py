@@ -28,6 +28,7 @@ from neuronjax.cli.options import CommandConsole, Offer, options_of
 from neuronjax.cli.sources import ShapesOption, SourceArgument, program
 from neuronjax.errors import InvalidProgramError, NeuronJaxError
 from neuronjax.execution import stages
+from neuronjax.hardware import CHIPS
 from neuronjax.policy import Policy
 from neuronjax.report.places import places
 from neuronjax.report.profile_tables import (
@@ -46,7 +47,7 @@ from neuronjax.timing.constant import Constant
 from neuronjax.timing.hbm import capacity_bytes, check_fits
 from neuronjax.timing.planning_constants import PLANNING_CONSTANTS as PLANNING
 
-_TARGETS = ("trn1", "inf2", "trn2", "trn3")
+_TARGETS = tuple(name for name, chip in CHIPS.items() if not chip.projected)
 
 
 def _peak(text: str) -> str | float:
@@ -183,7 +184,9 @@ def compare_targets(
     targets: Annotated[
         list[str] | None,
         typer.Option(
-            "--target", help="Repeatable. Default: trn1, inf2, trn2, trn3.", metavar="T"
+            "--target",
+            help=f"Repeatable. Default: {', '.join(_TARGETS)}.",
+            metavar="T",
         ),
     ] = None,
     policy: PolicyOption = None,

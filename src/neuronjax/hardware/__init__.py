@@ -5,7 +5,9 @@ What a machine costs in time is in `timing`; this package knows no program.
 
 from neuronjax.hardware.capabilities import (
     CAPABILITIES as CAPABILITIES,
+    chips_that_take as chips_that_take,
     chips_with as chips_with,
+    chips_with_engine as chips_with_engine,
 )
 from neuronjax.hardware.chips import (
     CHIP_ALIASES as CHIP_ALIASES,
@@ -33,10 +35,7 @@ from neuronjax.hardware.target import (
 )
 from neuronjax.hardware.topology import (
     EFA as EFA,
-    EFA_HOP_SECONDS as EFA_HOP_SECONDS,
     TOPOLOGIES as TOPOLOGIES,
-    TRN2_ENGINE_NEIGHBOURS as TRN2_ENGINE_NEIGHBOURS,
-    TRN2_Z_ENGINES as TRN2_Z_ENGINES,
     Fabric as Fabric,
     Link as Link,
     Topology as Topology,

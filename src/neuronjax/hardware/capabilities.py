@@ -13,6 +13,8 @@ from neuronjax.hardware.chips import CHIPS
 CAPABILITIES: Mapping[str, str] = MappingProxyType(
     {
         "stochastic_rounding": "FP32 results round stochastically on request [JE, RM]",
+        "control_flow": "loops and branches on what a program computes [C2]",
+        "kernels": "kernels in NKI [SIM]",
         "lfsr": "vector-engine random bits from an LFSR [A4]",
         "xorwow": "XORWOW generator, `rand2` [A4, ISA]",
         "float8_e4m3": "IEEE-like E4M3, largest finite 240 [ERR/EVRF052]",
@@ -53,6 +55,16 @@ CAPABILITIES: Mapping[str, str] = MappingProxyType(
 
 
 def chips_with(capability: str) -> tuple[str, ...]:
-    """The chips, by name, that have a capability of `CAPABILITIES`."""
+    """Return the names of the chips that have a capability of `CAPABILITIES`."""
     found = (n for n, chip in CHIPS.items() if capability in chip.core.capabilities)
     return tuple(found)
+
+
+def chips_with_engine(name: str) -> tuple[str, ...]:
+    """Return the names of the chips that have an engine, by an instruction's name."""
+    return tuple(n for n, chip in CHIPS.items() if name not in chip.lacks)
+
+
+def chips_that_take(dtype: str) -> tuple[str, ...]:
+    """Return the names of the chips whose tensor engine takes operands of a dtype."""
+    return tuple(n for n, chip in CHIPS.items() if dtype in chip.core.tensor.dtypes)

@@ -14,6 +14,10 @@ documentation at SDK 2.32.0 (github.com/aws-neuron/aws-neuron-sdk, commit 81ce03
     H1 H2 H3   about-neuron/arch/neuron-hardware/trainium{,2,3}.rst
     T1 T2 T3   about-neuron/arch/neuron-hardware/trn{1,2,3}-arch.rst
     HI TI      about-neuron/arch/neuron-hardware/inferentia2.rst, inf2-arch.rst
+    C1 H0 T0   the same of Inferentia at SDK 2.28.1: neuron-core-v1.rst, inferentia.rst,
+               inf1-arch.rst
+    NCP DT1    about-neuron/arch/neuron-features/neuroncore-pipeline.rst, data-types.rst
+               (the part on NeuronCore v1), at SDK 2.28.1
     ISA        nki/api/nki/isa/__init__.py        (V26: the same at tag v2.26.1)
     DM DB      nki/get-started/about/nki-dma-overview.rst
                nki/deep-dives/nki-dma-bandwidth-guide.rst
@@ -54,6 +58,7 @@ class ByDtype:
     Attributes:
         mx: microscaling elements (MXFP8, MXFP4) in `nc_matmul_mx`.
         fp8: plain 8-bit floats.
+        int8: 8-bit integers, where the tensor engine takes them.
         bf16: 16-bit floats; on the tensor engine also TF32.
         fp32: 32-bit floats, and every class not named.
         sparse: 16-bit operands against a 4:16 stationary operand (tensor engine only).
@@ -61,8 +66,9 @@ class ByDtype:
 
     mx: float | None = None
     fp8: float | None = None
+    int8: float | None = None
     bf16: float
-    fp32: float
+    fp32: float | None
     sparse: float | None = None
 
 
@@ -97,7 +103,8 @@ class CoreSpec:
 
     Attributes:
         name: "NeuronCore-v2" and so on.
-        tensor, vector, scalar, gpsimd, sync: the engines.
+        tensor, vector, scalar, gpsimd, sync: the engines; gpsimd is None on a core
+            without one.
         partitions: rows of SBUF and PSUM, and of the tensor engine's array.
         sbuf_bytes: state buffer, all partitions.
         sbuf_usable_bytes_per_partition: what the toolchain leaves to programs.
@@ -125,7 +132,7 @@ class CoreSpec:
     tensor: EngineSpec
     vector: EngineSpec
     scalar: EngineSpec
-    gpsimd: EngineSpec
+    gpsimd: EngineSpec | None
     sync: EngineSpec
     partitions: int
     sbuf_bytes: int
@@ -149,8 +156,9 @@ class CoreSpec:
 
     @property
     def engines(self) -> tuple[EngineSpec, ...]:
-        """The five engines, tensor first."""
-        return (self.tensor, self.vector, self.scalar, self.gpsimd, self.sync)
+        """Return the engines that the core has, tensor first."""
+        every = (self.tensor, self.vector, self.scalar, self.gpsimd, self.sync)
+        return tuple(engine for engine in every if engine is not None)
 
     @property
     def psum_bank_bytes_per_partition(self) -> int:
@@ -178,12 +186,15 @@ class ChipSpec:
         dma_start_seconds: fixed cost of one transfer.
         hwdge_issue_seconds: one hardware-generated descriptor, or None without.
         neuronlink_bytes_per_second: published sum over links and directions.
-        cc_cores: cores that orchestrate collectives.
+        cc_cores: cores that orchestrate collectives; without any there are none.
         published_tflops: the product page's peaks; not always cores x core peak.
-        forward_fp8: 8-bit float of weights and activations.
+        forward_fp8: 8-bit float of weights and activations, None without any.
         lnc_options: legal logical NeuronCore sizes, in physical cores.
         lnc_default: the runtime's default.
-        projected: True for a chip that is announced and not specified.
+        base_clock_hz: of the profiler's cycle counts, or None if not published.
+        serves_only: True for a chip that is sold for inference.
+        projected: True for a chip that was never specified, or not yet: what is not
+            published is guessed, and nothing was measured.
     """
 
     name: str
@@ -202,10 +213,18 @@ class ChipSpec:
     neuronlink_bytes_per_second: int
     cc_cores: int
     published_tflops: ByDtype
-    forward_fp8: str
+    forward_fp8: str | None
     lnc_options: tuple[int, ...]
     lnc_default: int
+    base_clock_hz: int | None = None
+    serves_only: bool = False
     projected: bool = False
+
+    @property
+    def lacks(self) -> frozenset[str]:
+        """Return the names that instructions have for engines which it has none of."""
+        absent = {"gpsimd": self.core.gpsimd is None, "cc": not self.cc_cores}
+        return frozenset(name for name, is_absent in absent.items() if is_absent)
 
 
 EMULATOR_ONLY_DTYPES = frozenset({"tfloat32", "cfloat8"})
@@ -287,10 +306,55 @@ NEURON_CORE_V2 = CoreSpec(
     mx_dtypes=(),
     documented_tflops=ByDtype(fp8=92, bf16=92, fp32=23),  # [A2]
     capabilities=frozenset(
-        {"stochastic_rounding", "lfsr", "float8_e4m3", "float8_e5m2"}
+        (
+            "stochastic_rounding lfsr float8_e4m3 float8_e5m2 control_flow kernels"
+        ).split()
     ),
 )
 
+# The pages name the engines, their dtypes and their peaks. Clocks, the size of the
+# array and of the memories are not published. ASSUMPTION: what is not written here is
+# NeuronCore-v2's, integers in VectorE too, which go through FP32.
+_TENSOR_V1_ENGINE = dataclasses.replace(
+    _TENSOR_V2_ENGINE,
+    clock_hz=1_000_000_000,  # base clock of inf1 [PS]; TensorE's own: ASSUMPTION
+    elements_per_cycle=ByDtype(bf16=256, fp32=None),  # ASSUMPTION: 2 x 128
+    dtypes=("bfloat16", "float16", "int8"),  # [C1]
+)
+_VECTOR_V1_ENGINE = dataclasses.replace(
+    _VECTOR_V2_ENGINE,
+    clock_hz=1_000_000_000,  # base clock of inf1 [PS]; VectorE's own: ASSUMPTION
+    elements_per_cycle=ByDtype(bf16=128, fp32=128),  # ASSUMPTION: 256 FLOP/cycle [C1]
+    dtypes=(*_INTEGERS, "float32", "bfloat16", "float16"),  # [C1]; unsigned: ASSUMPTION
+)
+NEURON_CORE_V1 = dataclasses.replace(
+    NEURON_CORE_V2,
+    name="NeuronCore-v1",
+    tensor=_TENSOR_V1_ENGINE,
+    vector=_VECTOR_V1_ENGINE,
+    scalar=dataclasses.replace(_VECTOR_V1_ENGINE, name="scalar"),  # ASSUMPTION
+    gpsimd=None,  # "three main engines (Tensor/Vector/Scalar Engines)" [C1]
+    sync=dataclasses.replace(_SYNC_V2_ENGINE, clock_hz=1_000_000_000),  # [PS]
+    sbuf_bytes=12 * MIB,  # ASSUMPTION: programs leave 5e6 weights on a core [NCP]
+    sbuf_usable_bytes_per_partition=90_112,  # ASSUMPTION: v2's share of it
+    psum_bytes=1 * MIB,  # ASSUMPTION: half of v2's, as the array is
+    psum_banks=4,  # ASSUMPTION
+    array_columns=64,  # ASSUMPTION: 128 x 64 at 1 GHz are the 16 TFLOPS of [C1]
+    products_per_cell_per_cycle=ByDtype(
+        int8=2,  # 128 TOPS of INT8 for 64 TFLOPS of BF16 [H0]
+        bf16=1,  # ASSUMPTION
+        fp32=1 / 4,  # ASSUMPTION: of what the compiler turns or adds up in halves
+    ),
+    max_stationary_free=64,  # ASSUMPTION
+    documented_tflops=ByDtype(bf16=16, fp32=None),  # [C1]
+    capabilities=frozenset(),
+)
+
+# Its width is blank in A3: ASSUMPTION that it is v2's, which v4's [A4] equals.
+_GPSIMD_V3_ENGINE = dataclasses.replace(
+    _GPSIMD_V2_ENGINE,
+    clock_hz=1_200_000_000,  # [A3]
+)
 # Overheads and limits that A3 and A4 do not repeat: ASSUMPTION that they are v2's.
 NEURON_CORE_V3 = dataclasses.replace(
     NEURON_CORE_V2,
@@ -307,8 +371,7 @@ NEURON_CORE_V3 = dataclasses.replace(
         elements_per_cycle=ByDtype(fp8=256, bf16=512, fp32=256),  # [A3]
     ),
     scalar=dataclasses.replace(_SCALAR_V2_ENGINE, clock_hz=1_200_000_000),  # [A3]
-    # Its width is blank in A3: ASSUMPTION that it is v2's, which v4's [A4] equals.
-    gpsimd=dataclasses.replace(_GPSIMD_V2_ENGINE, clock_hz=1_200_000_000),  # [A3]
+    gpsimd=_GPSIMD_V3_ENGINE,
     # SyncE's own clock is unpublished: ASSUMPTION of trn2's base clock, on trn3 too.
     sync=dataclasses.replace(_SYNC_V2_ENGINE, clock_hz=1_200_000_000),  # [PS]
     sbuf_bytes=28 * MIB,  # 128 x 224 KiB [A3]
@@ -357,7 +420,7 @@ NEURON_CORE_V4 = dataclasses.replace(
         elements_per_cycle=ByDtype(fp8=256, bf16=256, fp32=128),  # [A4]
         dtypes=_LANES_V4,
     ),
-    gpsimd=dataclasses.replace(NEURON_CORE_V3.gpsimd, dtypes=_LANES_V4),
+    gpsimd=dataclasses.replace(_GPSIMD_V3_ENGINE, dtypes=_LANES_V4),
     sbuf_bytes=32 * MIB,  # 128 x 256 KiB [A4]
     sbuf_usable_bytes_per_partition=245_752,  # [HC]
     products_per_cell_per_cycle=ByDtype(
@@ -403,6 +466,29 @@ TRN1 = ChipSpec(
     forward_fp8="float8_e4m3",  # [ERR/EVRF051]
     lnc_options=(1,),  # [LNC]
     lnc_default=1,  # [LNC]
+    base_clock_hz=1_400_000_000,  # [PS]
+)
+
+INF1 = dataclasses.replace(
+    TRN1,
+    name="inf1",
+    product="Inferentia (projected)",
+    core=NEURON_CORE_V1,
+    cores_per_chip=4,  # [H0]
+    hbm_bytes=8 * GIB,  # DDR4 [H0]
+    hbm_bytes_per_second=50 * GIB,  # [H0, T0]; see CONTRADICTIONS
+    hbm_reserved_bytes_per_core=96_000_000,  # ASSUMPTION: trn1's
+    dma_engines=12,  # 3 for each core [DRV]
+    dma_engine_bytes_per_second=17 * 10**9,  # ASSUMPTION: trn1's
+    dma_engine_peak_bytes_per_second=27_200_000_000,  # ASSUMPTION: trn1's
+    dma_start_seconds=1300e-9,  # ASSUMPTION: trn1's
+    neuronlink_bytes_per_second=32 * GIB,  # [T0]
+    cc_cores=0,  # NeuronLink-v1 is for pipelines [H0]; no CC-core is documented
+    published_tflops=ByDtype(int8=128, bf16=64, fp32=None),  # [H0]
+    forward_fp8=None,
+    base_clock_hz=1_000_000_000,  # [PS]
+    serves_only=True,
+    projected=True,
 )
 
 INF2 = dataclasses.replace(
@@ -410,6 +496,7 @@ INF2 = dataclasses.replace(
     name="inf2",
     product="Inferentia2",
     neuronlink_bytes_per_second=192 * GIB,  # two links of 96 GiB/s [TI]
+    serves_only=True,
 )
 
 TRN2 = ChipSpec(
@@ -432,6 +519,7 @@ TRN2 = ChipSpec(
     forward_fp8="float8_e4m3",  # [ERR/EVRF051]
     lnc_options=(1, 2),  # [LNC]
     lnc_default=2,  # [LNC]
+    base_clock_hz=1_200_000_000,  # [PS]
 )
 
 TRN3 = dataclasses.replace(
@@ -453,6 +541,7 @@ TRN3 = dataclasses.replace(
         sparse=2517,  # [H3]
     ),
     forward_fp8="float8_e4m3fn",  # [ERR/EVRF051, ISA]
+    base_clock_hz=None,  # not stated
 )
 
 # A projection. AWS: "at least 3x the FP8 rate and 4x the memory bandwidth of
@@ -486,7 +575,7 @@ TRN4 = dataclasses.replace(
 )
 
 CHIPS: Mapping[str, ChipSpec] = MappingProxyType(
-    {chip.name: chip for chip in (TRN1, INF2, TRN2, TRN3, TRN4)}
+    {chip.name: chip for chip in (TRN1, INF2, TRN2, TRN3, TRN4, INF1)}
 )
 
 CHIP_ALIASES: Mapping[str, str] = MappingProxyType(

@@ -32,6 +32,18 @@ CONTRADICTIONS: tuple[Contradiction, ...] = (
         sources="H2, H3, DRV against A3, A4",
     ),
     Contradiction(
+        topic="DRAM of inf1",
+        chosen="8 GiB at 50 GiB/s",
+        alternative="8 GB at 50 GB/s",
+        sources="H0, T0 against the same pages of SDK 2.9.1",
+    ),
+    Contradiction(
+        topic="integer sums of inf1's TensorE",
+        chosen="FP32, as those of NeuronCore-v2",
+        alternative="INT32",
+        sources="derived from A2 against C1",
+    ),
+    Contradiction(
         topic="HBM bandwidth of trn1",
         chosen="820 GB/s",
         alternative="820 GiB/s; 0.8 TB/s",

@@ -5,8 +5,9 @@ dollars per hour for the whole target, dated, and never extrapolated: None where
 was found. Source keys as in `chips.py` and `topology.py`; and LIST is AWS's price list
 in US East at the launch of Trn1 (October 2022), VS AWS's price list as
 instances.vantage.sh had it on 2026-08-26, CB aws.amazon.com/ec2/capacityblocks/pricing
-on 2026-01-31, without the operating system, T1B the Trn1 page of SDK 2.9.1, SDKR the
-release notes of the AWS SDK for Java, 2.38.
+on 2026-01-31, without the operating system, KP AWS's price list as the generated file
+of github.com/aws/karpenter-provider-aws (265ee0ba) had it on 2026-02-09, T1B the Trn1
+page of SDK 2.9.1, SDKR the release notes of the AWS SDK for Java, 2.38.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Literal
 from neuronjax.hardware import chips, topology
 
 _GBPS = 10**9  # [derived] bits per second
+_KARPENTER = ("2026-02", "karpenter-provider-aws")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,13 +73,15 @@ class InstanceSpec:
     block_price: ListPrice | None = None
 
 
-def _listed(usd_per_hour: float) -> ListPrice:
-    """On demand in US East, as VS has it."""
+def _listed(
+    usd_per_hour: float, date: str = "2026-08", by: str = "instances.vantage.sh"
+) -> ListPrice:
+    """Return a price on demand in US East, as VS has it where nothing else is said."""
     return ListPrice(
         usd_per_hour=usd_per_hour,
-        date="2026-08",
+        date=date,
         region="us-east-1",
-        source="AWS, by instances.vantage.sh",
+        source=f"AWS, by {by}",
     )
 
 
@@ -154,6 +158,37 @@ INF2_48XLARGE = dataclasses.replace(
     price=_listed(12.98127),  # [VS]
 )
 
+INF1_XLARGE = InstanceSpec(
+    name="inf1.xlarge",
+    chip=chips.INF1,
+    chips=1,  # [T0]
+    hosts=1,  # [T0]
+    topology=topology.SINGLE_CHIP,
+    lnc_default=chips.INF1.lnc_default,
+    efa_bits_per_second=None,  # "up to 25 Gb/s", of the host: no collectives
+    efa_interfaces=0,  # [derived]
+    price=_listed(0.228, *_KARPENTER),  # [KP]
+)
+INF1_2XLARGE = dataclasses.replace(
+    INF1_XLARGE,
+    name="inf1.2xlarge",
+    price=_listed(0.362, *_KARPENTER),  # [KP]
+)
+INF1_6XLARGE = dataclasses.replace(
+    INF1_XLARGE,
+    name="inf1.6xlarge",
+    chips=4,  # [T0]
+    topology=topology.INF1_CHAIN_4,
+    price=_listed(1.18, *_KARPENTER),  # [KP]
+)
+INF1_24XLARGE = dataclasses.replace(
+    INF1_XLARGE,
+    name="inf1.24xlarge",
+    chips=16,  # [T0]
+    topology=topology.INF1_CHAIN_16,
+    price=_listed(4.721, *_KARPENTER),  # [KP]
+)
+
 TRN2_3XLARGE = InstanceSpec(
     name="trn2.3xlarge",
     chip=chips.TRN2,
@@ -224,6 +259,10 @@ INSTANCES: Mapping[str, InstanceSpec] = MappingProxyType(
             INF2_8XLARGE,
             INF2_24XLARGE,
             INF2_48XLARGE,
+            INF1_XLARGE,
+            INF1_2XLARGE,
+            INF1_6XLARGE,
+            INF1_24XLARGE,
             TRN2_3XLARGE,
             TRN2_48XLARGE,
             TRN2U_48XLARGE,

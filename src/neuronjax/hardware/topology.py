@@ -120,6 +120,22 @@ INF2_RING_12 = dataclasses.replace(
     closed=(True,),
 )
 
+# The driver knows a link to the east and one to the west [DRV]; no page shows a wiring.
+# ASSUMPTION: a chain, and the published rate is of all directions of both links.
+INF1_CHAIN_4 = Topology(
+    name="inf1-chain-4",
+    kind="chain",
+    shape=(4,),  # inf1.6xlarge [T0]
+    closed=(False,),
+    links=(Link(axis=0, per_chip=2, bytes_per_second=8 * GIB),),  # 32 / 2 / 2 [T0]
+)
+
+INF1_CHAIN_16 = dataclasses.replace(
+    INF1_CHAIN_4,
+    name="inf1-chain-16",
+    shape=(16,),  # inf1.24xlarge [T0]
+)
+
 TRN1_TORUS_4X4 = Topology(
     name="trn1-torus-4x4",
     kind="torus",
@@ -135,6 +151,9 @@ TRN1_TORUS_4X4 = Topology(
     mesh="full",
 )
 
+# Each of the four links of a torus ends on an S-engine of its own, a quarter of a chip:
+# two physical cores, one HBM stack [DRV]. What another S-engine sends over it is routed
+# on the chip first. ASSUMPTION: that costs nothing, for nobody published its rate.
 TRN2_TORUS_4X4 = Topology(
     name="trn2-torus-4x4",
     kind="torus",
@@ -157,37 +176,6 @@ TRN2_TORUS_4X4X4 = Topology(
         Link(axis=2, per_chip=2, bytes_per_second=128 * 10**9),  # 1024 / 4 / 2 [T2]
     ),
 )
-
-TRN2_ENGINE_NEIGHBOURS: tuple[tuple[int, int, int, int], ...] = (
-    (12, 1, 3, 4),  # [DRV]
-    (0, 13, 5, 2),  # [DRV]
-    (14, 3, 1, 6),  # [DRV]
-    (2, 15, 7, 0),  # [DRV]
-    (8, 5, 7, 0),  # [DRV]
-    (4, 9, 1, 6),  # [DRV]
-    (10, 7, 5, 2),  # [DRV]
-    (6, 11, 3, 4),  # [DRV]
-    (4, 9, 11, 12),  # [DRV]
-    (8, 5, 13, 10),  # [DRV]
-    (6, 11, 9, 14),  # [DRV]
-    (10, 7, 15, 8),  # [DRV]
-    (0, 13, 15, 8),  # [DRV]
-    (12, 1, 9, 14),  # [DRV]
-    (2, 15, 13, 10),  # [DRV]
-    (14, 3, 11, 12),  # [DRV]
-)
-"""The chip that each S-engine of a chip of trn2 has its link to [DRV].
-
-An S-engine is a quarter of a chip: two physical cores, one HBM stack. Each of the four
-links of a torus ends on one of them; what another S-engine sends over it is routed on
-the chip first. ASSUMPTION: that routing costs nothing, for nobody published its rate.
-"""
-
-TRN2_Z_ENGINES: Mapping[str, tuple[int, int]] = MappingProxyType(
-    {"left": (1, 2), "right": (0, 3)}  # [DRV]
-)
-"""The S-engines on which the links to both neighbouring instances of an UltraServer end
-[DRV, the neighbour tables of newer versions]."""
 
 # PCIe Gen6 x8 carries 64 GB/s per direction [derived]; T3 gives the counts of links.
 # T3 does not say over which hops its hierarchy is 16 or 4 chips wide in Gen1.
@@ -216,6 +204,8 @@ TOPOLOGIES: Mapping[str, Topology] = MappingProxyType(
         topology.name: topology
         for topology in (
             SINGLE_CHIP,
+            INF1_CHAIN_4,
+            INF1_CHAIN_16,
             INF2_CHAIN_6,
             INF2_RING_12,
             TRN1_TORUS_4X4,

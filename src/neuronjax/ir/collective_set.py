@@ -104,6 +104,7 @@ class Spmd(Instruction):
     splits: tuple[Split, ...]
     joins: tuple[Split, ...]
     engine: Engine = "cc"
+    elsewhere: ClassVar[Engine | None] = "sync"
 
     @property
     def blocks(self) -> tuple[Block, ...]:
@@ -120,6 +121,8 @@ class Collective(Instruction):
 @dataclass(frozen=True, kw_only=True)
 class PartitionId(Collective):
     """The number of the device, uint32."""
+
+    elsewhere: ClassVar[Engine | None] = "sync"
 
 
 @dataclass(frozen=True, kw_only=True)

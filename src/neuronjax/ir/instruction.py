@@ -91,6 +91,8 @@ class Instruction:
     location: Location = field(default=Location(), compare=False)
 
     label: ClassVar[Label] = "exact"
+    #: Who executes it on a chip that lacks `engine`; None where nobody else can.
+    elsewhere: ClassVar[Engine | None] = None
 
     @property
     def name(self) -> str:

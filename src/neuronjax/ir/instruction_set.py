@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from neuronjax.ir.instruction import Block, Instruction, Label
+from neuronjax.ir.instruction import Block, Engine, Instruction, Label
 from neuronjax.ir.program import Op
 from neuronjax.ir.vector_sums import VECTOR_TILE, sum_label
 
@@ -206,6 +206,12 @@ class NcMatmulSparse(Instruction):
 # -- VectorE, ScalarE, GpSimdE ---------------------------------------------------------
 
 
+#: Of two arguments, and of no engine but GpSimdE, which is programmed freely.
+SOFTWARE_FUNCTIONS = frozenset(
+    {"power", "atan2", "zeta", "polygamma", "mulhi", "next_after"}
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class TensorTensor(Instruction):
     """`op` element by element on operands of one shape (StableHLO's op names).
@@ -224,6 +230,11 @@ class TensorTensor(Instruction):
         functions = ("power", "atan2", "polygamma", "zeta")
         return "modelled" if is_float and self.op in functions else "exact"
 
+    @property
+    def elsewhere(self) -> Engine | None:  # type: ignore[override]
+        """VectorE, but for what is software."""
+        return None if self.op in SOFTWARE_FUNCTIONS else "vector"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Compare(Instruction):
@@ -231,6 +242,7 @@ class Compare(Instruction):
 
     direction: str
     total: bool = False
+    elsewhere: ClassVar[Engine | None] = "vector"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,6 +312,7 @@ class TensorReduce(Instruction):
     axes: tuple[int, ...]
     integer_path: str = "exact"
     tile: int | None = VECTOR_TILE
+    elsewhere: ClassVar[Engine | None] = "vector"
 
     @property
     def label(self) -> Label:  # type: ignore[override]
@@ -346,6 +359,7 @@ class Pool(Instruction):
     integer_path: str = "exact"
     tile: int | None = VECTOR_TILE
     label: ClassVar[Label] = "modelled"
+    elsewhere: ClassVar[Engine | None] = "vector"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -368,6 +382,7 @@ class TensorTensorScan(Instruction):
     reverse: bool = False
     integer_path: str = "exact"
     label: ClassVar[Label] = "modelled"
+    elsewhere: ClassVar[Engine | None] = "vector"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -427,6 +442,7 @@ class Memset(Instruction):
     """Writes a constant."""
 
     value: np.ndarray
+    elsewhere: ClassVar[Engine | None] = "vector"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -434,6 +450,7 @@ class Iota(Instruction):
     """Writes the index along `dimension`."""
 
     dimension: int
+    elsewhere: ClassVar[Engine | None] = "vector"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
-import ml_dtypes
 import numpy as np
 
 from neuronjax.errors import InvalidProgramError
+from neuronjax.numerics.float_format import get_format
 
 DType = str
 
@@ -58,8 +58,8 @@ def _integer(name: str) -> DTypeInfo:
     )
 
 
-def _float(name: str, numeric: Any) -> DTypeInfo:
-    dtype = np.dtype(numeric)
+def _float(name: str) -> DTypeInfo:
+    dtype = get_format(name).dtype
     word = np.dtype(f"uint{8 * dtype.itemsize}")
     carrier = dtype if dtype == np.float32 else word
     return DTypeInfo(
@@ -92,14 +92,8 @@ _ALL = (
         numeric=np.dtype(np.uint8),
     ),
     *map(_integer, ("int8", "int16", "int32", "uint8", "uint16", "uint32")),
-    _float("float32", np.float32),
-    _float("tfloat32", np.float32),
-    _float("bfloat16", ml_dtypes.bfloat16),
-    _float("float16", np.float16),
-    _float("float8_e4m3", ml_dtypes.float8_e4m3),
-    _float("float8_e4m3fn", ml_dtypes.float8_e4m3fn),
-    _float("float8_e5m2", ml_dtypes.float8_e5m2),
-    _float("float8_e8m0fnu", ml_dtypes.float8_e8m0fnu),
+    *map(_float, ("float32", "tfloat32", "bfloat16", "float16")),
+    *map(_float, ("float8_e4m3", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu")),
     _packed("float8_e4m3fn_x4", "uint32"),
     _packed("float8_e5m2_x4", "uint32"),
     _packed("float4_e2m1fn_x4", "uint16"),

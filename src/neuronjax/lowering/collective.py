@@ -15,13 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from neuronjax.errors import (
-    IntegersInFP32Warning,
-    InvalidProgramError,
-    UnimplementedError,
-    UnsupportedError,
-    warn_once,
-)
+from neuronjax.errors import InvalidProgramError, UnimplementedError, UnsupportedError
 from neuronjax.ir.axis_groups import groups_along
 from neuronjax.ir.collective_set import (
     GROUPS_REMEDY,
@@ -243,13 +237,7 @@ def _integer_path(op: Op, context: Context, name: str, dtype: np.dtype) -> str:
         return policy.integer_path
     if dtype.itemsize < 4:
         return "exact"
-    warn_once(
-        op.location.source or "",
-        f"{op.name} of {dtype}: the chip reduces integers over devices in float32, "
-        "exact to 2^24, and JAX elsewhere exactly. integer_path='fp32' or 'exact', of "
-        "the policy or of a Rule, says which is meant",
-        IntegersInFP32Warning,
-    )
+    context.warn_of_integers(f"reduces integers of {dtype} over devices")
     return "fp32"
 
 

@@ -18,8 +18,15 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from neuronjax.errors import UnsupportedError
-from neuronjax.hardware import EMULATOR_ONLY_DTYPES, CoreSpec, Target
+from neuronjax.errors import IntegersInFP32Warning, UnsupportedError, warn_once
+from neuronjax.hardware import (
+    CHIPS,
+    EMULATOR_ONLY_DTYPES,
+    CoreSpec,
+    Target,
+    chips_with,
+    chips_with_engine,
+)
 from neuronjax.ir.collective_set import DeviceMesh
 from neuronjax.ir.descent import MOVES
 from neuronjax.ir.instruction import Block, Buffer, Engine, Instruction, View
@@ -304,6 +311,12 @@ class Context:
             )
         return self._policy
 
+    @property
+    def integer_path(self) -> str:
+        """How the units of the chip compute integers, unless the policy says it."""
+        path = self.policy.integer_path
+        return "fp32" if path == "auto" and self.core.gpsimd is None else path
+
     # -- instructions ------------------------------------------------------------------
 
     def make(
@@ -316,13 +329,32 @@ class Context:
         engine: Engine,
         **attributes: Any,
     ) -> Any:
-        """An instruction of the current op."""
-        return cls(
+        """Return an instruction of the current op.
+
+        Raises:
+            UnsupportedError: the chip lacks the engine, and no other can execute it.
+        """
+        made = cls(
             operands=operands,
             results=results,
             engine=engine,
             location=self.location,
             **attributes,
+        )
+        if engine not in self.shared.target.chip.lacks:
+            return made
+        if made.elsewhere is None:
+            raise self._no_engine(made)
+        return dataclasses.replace(made, engine=made.elsewhere)
+
+    def _no_engine(self, instruction: Instruction) -> UnsupportedError:
+        title = {"gpsimd": "GpSimdE", "cc": "CC-cores"}[instruction.engine]
+        return UnsupportedError(
+            f"{self.shared.target.name} has no {title}, which this op needs",
+            op=self._op.name if self._op else None,
+            location=self.location.source,
+            remedy="compute it outside of the emulated function, or use a target that "
+            f"has {title}: {', '.join(chips_with_engine(instruction.engine))}",
         )
 
     def arithmetic(
@@ -405,6 +437,7 @@ class Context:
         """Gives a stochastic instruction its ordinal."""
         if instruction.rounding != "stochastic":
             return instruction
+        self.require("stochastic_rounding", "stochastic rounding", "rounding='rne'")
         self.shared.stochastic = True
         self._ordinal += 1
         return dataclasses.replace(instruction, ordinal=self._ordinal)
@@ -415,6 +448,39 @@ class Context:
         return self._ordinal
 
     # -- limits ------------------------------------------------------------------------
+
+    def require(self, capability: str, what: str, instead: str = "") -> None:
+        """Refuse what needs a capability on a chip whose cores do not have it.
+
+        Args:
+            capability: of `hardware.CAPABILITIES`.
+            what: what the chip has not, for the message.
+            instead: what to do on this chip.
+
+        Raises:
+            UnsupportedError: names the chips that have it.
+        """
+        if capability in self.core.capabilities:
+            return
+        either = f"{instead}, or use" if instead else "use"
+        able = ", ".join(chips_with(capability))
+        raise UnsupportedError(
+            f"{self.shared.target.name} has no {what}",
+            op=self._op.name if self._op else None,
+            location=self.location.source,
+            remedy=f"{either} a target that has it: {able}",
+        )
+
+    def warn_of_integers(self, does: str) -> None:
+        """Warn once for a line that the chip's integers go through FP32."""
+        name = self._op.name if self._op else ""
+        warn_once(
+            self.location.source or "",
+            f"{name}: the chip {does} in float32, exact to 2^24, and JAX elsewhere "
+            "exactly. integer_path='fp32' or 'exact', of the policy or of a Rule, says "
+            "which is meant",
+            IntegersInFP32Warning,
+        )
 
     def check_types(self, op: Op) -> None:
         """Refuses dtypes that the chip does not have.
@@ -442,24 +508,22 @@ def _legal_dtypes(core: CoreSpec) -> frozenset[np.dtype]:
     return frozenset(np.dtype(getattr(ml_dtypes, name, name)) for name in names)
 
 
-_INSTEAD = {
-    "float64": "float32 (jax_enable_x64 must be off)",
-    "float8_e4m3fn": "float8_e4m3 (largest value 240), or a trn3 target",
-    "float8_e4m3": "float8_e4m3fn",
-    "float8_e3m4": "float8_e4m3fn, or target trn1 or trn2",
-    "float8_e8m0fnu": "target trn3, whose matmul takes microscaled operands",
-    "float4_e2m1fn": "target trn3, whose matmul takes microscaled operands",
-}
-
-
 def _dtype_error(
     what: str, source: str, type: TensorType, target: Target
 ) -> UnsupportedError:
-    name = type.dtype.name
-    instead = _INSTEAD.get(name, "bfloat16, float16, float32 or a 32-bit integer")
+    name, chip = type.dtype.name, target.chip
+    instead = ["bfloat16, float16, float32 or a 32-bit integer"]
+    if name == "float64":
+        instead = ["float32 (jax_enable_x64 must be off)"]
+    elif chip.forward_fp8 and name in FORMATS and FORMATS[name].width == 8:
+        largest = FORMATS[chip.forward_fp8].max_finite
+        instead = [f"{chip.forward_fp8} (largest value {largest:g})"]
+    able = [n for n, c in CHIPS.items() if type.dtype in _legal_dtypes(c.core)]
+    if able:
+        instead.append(f"a target that has it: {', '.join(able)}")
     return UnsupportedError(
         f"dtype {name} does not exist on {target.name}",
         op=what,
         location=source or None,
-        remedy=f"use {instead}",
+        remedy=f"use {', or '.join(instead)}",
     )

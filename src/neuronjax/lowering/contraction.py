@@ -19,17 +19,18 @@ from typing import Any
 import numpy as np
 
 from neuronjax.errors import UnsupportedError
-from neuronjax.ir.instruction import Buffer, Instruction, View
+from neuronjax.ir.instruction import Buffer, Engine, Instruction, View
 from neuronjax.ir.instruction_set import DotDimensions, NcMatmul, Sizes
 from neuronjax.ir.program import Op
 from neuronjax.lowering import dot_algorithm, microscaling, sparsity
 from neuronjax.lowering.context import Context, Instructions
-from neuronjax.lowering.operand import FP8, MatmulOperand
+from neuronjax.lowering.operand import MatmulOperand, check_operand
 from neuronjax.lowering.operand_casts import as_float, is_byte, prepare_operands
 from neuronjax.lowering.products import products
 from neuronjax.lowering.psum import from_psum, into_psum
 from neuronjax.lowering.registry import lowers
 from neuronjax.lowering.sums import group_rows
+from neuronjax.numerics.float_format import FP8
 from neuronjax.numerics.microscaling import MX_FORMATS
 
 
@@ -72,7 +73,7 @@ def contract(
     """
     lhs, rhs = context.operands(op)
     is_integer = result.type.dtype.kind in "iub"
-    through_fp32 = is_integer and context.policy.integer_path == "fp32"
+    through_fp32 = is_integer and context.integer_path == "fp32"
     if not through_fp32 and not _is_matmul(context, lhs, rhs, dimensions):
         if not is_integer:
             lhs, rhs = (as_float(context, value) for value in op.operands)
@@ -110,15 +111,17 @@ def integer_matmul(
             "float32, under implicit_integer_downcast='none'",
             "contract float32, or implicit_integer_downcast='all'",
         )
-    through_fp32 = (
-        context.policy.integer_path == "fp32" and result.type.dtype != np.bool_
-    )
+    through_fp32 = context.integer_path == "fp32" and result.type.dtype != np.bool_
+    exactly: Engine = "host" if context.policy.accumulation == "host" else "gpsimd"
     one_pass = all(is_byte(v.type.dtype) for v in operands)
+    if through_fp32:
+        for view in operands:
+            check_operand(context, view.type.dtype.name, is_integer=True)
     return context.make(
         NcMatmul,
         operands,
         (result,),
-        engine="tensor" if through_fp32 else "gpsimd",
+        engine="tensor" if through_fp32 else exactly,
         dimensions=dimensions,
         passes=4 if through_fp32 and not one_pass else 1,
         accumulation="systolic" if through_fp32 else "integer",
@@ -183,6 +186,8 @@ def _dense(
         and k >= core.k_tile_double_row
     )
     in_passes = "float32" in (lhs.format, rhs.format)
+    for operand in (lhs, rhs):
+        check_operand(context, operand.format)
     yield into_psum(
         context,
         NcMatmul,

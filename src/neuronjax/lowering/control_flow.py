@@ -16,6 +16,8 @@ from neuronjax.lowering.registry import lower_region, lowers
 
 @lowers("stablehlo.while")
 def while_(op: Op, context: Context) -> Instructions:
+    unrolled = "unroll the loop (jax.lax.scan(..., unroll=True))"
+    context.require("control_flow", "control flow, which a loop needs", unrolled)
     condition, body = op.regions
     carried = [carried_facts(context, value) for value in op.operands]
     yield context.make(
@@ -47,6 +49,8 @@ def _region(region: Region, context: Context, facts: list[Facts]) -> Any:
 
 @lowers("stablehlo.case", "stablehlo.if")
 def case(op: Op, context: Context) -> Instructions:
+    both = "compute all branches and choose with jnp.where"
+    context.require("control_flow", "control flow, which a branch needs", both)
     regions = op.regions[::-1] if op.name == "stablehlo.if" else op.regions
     yield context.make(
         Branch,

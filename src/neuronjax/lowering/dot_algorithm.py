@@ -39,18 +39,10 @@ from neuronjax.lowering.moves import (
 from neuronjax.lowering.operand import MatmulOperand
 from neuronjax.lowering.operand_casts import as_float, compatible, rounded
 from neuronjax.lowering.psum import check_psum
+from neuronjax.numerics.float_format import FORMATS as EVERY
 
 # Formats by the name MLIR prints; float64 is none of a NeuronCore's.
-FORMATS = {
-    "bf16": "bfloat16",
-    "f16": "float16",
-    "f32": "float32",
-    "tf32": "tfloat32",
-    "f8E3M4": "float8_e3m4",
-    "f8E4M3": "float8_e4m3",
-    "f8E4M3FN": "float8_e4m3fn",
-    "f8E5M2": "float8_e5m2",
-}
+FORMATS = {f.mlir_name: f.name for f in EVERY.values() if f.width >= 8 and f.signed}
 
 
 class DotAlgorithm(NamedTuple):

@@ -15,6 +15,7 @@ import numpy as np
 from neuronjax.ir.contents import contents
 from neuronjax.ir.instruction import Engine, View
 from neuronjax.ir.instruction_set import (
+    SOFTWARE_FUNCTIONS,
     Activation,
     BitcastCopy,
     Compare,
@@ -29,14 +30,13 @@ from neuronjax.ir.program import Op
 from neuronjax.lowering.broadcast import filled
 from neuronjax.lowering.context import Context, Instructions
 from neuronjax.lowering.registry import lowers
+from neuronjax.numerics.elementary import UNARY
 from neuronjax.numerics.float_format import get_format
 
 BINARY = (
     "add subtract multiply divide maximum minimum remainder power atan2 and or "
     "xor shift_left shift_right_logical shift_right_arithmetic"
 ).split()
-# Of two arguments, in StableHLO or CHLO, and of no engine of their own.
-GPSIMD = ("power", "atan2", "zeta", "polygamma", "mulhi")
 CHLO_BINARY = ("zeta", "polygamma", "mulhi")
 # Sign and rounding ops that need no table: VectorE's.
 SIMPLE_UNARY = (
@@ -47,10 +47,9 @@ FUNCTIONS = (
     "exponential exponential_minus_one log log_plus_one logistic tanh sine cosine "
     "tan sqrt rsqrt cbrt"
 ).split()
-CHLO_FUNCTIONS = (
-    "erf erfc erf_inv acos acosh asin asinh atan atanh cosh sinh tan lgamma "
-    "digamma bessel_i1e"
-).split()
+_OF_KERNELS = {"exponential_base2", "reciprocal"}
+#: All others that there are, and one that both dialects have.
+CHLO_FUNCTIONS = sorted(UNARY.keys() - {*FUNCTIONS} - _OF_KERNELS | {"tan"})
 
 
 def engine_of(dtype: np.dtype, *, path: str = "exact") -> Engine:
@@ -59,10 +58,13 @@ def engine_of(dtype: np.dtype, *, path: str = "exact") -> Engine:
 
 
 def integer_path(context: Context, op: str, dtype: np.dtype) -> str:
-    """How integers of an op are computed; "exact" for what is no arithmetic."""
-    arithmetic = dtype.kind in "iu" and op in ("add", "subtract", "multiply")
-    through_fp32 = arithmetic and context.policy.integer_path == "fp32"
-    return "fp32" if through_fp32 else "exact"
+    """Return how integers of an op are computed; "exact" for what is no arithmetic."""
+    if dtype.kind not in "iu" or op not in ("add", "subtract", "multiply"):
+        return "exact"
+    path = context.integer_path
+    if path != context.policy.integer_path and dtype.itemsize >= 4:
+        context.warn_of_integers(f"computes integers of {dtype}")
+    return path
 
 
 @lowers(
@@ -72,7 +74,7 @@ def binary(op: Op, context: Context) -> Instructions:
     name = op.name.split(".")[1]
     dtype = op.results[0].type.dtype
     path = integer_path(context, name, dtype)
-    engine = "gpsimd" if name in GPSIMD else engine_of(dtype, path=path)
+    engine = "gpsimd" if name in SOFTWARE_FUNCTIONS else engine_of(dtype, path=path)
     attributes = dict(op=name, integer_path=path)
     yield context.whole(op, TensorTensor, engine, rounds=True, **attributes)
 

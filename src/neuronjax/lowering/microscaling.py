@@ -24,7 +24,7 @@ from neuronjax.lowering.moves import (
     transposed,
     zero_padded,
 )
-from neuronjax.lowering.operand import MatmulOperand, no_such_datapath
+from neuronjax.lowering.operand import MatmulOperand
 from neuronjax.lowering.psum import into_psum
 from neuronjax.numerics.float_format import FLOAT8_E8M0FNU
 from neuronjax.numerics.microscaling import BLOCK_SIZE, MX_FORMATS, ON_DEVICE_FORMATS
@@ -42,9 +42,8 @@ class QuantizedMatrix(NamedTuple):
 
 
 def check_chip(context: Context, format: str) -> None:
-    """Refuses chips without the MX datapath."""
-    if "mx_matmul" not in context.core.capabilities:
-        raise no_such_datapath(context, f"microscaling ({format})", "mx_matmul")
+    """Refuse chips without the MX datapath."""
+    context.require("mx_matmul", f"microscaling ({format})")
 
 
 def matmul(

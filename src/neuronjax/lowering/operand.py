@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from neuronjax.errors import UnsupportedError
-from neuronjax.hardware import chips_with
+from neuronjax.hardware import chips_that_take
 from neuronjax.ir.instruction import View
 from neuronjax.lowering.context import Context
+from neuronjax.numerics.float_format import FP8
 
-FP8 = ("float8_e4m3", "float8_e4m3fn", "float8_e5m2")
+_BYTES = ("bool", "int8", "uint8")
 
 
 class MatmulOperand(NamedTuple):
@@ -28,20 +29,30 @@ class MatmulOperand(NamedTuple):
     pattern: str | None = None
 
 
-def no_such_format(context: Context, name: str) -> UnsupportedError:
-    """The error for a format that the chip's engines do not have."""
-    return UnsupportedError(
-        f"{name} does not exist on {context.shared.target.name}",
-        location=context.location.source,
-        remedy=f"use {context.shared.target.chip.forward_fp8}, or a target that has "
-        f"{name}: {', '.join(chips_with(name))}",
-    )
+def check_operand(context: Context, name: str, *, is_integer: bool = False) -> None:
+    """Refuse an operand in a format that the chip's TensorE does not take.
 
+    Integers that it does not take the compiler writes in floats: BF16 where that holds
+    them all, else FP32.
 
-def no_such_datapath(context: Context, what: str, capability: str) -> UnsupportedError:
-    """The error for a datapath that the chip's TensorE does not have."""
-    return UnsupportedError(
-        f"{context.shared.target.name} has no {what}",
+    Raises:
+        UnsupportedError: names the format and the chips that take it.
+    """
+    if context.policy.accumulation == "host":  # it is XLA that multiplies
+        return
+    taken = context.core.tensor.dtypes
+    if is_integer and name not in taken:
+        name = "bfloat16" if name in _BYTES else "float32"
+    if name in taken:
+        return
+    target = context.shared.target
+    fp8 = target.chip.forward_fp8
+    instead = "bfloat16 or float16 (policy='bf16' casts FP32)"
+    if name in FP8 and fp8 is not None:
+        instead = fp8
+    raise UnsupportedError(
+        f"{name} does not exist on {target.name} as an operand of TensorE",
         location=context.location.source,
-        remedy=f"use a target that has one: {', '.join(chips_with(capability))}",
+        remedy=f"use {instead}, or a target that has {name}: "
+        f"{', '.join(chips_that_take(name))}",
     )

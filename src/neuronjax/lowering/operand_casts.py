@@ -29,9 +29,9 @@ from neuronjax.ir.program import Op
 from neuronjax.lowering import microscaling, sparsity
 from neuronjax.lowering.context import Context
 from neuronjax.lowering.moves import converted
-from neuronjax.lowering.operand import FP8, MatmulOperand, no_such_format
+from neuronjax.lowering.operand import MatmulOperand, check_operand
 from neuronjax.lowering.scaling import scale
-from neuronjax.numerics.float_format import get_format
+from neuronjax.numerics.float_format import FP8, get_format
 from neuronjax.numerics.microscaling import (
     MX_FORMATS,
     ON_DEVICE_FORMATS,
@@ -147,20 +147,15 @@ def _prepare(op: Op, context: Context, view: View, role: str) -> MatmulOperand:
 def _cast(context: Context, view: View, wanted: str) -> MatmulOperand:
     inverse = None
     if wanted in FP8 and context.policy.scaling != "none":
-        check_format(context, wanted)
+        check_operand(context, wanted)
         view, inverse = scale(context, view, wanted)
     return MatmulOperand(rounded(context, view, wanted), wanted, inverse)
 
 
-def check_format(context: Context, name: str) -> None:
-    """Refuses an FP8 format that the chip does not have."""
-    if name in FP8 and name not in context.core.capabilities:
-        raise no_such_format(context, name)
-
-
 def rounded(context: Context, view: View, wanted: str) -> View:
     """A float operand in another format, rounded as the policy says."""
-    check_format(context, wanted)
+    if wanted not in MX_FORMATS:
+        check_operand(context, wanted)
     storage = get_format(_storage(wanted)).dtype
     if view.type.dtype == storage and wanted != "tfloat32":
         return view

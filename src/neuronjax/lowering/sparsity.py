@@ -19,8 +19,9 @@ from neuronjax.ir.instruction_set import DotDimensions, NcMatmulSparse, Sparsify
 from neuronjax.ir.program import Op
 from neuronjax.lowering.context import Context, Instructions
 from neuronjax.lowering.moves import MatrixView, both_matrices, matrix_dimensions
-from neuronjax.lowering.operand import FP8, MatmulOperand, no_such_datapath
+from neuronjax.lowering.operand import MatmulOperand
 from neuronjax.lowering.psum import into_psum
+from neuronjax.numerics.float_format import FP8
 from neuronjax.numerics.microscaling import MX_FORMATS
 from neuronjax.numerics.sparsity import get_pattern
 
@@ -85,8 +86,7 @@ def _compressed(context: Context, source: MatrixView, pattern: str) -> Instructi
 
 def _check(context: Context, lhs: MatmulOperand, rhs: MatmulOperand) -> None:
     core, name = context.core, context.shared.target.name
-    if "sparse_matmul" not in core.capabilities:
-        raise no_such_datapath(context, "structured sparsity", "sparse_matmul")
+    context.require("sparse_matmul", "structured sparsity")
     if "float32" in (lhs.format, rhs.format):
         raise InvalidProgramError(
             "a sparse matmul with FP32 operands: the array takes them in four passes, "

@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from neuronjax.errors import InvalidProgramError
-from neuronjax.hardware import INSTANCES, Target, resolve_target
+from neuronjax.errors import InvalidProgramError, UnsupportedError
+from neuronjax.hardware import INSTANCES, Target, chips_with, resolve_target
 from neuronjax.policy.flags import parse_environment
 from neuronjax.policy.scopes import compiled_for
 
@@ -30,13 +30,17 @@ def chosen_target(target: str | Target | None = None) -> Target:
 
     Raises:
         InvalidProgramError: no such target.
+        UnsupportedError: a chip without an interface for kernels.
     """
-    surrounding = compiled_for()
-    if surrounding is not None:
-        return resolve_target(surrounding)
-    if isinstance(target, Target):
-        return target
-    return resolve_target(target or os.environ.get(VARIABLE) or DEFAULT)
+    found = compiled_for() or target or os.environ.get(VARIABLE) or DEFAULT
+    if not isinstance(found, Target):
+        found = resolve_target(found)
+    if "kernels" not in found.core.capabilities:
+        raise UnsupportedError(
+            f"no kernel in NKI runs on {found.name}",
+            remedy=f"target {', '.join(chips_with('kernels'))}",
+        )
+    return found
 
 
 def runtime_rounding() -> dict[str, Any]:

@@ -55,6 +55,22 @@ class FloatFormat(Shown):
     has_zero: bool = True
 
     @property
+    def mlir_name(self) -> str:
+        """The name that MLIR prints: "bf16", "f8E4M3FN"; "tf32" of a dot algorithm."""
+        prefix, _, bits = self.name.partition("float")
+        return f"{prefix}f{bits.replace('_', '').upper()}"
+
+    @property
+    def flag_name(self) -> str:
+        """The name that flags and policies give it: "bf16", "fp8_e4m3"."""
+        return self.name.replace("float", "fp" if self.name[0] == "f" else "f")
+
+    @property
+    def has_dtype(self) -> bool:
+        """Whether `ml_dtypes` or NumPy has a dtype of the name."""
+        return self.name == self.dtype.name
+
+    @property
     def width(self) -> int:
         """Bits of a code."""
         return self.signed + self.exponent_bits + self.mantissa_bits
@@ -236,6 +252,10 @@ FORMATS: dict[str, FloatFormat] = {
         FLOAT8_E8M0FNU,
     )
 }
+
+#: The 8-bit floats that NKI names. Two products of them enter a cell of the array at
+#: once, which those of float8_e3m4 never do.
+FP8 = (FLOAT8_E5M2.name, FLOAT8_E4M3.name, FLOAT8_E4M3FN.name)
 
 
 @dataclasses.dataclass(frozen=True)

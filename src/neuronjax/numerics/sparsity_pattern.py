@@ -61,14 +61,8 @@ PATTERNS: dict[str, SparsityPattern] = {
 
 # The operands of sparse matmuls: FP8, FP16, BF16 and TF32, which is kept in float32
 # [C3; C4 without FP8]. float8_e3m4 is the third FP8 of the chips.
-DTYPES: tuple[str, ...] = (
-    "float32",
-    "bfloat16",
-    "float16",
-    "float8_e5m2",
-    "float8_e4m3",
-    "float8_e4m3fn",
-    "float8_e3m4",
+DTYPES: tuple[str, ...] = tuple(
+    f.name for f in FORMATS.values() if f.has_dtype and f.width >= 8 and f.signed
 )
 
 TAGS_PER_WORD = 4  # [A3]: a tag tile is uint16 [128, 32] for 128 x 128 kept elements

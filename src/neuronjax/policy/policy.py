@@ -198,10 +198,11 @@ class Policy:
             piecewise cubics with ScalarE's error as far as that is known, both with
             the same bits everywhere; "host" is XLA's.
         integer_path: how integers are added, multiplied and compared. "auto" is what
-            the units of a chip do: exact on GpSimd; over devices, where 32- and 64-bit
-            integers have no datapath of their own, in FP32, exact to 2**24, with a
-            warning the first time a line does so. "exact" is StableHLO's arithmetic
-            everywhere, "fp32" what engines other than GpSimd do.
+            the units of a chip do: exact on GpSimd; over devices and on a chip without
+            GpSimd, where 32- and 64-bit integers have no datapath of their own, in
+            FP32, exact to 2**24, with a warning the first time a line does so. "exact"
+            is StableHLO's arithmetic everywhere, "fp32" what engines other than GpSimd
+            do.
         implicit_integer_downcast: under "none" a reduction of 32- or 64-bit integers
             over devices, which the chip can do in FP32 alone, is an error, as it is to
             the compiler (EVRF061, EVRF063).
@@ -344,19 +345,21 @@ class Policy:
         return cls(sdk=sdk, **parse_environment(environ).fields)
 
     def operand_dtype(
-        self, role: Literal["forward", "weight", "cotangent"], *, chip_fp8: str
+        self, role: Literal["forward", "weight", "cotangent"], *, chip_fp8: str | None
     ) -> str:
         """The format that `auto_cast` gives to an operand of that role.
 
         Args:
             role: "cotangent" for an operand that carries a gradient, "weight" for one
                 that a checkpoint holds.
-            chip_fp8: what "fp8" means on the chip, "float8_e4m3" or "float8_e4m3fn".
+            chip_fp8: what "fp8" means on the chip, "float8_e4m3" or "float8_e4m3fn";
+                None for a chip that has neither, and will refuse either.
         """
         name, cotangent = self.auto_cast_type, self.cotangent_type
         if role == "weight" and name in WEIGHT_FORMATS:
             return WEIGHT_FORMATS[name]
-        forward = chip_fp8 if name == "fp8" else CAST_DTYPES[name]
+        fp8 = chip_fp8 or CAST_DTYPES["fp8_e4m3"]
+        forward = fp8 if name == "fp8" else CAST_DTYPES[name]
         if cotangent == "auto":
             cotangent = "float8_e5m2" if name.startswith("fp8") else "same"
         if role != "cotangent" or cotangent == "same":

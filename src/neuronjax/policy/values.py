@@ -24,14 +24,15 @@ from neuronjax.errors import InvalidProgramError
 
 _SCALE_RULES = ("ocp_floor", "neuron", "ceil", "rceil", "even", "nki_golden")
 
-_IN_NODE = ("ring", "kangaring", "rdh", "mesh")
-_OVER_NODES = ("ring", "rdh", "mesh", "single_step_mesh")
+#: Algorithms of reductions that a pair "within a node + over nodes" is made of [IX].
+IN_NODE = ("ring", "kangaring", "rdh", "mesh")
+OVER_NODES = ("ring", "rdh", "mesh", "single_step_mesh")
 _COLLECTIVES = (
-    *_IN_NODE,
+    *IN_NODE,
     *(f"ring:{channels}" for channels in (2, 3, 4)),
     "single_step_mesh",
     "left_fold",
-    *(f"{a}+{b}" for a in _IN_NODE for b in _OVER_NODES),
+    *(f"{a}+{b}" for a in IN_NODE for b in OVER_NODES),
 )
 
 LEGAL: Mapping[str, tuple[object, ...]] = {

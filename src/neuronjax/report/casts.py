@@ -15,7 +15,7 @@ from neuronjax.ir.instruction_set import NcMatmul, TensorCopy
 from neuronjax.policy import Policy
 from neuronjax.report.quantities import percent
 from neuronjax.timing.timeline import Timeline
-from neuronjax.timing.work import QUEUES, Work
+from neuronjax.timing.work import QUEUES, Core, Work
 
 AS_FAST_AS_TF32 = ("bf16", "fp16")
 """Types of a policy for which the array is no faster than for TF32."""
@@ -24,9 +24,11 @@ NO_FASTER_THAN_TF32 = "TF32 is as fast in the array, and FP32 operands need no c
 _WORTH_A_NOTE = 0.03
 
 
-def cast_notes(timeline: Timeline, policy: Policy) -> Iterator[str]:
-    """What the casts take that a policy asks for, where that is worth a line."""
-    if policy.auto_cast != "matmult" or policy.auto_cast_type not in AS_FAST_AS_TF32:
+def cast_notes(timeline: Timeline, policy: Policy, core: Core) -> Iterator[str]:
+    """Say what the casts take that a policy asks for, where that is worth a line."""
+    has_tf32 = "tfloat32" in core.spec.tensor.dtypes
+    narrows = has_tf32 and policy.auto_cast_type in AS_FAST_AS_TF32
+    if policy.auto_cast != "matmult" or not narrows:
         return
     products = {i.location for i in timeline.instructions if isinstance(i, NcMatmul)}
     spent = sum(

@@ -43,10 +43,6 @@ class Roofs:
     base_clock_hz: int | None
 
 
-# "NeuronCore base clock" [PS]; Trainium3's is not stated.
-_BASE_CLOCK_HZ = {"trn1": 1_400_000_000, "inf2": 1_400_000_000, "trn2": 1_200_000_000}
-
-
 def roofs(core: Core, peak: str | float = "bf16") -> Roofs:
     """The roofs of a core.
 
@@ -66,7 +62,7 @@ def roofs(core: Core, peak: str | float = "bf16") -> Roofs:
         bf16_flops=bf16,
         hbm_bytes_per_second=chip.hbm_bytes_per_second / stacks,
         dma_bytes_per_second=engines(core) * streaming_bytes_per_second(core),
-        base_clock_hz=_BASE_CLOCK_HZ.get(chip.name),
+        base_clock_hz=chip.base_clock_hz,
     )
 
 

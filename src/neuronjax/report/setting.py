@@ -25,7 +25,7 @@ def setting_line(target: Target, policy: Policy, lnc: int | None = None) -> str:
         lnc: physical cores per logical core; None for the policy's, else the target's.
     """
     cores = lnc or policy.lnc or target.lnc_default
-    return f"{target.name}, LNC {cores}, {numerics_of(policy)}"
+    return f"{name_of(target)}, LNC {cores}, {numerics_of(policy)}"
 
 
 def kernel_line(target: Target, lnc: int | None = None, nki: str = "") -> str:
@@ -37,7 +37,12 @@ def kernel_line(target: Target, lnc: int | None = None, nki: str = "") -> str:
         nki: the release by whose rules it is judged; "" where none is named.
     """
     rules = f" by NKI {nki}" if nki else ""
-    return f"{target.name}, LNC {lnc or target.lnc_default}, NKI kernel{rules}"
+    return f"{name_of(target)}, LNC {lnc or target.lnc_default}, NKI kernel{rules}"
+
+
+def name_of(target: Target) -> str:
+    """Return the name, which says of a projected chip that it is a projection."""
+    return target.name + " (a projection)" * target.chip.projected
 
 
 def numerics_of(policy: Policy) -> str:

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, get_args
 
-from neuronjax.errors import InvalidProgramError
-from neuronjax.hardware import Target
+from neuronjax.errors import InvalidProgramError, UnsupportedError
+from neuronjax.hardware import Target, chips_with_engine
 from neuronjax.ir.collectives.placement import Group, Placement
 from neuronjax.ir.collectives.selection import select
 from neuronjax.ir.fold_plan import FoldPlan
@@ -101,8 +101,15 @@ def collective_time(
 
     Raises:
         InvalidProgramError: an unknown op or algorithm, or one that is impossible here.
-        UnsupportedError: ranks on several nodes which no network joins.
+        UnsupportedError: ranks on several nodes which no network joins, or a chip
+            without CC-cores.
     """
+    if "cc" in target.chip.lacks:
+        raise UnsupportedError(
+            f"{op}: {target.name} has no CC-cores, which join its ranks",
+            remedy="run its ranks apart, or use a target that has CC-cores: "
+            f"{', '.join(chips_with_engine('cc'))}",
+        )
     placement = placement or Placement.of(target, lnc=lnc)
     network = network or network_of(target, lnc)
     found = _found(op, size_bytes, groups)

@@ -9,6 +9,8 @@ seconds of the latter are in `collectives`.
 
 from __future__ import annotations
 
+from math import inf
+
 from neuronjax.ir.collective_set import Collective, Spmd
 from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.instruction_set import Branch, Call, Loop
@@ -69,4 +71,6 @@ def ways(
     if scalar_operands or psum_operands or transposed_operands:
         reading = Reading(scalar_operands, psum_operands, transposed_operands)
     found = rule(instruction, core, reading)
+    if core.chip.lacks:
+        found = tuple(way for way in found if own_seconds(way) < inf)
     return found if len(found) == 1 else tuple(sorted(found, key=own_seconds))

@@ -124,8 +124,10 @@ def _(i: TopK, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: Iota, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """A number for every element of a lane."""
-    return (elementwise(core, i, lane_task(core, i, "gpsimd", "iota")),)
+    """A number for every element of a lane; VectorE counts in a scan of ones."""
+    counted = elementwise(core, i, lane_task(core, i, "gpsimd", "iota"))
+    scan = lane_task(core, i, "vector", "tensor_tensor_scan")
+    return (counted,) if i.engine == "gpsimd" else (elementwise(core, i, scan),)
 
 
 @rule.register

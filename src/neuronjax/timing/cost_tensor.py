@@ -83,9 +83,8 @@ class ArrayTiling:
     read_bytes: float
 
 
-def _tile_size(core: Core, used: int, allowed: bool) -> int:
-    """The smallest tile of the array, in rows or columns, that holds `used`."""
-    whole = core.spec.partitions
+def _tile_size(core: Core, used: int, whole: int, allowed: bool) -> int:
+    """Return the smallest tile of the `whole` rows, or columns, that holds `used`."""
     tile = least_tile(core) if allowed else whole
     while tile < used and tile < whole:
         tile *= 2
@@ -97,8 +96,9 @@ def _tiling(c: Contraction, core: Core, held: int, moved: int) -> ArrayTiling:
     spec = core.spec
     rows = min(spec.partitions, ceil(c.k / c.rows_per_cell))
     columns = min(spec.max_stationary_free, held)
-    column_tile = _tile_size(core, columns, c.column_tiles)
-    parallel = tiles_at_once(core, _tile_size(core, rows, c.row_tiles), column_tile)
+    row_tile = _tile_size(core, rows, spec.partitions, c.row_tiles)
+    column_tile = _tile_size(core, columns, spec.array_columns, c.column_tiles)
+    parallel = tiles_at_once(core, row_tile, column_tile)
     passes = ceil(c.k / c.k_tile)
     blocks = c.batch * ceil(held / spec.max_stationary_free)
     strips = ceil(moved / _moving_limit(c, core))
@@ -115,7 +115,7 @@ def _tiling(c: Contraction, core: Core, held: int, moved: int) -> ArrayTiling:
     return ArrayTiling(
         task,
         groups=max(1, ceil(blocks * banks / task.parallel)),
-        evacuated=ceil(blocks * moved / (spec.partitions // column_tile * core.lnc)),
+        evacuated=ceil(blocks * moved / (spec.array_columns // column_tile * core.lnc)),
         read_bytes=c.item_bytes * c.k * blocks * (moved + columns * strips),
     )
 
@@ -211,14 +211,14 @@ def transpose_works(
 ) -> tuple[Way, Way]:
     """[rows, columns] matrices transposed by the array, in its two ways.
 
-    Squares of up to 128 x 128 are stationary, one after the other.
+    Blocks as large as the array are stationary, one after the other.
     """
-    side = core.spec.partitions
-    blocks = batch * ceil(columns / side)
+    side, wide = core.spec.partitions, core.spec.array_columns
+    blocks = batch * ceil(columns / wide)
     squares = ceil(blocks * ceil(rows / side) / core.lnc)
     streamed = ceil(blocks * rows / core.lnc)
     task = ArrayTask(
-        held=min(columns, side),
+        held=min(columns, wide),
         moved=streamed,
         rows=min(rows, side),
         column_cycles=transpose_cycles(core, item_bytes),
@@ -265,7 +265,9 @@ def _(i: NcMatmul, core: Core, reading: Reading) -> tuple[Way, ...]:
     batch, m, n, k = i.held or asked
     if i.accumulation == "integer" or i.engine == "gpsimd":
         return (software(core, i, batch * m * n * k * 2),)
-    cycles = column_cycles(core, "bf16") * i.passes
+    dtypes = {lhs.type.dtype.name, rhs.type.dtype.name}
+    kind = "int8" if dtypes == {"int8"} <= {*core.spec.tensor.dtypes} else "bf16"
+    cycles = column_cycles(core, kind) * i.passes
     if i.rows_per_cell > 1:
         cycles = column_cycles(core, "fp8", i.rows_per_cell)
     c = Contraction(

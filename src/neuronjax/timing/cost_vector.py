@@ -15,6 +15,7 @@ import numpy as np
 
 from neuronjax.ir.instruction import Instruction, View
 from neuronjax.ir.instruction_set import (
+    SOFTWARE_FUNCTIONS,
     BitcastCopy,
     Compare,
     Memset,
@@ -42,8 +43,6 @@ BITWISE = frozenset(
     {"and", "or", "xor", "not", "shift_left", "shift_right_logical"}
     | {"shift_right_arithmetic"}
 )
-#: Of two arguments, in software of GpSimdE (`power` is an operator of its ALU).
-FUNCTIONS = frozenset({"power", "atan2", "zeta", "polygamma", "mulhi", "next_after"})
 #: Instructions of VectorE for what is more than one.
 PASSES: Mapping[str, float] = MappingProxyType(
     {
@@ -128,9 +127,6 @@ def _tensors(i: Instruction, reading: Reading) -> int:
 
 def _divide(i: TensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
     """1 / y, on ScalarE or (8 N) on VectorE, times x."""
-    if i.results[0].type.dtype.kind in "iub":
-        elements = prod(i.results[0].type.shape)
-        return (software(core, i, elements * a.INTEGER_DIVISION.value),)
     shape = i.results[0].type.shape
     if 1 in reading.scalars:  # a column of divisors: one element per row
         shape = shape[:-1]
@@ -164,14 +160,14 @@ def _divide(i: TensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
 def _(i: TensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
     """Two streams, or one and a scalar; what the ALU lacks takes passes or software."""
     dtype = i.results[0].type.dtype
-    if i.op in FUNCTIONS:
+    if i.op in SOFTWARE_FUNCTIONS:  # (`power` is an operator of GpSimdE's ALU)
         operations = prod(i.results[0].type.shape) * a.FUNCTION_OPERATIONS.value
         return (software(core, i, operations),)
-    if i.op == "divide":
-        return _divide(i, core, reading)
-    if i.op == "remainder" and dtype.kind in "iu":
+    if i.op in ("divide", "remainder") and i.engine == "gpsimd":  # of integers
         elements = prod(i.results[0].type.shape)
         return (software(core, i, elements * a.INTEGER_DIVISION.value),)
+    if i.op == "divide":
+        return _divide(i, core, reading)
     legal = i.engine == "vector" or _exact_in_fp32(i.op, dtype)
     if not legal:
         return streams(core, i, reading, "tensor_tensor", on_vector=False)

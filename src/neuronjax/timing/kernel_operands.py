@@ -10,13 +10,11 @@ may be any.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from math import prod
-from types import MappingProxyType
 
-import ml_dtypes
 import numpy as np
 
+from neuronjax.ir import nki_dtypes
 from neuronjax.ir.kernel import Access
 from neuronjax.timing.engines.task import LaneStream
 
@@ -24,22 +22,10 @@ from neuronjax.timing.engines.task import LaneStream
 Box = tuple[tuple[int, int], ...] | None
 Pattern = tuple[tuple[int, int], ...]
 
-# NKI names that NumPy and ml_dtypes do not have, by a type of the same width. Packed
-# types are words of four elements.
-_WORDS: Mapping[str, np.dtype] = MappingProxyType(
-    {
-        "tfloat32": np.dtype(np.float32),
-        "float8_e4m3fn_x4": np.dtype(np.uint32),
-        "float8_e5m2_x4": np.dtype(np.uint32),
-        "float4_e2m1fn_x4": np.dtype(np.uint16),
-    }
-)
 
-
-@functools.cache
 def numpy_dtype(name: str) -> np.dtype:
-    """A dtype of the same width, and of the same kind but for packed ones."""
-    return _WORDS.get(name) or np.dtype(getattr(ml_dtypes, name, name))
+    """Return the NumPy dtype of an NKI name; of a packed one, that of its words."""
+    return nki_dtypes.info(name).numeric
 
 
 def operand(access: Access) -> LaneStream:

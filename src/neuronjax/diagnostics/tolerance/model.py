@@ -55,15 +55,7 @@ and so are the libraries of NumPy and of XLA."""
 
 FUNCTIONS = {"silicon": SILICON, "emulated": EMULATED}
 
-_SHORT = {
-    "fp32": "float32",
-    "tf32": "tfloat32",
-    "bf16": "bfloat16",
-    "fp16": "float16",
-    "fp8_e4m3": "float8_e4m3",
-    "fp8_e5m2": "float8_e5m2",
-    "fp8_e3m4": "float8_e3m4",
-}
+_SHORT = {f.flag_name: f.name for f in FORMATS.values()}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,30 +10,24 @@ functions accept is in `hardware.activation_functions`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import jax
 from jax import lax
 
-from neuronjax.errors import UnimplementedError
 from neuronjax.execution.engines.dispatch import Arrays, Registers, execute, wide, write
 from neuronjax.ir.instruction_set import Activation
 from neuronjax.numerics import scalar_engine
 from neuronjax.numerics.elementary import UNARY
 from neuronjax.numerics.elementary_tables import nearest
 
-_SAME_NAMES = (
-    *(lax.acos, lax.acosh, lax.asin, lax.asinh, lax.atan, lax.atanh, lax.bessel_i1e),
-    *(lax.cbrt, lax.cosh, lax.digamma, lax.erf, lax.erf_inv, lax.erfc, lax.lgamma),
-    *(lax.log, lax.logistic, lax.rsqrt, lax.sinh, lax.sqrt, lax.tan, lax.tanh),
-)
-HOST: dict[str, Callable[[jax.Array], jax.Array]] = {
-    **{function.__name__: function for function in _SAME_NAMES},
-    "exponential": lax.exp,
-    "exponential_minus_one": lax.expm1,
-    "log_plus_one": lax.log1p,
-    "sine": lax.sin,
-    "cosine": lax.cos,
+#: JAX's names where they are not StableHLO's and CHLO's.
+_LAX = {
+    "exponential": "exp",
+    "exponential_minus_one": "expm1",
+    "log_plus_one": "log1p",
+    "sine": "sin",
+    "cosine": "cos",
 }
 
 
@@ -41,17 +35,11 @@ HOST: dict[str, Callable[[jax.Array], jax.Array]] = {
 def activation(i: Activation, x: Sequence[jax.Array], r: Registers) -> Arrays:
     operand = wide(x[0])
     if i.transcendentals == "host":
-        return (write(HOST[i.function](operand), i, r),)
+        host = getattr(lax, _LAX.get(i.function, i.function))
+        return (write(host(operand), i, r),)
     name = scalar_engine.OF_PROGRAMS.get(i.function)
     if i.transcendentals == "scalar_engine" and name is not None:
         return (write(scalar_engine.function(name)(operand, r.zero), i, r),)
-    if i.function not in UNARY:
-        raise UnimplementedError(
-            "no exact implementation of this function",
-            op=i.function,
-            location=i.location.source,
-            remedy='use Policy(transcendentals="host") for this op',
-        )
     result = UNARY[i.function](operand, r.zero)
     if _rounds_to_nearest(i):
         dtype = i.results[0].type.dtype

@@ -35,6 +35,7 @@ from neuronjax.ir import fold_plan as plans
 from neuronjax.ir.collectives.cycles import MAX_CHANNELS, closed_paths
 from neuronjax.ir.collectives.placement import Group
 from neuronjax.ir.fold_plan import FoldPlan
+from neuronjax.policy.values import IN_NODE, OVER_NODES
 
 ALL_REDUCE, REDUCE_SCATTER = "all_reduce", "reduce_scatter"
 MAX_KANGARING_RANKS = 256  # [NEC]
@@ -222,13 +223,10 @@ def _pair(inside: Algorithm, between: Algorithm) -> Algorithm:
     return Algorithm(name, refuses, plan)
 
 
-_INSIDE = ("ring", "kangaring", "rdh", "mesh")
-_BETWEEN = ("ring", "rdh", "mesh", "single_step_mesh")  # [IX]
-
 _BY_NAME = {a.name: a for a in _FLAT}
 ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
     _BY_NAME
-    | {f"{a}+{b}": _pair(_BY_NAME[a], _BY_NAME[b]) for a in _INSIDE for b in _BETWEEN}
+    | {f"{a}+{b}": _pair(_BY_NAME[a], _BY_NAME[b]) for a in IN_NODE for b in OVER_NODES}
 )
 """Every algorithm by its name; pairs are "within a node + over nodes"."""
 

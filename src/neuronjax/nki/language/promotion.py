@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from neuronjax.ir import nki_dtypes as dtypes
-from neuronjax.nki.limits.matmul import FP8
 from neuronjax.nki.refusing import refuse
 from neuronjax.nki.tensor import NkiTensor
+from neuronjax.numerics.float_format import FP8
 
 
 def promoted(a: str, b: str) -> str:
@@ -36,7 +36,7 @@ def promoted(a: str, b: str) -> str:
 def _of_floats(a: dtypes.DTypeInfo, b: dtypes.DTypeInfo) -> str:
     if a.itemsize != b.itemsize:
         return a.name if a.itemsize > b.itemsize else b.name
-    if {a.name, b.name} <= FP8:
+    if {a.name, b.name} <= {*FP8}:
         return "bfloat16"
     return "float32"
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from neuronjax.ir.kernel import Access, KernelInstruction
 from neuronjax.nki.limits.operands import byte_range, free_size, tensor_inputs, text
 from neuronjax.nki.limits.registry import broken, limit, missing
+from neuronjax.numerics.float_format import FP8
 
 if TYPE_CHECKING:
     from neuronjax.nki.trace import Trace
 
-FP8 = frozenset({"float8_e4m3", "float8_e5m2", "float8_e4m3fn"})
 WIDE = frozenset({"float32", "tfloat32"})
-FLOATS = FP8 | WIDE | {"bfloat16", "float16"}
+FLOATS = WIDE | {"bfloat16", "float16", *FP8}
 LEGACY_E4M3, OCP_E4M3 = "float8_e4m3", "float8_e4m3fn"
 
 

@@ -7,7 +7,7 @@ instruction before does not hide, and MINIMUM_INTERVAL at least.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import ceil
+from math import ceil, inf
 from types import MappingProxyType
 from typing import Any
 
@@ -46,8 +46,9 @@ _SHARED = {"vector": ("psum", "sbuf"), "scalar": ("psum",), "gpsimd": ("sbuf",)}
 
 
 def clock(core: Core, queue: Queue) -> int:
-    """Cycles per second of an engine."""
-    return getattr(core.chip.core, queue).clock_hz
+    """Cycles per second of an engine; 0 of one that the core lacks."""
+    engine = getattr(core.spec, queue)
+    return engine.clock_hz if engine is not None else 0
 
 
 def pace(task: LaneTask, core: Core) -> Pace:
@@ -113,18 +114,24 @@ def seconds(
     starts: int,
     least: float = a.MINIMUM_INTERVAL.value,
 ) -> float:
-    """How long instructions occupy an engine; `cycles` are those of all together."""
+    """How long instructions occupy an engine, whose `cycles` are all of theirs.
+
+    An engine that the core lacks never ends: `cost.ways` leaves out who waits for it.
+    """
+    rate = clock(core, queue)
+    if not rate:
+        return inf
     start = a.GPSIMD_START.value
     if queue != "gpsimd":
         start = a.VISIBLE_STARTS.value * core.spec.access_start_cycles
-    return max(least * starts, cycles + start * starts) / clock(core, queue)
+    return max(least * starts, cycles + start * starts) / rate
 
 
 def latency_seconds(core: Core, queue: Queue) -> float:
     """From the last element's end to its result being read by another instruction."""
     hidden = 2 - a.VISIBLE_STARTS.value  # of one read and one write
     cycles = a.STATIC_OVERHEAD.value + hidden * core.spec.access_start_cycles
-    return cycles / clock(core, queue)
+    return cycles / (clock(core, queue) or inf)
 
 
 def shared_ports(queue: Queue, core: Core, memories: set[str]) -> tuple[str, ...]:

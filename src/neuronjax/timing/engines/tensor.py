@@ -20,7 +20,7 @@ from neuronjax.timing.engines.task import has
 from neuronjax.timing.work import Core
 
 #: Whose products a cell adds, by the field of `products_per_cell_per_cycle`.
-Products = Literal["bf16", "fp32", "fp8", "mx", "sparse"]
+Products = Literal["bf16", "fp32", "fp8", "int8", "mx", "sparse"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +141,6 @@ def least_tile(core: Core) -> int:
 
 def tiles_at_once(core: Core, rows: int, columns: int) -> int:
     """Tiles of a size that work side by side, as the array's input allows."""
-    whole = core.spec.partitions
-    tiles = (whole // rows) * (whole // columns)
+    tiles = (core.spec.partitions // rows) * (core.spec.array_columns // columns)
     # Without tiles the array takes one matmul at a time, whatever its input could.
     return max(1, min(tiles, int(a.PARALLEL_INPUT.value) // rows))
