@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from neuronjax.execution.device_sharding import RealDevices
-from neuronjax.execution.probes.accumulator import Rows, StatisticsAccumulator, total
+from neuronjax.execution.probes.accumulator import Observed, StepAccumulator, total
 from neuronjax.execution.sliced_reduction import all_reduced, is_sliceable
 from neuronjax.execution.splitting import (
     carried_dimension,
@@ -51,7 +51,7 @@ class Interpreter(Protocol):
     stochastic: bool
     watched: bool
     real: RealDevices
-    accumulator: StatisticsAccumulator
+    accumulator: StepAccumulator
 
     def step(self, i: Instruction, environment: dict, key: jax.Array) -> Arrays:
         """Executes one instruction whose operands are in the environment."""
@@ -243,18 +243,24 @@ class _Devices:
                     numbers = (buffer.number for buffer in i.results)
                     arrays.update(zip(numbers, results, strict=True))
 
-            _, rows = self._interpreter.accumulator.apart(run)
-            return tuple(arrays[n] for n in outputs), rows
+            _, observed = self._interpreter.accumulator.apart(run)
+            return tuple(arrays[n] for n in outputs), observed
 
-        results, rows = self._map(one, own)
+        results, observed = self._map(one, own)
         scope.arrays.update(zip(outputs, results, strict=True))
-        self._interpreter.accumulator.add(
-            {slot: total(row) for slot, row in rows.items()}
-        )
+        self._interpreter.accumulator.add(self._of_all(observed))
+
+    def _of_all(self, observed: Observed) -> Observed:
+        """Return what all devices together have observed, of what each has."""
+        rows = {slot: total(row) for slot, row in observed.rows.items()}
+        amaxes = observed.amaxes
+        if amaxes is not None:
+            amaxes = jnp.max(self._real.everyone(amaxes), axis=0)
+        return Observed(rows, amaxes)
 
     def _map(
         self, one: Callable[..., tuple], own: dict[int, jax.Array]
-    ) -> tuple[Arrays, Rows]:
+    ) -> tuple[Arrays, Observed]:
         first = self._real.number() * jnp.uint32(self._carried)
         devices = first + jnp.arange(self._carried, dtype=jnp.uint32)
         if not self._interpreter.eager:

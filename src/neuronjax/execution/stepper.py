@@ -24,9 +24,7 @@ class Stepper:
     ) -> None:
         with jax.disable_jit(False):
             self.first_key = first_key(program, call_index)
-            self._run = Interpretation(
-                program, inputs_outputs.make_zero(True), True, ()
-            )
+            self._run = Interpretation(program, inputs_outputs.make_zero(True), True)
 
     def execute(self, i: Instruction, operands: Arrays, key: jax.Array) -> Arrays:
         """The results of one instruction that captures nothing.

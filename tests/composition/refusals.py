@@ -1,0 +1,65 @@
+"""The cells of the matrix that are refused, each with its reason in docs/errors.md."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import neuronjax as nj
+
+Cell = tuple[str, str]
+"""A verb of `verbs.VERBS` and a kind of `programs.KINDS`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """What is refused by name.
+
+    Attributes:
+        row: the beginning of its row in the table of docs/errors.md, which has the
+            reason and what to write instead.
+        error: what is raised.
+        words: a regular expression of the message.
+        cells: the cells that are refused for it.
+    """
+
+    row: str
+    error: type[nj.NeuronJaxError]
+    words: str
+    cells: Sequence[Cell]
+
+
+DELAYED = ("delayed", "delayed_mesh")
+
+REFUSALS: tuple[Refusal, ...] = (
+    Refusal(
+        row="`grad` of a loaded program without its derivative",
+        error=nj.UnsupportedError,
+        words="loaded program that holds none.*vjp_order=1",
+        cells=[("grad", "stablehlo")],
+    ),
+    Refusal(
+        row="`grad` and `vmap` of a function that collects, or has delayed scaling",
+        error=nj.UnsupportedError,
+        words="with delayed scaling: its amax history belongs to whole steps",
+        cells=[(verb, kind) for verb in ("grad", "vmap") for kind in DELAYED],
+    ),
+)
+
+_MESHES = (
+    *("psum", "psum_scatter", "all_gather", "all_to_all", "ppermute", "mesh_scan"),
+    *("pmap", "in_shardings", "two_axes", "delayed_mesh"),
+)
+_WALKS = ("compare", "compare(against=)", "compare_dump", "tolerance")
+
+#: Cells whose answer is not right yet.
+PENDING: frozenset[Cell] = frozenset(
+    (verb, kind) for verb in _WALKS for kind in (*_MESHES, "delayed")
+)
+
+
+def refusal_of(verb: str, kind: str) -> Refusal | None:
+    """Return why a cell is refused; None where it has an answer."""
+    found = [r for r in REFUSALS if (verb, kind) in r.cells]
+    assert len(found) <= 1, f"two reasons to refuse {verb} of {kind}"
+    return found[0] if found else None
