@@ -254,6 +254,9 @@ def twice(x: Any) -> Any:
     return out
 
 
+twice.defvjp(lambda x: (twice(x), None), lambda _, g: (2 * g,))
+
+
 def kernel(core: Core) -> Callable[..., Any]:
     def program(w: Any, a: Any, x: Any) -> Any:
         return layer(w, a) + core(twice(x)) / 4
@@ -391,11 +394,6 @@ def symbolic_blob(function: Callable[..., Any]) -> bytes:
     return _exported(function, (w, *types))
 
 
-def symbolic(core: Core) -> Callable[..., Any]:
-    saved = jax.export.deserialize(bytearray(symbolic_blob(plain(core))))
-    return lambda w, a, x: saved.call(w, a, x)
-
-
 def loaded_inside(core: Core) -> Callable[..., Any]:
     """A loaded program that is called inside a function."""
     *_, x = arrays()
@@ -427,6 +425,7 @@ class Kind:
         file: writes the program to bytes, of a kind that is loaded.
         mapped: whether it is one of `nj.pmap`.
         state: whether calls hand on an amax history.
+        errors: what Trainium's compiler refuses of it, by the rules of `nj.check`.
         rtol: how far from NumPy a right result may be.
     """
 
@@ -441,6 +440,7 @@ class Kind:
     file: Callable[..., bytes] | None = None
     mapped: bool = False
     state: bool = False
+    errors: tuple[str, ...] = ()
     rtol: float = 5e-3
 
     def arguments(self) -> tuple:
@@ -510,8 +510,8 @@ KINDS: dict[str, Kind] = {
     ),
     "scan": Kind(of=scan, answer=rows),
     "while": Kind(of=loop, answer=constant),
-    "cond": Kind(of=cond),
-    "nested": Kind(of=nested, answer=halves),
+    "cond": Kind(of=cond, errors=("traced-cond",)),
+    "nested": Kind(of=nested, answer=halves, errors=("traced-cond",)),
     "custom_vjp": Kind(of=custom_vjp),
     "remat": Kind(of=remat),
     "psum": Kind(of=spread(_psum), answer=rows),
@@ -525,7 +525,7 @@ KINDS: dict[str, Kind] = {
     "two_axes": Kind(of=two_axes, answer=halves),
     "stablehlo": Kind(file=text),
     "export_blob": Kind(file=blob),
-    "symbolic": Kind(of=symbolic),
+    "symbolic": Kind(file=symbolic_blob),
     "loaded_inside": Kind(of=loaded_inside),
     "inner_jit": Kind(of=inner_jit),
     "kernel": Kind(of=kernel),
@@ -552,6 +552,7 @@ KINDS: dict[str, Kind] = {
     "callback": Kind(
         of=callback,
         policy=nj.Policy(auto_cast="matmult", auto_cast_type="bf16", callbacks="host"),
+        errors=("host-callback",),
     ),
 }
 
