@@ -235,10 +235,14 @@ def inner_jit(core: Core) -> Callable[..., Any]:
     return plain(nj.jit(core))
 
 
+def _same(value: Any) -> Any:
+    return value
+
+
 def callback(core: Core) -> Callable[..., Any]:
     def program(w: Any, a: Any, x: Any) -> Any:
         value = lax.stop_gradient(layer(w, a))
-        same = jax.pure_callback(lambda v: v, value, value, vmap_method="sequential")
+        same = jax.pure_callback(_same, value, value, vmap_method="sequential")
         return same + core(x)
 
     return program
@@ -414,6 +418,7 @@ class Kind:
     """A kind of program.
 
     Attributes:
+        title: what docs call it.
         of: places a core in a program.
         answer: what NumPy says of it.
         arranged: the arguments of a call, from those of `arrays`.
@@ -429,6 +434,7 @@ class Kind:
         rtol: how far from NumPy a right result may be.
     """
 
+    title: str
     of: Callable[[Core], Callable[..., Any]] = plain
     answer: Callable[..., Answer] = whole
     arranged: Callable[..., tuple] = lambda *arrays: arrays
@@ -497,59 +503,88 @@ def _with_weights(make: Callable[..., Any]) -> Callable[..., tuple]:
 
 
 KINDS: dict[str, Kind] = {
-    "arrays": Kind(),
+    "arrays": Kind(title="function of arrays"),
     "pytrees": Kind(
+        title="pytrees",
         of=pytrees,
         arranged=lambda w, a, x: ({"w": w}, Batch(a, x)),
         scalar=lambda result: result["loss"],
         numbers=lambda batch: batch.x,
     ),
-    "nnx": Kind(of=modules, arranged=_with_weights(NnxLayer)),
+    "nnx": Kind(title="Flax NNX module", of=modules, arranged=_with_weights(NnxLayer)),
     "equinox": Kind(
-        of=modules, arranged=_with_weights(lambda w: EquinoxLayer(w, layer))
+        title="Equinox module",
+        of=modules,
+        arranged=_with_weights(lambda w: EquinoxLayer(w, layer)),
     ),
-    "scan": Kind(of=scan, answer=rows),
-    "while": Kind(of=loop, answer=constant),
-    "cond": Kind(of=cond, errors=("traced-cond",)),
-    "nested": Kind(of=nested, answer=halves, errors=("traced-cond",)),
-    "custom_vjp": Kind(of=custom_vjp),
-    "remat": Kind(of=remat),
-    "psum": Kind(of=spread(_psum), answer=rows),
-    "psum_scatter": Kind(of=spread(_psum_scatter), answer=rows),
-    "all_gather": Kind(of=spread(_all_gather), answer=rows),
-    "all_to_all": Kind(of=spread(_all_to_all), answer=rows),
-    "ppermute": Kind(of=spread(_ppermute), answer=rows),
-    "mesh_scan": Kind(of=spread_scan, answer=halves),
-    "pmap": Kind(of=one_device, answer=rows, mapped=True),
-    "in_shardings": Kind(options=_sharded()),
-    "two_axes": Kind(of=two_axes, answer=halves),
-    "stablehlo": Kind(file=text),
-    "export_blob": Kind(file=blob),
-    "symbolic": Kind(file=symbolic_blob),
-    "loaded_inside": Kind(of=loaded_inside),
-    "inner_jit": Kind(of=inner_jit),
-    "kernel": Kind(of=kernel),
+    "scan": Kind(title="`scan`", of=scan, answer=rows),
+    "while": Kind(title="`while_loop`", of=loop, answer=constant),
+    "cond": Kind(title="`cond`", of=cond, errors=("traced-cond",)),
+    "nested": Kind(
+        title="`fori_loop` in `cond` in `scan`",
+        of=nested,
+        answer=halves,
+        errors=("traced-cond",),
+    ),
+    "custom_vjp": Kind(title="`custom_vjp`", of=custom_vjp),
+    "remat": Kind(title="`jax.checkpoint`", of=remat),
+    "psum": Kind(title="`shard_map`, `psum`", of=spread(_psum), answer=rows),
+    "psum_scatter": Kind(
+        title="`shard_map`, `psum_scatter`", of=spread(_psum_scatter), answer=rows
+    ),
+    "all_gather": Kind(
+        title="`shard_map`, `all_gather`", of=spread(_all_gather), answer=rows
+    ),
+    "all_to_all": Kind(
+        title="`shard_map`, `all_to_all`", of=spread(_all_to_all), answer=rows
+    ),
+    "ppermute": Kind(
+        title="`shard_map`, `ppermute`", of=spread(_ppermute), answer=rows
+    ),
+    "mesh_scan": Kind(
+        title="`shard_map`, `pmean` in `scan`", of=spread_scan, answer=halves
+    ),
+    "pmap": Kind(title="`nj.pmap`", of=one_device, answer=rows, mapped=True),
+    "in_shardings": Kind(title="`in_shardings`", options=_sharded()),
+    "two_axes": Kind(title="a mesh of two axes", of=two_axes, answer=halves),
+    "stablehlo": Kind(title="loaded StableHLO", file=text),
+    "export_blob": Kind(title="loaded `jax.export` artifact", file=blob),
+    "symbolic": Kind(title="loaded, symbolic batch", file=symbolic_blob),
+    "loaded_inside": Kind(title="loaded, called inside a function", of=loaded_inside),
+    "inner_jit": Kind(title="`nj.jit` inside", of=inner_jit),
+    "kernel": Kind(title="NKI kernel inside", of=kernel),
     "sparse": Kind(
+        title="16:4 sparse weights",
         of=narrow_weights,
         arranged=_with_weights(lambda w: nj.sparsify(w, "4:16", axis=0)),
         policy=nj.Policy(auto_cast="matmult", auto_cast_type="bf16", sparsity="4:16"),
     ),
     "mx": Kind(
+        title="MX weights",
         of=narrow_weights,
         arranged=_with_weights(lambda w: nj.quantize_mx(w, "mxfp8_e4m3", axis=0)),
         target="trn3-ultraserver-gen1",
         policy="mxfp8",
         rtol=2e-2,
     ),
-    "delayed": Kind(policy=DELAYED, state=True, rtol=2e-2),
+    "delayed": Kind(title="delayed scaling", policy=DELAYED, state=True, rtol=2e-2),
     "delayed_mesh": Kind(
-        of=spread(_psum), answer=rows, policy=DELAYED, state=True, rtol=2e-2
+        title="delayed scaling on a mesh",
+        of=spread(_psum),
+        answer=rows,
+        policy=DELAYED,
+        state=True,
+        rtol=2e-2,
     ),
-    "stochastic": Kind(policy=STOCHASTIC),
+    "stochastic": Kind(title="stochastic rounding", policy=STOCHASTIC),
     "donated": Kind(
-        of=updated, scalar=lambda result: result[0], options={"donate_argnums": 2}
+        title="donated arguments",
+        of=updated,
+        scalar=lambda result: result[0],
+        options={"donate_argnums": 2},
     ),
     "callback": Kind(
+        title="`pure_callback` on the host",
         of=callback,
         policy=nj.Policy(auto_cast="matmult", auto_cast_type="bf16", callbacks="host"),
         errors=("host-callback",),

@@ -10,8 +10,7 @@ holds the derivative, which only jax.export artifacts can.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -97,7 +96,7 @@ class _Loaded:
         self, artifact: Artifact, target: Target, given: Policy | None
     ) -> None:
         self._artifact, self._scope = artifact, given
-        self._emulation = _SavedEmulation(
+        self._emulation = Emulation(
             function=lambda *leaves: function_of(artifact)(*leaves),
             name=artifact.name,
             names=artifact.program.argument_names,
@@ -216,24 +215,3 @@ def _check_64_bit(artifact: Artifact) -> None:
 
 
 _WIDE = {np.dtype(name) for name in ("int64", "uint64", "float64", "complex128")}
-
-
-@dataclass(frozen=True, kw_only=True)
-class _SavedEmulation(Emulation):
-    """The emulation of a program that is captured already.
-
-    Attributes:
-        saved: the program.
-    """
-
-    saved: Capture
-
-    def capture(self, leaves: Sequence[Any]) -> Capture:
-        """Return the saved program; arguments have been checked."""
-        return self.saved
-
-    def of_function(self, function: Callable[..., list[Any]]) -> Emulation:
-        """Return the emulation of a function made of this one, which is captured."""
-        names = [field.name for field in fields(Emulation)]
-        plain = Emulation(**{name: getattr(self, name) for name in names})
-        return plain.of_function(function)

@@ -201,7 +201,7 @@ def _dimension(text: str) -> Any:
         return int(text)
     try:
         (size,) = export.symbolic_shape(text) if len(text) <= LONGEST_SIZE else ()
-    except ValueError:
+    except _ANYTHING:
         malformed(f"it has the size {text[:40]!r}")
     return size
 

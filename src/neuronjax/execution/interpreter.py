@@ -316,10 +316,20 @@ class Interpretation:
             out, more = self.accumulator.apart(run)
             return (counter + jnp.uint32(1), observed.with_more(more), *out)
 
+        def asked(state: tuple) -> tuple:
+            """The state, with its condition in front and what that observes."""
+            holds, more = self.accumulator.apart(lambda: condition(state[2:]))
+            return (holds, state[0], state[1].with_more(more), *state[2:])
+
         state = (jnp.uint32(0), self.accumulator.nothing([i.body]), *carry)
         if self.eager:
             while bool(condition(state[2:])):
                 state = turn(state)
+        elif self.accumulator.previous_amaxes is not None:
+            start = asked(state)
+            _, *state = lax.while_loop(
+                lambda state: state[0], lambda state: asked(turn(state[1:])), start
+            )
         else:
             state = lax.while_loop(lambda state: condition(state[2:]), turn, state)
         self.accumulator.add(state[1])

@@ -42,6 +42,10 @@ from neuronjax.ir.kernel_call import NkiKernel
 from neuronjax.numerics.random_bits import fold
 
 Arrays = Sequence[jax.Array]
+RunBlock = Callable[[Block], Arrays]
+#: Whether a loop has another turn, of its carry; and a turn, with its rounding key.
+Holds = Callable[[Arrays], jax.Array]
+Turn = Callable[[Arrays, jax.Array], Arrays]
 
 
 class Interpreter(Protocol):
@@ -53,36 +57,15 @@ class Interpreter(Protocol):
     real: RealDevices
     accumulator: StepAccumulator
 
-    def step(self, i: Instruction, environment: dict, key: jax.Array) -> Arrays:
-        """Executes one instruction whose operands are in the environment."""
-        ...
-
-    def callee(self, i: Call) -> Block:
-        """What a call runs."""
-        ...
-
+    def step(self, i: Instruction, environment: dict, key: jax.Array) -> Arrays: ...
+    def callee(self, i: Call) -> Block: ...
+    def chosen(self, i: Branch, index: jax.Array, run: RunBlock) -> Arrays: ...
     def turns(
-        self,
-        i: Loop,
-        carry: Arrays,
-        key: jax.Array,
-        condition: Callable[[Arrays], jax.Array],
-        body: Callable[[Arrays, jax.Array], Arrays],
-    ) -> Arrays:
-        """Turns a loop."""
-        ...
-
-    def chosen(
-        self, i: Branch, index: jax.Array, run: Callable[[Block], Arrays]
-    ) -> Arrays:
-        """Runs one of the blocks of a branch."""
-        ...
-
+        self, i: Loop, carry: Arrays, key: jax.Array, condition: Holds, body: Turn
+    ) -> Arrays: ...
     def exchange(
         self, i: Collective, operands: Arrays, devices: int, key: jax.Array
-    ) -> Arrays:
-        """Executes a collective on arrays with a device axis."""
-        ...
+    ) -> Arrays: ...
 
 
 def run(
