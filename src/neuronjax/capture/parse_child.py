@@ -122,7 +122,9 @@ FORMATS: dict[str, Callable[[bytes], ir.Module]] = {
 
 
 def normalized(
-    module: ir.Module, platform_index: int | None, shapes: list[list[int]] | None
+    module: ir.Module,
+    platform_index: int | None,
+    shapes: list[list[int]] | None = None,
 ) -> ir.Module:
     """Static shapes, no tuples, no deprecated and no MHLO ops; CHLO stays whole."""
     names, dynamic = _survey(module)
