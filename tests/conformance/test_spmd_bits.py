@@ -176,7 +176,7 @@ def two_steps(step, *args):
     """Results and history after two steps; compiled and op by op have the same bits."""
     both = []
     for disabled in (False, True):
-        history = step.init_amax_history(*args)
+        results, history = None, step.init_amax_history(*args)
         with jax.disable_jit(disabled):
             for _ in range(2):
                 results, history = step.with_amax_history(history)(*args)

@@ -10,6 +10,7 @@ offsets have been checked.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 from dataclasses import dataclass
@@ -199,11 +200,13 @@ def _dimension(text: str) -> Any:
     """Return a size, which may be symbolic: "b", "2*b + 1"."""
     if re.fullmatch(r"[0-9]{1,18}", text):
         return int(text)
-    try:
-        (size,) = export.symbolic_shape(text) if len(text) <= LONGEST_SIZE else ()
-    except _ANYTHING:
+    sizes: tuple[Any, ...] = ()
+    with contextlib.suppress(*_ANYTHING):
+        if len(text) <= LONGEST_SIZE:
+            sizes = tuple(export.symbolic_shape(text))
+    if len(sizes) != 1:
         malformed(f"it has the size {text[:40]!r}")
-    return size
+    return sizes[0]
 
 
 def _dtype(code: int) -> Any:

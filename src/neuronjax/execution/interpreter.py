@@ -441,20 +441,12 @@ def _has_own_kernel(i: Instruction) -> bool:
 
 def _execute_alone(i: Instruction, operands: Arrays, registers: Registers) -> Arrays:
     """Executes as a compiled program of its own."""
-    if isinstance(i, Memset | DmaCopy):
-        with unchecked():
-            return _execute_apart(i, operands, registers)
-    return _execute_apart(i, operands, registers)
-
-
-def _execute_apart(i: Instruction, operands: Arrays, registers: Registers) -> Arrays:
-    if type(i) is Memset:  # a kernel per constant would be a waste
-        with jax.enable_x64(is_64_bit(i)):
-            return execute(i, operands, registers)
-    kernel = _kernel(SignedInstruction(i))
-    zero, key, _ = registers
-    with jax.enable_x64(True) if is_64_bit(i) else contextlib.nullcontext():
-        return kernel(operands, zero, key)
+    with unchecked() if isinstance(i, Memset | DmaCopy) else contextlib.nullcontext():
+        if type(i) is Memset:  # a kernel per constant would be a waste
+            with jax.enable_x64(is_64_bit(i)):
+                return execute(i, operands, registers)
+        with jax.enable_x64(True) if is_64_bit(i) else contextlib.nullcontext():
+            return _kernel(SignedInstruction(i))(operands, *registers[:2])
 
 
 @functools.lru_cache(maxsize=8192)

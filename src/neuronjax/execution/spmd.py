@@ -269,18 +269,19 @@ class _Devices:
         whole = self._interpreter.eager or self._interpreter.watched
         if isinstance(i, AllReduce) and is_sliceable(i) and not whole:
             return self._all_reduce(i, flags, scope, key)
-        operands = [self._everyone(*scope.get(v.buffer.number)) for v in i.operands]
-        results = self._interpreter.exchange(i, operands, self._count, key)
-        pairs = zip(results, flags, strict=True)
-        return [self._real.own(x) if f else x[0] for x, f in pairs]
+        return self._joint(i, flags, scope, key)
 
-    def _kernel(
-        self, i: NkiKernel, flags: Sequence[bool], scope: _Scope, key: jax.Array
+    def _joint(
+        self, i: Instruction, flags: Sequence[bool], scope: _Scope, key: jax.Array
     ) -> Arrays:
-        """A kernel whose collectives join the devices, on the arrays of all of them."""
-        numbers = (view.buffer.number for view in i.operands)
+        """A collective, or a kernel with some, on the arrays of all devices."""
+        numbers = [view.buffer.number for view in i.operands]
         arrays = {number: self._everyone(*scope.get(number)) for number in numbers}
-        results = self._interpreter.step(i, arrays, key)
+        if isinstance(i, Collective):
+            operands = [arrays[number] for number in numbers]
+            results = self._interpreter.exchange(i, operands, self._count, key)
+        else:
+            results = self._interpreter.step(i, arrays, key)
         pairs = zip(results, flags, strict=True)
         return [self._real.own(x) if f else x[0] for x, f in pairs]
 
@@ -364,5 +365,5 @@ _TOGETHER: dict[type, Callable[..., Arrays]] = {
     Loop: _Devices._loop,
     Branch: _Devices._branch,
     Call: _Devices._call,
-    NkiKernel: _Devices._kernel,
+    NkiKernel: _Devices._joint,
 }

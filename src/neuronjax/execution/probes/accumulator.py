@@ -62,7 +62,7 @@ class Observed:
 
 
 def _larger(one: jax.Array | None, other: jax.Array | None) -> jax.Array | None:
-    return one if other is None else other if one is None else jnp.maximum(one, other)
+    return None if one is None or other is None else jnp.maximum(one, other)
 
 
 class StepAccumulator:
