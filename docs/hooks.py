@@ -22,6 +22,7 @@ from pages import (
     examples,
     flags,
     hardware,
+    matrix,
     notebooks,
     reference,
     releases,
@@ -34,6 +35,7 @@ _MADE = {
     "variables": flags.variables_table,
     "sdk-defaults": flags.defaults_table,
     "legal": flags.legal_table,
+    "matrix": matrix.matrix_table,
     "nki-releases": releases.releases_table,
     "nki-differences": releases.differences_table,
 }

@@ -158,25 +158,53 @@ def test_a_shard_map_in_an_artifact():
     assert nj.compare(program)(X).target == "trn1.32xlarge"
 
 
+# -- symbolic sizes --------------------------------------------------------------------
+
+
+def symbolic(function, *shapes):
+    scope = export.SymbolicScope()
+    sizes = (export.symbolic_shape(shape, scope=scope) for shape in shapes)
+    types = (jax.ShapeDtypeStruct(size, jnp.float32) for size in sizes)
+    return saved.exported(function, *types, vjp_order=1)
+
+
+def doubled(x):
+    return jnp.tanh(jnp.concatenate([x, x[:2]])).sum(0)
+
+
+def test_a_program_with_symbolic_sizes_is_a_function():
+    step = nj.load(symbolic(doubled, "n, 16"), policy="bf16")
+    assert (step.__name__, step.policy.name) == ("doubled", "bf16")
+    for x in (X, X[:3]):
+        assert_same(step(x), nj.jit(doubled, policy="bf16")(x))
+        assert_same(jax.vmap(step)(x[None])[0], step(x))
+    found = jax.grad(lambda x: step(x).sum())(X)
+    np.testing.assert_allclose(found, jax.grad(lambda x: doubled(x).sum())(X), 1e-5)
+
+
+def test_a_verb_goes_before_the_policy_of_a_program_with_symbolic_sizes(tmp_path):
+    data = symbolic(lambda x, w: x @ w, "n, 16", "16, m")
+    step, w = nj.load(data, policy="bf16"), X.T.copy()
+    assert "bf16" in str(nj.compare(step)(X, w)).splitlines()[0]
+    assert "fp32" in str(nj.compare(step, policy="fp32")(X, w)).splitlines()[0]
+    (tmp_path / "product").write_bytes(data)
+    found = nj.compare(tmp_path / "product", policy="bf16")(X, w)
+    assert found.ops[-1].isolation == nj.compare(step)(X, w).ops[-1].isolation
+
+
+def test_arguments_that_no_symbolic_size_stands_for():
+    step = nj.load(symbolic(lambda x, y: x + y, "n, 16", "n, 16"))
+    for arguments in ((X, X[:3]), (X[:, :3], X[:, :3]), (X[0], X[0]), (X,)):
+        with pytest.raises(nj.InvalidProgramError, match=r"saved for \(n, 16\)"):
+            step(*arguments)
+    with pytest.raises(nj.InvalidProgramError, match="saved for"):
+        step(X, X.astype(np.int32))
+    even = nj.load(symbolic(lambda x: x, "2*n, 16"))
+    with pytest.raises(nj.InvalidProgramError, match="sizes fit the symbolic ones"):
+        even(X[:3])
+
+
 # -- refusals and their remedies -------------------------------------------------------
-
-
-def symbolic(function, shape):
-    type = jax.ShapeDtypeStruct(export.symbolic_shape(shape), jnp.float32)
-    return saved.exported(function, type)
-
-
-def test_symbolic_sizes_by_the_remedy_of_their_refusal():
-    def function(x):
-        return jnp.concatenate([x, x[:2]]).sum(0)
-
-    data = symbolic(function, "n, 16")
-    remedy = r"jax.jit\(saved.call\), platforms=saved.platforms"
-    with pytest.raises(nj.UnsupportedError, match=remedy):
-        nj.load(data)
-    again = export.deserialize(bytearray(data))
-    again = export.export(jax.jit(again.call), platforms=again.platforms)(X)
-    assert_same(nj.load(bytes(again.serialize()))(X), nj.jit(function)(X))
 
 
 def test_an_exported_function_by_the_remedy_of_its_refusal():

@@ -83,6 +83,19 @@ def test_delayed_scaling_uses_the_previous_amax():
     np.testing.assert_array_equal(scaled, large @ w)
 
 
+def test_delayed_scaling_of_a_matmul_in_the_condition_of_a_loop():
+    def function(w):
+        return jax.lax.while_loop(lambda w: (w @ w).sum() < 1e4, lambda w: w * 2, w)
+
+    w = np.ones((4, 4), np.float32)
+    step = nj.jit(function, policy=DELAYED)
+    step = step.with_amax_history(step.init_amax_history(w))
+    found = step(w)
+    assert np.asarray(found[1])[0, 0] == 16
+    with jax.disable_jit():
+        assert_same(found, step(w))
+
+
 def test_delayed_scaling_refusals():
     step = nj.jit(lambda x: (x @ x).sum(), policy=DELAYED)
     x = np.ones((3, 3), np.float32)

@@ -170,8 +170,45 @@ def test_collectives_in_loops_branches_and_calls(function):
         np.testing.assert_allclose(a, b.reshape(a.shape), rtol=1e-5, atol=1e-5)
 
 
-def test_delayed_scaling_is_refused():
-    policy = nj.Policy(auto_cast="matmult", auto_cast_type="fp8", scaling="delayed")
-    step = on_mesh(parallel_step, policy)
-    with pytest.raises(nj.UnsupportedError, match=r"delayed.* on a mesh"):
-        step.with_amax_history(step.init_amax_history(PARAMS, X, Y))(PARAMS, X, Y)
+DELAYED = nj.Policy(
+    auto_cast="matmult", auto_cast_type="fp8", scaling="delayed", amax_history_length=3
+)
+
+
+def two_steps(step, *args):
+    """Results and history after two steps; compiled and op by op have the same bits."""
+    both = []
+    for disabled in (False, True):
+        results, history = None, step.init_amax_history(*args)
+        with jax.disable_jit(disabled):
+            for _ in range(2):
+                results, history = step.with_amax_history(history)(*args)
+        both.append((results, history))
+    bits.assert_same(*both)
+    return both[0]
+
+
+def test_delayed_scaling_takes_the_largest_amax_of_all_devices():
+    step = on_mesh(parallel_step, DELAYED)
+    _, history = two_steps(step, PARAMS, X, Y)
+    alone = nj.jit(gradients, target=TARGET, policy=DELAYED)
+    start, rows = alone.init_amax_history(PARAMS, X[:2], Y[:2]), []
+    for x, y in zip(np.split(X, DEVICES), np.split(Y, DEVICES), strict=True):
+        _, found = alone.with_amax_history(start)(PARAMS, x, y)
+        rows.append(np.asarray(found[0]))
+    np.testing.assert_array_equal(history[1], np.max(rows, axis=0))
+    assert (np.min(rows, axis=0) < np.max(rows, axis=0)).any()
+
+
+def test_delayed_scaling_in_loops_and_branches_that_hold_collectives():
+    def function(w, x):
+        def turn(total, row):
+            wide = jnp.tanh(row[None] @ w).sum()
+            used = lax.cond(wide > 0, lambda: wide, lambda: (row[None] @ w).sum())
+            return total + lax.psum(used, "dp"), None
+
+        return lax.scan(turn, jnp.float32(0), x)[0]
+
+    step = on_mesh(function, DELAYED, specs=(P(), P("dp")))
+    _, history = two_steps(step, PARAMS["w1"], X)
+    assert history[0].max() == np.abs(X).max()

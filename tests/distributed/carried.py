@@ -34,6 +34,9 @@ PARAMS = {
     "w2": RNG.standard_normal((24, 3), np.float32) / 5,
 }
 RING = nj.Policy(auto_cast="matmult", collective_algorithm="ring")
+DELAYED = nj.Policy(
+    auto_cast="matmult", auto_cast_type="fp8", scaling="delayed", amax_history_length=3
+)
 STOCHASTIC = nj.Policy(auto_cast="matmult", rounding="stochastic", seed=3)
 
 
@@ -57,6 +60,9 @@ class Program(NamedTuple):
             check_vma=False,
         )
         step = nj.jit(mapped, target=TARGET, policy=self.policy)
+        if self.policy is DELAYED:
+            history = step.init_amax_history(*self.arguments)
+            return step.with_amax_history(history)
         return step.with_rounding_seed(5) if self.policy is STOCHASTIC else step
 
 
@@ -122,6 +128,9 @@ _BYTES = RNG.integers(0, 256, (16, 5), np.uint8)
 PROGRAMS: dict[str, Program] = {
     "data_parallel": Program(
         _data_parallel, _DP, (P(), P("dp"), P("dp")), P(), (PARAMS, X, Y), RING
+    ),
+    "delayed": Program(
+        _data_parallel, _DP, (P(), P("dp"), P("dp")), P(), (PARAMS, X, Y), DELAYED
     ),
     "stochastic": Program(
         _stochastic,

@@ -22,6 +22,7 @@ from docs.pages import (
     flags,
     hardware,
     markdown,
+    matrix,
     reference,
 )
 from neuronjax.hardware import chips
@@ -69,6 +70,16 @@ def test_citations_are_those_of_the_source():
     assert core["partitions"] == "[A2]"  # kept from NeuronCore-v2
     assert core["products_per_cell_per_cycle"] == "[A3, V26, C3]"
     assert "assumption" in found[id(chips.TRN4)]["dma_engine_bytes_per_second"]
+
+
+def test_the_matrix_counts_its_cells():
+    page = matrix.matrix_table()
+    counts = list(map(int, re.findall(r"(\d+) (?:cells|answers|refusals|that)", page)))
+    assert counts[0] == sum(counts[1:])
+    kinds = page.count("\n| ") - 2  # heads and rules
+    verbs = page.splitlines()[2].count("|") - 2
+    assert counts[0] == kinds * verbs
+    assert "Instead: " in page
 
 
 def test_flags_are_complete():

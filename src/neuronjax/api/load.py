@@ -10,8 +10,7 @@ holds the derivative, which only jax.export artifacts can.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -20,9 +19,9 @@ import numpy as np
 from jax.core import Tracer
 
 from neuronjax.api.calls import CallState, as_array
-from neuronjax.api.jit import NATIVE_JIT
+from neuronjax.api.jit import NATIVE_JIT, Emulated, jit
 from neuronjax.api.lowered import CallEntry, Lowered, types_text
-from neuronjax.capture.artifacts import Artifact, Source, read_artifact
+from neuronjax.capture.artifacts import Artifact, Source, read_any
 from neuronjax.capture.saved_call import function_of
 from neuronjax.capture.trace import Capture
 from neuronjax.errors import InvalidProgramError
@@ -36,7 +35,7 @@ from neuronjax.policy.scopes import active_policy, policy_scope
 
 def load(
     source: Source, *, target: str = "trn2", policy: str | Policy | None = None
-) -> Lowered:
+) -> Lowered | Emulated:
     """Loads a saved program for a Trainium chip.
 
     The format is recognised by content: StableHLO as text (also in generic form, with
@@ -48,7 +47,8 @@ def load(
 
     A jax.export artifact is called with the pytrees of the exported function. Every
     other program takes flat positional arrays and returns an array, or a tuple where
-    it has several results or none.
+    it has several results or none. One with symbolic sizes is a function: every call
+    has the program for the sizes of its arguments.
 
     Args:
         source: a path, the bytes, or an open file.
@@ -56,27 +56,37 @@ def load(
         policy: as `jit`.
 
     Returns:
-        A `Lowered`, callable: the first call compiles.
+        A `Lowered`, callable: the first call compiles. Of symbolic sizes what `jit`
+        returns, an `Emulated`.
 
     Raises:
         InvalidProgramError: no such file, no known format, malformed, or an unknown
             target or policy.
-        UnsupportedError: dynamic shapes, effects, ops the chip does not have, or a
-            version that this JAX cannot read.
+        UnsupportedError: dynamic shapes without symbols, effects, ops the chip does not
+            have, or a version that this JAX cannot read.
         UnimplementedError: an op without a rule.
     """
-    lowered = read_saved(source, target, policy)
-    _ = lowered.captured.instructions  # what cannot be lowered is refused here
-    return lowered
+    program = read_saved(source, target, policy)
+    if isinstance(program, Lowered):
+        _ = program.captured.instructions  # what cannot be lowered is refused here
+    return program
 
 
 def read_saved(
     source: Source, target: str | None = None, policy: str | Policy | None = None
-) -> Lowered:
+) -> Lowered | Emulated:
     """Read a saved program as `load` does, and lower it only when that is needed."""
     given = None if policy is None else Policy.resolve(policy)
-    machine = resolve_target(target or "trn2")
-    return _Loaded(read_artifact(source), machine, given).lowered()
+    machine, found = resolve_target(target or "trn2"), read_any(source)
+    if isinstance(found, Artifact):
+        return _Loaded(found, machine, given).lowered()
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        artifact = found.of(jax.tree.leaves((args, kwargs)))
+        return _Loaded(artifact, machine, None)._inside(*args, **kwargs)
+
+    call.__name__ = found.exported.name
+    return jit(call, target=machine.name, policy=given)
 
 
 class _Loaded:
@@ -86,7 +96,7 @@ class _Loaded:
         self, artifact: Artifact, target: Target, given: Policy | None
     ) -> None:
         self._artifact, self._scope = artifact, given
-        self._emulation = _SavedEmulation(
+        self._emulation = Emulation(
             function=lambda *leaves: function_of(artifact)(*leaves),
             name=artifact.name,
             names=artifact.program.argument_names,
@@ -205,24 +215,3 @@ def _check_64_bit(artifact: Artifact) -> None:
 
 
 _WIDE = {np.dtype(name) for name in ("int64", "uint64", "float64", "complex128")}
-
-
-@dataclass(frozen=True, kw_only=True)
-class _SavedEmulation(Emulation):
-    """The emulation of a program that is captured already.
-
-    Attributes:
-        saved: the program.
-    """
-
-    saved: Capture
-
-    def capture(self, leaves: Sequence[Any]) -> Capture:
-        """Return the saved program; arguments have been checked."""
-        return self.saved
-
-    def of_function(self, function: Callable[..., list[Any]]) -> Emulation:
-        """Return the emulation of a function made of this one, which is captured."""
-        names = [field.name for field in fields(Emulation)]
-        plain = Emulation(**{name: getattr(self, name) for name in names})
-        return plain.of_function(function)

@@ -289,6 +289,10 @@ class Compiled(_Readable):
         """
         return self._with(self._state.with_amax_history(history))
 
+    def anew(self) -> Compiled:
+        """The same program, as if never called before."""
+        return self._with(CallState(self.lowered.name))
+
     def _with(self, state: CallState) -> Compiled:
         return Compiled(self.lowered, self._executable, state, self._takes)
 

@@ -25,6 +25,7 @@ from rich.table import Table
 
 from neuronjax.api.asked import Asked
 from neuronjax.api.jit import Emulated
+from neuronjax.api.lowered import Compiled, Lowered
 from neuronjax.api.nnx_state import in_place
 from neuronjax.diagnostics.code_fingerprint import code_fingerprint
 from neuronjax.diagnostics.run_files import (
@@ -252,11 +253,12 @@ class _StudyJit:
         if key not in self._compiled:
             self._compiled[key] = self._made(function, jit_options)
         made = self._compiled[key]
-        return made.anew() if isinstance(made, Emulated) else made
+        return made.anew() if isinstance(made, Emulated | Compiled) else made
 
     def _made(self, function: Any, options: Mapping[str, Any]) -> Callable[..., Any]:
         asked = Asked.of(function, **self._machine, **options)
-        assert isinstance(asked.step, Emulated)
+        if isinstance(asked.step, Lowered):
+            return asked.step.compile() if self._machine else asked.native()
         step = asked.step.in_place()
         made = step if self._machine else in_place(step.native, function)
         return functools.partial(made, *asked.first) if asked.first else made

@@ -7,10 +7,12 @@ of the design.
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,7 +30,7 @@ from neuronjax.capture.exported import (
 )
 from neuronjax.capture.saved_forms import protobuf_fields
 from neuronjax.capture.trace import check_argument
-from neuronjax.errors import InvalidProgramError, NeuronJaxError
+from neuronjax.errors import InvalidProgramError, NeuronJaxError, UnsupportedError
 from neuronjax.ir.array_file import regular
 from neuronjax.ir.model_parts import with_parts
 from neuronjax.ir.program import Program
@@ -57,17 +59,75 @@ class Artifact(SavedSignature):
         return tuple(kept.get(i, f"arg{i}") for i in range(len(self.in_avals)))
 
 
+@dataclass(frozen=True)
+class ArtifactFamily:
+    """A jax.export artifact with symbolic sizes: a program for every choice of them.
+
+    Attributes:
+        exported: the artifact.
+        file: its name, for messages.
+    """
+
+    exported: Exported
+    file: str
+
+    def of(self, types: Sequence[Any]) -> Artifact:
+        """Return the program for flat arguments of these shapes.
+
+        Raises:
+            InvalidProgramError: there is none.
+        """
+        avals, name = self.exported.in_avals, self.exported.name
+        if not _fit([x.shape for x in types], [aval.shape for aval in avals]):
+            given, saved = (
+                ", ".join(str(each.shape) for each in every) for every in (types, avals)
+            )
+            raise InvalidProgramError(
+                f"{name} for arguments of the shapes {given}",
+                remedy=f"it was saved for {saved}",
+            )
+        return _from_exported(self.exported, self.file, types)
+
+
+def _fit(given: Sequence[Any], saved: Sequence[Any]) -> bool:
+    """Tell whether shapes are some of those that symbolic shapes stand for."""
+    if list(map(len, given)) != list(map(len, saved)):
+        return False
+    sizes: dict[str, int] = {}
+
+    def meant(symbol: Any, size: int) -> int:
+        is_size = isinstance(symbol, int)
+        return symbol if is_size else sizes.setdefault(str(symbol), size)
+
+    pairs = zip(itertools.chain(*saved), itertools.chain(*given), strict=True)
+    return all(meant(symbol, size) == size for symbol, size in pairs)
+
+
 def read_artifact(source: Source) -> Artifact:
     """Reads, parses and decodes a saved program.
 
     Raises:
         InvalidProgramError: no such file, an unknown format, or malformed.
-        UnsupportedError: what the emulator or this version of JAX cannot read.
+        UnsupportedError: what the emulator or this version of JAX cannot read, and
+            symbolic sizes.
     """
+    found = read_any(source)
+    if isinstance(found, Artifact):
+        return found
+    raise UnsupportedError(
+        f"{found.exported.name}, a program with symbolic sizes, without arguments",
+        remedy="call what nj.load returns, or name shapes on the command line: --args",
+    )
+
+
+def read_any(source: Source) -> Artifact | ArtifactFamily:
+    """Reads a saved program, as `read_artifact`, or one with symbolic sizes."""
     data, name = _read(source)
     form = recognized(data)
     if form == "jax.export artifact":
-        return _from_exported(read_exported(data), name)
+        exported = read_exported(data)
+        is_symbolic = exported.is_symbolic
+        return (ArtifactFamily if is_symbolic else _from_exported)(exported, name)
     if form == "HLO proto":
         data = _hlo_module(data)
     code = parsing.parse(data, form)
@@ -84,6 +144,13 @@ def read_artifact(source: Source) -> Artifact:
         out_tree=jax.tree.structure(0 if count == 1 else tuple(range(count))),
         out_avals=out_avals,
     )
+
+
+def is_symbolic(path: Path) -> bool:
+    """Tell whether a file is a jax.export artifact with symbolic sizes."""
+    data, _ = _read(path)
+    is_exported = recognized(data) == "jax.export artifact"
+    return is_exported and read_exported(data).is_symbolic
 
 
 # -- Sources.
@@ -179,23 +246,49 @@ def _hlo_module(data: bytes) -> bytes:
 # -- Programs.
 
 
-def _from_exported(exported: Exported, file: str) -> Artifact:
-    """The program of a jax.export artifact, checked against its signature."""
+def _from_exported(
+    exported: Exported, file: str, types: Sequence[Any] | None = None
+) -> Artifact:
+    """The program of a jax.export artifact, checked against its signature: with
+    symbolic sizes, that for flat arguments of these types."""
+    shapes = types and [_physical(types[i])[0] for i in exported.kept]
     index = exported.platform_index
-    code = parsing.parse(exported.module, "portable artifact", index)
+    code = parsing.parse(exported.module, "portable artifact", index, shapes)
     program = _decoded(code, file)
     found = _types(program)
+    if types:
+        exported = _sized(exported, types, found[1])
     wanted = [exported.in_avals[i] for i in exported.kept], exported.out_avals
-    for types, avals, what in zip(found, wanted, ("arguments", "results"), strict=True):
-        if [_physical(a) for a in avals] != [(t.shape, t.dtype) for t in types]:
+    for each, avals, what in zip(found, wanted, ("arguments", "results"), strict=True):
+        if [_physical(a) for a in avals] != [(t.shape, t.dtype) for t in each]:
             raise InvalidProgramError(
                 f"the {what} of the jax.export artifact are not those of the program "
                 "in it",
                 remedy="the file is malformed: write it again",
             )
     signature = {f.name: getattr(exported, f.name) for f in fields(SavedSignature)}
-    vjp = exported.vjp and _from_exported(exported.vjp, file)
+    both = types and (*exported.in_avals, *exported.out_avals)
+    vjp = exported.vjp and _from_exported(exported.vjp, file, both)
     return Artifact(**signature, program=program, code=code, vjp=vjp)
+
+
+def _sized(
+    exported: Exported, types: Sequence[Any], results: Sequence[Any]
+) -> Exported:
+    """Return an artifact with the sizes of arguments and results; keys of random
+    numbers are longer in the program."""
+
+    def sized(given: Sequence[Any], avals: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(
+            jax.ShapeDtypeStruct(x.shape[: len(a.shape)], a.dtype)
+            for x, a in zip(given, avals, strict=True)
+        )
+
+    return replace(
+        exported,
+        in_avals=sized(types, exported.in_avals),
+        out_avals=sized(results, exported.out_avals),
+    )
 
 
 def _physical(aval: jax.ShapeDtypeStruct) -> tuple[tuple[int, ...], Any]:

@@ -10,6 +10,7 @@ offsets have been checked.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ from neuronjax.errors import InvalidProgramError, NeuronJaxError, UnsupportedErr
 PLATFORM = "neuron"
 DEEPEST_TREE = 100
 DEEPEST_VJP = 8
+#: Characters of a symbolic size.
+LONGEST_SIZE = 200
 
 _DTYPES: dict[int, Any] = dict(
     enumerate(
@@ -83,6 +86,11 @@ class Exported(SavedSignature):
     module: bytes
     vjp: Exported | None
 
+    @property
+    def is_symbolic(self) -> bool:
+        """Whether the size of an argument is a symbol, which a call gives a value."""
+        return any(not isinstance(n, int) for aval in self.in_avals for n in aval.shape)
+
 
 class _Field:
     """Fields of the table Exported."""
@@ -111,7 +119,7 @@ def read_exported(data: bytes) -> Exported:
 
     Raises:
         InvalidProgramError: it is malformed.
-        UnsupportedError: it has effects, dynamic shapes, or is of a newer convention.
+        UnsupportedError: it has effects, or is of a newer convention.
     """
     return _exported(FlatBuffer(data).root(), data, 0)
 
@@ -198,15 +206,17 @@ def _aval(table: Table) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, _dtype(table.unsigned(2, 1)))
 
 
-def _dimension(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,18}", text):
-        raise UnsupportedError(
-            f"the jax.export artifact has the symbolic dimension {text[:40]!r}",
-            remedy="Trainium programs have static shapes: export it once more for the "
-            "arguments it will run with, saved = jax.export.deserialize(blob), then "
-            "jax.export.export(jax.jit(saved.call), platforms=saved.platforms)(*args)",
-        )
-    return int(text)
+def _dimension(text: str) -> Any:
+    """Return a size, which may be symbolic: "b", "2*b + 1"."""
+    if re.fullmatch(r"[0-9]{1,18}", text):
+        return int(text)
+    sizes: tuple[Any, ...] = ()
+    with contextlib.suppress(*_ANYTHING):
+        if len(text) <= LONGEST_SIZE:
+            sizes = tuple(export.symbolic_shape(text))
+    if len(sizes) != 1:
+        malformed(f"it has the size {text[:40]!r}")
+    return sizes[0]
 
 
 def _dtype(code: int) -> Any:

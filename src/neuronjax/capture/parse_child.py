@@ -120,7 +120,11 @@ FORMATS: dict[str, Callable[[bytes], ir.Module]] = {
 # -- Normal form.
 
 
-def normalized(module: ir.Module, platform_index: int | None) -> ir.Module:
+def normalized(
+    module: ir.Module,
+    platform_index: int | None,
+    shapes: list[list[int]] | None = None,
+) -> ir.Module:
     """Static shapes, no tuples, no deprecated and no MHLO ops; CHLO stays whole."""
     names, dynamic = _survey(module)
     if any(name.startswith("mhlo.") or name == CUSTOM_CALL for name in names):
@@ -131,6 +135,8 @@ def normalized(module: ir.Module, platform_index: int | None) -> ir.Module:
             _as_dot_general(op)
     if platform_index is not None:
         _fix_platform(module, platform_index)
+    if shapes is not None:
+        _fix_sizes(module, shapes)
     if dynamic:
         _run(_REFINE_SHAPES, module)
         # What jax.export asserts of symbolic sizes: known by now, and then removed.
@@ -305,6 +311,18 @@ def _fix_platform(module: ir.Module, index: int) -> None:
         _take_branch(case)
 
 
+def _fix_sizes(module: ir.Module, shapes: list[list[int]]) -> None:
+    """Gives main arguments of these shapes; the sizes of all else follow."""
+    main = next(op for op in module.body.operations if is_main(op))
+    pairs = zip(main.regions[0].blocks[0].arguments, shapes, strict=True)
+    types = (
+        ir.RankedTensorType.get(shape, ir.RankedTensorType(argument.type).element_type)
+        for argument, shape in pairs
+    )
+    listed = ",".join(map(str, types))
+    _run(f"builtin.module(stablehlo-refine-arguments{{types={listed}}})", module)
+
+
 def _take_branch(case: Any) -> None:
     """Puts the branch in place of a case whose index is a constant."""
     made = case.operands[0].owner
@@ -350,7 +368,7 @@ def answer(request: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]
     try:
         with context(), ir.Location.unknown():
             module = FORMATS[request["format"]](data)
-            module = normalized(module, request["platform_index"])
+            module = normalized(module, request["platform_index"], request["shapes"])
             module.operation.verify()
             _check_texts(module)
             return {}, bytecode(module)

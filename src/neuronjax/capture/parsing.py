@@ -19,6 +19,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -37,25 +38,34 @@ PATIENCE, START_SECONDS = 20, 120
 START_BYTES = 4096
 _LENGTH = struct.Struct("<Q")
 _MALFORMED = "the file is malformed, or not what it seems: write it again"
+_OTHER_SIZES = "give arrays whose sizes fit the symbolic ones that it was saved for"
 _KINDS = {"invalid": InvalidProgramError, "unsupported": UnsupportedError}
 
 
-def parse(data: bytes, form: str, platform_index: int | None = None) -> bytes:
+def parse(
+    data: bytes,
+    form: str,
+    platform_index: int | None = None,
+    shapes: Sequence[Sequence[int]] | None = None,
+) -> bytes:
     """The program in `data` as MLIR bytecode, normalized.
 
     Args:
         data: the file.
         form: a key of `parse_child.FORMATS`.
         platform_index: what main's platform argument becomes, if it has one.
+        shapes: of main's other arguments, where the program has symbolic sizes.
 
     Raises:
-        InvalidProgramError: the data is malformed, or crashes or stalls the parser.
+        InvalidProgramError: the data is malformed, crashes or stalls the parser, or
+            has no program for these shapes.
         UnsupportedError: another version of jaxlib could read it.
     """
     megabytes = len(data) / 1e6
     header = {
         "format": form,
         "platform_index": platform_index,
+        "shapes": shapes,
         "seconds": SECONDS + SECONDS_PER_MEGABYTE * megabytes,
         "bytes": BYTES + BYTES_PER_BYTE * len(data),
     }
@@ -65,7 +75,7 @@ def parse(data: bytes, form: str, platform_index: int | None = None) -> bytes:
         return program
     raise _KINDS[answer["kind"]](
         f"this {form} cannot be read: {answer['what']}",
-        remedy=answer.get("remedy", _MALFORMED),
+        remedy=answer.get("remedy", _MALFORMED if shapes is None else _OTHER_SIZES),
     )
 
 

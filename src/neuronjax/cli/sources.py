@@ -28,7 +28,8 @@ import ml_dtypes
 import numpy as np
 import typer
 
-from neuronjax.capture.artifacts import read_artifact
+from neuronjax.api.load import load
+from neuronjax.capture.artifacts import is_symbolic, read_artifact
 from neuronjax.capture.trace import as_declared, is_key
 from neuronjax.errors import InvalidProgramError, is_library
 from neuronjax.execution import stages
@@ -190,7 +191,7 @@ def program(source: str, shapes: Shapes) -> tuple[Any, tuple[Any, ...]]:
     return found.function, found.arguments(shapes)
 
 
-def _saved(source: str) -> SavedSource:
+def _saved(source: str) -> FunctionSource | SavedSource:
     path = Path(source)
     if not path.is_file():
         raise InvalidProgramError(
@@ -204,6 +205,8 @@ def _saved(source: str) -> SavedSource:
             remedy=f"{source}:FUNCTION; it has: "
             f"{', '.join(_functions(_from_file(source))) or 'none'}",
         )
+    if is_symbolic(path):
+        return FunctionSource(source, load(path))
     return SavedSource(source)
 
 

@@ -28,7 +28,7 @@ from neuronjax.execution.device_sharding import (
 )
 from neuronjax.execution.engines import Registers, execute, host_scale
 from neuronjax.execution.exchange import exchange
-from neuronjax.execution.probes.accumulator import StatisticsAccumulator, added
+from neuronjax.execution.probes.accumulator import StepAccumulator
 from neuronjax.execution.probes.plan import ProbePlan
 from neuronjax.execution.shortcuts import KnownResults, is_small, shortened
 from neuronjax.execution.uniformity import Uniformity
@@ -115,23 +115,31 @@ def _run(
 ) -> Outcome:
     """Executes a program on one real device."""
     history = context.amax_history
+    previous = None
+    if history is not None and program.amax_slots:
+        previous = jnp.max(history, axis=0)
     tracing = contextlib.nullcontext() if eager else no_collection()
     with jax.disable_jit(False), tracing:
         zero = inputs_outputs.make_zero(eager)
         key = first_key(program, context.call_index)
-        run = Interpretation(
-            program, zero, eager, tuple(listeners), real=real, plan=plan
-        )
-        run.start_amaxes(history)
+        seen = StepAccumulator(plan, previous)
+        run = Interpretation(program, zero, eager, tuple(listeners), seen, real=real)
         arguments = inputs_outputs.entering(program.main, arguments, zero)
         results = run.block(program.main, arguments, {}, key)
         return Outcome(
             results=inputs_outputs.leaving(program.main, results),
-            amax_history=run.next_amaxes(history),
-            statistics=None
-            if plan is None
-            else run.accumulator.arrays(arguments, results),
+            amax_history=_next_history(history, seen.observed.amaxes),
+            statistics=None if plan is None else seen.arrays(arguments, results),
         )
+
+
+def _next_history(
+    history: jax.Array | None, amaxes: jax.Array | None
+) -> jax.Array | None:
+    """The history of the next step: these amaxes in front, the oldest gone."""
+    if history is None or amaxes is None:
+        return history
+    return jnp.vstack([amaxes, history[:-1]])
 
 
 def first_key(program: InstructionProgram, call_index: jax.Array | None) -> jax.Array:
@@ -150,10 +158,10 @@ class Interpretation:
         program: InstructionProgram,
         zero: jax.Array,
         eager: bool,
-        listeners: tuple[Listener, ...],
+        listeners: tuple[Listener, ...] = (),
+        accumulator: StepAccumulator | None = None,
         callees: dict[str, Callable[..., Any]] | None = None,
         real: RealDevices = ALONE,
-        plan: ProbePlan | None = None,
     ) -> None:
         self._program = program
         self._zero = zero
@@ -164,40 +172,23 @@ class Interpretation:
         self.stochastic = program.stochastic
         # Compiled callees by name, shared with the runs inside them.
         self._callees = {} if callees is None else callees
-        # Delayed scaling: the largest amax of earlier steps, and this step's so far.
-        self.previous_amaxes: jax.Array | None = None
-        self.amaxes: jax.Array | None = None
         self._uniformity: Uniformity | None = None
-        # Statistics: what the part of the program that is being run has counted.
-        self.accumulator = StatisticsAccumulator(plan)
-
-    def start_amaxes(self, history: jax.Array | None) -> None:
-        """Begins a step of delayed scaling."""
-        if history is not None and self._program.amax_slots:
-            self.previous_amaxes = jnp.max(history, axis=0)
-            self.amaxes = jnp.zeros_like(history[0])
-
-    def next_amaxes(self, history: jax.Array | None) -> jax.Array | None:
-        """The history of the next step: these amaxes in front, the oldest gone."""
-        if history is None or self.amaxes is None:
-            return history
-        return jnp.vstack([self.amaxes, history[:-1]])
+        # What the part of the program that is being run has observed.
+        self.accumulator = accumulator or StepAccumulator(None)
 
     def record_amax(
         self, i: RecordAmax, operands: Arrays, environment: dict, key: jax.Array
     ) -> Arrays:
-        """Largest of this step; NaN and Inf are kept out of the history."""
-        assert self.amaxes is not None
-        amax = jnp.where(jnp.isfinite(operands[0]), operands[0], jnp.float32(0))
-        self.amaxes = self.amaxes.at[i.slot].max(amax)
+        """Largest of this step."""
+        self.accumulator.record_amax(i.slot, operands[0])
         return ()
 
     def read_amax(
         self, i: ReadAmax, operands: Arrays, environment: dict, key: jax.Array
     ) -> Arrays:
         """From the previous steps."""
-        assert self.previous_amaxes is not None
-        return (self.previous_amaxes[i.slot],)
+        assert self.accumulator.previous_amaxes is not None
+        return (self.accumulator.previous_amaxes[i.slot],)
 
     def block(
         self, block: Block, arguments: Arrays, outer: dict, key: jax.Array
@@ -217,8 +208,9 @@ class Interpretation:
 
     def _may_reuse(self) -> bool:
         """Whether nothing depends on how often an instruction is executed."""
-        observed = self._listeners or self.accumulator.plan or self.amaxes is not None
-        return not (self.eager or self.stochastic or observed)
+        accumulator = self.accumulator
+        records = accumulator.plan or accumulator.previous_amaxes is not None
+        return not (self.eager or self.stochastic or self._listeners or records)
 
     def step(self, i: Instruction, environment: dict, key: jax.Array) -> Arrays:
         """Executes an instruction whose operands are in the environment."""
@@ -248,7 +240,7 @@ class Interpretation:
         return _execute(i, operands, registers)
 
     def _run_scalars(self, block: Block, arguments: Arrays, key: jax.Array) -> Arrays:
-        inner = Interpretation(self._program, self._zero, False, ())
+        inner = Interpretation(self._program, self._zero, False)
         return inner.block(block, arguments, {}, key)
 
     # -- many devices ------------------------------------------------------------------
@@ -256,17 +248,7 @@ class Interpretation:
     def spmd(
         self, i: Spmd, operands: Arrays, environment: dict, key: jax.Array
     ) -> Arrays:
-        """A block on every device of a mesh: see `neuronjax.spmd`.
-
-        Raises:
-            UnsupportedError: delayed scaling, whose history is that of one device.
-        """
-        if self.amaxes is not None:
-            raise UnsupportedError(
-                'scaling="delayed" on a mesh: its amax history is that of one device',
-                location=i.location.source or None,
-                remedy='use scaling="current"',
-            )
+        """Executes a block on every device of a mesh."""
         if self._uniformity is None:
             self._uniformity = Uniformity(self._program.functions)
         return spmd.run(self, i, operands, self._uniformity, key)
@@ -314,8 +296,8 @@ class Interpretation:
     ) -> Arrays:
         """Turns a loop, in XLA or, op by op, in Python.
 
-        The carry of every loop has a counter in front, for the rounding keys, and this
-        step's amaxes, and what the probes in it count.
+        The carry of every loop has a counter in front, for the rounding keys, and what
+        its turns observe.
 
         Args:
             i: the loop.
@@ -326,22 +308,30 @@ class Interpretation:
         """
 
         def turn(state: tuple) -> tuple:
-            counter, self.amaxes, rows, *carry = state
+            counter, observed, *carry = state
             inner = fold(key, counter) if self.stochastic else key
             run = functools.partial(body, carry, inner)
             out, more = self.accumulator.apart(run)
-            return (counter + jnp.uint32(1), self.amaxes, added(rows, more), *out)
+            return (counter + jnp.uint32(1), observed.with_more(more), *out)
 
-        rows = self.accumulator.nothing([i.body])
-        state = (jnp.uint32(0), self.amaxes, rows, *carry)
+        def asked(state: tuple) -> tuple:
+            """The state, with its condition in front and what that observes."""
+            holds, more = self.accumulator.apart(lambda: condition(state[2:]))
+            return (holds, state[0], state[1].with_more(more), *state[2:])
+
+        state = (jnp.uint32(0), self.accumulator.nothing([i.body]), *carry)
         if self.eager:
-            while bool(condition(state[3:])):
+            while bool(condition(state[2:])):
                 state = turn(state)
+        elif self.accumulator.previous_amaxes is not None:
+            start = asked(state)
+            _, *state = lax.while_loop(
+                lambda state: state[0], lambda state: asked(turn(state[1:])), start
+            )
         else:
-            state = lax.while_loop(lambda state: condition(state[3:]), turn, state)
-        self.amaxes = state[1]
-        self.accumulator.add(state[2])
-        return state[3:]
+            state = lax.while_loop(lambda state: condition(state[2:]), turn, state)
+        self.accumulator.add(state[1])
+        return state[2:]
 
     def chosen(
         self, i: Branch, index: jax.Array, run: Callable[[Block], Arrays]
@@ -356,16 +346,15 @@ class Interpretation:
         index = chosen_branch(i, index)
         if self.eager:
             return run(i.branches[int(index)])
-        amaxes, none = self.amaxes, self.accumulator.nothing(i.branches)
+        nothing = self.accumulator.nothing(i.branches)
 
         def apart(block: Block) -> tuple:
-            self.amaxes = amaxes
-            out, rows = self.accumulator.apart(lambda: run(block))
-            return (self.amaxes, added(none, rows), *out)
+            out, observed = self.accumulator.apart(lambda: run(block))
+            return (nothing.with_more(observed), *out)
 
         branches = [functools.partial(apart, block) for block in i.branches]
-        self.amaxes, rows, *out = lax.switch(index, branches)
-        self.accumulator.add(rows)
+        observed, *out = lax.switch(index, branches)
+        self.accumulator.add(observed)
         return out
 
     def call(
@@ -377,10 +366,9 @@ class Interpretation:
             return self.accumulator.around(i, run)
         if i.callee not in self._callees:
             self._callees[i.callee] = self._compiled(i.callee)
-        amaxes = (self.previous_amaxes, self.amaxes)
-        compiled = self._callees[i.callee]
-        self.amaxes, rows, out = compiled(self._zero, key, amaxes, *operands)
-        self.accumulator.add_called(i, rows)
+        previous, compiled = self.accumulator.previous_amaxes, self._callees[i.callee]
+        observed, out = compiled(self._zero, key, previous, *operands)
+        self.accumulator.add_called(i, observed)
         return out
 
     def callee(self, i: Call) -> Block:
@@ -392,11 +380,11 @@ class Interpretation:
         program, callees, real = self._program, self._callees, self.real
         plan = self.accumulator.plan
 
-        def body(zero: Any, key: Any, amaxes: tuple, *operands: Any) -> tuple:
-            inner = Interpretation(program, zero, False, (), callees, real, plan)
-            inner.previous_amaxes, inner.amaxes = amaxes
+        def body(zero: Any, key: Any, previous: Any, *operands: Any) -> tuple:
+            seen = StepAccumulator(plan, previous)
+            inner = Interpretation(program, zero, False, (), seen, callees, real)
             out = inner.block(program.functions[name], operands, {}, key)
-            return inner.amaxes, inner.accumulator.rows, out
+            return seen.observed, out
 
         body.__name__ = name
         return jax.jit(body)
@@ -451,20 +439,13 @@ def _has_own_kernel(i: Instruction) -> bool:
 
 def _execute_alone(i: Instruction, operands: Arrays, registers: Registers) -> Arrays:
     """Executes as a compiled program of its own."""
-    if isinstance(i, Memset | DmaCopy):
-        with inputs_outputs.unchecked():
-            return _execute_apart(i, operands, registers)
-    return _execute_apart(i, operands, registers)
-
-
-def _execute_apart(i: Instruction, operands: Arrays, registers: Registers) -> Arrays:
-    if type(i) is Memset:  # a kernel per constant would be a waste
-        with jax.enable_x64(is_64_bit(i)):
-            return execute(i, operands, registers)
-    kernel = _kernel(SignedInstruction(i))
-    zero, key, _ = registers
-    with jax.enable_x64(True) if is_64_bit(i) else contextlib.nullcontext():
-        return kernel(operands, zero, key)
+    quick = isinstance(i, Memset | DmaCopy)
+    with inputs_outputs.unchecked() if quick else contextlib.nullcontext():
+        if type(i) is Memset:  # a kernel per constant would be a waste
+            with jax.enable_x64(is_64_bit(i)):
+                return execute(i, operands, registers)
+        with jax.enable_x64(True) if is_64_bit(i) else contextlib.nullcontext():
+            return _kernel(SignedInstruction(i))(operands, *registers[:2])
 
 
 @functools.lru_cache(maxsize=8192)
@@ -474,7 +455,7 @@ def _kernel(signed: SignedInstruction) -> Callable[..., Any]:
 
     def body(operands: Arrays, zero: jax.Array, key: jax.Array) -> Arrays:
         program = InstructionProgram(Block((), (), ()), {}, stochastic=True)
-        run_scalars = Interpretation(program, zero, False, ())._run_scalars
+        run_scalars = Interpretation(program, zero, False)._run_scalars
         return execute(i, operands, Registers(zero, key, run_scalars))
 
     return jax.jit(body)
@@ -482,8 +463,10 @@ def _kernel(signed: SignedInstruction) -> Callable[..., Any]:
 
 @functools.lru_cache(maxsize=1024)
 def _exchange_kernel(signed: SignedInstruction, devices: int) -> Callable[..., Any]:
+    i: Any = signed.instruction
+
     def body(operands: Arrays, zero: jax.Array, key: jax.Array) -> Arrays:
-        return exchange(signed.instruction, operands, devices, zero, key)
+        return exchange(i, operands, devices, zero, key)
 
     return jax.jit(body)
 

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from neuronjax.execution.device_sharding import RealDevices
-from neuronjax.execution.probes.accumulator import Rows, StatisticsAccumulator, total
+from neuronjax.execution.probes.accumulator import Observed, StepAccumulator, total
 from neuronjax.execution.sliced_reduction import all_reduced, is_sliceable
 from neuronjax.execution.splitting import (
     carried_dimension,
@@ -42,6 +42,10 @@ from neuronjax.ir.kernel_call import NkiKernel
 from neuronjax.numerics.random_bits import fold
 
 Arrays = Sequence[jax.Array]
+RunBlock = Callable[[Block], Arrays]
+#: Whether a loop has another turn, of its carry; and a turn, with its rounding key.
+Holds = Callable[[Arrays], jax.Array]
+Turn = Callable[[Arrays, jax.Array], Arrays]
 
 
 class Interpreter(Protocol):
@@ -51,38 +55,17 @@ class Interpreter(Protocol):
     stochastic: bool
     watched: bool
     real: RealDevices
-    accumulator: StatisticsAccumulator
+    accumulator: StepAccumulator
 
-    def step(self, i: Instruction, environment: dict, key: jax.Array) -> Arrays:
-        """Executes one instruction whose operands are in the environment."""
-        ...
-
-    def callee(self, i: Call) -> Block:
-        """What a call runs."""
-        ...
-
+    def step(self, i: Instruction, environment: dict, key: jax.Array) -> Arrays: ...
+    def callee(self, i: Call) -> Block: ...
+    def chosen(self, i: Branch, index: jax.Array, run: RunBlock) -> Arrays: ...
     def turns(
-        self,
-        i: Loop,
-        carry: Arrays,
-        key: jax.Array,
-        condition: Callable[[Arrays], jax.Array],
-        body: Callable[[Arrays, jax.Array], Arrays],
-    ) -> Arrays:
-        """Turns a loop."""
-        ...
-
-    def chosen(
-        self, i: Branch, index: jax.Array, run: Callable[[Block], Arrays]
-    ) -> Arrays:
-        """Runs one of the blocks of a branch."""
-        ...
-
+        self, i: Loop, carry: Arrays, key: jax.Array, condition: Holds, body: Turn
+    ) -> Arrays: ...
     def exchange(
         self, i: Collective, operands: Arrays, devices: int, key: jax.Array
-    ) -> Arrays:
-        """Executes a collective on arrays with a device axis."""
-        ...
+    ) -> Arrays: ...
 
 
 def run(
@@ -243,18 +226,24 @@ class _Devices:
                     numbers = (buffer.number for buffer in i.results)
                     arrays.update(zip(numbers, results, strict=True))
 
-            _, rows = self._interpreter.accumulator.apart(run)
-            return tuple(arrays[n] for n in outputs), rows
+            _, observed = self._interpreter.accumulator.apart(run)
+            return tuple(arrays[n] for n in outputs), observed
 
-        results, rows = self._map(one, own)
+        results, observed = self._map(one, own)
         scope.arrays.update(zip(outputs, results, strict=True))
-        self._interpreter.accumulator.add(
-            {slot: total(row) for slot, row in rows.items()}
-        )
+        self._interpreter.accumulator.add(self._of_all(observed))
+
+    def _of_all(self, observed: Observed) -> Observed:
+        """Return what all devices together have observed, of what each has."""
+        rows = {slot: total(row) for slot, row in observed.rows.items()}
+        amaxes = observed.amaxes
+        if amaxes is not None:
+            amaxes = jnp.max(self._real.everyone(amaxes), axis=0)
+        return Observed(rows, amaxes)
 
     def _map(
         self, one: Callable[..., tuple], own: dict[int, jax.Array]
-    ) -> tuple[Arrays, Rows]:
+    ) -> tuple[Arrays, Observed]:
         first = self._real.number() * jnp.uint32(self._carried)
         devices = first + jnp.arange(self._carried, dtype=jnp.uint32)
         if not self._interpreter.eager:
@@ -280,18 +269,19 @@ class _Devices:
         whole = self._interpreter.eager or self._interpreter.watched
         if isinstance(i, AllReduce) and is_sliceable(i) and not whole:
             return self._all_reduce(i, flags, scope, key)
-        operands = [self._everyone(*scope.get(v.buffer.number)) for v in i.operands]
-        results = self._interpreter.exchange(i, operands, self._count, key)
-        pairs = zip(results, flags, strict=True)
-        return [self._real.own(x) if f else x[0] for x, f in pairs]
+        return self._joint(i, flags, scope, key)
 
-    def _kernel(
-        self, i: NkiKernel, flags: Sequence[bool], scope: _Scope, key: jax.Array
+    def _joint(
+        self, i: Instruction, flags: Sequence[bool], scope: _Scope, key: jax.Array
     ) -> Arrays:
-        """A kernel whose collectives join the devices, on the arrays of all of them."""
-        numbers = (view.buffer.number for view in i.operands)
+        """A collective, or a kernel with some, on the arrays of all devices."""
+        numbers = [view.buffer.number for view in i.operands]
         arrays = {number: self._everyone(*scope.get(number)) for number in numbers}
-        results = self._interpreter.step(i, arrays, key)
+        if isinstance(i, Collective):
+            operands = [arrays[number] for number in numbers]
+            results = self._interpreter.exchange(i, operands, self._count, key)
+        else:
+            results = self._interpreter.step(i, arrays, key)
         pairs = zip(results, flags, strict=True)
         return [self._real.own(x) if f else x[0] for x, f in pairs]
 
@@ -375,5 +365,5 @@ _TOGETHER: dict[type, Callable[..., Arrays]] = {
     Loop: _Devices._loop,
     Branch: _Devices._branch,
     Call: _Devices._call,
-    NkiKernel: _Devices._kernel,
+    NkiKernel: _Devices._joint,
 }

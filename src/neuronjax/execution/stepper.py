@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from neuronjax.execution import inputs_outputs
 from neuronjax.execution.call import CallContext
 from neuronjax.execution.interpreter import Arrays, Interpretation, first_key
+from neuronjax.execution.probes.accumulator import StepAccumulator
 from neuronjax.ir.collective_set import Collective
 from neuronjax.ir.instruction import Instruction, InstructionProgram
 from neuronjax.numerics.random_bits import fold
@@ -27,15 +28,14 @@ class Stepper:
         self, program: InstructionProgram, context: CallContext = CallContext()
     ) -> None:
         history = context.amax_history
-        if history is None:
-            shape = (program.amax_history_length, program.amax_slots)
-            history = jnp.zeros(shape, jnp.float32)
         with jax.disable_jit(False):
             self.first_key = first_key(program, context.call_index)
-            self._run = Interpretation(
-                program, inputs_outputs.make_zero(True), True, ()
-            )
-            self._run.start_amaxes(history)
+            previous = jnp.zeros(program.amax_slots, jnp.float32)
+            if history is not None:
+                previous = jnp.max(history, axis=0)
+            zero = inputs_outputs.make_zero(True)
+            seen = StepAccumulator(None, previous)
+            self._run = Interpretation(program, zero, True, (), seen)
 
     def execute(self, i: Instruction, operands: Arrays, key: jax.Array) -> Arrays:
         """The results of one instruction that captures nothing.

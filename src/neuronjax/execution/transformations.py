@@ -68,6 +68,8 @@ class Emulation:
         around: the mesh that the function is captured under.
         collector: what is measured.
         traced: the function, traced for one list of types; see `closed`.
+        saved: what was captured before, of a program from a file; arguments of its
+            types alone are given.
     """
 
     function: Callable[..., list[Any]]
@@ -80,12 +82,15 @@ class Emulation:
     around: MeshContext = field(default=MeshContext())
     collector: Collector | None = None
     traced: Traced | None = None
+    saved: Capture | None = None
 
     # -- capture and lowering ----------------------------------------------------------
 
     @no_collection()
     def capture(self, leaves: Leaves) -> Capture:
         """The StableHLO program for arguments of these types."""
+        if self.saved is not None:
+            return self.saved
         types = tuple(map(abstract, leaves))
         with self._surrounded():
             traced = self.traced
@@ -220,7 +225,7 @@ class Emulation:
 
     def of_function(self, function: Callable[..., list[Any]]) -> Emulation:
         """The same of another function of the same arguments."""
-        return replace(self, function=function, traced=None)
+        return replace(self, function=function, traced=None, saved=None)
 
     @property
     def _by_line(self) -> Callable[..., list[Any]]:

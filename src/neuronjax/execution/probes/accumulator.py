@@ -1,13 +1,15 @@
-"""The statistics of a run as they grow: rows of counters, by the number of the probe.
+"""What a run observes as it goes: counters of probes, and amaxes of delayed scaling.
 
-What loops, branches, callees and devices count is kept apart while they are traced
-(`StatisticsAccumulator.apart`), carried out of them as arrays, and added to what came
-before.
+What loops, branches, callees and devices observe is kept apart while they are traced
+(`StepAccumulator.apart`), carried out of them as arrays, and added to what came before.
+Counters are added up; of amaxes the largest is kept, so that the amax of a mesh is the
+largest of its devices.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -39,17 +41,53 @@ Arrays = Sequence[jax.Array]
 Rows = dict[int, Counters]
 
 
-class StatisticsAccumulator:
-    """What has been counted so far, in the part of a program that is being run.
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Observed:
+    """What a part of a program observes, as arrays that loops can carry.
 
     Attributes:
-        plan: what is measured; None for nothing, and then all of this is empty.
         rows: of the probes that were run.
+        amaxes: float32 [amax slots], the largest magnitudes of this step; None where
+            nothing is scaled by them.
     """
 
-    def __init__(self, plan: ProbePlan | None) -> None:
+    rows: Rows
+    amaxes: jax.Array | None
+
+    def with_more(self, more: Observed) -> Observed:
+        """Return this with what another part has observed, on probes of this one."""
+        rows = {slot: merged(self.rows[slot], row) for slot, row in more.rows.items()}
+        return Observed(self.rows | rows, _larger(self.amaxes, more.amaxes))
+
+
+def _larger(one: jax.Array | None, other: jax.Array | None) -> jax.Array | None:
+    return None if one is None or other is None else jnp.maximum(one, other)
+
+
+class StepAccumulator:
+    """What has been observed so far, in the part of the program that is being run.
+
+    Attributes:
+        plan: what is measured; None for nothing, and then there are no rows.
+        previous_amaxes: float32 [amax slots], the largest of earlier steps; None where
+            nothing is scaled by them, and then nothing is recorded.
+        observed: so far.
+    """
+
+    def __init__(
+        self, plan: ProbePlan | None, previous_amaxes: jax.Array | None = None
+    ) -> None:
         self.plan = plan
-        self.rows: Rows = {}
+        self.previous_amaxes = previous_amaxes
+        self.observed = self.nothing(())
+
+    def record_amax(self, slot: int, amax: jax.Array) -> None:
+        """Record a largest magnitude; NaN and Inf are kept out of the history."""
+        assert self.observed.amaxes is not None
+        amax = jnp.where(jnp.isfinite(amax), amax, jnp.float32(0))
+        amaxes = self.observed.amaxes.at[slot].max(amax)
+        self.observed = replace(self.observed, amaxes=amaxes)
 
     def count(
         self,
@@ -74,7 +112,7 @@ class StatisticsAccumulator:
             row = self._counted(self.plan, slot, i, operands, results, execute)
         else:
             row = Counters(None, watch(probe, i, operands, results[0]))
-        self.add({slot: row})
+        self._add_rows({slot: row})
 
     def _counted(
         self,
@@ -99,35 +137,42 @@ class StatisticsAccumulator:
         scales = results[1] if probe.blocked is not None else None
         return count_rounding(layout, before, after, summed, scales)
 
-    def add(self, rows: Rows) -> None:
-        """Counts what a part of the program has counted."""
-        for slot, row in rows.items():
-            old = self.rows.get(slot)
-            self.rows[slot] = row if old is None else merged(old, row)
+    def add(self, observed: Observed) -> None:
+        """Adds what a part of the program has observed."""
+        self._add_rows(observed.rows)
+        amaxes = _larger(self.observed.amaxes, observed.amaxes)
+        self.observed = replace(self.observed, amaxes=amaxes)
 
-    def add_called(self, i: Call, rows: Rows) -> None:
-        """Counts what a function has counted, where this call of it counts that."""
+    def _add_rows(self, rows: Rows) -> None:
+        for slot, row in rows.items():
+            old = self.observed.rows.get(slot)
+            self.observed.rows[slot] = row if old is None else merged(old, row)
+
+    def add_called(self, i: Call, observed: Observed) -> None:
+        """Adds what a function has observed, where this call of it counts that."""
         slots = {} if self.plan is None else self.plan.called(i)
-        self.add({slots[slot]: row for slot, row in rows.items() if slot in slots})
+        rows = {slots[s]: row for s, row in observed.rows.items() if s in slots}
+        self.add(replace(observed, rows=rows))
 
     def around(self, i: Call, run: Callable[[], Any]) -> Any:
-        """What `run`, the call of a function, returns; what it counts is counted."""
-        results, rows = self.apart(run)
-        self.add_called(i, rows)
+        """What `run`, the call of a function, returns; what it observes is added."""
+        results, observed = self.apart(run)
+        self.add_called(i, observed)
         return results
 
-    def apart(self, run: Callable[[], Any]) -> tuple[Any, Rows]:
-        """What `run` returns, and what is counted while it does; nothing else is."""
-        outer, self.rows = self.rows, {}
+    def apart(self, run: Callable[[], Any]) -> tuple[Any, Observed]:
+        """What `run` returns, and what is observed while it does; nothing else is."""
+        outer, self.observed = self.observed, self.nothing(())
         results = run()
-        rows, self.rows = self.rows, outer
-        return results, rows
+        observed, self.observed = self.observed, outer
+        return results, observed
 
-    def nothing(self, blocks: Sequence[Block]) -> Rows:
-        """Empty counters of all probes that blocks run."""
-        if self.plan is None:
-            return {}
-        return {slot: self._empty(slot) for slot in self.plan.slots(blocks)}
+    def nothing(self, blocks: Sequence[Block]) -> Observed:
+        """Nothing yet of all probes that blocks run."""
+        slots = () if self.plan is None else self.plan.slots(blocks)
+        previous = self.previous_amaxes
+        amaxes = None if previous is None else jnp.zeros_like(previous)
+        return Observed({slot: self._empty(slot) for slot in slots}, amaxes)
 
     def arrays(self, arguments: Arrays, results: Arrays) -> dict[str, jax.Array]:
         """What a step has counted, as `Statistics.arrays`.
@@ -138,7 +183,7 @@ class StatisticsAccumulator:
         """
         assert self.plan is not None
         order = self.plan.order
-        rows = [self.rows.get(slot) or self._empty(slot) for slot in order]
+        rows = [self.observed.rows.get(slot) or self._empty(slot) for slot in order]
         arrays = as_arrays(rows)
         signs = signs_of_step(self.plan, arrays, arguments, results)
         return arrays | {"steps": jnp.uint32(1), "signs": first_step(signs)}
@@ -173,11 +218,6 @@ def _sum_pairs(pairs: jax.Array) -> jax.Array:
     low, high = pairs[..., 0], jnp.sum(pairs[..., 1], axis=0, dtype=jnp.uint32)
     total = sum_words(low)
     return total.at[..., 1].add(high)
-
-
-def added(rows: Rows, more: Rows) -> Rows:
-    """Rows with those of some of their probes counted in."""
-    return rows | {slot: merged(rows[slot], row) for slot, row in more.items()}
 
 
 def as_arrays(rows: Sequence[Counters]) -> dict[str, jax.Array]:
