@@ -5,9 +5,9 @@ from __future__ import annotations
 from math import inf
 
 from neuronjax.timing import assumptions as a
+from neuronjax.timing.cost_rules import KernelPrice
 from neuronjax.timing.engines.tensor import chained_transposes
 from neuronjax.timing.engines.throttle import Throttle, is_throttled
-from neuronjax.timing.kernel_price import KernelPrice
 from neuronjax.timing.work import Core
 
 _QUARTERS = 4
@@ -40,7 +40,7 @@ class Array:
         What is returned is start, end, and when the next one may be issued."""
         if held is not None:
             start = max(start, max(held, self._start) + p.load_seconds)
-        spent = p.seconds
+        spent = p.work.seconds
         if p.is_transpose and self._was_transpose:
             spent /= self._chained
         if self._throttle is not None:

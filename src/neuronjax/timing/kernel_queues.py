@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from math import inf
 
 from neuronjax.timing import assumptions as a
-from neuronjax.timing.kernel_price import KernelPrice
+from neuronjax.timing.cost_rules import KernelPrice
 from neuronjax.timing.kernel_unroll import Stream
 from neuronjax.timing.planning_constants import LOOP_TURN
 
@@ -79,7 +79,7 @@ class IssueQueues:
     ) -> None:
         numbers: dict[tuple[int, str], int] = {}
         for n, (i, p) in enumerate(zip(stream.entries, priced, strict=True)):
-            kind = p.ring or p.queue
+            kind = p.ring or p.work.queue
             core = i.program % cores if kind != "cc" else 0
             number = numbers.get((core, kind))
             if number is None:

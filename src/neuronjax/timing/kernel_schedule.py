@@ -21,15 +21,15 @@ from neuronjax.hardware import Target
 from neuronjax.ir.collection import no_collection
 from neuronjax.ir.kernel import KernelProgram
 from neuronjax.timing.around import joining_seconds
+from neuronjax.timing.cost_rules import KernelPrice
+from neuronjax.timing.engines.lanes import shared_ports
 from neuronjax.timing.engines.scalar import table_load_seconds
 from neuronjax.timing.kernel_array import Array
-from neuronjax.timing.kernel_cost import Prices
+from neuronjax.timing.kernel_cost import Prices, on_engines
 from neuronjax.timing.kernel_dependencies import KernelDependencies
-from neuronjax.timing.kernel_engines import on_engines
-from neuronjax.timing.kernel_price import KernelPrice
 from neuronjax.timing.kernel_queues import NOTHING, IssueQueue, IssueQueues
 from neuronjax.timing.kernel_unroll import Stream, Trips, UnrolledLoop, unrolled
-from neuronjax.timing.work import Core, Work
+from neuronjax.timing.work import Core
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -354,7 +354,7 @@ class _Scheduling:
             end = self._engine(n, p, start, queue, state, number)
         queue.last = n
         self.ends[n] = end
-        visible = end + p.latency_seconds
+        visible = end + p.work.latency_seconds
         if visible > self.total:
             self.total = visible
         after = self.after[n]
@@ -403,18 +403,20 @@ class _Scheduling:
         state: _CoreState,
         number: int,
     ) -> float:
-        if p.queue == "scalar" and type(p.source) is Work and p.source.table:
-            if p.source.table != state.table:
-                state.table = p.source.table
+        table = p.work.table
+        if table:
+            if table != state.table:
+                state.table = table
                 load = queue.free  # it waits for no operand
                 self.loads.append((load, self.core_of[number], state.table))
                 start = max(start, load + table_load_seconds(self.core))
-        for port in p.ports:
+        ports = shared_ports(p.work, self.core)
+        for port in ports:
             until, other = state.ports.get(port, (0.0, NOTHING))
             if until > start:
                 start, self.causes[n] = until, other
-        end = start + p.seconds
-        for port in p.ports:
+        end = start + p.work.seconds
+        for port in ports:
             state.ports[port] = (end, n)
         self.starts[n] = start
         queue.free = end
@@ -443,7 +445,7 @@ class _Scheduling:
         waited = first
         if count == len(dma) and state.level is not None:
             begin = max(first, state.level)
-            state.level = end = begin + p.seconds
+            state.level = end = begin + p.work.seconds
             waited = begin
         else:
             if state.level is not None:
@@ -454,7 +456,7 @@ class _Scheduling:
                 own = max(first, dma[e])
                 waited = max(waited, own)
                 begin = min(begin, own)
-                dma[e] = own + p.seconds
+                dma[e] = own + p.work.seconds
                 end = max(end, dma[e])
             if count == len(dma) and begin == waited:
                 state.level = end

@@ -20,11 +20,11 @@ from math import ceil
 from neuronjax.ir.instruction import Engine, Instruction
 from neuronjax.ir.kernel import KernelInstruction, KernelProgram, Storage
 from neuronjax.ir.program import Location
+from neuronjax.timing.cost_rules import KernelPrice
 from neuronjax.timing.engines.dma import engines
 from neuronjax.timing.engines.scalar import table_load_seconds
 from neuronjax.timing.fused import Fused, TiledRegion
 from neuronjax.timing.kernel_operands import numpy_dtype
-from neuronjax.timing.kernel_price import KernelPrice
 from neuronjax.timing.kernel_schedule import KernelSchedule
 from neuronjax.timing.memory_plan import (
     CATEGORIES,
@@ -128,29 +128,28 @@ def _rows(
         count = s.stream.counts[n]
         start, end, wait = s.starts[n], s.ends[n], s.waits[n]
         number = numbers[n]
-        if p.queue == "dma":
-            busy = p.seconds * p.dma_engines[1] / one / cores
-            for source in (p.source, p.second):
-                if source is not None:
-                    name = _kind(p, source)
-                    rows.append(
-                        ("dma", start, end, name, source, number, count, wait, 1, busy)
-                    )
-                    busy = 0.0
+        queue = p.work.queue
+        if queue == "dma":
+            busy = p.work.seconds * p.dma_engines[1] / one / cores
+            for source in p.moves or (p.work,):
+                name = _name(source)
+                rows.append(
+                    ("dma", start, end, name, source, number, count, wait, 1, busy)
+                )
+                busy = 0.0
             if n in issued:
                 rows.append(_issue(issued[n], p, number, count, cores))
             continue
-        busy = (end - start) / (cores if p.queue != "cc" else 1)
-        opcode = p.source.opcode if isinstance(p.source, Work) else ""
-        queue: Queue = p.queue
-        rows.append((queue, start, end, opcode, p.source, number, count, wait, 1, busy))
+        busy = (end - start) / (cores if queue != "cc" else 1)
+        name = p.work.opcode
+        rows.append((queue, start, end, name, p.work, number, count, wait, 1, busy))
     first.append(len(rows))
     spans = tuple(_span(s, n, first) for n in range(len(s.stream.loops)))
     rows += _table_loads(s)
     return rows, spans
 
 
-def _kind(p: KernelPrice, source: Work | Transfer) -> str:
+def _name(source: Work | Transfer) -> str:
     if isinstance(source, Work):
         return source.opcode
     return "load" if source.is_read else "store"
@@ -200,15 +199,17 @@ def critical_seconds(s: KernelSchedule) -> dict[tuple[Queue, int], float]:
     found: dict[tuple[Queue, int], float] = defaultdict(float)
     if not s.priced:
         return found
-    n = max(range(len(s.ends)), key=lambda e: s.ends[e] + s.priced[e].latency_seconds)
-    end = s.ends[n] + s.priced[n].latency_seconds
+    n = max(
+        range(len(s.ends)), key=lambda e: s.ends[e] + s.priced[e].work.latency_seconds
+    )
+    end = s.ends[n] + s.priced[n].work.latency_seconds
     while n >= 0:
         p, cause = s.priced[n], s.causes[n]
         start = min(end, s.starts[n] - (p.start_seconds if p.ring else 0.0))
         if cause < 0:
             start = 0.0
         issuing = p.ring == "dge.sync" and end - start <= p.issue_seconds * 1.001
-        found["sync" if issuing else p.queue, n] += end - start
+        found["sync" if issuing else p.work.queue, n] += end - start
         end, n = start, cause
     return found
 

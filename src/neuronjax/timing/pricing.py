@@ -18,6 +18,7 @@ from neuronjax.ir.program import TensorType
 from neuronjax.timing.access import ValueAccess
 from neuronjax.timing.cost import ways
 from neuronjax.timing.cost_dma import dma_latency_seconds, dma_seconds
+from neuronjax.timing.engines.lanes import shared_ports
 from neuronjax.timing.fused import Fused, FusedStep, TiledRegion
 from neuronjax.timing.layout import tiles_at_a_time
 from neuronjax.timing.masks import MaskedScores
@@ -123,8 +124,6 @@ class Pricing:
 
     def __init__(self, core: Core) -> None:
         self.core = core
-        capabilities = core.spec.capabilities
-        self.shares_ports = "parallel_sbuf_ports" not in capabilities
         self._ways: dict[tuple, tuple[Way, ...]] = {}
         self._units: dict[int, PricedUnit] = {}
         self._known: dict[tuple, _ChosenWays] = {}
@@ -301,22 +300,6 @@ class Pricing:
         through = sum(w.seconds / w.tiles + w.latency_seconds for w in way)
         return fullest + through / pieces
 
-    def _occupied(self, work: Work) -> tuple[str, ...]:
-        """What a work occupies: the engines of v2 cannot all access memory at once.
-
-        VectorE and GpSimdE take turns at SBUF, VectorE and ScalarE at PSUM [A2].
-        """
-        queue = work.queue
-        if self.shares_ports:
-            if queue in ("vector", "gpsimd"):
-                psum = work.psum_read_bytes or work.psum_write_bytes
-                return (
-                    (queue, "sbuf port", "psum port") if psum else (queue, "sbuf port")
-                )
-            if queue == "scalar" and (work.psum_read_bytes or work.psum_write_bytes):
-                return (queue, "psum port")
-        return (queue,)
-
     # -- movements ---------------------------------------------------------------------
 
     def _moves(self, out: PricedUnit, unit: Unit) -> None:
@@ -365,7 +348,7 @@ class Pricing:
 
     def _add(self, load: dict[str, float], way: Way) -> None:
         for work in way:
-            for queue in self._occupied(work):
+            for queue in (work.queue, *shared_ports(work, self.core)):
                 load[queue] = load.get(queue, 0.0) + work.seconds
 
 
