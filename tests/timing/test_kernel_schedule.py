@@ -26,11 +26,10 @@ from neuronjax.ir.kernel import (
     Storage,
 )
 from neuronjax.timing import assumptions as a, kernel_unroll
+from neuronjax.timing.assumptions import LOOP_TURN
 from neuronjax.timing.cost_rules import KernelPrice
-from neuronjax.timing.engines.scalar import table_load_seconds
 from neuronjax.timing.kernel_schedule import KernelSchedule, schedule_kernel, what_if
 from neuronjax.timing.kernel_timeline import critical_seconds, kernel_timeline
-from neuronjax.timing.planning_constants import LOOP_TURN
 from neuronjax.timing.work import QUEUES
 
 TRN1, TRN2 = resolve_target("trn1"), resolve_target("trn2")
@@ -326,7 +325,7 @@ def test_tables_are_loaded_when_the_function_changes():
     for n, op in enumerate(("exp", "exp", "tanh")):
         w.add("activation", "scalar", tiles[n + 1], tiles[0], op=op)
     s = run(w)
-    load = table_load_seconds(s.core)
+    load = a.TABLE_LOAD.value
     assert s.starts[0] == pytest.approx(load)
     assert s.starts[1] == pytest.approx(s.ends[0])
     assert s.starts[2] == pytest.approx(s.ends[1] + load)

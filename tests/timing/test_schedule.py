@@ -13,14 +13,17 @@ import neuronjax as nj
 from neuronjax.hardware import CHIPS, resolve_target
 from neuronjax.ir.collective_set import AllReduce, Collective
 from neuronjax.ir.collectives.placement import Placement
-from neuronjax.timing.assumptions import PROGRAM_SECONDS, TWO_CORES_SECONDS
+from neuronjax.timing import assumptions as a
+from neuronjax.timing.assumptions import (
+    PLANNING_CONSTANTS,
+    PROGRAM_SECONDS,
+    TWO_CORES_SECONDS,
+)
 from neuronjax.timing.collectives import collective_time
 from neuronjax.timing.cost_collective import collective_seconds
 from neuronjax.timing.cost_dma import dma_seconds
-from neuronjax.timing.engines.scalar import table_load_seconds
 from neuronjax.timing.engines.throttle import after_idle_seconds
 from neuronjax.timing.memory import plan_memory
-from neuronjax.timing.planning_constants import PLANNING_CONSTANTS
 from neuronjax.timing.schedule import schedule
 from neuronjax.timing.work import QUEUES, Core, Transfer, Work
 
@@ -86,7 +89,7 @@ def test_a_table_is_loaded_while_the_operand_comes():
     timeline = timeline_of(jnp.exp, struct(128, 64))
     table, activation = works(timeline)
     assert (table.name, table.start_seconds) == ("ACT_TABLE_LOAD", 0)
-    assert table.queue_seconds == table_load_seconds(CORE)
+    assert table.queue_seconds == a.TABLE_LOAD.value
     assert activation.start_seconds > table.end_seconds
 
 

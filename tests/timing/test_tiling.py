@@ -12,8 +12,8 @@ from hypothesis import given, settings, strategies as st
 import neuronjax as nj
 from neuronjax.hardware import resolve_target
 from neuronjax.timing.access import rows_of
+from neuronjax.timing.assumptions import BLOCK_K
 from neuronjax.timing.fusion import fuse
-from neuronjax.timing.planning_constants import BLOCK_K
 from neuronjax.timing.tiling import blocked_bytes, group
 from neuronjax.timing.work import Core
 

@@ -38,11 +38,13 @@ from neuronjax.report.profile_tables import (
 from neuronjax.report.profile_usage import Usage
 from neuronjax.report.quantities import binary, percent, seconds
 from neuronjax.report.setting import numerics_of
-from neuronjax.timing.assumptions import CONSTANTS as RULES
-from neuronjax.timing.collective_constants import CONSTANTS as COLLECTIVES
-from neuronjax.timing.constant import Constant
+from neuronjax.timing.assumptions import (
+    COLLECTIVE_CONSTANTS as COLLECTIVES,
+    CONSTANTS as RULES,
+    PLANNING_CONSTANTS as PLANNING,
+    Constant,
+)
 from neuronjax.timing.hbm import capacity_bytes, check_fits
-from neuronjax.timing.planning_constants import PLANNING_CONSTANTS as PLANNING
 
 _TARGETS = ("trn1", "inf2", "trn2", "trn3")
 

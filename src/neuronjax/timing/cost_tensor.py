@@ -4,7 +4,7 @@ Of programs, which operand is stationary, and row and column tiles for small one
 chosen to take the least time. Every result then leaves PSUM through VectorE or ScalarE:
 the last work of a way, which a consumer that reads PSUM itself does not need. Kernels
 say all of that; the load of a stationary operand is left out where the same one is used
-again, and what the array's tiles do side by side is `kernel_array`'s.
+again, and what the array's tiles do side by side is `kernel_queues.Array`'s.
 """
 
 from __future__ import annotations

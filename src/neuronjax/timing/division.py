@@ -13,11 +13,11 @@ from collections.abc import Collection
 from math import ceil, prod
 
 from neuronjax.ir.instruction_set import NcMatmul
+from neuronjax.timing.assumptions import PASSING_SHARE
 from neuronjax.timing.engines.dma import hbm_bytes_per_second
 from neuronjax.timing.engines.tensor import peak_flops_per_second
 from neuronjax.timing.fused import Fused, FusedStep, TiledRegion
-from neuronjax.timing.layout import block_bytes, tile_bytes
-from neuronjax.timing.planning_constants import PASSING_SHARE, RESIDENT_SHARE
+from neuronjax.timing.layout import block_bytes
 from neuronjax.timing.work import Core
 
 
@@ -25,9 +25,9 @@ def working_bytes(
     fused: Fused, region: TiledRegion, core: Core, turned: Collection[FusedStep] = ()
 ) -> int:
     """SBUF for tiles in flight: one is computed while the next is loaded."""
-    if region.has_matmul and region.rows > 1:
-        return 2 * block_bytes(fused, region, core, turned)
-    return min(tile_bytes(fused, region, core), core.sbuf_bytes // 2)
+    found = 2 * block_bytes(fused, region, core, turned)
+    divides = region.has_matmul and region.rows > 1
+    return found if divides else min(found, core.sbuf_bytes // 2)
 
 
 def copies(fused: Fused, region: TiledRegion, core: Core) -> int:
@@ -106,31 +106,6 @@ def _array_seconds(core: Core, step: FusedStep) -> float:
     flops = 2 * prod(left) * prod(right) / max(1, prod(shared))
     peak = peak_flops_per_second(core, "bf16")
     return flops * i.passes / peak if peak else 0.0
-
-
-def pass_by(
-    fused: Fused, region: TiledRegion, core: Core, room: float
-) -> tuple[int, set[int]]:
-    """How often operands that do not fit pass by, and which of them stay.
-
-    Blocks of rows get what is left of SBUF, and are a row tile at least; the better of
-    two divisions of it.
-    """
-    sizes = {v: fused.sizes[v] for v in region.whole}
-    best: tuple[int, int, set[int]] | None = None
-    for share in (0, 1):  # for operands that stay
-        left, staying = room * share, set()
-        for value in sorted(sizes, key=lambda v: (sizes[v], v)):
-            if sizes[value] <= left:
-                left -= sizes[value]
-                staying.add(value)
-        rows = max(1.0, room * (1 - share) * RESIDENT_SHARE.value)
-        passes = max(1, min(region.tiles(core), ceil(region.lhs_bytes / rows)))
-        moved = sum(b if v in staying else b * passes for v, b in sizes.items())
-        if best is None or moved < best[0]:
-            best = (moved, passes, staying)
-    assert best is not None
-    return best[1], best[2]
 
 
 def split_reads(extra: int, sizes: list[int]) -> tuple[int, int]:

@@ -20,14 +20,12 @@ from neuronjax.errors import InternalError
 from neuronjax.hardware import Target
 from neuronjax.ir.collection import no_collection
 from neuronjax.ir.kernel import KernelProgram
-from neuronjax.timing.around import joining_seconds
+from neuronjax.timing import assumptions as a
 from neuronjax.timing.cost_rules import KernelPrice
 from neuronjax.timing.engines.lanes import shared_ports
-from neuronjax.timing.engines.scalar import table_load_seconds
-from neuronjax.timing.kernel_array import Array
 from neuronjax.timing.kernel_cost import Prices, on_engines
 from neuronjax.timing.kernel_dependencies import KernelDependencies
-from neuronjax.timing.kernel_queues import NOTHING, IssueQueue, IssueQueues
+from neuronjax.timing.kernel_queues import NOTHING, Array, IssueQueue, IssueQueues
 from neuronjax.timing.kernel_unroll import Stream, Trips, UnrolledLoop, unrolled
 from neuronjax.timing.work import Core
 
@@ -45,7 +43,7 @@ class KernelSchedule:
         issues: (start, entry) of transfers that SyncE's generator issues.
         found: what waits for what, and how long storages live.
         total_seconds: until the last result can be read, and what is around.
-        around_seconds: what of it no instruction accounts for, see `timing.around`.
+        around_seconds: what of it no instruction accounts for, see `Core`.
         periods: seconds of a turn of `stream.loops`.
     """
 
@@ -99,7 +97,7 @@ def schedule_kernel(
     priced = on_engines(stream.entries, stream.counts, prices, older=program.older)
     run = _Scheduling(stream, priced, found, core, program.older)
     run.all()
-    around = joining_seconds(core) if priced else 0.0
+    around = core.joining_seconds if priced else 0.0
     notes = [*stream.notes, *_throttled(run)]
     if found.short:
         notes.append(
@@ -409,7 +407,7 @@ class _Scheduling:
                 state.table = table
                 load = queue.free  # it waits for no operand
                 self.loads.append((load, self.core_of[number], state.table))
-                start = max(start, load + table_load_seconds(self.core))
+                start = max(start, load + a.TABLE_LOAD.value)
         ports = shared_ports(p.work, self.core)
         for port in ports:
             until, other = state.ports.get(port, (0.0, NOTHING))

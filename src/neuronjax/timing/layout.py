@@ -14,10 +14,10 @@ from math import ceil, prod
 from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.instruction_set import DmaCopy, LocalGather, LocalScatter, Loop
 from neuronjax.ir.program import TensorType
+from neuronjax.timing.assumptions import COLUMN_BLOCK_BYTES, ROWS_AT_A_TIME
 from neuronjax.timing.fused import Fused, FusedStep, TiledRegion
 from neuronjax.timing.instruction_kinds import MATMULS
 from neuronjax.timing.memory_plan import Unit
-from neuronjax.timing.planning_constants import COLUMN_BLOCK_BYTES, ROWS_AT_A_TIME
 from neuronjax.timing.tiling import dimensions
 from neuronjax.timing.work import Core
 
@@ -75,25 +75,10 @@ def parts_read(fused: Fused, region: TiledRegion) -> dict[int, tuple[float, bool
     }
 
 
-def tile_bytes(fused: Fused, region: TiledRegion, core: Core) -> int:
-    """SBUF for the tiles in flight: what the fattest step touches, twice."""
-    tiles = region.tiles(core)
-    block = int(COLUMN_BLOCK_BYTES.value) * core.rows_per_tile
-    sizes: dict[int, int] = {}
-    for value in (*region.inside, *region.streamed):
-        size = fused.sizes[value] // tiles
-        sizes[value] = min(size, block) if region.has_matmul else size
-    fattest = 0
-    for step in region.steps:
-        touched = {*fused.reads(step), *step.results}
-        fattest = max(fattest, sum(sizes.get(v, 0) for v in touched))
-    return 2 * fattest
-
-
 def block_bytes(
     fused: Fused, region: TiledRegion, core: Core, turned: Collection[FusedStep] = ()
 ) -> int:
-    """SBUF that one row tile needs on its way through a region with matmuls.
+    """SBUF that one row tile needs on its way through a region.
 
     The most that is alive at a step. What matmuls make, and what becomes of it, is
     there a block of columns at a time, and so is what a single elementwise step reads;

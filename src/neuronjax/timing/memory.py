@@ -16,11 +16,11 @@ from neuronjax.ir.collective_set import Spmd
 from neuronjax.ir.instruction import Block, InstructionProgram
 from neuronjax.ir.instruction_set import Branch, Call, Loop
 from neuronjax.timing.argument_roles import arguments_like_parameters
+from neuronjax.timing.assumptions import CARRY_SHARE
 from neuronjax.timing.fusion import fuse
 from neuronjax.timing.hbm import categories_of, device_bytes, peak_of
 from neuronjax.timing.library_calls import with_chip_instructions
 from neuronjax.timing.memory_plan import BlockPlan, Category, MemoryPlan, Tensor, Unit
-from neuronjax.timing.planning_constants import CARRY_SHARE
 from neuronjax.timing.recurrences import scanned_loops, with_scans
 from neuronjax.timing.region_equivalence import KnownRegions, RegionEquivalence
 from neuronjax.timing.sbuf_allocation import SbufAllocation

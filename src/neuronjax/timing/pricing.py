@@ -16,6 +16,7 @@ from typing import Any
 from neuronjax.ir.instruction import Buffer, Instruction, View
 from neuronjax.ir.program import TensorType
 from neuronjax.timing.access import ValueAccess
+from neuronjax.timing.assumptions import MOST_PIECES
 from neuronjax.timing.cost import ways
 from neuronjax.timing.cost_dma import dma_latency_seconds, dma_seconds
 from neuronjax.timing.engines.lanes import shared_ports
@@ -23,7 +24,6 @@ from neuronjax.timing.fused import Fused, FusedStep, TiledRegion
 from neuronjax.timing.layout import tiles_at_a_time
 from neuronjax.timing.masks import MaskedScores
 from neuronjax.timing.memory_plan import BlockPlan, Movement, Unit
-from neuronjax.timing.planning_constants import MOST_PIECES
 from neuronjax.timing.region_equivalence import kind_of
 from neuronjax.timing.work import Core, Transfer, Way, Work
 

@@ -19,15 +19,15 @@ from typing import Any
 from neuronjax.errors import InternalError
 from neuronjax.ir.instruction_set import DotDimensions
 from neuronjax.timing.access import rows_of
-from neuronjax.timing.fused import ALONE, Fused, FusedStep, TiledRegion
-from neuronjax.timing.instruction_kinds import MATMULS
-from neuronjax.timing.planning_constants import (
+from neuronjax.timing.assumptions import (
     BLOCK_K,
     FEW_TILES,
     MOST_BLOCKS,
     MOST_STEPS,
     RESIDENT_SHARE,
 )
+from neuronjax.timing.fused import ALONE, Fused, FusedStep, TiledRegion
+from neuronjax.timing.instruction_kinds import MATMULS
 from neuronjax.timing.work import Core
 
 
@@ -190,7 +190,7 @@ class _Grouping:
         if found is None:
             place, region = len(self.regions), TiledRegion()
             self.regions.append(region)
-            candidates = self._streaming(self._own_rows(step), step, region)
+            candidates = self._own_rows(step)
         else:
             place, candidates = found
             region = self.regions[place]
@@ -218,28 +218,10 @@ class _Grouping:
             rows = self._joined(region, step) if ready else None
             return None if rows is None else (place, rows)
         place, region = len(self.regions) - 1, self.regions[-1]
-        shares = not region.streamed.keys().isdisjoint(reads)
-        if not shares and not self._accompanies(region, step):
+        if region.streamed.keys().isdisjoint(reads):
             return None
         rows = self._joined(region, step)
         return None if rows is None else (place, rows)
-
-    def _accompanies(self, region: TiledRegion, step: FusedStep) -> bool:
-        """Whether a batched matmul makes a tensor like one that the region makes.
-
-        Gradients of scores meet the scores.
-        """
-        if step.form != "matmul" or not dimensions(step).lhs_batch:
-            return False
-        sizes = self.fused.types
-        size = prod(sizes[step.results[0]].shape)
-        return (
-            any(
-                s.form == "matmul" and prod(sizes[s.results[0]].shape) == size
-                for s in region.steps
-            )
-            and region.rows in _matmul_rows(self.fused, step)[0]
-        )
 
     def _joined(self, region: TiledRegion, step: FusedStep) -> frozenset[int] | None:
         """The row counts of a region with one more step; None if it must not join."""
@@ -259,7 +241,6 @@ class _Grouping:
             for value, own in zip(step.operands, taken, strict=True):
                 if not outside(access[value].roots):
                     rows = rows & own
-        rows = self._streaming(rows, step, region)
         per_tile = self.per_tile
         before = ceil(region.rows / per_tile)
         after = ceil(max(rows, default=1) / per_tile)
@@ -270,21 +251,6 @@ class _Grouping:
         )
         if coarse or (step.form == "matmul" and not self._pays(region, step)):
             return None
-        return rows
-
-    def _streaming(
-        self, rows: frozenset[int], step: FusedStep, region: TiledRegion
-    ) -> frozenset[int]:
-        """Those row counts in which operands from outside can stream too."""
-        if step.form in {"matmul", *ALONE}:
-            return rows
-        enough = min(max(rows, default=1), FEW_TILES.value * self.per_tile)
-        access, outside = self.fused.access, region.inside.isdisjoint
-        for value, own in zip(step.operands, self._operand_rows(step), strict=True):
-            roots = access[value].roots
-            if roots and not rows <= own and outside(roots):
-                fewer = rows & own
-                rows = fewer if max(fewer, default=1) >= enough else rows
         return rows
 
     def _accumulates(self, region: TiledRegion, step: FusedStep) -> bool:
