@@ -21,7 +21,7 @@ from neuronjax.timing.assumptions import (
 )
 from neuronjax.timing.collectives import collective_time
 from neuronjax.timing.cost_collective import collective_seconds
-from neuronjax.timing.cost_dma import dma_seconds
+from neuronjax.timing.cost_dma import dma_times
 from neuronjax.timing.engines.throttle import after_idle_seconds
 from neuronjax.timing.memory import plan_memory
 from neuronjax.timing.schedule import schedule
@@ -67,10 +67,10 @@ def test_one_tile_is_loaded_computed_and_stored():
     (work,) = works(timeline)
     latency = TRN2.chip.dma_start_seconds
     assert load.start_seconds == 0
-    assert load.end_seconds == pytest.approx(dma_seconds(load.source, CORE))
+    assert load.end_seconds == pytest.approx(dma_times(load.source, CORE)[0])
     assert work.start_seconds == pytest.approx(load.end_seconds + latency)
     done = work.end_seconds + work.source.latency_seconds
-    end = done + dma_seconds(store.source, CORE) + latency
+    end = done + dma_times(store.source, CORE)[0] + latency
     assert timeline.scheduled_seconds == pytest.approx(end, rel=0.02)
     assert timeline.around_seconds == PROGRAM_SECONDS.value
 

@@ -21,7 +21,7 @@ from neuronjax.timing import (
     cost_tensor,
     cost_vector,
 )
-from neuronjax.timing.cost_rules import NONE, PLAIN, Positions, Reading, rule
+from neuronjax.timing.cost_rules import PLAIN, Reading, rule
 from neuronjax.timing.work import Core, Way
 
 #: Classes without a cost of their own, subclasses included.
@@ -54,19 +54,11 @@ def own_seconds(way: Way) -> float:
 
 
 def ways(
-    instruction: Instruction,
-    core: Core,
-    *,
-    scalar_operands: Positions = NONE,
-    psum_operands: Positions = NONE,
-    transposed_operands: Positions = NONE,
+    instruction: Instruction, core: Core, reading: Reading = PLAIN
 ) -> tuple[Way, ...]:
-    """The legal ways to execute an instruction, the quickest first.
+    """Return the legal ways to execute an instruction, the quickest first.
 
-    Positions are those of operands, as in `Reading`. Ways are in the order of
-    `own_seconds`; they are `((),)` where the instruction is free."""
-    reading = PLAIN
-    if scalar_operands or psum_operands or transposed_operands:
-        reading = Reading(scalar_operands, psum_operands, transposed_operands)
+    Ways are in the order of `own_seconds`; they are `((),)` where the instruction is
+    free."""
     found = rule(instruction, core, reading)
     return found if len(found) == 1 else tuple(sorted(found, key=own_seconds))

@@ -57,34 +57,24 @@ def _shared(core: Core, size: float, piece: float, **more: Any) -> DmaTask:
     return DmaTask(bytes=size / engines(core), piece=piece, **more)
 
 
-def _pace(transfer: Transfer, core: Core) -> DmaPace:
+def dma_times(transfer: Transfer, core: Core) -> tuple[float, float]:
+    """Return how long a transfer occupies a core's DMA engines, and its latency.
+
+    The latency is from its trigger to a consumer's start, beside the first:
+    descriptors, synchronisation, and the semaphore that the consumer waits for [DB];
+    the tail of a tensor is that of its last tile, which is left out."""
     buffer = transfer.buffer
-    item = 4 if buffer is None else buffer.type.dtype.itemsize
     task = _shared(
         core,
         transfer.bytes,
         transfer.row_bytes,
-        item_bytes=item,
+        item_bytes=4 if buffer is None else buffer.type.dtype.itemsize,
         transposes=transfer.transposes,
         on_chip=not transfer.is_read,
     )
-    return dma_pace(core, task)
-
-
-def dma_seconds(transfer: Transfer, core: Core) -> float:
-    """How long a transfer occupies a core's DMA engines, `dma_latency_seconds`
-    apart."""
+    pace = dma_pace(core, task)
     least = transfer.bytes / hbm_bytes_per_second(core)
-    return max(_pace(transfer, core).seconds, least)
-
-
-def dma_latency_seconds(transfer: Transfer, core: Core) -> float:
-    """From a transfer's trigger to a consumer's start, beside `dma_seconds`.
-
-    Descriptors, synchronisation, and the semaphore that the consumer waits for [DB];
-    the tail of a tensor is that of its last tile, which is left out.
-    """
-    return _latency_seconds(_pace(transfer, core))
+    return max(pace.seconds, least), _latency_seconds(pace)
 
 
 def _latency_seconds(pace: DmaPace) -> float:

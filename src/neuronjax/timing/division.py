@@ -66,9 +66,8 @@ def divide(
 ) -> tuple[int, int]:
     """Rows in blocks, where whole operands and two tiles do not fit together.
 
-    Either the operands pass by once for every block and blocks overlap, or a block has
-    all the room and the next one waits; or the operands stay, one tile beside them. The
-    quickest, by bytes and operations alone. `whole` and `tile` are the bytes of whole
+    The operands pass by once for every block: blocks overlap, or a block has all the
+    room and the next one waits. The quicker, by bytes and operations alone. `whole` and `tile` are the bytes of whole
     operands and of a row tile on its way; `stored` are values that are saved to HBM.
     What is returned is how often whole operands pass by, and how many blocks do not
     overlap (1: they do)."""
@@ -89,8 +88,6 @@ def divide(
             options.append((seconds, blocks, blocks))
         elif most:
             options.append((max(array, streamed + weights), blocks, 1))
-    if whole + tile <= capacity:
-        options.append((array + streamed + tiles * start, 1, tiles))
     _, passes, blocks = min(options)
     return passes, blocks
 

@@ -18,7 +18,8 @@ from neuronjax.ir.program import TensorType
 from neuronjax.timing.access import ValueAccess
 from neuronjax.timing.assumptions import MOST_PIECES
 from neuronjax.timing.cost import ways
-from neuronjax.timing.cost_dma import dma_latency_seconds, dma_seconds
+from neuronjax.timing.cost_dma import dma_times
+from neuronjax.timing.cost_rules import Reading
 from neuronjax.timing.engines.lanes import shared_ports
 from neuronjax.timing.fused import Fused, FusedStep, TiledRegion
 from neuronjax.timing.layout import tiles_at_a_time
@@ -259,14 +260,8 @@ class Pricing:
         stays: bool,
     ) -> tuple[Way, ...]:
         instruction, scalars = priced(fused, step)
-        found = ways(
-            instruction,
-            self.core,
-            scalar_operands=scalars,
-            psum_operands=frozenset(in_psum),
-            transposed_operands=frozenset(turned),
-        )
-        found = _without_gpsimd(found)
+        reading = Reading(scalars, frozenset(in_psum), frozenset(turned))
+        found = _without_gpsimd(ways(instruction, self.core, reading))
         if stays:  # whoever reads PSUM does without the copy out of it
             kept = [way[:-1] if len(way) > 1 else way for way in found]
             found = tuple(dict.fromkeys(kept))
@@ -334,9 +329,7 @@ class Pricing:
         )
         found = self._transfers.get(key)
         if found is None:
-            seconds = dma_seconds(transfer, self.core)
-            found = (seconds, dma_latency_seconds(transfer, self.core))
-            self._transfers[key] = found
+            found = self._transfers[key] = dma_times(transfer, self.core)
         return found
 
     def _load(self, chosen: list[Way]) -> dict[str, float]:

@@ -17,7 +17,6 @@ from neuronjax.ir.kernel_call import NkiKernel
 from neuronjax.timing.assumptions import CARRY_SHARE, RESIDENT_SHARE
 from neuronjax.timing.division import divide, split_reads
 from neuronjax.timing.fused import Fused, FusedStep, TiledRegion, output_bytes
-from neuronjax.timing.held import SbufContents
 from neuronjax.timing.layout import (
     addressed_bytes,
     meets_little,
@@ -25,7 +24,7 @@ from neuronjax.timing.layout import (
     row_bytes,
     source_of_updates,
 )
-from neuronjax.timing.memory_plan import BlockPlan, Movement, Unit
+from neuronjax.timing.memory_plan import BlockPlan, Movement, SbufContents, Unit
 from neuronjax.timing.region_equivalence import KnownRegions, RegionFacts
 from neuronjax.timing.tiling import blocked_bytes, dimensions
 from neuronjax.timing.work import Reason, Transfer

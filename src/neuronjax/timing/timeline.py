@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from neuronjax.ir.instruction import Instruction
 from neuronjax.timing.memory_plan import MemoryPlan
-from neuronjax.timing.work import QUEUES, Event, Queue, Transfer, Work
+from neuronjax.timing.work import QUEUES, Event, Queue, Work
 
 #: Opcode of ScalarE's loads of tables, which run ahead of what needs them.
 TABLE_LOAD = "ACT_TABLE_LOAD"
@@ -105,12 +105,6 @@ class Timeline:
     def of(self, queue: Queue) -> Iterator[Event]:
         """The events of a queue."""
         return (event for event in self.events if event.queue == queue)
-
-    def transfers(self) -> Iterator[tuple[Transfer, int]]:
-        """The transfers, and how often each happens."""
-        for event in self.events:
-            if isinstance(event.source, Transfer):
-                yield event.source, event.count
 
     @property
     def flops(self) -> float:
