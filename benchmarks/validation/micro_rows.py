@@ -47,6 +47,9 @@ NS, US, MS = 1e-9, 1e-6, 1e-3
 TRN1, TRN2 = Core(CHIPS["trn1"], 1), Core(CHIPS["trn2"], 1)
 
 
+_IN_PSUM = Reading(in_psum=frozenset({0}))
+
+
 def on(
     core: Core, queue: str, instruction: Instruction, reading: Reading = PLAIN
 ) -> Work:
@@ -94,7 +97,7 @@ def _scalar_tensor_tensor() -> Work:
     instruction = make(
         ScalarTensorTensor, [pair, pair], pair, first="multiply", then="multiply"
     )
-    return on(TRN2, "vector", instruction, Reading(in_psum=frozenset({0})))
+    return on(TRN2, "vector", instruction, _IN_PSUM)
 
 
 def _largest() -> Instruction:
@@ -254,9 +257,7 @@ ROWS: tuple[MicroRow, ...] = (
         "trn2",
         690 * NS,
         "KO",
-        lambda: duration(
-            on(TRN2, "vector", _copy(512), Reading(in_psum=frozenset({0})))
-        ),
+        lambda: duration(on(TRN2, "vector", _copy(512), _IN_PSUM)),
     ),
     # TensorE.
     MicroRow(

@@ -67,10 +67,10 @@ def divide(
     """Rows in blocks, where whole operands and two tiles do not fit together.
 
     The operands pass by once for every block: blocks overlap, or a block has all the
-    room and the next one waits. The quicker, by bytes and operations alone. `whole` and `tile` are the bytes of whole
-    operands and of a row tile on its way; `stored` are values that are saved to HBM.
-    What is returned is how often whole operands pass by, and how many blocks do not
-    overlap (1: they do)."""
+    room and the next one waits; the quicker, by bytes and operations alone. `whole` and
+    `tile` are the bytes of whole operands and of a row tile on its way; `stored` are
+    values that are saved to HBM. What is returned is how often whole operands pass by,
+    and how many blocks do not overlap (1: they do)."""
     capacity, tiles = core.sbuf_bytes, region.tiles(core)
     window = min(whole, capacity * PASSING_SHARE.value)
     bandwidth = hbm_bytes_per_second(core)
