@@ -103,15 +103,3 @@ def _array_seconds(core: Core, step: FusedStep) -> float:
     flops = 2 * prod(left) * prod(right) / max(1, prod(shared))
     peak = peak_flops_per_second(core, "bf16")
     return flops * i.passes / peak if peak else 0.0
-
-
-def split_reads(extra: int, sizes: list[int]) -> tuple[int, int]:
-    """How often either operand is read, so that the extra bytes come to `extra`."""
-    lhs, rhs = sizes
-    best, times = None, (1, 1)
-    for left in range(1, 2 + extra // max(1, lhs)):
-        right = 1 + max(0, round((extra - (left - 1) * lhs) / max(1, rhs)))
-        error = abs((left - 1) * lhs + (right - 1) * rhs - extra)
-        if best is None or error < best:
-            best, times = error, (left, right)
-    return times

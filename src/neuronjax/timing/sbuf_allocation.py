@@ -15,7 +15,7 @@ from neuronjax.ir.instruction import Buffer
 from neuronjax.ir.instruction_set import LocalGather
 from neuronjax.ir.kernel_call import NkiKernel
 from neuronjax.timing.assumptions import CARRY_SHARE, RESIDENT_SHARE
-from neuronjax.timing.division import divide, split_reads
+from neuronjax.timing.division import divide
 from neuronjax.timing.fused import Fused, FusedStep, TiledRegion, output_bytes
 from neuronjax.timing.layout import (
     addressed_bytes,
@@ -26,7 +26,7 @@ from neuronjax.timing.layout import (
 )
 from neuronjax.timing.memory_plan import BlockPlan, Movement, SbufContents, Unit
 from neuronjax.timing.region_equivalence import KnownRegions, RegionFacts
-from neuronjax.timing.tiling import blocked_bytes, dimensions
+from neuronjax.timing.tiling import blocked_reads, dimensions
 from neuronjax.timing.work import Reason, Transfer
 
 _NEVER = 1 << 60
@@ -222,14 +222,10 @@ class SbufAllocation:
         k = prod(fused.types[step.operands[0]].shape[x] for x in d.lhs_contract)
         types = [fused.types[v] for v in step.operands]
         m, r = (prod(t.shape) // max(1, batch * k) for t in types)
-        sizes = [fused.sizes[v] for v in (lhs, rhs)]
         room = (self.capacity - self.sbuf.total) * RESIDENT_SHARE.value
         item = types[0].dtype.itemsize
-        left, right = (size // max(1, batch) for size in sizes)
-        total = batch * blocked_bytes(left, right, m, r, room, item)
-        extra = total - sum(sizes)
-        # Either operand is read a whole number of times; the split is for the record.
-        times = split_reads(extra, sizes)
+        left, right = (fused.sizes[v] // max(1, batch) for v in (lhs, rhs))
+        times = blocked_reads(left, right, m, r, room, item)
         for value, count in zip((lhs, rhs), times, strict=True):
             self._read(unit, value, count, facts.part(region, value), whole=False)
         unit.passes = max(times)
