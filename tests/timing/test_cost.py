@@ -35,12 +35,12 @@ from neuronjax.ir.instruction_set import (
     Window,
 )
 from neuronjax.lowering import elementwise
-from neuronjax.timing.cost import SCHEDULED, own_seconds, ways
+from neuronjax.timing.cost import own_seconds, ways
 from neuronjax.timing.cost_rules import PLAIN, Reading, rule
 from neuronjax.timing.cost_scalar import RECIPES
 from neuronjax.timing.engines.scalar import IN_EVERY_TABLE
 from neuronjax.timing.work import Core
-from tests.timing.instructions import make
+from tests.timing.instructions import SCHEDULED, make
 
 BF16, FP16 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16)
 FP32, INT32 = np.dtype(np.float32), np.dtype(np.int32)

@@ -13,8 +13,9 @@ from neuronjax.lowering import lower
 from neuronjax.policy import Policy
 from neuronjax.report.collective_samples import SAMPLES
 from neuronjax.report.operation_samples import KIND_DTYPES, program
-from neuronjax.timing.cost import SCHEDULED, own_seconds, ways
+from neuronjax.timing.cost import own_seconds, ways
 from neuronjax.timing.work import QUEUES, Core
+from tests.timing.instructions import SCHEDULED
 
 COST_FREE = frozenset({"dma_copy", "bitcast_copy", "memset", "im2col"})
 

@@ -9,9 +9,7 @@ seconds of the latter are in `collectives`.
 
 from __future__ import annotations
 
-from neuronjax.ir.collective_set import Collective, Spmd
 from neuronjax.ir.instruction import Instruction
-from neuronjax.ir.instruction_set import Branch, Call, Loop
 from neuronjax.timing import (
     cost_dma,
     cost_gpsimd,
@@ -23,9 +21,6 @@ from neuronjax.timing import (
 )
 from neuronjax.timing.cost_rules import PLAIN, Reading, rule
 from neuronjax.timing.work import Core, Way
-
-#: Classes without a cost of their own, subclasses included.
-SCHEDULED: tuple[type[Instruction], ...] = (Loop, Branch, Call, Spmd, Collective)
 
 #: Importing them registers their rules.
 RULES = (
