@@ -109,8 +109,9 @@ class Timeline:
     @property
     def flops(self) -> float:
         """Operations of matmuls that the program asks for."""
-        works = (e for e in self.events if isinstance(e.source, Work))
-        return sum(e.source.flops * e.count for e in works)
+        return sum(
+            e.source.flops * e.count for e in self.events if isinstance(e.source, Work)
+        )
 
     @property
     def hbm_read_bytes(self) -> int:

@@ -187,7 +187,7 @@ class Event(NamedTuple):
     name: str
     source: Work | Transfer
     instruction: int = -1
-    count: int = 1
+    count: int = 1  # type: ignore[assignment]
     wait_seconds: float = 0.0
     pieces: int = 1
     queue_seconds: float = 0.0
