@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Literal, get_args
 
 from neuronjax.timing.fused import Fused, TiledRegion
@@ -174,6 +175,17 @@ class MemoryPlan:
 def _sbuf_peak(plan: BlockPlan) -> int:
     own = max((u.sbuf_bytes for u in plan.units), default=0)
     return max([own, *(_sbuf_peak(p) for u in plan.units for p in u.inner)])
+
+
+def bytes_over(spans: Iterable[tuple[int, int, int]], places: int) -> list[int]:
+    """Return the bytes that are held at each of so many places in order.
+
+    A span is the first place, the last place and the bytes of what is there."""
+    change = [0] * (places + 1)
+    for first, last, size in spans:
+        change[first] += size
+        change[min(last + 1, places)] -= size
+    return list(accumulate(change))[:places]
 
 
 class SbufContents(dict[int, int]):

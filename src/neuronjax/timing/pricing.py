@@ -181,7 +181,9 @@ class Pricing:
             int(MOST_PIECES.value), ceil(region.tiles(self.core) / tiles), most
         )
         chosen = self._choose(options, pieces)
-        load = self._load(chosen)
+        load: dict[str, float] = {}
+        for way in chosen:
+            self._add(load, way)
         tables = (work.table for way in chosen for work in way)
         return _ChosenWays(
             ways=tuple(chosen),
@@ -331,13 +333,6 @@ class Pricing:
         if found is None:
             found = self._transfers[key] = dma_times(transfer, self.core)
         return found
-
-    def _load(self, chosen: list[Way]) -> dict[str, float]:
-        """For how long each queue is taken."""
-        load: dict[str, float] = {}
-        for way in chosen:
-            self._add(load, way)
-        return load
 
     def _add(self, load: dict[str, float], way: Way) -> None:
         for work in way:

@@ -218,10 +218,28 @@ class _Grouping:
             rows = self._joined(region, step) if ready else None
             return None if rows is None else (place, rows)
         place, region = len(self.regions) - 1, self.regions[-1]
-        if region.streamed.keys().isdisjoint(reads):
+        shares = not region.streamed.keys().isdisjoint(reads)
+        if not shares and not self._accompanies(region, step):
             return None
         rows = self._joined(region, step)
         return None if rows is None else (place, rows)
+
+    def _accompanies(self, region: TiledRegion, step: FusedStep) -> bool:
+        """Tell whether a batched matmul makes a tensor like one of the region's.
+
+        Gradients of scores meet the scores.
+        """
+        if step.form != "matmul" or not dimensions(step).lhs_batch:
+            return False
+        sizes = self.fused.types
+        size = prod(sizes[step.results[0]].shape)
+        return (
+            any(
+                s.form == "matmul" and prod(sizes[s.results[0]].shape) == size
+                for s in region.steps
+            )
+            and region.rows in _matmul_rows(self.fused, step)[0]
+        )
 
     def _joined(self, region: TiledRegion, step: FusedStep) -> frozenset[int] | None:
         """The row counts of a region with one more step; None if it must not join."""
