@@ -17,7 +17,7 @@ from neuronjax.timing.assumptions import PASSING_SHARE
 from neuronjax.timing.engines.dma import hbm_bytes_per_second
 from neuronjax.timing.engines.tensor import peak_flops_per_second
 from neuronjax.timing.fused import Fused, FusedStep, TiledRegion
-from neuronjax.timing.layout import block_bytes
+from neuronjax.timing.layout import block_bytes, tile_bytes
 from neuronjax.timing.work import Core
 
 
@@ -25,9 +25,9 @@ def working_bytes(
     fused: Fused, region: TiledRegion, core: Core, turned: Collection[FusedStep] = ()
 ) -> int:
     """SBUF for tiles in flight: one is computed while the next is loaded."""
-    found = 2 * block_bytes(fused, region, core, turned)
-    divides = region.has_matmul and region.rows > 1
-    return found if divides else min(found, core.sbuf_bytes // 2)
+    if region.has_matmul and region.rows > 1:
+        return 2 * block_bytes(fused, region, core, turned)
+    return min(tile_bytes(fused, region, core), core.sbuf_bytes // 2)
 
 
 def copies(fused: Fused, region: TiledRegion, core: Core) -> int:

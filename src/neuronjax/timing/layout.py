@@ -74,10 +74,25 @@ def parts_read(fused: Fused, region: TiledRegion) -> dict[int, tuple[float, bool
     }
 
 
+def tile_bytes(fused: Fused, region: TiledRegion, core: Core) -> int:
+    """SBUF for the tiles in flight: what the fattest step touches, twice."""
+    tiles = region.tiles(core)
+    block = int(COLUMN_BLOCK_BYTES.value) * core.rows_per_tile
+    sizes: dict[int, int] = {}
+    for value in (*region.inside, *region.streamed):
+        size = fused.sizes[value] // tiles
+        sizes[value] = min(size, block) if region.has_matmul else size
+    fattest = 0
+    for step in region.steps:
+        touched = {*fused.reads(step), *step.results}
+        fattest = max(fattest, sum(sizes.get(v, 0) for v in touched))
+    return 2 * fattest
+
+
 def block_bytes(
     fused: Fused, region: TiledRegion, core: Core, turned: Collection[FusedStep] = ()
 ) -> int:
-    """SBUF that one row tile needs on its way through a region.
+    """SBUF that one row tile needs on its way through a region with matmuls.
 
     The most that is alive at a step. What matmuls make, and what becomes of it, is
     there a block of columns at a time, and so is what a single elementwise step reads;

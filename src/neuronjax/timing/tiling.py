@@ -190,7 +190,7 @@ class _Grouping:
         if found is None:
             place, region = len(self.regions), TiledRegion()
             self.regions.append(region)
-            candidates = self._own_rows(step)
+            candidates = self._streaming(self._own_rows(step), step, region)
         else:
             place, candidates = found
             region = self.regions[place]
@@ -259,6 +259,7 @@ class _Grouping:
             for value, own in zip(step.operands, taken, strict=True):
                 if not outside(access[value].roots):
                     rows = rows & own
+        rows = self._streaming(rows, step, region)
         per_tile = self.per_tile
         before = ceil(region.rows / per_tile)
         after = ceil(max(rows, default=1) / per_tile)
@@ -269,6 +270,21 @@ class _Grouping:
         )
         if coarse or (step.form == "matmul" and not self._pays(region, step)):
             return None
+        return rows
+
+    def _streaming(
+        self, rows: frozenset[int], step: FusedStep, region: TiledRegion
+    ) -> frozenset[int]:
+        """Return those row counts in which operands from outside can stream too."""
+        if step.form in {"matmul", *ALONE}:
+            return rows
+        enough = min(max(rows, default=1), FEW_TILES.value * self.per_tile)
+        access, outside = self.fused.access, region.inside.isdisjoint
+        for value, own in zip(step.operands, self._operand_rows(step), strict=True):
+            roots = access[value].roots
+            if roots and not rows <= own and outside(roots):
+                fewer = rows & own
+                rows = fewer if max(fewer, default=1) >= enough else rows
         return rows
 
     def _accumulates(self, region: TiledRegion, step: FusedStep) -> bool:
