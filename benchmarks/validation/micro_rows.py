@@ -13,7 +13,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -30,6 +29,7 @@ from neuronjax.ir.instruction_set import (
 )
 from neuronjax.timing import assumptions
 from neuronjax.timing.cost import ways
+from neuronjax.timing.cost_rules import PLAIN, Reading
 from neuronjax.timing.engines.dma import DmaTask, engines, moving_seconds
 from neuronjax.timing.engines.tensor import (
     ArrayTask,
@@ -47,9 +47,14 @@ NS, US, MS = 1e-9, 1e-6, 1e-3
 TRN1, TRN2 = Core(CHIPS["trn1"], 1), Core(CHIPS["trn2"], 1)
 
 
-def on(core: Core, queue: str, instruction: Instruction, **reading: Any) -> Work:
+_IN_PSUM = Reading(in_psum=frozenset({0}))
+
+
+def on(
+    core: Core, queue: str, instruction: Instruction, reading: Reading = PLAIN
+) -> Work:
     """The work of the way that begins on an engine."""
-    found = ways(instruction, core, **reading)
+    found = ways(instruction, core, reading)
     return next(way[0] for way in found if way and way[0].queue == queue)
 
 
@@ -92,7 +97,7 @@ def _scalar_tensor_tensor() -> Work:
     instruction = make(
         ScalarTensorTensor, [pair, pair], pair, first="multiply", then="multiply"
     )
-    return on(TRN2, "vector", instruction, psum_operands=frozenset({0}))
+    return on(TRN2, "vector", instruction, _IN_PSUM)
 
 
 def _largest() -> Instruction:
@@ -252,7 +257,7 @@ ROWS: tuple[MicroRow, ...] = (
         "trn2",
         690 * NS,
         "KO",
-        lambda: duration(on(TRN2, "vector", _copy(512), psum_operands=frozenset({0}))),
+        lambda: duration(on(TRN2, "vector", _copy(512), _IN_PSUM)),
     ),
     # TensorE.
     MicroRow(

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from neuronjax.report.quantities import seconds
-from neuronjax.timing.assumptions import CONSTANTS as RULES
-from neuronjax.timing.collective_constants import CONSTANTS as COLLECTIVES
-from neuronjax.timing.constant import Constant
-from neuronjax.timing.planning_constants import PLANNING_CONSTANTS as PLANNING
+from neuronjax.timing.assumptions import (
+    COLLECTIVE_CONSTANTS as COLLECTIVES,
+    CONSTANTS as RULES,
+    PLANNING_CONSTANTS as PLANNING,
+    Constant,
+)
 
 from .markdown import code, table
 

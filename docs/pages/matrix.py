@@ -9,7 +9,7 @@ from pathlib import Path
 from .markdown import code, table
 
 ROOT = Path(__file__).parents[2]
-_ANSWER, _PENDING = "✓", "–"
+_ANSWER = "✓"
 
 
 def matrix_table() -> str:
@@ -27,11 +27,8 @@ def matrix_table() -> str:
         for verb in verbs.VERBS
     }
     answers = list(shown.values()).count(_ANSWER)
-    pending = list(shown.values()).count(_PENDING)
-    refused = len(shown) - answers - pending
+    refused = len(shown) - answers
     counts = f"{len(shown)} cells: {answers} answers, {refused} refusals"
-    if pending:
-        counts += f", {pending} that are not right yet ({_PENDING})"
     kinds = programs.KINDS.items()
     rows = [
         (kind.title, *(shown[verb, name] for verb in verbs.VERBS))
@@ -48,10 +45,9 @@ def matrix_table() -> str:
 def _shown(refusals: object, verb: str, kind: str) -> str:
     """Return what stands in a cell: an answer, or the number of a refusal."""
     refusal = refusals.refusal_of(verb, kind)  # type: ignore[attr-defined]
-    if refusal is not None:
-        return str(refusals.REFUSALS.index(refusal) + 1)  # type: ignore[attr-defined]
-    pending = (verb, kind) in refusals.PENDING  # type: ignore[attr-defined]
-    return _PENDING if pending else _ANSWER
+    if refusal is None:
+        return _ANSWER
+    return str(refusals.REFUSALS.index(refusal) + 1)  # type: ignore[attr-defined]
 
 
 def _row(start: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from neuronjax import cli
-from neuronjax.timing.collective_constants import CONSTANTS
+from neuronjax.timing.assumptions import COLLECTIVE_CONSTANTS as CONSTANTS
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import defaultdict
 
 import pytest
@@ -98,9 +97,8 @@ def test_a_loop_is_a_slice(trace):
 
 def test_an_event_in_pieces(tmp_path):
     source = transfer("input", 100)
-    pieces = dataclasses.replace(
-        event("dma", 0, 10, source), pieces=4, queue_seconds=2 * MICRO
-    )
+    whole = event("dma", 0, 10, source)
+    pieces = whole._replace(pieces=4, queue_seconds=2 * MICRO)
     found = slices(trace_of(scheduled([pieces]), tmp_path / "t.pftrace"))
     assert [ns for _, _, ns in found] == [500] * 4
     assert [arguments(begin).get("hbm_read_bytes") for _, begin, _ in found] == [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 
@@ -117,13 +116,13 @@ def test_a_loop_is_busy_all_its_time():
 
 def test_pieces_lie_between_start_and_end():
     whole = event("dma", 1, 11, transfer("input", 1))
-    pieces = dataclasses.replace(whole, pieces=5, queue_seconds=2.5 * MICRO)
+    pieces = whole._replace(pieces=5, queue_seconds=2.5 * MICRO)
     found = spans(pieces)
     assert len(found) == 5
     assert found[0][0] == pytest.approx(MICRO)
     assert found[-1][1] == pytest.approx(11 * MICRO)
     assert sum(end - start for start, end in found) == pytest.approx(2.5 * MICRO)
-    assert len(spans(dataclasses.replace(pieces, pieces=1000))) == 32
+    assert len(spans(pieces._replace(pieces=1000))) == 32
     assert spans(whole) == [(whole.start_seconds, whole.end_seconds)]
 
 

@@ -6,12 +6,15 @@ from typing import Any
 
 import numpy as np
 
+from neuronjax.ir.collective_set import Collective, Spmd
 from neuronjax.ir.instruction import Buffer, Instruction, View
-from neuronjax.ir.instruction_set import DotDimensions
+from neuronjax.ir.instruction_set import Branch, Call, DotDimensions, Loop
 from neuronjax.ir.program import TensorType
 
 #: Rows by columns: the last axis of one operand with the first of the other.
 MATRICES = DotDimensions((), (), (1,), (0,))
+#: Classes without a cost of their own, subclasses included.
+SCHEDULED: tuple[type[Instruction], ...] = (Loop, Branch, Call, Spmd, Collective)
 
 
 def make(

@@ -7,20 +7,26 @@ from pathlib import Path
 
 import pytest
 
-from neuronjax.timing import assumptions, planning_constants
-from neuronjax.timing.assumptions import CONSTANTS
-from neuronjax.timing.constant import Constant
-from neuronjax.timing.planning_constants import PLANNING_CONSTANTS
+from neuronjax.timing import assumptions
+from neuronjax.timing.assumptions import (
+    COLLECTIVE_CONSTANTS,
+    CONSTANTS,
+    PLANNING_CONSTANTS,
+    Constant,
+)
 
 #: Numbers that are definitions, or limits of this program and not of a machine.
 NO_FIGURES = {"MANY", "MILLION", "MOST_INSTRUCTIONS", "QUARTER", "SECONDS_PER_HOUR"}
+LISTS = (CONSTANTS, PLANNING_CONSTANTS, COLLECTIVE_CONSTANTS)
 FILES = sorted(Path(assumptions.__file__).parent.rglob("*.py"))
 
 
 def test_every_figure_is_listed_under_its_name():
     own = {n: v for n, v in vars(assumptions).items() if isinstance(v, Constant)}
-    assert own == CONSTANTS
-    assert all(name == constant.name for name, constant in CONSTANTS.items())
+    listed = {**CONSTANTS, **PLANNING_CONSTANTS, **COLLECTIVE_CONSTANTS}
+    assert own == listed
+    assert len(listed) == sum(map(len, LISTS))
+    assert all(name == constant.name for name, constant in listed.items())
 
 
 def test_every_figure_has_a_unit_and_a_source():
@@ -62,6 +68,6 @@ def test_every_public_number_is_a_constant_with_a_source(path):
 
 
 def test_every_assumption_of_the_planning_is_used():
-    here = Path(planning_constants.__file__)
+    here = Path(assumptions.__file__)
     rules = "".join(path.read_text() for path in FILES if path != here)
     assert [n for n in PLANNING_CONSTANTS if f"{n}.value" not in rules] == []

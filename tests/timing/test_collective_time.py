@@ -14,10 +14,10 @@ from neuronjax.hardware import resolve_target
 from neuronjax.ir.collectives.algorithms import ALGORITHMS, legal_algorithms
 from neuronjax.ir.collectives.placement import Placement
 from neuronjax.ir.collectives.selection import select
-from neuronjax.timing.collective_constants import (
+from neuronjax.timing.assumptions import (
     CHANNEL_SHARE,
     CHIP_HOP,
-    CONSTANTS,
+    COLLECTIVE_CONSTANTS,
     EFA_SHARE,
     LINK_SHARE,
     LINK_START,
@@ -214,7 +214,7 @@ def test_cost_is_per_execution():
 
 
 def test_constants_have_sources():
-    for constant in CONSTANTS.values():
+    for constant in COLLECTIVE_CONSTANTS.values():
         assert constant.source
         assert constant.value > 0
         assert constant.is_assumption or not constant.fitted_to

@@ -35,12 +35,12 @@ from neuronjax.ir.instruction_set import (
     Window,
 )
 from neuronjax.lowering import elementwise
-from neuronjax.timing.cost import SCHEDULED, own_seconds, ways
-from neuronjax.timing.cost_rules import rule
+from neuronjax.timing.cost import own_seconds, ways
+from neuronjax.timing.cost_rules import PLAIN, Reading, rule
 from neuronjax.timing.cost_scalar import RECIPES
 from neuronjax.timing.engines.scalar import IN_EVERY_TABLE
 from neuronjax.timing.work import Core
-from tests.timing.instructions import make
+from tests.timing.instructions import SCHEDULED, make
 
 BF16, FP16 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16)
 FP32, INT32 = np.dtype(np.float32), np.dtype(np.int32)
@@ -131,8 +131,8 @@ def test_exponential_of_the_newest_vector_engine_is_four_times_as_fast():
 )
 def test_performance_modes_of_a_copy(core, source, target, psum, mode):
     i = make(TensorCopy, [((128, 2048), source)], ((128, 2048), target))
-    psum_operands = frozenset({0} if psum else ())
-    found = ways(i, core, psum_operands=psum_operands)
+    reading = Reading(in_psum=frozenset({0} if psum else ()))
+    found = ways(i, core, reading)
     assert of(found, "vector").performance_mode == mode
     assert ("gpsimd" in queues(found)) is not psum  # it does not reach PSUM
 
@@ -140,17 +140,19 @@ def test_performance_modes_of_a_copy(core, source, target, psum, mode):
 def test_two_tensors_take_twice_as_long_where_one_is_read_in_a_cycle():
     """On NeuronCore-v2, unless they are narrow or one is in PSUM."""
 
-    def cycles(dtype, core=TRN1, clock_hz=1.12e9, **how):
+    def cycles(dtype, core=TRN1, clock_hz=1.12e9, reading=PLAIN):
         pair = ((128, 1 << 15), dtype)
         i = make(TensorTensor, [pair, pair], pair, op="add")
-        return of(ways(i, core, **how), "vector").seconds * clock_hz / (1 << 15)
+        return of(ways(i, core, reading), "vector").seconds * clock_hz / (1 << 15)
 
     assert cycles(FP32) == pytest.approx(2, rel=0.05)
     assert cycles(FP32, TRN2, 0.96e9) == pytest.approx(1, rel=0.05)
     assert cycles(BF16, TRN2, 0.96e9) == pytest.approx(1, rel=0.05)
     assert cycles(BF16) == pytest.approx(1, rel=0.05)
-    assert cycles(FP32, psum_operands=frozenset({1})) == pytest.approx(1, rel=0.05)
-    assert cycles(FP32, scalar_operands=frozenset({1})) == pytest.approx(1, rel=0.05)
+    assert cycles(FP32, reading=Reading(in_psum=frozenset({1}))) == pytest.approx(
+        1, rel=0.05
+    )
+    assert cycles(FP32, reading=Reading(frozenset({1}))) == pytest.approx(1, rel=0.05)
 
 
 def test_32_bit_integers_are_exact_on_gpsimd_only():
@@ -171,7 +173,7 @@ def test_divisions_are_reciprocals():
     (fast, slow) = ways(i, TRN2)
     assert [w.queue for w in fast] == ["scalar", "vector"]
     assert [w.queue for w in slow] == ["vector", "vector"]
-    by_row = ways(i, TRN2, scalar_operands=frozenset({1}))[0]
+    by_row = ways(i, TRN2, Reading(frozenset({1})))[0]
     assert by_row[0].seconds < fast[0].seconds / 100  # one reciprocal a row
     assert by_row[1].seconds < fast[1].seconds
 
@@ -295,7 +297,7 @@ def test_selecting_counts_tensors():
     pair, mask = ((1024, 1024), FP32), ((1024, 1024), BOOL)
     i = make(Select, [mask, pair, pair], pair)
     whole = of(ways(i, TRN1), "vector").seconds
-    masked = of(ways(i, TRN1, scalar_operands=frozenset({2})), "vector").seconds
+    masked = of(ways(i, TRN1, Reading(frozenset({2}))), "vector").seconds
     assert masked == pytest.approx(whole * 2 / 3, rel=0.05)
 
 

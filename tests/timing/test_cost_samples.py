@@ -13,8 +13,9 @@ from neuronjax.errors import NeuronJaxError
 from neuronjax.hardware import CHIPS, resolve_target
 from neuronjax.lowering import lower
 from neuronjax.policy import Policy
-from neuronjax.timing.cost import SCHEDULED, own_seconds, ways
+from neuronjax.timing.cost import own_seconds, ways
 from neuronjax.timing.work import QUEUES, Core
+from tests.timing.instructions import SCHEDULED
 
 COST_FREE = frozenset({"dma_copy", "bitcast_copy", "memset", "im2col"})
 

@@ -19,6 +19,7 @@ from neuronjax.ir.instruction_set import (
     NcTranspose,
 )
 from neuronjax.timing.cost import ways
+from neuronjax.timing.cost_rules import Reading
 from neuronjax.timing.engines.tensor import peak_flops_per_second
 from neuronjax.timing.work import Core, Work
 from tests.timing.instructions import MATRICES, make
@@ -217,7 +218,9 @@ def test_integers_are_contracted_by_gpsimd():
 
 def test_transposed_operands_cost_the_array():
     plain = ways(matmul(1024, 1024, 1024), TRN2)[0]
-    turned = ways(matmul(1024, 1024, 1024), TRN2, transposed_operands=frozenset({0}))[0]
+    turned = ways(matmul(1024, 1024, 1024), TRN2, Reading(to_transpose=frozenset({0})))[
+        0
+    ]
     assert len(turned) == len(plain) + 2
     assert turned[0].transpose_flops == 2.0 * 1024 * 1024 * 128
     # 64 squares, each stationary.

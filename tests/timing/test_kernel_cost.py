@@ -20,10 +20,10 @@ from neuronjax.ir.kernel import Access, KernelInstruction, Storage
 from neuronjax.nki import collectives as ncc
 from neuronjax.timing import assumptions as a
 from neuronjax.timing.cost_collective import OPS
+from neuronjax.timing.cost_rules import KERNEL_RULES as RULES
 from neuronjax.timing.kernel_cost import Prices, price
 from neuronjax.timing.kernel_operands import box, contains, overlap, run_bytes
-from neuronjax.timing.kernel_price import RULES
-from neuronjax.timing.work import Core, Transfer
+from neuronjax.timing.work import Core
 
 TRN1, TRN2, TRN3 = (Core(CHIPS[name], 1) for name in ("trn1", "trn2", "trn3"))
 START = 60
@@ -59,7 +59,7 @@ def instruction(name, engine, outputs, inputs=(), **attributes):
 
 def cycles(i, core=TRN2):
     found = price(i, core)
-    return found.seconds * getattr(core.spec, i.engine).clock_hz
+    return found.work.seconds * getattr(core.spec, i.engine).clock_hz
 
 
 def sbuf(n, dtype="float32", rows=128):
@@ -157,7 +157,7 @@ def test_memset_of_zeros_in_16_bits_is_twice_as_fast():
     known = Prices(TRN2)
     assert cycles(zeros) == 256 + START
     assert cycles(ones) == 512 + START
-    assert known.price(zeros).seconds < known.price(ones).seconds
+    assert known.price(zeros).work.seconds < known.price(ones).work.seconds
 
 
 def test_scalar_engine():
@@ -167,9 +167,9 @@ def test_scalar_engine():
     )
     assert cycles(exp) == 512 + START
     assert cycles(summed) == 512 + 64 + START
-    assert price(exp, TRN2).source.table == "exp"
+    assert price(exp, TRN2).work.table == "exp"
     copy = instruction("activation", "scalar", [sbuf(512)], [sbuf(512)], op="copy")
-    assert price(copy, TRN2).source.table == ""
+    assert price(copy, TRN2).work.table == ""
 
 
 def test_gpsimd_engine():
@@ -217,12 +217,12 @@ def test_matmuls(i, core, expected):
 
 
 def test_flops_of_matmuls():
-    plain = price(matmul(128, 512), TRN2).source
+    plain = price(matmul(128, 512), TRN2).work
     assert plain.flops == plain.hardware_flops == 2 * 128 * 128 * 512
-    double = price(matmul(256, 1024, "float8_e4m3", rows_per_cell=2), TRN2).source
+    double = price(matmul(256, 1024, "float8_e4m3", rows_per_cell=2), TRN2).work
     assert double.flops == 2 * 256 * 128 * 512
     assert double.hardware_flops == double.flops / 2
-    wide = price(matmul(128, 512, "float32"), TRN2).source
+    wide = price(matmul(128, 512, "float32"), TRN2).work
     assert wide.hardware_flops == 4 * wide.flops
 
 
@@ -232,7 +232,7 @@ def test_transposes():
         "nc_transpose", "tensor", [whole("psum", (128, 64), "bfloat16")], [data]
     )
     assert cycles(on_tensor) == 64  # max(P, min(64, F))
-    work = price(on_tensor, TRN2).source
+    work = price(on_tensor, TRN2).work
     assert work.flops == 0 < work.transpose_flops
     tile = sbuf(32, rows=32)
     on_vector = instruction("nc_transpose", "vector", [sbuf(32, rows=32)], [tile])
@@ -262,20 +262,22 @@ def test_an_engine_moves_eight_partitions():
 def test_transfers_in_a_stream_are_faster():
     """SiLU of [KDA]: 235 MB in 0.58 ms by 16 engines."""
     few = price(load((4, 4096)), TRN2)
-    assert 32768 / few.seconds == pytest.approx(235e6 / 0.58e-3 / 16, rel=0.02)
+    assert 32768 / few.work.seconds == pytest.approx(235e6 / 0.58e-3 / 16, rel=0.02)
     before = price(load((4, 4096)), TRN1)
-    assert _alone(before) == before.seconds
+    assert _alone(before) == before.work.seconds
 
 
 def _alone(p):
     """Until the last byte, if no other transfer follows."""
-    return p.seconds + p.latency_seconds - a.DMA_SEMAPHORE.value
+    return p.work.seconds + p.work.latency_seconds - a.DMA_SEMAPHORE.value
 
 
 def test_pieces_and_partitions_of_a_transfer():
     rows = price(load((128, 128), columns=4096), TRN2)
     together = price(load((128, 128)), TRN2)
-    assert rows.seconds - together.seconds == pytest.approx(7 * a.DMA_ELEMENT.value)
+    assert rows.work.seconds - together.work.seconds == pytest.approx(
+        7 * a.DMA_ELEMENT.value
+    )
     out = storage("sbuf", (128, 64), "bfloat16")
     upper = part(out, 64 * 64, ((64, 64), (1, 64)))
     source = whole("shared_hbm", (64, 64), "bfloat16")
@@ -292,8 +294,8 @@ def test_who_makes_descriptors():
     assert chosen.ring == "dge.scalar"
     none = price(load((128, 128), dge_mode="none"), TRN2)
     assert (none.ring, none.issue_seconds) == ("dma.load", 0)
-    assert isinstance(none.source, Transfer)
-    assert none.source.bytes == 128 * 128 * 2
+    (read,) = none.moves
+    assert read.bytes == 128 * 128 * 2
     cast = instruction(
         "dma_copy", "dma", [sbuf(64)], [whole("shared_hbm", (128, 64), "bfloat16")]
     )
@@ -421,8 +423,8 @@ COLLECTIVES = [
 def test_messages_between_ranks_of_a_chip(name, outputs, inputs, how, expected):
     i = instruction(name, "cc", outputs, inputs, **how)
     found = price(i, TRN2)
-    assert found.queue == "cc"
-    assert found.seconds == pytest.approx(on_a_chip(*expected), rel=1e-9)
+    assert found.work.queue == "cc"
+    assert found.work.seconds == pytest.approx(on_a_chip(*expected), rel=1e-9)
 
 
 @pytest.mark.parametrize("factor", [2, 8])
@@ -431,7 +433,7 @@ def test_more_bytes_and_more_ranks_take_longer(factor):
         many = len(groups[0])
         metadata = [whole("private_hbm", (3, many), "uint32")] * name.endswith("_v")
         i = instruction(name, "cc", [hbm(n * many)], [hbm(n), *metadata], groups=groups)
-        return price(i, TRN2).seconds
+        return price(i, TRN2).work.seconds
 
     wide = tuple(range(4 * factor))
     assert seconds(factor * 512, FOUR) > seconds(512, FOUR)
@@ -444,7 +446,7 @@ def test_a_collective_is_that_of_the_machine():
     wide = tuple(range(64))
     i = instruction("all_to_all", "cc", [hbm(64)], [hbm(64)], groups=(wide,))
     server = price(i, TRN2, resolve_target("trn2.48xlarge"))
-    assert server.seconds > on_a_chip(1, 128 * 64 * 2)
+    assert server.work.seconds > on_a_chip(1, 128 * 64 * 2)
     j = instruction("all_novel", "cc", [hbm(64)], [hbm(64)], groups=(wide,))
     with pytest.raises(UnimplementedError, match=r"nki.collectives.all_novel"):
         price(j, TRN2)
@@ -481,5 +483,5 @@ def test_traced_instructions_are_priced():
     program = small.trace(np.zeros((128, 256), np.float32))
     known = Prices(TRN2)
     found = [known.price(i) for i in program.body.walk()]
-    assert [p.queue for p in found] == ["dma", "scalar", "dma"]
-    assert all(p.seconds > 0 for p in found)
+    assert [p.work.queue for p in found] == ["dma", "scalar", "dma"]
+    assert all(p.work.seconds > 0 for p in found)

@@ -26,11 +26,10 @@ from neuronjax.ir.kernel import (
     Storage,
 )
 from neuronjax.timing import assumptions as a, kernel_unroll
-from neuronjax.timing.engines.scalar import table_load_seconds
-from neuronjax.timing.kernel_price import KernelPrice
+from neuronjax.timing.assumptions import LOOP_TURN
+from neuronjax.timing.cost_rules import KernelPrice
 from neuronjax.timing.kernel_schedule import KernelSchedule, schedule_kernel, what_if
 from neuronjax.timing.kernel_timeline import critical_seconds, kernel_timeline
-from neuronjax.timing.planning_constants import LOOP_TURN
 from neuronjax.timing.work import QUEUES
 
 TRN1, TRN2 = resolve_target("trn1"), resolve_target("trn2")
@@ -104,7 +103,7 @@ def run(writer, target=TRN2, **options) -> KernelSchedule:
 
 
 def visible(s, n):
-    return s.ends[n] + s.priced[n].latency_seconds
+    return s.ends[n] + s.priced[n].work.latency_seconds
 
 
 # -- dependencies ----------------------------------------------------------------------
@@ -229,7 +228,7 @@ def test_a_stationary_operand_is_loaded_once():
     for out, stationary in zip(sums, (held, held, other), strict=True):
         w.add("nc_matmul", "tensor", out, stationary, moved)
     s = run(w, TRN1)
-    load, spent = s.priced[0].load_seconds, s.priced[0].seconds
+    load, spent = s.priced[0].load_seconds, s.priced[0].work.seconds
     assert list(s.found.stationary.values()) == [0, 0, 1]
     assert s.starts[0] == pytest.approx(load)
     assert s.starts[1] == pytest.approx(s.ends[0])
@@ -295,7 +294,7 @@ def test_an_idle_array_starts_slowly():
     for _ in range(40):
         w.add("nc_matmul", "tensor", sums, held, moved)
     s = run(w)
-    plain = s.priced[0].seconds
+    plain = s.priced[0].work.seconds
     spent = np.subtract(s.ends, s.starts)
     assert plain / 0.5 > spent[0] > plain / 0.65
     assert s.ends[-1] - s.starts[0] == pytest.approx(40 * plain + 0.75e-6)
@@ -314,7 +313,7 @@ def test_a_schedule_tells_of_its_throttle(rows, note):
         w.add("nc_matmul", "tensor", sums, held, moved)
     s = run(w)
     assert any("throttle" in said for said in s.notes) == note
-    assert s.total_seconds > (1.99 if note else 1.0) * 400 * s.priced[0].seconds
+    assert s.total_seconds > (1.99 if note else 1.0) * 400 * s.priced[0].work.seconds
 
 
 def test_an_empty_kernel_has_no_throttle_to_tell_of():
@@ -326,7 +325,7 @@ def test_tables_are_loaded_when_the_function_changes():
     for n, op in enumerate(("exp", "exp", "tanh")):
         w.add("activation", "scalar", tiles[n + 1], tiles[0], op=op)
     s = run(w)
-    load = table_load_seconds(s.core)
+    load = a.TABLE_LOAD.value
     assert s.starts[0] == pytest.approx(load)
     assert s.starts[1] == pytest.approx(s.ends[0])
     assert s.starts[2] == pytest.approx(s.ends[1] + load)
@@ -353,7 +352,7 @@ def test_transfers_overlap_their_starts_and_share_engines():
     assert s.starts[0] == pytest.approx(p.start_seconds)
     assert s.starts[1] == pytest.approx(s.ends[0])
     assert s.total_seconds == pytest.approx(
-        p.start_seconds + 3 * p.seconds + p.latency_seconds
+        p.start_seconds + 3 * p.work.seconds + p.work.latency_seconds
     )
 
 
@@ -509,12 +508,12 @@ def test_no_kernel_is_quicker_than_its_longest_chain(choices):
     done = []
     for p, waits in zip(s.priced, s.found.waits, strict=True):
         begin = max((done[code >> 1] for code in waits), default=0.0)
-        done.append(begin + p.start_seconds + p.seconds + p.latency_seconds)
+        done.append(begin + p.start_seconds + p.work.seconds + p.work.latency_seconds)
     assert s.total_seconds >= max(done) * (1 - 1e-9)
     last = w.copy(storage(), storage())
     after = {(0, last.ordinal): tuple(range(last.ordinal))}
     longer = run(w, fields={"dependencies": after})
-    assert longer.total_seconds >= s.total_seconds + longer.priced[-1].seconds
+    assert longer.total_seconds >= s.total_seconds + longer.priced[-1].work.seconds
 
 
 def test_in_line_slower_instructions_never_end_earlier():
@@ -527,7 +526,10 @@ def test_in_line_slower_instructions_never_end_earlier():
     for factor in (0.5, 1.0, 2.0):
 
         def slower(n, p: KernelPrice, factor=factor):
-            return dataclasses.replace(p, seconds=p.seconds * (factor if n == 2 else 1))
+            seconds = p.work.seconds * (factor if n == 2 else 1)
+            return dataclasses.replace(
+                p, work=dataclasses.replace(p.work, seconds=seconds)
+            )
 
         times.append(what_if(s, slower))
     assert times == sorted(times)

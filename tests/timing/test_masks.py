@@ -11,8 +11,8 @@ import pytest
 
 import neuronjax as nj
 from neuronjax.hardware import resolve_target
+from neuronjax.timing.assumptions import MASK_COLUMNS, MASK_ROWS
 from neuronjax.timing.fusion import fuse
-from neuronjax.timing.planning_constants import MASK_COLUMNS, MASK_ROWS
 from neuronjax.timing.schedule import schedule
 from neuronjax.timing.work import Core
 

@@ -24,6 +24,7 @@ from neuronjax.ir.instruction_set import (
 )
 from neuronjax.ir.kernel import Access, KernelInstruction, Storage
 from neuronjax.timing.cost import ways
+from neuronjax.timing.cost_rules import PLAIN, Reading
 from neuronjax.timing.kernel_cost import price
 from neuronjax.timing.passes import ReducingPass, ScalarTensorTensor
 from neuronjax.timing.work import Core, Work
@@ -50,8 +51,10 @@ def kernel(name: str, engine: str, out: Access, *read: Access, **attributes):
     )
 
 
-def of_program(core: Core, queue: str, i: Instruction, **reading) -> Work:
-    found = ways(i, core, **reading)
+def of_program(
+    core: Core, queue: str, i: Instruction, reading: Reading = PLAIN
+) -> Work:
+    found = ways(i, core, reading)
     return next(way[0] for way in found if way and way[0].queue == queue)
 
 
@@ -59,8 +62,8 @@ def pairs(dtype: np.dtype):
     """Name, engine, instruction of a program and how it reads, the kernel's."""
     one, column = ((128, N), dtype), ((128,), dtype)
     full, narrow = tile(dtype=dtype), tile(1, dtype)
-    scalars = {"scalar_operands": frozenset({1})}
-    psum = {"psum_operands": frozenset({0})}
+    scalars = Reading(frozenset({1}))
+    psum = Reading(in_psum=frozenset({0}))
     copied = make(TensorCopy, [one], one)
     added = make(TensorTensor, [one, one], one, op="add")
     greatest = make(TensorTensor, [one, one], one, op="maximum")
@@ -72,7 +75,7 @@ def pairs(dtype: np.dtype):
     exp = make(Activation, [one], one, engine="scalar", function="exponential")
     zero = make(Memset, [], one, engine="gpsimd", value=np.zeros((), dtype))
     for engine in ("vector", "scalar", "gpsimd"):
-        yield engine, copied, {}, kernel("tensor_copy", engine, full, full)
+        yield engine, copied, PLAIN, kernel("tensor_copy", engine, full, full)
         yield (
             engine,
             scaled,
@@ -85,14 +88,14 @@ def pairs(dtype: np.dtype):
         yield (
             engine,
             added,
-            {},
+            PLAIN,
             kernel("tensor_tensor", engine, full, full, full, op="add"),
         )
-        yield engine, zero, {}, kernel("memset", engine, full)
+        yield engine, zero, PLAIN, kernel("memset", engine, full)
     yield (
         "vector",
         greatest,
-        {},
+        PLAIN,
         kernel("tensor_tensor", "vector", full, full, full, op="maximum"),
     )
     yield (
@@ -101,24 +104,24 @@ def pairs(dtype: np.dtype):
         psum,
         kernel("tensor_tensor", "vector", full, waiting, full, op="add"),
     )
-    yield "vector", both, {}, kernel(
+    yield "vector", both, PLAIN, kernel(
         "scalar_tensor_tensor", "vector", full, full, narrow, full, op0="subtract",
         op1="multiply",
     )  # fmt: skip
     yield (
         "vector",
         summed,
-        {},
+        PLAIN,
         kernel("tensor_reduce", "vector", narrow, full, op="add"),
     )
     yield (
         "vector",
         folded,
-        {},
+        PLAIN,
         kernel("tensor_scalar_reduce", "vector", full, full, narrow, op0="add"),
     )
-    yield "vector", ran, {}, kernel("tensor_tensor_scan", "vector", full, full, full)
-    yield "scalar", exp, {}, kernel("activation", "scalar", full, full, op="exp")
+    yield "vector", ran, PLAIN, kernel("tensor_tensor_scan", "vector", full, full, full)
+    yield "scalar", exp, PLAIN, kernel("activation", "scalar", full, full, op="exp")
 
 
 @pytest.mark.parametrize("chip", CORES)
@@ -126,9 +129,11 @@ def pairs(dtype: np.dtype):
 def test_lanes(chip, dtype):
     core = CORES[chip]
     for engine, program, reading, tiled in pairs(dtype):
-        mine, other = of_program(core, engine, program, **reading), price(tiled, core)
-        assert mine.seconds == pytest.approx(other.seconds), tiled.name
-        assert mine.latency_seconds == pytest.approx(other.latency_seconds), tiled.name
+        mine, other = of_program(core, engine, program, reading), price(tiled, core)
+        assert mine.seconds == pytest.approx(other.work.seconds), tiled.name
+        assert mine.latency_seconds == pytest.approx(other.work.latency_seconds), (
+            tiled.name
+        )
 
 
 @pytest.mark.parametrize("chip", CORES)
@@ -152,5 +157,5 @@ def test_the_array(chip, dtype):
     square = make(NcTranspose, [((128, 128), dtype)], ((128, 128), dtype))
     for program, other in ((i, price(tiled, core)), (square, price(turned, core))):
         mine = of_program(core, "tensor", program)
-        assert mine.seconds == pytest.approx(other.seconds + other.load_seconds)
-        assert mine.latency_seconds == pytest.approx(other.latency_seconds)
+        assert mine.seconds == pytest.approx(other.work.seconds + other.load_seconds)
+        assert mine.latency_seconds == pytest.approx(other.work.latency_seconds)

@@ -9,6 +9,7 @@ import pytest
 from neuronjax.hardware import CHIPS
 from neuronjax.ir.instruction_set import TensorReduce, TensorTensor, TensorTensorScan
 from neuronjax.timing.cost import ways
+from neuronjax.timing.cost_rules import PLAIN, Reading
 from neuronjax.timing.passes import ReducingPass, ScalarTensorTensor
 from neuronjax.timing.work import Core
 from tests.timing.instructions import make
@@ -18,11 +19,11 @@ V2, V3, V4 = (Core(CHIPS[name], 1) for name in ("trn1", "trn2", "trn3"))
 N = 4096
 
 
-def cycles(core, queue, instruction, **reading):
+def cycles(core, queue, instruction, reading=PLAIN):
     """Per element of a lane, of the quickest way that is this engine's alone."""
     found = [
         way
-        for way in ways(instruction, core, **reading)
+        for way in ways(instruction, core, reading)
         if {work.queue for work in way} == {queue}
     ]
     if not found:
@@ -83,14 +84,14 @@ def test_every_row_of_a_lane_is_an_instruction_of_its_own():
 def test_scalar_tensor_tensor(ops, dtype, psum, expected):
     pair = ((128, N), dtype)
     i = make(ScalarTensorTensor, [pair, pair], pair, first=ops[0], then=ops[1])
-    reading = {"psum_operands": frozenset({0})} if psum else {}
-    assert cycles(V3, "vector", i, **reading) == about(expected)
+    reading = Reading(in_psum=frozenset({0} if psum else ()))
+    assert cycles(V3, "vector", i, reading) == about(expected)
 
 
 def test_a_quotient_by_a_number_per_row_is_a_scale_of_either_engine():
     pair = ((128, N), FP32)
     i = make(TensorTensor, [pair, ((128, 1), FP32)], pair, op="divide")
-    queues = {way[-1].queue for way in ways(i, V3, scalar_operands=frozenset({1}))}
+    queues = {way[-1].queue for way in ways(i, V3, Reading(frozenset({1})))}
     assert queues == {"scalar", "vector"}
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import neuronjax as nj
 from neuronjax.hardware import resolve_target
-from neuronjax.timing.cost_dma import dma_latency_seconds, dma_seconds
+from neuronjax.timing.cost_dma import dma_times
 from neuronjax.timing.memory import plan_memory
 from neuronjax.timing.pricing import Pricing
 from neuronjax.timing.region_equivalence import RegionEquivalence
@@ -65,7 +65,7 @@ def alone(monkeypatch):
             region.key = id(region)
 
     def transfer(self, moved):
-        return dma_seconds(moved, self.core), dma_latency_seconds(moved, self.core)
+        return dma_times(moved, self.core)
 
     def options(self, plan, unit, n):
         self._ways.clear()

@@ -13,14 +13,17 @@ import neuronjax as nj
 from neuronjax.hardware import chips_that_take, resolve_target
 from neuronjax.ir.collective_set import AllReduce, Collective
 from neuronjax.ir.collectives.placement import Placement
-from neuronjax.timing.assumptions import PROGRAM_SECONDS, TWO_CORES_SECONDS
+from neuronjax.timing import assumptions as a
+from neuronjax.timing.assumptions import (
+    PLANNING_CONSTANTS,
+    PROGRAM_SECONDS,
+    TWO_CORES_SECONDS,
+)
 from neuronjax.timing.collectives import collective_time
 from neuronjax.timing.cost_collective import collective_seconds
-from neuronjax.timing.cost_dma import dma_seconds
-from neuronjax.timing.engines.scalar import table_load_seconds
+from neuronjax.timing.cost_dma import dma_times
 from neuronjax.timing.engines.throttle import after_idle_seconds
 from neuronjax.timing.memory import plan_memory
-from neuronjax.timing.planning_constants import PLANNING_CONSTANTS
 from neuronjax.timing.schedule import schedule
 from neuronjax.timing.work import QUEUES, Core, Transfer, Work
 
@@ -64,10 +67,10 @@ def test_one_tile_is_loaded_computed_and_stored():
     (work,) = works(timeline)
     latency = TRN2.chip.dma_start_seconds
     assert load.start_seconds == 0
-    assert load.end_seconds == pytest.approx(dma_seconds(load.source, CORE))
+    assert load.end_seconds == pytest.approx(dma_times(load.source, CORE)[0])
     assert work.start_seconds == pytest.approx(load.end_seconds + latency)
     done = work.end_seconds + work.source.latency_seconds
-    end = done + dma_seconds(store.source, CORE) + latency
+    end = done + dma_times(store.source, CORE)[0] + latency
     assert timeline.scheduled_seconds == pytest.approx(end, rel=0.02)
     assert timeline.around_seconds == PROGRAM_SECONDS.value
 
@@ -86,7 +89,7 @@ def test_a_table_is_loaded_while_the_operand_comes():
     timeline = timeline_of(jnp.exp, struct(128, 64))
     table, activation = works(timeline)
     assert (table.name, table.start_seconds) == ("ACT_TABLE_LOAD", 0)
-    assert table.queue_seconds == table_load_seconds(CORE)
+    assert table.queue_seconds == a.TABLE_LOAD.value
     assert activation.start_seconds > table.end_seconds
 
 

@@ -11,7 +11,7 @@ from neuronjax.cli.application import JsonOption, TargetOption, show
 from neuronjax.cli.options import options_of
 from neuronjax.cli.timing import constants_table
 from neuronjax.errors import InvalidProgramError
-from neuronjax.timing.collective_constants import CONSTANTS
+from neuronjax.timing.assumptions import COLLECTIVE_CONSTANTS as CONSTANTS
 
 
 @options_of(collective_bench, "ranks", "dtype", "algorithm")

@@ -41,11 +41,13 @@ from neuronjax.report.profile_usage import Usage
 from neuronjax.report.quantities import binary, percent, seconds
 from neuronjax.report.setting import numerics_of
 from neuronjax.report.tables import NAME, NUMBER, PLAIN
-from neuronjax.timing.assumptions import CONSTANTS as RULES
-from neuronjax.timing.collective_constants import CONSTANTS as COLLECTIVES
-from neuronjax.timing.constant import Constant
+from neuronjax.timing.assumptions import (
+    COLLECTIVE_CONSTANTS as COLLECTIVES,
+    CONSTANTS as RULES,
+    PLANNING_CONSTANTS as PLANNING,
+    Constant,
+)
 from neuronjax.timing.hbm import capacity_bytes, check_fits
-from neuronjax.timing.planning_constants import PLANNING_CONSTANTS as PLANNING
 
 _TARGETS = tuple(name for name, chip in CHIPS.items() if not chip.projected)
 

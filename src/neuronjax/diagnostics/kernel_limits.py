@@ -17,7 +17,7 @@ from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import resolve_target
 from neuronjax.policy import Policy
 from neuronjax.report.profile_summary import roofs
-from neuronjax.timing.kernel_price import KernelPrice
+from neuronjax.timing.cost_rules import KernelPrice
 from neuronjax.timing.kernel_schedule import KernelSchedule, schedule_kernel, what_if
 from neuronjax.timing.kernel_timeline import bottleneck, kernel_timeline
 from neuronjax.timing.timeline import Timeline
@@ -113,8 +113,9 @@ def _change(schedule_seconds: float, kind: str, what: str, seconds: float) -> Ch
 
 
 def _free(p: KernelPrice) -> KernelPrice:
+    work = dataclasses.replace(p.work, seconds=0.0)
     return dataclasses.replace(
-        p, seconds=0.0, load_seconds=0.0, start_seconds=0.0, issue_seconds=0.0
+        p, work=work, load_seconds=0.0, start_seconds=0.0, issue_seconds=0.0
     )
 
 

@@ -100,8 +100,8 @@ def _what(event: Event) -> dict[str, Any]:
 
 def _transfer(transfer: Transfer) -> dict[str, Any]:
     return {
-        "hbm_read_bytes": transfer.bytes if transfer.is_read else 0,
-        "hbm_write_bytes": 0 if transfer.is_read else transfer.bytes,
+        "hbm_read_bytes": transfer.hbm_read_bytes,
+        "hbm_write_bytes": transfer.hbm_write_bytes,
         "dma_reason": transfer.reason,
         "dma_row_bytes": transfer.row_bytes,
         "is_transpose_mode": transfer.transposes,

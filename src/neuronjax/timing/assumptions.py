@@ -1,8 +1,12 @@
-"""Every figure of the cost rules that is not in `neuronjax.hardware`, with its source.
+"""Every figure of the time model that is not in `neuronjax.hardware`, with its source.
 
-Rules read `MINIMUM_INTERVAL.value`; `CONSTANTS` lists all of them. Cycles are those of
-the engine in question unless the unit says otherwise. Keys of sources are those of
-`hardware/chips.py`, and beside them
+Each is a `Constant`, so that it can be listed, doubted and replaced; rules read
+`MINIMUM_INTERVAL.value`. A figure that nobody published is an assumption; one that was
+chosen to meet a measurement names the measurement. `CONSTANTS` lists those of the cost
+rules, `PLANNING_CONSTANTS` those of fusion, memory plan and schedule,
+`COLLECTIVE_CONSTANTS` those of collectives. Cycles are those of the engine in question
+unless the unit says otherwise. Keys of sources are those of `hardware/chips.py` and
+`hardware/topology.py`, and beside them
 
     V26    cost formulas of nki.isa at tag v2.26.1 (later versions do not print them)
     PG     nki_perf_guide.rst and its pictures
@@ -13,11 +17,53 @@ the engine in question unless the unit says otherwise. Keys of sources are those
            latencies are half of a core's time
     VL     regression baselines of the vendor's kernel library on trn2
     DGE    nki/deep-dives/nki-dge.rst
+    T2 T12 T16  measurements in `benchmarks/validate_collectives.py`, which prints the
+           error of each
 """
 
 from __future__ import annotations
 
-from neuronjax.timing.constant import Constant, assumed, named
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from neuronjax.hardware import EFA
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A figure of the time model.
+
+    Attributes:
+        name: what it is called in the rules; `_named` sets it.
+        value: in `unit`.
+        unit: "s", "cycles", "B", "B/s", "fraction", "elements/cycle" and so on.
+        source: where it is published, or the reasoning of an assumption.
+        is_assumption: whether it is not published.
+        fitted_to: the measurement it was chosen to meet; empty if it was not.
+    """
+
+    name: str = field(init=False, default="")
+    value: float
+    unit: str
+    source: str
+    is_assumption: bool = False
+    fitted_to: str = ""
+
+
+def assumed(value: float, unit: str, source: str, fitted_to: str = "") -> Constant:
+    """A figure that nobody published."""
+    return Constant(value, unit, source, is_assumption=True, fitted_to=fitted_to)
+
+
+def _named(*listed: Mapping[str, Constant]) -> Mapping[str, Constant]:
+    """Return the constants above that no list has yet; each learns its name here."""
+    known = {name for group in listed for name in group}
+    found = {n: c for n, c in globals().items() if isinstance(c, Constant)}
+    found = {n: c for n, c in found.items() if n not in known}
+    for name, constant in found.items():
+        object.__setattr__(constant, "name", name)
+    return found
+
 
 # -- around a program ------------------------------------------------------------------
 
@@ -236,5 +282,163 @@ HOST_BYTES_PER_SECOND = Constant(16e9, "B/s", "PCIe [pm-memory.png]")
 HOST_CALL = assumed(50e-6, "s", "interrupt, call, return")
 HOST_OPERATIONS = assumed(1e10, "operations/s", "one processor")
 
-CONSTANTS = named(globals())
-"""All of them, by name."""
+CONSTANTS = _named()
+"""Those of the cost rules, by name."""
+
+# -- planning --------------------------------------------------------------------------
+#
+# None is published, and none was fitted to a measurement. Each moves a measured
+# program, or one of a dozen others, by a point or more when it is four times as large
+# or small, but for MOST_BLOCKS, which ends a search; what did not was removed.
+
+INLINE_LIMIT = assumed(
+    200, "instructions", "a callee of no more is fused with its caller"
+)
+RESIDENT_SHARE = assumed(
+    0.85, "fraction", "of SBUF for what stays, the rest being tiles in flight"
+)
+MOST_STEPS = assumed(64, "steps", "passes of one loop over row tiles")
+BLOCK_K = assumed(512, "rows", "contracted rows of a block in a matmul")
+MOST_BLOCKS = assumed(
+    64, "blocks", "of a dimension that a blocked matmul is tried with"
+)
+FEW_TILES = assumed(
+    8, "tiles", "of rows; no step joins a region that would have fewer because of it"
+)
+COLUMN_BLOCK_BYTES = assumed(
+    4096,
+    "B/partition",
+    "of a row that a matmul makes, in SBUF at a time (online softmax)",
+)
+ROWS_AT_A_TIME = assumed(
+    512,
+    "rows",
+    "go through the steps of a region with matmuls together, as in nki-library's"
+    " mlp_cte: the free size of a moving operand",
+)
+PASSING_SHARE = assumed(
+    0.15, "fraction", "of SBUF for the part of passing weights that is in use"
+)
+CARRY_SHARE = assumed(
+    0.5, "fraction", "of SBUF for what a loop carries, smallest first"
+)
+MASK_ROWS = assumed(
+    128,
+    "rows",
+    "of queries go together, and as many keys are contracted, in nki-library's"
+    " attention_cte; blocks of scores that a mask hides are not computed",
+)
+MASK_COLUMNS = assumed(
+    512, "columns", "of such a block, as in nki-library's attention_cte"
+)
+MOST_PIECES = assumed(64, "tiles", "into which the time of a region is divided at most")
+CHUNK_BYTES = assumed(
+    4096 * 128,
+    "B",
+    "piece of a load that a consumer waits for: 4 KiB in each partition [DB]",
+)
+LOOP_TURN = assumed(
+    0.1e-6, "s", "sequencers compare, branch and fetch between two turns of a loop"
+)
+PREFETCH_SHARE = assumed(
+    0.5, "fraction", "of SBUF that loads for later regions may take"
+)
+
+PLANNING_CONSTANTS = _named(CONSTANTS)
+"""Those of fusion, memory plan and schedule, by name."""
+
+# -- collectives -----------------------------------------------------------------------
+#
+# What a chip, link or instance can do is in `neuronjax.hardware`; here is what
+# collectives make of it.
+
+CHIP_START = assumed(
+    6e-07,
+    "s",
+    "from the trigger to the first step, all ranks on one chip",
+    fitted_to="T12: 2 ranks, 1 KiB, 2.1 us, less one hop",
+)
+LINK_START = assumed(
+    4.7e-06,
+    "s",
+    "the same, ranks on several chips; ASSUMPTION: and on several instances",
+    fitted_to="T12: 8 ranks, 1 KiB, 6.3 us, less one hop",
+)
+CHIP_HOP = assumed(
+    1.5e-06,
+    "s",
+    "middle of the 1-2 us of a step between chips [IN]; ASSUMPTION: on one too",
+)
+EFA_HOP = Constant(EFA.hop_seconds, "s", "[CC, IX]")
+LINK_SHARE = assumed(
+    0.7,
+    "fraction",
+    "of the rate of a NeuronLink that transfers reach; ASSUMPTION: on all chips",
+    fitted_to="T12: 8 ranks, 512 KiB to 1 MiB, 16.8 GB/s more",
+)
+CHANNEL_SHARE = assumed(
+    0.21,
+    "fraction",
+    "of a core's DMA rate that a channel of a collective has, of which there are two,"
+    " or four where a group fills its node [nki.collectives]; ASSUMPTION: on all chips",
+    fitted_to="T2: 2 ranks, 16 MiB to 1 GiB, 56.8 GB/s more",
+)
+SLICE_BYTES = assumed(
+    2**20,
+    "B",
+    "of a collective that goes through the steps of rdh by itself, so that wires and"
+    " DMA engines work beside each other; that there are slices is published of ring",
+    fitted_to="T12: 8 ranks, 4 to 32 MiB",
+)
+EFA_SHARE = Constant(EFA.usable_share, "fraction", "279 of 400 GB/s [MC]")
+NULL_EXECUTION = assumed(
+    0.00012,
+    "s",
+    "launching a program without collectives",
+    fitted_to="T16: mean of the null kernels, 0.086 to 0.154 ms",
+)
+TRN2_PAIR_BARRIER = assumed(
+    6.4e-05,
+    "s",
+    "wait for 2 ranks, once per execution",
+    fitted_to="T16: 2 ranks, 1 AR less null",
+)
+TRN2_FOUR_BARRIER = assumed(
+    0.00089,
+    "s",
+    "wait for 4 ranks, once per execution",
+    fitted_to="T16: 4 ranks, 1 AR less null",
+)
+TRN2_DOUBLING_BARRIER = assumed(
+    0.000495,
+    "s",
+    "more for twice the ranks, once per execution",
+    fitted_to="T16: 4 to 64 ranks, 1 AR less null",
+)
+TRN1_PAIR_BARRIER = assumed(
+    1e-05,
+    "s",
+    "wait for 2 ranks, once per execution",
+    fitted_to="T16: ranks 0 and 1 of trn1 less CC_NOP",
+)
+TRN1_FOUR_BARRIER = assumed(
+    0.00099,
+    "s",
+    "wait for 4 ranks, extrapolated, once per execution",
+    fitted_to="T16: 8 to 32 ranks of trn1, 1 AR",
+)
+TRN1_DOUBLING_BARRIER = assumed(
+    0.00132,
+    "s",
+    "more for twice the ranks, once per execution",
+    fitted_to="T16: 8 to 32 ranks of trn1, 1 AR",
+)
+HARDWARE_BARRIER_SHARE = assumed(
+    0.55,
+    "fraction",
+    "of the wait that is left with the barrier on the device; 2.27: at least half",
+    fitted_to="T16: 32 ranks of trn1, 2.80 of 5.07 ms",
+)
+
+COLLECTIVE_CONSTANTS = _named(CONSTANTS, PLANNING_CONSTANTS)
+"""Those of collectives, by name."""

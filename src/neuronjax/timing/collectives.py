@@ -26,8 +26,7 @@ from neuronjax.hardware import Target, chips_with_engine
 from neuronjax.ir.collectives.placement import Group, Placement
 from neuronjax.ir.collectives.selection import select
 from neuronjax.ir.fold_plan import FoldPlan
-from neuronjax.timing import collective_constants as c
-from neuronjax.timing.around import around_seconds
+from neuronjax.timing import assumptions as c
 from neuronjax.timing.collective_steps import (
     CollectiveStep,
     at_once,
@@ -382,7 +381,7 @@ def launch_seconds(core: Core, target: Target, ranks: int) -> float:
 
     A launch of nothing, as it was measured, has that too.
     """
-    return execution_seconds(target, ranks) - around_seconds(core)
+    return execution_seconds(target, ranks) - core.around_seconds
 
 
 def queued_launch_seconds(target: Target, ranks: int, program_seconds: float) -> float:

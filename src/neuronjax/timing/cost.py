@@ -11,9 +11,7 @@ from __future__ import annotations
 
 from math import inf
 
-from neuronjax.ir.collective_set import Collective, Spmd
 from neuronjax.ir.instruction import Instruction
-from neuronjax.ir.instruction_set import Branch, Call, Loop
 from neuronjax.timing import (
     cost_dma,
     cost_gpsimd,
@@ -23,11 +21,8 @@ from neuronjax.timing import (
     cost_tensor,
     cost_vector,
 )
-from neuronjax.timing.cost_rules import NONE, PLAIN, Positions, Reading, rule
+from neuronjax.timing.cost_rules import PLAIN, Reading, rule
 from neuronjax.timing.work import Core, Way
-
-#: Classes without a cost of their own, subclasses included.
-SCHEDULED: tuple[type[Instruction], ...] = (Loop, Branch, Call, Spmd, Collective)
 
 #: Importing them registers their rules.
 RULES = (
@@ -56,20 +51,12 @@ def own_seconds(way: Way) -> float:
 
 
 def ways(
-    instruction: Instruction,
-    core: Core,
-    *,
-    scalar_operands: Positions = NONE,
-    psum_operands: Positions = NONE,
-    transposed_operands: Positions = NONE,
+    instruction: Instruction, core: Core, reading: Reading = PLAIN
 ) -> tuple[Way, ...]:
-    """The legal ways to execute an instruction, the quickest first.
+    """Return the legal ways to execute an instruction, the quickest first.
 
-    Positions are those of operands, as in `Reading`. Ways are in the order of
-    `own_seconds`; they are `((),)` where the instruction is free."""
-    reading = PLAIN
-    if scalar_operands or psum_operands or transposed_operands:
-        reading = Reading(scalar_operands, psum_operands, transposed_operands)
+    Ways are in the order of `own_seconds`; they are `((),)` where the instruction is
+    free."""
     found = rule(instruction, core, reading)
     if core.chip.lacks:
         found = tuple(way for way in found if own_seconds(way) < inf)

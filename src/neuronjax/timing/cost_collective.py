@@ -30,9 +30,9 @@ from neuronjax.ir.collective_set import (
 from neuronjax.ir.collectives.placement import Placement
 from neuronjax.ir.kernel import Access, KernelInstruction
 from neuronjax.timing.collectives import collective_time
-from neuronjax.timing.kernel_cost_lanes import on_sequencer
+from neuronjax.timing.cost_lanes import on_sequencer
+from neuronjax.timing.cost_rules import KernelPrice, prices
 from neuronjax.timing.kernel_operands import operand
-from neuronjax.timing.kernel_price import KernelPrice, prices
 from neuronjax.timing.work import Core, Work
 
 _OPS: dict[type[Collective], str] = {
@@ -129,9 +129,7 @@ def collective(i: KernelInstruction, target: Target) -> KernelPrice:
         op, _size(i), _kernel_groups(i), target, plan=i.attributes.get("plan")
     )
     work = Work(queue="cc", seconds=time.seconds, opcode=i.name.upper())
-    return KernelPrice(
-        queue="cc", source=work, seconds=time.seconds, latency_seconds=0.0
-    )
+    return KernelPrice(work=work)
 
 
 def _size(i: KernelInstruction) -> int:

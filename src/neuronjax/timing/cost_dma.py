@@ -1,29 +1,41 @@
-"""Transfers of programs, and their movement inside SBUF, on the DMA engines.
+"""Transfers, and movement inside SBUF, on the DMA engines.
 
-All engines of a core share a transfer, and a core has its share of HBM's bandwidth.
-Descriptors are prebuilt. Movement that is only another way to look at bytes is free
-(`FREE`).
+Of programs, all engines of a core share a transfer, and a core has its share of HBM's
+bandwidth. Descriptors are prebuilt. Movement that is only another way to look at bytes
+is free (`FREE`).
+
+Of kernels, an engine serves eight partitions, so that few partitions occupy few engines
+[DM]. A kernel has HBM to itself: the engines of a core move more than its share of HBM
+(400 GB/s measured on trn2 [KDA]). Of the generators of descriptors SyncE commands one
+for loads and ScalarE the other for the rest, unless the kernel says which (ASSUMPTION:
+the compiler decides, and takes hardware wherever it can: no cast, no indices of the
+run). In the older style they are prebuilt, as with the compiler's `--disable-dge`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from math import ceil, prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.instruction_set import DmaCopy, Im2col, LocalGather, LocalScatter
-from neuronjax.timing import assumptions as a
+from neuronjax.ir.kernel import Access, KernelInstruction, Storage
+from neuronjax.timing import assumptions as a, patches
 from neuronjax.timing.cost_gpsimd import gpsimd
 from neuronjax.timing.cost_rules import (
     FREE,
+    KernelPrice,
     Reading,
     columns,
     elementwise,
     nbytes,
+    prices,
     rule,
     stream,
 )
-from neuronjax.timing.cost_tensor import transpose_works
+from neuronjax.timing.cost_tensor import over_partitions, transpose_works
 from neuronjax.timing.engines.dma import (
     DmaPace,
     DmaTask,
@@ -33,7 +45,7 @@ from neuronjax.timing.engines.dma import (
 )
 from neuronjax.timing.engines.gpsimd import gather_cycles
 from neuronjax.timing.engines.task import LaneTask, has
-from neuronjax.timing.patches import copied_bytes, read_in_place, run_bytes
+from neuronjax.timing.kernel_operands import first_partition, operand, run_bytes
 from neuronjax.timing.work import Core, Queue, Transfer, Way, Work
 
 #: Movements that their consumers read through an access pattern.
@@ -45,34 +57,24 @@ def _shared(core: Core, size: float, piece: float, **more: Any) -> DmaTask:
     return DmaTask(bytes=size / engines(core), piece=piece, **more)
 
 
-def _pace(transfer: Transfer, core: Core) -> DmaPace:
+def dma_times(transfer: Transfer, core: Core) -> tuple[float, float]:
+    """Return how long a transfer occupies a core's DMA engines, and its latency.
+
+    The latency is from its trigger to a consumer's start, beside the first:
+    descriptors, synchronisation, and the semaphore that the consumer waits for [DB];
+    the tail of a tensor is that of its last tile, which is left out."""
     buffer = transfer.buffer
-    item = 4 if buffer is None else buffer.type.dtype.itemsize
     task = _shared(
         core,
         transfer.bytes,
         transfer.row_bytes,
-        item_bytes=item,
+        item_bytes=4 if buffer is None else buffer.type.dtype.itemsize,
         transposes=transfer.transposes,
         on_chip=not transfer.is_read,
     )
-    return dma_pace(core, task)
-
-
-def dma_seconds(transfer: Transfer, core: Core) -> float:
-    """How long a transfer occupies a core's DMA engines, `dma_latency_seconds`
-    apart."""
+    pace = dma_pace(core, task)
     least = transfer.bytes / hbm_bytes_per_second(core)
-    return max(_pace(transfer, core).seconds, least)
-
-
-def dma_latency_seconds(transfer: Transfer, core: Core) -> float:
-    """From a transfer's trigger to a consumer's start, beside `dma_seconds`.
-
-    Descriptors, synchronisation, and the semaphore that the consumer waits for [DB];
-    the tail of a tensor is that of its last tile, which is left out.
-    """
-    return _latency_seconds(_pace(transfer, core))
+    return max(pace.seconds, least), _latency_seconds(pace)
 
 
 def _latency_seconds(pace: DmaPace) -> float:
@@ -192,9 +194,13 @@ def _(i: DmaCopy, core: Core, reading: Reading) -> tuple[Way, ...]:
 def _(i: Im2col, core: Core, reading: Reading) -> tuple[Way, ...]:
     """Channels that fill a tile of the array's rows are read in place; an image of
     fewer is copied by DMA (`patches`)."""
-    if read_in_place(i, core):
+    if patches.read_in_place(i, core):
         return FREE
-    return (_dma(core, copied_bytes(i), float(run_bytes(i)), "DMA_DIRECT2D"),)
+    return (
+        _dma(
+            core, patches.copied_bytes(i), float(patches.run_bytes(i)), "DMA_DIRECT2D"
+        ),
+    )
 
 
 @rule.register
@@ -232,3 +238,163 @@ def _(i: LocalScatter, core: Core, reading: Reading) -> tuple[Way, ...]:
         _dma(core, moved * accesses, run, "DMA_SCATTER"),
         gpsimd(core, i, cycles, "LOCAL_SCATTER"),
     )
+
+
+# -- kernels ---------------------------------------------------------------------------
+
+
+class _Move(NamedTuple):
+    """A transfer of an instruction.
+
+    Attributes:
+        bytes: that pass an engine, all engines together.
+        piece: contiguous bytes.
+    """
+
+    out: Access
+    source: Access
+    bytes: float
+    piece: float
+
+    @property
+    def on_chip(self) -> Access:
+        """The side whose partitions decide which engines move it."""
+        return self.source if _in_hbm(self.out) else self.out
+
+
+def _in_hbm(access: Access) -> bool:
+    return not access.storage.on_chip
+
+
+def _sources(i: KernelInstruction) -> list[Access]:
+    return [x for x in i.inputs if isinstance(x, Access)]
+
+
+def _piece(*sides: Access) -> float:
+    """Contiguous bytes: whole partitions lie in one piece, however many rows."""
+    pieces = []
+    for side in sides:
+        o = operand(side)
+        run = run_bytes(side)
+        if _in_hbm(side) or run < o.free * o.dtype.itemsize:
+            pieces.append(run)
+    return float(min(pieces)) if pieces else float(operand(sides[0]).bytes)
+
+
+def _move(i: KernelInstruction) -> _Move:
+    out, sources = i.outputs[0], _sources(i)
+    size = float(max(operand(out).bytes, sum(operand(s).bytes for s in sources)))
+    piece = _piece(out, sources[0])
+    if i.name == "dma_transpose":
+        piece = float(max(run_bytes(s) for s in (out, sources[0])))
+    return _Move(out, sources[0], size, piece)
+
+
+def _engines_of(m: _Move, core: Core) -> tuple[int, int]:
+    """The first engine and how many: those of the partitions on chip."""
+    whole, side = engines(core), m.on_chip
+    if _in_hbm(side):
+        return 0, whole
+    each = int(a.PARTITIONS_OF_A_DMA_ENGINE.value)
+    first = first_partition(side)
+    last = first + operand(side).partitions - 1
+    low, high = first // each, min(whole - 1, last // each)
+    return min(low, high), max(1, high - low + 1)
+
+
+def _fullest(m: _Move, count: int) -> float:
+    """Bytes of the fullest engine, which has up to eight partitions."""
+    if _in_hbm(m.on_chip):
+        return m.bytes / count
+    rows = operand(m.on_chip).partitions
+    return m.bytes / rows * min(rows, ceil(rows / count))
+
+
+def _mode(i: KernelInstruction, m: _Move, core: Core) -> str:
+    """Who makes the descriptors."""
+    asked = i.attributes.get("dge_mode", "unknown")
+    if asked != "unknown":
+        return str(asked)
+    kinds = {s.dynamic.kind for s in (m.out, *_sources(i)) if s.dynamic is not None}
+    if kinds & {"vector", "indirect"}:
+        return "swdge"
+    if "hwdge" not in core.spec.capabilities or m.out.dtype != m.source.dtype:
+        return "none"
+    return "hwdge"
+
+
+def _direction(m: _Move) -> str:
+    names = {(False, True): "load", (True, False): "store", (True, True): "hbm"}
+    return names.get((_in_hbm(m.out), _in_hbm(m.source)), "sbuf")
+
+
+def _ring(i: KernelInstruction, m: _Move, mode: str) -> str:
+    """The queue that issues it; the generators are two, others are by direction."""
+    if mode != "hwdge":
+        return f"dma.{_direction(m)}"
+    asked = i.attributes.get("dge_engine", "unknown")
+    if asked in ("sync", "scalar"):
+        return f"dge.{asked}"
+    return "dge.sync" if _direction(m) == "load" else "dge.scalar"
+
+
+@prices("dma_copy", "dma_transpose", "dma_compute", "sendrecv")
+def transfer(i: KernelInstruction, core: Core) -> KernelPrice:
+    if i.attributes.get("dge_engine") == "tensor":  # the older compiler's broadcast
+        return over_partitions(i, core)
+    m = _move(i)
+    mode = _mode(i, m, core)
+    low, count = _engines_of(m, core)
+    task = DmaTask(
+        bytes=_fullest(m, count),
+        piece=m.piece,
+        item_bytes=operand(m.out).dtype.itemsize,
+        transposes=i.name == "dma_transpose",
+        on_chip=not _in_hbm(m.source),
+        by_hardware=mode == "hwdge",
+    )
+    pace = dma_pace(core, task)
+    work = Work(
+        queue="dma",
+        seconds=pace.seconds,
+        latency_seconds=pace.semaphore_seconds + pace.tail_seconds,
+        opcode="DMA_TRANSPOSE" if task.transposes else "DMA_DIRECT2D",
+        sbuf_read_bytes=float(operand(m.source).bytes),
+        sbuf_write_bytes=float(operand(m.out).bytes),
+        dma_bytes=m.bytes,
+    )
+    return KernelPrice(
+        work=work,
+        moves=tuple(_moves(m, task.transposes)),
+        ring=_ring(i, m, mode),
+        issue_seconds=pace.issue_seconds,
+        start_seconds=pace.start_seconds,
+        dma_engines=(low, count),
+    )
+
+
+def _moves(m: _Move, transposes: bool) -> Iterator[Transfer]:
+    """The read and the write of HBM, as far as there are any."""
+    for side, is_read in ((m.source, True), (m.out, False)):
+        if _in_hbm(side):
+            yield Transfer(
+                buffer=None,
+                bytes=operand(side).bytes,
+                row_bytes=int(m.piece),
+                reason="input" if is_read else "output",
+                is_read=is_read,
+                transposes=transposes,
+            )
+
+
+@prices("device_print")
+def device_print(i: KernelInstruction, core: Core) -> KernelPrice:
+    """What a store of the tensor takes; the host reads it later. ASSUMPTION."""
+    (source,) = _sources(i)
+    shape = source.shape
+    strides = [prod(shape[n + 1 :]) for n in range(len(shape))]
+    room = Storage(-1, "shared_hbm", shape, source.dtype)
+    out = Access(room, source.dtype, 0, tuple(zip(strides, shape, strict=True)))
+    stored = transfer(replace(i, name="dma_copy", outputs=(out,)), core)
+    seconds = stored.work.seconds * a.PRINT_COPIES.value
+    return replace(stored, work=replace(stored.work, seconds=seconds))

@@ -58,22 +58,19 @@ def _sum(queue: Queue, events: Sequence[Event]) -> Work:
     Of a copy within HBM the two sides are one movement, which the first of them takes.
     """
     total = dict.fromkeys(_SUMS, 0.0)
-    hbm = {True: 0, False: 0}
     for event in events:
         source, times = event.source, event.count
         if isinstance(source, Work):
             for name in _SUMS:
                 total[name] += getattr(source, name) * times
-        else:
-            hbm[source.is_read] += source.bytes * times
-            if event.queue_seconds > 0:
-                total["dma_bytes"] += source.bytes * times
+        elif event.queue_seconds > 0:
+            total["dma_bytes"] += source.bytes * times
     work = Work(
         queue=queue,
         seconds=sum(event.queue_seconds * event.count for event in events),
         tiles=max(1, sum(event.count for event in events)),
         opcode=OPCODE,
-        hbm_read_bytes=hbm[True],
-        hbm_write_bytes=hbm[False],
+        hbm_read_bytes=sum(e.source.hbm_read_bytes * e.count for e in events),
+        hbm_write_bytes=sum(e.source.hbm_write_bytes * e.count for e in events),
     )
     return replace(work, **total)

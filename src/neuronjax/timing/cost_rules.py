@@ -1,8 +1,9 @@
-"""What rules of programs share: `rule` itself, and how tensors lie on the lanes.
+"""What cost rules share: their two registries, and how programs' tensors lie on lanes.
 
-Rules register by instruction class (functools.singledispatch), one file per engine;
-they know shapes and dtypes only, say which ways are legal and describe the work of
-each. What an engine takes for it is in `engines`. Positions are those of operands.
+Rules of programs register by instruction class (functools.singledispatch, `rule`) and
+say which ways are legal; rules of kernels register by the name of the nki.isa function
+(`prices`). Both stand in one file per engine, know shapes and dtypes only, and describe
+work; what an engine takes for it is in `engines`. Positions are those of operands.
 
 Instructions have no layout; the compiler is taken to choose well. **The rule**: the
 leading dimensions, as few of them as make 128 rows or more, lie on the partitions, the
@@ -14,18 +15,19 @@ the kept dimensions on the partitions where those fill them.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import ceil, prod
 from typing import Any
 
 from neuronjax.errors import InternalError
 from neuronjax.ir.instruction import Buffer, Instruction, View
+from neuronjax.ir.kernel import KernelInstruction
 from neuronjax.ir.program import TensorType
 from neuronjax.timing import assumptions as a
 from neuronjax.timing.engines.lanes import lane_work
 from neuronjax.timing.engines.task import LaneStream, LaneTask
-from neuronjax.timing.work import Core, Queue, Way
+from neuronjax.timing.work import Core, Queue, Transfer, Way, Work
 
 
 def columns(shape: tuple[int, ...], core: Core) -> int:
@@ -87,7 +89,55 @@ def rule(instruction: Instruction, core: Core, reading: Reading) -> tuple[Way, .
     )
 
 
-# -- tensors on lanes ------------------------------------------------------------------
+# -- kernels ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelPrice:
+    """A kernel instruction's time on an idle core whose operands are there.
+
+    Attributes:
+        work: of its engine; of DMA, what each of its engines does.
+        moves: reads and writes of HBM, which events show in the place of `work`.
+        ring: of DMA, the queue that it is issued in; "" for engines.
+        issue_seconds: how long the ring issues a transfer, which others wait for.
+        start_seconds: from a transfer's trigger to its first byte.
+        dma_engines: first one, and how many.
+        load_seconds: of the stationary operand, where it is not there already.
+        rows, columns: of the tensor engine's array, first and count, in 32s.
+        array_share: of the rows of its tile of the array, which work.
+        is_transpose: of the tensor engine.
+    """
+
+    work: Work
+    moves: tuple[Transfer, ...] = ()
+    ring: str = ""
+    issue_seconds: float = 0.0
+    start_seconds: float = 0.0
+    dma_engines: tuple[int, int] = (0, 0)
+    load_seconds: float = 0.0
+    rows: tuple[int, int] = (0, 4)
+    columns: tuple[int, int] = (0, 4)
+    array_share: float = 1.0
+    is_transpose: bool = False
+
+
+KernelRule = Callable[[KernelInstruction, Core], KernelPrice]
+KERNEL_RULES: dict[str, KernelRule] = {}
+"""By the name of the instruction."""
+
+
+def prices(*names: str) -> Callable[[KernelRule], KernelRule]:
+    """Register a rule of kernels."""
+
+    def register(rule: KernelRule) -> KernelRule:
+        KERNEL_RULES.update(dict.fromkeys(names, rule))
+        return rule
+
+    return register
+
+
+# -- tensors of programs on lanes ------------------------------------------------------
 
 
 def stream(tensor: TensorType, free: int, *, in_psum: bool = False) -> LaneStream:

@@ -276,19 +276,11 @@ def _(i: Sparsify, core: Core, reading: Reading) -> tuple[Way, ...]:
     return (software(core, i, prod(i.operands[0].type.shape) * group),)
 
 
-def _on_one_element(core: Core, i: Instruction, times: float) -> Way:
-    task = lane_task(core, i, "vector", "tensor_scalar", shape=())
-    return (lane_work(core, task, times=times),)
-
-
-@rule.register
-def _(i: ScaleFromAmax, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """A few operations on one element."""
-    return (_on_one_element(core, i, a.SCALE_STEPS.value),)
-
-
+@rule.register(ScaleFromAmax)
 @rule.register(RecordAmax)
 @rule.register(ReadAmax)
 def _(i: Instruction, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """One operation on one element."""
-    return (_on_one_element(core, i, 1),)
+    """One operation on one element, or a few to make a scale of an amax."""
+    times = a.SCALE_STEPS.value if isinstance(i, ScaleFromAmax) else 1
+    task = lane_task(core, i, "vector", "tensor_scalar", shape=())
+    return ((lane_work(core, task, times=times),),)

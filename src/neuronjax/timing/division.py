@@ -13,11 +13,11 @@ from collections.abc import Collection
 from math import ceil, prod
 
 from neuronjax.ir.instruction_set import NcMatmul
+from neuronjax.timing.assumptions import PASSING_SHARE
 from neuronjax.timing.engines.dma import hbm_bytes_per_second
 from neuronjax.timing.engines.tensor import peak_flops_per_second
 from neuronjax.timing.fused import Fused, FusedStep, TiledRegion
 from neuronjax.timing.layout import block_bytes, tile_bytes
-from neuronjax.timing.planning_constants import PASSING_SHARE, RESIDENT_SHARE
 from neuronjax.timing.work import Core
 
 
@@ -66,12 +66,11 @@ def divide(
 ) -> tuple[int, int]:
     """Rows in blocks, where whole operands and two tiles do not fit together.
 
-    Either the operands pass by once for every block and blocks overlap, or a block has
-    all the room and the next one waits; or the operands stay, one tile beside them. The
-    quickest, by bytes and operations alone. `whole` and `tile` are the bytes of whole
-    operands and of a row tile on its way; `stored` are values that are saved to HBM.
-    What is returned is how often whole operands pass by, and how many blocks do not
-    overlap (1: they do)."""
+    The operands pass by once for every block: blocks overlap, or a block has all the
+    room and the next one waits; the quicker, by bytes and operations alone. `whole` and
+    `tile` are the bytes of whole operands and of a row tile on its way; `stored` are
+    values that are saved to HBM. What is returned is how often whole operands pass by,
+    and how many blocks do not overlap (1: they do)."""
     capacity, tiles = core.sbuf_bytes, region.tiles(core)
     window = min(whole, capacity * PASSING_SHARE.value)
     bandwidth = hbm_bytes_per_second(core)
@@ -89,8 +88,6 @@ def divide(
             options.append((seconds, blocks, blocks))
         elif most:
             options.append((max(array, streamed + weights), blocks, 1))
-    if whole + tile <= capacity:
-        options.append((array + streamed + tiles * start, 1, tiles))
     _, passes, blocks = min(options)
     return passes, blocks
 
@@ -106,40 +103,3 @@ def _array_seconds(core: Core, step: FusedStep) -> float:
     flops = 2 * prod(left) * prod(right) / max(1, prod(shared))
     peak = peak_flops_per_second(core, "bf16")
     return flops * i.passes / peak if peak else 0.0
-
-
-def pass_by(
-    fused: Fused, region: TiledRegion, core: Core, room: float
-) -> tuple[int, set[int]]:
-    """How often operands that do not fit pass by, and which of them stay.
-
-    Blocks of rows get what is left of SBUF, and are a row tile at least; the better of
-    two divisions of it.
-    """
-    sizes = {v: fused.sizes[v] for v in region.whole}
-    best: tuple[int, int, set[int]] | None = None
-    for share in (0, 1):  # for operands that stay
-        left, staying = room * share, set()
-        for value in sorted(sizes, key=lambda v: (sizes[v], v)):
-            if sizes[value] <= left:
-                left -= sizes[value]
-                staying.add(value)
-        rows = max(1.0, room * (1 - share) * RESIDENT_SHARE.value)
-        passes = max(1, min(region.tiles(core), ceil(region.lhs_bytes / rows)))
-        moved = sum(b if v in staying else b * passes for v, b in sizes.items())
-        if best is None or moved < best[0]:
-            best = (moved, passes, staying)
-    assert best is not None
-    return best[1], best[2]
-
-
-def split_reads(extra: int, sizes: list[int]) -> tuple[int, int]:
-    """How often either operand is read, so that the extra bytes come to `extra`."""
-    lhs, rhs = sizes
-    best, times = None, (1, 1)
-    for left in range(1, 2 + extra // max(1, lhs)):
-        right = 1 + max(0, round((extra - (left - 1) * lhs) / max(1, rhs)))
-        error = abs((left - 1) * lhs + (right - 1) * rhs - extra)
-        if best is None or error < best:
-            best, times = error, (left, right)
-    return times

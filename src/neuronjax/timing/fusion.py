@@ -31,7 +31,7 @@ from neuronjax.ir.instruction_set import (
 )
 from neuronjax.ir.program import TensorType
 from neuronjax.timing.access import MOVEMENTS, ValueAccess, handed_on, viewed
-from neuronjax.timing.flattening import CONTROL, FlatNode, Flattening
+from neuronjax.timing.flattening import CONTROL, FlatNode, Flattening, swap
 from neuronjax.timing.fused import Fused, FusedStep
 from neuronjax.timing.instruction_kinds import ELEMENTWISE, MATMULS, is_kind, is_stored
 from neuronjax.timing.masks import Masks, is_ramp
@@ -42,7 +42,6 @@ from neuronjax.timing.passes import (
     two_operations,
 )
 from neuronjax.timing.patches import held_bytes, read_in_place, seen_as
-from neuronjax.timing.swapping import swap
 from neuronjax.timing.work import Core
 
 _CONSTANT = (*ELEMENTWISE, DmaCopy, Iota, Memset, TensorReduce, BitcastCopy)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -31,6 +31,7 @@ from neuronjax.timing.memory_plan import (
     HbmPeak,
     MemoryPlan,
     Tensor,
+    bytes_over,
 )
 from neuronjax.timing.work import Core
 
@@ -58,9 +59,10 @@ def peak_of(plan: BlockPlan, arguments: tuple[Tensor, ...]) -> HbmPeak:
     inner = [
         max((nested_peak_of(p).bytes for p in u.inner), default=0) for u in plan.units
     ]
-    layers: dict[Category, list[int]] = {
-        c: _over_units(tensors, c, count) for c in CATEGORIES
-    }
+    layers: dict[Category, list[int]] = {}
+    for c in CATEGORIES:
+        spans = ((t.first, t.last, t.bytes) for t in tensors if t.category == c)
+        layers[c] = bytes_over(spans, max(1, count))
     layers["workspace"] = [
         a + b for a, b in itertools.zip_longest(layers["workspace"], inner, fillvalue=0)
     ]
@@ -87,18 +89,6 @@ def peak_of(plan: BlockPlan, arguments: tuple[Tensor, ...]) -> HbmPeak:
         usage=tuple(usage),
         temporaries=MappingProxyType(shown),
     )
-
-
-def _over_units(
-    tensors: Iterable[_Temporary], category: Category, count: int
-) -> list[int]:
-    """Bytes of a category after every unit."""
-    change = [0] * (count + 2)
-    for t in tensors:
-        if t.category == category:
-            change[t.first] += t.bytes
-            change[min(t.last, count) + 1] -= t.bytes
-    return list(itertools.accumulate(change))[: max(1, count)]
 
 
 class _Temporary(NamedTuple):

@@ -1,4 +1,4 @@
-"""Which queue takes which instructions of a kernel, and in what order it may.
+"""What takes the instructions of a kernel: queues, in what order, and the array.
 
 TensorE, the sequencers and the CC-cores take instructions in the kernel's order; the
 other queues take, of the next few, the one that can start first, for the compiler
@@ -12,9 +12,12 @@ from collections.abc import Sequence
 from math import inf
 
 from neuronjax.timing import assumptions as a
-from neuronjax.timing.kernel_price import KernelPrice
+from neuronjax.timing.assumptions import LOOP_TURN
+from neuronjax.timing.cost_rules import KernelPrice
+from neuronjax.timing.engines.tensor import chained_transposes
+from neuronjax.timing.engines.throttle import Throttle, is_throttled
 from neuronjax.timing.kernel_unroll import Stream
-from neuronjax.timing.planning_constants import LOOP_TURN
+from neuronjax.timing.work import Core
 
 #: Queues that keep the kernel's order; of the older style TensorE's does not.
 _IN_ORDER = frozenset({"tensor", "sync", "cc"})
@@ -79,7 +82,7 @@ class IssueQueues:
     ) -> None:
         numbers: dict[tuple[int, str], int] = {}
         for n, (i, p) in enumerate(zip(stream.entries, priced, strict=True)):
-            kind = p.ring or p.queue
+            kind = p.ring or p.work.queue
             core = i.program % cores if kind != "cc" else 0
             number = numbers.get((core, kind))
             if number is None:
@@ -95,3 +98,61 @@ class IssueQueues:
             if blocks[n] != block:
                 block = blocks[n]
                 self.pause[n] = LOOP_TURN.value
+
+
+# -- the array -------------------------------------------------------------------------
+
+_QUARTERS = 4
+
+
+class Array:
+    """The array of one core while a kernel runs: its tiles, loads and throttle.
+
+    `is_tiled` says that some matmul of the kernel uses a part."""
+
+    def __init__(self, core: Core, is_tiled: bool) -> None:
+        self._is_tiled = is_tiled
+        self._throttle = Throttle() if is_throttled(core) else None
+        self._chained = chained_transposes(core)
+        self._start, self._end = -inf, -inf
+        self._input = 0.0
+        self._tiles = [[0.0] * _QUARTERS for _ in range(_QUARTERS)]
+        self._was_transpose = False
+
+    @property
+    def throttled_seconds(self) -> float:
+        """What its throttle has cost."""
+        return self._throttle.lost_seconds if self._throttle is not None else 0.0
+
+    def multiply(
+        self, p: KernelPrice, start: float, held: float | None
+    ) -> tuple[float, float, float]:
+        """One matmul or transpose, in the order of issue.
+
+        `held` is since when the stationary operand is there; None if the array has it.
+        What is returned is start, end, and when the next one may be issued."""
+        if held is not None:
+            start = max(start, max(held, self._start) + p.load_seconds)
+        spent = p.work.seconds
+        if p.is_transpose and self._was_transpose:
+            spent /= self._chained
+        if self._throttle is not None:
+            spent = self._throttle.spent(start, spent, p.array_share)
+        free = start + spent
+        if self._is_tiled:
+            start = free = self._tile(p, start, spent)
+        self._was_transpose = p.is_transpose
+        self._start, self._end = start, max(self._end, start + spent)
+        return start, start + spent, free
+
+    def _tile(self, p: KernelPrice, start: float, spent: float) -> float:
+        """When its tiles are free, and the input of the array."""
+        rows = range(p.rows[0], min(_QUARTERS, sum(p.rows)))
+        columns = range(p.columns[0], min(_QUARTERS, sum(p.columns)))
+        used = [(r, c) for r in rows for c in columns]
+        start = max(start, self._input, *(self._tiles[r][c] for r, c in used))
+        for r, c in used:
+            self._tiles[r][c] = start + spent
+        share = len(rows) * a.TILE_ROWS.value / a.PARALLEL_INPUT.value
+        self._input = start + spent * share
+        return start

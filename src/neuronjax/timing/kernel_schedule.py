@@ -20,16 +20,14 @@ from neuronjax.errors import InternalError
 from neuronjax.hardware import Target
 from neuronjax.ir.collection import no_collection
 from neuronjax.ir.kernel import KernelProgram
-from neuronjax.timing.around import joining_seconds
-from neuronjax.timing.engines.scalar import table_load_seconds
-from neuronjax.timing.kernel_array import Array
-from neuronjax.timing.kernel_cost import Prices
+from neuronjax.timing import assumptions as a
+from neuronjax.timing.cost_rules import KernelPrice
+from neuronjax.timing.engines.lanes import shared_ports
+from neuronjax.timing.kernel_cost import Prices, on_engines
 from neuronjax.timing.kernel_dependencies import KernelDependencies
-from neuronjax.timing.kernel_engines import on_engines
-from neuronjax.timing.kernel_price import KernelPrice
-from neuronjax.timing.kernel_queues import NOTHING, IssueQueue, IssueQueues
+from neuronjax.timing.kernel_queues import NOTHING, Array, IssueQueue, IssueQueues
 from neuronjax.timing.kernel_unroll import Stream, Trips, UnrolledLoop, unrolled
-from neuronjax.timing.work import Core, Work
+from neuronjax.timing.work import Core
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,7 +43,7 @@ class KernelSchedule:
         issues: (start, entry) of transfers that SyncE's generator issues.
         found: what waits for what, and how long storages live.
         total_seconds: until the last result can be read, and what is around.
-        around_seconds: what of it no instruction accounts for, see `timing.around`.
+        around_seconds: what of it no instruction accounts for, see `Core`.
         periods: seconds of a turn of `stream.loops`.
     """
 
@@ -99,7 +97,7 @@ def schedule_kernel(
     priced = on_engines(stream.entries, stream.counts, prices, older=program.older)
     run = _Scheduling(stream, priced, found, core, program.older)
     run.all()
-    around = joining_seconds(core) if priced else 0.0
+    around = core.joining_seconds if priced else 0.0
     notes = [*stream.notes, *_throttled(run)]
     if found.short:
         notes.append(
@@ -354,7 +352,7 @@ class _Scheduling:
             end = self._engine(n, p, start, queue, state, number)
         queue.last = n
         self.ends[n] = end
-        visible = end + p.latency_seconds
+        visible = end + p.work.latency_seconds
         if visible > self.total:
             self.total = visible
         after = self.after[n]
@@ -403,18 +401,20 @@ class _Scheduling:
         state: _CoreState,
         number: int,
     ) -> float:
-        if p.queue == "scalar" and type(p.source) is Work and p.source.table:
-            if p.source.table != state.table:
-                state.table = p.source.table
+        table = p.work.table
+        if table:
+            if table != state.table:
+                state.table = table
                 load = queue.free  # it waits for no operand
                 self.loads.append((load, self.core_of[number], state.table))
-                start = max(start, load + table_load_seconds(self.core))
-        for port in p.ports:
+                start = max(start, load + a.TABLE_LOAD.value)
+        ports = shared_ports(p.work, self.core)
+        for port in ports:
             until, other = state.ports.get(port, (0.0, NOTHING))
             if until > start:
                 start, self.causes[n] = until, other
-        end = start + p.seconds
-        for port in p.ports:
+        end = start + p.work.seconds
+        for port in ports:
             state.ports[port] = (end, n)
         self.starts[n] = start
         queue.free = end
@@ -443,7 +443,7 @@ class _Scheduling:
         waited = first
         if count == len(dma) and state.level is not None:
             begin = max(first, state.level)
-            state.level = end = begin + p.seconds
+            state.level = end = begin + p.work.seconds
             waited = begin
         else:
             if state.level is not None:
@@ -454,7 +454,7 @@ class _Scheduling:
                 own = max(first, dma[e])
                 waited = max(waited, own)
                 begin = min(begin, own)
-                dma[e] = own + p.seconds
+                dma[e] = own + p.work.seconds
                 end = max(end, dma[e])
             if count == len(dma) and begin == waited:
                 state.level = end

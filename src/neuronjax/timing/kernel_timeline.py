@@ -20,11 +20,11 @@ from math import ceil
 from neuronjax.ir.instruction import Engine, Instruction
 from neuronjax.ir.kernel import KernelInstruction, KernelProgram, Storage
 from neuronjax.ir.program import Location
+from neuronjax.timing import assumptions as a
+from neuronjax.timing.cost_rules import KernelPrice
 from neuronjax.timing.engines.dma import engines
-from neuronjax.timing.engines.scalar import table_load_seconds
 from neuronjax.timing.fused import Fused, TiledRegion
 from neuronjax.timing.kernel_operands import numpy_dtype
-from neuronjax.timing.kernel_price import KernelPrice
 from neuronjax.timing.kernel_schedule import KernelSchedule
 from neuronjax.timing.memory_plan import (
     CATEGORIES,
@@ -35,8 +35,8 @@ from neuronjax.timing.memory_plan import (
     Tensor,
     Unit,
 )
-from neuronjax.timing.timeline import TABLE_LOAD, Events, LoopSpan, Row, Timeline
-from neuronjax.timing.work import Core, Queue, Transfer, Work
+from neuronjax.timing.timeline import TABLE_LOAD, LoopSpan, Timeline
+from neuronjax.timing.work import Core, Event, Queue, Transfer, Work
 
 #: What SyncE does for a transfer whose descriptors hardware makes.
 ISSUE = "DMA_ISSUE"
@@ -67,9 +67,9 @@ class KernelOp(Instruction):
 def kernel_timeline(schedule: KernelSchedule) -> Timeline:
     """The timeline of a scheduled kernel."""
     ops, numbers = _ops(schedule.stream.entries)
-    rows, loops = _rows(schedule, numbers)
+    events, loops = _events(schedule, numbers)
     return Timeline(
-        events=Events(rows),
+        events=tuple(events),
         instructions=ops,
         fused=tuple((op,) for op in ops),
         total_seconds=schedule.total_seconds,
@@ -114,60 +114,64 @@ def _op(i: KernelInstruction, detail: str) -> KernelOp:
 # -- events ----------------------------------------------------------------------------
 
 
-def _rows(
+def _events(
     s: KernelSchedule, numbers: Sequence[int]
-) -> tuple[list[Row], tuple[LoopSpan, ...]]:
+) -> tuple[list[Event], tuple[LoopSpan, ...]]:
     """Events in the order of the kernel, and the loops as ranges of them."""
     cores = s.core.lnc
     one = engines(Core(s.core.chip, 1))
-    rows: list[Row] = []
+    events: list[Event] = []
     first: list[int] = []
     issued = {n: start for start, n in s.issues}
     for n, p in enumerate(s.priced):
-        first.append(len(rows))
+        first.append(len(events))
         count = s.stream.counts[n]
         start, end, wait = s.starts[n], s.ends[n], s.waits[n]
         number = numbers[n]
-        if p.queue == "dma":
-            busy = p.seconds * p.dma_engines[1] / one / cores
-            for source in (p.source, p.second):
-                if source is not None:
-                    name = _kind(p, source)
-                    rows.append(
-                        ("dma", start, end, name, source, number, count, wait, 1, busy)
-                    )
-                    busy = 0.0
+        queue = p.work.queue
+        if queue == "dma":
+            busy = p.work.seconds * p.dma_engines[1] / one / cores
+            for source in p.moves or (p.work,):
+                name = _name(source)
+                events.append(
+                    Event("dma", start, end, name, source, number, count, wait, 1, busy)
+                )
+                busy = 0.0
             if n in issued:
-                rows.append(_issue(issued[n], p, number, count, cores))
+                events.append(_issue(issued[n], p, number, count, cores))
             continue
-        busy = (end - start) / (cores if p.queue != "cc" else 1)
-        opcode = p.source.opcode if isinstance(p.source, Work) else ""
-        queue: Queue = p.queue
-        rows.append((queue, start, end, opcode, p.source, number, count, wait, 1, busy))
-    first.append(len(rows))
+        busy = (end - start) / (cores if queue != "cc" else 1)
+        name = p.work.opcode
+        events.append(
+            Event(queue, start, end, name, p.work, number, count, wait, 1, busy)
+        )
+    first.append(len(events))
     spans = tuple(_span(s, n, first) for n in range(len(s.stream.loops)))
-    rows += _table_loads(s)
-    return rows, spans
+    events += _table_loads(s)
+    return events, spans
 
 
-def _kind(p: KernelPrice, source: Work | Transfer) -> str:
+def _name(source: Work | Transfer) -> str:
     if isinstance(source, Work):
         return source.opcode
     return "load" if source.is_read else "store"
 
 
-def _issue(start: float, p: KernelPrice, number: int, count: int, cores: int) -> Row:
+def _issue(start: float, p: KernelPrice, number: int, count: int, cores: int) -> Event:
     spent = p.issue_seconds
     work = Work(queue="sync", seconds=spent, opcode=ISSUE)
-    busy = spent / cores
-    return ("sync", start, start + spent, ISSUE, work, number, count, 0.0, 1, busy)
+    end, busy = start + spent, spent / cores
+    return Event("sync", start, end, ISSUE, work, number, count, queue_seconds=busy)
 
 
-def _table_loads(s: KernelSchedule) -> list[Row]:
-    spent = table_load_seconds(s.core)
+def _table_loads(s: KernelSchedule) -> list[Event]:
+    spent = a.TABLE_LOAD.value
     work = Work(queue="scalar", seconds=spent, opcode=TABLE_LOAD)
-    rest = (TABLE_LOAD, work, -1, 1, 0.0, 1, spent / s.core.lnc)
-    return [("scalar", start, start + spent, *rest) for start, _, _ in s.loads]
+    busy = spent / s.core.lnc
+    return [
+        Event("scalar", start, start + spent, TABLE_LOAD, work, queue_seconds=busy)
+        for start, _, _ in s.loads
+    ]
 
 
 def _span(s: KernelSchedule, number: int, first: Sequence[int]) -> LoopSpan:
@@ -200,15 +204,17 @@ def critical_seconds(s: KernelSchedule) -> dict[tuple[Queue, int], float]:
     found: dict[tuple[Queue, int], float] = defaultdict(float)
     if not s.priced:
         return found
-    n = max(range(len(s.ends)), key=lambda e: s.ends[e] + s.priced[e].latency_seconds)
-    end = s.ends[n] + s.priced[n].latency_seconds
+    n = max(
+        range(len(s.ends)), key=lambda e: s.ends[e] + s.priced[e].work.latency_seconds
+    )
+    end = s.ends[n] + s.priced[n].work.latency_seconds
     while n >= 0:
         p, cause = s.priced[n], s.causes[n]
         start = min(end, s.starts[n] - (p.start_seconds if p.ring else 0.0))
         if cause < 0:
             start = 0.0
         issuing = p.ring == "dge.sync" and end - start <= p.issue_seconds * 1.001
-        found["sync" if issuing else p.queue, n] += end - start
+        found["sync" if issuing else p.work.queue, n] += end - start
         end, n = start, cause
     return found
 

@@ -8,16 +8,15 @@ what the tiles in flight take.
 from __future__ import annotations
 
 from collections.abc import Collection
-from itertools import accumulate
 from math import ceil, prod
 
 from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.instruction_set import DmaCopy, LocalGather, LocalScatter, Loop
 from neuronjax.ir.program import TensorType
+from neuronjax.timing.assumptions import COLUMN_BLOCK_BYTES, ROWS_AT_A_TIME
 from neuronjax.timing.fused import Fused, FusedStep, TiledRegion
 from neuronjax.timing.instruction_kinds import MATMULS
-from neuronjax.timing.memory_plan import Unit
-from neuronjax.timing.planning_constants import COLUMN_BLOCK_BYTES, ROWS_AT_A_TIME
+from neuronjax.timing.memory_plan import Unit, bytes_over
 from neuronjax.timing.tiling import dimensions
 from neuronjax.timing.work import Core
 
@@ -100,7 +99,7 @@ def block_bytes(
     other rows are there whole. Elementwise results take the place of operands that
     nobody reads any more; transposed operands need a place of their own. Of the matmuls
     in `turned` the left operand is transposed first."""
-    tiles, last = region.tiles(core), len(region.steps)
+    tiles = region.tiles(core)
     block = int(COLUMN_BLOCK_BYTES.value) * core.rows_per_tile
     in_psum, cut = psum_results(fused, region), set()
     alive: dict[int, list[int]] = {}
@@ -111,7 +110,7 @@ def block_bytes(
                 alive.setdefault(value, [n, n])[1] = n
         if step.form == "matmul" or any(v in cut for v in reads):
             cut.update(step.results)
-    change = [0] * (last + 2)
+    spans = []
     for value, (first, final) in alive.items():
         if value in in_psum:
             continue
@@ -121,16 +120,14 @@ def block_bytes(
             size = min(size, block)
         elif passes_by:  # its last reader writes over it
             final -= 1
-        change[first] += size
-        change[final + 1] -= size
+        spans.append((first, final, size))
     for n, step in enumerate(region.steps):
         if step in turned:
             (root, *_) = fused.access[step.operands[0]].roots
             size = ceil(fused.sizes[root] / tiles)
             size = min(size, block) if root in cut else size
-            change[n] += size
-            change[alive.get(root, [n, n])[1] + 1] -= size
-    return max(accumulate(change))
+            spans.append((n, alive.get(root, [n, n])[1], size))
+    return max(bytes_over(spans, len(region.steps)))
 
 
 def tiles_at_a_time(fused: Fused, region: TiledRegion, core: Core) -> int:

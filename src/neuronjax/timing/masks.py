@@ -25,8 +25,8 @@ from neuronjax.ir.instruction_set import (
     TensorTensor,
 )
 from neuronjax.ir.program import TensorType
+from neuronjax.timing.assumptions import MASK_COLUMNS, MASK_ROWS
 from neuronjax.timing.flattening import FlatNode
-from neuronjax.timing.planning_constants import MASK_COLUMNS, MASK_ROWS
 
 
 class MaskedScores(NamedTuple):

@@ -6,8 +6,9 @@ reports. Bytes are those of a logical core.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Literal, get_args
 
 from neuronjax.timing.fused import Fused, TiledRegion
@@ -174,3 +175,46 @@ class MemoryPlan:
 def _sbuf_peak(plan: BlockPlan) -> int:
     own = max((u.sbuf_bytes for u in plan.units), default=0)
     return max([own, *(_sbuf_peak(p) for u in plan.units for p in u.inner)])
+
+
+def bytes_over(spans: Iterable[tuple[int, int, int]], places: int) -> list[int]:
+    """Return the bytes that are held at each of so many places in order.
+
+    A span is the first place, the last place and the bytes of what is there."""
+    change = [0] * (places + 1)
+    for first, last, size in spans:
+        change[first] += size
+        change[min(last + 1, places)] -= size
+    return list(accumulate(change))[:places]
+
+
+class SbufContents(dict[int, int]):
+    """Bytes of the values in SBUF, and of all together; it knows when they leave."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = 0
+        self._leaving: dict[int, list[int]] = {}
+
+    def hold(self, value: int, size: int, last: int) -> None:
+        """Takes a value in, until after unit `last`."""
+        if value not in self:
+            self[value] = size
+            self.total += size
+            self._leaving.setdefault(last, []).append(value)
+
+    def let_go(self, value: int) -> int:
+        """Takes a value out; its bytes."""
+        size = self.pop(value)
+        self.total -= size
+        return size
+
+    def expire(self, n: int) -> None:
+        """Takes out what was there until after unit n."""
+        for value in self._leaving.pop(n, ()):
+            if value in self:
+                self.let_go(value)
+
+    def besides(self, values: Iterable[int]) -> int:
+        """Bytes of all values in SBUF but these."""
+        return self.total - sum(self.get(v, 0) for v in values)

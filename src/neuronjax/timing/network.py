@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from neuronjax.errors import UnsupportedError
 from neuronjax.hardware import INSTANCES, InstanceSpec, Target, Topology
-from neuronjax.timing import collective_constants as c
+from neuronjax.timing import assumptions as c
 from neuronjax.timing.collective_steps import CollectiveStep
 from neuronjax.timing.routes import routes_of
 

@@ -16,13 +16,15 @@ from typing import Any
 from neuronjax.ir.instruction import Buffer, Instruction, View
 from neuronjax.ir.program import TensorType
 from neuronjax.timing.access import ValueAccess
+from neuronjax.timing.assumptions import MOST_PIECES
 from neuronjax.timing.cost import ways
-from neuronjax.timing.cost_dma import dma_latency_seconds, dma_seconds
+from neuronjax.timing.cost_dma import dma_times
+from neuronjax.timing.cost_rules import Reading
+from neuronjax.timing.engines.lanes import shared_ports
 from neuronjax.timing.fused import Fused, FusedStep, TiledRegion
 from neuronjax.timing.layout import tiles_at_a_time
 from neuronjax.timing.masks import MaskedScores
 from neuronjax.timing.memory_plan import BlockPlan, Movement, Unit
-from neuronjax.timing.planning_constants import MOST_PIECES
 from neuronjax.timing.region_equivalence import kind_of
 from neuronjax.timing.work import Core, Transfer, Way, Work
 
@@ -123,8 +125,6 @@ class Pricing:
 
     def __init__(self, core: Core) -> None:
         self.core = core
-        capabilities = core.spec.capabilities
-        self.shares_ports = "parallel_sbuf_ports" not in capabilities
         self._ways: dict[tuple, tuple[Way, ...]] = {}
         self._units: dict[int, PricedUnit] = {}
         self._known: dict[tuple, _ChosenWays] = {}
@@ -181,7 +181,9 @@ class Pricing:
             int(MOST_PIECES.value), ceil(region.tiles(self.core) / tiles), most
         )
         chosen = self._choose(options, pieces)
-        load = self._load(chosen)
+        load: dict[str, float] = {}
+        for way in chosen:
+            self._add(load, way)
         tables = (work.table for way in chosen for work in way)
         return _ChosenWays(
             ways=tuple(chosen),
@@ -260,14 +262,8 @@ class Pricing:
         stays: bool,
     ) -> tuple[Way, ...]:
         instruction, scalars = priced(fused, step)
-        found = ways(
-            instruction,
-            self.core,
-            scalar_operands=scalars,
-            psum_operands=frozenset(in_psum),
-            transposed_operands=frozenset(turned),
-        )
-        found = _without_gpsimd(found)
+        reading = Reading(scalars, frozenset(in_psum), frozenset(turned))
+        found = _without_gpsimd(ways(instruction, self.core, reading))
         if stays:  # whoever reads PSUM does without the copy out of it
             kept = [way[:-1] if len(way) > 1 else way for way in found]
             found = tuple(dict.fromkeys(kept))
@@ -300,22 +296,6 @@ class Pricing:
             fullest = max(fullest, load.get(queue, 0.0) + seconds)
         through = sum(w.seconds / w.tiles + w.latency_seconds for w in way)
         return fullest + through / pieces
-
-    def _occupied(self, work: Work) -> tuple[str, ...]:
-        """What a work occupies: the engines of v2 cannot all access memory at once.
-
-        VectorE and GpSimdE take turns at SBUF, VectorE and ScalarE at PSUM [A2].
-        """
-        queue = work.queue
-        if self.shares_ports:
-            if queue in ("vector", "gpsimd"):
-                psum = work.psum_read_bytes or work.psum_write_bytes
-                return (
-                    (queue, "sbuf port", "psum port") if psum else (queue, "sbuf port")
-                )
-            if queue == "scalar" and (work.psum_read_bytes or work.psum_write_bytes):
-                return (queue, "psum port")
-        return (queue,)
 
     # -- movements ---------------------------------------------------------------------
 
@@ -351,21 +331,12 @@ class Pricing:
         )
         found = self._transfers.get(key)
         if found is None:
-            seconds = dma_seconds(transfer, self.core)
-            found = (seconds, dma_latency_seconds(transfer, self.core))
-            self._transfers[key] = found
+            found = self._transfers[key] = dma_times(transfer, self.core)
         return found
-
-    def _load(self, chosen: list[Way]) -> dict[str, float]:
-        """For how long each queue is taken."""
-        load: dict[str, float] = {}
-        for way in chosen:
-            self._add(load, way)
-        return load
 
     def _add(self, load: dict[str, float], way: Way) -> None:
         for work in way:
-            for queue in self._occupied(work):
+            for queue in (work.queue, *shared_ports(work, self.core)):
                 load[queue] = load.get(queue, 0.0) + work.seconds
 
 

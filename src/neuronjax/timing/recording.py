@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from neuronjax.ir.instruction import Instruction
 from neuronjax.timing.fused import FusedStep
 from neuronjax.timing.pricing import PricedMove, PricedUnit
-from neuronjax.timing.timeline import TABLE_LOAD, LoopSpan, Row
-from neuronjax.timing.work import Queue, Work
+from neuronjax.timing.timeline import TABLE_LOAD, LoopSpan
+from neuronjax.timing.work import Event, Queue, Work
 
 
 class EventRecorder:
@@ -17,7 +17,7 @@ class EventRecorder:
 
     Attributes:
         count: how often what is scheduled now happens: trips of the loops around it.
-        rows: so far, the fields of an event each.
+        events: so far.
         instructions: what they belong to.
         fused: for each of these all that its step stands for.
     """
@@ -25,7 +25,7 @@ class EventRecorder:
     def __init__(self) -> None:
         self.on = True
         self.count = 1
-        self.rows: list[Row] = []
+        self.events: list[Event] = []
         self.instructions: list[Instruction] = []
         self.fused: list[tuple[Instruction, ...]] = []
         self.loops: list[LoopSpan] = []
@@ -46,10 +46,11 @@ class EventRecorder:
         number = self._numbers.get(step)
         if number is None:
             number = self._add(step)
-        wait = wait if wait > 0.0 else 0.0
-        busy = work.seconds
-        row = (work.queue, start, end, work.opcode, work, number)
-        self.rows.append((*row, self.count, wait, pieces, busy))
+        wait, busy = max(0.0, wait), work.seconds
+        queue, name, count = work.queue, work.opcode, self.count
+        self.events.append(
+            Event(queue, start, end, name, work, number, count, wait, pieces, busy)
+        )
 
     def move(
         self,
@@ -67,15 +68,16 @@ class EventRecorder:
             step = prices.steps[reader].step
             found = self._numbers.get(step)
             number = self._add(step) if found is None else found
-        row = ("dma", start, end, transfer.reason, transfer, number)
-        self.rows.append((*row, self.count, 0.0, pieces, move.seconds))
+        name, count, busy = transfer.reason, self.count, move.seconds
+        self.events.append(
+            Event("dma", start, end, name, transfer, number, count, 0.0, pieces, busy)
+        )
 
     def once(self, first: int, last: int) -> None:
         """Of a range of events the tables: the first turn's are there in the others."""
         for n in range(first, last):
-            row = self.rows[n]
-            if row[3] == TABLE_LOAD:
-                self.rows[n] = (*row[:6], self.count, *row[7:])
+            if self.events[n].name == TABLE_LOAD:
+                self.events[n] = self.events[n]._replace(count=self.count)
 
     def repeat(
         self,
@@ -88,11 +90,14 @@ class EventRecorder:
         """Of a range of events: they are one block's, the others follow."""
         later = (blocks - 1) * period
         for n in range(first, last):
-            queue, start, end, name, source, number, count, wait, _, busy = self.rows[n]
-            if name != TABLE_LOAD:
-                source = sources.get(id(source), source)
-                row = (queue, start, end + later, name, source, number)
-                self.rows[n] = (*row, count, wait, blocks, busy * blocks)
+            event = self.events[n]
+            if event.name != TABLE_LOAD:
+                self.events[n] = event._replace(
+                    end_seconds=event.end_seconds + later,
+                    source=sources.get(id(event.source), event.source),
+                    pieces=blocks,
+                    queue_seconds=event.queue_seconds * blocks,
+                )
 
     def loop(
         self,
@@ -107,10 +112,11 @@ class EventRecorder:
         """Notes a loop whose first turn has a range of events."""
         if not self.on:
             return
-        inside = [row for row in self.rows[slice(*events)] if row[3] != TABLE_LOAD]
+        found = self.events[slice(*events)]
+        starts = (e.start_seconds for e in found if e.name != TABLE_LOAD)
         self.loops.append(
             LoopSpan(
-                start_seconds=min((row[1] for row in inside), default=end),
+                start_seconds=min(starts, default=end),
                 end_seconds=end,
                 trips=trips,
                 period_seconds=period,

@@ -14,9 +14,9 @@ from math import ceil, prod
 from neuronjax.ir.instruction import Buffer
 from neuronjax.ir.instruction_set import LocalGather
 from neuronjax.ir.kernel_call import NkiKernel
-from neuronjax.timing.division import divide, pass_by, split_reads
+from neuronjax.timing.assumptions import CARRY_SHARE, RESIDENT_SHARE
+from neuronjax.timing.division import divide
 from neuronjax.timing.fused import Fused, FusedStep, TiledRegion, output_bytes
-from neuronjax.timing.held import SbufContents
 from neuronjax.timing.layout import (
     addressed_bytes,
     meets_little,
@@ -24,10 +24,9 @@ from neuronjax.timing.layout import (
     row_bytes,
     source_of_updates,
 )
-from neuronjax.timing.memory_plan import BlockPlan, Movement, Unit
-from neuronjax.timing.planning_constants import CARRY_SHARE, RESIDENT_SHARE
+from neuronjax.timing.memory_plan import BlockPlan, Movement, SbufContents, Unit
 from neuronjax.timing.region_equivalence import KnownRegions, RegionFacts
-from neuronjax.timing.tiling import blocked_bytes, dimensions
+from neuronjax.timing.tiling import blocked_reads, dimensions
 from neuronjax.timing.work import Reason, Transfer
 
 _NEVER = 1 << 60
@@ -148,7 +147,6 @@ class SbufAllocation:
         room = self.capacity - working
         fits = whole <= room
         self._make_room(n, unit, room - (whole if fits else 0), region.whole)
-        staying: set[int] = set(region.whole) if fits else set()
         if not fits and len(facts.matmuls) > 1:
             stored = self.results.intersection(region.inside)
             unit.passes, unit.blocks = divide(
@@ -156,20 +154,21 @@ class SbufAllocation:
             )
             room = 0
         elif not fits:
-            unit.passes, staying = pass_by(fused, region, self.core, room)
+            rows = max(1.0, room * RESIDENT_SHARE.value)
+            blocks = ceil(region.lhs_bytes / rows)
+            unit.passes = max(1, min(region.tiles(self.core), blocks))
         blocked = False
         if not fits and len(facts.matmuls) == 1:
             blocked = self._blocked(unit, facts)
         for value in () if blocked else (*region.whole, *region.streamed):
             if value not in self.sbuf:
-                passing = value in region.whole and value not in staying
-                times = unit.passes if passing else 1
+                batches = region.batches.get(value, 1)
+                is_whole = fits and value in region.whole and batches <= 2
+                times = unit.halves * facts.row_copies
                 if value in region.whole:  # of a batch every core has its members
-                    times *= unit.copies if region.batches.get(value, 1) == 1 else 1
-                else:
-                    times = unit.halves * facts.row_copies
-                first = value in staying and region.batches.get(value, 1) <= 2
-                self._read(unit, value, times, facts.part(region, value), first)
+                    times = unit.copies if batches == 1 else 1
+                    times *= 1 if fits else unit.passes
+                self._read(unit, value, times, facts.part(region, value), is_whole)
         if fits:
             kept = {v: None for v in region.whole if region.batches.get(v, 1) <= 2}
             self._keep(n, kept)
@@ -223,14 +222,10 @@ class SbufAllocation:
         k = prod(fused.types[step.operands[0]].shape[x] for x in d.lhs_contract)
         types = [fused.types[v] for v in step.operands]
         m, r = (prod(t.shape) // max(1, batch * k) for t in types)
-        sizes = [fused.sizes[v] for v in (lhs, rhs)]
         room = (self.capacity - self.sbuf.total) * RESIDENT_SHARE.value
         item = types[0].dtype.itemsize
-        left, right = (size // max(1, batch) for size in sizes)
-        total = batch * blocked_bytes(left, right, m, r, room, item)
-        extra = total - sum(sizes)
-        # Either operand is read a whole number of times; the split is for the record.
-        times = split_reads(extra, sizes)
+        left, right = (fused.sizes[v] // max(1, batch) for v in (lhs, rhs))
+        times = blocked_reads(left, right, m, r, room, item)
         for value, count in zip((lhs, rhs), times, strict=True):
             self._read(unit, value, count, facts.part(region, value), whole=False)
         unit.passes = max(times)

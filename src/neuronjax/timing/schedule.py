@@ -20,17 +20,16 @@ from neuronjax.ir.collection import no_collection
 from neuronjax.ir.collective_set import Collective
 from neuronjax.ir.instruction import Instruction, InstructionProgram
 from neuronjax.ir.instruction_set import Branch, Loop
-from neuronjax.timing.around import around_seconds
+from neuronjax.timing import assumptions as a
+from neuronjax.timing.assumptions import CHUNK_BYTES, LOOP_TURN, PREFETCH_SHARE
 from neuronjax.timing.cost_collective import collective_seconds
 from neuronjax.timing.engines.dma import engines
-from neuronjax.timing.engines.scalar import table_load_seconds
 from neuronjax.timing.engines.throttle import after_idle_seconds, is_idle
 from neuronjax.timing.memory import plan_memory
 from neuronjax.timing.memory_plan import BlockPlan, MemoryPlan, Unit
-from neuronjax.timing.planning_constants import CHUNK_BYTES, LOOP_TURN, PREFETCH_SHARE
 from neuronjax.timing.pricing import PricedMove, PricedUnit, Pricing
 from neuronjax.timing.recording import EventRecorder, QueueState
-from neuronjax.timing.timeline import TABLE_LOAD, Events, Timeline
+from neuronjax.timing.timeline import TABLE_LOAD, Timeline
 from neuronjax.timing.trips import all_writers, static_trips
 from neuronjax.timing.work import Core, Queue, Work
 
@@ -91,9 +90,9 @@ class _Schedule:
         state = QueueState()
         main, recorder = self.plan.main, self.recorder
         self._block(main, state, [(0.0, 0.0)] * len(main.fused.arguments))
-        around = around_seconds(self.core) if recorder.rows else 0.0
+        around = self.core.around_seconds if recorder.events else 0.0
         return Timeline(
-            events=Events(recorder.rows),
+            events=tuple(recorder.events),
             instructions=tuple(recorder.instructions),
             fused=tuple(recorder.fused),
             total_seconds=max(state.end, state.dma) + around,
@@ -150,9 +149,9 @@ class _Schedule:
 
     def _blocks(self, block: PricedUnit, state: QueueState, times: _Times) -> None:
         """Blocks of rows that follow each other: one with events, one without."""
-        records, first = self.recorder.on, len(self.recorder.rows)
+        records, first = self.recorder.on, len(self.recorder.events)
         one = self._one_block(block, state, times)
-        last = len(self.recorder.rows)
+        last = len(self.recorder.events)
         self.recorder.on = False
         period = self._one_block(block, state, times) - one
         self.recorder.on = records
@@ -180,7 +179,7 @@ class _Schedule:
         if not tables or tables == (state.table,):
             return
         waits = sum(table != state.table for table in tables)
-        seconds = waits * table_load_seconds(self.core)
+        seconds = waits * a.TABLE_LOAD.value
         work = Work(queue="scalar", seconds=seconds, opcode=TABLE_LOAD)
         start = state.free.get("scalar", 0.0)
         scalar = next(p for p in prices.steps if any(w.table for w in p.way))
@@ -393,11 +392,11 @@ class _Schedule:
         turns, assumed = self._turns(i)
         if turns == 0:
             return arguments
-        first = len(self.recorder.rows)
+        first = len(self.recorder.events)
         self.recorder.count *= turns
         results = self._block(body, state, arguments)
         self.recorder.count //= turns
-        last = len(self.recorder.rows)
+        last = len(self.recorder.events)
         one, period = _reach(state, results), 0.0
         if turns > 1:
             on, self.recorder.on = self.recorder.on, False

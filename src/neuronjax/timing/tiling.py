@@ -13,21 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import cache, lru_cache
-from math import ceil, inf, prod
+from math import ceil, prod
 from typing import Any
 
 from neuronjax.errors import InternalError
 from neuronjax.ir.instruction_set import DotDimensions
 from neuronjax.timing.access import rows_of
-from neuronjax.timing.fused import ALONE, Fused, FusedStep, TiledRegion
-from neuronjax.timing.instruction_kinds import MATMULS
-from neuronjax.timing.planning_constants import (
+from neuronjax.timing.assumptions import (
     BLOCK_K,
     FEW_TILES,
     MOST_BLOCKS,
     MOST_STEPS,
     RESIDENT_SHARE,
 )
+from neuronjax.timing.fused import ALONE, Fused, FusedStep, TiledRegion
+from neuronjax.timing.instruction_kinds import MATMULS
 from neuronjax.timing.work import Core
 
 
@@ -225,7 +225,7 @@ class _Grouping:
         return None if rows is None else (place, rows)
 
     def _accompanies(self, region: TiledRegion, step: FusedStep) -> bool:
-        """Whether a batched matmul makes a tensor like one that the region makes.
+        """Tell whether a batched matmul makes a tensor like one of the region's.
 
         Gradients of scores meet the scores.
         """
@@ -275,7 +275,7 @@ class _Grouping:
     def _streaming(
         self, rows: frozenset[int], step: FusedStep, region: TiledRegion
     ) -> frozenset[int]:
-        """Those row counts in which operands from outside can stream too."""
+        """Return those row counts in which operands from outside can stream too."""
         if step.form in {"matmul", *ALONE}:
             return rows
         enough = min(max(rows, default=1), FEW_TILES.value * self.per_tile)
@@ -336,9 +336,9 @@ class _Grouping:
         spilled = 0 if lhs_bytes < self.capacity / 2 else lhs_bytes
         m = prod(fused.types[step.results[0]].shape)
         rows, item = region.rows, fused.types[lhs].dtype.itemsize
-        alone = blocked_bytes(
-            lhs_bytes, added, rows, m // max(1, rows), self.capacity, item
-        )
+        columns = m // max(1, rows)
+        reads = blocked_reads(lhs_bytes, added, rows, columns, self.capacity, item)
+        alone = lhs_bytes * reads[0] + added * reads[1]
         return together <= before + alone + spilled
 
     def _parts(self, region: TiledRegion, step: FusedStep) -> int:
@@ -398,22 +398,23 @@ class _Grouping:
 
 
 @lru_cache(maxsize=1 << 12)
-def blocked_bytes(lhs: int, rhs: int, m: int, n: int, room: float, item: int) -> int:
-    """The least HBM traffic of a matmul whose operands do not fit.
+def blocked_reads(
+    lhs: int, rhs: int, m: int, n: int, room: float, item: int
+) -> tuple[int, int]:
+    """Return how often a matmul whose operands do not fit reads each of them.
 
-    A block of the result, in FP32, stays in SBUF while blocks of both operands, BLOCK_K
-    deep, stream by twice buffered; or one operand stays and the other streams once.
-    Bytes `lhs` of [m, k] and `rhs` of [k, n], whose elements have `item` bytes, share
-    `room` bytes of SBUF."""
+    The traffic is the least: a block of the result, in FP32, stays in SBUF while blocks
+    of both operands, BLOCK_K deep, stream by twice buffered; or one operand stays and
+    the other streams once. Bytes `lhs` of [m, k] and `rhs` of [k, n], whose elements
+    have `item` bytes, share `room` bytes of SBUF."""
     if min(lhs, rhs) <= room:
-        return lhs + rhs
-    best = inf
-    for over_n in range(1, int(MOST_BLOCKS.value) + 1):
+        return 1, 1
+    most, found = int(MOST_BLOCKS.value), []
+    for over_n in range(1, most + 1):
         columns = ceil(n / over_n)
         # rows * (4 * columns + 2 * item * BLOCK_K) + 2 * item * BLOCK_K * columns
         free = room - 2 * item * BLOCK_K.value * columns
         block = int(free // (4 * columns + 2 * item * BLOCK_K.value))
-        if block < 1:
-            continue
-        best = min(best, lhs * over_n + rhs * ceil(m / min(m, block)))
-    return int(best) if best < inf else (lhs + rhs) * int(MOST_BLOCKS.value)
+        if block >= 1:
+            found.append((over_n, ceil(m / min(m, block))))
+    return min(found, key=lambda t: lhs * t[0] + rhs * t[1], default=(most, most))

@@ -10,50 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import overload
 
 from neuronjax.ir.instruction import Instruction
 from neuronjax.timing.memory_plan import MemoryPlan
-from neuronjax.timing.work import QUEUES, Event, Queue, Transfer, Work
+from neuronjax.timing.work import QUEUES, Event, Queue, Work
 
 #: Opcode of ScalarE's loads of tables, which run ahead of what needs them.
 TABLE_LOAD = "ACT_TABLE_LOAD"
-
-#: The fields of an Event, in order.
-Row = tuple[Queue, float, float, str, Work | Transfer, int, int, float, int, float]
-
-
-class Events(Sequence[Event]):
-    """Events, made of rows when the first is asked for.
-
-    Most readers of a schedule want its end alone.
-    """
-
-    def __init__(self, rows: Sequence[Row]) -> None:
-        self._rows = rows
-
-    @cached_property
-    def _all(self) -> tuple[Event, ...]:
-        return tuple([Event(*row) for row in self._rows])
-
-    @overload
-    def __getitem__(self, index: int) -> Event: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Event, ...]: ...
-    def __getitem__(self, index: int | slice) -> Event | tuple[Event, ...]:
-        return self._all[index]
-
-    def __iter__(self) -> Iterator[Event]:
-        return iter(self._all)
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Events | tuple) and self._all == tuple(other)
-
-    def __repr__(self) -> str:
-        return repr(self._all)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +72,7 @@ class Timeline:
         instructions: what events belong to; one for each step of the fused program.
         fused: for each of them, all the instructions that its step stands for.
         total_seconds: from the start to the end of the last event, and what is around.
-        around_seconds: what of it no event accounts for, see `timing.around`.
+        around_seconds: what of it no event accounts for, see `Core`.
         notes: what was assumed: trip counts, branches.
         memory: what moves and what stays.
     """
@@ -143,33 +106,22 @@ class Timeline:
         """The events of a queue."""
         return (event for event in self.events if event.queue == queue)
 
-    def _works(self) -> Iterator[tuple[Work, int]]:
-        for event in self.events:
-            if isinstance(event.source, Work):
-                yield event.source, event.count
-
-    def transfers(self) -> Iterator[tuple[Transfer, int]]:
-        """The transfers, and how often each happens."""
-        for event in self.events:
-            if isinstance(event.source, Transfer):
-                yield event.source, event.count
-
     @property
     def flops(self) -> float:
         """Operations of matmuls that the program asks for."""
-        return sum(work.flops * count for work, count in self._works())
+        return sum(
+            e.source.flops * e.count for e in self.events if isinstance(e.source, Work)
+        )
 
     @property
     def hbm_read_bytes(self) -> int:
         """Bytes that are read from HBM, all turns of loops counted."""
-        moved = sum(t.bytes * count for t, count in self.transfers() if t.is_read)
-        return moved + sum(w.hbm_read_bytes * count for w, count in self._works())
+        return sum(e.source.hbm_read_bytes * e.count for e in self.events)
 
     @property
     def hbm_write_bytes(self) -> int:
         """Bytes that are written to HBM, all turns of loops counted."""
-        moved = sum(t.bytes * count for t, count in self.transfers() if not t.is_read)
-        return moved + sum(w.hbm_write_bytes * count for w, count in self._works())
+        return sum(e.source.hbm_write_bytes * e.count for e in self.events)
 
     @cached_property
     def totals(self) -> tuple[Totals, ...]:
@@ -184,9 +136,6 @@ class Timeline:
 def _totals(events: list[Event]) -> Totals:
     seconds: dict[Queue, float] = {}
     works = [(e.source, e.count) for e in events if isinstance(e.source, Work)]
-    moves = [(e.source, e.count) for e in events if isinstance(e.source, Transfer)]
-    read = sum(t.bytes * n for t, n in moves if t.is_read)
-    written = sum(t.bytes * n for t, n in moves if not t.is_read)
     for event in events:
         busy = event.queue_seconds * event.count
         seconds[event.queue] = seconds.get(event.queue, 0.0) + busy
@@ -194,7 +143,7 @@ def _totals(events: list[Event]) -> Totals:
         seconds=MappingProxyType(seconds),
         flops=sum(w.flops * n for w, n in works),
         hardware_flops=sum(w.hardware_flops * n for w, n in works),
-        read_bytes=read + sum(w.hbm_read_bytes * n for w, n in works),
-        write_bytes=written + sum(w.hbm_write_bytes * n for w, n in works),
+        read_bytes=sum(e.source.hbm_read_bytes * e.count for e in events),
+        write_bytes=sum(e.source.hbm_write_bytes * e.count for e in events),
         count=max((e.count for e in events), default=0),
     )

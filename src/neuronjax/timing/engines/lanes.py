@@ -13,7 +13,7 @@ from typing import Any
 
 from neuronjax.timing import assumptions as a
 from neuronjax.timing.engines import gpsimd, scalar, vector
-from neuronjax.timing.engines.task import LaneTask, Pace
+from neuronjax.timing.engines.task import LaneTask, Pace, has
 from neuronjax.timing.work import Core, Queue, Work
 
 _PACES: Mapping[Queue, Callable[[LaneTask, Core], Pace]] = MappingProxyType(
@@ -134,8 +134,11 @@ def latency_seconds(core: Core, queue: Queue) -> float:
     return cycles / (clock(core, queue) or inf)
 
 
-def shared_ports(queue: Queue, core: Core, memories: set[str]) -> tuple[str, ...]:
-    """Of memories that an instruction uses, those that keep another engine out."""
-    if "parallel_sbuf_ports" in core.spec.capabilities:
+def shared_ports(work: Work, core: Core) -> tuple[str, ...]:
+    """Of the memories that a work reads or writes, those that keep others out."""
+    if has(core, "parallel_sbuf_ports"):
         return ()
-    return tuple(m for m in _SHARED.get(queue, ()) if m in memories)
+    in_psum = work.psum_read_bytes or work.psum_write_bytes
+    in_sbuf = work.sbuf_read_bytes or work.sbuf_write_bytes
+    used = {"psum": in_psum, "sbuf": in_sbuf}
+    return tuple(m for m in _SHARED.get(work.queue, ()) if used[m])

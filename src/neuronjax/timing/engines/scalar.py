@@ -1,9 +1,9 @@
 """ScalarE: N elements per lane in N cycles whatever the function, scale and bias [A2].
 
 Each function needs its table of polynomials in the engine: `Work.table` names it, and
-who schedules adds `table_load_seconds` where it is not the table of the activation
-before. What every table holds ("") needs none. That tables hold one function each is an
-assumption.
+who schedules adds `TABLE_LOAD`, which was measured on trn2, where it is not the table
+of the activation before. What every table holds ("") needs none. That tables hold one
+function each is an assumption.
 """
 
 from __future__ import annotations
@@ -20,14 +20,6 @@ ACTIVATIONS = frozenset({"activation", "activation_reduce", "activate2"})
 def table_of(function: str) -> str:
     """The table that a function needs; "" for any."""
     return "" if function in IN_EVERY_TABLE else function
-
-
-def table_load_seconds(core: Core) -> float:
-    """What ScalarE waits for the table of another function.
-
-    The figure is trn2's; the same is taken for every chip.
-    """
-    return a.TABLE_LOAD.value
 
 
 def pace(task: LaneTask, core: Core) -> Pace:

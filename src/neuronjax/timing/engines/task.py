@@ -2,7 +2,7 @@
 
 A `LaneTask` is one instruction of `nki.isa` on one physical core: which tensors stream
 in and out, how many elements of them a lane has, and how they lie. For programs that is
-decided (`cost_rules`), kernels say it in their access patterns (`kernel_cost_lanes`);
+decided (`cost_rules`), kernels say it in their access patterns (`cost_lanes`);
 what an engine takes for it is a `Pace`, in the file of the engine.
 """
 

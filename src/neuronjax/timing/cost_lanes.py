@@ -10,6 +10,7 @@ from typing import Any
 
 from neuronjax.ir.kernel import Access, KernelInstruction
 from neuronjax.timing import assumptions as a
+from neuronjax.timing.cost_rules import KernelPrice, prices
 from neuronjax.timing.engines.gpsimd import (
     gather_cycles,
     long_gather_cycles,
@@ -21,11 +22,9 @@ from neuronjax.timing.engines.lanes import (
     engine_work,
     lane_work,
     latency_seconds,
-    shared_ports,
 )
 from neuronjax.timing.engines.task import LaneStream, LaneTask
 from neuronjax.timing.kernel_operands import operand
-from neuronjax.timing.kernel_price import KernelPrice, prices
 from neuronjax.timing.work import Core, Queue, Work
 
 
@@ -42,17 +41,6 @@ def _streams(read: list[LaneStream]) -> tuple[LaneStream, ...]:
     """Tensors that stream in: not those of one element per partition."""
     longest = max((s.free for s in read), default=1)
     return tuple(s for s in read if longest == 1 or s.free > 1)
-
-
-def _priced(i: KernelInstruction, core: Core, work: Work) -> KernelPrice:
-    used = {s.memory for s in _in_memory((*i.inputs, *i.outputs))}
-    return KernelPrice(
-        queue=work.queue,
-        source=work,
-        seconds=work.seconds,
-        latency_seconds=work.latency_seconds,
-        ports=shared_ports(work.queue, core, used),
-    )
 
 
 def _traffic(i: KernelInstruction) -> dict[str, Any]:
@@ -82,13 +70,14 @@ def on_lanes(i: KernelInstruction, core: Core) -> KernelPrice:
         is_zero=not any(i.parameters),
         folds=int(len(i.outputs) > 1),
     )
-    return _priced(i, core, lane_work(core, task, **_traffic(i)))
+    return KernelPrice(work=lane_work(core, task, **_traffic(i)))
 
 
 def _on_gpsimd(i: KernelInstruction, core: Core, cycles: float) -> KernelPrice:
     opcode = i.name.removeprefix("nc_").upper()
-    work = engine_work(core, "gpsimd", cycles, 1, opcode=opcode, **_traffic(i))
-    return _priced(i, core, work)
+    return KernelPrice(
+        work=engine_work(core, "gpsimd", cycles, 1, opcode=opcode, **_traffic(i))
+    )
 
 
 @prices("local_gather")
@@ -127,6 +116,4 @@ def on_sequencer(i: KernelInstruction, core: Core) -> KernelPrice:
     work = Work(
         queue="sync", seconds=spent, latency_seconds=latency, opcode=i.name.upper()
     )
-    return KernelPrice(
-        queue="sync", source=work, seconds=spent, latency_seconds=latency
-    )
+    return KernelPrice(work=work)

@@ -2,7 +2,7 @@
 
 from hypothesis import given, settings, strategies as st
 
-from neuronjax.timing.box_map import BoxMap
+from neuronjax.timing.kernel_dependencies import BoxMap
 from neuronjax.timing.kernel_operands import contains, overlap
 
 SHAPE = (8, 3, 64)

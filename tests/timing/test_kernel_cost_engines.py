@@ -9,8 +9,7 @@ import neuronjax as nj
 from neuronjax.hardware import resolve_target
 from neuronjax.nki import legacy as nki
 from neuronjax.nki.legacy import isa as nisa, language as nl
-from neuronjax.timing.kernel_cost import Prices
-from neuronjax.timing.kernel_engines import on_engines
+from neuronjax.timing.kernel_cost import Prices, on_engines
 from neuronjax.timing.work import Core
 
 X = np.ones((128, 512), np.float32)
@@ -30,7 +29,7 @@ def queues(body, turns=8, target="trn2"):
     entries = list(kernel.with_target(target).trace(X).body.walk())
     prices = Prices(Core(resolve_target(target).chip, 1))
     priced = on_engines(entries, [1] * len(entries), prices)
-    found = [(i.name, p.queue) for i, p in zip(entries, priced, strict=True)]
+    found = [(i.name, p.work.queue) for i, p in zip(entries, priced, strict=True)]
     return Counter(pair for pair in found if pair[1] in ("vector", "scalar"))
 
 
@@ -100,5 +99,5 @@ def test_zeros_that_products_are_added_to_cost_nothing(read_before):
         (zeros,) = (
             p for i, p in zip(entries, priced, strict=True) if i.name == "memset"
         )
-        assert (zeros.seconds == 0) == (older and not read_before)
+        assert (zeros.work.seconds == 0) == (older and not read_before)
     assert found.older
