@@ -69,9 +69,11 @@ class InternalError(NeuronJaxError):
 
 
 class IntegersInFP32Warning(UserWarning):
-    """A reduction of integers over devices, or on a chip without GpSimdE arithmetic of
-    integers, which the chip computes in float32: exact to 2^24, where JAX's own is
-    exact. Once for a line; `Policy(integer_path=...)` says which of the two is meant.
+    """The chip computes integers in float32, exact to 2^24, where JAX's are exact.
+
+    So are reductions of integers over devices and, on a chip without GpSimdE, signed
+    integers of 32 bits. Once for a line; `Policy(integer_path=...)` says which of the
+    two is meant.
     """
 
 

@@ -231,7 +231,8 @@ def shared_setting(
         if len(names) > 1:
             raise InvalidProgramError(
                 f"the {what} of one is {' and that of the other '.join(names)}",
-                remedy=f"name the one that is meant: {keyword}={names[0]!r}",
+                remedy=f"name the one that is meant: {keyword}=..., as it was given to "
+                "nj.jit",
             )
         shared[keyword] = own[0]
     return shared

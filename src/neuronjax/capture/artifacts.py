@@ -79,14 +79,17 @@ class ArtifactFamily:
         """
         avals, name = self.exported.in_avals, self.exported.name
         if not _fit([x.shape for x in types], [aval.shape for aval in avals]):
-            given, saved = (
-                ", ".join(str(each.shape) for each in every) for every in (types, avals)
-            )
+            given, saved = map(_shapes_text, (types, avals))
             raise InvalidProgramError(
-                f"{name} for arguments of the shapes {given}",
-                remedy=f"it was saved for {saved}",
+                f"{name} was saved for {saved}, and is called with {given}",
+                remedy="give arrays whose sizes fit, the same for equal letters",
             )
         return _from_exported(self.exported, self.file, types)
+
+
+def _shapes_text(every: Sequence[Any]) -> str:
+    """Return shapes in words, "(4,), (b, 16)"."""
+    return ", ".join(str(each.shape) for each in every) or "none"
 
 
 def _fit(given: Sequence[Any], saved: Sequence[Any]) -> bool:

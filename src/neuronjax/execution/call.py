@@ -13,6 +13,9 @@ from typing import Any
 
 import jax
 
+from neuronjax.errors import InvalidProgramError
+from neuronjax.ir.instruction import InstructionProgram
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
@@ -44,3 +47,14 @@ class Outcome:
     results: Sequence[Any]
     amax_history: Any = None
     statistics: Any = None
+
+
+def check_history(program: InstructionProgram, history: Any) -> None:
+    """Refuse an amax history of another shape than the program's."""
+    expected = (program.amax_history_length, program.amax_slots)
+    if history is not None and tuple(history.shape) != expected:
+        raise InvalidProgramError(
+            f"the amax history has shape {tuple(history.shape)}, the program needs "
+            f"{expected} (steps, tensors)",
+            remedy="make it with step.init_amax_history(*args)",
+        )

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from neuronjax.execution import inputs_outputs
-from neuronjax.execution.call import CallContext
+from neuronjax.execution.call import CallContext, check_history
 from neuronjax.execution.interpreter import Arrays, Interpretation, first_key
 from neuronjax.execution.probes.accumulator import StepAccumulator
 from neuronjax.ir.collective_set import Collective
@@ -28,6 +28,7 @@ class Stepper:
         self, program: InstructionProgram, context: CallContext = CallContext()
     ) -> None:
         history = context.amax_history
+        check_history(program, history)
         with jax.disable_jit(False):
             self.first_key = first_key(program, context.call_index)
             previous = jnp.zeros(program.amax_slots, jnp.float32)

@@ -37,7 +37,7 @@ from neuronjax.capture.trace import (
 )
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.execution import interpreter, stages
-from neuronjax.execution.call import CallContext, Outcome
+from neuronjax.execution.call import CallContext, Outcome, check_history
 from neuronjax.execution.device_sharding import active_real_devices
 from neuronjax.execution.probes.plan import Collector
 from neuronjax.hardware import Target
@@ -355,18 +355,12 @@ def _scaled(x: Any, scale: float | None) -> Any:
 def _check_context(program: InstructionProgram, context: CallContext) -> None:
     """Refuses a call that lacks what the program needs beside its arguments."""
     history = context.amax_history
-    expected = (program.amax_history_length, program.amax_slots)
+    check_history(program, history)
     if program.amax_slots and history is None:
         raise InvalidProgramError(
             'scaling="delayed" needs the amax history of the previous steps',
             remedy="history = step.init_amax_history(*args), then "
             "outputs, history = step.with_amax_history(history)(*args)",
-        )
-    if history is not None and tuple(history.shape) != expected:
-        raise InvalidProgramError(
-            f"the amax history has shape {tuple(history.shape)}, the program needs "
-            f"{expected} (steps, tensors)",
-            remedy="make it with step.init_amax_history(*args)",
         )
     if program.stochastic and context.call_index is None:
         raise InvalidProgramError(

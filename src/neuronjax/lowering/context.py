@@ -471,6 +471,17 @@ class Context:
             remedy=f"{either} a target that has it: {able}",
         )
 
+    def no_such_integers(self, dtype: np.dtype) -> UnsupportedError:
+        """Return the error of a generator's arithmetic, which FP32 would spoil."""
+        return UnsupportedError(
+            f"{self.shared.target.name} computes {dtype} in float32, which holds whole "
+            "numbers to 2^24: random numbers and hashes would be others",
+            op=self._op.name if self._op else None,
+            location=self.location.source,
+            remedy='draw random numbers outside, or compute them exactly: policy="'
+            'integer_path=exact" (--policy integer_path=exact)',
+        )
+
     def warn_of_integers(self, does: str) -> None:
         """Warn once for a line that the chip's integers go through FP32."""
         name = self._op.name if self._op else ""

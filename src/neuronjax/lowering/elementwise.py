@@ -63,6 +63,8 @@ def integer_path(context: Context, op: str, dtype: np.dtype) -> str:
         return "exact"
     path = context.integer_path
     if path != context.policy.integer_path and dtype.itemsize >= 4:
+        if dtype.kind == "u":
+            raise context.no_such_integers(dtype)
         context.warn_of_integers(f"computes integers of {dtype}")
     return path
 

@@ -410,5 +410,7 @@ def _description(name: str, spec: InstructionSpec) -> str:
         return "label of the instruction"
     operand = spec.operand(name)
     assert operand is not None, f"{spec.name} does not list {name}"
+    if operand.description or name != "engine":
+        return operand.description or "the result"
     default, *others = spec.engines
-    return operand.description or f"{default} (default), {' or '.join(others)}"
+    return f"{default} (default), {' or '.join(others)}"
