@@ -272,3 +272,106 @@ def test_a_dump_of_a_mesh_is_held_against_its_results():
 
     assert first(run) is None
     assert first(wrong) is not None
+
+
+# -- what devices have in common -------------------------------------------------------
+
+MANY = nj.make_mesh((64,), ("dp",))
+
+
+def low(a, b):
+    """Weights with an error, the same on every device."""
+    return (a * b).astype(jnp.bfloat16).astype(jnp.float32)
+
+
+def summed(a, b, x):
+    return lax.psum((low(a, b) * x).sum(0), "dp")
+
+
+def stacked(a, b, x):
+    return (low(a, b) * x).sum(0)[None]
+
+
+@pytest.mark.parametrize("joins", [True, False], ids=["psum", "outside"])
+def test_errors_that_devices_share_add_up(joins):
+    """64 devices multiply the same rounded weight, and all numbers have one sign."""
+    a, b = 1 + abs(data(shape=(8,))), 1 + abs(data(seed=1, shape=(8,)))
+    x = 1 + 0.01 * data(seed=2, shape=(64, 8))
+    ins = (P(), P(), P("dp"))
+    if joins:
+        function = sharded(summed, MANY, ins)
+    else:
+        rows_of = sharded(stacked, MANY, ins, P("dp"))
+
+        def function(a, b, x):
+            return rows_of(a, b, x).sum(0)
+
+    ask = dict(target="trn2.48xlarge", policy="fp32")
+    bounds = nj.tolerance(function, **ask)(a, b, x)
+    assert bounds.allows(nj.jit(function, **ask)(a, b, x))
+
+
+def doubtful_of(reduce):
+    """Whether 3 * (1 / 3) > 1 is asked on the first device alone."""
+
+    def function(x, y):
+        return reduce((x * y > 1).astype(jnp.int32), "dp")
+
+    x = np.full((DEVICES, 1), 3.0, np.float32)
+    y = np.full((DEVICES, 1), 1.0, np.float32)
+    y[0] = np.float32(1) / np.float32(3)
+    return sharded(function, ins=(P("dp"), P("dp")), outs=P()), x, y
+
+
+@pytest.mark.parametrize("reduce", [lax.pmin, lax.pmax, lax.psum])
+def test_integers_over_devices_are_in_doubt_where_any_is(reduce):
+    function, x, y = doubtful_of(reduce)
+    policy = nj.Policy(integer_path="exact")
+    bounds = nj.tolerance(function, target=TARGET, policy=policy)(x, y)
+    assert np.isinf(bounds.atol).all()
+
+
+def test_drawn_errors_of_a_sum_are_the_same_on_every_device():
+    def function(x):
+        total = lax.psum(x.astype(jnp.bfloat16), "dp").astype(jnp.float32)
+        return lax.pmax(total, "dp") - lax.pmin(total, "dp")
+
+    ask = dict(target=TARGET, policy="fp32")
+    bounds = nj.tolerance(sharded(function), samples=4, **ask)(data())
+    assert np.all(np.asarray(bounds.expected) == 0)
+    assert bounds.allows(nj.jit(sharded(function), **ask)(data()))
+
+
+def test_after_a_collective_devices_that_hold_the_same_share_their_work(monkeypatch):
+    executed = []
+    execute = Emulator.execute
+
+    def counted(self, i, *args):
+        executed.append(i.name)
+        return execute(self, i, *args)
+
+    monkeypatch.setattr(Emulator, "execute", counted)
+
+    def function(x):
+        total = lax.psum(x, "dp")
+        for _ in range(5):
+            total = jnp.tanh(total)
+        return total
+
+    nj.compare(sharded(function), target=TARGET, policy="bf16")(data())
+    assert executed.count("activation") <= 2 * 5  # isolated, and in the run
+
+
+def test_an_edit_on_one_device_alone_is_named():
+    def before(w):
+        return lax.all_gather(jnp.sin(w * 2), "dp")
+
+    def after(w):
+        shift = jnp.where(lax.axis_index("dp") == 1, 1.0, 0.0)
+        return lax.all_gather(jnp.sin(w * 2 + shift), "dp")
+
+    one, other = (sharded(f, ins=P()) for f in (before, after))
+    ask = nj.compare(one, against=other, target=TARGET, policy="fp32")
+    found = ask(data(shape=(8,)))
+    assert found.first is not None
+    assert found.first.after.op in ("sine", "add")

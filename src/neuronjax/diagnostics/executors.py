@@ -3,7 +3,7 @@
 An executor runs instructions one at a time and says when two of them are the same
 function: what is the same is computed once. The `Emulator` is the project's own; the
 double-precision one is in `reference64`. Arrays of the declared dtype `enter` it, and
-what it holds, in wider floats if it `is_wide`, does `leave` it in that dtype.
+what it holds, in wider floats if it `is_wide`, leaves it in that dtype by `leave`.
 """
 
 from __future__ import annotations

@@ -62,6 +62,8 @@ class LaneErrors:
     isolated: Lane | None = None
     baseline: Lane | None = None
     perturbed: Lane | None = None
+    #: What lanes were fed in the op at hand, by the identity of the reference value.
+    fed: dict[tuple[int, Any], tuple[Any, ...]] = field(default_factory=dict)
     _known: dict[Value, Compared] = field(default_factory=dict)
 
     def on_device(self, device: int) -> LaneErrors:
@@ -71,11 +73,19 @@ class LaneErrors:
             for f in fields(self)
             if isinstance(lane := getattr(self, f.name), Lane | None)
         }
-        return LaneErrors(**own)  # type: ignore[arg-type]
+        return LaneErrors(**own, fed=self.fed)  # type: ignore[arg-type]
+
+    def take(self, op: Op, other: LaneErrors) -> None:
+        """Take over the errors of an op from another device."""
+        own = {v: other._known[v] for v in op.results if v in other._known}
+        self._known.update(own)
 
     def __iter__(self) -> Iterator[Lane]:
-        """In the order of execution: what the reference did is there to be shared. A
-        wider one computes, by NumPy, while XLA is busy with the others."""
+        """Yield the lanes in the order of execution.
+
+        The reference comes first, for what it did can be shared. A wider one comes
+        later: NumPy computes it while XLA is busy with the others.
+        """
         first, last = (self.reference, self.rounded), (self.isolated, self.actual)
         if self.reference.side.executor.is_wide:
             first, last = last, first
@@ -153,11 +163,17 @@ class LaneErrors:
             return
         executor, dtype = self.reference.side.executor, value.type.dtype
         number = views[self.reference.side][value].buffer.number
-        given = executor.leave(self.reference.arrays[number], dtype)
+        reference = self.reference.arrays[number]
+        known = (id(reference), dtype)
+        if known not in self.fed:
+            given = executor.leave(reference, dtype)
+            # The reference is kept, for its id is the key.
+            self.fed[known] = (given, executor.enter(given), reference)
+        given, entered, _ = self.fed[known]
         at = views[self.actual.side][value].buffer.number
         self.isolated.arrays[at] = given
         if self.rounded is not None:
-            self.rounded.arrays[number] = executor.enter(given)
+            self.rounded.arrays[number] = entered
 
     def seen(self, view: Callable[[Lane], Any], lanes: Lanes) -> Seen:
         """One array of the runs."""

@@ -77,6 +77,7 @@ class ParallelWalk(OpWalk):
         super().__init__()
         self.reference, self.actual, self.heard = reference, actual, heard
         self._replaced, self._witness, self._stage = replaced, witness, stage
+        self.shares = witness is None or not witness.hears_every_device
         wide = reference.executor.is_wide
         is_rounded, looks = wide and isolates, wide and witness is not None
         self._lanes = LaneErrors(
@@ -123,8 +124,18 @@ class ParallelWalk(OpWalk):
 
     # -- of a walk ---------------------------------------------------------------------
 
+    def repeated(
+        self, op: Op | None, done: Lane, lane: Lane, values: Iterable[Any]
+    ) -> None:
+        """Take over the errors that are known of the values."""
+        if op is None or lane.name != "actual":
+            return
+        self._beside[lane].take(op, self._beside[done])
+        if self._witness is not None:
+            self._witness.repeated(op, done.device, lane.device)
+
     def on_device(self, device: int) -> Iterable[Lane]:
-        """Return lanes for what those of the program are for."""
+        """Return new lanes for the same purposes on a device."""
         lanes = self._lanes.on_device(device)
         self._beside.update(dict.fromkeys(lanes, lanes))
         return lanes
@@ -180,6 +191,7 @@ class ParallelWalk(OpWalk):
         if moment != self._moment:
             self._moment = moment
             self._done.clear()
+            self._lanes.fed.clear()
         bundles = [*dict.fromkeys(self._beside[lane] for lane in lanes)]
         rows: dict[str, list[Lane]] = {}
         for lane in lanes:

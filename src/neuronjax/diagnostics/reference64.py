@@ -33,7 +33,7 @@ from neuronjax.errors import InternalError
 from neuronjax.execution.engines import Registers, execute
 from neuronjax.execution.engines.dma import index_vectors_last
 from neuronjax.execution.engines.scattering import SCATTERS
-from neuronjax.execution.exchange import exchange
+from neuronjax.execution.exchange import exchange, is_same_for_all
 from neuronjax.ir.block_set import MapBlock, ReduceBlock
 from neuronjax.ir.collective_set import Collective, ReduceScatter, Reduction
 from neuronjax.ir.instruction import (
@@ -135,7 +135,10 @@ class Reference64:
         key: RoundingKey,
         position: Position,
     ) -> list[list[Any]]:
-        """In float64, but for kernels; reductions in any order."""
+        """Return what every device gets, in float64.
+
+        Kernels, and collectives of integers, are the emulator's.
+        """
         if not _has_floats(i) or not isinstance(i, Collective):
             declared = [self._left(i, x) for x in operands]
             results = self._emulator.exchange(i, declared, key, position)
@@ -326,6 +329,9 @@ def _reduced(i: Reduction, x: Arrays) -> list[np.ndarray]:
 
 
 def _reduced_one(i: Reduction, x: np.ndarray) -> np.ndarray:
+    if is_same_for_all(i, len(x)):
+        total = REDUCTIONS[i.op].reduce(x, axis=0)
+        return np.broadcast_to(total, (len(x), *total.shape))
     rows: dict[int, np.ndarray] = {}
     for group in i.groups:
         total = REDUCTIONS[i.op].reduce(x[list(group)], axis=0)

@@ -5,8 +5,8 @@ by side, and frees values after their last use. On a mesh every lane becomes one
 device. An op that joins no devices runs on one device after the other, and only once
 for devices that hold the same arrays; a collective runs on the arrays of all devices.
 
-What an op makes of the values is not said here. A subclass says it: `compare` brings
-arrays in several lanes, `tolerance` values that carry their errors.
+A subclass says what an op makes of the values: `compare` brings arrays in several
+lanes, and `tolerance` brings values that carry their errors.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from neuronjax.diagnostics.executors import Position, RoundingKey
 from neuronjax.diagnostics.parallel_runs import Lane, OpPath, Side, Span
 from neuronjax.execution.splitting import join_parts, part_at, places_of
-from neuronjax.ir.collective_set import Spmd
+from neuronjax.ir.collective_set import Split, Spmd
 from neuronjax.ir.instruction import Block, Instruction, View
 from neuronjax.ir.instruction_set import Branch, Call, Loop
 from neuronjax.ir.program import Op
@@ -42,8 +42,11 @@ class OpWalk(abc.ABC):
     Attributes:
         position: the op that is being executed.
         calls: those that lead to it, the outermost first.
-        on_mesh: whether it is one of every device of a mesh.
+        on_mesh: whether the op is inside of a mesh, so that every device executes it.
+        shares: whether an op that devices hold alike is executed once for all of them.
     """
+
+    shares = True
 
     def __init__(self) -> None:
         self.position = Position()
@@ -51,7 +54,7 @@ class OpWalk(abc.ABC):
         self.on_mesh = False
         # Whether the lanes are those of all devices of a mesh.
         self._is_joint = False
-        # Of every device that was met the lanes by their names.
+        # The lanes of each device so far, by their names.
         self._devices: dict[int, dict[str, Lane]] = {}
 
     # -- what a reader brings ----------------------------------------------------------
@@ -94,6 +97,18 @@ class OpWalk(abc.ABC):
 
     def did(self, path: OpPath, views: Views, lanes: Lanes) -> None:
         """Hear of an op, whose results the lanes hold."""
+
+    def repeated(
+        self, op: Op | None, done: Lane, lane: Lane, values: Iterable[Any]
+    ) -> None:
+        """Hear of values that a lane takes from the same lane of another device.
+
+        Args:
+            op: that was executed there; None for arguments of the mesh.
+            done: the other lane.
+            lane: that takes them.
+            values: what it takes.
+        """
 
     def decided(self, op: Op, lanes: Lanes, decisions: Mapping[Lane, int]) -> None:
         """Hear how often a loop ran in every lane, or which branch was taken."""
@@ -142,9 +157,9 @@ class OpWalk(abc.ABC):
         done: dict[tuple[int, ...], Lanes] = {}
         for device in dict.fromkeys(lane.device for lane in lanes):
             own = [lane for lane in lanes if lane.device == device]
-            same = _identity(spans, own)
+            same = _identity(spans, own) if self.shares else None
             if same is not None and same in done:
-                _repeat(spans, done[same], own)
+                self._repeat(op, spans, done[same], own)
                 continue
             folded = {s: self._folded(s, key, device) for s, key in keys.items()}
             self._op(op, spans, views, folded, own)
@@ -152,12 +167,21 @@ class OpWalk(abc.ABC):
                 done[same] = own
         self._is_joint = True
 
+    def _repeat(self, op: Op, spans: Spans, done: Lanes, lanes: Lanes) -> None:
+        """Take what an op made on another device."""
+        for lane, other in zip(lanes, done, strict=True):
+            results = (b for i in spans[lane.side].instructions for b in i.results)
+            made = {b.number for b in results} & other.arrays.keys()
+            taken = {number: other.arrays[number] for number in made}
+            lane.arrays.update(taken)
+            self.repeated(op, other, lane, taken.values())
+
     # -- control -----------------------------------------------------------------------
 
     def _groups(
         self, lanes: Lanes, decide: Callable[[Lane], int]
     ) -> dict[int, list[Lane]]:
-        """Return the lanes by what they decide; devices together follow the first."""
+        """Return the lanes by what they decide; all devices follow the first one."""
         first: dict[str, Lane] = {}
         for lane in lanes:
             first.setdefault(lane.name, lane)
@@ -237,8 +261,9 @@ class OpWalk(abc.ABC):
             if device not in self._devices:
                 self._devices[device] = {x.name: x for x in self.on_device(device)}
         own = {lane: [self._devices[d][lane.name] for d in devices] for lane in lanes}
+        cut: dict[tuple[int, Split], dict] = {}
         for lane in lanes:
-            self._scatter(instructions[lane.side], lane, own[lane])
+            self._scatter(instructions[lane.side], lane, own[lane], cut)
         blocks = {s: i.body for s, i in instructions.items()}
         together = [own[lane][device] for device in devices for lane in lanes]
         self.on_mesh = self._is_joint = True
@@ -247,18 +272,29 @@ class OpWalk(abc.ABC):
         for lane in lanes:
             self._gather(instructions[lane.side], lane, own[lane])
 
-    def _scatter(self, i: Spmd, lane: Lane, own: Lanes) -> None:
-        """Give every device its parts of the operands; equal parts are one array."""
+    def _scatter(
+        self, i: Spmd, lane: Lane, own: Lanes, cut: dict[tuple[int, Split], dict]
+    ) -> None:
+        """Give every device its parts of the operands.
+
+        Equal parts are one array. `cut` has the parts of values that other lanes hold
+        too, by the identity of the value and its split.
+        """
         for value, buffer, split in zip(
             lane.read(i.operands), i.body.arguments, i.splits, strict=True
         ):
-            places = places_of(split, i.mesh)
-            parts = {place: value for place in places}
-            if len(parts) > 1:
-                shape = buffer.type.shape
-                parts = {p: self.cut(value, part_at(p, shape)) for p in parts}
+            places, known = places_of(split, i.mesh), (id(value), split)
+            if known not in cut:
+                shape, several = buffer.type.shape, len(set(places)) > 1
+                cut[known] = {
+                    p: self.cut(value, part_at(p, shape)) if several else value
+                    for p in dict.fromkeys(places)
+                }
+            parts, first = cut[known], dict[Any, Lane]()
             for device, place in zip(own, places, strict=True):
-                device.arrays[buffer.number] = parts[place]
+                device.arrays[buffer.number] = part = parts[place]
+                if first.setdefault(place, device) is not device:
+                    self.repeated(None, first[place], device, [part])
 
     def _gather(self, i: Spmd, lane: Lane, own: Lanes) -> None:
         """Join the results of the devices; of copies the first device's is taken."""
@@ -306,8 +342,11 @@ def _joins(spans: Spans) -> bool:
 
 
 def _identity(spans: Spans, lanes: Lanes) -> tuple[int, ...] | None:
-    """Return which arrays an op reads; None where it must run on every device: it draws
-    random bits, or has nothing but effects."""
+    """Return which arrays an op reads.
+
+    It is None for an op that every device must execute, because it draws random bits or
+    has no results.
+    """
     if not any(i.results for span in spans.values() for i in span.instructions):
         return None
     if any(side.executor.stochastic for side in spans):
@@ -319,15 +358,6 @@ def _identity(spans: Spans, lanes: Lanes) -> tuple[int, ...] | None:
         for number in sorted(lane.side.reads(i))
         if number in lane.arrays
     )
-
-
-def _repeat(spans: Spans, done: Lanes, lanes: Lanes) -> None:
-    """Take what an op made on another device."""
-    for lane, other in zip(lanes, done, strict=True):
-        for i in spans[lane.side].instructions:
-            for number in (buffer.number for buffer in i.results):
-                if number in other.arrays:
-                    lane.arrays[number] = other.arrays[number]
 
 
 def _enter(blocks: Blocks, carries: Mapping[Lane, Any], lanes: Lanes) -> None:

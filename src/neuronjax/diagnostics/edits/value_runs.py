@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -42,6 +42,7 @@ class _Notes:
     """A witness that hands on what every op made."""
 
     contractions: Mapping[Op, Cast] = {}
+    hears_every_device: ClassVar[bool] = True
 
     def __init__(self, program: FlatProgram, heard: Any) -> None:
         self._ops = {o.path: o for o in program.ops}
@@ -63,6 +64,9 @@ class _Notes:
         op = self._ops[path]
         read = [operands[v].actual for v in path.op.operands if v in operands]
         self._heard((op, iterations, device), read, [x.actual for x in results])
+
+    def repeated(self, op: Op, done: int, device: int) -> None:
+        """Every device is heard."""
 
     def ended(self, results: Sequence[Seen]) -> None:
         """Keeps the results of main."""

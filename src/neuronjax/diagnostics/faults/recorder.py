@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -30,9 +30,11 @@ class Witness(Protocol):
 
     Attributes:
         contractions: to what a policy casts operands, by op.
+        hears_every_device: whether it is told of devices that hold the same arrays.
     """
 
     contractions: Mapping[Op, Cast]
+    hears_every_device: ClassVar[bool]
 
     def saw(
         self,
@@ -48,6 +50,9 @@ class Witness(Protocol):
         """After every op that both runs execute; one that `repeats` has every number of
         its operand equally often. Of a mesh every device is seen that holds numbers of
         its own."""
+
+    def repeated(self, op: Op, done: int, device: int) -> None:
+        """Hear that a device holds what an op made on another."""
 
     def ended(self, results: Sequence[Seen]) -> None:
         """After the last op, with the results of main."""
@@ -184,6 +189,7 @@ class Recorder:
     units: Mapping[Value, float]
     contractions: Mapping[Op, Cast]
     masked: frozenset[Value] = frozenset()
+    hears_every_device: ClassVar[bool] = False
     traces: dict[OpPath, OpTrace] = field(default_factory=dict)
     results: tuple[Seen, ...] = ()
     _count: int = 0
@@ -217,6 +223,12 @@ class Recorder:
             trace.first = moment
         if trace.made_nonfinite is None and _makes_nonfinite(evidence):
             trace.made_nonfinite = moment
+
+    def repeated(self, op: Op, done: int, device: int) -> None:
+        """Takes over the figures of an op's results."""
+        known = self._shares.get(done, {})
+        own = {v: known[v] for v in op.results if v in known}
+        self._shares.setdefault(device, {}).update(own)
 
     def ended(self, results: Sequence[Seen]) -> None:
         """Keeps the results."""

@@ -1,11 +1,13 @@
 """What instructions that join devices make of values and errors.
 
-A reduction over devices is a sum of as many terms, in any order, whose partial sums are
-rounded to the dtype that they travel in. All other collectives move numbers.
+A reduction over devices is a sum, of one term for each device in any order, whose
+partial sums are rounded to the dtype that they travel in. All other collectives move
+numbers.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -14,8 +16,15 @@ import numpy as np
 
 from neuronjax.diagnostics.executors import Position
 from neuronjax.diagnostics.legal.arithmetic import legal, no_rule
-from neuronjax.diagnostics.legal.held import Executors, Held, rounded
-from neuronjax.diagnostics.legal.movement import moved_together, rearranged
+from neuronjax.diagnostics.legal.held import (
+    Executors,
+    Held,
+    doubtful,
+    is_doubtful,
+    places_in_doubt,
+    rounded,
+)
+from neuronjax.diagnostics.legal.movement import moved_together, rearranged, unknown
 from neuronjax.diagnostics.reference64 import is_float
 from neuronjax.diagnostics.tolerance.model import roundoff
 from neuronjax.diagnostics.tolerance.tracked import Tracked
@@ -34,31 +43,48 @@ Devices = Sequence[Sequence[Held]]
 _STARTS = {"add": 0.0, "multiply": 1.0, "maximum": -math.inf, "minimum": math.inf}
 
 
-def exchanged(i: Instruction, x: Devices, at: Executors) -> list[list[Held]]:
+def exchanged(
+    i: Instruction, x: Devices, at: Executors, *, are_joint: bool
+) -> list[list[Held]]:
     """Return what every device gets.
 
     Args:
         i: a collective.
         x: the operands of every device.
         at: what rules work with.
+        are_joint: whether errors of different devices may be one error, so that they
+            add up, and not their squares.
 
     Raises:
         UnimplementedError: a kernel that joins devices.
     """
     if not isinstance(i, Collective):
         raise no_rule(i, "a kernel that joins devices")
-    if isinstance(i, Reduction) and is_float(i.results[0].type.dtype):
-        columns = [_reduced(i, k, x, at) for k in range(len(i.operands))]
-    else:
+    if are_joint:
+        x = [[correlated(held) for held in own] for own in x]
+    if not isinstance(i, Reduction):
         columns = [_moved(i, k, x, at) for k in range(len(i.results))]
-    if is_same_for_all(i, len(x)):
-        columns = [[column[0]] * len(x) for column in columns]
+    elif is_float(i.results[0].type.dtype):
+        columns = [_reduced(i, k, x, at) for k in range(len(i.results))]
+    else:
+        columns = [_of_discrete(i, k, x, at) for k in range(len(i.results))]
     return [[*own] for own in zip(*columns, strict=True)]
 
 
+def correlated(held: Held) -> Held:
+    """Return a value whose errors may be those of other values."""
+    x = held.x
+    if not isinstance(x, Tracked) or x.is_exact:
+        return held
+    scale = np.broadcast_to(np.asarray(x.scale(), np.float32), x.shape)
+    joint = Tracked(x.value, x.model, x.dtype, None, scale)
+    return Held(joint, held.shape, held.hard, held.is_drawn)
+
+
 def _moved(i: Collective, k: int, x: Devices, at: Executors) -> list[Held]:
-    """Return the k-th result of every device; integers may be reduced as well."""
+    """Return the k-th result of every device, of a collective that moves numbers."""
     data = (0, 1) if isinstance(i, RaggedAllToAll) else (k,)[: len(i.operands)]
+    is_same, count = is_same_for_all(i, len(x)), len(i.operands)
 
     def mover(arrays: Sequence[np.ndarray]) -> np.ndarray:
         given = [[h.values for h in own] for own in x]
@@ -66,10 +92,38 @@ def _moved(i: Collective, k: int, x: Devices, at: Executors) -> list[Held]:
             given[n // len(data)][data[n % len(data)]] = array
         key = at.reference.first_key
         made = at.reference.exchange(i, given, key, Position())
-        return np.stack([np.asarray(own[k]) for own in made])
+        rows = [np.asarray(own[k]) for own in made]
+        return rows[0] if is_same else np.stack(rows)
 
     found = moved_together([own[n] for own in x for n in data], mover, at.model)
+    places = [
+        n for n in range(count) if n not in data and isinstance(i, RaggedAllToAll)
+    ]
+    if any(is_doubtful(own[n]) for own in x for n in places):
+        found = unknown(found.values, at.model)
+    if is_same:
+        return [found] * len(x)
     return [rearranged(found, lambda v, d=d: v[d]) for d in range(len(x))]
+
+
+def _of_discrete(i: Reduction, k: int, x: Devices, at: Executors) -> list[Held]:
+    """Return the k-th result of every device, of integers: it is in doubt where any
+    term is."""
+
+    def reduced(i: Reduction, arrays: list[list[np.ndarray]]) -> list[np.ndarray]:
+        key = at.reference.first_key
+        return [
+            np.asarray(own[k])
+            for own in at.reference.exchange(i, arrays, key, Position())
+        ]
+
+    values = reduced(i, [[h.values for h in own] for own in x])
+    doubts = [[places_in_doubt(h).astype(h.values.dtype) for h in own] for own in x]
+    places = reduced(dataclasses.replace(i, op="or"), doubts)
+    return [
+        Held(doubtful(value, place != 0, at.model), value.shape)
+        for value, place in zip(values, places, strict=True)
+    ]
 
 
 def _reduced(i: Reduction, k: int, x: Devices, at: Executors) -> list[Held]:
@@ -91,7 +145,7 @@ def _total(i: Reduction, k: int, x: Sequence[Held], at: Executors) -> Held:
     """Return the reduction of a group, as that of an axis of its members."""
     dtype, model = i.operands[k].type.dtype, at.model
     travels = roundoff(i.reduce_dtype or i.write_format or dtype)
-    terms = [rounded(term, travels)[0] for term in _tracked(x, at)]
+    terms = [rounded(held.tracked(at.model), travels)[0] for held in x]
     local = x[0].shape
     types = ((len(x), *local), (), local)
     stacked, start, result = (
@@ -112,18 +166,6 @@ def _total(i: Reduction, k: int, x: Sequence[Held], at: Executors) -> Held:
     begins = Tracked(np.asarray(_STARTS[i.op]), model)
     [total] = legal(reduce, [Held(whole, whole.shape), Held(begins, ())], at)
     return total
-
-
-def _tracked(x: Sequence[Held], at: Executors) -> list[Tracked]:
-    """Return the terms of a reduction; the errors of equal ones are the same error."""
-    terms = [held.tracked(at.model) for held in x]
-    if len({id(held) for held in x}) == len(x) or terms[0].is_exact:
-        return terms
-    scales = [np.asarray(t.scale(), np.float32) for t in terms]
-    return [
-        Tracked(t.value, t.model, t.dtype, None, np.broadcast_to(scale, t.shape))
-        for t, scale in zip(terms, scales, strict=True)
-    ]
 
 
 def _rounded_sums(x: Tracked, unit: float) -> Tracked:

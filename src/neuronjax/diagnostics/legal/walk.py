@@ -15,7 +15,7 @@ import neuronjax.diagnostics.tolerance.bounds
 import neuronjax.diagnostics.tolerance.movement  # noqa: F401
 from neuronjax.diagnostics.executors import Signatures
 from neuronjax.diagnostics.legal.arithmetic import legal
-from neuronjax.diagnostics.legal.exchange import exchanged
+from neuronjax.diagnostics.legal.exchange import correlated, exchanged
 from neuronjax.diagnostics.legal.held import Executors, Held, exact, is_doubtful
 from neuronjax.diagnostics.legal.movement import moved_together, rearranged
 from neuronjax.diagnostics.parallel_runs import Lane, OpPath, Side
@@ -53,6 +53,8 @@ class LegalWalk(OpWalk):
         super().__init__()
         signatures = Signatures()
         self._side, self._model, self._made, self._draw = side, model, made, draw
+        # Whether several devices hold the same error.
+        self._are_joint = False
         self._at = Executors(
             model,
             Reference64(side.program, signatures),
@@ -107,14 +109,24 @@ class LegalWalk(OpWalk):
     def _step(self, i: Instruction, lanes: Lanes) -> None:
         given = [lane.read(i.operands) for lane in lanes]
         if self._side.joins(i):
-            made = exchanged(i, given, self._at)
+            made = exchanged(i, given, self._at, are_joint=self._are_joint)
+            self.repeated(None, lanes[0], lanes[0], (h for own in made for h in own))
         else:
             made = [legal(i, operands, self._at) for operands in given]
-        for lane, operands, results in zip(lanes, given, made, strict=True):
-            if self._draw is not None:
-                is_drawn = any(h.is_drawn for x in given for h in x)
-                results = [self._draw(h, is_drawn) for h in results]
+        if self._draw is not None:
+            is_drawn = any(h.is_drawn for x in given for h in x)
+            held = {id(h): h for results in made for h in results}
+            # What several devices get is one number, and is drawn once.
+            drawn = {key: self._draw(h, is_drawn) for key, h in held.items()}
+            made = [[drawn[id(h)] for h in results] for results in made]
+        for lane, results in zip(lanes, made, strict=True):
             lane.take(results, i.results)
+
+    def repeated(
+        self, op: Op | None, done: Lane, lane: Lane, values: Iterable[Held]
+    ) -> None:
+        """Errors of devices are no longer independent where they hold one of them."""
+        self._are_joint |= any(not held.is_exact for held in values)
 
     def did(self, path: OpPath, views: Views, lanes: Lanes) -> None:
         """Tell what an op has made, outside of meshes, and take what is said to it."""
@@ -157,4 +169,5 @@ class LegalWalk(OpWalk):
         self, values: Sequence[Held], join: Callable[[Sequence[Any]], np.ndarray]
     ) -> Held:
         """Return the value that several are parts of, with their errors."""
-        return moved_together(values, join, self._model)
+        parts = [correlated(h) for h in values] if self._are_joint else values
+        return moved_together(parts, join, self._model)
