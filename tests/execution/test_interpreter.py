@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import neuronjax as nj
-from neuronjax.execution import reuse
+from neuronjax.execution import shortcuts
 
 
 def emulated(function, *arguments, policy="fp32"):
@@ -43,7 +43,7 @@ def test_equal_work_is_emulated_once(layers):
 
 def test_large_results_are_made_again(monkeypatch):
     """So that a program can trade time for memory."""
-    monkeypatch.setattr(reuse, "REUSED_BYTES", 100)
+    monkeypatch.setattr(shortcuts, "REUSED_BYTES", 100)
     assert sines(emulated(lambda x: angles(x, 4), X)) >= 4
 
 

@@ -16,6 +16,8 @@ SOURCES += sorted(Path(nj.__file__).parent.parent.glob("neuronjax_*.py"))
 UNPICKLING = {"pickle", "cPickle", "_pickle", "shelve", "marshal", "dill", "joblib"}
 UNPICKLING |= {"cloudpickle"}
 RUNNING = {"eval", "exec"}
+#: Files that compile functions from the package's own tables, as `dataclasses` does.
+MAKING = {"neuronjax/nki/signatures.py": {"eval"}}
 
 
 def breaches(tree: ast.AST) -> set[str]:
@@ -55,8 +57,9 @@ def test_breaches_are_found(text, found):
 
 def test_the_package_unpickles_nothing():
     assert len(SOURCES) > 400
-    found = {str(p): breaches(ast.parse(p.read_text())) for p in SOURCES}
-    assert {p: what for p, what in found.items() if what} == {}
+    found = {p: breaches(ast.parse(p.read_text())) for p in SOURCES}
+    names = {f"{p}".partition("src/")[2]: what for p, what in found.items() if what}
+    assert names == MAKING
 
 
 class Trap:

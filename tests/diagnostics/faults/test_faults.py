@@ -13,7 +13,6 @@ import pytest
 from jax.experimental import io_callback
 
 from neuronjax.api.compare import compare
-from neuronjax.errors import UnsupportedError
 from neuronjax.policy import Policy
 from tests.diagnostics.faults.marked import marked_line
 
@@ -431,12 +430,6 @@ def test_a_weak_step_is_lost():
     assert (fault.kind, fault.record.short_op) == ("absorption", "subtract")
     assert report.verdict is not None
     assert report.verdict.wrong[0].how == "lost"
-
-
-def test_delayed_scaling_is_refused_with_a_remedy():
-    policy = Policy(auto_cast="matmult", auto_cast_type="fp8", scaling="delayed")
-    with pytest.raises(UnsupportedError, match="current"):
-        compare(lambda x, w: x @ w, policy=policy)(normal(8, 8), normal(8, 8))
 
 
 def test_two_policies_are_not_judged():
