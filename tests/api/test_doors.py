@@ -32,6 +32,7 @@ def saved(exported):
     return jax.export.deserialize(exported.serialize())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("target", "policy"), SETTINGS)
 def test_an_exported_emulation_has_the_bits(target, policy):
     """And the pytrees; nothing in it belongs to this process."""
@@ -42,6 +43,7 @@ def test_an_exported_emulation_has_the_bits(target, policy):
     assert_same(exported.call({"w": W}, X), expected)
 
 
+@pytest.mark.slow
 def test_export_under_transformations():
     emulated = nj.jit(lambda w: layer({"w": w}, X)["out"][0, 0], policy="bf16")
     gradient = jax.jit(jax.grad(emulated))
@@ -58,6 +60,7 @@ def test_static_arguments_are_traced_and_exported():
     assert_same(exported.call(X), emulated(X, n=3))
 
 
+@pytest.mark.slow
 def test_trace_is_that_of_jax():
     traced = nj.jit(layer, policy="bf16").trace({"w": W}, X)
     assert isinstance(traced, jax.stages.Traced)

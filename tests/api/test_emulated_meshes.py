@@ -38,6 +38,7 @@ def program(kind):
     return gradient, sums
 
 
+@pytest.mark.slow_cases("AxisType.Auto")
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 def test_a_program_for_many_devices_runs_as_it_stands(kind):
     """With the bits of the same two functions of `nj.jit`, on a mesh of none."""
@@ -141,6 +142,7 @@ def test_results_lie_where_jax_places_them(name, kind):
         np.testing.assert_allclose(ours, native, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "is_set"),
     [(AxisType.Auto, True), (AxisType.Auto, False), (AxisType.Explicit, True)],
@@ -190,6 +192,7 @@ def test_the_mesh_of_a_with_block():
     assert found.sharding == NamedSharding(mesh, P("dp"))
 
 
+@pytest.mark.slow
 def test_a_compiled_program_takes_arrays_in_parts():
     with nj.emulated():
         mesh = jax.make_mesh((4,), ("dp",))
@@ -204,6 +207,7 @@ def test_a_compiled_program_takes_arrays_in_parts():
         np.testing.assert_array_equal(emulated(x, 2), X * X)
 
 
+@pytest.mark.slow
 def test_transformations_around_a_mesh_without_devices():
     spread = nj.jit(loss, in_shardings=(P(), P("dp")))
     with use_abstract_mesh(MESH):
@@ -250,6 +254,7 @@ def test_reports_under_a_mesh_that_is_set():
                 assert "policy bf16" in str(verb(step)(x)).splitlines()[0]
 
 
+@pytest.mark.slow
 def test_auto_axes_of_one_device_change_no_program():
     """Rounding keys count instructions, so that constraints would change the bits."""
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("d",))

@@ -23,6 +23,7 @@ def with_optimizer(make):
     return init
 
 
+@pytest.mark.slow_cases("P('x',)-chain")
 @pytest.mark.parametrize(
     "make",
     [
@@ -48,6 +49,7 @@ def test_a_state_with_an_optimizer_has_the_structure_that_was_asked_for(make, ov
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shardings", [{}, {"in_shardings": NamedSharding(MESH, P())}])
 def test_a_type_in_the_place_of_an_array_that_nobody_reads(shardings):
     def draw(key, like, scale):

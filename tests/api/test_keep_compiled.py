@@ -83,6 +83,7 @@ def test_a_folder_that_is_named_wins(configured, tmp_path):
     assert nj.keep_compiled(tmp_path / "mine").parent == tmp_path / "mine"
 
 
+@pytest.mark.slow
 def test_a_program_may_still_say_how_many_devices_there_are(tmp_path):
     program = f"""
 import jax

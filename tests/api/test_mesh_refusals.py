@@ -121,6 +121,7 @@ def test_device_put_in_a_scope_knows_the_axes():
 # -- devices of the host ---------------------------------------------------------------
 
 
+@pytest.mark.slow_cases("P('x',)-AxisType.Auto")
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 @pytest.mark.parametrize("spec", [P("x"), P(None, "x"), P()], ids=str)
 def test_arrays_on_a_mesh_of_the_host(kind, spec):

@@ -193,6 +193,7 @@ def emulated_as_nnx_has_it(graph):
         return trained(nnx.jit(train_step, graph=graph), is_tied=graph)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("graph", [True, False])
 @pytest.mark.parametrize(
     "options", [{}, {"donate_argnums": (0, 1)}], ids=["", "donates"]
@@ -213,6 +214,7 @@ def _plain(array):
     return np.asarray(jax.random.key_data(array) if is_key else array)
 
 
+@pytest.mark.slow
 def test_every_way_of_calling_keeps_it():
     step = nj.jit(nnx.jit(train_step), policy="bf16")
     expected, _ = trained(step, 2)
@@ -227,6 +229,7 @@ def test_every_way_of_calling_keeps_it():
     assert step.eval_shape(*made(), BATCH).shape == ()
 
 
+@pytest.mark.slow
 def test_inside_another_function():
     inner = nj.jit(nnx.jit(train_step), policy="bf16")
 

@@ -76,6 +76,7 @@ def verdict_of(report):
     return report.verdict
 
 
+@pytest.mark.slow_cases("nnx.jit")
 @pytest.mark.parametrize(
     "jitted", [nnx.jit, lambda step: step], ids=["nnx.jit", "as is"]
 )
@@ -157,6 +158,7 @@ def searched(outputs, **options):
     )(*made(), X)
 
 
+@pytest.mark.slow
 def test_a_search_measures_what_is_written():
     assert searched("^model/layers").elements == 2 * (16 * 16 + 16)
     assert searched("^result$").elements == 1
@@ -176,6 +178,7 @@ def steps_of_states(run, state, x):
     return losses, state[0]
 
 
+@pytest.mark.slow_cases("True")
 @pytest.mark.parametrize("compiled", [True, False])
 def test_what_is_evaluated_has_the_steps_behind_it(compiled):
     """As the function of states that a search carries on by hand; the module that was
@@ -192,6 +195,7 @@ def test_what_is_evaluated_has_the_steps_behind_it(compiled):
     jax.tree.map(np.testing.assert_array_equal, nnx.state(model), before)
 
 
+@pytest.mark.slow
 def test_the_native_reference_is_evaluated_likewise():
     seen = []
 

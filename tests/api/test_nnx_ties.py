@@ -62,6 +62,7 @@ def test_a_report_has_a_shared_variable_once(jitted):
     assert "head" not in " ".join(profiled.by_module())
 
 
+@pytest.mark.slow
 def test_its_gradient_is_that_of_both_uses():
     native, emulated = made(), made()
     nnx.jit(step)(*native, TOKENS)
@@ -78,6 +79,7 @@ def test_outputs_of_a_profile_are_computed():
     np.testing.assert_allclose(profiled.outputs.result, native, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_search_runs_it():
     search = nj.search_precision(step, target="trn2", tolerance=1.0, progress=False)
     found = search(*made(), TOKENS)

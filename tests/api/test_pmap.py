@@ -274,6 +274,7 @@ def test_pmap(name, references):
     assert_equal(_pmapped(name, pmap), references[f"pmap: {name}"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     quick(["psum", "psum_scatter", "loop with collectives"], "psum", "psum_scatter"),
@@ -285,6 +286,7 @@ def test_op_by_op(name):
         assert_equal(_sharded(name, "emulated", jit), _numpy(compiled))
 
 
+@pytest.mark.slow
 def test_the_fold_of_the_policy():
     """Rank 0 owns the first element on a ring, so its sum starts at rank 1."""
     random = np.random.default_rng(0)

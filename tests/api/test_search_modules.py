@@ -51,6 +51,7 @@ def forms(step, *args):
     return found
 
 
+@pytest.mark.slow
 def test_groups_are_the_modules_of_reports():
     grouped = nj.search_precision(
         jax.grad(loss),

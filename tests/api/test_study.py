@@ -177,6 +177,7 @@ NNX_LOOPS = {
 }
 
 
+@pytest.mark.slow_cases("nnx.jit")
 @pytest.mark.parametrize("made", NNX_LOOPS.values(), ids=NNX_LOOPS)
 def test_what_a_step_writes_into_modules_is_trained(made):
     policies = ["native", "bf16"]

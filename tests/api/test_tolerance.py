@@ -106,6 +106,7 @@ LEGAL = {
 }
 
 
+@pytest.mark.slow_cases("attention-fp32", "loss-fp32", "recurrent-fp32")
 @pytest.mark.parametrize("policy", LEGAL)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_what_is_legal_is_inside(name, policy):
@@ -125,6 +126,7 @@ def test_blocks_are_inside(policy):
     assert np.isfinite(allowed.atol).all()
 
 
+@pytest.mark.slow
 def test_rounding_by_chance_and_bf16_psum_are_inside():
     function, arguments = PROGRAMS["layer norm"]
     chance = nj.Policy(auto_cast="all", auto_cast_type="bf16", rounding="stochastic")
@@ -217,6 +219,7 @@ def blocks(count=4, width=16, dtype=np.float32):
     ]
 
 
+@pytest.mark.slow
 def test_slopes_alone_know_nothing_of_a_deep_network():
     narrow = ml_dtypes.bfloat16
     arguments = blocks(6, dtype=narrow), normal(8, 16, dtype=narrow)
@@ -229,6 +232,7 @@ def test_slopes_alone_know_nothing_of_a_deep_network():
     np.testing.assert_array_equal(wide.expected, sharp.expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("policy", "step"), [("fp32", 64), ("bf16", 16), ("fp8", 2)])
 def test_deep_networks_are_inside_and_their_bugs_are_not(policy, step):
     """Of FP32 one row of 64 shows, of FP8 a half: so much do its roundings hide."""

@@ -48,6 +48,7 @@ def scanned(step):
     return lambda x, w: jax.lax.scan(lambda c, _: (step(c, w), None), x, None, 3)[0]
 
 
+@pytest.mark.slow_cases("export-twice")
 @pytest.mark.parametrize("around", [twice, scanned])
 def test_inside_an_emulated_function_it_has_the_functions_policy(load, around):
     found = nj.jit(around(load()), policy="bf16")
@@ -81,6 +82,7 @@ def test_the_users_line_is_named():
         nj.load(bytes(text.serialize()))
 
 
+@pytest.mark.slow_cases("export")
 @pytest.mark.parametrize("kind", ["export", "text"])
 def test_a_batch_is_a_loop(kind):
     program, step = LOADED[kind](policy="bf16"), nj.jit(block, policy="bf16")
@@ -98,6 +100,7 @@ def gradient(step):
     return jax.grad(lambda x, w: jnp.sum(step(x, w) ** 2), (0, 1))
 
 
+@pytest.mark.slow
 def test_the_saved_derivative():
     program, step = LOADED["export"](policy="bf16"), nj.jit(block, policy="bf16")
     wanted = gradient(step)(X, W)
@@ -108,6 +111,7 @@ def test_the_saved_derivative():
     assert_same(jax.tree.map(lambda g: g[0], batch), wanted)
 
 
+@pytest.mark.slow
 def test_the_loss_scale_acts_on_a_saved_derivative():
     policy = nj.Policy(loss_scale=2.0**24)
     program = LOADED["export"](policy=policy)
@@ -131,6 +135,7 @@ def test_keys_and_unused_arguments():
 # -- many devices ----------------------------------------------------------------------
 
 
+@pytest.mark.slow_cases("Auto")
 @pytest.mark.parametrize("kind", ["Auto", "Explicit"])
 def test_an_artifact_for_several_devices(kind):
     mesh = AbstractMesh((3,), ("d",), axis_types=(getattr(AxisType, kind),))
@@ -145,6 +150,7 @@ def test_an_artifact_for_several_devices(kind):
     assert_same(nj.jit(lambda x: program(x), target="trn2.48xlarge")(X), step(X))
 
 
+@pytest.mark.slow
 def test_a_shard_map_in_an_artifact():
     mesh = nj.make_mesh((2,), ("d",))
     step = jax.shard_map(
@@ -172,6 +178,7 @@ def doubled(x):
     return jnp.tanh(jnp.concatenate([x, x[:2]])).sum(0)
 
 
+@pytest.mark.slow
 def test_a_program_with_symbolic_sizes_is_a_function():
     step = nj.load(symbolic(doubled, "n, 16"), policy="bf16")
     assert (step.__name__, step.policy.name) == ("doubled", "bf16")

@@ -218,6 +218,7 @@ def test_an_unknown_option_is_status_2(run):
     assert run("quickstart", "--no-such-option").exit_code == 2
 
 
+@pytest.mark.slow
 def test_module_is_the_command():
     command = [sys.executable, "-m", "neuronjax", "ls", "tnr2"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -52,6 +52,7 @@ def test_what_is_undecided_has_a_status_of_its_own(folder: Path, turns: int) -> 
     assert decided.exit_code == (0 if turns else 1)
 
 
+@pytest.mark.slow
 def test_the_status_of_a_folder_is_that_of_its_best(folder: Path) -> None:
     kernels.written(folder, CHAOS, "reference.py")
     every = folder / "every"

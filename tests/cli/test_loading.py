@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import neuronjax_command
 
 COMMAND = (
@@ -40,6 +42,7 @@ def shown(stderr, **environment):
     )
 
 
+@pytest.mark.slow
 def test_a_terminal_is_told_and_cleared():
     ours, theirs = pty.openpty()
     done = shown(theirs)
@@ -49,6 +52,7 @@ def test_a_terminal_is_told_and_cleared():
     assert "loading" not in done.stdout
 
 
+@pytest.mark.slow
 def test_the_module_tells_it_too(tmp_path):
     """`python -m neuronjax` imports the package before anything of its own."""
     (tmp_path / "sitecustomize.py").write_text(SLOW)
@@ -68,5 +72,6 @@ def test_the_module_tells_it_too(tmp_path):
     os.close(ours)
 
 
+@pytest.mark.slow
 def test_a_log_is_not_told():
     assert LINE not in shown(subprocess.PIPE).stderr

@@ -32,6 +32,7 @@ print(jax.typeof(a + 1), type(f).__name__, jax.typeof(f(a)), f(a))
 """
 
 
+@pytest.mark.slow
 def test_a_script_says_how_many_devices_there_are(tmp_path):
     path = tmp_path / "begins.py"
     path.write_text(BEGINS)

@@ -43,6 +43,7 @@ def test_notes_and_changes_of_a_profile(source):
     assert "lnc=" not in found
 
 
+@pytest.mark.slow
 def test_lines_of_a_search(source):
     found = printed(
         "search", source, "--tolerance", "0.01", "--objective", "preference"

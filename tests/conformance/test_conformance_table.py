@@ -92,6 +92,7 @@ def saved_program():
     return nj.load(saved.module().encode(), policy="fp32")
 
 
+@pytest.mark.slow
 def test_saved_ops(saved_program):
     arguments = [array for array, _ in saved.ARGUMENTS.values()]
     results = saved_program.compile()(*arguments)

@@ -32,6 +32,7 @@ def codes(dtype: np.dtype, count: int) -> np.ndarray:
     return every.view(dtype)
 
 
+@pytest.mark.slow_cases("int8-many")
 @pytest.mark.parametrize("count", [6, 240], ids=["few", "many"])
 @pytest.mark.parametrize("name", [*FLOATS, *INTEGERS])
 def test_every_dtype(name, count):

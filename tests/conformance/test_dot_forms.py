@@ -349,6 +349,7 @@ AS_POLICY = {
 }
 
 
+@pytest.mark.slow
 def test_one_operation_is_the_policy_of_its_format():
     """`jax_default_matmul_precision` under FP32, for a whole program."""
     a, b = operands(260)

@@ -31,6 +31,7 @@ def test_sums_and_products_are_tiles_of_left_folds(eager):
         floats.same_bits(product, expected, f"product {x.shape}")
 
 
+@pytest.mark.slow
 def test_a_sequential_policy_folds_sums_of_any_length_from_the_left():
     rng = np.random.default_rng(1)
     x = data.kinds(rng, (2, 1030))

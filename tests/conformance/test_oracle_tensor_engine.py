@@ -130,6 +130,7 @@ def test_mx_policies(name, layout, rule):
     same(out, oracle.matmul_mx(lhs, rhs), f"{name} {layout} {rule}")
 
 
+@pytest.mark.slow
 def test_scaled_matmul_is_one_instruction():
     """`jax.nn.scaled_matmul`, [B, M, K] and [B, N, K], alone and in a program."""
     lhs, rhs = oracle.adversarial_blocks("cancelling", (5, 7, 288), 3)
@@ -341,6 +342,7 @@ def test_bf16_psum(kind):
     same(matmul(*narrow), want, kind)
 
 
+@pytest.mark.slow
 def test_bf16_psum_in_double_row_mode():
     x, w = (
         floats.round_to(a, "e4m3") for a in oracle.adversarial("normal", (5, 9, 700), 3)
@@ -351,6 +353,7 @@ def test_bf16_psum_in_double_row_mode():
     same(matmul(*narrow, k_tile=256, rows_per_cell=2), want, "double row")
 
 
+@pytest.mark.slow
 def test_stochastic_bf16_psum_is_unbiased():
     """Each sum rounds to a neighbour, on average to itself."""
     rows, k = 4096, 256

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
+import pytest
 from jax import lax
 
 import neuronjax as nj
@@ -124,6 +125,7 @@ def test_a_body_may_accumulate_in_a_wider_dtype():
     floats.same_bits(modules.run_both_ways(text, *arrays)[0], expected, "wider")
 
 
+@pytest.mark.slow
 def test_reductions_of_jax():
     rng = np.random.default_rng(9)
     x = data.special(rng, (4, 33))

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
+import pytest
 from jax import lax
 
 import neuronjax as nj
@@ -223,6 +224,7 @@ def test_windows_that_do_not_fit_are_dropped_whole():
         floats.same_bits(got, case.expected()[0], case.name)
 
 
+@pytest.mark.slow
 def test_every_dtype_and_every_integer_dtype_of_indices():
     rng = np.random.default_rng(3)
     cases = []

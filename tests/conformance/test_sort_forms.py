@@ -238,6 +238,7 @@ def same_trees(actual: Any, expected: Any) -> None:
         floats.same_bits(got, want, path)
 
 
+@pytest.mark.slow
 def test_sorts_of_jax_in_every_dtype():
     arrays = {name: jnp.asarray(values(name)) for name in DTYPES}
 

@@ -100,6 +100,7 @@ def test_algorithms_differ_in_bits():
     assert not np.array_equal(outs[0]["w1"], outs[1]["w1"])
 
 
+@pytest.mark.slow
 def test_stochastic_rounding_differs_among_devices_and_is_the_same_op_by_op():
     policy = nj.Policy(auto_cast="matmult", rounding="stochastic", seed=3)
 
@@ -188,6 +189,7 @@ def two_steps(step, *args):
     return both[0]
 
 
+@pytest.mark.slow
 def test_delayed_scaling_takes_the_largest_amax_of_all_devices():
     step = on_mesh(parallel_step, DELAYED)
     _, history = two_steps(step, PARAMS, X, Y)
@@ -200,6 +202,7 @@ def test_delayed_scaling_takes_the_largest_amax_of_all_devices():
     assert (np.min(rows, axis=0) < np.max(rows, axis=0)).any()
 
 
+@pytest.mark.slow
 def test_delayed_scaling_in_loops_and_branches_that_hold_collectives():
     def function(w, x):
         def turn(total, row):

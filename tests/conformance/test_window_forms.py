@@ -148,6 +148,7 @@ CUMULATIVE = {
 }
 
 
+@pytest.mark.slow
 def test_cumulative_ops_run_along_the_axis():
     rng = np.random.default_rng(3)
     x = np.concatenate([data.cancelling(rng, (2, 700)), data.kinds(rng, (700,))])
@@ -205,6 +206,7 @@ def test_a_running_sum_of_growing_terms_never_falls():
     assert np.all(np.diff(total) >= 0)
 
 
+@pytest.mark.slow
 def test_cumlogsumexp():
     x = data.normal(np.random.default_rng(6), (4, 300)) * 3
     program = nj.jit(lambda x: [lax.cumlogsumexp(x, 1, r) for r in (False, True)])

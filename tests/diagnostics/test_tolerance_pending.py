@@ -68,6 +68,7 @@ def test_what_is_computed_before_an_assignment_stays(inputs, monkeypatch):
     np.testing.assert_array_equal(x.value, np.concatenate([v[:1], q[1:]]))
 
 
+@pytest.mark.slow
 def test_results_between_are_not_stored(monkeypatch):
     """A softmax of 64 MiB, whose five arrays with errors are 960 MiB."""
     stored = []

@@ -108,6 +108,7 @@ def test_tables_hold_any_text():
     )
 
 
+@pytest.mark.slow
 def test_examples_and_commands():
     page = examples.page(ROOT / "examples")
     assert f"{{ #{examples.anchor('distributed/train.py')} }}" in page

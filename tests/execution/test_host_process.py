@@ -95,6 +95,7 @@ def run_python(code, **environment):
     )
 
 
+@pytest.mark.slow
 def test_a_spawned_process_has_the_same_bits():
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         assert pool.apply(digest_of) == digest_of()
@@ -132,6 +133,7 @@ def test_flags_that_change_bits_are_refused(monkeypatch, tmp_path, flags, refuse
             assert flags.split("--")[-1].partition("=")[0] in e.value.remedy
 
 
+@pytest.mark.slow
 def test_fast_math_is_refused_in_a_process_of_its_own():
     code = "from tests.execution.test_host_process import *; digest_of()"
     done = run_python(code, XLA_FLAGS=f"{BAD}=true")
@@ -230,6 +232,7 @@ def test_a_host_that_fails_midway_leaves_the_next_call_right(disabled):
 # -- asyncio ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_tasks_and_their_threads_have_the_same_bits():
     run, expected = step(), bits.digest(step()(X))
     gradient = jax.grad(lambda x: step("fp8")(x).sum())

@@ -43,6 +43,7 @@ def full(monkeypatch):
     return above
 
 
+@pytest.mark.slow
 @pytest.mark.slow_cases("40-False")
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="no /proc here")
 @pytest.mark.parametrize(
@@ -112,6 +113,7 @@ def test_caches_may_be_cleared_while_a_program_is_traced(full, way):
     bits.assert_same(result(), expected, way)
 
 
+@pytest.mark.slow
 def test_threads_compile_while_caches_are_cleared(full):
     expected = [bits.digest(step()(*arguments(rows))) for rows in range(1, 7)]
     full(-1_000_000)

@@ -69,6 +69,7 @@ def contractions(draw):
     return x, y, numbers, permutation
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(contractions(), st.sampled_from(POLICIES))
 def test_the_bits_are_those_of_one_instruction_at_a_time(case, policy):

@@ -95,6 +95,7 @@ def test_values_out_of_bounds_are_found():
             assert_close(wrong, native, runs, "far")
 
 
+@pytest.mark.slow
 def test_own_derivatives_in_branches_are_held_against_native():
     """JAX refuses them where they close over a tracer, a seed or a constant."""
     floats = {"dtype": "float32", "shape": (3,)}

@@ -180,6 +180,7 @@ def captured(name: str) -> Program:
     return nj.jit(step).lower(*arguments).program
 
 
+@pytest.mark.slow_cases("linen", "nnx")
 @pytest.mark.parametrize("name", STEPS)
 def test_all_ops_have_a_part_and_a_pass(name):
     """Every op is of a module, of the loss or of the step; none is unknown."""
@@ -305,6 +306,7 @@ def test_a_callee_of_several_layers_is_the_part_of_each_call():
 # -- all reports -----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_all_reports_name_the_same_parts():
     step, arguments = nnx_step()
     program = nj.jit(step, policy="bf16").lower(*arguments).program

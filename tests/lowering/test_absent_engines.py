@@ -52,6 +52,7 @@ def test_a_profile_has_times_of_the_engines_that_are_there(target):
     assert "none of this chip" in str(profile)
 
 
+@pytest.mark.slow
 def test_op_by_op_and_grad():
     step = nj.jit(layer, target="inf1", policy="bf16")
     with jax.disable_jit():

@@ -108,6 +108,7 @@ def _shard_map(f: Callable[..., Any]) -> Callable[..., Any]:
     return jax.shard_map(f, mesh=nj.make_mesh((4,), ("d",)), **options)
 
 
+@pytest.mark.slow_cases("_grad")
 @pytest.mark.parametrize(
     "around", [_grad, lambda f: jax.vmap(f, (0, None)), _scan, _shard_map]
 )

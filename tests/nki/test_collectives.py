@@ -310,6 +310,7 @@ def summed_by_two_cores(x):
     return shared, out
 
 
+@pytest.mark.slow
 def test_cores_of_a_rank_act_together_in_shared_memory():
     x = np.random.default_rng(0).standard_normal((2, 8, 3)).astype(np.float32)
     launched = summed_by_two_cores[2].with_ranks(2)

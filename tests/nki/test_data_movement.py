@@ -71,6 +71,7 @@ def test_topk_of_a_snake():
     np.testing.assert_array_equal(index, places)
 
 
+@pytest.mark.slow
 def test_dma_transposes_and_adds():
     x, y = normal(16, 24, dtype=BF16), normal(4, 3, 8, 5)
     a, b = normal(16, 24, seed=1), normal(16, 24, seed=2, dtype=BF16)
@@ -118,6 +119,7 @@ def test_random_numbers_follow_their_seed(target):
     np.testing.assert_array_equal(a, np.asarray(eager[0]))
 
 
+@pytest.mark.slow
 def test_dropout_uniform_numbers_and_states():
     x = normal(64, 200)
     state = np.random.default_rng(0).integers(1, 2**32, (64, 24)).astype(np.uint32)

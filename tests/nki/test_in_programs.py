@@ -94,6 +94,7 @@ def kernels(lowered) -> list[NkiKernel]:
     return [i for i in lowered.instructions if isinstance(i, NkiKernel)]
 
 
+@pytest.mark.slow
 def test_a_kernel_is_one_instruction_with_its_bits():
     product = matmul_kernel()
     step = nj.jit(lambda a, b: jnp.exp(product(a, b)) + 1, target="trn2")
@@ -151,6 +152,7 @@ def test_the_program_decides_the_chip():
     assert found_kernel.kernel.program.target == "trn1"
 
 
+@pytest.mark.slow
 def test_on_every_device_of_a_mesh():
     product = matmul_kernel()
     mesh = nj.make_mesh((2,), ("data",))

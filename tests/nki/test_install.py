@@ -59,11 +59,13 @@ def run(tmp_path, text, *arguments):
     )
 
 
+@pytest.mark.slow
 def test_a_script_runs_as_it_is(tmp_path):
     done = run(tmp_path, NEW, str(tmp_path / "script.py"), "--flag", "7")
     assert done.stdout == "__main__ ['--flag', '7']\nabsent: nki.tensor\n", done.stderr
 
 
+@pytest.mark.slow
 def test_the_older_names_have_the_older_style(tmp_path):
     done = run(tmp_path, OLD)
     assert done.stdout == "64.0\n", done.stderr

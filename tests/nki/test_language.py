@@ -209,6 +209,7 @@ def test_reductions():
     check(cases, X, Y, rtol=1e-5, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_where_and_movement():
     cases = {
         "where": (
@@ -249,6 +250,7 @@ def test_where_and_movement():
     check(cases, X, Y, eager=False)
 
 
+@pytest.mark.slow
 def test_matmul_and_transposed_load():
     a = RNG.normal(size=(64, 32)).astype(F32)
     b = RNG.normal(size=(32, 48)).astype(F32)

@@ -17,6 +17,7 @@ def normal(*shape):
     return RNG.normal(size=shape).astype(F32)
 
 
+@pytest.mark.slow
 def test_index_arrays_masks_and_operators():
     @nki.jit
     def kernel(x, y):

@@ -196,6 +196,7 @@ def test_nc_matmul_mx(formats, partitions):
         same(found[3], once)
 
 
+@pytest.mark.slow
 def test_interleaved_layout_and_row_tiles():
     """Elements 128 apart in K share a word (the vendor's guide); PE rows 64 to 127."""
     k, m, n = 256, 8, 10

@@ -75,6 +75,7 @@ def test_copies_gather_and_scatter(engine, dtype, count):
     same(found[1], expected.astype(F32), dtype)
 
 
+@pytest.mark.slow
 def test_instructions_gather():
     """Of a part of a tile, and of one in PSUM; unused offsets may be anything."""
     x, y = normal(32, 40), normal(32, 20, seed=1)

@@ -194,6 +194,7 @@ def test_scalar_tensor_tensor():
     same(found, expected, np.float16)
 
 
+@pytest.mark.slow
 def test_selections():
     x = normal(32, 40)
     choose = np.random.default_rng(3).integers(0, 2, (32, 40)).astype(np.uint8)
@@ -256,6 +257,7 @@ def test_selections():
     same(found[5], below)
 
 
+@pytest.mark.slow
 def test_statistics():
     x = normal(16, 101, scale=3)
 

@@ -59,6 +59,7 @@ def assert_same(got: jax.Array, want: np.ndarray, x: np.ndarray) -> None:
 # ---- Rounding.
 
 
+@pytest.mark.slow_cases("bessel_i1e")
 @pytest.mark.slow_cases(
     "acos", "acosh", "asin", "asinh", "atan", "atanh", "cbrt", "cosh", "cosine"
 )

@@ -472,6 +472,7 @@ def test_what_is_not_an_operand_is_refused(x, message):
 # -- packed tags -----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_tile_of_the_guide():
     """[A3]: 128 x 128 kept elements have a tag tile uint16 [128, 32]."""
     sparse = sparsify(_data((512, 128), "bfloat16"))

@@ -47,6 +47,14 @@ SLOW = (
 )
 
 
+@pytest.mark.slow_cases(
+    "equinox_mlp",
+    "flashbax_buffer",
+    "haiku_mlp",
+    "jaxopt_simplex",
+    "qwen3_prefill",
+    "rax_ranking",
+)
 @pytest.mark.parametrize(
     "program",
     [

@@ -81,6 +81,7 @@ def test_points_of_the_roofline():
     assert third.intensity == np.inf
 
 
+@pytest.mark.slow
 def test_everything_at_once():
     found = figure("all")
     assert len(found.axes) == 4
@@ -187,6 +188,7 @@ def spilled():
 EXAMPLES = {"two layers": two_layers, "all reduced": all_reduced, "spilled": spilled}
 
 
+@pytest.mark.slow_cases("two layers-roofline")
 @pytest.mark.parametrize("kind", ["timeline", "roofline", "memory", "all"])
 @pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
 def test_texts_do_not_overlap_and_nothing_is_cut_off(example, kind):

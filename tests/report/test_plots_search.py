@@ -118,6 +118,7 @@ def test_points_are_named_where_there_is_room():
         assert not one.overlaps(other)
 
 
+@pytest.mark.slow
 def test_a_search_names_what_was_tried():
     def step(w, x):
         return jnp.tanh(x @ w["up"]) @ w["down"]

@@ -33,6 +33,7 @@ def statistics():
     return collected(w, x)[1]
 
 
+@pytest.mark.slow
 def test_every_result_with_a_number_has_a_dot(statistics):
     figure = statistics.plot()
     above, below = figure.axes

@@ -151,6 +151,7 @@ def guard(tmp_path):
     return check
 
 
+@pytest.mark.slow
 def test_a_failure_and_a_warning_say_all_this(guard, tmp_path):
     with pytest.raises(GoldenMismatch, match="now, with other bits") as caught:
         guard("penalty", changed_program="bits")
@@ -172,6 +173,7 @@ def newer(monkeypatch):
     monkeypatch.setattr(golden_file, "provenance", lambda: versions)
 
 
+@pytest.mark.slow
 def test_an_edit_fails_and_another_jax_alone_warns(guard, tmp_path, monkeypatch):
     with pytest.raises(GoldenMismatch, match="its source was edited"):
         guard("penalty")
@@ -190,6 +192,7 @@ def test_an_edit_fails_and_another_jax_alone_warns(guard, tmp_path, monkeypatch)
         guard("penalty", changed_program="bits")
 
 
+@pytest.mark.slow
 def test_a_golden_without_lines_is_read(guard, tmp_path):
     stored = golden_file.read(tmp_path / "step")
     assert stored.sources is not None

@@ -27,6 +27,7 @@ def kept(folder):
     return lambda step, **more: golden("step", step, **options, **more)(*made(), X)
 
 
+@pytest.mark.slow
 def test_a_golden_holds_what_a_step_writes(kept, folder):
     stored = golden_file.read(folder / "step")
     assert len(stored.outputs) == ARRAYS + 1
@@ -34,6 +35,7 @@ def test_a_golden_holds_what_a_step_writes(kept, folder):
     assert kept(nnx.jit(healthy)).program == "same"
 
 
+@pytest.mark.slow
 def test_an_edit_of_what_is_written_is_seen(kept):
     """The loss that the step returns is the same."""
     with pytest.raises(GoldenMismatch, match=KERNEL) as raised:
@@ -41,6 +43,7 @@ def test_an_edit_of_what_is_written_is_seen(kept):
     assert "result" not in {leaf.path for leaf in raised.value.leaves}
 
 
+@pytest.mark.slow
 def test_a_step_against_its_golden(folder):
     saved = folder / "step.mlirbc"
     same = nj.compare(nnx.jit(healthy), against=saved, policy="bf16")(*made(), X)

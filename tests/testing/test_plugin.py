@@ -243,6 +243,7 @@ ONCE = """
 """
 
 
+@pytest.mark.slow
 def test_a_name_that_is_used_twice_is_an_error(pytester, monkeypatch):
     """And not that of one function in two tests, nor that of one in two sessions."""
     monkeypatch.setenv("PYTHONPATH", str(Path(neuronjax_pytest.__file__).parent))

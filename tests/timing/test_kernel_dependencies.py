@@ -1,5 +1,6 @@
 """`BoxMap` finds what a walk over all boxes finds."""
 
+import pytest
 from hypothesis import given, settings, strategies as st
 
 from neuronjax.timing.kernel_dependencies import BoxMap
@@ -17,6 +18,7 @@ BOXES = st.none() | st.tuples(*map(_ranges, SHAPE))
 STEPS = st.lists(st.tuples(st.sampled_from(["add", "add", "drop"]), BOXES), max_size=30)
 
 
+@pytest.mark.slow
 @given(steps=STEPS, asked=BOXES, shape=st.sampled_from([SHAPE, ()]))
 @settings(max_examples=300, deadline=None)
 def test_a_map_is_a_list_of_boxes(steps, asked, shape):

@@ -114,6 +114,7 @@ def test_native_is_jax():
     assert NATIVE.jit is jax.jit
 
 
+@pytest.mark.slow_cases("2")
 @pytest.mark.slow_cases("1")
 @pytest.mark.parametrize("steps", [1, 2, 11])
 def test_any_number_of_steps_has_a_schedule(steps):

@@ -103,6 +103,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow_cases("slots")
 @pytest.mark.parametrize(
     ("kind", "faulty", "healthy", "arguments"),
     CASES,

@@ -113,6 +113,7 @@ def test_a_scatter_that_absorbs():
     assert absorbed(op, given, seen(np.float32([1e8, 1e8, 1, 3]), exact)) == (0.5, 0)
 
 
+@pytest.mark.slow
 @given(st.integers(-128, 127), st.integers(-128, 127))
 def test_integers_that_wrap(a, b):
     x, y = np.int8([a]), np.int8([b])
@@ -233,6 +234,7 @@ def test_integers_that_an_engine_rounds():
     assert not rounds_whole(op_of(lambda x: x[::-1], x), array, share, 6e-8)
 
 
+@pytest.mark.slow
 @given(st.integers(-128, 127), st.integers(0, 7))
 def test_shifts_that_wrap(x, bits):
     number, n = np.int8([x]), np.int8([bits])

@@ -201,6 +201,7 @@ CASES = [
 NAMES = [case[2].__name__ for case in CASES]
 
 
+@pytest.mark.slow_cases("loss_of_logits", "running_sum")
 @pytest.mark.parametrize(
     ("kind", "policy", "faulty", "healthy", "arguments"), CASES, ids=NAMES
 )
@@ -297,6 +298,7 @@ def test_the_scale_comes_before_the_cast_that_it_spoils():
     assert report.faults[0].record.short_op == "minimum"
 
 
+@pytest.mark.slow
 def test_a_small_factor_of_a_recurrence():
     """The state is farther off than its factor, which made it so."""
 
@@ -315,6 +317,7 @@ def test_a_small_factor_of_a_recurrence():
     assert (first.kind, first.record.short_op) == ("coarse", "convert")
 
 
+@pytest.mark.slow
 def test_iterations_and_results_are_named():
     def step(x):
         return {"total": running_sum(x), "mean": x.mean()}

@@ -257,6 +257,7 @@ def test_words_are_meant_to_wrap_around():
     assert compare(low_bytes)(np.arange(-9, 99, dtype=np.int32)).faults == ()
 
 
+@pytest.mark.slow
 def test_random_numbers_are_no_fault():
     def draws(seed):
         keys = jax.random.split(jax.random.key(seed), 4)

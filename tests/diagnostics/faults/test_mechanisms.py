@@ -257,6 +257,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow_cases("rotated")
 @pytest.mark.parametrize(
     ("kind", "policy", "faulty", "healthy", "arguments"),
     CASES,

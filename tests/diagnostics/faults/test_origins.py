@@ -208,6 +208,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow_cases("balanced", "distances", "positions", "running")
 @pytest.mark.parametrize(
     ("kind", "policy", "faulty", "healthy", "arguments"),
     CASES,

@@ -204,6 +204,7 @@ CASES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow_cases("chances", "paths_of_three", "ratings")
 @pytest.mark.parametrize(
     ("kind", "policy", "faulty", "healthy", "arguments"),
     CASES,
@@ -223,6 +224,7 @@ def first_line(function, *arguments, policy="bf16"):
     return report.faults[0].record.source
 
 
+@pytest.mark.slow
 def test_what_a_step_is_wrong_by_comes_before_the_step():
     def step(weights, x):
         def loss(weights):

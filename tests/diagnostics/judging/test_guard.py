@@ -94,6 +94,7 @@ def parent(folder: Path) -> int:
     return int(re.findall(r"\d+", found.problems[0].message)[0])
 
 
+@pytest.mark.slow
 def test_candidates_are_forks_of_one_process_which_may_be_ended(tmp_path: Path) -> None:
     first = parent(tmp_path)
     assert parent(tmp_path) == first != os.getpid()
@@ -110,6 +111,7 @@ def test_one_candidate_leaves_nothing_to_the_next(tmp_path: Path) -> None:
     assert "False" in found.problems[0].message
 
 
+@pytest.mark.slow
 def test_nothing_stays_when_the_judge_ends(tmp_path: Path) -> None:
     kernels.reference(tmp_path)
     asks = kernels.first("raise KeyError(__import__('os').getppid())")

@@ -277,6 +277,7 @@ def test_rows_are_fused_multiply_adds(draw, shape):
 # ---- No bit depends on the program around.
 
 
+@pytest.mark.slow_cases("xla-double row-False", "xla-quads-True")
 @pytest.mark.parametrize(
     ("layout", "in_range"), [("double row", False), ("quads", True)]
 )

@@ -112,6 +112,7 @@ def same(found, want):
     assert np.asarray(found).tobytes() == want.tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["kernel", "gather"], indirect=True)
 @settings(
     max_examples=25,

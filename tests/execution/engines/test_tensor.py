@@ -75,6 +75,7 @@ def expected(name: str, order: str, psum: str = "fp32") -> np.ndarray:
     return contraction.dot_general(lhs, rhs, numbers, array)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "order"),
     [
@@ -88,6 +89,7 @@ def test_tiles_are_added_in_order(name, order):
     floats.same_bits(multiplied(name, order), expected(name, order))
 
 
+@pytest.mark.slow
 def test_sums_in_bf16():
     out = multiplied("bf16", "K last, first", ml_dtypes.bfloat16)
     want = expected("bf16", "K last, first", psum="bf16")

@@ -165,6 +165,7 @@ def check(seed: int) -> None:
     bits.assert_same(found[0], found[1], f"program {seed}, {policy}")
 
 
+@pytest.mark.slow
 def test_a_few_programs():
     for seed in range(3):
         check(seed)

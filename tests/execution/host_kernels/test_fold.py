@@ -118,6 +118,7 @@ def draw(seed: int, shape: tuple[int, ...], kind: str, dtype: str) -> np.ndarray
     return x.astype(DTYPES[dtype])
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     st.tuples(st.integers(1, 3), *[st.integers(1, 40)] * 2, st.integers(1, 90)),

@@ -46,6 +46,7 @@ def assert_as_integers(x: np.ndarray, axis: int, name: str, rule: str) -> None:
         np.testing.assert_array_equal(np.asarray(got), np.asarray(to_codes(want)))
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(
     st.lists(st.integers(1, 70), min_size=1, max_size=3),
@@ -61,6 +62,7 @@ def test_codes_and_scales(shape, axis, name, rule, draw, dtype, seed):
     assert_as_integers(np.asarray(x), axis % len(shape), name, rule)
 
 
+@pytest.mark.slow_cases("ocp_floor-mxfp4_e2m1")
 @pytest.mark.parametrize("name", sorted(MX_FORMATS))
 @pytest.mark.parametrize("rule", BOUNDED_RULES)
 def test_every_bfloat16_beside_a_largest(name, rule):

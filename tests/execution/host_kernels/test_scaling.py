@@ -44,6 +44,7 @@ def largest(x: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(found), np.float32(np.nan), found).view(np.uint32)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     st.integers(1, 4),
@@ -139,6 +140,13 @@ def test_batches_are_rows():
         np.testing.assert_array_equal(got.ravel(), want)
 
 
+@pytest.mark.slow_cases(
+    "bfloat16-ieee",
+    "bfloat16-saturate",
+    "float16-ieee",
+    "float32-ieee",
+    "float32-saturate",
+)
 @pytest.mark.parametrize("overflow", ["ieee", "saturate"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_programs_have_the_same_bits_without(monkeypatch, dtype, overflow):

@@ -260,6 +260,7 @@ def tile_out(tile):
     return out
 
 
+@pytest.mark.slow
 def test_runtime_addresses():
     table = data(16, 20)
     rows = np.array([[3], [1], [15], [0], [2], [2], [9], [4]], np.int32)

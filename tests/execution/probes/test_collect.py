@@ -130,6 +130,7 @@ def controlled(x: jax.Array, n: jax.Array) -> jax.Array:
     return product(lax.fori_loop(0, n, body, x))
 
 
+@pytest.mark.slow
 def test_loops_branches_and_calls():
     """Seven iterations, in four of them the branch with the callee."""
     outputs, found = emulated(controlled, "cast")(X, 7)

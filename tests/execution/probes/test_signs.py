@@ -123,6 +123,7 @@ def test_who_is_given_inf_has_not_made_it():
     assert not _found(_collected(function, ONES))
 
 
+@pytest.mark.slow
 def test_masked_scores_do_not_underflow():
     def softmax(x):
         scores = jnp.where(jnp.eye(16, dtype=bool), x, -1e9).astype(jnp.bfloat16)
@@ -131,6 +132,7 @@ def test_masked_scores_do_not_underflow():
     assert not _found(_collected(softmax, ONES))
 
 
+@pytest.mark.slow
 def test_in_how_many_steps_and_since_when():
     step = nj.jit(beyond_fp32, collect=True)
     merged = step.init_statistics(ONES)

@@ -89,6 +89,7 @@ def test_sums_beside_a_carry(name, key):
             assert_as_xla(one, jnp.asarray(numbers), jnp.uint32(key))
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(
     st.sampled_from(NARROW),
@@ -105,6 +106,7 @@ def test_any_size(name, size, dtype, power, seed):
     assert_as_xla(functools.partial(rounded, seed=seed, name=name), x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["float8_e4m3", "float4_e2m1fn"])
 def test_transformations(name):
     x = jnp.asarray(np.random.default_rng(1).standard_normal((5, 7, 301), np.float32))
@@ -171,6 +173,7 @@ def avx2(monkeypatch):
     jax.clear_caches()
 
 
+@pytest.mark.slow_cases("float8_e5m2")
 @pytest.mark.usefixtures("avx2")
 @pytest.mark.parametrize("name", NARROW)
 def test_without_avx512(name):
