@@ -31,6 +31,7 @@ from neuronjax.execution.transformations import is_key, split_complex
 from neuronjax.hardware import Target, resolve_target
 from neuronjax.policy import Policy
 from neuronjax.policy.scopes import active_policy
+from neuronjax.policy.values import PRESETS
 from neuronjax.report.setting import policy_name, setting_line
 
 #: A function, or a program that was lowered, compiled, loaded, or saved in a file.
@@ -231,11 +232,17 @@ def shared_setting(
         if len(names) > 1:
             raise InvalidProgramError(
                 f"the {what} of one is {' and that of the other '.join(names)}",
-                remedy=f"name the one that is meant: {keyword}=..., as it was given to "
-                "nj.jit",
+                remedy=f"give the one that is meant: {keyword}={_written(own[0])}",
             )
         shared[keyword] = own[0]
     return shared
+
+
+def _written(setting: Any) -> str:
+    """Return a target or a policy as an argument; one without a name in words."""
+    name = _name(setting)
+    is_named = not isinstance(setting, Policy) or name in PRESETS
+    return repr(name) if is_named else "that policy, a nj.Policy"
 
 
 def _name(setting: Any) -> str:
