@@ -335,6 +335,8 @@ def test_delayed_scaling_reads_the_history_that_the_function_was_given():
     bounds = tolerance(step.with_amax_history(history))(x, w)
     assert bounds.allows(out)
     assert not bounds.allows(1.2 * out)
+    with pytest.raises(InvalidProgramError, match="amax history has shape"):
+        compare(step.with_amax_history(history[:, :1]))(x, w)
 
 
 def test_rules_and_scopes_are_the_policys_and_not_the_references():

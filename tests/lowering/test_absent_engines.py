@@ -216,3 +216,17 @@ def test_wide_integers_go_through_fp32_with_a_warning():
         lambda n: n + 2, target="inf1", policy=nj.Policy(integer_path="exact")
     )
     np.testing.assert_array_equal(exact(numbers), numbers + 2)
+
+
+def test_random_numbers_are_refused_until_integers_are_exact():
+    """FP32 would make other numbers of the generator's, without a word."""
+
+    def draw(key):
+        return jax.random.normal(key, (4,))
+
+    key = jax.random.key(0)
+    with pytest.raises(nj.UnsupportedError, match="random numbers") as error:
+        nj.jit(draw, target="inf1", policy="bf16")(key)
+    assert "integer_path=exact" in str(error.value.remedy)
+    exact = nj.jit(draw, target="inf1", policy="bf16,integer_path=exact")
+    np.testing.assert_allclose(exact(key), draw(key), rtol=1e-6)
