@@ -57,11 +57,14 @@ def fold(lhs: Matrix, rhs: Matrix, order: FoldOrder, settles: bool) -> jax.Array
     def call(a: jax.Array, b: jax.Array, *scales: jax.Array) -> jax.Array:
         return target(a, b, *tables, *scales, plan=plan)
 
+    # JAX keeps `again`, which therefore holds no arrays.
+    orders = [(x.k_first, x.scales is not None) for x in sides]
+
     def again(a: jax.Array, b: jax.Array, *scales: jax.Array) -> jax.Array:
         left = list(scales)
         made = [
-            Matrix(array, x.k_first, None if x.scales is None else left.pop(0))
-            for array, x in zip((a, b), sides, strict=True)
+            Matrix(array, k_first, left.pop(0) if is_scaled else None)
+            for array, (k_first, is_scaled) in zip((a, b), orders, strict=True)
         ]
         return fold(made[0], made[1], order, settles)
 
