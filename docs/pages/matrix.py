@@ -34,10 +34,7 @@ def matrix_table() -> str:
         (kind.title, *(shown[verb, name] for verb in verbs.VERBS))
         for name, kind in kinds
     ]
-    reasons = [
-        f"{number}. {_row(refusal.row)}"
-        for number, refusal in enumerate(refusals.REFUSALS, 1)
-    ]
+    reasons = [f"{n}. {row}" for n, row in enumerate(_reasons(refusals), 1)]
     heads = ("program", *map(code, verbs.VERBS))
     return f"{counts}.\n\n{table(heads, rows)}\n" + "\n".join(reasons) + "\n"
 
@@ -47,7 +44,13 @@ def _shown(refusals: object, verb: str, kind: str) -> str:
     refusal = refusals.refusal_of(verb, kind)  # type: ignore[attr-defined]
     if refusal is None:
         return _ANSWER
-    return str(refusals.REFUSALS.index(refusal) + 1)  # type: ignore[attr-defined]
+    return str(_reasons(refusals).index(_row(refusal.row)) + 1)
+
+
+def _reasons(refusals: object) -> list[str]:
+    """Return every reason once, though several errors may have it."""
+    found = (_row(r.row) for r in refusals.REFUSALS)  # type: ignore[attr-defined]
+    return [*dict.fromkeys(found)]
 
 
 def _row(start: str) -> str:

@@ -233,7 +233,7 @@ def _groups(attribute: Any) -> Any:
 
 
 def _mesh(attribute: Any, dialect: Any = sdy) -> str | Mesh:
-    """A mesh written in place, or the name of one of the module."""
+    """Return the mesh that is written in place, or the name of one of the module."""
     found = attribute.maybe_downcast()
     if isinstance(found, ir.FlatSymbolRefAttr):
         return found.value

@@ -160,9 +160,10 @@ def compare(
 ) -> None:
     """Says what is wrong, on which line, since when, why, and what to try.
 
-    Every op runs emulated and in the reference: in isolation, fed the reference's
-    values, and in the run, where errors propagate. The exit status is 0 where nothing
-    is wrong, 1 with a fault or a divergence, 2 where the program cannot be read.
+    Each op runs on the emulator and in the reference. It runs in isolation, on the
+    reference's values, and in the run, where errors propagate. The exit status is 0
+    where nothing is wrong, 1 with a fault or a divergence, 2 where the program cannot
+    be read.
 
     Examples:
 

@@ -37,7 +37,10 @@ def alike(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def ratio(error: float, size: float) -> float:
-    """Return an error over the size of the reference: 0 without one, Inf of nothing."""
+    """Return an error divided by the size of the reference.
+
+    It is 0 where there is no error, and Inf where the reference is zero.
+    """
     if error == 0:
         return 0.0
     return float(error / size) if size else math.inf

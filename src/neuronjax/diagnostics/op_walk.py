@@ -141,7 +141,7 @@ class ParallelWalk(OpWalk):
         return lanes
 
     def leader(self, name: str) -> str:
-        """Lanes that are fed follow the reference."""
+        """Let lanes that are fed follow the reference."""
         return "reference" if name in _FED else name
 
     def decision(self, lane: Lane, view: View, op: Op, what: str) -> int:
@@ -153,7 +153,7 @@ class ParallelWalk(OpWalk):
         return int(value)
 
     def decided(self, op: Op, lanes: Lanes, decisions: Mapping[Lane, int]) -> None:
-        """A loop that runs longer, or another branch, is an error of the op itself."""
+        """Count a loop that runs longer, or another branch, as an error of the op."""
         by_name = {lane.name: n for lane, n in reversed([*decisions.items()])}
         if "actual" not in by_name or "reference" not in by_name:
             return
@@ -174,7 +174,7 @@ class ParallelWalk(OpWalk):
     def joined(
         self, values: Sequence[Any], join: Callable[[Sequence[Any]], np.ndarray]
     ) -> Any:
-        """Return the array that a function makes of several."""
+        """Return one array, joined from several by a function."""
         whole = join([*map(np.asarray, map(declared, values))])
         if not any(isinstance(value, Substituted) for value in values):
             return whole

@@ -70,7 +70,7 @@ class OpWalk(abc.ABC):
             spans: its instructions on every side.
             views: where every side holds the values of the region.
             keys: of stochastic rounding.
-            lanes: of one device; of all devices where the op joins them.
+            lanes: those of one device, or of all devices where the op joins them.
         """
 
     @abc.abstractmethod
@@ -85,7 +85,7 @@ class OpWalk(abc.ABC):
     def joined(
         self, values: Sequence[Any], join: Callable[[Sequence[Any]], np.ndarray]
     ) -> Any:
-        """Return the value that a function of arrays makes of several."""
+        """Return one value, joined from several by a function of arrays."""
 
     @abc.abstractmethod
     def on_device(self, device: int) -> Iterable[Lane]:
@@ -297,7 +297,7 @@ class OpWalk(abc.ABC):
                     self.repeated(None, first[place], device, [part])
 
     def _gather(self, i: Spmd, lane: Lane, own: Lanes) -> None:
-        """Join the results of the devices; of copies the first device's is taken."""
+        """Join the results of the devices. Of equal copies, take the first device's."""
         left = [device.leave(i.body) for device in own]
         for n, (buffer, split) in enumerate(zip(i.results, i.joins, strict=True)):
             places = places_of(split, i.mesh)

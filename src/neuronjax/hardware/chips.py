@@ -313,8 +313,8 @@ NEURON_CORE_V2 = CoreSpec(
 )
 
 # The pages name the engines, their dtypes and their peaks. Clocks, the size of the
-# array and of the memories are not published. ASSUMPTION: what is not written here is
-# NeuronCore-v2's, integers in VectorE too, which go through FP32.
+# array and of the memories are not published. ASSUMPTION: all that is not written here
+# equals NeuronCore-v2's; VectorE computes integers too, through FP32.
 _TENSOR_V1_ENGINE = dataclasses.replace(
     _TENSOR_V2_ENGINE,
     clock_hz=1_000_000_000,  # base clock of inf1 [PS]; TensorE's own: ASSUMPTION

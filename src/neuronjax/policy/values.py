@@ -24,7 +24,7 @@ from neuronjax.errors import InvalidProgramError
 
 _SCALE_RULES = ("ocp_floor", "neuron", "ceil", "rceil", "even", "nki_golden")
 
-#: Algorithms of reductions that a pair "within a node + over nodes" is made of [IX].
+#: A pair "a+b" names an algorithm within a node, and one between nodes [IX].
 IN_NODE = ("ring", "kangaring", "rdh", "mesh")
 OVER_NODES = ("ring", "rdh", "mesh", "single_step_mesh")
 _COLLECTIVES = (

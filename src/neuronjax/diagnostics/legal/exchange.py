@@ -84,7 +84,7 @@ def correlated(held: Held) -> Held:
 def _moved(i: Collective, k: int, x: Devices, at: Executors) -> list[Held]:
     """Return the k-th result of every device, of a collective that moves numbers."""
     data = (0, 1) if isinstance(i, RaggedAllToAll) else (k,)[: len(i.operands)]
-    is_same, count = is_same_for_all(i, len(x)), len(i.operands)
+    is_same = is_same_for_all(i, len(x))
 
     def mover(arrays: Sequence[np.ndarray]) -> np.ndarray:
         given = [[h.values for h in own] for own in x]
@@ -96,9 +96,8 @@ def _moved(i: Collective, k: int, x: Devices, at: Executors) -> list[Held]:
         return rows[0] if is_same else np.stack(rows)
 
     found = moved_together([own[n] for own in x for n in data], mover, at.model)
-    places = [
-        n for n in range(count) if n not in data and isinstance(i, RaggedAllToAll)
-    ]
+    # The other operands of a ragged exchange say where its data go.
+    places = range(len(data), len(i.operands)) if len(data) > 1 else ()
     if any(is_doubtful(own[n]) for own in x for n in places):
         found = unknown(found.values, at.model)
     if is_same:

@@ -125,7 +125,7 @@ class LegalWalk(OpWalk):
     def repeated(
         self, op: Op | None, done: Lane, lane: Lane, values: Iterable[Held]
     ) -> None:
-        """Errors of devices are no longer independent where they hold one of them."""
+        """Note that devices hold the same error, so that theirs are not independent."""
         self._are_joint |= any(not held.is_exact for held in values)
 
     def did(self, path: OpPath, views: Views, lanes: Lanes) -> None:

@@ -151,7 +151,7 @@ class Request:
                 )
 
     def check_place(self, name: str, value: Any, memories: Sequence[str]) -> None:
-        """Refuse what is no tensor, or not in one of these memories; () is all."""
+        """Refuse all but a tensor in one of the memories; () allows every memory."""
         if not isinstance(value, NkiTensor):
             self.refuse(f"{name} is {value!r}", f"{name} must be a tensor")
         memory = value.storage.memory
