@@ -52,7 +52,7 @@ class Outcome:
 def check_history(program: InstructionProgram, history: Any) -> None:
     """Refuse an amax history of another shape than the program's."""
     expected = (program.amax_history_length, program.amax_slots)
-    if history is not None and tuple(history.shape) != expected:
+    if tuple(history.shape) != expected:
         raise InvalidProgramError(
             f"the amax history has shape {tuple(history.shape)}, the program needs "
             f"{expected} (steps, tensors)",

@@ -28,11 +28,11 @@ class Stepper:
         self, program: InstructionProgram, context: CallContext = CallContext()
     ) -> None:
         history = context.amax_history
-        check_history(program, history)
         with jax.disable_jit(False):
             self.first_key = first_key(program, context.call_index)
             previous = jnp.zeros(program.amax_slots, jnp.float32)
             if history is not None:
+                check_history(program, history)
                 previous = jnp.max(history, axis=0)
             zero = inputs_outputs.make_zero(True)
             seen = StepAccumulator(None, previous)

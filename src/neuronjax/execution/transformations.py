@@ -353,10 +353,10 @@ def _scaled(x: Any, scale: float | None) -> Any:
 
 
 def _check_context(program: InstructionProgram, context: CallContext) -> None:
-    """Refuses a call that lacks what the program needs beside its arguments."""
-    history = context.amax_history
-    check_history(program, history)
-    if program.amax_slots and history is None:
+    """Refuse a call that lacks what the program needs beside its arguments."""
+    if context.amax_history is not None:
+        check_history(program, context.amax_history)
+    elif program.amax_slots:
         raise InvalidProgramError(
             'scaling="delayed" needs the amax history of the previous steps',
             remedy="history = step.init_amax_history(*args), then "
