@@ -359,26 +359,6 @@ def b_spherical_bessel_at_short_range(params, gaps, cutoff):
     return basis, messages.sum(axis=1)
 
 
-@fault("singular", "cancellation")
-@source("random libraries: tan(pi (u - 1/2)) beside its pole, tails of Cauchy")
-@inputs(
-    lambda: (
-        1 - (np.random.default_rng(450).integers(3, 200, (40, 6)) * 2.0**-24)
-    ).astype(np.float32),
-    lambda: np.random.default_rng(451).uniform(0.5, 2, 6).astype(np.float32),
-    "f32 0.01",
-)
-def b_cauchy_tail_by_tangent(ranks, exposures, scale):
-    """Heavy-tailed losses by the quantile function of the Cauchy distribution."""
-    losses = scale * jnp.tan(jnp.pi * (ranks - 0.5))  # fault
-    # + losses = scale / jnp.tan(jnp.pi * (1.0 - ranks))
-    portfolio = losses @ exposures
-    ordered = jnp.sort(portfolio)
-    shortfall = jnp.mean(ordered[-4:])
-    value_at_risk = ordered[-4]
-    return losses, portfolio, shortfall, value_at_risk
-
-
 def dose_arguments():
     rng = np.random.default_rng(460)
     cleared = rng.uniform(0.2, 0.4, 16).astype(np.float32)
