@@ -30,6 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.faults.targets import REFERENCE, TARGETS
+from benchmarks.training import train_step
 from neuronjax import NeuronJaxError, compare
 from neuronjax.execution.interpreter import forget_kernels
 from tests import compilation_cache
@@ -115,12 +116,8 @@ def step_of(case: Case) -> tuple[Callable[..., PyTree], tuple[PyTree, ...]]:
     loss, params, batch = model(case.model)
     optimizer = OPTIMIZERS[case.optimizer]
 
-    def step(params: PyTree, state: PyTree, *batch: PyTree) -> tuple[PyTree, ...]:
-        value, gradient = jax.value_and_grad(loss)(params, *batch)
-        updates, state = optimizer.update(gradient, state, params)
-        return optax.apply_updates(params, updates), state, value
-
-    native, state = jax.jit(step), jax.jit(optimizer.init)(params)
+    step, state = train_step(loss, optimizer), jax.jit(optimizer.init)(params)
+    native = jax.jit(step)
     for _ in range(case.step - 1):
         params, state, _ = native(params, state, *batch)
     return step, (params, state, *batch)
