@@ -101,6 +101,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--name", action="append", help="of single faults")
     parser.add_argument("--keep", action="store_true", help=f"write {NAME}.json")
     options = parser.parse_args(arguments)
+    if options.keep and options.name:
+        parser.error("--keep is for whole sets, and --name asks about single faults")
     about, start = harness.circumstances(), time.perf_counter()
     commit = about["versions"]["commit"]
     console = Console()

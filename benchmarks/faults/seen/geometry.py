@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.faults.case import fault, inputs, source
-from benchmarks.faults.common import conv
 from benchmarks.faults.parts import convolution, normal, uniform
 
 
@@ -185,13 +184,13 @@ def half_mish_of_exponentials(p, x, y):
     """A detector's convolutional block with a hand-written Mish in FP16."""
 
     def loss(p):
-        h = conv(x, p["a"]).astype(jnp.float16)
+        h = convolution(x, p["a"]).astype(jnp.float16)
         soft = jnp.log(1 + jnp.exp(h))  # fault
         act = h * jnp.tanh(soft)  # -
         # + wide = h.astype(jnp.float32)
         # + act = wide * jnp.tanh(jax.nn.softplus(wide))
-        out = conv(act.astype(jnp.float32), p["b"])  # -
-        # + out = conv(act, p["b"])
+        out = convolution(act.astype(jnp.float32), p["b"])  # -
+        # + out = convolution(act, p["b"])
         return jnp.mean(jnp.square(out - y))
 
     return jax.value_and_grad(loss)(p)

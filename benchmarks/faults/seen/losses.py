@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.faults.case import fault, inputs, source
-from benchmarks.faults.common import conv, mlp, mlp_params
-from benchmarks.faults.parts import layer_norm, normal, uniform, weight
+from benchmarks.faults.common import mlp, mlp_params
+from benchmarks.faults.parts import convolution, layer_norm, normal, uniform, weight
 
 
 def clip_arguments():
@@ -202,8 +202,8 @@ def denoise_arguments():
 @inputs(by=denoise_arguments)
 def denoiser_divides_pixels_by_count(kernels, noisy, clean):
     """A denoiser's loss as a map in FP16, every pixel divided before they are added."""
-    h = jax.nn.relu(conv(noisy, kernels[0]))
-    out = noisy - 0.001 * conv(h, kernels[1])
+    h = jax.nn.relu(convolution(noisy, kernels[0]))
+    out = noisy - 0.001 * convolution(h, kernels[1])
     squared = jnp.square(out - clean)
     per_pixel = (squared / squared.size).astype(jnp.float16)  # fault
     return jnp.sum(per_pixel.astype(jnp.float32))  # -

@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.faults import common
 from benchmarks.faults.case import fault, inputs, source
-from benchmarks.faults.common import causal_attention, conv, feed_forward
+from benchmarks.faults.common import causal_attention, feed_forward
 from benchmarks.faults.parts import (
     block,
     block_params,
@@ -213,7 +213,7 @@ def batch_norm_running_mean_bf16(kernel, batches, mean, var):
 
     def step(state, images):
         mean, var = state
-        h = jax.nn.relu(conv(images, kernel))
+        h = jax.nn.relu(convolution(images, kernel))
         batch_mean = jnp.mean(h, axis=(0, 1, 2))
         batch_var = jnp.var(h, axis=(0, 1, 2))
         gap = batch_mean - mean.astype(jnp.float32)  # -
@@ -225,7 +225,7 @@ def batch_norm_running_mean_bf16(kernel, batches, mean, var):
     state = (mean.astype(jnp.bfloat16), var)  # -
     (mean, var), _ = jax.lax.scan(step, state, batches)  # -
     # + (mean, var), _ = jax.lax.scan(step, (mean, var), batches)
-    h = jax.nn.relu(conv(batches[0], kernel))
+    h = jax.nn.relu(convolution(batches[0], kernel))
     scale = jax.lax.rsqrt(var + 1e-3)
     return (h - mean.astype(jnp.float32)) * scale, mean.astype(jnp.float32)  # -
     # + return (h - mean) * scale, mean
