@@ -126,7 +126,7 @@ def step_of(case: Case) -> tuple[Callable[..., PyTree], tuple[PyTree, ...]]:
 def said_of(case: Case) -> Said:
     """Compare a step."""
     step, arguments = step_of(case)
-    settings = {"target": POLICIES[case.policy], "policy": case.policy}
+    settings: dict[str, Any] = {"target": POLICIES[case.policy], "policy": case.policy}
     asked = compare(step, **settings, reference=REFERENCE, explain=False)
     try:
         faults = asked(*arguments).faults
@@ -168,7 +168,8 @@ def _answers(cases: Sequence[Case]) -> Iterator[Said]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print every step and the tables; fail where there are too many alarms."""
-    known = (tuple(models()), tuple(OPTIMIZERS), STEPS, tuple(POLICIES))
+    known: list[tuple[Any, ...]]
+    known = [tuple(models()), tuple(OPTIMIZERS), STEPS, tuple(POLICIES)]
     parser = argparse.ArgumentParser(description=__doc__)
     for field, choices in zip(FIELDS, known, strict=True):
         kind = type(choices[0])
