@@ -93,8 +93,6 @@ def two_mask_planes_summed(params, x, segments, padded, weights):
     losses = jax.vmap(one)(x, segments, padded)
     return jnp.sum(losses * weights) / jnp.sum(weights)
 
-    # + return out / total[:, None]
-
 
 @fault("coarse")
 @source("tt-metal and Modalities: inv_freq as BF16 buffer, phase grows with t")

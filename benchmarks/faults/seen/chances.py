@@ -323,10 +323,6 @@ def jensen_mixture_in_probability_space(student, teacher, tokens):
 
     return jax.value_and_grad(loss_of)(student)
 
-    # + start = (tips[0], jnp.zeros(tips.shape[1]))
-    # + (partial, log), _ = jax.lax.scan(join, start, (tips[1:], lengths))
-    # + return jnp.log(partial @ root) + log
-
 
 def conversion_arguments():
     visitors = np.array([40, 90, 300, 480, 640, 820], np.float32)

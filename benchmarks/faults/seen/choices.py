@@ -66,8 +66,6 @@ def resampling_by_half_cumsum(weights, particles, u):
     # + chosen = jnp.searchsorted(ends / ends[-1], places)
     return chosen, particles[jnp.clip(chosen, 0, 511)]
 
-    # + return n, x
-
 
 @fault("integer", policy="fp32")
 @source("hash buckets: uint32 read as int32")

@@ -270,8 +270,6 @@ def pinball_levels_in_bf16(params, x, y, levels):
     loss, grads = jax.value_and_grad(loss_of)(params)
     return loss, grads["b"], jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
 
-    # + return jax.nn.softmax(joint, axis=0), jnp.argmax(joint, axis=0)
-
 
 @fault("underflow", "non-finite")
 @source("statsmodels and GPyTorch questions: all weights of a query are zero")

@@ -36,8 +36,6 @@ def fp8_raw_samples_unscaled(params, frames):
     h = jax.nn.relu(jnp.log1p(level) @ params["in"])
     return jax.nn.log_softmax(h @ params["out"])
 
-    # + return jax.tree.map(lambda p, g: p - (6000.0 / scale) * g, head, grads)
-
 
 def cache_arguments():
     p = block_params(900, 32, 48)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.faults.case import fault, inputs, source
-from benchmarks.faults.parts import convolution, normal, uniform
+from benchmarks.faults.parts import convolution, integers, normal, uniform, weight
 
 
 @fault("cancellation")
@@ -195,8 +195,6 @@ def half_mish_of_exponentials(p, x, y):
 
     return jax.value_and_grad(loss)(p)
 
-    # + return change, moved, score > 0.25
-
 
 @fault("singular", "non-finite")
 @source("JAX FAQ: the branch that where() drops still has an infinite gradient")
@@ -308,3 +306,36 @@ def batch_norm_folded_into_offset(params, images):
     # + y = ((x - params["mean"]) * scale + params["beta"]).astype(jnp.bfloat16)
     y = jax.nn.relu(y.astype(jnp.float32))
     return convolution(y, params["second"]).mean((1, 2))
+
+
+def graph_arguments():
+    def layer(seed):
+        return {
+            "w": weight(seed, 16, 16),
+            "a": weight(seed + 1, 16, 1),
+            "b": weight(seed + 2, 16, 1),
+        }
+
+    params = {"first": layer(641), "second": layer(645), "out": weight(649, 16, 3)}
+    return params, normal(650, 30, 16), integers(651, 30, 80), integers(652, 26, 80)
+
+
+@fault("non-finite", "singular")
+@source("jraph and PyG: softmax over no edges divides zero by zero")
+@inputs(by=graph_arguments)
+def graph_attention_without_neighbours(params, x, sources, targets):
+    """Two graph attention layers; a few nodes have no neighbours."""
+
+    def layer(x, p):
+        h = x @ p["w"]
+        score = (h @ p["a"])[sources, 0] + (h @ p["b"])[targets, 0]
+        odds = jnp.exp(jnp.tanh(jax.nn.leaky_relu(score, 0.2)))
+        total = jax.ops.segment_sum(odds, targets, x.shape[0])
+        read = jax.ops.segment_sum(odds[:, None] * h[sources], targets, x.shape[0])
+        read = read / total[:, None]  # fault
+        # + read = read / jnp.where(total > 0, total, 1.0)[:, None]
+        return jax.nn.elu(h + read)
+
+    x = layer(x, params["first"])
+    x = layer(x, params["second"])
+    return x @ params["out"]

@@ -94,8 +94,6 @@ def rabin_fingerprint_in_int32(params, text):
     bag = params["table"][rows].mean(0)
     return last, jnp.tanh(bag @ params["out"])
 
-    # + return w, after, after - total
-
 
 @fault("integer")
 @source("JAX without x64: int64 nanoseconds become int32; Ariane 501")
@@ -112,8 +110,6 @@ def nanoseconds_cast_to_int32(params, seconds, marks):
     # + gaps = (whole[late] - whole[early]) + (part[late] - part[early]) / 1e9
     x = jnp.concatenate([gaps[:, None], marks[order][1:]], axis=1)
     return gaps, jax.nn.gelu(x @ params["in"]) @ params["out"]
-
-    # + return counts, jnp.tanh(equal @ params["w"])
 
 
 def accuracy_arguments():

@@ -43,8 +43,6 @@ def clip_exp_of_scaled_cosine(params, images, texts):
 
     return jax.value_and_grad(loss_of)(params)
 
-    # + return jnp.mean(error * error)
-
 
 @fault("cancellation")
 @source("RL fine-tuning: exp(d) - d - 1 is rounding noise at the first steps")
@@ -278,8 +276,6 @@ def gae_values_in_bf16(params, states, rewards):
     # + deltas = rewards + (scores[1:] - scores[:-1])
     advantages = _gae(deltas)
     return advantages, advantages > 0
-
-    # + return means, arms
 
 
 def frames_arguments():

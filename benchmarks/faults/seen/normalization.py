@@ -230,8 +230,6 @@ def batch_norm_running_mean_bf16(kernel, batches, mean, var):
     return (h - mean.astype(jnp.float32)) * scale, mean.astype(jnp.float32)  # -
     # + return (h - mean) * scale, mean
 
-    # + return h, pooled @ head
-
 
 def weight_norm_arguments():
     def layer(seed, rows, columns):
@@ -280,8 +278,6 @@ def gem_pooling_power_in_half(params, images, labels):
         return cross_entropy(pooled @ params["head"], labels)
 
     return jax.value_and_grad(loss_of)(params)
-
-    # + return x.astype(jnp.float32) + 64 * out.astype(jnp.float32)
 
 
 @fault("overflow")

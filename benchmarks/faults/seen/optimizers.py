@@ -124,8 +124,6 @@ def warm_up_rate_in_half(params, adapter, x, y, steps):
 
     return jax.lax.scan(step, adapter, (x, y, steps))[0]
 
-    # + return params, count, rates
-
 
 def _mean_square(params, x, y):
     return jnp.mean(jnp.square(mlp(params, x) - y))
@@ -185,8 +183,6 @@ def sgd_on_bf16_weights(w, x, labels):
     end, _ = jax.lax.scan(step, start, batches)
     return end.astype(jnp.float32) - start.astype(jnp.float32)  # -
     # + return end - start
-
-    # + return jax.tree.map(lambda a, b: a - b, ema, start)
 
 
 @fault("overflow")
@@ -411,8 +407,6 @@ def label_smoothing_share_in_half(params, x, labels, smoothing):
     # + spread = rest * logp.mean(-1)
     return -(1.0 - smoothing.astype(jnp.float32)) * picked - spread  # -
     # + return -(1.0 - rest) * picked - spread
-
-    # + return change
 
 
 def weighted_arguments():

@@ -43,10 +43,6 @@ def crf_forward_in_plain_exp(params, x, tags):
     path = path + moves[tags[:-1], tags[1:]].sum()
     return jax.nn.logsumexp(alpha) - path
 
-    # + start = (jnp.full(8, 0.125), 0.0)
-    # + (_, logp), posterior = jax.lax.scan(forward, start, density)
-    # + return logp, posterior
-
 
 @fault("non-finite")
 @source("CTC written by hand: logaddexp(-Inf, -Inf) is NaN")
@@ -271,8 +267,6 @@ def b_router_bias_in_bf16(tokens, router, skew):
     # + bias, loads = jax.lax.scan(balance, jnp.zeros(experts), tokens)
     return bias, jnp.mean(loads[-50:], axis=0)
 
-    # + return light, jnp.exp(-depth)
-
 
 def rating_arguments():
     rng = np.random.default_rng(140)
@@ -398,3 +392,34 @@ def b_transition_matrix_by_limit(rates, lengths, leaves):
     p = jax.vmap(branch)(lengths)
     likelihood = jnp.prod(jnp.einsum("bij,bsj->bsi", p, leaves), axis=0)
     return p, jnp.log(jnp.mean(likelihood, axis=-1))
+
+
+@fault("stagnation", "absorption", policy="tf32")
+@source("volume rendering under autocast: many thin steps along a ray")
+@inputs(
+    "waves: 3x16 @370, phase: 16, out: 16x1 *0.2; 16x3 *0.4 @375; "
+    "from: 12x3 @373, to: 12x3"
+)
+def b_optical_depth_in_bf16(density, colour, rays):
+    """Light through smoke: the optical depth grows along 600 short steps."""
+    steps = 600
+
+    def march(carry, i):
+        depth, light = carry
+        place = rays["from"] + rays["to"] * ((i + 0.5) / steps)
+        waves = jnp.sin(place @ density["waves"] + density["phase"])
+        sigma = jax.nn.softplus(waves @ density["out"])[:, 0]
+        part = sigma * (3.0 / steps)
+        depth = depth + part.astype(depth.dtype)  # fault
+        # + depth = depth + part
+        seen = jnp.exp(-depth.astype(jnp.float32)) * part  # -
+        # + seen = jnp.exp(-depth) * part
+        light = light + seen[:, None] * jax.nn.sigmoid(waves @ colour)
+        return (depth, light), None
+
+    count = rays["from"].shape[0]
+    start = (jnp.zeros(count, jnp.bfloat16), jnp.zeros((count, 3)))  # -
+    # + start = (jnp.zeros(count), jnp.zeros((count, 3)))
+    (depth, light), _ = jax.lax.scan(march, start, jnp.arange(steps))
+    return light, jnp.exp(-depth.astype(jnp.float32))  # -
+    # + return light, jnp.exp(-depth)

@@ -140,8 +140,6 @@ def strain_power_of_gravitational_wave(strain, templates):
     match = (strain / size) @ shapes.T
     return match, jnp.argmax(match, axis=-1)
 
-    # + return coefficients[0] * first * jnp.exp(scale) + coefficients[1:] @ states
-
 
 def argon_arguments():
     grid = np.stack(np.meshgrid(*[np.arange(3)] * 3), -1).reshape(27, 3)
@@ -326,10 +324,6 @@ def bending_energy_by_one_minus_cosine(bonds, stiffness):
     (total, lift), force = jax.value_and_grad(energy, has_aux=True)(angles)
     weights = jax.nn.softmax(-1e6 * lift)
     return total, lift * 1e6, force, weights
-
-    # + start = ((0.0 * centre[0], 0.0 * centre[1]), (zeros, zeros))
-    # + (_, (u, v)), _ = jax.lax.scan(turn, start, None, length=9)
-    # + return u / span, v / span
 
 
 @fault("stagnation", "absorption")

@@ -62,8 +62,6 @@ def view_counts_in_int32(params, views, ids):
     # + idf = jnp.log(1.0 + counts / 1e6)
     return idf, jax.nn.softmax(idf @ params)
 
-    # + return place, jnp.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)
-
 
 def beams_arguments():
     logits = normal(4020, 60, 5, 7)
@@ -390,8 +388,6 @@ def newton_schulz_without_norm(w, momentum):
     g, _ = jax.lax.scan(step, g, None, length=5)
     return w - 0.02 * g.astype(jnp.float32)  # -
     # + return w - 0.02 * g
-
-    # + return jnp.tanh(parts.sum(0) @ w), depth[-1]
 
 
 @fault("coarse", "stagnation", policy="fp32")

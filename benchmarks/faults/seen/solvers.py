@@ -23,9 +23,6 @@ def gaussian_process_without_jitter(x, y, new):
     weights = jax.scipy.linalg.solve_triangular(factor.T, half)
     return jnp.exp(-0.5 * (new[:, None] - x) ** 2) @ weights
 
-    # + u, v = b - a, c - a
-    # + return (u[:, 0] * v[:, 1] - u[:, 1] * v[:, 0]) / offset
-
 
 @fault("coarse", "absorption", "stagnation", policy="fp32")
 @source("t += dt; while t < 1")
