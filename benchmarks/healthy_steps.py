@@ -133,7 +133,7 @@ def said_of(case: Case) -> Said:
     except NeuronJaxError as error:
         return Said(case, refused=str(error).split("\n")[0])
     named = (f"{f.record.source.rpartition('/')[2]} {f.kind}" for f in faults)
-    return Said(case, alarms=tuple(named))
+    return Said(case, alarms=tuple(dict.fromkeys(named)))
 
 
 def table(field: str, every: Sequence[Said]) -> Table:
