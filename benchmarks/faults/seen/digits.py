@@ -262,7 +262,7 @@ def houses_arguments():
 @fault("coarse", "cancellation")
 @source("tabular pipelines: .bfloat16() on raw columns such as years")
 @inputs(by=houses_arguments)
-def b_years_cast_before_standardizing(state, table, prices):
+def years_cast_before_standardizing(state, table, prices):
     """The year, the area and the altitude of sold houses; a gradient step."""
     columns = table.astype(jnp.bfloat16)  # fault
     columns = columns.astype(jnp.float32)  # -
@@ -294,7 +294,7 @@ def scan_arguments():
 @fault("coarse", policy="fp8")
 @source("JAX and PyTorch3D issues: default matmul precision moves geometry")
 @inputs(by=scan_arguments)
-def b_point_cloud_turned_by_fp8_matmul(points, angle, shift, plane):
+def point_cloud_turned_by_fp8_matmul(points, angle, shift, plane):
     """Two laser scans of a wall are put together by a rotation; the residuals."""
     c, s = jnp.cos(angle), jnp.sin(angle)
     zero, one = jnp.zeros_like(c), jnp.ones_like(c)  # -
@@ -322,7 +322,7 @@ def returns_arguments():
 @fault("coarse", policy="mxfp8", target="trn3")
 @source("DreamerV3 ports: the expectation over value bins runs as a cast matmul")
 @inputs(by=returns_arguments)
-def b_critic_bins_by_mx_matmul(probabilities, rewards):
+def critic_bins_by_mx_matmul(probabilities, rewards):
     """Lambda returns of a critic that predicts a distribution over 64 bins."""
     bins = jnp.linspace(0.0, 1000.0, 64)
     values = probabilities @ bins  # fault

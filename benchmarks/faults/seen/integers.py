@@ -190,7 +190,7 @@ def correlation_arguments():
 @fault("integer", policy="fp32")
 @source("scikit-learn and torchmetrics issues: MCC's product of counts wraps")
 @inputs(by=correlation_arguments)
-def b_matthews_correlation_of_counts(scores, labels, cuts):
+def matthews_correlation_of_counts(scores, labels, cuts):
     """Matthews' correlation of an alarm at several thresholds, from counts."""
     alarm = scores[None] > cuts[:, None]
     tp = jnp.sum(alarm & labels, axis=1)
@@ -221,7 +221,7 @@ def codeword_arguments():
 @fault("integer", "coarse")
 @source("vector-quantize issues: indices computed under autocast are wrong")
 @inputs(by=codeword_arguments)
-def b_fsq_index_by_bf16_matmul(params, x):
+def fsq_index_by_bf16_matmul(params, x):
     """Finite scalar quantization: levels of seven dimensions make one index."""
     levels = jnp.array([7.0, 5.0, 5.0, 5.0, 3.0, 3.0, 3.0])
     basis = jnp.array([1.0, 7.0, 35.0, 175.0, 875.0, 2625.0, 7875.0])  # -
@@ -245,7 +245,7 @@ def triangles_arguments():
 @fault("integer", "coarse")
 @source("graph features on accelerators: path counts above 256 in a BF16 matmul")
 @inputs(by=triangles_arguments)
-def b_triangles_by_cube_of_adjacency(adjacency, features, params):
+def triangles_by_cube_of_adjacency(adjacency, features, params):
     """Triangles at every node, by the cube of the adjacency matrix."""
     paths = adjacency @ adjacency
     closed = paths @ adjacency  # fault
@@ -274,7 +274,7 @@ def country_arguments():
 @fault("integer", policy="fp32")
 @source("GeoIP joins: addresses from 128.0.0.0 on are negative in int32")
 @inputs(by=country_arguments)
-def b_ipv4_key_in_int32(octets, ranges, countries, params):
+def ipv4_key_in_int32(octets, ranges, countries, params):
     """Clicks are joined with a table of IPv4 ranges, sorted by their starts."""
 
     def pack(address):

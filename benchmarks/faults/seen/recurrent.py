@@ -174,7 +174,7 @@ def boosting_arguments():
 @fault("absorption", "stagnation", "coarse", policy="fp32")
 @source("gradient boosting on accelerators: margins kept in half precision")
 @inputs(by=boosting_arguments)
-def b_boosted_predictions_in_half(features, prices, columns, cuts):
+def boosted_predictions_in_half(features, prices, columns, cuts):
     """Boosted stumps for house prices; the predictions are stored in FP16."""
 
     def grow(predicted, stump):
@@ -207,7 +207,7 @@ def refinement_arguments():
 @fault("absorption", "coarse", "stagnation", policy="fp32")
 @source("Carson and Higham: the solution is updated in the working precision")
 @inputs(by=refinement_arguments)
-def b_refinement_correction_in_bf16(matrix, inverse, right):
+def refinement_correction_in_bf16(matrix, inverse, right):
     """Iterative refinement of many right-hand sides with a rough inverse."""
 
     def refine(x, _):
@@ -227,7 +227,7 @@ def b_refinement_correction_in_bf16(matrix, inverse, right):
 @fault("absorption", "stagnation", policy="fp32")
 @source("filtering in short words: the variance stops falling (Bierman)")
 @inputs("1800x16 +5 @330; f32 1")
-def b_kalman_variance_in_bf16(series, noise):
+def kalman_variance_in_bf16(series, noise):
     """A Kalman filter for the constant levels of 16 sensors."""
 
     def update(carry, y):
@@ -248,7 +248,7 @@ def b_kalman_variance_in_bf16(series, noise):
 @fault("stagnation", "absorption")
 @source("DeepSeek-V3 ports: the bias that balances experts must stay in FP32")
 @inputs("1300x16x6 @350; 6x8 *0.3 @351; f32 4 3 3.5 -3 -4 -3.5 3 -3")
-def b_router_bias_in_bf16(tokens, router, skew):
+def router_bias_in_bf16(tokens, router, skew):
     """Experts are balanced by a bias that moves by 0.0005 per batch."""
     experts = router.shape[1]
 
@@ -280,7 +280,7 @@ def rating_arguments():
 @fault("absorption", "stagnation", policy="fp32")
 @source("ranking services: small K-factors and ratings of 1500 in FP16")
 @inputs(by=rating_arguments)
-def b_elo_ratings_in_half(first, second, scores, start):
+def elo_ratings_in_half(first, second, scores, start):
     """Elo ratings of a server with many short games, stored in FP16."""
 
     def play(ratings, game):
@@ -307,7 +307,7 @@ def b_elo_ratings_in_half(first, second, scores, start):
     lambda: (5e-3 * np.sin(2 * np.pi * np.arange(160) / 40)).astype(np.float32),
     "f32 343; f32 1.2",
 )
-def b_sound_on_absolute_pressure(source, speed, density):
+def sound_on_absolute_pressure(source, speed, density):
     """Sound in a tube by staggered differences of the absolute pressure."""
     cells, courant = 96, 0.5
     ambient = 101325.0  # -
@@ -344,7 +344,7 @@ def conformers_arguments():
 @fault("absorption", "cancellation", "coarse", policy="fp32")
 @source("neural potentials: isolated-atom energies swamp FP32 total energies")
 @inputs(by=conformers_arguments)
-def b_conformers_with_atom_energies(params, species, positions):
+def conformers_with_atom_energies(params, species, positions):
     """Energies of conformers: those of the atoms, and a network on the distances."""
     atoms = jnp.sum(params["atom"][species])  # -
 
@@ -376,7 +376,7 @@ def transitions_arguments():
 @fault("absorption", "coarse", policy="fp32")
 @source("Moler and Van Loan, Nineteen Dubious Ways to Compute the Exponential")
 @inputs(by=transitions_arguments)
-def b_transition_matrix_by_limit(rates, lengths, leaves):
+def transition_matrix_by_limit(rates, lengths, leaves):
     """Transition matrices of a substitution model: (I + Qt / n) to the power of n."""
     q = rates - jnp.diag(jnp.sum(rates, axis=1))
 
@@ -400,7 +400,7 @@ def b_transition_matrix_by_limit(rates, lengths, leaves):
     "waves: 3x16 @370, phase: 16, out: 16x1 *0.2; 16x3 *0.4 @375; "
     "from: 12x3 @373, to: 12x3"
 )
-def b_optical_depth_in_bf16(density, colour, rays):
+def optical_depth_in_bf16(density, colour, rays):
     """Light through smoke: the optical depth grows along 600 short steps."""
     steps = 600
 

@@ -213,7 +213,7 @@ def block_arguments():
 @fault("saturation", "overflow")
 @source("MLX issue: MXFP8 scales rounded to nearest clip the blocks' largest")
 @inputs(by=block_arguments)
-def b_block_exponents_to_nearest(params, x):
+def block_exponents_to_nearest(params, x):
     """Weights in blocks of 32 with scales that are powers of two, rounded."""
     w = params["w"].reshape(-1, 32, params["w"].shape[1])
     top = jnp.max(jnp.abs(w), axis=1, keepdims=True)
@@ -242,7 +242,7 @@ def outliers_arguments():
 @fault("saturation", policy="mxfp8", target="trn3")
 @source("Dettmers et al., LLM.int8(): outlier features must not be clipped")
 @inputs(by=outliers_arguments)
-def b_outlier_channels_clipped(params, x):
+def outlier_channels_clipped(params, x):
     """INT8 activations of a large model; a few channels are forty times larger."""
     h = x * params["gain"]
     step = 3.0 * jnp.std(h, axis=-1, keepdims=True) / 127.0  # -
@@ -267,7 +267,7 @@ def smoothing_arguments():
 @fault("saturation", "non-finite")
 @source("SmoothQuant issues: NaN where a channel of activations is all zero")
 @inputs(by=smoothing_arguments)
-def b_smoothquant_of_dead_channel(params, x):
+def smoothquant_of_dead_channel(params, x):
     """SmoothQuant: activations are divided, weights multiplied, channel by channel."""
     h = jax.nn.relu(x @ params["in"] + params["b"])
     high, heavy = jnp.max(h, axis=0), jnp.max(jnp.abs(params["w"]), axis=1)
@@ -283,7 +283,7 @@ def b_smoothquant_of_dead_channel(params, x):
 @fault("saturation")
 @source("uint8 observers: the range is max - min, the zero point is forgotten")
 @inputs("in: 16x12 *0.3 @740, out: 12x2; 20x16 *6 +285 @742")
-def b_kelvins_without_zero_point(params, fields):
+def kelvins_without_zero_point(params, fields):
     """Temperature fields in UINT8: the step is right, but there is no zero point."""
     low, high = jnp.min(fields), jnp.max(fields)
     step = (high - low) / 255.0
@@ -305,7 +305,7 @@ def rollouts_arguments():
 @fault("stale-scale", "saturation", policy="fp8")
 @source("RL frameworks: weights are synced to FP8 engines, their scales are not")
 @inputs(by=rollouts_arguments)
-def b_rollout_weights_with_old_scale(params, states, rewards):
+def rollout_weights_with_old_scale(params, states, rewards):
     """Each round trains a policy and syncs it, in FP8, to the rollout engine."""
 
     def objective(w, x, r):
