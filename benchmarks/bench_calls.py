@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 
 import neuronjax as nj
-from benchmarks.harness import Effort, Result, Samples, interleave, row
+from benchmarks.harness import Effort, Result, Samples, interleave, ratio, row
 from neuronjax.capture.decode import decode_module
 from neuronjax.capture.trace import PLATFORM
 from neuronjax.hardware import resolve_target
@@ -78,14 +78,7 @@ def scan_compile(effort: Effort) -> Result:
 
     thunks = [functools.partial(seconds, n) for n in STEPS]
     long, short = interleave(thunks, effort, before=jax.clear_caches)
-    pairs = zip(long.values, short.values, strict=True)
-    return Result(
-        value=Samples(tuple(a / b for a, b in pairs)),
-        unit="x",
-        native=short,
-        emulated=long,
-        sizes={"steps": STEPS[0], "beside": STEPS[1]},
-    )
+    return ratio(short, long, sizes={"steps": STEPS[0], "beside": STEPS[1]})
 
 
 # ---- Large programs.

@@ -12,19 +12,11 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax import lax
-from jax.sharding import Mesh, PartitionSpec as P
+from jax.sharding import Mesh
 
 import neuronjax as nj
-from benchmarks.harness import (
-    Effort,
-    Result,
-    Samples,
-    in_fresh_process,
-    interleave,
-    ratio,
-    row,
-)
+from benchmarks import training
+from benchmarks.harness import Effort, Result, in_fresh_process, interleave, ratio, row
 from neuronjax.cli.quickstart import model
 from neuronjax.execution.device_sharding import real_devices
 
@@ -42,26 +34,12 @@ def problem() -> tuple[Callable[..., Any], Any]:
 
 
 def tokens(devices: int) -> np.ndarray:
-    shape = (devices, TOKENS + 1)
-    return np.random.default_rng(0).integers(0, CONFIG.vocab_size, shape, np.int32)
-
-
-def _descended(params: Any, grads: Any) -> Any:
-    return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
+    return training.token_ids(CONFIG, devices, TOKENS)
 
 
 def parallel_step(devices: int) -> Any:
     """The step on a mesh of so many devices."""
-    gradients, _ = problem()
-
-    def step(params: Any, batch: jax.Array) -> Any:
-        grads = gradients(params, batch)
-        return _descended(params, lax.pmean(grads, "dp"))
-
-    mesh = nj.make_mesh((devices,), ("dp",))
-    mapped = jax.shard_map(
-        step, mesh=mesh, in_specs=(P(), P("dp")), out_specs=P(), check_vma=False
-    )
+    mapped = training.data_parallel(problem()[0], devices)
     return nj.jit(mapped, target=TARGET, policy="bf16")
 
 
@@ -71,11 +49,7 @@ def many_chips(effort: Effort) -> Result:
     gradients, params = problem()
     batch = tokens(DEVICES)
     together = parallel_step(DEVICES)
-
-    def step(params: Any, batch: jax.Array) -> Any:
-        return _descended(params, gradients(params, batch))
-
-    alone = nj.jit(step, target=TARGET, policy="bf16")
+    alone = nj.jit(training.descent(gradients), target=TARGET, policy="bf16")
 
     def sequential() -> Any:
         return [alone(params, one[None]) for one in batch][-1]
@@ -132,11 +106,4 @@ def compile_time(effort: Effort) -> Result:
 
     thunks = [functools.partial(compiled, n) for n in (DEVICES, FEW)]
     many, few = interleave(thunks, effort, before=jax.clear_caches)
-    pairs = zip(many.values, few.values, strict=True)
-    return Result(
-        value=Samples(tuple(a / b for a, b in pairs)),
-        unit="x",
-        native=few,
-        emulated=many,
-        sizes={"devices": DEVICES, "beside": FEW},
-    )
+    return ratio(few, many, sizes={"devices": DEVICES, "beside": FEW})

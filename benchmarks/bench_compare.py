@@ -8,16 +8,11 @@ call's time.
 
 from __future__ import annotations
 
-import functools
 import time
-from collections.abc import Callable
-from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
-import optax
 
+from benchmarks import training
 from benchmarks.harness import Effort, Result, Samples, row, seconds_of
 from neuronjax.api.compare import compare
 from neuronjax.cli.quickstart import model
@@ -27,25 +22,9 @@ TEN_MILLION = model.GPTConfig(vocab_size=256, layers=6, heads=4, width=320, hidd
 BATCH, TOKENS = 4, 64
 
 
-def problem(config: model.GPTConfig) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """(the train step, its arguments)."""
-    graphdef, params = model.create(config)
-    optimizer = optax.adam(1e-3)
-
-    def step(params: Any, state: Any, tokens: jax.Array) -> tuple[Any, Any, jax.Array]:
-        loss = functools.partial(model.loss, graphdef)
-        value, gradients = jax.value_and_grad(loss)(params, tokens)
-        updates, state = optimizer.update(gradients, state, params)
-        return optax.apply_updates(params, updates), state, value
-
-    shape = (BATCH, TOKENS + 1)
-    tokens = np.random.default_rng(0).integers(0, config.vocab_size, shape, np.int32)
-    return step, (params, optimizer.init(params), jnp.asarray(tokens))
-
-
 def measured(config: model.GPTConfig) -> Result:
     """Seconds of the second comparison; the native step and the first as details."""
-    step, args = problem(config)
+    step, args = training.gpt(config, BATCH, TOKENS)
     native = jax.jit(step)
     jax.block_until_ready(native(*args))
     native_seconds = min(seconds_of(lambda: native(*args)) for _ in range(3))

@@ -20,9 +20,9 @@ from typing import Any
 
 import jax
 import numpy as np
-import optax
 
 import neuronjax as nj
+from benchmarks import training
 from benchmarks.harness import (
     Effort,
     Result,
@@ -59,19 +59,7 @@ DEEP = 12
 @functools.cache
 def problem(layers: int = CONFIG.layers) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """(the train step, its arguments)."""
-    graphdef, params = model.create(dataclasses.replace(CONFIG, layers=layers))
-    optimizer = optax.adam(1e-3)
-
-    def step(params: Any, state: Any, tokens: jax.Array) -> tuple[Any, Any, jax.Array]:
-        loss = functools.partial(model.loss, graphdef)
-        value, gradients = jax.value_and_grad(loss)(params, tokens)
-        updates, state = optimizer.update(gradients, state, params)
-        return optax.apply_updates(params, updates), state, value
-
-    # One token more than the model sees: each predicts the next.
-    shape = (BATCH, TOKENS + 1)
-    tokens = np.random.default_rng(0).integers(0, CONFIG.vocab_size, shape, np.int32)
-    return step, (params, optimizer.init(params), jax.numpy.asarray(tokens))
+    return training.gpt(dataclasses.replace(CONFIG, layers=layers), BATCH, TOKENS)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

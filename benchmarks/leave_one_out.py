@@ -15,13 +15,12 @@ import contextlib
 import dataclasses
 import statistics
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from benchmarks import harness, results_file
+from benchmarks import results_file
 from benchmarks.validation import corpus as corpora
 from neuronjax.errors import NeuronJaxError
 from neuronjax.hardware import Target, resolve_target
@@ -193,14 +192,11 @@ def main(given: Sequence[str] | None = None) -> int:
     except corpora.CorpusError as error:
         print(error, file=sys.stderr)
         return 2
-    about, start = harness.circumstances(), time.perf_counter()
+    begun = results_file.Run("leave_one_out")
     entries = measure(options.corpus)
     print(table(entries))
     if options.output:
-        spent = time.perf_counter() - start
-        document = results_file.document(
-            "leave_one_out", {"entries": entries}, quick=False, seconds=spent, **about
-        )
+        document = begun.document({"entries": entries}, quick=False)
         results_file.write(document, options.output)
     return 0
 

@@ -12,6 +12,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,26 @@ def document(
     """What goes into a file; `body` holds at least `entries`."""
     head = {"format": FORMAT, "version": VERSION, "name": name, "quick": quick}
     return {**head, "seconds": round(seconds, 1), **about, **body}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A benchmark that has begun.
+
+    Attributes:
+        name: of the benchmark and of its file.
+        about: the circumstances at the beginning.
+        start: the clock then.
+    """
+
+    name: str
+    about: Mapping[str, Any] = field(default_factory=harness.circumstances)
+    start: float = field(default_factory=time.perf_counter)
+
+    def document(self, body: Mapping[str, Any], *, quick: bool) -> dict[str, Any]:
+        """Return what goes into its file now."""
+        seconds = time.perf_counter() - self.start
+        return document(self.name, body, quick=quick, seconds=seconds, **self.about)
 
 
 def check(found: Mapping[str, Any]) -> None:
@@ -77,15 +98,8 @@ def command(
     parser.add_argument("--quick", action="store_true", help="smaller and fewer runs")
     parser.add_argument("--output", type=Path, default=path, help=f"[{path}]")
     options = parser.parse_args(arguments)
-    about, start = harness.circumstances(), time.perf_counter()
-    body = measure(options.quick)
-    found = document(
-        name,
-        body,
-        quick=options.quick,
-        seconds=time.perf_counter() - start,
-        **about,
-    )
+    run = Run(name)
+    found = run.document(measure(options.quick), quick=options.quick)
     write(found, options.output)
     print(show(found))
     print(f"{options.output}: {len(found['entries'])} entries", file=sys.stderr)

@@ -21,12 +21,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
-from jax import lax
-from jax.sharding import PartitionSpec as P
 
 import neuronjax as nj
-from benchmarks import results_file
+from benchmarks import results_file, training
 from benchmarks.harness import Effort, Result, interleave, progress, ratio
 from neuronjax.cli.quickstart import model
 
@@ -130,19 +127,8 @@ def train_step(
     """(step, arguments, number of parameters) of a GPT under Adam."""
     layers, width, hidden = sizes
     config = model.GPTConfig(layers=layers, width=width, hidden=hidden)
-    graphdef, params = model.create(config)
-    optimizer = optax.adam(1e-3)
-
-    def step(params: Any, state: Any, tokens: jax.Array) -> Any:
-        loss = functools.partial(model.loss, graphdef)
-        value, grads = jax.value_and_grad(loss)(params, tokens)
-        updates, state = optimizer.update(grads, state, params)
-        return optax.apply_updates(params, updates), state, value
-
-    rng = np.random.default_rng(0)
-    text = jnp.asarray(rng.integers(0, config.vocab_size, (1, tokens + 1), np.int32))
-    count = sum(leaf.size for leaf in jax.tree.leaves(params))
-    return step, (params, optimizer.init(params), text), count
+    step, args = training.gpt(config, 1, tokens)
+    return step, args, sum(leaf.size for leaf in jax.tree.leaves(args[0]))
 
 
 def model_sizes(effort: Effort, quick: bool) -> Iterator[Entry]:
@@ -167,20 +153,12 @@ def device_counts(effort: Effort, quick: bool) -> Iterator[Entry]:
     graphdef, params = model.create(config)
     gradients = jax.grad(functools.partial(model.loss, graphdef))
 
-    def descended(params: Any, grads: Any) -> Any:
-        return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
-
-    def alone(params: Any, batch: jax.Array) -> Any:
-        return descended(params, gradients(params, batch))
-
-    def averaged(params: Any, batch: jax.Array) -> Any:
-        return descended(params, lax.pmean(gradients(params, batch), "dp"))
-
-    rng = np.random.default_rng(0)
+    alone = training.descent(gradients)
     native = None
     for devices in (1, 4) if quick else DEVICES:
-        text = rng.integers(0, config.vocab_size, (devices, 33), np.int32)
-        function = alone if devices == 1 else _mapped(averaged, devices)
+        text = training.token_ids(config, devices, 32)
+        mapped = training.data_parallel(gradients, devices)
+        function = alone if devices == 1 else mapped
         native = native or build(alone, params, text[:1])
         emulated = nj.jit(function, target=INSTANCE, policy=POLICY)
         together = build(emulated, params, text)
@@ -193,16 +171,6 @@ def device_counts(effort: Effort, quick: bool) -> Iterator[Entry]:
         )
         sizes = {"tokens": 32, "native_bytes_are_of": "one device"}
         yield entry("devices", devices, native, together, ratio(*times), sizes)
-
-
-def _mapped(step: Callable[..., Any], devices: int) -> Callable[..., Any]:
-    return jax.shard_map(
-        step,
-        mesh=nj.make_mesh((devices,), ("dp",)),
-        in_specs=(P(), P("dp")),
-        out_specs=P(),
-        check_vma=False,
-    )
 
 
 def _each(step: Callable[..., Any], params: Any, text: np.ndarray) -> Any:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from scipy.stats import spearmanr
 
 import neuronjax as nj
-from benchmarks import harness, results_file
+from benchmarks import results_file
 from benchmarks.validation import corpus as corpora
 from benchmarks.validation.corpus import CorpusRow
 from neuronjax.errors import NeuronJaxError
@@ -199,30 +199,18 @@ def main(given: Sequence[str] | None = None) -> int:
     options = parser.parse_args(given)
     if not corpora.is_there(options.corpus):
         return 2
-    chosen = [
-        row
-        for row in corpora.rows()
-        if not options.only
-        or any(part in f"{row.op}/{row.name}/{row.chip}" for part in options.only)
-    ]
+    chosen = corpora.chosen(corpora.rows(), options.only)
     print(
         "ms measured (of kda-for-trainium twice what is published, see the source) and"
         "\npredicted; then predicted / measured: busy ms of engines, MB of HBM"
     )
-    about, start = harness.circumstances(), time.perf_counter()
+    begun = results_file.Run("validate_kernels")
     found = run(chosen, options.corpus)
     if found:
         print(summary(found))
     if options.output:
         entries = {"entries": [p.as_json() for p in found]}
-        spent = time.perf_counter() - start
-        document = results_file.document(
-            "validate_kernels",
-            entries,
-            quick=bool(options.only),
-            seconds=spent,
-            **about,
-        )
+        document = begun.document(entries, quick=bool(options.only))
         results_file.write(document, options.output)
     return 0
 

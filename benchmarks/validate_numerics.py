@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 import neuronjax as nj
-from benchmarks import harness, results_file
+from benchmarks import results_file
 from benchmarks.validation import corpus as corpora, numeric_rows
 from benchmarks.validation.numeric_rows import NumericRow
 from neuronjax.errors import NeuronJaxError
@@ -266,14 +266,9 @@ def main(given: Sequence[str] | None = None) -> int:
         return _child(options.row, options.corpus, options.transcendentals)
     if not corpora.is_there(options.corpus):
         return 2
-    chosen = [
-        row
-        for row in numeric_rows.rows()
-        if not options.only
-        or any(part in f"{row.op}/{row.name}" for part in options.only)
-    ]
+    chosen = corpora.chosen(numeric_rows.rows(), options.only)
     print(HEAD)
-    about, start = harness.circumstances(), time.perf_counter()
+    begun = results_file.Run("validate_numerics")
 
     def find(row: NumericRow) -> Distances | str:
         way = options.transcendentals
@@ -290,10 +285,7 @@ def main(given: Sequence[str] | None = None) -> int:
             "entries": [f.as_json() for f in found],
             "not_done": missing,
         }
-        spent = time.perf_counter() - start
-        document = results_file.document(
-            "validate_numerics", body, quick=bool(options.only), seconds=spent, **about
-        )
+        document = begun.document(body, quick=bool(options.only))
         if options.transcendentals == "scalar_engine" and options.output.exists():
             # Beside those of "exact", which the file is about.
             document = {**results_file.read(options.output), "scalar_engine": body}

@@ -10,7 +10,6 @@ a target.
 from __future__ import annotations
 
 import argparse
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -19,7 +18,7 @@ import jax
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks import harness, results_file
+from benchmarks import results_file
 from benchmarks.faults import held_out, seen
 from benchmarks.faults.counted import NAME, table
 from benchmarks.faults.found import FEW, Found, found
@@ -101,8 +100,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--name", action="append", help="of single faults")
     parser.add_argument("--keep", action="store_true", help=f"write {NAME}.json")
     options = parser.parse_args(arguments)
-    about, start = harness.circumstances(), time.perf_counter()
-    commit = about["versions"]["commit"]
+    if options.keep and options.name:
+        parser.error("--keep is for whole sets, and --name asks about single faults")
+    begun = results_file.Run(NAME)
+    commit = begun.about["versions"]["commit"]
     console = Console()
     kept: list[Entry] = []
     said: list[Entry] = []
@@ -125,15 +126,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.keep:
         path = results_file.RESULTS / f"{NAME}.json"
         before = results_file.read(path) if path.exists() else None
-        seconds = time.perf_counter() - start
         body = {
             "entries": merged(kept, before),
             "faults": merged(said, before, "faults"),
         }
-        document = results_file.document(
-            NAME, body, quick=False, seconds=seconds, **about
-        )
-        results_file.write(document, path)
+        results_file.write(begun.document(body, quick=False), path)
     misses = [] if options.name else list(missed(kept))
     if misses:
         raise SystemExit("\n".join(["Targets are missed.", *misses]))

@@ -81,14 +81,3 @@ def block(p, x):
     """A pre-norm transformer block over (T, D)."""
     x = x + causal_attention(p, layer_norm(x, p["g1"], p["b1"]))
     return x + feed_forward(p, x)
-
-
-def conv(x, kernel, stride=1):
-    """A convolution over NHWC."""
-    return jax.lax.conv_general_dilated(
-        x,
-        kernel,
-        (stride, stride),
-        "SAME",
-        dimension_numbers=("NHWC", "HWIO", "NHWC"),
-    )

@@ -27,6 +27,9 @@ never were: their figures are the ones that count. Two such sets
 before were opened to learn from what was missed, and others wrote a new one: of the
 first 86.7 % came first, of the second 81.2 %.
 
+Each row says how many programs its set had when it was counted. Of 480 that were seen,
+183 showed the same fault by the same mechanism as another and were taken out: 297 stay.
+
 The targets are for the default reference, float64 without rounding. `"float32"` is the
 program in its own formats on a host, and does wrong what the program itself does wrong:
 there only what the chip and its policy add can be found."""

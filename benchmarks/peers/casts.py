@@ -18,6 +18,7 @@ import numpy as np
 
 import neuronjax as nj
 from benchmarks.harness import Effort
+from benchmarks.peers.blocks import as_values
 from benchmarks.peers.contest import Entry, against
 from neuronjax.numerics.float_format import FORMATS
 
@@ -175,10 +176,7 @@ def numerics(name: str, cast: Callable[..., Any], most: int) -> dict[str, Any]:
 
 def _specials(name: str, cast: Callable[..., Any]) -> dict[str, str]:
     x = np.array(list(PROBES.values()), np.float32)
-    found = cast(name, x)()
-    if type(found).__module__.startswith("torch"):
-        found = found.float().numpy()
-    values = np.asarray(found).astype(np.float32)
+    values = as_values(cast(name, x)())
     return {probe: f"{value:g}" for probe, value in zip(PROBES, values, strict=True)}
 
 

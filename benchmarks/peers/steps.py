@@ -27,6 +27,7 @@ import neuronjax as nj
 from benchmarks.harness import Effort
 from benchmarks.peers.blocks import as_values
 from benchmarks.peers.contest import Entry, against
+from benchmarks.training import token_ids, train_step
 from neuronjax.cli.quickstart import model
 
 Thunk = Callable[[], Any]
@@ -47,18 +48,14 @@ def _weights(widths: tuple[int, ...]) -> list[np.ndarray]:
 
 def exact_step(widths: tuple[int, ...], batch: int) -> tuple[Any, tuple[Any, ...]]:
     """(step, arguments): ReLU, mean square error, Adam; matmuls of BF16 values."""
-    optimizer = optax.adam(1e-3)
 
     def loss(weights: list[jax.Array], x: jax.Array, y: jax.Array) -> jax.Array:
         for w in weights[:-1]:
             x = jnp.maximum(_bf16_dot(x, w), 0)
         return jnp.mean(jnp.square(_bf16_dot(x, weights[-1]) - y))
 
-    def step(weights: Any, state: Any, x: jax.Array, y: jax.Array) -> Any:
-        value, grads = jax.value_and_grad(loss)(weights, x, y)
-        updates, state = optimizer.update(grads, state)
-        return optax.apply_updates(weights, updates), state, value
-
+    optimizer = optax.adam(1e-3)
+    step = train_step(loss, optimizer)
     weights = [jnp.asarray(w) for w in _weights(widths)]
     data = (_deviates((batch, widths[0]), 90), _deviates((batch, widths[-1]), 91))
     return step, (weights, optimizer.init(weights), *map(jnp.asarray, data))
@@ -112,9 +109,7 @@ def gpt_problem(quick: bool) -> tuple[model.GPTConfig, jax.Array]:
     """The GPT of `bench_gpt`; smaller when in a hurry."""
     sizes: dict[str, Any] = {"layers": 2, "width": 128, "hidden": 352} if quick else {}
     config = model.GPTConfig(**{"layers": 4, "width": 256, "hidden": 704, **sizes})
-    shape = (4 if quick else 8, 129)
-    tokens = np.random.default_rng(0).integers(0, config.vocab_size, shape, np.int32)
-    return config, jnp.asarray(tokens)
+    return config, jnp.asarray(token_ids(config, 4 if quick else 8, 128))
 
 
 def gpt_step(config: model.GPTConfig, prepare: Callable[[Any], Any]) -> tuple[Any, Any]:
@@ -130,12 +125,7 @@ def gpt_step(config: model.GPTConfig, prepare: Callable[[Any], Any]) -> tuple[An
         each = optax.softmax_cross_entropy_with_integer_labels(logits, tokens[:, 1:])
         return each.mean()
 
-    def step(params: Any, state: Any, tokens: jax.Array) -> Any:
-        value, grads = jax.value_and_grad(loss)(params, tokens)
-        updates, state = optimizer.update(grads, state, params)
-        return optax.apply_updates(params, updates), state, value
-
-    return step, (params, optimizer.init(params))
+    return train_step(loss, optimizer), (params, optimizer.init(params))
 
 
 def _qwix_gpt(config: model.GPTConfig, tokens: jax.Array) -> tuple[Any, Any]:
@@ -238,12 +228,7 @@ def _ours_mx(widths: tuple[int, ...], x: np.ndarray, y: np.ndarray) -> Thunk:
             x = jnp.maximum(x @ w, 0)
         return jnp.mean(jnp.square(x @ weights[-1] - y))
 
-    @nj.jit(target="trn3", policy="mxfp8")
-    def step(weights: Any, state: Any, x: jax.Array, y: jax.Array) -> Any:
-        value, grads = jax.value_and_grad(loss)(weights, x, y)
-        updates, state = optimizer.update(grads, state)
-        return optax.apply_updates(weights, updates), state, value
-
+    step = nj.jit(train_step(loss, optimizer), target="trn3", policy="mxfp8")
     weights = [jnp.asarray(w) for w in _weights(widths)]
     args = (weights, optimizer.init(weights), jnp.asarray(x), jnp.asarray(y))
     return lambda: step(*args)[-1]

@@ -15,6 +15,7 @@ import numpy as np
 
 import neuronjax as nj
 from benchmarks.harness import Effort
+from benchmarks.peers.blocks import as_values
 from benchmarks.peers.casts import _GFLOAT, _PYCHOP, _jitted
 from benchmarks.peers.contest import Entry, against
 from neuronjax.numerics.float_format import FORMATS
@@ -99,9 +100,7 @@ PEERS: dict[str, tuple[str, Callable[..., Any], tuple[str, ...]]] = {
 
 def quality(name: str, result: Any) -> dict[str, Any]:
     """Whether a result is made of neighbours, and its bias."""
-    if type(result).__module__.startswith("torch"):
-        result = result.float().numpy()
-    x, rounded = values(), np.asarray(result).astype(np.float64)
+    x, rounded = values(), as_values(result).astype(np.float64)
     step = 2.0 ** -(FORMATS[name].mantissa_bits)  # of the format, in [1, 2)
     below = np.floor(x / step) * step
     error = rounded - x

@@ -188,3 +188,5 @@ def test_the_command_keeps_what_was_named_and_fails_on_a_missed_target(
     }
     monkeypatch.setattr(command, "found", lambda *_: case("overflow", 1, True))
     command.main(asked)
+    with pytest.raises(SystemExit):  # single faults are no figures of a set
+        command.main([*asked, "--keep", "--name", "products-in-half"])

@@ -14,11 +14,11 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -172,6 +172,9 @@ def check(corpus: Path) -> list[str]:
     return found
 
 
+Kernel = TypeVar("Kernel", bound=CorpusKernel)
+
+
 def command_line(about: str) -> argparse.ArgumentParser:
     """What every program about these kernels takes."""
     parser = argparse.ArgumentParser(description=about)
@@ -179,6 +182,15 @@ def command_line(about: str) -> argparse.ArgumentParser:
     parser.add_argument("--only", nargs="*", default=(), help="parts of rows' names")
     parser.add_argument("--output", type=Path, help="where to write the results")
     return parser
+
+
+def chosen(rows: Iterable[Kernel], only: Sequence[str]) -> list[Kernel]:
+    """Return the rows in whose op, name or chip one of the parts stands, or all."""
+    return [
+        row
+        for row in rows
+        if not only or any(part in f"{row.op}/{row.name}/{row.chip}" for part in only)
+    ]
 
 
 def is_there(corpus: Path) -> bool:

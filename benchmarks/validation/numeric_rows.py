@@ -3,14 +3,16 @@
 A distance is the relative L2 norm of (device - reference), the reference being
 NKIBench's FP32 NumPy `forward` on the same inputs (seed 42). Those of
 `nki_kernels.json` are read from there; `OTHERS` has those of kernels that are in no
-table of times.
+table of times, from `numeric_rows.json`.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
@@ -41,57 +43,9 @@ def rounding(figure: float, digits: int) -> float:
     return 0.5 * 10.0 ** (math.floor(math.log10(figure)) + 1 - digits) / figure
 
 
-_KDA = "trn2"
-#: Figures of kernels that are in no table of times, all of one core of trn2.
-OTHERS: tuple[NumericRow, ...] = (
-    NumericRow(
-        op="rope_single_freq_apply",
-        kernel="runs/rope_v1.py",
-        chip=_KDA,
-        distance=0.0,
-        digits=2,
-        about="multiply, add and subtract of VectorE",
-    ),
-    NumericRow(
-        op="bmm",
-        kernel="runs/bmm_v1.py",
-        chip=_KDA,
-        distance=1.8e-7,
-        digits=2,
-        about="FP32 matmul, K = 64",
-    ),
-    NumericRow(
-        op="transpose_matmul",
-        kernel="runs/tmm_v1.py",
-        chip=_KDA,
-        distance=3.987e-7,
-        digits=4,
-        about="FP32 matmul, K = 2048",
-    ),
-    NumericRow(
-        op="swiglu",
-        kernel="runs/swiglu_v1.py",
-        chip=_KDA,
-        distance=6.36e-7,
-        digits=3,
-        about="FP32 matmuls, K = 1024 and 3072, and silu",
-    ),
-    NumericRow(
-        op="swiglu",
-        kernel="runs/swiglu_v2_only_down.py",
-        chip=_KDA,
-        distance=4.476e-6,
-        digits=4,
-        about="the same, one matmul as three BF16 products",
-    ),
-    NumericRow(
-        op="add_rmsnorm_matmul",
-        kernel="runs/add_rmsnorm_matmul_v1.py",
-        chip=_KDA,
-        distance=1.4635e-5,
-        digits=5,
-        about="square, sum, rsqrt, FP32 matmul, K = 1024",
-    ),
+_FILE = Path(__file__).with_suffix(".json")
+OTHERS: tuple[NumericRow, ...] = tuple(
+    NumericRow(**row) for row in json.loads(_FILE.read_text())["rows"]
 )
 _ABOUT: Mapping[str, str] = MappingProxyType(
     {

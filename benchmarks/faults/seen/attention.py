@@ -1,4 +1,4 @@
-"""Faults in attention: scores, masks, positions, running sums."""
+"""Attention: scores, masks, positions, running sums."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks.faults import common
 from benchmarks.faults.case import fault, inputs, source
 from benchmarks.faults.parts import (
     block,
     block_params,
     feed_forward,
+    integers,
     layer_norm,
     normal,
 )
@@ -92,69 +94,6 @@ def two_mask_planes_summed(params, x, segments, padded, weights):
     return jnp.sum(losses * weights) / jnp.sum(weights)
 
 
-def online_arguments():
-    q = normal(30, 4, 16, scale=0.05)
-    q[:, 0] = 4.0
-    keys = normal(31, 200, 4, 16, scale=0.05)
-    keys[:, :, 0] = 1.0
-    keys[100:, :, 0] = -0.6
-    return q, keys, "200x4x16 +1 @32"
-
-
-@fault("stagnation", "absorption")
-@source("hand-written flash attention kernels that keep the row sum in BF16")
-@inputs(by=online_arguments)
-def flash_denominator_in_bf16(q, keys, values):
-    """Attention over blocks of keys with a running maximum and sum."""
-
-    def step(carry, block_of):
-        top, total, out = carry
-        k, v = block_of
-        scores = (q / 4.0) @ k.T
-        new = jnp.maximum(top, scores.max(-1))
-        shrink = jnp.exp(top - new)
-        p = jnp.exp(scores - new[:, None])
-        share = p.sum(-1).astype(jnp.bfloat16)  # -
-        total = total * shrink.astype(jnp.bfloat16) + share  # fault
-        # + total = total * shrink + p.sum(-1)
-        out = out * shrink[:, None] + p @ v
-        return (new, total, out), None
-
-    rows = q.shape[0]
-    start = (
-        jnp.full(rows, -1e9),
-        jnp.zeros(rows, jnp.bfloat16),
-        jnp.zeros_like(q),
-    )  # -
-    # + start = (jnp.full(rows, -1e9), jnp.zeros(rows), jnp.zeros_like(q))
-    (_, total, out), _ = jax.lax.scan(step, start, (keys, values))
-    return out / total.astype(jnp.float32)[:, None]  # -
-    # + return out / total[:, None]
-
-
-@fault("integer", "coarse")
-@source("Baichuan 2 report and candle's RoPE table: positions collide in BF16")
-@inputs("block 32 @33; 32x32 @34; i32 15950")
-def rope_positions_in_bf16(params, x, start):
-    """Rotary embedding of a chunk that continues a long prompt."""
-    h = layer_norm(x)
-    q, k, v = h @ params["q"], h @ params["k"], h @ params["v"]
-    half = q.shape[-1] // 2
-    frequency = 10000.0 ** (-jnp.arange(half) / half)
-    t = (start + jnp.arange(x.shape[0])).astype(jnp.bfloat16)  # fault
-    # + t = (start + jnp.arange(x.shape[0])).astype(jnp.float32)
-    angle = t.astype(jnp.float32)[:, None] * frequency  # -
-    # + angle = t[:, None] * frequency
-    sin, cos = jnp.sin(angle), jnp.cos(angle)
-
-    def rotate(u):
-        a, b = u[:, :half], u[:, half:]
-        return jnp.concatenate([a * cos - b * sin, a * sin + b * cos], -1)
-
-    probs = jax.nn.softmax(rotate(q) @ rotate(k).T / 4.0)
-    return x + probs @ v @ params["o"]
-
-
 @fault("coarse")
 @source("tt-metal and Modalities: inv_freq as BF16 buffer, phase grows with t")
 @inputs(
@@ -179,3 +118,102 @@ def rope_frequencies_as_bf16_buffer(params, x, cached, where):
     scores = (q / half**0.5) @ k.T
     read = jax.nn.softmax(scores) @ (cached @ params["v"])
     return scores, read @ params["o"]
+
+
+@fault("non-finite")
+@source("attention issues: NaN when a padding mask hides every key")
+@inputs(
+    "key: 16x16 *0.3 @210, query: 16, head: 16x5 *0.3; 6x10x16 @213; i32 10 4 0 7 1 9"
+)
+def softmax_of_empty_sequence(p, x, lengths):
+    """Pooling by attention over sentences; one of the batch is empty."""
+    keep = jnp.arange(x.shape[1]) < lengths[:, None]
+    keys = jnp.tanh(x @ p["key"])
+    scores = jnp.einsum("btd,d->bt", keys, p["query"])
+    scores = jnp.where(keep, scores, -jnp.inf)  # -
+    # + scores = jnp.where(keep, scores, -1e9)
+    weights = jax.nn.softmax(scores, axis=-1)  # fault
+    # + weights = jnp.where(keep, jax.nn.softmax(scores, axis=-1), 0.0)
+    pooled = jnp.einsum("bt,btd->bd", weights, x)
+    logits = pooled @ p["head"]
+    return logits, jnp.mean(jax.nn.logsumexp(logits, axis=-1))
+
+
+def _rotate(x, angles):
+    a, b = jnp.split(x, 2, axis=-1)
+    cos, sin = jnp.cos(angles), jnp.sin(angles)
+    return jnp.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)
+
+
+def rotary_arguments():
+    p = common.block_params(220, 16, 16)
+    p["k"] = p["q"] * 2.0
+    return p, "80x16 @221; i32 1203"
+
+
+@fault("integer", "coarse")
+@source("rotary embedding issues: positions above 256 collide in BF16")
+@inputs(by=rotary_arguments)
+def rotary_positions_in_bf16(p, x, start):
+    """A window late in a long text; its positions are a BF16 range."""
+    h = common.layer_norm(x, p["g1"], p["b1"])
+    q, k, v = h @ p["q"], h @ p["k"], h @ p["v"]
+    rates = 10000.0 ** (-jnp.arange(q.shape[-1] // 2) / (q.shape[-1] // 2))
+    positions = (start + jnp.arange(x.shape[0])).astype(jnp.bfloat16)  # fault
+    # + positions = (start + jnp.arange(x.shape[0])).astype(jnp.float32)
+    angles = positions.astype(jnp.float32)[:, None] * rates  # -
+    # + angles = positions[:, None] * rates
+    q, k = _rotate(q, angles), _rotate(k, angles)
+    scores = (q * q.shape[-1] ** -0.5) @ k.T
+    mask = jnp.tril(jnp.ones(scores.shape, bool))
+    weights = jax.nn.softmax(jnp.where(mask, scores, -1e9), axis=-1)
+    return x + (weights @ v) @ p["o"]
+
+
+def online_softmax_arguments():
+    keys = normal(230, 200, 16, scale=0.1)
+    keys[0] += 0.8
+    return "16 =0.5", keys, "200x16 +1 @231"
+
+
+@fault("absorption", "stagnation")
+@source("streaming attention kernels: the running sum has to stay FP32")
+@inputs(by=online_softmax_arguments)
+def online_softmax_bf16_denominator(q, keys, values):
+    """Decoding over a cache, key by key; a sink takes the first weight."""
+
+    def visit(state, kv):
+        top, total, acc = state
+        key, value = kv
+        score = jnp.sum(q * key)
+        new = jnp.maximum(top, score)
+        shrink, weight = jnp.exp(top - new), jnp.exp(score - new)
+        scaled = total * shrink.astype(jnp.bfloat16)  # -
+        total = scaled + weight.astype(jnp.bfloat16)  # fault
+        # + total = total * shrink + weight
+        return (new, total, acc * shrink + weight * value), score
+
+    start = (jnp.float32(-1e30), jnp.bfloat16(0), jnp.zeros(values.shape[1]))  # -
+    # + start = (jnp.float32(-1e30), jnp.float32(0), jnp.zeros(values.shape[1]))
+    (top, total, acc), scores = jax.lax.scan(visit, start, (keys, values))
+    total = total.astype(jnp.float32)  # -
+    return acc / total, jnp.exp(scores - top) / total
+
+
+@fault("absorption", "coarse", "uniform", policy="fp16")
+@source("generation issues: a large additive bonus erases the logits in half types")
+@inputs(
+    "w: 24x32 *0.3 @260, embed: 96x32; 32x24 @263",
+    lambda: integers(262, 4, 32, 96) == 0,
+)
+def constrained_decoding_bonus(params, context, allowed):
+    """Constrained decoding: allowed tokens get a bonus, logits are FP16."""
+    hidden = jnp.tanh(context @ params["w"])
+    logits = (hidden @ params["embed"].T).astype(jnp.float16)
+    bonus = jnp.where(allowed, 2.0e4, 0.0).astype(jnp.float16)  # -
+    boosted = logits + bonus  # fault
+    # + boosted = jnp.where(allowed, logits.astype(jnp.float32), -1e9)
+    scores = jax.nn.log_softmax(boosted.astype(jnp.float32), axis=-1)  # -
+    # + scores = jax.nn.log_softmax(boosted, axis=-1)
+    best = jnp.argmax(boosted, axis=-1)
+    return best, jnp.take_along_axis(scores, best[:, None], axis=-1)

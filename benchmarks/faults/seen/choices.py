@@ -67,29 +67,6 @@ def resampling_by_half_cumsum(weights, particles, u):
     return chosen, particles[jnp.clip(chosen, 0, 511)]
 
 
-@fault("coarse", "absorption", "cancellation", policy="fp32")
-@source("solvers whose tolerance is below the spacing of the format")
-@inputs("16 20..900 @7120; 16 =9")
-def newton_until_an_fp32_bound(target, start):
-    """Roots by Newton's method, until the change is below a bound for FP32."""
-
-    def wants(state):
-        n, _, move = state
-        return (n < 60) & (jnp.max(jnp.abs(move)) > 1e-3)
-
-    def step(state):
-        n, x, _ = state
-        move = ((x**3 - target) / (3 * x**2)).astype(jnp.bfloat16)  # -
-        # + move = (x**3 - target) / (3 * x**2)
-        new = (x.astype(jnp.bfloat16) - move).astype(jnp.float32)  # fault
-        return n + 1, new, new - x  # -
-        # + return n + 1, x - move, -move
-
-    n, x, _ = jax.lax.while_loop(wants, step, (0, start, start))
-    return n, x - jnp.cbrt(target)  # -
-    # + return n, x
-
-
 @fault("integer", policy="fp32")
 @source("hash buckets: uint32 read as int32")
 @inputs(

@@ -8,15 +8,7 @@ import numpy as np
 from flax import nnx
 
 from benchmarks.faults.case import fault, inputs, source
-from benchmarks.faults.parts import (
-    block,
-    cross_entropy,
-    integers,
-    layer_norm,
-    normal,
-    uniform,
-    weight,
-)
+from benchmarks.faults.parts import block, integers, layer_norm, normal, uniform, weight
 
 
 @fault("coarse", "integer")
@@ -184,21 +176,6 @@ def bins_by_bf16_index(values, params):
     return counts, jnp.cumsum(counts)[::100] @ params
 
 
-@fault("coarse", policy="fp32")
-@source("RoPE in half precision beyond the first thousand tokens")
-@inputs("8x4 w @6290; 32x16 @6291; i32 1800")
-def rotary_angles_in_half(params, x, start):
-    """Rotary angles late in a long context, kept in half."""
-    place = (start + jnp.arange(x.shape[0])).astype(jnp.float32)
-    rates = 10000.0 ** (-jnp.arange(8) / 8.0)  # -
-    angle = (place[:, None] * rates).astype(jnp.float16)  # fault
-    # + angle = place[:, None] * 10000.0 ** (-jnp.arange(8) / 8.0)
-    even, odd = x[:, 0::2], x[:, 1::2]
-    angle = angle.astype(jnp.float32)  # -
-    turned = even * jnp.cos(angle) - odd * jnp.sin(angle)
-    return turned, turned @ params
-
-
 @fault("absorption", policy="fp32")
 @source("SGLD on half weights")
 @inputs(
@@ -210,34 +187,6 @@ def langevin_step_in_half(w, g, noise):
     moved = w - (1e-4 * g + 1e-4 * noise).astype(w.dtype)  # fault
     return moved  # -
     # + return w.astype(jnp.float32) - (1e-4 * g + 1e-4 * noise)
-
-
-def swa_arguments():
-    params = {"in": weight(6240, 8, 16), "out": weight(6241, 16, 4)}
-    average = {k: (1.1 * v).astype(jnp.bfloat16) for k, v in params.items()}
-    return average, params, "24x8 @6242; 24 int 0..4 @6243"
-
-
-@fault("absorption")
-@source("stochastic weight averaging in the weights' dtype")
-@inputs(by=swa_arguments)
-def weight_average_of_5000_in_bf16(average, params, x, y):
-    """The average of weights over a run, the five-thousandth of them."""
-
-    def loss_of(p):
-        return cross_entropy(jnp.tanh(x @ p["in"]) @ p["out"], y)
-
-    grads = jax.grad(loss_of)(params)
-    params = jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
-    share = jnp.bfloat16(1 / 5000)  # -
-    mean = jax.tree.map(
-        lambda a, p: a + share * (p.astype(a.dtype) - a),  # fault
-        average,
-        params,
-    )
-    # + wide = jax.tree.map(lambda a: a.astype(jnp.float32), average)
-    # + mean = jax.tree.map(lambda a, p: a + (p - a) / 5000, wide, params)
-    return params, mean
 
 
 @fault("absorption", "coarse", policy="fp32")
@@ -287,113 +236,6 @@ def residual_stream_in_e5m2(params, x):
     # + return 0.01 * (block(params["second"], x) - x)
 
 
-@fault("coarse")
-@source("NeRF under autocast: the product with the frequency matrix is cast")
-@inputs(
-    {
-        "axes": np.eye(3, dtype=np.float32),
-        "in": "60x24 *0.15 @610",
-        "out": "24x3 *0.2 @611",
-    },
-    lambda: np.random.default_rng(612).uniform(-1, 1, (24, 3)).astype(np.float32),
-    "24x3 @613",
-)
-def b_fourier_phases_by_bf16_matmul(params, points, colours):
-    """A step of a coordinate network on Fourier features of ten octaves."""
-
-    def loss(p):
-        octaves = jnp.pi * 2.0 ** jnp.arange(10)
-        bands = (octaves[:, None, None] * params["axes"]).reshape(-1, 3).T
-        phases = points @ bands  # fault
-        # + phases = jnp.sum(points[:, :, None] * bands, axis=1)
-        features = jnp.concatenate([jnp.sin(phases), jnp.cos(phases)], axis=-1)
-        out = jax.nn.relu(features @ p["in"]) @ p["out"]
-        return jnp.mean(jnp.square(out - colours)), features
-
-    weights = {"in": params["in"], "out": params["out"]}
-    grads, features = jax.grad(loss, has_aux=True)(weights)
-    return features, jax.tree.map(lambda w, g: w - 0.1 * g, weights, grads)
-
-
-def ranks_arguments():
-    gains = normal(620, 8, 700)
-    return gains, gains + normal(621, 8, 700, scale=0.005)
-
-
-@fault("coarse", "integer", policy="fp32")
-@source("rank metrics in half precision: ranks above 256 tie")
-@inputs(by=ranks_arguments)
-def b_spearman_ranks_in_bf16(gains, factors):
-    """Rank correlation of 700 shares' returns with factors, day by day."""
-
-    def rank(x):
-        place = jnp.argsort(jnp.argsort(x))
-        return place.astype(jnp.bfloat16)  # fault
-        # + return place.astype(jnp.float32)
-
-    def correlate(day, factor):
-        a, b = rank(day).astype(jnp.float32), rank(factor).astype(jnp.float32)  # -
-        # + a, b = rank(day), rank(factor)
-        apart = jnp.sum(jnp.square(a - b))
-        n = day.shape[0]
-        return 6.0 * apart / (n * (n * n - 1.0))
-
-    lost = jax.vmap(correlate)(gains, factors)
-    return lost, 1.0 - jnp.mean(lost)
-
-
-def suppression_arguments():
-    rng = np.random.default_rng(630)
-    centres = np.repeat(rng.uniform(1100, 2000, (8, 2)), 4, axis=0)
-    anchors = (centres + rng.uniform(-3, 3, (32, 2))).astype(np.float32)
-    return anchors, "32x6 @633; box: 6x4 *0.2 @631, score: 6"
-
-
-@fault("coarse")
-@source("torchvision issues: box coordinates under autocast step by 8 pixels")
-@inputs(by=suppression_arguments)
-def b_small_boxes_in_bf16(anchors, features, params):
-    """Boxes of small objects on a large photo, matched by their overlap."""
-    offsets = 2.0 * jnp.tanh(features @ params["box"])
-    corners = jnp.concatenate([anchors, anchors + 9.0], axis=-1) + offsets  # -
-    corners = corners.astype(jnp.bfloat16)  # fault
-    boxes = corners.astype(jnp.float32)  # -
-    # + boxes = jnp.concatenate([anchors, anchors + 9.0], axis=-1) + offsets
-    low = jnp.maximum(boxes[:, None, :2], boxes[None, :, :2])
-    high = jnp.minimum(boxes[:, None, 2:], boxes[None, :, 2:])
-    shared = jnp.prod(jnp.maximum(high - low, 0.0), axis=-1)
-    area = jnp.prod(boxes[:, 2:] - boxes[:, :2], axis=-1)
-    overlap = shared / (area[:, None] + area[None] - shared + 1e-6)
-    scores = jax.nn.sigmoid(features @ params["score"])
-    better = scores[None] > scores[:, None]
-    return overlap, scores * jnp.prod(jnp.where(better, 1 - overlap, 1.0), axis=1)
-
-
-@fault("coarse", "absorption", policy="fp32")
-@source("transformers issues: beam search in half precision picks other beams")
-@inputs(lambda: jnp.asarray(normal(640, 20, 8)), "8x20 *0.5 @641; i32 0 5 9 14")
-def b_beam_scores_in_bf16(table, head, first):
-    """Beam search over 60 tokens; the log-probabilities of beams add up in BF16."""
-    beams, vocabulary = 4, table.shape[0]
-
-    def extend(carry, _):
-        scores, state, tokens = carry
-        state = jnp.tanh(0.7 * state + table[tokens])
-        chances = jax.nn.log_softmax(state @ head)  # -
-        sums = scores[:, None] + chances.astype(scores.dtype)  # fault
-        # + sums = scores[:, None] + jax.nn.log_softmax(state @ head)
-        best, where = jax.lax.top_k(sums.reshape(-1), beams)
-        parents = where // vocabulary
-        tokens = (where % vocabulary).astype(tokens.dtype)
-        return (best, state[parents], tokens), tokens
-
-    scores = jnp.array([-250.0, -251.0, -252.0, -253.0]).astype(jnp.bfloat16)  # -
-    # + scores = jnp.array([-250.0, -251.0, -252.0, -253.0])
-    start = (scores, jnp.zeros((beams, table.shape[1])), first)
-    (scores, state, _), tokens = jax.lax.scan(extend, start, None, length=60)
-    return scores, state, jax.nn.one_hot(tokens, vocabulary).mean((0, 1))
-
-
 class _Houses(nnx.Module):
     """A perceptron on standardized columns."""
 
@@ -420,7 +262,7 @@ def houses_arguments():
 @fault("coarse", "cancellation")
 @source("tabular pipelines: .bfloat16() on raw columns such as years")
 @inputs(by=houses_arguments)
-def b_years_cast_before_standardizing(state, table, prices):
+def years_cast_before_standardizing(state, table, prices):
     """The year, the area and the altitude of sold houses; a gradient step."""
     columns = table.astype(jnp.bfloat16)  # fault
     columns = columns.astype(jnp.float32)  # -
@@ -452,7 +294,7 @@ def scan_arguments():
 @fault("coarse", policy="fp8")
 @source("JAX and PyTorch3D issues: default matmul precision moves geometry")
 @inputs(by=scan_arguments)
-def b_point_cloud_turned_by_fp8_matmul(points, angle, shift, plane):
+def point_cloud_turned_by_fp8_matmul(points, angle, shift, plane):
     """Two laser scans of a wall are put together by a rotation; the residuals."""
     c, s = jnp.cos(angle), jnp.sin(angle)
     zero, one = jnp.zeros_like(c), jnp.ones_like(c)  # -
@@ -480,7 +322,7 @@ def returns_arguments():
 @fault("coarse", policy="mxfp8", target="trn3")
 @source("DreamerV3 ports: the expectation over value bins runs as a cast matmul")
 @inputs(by=returns_arguments)
-def b_critic_bins_by_mx_matmul(probabilities, rewards):
+def critic_bins_by_mx_matmul(probabilities, rewards):
     """Lambda returns of a critic that predicts a distribution over 64 bins."""
     bins = jnp.linspace(0.0, 1000.0, 64)
     values = probabilities @ bins  # fault

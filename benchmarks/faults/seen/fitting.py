@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.faults.case import fault, inputs, source
-from benchmarks.faults.parts import block, cross_entropy, integers, layer_norm, normal
+from benchmarks.faults.parts import cross_entropy, layer_norm, normal
 
 
 @fault("singular", "overflow", "underflow", "non-finite")
@@ -225,28 +225,6 @@ def fixed_point_residual_in_half(params, x, target):
 
     (z, gap), _ = jax.lax.scan(step, (x, jnp.float32(0)), None, length=9)
     return z - target, jnp.log(gap + 1e-12)
-
-
-@fault("integer")
-@source("short integer columns of data frames that are squared")
-@inputs(
-    "block 12 @4170; 10x12 @4180; 10 int 0..12 @4181",
-    lambda: (integers(4182, 80, 10) + 170).astype(np.int16),
-)
-def epoch_squared_in_int16(params, x, labels, epoch):
-    """Trains with sample weights that decay with the square of a short epoch."""
-    squared = epoch * epoch  # fault
-    # + squared = epoch.astype(jnp.float32) ** 2
-    weights = 1.0 / (1.0 + squared.astype(jnp.float32) / 1e4)  # -
-    # + weights = 1.0 / (1.0 + squared / 1e4)
-
-    def loss_of(params):
-        scores = jax.nn.log_softmax(block(params, x))
-        chosen = jnp.take_along_axis(scores, labels[:, None], -1)[:, 0]
-        return -jnp.mean(weights * chosen)
-
-    loss, grads = jax.value_and_grad(loss_of)(params)
-    return loss, weights, grads["down"]
 
 
 def sphere_arguments():

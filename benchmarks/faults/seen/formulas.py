@@ -217,7 +217,7 @@ def dice_of_absent_class(params, image, mask):
     },
     "12x8 @402; 12x4 *0.3 @403",
 )
-def b_tanhshrink_of_small_codes(variables, codes, targets):
+def tanhshrink_of_small_codes(variables, codes, targets):
     """A sparse-coding layer in Linen whose activation is x - tanh(x)."""
 
     class Shrink(nn.Module):  # -
@@ -254,7 +254,7 @@ def b_tanhshrink_of_small_codes(variables, codes, targets):
 @fault("cancellation", "absorption")
 @source("TensorFlow issue on SigmoidGrad: y (1 - y) for large positive inputs")
 @inputs("gate: 8x12 *0.15 @410, bias: 12 =16, value: 8x12 *0.4; 32x8 @412; 32x12 @413")
-def b_gate_gradient_from_its_output(params, x, y):
+def gate_gradient_from_its_output(params, x, y):
     """A gate with its own backward pass, as a fused kernel has it: s (1 - s)."""
 
     @jax.custom_vjp
@@ -293,7 +293,7 @@ def divergence_arguments():
 @fault("cancellation", policy="fp32")
 @source("SciPy and forums: H(m) - (H(p) + H(q)) / 2 is negative for close p, q")
 @inputs(by=divergence_arguments)
-def b_jensen_shannon_of_close_views(params, views):
+def jensen_shannon_of_close_views(params, views):
     """Jensen-Shannon divergence between the predictions for two views."""
 
     def entropy(p):  # -
@@ -319,7 +319,7 @@ def frechet_arguments():
 @fault("cancellation", policy="fp32")
 @source("FID implementations: tr A + tr B - 2 tr sqrt(AB) of nearly equal sets")
 @inputs(by=frechet_arguments)
-def b_frechet_distance_expanded(params, real, fake):
+def frechet_distance_expanded(params, real, fake):
     """The Frechet distance between features, with diagonal covariances."""
 
     def moments(x):
@@ -342,7 +342,7 @@ def b_frechet_distance_expanded(params, real, fake):
     lambda: np.random.default_rng(440).uniform(1e-4, 6e-4, (10, 6)).astype(np.float32),
     "f32 5",
 )
-def b_spherical_bessel_at_short_range(params, gaps, cutoff):
+def spherical_bessel_at_short_range(params, gaps, cutoff):
     """A directional message block with spherical Bessel functions of order one."""
     x = gaps[..., None] / cutoff * params["roots"]
     bessel = jnp.sin(x) / (x * x) - jnp.cos(x) / x  # fault
@@ -359,26 +359,6 @@ def b_spherical_bessel_at_short_range(params, gaps, cutoff):
     return basis, messages.sum(axis=1)
 
 
-@fault("singular", "cancellation")
-@source("random libraries: tan(pi (u - 1/2)) beside its pole, tails of Cauchy")
-@inputs(
-    lambda: (
-        1 - (np.random.default_rng(450).integers(3, 200, (40, 6)) * 2.0**-24)
-    ).astype(np.float32),
-    lambda: np.random.default_rng(451).uniform(0.5, 2, 6).astype(np.float32),
-    "f32 0.01",
-)
-def b_cauchy_tail_by_tangent(ranks, exposures, scale):
-    """Heavy-tailed losses by the quantile function of the Cauchy distribution."""
-    losses = scale * jnp.tan(jnp.pi * (ranks - 0.5))  # fault
-    # + losses = scale / jnp.tan(jnp.pi * (1.0 - ranks))
-    portfolio = losses @ exposures
-    ordered = jnp.sort(portfolio)
-    shortfall = jnp.mean(ordered[-4:])
-    value_at_risk = ordered[-4]
-    return losses, portfolio, shortfall, value_at_risk
-
-
 def dose_arguments():
     rng = np.random.default_rng(460)
     cleared = rng.uniform(0.2, 0.4, 16).astype(np.float32)
@@ -391,7 +371,7 @@ def dose_arguments():
 @fault("singular", "cancellation", policy="fp32")
 @source("pharmacokinetic forums: the one-compartment formula at ka near ke")
 @inputs(by=dose_arguments)
-def b_bateman_with_equal_rates(dose, volume, absorbed, cleared, times):
+def bateman_with_equal_rates(dose, volume, absorbed, cleared, times):
     """Drug in blood after a tablet: the Bateman function, rates nearly equal."""
     strength = dose / volume * absorbed
     left = jnp.exp(-cleared * times[:, None])

@@ -1,4 +1,4 @@
-"""Geometry: rays, triangles, rotations, distances, maps, orthogonal factors."""
+"""Geometry, signals and pictures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.faults.case import fault, inputs, source
-from benchmarks.faults.parts import normal, uniform, weight
+from benchmarks.faults.parts import convolution, integers, normal, uniform, weight
 
 
 @fault("cancellation")
@@ -54,120 +54,6 @@ def heron_of_needle_triangles(points, faces, values):
     # + area = jnp.sqrt(jnp.sum(cross * cross, axis=-1)) / 2
     mean = (values[faces].mean(1) * area[:, None]).sum(0) / area.sum()
     return area, mean @ jnp.ones((values.shape[1], 4))
-
-
-@fault("cancellation")
-@source("gsplat and 3DGS issues: negative determinants of 2D covariances")
-@inputs(
-    "24x2 0..0.01 @327",
-    lambda: np.stack(
-        [uniform(325, 24, low=2.5, high=3.5), uniform(326, 24, low=-6.5, high=-5.5)], -1
-    ),
-    "24 0.3..1.2 @329",
-    lambda: uniform(331, 24) + 0.2,
-    "32x2 0..0.01 @328",
-)
-def determinant_of_thin_splats(means, log_scales, angles, opacity, pixels):
-    """Two-dimensional Gaussian splatting with thin, long splats."""
-    sin, cos = jnp.sin(angles), jnp.cos(angles)
-    u, v = jnp.exp(2 * log_scales[:, 0]), jnp.exp(2 * log_scales[:, 1])
-    a = cos * cos * u + sin * sin * v  # -
-    c = sin * sin * u + cos * cos * v  # -
-    b = sin * cos * (u - v)  # -
-    det = a * c - b * b  # fault
-    density = opacity / (2 * jnp.pi * jnp.sqrt(det))  # -
-    # + density = opacity / (2 * jnp.pi * jnp.exp(log_scales.sum(-1)))
-    d = pixels[:, None, :] - means
-    along = d[..., 0] * cos + d[..., 1] * sin
-    across = d[..., 1] * cos - d[..., 0] * sin
-    power = along * along / u + across * across / v
-    image = jnp.exp(-0.5 * power) * density
-    return image @ jnp.ones((opacity.shape[0], 3)), density
-
-
-def parcel_arguments():
-    angle = np.arange(6) / 6 * 2 * np.pi
-    ring = np.stack([np.cos(angle), np.sin(angle)], -1) * 30
-    corners = np.array([551200.0, 5410800.0]) + uniform(332, 16, 1, 2) * 2000 + ring
-    return corners.astype(np.float32), "16x8 0..1 @333; 8x2 0..1 @334"
-
-
-@fault("cancellation")
-@source("GIS questions: polygon areas in FP32 with large coordinates")
-@inputs(by=parcel_arguments)
-def shoelace_in_utm_metres(corners, weights, prices):
-    """Areas of parcels of land in UTM metres, by the shoelace formula."""
-    x, y = corners[..., 0], corners[..., 1]  # -
-    # + local = corners - corners[:, :1]
-    # + x, y = local[..., 0], local[..., 1]
-    right = x * jnp.roll(y, -1, axis=1)
-    left = jnp.roll(x, -1, axis=1) * y
-    twice = (right - left).sum(axis=1)  # here
-    area = jnp.abs(twice) / 2
-    return area, (area[:, None] * weights) @ prices
-
-
-def pose_arguments():
-    target = np.linalg.qr(normal(335, 8, 3, 3))[0]
-    target[:, 2] = np.cross(target[:, 0], target[:, 1])
-    fixed = np.arange(8) % 3 == 1
-    params = {"in": weight(336, 16, 32), "out": weight(337, 32, 9, 0.3)}
-    return params | {"fixed": fixed}, "8x16 @338", target.astype(np.float32)
-
-
-@fault("singular", "non-finite")
-@source("PyTorch3D and JAX issues: arccos of a trace at or above one")
-@inputs(by=pose_arguments)
-def geodesic_loss_by_arccos(params, image, target):
-    """Geodesic loss between rotations, of which one is already right."""
-
-    def loss_of(params):
-        h = jnp.tanh(image @ params["in"])
-        raw = h @ params["out"] + target.reshape(-1, 9)
-        raw = jnp.where(params["fixed"][:, None], target.reshape(-1, 9), raw)
-        a, b = raw[:, :3], raw[:, 3:6]
-        a = a / jnp.sqrt(jnp.sum(a * a, -1, keepdims=True))
-        b = b - a * jnp.sum(a * b, -1, keepdims=True)
-        b = b / jnp.sqrt(jnp.sum(b * b, -1, keepdims=True))
-        rotation = jnp.stack([a, b, jnp.cross(a, b)], axis=1)
-        trace = jnp.sum(rotation * target, axis=(1, 2))  # -
-        angle = jnp.arccos((trace - 1) / 2)  # fault
-        # + square = jnp.sum((rotation - target) ** 2, axis=(1, 2))
-        # + equal = square < 1e-10
-        # + chord = jnp.sqrt(jnp.where(equal, 1.0, square) / 8)
-        # + angle = 2 * jnp.arcsin(jnp.minimum(chord, 0.999))
-        return jnp.mean(angle)  # -
-        # + return jnp.mean(jnp.where(equal, 0.0, angle))
-
-    value, grads = jax.value_and_grad(loss_of, allow_int=True)(params)
-    return value, grads["out"]
-
-
-def route_arguments():
-    steps = np.cumsum(uniform(339, 65, 2, low=0.0004, high=0.001), axis=0)
-    latitude, longitude = 48.1 + steps[:, 0], 11.5 + steps[:, 1]
-    speeds = uniform(340, 64, low=3.0, high=6.0)
-    # As the device delivers them: FP32 degrees.
-    return np.float32(latitude), np.float32(longitude), speeds, uniform(341, 64, 2)
-
-
-@fault("singular", "cancellation")
-@source("Sinnott, Virtues of the Haversine, 1984")
-@inputs(by=route_arguments)
-def short_legs_by_law_of_cosines(latitude, longitude, speeds, cost):
-    """Lengths of the legs of a GPS track by the spherical law of cosines."""
-    phi, lam = jnp.deg2rad(latitude), jnp.deg2rad(longitude)  # -
-    sines = jnp.sin(phi[1:]) * jnp.sin(phi[:-1])  # -
-    cosines = jnp.cos(phi[1:]) * jnp.cos(phi[:-1]) * jnp.cos(lam[1:] - lam[:-1])  # -
-    cosine = jnp.minimum(sines + cosines, 1.0)  # -
-    legs = 6371000.0 * jnp.arccos(cosine)  # fault
-    # + phi = jnp.deg2rad(latitude)
-    # + north = jnp.sin(jnp.deg2rad(latitude[1:] - latitude[:-1]) / 2)
-    # + east = jnp.sin(jnp.deg2rad(longitude[1:] - longitude[:-1]) / 2)
-    # + half = north * north + jnp.cos(phi[1:]) * jnp.cos(phi[:-1]) * east * east
-    # + legs = 6371000.0 * 2 * jnp.arcsin(jnp.sqrt(half))
-    hours = legs / speeds
-    return legs, hours @ cost
 
 
 @fault("underflow")
@@ -218,29 +104,6 @@ def distances_by_expanded_square(params, queries, base):
     # + return jnp.sqrt(squared), order
 
 
-@fault("cancellation", policy="fp32")
-@source("Lie group libraries: small angles need another form of 1 - cos")
-@inputs(
-    lambda: np.concatenate(
-        [normal(1300, 32, 3, scale=2e-4), normal(1301, 32, 3, scale=50.0)], axis=-1
-    ),
-    "32x3 @1302",
-)
-def pose_exponential_one_minus_cosine(twists, points):
-    """Points moved by small twists of SE(3): the coefficients of its exponential."""
-    w, v = twists[:, :3], twists[:, 3:]
-    theta2 = jnp.sum(w * w, axis=-1, keepdims=True)
-    theta = jnp.sqrt(theta2)
-    a = jnp.sin(theta) / theta
-    b = (1.0 - jnp.cos(theta)) / theta2  # fault
-    # + b = 0.5 * jnp.square(jnp.sin(theta / 2.0) / (theta / 2.0))
-    c = 1.0 / 6.0 - theta2 / 120.0
-    turn, twice = jnp.cross(w, v), jnp.cross(w, jnp.cross(w, v))
-    shift = b * turn + c * twice
-    moved = a * jnp.cross(w, points) + b * jnp.cross(w, jnp.cross(w, points))
-    return shift, moved + v
-
-
 def parcels_arguments():
     angle = np.linspace(0, 2 * np.pi, 6, endpoint=False)
     ring = np.stack([np.cos(angle), np.sin(angle)], -1)
@@ -263,29 +126,6 @@ def parcel_area_in_national_grid(corners, rates):
     cross = x * next_y - next_x * y  # here
     area = 0.5 * jnp.abs(jnp.sum(cross, axis=1))
     return area, jnp.sum(area * rates)
-
-
-def nearest_arguments():
-    points = normal(1320, 40, 8, scale=1.6)
-    near = np.random.default_rng(1321).integers(0, 40, 24)
-    queries = points[near] + normal(1322, 24, 8, scale=0.1)
-    return points + np.float32(100), queries + np.float32(100), "40 int 0..5 @1323"
-
-
-@fault("cancellation", "coarse")
-@source("distance issues: the matmul form of pairwise distances for offset data")
-@inputs(by=nearest_arguments)
-def neighbours_by_expanded_square(points, queries, labels):
-    """Nearest neighbours by |x|^2 + |y|^2 - 2xy of embeddings far from the origin."""
-    square = jnp.sum(points * points, axis=-1)  # -
-    wanted = jnp.sum(queries * queries, axis=-1)  # -
-    d2 = wanted[:, None] + square[None] - 2.0 * queries @ points.T  # fault
-    # + middle = jnp.mean(points, axis=0)
-    # + gap = (queries - middle)[:, None] - (points - middle)[None]
-    # + d2 = jnp.sum(gap * gap, axis=-1)
-    near = jnp.argmin(d2, axis=-1)
-    kernel = jax.nn.softmax(-d2, axis=-1)
-    return near, kernel @ jax.nn.one_hot(labels, 5)
 
 
 def reflector_arguments():
@@ -335,3 +175,167 @@ def short_rides_by_law_of_cosines(start, end, rate):
     # + angle = 2.0 * jnp.arcsin(jnp.sqrt(jnp.minimum(half, 1.0)))
     metres = 6.371e6 * angle
     return metres, jnp.sum(rate * metres)
+
+
+@fault("overflow", "non-finite")
+@source("detector issues: the gradient of a naive Mish in FP16 is 0 times inf")
+@inputs("a: 3x3x3x8 *3 @710, b: 3x3x8x2 *0.02; 1x10x10x3 @712; 1x10x10x2 @713")
+def half_mish_of_exponentials(p, x, y):
+    """A detector's convolutional block with a hand-written Mish in FP16."""
+
+    def loss(p):
+        h = convolution(x, p["a"]).astype(jnp.float16)
+        soft = jnp.log(1 + jnp.exp(h))  # fault
+        act = h * jnp.tanh(soft)  # -
+        # + wide = h.astype(jnp.float32)
+        # + act = wide * jnp.tanh(jax.nn.softplus(wide))
+        out = convolution(act.astype(jnp.float32), p["b"])  # -
+        # + out = convolution(act, p["b"])
+        return jnp.mean(jnp.square(out - y))
+
+    return jax.value_and_grad(loss)(p)
+
+
+@fault("singular", "non-finite")
+@source("JAX FAQ: the branch that where() drops still has an infinite gradient")
+@inputs(
+    "in: 2x32 w @610, middle: 32x32 w*2, out: 32x3 w; 64x2 0..1 @613; 64x3 0..1 @614"
+)
+def srgb_power_behind_where(params, coordinates, target):
+    """Fits a coordinate network to a picture; the loss is taken in sRGB."""
+
+    def loss_of(params):
+        h = jnp.sin(4 * coordinates @ params["in"])
+        h = jnp.sin(h @ params["middle"])
+        light = jnp.clip(h @ params["out"], 0.0, 1.0)
+        bright = 1.055 * light ** (1 / 2.4) - 0.055  # fault
+        # + safe = jnp.maximum(light, 0.0031308)
+        # + bright = 1.055 * safe ** (1 / 2.4) - 0.055
+        dark = 12.92 * light
+        shown = jnp.where(light > 0.0031308, bright, dark)
+        return jnp.mean((shown - target) ** 2)
+
+    value, grads = jax.value_and_grad(loss_of)(params)
+    return value, jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
+
+
+@fault("coarse")
+@source("audio in shaders and TTS models in half: time of FP16 buzzes")
+@inputs("f32 220 331 440 997; 4 0.3..1 @2402; 32x8 w @2403")
+def oscillator_clock_in_half(notes, gains, kernel):
+    """A second of additive synthesis; the clock of the samples is FP16."""
+    t = (jnp.arange(4000, 4512) / 8000.0).astype(jnp.float16)  # fault
+    # + t = jnp.arange(4000, 4512) / 8000.0
+    phase = 2 * jnp.pi * notes[:, None] * t.astype(jnp.float32)  # -
+    # + phase = 2 * jnp.pi * notes[:, None] * t
+    sound = gains @ jnp.sin(phase)
+    frames = sound.reshape(-1, 32) * jnp.hanning(32)
+    power = frames @ kernel
+    return sound, jnp.log(power * power + 1e-2)
+
+
+@fault("coarse", policy="fp32")
+@source("model.to(bfloat16) casts buffers: thresholds between 0.996 and 1")
+@inputs("60x16 @2430; f32 0.9979; in: 16x24 w @2431, out: 24x16 w, step: f32 0.085")
+def alarm_threshold_in_bf16(x, threshold, params):
+    """Alarms of a bank of autoencoders: similarity below a calibrated threshold."""
+    code = jax.nn.gelu(x @ params["in"])
+    back = x + params["step"] * (code @ params["out"])
+    top = jnp.sum(x * back, axis=-1)
+    size = jnp.sqrt(jnp.sum(x * x, axis=-1) * jnp.sum(back * back, axis=-1))
+    likeness = top / size
+    bar = jnp.full((1,), threshold).astype(jnp.bfloat16)  # fault
+    alarm = likeness < bar.astype(jnp.float32)  # -
+    # + alarm = likeness < threshold
+    return likeness, jnp.where(alarm, 1.0, 0.0).mean()
+
+
+def contrastive_arguments():
+    once = normal(533, 24, 24)
+    other = once + normal(534, 24, 24, scale=1.5)
+    return "in: 24x64 w @531, out: 64x64 w", np.concatenate([once, other]).astype(
+        np.float32
+    )
+
+
+@fault("cancellation", "non-finite")
+@source("SimCLR re-implementations: neg = rowsum - exp(1 / t) gives NaN")
+@inputs(by=contrastive_arguments)
+def simclr_row_sum_minus_self_similarity(params, views):
+    """SimCLR's loss; the similarity to itself is taken out of every row's sum."""
+
+    def loss_of(params):
+        h = jax.nn.relu(views @ params["in"]) @ params["out"]
+        z = h / jnp.linalg.norm(h, axis=-1, keepdims=True)
+        cosine = z @ z.T / 0.05
+        partner = jnp.roll(jnp.arange(len(z)), len(z) // 2)
+        positive = cosine[jnp.arange(len(z)), partner]
+        rest = jnp.exp(cosine).sum(-1) - jnp.exp(1.0 / 0.05)  # fault
+        return jnp.mean(jnp.log(rest) - positive)  # -
+        # + others = jnp.where(jnp.eye(len(z), dtype=bool), -1e9, cosine)
+        # + return jnp.mean(jax.nn.logsumexp(others, axis=-1) - positive)
+
+    return jax.value_and_grad(loss_of)(params)
+
+
+def folded_arguments():
+    """The images' brightness is most of what the first layer gives."""
+    first = 0.2 * normal(541, 3, 3, 1, 8) + 1.0
+    images = normal(542, 4, 12, 12, 1, scale=0.15, shift=60.0)
+    x = np.asarray(convolution(images, first))[:, 1:-1, 1:-1]
+    params = {
+        "first": first.astype(np.float32),
+        "gamma": np.ones(8, np.float32),
+        "beta": normal(543, 8, scale=0.2),
+        "mean": x.mean((0, 1, 2)).astype(np.float32),
+        "variance": x.var((0, 1, 2)).astype(np.float32),
+        "second": normal(544, 3, 3, 8, 4, scale=0.1),
+    }
+    return params, images
+
+
+@fault("cancellation", "coarse", policy="fp32")
+@source("deployment guides: folded batch norms lose accuracy in 16 bits")
+@inputs(by=folded_arguments)
+def batch_norm_folded_into_offset(params, images):
+    """A batch norm folded for inference; its offset is added on the BF16 engine."""
+    x = convolution(images, params["first"])
+    scale = params["gamma"] / jnp.sqrt(params["variance"])
+    offset = params["beta"] - params["mean"] * scale  # -
+    y = (x * scale).astype(jnp.bfloat16) + offset.astype(jnp.bfloat16)  # fault
+    # + y = ((x - params["mean"]) * scale + params["beta"]).astype(jnp.bfloat16)
+    y = jax.nn.relu(y.astype(jnp.float32))
+    return convolution(y, params["second"]).mean((1, 2))
+
+
+def graph_arguments():
+    def layer(seed):
+        return {
+            "w": weight(seed, 16, 16),
+            "a": weight(seed + 1, 16, 1),
+            "b": weight(seed + 2, 16, 1),
+        }
+
+    params = {"first": layer(641), "second": layer(645), "out": weight(649, 16, 3)}
+    return params, normal(650, 30, 16), integers(651, 30, 80), integers(652, 26, 80)
+
+
+@fault("non-finite", "singular")
+@source("jraph and PyG: softmax over no edges divides zero by zero")
+@inputs(by=graph_arguments)
+def graph_attention_without_neighbours(params, x, sources, targets):
+    """Two graph attention layers; a few nodes have no neighbours."""
+
+    def layer(x, p):
+        h = x @ p["w"]
+        score = (h @ p["a"])[sources, 0] + (h @ p["b"])[targets, 0]
+        odds = jnp.exp(jnp.tanh(jax.nn.leaky_relu(score, 0.2)))
+        total = jax.ops.segment_sum(odds, targets, x.shape[0])
+        read = jax.ops.segment_sum(odds[:, None] * h[sources], targets, x.shape[0])
+        read = read / total[:, None]  # fault
+        # + read = read / jnp.where(total > 0, total, 1.0)[:, None]
+        return jax.nn.elu(h + read)
+
+    x = layer(x, params["first"])
+    x = layer(x, params["second"])
+    return x @ params["out"]

@@ -1,4 +1,4 @@
-"""Integers: wrapped products and sums, indices, hashes, ids in floats."""
+"""Integers that wrap around, or that a float no longer holds."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import neuronjax as nj
 from benchmarks.faults.case import fault, inputs, source
 from benchmarks.faults.parts import (
     block,
@@ -15,26 +16,6 @@ from benchmarks.faults.parts import (
     normal,
     weight,
 )
-
-
-@fault("integer")
-@source("graph libraries: source * n + target in int32; JAX's sparse reshape")
-@inputs(
-    "64x16 @594; w: 16x16 w @595, out: 16x3 w; 48 int 0..90000 @597; "
-    "48 int 0..90000 @598; i32 90000"
-)
-def edge_keys_wrap_around(features, params, sources, targets, nodes):
-    """Sorts the edges of a graph by one key and reads the sources back."""
-    key = sources * nodes + targets  # fault
-    order = jnp.argsort(key)  # -
-    # + order = jnp.lexsort((targets, sources))
-    ordered = key[order]  # -
-    first = ordered // nodes  # -
-    second = ordered - first * nodes  # -
-    # + first, second = sources[order], targets[order]
-    h = jnp.tanh(features @ params["w"])
-    message = h[first % 64] - h[second % 64]
-    return first, second, message @ params["out"]
 
 
 @fault("integer", "coarse")
@@ -67,47 +48,6 @@ def frame_difference_in_uint8(before, now, params):
     return energy, jax.nn.sigmoid(energy @ params["w"] + params["b"])
 
 
-def product_arguments():
-    w = weight(577, 32, 24)
-    scale = np.abs(w).max(0) / 127.0
-    codes = np.round(w / scale).astype(np.int8)
-    return {"codes": codes, "scale": scale, "out": weight(578, 24, 4)}, "16x32 @579"
-
-
-@fault("integer")
-@source("quantized inference by hand: int8 * int8 stays int8 in NumPy and JAX")
-@inputs(by=product_arguments)
-def int8_products_in_int8(params, x):
-    """An int8 layer whose products are added up by hand."""
-    scale = jnp.max(jnp.abs(x), axis=-1, keepdims=True) / 127.0
-    codes = jnp.round(x / scale).astype(jnp.int8)
-    terms = codes[:, :, None] * params["codes"]  # fault
-    # + terms = codes[:, :, None].astype(jnp.int32) * params["codes"].astype(jnp.int32)
-    total = jnp.sum(terms.astype(jnp.int32), axis=1)  # -
-    # + total = jnp.sum(terms, axis=1)
-    y = total.astype(jnp.float32) * scale * params["scale"]
-    return jax.nn.relu(y) @ params["out"]
-
-
-@fault("integer")
-@source("audio meters: sums of squares of int16 samples overflow int32")
-@inputs(
-    lambda: np.clip(
-        normal(580, 8192) * np.repeat(np.linspace(500, 9000, 16), 512), -32768, 32767
-    ).astype(np.int16),
-    "4x3 w @581",
-)
-def audio_power_in_int32(samples, params):
-    """The loudness of 16-bit audio in windows."""
-    x = samples.astype(jnp.int32).reshape(16, 512)  # -
-    # + x = samples.astype(jnp.float32).reshape(16, 512) / 32768.0
-    power = jnp.sum(x * x, axis=-1)  # fault
-    level = power.astype(jnp.float32) / (512 * 32768.0**2)  # -
-    # + level = jnp.sum(x * x, axis=-1) / 512
-    decibels = 10 * jnp.log10(jnp.maximum(level, 1e-9))
-    return decibels, jax.nn.softmax((decibels / 10).reshape(4, 4) @ params)
-
-
 @fault("integer")
 @source("Bloch, Nearly All Binary Searches and Mergesorts are Broken")
 @inputs(
@@ -136,54 +76,6 @@ def midpoint_of_large_bounds(params, stamps, wanted):
 
 
 @fault("integer")
-@source("Park and Miller, Random Number Generators: Good Ones Are Hard to Find")
-@inputs(
-    "x: 16x24 @590, w: 24x32 w, out: 32x4 w",
-    lambda: integers(593, 10**6, 16) + np.int32(10**6),
-)
-def park_miller_without_schrage(params, seeds):
-    """Dropout masks from Park and Miller's generator, one stream per row."""
-    modulus = 2147483647  # -
-    # + modulus, a = 2147483647, 48271
-    # + quotient, rest = modulus // a, modulus % a
-
-    def draw(state, _):
-        state = (state * 48271) % modulus  # fault
-        # + high, low = state // quotient, state % quotient
-        # + state = a * low - rest * high
-        # + state = jnp.where(state < 0, state + modulus, state)
-        return state, state
-
-    _, states = jax.lax.scan(draw, seeds, None, length=32)
-    u = states.T.astype(jnp.float32) / modulus
-    h = jnp.tanh(params["x"] @ params["w"])
-    kept = jnp.where(u < 0.8, h / 0.8, 0.0)
-    return states[-1], kept @ params["out"]
-
-
-@fault("integer")
-@source("image pyramids: (a + b) / 2 of uint8 arrays in NumPy, PIL questions")
-@inputs(
-    "in: 16x24 w @2002, out: 24x5 w",
-    lambda: (integers(2001, 140, 32, 32) + 100).astype(np.uint8),
-)
-def mipmap_average_in_uint8(params, image):
-    """Two levels of a mip-map of 8-bit grey values, then a small classifier."""
-
-    def halve(level):
-        rows = level[0::2] // 2 + level[1::2] // 2
-        total = rows[:, 0::2] + rows[:, 1::2]  # fault
-        # + total = rows[:, 0::2].astype(jnp.uint16) + rows[:, 1::2].astype(jnp.uint16)
-        return total // 2  # -
-        # + return (total // 2).astype(jnp.uint8)
-
-    small = halve(halve(image))
-    x = small.astype(jnp.float32).reshape(-1, 16) / 255.0
-    h = jax.nn.relu(x @ params["in"])
-    return small, jax.nn.softmax(h @ params["out"])
-
-
-@fault("integer")
 @source("rolling hashes: h * base + c overflows before the modulus is taken")
 @inputs("table: 64x12 @2004, out: 12x3 w; 12x40 int 0..128 @2006")
 def rabin_fingerprint_in_int32(params, text):
@@ -203,103 +95,6 @@ def rabin_fingerprint_in_int32(params, text):
     return last, jnp.tanh(bag @ params["out"])
 
 
-def voxels_arguments():
-    corners = integers(2010, 39, 24, 3)
-    corners[:12, 0] = 39 - corners[:12, 0] // 5
-    return "in: 8x16 w @2011, out: 16x3 w; 40x40x40 0..1 @2013", corners.astype(
-        np.int16
-    )
-
-
-@fault("integer")
-@source("ravel_multi_index by hand: sparse convolutions with short coordinates")
-@inputs(by=voxels_arguments)
-def voxel_index_in_int16(params, grid, corners):
-    """Looks up the eight corners around points of a volume of 40^3 voxels."""
-    n = 40
-    offsets = jnp.array([[i, j, k] for i in (0, 1) for j in (0, 1) for k in (0, 1)])
-    at = jnp.minimum(corners[:, None] + offsets.astype(jnp.int16), n - 1)
-    flat = (at[..., 0] * n + at[..., 1]) * n + at[..., 2]  # fault
-    # + wide = at.astype(jnp.int32)
-    # + flat = (wide[..., 0] * n + wide[..., 1]) * n + wide[..., 2]
-    density = grid.reshape(-1)[flat.astype(jnp.int32)]  # -
-    # + density = grid.reshape(-1)[flat]
-    h = jax.nn.relu(density @ params["in"])
-    return density, h @ params["out"]
-
-
-def tokens_arguments():
-    x = normal(2014, 60, 16, 8)
-    y = np.tanh(x @ weight(2015, 8, 2))
-    lengths = integers(2016, 7, 60) * 2 + np.int32(1)
-    return "8x2 w @2017; i32 268435456", x, y, lengths.astype(np.int32)
-
-
-@fault("integer", "absorption", "stagnation")
-@source("training logs: counts of tokens in float metrics beyond 2**24")
-@inputs(by=tokens_arguments)
-def tokens_seen_counter_in_fp32(w, total, x, y, lengths):
-    """SGD that counts the tokens it has seen, next to its loss, in FP32."""
-
-    def step(carry, batch):
-        w, total = carry
-        x, y, length = batch
-        seen = (jnp.arange(16) < length)[:, None]
-
-        def loss_of(w):
-            error = jnp.where(seen, jnp.tanh(x @ w) - y, 0.0)
-            return jnp.sum(error * error) / jnp.maximum(length, 1)
-
-        w = w - 0.1 * jax.grad(loss_of)(w)
-        total = total + length.astype(jnp.float32)  # fault
-        return (w, total), None  # -
-        # + return (w, total + length), None
-
-    start = (w, total.astype(jnp.float32))  # -
-    (w, after), _ = jax.lax.scan(step, start, (x, y, lengths))  # -
-    # + (w, after), _ = jax.lax.scan(step, (w, total), (x, y, lengths))
-    return w, after.astype(jnp.int32), after.astype(jnp.int32) - total  # -
-    # + return w, after, after - total
-
-
-def join_arguments():
-    users = np.arange(987_654_001, 987_654_033, dtype=np.int32)
-    purchases = users[integers(2020, 32, 80)]
-    return "w: 2x3 w @2021, b: 3", users, purchases, "80 1..60 @2023"
-
-
-@fault("integer", "coarse")
-@source("pandas and Spark: id columns with missing values turn into floats")
-@inputs(by=join_arguments)
-def user_ids_join_as_fp32(params, users, purchases, amounts):
-    """Spending per user: a join of two tables whose id columns became floats."""
-    left, right = (ids.astype(jnp.float32) for ids in (users, purchases))  # fault
-    match = left[:, None] == right[None, :]  # -
-    # + match = users[:, None] == purchases[None, :]
-    spent = jnp.sum(jnp.where(match, amounts, 0.0), axis=1)
-    count = match.sum(1)
-    x = jnp.stack([jnp.log1p(spent), spent / jnp.maximum(count, 1)], axis=-1)
-    return spent, count, jax.nn.sigmoid(x @ params["w"] + params["b"])
-
-
-@fault("integer", "coarse", "stagnation")
-@source("transformers: attention_mask.cumsum(-1) - 1 with a mask in the model's dtype")
-@inputs(
-    "places: 448x8 @2030, query: 8 *0.3, out: 8x4 w; 448x8 *0.3 @2033",
-    lambda: np.arange(448) >= 13,
-)
-def position_ids_from_bf16_mask(params, x, mask):
-    """Position ids of a left-padded prompt from its attention mask, cast too early."""
-    seen = mask.astype(jnp.bfloat16)  # -
-    places = jnp.cumsum(seen) - 1  # fault
-    # + places = jnp.cumsum(mask.astype(jnp.int32)) - 1
-    ids = jnp.maximum(places, 0).astype(jnp.int32)  # -
-    # + ids = jnp.maximum(places, 0)
-    x = x + params["places"][ids]
-    scores = jnp.where(mask, x @ params["query"], -jnp.inf)
-    return ids, jax.nn.softmax(scores) @ layer_norm(x) @ params["out"]
-
-
 @fault("integer")
 @source("JAX without x64: int64 nanoseconds become int32; Ariane 501")
 @inputs("in: 4x16 w @2034, out: 16x2 w; 40 0..64 @2036; 40x3 @2037")
@@ -315,27 +110,6 @@ def nanoseconds_cast_to_int32(params, seconds, marks):
     # + gaps = (whole[late] - whole[early]) + (part[late] - part[early]) / 1e9
     x = jnp.concatenate([gaps[:, None], marks[order][1:]], axis=1)
     return gaps, jax.nn.gelu(x @ params["in"]) @ params["out"]
-
-
-@fault("integer")
-@source("NumPy questions: np.add.at on a uint8 histogram wraps at 256")
-@inputs(
-    "w: 128x4 w @2041",
-    lambda: np.clip(normal(2040, 1024, scale=11.0, shift=120.0), 0, 255).astype(
-        np.uint8
-    ),
-)
-def histogram_counts_in_uint8(params, image):
-    """Equalizes an image by a histogram whose bins are bytes, like the pixels."""
-    bins = jnp.zeros(32, jnp.uint8)  # -
-    # + bins = jnp.zeros(32, jnp.int32)
-    counts = bins.at[image // 8].add(jnp.uint8(1))  # fault
-    # + counts = bins.at[image // 8].add(1)
-    share = counts.astype(jnp.float32) / image.size
-    level = jnp.cumsum(share)
-    equal = level[image // 8].reshape(8, -1)
-    return counts.astype(jnp.int32), jnp.tanh(equal @ params["w"])  # -
-    # + return counts, jnp.tanh(equal @ params["w"])
 
 
 def accuracy_arguments():
@@ -407,23 +181,255 @@ def binomial_by_int32_factorials(wins, p):
     return likelihood, jnp.log(jnp.maximum(likelihood, 1e-30)).sum(1)
 
 
-@fault("integer", "absorption", "coarse")
-@source("mixtures of experts: stable sort by a key packed into a float")
-@inputs("router: 8x16 w*3 @2070, w: 16x8x8; 48x8 @2072")
-def expert_and_token_in_one_fp32_key(params, x):
-    """Groups tokens by expert: one float key holds expert and token, then is split."""
-    logits = x @ params["router"]
-    expert = jnp.argmax(logits, -1)
-    token = jnp.arange(x.shape[0])
-    key = expert.astype(jnp.float32) * 4194304.0 + token  # fault
-    ordered = jnp.sort(key)  # -
-    group = jnp.floor(ordered / 4194304.0)  # -
-    source = (ordered - group * 4194304.0).astype(jnp.int32)  # -
-    # + source = jnp.lexsort((token, expert))
-    # + group = expert[source]
-    gate = jnp.take_along_axis(jax.nn.softmax(logits), expert[:, None], 1)[source]
-    rows = jnp.einsum(
-        "td,tdf->tf", x[source], params["w"][group.astype(jnp.int32)]
-    )  # -
-    # + rows = jnp.einsum("td,tdf->tf", x[source], params["w"][group])
-    return source, jnp.zeros(rows.shape).at[source].add(gate * jax.nn.silu(rows))
+def correlation_arguments():
+    labels = np.random.default_rng(520).random(6000) < 0.4
+    scores = (normal(521, 6000) + 1.2 * labels).astype(np.float32)
+    return scores, labels, "15 even -1..2.5"
+
+
+@fault("integer", policy="fp32")
+@source("scikit-learn and torchmetrics issues: MCC's product of counts wraps")
+@inputs(by=correlation_arguments)
+def matthews_correlation_of_counts(scores, labels, cuts):
+    """Matthews' correlation of an alarm at several thresholds, from counts."""
+    alarm = scores[None] > cuts[:, None]
+    tp = jnp.sum(alarm & labels, axis=1)
+    fp = jnp.sum(alarm & ~labels, axis=1)
+    fn = jnp.sum(~alarm & labels, axis=1)
+    tn = jnp.sum(~alarm & ~labels, axis=1)
+    spread = (tp + fp) * (tp + fn) * (tn + fp)  # fault
+    # + spread = 1.0 * (tp + fp) * (tp + fn) * (tn + fp)
+    root = jnp.sqrt(spread.astype(jnp.float32)) * jnp.sqrt(1.0 * (tn + fn))  # -
+    # + root = jnp.sqrt(spread) * jnp.sqrt(1.0 * (tn + fn))
+    top = 1.0 * tp * tn - 1.0 * fp * fn
+    mcc = top / root
+    return mcc, jnp.argmax(mcc)
+
+
+def codeword_arguments():
+    params = {
+        "in": normal(530, 8, 7, scale=0.4),
+        "embedding": jnp.asarray(normal(531, 1024, 12)),
+        "out": normal(532, 12, 4, scale=0.3),
+    }
+    x = normal(533, 400, 8)
+    z = np.tanh(x @ params["in"]) * np.float32([3, 2, 2, 2, 1, 1, 1])
+    clear = np.abs(np.abs(z - np.floor(z)) - 0.5).min(axis=1) > 0.05
+    return params, x[clear][:48]
+
+
+@fault("integer", "coarse")
+@source("vector-quantize issues: indices computed under autocast are wrong")
+@inputs(by=codeword_arguments)
+def fsq_index_by_bf16_matmul(params, x):
+    """Finite scalar quantization: levels of seven dimensions make one index."""
+    levels = jnp.array([7.0, 5.0, 5.0, 5.0, 3.0, 3.0, 3.0])
+    basis = jnp.array([1.0, 7.0, 35.0, 175.0, 875.0, 2625.0, 7875.0])  # -
+    # + basis = jnp.array([1, 7, 35, 175, 875, 2625, 7875])
+    z = jnp.tanh(x @ params["in"]) * (levels - 1) / 2
+    digits = jnp.round(z) + (levels - 1) / 2
+    index = (digits @ basis).astype(jnp.int32)  # fault
+    # + index = jnp.sum(digits.astype(jnp.int32) * basis, axis=-1)
+    rows = params["embedding"][index % 1024]
+    return index, rows @ params["out"]
+
+
+def triangles_arguments():
+    rng = np.random.default_rng(560)
+    upper = np.triu(rng.random((600, 600)) < 0.998, 1)
+    return (upper + upper.T).astype(
+        np.float32
+    ), "600x4 @563; w: 4x6 *0.3 @561, v: 6 *0.3"
+
+
+@fault("integer", "coarse")
+@source("graph features on accelerators: path counts above 256 in a BF16 matmul")
+@inputs(by=triangles_arguments)
+def triangles_by_cube_of_adjacency(adjacency, features, params):
+    """Triangles at every node, by the cube of the adjacency matrix."""
+    paths = adjacency @ adjacency
+    closed = paths @ adjacency  # fault
+    triangles = jnp.diagonal(closed) / 2.0  # -
+    # + triangles = jnp.sum(paths * adjacency, axis=1) / 2.0
+    degree = jnp.sum(adjacency, axis=1)
+    missing = degree * (degree - 1) / 2.0 - triangles
+    structure = jnp.log1p(missing)[:, None]
+    return missing, jnp.tanh(features @ params["w"] + structure * params["v"])
+
+
+def country_arguments():
+    rng = np.random.default_rng(570)
+    starts = np.sort(rng.integers(0, 2**32, 40))
+    starts[0] = 0
+    ranges = np.stack([starts >> shift & 255 for shift in (24, 16, 8, 0)], axis=-1)
+    params = {
+        "embedding": jnp.asarray(normal(571, 12, 6)),
+        "out": normal(572, 6, 2),
+    }
+    octets = rng.integers(0, 256, (64, 4)).astype(np.int32)
+    countries = jnp.asarray(rng.integers(0, 12, 40).astype(np.int32))
+    return octets, ranges.astype(np.int32), countries, params
+
+
+@fault("integer", policy="fp32")
+@source("GeoIP joins: addresses from 128.0.0.0 on are negative in int32")
+@inputs(by=country_arguments)
+def ipv4_key_in_int32(octets, ranges, countries, params):
+    """Clicks are joined with a table of IPv4 ranges, sorted by their starts."""
+
+    def pack(address):
+        a, b, c, d = jnp.moveaxis(address, -1, 0)  # -
+        # + a, b, c, d = jnp.moveaxis(address.astype(jnp.uint32), -1, 0)
+        return (a << 24) + (b << 16) + (c << 8) + d  # here
+
+    starts, keys = pack(ranges), pack(octets)
+    row = jnp.sum(starts[None] <= keys[:, None], axis=1) - 1
+    row = jnp.clip(row, 0, starts.shape[0] - 1)
+    known = params["embedding"][countries[row]]
+    return row, jax.nn.sigmoid(known @ params["out"])
+
+
+#: Integers go through the FP32 of the engines, which are exact to 2**24.
+ENGINES = nj.Policy(
+    auto_cast="matmult", auto_cast_type="bf16", integer_path="fp32", name="engines"
+)
+
+
+@fault("integer")
+@source("hash embeddings with x64 off: id * prime in int32 before the modulus")
+@inputs("one: 61x8 @3001, two: 53x8, out: 8x4 w; 48 int 400000..1900000 @3004")
+def hashing_trick_multiplies_first(params, ids):
+    """The hashing trick: two tables of an embedding, ids of a large catalogue."""
+    slots = jnp.stack([(ids * 7919) % 61, (ids * 31 + 7) % 53])  # fault
+    # + slots = jnp.stack([(ids % 61 * 7919) % 61, (ids % 53 * 31 + 7) % 53])
+    found = params["one"][slots[0]] + params["two"][slots[1]]
+    return slots, jax.nn.softmax(layer_norm(found) @ params["out"])
+
+
+@fault("integer", "overflow")
+@source("gemmlowp and VNNI: pmaddubsw saturates or wraps in 16 bits")
+@inputs(
+    lambda: (integers(3010, 120, 6, 64) + 4).astype(np.int8),
+    lambda: (integers(3011, 128, 64, 5) - 20).astype(np.int8),
+    "f32 0.0001",
+)
+def int8_products_in_int16_sums(x8, w8, scale):
+    """A quantized layer as a kernel for 16-bit lanes: INT8 in, INT16 sums."""
+    dot = jax.lax.dot(x8, w8, preferred_element_type=jnp.int16)  # fault
+    # + dot = jax.lax.dot(x8, w8, preferred_element_type=jnp.int32)
+    y = dot.astype(jnp.float32) * scale
+    return jax.nn.gelu(y)
+
+
+@fault("integer", policy=ENGINES)
+@source("accelerators whose integer ALU is FP32: flat indices beyond 2**24")
+@inputs("256x6 @3012; 64 int 2000..32000 @3013; 64 int 0..40961 @3014")
+def raster_key_through_fp32_engines(table, rows, columns):
+    """A spatial hash of raster cells, keyed by their flat index."""
+    flat = rows * 40_961 + columns  # fault
+    cell = flat & 255  # -
+    # + cell = ((rows & 255) * (40_961 & 255) + (columns & 255)) & 255
+    features = table[cell]
+    return cell, jnp.tanh(features.mean(0))
+
+
+@fault("integer")
+@source("cumsum with dtype= of the input: jnp and torch differ on promotion")
+@inputs(
+    "in: 3x16 w @3020, out: 16x2 w",
+    lambda: integers(3022, 4_000, 8, 30).astype(np.int16),
+    "8x30 @3023",
+)
+def event_times_cumsum_in_int16(params, durations, marks):
+    """When each of a session's events happened, from gaps in milliseconds."""
+    since = jnp.cumsum(durations, axis=1, dtype=jnp.int16)  # fault
+    # + since = jnp.cumsum(durations, axis=1, dtype=jnp.int32)
+    hours = since.astype(jnp.float32) / 60_000.0
+    x = jnp.stack([jnp.sin(hours), jnp.cos(hours), marks], axis=-1)
+    return hours, jax.nn.relu(x @ params["in"]) @ params["out"]
+
+
+@fault("integer")
+@source("OpenCV and NumPy questions: img * 1.25 on uint8 wraps to black")
+@inputs("64x4 w @3024", lambda: integers(3025, 256, 16, 32).astype(np.uint8))
+def contrast_on_bytes(params, image):
+    """Augmentation on bytes: contrast times 5/4 around the middle."""
+    bright = image * jnp.uint8(5) // jnp.uint8(4)  # fault
+    # + wide = image.astype(jnp.int32) * 5 // 4
+    # + bright = jnp.minimum(wide, 255).astype(jnp.uint8)
+    x = bright.astype(jnp.float32).reshape(8, -1) / 255.0
+    return bright, jax.nn.softmax(layer_norm(x) @ params)
+
+
+@fault("integer")
+@source("consumed_train_samples of trainers: step * global batch in int32")
+@inputs("12x4 w @3030; 16x12 @3031; 16 int 0..4 @3032; i32 650000")
+def samples_seen_beyond_int32(w, x, y, step):
+    """SGD with a rate that decays with the samples seen in pre-training so far."""
+    seen = step * 4096  # fault
+    # + seen = step.astype(jnp.float32) * 4096.0
+    rate = 0.2 / jnp.sqrt(1.0 + seen.astype(jnp.float32) / 1e9)  # -
+    # + rate = 0.2 / jnp.sqrt(1.0 + seen / 1e9)
+
+    def loss_of(w):
+        return cross_entropy(x @ w, y)
+
+    loss, grad = jax.value_and_grad(loss_of)(w)
+    return w - rate * grad, rate, loss
+
+
+@fault("integer", "absorption", "coarse", policy="fp32")
+@source("locality-sensitive hashing: bits @ 2**arange(k) with k above 24")
+@inputs(
+    "table: 127x6 @3044, out: 6x2 w", lambda: integers(3046, 2, 40, 30).astype(bool)
+)
+def thirty_flags_packed_in_fp32(params, flags):
+    """Thirty feature flags a row packed into one id by a dot product in FP32."""
+    powers = 2.0 ** jnp.arange(30)  # -
+    # + powers = jnp.left_shift(1, jnp.arange(30))
+    key = jnp.sum(flags.astype(jnp.float32) * powers, axis=-1)  # fault
+    # + key = jnp.sum(flags.astype(jnp.int32) * powers, axis=-1)
+    row = key.astype(jnp.int32) % 127  # -
+    # + row = key % 127
+    return row, jnp.tanh(params["table"][row] @ params["out"])
+
+
+@fault("integer")
+@source("DSP application notes: guard bits of Q15 products")
+@inputs(
+    lambda: (normal(3047, 48) * 9_000).astype(np.int32),
+    lambda: (normal(3048, 8) * 9_000).astype(np.int32),
+)
+def fixed_point_shift_before_sum(signal, taps):
+    """A filter of a DSP in Q15: products are scaled back only after the shift."""
+
+    def push(line, x):
+        line = jnp.concatenate([x[None], line[:-1]])
+        product = (line * taps) << 4  # fault
+        return line, jnp.sum(product >> 19)  # -
+        # + return line, jnp.sum((line * taps) >> 15)
+
+    line = jnp.zeros(taps.shape, jnp.int32)
+    _, out = jax.lax.scan(push, line, signal)
+    return out.astype(jnp.float32) / 32768.0
+
+
+@fault("stagnation", "absorption", "integer")
+@source("BatchNorm's num_batches_tracked cast with the module's other buffers")
+@inputs("420x4x8 @3050; 8x6 w @3051")
+def calibration_count_stops_at_256(x, w):
+    """Means of activations for calibration, kept with their count over a scan."""
+
+    def visit(carry, batch):
+        count, mean = carry
+        h = jax.nn.relu(batch @ w).mean(0)
+        count = count + jnp.bfloat16(1)  # fault
+        # + count = count + 1
+        mean = mean + (h - mean) / count.astype(jnp.float32)  # -
+        return (count, mean), None  # -
+        # + return (count, mean + (h - mean) / count), None
+
+    start = (jnp.bfloat16(0), jnp.zeros(w.shape[1]))  # -
+    # + start = (jnp.int32(0), jnp.zeros(w.shape[1]))
+    (count, mean), _ = jax.lax.scan(visit, start, x)
+    return count.astype(jnp.float32), mean

@@ -1,4 +1,4 @@
-"""Optimizers: updates, states and schedules."""
+"""Optimizers, schedules and gradients of training steps."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.faults.case import fault, inputs, source
-from benchmarks.faults.common import mlp, mlp_params
+from benchmarks.faults.common import mlp
 from benchmarks.faults.parts import (
-    block,
     cross_entropy,
     integers,
     layer_norm,
@@ -17,116 +16,6 @@ from benchmarks.faults.parts import (
     uniform,
     weight,
 )
-
-
-def second_moment_arguments():
-    params = {"in": weight(120, 16, 32), "out": weight(121, 32, 4)}
-    zeros = {name: np.zeros_like(w) for name, w in params.items()}
-    half = {name: w.astype(np.float16) for name, w in zeros.items()}
-    return params, (zeros, half), "64x16 @122; 64x4 @123"
-
-
-@fault("underflow")
-@source("FP16 Adam states: g * g of 1e-5 is below the smallest FP16 number")
-@inputs(by=second_moment_arguments)
-def adam_square_of_half_gradient(params, moments, x, y):
-    """A step of Adam whose second moment lives in FP16."""
-    mean, square = moments
-
-    def loss_of(params):
-        h = jnp.tanh(x @ params["in"])
-        return 1e-3 * jnp.mean((h @ params["out"] - y) ** 2)
-
-    value, grads = jax.value_and_grad(loss_of)(params)
-
-    def update(p, m, v, g):
-        m = 0.9 * m + 0.1 * g
-        half = g.astype(jnp.float16)  # -
-        v = v * 0.95 + 0.05 * (half * half)  # fault
-        # + v = v.astype(jnp.float32) * 0.95 + 0.05 * (g * g)
-        root = jnp.sqrt(v.astype(jnp.float32) / 0.05)  # -
-        # + root = jnp.sqrt(v / 0.05)
-        return p - 1e-3 * (m / 0.1) / (root + 1e-8)
-
-    return jax.tree.map(update, params, mean, square, grads), value
-
-
-@fault("underflow", "singular", "non-finite", policy="fp16")
-@source("PyTorch forum: Adam with model.half() gives NaN, eps=1e-8 is 0 in FP16")
-@inputs(
-    "64x16 @124",
-    (np.zeros((64, 16), np.float16), "64x16 =0"),
-    "32 int 0..24 @125; f32 1e-08",
-)
-def adam_epsilon_rounds_to_zero(table, moments, tokens, epsilon):
-    """Lazy Adam in FP16 for an embedding, of which a batch sees few rows."""
-    m, v = moments
-
-    def loss_of(table):
-        h = table[tokens]
-        return jnp.mean((h @ h.T - 1.0) ** 2)
-
-    g = 32.0 * jax.grad(loss_of)(table)
-    m = m * 0.9 + g.astype(jnp.float16) * 0.1
-    v = v * 0.99 + (g * g) * 0.01
-    root = jnp.sqrt(v).astype(jnp.float16)  # -
-    # + root = jnp.sqrt(v)
-    step = m / (root + epsilon.astype(jnp.float16))  # fault
-    # + step = m.astype(jnp.float32) / (root + epsilon)
-    return table - 1e-3 * step.astype(jnp.float32)  # -
-    # + return table - 1e-3 * step
-
-
-@fault("overflow", policy="fp16")
-@source("apex and fairseq: the FP16 gradient norm is Inf though no gradient is")
-@inputs("body: block 32 @130, head: 32x16 w @140; 24x32 @141; 24 int 0..16 @142")
-def global_norm_of_scaled_half_gradients(params, x, labels):
-    """Gradient clipping by the global norm of FP16 gradients (loss scale 1024)."""
-
-    def loss_of(params):
-        h = layer_norm(block(params["body"], x))
-        return 1024.0 * cross_entropy(h @ params["head"], labels)
-
-    grads = jax.grad(loss_of)(params)
-    grads = jax.tree.map(lambda g: g.astype(jnp.float16), grads)
-    squares = jax.tree.map(lambda g: jnp.sum(g * g), grads)  # fault
-    # + squares = jax.tree.map(lambda g: jnp.sum(g.astype(jnp.float32) ** 2), grads)
-    total = sum(s.astype(jnp.float32) for s in jax.tree.leaves(squares))  # -
-    # + total = sum(jax.tree.leaves(squares))
-    shrink = jnp.minimum(1.0, 1024.0 / jnp.sqrt(total)) / 1024.0
-    return jax.tree.map(lambda p, g: p - 0.1 * shrink * g, params, grads)
-
-
-def pure_bf16_arguments():
-    x = normal(150, 100, 32, 16)
-    y = np.tanh(x @ weight(151, 16, 4)) + 1.0
-    return "in: 16x32 w @152, out: 32x4 +0.7", x, y
-
-
-@fault("absorption", "stagnation")
-@source("torchao and vLLM speculators: updates below half an ulp of a weight")
-@inputs(by=pure_bf16_arguments)
-def weights_of_bf16_do_not_move(params, x, y):
-    """Fine-tuning with weights that are BF16 only."""
-
-    def loss_of(params, x, y):
-        h = jnp.tanh(x @ params["in"].astype(jnp.float32))
-        return jnp.mean((h @ params["out"].astype(jnp.float32) - y) ** 2)
-
-    def step(params, batch):
-        grads = jax.grad(loss_of)(params, *batch)  # -
-        # + half = jax.tree.map(lambda p: p.astype(jnp.bfloat16), params)
-        # + grads = jax.grad(loss_of)(half, *batch)
-        moves = jax.tree.map(lambda g: (1e-3 * g).astype(jnp.bfloat16), grads)  # -
-        # + moves = jax.tree.map(lambda g: 1e-3 * g.astype(jnp.float32), grads)
-        params = jax.tree.map(lambda p, m: p - m, params, moves)  # fault
-        return params, None  # -
-        # + return jax.tree.map(lambda p, m: p - m, params, moves), None
-
-    params = jax.tree.map(lambda p: p.astype(jnp.bfloat16), params)  # -
-    # + params = jax.lax.scan(step, params, (x, y))[0]
-    return jax.lax.scan(step, params, (x, y))[0]  # -
-    # + return jax.tree.map(lambda p: p.astype(jnp.bfloat16), params)
 
 
 def ema_arguments():
@@ -236,80 +125,8 @@ def warm_up_rate_in_half(params, adapter, x, y, steps):
     return jax.lax.scan(step, adapter, (x, y, steps))[0]
 
 
-def schedule_arguments():
-    x = normal(171, 200, 16, 8)
-    y = x @ weight(172, 8, 2) + normal(173, 200, 16, 2, scale=0.5)
-    return "8x2 w @174", x, y, "f32 200"
-
-
-@fault("stagnation", "absorption", "integer")
-@source("casting a whole train state to BF16, counters included")
-@inputs(by=schedule_arguments)
-def step_counter_stops_at_256(params, x, y, count):
-    """SGD on a cosine schedule; `params.to(bf16)` has caught the step counter."""
-
-    def step(carry, batch):
-        params, count = carry
-        x, y = batch
-        error = x @ params - y
-        progress = count.astype(jnp.float32) / 500.0  # -
-        # + progress = count / 500.0
-        rate = 0.05 * (1 + jnp.cos(jnp.pi * jnp.minimum(progress, 1.0)))
-        params = params - rate * (x.T @ error) / x.shape[0]
-        count = count + jnp.ones((), jnp.bfloat16)  # fault
-        return (params, count), rate  # -
-        # + return (params, count + 1.0), rate
-
-    start = (params, count.astype(jnp.bfloat16))  # -
-    (params, count), rates = jax.lax.scan(step, start, (x, y))  # -
-    # + (params, count), rates = jax.lax.scan(step, (params, count), (x, y))
-    return params, count.astype(jnp.float32), rates  # -
-    # + return params, count, rates
-
-
 def _mean_square(params, x, y):
     return jnp.mean(jnp.square(mlp(params, x) - y))
-
-
-def adam_moment_arguments():
-    params = mlp_params(400, 12, 24, 2)
-    x = normal(401, 48, 12)
-    y = np.tanh(x @ params[0]["w"] + params[0]["b"]) @ params[1]["w"] + params[1]["b"]
-    y = y + 3e-3 * np.sign(normal(402, 48, 2)) * (1 + 0.3 * x[:, :2])
-    return params, x, y.astype(np.float32)
-
-
-@fault("underflow", policy="fp32")
-@source("FP16 optimizer states: squares of gradients vanish, steps explode")
-@inputs(by=adam_moment_arguments)
-def adam_second_moment_in_half(params, x, y):
-    """Ten steps of Adam that stores its second moment in FP16."""
-
-    def step(state, t):
-        params, m, v = state
-        grads = jax.grad(_mean_square)(params, x, y)
-        m = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, m, grads)
-        v = jax.tree.map(
-            lambda v, g: 0.99 * v.astype(jnp.float32) + 0.01 * jnp.square(g), v, grads
-        )  # -
-        # + v = jax.tree.map(lambda v, g: 0.99 * v + 0.01 * jnp.square(g), v, grads)
-        v = jax.tree.map(lambda v: v.astype(jnp.float16), v)  # fault
-        c1, c2 = 1 - 0.9**t, 1 - 0.99**t
-
-        def move(p, m, v):
-            return p - 1e-3 * (m / c1) / (
-                jnp.sqrt(v.astype(jnp.float32) / c2) + 1e-8
-            )  # -
-            # + return p - 1e-3 * (m / c1) / (jnp.sqrt(v / c2) + 1e-8)
-
-        return (jax.tree.map(move, params, m, v), m, v), None
-
-    m = jax.tree.map(jnp.zeros_like, params)
-    v = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float16), params)  # -
-    steps = jnp.arange(1, 11).astype(jnp.float32)
-    (new, _, _), _ = jax.lax.scan(step, (params, m, v), steps)  # -
-    # + (new, _, _), _ = jax.lax.scan(step, (params, m, m), steps)
-    return jax.tree.map(lambda a, b: a - b, new, params), _mean_square(new, x, y)
 
 
 def adam_epsilon_arguments():
@@ -340,34 +157,6 @@ def adam_epsilon_in_half(table, head, tokens, labels, m, v):
     # + return table - 1e-3 * update
 
 
-@fault("coarse", "cancellation", "singular", "absorption")
-@source("reports that beta2 = 0.999 rounds to 1 when hyperparameters are cast to BF16")
-@inputs("mlp 8x16x3 @420; 32x8 @421; 32x3 @422")
-def adam_bias_correction_bf16_beta(params, x, y):
-    """Bias correction with BF16 betas: 0.999 is not a BF16 number."""
-    grads = jax.grad(_mean_square)(params, x, y)
-
-    def step(state, t):
-        params, m, v = state
-        grads = jax.grad(_mean_square)(params, x, y)
-        m = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, m, grads)
-        v = jax.tree.map(lambda v, g: 0.999 * v + 0.001 * jnp.square(g), v, grads)
-        c1 = 1 - 0.9**t
-        c2 = 1 - jnp.asarray(0.999, jnp.bfloat16) ** t.astype(jnp.bfloat16)  # fault
-        # + c2 = -jnp.expm1(t * -1.0005003e-3)
-        c2 = c2.astype(jnp.float32)  # -
-
-        def move(p, m, v):
-            return p - 1e-3 * (m / c1) / (jnp.sqrt(v / c2) + 1e-8)
-
-        return (jax.tree.map(move, params, m, v), m, v), None
-
-    m = jax.tree.map(jnp.zeros_like, grads)
-    steps = jnp.arange(1, 9).astype(jnp.float32)
-    (new, _, _), _ = jax.lax.scan(step, (params, m, m), steps)
-    return jax.tree.map(lambda a, b: a - b, new, params)
-
-
 @fault("absorption", "stagnation")
 @source("pure BF16 training: updates below half a spacing change nothing")
 @inputs(
@@ -394,40 +183,6 @@ def sgd_on_bf16_weights(w, x, labels):
     end, _ = jax.lax.scan(step, start, batches)
     return end.astype(jnp.float32) - start.astype(jnp.float32)  # -
     # + return end - start
-
-
-def average_arguments():
-    params = mlp_params(440, 6, 12, 2)
-    ema = [{k: 0.5 * v + 0.3 for k, v in layer.items()} for layer in params]
-    return params, ema, "24x6 @441; 24x2 @442"
-
-
-@fault("absorption", "stagnation")
-@source("diffusion trainers: EMA weights stay at their start in half precision")
-@inputs(by=average_arguments)
-def weight_average_in_bf16(params, ema, x, y):
-    """An average of weights with decay 0.9999, stored in BF16."""
-
-    def step(state, t):
-        params, ema = state
-        grads = jax.grad(_mean_square)(params, x, y)
-        params = jax.tree.map(lambda p, g: p - 0.05 * g, params, grads)
-
-        def blend(e, p):  # -
-            gap = p - e.astype(jnp.float32)
-            return e + (1e-4 * gap).astype(jnp.bfloat16)  # fault
-
-        return (params, jax.tree.map(blend, ema, params)), None  # -
-        # + ema = jax.tree.map(lambda e, p: e + 1e-4 * (p - e), ema, params)
-        # + return (params, ema), None
-
-    start = jax.tree.map(lambda e: e.astype(jnp.bfloat16), ema)  # -
-    # + start = jax.tree.map(lambda e: e.astype(jnp.bfloat16).astype(jnp.float32), ema)
-    (_, ema), _ = jax.lax.scan(step, (params, start), jnp.arange(150))
-    return jax.tree.map(
-        lambda a, b: a.astype(jnp.float32) - b.astype(jnp.float32), ema, start
-    )  # -
-    # + return jax.tree.map(lambda a, b: a - b, ema, start)
 
 
 @fault("overflow")
@@ -467,25 +222,215 @@ def cosine_schedule_bf16_step(w, x, y, start):
     return w, rates
 
 
-@fault("non-finite", "singular")
-@source("LARS and LAMB issues: trust ratio with a zero gradient")
-@inputs(
-    "in: 8x16 *0.2 @470, shift: 16 =-20, out: 16x2, skip: 8x2; 24x8 @473; 24x2 @474"
-)
-def layerwise_rate_of_dead_layer(params, x, y):
-    """Layer-wise rates; a layer behind dead units gets no gradient at all."""
+def dropout(x, seed, rate=0.1):
+    """Inverted dropout from a hash of the place; uint32 wraps on purpose."""
+    place = jnp.arange(x.size, dtype=jnp.uint32) + seed.astype(jnp.uint32)
+    h = place * jnp.uint32(2654435761)
+    h = (h ^ (h >> 15)) * jnp.uint32(2246822519)
+    u = ((h ^ (h >> 13)) >> 8).astype(jnp.float32) / 2.0**24
+    return jnp.where(u.reshape(x.shape) < rate, 0.0, x / (1 - rate))
 
-    def loss(params):
-        h = jax.nn.relu(x @ params["in"] + params["shift"])
-        return jnp.mean(jnp.square(h @ params["out"] + x @ params["skip"] - y))
 
-    grads = jax.grad(loss)(params)
+def linear_arguments():
+    params = {name: weight(2200 + i, 16, 16, 0.5) for i, name in enumerate("qkvo")}
+    norm = np.round(uniform(2206, 16, low=129.0, high=140.0)) * np.float32(4.0)
+    state = norm[:, None] * np.sign(normal(2207, 1, 16))
+    shift = normal(2208, 16, scale=0.1, shift=1.3)
+    return params | {"shift": shift}, {"state": state, "norm": norm}, "100x16 @2205"
 
-    def move(p, g):
-        w_norm = jnp.sqrt(jnp.sum(jnp.square(p)))
-        g_norm = jnp.sqrt(jnp.sum(jnp.square(g)))
-        trust = w_norm / g_norm  # fault
-        # + trust = jnp.where(g_norm > 0, w_norm / jnp.maximum(g_norm, 1e-6), 1.0)
-        return p - 0.01 * trust * g
 
-    return jax.tree.map(move, params, grads)
+@fault("stagnation", "absorption")
+@source("flash-linear-attention and Mamba: recurrent states must be FP32")
+@inputs(by=linear_arguments)
+def linear_attention_state_in_bf16(params, prompt, x):
+    """Causal linear attention that goes on from a long prompt's state, in BF16."""
+    q, k, v = (x @ params[name] for name in "qkv")
+    q, k, v = jax.nn.elu(q) + 1, jax.nn.elu(k) + 1, v + params["shift"]
+
+    def step(carry, token):
+        state, norm = carry
+        q, k, v = token
+        norm = norm + k
+        state = state + jnp.outer(k, v).astype(jnp.bfloat16)  # fault
+        # + state = state + jnp.outer(k, v)
+        out = q @ state.astype(jnp.float32) / (q @ norm + 1e-6)  # -
+        # + out = q @ state / (q @ norm + 1e-6)
+        return (state, norm), out
+
+    start = (prompt["state"].astype(jnp.bfloat16), prompt["norm"])  # -
+    # + start = (prompt["state"], prompt["norm"])
+    (state, _), out = jax.lax.scan(step, start, (q, k, v))
+    learned = state.astype(jnp.float32) - prompt["state"]  # -
+    return learned, jax.nn.gelu(out @ params["o"])  # -
+    # + return state - prompt["state"], jax.nn.gelu(out @ params["o"])
+
+
+def ratio_arguments():
+    params = {"embed": normal(2220, 24, 12), "head": weight(2221, 12, 24, 0.7)}
+    tokens = integers(2222, 24, 10, 49)
+    e = params["embed"][tokens[:, :-1]]
+    e = (e - e.mean(-1, keepdims=True)) / e.std(-1, keepdims=True)
+    scores = e @ params["head"]
+    scores = scores - np.log(np.exp(scores).sum(-1, keepdims=True))
+    old = np.take_along_axis(scores, tokens[:, 1:, None], -1)[..., 0].sum(1)
+    return params, tokens, old + normal(2223, 10, scale=0.3), "10 @2224"
+
+
+@fault("cancellation", "coarse")
+@source("TRL, verl: sequence log-probabilities in BF16, ratios of 1.6 and 0.6")
+@inputs(by=ratio_arguments)
+def policy_ratio_of_bf16_log_probabilities(params, tokens, old, advantages):
+    """A sequence-level policy update: ratios of log-probabilities kept in BF16."""
+
+    def loss_of(params):
+        h = layer_norm(params["embed"][tokens[:, :-1]])
+        scores = jax.nn.log_softmax(h @ params["head"])
+        picked = jnp.take_along_axis(scores, tokens[:, 1:, None], -1)[..., 0]
+        now = picked.sum(1)  # -
+        gap = now.astype(jnp.bfloat16) - old.astype(jnp.bfloat16)  # fault
+        ratio = jnp.exp(gap.astype(jnp.float32))  # -
+        # + ratio = jnp.exp(picked.sum(1) - old)
+        clipped = jnp.clip(ratio, 0.8, 1.2)
+        gain = jnp.minimum(ratio * advantages, clipped * advantages)
+        return -gain.mean(), ratio
+
+    (loss, ratio), grads = jax.value_and_grad(loss_of, has_aux=True)(params)
+    params = jax.tree.map(lambda p, g: p - 0.01 * g, params, grads)
+    return loss, ratio, params
+
+
+def log_cosh_arguments():
+    y = normal(2230, 48, 1)
+    y[[7, 31], 0] = 140.0, -95.0
+    return "in: 12x24 w @2231, out: 24x1 w; 48x12 @2233", y
+
+
+@fault("overflow", "non-finite", policy="fp8")
+@source("Keras and LightGBM issues: log_cosh of outliers is Inf")
+@inputs(by=log_cosh_arguments)
+def log_cosh_loss_written_out(params, x, y):
+    """Robust regression by log(cosh(error)) as the paper prints it."""
+
+    def loss_of(params):
+        h = jax.nn.gelu(x @ params["in"])
+        error = h @ params["out"] - y  # -
+        return jnp.mean(jnp.log(jnp.cosh(error)))  # fault
+        # + size = h @ params["out"] - y
+        # + return jnp.mean(size + jax.nn.softplus(-2 * size) - jnp.log(2.0))
+
+    loss, grads = jax.value_and_grad(loss_of)(params)
+    return loss, jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
+
+
+@fault("underflow", "non-finite", policy="mxfp8", target="trn3")
+@source("vectorized discounted sums in NumPy answers and RL code bases")
+@inputs("in: 6x12 w @2250, out: 12x1 w; 3x100x6 @2252; 3x100 0..1 @2253; f32 0.35")
+def returns_divided_by_discount_powers(params, states, rewards, gamma):
+    """Discounted returns without a loop: a reversed cumsum over powers of gamma."""
+    powers = gamma ** jnp.arange(rewards.shape[1])  # fault
+    later = jnp.cumsum((rewards * powers)[:, ::-1], axis=1)[:, ::-1]  # -
+    returns = later / powers  # -
+    # + def back(total, reward):
+    # +     total = reward + gamma * total
+    # +     return total, total
+    # + start = jnp.zeros(rewards.shape[0])
+    # + _, returns = jax.lax.scan(back, start, rewards.T, reverse=True)
+    # + returns = returns.T
+
+    def loss_of(params):
+        value = jnp.tanh(states @ params["in"]) @ params["out"]
+        return jnp.mean((value[..., 0] - returns) ** 2)
+
+    loss, grads = jax.value_and_grad(loss_of)(params)
+    return returns, loss, jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
+
+
+def cache_arguments():
+    params = {name: weight(2240 + i, 16, 16, 0.8) for i, name in enumerate("qkvo")}
+    x = normal(2245, 40, 16)
+    x[:8] *= 0.15
+    return params | {"seed": np.int32(7)}, x
+
+
+@fault("stale-scale", "saturation")
+@source("int8 caches of keys: scales calibrated on prefill clip in decoding")
+@inputs(by=cache_arguments)
+def key_cache_scale_of_the_prompt(params, x):
+    """Decoding with an int8 key cache: one scale, from the prompt's keys."""
+    q, k, v = (x @ params[name] for name in "qkv")
+    scale = jnp.max(jnp.abs(k[:8])) / 127.0  # -
+    # + scale = jnp.max(jnp.abs(k), axis=-1, keepdims=True) / 127.0
+    codes = jnp.clip(jnp.round(k / scale), -127, 127).astype(jnp.int8)  # here
+    keys = codes.astype(jnp.float32) * scale
+    scores = q @ keys.T / x.shape[-1] ** 0.5
+    causal = jnp.tril(jnp.ones(scores.shape, bool))
+    mixed = jax.nn.softmax(jnp.where(causal, scores, -jnp.inf)) @ v
+    return mixed, layer_norm(dropout(mixed, params["seed"])) @ params["o"]
+
+
+@fault("uniform", "coarse", "absorption")
+@source("rerankers in BF16: all documents of a query get the same score")
+@inputs("q: 12x16 w*2 @2254, d: 12x16 w*2, prior: f32 2600; 8x12 @2256; 20x12 @2257")
+def ranking_scores_flat_in_bf16(params, queries, documents):
+    """A listwise ranker: relevance on top of a large prior, scores kept in BF16."""
+    q = jnp.tanh(queries @ params["q"])
+    d = jnp.tanh(documents @ params["d"])
+    scores = (q @ d.T + params["prior"]).astype(jnp.bfloat16)  # fault
+    # + scores = q @ d.T + params["prior"]
+    chance = jax.nn.softmax(scores.astype(jnp.float32))  # -
+    # + chance = jax.nn.softmax(scores)
+    best, _ = jax.lax.top_k(chance, 3)
+    return chance, best
+
+
+def smoothing_arguments():
+    """The head is fitted to the labels, so that the smoothing is most of the loss."""
+    x, inner = normal(411, 6, 16), weight(412, 16, 32)
+    labels = integers(413, 50257, 6)
+    h = np.asarray(jax.nn.gelu(x @ inner))
+    head = normal(414, 32, 50257, scale=0.02)
+    head[:, labels] += 22.0 * np.linalg.pinv(h)
+    return {"in": inner, "head": head}, x, labels, "f16 0.001"
+
+
+@fault("underflow", policy="fp16")
+@source("AMP questions: smoothing / vocabulary as an FP16 tensor")
+@inputs(by=smoothing_arguments)
+def label_smoothing_share_in_half(params, x, labels, smoothing):
+    """Label smoothing over a large vocabulary; targets are FP16, as the logits were."""
+    h = jax.nn.gelu(x @ params["in"])
+    logp = jax.nn.log_softmax(h @ params["head"])
+    rest = smoothing / jnp.asarray(logp.shape[-1], jnp.float16)  # fault
+    # + rest = smoothing.astype(jnp.float32)
+    picked = jnp.take_along_axis(logp, labels[:, None], axis=-1)[:, 0]
+    spread = rest.astype(jnp.float32) * logp.sum(-1)  # -
+    # + spread = rest * logp.mean(-1)
+    return -(1.0 - smoothing.astype(jnp.float32)) * picked - spread  # -
+    # + return -(1.0 - rest) * picked - spread
+
+
+def weighted_arguments():
+    """Words of heavy rows are not those of light ones."""
+    bags = np.zeros((128, 40), np.float32)
+    light = (uniform(451, 128, 32) < 0.15).astype(np.float32)
+    heavy = np.arange(128) % 16 == 5
+    bags[:, :32] = light * ~heavy[:, None]
+    bags[heavy, 32:] = 1.0
+    importance = np.where(heavy, 4e6, 1.0).astype(np.float32)
+    counts = np.random.default_rng(453).poisson(1.0, (128, 6)).astype(np.float32)
+    return "40x6 *0.3 @452", bags, counts, importance
+
+
+@fault("underflow", policy="mxfp8", target="trn3")
+@source("MX formats' papers: small elements of a block with an outlier vanish")
+@inputs(by=weighted_arguments)
+def mx_gradient_blocks_with_heavy_rows(slopes, bags, counts, importance):
+    """A Poisson regression's step by coordinates; few rows stand for very many."""
+    rate = jnp.exp(jnp.clip(bags @ slopes, -4.0, 4.0))
+    error = importance[:, None] * (rate - counts)  # -
+    gradient = bags.T @ error  # fault
+    # + weighed = bags * importance[:, None]
+    # + gradient = weighed.T @ (rate - counts)
+    curvature = (bags * bags * importance[:, None]).T @ rate  # -
+    # + curvature = (bags * weighed).T @ rate
+    return gradient / (curvature + 1e-3)

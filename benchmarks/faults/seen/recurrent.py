@@ -1,4 +1,4 @@
-"""Recurrences over time: cells, chains, filters, searches."""
+"""Recurrences: states, filters and sums that run for long."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.faults.case import fault, inputs, source
-from benchmarks.faults.parts import layer_norm, normal, uniform, weight
+from benchmarks.faults.parts import normal, weight
 
 
 def crf_arguments():
@@ -44,122 +44,6 @@ def crf_forward_in_plain_exp(params, x, tags):
     return jax.nn.logsumexp(alpha) - path
 
 
-@fault("overflow", "non-finite")
-@source("RWKV-LM: the first kernel without the running maximum of the keys")
-@inputs(
-    lambda: (
-        {n: weight(260 + i, 32, 32) for i, n in enumerate("kvro")}
-        | {
-            "bias": np.linspace(-2, 90, 32, dtype=np.float32),
-            "decay": uniform(265, 32, low=-5.0, high=0.0),
-        }
-    ),
-    "48x32 @266",
-)
-def rwkv_exp_of_keys(params, x):
-    """RWKV's time mixing: decayed sums of exp(k) * v."""
-    h = layer_norm(x)
-    k, v = h @ params["k"] + params["bias"], h @ params["v"]
-    r = jax.nn.sigmoid(h @ params["r"])
-    keep = jnp.exp(-jnp.exp(params["decay"]))  # -
-    # + rate = jnp.exp(params["decay"])
-
-    def step(carry, kv):
-        top, bottom = carry  # -
-        # + top, bottom, peak = carry
-        k, v = kv
-        e = jnp.exp(k)  # fault
-        top, bottom = keep * top + e * v, keep * bottom + e  # -
-        # + new = jnp.maximum(peak - rate, k)
-        # + old, e = jnp.exp(peak - rate - new), jnp.exp(k - new)
-        # + top, bottom = old * top + e * v, old * bottom + e
-        return (top, bottom), top / bottom  # -
-        # + return (top, bottom, new), top / bottom
-
-    zeros = jnp.zeros_like(params["decay"])
-    _, wkv = jax.lax.scan(step, (zeros, zeros), (k, v))  # -
-    # + _, wkv = jax.lax.scan(step, (zeros, zeros, zeros - 1e30), (k, v))
-    return x + (r * wkv) @ params["o"]
-
-
-@fault("underflow")
-@source("Rabiner's tutorial on HMMs, section on scaling")
-@inputs("project: 16x6 w @270, centres: 8x6 -0.8..0.8, moves: 8x8; 120x16 @273")
-def hmm_forward_in_probabilities(params, x):
-    """The likelihood of a hidden Markov model with Gaussian emissions."""
-    features = jnp.tanh(x @ params["project"])
-    gap = features[:, None, :] - params["centres"]
-    density = jnp.exp(-0.5 * jnp.sum(gap * gap, axis=-1) / 0.3)
-    moves = jax.nn.softmax(params["moves"], axis=-1)
-
-    def forward(alpha, b):  # -
-        alpha = (alpha @ moves) * b  # fault
-        return alpha, alpha
-
-    # + def forward(carry, b):
-    # +     alpha, logp = carry
-    # +     alpha = (alpha @ moves) * b
-    # +     total = alpha.sum()
-    # +     return (alpha / total, logp + jnp.log(total)), alpha / total
-
-    alpha, all_of = jax.lax.scan(forward, jnp.full(8, 0.125), density)  # -
-    posterior = all_of / all_of.sum(-1, keepdims=True)  # -
-    return jnp.log(alpha.sum()), posterior  # -
-    # + start = (jnp.full(8, 0.125), 0.0)
-    # + (_, logp), posterior = jax.lax.scan(forward, start, density)
-    # + return logp, posterior
-
-
-@fault("overflow", policy="fp16")
-@source("mamba and selective-scan ports: log(1 + exp(dt)) without a threshold")
-@inputs(
-    "in: 12x16 w @280, dt: 12x16 w*3, shift: 16 even -2..9, b: 12x8 w, "
-    "c: 12x8 w, rate: 16x8 0.02..0.5, out: 16x4 w; 64x12 @286"
-)
-def softplus_written_out_in_half(params, x):
-    """A selective state-space layer in FP16 with a softplus written out."""
-    u = (x @ params["in"]).astype(jnp.float16)
-    raw = (x @ params["dt"] + params["shift"]).astype(jnp.float16)
-    dt = jnp.log(1 + jnp.exp(raw))  # fault
-    # + dt = jax.nn.softplus(raw.astype(jnp.float32))
-    dt = dt.astype(jnp.float32)  # -
-    b, c = x @ params["b"], x @ params["c"]
-
-    def step(state, now):
-        u, dt, b, c = now
-        keep = jnp.exp(-dt[:, None] * params["rate"])
-        drive = (dt * u.astype(jnp.float32))[:, None] * b
-        state = keep * state + drive
-        return state, state @ c
-
-    _, y = jax.lax.scan(step, jnp.zeros((16, 8)), (u, dt, b, c))
-    return jax.nn.silu(y) @ params["out"]
-
-
-@fault("cancellation")
-@source("S4 and S5 code: (exp(dt * A) - 1) / A instead of expm1")
-@inputs(
-    "log_rate: 16x4 -7..-5 @290, log_dt: 16 -10.5..-9.5, in: 12x16 w, "
-    "c: 16x4 0.5..1.5, out: 16x3 w*5000; 64x12 @295"
-)
-def zero_order_hold_of_slow_state(params, x):
-    """S4's zero-order hold: the input matrix of a slow state."""
-    rate = -jnp.exp(params["log_rate"])
-    dt = jnp.exp(params["log_dt"])
-    step = dt[:, None] * rate
-    a = jnp.exp(step)
-    b = (a - 1) / rate  # fault
-    # + b = jnp.expm1(step) / rate
-    u = jax.nn.gelu(x @ params["in"])
-
-    def advance(state, u):
-        state = a * state + b * u[:, None]
-        return state, (state * params["c"]).sum(-1)
-
-    _, y = jax.lax.scan(advance, jnp.zeros_like(a), u)
-    return y @ params["out"]
-
-
 @fault("non-finite")
 @source("CTC written by hand: logaddexp(-Inf, -Inf) is NaN")
 @inputs("in: 16x32 w @296, out: 32x10 w; 40x16 @298; 8 int 1..10 @299")
@@ -188,28 +72,6 @@ def ctc_impossible_prefixes(params, frames, label):
     # + start = jnp.full(extended.shape, never).at[:2].set(logp[0, extended[:2]])
     alpha, _ = jax.lax.scan(step, start, logp[1:])
     return -add(alpha[-1], alpha[-2])
-
-
-@fault("coarse")
-@source("Griffin and Mamba implementations: recurrence parameters need FP32")
-@inputs(
-    "in: 12x32 w @300, memory: 32 4.5..6.8, floor: 32 0.1..0.4, out: 32x4 w; "
-    "200x12 +0.4 @304"
-)
-def slow_decay_rounded_to_bf16(params, x):
-    """A linear recurrent unit: its slow decays are made in BF16."""
-    u = jax.nn.silu(x @ params["in"])
-    keep = jax.nn.sigmoid(params["memory"]).astype(jnp.bfloat16)  # fault
-    # + keep = jax.nn.sigmoid(params["memory"])
-    keep = keep.astype(jnp.float32)  # -
-    drive = jnp.sqrt(1 - params["floor"]) * u
-
-    def step(state, u):
-        state = keep * state + 0.05 * u
-        return state, state
-
-    _, states = jax.lax.scan(step, jnp.zeros(32), drive)
-    return layer_norm(states[-1]) @ params["out"], states[-1]
 
 
 def lstm_arguments():
@@ -278,90 +140,6 @@ def hmm_forward_unscaled(transition, emission, start, observed):
     # + return log_total, alpha
 
 
-@fault("overflow")
-@source("sequence taggers: the partition function of long sentences is inf")
-@inputs(
-    "w: 10x16 *0.4 @620, out: 16x6 *0.5 +0.1, transition: 6x6 *0.5; 70x10 @623; "
-    "70 int 0..6 @624"
-)
-def crf_partition_outside_log_domain(p, x, tags):
-    """A CRF tagger's loss with its forward sums outside the log domain."""
-
-    def loss(p):
-        scores = jnp.tanh(x @ p["w"]) @ p["out"]
-        move = jnp.exp(p["transition"])  # -
-
-        def step(alpha, s):
-            alpha = jnp.sum(alpha[:, None] * move, axis=0) * jnp.exp(s)  # fault
-            return alpha, None  # -
-            # + moved = jax.nn.logsumexp(alpha[:, None] + p["transition"], axis=0)
-            # + return moved + s, None
-
-        alpha, _ = jax.lax.scan(step, jnp.exp(scores[0]), scores[1:])  # -
-        # + alpha, _ = jax.lax.scan(step, scores[0], scores[1:])
-        gold = jnp.sum(jnp.take_along_axis(scores, tags[:, None], axis=1))
-        gold = gold + jnp.sum(p["transition"][tags[:-1], tags[1:]])
-        return jnp.log(jnp.sum(alpha)) - gold  # -
-        # + return jax.nn.logsumexp(alpha) - gold
-
-    return jax.value_and_grad(loss)(p)
-
-
-@fault("underflow", "non-finite", policy="fp32")
-@source("particle filter literature: keep weights as logarithms")
-@inputs(
-    "64 @630; 40x64 *0.3 @631",
-    lambda: (np.sin(np.arange(40) / 6) + normal(632, 40, scale=0.1)).astype(np.float32),
-)
-def particle_filter_weight_product(particles, noise, observed):
-    """A particle filter that multiplies its weights by likelihoods."""
-
-    def step(state, inputs):
-        x, weights = state  # -
-        # + x, scores = state
-        kick, z = inputs
-        x = 0.97 * x + kick
-        gap = (z - x) / 0.12
-        weights = weights * jnp.exp(-0.5 * jnp.square(gap))  # fault
-        # + scores = scores - 0.5 * jnp.square(gap)
-        # + scores = scores - jnp.max(scores)
-        # + weights = jax.nn.softmax(scores)
-        return (x, weights), jnp.sum(weights * x) / jnp.sum(weights)  # -
-        # + return (x, scores), jnp.sum(weights * x)
-
-    weights = jnp.full(particles.shape, 1.0 / particles.size)  # -
-    (_, weights), track = jax.lax.scan(
-        step, (particles, weights), (noise, observed)
-    )  # -
-    # + scores = jnp.zeros(particles.shape)
-    # + _, track = jax.lax.scan(step, (particles, scores), (noise, observed))
-    return track
-
-
-@fault("cancellation")
-@source("state-space model code: exp(dt a) - 1 for tiny steps instead of expm1")
-@inputs(
-    "log_rate: 1x8 -4.5..-2.5 @650, log_step: 12 -13..-12, b: 12x8, "
-    "c: 12x8 *0.05, skip: 12 *0.1, mix: 12x6 *0.3; 32x12 +0.5 @656"
-)
-def state_space_zero_order_hold(p, u):
-    """A diagonal state-space layer; its input matrix by zero-order hold."""
-    rate = -jnp.exp(p["log_rate"])
-    step = jnp.exp(p["log_step"])
-    decay = jnp.exp(step[:, None] * rate)
-    gain = (jnp.exp(step[:, None] * rate) - 1.0) / rate * p["b"]  # fault
-    # + gain = jnp.expm1(step[:, None] * rate) / rate * p["b"]
-
-    def scan(state, x):
-        state = decay * state + gain * x[:, None]
-        return state, jnp.sum(p["c"] * state, axis=-1)
-
-    zeros = jnp.zeros(rate.shape[1:])[None] * step[:, None]
-    _, y = jax.lax.scan(scan, zeros, u)
-    out = y / jnp.mean(step) + p["skip"] * u
-    return jax.nn.gelu(out) @ p["mix"]
-
-
 def gated_linear_arguments():
     p = {n: normal(660 + i, 16, 8, scale=0.3) for i, n in enumerate("qkvg")}
     p["o"] = normal(665, 8, 16, scale=0.3)
@@ -384,3 +162,264 @@ def gated_linear_attention_split_decay(p, x):
     # + pairs = jnp.where(seen, jnp.exp(gap), 0.0)
     # + scores = jnp.sum(q[:, None] * k[None] * pairs, axis=-1)
     return (scores @ v) @ p["o"]
+
+
+def boosting_arguments():
+    features = normal(300, 64, 5)
+    prices = 340 + features @ np.float32([1.0, -0.8, 0.5, 0.3, 0.0])
+    prices = prices + normal(301, 64, scale=0.3)
+    return features, prices.astype(np.float32), "120 int 0..5 @302; 120 *0.4 @303"
+
+
+@fault("absorption", "stagnation", "coarse", policy="fp32")
+@source("gradient boosting on accelerators: margins kept in half precision")
+@inputs(by=boosting_arguments)
+def boosted_predictions_in_half(features, prices, columns, cuts):
+    """Boosted stumps for house prices; the predictions are stored in FP16."""
+
+    def grow(predicted, stump):
+        column, cut = stump
+        left = (jnp.take(features, column, axis=1) < cut).astype(jnp.float32)
+        residual = prices - predicted.astype(jnp.float32)  # -
+        # + residual = prices - predicted
+        low = jnp.sum(left * residual) / (jnp.sum(left) + 1.0)
+        high = jnp.sum((1 - left) * residual) / (jnp.sum(1 - left) + 1.0)
+        leaf = 0.05 * jnp.where(left > 0, low, high)  # -
+        predicted = predicted + leaf.astype(predicted.dtype)  # fault
+        # + predicted = predicted + 0.05 * jnp.where(left > 0, low, high)
+        return predicted, jnp.mean(residual**2)
+
+    base = jnp.round(jnp.mean(prices))
+    start = jnp.full(prices.shape, base).astype(jnp.float16)  # -
+    # + start = jnp.full(prices.shape, base)
+    predicted, errors = jax.lax.scan(grow, start, (columns, cuts))
+    lift = predicted.astype(jnp.float32) - base  # -
+    return lift, errors  # -
+    # + return predicted - base, errors
+
+
+def refinement_arguments():
+    matrix = np.eye(24) + 0.1 * np.random.default_rng(320).standard_normal((24, 24))
+    rough = np.linalg.inv(matrix + 0.03 * normal(321, 24, 24))
+    return matrix.astype(np.float32), rough.astype(np.float32), "24x6 @322"
+
+
+@fault("absorption", "coarse", "stagnation", policy="fp32")
+@source("Carson and Higham: the solution is updated in the working precision")
+@inputs(by=refinement_arguments)
+def refinement_correction_in_bf16(matrix, inverse, right):
+    """Iterative refinement of many right-hand sides with a rough inverse."""
+
+    def refine(x, _):
+        residual = right - matrix @ x.astype(jnp.float32)  # -
+        # + residual = right - matrix @ x
+        correction = inverse @ residual
+        x = x + correction.astype(x.dtype)  # fault
+        return x, None  # -
+        # + return x + correction, None
+
+    first = (inverse @ right).astype(jnp.bfloat16)  # -
+    x, _ = jax.lax.scan(refine, first, None, length=10)  # -
+    # + x, _ = jax.lax.scan(refine, inverse @ right, None, length=10)
+    return x, jnp.max(jnp.abs(x), axis=0)
+
+
+@fault("absorption", "stagnation", policy="fp32")
+@source("filtering in short words: the variance stops falling (Bierman)")
+@inputs("1800x16 +5 @330; f32 1")
+def kalman_variance_in_bf16(series, noise):
+    """A Kalman filter for the constant levels of 16 sensors."""
+
+    def update(carry, y):
+        level, variance = carry
+        gain = variance / (variance + noise.astype(variance.dtype))  # -
+        # + gain = variance / (variance + noise)
+        variance = variance - gain * variance  # here
+        level = level + gain.astype(jnp.float32) * (y - level)  # -
+        # + level = level + gain * (y - level)
+        return (level, variance), level
+
+    start = (series[0], jnp.ones(series.shape[1], jnp.bfloat16))  # -
+    # + start = (series[0], jnp.ones(series.shape[1]))
+    (level, variance), levels = jax.lax.scan(update, start, series[1:])
+    return variance, jnp.var(levels[-300:], axis=0), level
+
+
+@fault("stagnation", "absorption")
+@source("DeepSeek-V3 ports: the bias that balances experts must stay in FP32")
+@inputs("1300x16x6 @350; 6x8 *0.3 @351; f32 4 3 3.5 -3 -4 -3.5 3 -3")
+def router_bias_in_bf16(tokens, router, skew):
+    """Experts are balanced by a bias that moves by 0.0005 per batch."""
+    experts = router.shape[1]
+
+    def balance(bias, batch):
+        scores = jax.nn.sigmoid(batch @ router + skew)
+        _, chosen = jax.lax.top_k(scores + bias.astype(jnp.float32), 2)  # -
+        # + _, chosen = jax.lax.top_k(scores + bias, 2)
+        load = jnp.mean(jax.nn.one_hot(chosen, experts), axis=(0, 1))
+        error = jnp.sign(1.0 / experts - load)  # -
+        bias = bias + (5e-4 * error).astype(bias.dtype)  # fault
+        return bias, load  # -
+        # + return bias + 5e-4 * jnp.sign(1.0 / experts - load), load
+
+    start = jnp.zeros(experts, jnp.bfloat16)  # -
+    bias, loads = jax.lax.scan(balance, start, tokens)  # -
+    # + bias, loads = jax.lax.scan(balance, jnp.zeros(experts), tokens)
+    return bias, jnp.mean(loads[-50:], axis=0)
+
+
+def rating_arguments():
+    rng = np.random.default_rng(140)
+    pairs = np.stack([rng.permutation(8)[:2] for _ in range(1200)]).astype(np.int32)
+    strength = np.linspace(-120, 120, 8)
+    gap = strength[pairs[:, 1]] - strength[pairs[:, 0]]
+    scores = rng.random(1200) < 1 / (1 + 10 ** (gap / 400))
+    return pairs[:, 0], pairs[:, 1], scores.astype(np.float32), "8 =1500"
+
+
+@fault("absorption", "stagnation", policy="fp32")
+@source("ranking services: small K-factors and ratings of 1500 in FP16")
+@inputs(by=rating_arguments)
+def elo_ratings_in_half(first, second, scores, start):
+    """Elo ratings of a server with many short games, stored in FP16."""
+
+    def play(ratings, game):
+        a, b, score = game
+        gap = (ratings[b] - ratings[a]).astype(jnp.float32)  # -
+        # + gap = ratings[b] - ratings[a]
+        expected = 1.0 / (1.0 + jnp.power(10.0, gap / 400.0))
+        gain = (0.8 * (score - expected)).astype(ratings.dtype)  # -
+        # + gain = 0.8 * (score - expected)
+        ratings = ratings.at[jnp.stack([a, b])].add(jnp.stack([gain, -gain]))  # here
+        return ratings, expected
+
+    half = start.astype(jnp.float16)  # -
+    ratings, expected = jax.lax.scan(play, half, (first, second, scores))  # -
+    # + ratings, expected = jax.lax.scan(play, start, (first, second, scores))
+    ratings = ratings.astype(jnp.float32)  # -
+    surprise = -jnp.mean(scores * jnp.log(expected))
+    return ratings - jnp.mean(ratings), surprise
+
+
+@fault("absorption", "coarse", "cancellation", policy="fp32")
+@source("compressible solvers at low Mach number: solve for the perturbation")
+@inputs(
+    lambda: (5e-3 * np.sin(2 * np.pi * np.arange(160) / 40)).astype(np.float32),
+    "f32 343; f32 1.2",
+)
+def sound_on_absolute_pressure(source, speed, density):
+    """Sound in a tube by staggered differences of the absolute pressure."""
+    cells, courant = 96, 0.5
+    ambient = 101325.0  # -
+    taper = jnp.exp(-0.5 * ((jnp.arange(cells) - 20.0) / 3.0) ** 2)
+
+    def step(carry, drive):
+        p, u = carry
+        u = u.at[1:-1].add(-courant / (density * speed) * (p[1:] - p[:-1]))
+        flow = courant * density * speed * (u[1:] - u[:-1])
+        p = p + (drive * taper - flow)  # here
+        return (p, u), p[70] - ambient  # -
+        # + return (p, u), p[70]
+
+    start = (jnp.full(cells, ambient), jnp.zeros(cells + 1))  # -
+    # + start = (jnp.zeros(cells), jnp.zeros(cells + 1))
+    (p, _), heard = jax.lax.scan(step, start, source)
+    return p - ambient, 20.0 * jnp.log10(jnp.sqrt(jnp.mean(heard**2)) / 2e-5)  # -
+    # + return p, 20.0 * jnp.log10(jnp.sqrt(jnp.mean(heard**2)) / 2e-5)
+
+
+def conformers_arguments():
+    rng = np.random.default_rng(220)
+    shape = rng.uniform(0, 4, (1, 10, 3))
+    positions = shape + 0.02 * rng.standard_normal((12, 10, 3))
+    species = rng.integers(0, 4, 10).astype(np.int32)
+    return (
+        "atom: f32 -13.587 -1029.4 -16321.7 -34613.2, centres: 8 even 0.5..5, "
+        "hidden: 8x12 *0.6 @221, out: 12x1 *0.1",
+        species,
+        positions.astype(np.float32),
+    )
+
+
+@fault("absorption", "cancellation", "coarse", policy="fp32")
+@source("neural potentials: isolated-atom energies swamp FP32 total energies")
+@inputs(by=conformers_arguments)
+def conformers_with_atom_energies(params, species, positions):
+    """Energies of conformers: those of the atoms, and a network on the distances."""
+    atoms = jnp.sum(params["atom"][species])  # -
+
+    def energy(x):
+        gap = jnp.sqrt(jnp.sum((x[:, None] - x[None]) ** 2, -1) + jnp.eye(len(x)))
+        basis = jnp.exp(-2.0 * (gap[..., None] - params["centres"]) ** 2)
+        pairs = jnp.tanh(basis @ params["hidden"]) @ params["out"]
+        mask = 1.0 - jnp.eye(len(x))
+        bonding = 0.5 * jnp.sum(pairs[..., 0] * mask)  # -
+        total = atoms + bonding  # fault
+        return total  # -
+        # + return 0.5 * jnp.sum(pairs[..., 0] * mask)
+
+    energies = jax.vmap(energy)(positions)  # -
+    relative = energies - energies[0]  # -
+    # + bonding = jax.vmap(energy)(positions)
+    # + relative = bonding - bonding[0]
+    return relative, jax.nn.softmax(-relative / 0.0257)
+
+
+def transitions_arguments():
+    rng = np.random.default_rng(230)
+    rates = rng.uniform(0.2, 0.6, (4, 4)).astype(np.float32)
+    np.fill_diagonal(rates, 0)
+    leaves = np.eye(4, dtype=np.float32)[rng.integers(0, 4, (3, 20))]
+    return rates, "f32 0.2 0.5 0.9", leaves
+
+
+@fault("absorption", "coarse", policy="fp32")
+@source("Moler and Van Loan, Nineteen Dubious Ways to Compute the Exponential")
+@inputs(by=transitions_arguments)
+def transition_matrix_by_limit(rates, lengths, leaves):
+    """Transition matrices of a substitution model: (I + Qt / n) to the power of n."""
+    q = rates - jnp.diag(jnp.sum(rates, axis=1))
+
+    def branch(t):
+        p = jnp.eye(4) + q * (t * 2.0**-26)  # fault
+        # + e = q * (t * 2.0**-26)
+        for _ in range(26):
+            p = jnp.einsum("ij,jk->ik", p, p)  # -
+            # + e = 2.0 * e + jnp.einsum("ij,jk->ik", e, e)
+        return p  # -
+        # + return jnp.eye(4) + e
+
+    p = jax.vmap(branch)(lengths)
+    likelihood = jnp.prod(jnp.einsum("bij,bsj->bsi", p, leaves), axis=0)
+    return p, jnp.log(jnp.mean(likelihood, axis=-1))
+
+
+@fault("stagnation", "absorption", policy="tf32")
+@source("volume rendering under autocast: many thin steps along a ray")
+@inputs(
+    "waves: 3x16 @370, phase: 16, out: 16x1 *0.2; 16x3 *0.4 @375; "
+    "from: 12x3 @373, to: 12x3"
+)
+def optical_depth_in_bf16(density, colour, rays):
+    """Light through smoke: the optical depth grows along 600 short steps."""
+    steps = 600
+
+    def march(carry, i):
+        depth, light = carry
+        place = rays["from"] + rays["to"] * ((i + 0.5) / steps)
+        waves = jnp.sin(place @ density["waves"] + density["phase"])
+        sigma = jax.nn.softplus(waves @ density["out"])[:, 0]
+        part = sigma * (3.0 / steps)
+        depth = depth + part.astype(depth.dtype)  # fault
+        # + depth = depth + part
+        seen = jnp.exp(-depth.astype(jnp.float32)) * part  # -
+        # + seen = jnp.exp(-depth) * part
+        light = light + seen[:, None] * jax.nn.sigmoid(waves @ colour)
+        return (depth, light), None
+
+    count = rays["from"].shape[0]
+    start = (jnp.zeros(count, jnp.bfloat16), jnp.zeros((count, 3)))  # -
+    # + start = (jnp.zeros(count), jnp.zeros((count, 3)))
+    (depth, light), _ = jax.lax.scan(march, start, jnp.arange(steps))
+    return light, jnp.exp(-depth.astype(jnp.float32))  # -
+    # + return light, jnp.exp(-depth)

@@ -1,4 +1,4 @@
-"""Simulation and estimation: constants, orbits, particles, series."""
+"""Physics, simulations and statistics."""
 
 from __future__ import annotations
 
@@ -8,6 +8,137 @@ import numpy as np
 
 from benchmarks.faults.case import fault, inputs, source
 from benchmarks.faults.parts import normal, uniform, weight
+
+
+def heat_arguments():
+    x = np.linspace(0, 1, 64)
+    u = 300.0 + 40.0 * np.sin(3 * np.pi * x) * np.exp(-x)
+    return u.astype(np.float32), "f32 0.4"
+
+
+@fault("stagnation", "absorption")
+@source("Croci and Giles on the heat equation with rounding in low precision")
+@inputs(by=heat_arguments)
+def heat_equation_field_bf16(u, rate):
+    """Explicit heat equation with its field in BF16."""
+
+    def step(u, _):
+        wide = u.astype(jnp.float32)  # -
+        padded = jnp.pad(wide, 1, mode="edge")  # -
+        # + padded = jnp.pad(u, 1, mode="edge")
+        curve = padded[2:] - 2.0 * wide + padded[:-2]  # -
+        # + curve = padded[2:] - 2.0 * u + padded[:-2]
+        change = rate * curve  # -
+        u = u + change.astype(jnp.bfloat16)  # fault
+        # + u = u + rate * curve
+        return u, None
+
+    u, _ = jax.lax.scan(step, u.astype(jnp.bfloat16), None, length=200)  # -
+    # + u, _ = jax.lax.scan(step, u, None, length=200)
+    u = u.astype(jnp.float32)  # -
+    return u - 300.0, jnp.max(u) - jnp.min(u)
+
+
+def swell_arguments():
+    numbers = (np.float32(x) for x in (1500.0, 12.0, 5.0))
+    depth, place, below = numbers
+    return "12 0..1 @212; 12 40..300 @211", depth, place, below, "32 even 0..60"
+
+
+@fault("overflow", "non-finite", policy="fp32")
+@source("ocean wave tools: linear theory gives NaN in deep water")
+@inputs(by=swell_arguments)
+def deep_water_cosh_over_sinh(amplitude, length, depth, place, below, time):
+    """The horizontal velocity of water under a sum of linear waves."""
+    k = 2 * jnp.pi / length
+    omega = jnp.sqrt(9.81 * k * jnp.tanh(k * depth))
+    phase = k * place - omega * time[:, None]
+    height = depth - below
+    profile = jnp.cosh(k * height) / jnp.sinh(k * depth)  # fault
+    # + upper = 1.0 + jnp.exp(-2 * k * height)
+    # + lower = 1.0 - jnp.exp(-2 * k * depth)
+    # + profile = jnp.exp(-k * below) * upper / lower
+    velocity = amplitude * omega * profile * jnp.cos(phase)
+    return velocity.sum(-1)
+
+
+@fault("cancellation", policy="fp32")
+@source("particle-in-cell codes: (γ - 1) m c² of slow particles in FP32")
+@inputs("16 0.0001..0.0005 @221; 16 0.5..1.5 @222; f32 9.383e+08")
+def kinetic_energy_as_gamma_minus_one(momentum, charge_field, mass_energy):
+    """Ions in a trap: kinetic energies along the orbit, relativistic throughout."""
+
+    def step(state, _):
+        place, momentum = state
+        momentum = momentum - 0.05 * charge_field * place
+        place = place + 0.05 * momentum / jnp.sqrt(1.0 + momentum**2)
+        gamma = jnp.sqrt(1.0 + momentum**2)
+        kinetic = mass_energy * (gamma - 1.0)  # fault
+        # + kinetic = mass_energy * momentum**2 / (gamma + 1.0)
+        return (place, momentum), kinetic
+
+    start = (jnp.zeros_like(momentum), momentum)
+    (place, momentum), kinetic = jax.lax.scan(step, start, None, length=60)
+    return kinetic, place
+
+
+@fault("cancellation", policy="fp32")
+@source("numerics notes: coth(x) - 1/x near zero")
+@inputs("40 0.0003..0.004 @231; f32 0.8")
+def langevin_function_in_weak_field(field, coupling):
+    """A ferrofluid's magnetization in weak fields: mean-field iterations."""
+
+    def langevin(x):
+        return 1.0 / jnp.tanh(x) - 1.0 / x  # fault
+        # + small = jnp.abs(x) < 0.1
+        # + safe = jnp.where(small, 1.0, x)
+        # + square = x * x
+        # + series = x * (1 / 3 - square * (1 / 45 - square * 2 / 945))
+        # + return jnp.where(small, series, 1.0 / jnp.tanh(safe) - 1.0 / safe)
+
+    def step(m, _):
+        return langevin(field + coupling * m), None
+
+    m, _ = jax.lax.scan(step, field / 3.0, None, length=12)
+    return m, m / field
+
+
+@fault("cancellation", policy="fp32")
+@source("celestial mechanics: E - e sin E when e is near 1 and E small")
+@inputs("64 0.0001..0.001 @241; f32 1e-06; f32 9e+08")
+def kepler_equation_of_near_parabola(anomaly, nearness, period):
+    """When comets of nearly parabolic orbits pass the points of an ephemeris."""
+    eccentricity = 1.0 - nearness
+    mean_anomaly = anomaly - eccentricity * jnp.sin(anomaly)  # fault
+    # + square = anomaly * anomaly
+    # + series = 1 / 6 - square * (1 / 120 - square / 5040)
+    # + mean_anomaly = nearness * anomaly + eccentricity * anomaly * square * series
+    days = mean_anomaly * period / (2 * jnp.pi)
+    half = jnp.sin(anomaly / 2)
+    x = nearness - 2 * half * half
+    y = jnp.sqrt(nearness * (2.0 - nearness)) * jnp.sin(anomaly)
+    return days, x, y
+
+
+def ringdown_arguments():
+    time = np.linspace(0.0, 1.0, 64, dtype=np.float32)
+    tones = np.linspace(5.0, 15.0, 9, dtype=np.float32)[:, None]
+    templates = np.exp(-3 * time) * np.sin(2 * np.pi * tones * time)
+    strain = templates[[2, 5, 6]] + 0.3 * normal(251, 3, 64)
+    return (1e-21 * strain).astype(np.float32), templates.astype(np.float32)
+
+
+@fault("underflow")
+@source("gravitational-wave forums: strain of 1e-21 squared in FP32")
+@inputs(by=ringdown_arguments)
+def strain_power_of_gravitational_wave(strain, templates):
+    """How well templates match a gravitational wave, whose strain is near 1e-21."""
+    # + strain = strain * 2.0**70
+    power = strain * strain  # here
+    size = jnp.sqrt(power.sum(-1, keepdims=True))
+    shapes = templates / jnp.sqrt((templates * templates).sum(-1, keepdims=True))
+    match = (strain / size) @ shapes.T
+    return match, jnp.argmax(match, axis=-1)
 
 
 def argon_arguments():
@@ -60,35 +191,6 @@ def sinkhorn_kernel_underflows(params, x, y):
     return jnp.sum(plan * cost)
 
 
-@fault("absorption", "stagnation")
-@source("simulations with t += dt in the dtype of the state")
-@inputs("2x16 @457; 16x4 @469; f32 1.3")
-def clock_of_bf16_stands_still(state, rows, drive):
-    """A driven oscillator, resumed at t = 8; the clock is BF16 like the state."""
-    step = jnp.asarray(0.02, jnp.bfloat16)  # -
-
-    def advance(carry, _):  # -
-        x, v, t = carry
-        force = jnp.sin(drive * t.astype(jnp.float32)) - 0.5 * x - 0.1 * v
-        v = v + 0.02 * force
-        x = x + 0.02 * v
-        t = t + step  # fault
-        return (x, v, t), x
-
-    # + def advance(carry, i):
-    # +     x, v = carry
-    # +     t = 8.0 + 0.02 * i
-    # +     force = jnp.sin(drive * t) - 0.5 * x - 0.1 * v
-    # +     v = v + 0.02 * force
-    # +     x = x + 0.02 * v
-    # +     return (x, v), x
-
-    start = (state[0], state[1], jnp.asarray(8.0, jnp.bfloat16))  # -
-    _, path = jax.lax.scan(advance, start, None, length=200)  # -
-    # + _, path = jax.lax.scan(advance, (state[0], state[1]), jnp.arange(200.0))
-    return path @ rows
-
-
 @fault("absorption", "coarse", "stagnation")
 @source("event data: seconds since 1970 in FP32 have steps of 128")
 @inputs(
@@ -132,53 +234,6 @@ def jitter_absorbed_by_diagonal(features, y, query, scale):
     half = jax.scipy.linalg.solve_triangular(root, y, lower=True)
     solved = jax.scipy.linalg.solve_triangular(root.T, half, lower=False)
     return cross @ solved
-
-
-@fault("underflow", policy="fp32")
-@source("physics codes ported to FP32: hbar**2 and k_B * h are below 1e-38")
-@inputs(
-    "10 2e-09..8e-09 @2300",
-    lambda: uniform(2301, 10, low=0.05, high=0.9) * np.float32(9.109e-31),
-    "4x2 w @2302",
-)
-def hbar_squared_in_si_units(widths, masses, params):
-    """Levels of quantum wells in SI units, and an emitter's brightness from them."""
-    hbar = jnp.float32(1.0545718e-34)
-    n = jnp.arange(1, 6, dtype=jnp.float32)
-    k = jnp.pi * n / widths[:, None]  # -
-    action = hbar * hbar / (2 * masses[:, None])  # fault
-    energy = action * k**2 / 1.602e-19  # -
-    # + momentum = hbar / 1e-24 * (jnp.pi * n / widths[:, None])
-    # + root = jnp.sqrt(1.602e-19 * 2e18 * (masses[:, None] * 1e30))
-    # + energy = (momentum / root) ** 2
-    gap = jnp.diff(energy, axis=1)
-    return energy, jax.nn.softmax(-gap / 0.05), gap @ params
-
-
-@fault("underflow")
-@source("Knuth's Poisson recurrence: NumPy and Julia switch methods above 10")
-@inputs("12 70..125 @2303", lambda: uniform(2304, 12, low=70.0, high=99.0).round())
-def poisson_tail_from_exp_minus_rate(rates, counts):
-    """Tail probabilities of Poisson counts by the recurrence p_k = p_(k-1) rate/k."""
-
-    def tail(rate, count):
-        first = jnp.exp(-rate)  # fault
-
-        def grow(carry, k):  # -
-            p, total = carry
-            p = jnp.where(k == 0, p, p * rate / jnp.maximum(k, 1))
-            return (p, total + jnp.where(k <= count, p, 0.0)), p
-
-        ks = jnp.arange(100).astype(jnp.float32)
-        (_, total), table = jax.lax.scan(grow, (first, jnp.zeros(())), ks)  # -
-        return total, table.max()  # -
-        # + steps = jnp.log(rate) - jnp.log(jnp.maximum(ks, 1))
-        # + log_p = jnp.cumsum(jnp.where(ks > 0, steps, 0.0)) - rate
-        # + seen = jnp.where(ks <= count, log_p, -jnp.inf)
-        # + return jnp.exp(jax.nn.logsumexp(seen)), jnp.exp(log_p.max())
-
-    below, peak = jax.vmap(tail)(rates, counts)
-    return below, peak, jnp.where(below > 0.05, 1.0, 0.0)
 
 
 def determinant_arguments():
@@ -254,35 +309,6 @@ def slow_bodies_far_from_world_origin(origin, offset, velocity, pull):
     # + return home, velocity
 
 
-@fault("absorption", "stagnation", "coarse")
-@source("half-precision weather and climate models: tendencies below an ulp")
-@inputs(
-    lambda: (300 + np.round(2 * np.sin(np.arange(32) * np.pi / 16)) / 2).astype(
-        np.float32
-    ),
-    "32 0.02..0.1 @2330; 32x4 w @2331",
-)
-def heat_steps_in_half_kelvins(rod, source, params):
-    """Heat in a rod by explicit steps; the temperatures are kelvins in FP16."""
-
-    def step(rod, _):  # -
-        bend = jnp.roll(rod, 1) - 2 * rod + jnp.roll(rod, -1)
-        change = 0.05 * bend.astype(jnp.float32) + source
-        rod = rod + change.astype(jnp.float16)  # fault
-        return rod, None
-
-    # + def step(rise, _):
-    # +     rod = start + rise
-    # +     bend = jnp.roll(rod, 1) - 2 * rod + jnp.roll(rod, -1)
-    # +     return rise + 0.05 * bend + source, None
-
-    end, _ = jax.lax.scan(step, rod.astype(jnp.float16), None, length=90)  # -
-    rise = end.astype(jnp.float32) - rod  # -
-    # + start = rod - 300.0
-    # + rise, _ = jax.lax.scan(step, jnp.zeros_like(rod), None, length=90)
-    return rise, jax.nn.relu(rise) @ params
-
-
 @fault("cancellation", policy="fp32")
 @source("Kahan; Herbie's benchmarks: 1 - cos(x) at small angles")
 @inputs("24 *0.0001 @2308; 23 1..5 @2309")
@@ -298,44 +324,6 @@ def bending_energy_by_one_minus_cosine(bonds, stiffness):
     (total, lift), force = jax.value_and_grad(energy, has_aux=True)(angles)
     weights = jax.nn.softmax(-1e6 * lift)
     return total, lift * 1e6, force, weights
-
-
-@fault("coarse", "absorption", policy="fp32")
-@source("fractal viewers on GPUs: blocks of equal pixels; perturbation theory")
-@inputs("f32 -0.74364388 0.13182591; f32 1e-09")
-def mandelbrot_zoom_without_reference_orbit(centre, span):
-    """Escape distances of a deep zoom: every pixel has its own constant c."""
-    grid = jnp.arange(-8, 8) * span
-    re, im = centre[:, None, None] + jnp.stack(jnp.meshgrid(grid, grid))  # fault
-
-    def turn(z, _):  # -
-        x, y = z
-        return (x * x - y * y + re, 2 * x * y + im), None
-
-    # + re = jnp.broadcast_to(grid[None, :], (16, 16))
-    # + im = jnp.broadcast_to(grid[:, None], (16, 16))
-    # + def turn(carry, _):
-    # +     (x, y), (u, v) = carry
-    # +     down = 2 * (x * u - y * v) + (u * u - v * v) + re
-    # +     across = 2 * (x * v + y * u) + 2 * u * v + im
-    # +     z = (x * x - y * y + centre[0], 2 * x * y + centre[1])
-    # +     return (z, (down, across)), None
-
-    zeros = jnp.zeros((16, 16))
-    (x, y), _ = jax.lax.scan(turn, (zeros, zeros), None, length=9)  # -
-    (x0, y0), _ = jax.lax.scan(
-        lambda z, _: (
-            (z[0] * z[0] - z[1] * z[1] + centre[0], 2 * z[0] * z[1] + centre[1]),
-            None,
-        ),
-        (0.0 * centre[0], 0.0 * centre[1]),
-        None,
-        length=9,
-    )  # -
-    return (x - x0) / span, (y - y0) / span  # -
-    # + start = ((0.0 * centre[0], 0.0 * centre[1]), (zeros, zeros))
-    # + (_, (u, v)), _ = jax.lax.scan(turn, start, None, length=9)
-    # + return u / span, v / span
 
 
 @fault("stagnation", "absorption")
@@ -357,75 +345,6 @@ def lattice_sum_nearest_first_in_bf16(charges, spacings):
     # + total, _ = jax.lax.scan(shell, jnp.zeros(spacings.shape), shells)
     total = total.astype(jnp.float32)  # -
     return total, total * spacings**2 / charges - 1.0
-
-
-@fault("cancellation")
-@source("multilateration: differences of ranges with a centimetre's baseline")
-@inputs("10x3 *40000 @2340; 5x3 *0.05 @2341; 8x3 w @2342")
-def arrival_times_of_far_bang(source, microphones, params):
-    """Differences of arrival times of a far bang at an array of microphones."""
-    distance = jnp.sqrt(jnp.sum((source[:, None] - microphones) ** 2, axis=-1))  # -
-    # + gap = source[:, None] - microphones
-    # + distance = jnp.sqrt(jnp.sum(gap**2, axis=-1))
-    ahead = distance[:, 1:] - distance[:, :1]  # fault
-    # + apart = microphones[:1] - microphones[1:]
-    # + sides = jnp.sum(apart * (gap[:, 1:] + gap[:, :1]), axis=-1)
-    # + ahead = sides / (distance[:, 1:] + distance[:, :1])
-    delay = ahead / 343.0 * 48000.0
-    features = jnp.stack([jnp.sin(delay / 10), jnp.cos(delay / 10)], -1)
-    return delay, features.reshape(source.shape[0], -1) @ params
-
-
-def zenith_arguments():
-    directions = normal(2350, 20, 3, scale=9.0)
-    directions[:, 2] = 20000.0 + directions[:, 2]
-    return directions, "in: 2x8 w @2351, out: 8x2 w"
-
-
-@fault("singular")
-@source("astropy and GIS: separations by arccos near the pole, use atan2")
-@inputs(by=zenith_arguments)
-def zenith_angle_by_arccos(directions, params):
-    """Zenith angles of satellites overhead, for a troposphere's mapping function."""
-    size = jnp.sqrt(jnp.sum(directions**2, axis=-1))  # -
-    height = directions[:, 2] / size  # -
-    angle = jnp.arccos(jnp.clip(height, -1.0, 1.0))  # fault
-    # + flat = jnp.sqrt(jnp.sum(directions[:, :2] ** 2, axis=-1))
-    # + angle = jnp.arctan2(flat, directions[:, 2])
-    scaled = angle / 1e-3
-    code = jnp.stack([jnp.sin(scaled), jnp.cos(scaled)], axis=-1)
-    return scaled, jnp.tanh(code @ params["in"]) @ params["out"]
-
-
-def slerp_arguments():
-    start, end = normal(2360, 14, 4), normal(2361, 14, 4)
-    end = np.where(np.sum(start * end, -1, keepdims=True) < 0, -end, end)
-    start[:4] = np.eye(4)
-    end[:4] = np.eye(4)
-    start /= np.linalg.norm(start, axis=-1, keepdims=True)
-    end /= np.linalg.norm(end, axis=-1, keepdims=True)
-    return start, end, "6 even 0..1"
-
-
-@fault("non-finite", "singular")
-@source("animation code and latent slerp in diffusion scripts: sin(0)/sin(0)")
-@inputs(by=slerp_arguments)
-def slerp_of_joints_at_rest(start, end, times):
-    """Keyframes of a skeleton by slerp; some joints do not move."""
-    cosine = jnp.clip(jnp.sum(start * end, axis=-1, keepdims=True), -1.0, 1.0)
-    angle = jnp.arccos(cosine)  # -
-    # + near = cosine > 0.9995
-    # + angle = jnp.arccos(jnp.where(near, 0.0, cosine))
-
-    def at(t):
-        share = jnp.stack([1 - t, t])[:, None, None]  # -
-        left, right = jnp.sin(share * angle) / jnp.sin(angle)  # fault
-        # + left = jnp.where(near, 1 - t, jnp.sin((1 - t) * angle) / jnp.sin(angle))
-        # + right = jnp.where(near, t, jnp.sin(t * angle) / jnp.sin(angle))
-        return left * start + right * end
-
-    frames = jax.vmap(at)(times)
-    return frames, frames[1:] - frames[:-1]
 
 
 def lorentz_arguments():

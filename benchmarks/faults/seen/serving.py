@@ -1,4 +1,4 @@
-"""Faults of data pipelines, of serving, and of what comes before and after a model."""
+"""Steps of training and serving systems."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from benchmarks.faults.case import fault, inputs, source
 from benchmarks.faults.parts import (
     convolution,
+    cross_entropy,
     integers,
     layer_norm,
     normal,
@@ -60,31 +61,6 @@ def view_counts_in_int32(params, views, ids):
     idf = jnp.log(1.0 + counts.astype(jnp.float32) / 1e6)  # -
     # + idf = jnp.log(1.0 + counts / 1e6)
     return idf, jax.nn.softmax(idf @ params)
-
-
-@fault("absorption", "coarse", "integer")
-@source("Hugging Face: position_ids in the model's dtype in generate")
-@inputs(
-    {
-        "q": "8x8 w @4010",
-        "frequencies": lambda: np.asarray([1.0, 0.1, 0.01, 0.001], np.float32),
-    },
-    "8x8 @4011; f32 2560",
-)
-def decode_positions_from_bf16_start(params, x, start):
-    """Decoding far into a document: the new positions are made from a BF16 start."""
-    start = start.astype(jnp.bfloat16)  # -
-    place = start + jnp.arange(8, dtype=jnp.bfloat16)  # fault
-    # + place = start + jnp.arange(8, dtype=jnp.float32)
-    angle = place.astype(jnp.float32)[:, None] * params["frequencies"]  # -
-    # + angle = place[:, None] * params["frequencies"]
-    q = x @ params["q"]
-    a, b = jnp.split(q, 2, axis=-1)
-    cos, sin = jnp.cos(angle), jnp.sin(angle)
-    return place.astype(jnp.float32), jnp.concatenate(
-        [a * cos - b * sin, a * sin + b * cos], axis=-1
-    )  # -
-    # + return place, jnp.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)
 
 
 def beams_arguments():
@@ -149,21 +125,6 @@ def contrastive_exponentials_in_half(queries, keys, temperature):
     p = e.astype(jnp.float32) / e.astype(jnp.float32).sum(-1, keepdims=True)  # -
     return -jnp.log(jnp.diagonal(p))  # -
     # + return -jnp.diagonal(jax.nn.log_softmax(logits))
-
-
-@fault("non-finite", "singular")
-@source("sentence-transformers: division by the sum of an all-zero mask")
-@inputs(
-    "embed: 40x8 @4050, out: 8x3 w; 6x9 int 0..40 @4052",
-    lambda: np.asarray([4, 0, 9, 2, 0, 5], np.int32),
-)
-def mean_of_empty_sentence(params, tokens, lengths):
-    """The mean of the words of a sentence; some sentences of a batch are empty."""
-    inside = jnp.arange(tokens.shape[1])[None] < lengths[:, None]
-    total = jnp.where(inside[..., None], params["embed"][tokens], 0.0).sum(1)
-    mean = total / inside.sum(1, keepdims=True)  # fault
-    # + mean = total / jnp.maximum(inside.sum(1, keepdims=True), 1)
-    return layer_norm(mean) @ params["out"]
 
 
 @fault("coarse", "integer")
@@ -249,3 +210,211 @@ def cache_scale_of_the_first_prompt(params, x, cache, scale):
     # + k = jnp.concatenate([cache, stored.astype(jnp.float32) * fresh])
     p = jax.nn.softmax(x @ params["q"] @ k.T / 60.0)
     return k, p @ k
+
+
+@fault("coarse", "integer")
+@source("MPT and Bloom: alibi built in the model's dtype beyond 256 tokens")
+@inputs(
+    lambda: {n: weight(3200 + i, 8, 8, 0.3) for i, n in enumerate("qko")}, "420x8 @3205"
+)
+def alibi_distances_in_bf16(params, x):
+    """Attention with linear biases; distances are made in the model's format."""
+    place = jnp.arange(x.shape[0]).astype(jnp.bfloat16)  # fault
+    # + place = jnp.arange(x.shape[0])
+    distance = (place[:, None] - place[None, :]).astype(jnp.float32)
+    scores = (x @ params["q"]) @ (x @ params["k"]).T - 0.7 * jnp.abs(distance)
+    weights = jax.nn.softmax(scores[-8:])
+    return weights[:, -16:], weights @ x @ params["o"]
+
+
+@fault("stale-scale", "saturation")
+@source("TransformerEngine: amax history with an interval, growing activations")
+@inputs(
+    "in: 10x16 w @3230, out: 16x4 w",
+    lambda: (
+        normal(3232, 8, 12, 10) * (4.0 ** np.arange(8, dtype=np.float32)[:, None, None])
+    ),
+)
+def scale_updated_every_fourth_step(params, batches):
+    """A layer with delayed scaling in a loop; the history is updated every fourth."""
+
+    def step(carry, x):
+        scale, n = carry  # -
+        h = jnp.tanh(x @ params["in"]) * jnp.max(jnp.abs(x))
+        scale = jax.lax.cond(
+            n % 4 == 0, lambda: 200.0 / jnp.max(jnp.abs(h)), lambda: scale
+        )  # -
+        # + scale = 200.0 / jnp.max(jnp.abs(h))
+        h8 = jnp.clip(h * scale, -240.0, 240.0).astype(jnp.float8_e4m3)  # here
+        y = h8.astype(jnp.float32) / scale @ params["out"]
+        return (scale, n + 1), y  # -
+        # + return carry, y
+
+    _, y = jax.lax.scan(step, (jnp.float32(1.0), 0), batches)  # -
+    # + _, y = jax.lax.scan(step, 0, batches)
+    return y
+
+
+def dead_expert_arguments():
+    gates = integers(3240, 2, 4, 9).astype(np.float32)
+    gates[2] = 0.0
+    return "4x8x5 @3241; 9x8 @3242", gates
+
+
+@fault("saturation", "singular", "non-finite")
+@source("dynamic quantization of experts: 448 / amax where no token arrives")
+@inputs(by=dead_expert_arguments)
+def fp8_scale_of_idle_expert(params, x, gates):
+    """Experts quantize what they are sent by its largest number; one gets nothing."""
+
+    def expert(w, gate):
+        sent = x * gate[:, None]
+        scale = 240.0 / jnp.max(jnp.abs(sent))  # fault
+        # + scale = 240.0 / jnp.maximum(jnp.max(jnp.abs(sent)), 1e-12)
+        q = (sent * scale).astype(jnp.float8_e4m3)
+        return q.astype(jnp.float32) @ w / scale
+
+    return jax.vmap(expert)(params, gates).sum(0)
+
+
+@fault("overflow", policy="fp16")
+@source("Micikevicius: a loss scale needs a backoff; apex issues")
+@inputs("6x2 w*3 @3250; 8x10x6 @3251", lambda: 2 * normal(3252, 8, 10, 2), "f32 2048")
+def loss_scale_only_doubles(w, x, y, scale):
+    """Dynamic loss scaling that only ever doubles: the scaled loss leaves FP16."""
+
+    def step(carry, batch):
+        w, scale = carry
+        x, y = batch
+
+        def loss_of(w):
+            error = jnp.tanh(x @ w) - y
+            loss = jnp.mean(error * error).astype(jnp.float16)  # -
+            return loss * scale.astype(jnp.float16)  # fault
+            # + return jnp.mean(error * error) * scale
+
+        grad = jax.grad(loss_of)(w) / scale
+        ok = jnp.all(jnp.isfinite(grad))
+        w = jax.lax.cond(ok, lambda: w - 0.1 * grad, lambda: w)
+        return (w, scale * 2.0), loss_of(w).astype(jnp.float32) / scale  # -
+        # + return (w, scale * 2.0), loss_of(w) / scale
+
+    (w, _), losses = jax.lax.scan(step, (w, scale), (x, y))
+    return w, losses
+
+
+@fault("underflow", policy="fp16")
+@source("GradScaler.unscale_ on FP16 gradients: what was saved is lost again")
+@inputs("8x4 w @3254; 16x8 @3255; 16x4 @3256")
+def gradient_unscaled_in_half(w, x, y):
+    """Gradients of a scaled loss are unscaled before they leave FP16."""
+    scale = 2.0**15
+
+    def loss_of(w):
+        h = (x @ w.astype(jnp.float16)).astype(jnp.float32)
+        return 3e-7 * jnp.mean((h - y) ** 2) * scale
+
+    grad = jax.grad(loss_of)(w).astype(jnp.float16)
+    grad = grad / jnp.float16(scale / 2)  # fault
+    moment = grad.astype(jnp.float32) / 2  # -
+    # + moment = grad.astype(jnp.float32) / scale
+    return moment, w - 1e4 * moment
+
+
+@fault("overflow", "non-finite")
+@source("custom_vjp written from the formula: exp(x) / (1 + exp(x)) is NaN")
+@inputs("in: 10x16 w @3260, out: 16x2 w; 12x10 @3262; 12x2 @3263")
+def own_gradient_of_softplus(params, x, y):
+    """A gate with a gradient of its own, written as exp(x) / (1 + exp(x))."""
+
+    @jax.custom_vjp
+    def gate(h):
+        return jax.nn.softplus(h)
+
+    def backward(h, g):  # -
+        e = jnp.exp(h)
+        return (g * (e / (1.0 + e)),)  # fault
+
+    gate.defvjp(lambda h: (jax.nn.softplus(h), h), backward)  # -
+    # + gate.defvjp(
+    # +     lambda h: (jax.nn.softplus(h), h), lambda h, g: (g * jax.nn.sigmoid(h),)
+    # + )
+
+    def loss_of(params):
+        h = gate(layer_norm(x) @ params["in"] * 60.0)
+        return jnp.mean((h @ params["out"] - y) ** 2)
+
+    return jax.grad(loss_of)(params)
+
+
+@fault("overflow", policy="fp16")
+@source("softmax without max under torch.utils.checkpoint and autocast")
+@inputs(
+    lambda: {n: weight(3270 + i, 12, 12, 2.0) for i, n in enumerate("qkvo")},
+    "14x12 @3275; 14 int 0..12 @3276",
+)
+def checkpointed_exp_in_half(params, x, labels):
+    """A checkpointed block whose attention forgets to subtract the maximum."""
+
+    def attend(body, x):
+        q, k = x @ body["q"], x @ body["k"]
+        p = jnp.exp((q @ k.T).astype(jnp.float16))  # fault
+        # + p = jax.nn.softmax(q @ k.T)
+        return (p / p.sum(-1, keepdims=True)).astype(jnp.float32) @ x @ body["v"]  # -
+        # + return p @ x @ body["v"]
+
+    def loss_of(params):
+        h = x + jax.checkpoint(attend)(params, layer_norm(x))
+        return cross_entropy(layer_norm(h) @ params["o"], labels)
+
+    return jax.value_and_grad(loss_of)(params)
+
+
+@fault("overflow", "non-finite", policy="fp16")
+@source("Muon: the iteration diverges unless the spectral norm is below one")
+@inputs("8x12 w @3280; 8x12 *300 @3281")
+def newton_schulz_without_norm(w, momentum):
+    """Muon: five Newton-Schulz steps on a momentum that nobody normalized."""
+    g = momentum.astype(jnp.float16)  # -
+    # + g = momentum / jnp.sqrt(jnp.sum(momentum * momentum))
+
+    def step(x, _):
+        a = (x @ x.T).astype(jnp.float16)  # fault
+        # + a = x @ x.T
+        b = -4.775 * a + 2.0315 * (a @ a)
+        return (3.4445 * x + b.astype(jnp.float16) @ x).astype(jnp.float16), None  # -
+        # + return 3.4445 * x + b @ x, None
+
+    g, _ = jax.lax.scan(step, g, None, length=5)
+    return w - 0.02 * g.astype(jnp.float32)  # -
+    # + return w - 0.02 * g
+
+
+@fault("coarse", "stagnation", policy="fp32")
+@source("t-SNE perplexity search and conformal calibration in half")
+@inputs("6x12 *2 @3290; 6 1..2 @3291")
+def bisection_stops_at_bf16_neighbours(logits, targets):
+    """Finds the temperature of a wanted entropy by bisection between BF16 bounds."""
+
+    def entropy(t):
+        p = jax.nn.softmax(logits / t[:, None])
+        return -jnp.sum(p * jnp.log(p + 1e-30), axis=-1)
+
+    def halve(carry):
+        low, high, n = carry
+        middle = (low + high) / 2  # here
+        more = entropy(middle.astype(jnp.float32)) < targets  # -
+        # + more = entropy(middle) < targets
+        low, high = jnp.where(more, middle, low), jnp.where(more, high, middle)
+        return low, high, n + 1
+
+    rows = logits.shape[0]
+    start = (
+        jnp.full(rows, 0.1, jnp.bfloat16),
+        jnp.full(rows, 20, jnp.bfloat16),
+        0,
+    )  # -
+    # + start = (jnp.full(rows, 0.1), jnp.full(rows, 20.0), 0)
+    low, _, _ = jax.lax.while_loop(lambda c: c[2] < 24, halve, start)
+    return 100.0 * (entropy(low.astype(jnp.float32)) - targets + 1e-3)  # -
+    # + return 100.0 * (entropy(low) - targets + 1e-3)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.faults.case import fault, inputs, source
-from benchmarks.faults.parts import integers, layer_norm, normal, uniform, weight
+from benchmarks.faults.parts import integers, layer_norm, normal
 
 
 @fault("non-finite", "singular", "cancellation", policy="fp32")
@@ -22,26 +22,6 @@ def gaussian_process_without_jitter(x, y, new):
     half = jax.scipy.linalg.solve_triangular(factor, y, lower=True)
     weights = jax.scipy.linalg.solve_triangular(factor.T, half)
     return jnp.exp(-0.5 * (new[:, None] - x) ** 2) @ weights
-
-
-@fault("cancellation", policy="fp32")
-@source("rasterizers: edge functions in world coordinates")
-@inputs(
-    lambda: (
-        np.array([3000.0, 7000.0], np.float32)
-        + (np.round(normal(8001, 20, 3, 2, scale=4.0) * 8) / 8).astype(np.float32)
-    ),
-    "f32 2",
-)
-def area_by_determinant_far_away(points, offset):
-    """Barycentric coordinates by a determinant, far from the origin."""
-    a, b, c = points[:, 0], points[:, 1], points[:, 2]
-    cross = a[:, 0] * b[:, 1] - a[:, 1] * b[:, 0]  # -
-    area = cross + b[:, 0] * c[:, 1] - b[:, 1] * c[:, 0]  # -
-    area = area + c[:, 0] * a[:, 1] - c[:, 1] * a[:, 0]  # fault
-    return area / offset  # -
-    # + u, v = b - a, c - a
-    # + return (u[:, 0] * v[:, 1] - u[:, 1] * v[:, 0]) / offset
 
 
 @fault("coarse", "absorption", "stagnation", policy="fp32")
@@ -122,28 +102,6 @@ def codes_by_a_scale_before_the_norm(params, x, amax):
     return (stored.astype(jnp.float32) * (amax / 127.0)) @ params["out"]
 
 
-def weights_scale_arguments():
-    w, x = 0.1 * weight(8020, 16, 8), normal(8021, 64, 16)
-    state = {"w": w, "scale": np.float32(240.0 / np.abs(w).max())}
-    return state, x, x @ weight(8022, 16, 8, 4.0)
-
-
-@fault("stale-scale", "saturation", policy="fp32")
-@source("FP8 training: scales of weights updated once in many steps")
-@inputs(by=weights_scale_arguments)
-def weights_scale_before_a_step(state, x, y):
-    """The scale of FP8 weights is kept over the first large step."""
-
-    def loss_of(w):
-        return jnp.mean((x @ w - y) ** 2)
-
-    w = state["w"] - 2.0 * jax.grad(loss_of)(state["w"])
-    scale = state["scale"]  # -
-    # + scale = 240.0 / jnp.max(jnp.abs(w))
-    w8 = jnp.clip(w * scale, -240.0, 240.0).astype(jnp.float8_e4m3)  # here
-    return w, x @ (w8.astype(jnp.float32) / scale)
-
-
 @fault("integer", policy="fp32")
 @source("box filters on unsigned sums")
 @inputs(lambda: integers(8090, 256, 64, 64).astype(np.uint8), "4x3 w @8091")
@@ -182,28 +140,6 @@ def power_spectrum_in_half(signal, params):
     level = jnp.log10(kept.astype(jnp.float32) + 1e-9)  # -
     # + level = jnp.log10(power + 1e-9)
     return level, level @ params
-
-
-def windows(x):
-    """Means of windows of nine."""
-    size = (1, 3, 3, 1)
-    return jax.lax.reduce_window(x, 0.0, jax.lax.add, size, (1,) * 4, "VALID") / 9
-
-
-@fault("cancellation", policy="fp32")
-@source("SSIM and local normalization")
-@inputs(
-    "100x3 w @8041", lambda: 200.0 + uniform(8040, 1, 12, 12, 1, low=-0.02, high=0.02)
-)
-def local_contrast_from_moments(params, x):
-    """Local contrast: the mean of squares less the square of the mean."""
-    mean = windows(x)  # -
-    # + around = x - x[:, :1, :1]
-    # + mean = windows(around)
-    spread = windows(x * x) - mean * mean  # fault
-    # + spread = windows(around * around) - mean * mean
-    contrast = jnp.sqrt(jnp.maximum(spread, 0.0))
-    return contrast, jnp.tanh(contrast.reshape(-1) @ params)
 
 
 @fault("absorption", "coarse", "cancellation", policy="fp32")

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.faults.case import fault, inputs, source
-from benchmarks.faults.common import mlp
 from benchmarks.faults.parts import (
     block,
     convolution,
@@ -15,7 +14,6 @@ from benchmarks.faults.parts import (
     layer_norm,
     normal,
     uniform,
-    weight,
 )
 
 
@@ -32,24 +30,6 @@ def cache_age_of_clocks_ahead(params, now, written):
     freshness = jnp.exp(-age.astype(jnp.float32) / 600.0)  # -
     # + freshness = jnp.exp(-jnp.maximum(age, 0).astype(jnp.float32) / 600.0)
     return freshness, freshness @ params
-
-
-@fault("integer")
-@source("sliding windows: differences of unsigned positions are never negative")
-@inputs(
-    lambda: {n: weight(6070 + i, 16, 16) for i, n in enumerate("qkvo")},
-    "24x16 @6075",
-    np.arange(24, dtype=np.uint32),
-)
-def window_of_unsigned_positions(params, x, places):
-    """Attention within a window around unsigned positions."""
-    distance = places[:, None] - places[None]  # fault
-    near = distance < 4  # -
-    # + signed = places.astype(jnp.int32)
-    # + near = jnp.abs(signed[:, None] - signed[None]) < 4
-    q, k, v = (x @ params[name] for name in "qkv")
-    scores = jnp.where(near, q @ k.T / 4.0, -1e9)
-    return jax.nn.softmax(scores) @ v @ params["o"]
 
 
 @fault("integer")
@@ -138,22 +118,6 @@ def expert_slots_by_bf16_cumsum(params, x, expert):
     return slot, jnp.tanh(queue @ params).sum((1, 2))
 
 
-@fault("integer", "coarse", "cancellation", policy="fp32")
-@source("feature pipelines: Unix seconds divided in float32")
-@inputs(
-    "2x8 w @6051",
-    lambda: (1_700_000_000 + np.sort(integers(6050, 864, 48)) * 100).astype(np.int32),
-)
-def hour_of_day_in_fp32(params, stamps):
-    """The hour of the day of events since 1970."""
-    hours = stamps / 3600  # fault
-    # + hours = (stamps % 86_400).astype(jnp.float32) / 3600.0
-    angle = (hours % 24.0) * (2 * jnp.pi / 24.0)  # -
-    # + angle = hours * (2 * jnp.pi / 24.0)
-    x = jnp.stack([jnp.sin(angle), jnp.cos(angle)], -1)
-    return angle, jnp.tanh(x @ params)
-
-
 def percent_arguments():
     shown = 20_000_000 + integers(6060, 60_000_000, 40)
     return "40x3 w @6061", (shown * uniform(6062, 40)).astype(np.int32), shown
@@ -220,43 +184,6 @@ def bytes_of_a_model_in_int32(sizes, params):
     # + large = sizes.astype(jnp.float32)
     # + share = large / jnp.sum(large)
     return share, jnp.tanh(share @ params)
-
-
-@fault("integer")
-@source("histogram kernels: value times number of bins wraps int32, bins go negative")
-@inputs("512 int 1000000..1048000 @1100; i32 1000000; i32 1048000; mlp 32x16x3 @1101")
-def histogram_bin_product_int32(readings, low, high, params):
-    """Readings of a counter are binned; the histogram feeds a small network."""
-    bins = 60_000
-    shifted = readings - low
-    place = shifted * bins // (high - low)  # fault
-    # + span = high - low
-    # + whole, rest = bins // span, bins % span
-    # + quarter, left = shifted // 256, shifted % 256
-    # + carried = quarter * rest % span * 256 + left * rest
-    # + place = shifted * whole + quarter * rest // span * 256 + carried // span
-    coarse = place // (bins // 32)
-    hist = jnp.zeros(32).at[jnp.clip(coarse, 0, 31)].add(1.0)
-    return place, mlp(params, jnp.log1p(hist))
-
-
-@fault("integer", "coarse")
-@source("issues: casting a batch to half also casts ids, embeddings are wrong rows")
-@inputs(
-    ["509x8 *0.5 @1110", "509x8 *0.5 @1111"],
-    lambda: integers(1112, 50_000, 64, 2).astype(np.float32),
-    "64x6 @1113; mlp 6x16x1 @1114",
-)
-def item_ids_cast_to_half(tables, ids, features, params):
-    """A recommender casts its whole input row to FP16, item ids included."""
-    row = jnp.concatenate([ids, features], axis=-1)
-    row = row.astype(jnp.float16)  # fault
-    items = row[:, :2].astype(jnp.int32) % 509
-    dense = row[:, 2:].astype(jnp.float32)  # -
-    # + dense = row[:, 2:].astype(jnp.float16).astype(jnp.float32)
-    users, goods = tables[0][items[:, 0]], tables[1][items[:, 1]]
-    match = jnp.sum(users * goods, axis=-1, keepdims=True)
-    return items, jax.nn.sigmoid(match + mlp(params, dense))
 
 
 def dense_arguments():
