@@ -340,9 +340,6 @@ CHUNK_BYTES = assumed(
 LOOP_TURN = assumed(
     0.1e-6, "s", "sequencers compare, branch and fetch between two turns of a loop"
 )
-PREFETCH_SHARE = assumed(
-    0.5, "fraction", "of SBUF that loads for later regions may take"
-)
 
 PLANNING_CONSTANTS = _named(CONSTANTS)
 """Those of fusion, memory plan and schedule, by name."""

@@ -169,20 +169,12 @@ class _Grouping:
         self.capacity = core.sbuf_bytes * RESIDENT_SHARE.value
         self.regions: list[TiledRegion] = []
         self.home: dict[int, int] = {}
-        self._stale: set[int] = set()
         self._own_rows = cache(lambda step: _own_rows(fused, step))
         self._operand_rows = cache(lambda step: _rows_inside(fused, step))
 
     def run(self) -> list[TiledRegion]:
         for step in self.fused.steps:
             self._add(step)
-        for place in self._stale:  # the row count is settled only now
-            region = self.regions[place]
-            region.whole, region.streamed = {}, {}
-            region.batches = {}
-            region.whole_bytes = region.lhs_bytes = 0
-            for step in region.steps:
-                self._take_operands(region, step)
         return self.regions
 
     def _add(self, step: FusedStep) -> None:
@@ -190,13 +182,11 @@ class _Grouping:
         if found is None:
             place, region = len(self.regions), TiledRegion()
             self.regions.append(region)
-            candidates = self._streaming(self._own_rows(step), step, region)
+            candidates = self._own_rows(step)
         else:
             place, candidates = found
             region = self.regions[place]
         rows = max(candidates) if candidates else 1
-        if rows != region.rows and region.steps:
-            self._stale.add(place)
         region.candidates, region.rows = candidates, rows
         region.steps.append(step)
         self._take_operands(region, step)
@@ -259,7 +249,6 @@ class _Grouping:
             for value, own in zip(step.operands, taken, strict=True):
                 if not outside(access[value].roots):
                     rows = rows & own
-        rows = self._streaming(rows, step, region)
         per_tile = self.per_tile
         before = ceil(region.rows / per_tile)
         after = ceil(max(rows, default=1) / per_tile)
@@ -270,21 +259,6 @@ class _Grouping:
         )
         if coarse or (step.form == "matmul" and not self._pays(region, step)):
             return None
-        return rows
-
-    def _streaming(
-        self, rows: frozenset[int], step: FusedStep, region: TiledRegion
-    ) -> frozenset[int]:
-        """Return those row counts in which operands from outside can stream too."""
-        if step.form in {"matmul", *ALONE}:
-            return rows
-        enough = min(max(rows, default=1), FEW_TILES.value * self.per_tile)
-        access, outside = self.fused.access, region.inside.isdisjoint
-        for value, own in zip(step.operands, self._operand_rows(step), strict=True):
-            roots = access[value].roots
-            if roots and not rows <= own and outside(roots):
-                fewer = rows & own
-                rows = fewer if max(fewer, default=1) >= enough else rows
         return rows
 
     def _accumulates(self, region: TiledRegion, step: FusedStep) -> bool:
