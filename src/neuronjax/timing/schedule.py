@@ -254,8 +254,7 @@ class _Schedule:
                 before = free.get(queue, 0.0)
                 start = max(at, before, taken.get(queue, 0.0), last - d)
                 if queue == "tensor" and queue not in taken:
-                    fills = prices.tensor_binds
-                    d += self._ramp(state, start, work.seconds if fills else d)
+                    d += self._ramp(state, start, d)
                 taken[queue] = start + d
                 note(step, work, start, start + others + d, pieces, start - before)
                 at = start + d + work.latency_seconds

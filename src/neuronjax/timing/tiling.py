@@ -5,27 +5,20 @@ at a time on every physical core: only a tile of what is between the steps is in
 engines and DMA work on different tiles at the same time, and an operand that every tile
 needs whole (the weights of a matmul) stays, or streams by once for every block of rows
 that fits. Attention's scores, softmax included, never leave the core this way. `group`
-forms such regions greedily, in program order. Bytes are of a logical core; of a matmul
-whose operands do not fit those that the best blocks move.
+forms such regions greedily, in program order. Bytes are of a logical core.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import cache, lru_cache
+from functools import cache
 from math import ceil, prod
 from typing import Any
 
 from neuronjax.errors import InternalError
 from neuronjax.ir.instruction_set import DotDimensions
 from neuronjax.timing.access import rows_of
-from neuronjax.timing.assumptions import (
-    BLOCK_K,
-    FEW_TILES,
-    MOST_BLOCKS,
-    MOST_STEPS,
-    RESIDENT_SHARE,
-)
+from neuronjax.timing.assumptions import FEW_TILES, MOST_STEPS, RESIDENT_SHARE
 from neuronjax.timing.fused import ALONE, Fused, FusedStep, TiledRegion
 from neuronjax.timing.instruction_kinds import MATMULS
 from neuronjax.timing.work import Core
@@ -308,11 +301,7 @@ class _Grouping:
         together = total * self._passes(region.lhs_bytes + lhs_bytes)
         before = self._traffic(region.whole_bytes, region.lhs_bytes)
         spilled = 0 if lhs_bytes < self.capacity / 2 else lhs_bytes
-        m = prod(fused.types[step.results[0]].shape)
-        rows, item = region.rows, fused.types[lhs].dtype.itemsize
-        columns = m // max(1, rows)
-        reads = blocked_reads(lhs_bytes, added, rows, columns, self.capacity, item)
-        alone = lhs_bytes * reads[0] + added * reads[1]
+        alone = lhs_bytes + self._traffic(added, lhs_bytes)
         return together <= before + alone + spilled
 
     def _parts(self, region: TiledRegion, step: FusedStep) -> int:
@@ -369,26 +358,3 @@ class _Grouping:
         if position == 0:  # any layout of the left: the DMA engines gather its rows
             return rows
         return rows & frozenset({_batch(self.fused, step)} - {1})
-
-
-@lru_cache(maxsize=1 << 12)
-def blocked_reads(
-    lhs: int, rhs: int, m: int, n: int, room: float, item: int
-) -> tuple[int, int]:
-    """Return how often a matmul whose operands do not fit reads each of them.
-
-    The traffic is the least: a block of the result, in FP32, stays in SBUF while blocks
-    of both operands, BLOCK_K deep, stream by twice buffered; or one operand stays and
-    the other streams once. Bytes `lhs` of [m, k] and `rhs` of [k, n], whose elements
-    have `item` bytes, share `room` bytes of SBUF."""
-    if min(lhs, rhs) <= room:
-        return 1, 1
-    most, found = int(MOST_BLOCKS.value), []
-    for over_n in range(1, most + 1):
-        columns = ceil(n / over_n)
-        # rows * (4 * columns + 2 * item * BLOCK_K) + 2 * item * BLOCK_K * columns
-        free = room - 2 * item * BLOCK_K.value * columns
-        block = int(free // (4 * columns + 2 * item * BLOCK_K.value))
-        if block >= 1:
-            found.append((over_n, ceil(m / min(m, block))))
-    return min(found, key=lambda t: lhs * t[0] + rhs * t[1], default=(most, most))
