@@ -297,7 +297,6 @@ INLINE_LIMIT = assumed(
 RESIDENT_SHARE = assumed(
     0.85, "fraction", "of SBUF for what stays, the rest being tiles in flight"
 )
-MOST_STEPS = assumed(64, "steps", "passes of one loop over row tiles")
 FEW_TILES = assumed(
     8, "tiles", "of rows; no step joins a region that would have fewer because of it"
 )

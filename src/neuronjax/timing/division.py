@@ -47,25 +47,19 @@ def copies(fused: Fused, region: TiledRegion, core: Core) -> int:
 
 
 def divide(
-    fused: Fused,
-    region: TiledRegion,
-    core: Core,
-    stored: Collection[int],
-    whole: int,
-    tile: int,
+    fused: Fused, region: TiledRegion, core: Core, whole: int, tile: int
 ) -> tuple[int, int]:
-    """Rows in blocks, where whole operands and two tiles do not fit together.
+    """Return blocks of rows, where whole operands and two tiles do not fit together.
 
     The operands pass by once for every block: blocks overlap, or a block has all the
     room and the next one waits; the quicker, by bytes and operations alone. `whole` and
-    `tile` are the bytes of whole operands and of a row tile on its way; `stored` are
-    values that are saved to HBM. What is returned is how often whole operands pass by,
-    and how many blocks do not overlap (1: they do)."""
+    `tile` are the bytes of whole operands and of a row tile on its way. The first
+    number is how often whole operands pass by, the second how many blocks do not
+    overlap (1: they do)."""
     capacity, tiles = core.sbuf_bytes, region.tiles(core)
     window = min(whole, capacity * PASSING_SHARE.value)
     bandwidth = hbm_bytes_per_second(core)
-    moved = sum(fused.sizes[v] for v in (*region.streamed, *stored))
-    streamed = moved / bandwidth
+    streamed = sum(fused.sizes[v] for v in region.streamed) / bandwidth
     array = sum(_array_seconds(core, step) for step in region.steps)
     start = 2 * core.chip.dma_start_seconds  # of a block that waits: a load, a store
     options = []

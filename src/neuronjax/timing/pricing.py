@@ -234,34 +234,27 @@ class Pricing:
         return chosen
 
     def _after(self, load: dict[str, float], way: Way, pieces: int) -> float:
-        """The fullest queue with a way, and what it adds to one tile's way."""
-        fullest = max(load.values(), default=0.0)
-        added: dict[str, float] = {}
-        self._add(added, way)
-        for queue, seconds in added.items():
-            fullest = max(fullest, load.get(queue, 0.0) + seconds)
+        """Return the fullest queue with a way, and what it adds to one tile's way."""
+        load = dict(load)
+        self._add(load, way)
         through = sum(w.seconds / w.tiles + w.latency_seconds for w in way)
-        return fullest + through / pieces
+        return max(load.values(), default=0.0) + through / pieces
 
     # -- movements ---------------------------------------------------------------------
 
     def _moves(self, out: PricedUnit, unit: Unit) -> None:
         readers: dict[int, int] = {}
-        writers: dict[int, int] = {}
-        for n, priced_step in enumerate(out.steps):
-            for value in priced_step.reads:
-                if value not in readers:
-                    readers[value] = n
-            for value in priced_step.step.results:
-                writers[value] = n
+        for n, p in enumerate(out.steps):
+            for value in p.reads:
+                readers.setdefault(value, n)
+        writers = {v: n for n, p in enumerate(out.steps) for v in p.step.results}
         for movement in unit.movements:
-            transfer, value = movement.transfer, movement.value
-            seconds, latency = dma_times(transfer, self.core)
-            if transfer.is_read:
-                first = readers.get(value, 0)
+            seconds, latency = dma_times(movement.transfer, self.core)
+            if movement.transfer.is_read:
+                first = readers.get(movement.value, 0)
                 out.loads.append(PricedMove(movement, seconds, latency, first))
             else:
-                writer = writers.get(value, -1)
+                writer = writers.get(movement.value, -1)
                 out.stores.append(PricedMove(movement, seconds, latency, writer))
 
     def _add(self, load: dict[str, float], way: Way) -> None:

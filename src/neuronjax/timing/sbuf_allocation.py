@@ -7,7 +7,7 @@ operands that do not fit beside the tiles pass by once per block of rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from math import ceil
 
 from neuronjax.ir.instruction import Buffer
@@ -15,7 +15,7 @@ from neuronjax.ir.instruction_set import LocalGather
 from neuronjax.ir.kernel_call import NkiKernel
 from neuronjax.timing.assumptions import CARRY_SHARE, RESIDENT_SHARE
 from neuronjax.timing.division import copies, divide, working_bytes
-from neuronjax.timing.fused import Fused, FusedStep, TiledRegion, output_bytes
+from neuronjax.timing.fused import Fused, TiledRegion, output_bytes
 from neuronjax.timing.layout import (
     addressed_bytes,
     contracts_late,
@@ -62,7 +62,6 @@ class SbufAllocation:
         self.is_nested = is_nested
         self.argument = {v: n for n, v in enumerate(fused.arguments)}
         self.categories = categories or {}
-        self.buffers: dict[int, Buffer] = {}
         self.next_use = self._uses()
         self.last_use = {value: units[0] for value, units in self.next_use.items()}
         self.sbuf = SbufContents()
@@ -128,11 +127,6 @@ class SbufAllocation:
             uses.pop()
         return uses[-1] if uses else _NEVER
 
-    def _buffer(self, value: int) -> Buffer:
-        if value not in self.buffers:
-            self.buffers[value] = Buffer(value, self.fused.types[value])
-        return self.buffers[value]
-
     # -- a unit ------------------------------------------------------------------------
 
     def _unit(self, n: int, unit: Unit) -> None:
@@ -156,10 +150,8 @@ class SbufAllocation:
         fits = whole <= room
         self._make_room(n, unit, room - (whole if fits else 0), region.whole)
         if not fits and sum(step.form == "matmul" for step in region.steps) > 1:
-            stored = self.results.intersection(region.inside)
-            unit.passes, unit.blocks = divide(
-                fused, region, self.core, stored, whole, working // 2
-            )
+            tile = working // 2
+            unit.passes, unit.blocks = divide(fused, region, self.core, whole, tile)
             room = 0
         elif not fits:
             rows = max(1.0, room * RESIDENT_SHARE.value)
@@ -175,9 +167,10 @@ class SbufAllocation:
                     times = unit.copies if batches == 1 else 1
                     times *= 1 if fits else unit.passes
                 self._read(unit, value, times, parts.get(value), is_whole)
-        if fits:
-            kept = {v: None for v in region.whole if region.batches.get(v, 1) <= 2}
-            self._keep(n, kept)
+        for value in region.whole if fits else ():
+            is_read_again = self._next(value, n) != _NEVER
+            if region.batches.get(value, 1) <= 2 and is_read_again:
+                self._hold(n, value)
         self._write_results(n, unit, room - (whole if fits else 0))
         used = min(self.capacity, working + (whole if fits else room))
         others = self.sbuf.besides(region.whole)
@@ -255,7 +248,7 @@ class SbufAllocation:
     ) -> None:
         type_ = self.fused.types[value]
         transfer = Transfer(
-            buffer=self._buffer(value),
+            buffer=Buffer(value, type_),
             bytes=size,
             row_bytes=row_bytes(type_, self.fused.sizes[value], size),
             reason=reason,
@@ -325,12 +318,6 @@ class SbufAllocation:
         size = self.fused.sizes[value] if size is None else size
         last = max(n, self.last_use.get(value, n))
         self.sbuf.hold(value, size, _NEVER if value in self.kept_results else last)
-
-    def _keep(self, n: int, values: Mapping[int, None]) -> None:
-        """What was read whole and is read again stays."""
-        for value in values:
-            if value not in self.sbuf and self._next(value, n) != _NEVER:
-                self._hold(n, value)
 
     def _write_results(self, n: int, unit: Unit, room: float) -> None:
         """Results that are read later stay on chip if they fit, or go to HBM."""
@@ -437,7 +424,7 @@ class SbufAllocation:
         """A block of its own: what it does not hold is in HBM before and after."""
         self.plan_inner(unit)
         (step,) = unit.region.steps
-        carried = sum(self._sizes(step, unit.resident))
+        carried = sum(self.fused.sizes[step.results[p]] for p in unit.resident)
         needed = dict.fromkeys(
             root
             for position, value in enumerate(step.operands)
@@ -461,8 +448,3 @@ class SbufAllocation:
                 source = source_of_updates(self.fused, unit, position)
                 self._takes_place(n, value, source)
         unit.sbuf_bytes = min(self.capacity, self.sbuf.total + carried)
-
-    def _sizes(self, step: FusedStep, positions: frozenset[int]) -> Iterator[int]:
-        for position in positions:
-            if position < len(step.results):
-                yield self.fused.sizes[step.results[position]]

@@ -18,7 +18,7 @@ from typing import Any
 from neuronjax.errors import InternalError
 from neuronjax.ir.instruction_set import DotDimensions
 from neuronjax.timing.access import rows_of
-from neuronjax.timing.assumptions import FEW_TILES, MOST_STEPS, RESIDENT_SHARE
+from neuronjax.timing.assumptions import FEW_TILES, RESIDENT_SHARE
 from neuronjax.timing.fused import ALONE, Fused, FusedStep, TiledRegion
 from neuronjax.timing.instruction_kinds import MATMULS
 from neuronjax.timing.work import Core
@@ -228,8 +228,6 @@ class _Grouping:
         """The row counts of a region with one more step; None if it must not join."""
         first = region.steps[0].form
         if first in ALONE:
-            return None
-        if len(region.steps) >= MOST_STEPS.value:
             return None
         if step.form == "matmul":
             step.accumulates = self._accumulates(region, step)
