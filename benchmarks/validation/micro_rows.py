@@ -31,13 +31,15 @@ from neuronjax.timing import assumptions
 from neuronjax.timing.cost import ways
 from neuronjax.timing.cost_rules import PLAIN, Reading
 from neuronjax.timing.engines.dma import DmaTask, engines, moving_seconds
+from neuronjax.timing.engines.lanes import lane_work
+from neuronjax.timing.engines.task import LaneStream, LaneTask
 from neuronjax.timing.engines.tensor import (
     ArrayTask,
     array_latency_seconds,
     load_seconds,
     multiply_seconds,
 )
-from neuronjax.timing.passes import ReducingPass, ScalarTensorTensor
+from neuronjax.timing.passes import ReducingPass
 from neuronjax.timing.work import Core, Work
 from tests.timing.instructions import MATRICES, make
 
@@ -93,11 +95,15 @@ def _tensor_tensor(n: int) -> Instruction:
 
 def _scalar_tensor_tensor() -> Work:
     """(data op scalar) op tensor, one tensor in PSUM."""
-    pair = ((128, 512), FP32)
-    instruction = make(
-        ScalarTensorTensor, [pair, pair], pair, first="multiply", then="multiply"
+    summed, other = (LaneStream(memory, FP32, 512) for memory in ("psum", "sbuf"))
+    task = LaneTask(
+        name="scalar_tensor_tensor",
+        queue="vector",
+        read=(summed, other),
+        written=(other,),
+        ops=("multiply", "multiply"),
     )
-    return on(TRN2, "vector", instruction, _IN_PSUM)
+    return lane_work(TRN2, task)
 
 
 def _largest() -> Instruction:

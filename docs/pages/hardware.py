@@ -7,11 +7,11 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from docs.made.contradictions import CONTRADICTIONS
 from neuronjax.hardware import (
     CAPABILITIES,
     CHIP_ALIASES,
     CHIPS,
-    CONTRADICTIONS,
     INSTANCE_ALIASES,
     INSTANCES,
     TOPOLOGIES,

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import neuronjax.hardware as machines
+from docs.made.contradictions import CONTRADICTIONS
 from docs.made.operations import NAMES
 from docs.pages import (
     citations,
@@ -48,11 +49,20 @@ def test_a_new_name_has_a_page(monkeypatch):
     assert "surprise" in reference.groups()["more"].names
 
 
+def test_contradictions_are_complete_sentences_of_data():
+    topics = [item.topic for item in CONTRADICTIONS]
+    assert len(set(topics)) == len(topics)
+    for item in CONTRADICTIONS:
+        assert item.chosen != item.alternative
+        assert item.topic
+        assert item.sources
+
+
 def test_hardware_is_complete():
     page = hardware.page()
     names = [*machines.TARGETS, *machines.CAPABILITIES, *machines.TOPOLOGIES]
     assert [name for name in names if f"`{name}`" not in page] == []
-    topics = (markdown.cell(c.topic) for c in machines.CONTRADICTIONS)
+    topics = (markdown.cell(c.topic) for c in CONTRADICTIONS)
     assert [topic for topic in topics if topic not in page] == []
     assert "NeuronCore-v2 | tensor | 2.8 GHz" in page
     # Every key that is cited is explained.

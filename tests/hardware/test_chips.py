@@ -186,14 +186,6 @@ def test_specs_are_frozen_and_hashable():
         hardware.CHIPS["trn2"].cores_per_chip = 4
 
 
-def test_contradictions_are_complete_sentences_of_data():
-    topics = [item.topic for item in hardware.CONTRADICTIONS]
-    assert len(set(topics)) == len(topics)
-    for item in hardware.CONTRADICTIONS:
-        assert item.chosen != item.alternative
-        assert item.sources
-
-
 def _constant_lines(tree: ast.Module) -> set[int]:
     """Lines of numbers in module-level assignments, where the hardware facts are."""
     assignments = [n for n in tree.body if isinstance(n, ast.Assign | ast.AnnAssign)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 
 from neuronjax import hardware
@@ -93,9 +91,3 @@ def test_efa_of_a_rank():
         assert instance.efa_bits_per_second == gigabits * 1e9 * target.logical_cores(
             lnc
         )
-
-
-def test_contradictions_are_named_once():
-    topics = [found.topic for found in hardware.CONTRADICTIONS]
-    assert len(set(topics)) == len(topics)
-    assert all(itertools.chain(topics, (c.sources for c in hardware.CONTRADICTIONS)))

@@ -26,7 +26,7 @@ from neuronjax.ir.kernel import Access, KernelInstruction, Storage
 from neuronjax.timing.cost import ways
 from neuronjax.timing.cost_rules import PLAIN, Reading
 from neuronjax.timing.kernel_cost import price
-from neuronjax.timing.passes import ReducingPass, ScalarTensorTensor
+from neuronjax.timing.passes import ReducingPass
 from neuronjax.timing.work import Core, Work
 from tests.timing.instructions import MATRICES, make
 
@@ -68,7 +68,6 @@ def pairs(dtype: np.dtype):
     added = make(TensorTensor, [one, one], one, op="add")
     greatest = make(TensorTensor, [one, one], one, op="maximum")
     scaled = make(TensorScalar, [one, column], one, op="multiply")
-    both = make(ScalarTensorTensor, [one, one], one, first="subtract", then="multiply")
     summed = make(TensorReduce, [one, ((), dtype)], column, op="add", axes=(1,))
     folded = make(ReducingPass, [one], one, fold="add", rows=128, is_affine=True)
     ran = make(TensorTensorScan, [one, ((), dtype)], one, op="add", axis=1)
@@ -104,10 +103,6 @@ def pairs(dtype: np.dtype):
         psum,
         kernel("tensor_tensor", "vector", full, waiting, full, op="add"),
     )
-    yield "vector", both, PLAIN, kernel(
-        "scalar_tensor_tensor", "vector", full, full, narrow, full, op0="subtract",
-        op1="multiply",
-    )  # fmt: skip
     yield (
         "vector",
         summed,

@@ -10,7 +10,7 @@ from neuronjax.hardware import CHIPS
 from neuronjax.ir.instruction_set import TensorReduce, TensorTensor, TensorTensorScan
 from neuronjax.timing.cost import ways
 from neuronjax.timing.cost_rules import PLAIN, Reading
-from neuronjax.timing.passes import ReducingPass, ScalarTensorTensor
+from neuronjax.timing.passes import ReducingPass
 from neuronjax.timing.work import Core
 from tests.timing.instructions import make
 
@@ -69,23 +69,6 @@ def test_every_row_of_a_lane_is_an_instruction_of_its_own():
     assert fused[1] > 5 * fused[0]
     # Rows of 8 elements: writing them and folding them all at once is quicker.
     assert len(many[0]) == 2
-
-
-@pytest.mark.parametrize(
-    ("ops", "dtype", "psum", "expected"),
-    [
-        (("multiply", "multiply"), FP32, False, 1),
-        (("multiply", "multiply"), BF16, False, 1),
-        (("subtract", "multiply"), BF16, False, 1),
-        (("subtract", "multiply"), FP32, False, 1),
-        (("multiply", "add"), FP32, True, 1),
-    ],
-)
-def test_scalar_tensor_tensor(ops, dtype, psum, expected):
-    pair = ((128, N), dtype)
-    i = make(ScalarTensorTensor, [pair, pair], pair, first=ops[0], then=ops[1])
-    reading = Reading(in_psum=frozenset({0} if psum else ()))
-    assert cycles(V3, "vector", i, reading) == about(expected)
 
 
 def test_a_quotient_by_a_number_per_row_is_a_scale_of_either_engine():

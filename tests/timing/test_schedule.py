@@ -397,7 +397,7 @@ def test_sources_of_events_are_works_and_transfers():
 
 
 def test_constants_have_sources():
-    assert len(PLANNING_CONSTANTS) == 16
+    assert len(PLANNING_CONSTANTS) == 12
     for constant in PLANNING_CONSTANTS.values():
         assert constant.source
         assert constant.is_assumption

@@ -18,10 +18,6 @@ from neuronjax.hardware.chips import (
     CoreSpec as CoreSpec,
     EngineSpec as EngineSpec,
 )
-from neuronjax.hardware.contradictions import (
-    CONTRADICTIONS as CONTRADICTIONS,
-    Contradiction as Contradiction,
-)
 from neuronjax.hardware.instances import (
     INSTANCE_ALIASES as INSTANCE_ALIASES,
     INSTANCES as INSTANCES,

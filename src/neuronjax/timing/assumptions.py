@@ -289,18 +289,13 @@ CONSTANTS = _named()
 #
 # None is published, and none was fitted to a measurement. Each moves a measured
 # program, or one of a dozen others, by a point or more when it is four times as large
-# or small, but for MOST_BLOCKS, which ends a search; what did not was removed.
+# or small; what did not was removed.
 
 INLINE_LIMIT = assumed(
     200, "instructions", "a callee of no more is fused with its caller"
 )
 RESIDENT_SHARE = assumed(
     0.85, "fraction", "of SBUF for what stays, the rest being tiles in flight"
-)
-MOST_STEPS = assumed(64, "steps", "passes of one loop over row tiles")
-BLOCK_K = assumed(512, "rows", "contracted rows of a block in a matmul")
-MOST_BLOCKS = assumed(
-    64, "blocks", "of a dimension that a blocked matmul is tried with"
 )
 FEW_TILES = assumed(
     8, "tiles", "of rows; no step joins a region that would have fewer because of it"
@@ -339,9 +334,6 @@ CHUNK_BYTES = assumed(
 )
 LOOP_TURN = assumed(
     0.1e-6, "s", "sequencers compare, branch and fetch between two turns of a loop"
-)
-PREFETCH_SHARE = assumed(
-    0.5, "fraction", "of SBUF that loads for later regions may take"
 )
 
 PLANNING_CONSTANTS = _named(CONSTANTS)

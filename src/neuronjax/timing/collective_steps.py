@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -57,31 +57,33 @@ def merged(groups: Sequence[Sequence[CollectiveStep]]) -> tuple[CollectiveStep, 
 
 
 def at_once(steps: Sequence[CollectiveStep]) -> CollectiveStep:
-    """Steps of one group that all work at the same time, on other slices."""
-    flows: defaultdict[tuple[int, int], float] = defaultdict(float)
-    for step in steps:
-        for ends, size in step.flows.items():
-            flows[ends] += step.count * size
+    """Return the work of a group's steps on other slices, all at the same time."""
     dma = sum(step.count * step.dma for step in steps)
-    return replace(steps[0], count=1, dma=dma, flows=dict(flows))
+    flows = _all_flows((step, step.count) for step in steps)
+    return replace(steps[0], count=1, dma=dma, flows=flows)
 
 
 def _together(steps: Sequence[CollectiveStep]) -> CollectiveStep:
-    flows: defaultdict[tuple[int, int], float] = defaultdict(float)
     senders: Counter[int] = Counter()
     for step in steps:
         senders.update(step.senders)
-        for ends, size in step.flows.items():
-            flows[ends] += size
-    return CollectiveStep(
-        count=steps[0].count,
+    return replace(
+        steps[0],
         dma=max(step.dma for step in steps),
         sent=max(step.sent for step in steps),
-        flows=dict(flows),
+        flows=_all_flows((step, 1) for step in steps),
         senders=dict(senders),
         channels=min(step.channels for step in steps),
-        is_sliced=steps[0].is_sliced,
     )
+
+
+def _all_flows(steps: Iterable[tuple[CollectiveStep, int]]) -> Flows:
+    """Return what steps send between chips, each so many times."""
+    flows: defaultdict[tuple[int, int], float] = defaultdict(float)
+    for step, times in steps:
+        for ends, size in step.flows.items():
+            flows[ends] += times * size
+    return dict(flows)
 
 
 def _scaled(steps: Sequence[CollectiveStep], part: float) -> list[CollectiveStep]:

@@ -36,7 +36,7 @@ from neuronjax.timing.cost_rules import FREE, Reading, elementwise, lane_task, r
 from neuronjax.timing.engines.lanes import lane_work
 from neuronjax.timing.engines.task import LaneTask
 from neuronjax.timing.instruction_kinds import is_stored
-from neuronjax.timing.passes import ON_SCALAR, ScalarTensorTensor
+from neuronjax.timing.passes import ON_SCALAR
 from neuronjax.timing.work import Core, Queue, Way
 
 BITWISE = frozenset(
@@ -185,13 +185,6 @@ def _(i: TensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
         square = lane_task(core, i, "scalar", "activation", function="square")
         return (*ways, elementwise(core, i, square))
     return ways
-
-
-@rule.register
-def _(i: ScalarTensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """One instruction on both tensors."""
-    ops = (i.first, i.then)
-    return streams(core, i, reading, "scalar_tensor_tensor", ops=ops)
 
 
 @rule.register

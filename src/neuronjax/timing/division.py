@@ -17,65 +17,49 @@ from neuronjax.timing.assumptions import PASSING_SHARE
 from neuronjax.timing.engines.dma import hbm_bytes_per_second
 from neuronjax.timing.engines.tensor import peak_flops_per_second
 from neuronjax.timing.fused import Fused, FusedStep, TiledRegion
-from neuronjax.timing.layout import block_bytes, tile_bytes
+from neuronjax.timing.layout import block_bytes
 from neuronjax.timing.work import Core
 
 
 def working_bytes(
     fused: Fused, region: TiledRegion, core: Core, turned: Collection[FusedStep] = ()
 ) -> int:
-    """SBUF for tiles in flight: one is computed while the next is loaded."""
-    if region.has_matmul and region.rows > 1:
-        return 2 * block_bytes(fused, region, core, turned)
-    return min(tile_bytes(fused, region, core), core.sbuf_bytes // 2)
+    """Return the SBUF of tiles in flight: one is computed while the next is loaded.
+
+    Of what has no matmul so much more is loaded ahead that it takes half at most."""
+    size = 2 * block_bytes(fused, region, core, turned)
+    is_matmul = region.has_matmul and region.rows > 1
+    return size if is_matmul else min(size, core.sbuf_bytes // 2)
 
 
 def copies(fused: Fused, region: TiledRegion, core: Core) -> int:
-    """Of whole operands: physical cores that split the rows need each its own."""
-    return core.lnc if _splits(fused, region, core) == "rows" else 1
+    """Return how many copies of whole operands physical cores that share rows need.
 
-
-def row_copies(fused: Fused, region: TiledRegion, core: Core) -> int:
-    """Of operands that come with the rows: how many physical cores read all of them."""
-    return core.lnc if _splits(fused, region, core) == "columns" else 1
-
-
-def _splits(fused: Fused, region: TiledRegion, core: Core) -> str:
-    """What physical cores divide: "rows", "columns", or "" where nothing is shared.
-
-    A lone matmul is divided so that fewer bytes are read twice. In a chain the next
-    matmul contracts the columns, which would have to be exchanged: rows, as
-    nki-library's mlp_cte.
-    """
+    A lone matmul is divided by the columns of its whole operand where that is the
+    larger one. In a chain the next matmul contracts the columns, which would have to be
+    exchanged: it is divided by rows, as nki-library's mlp_cte."""
     if not region.has_matmul or region.rows < core.rows_per_tile:
-        return ""
-    if sum(step.form == "matmul" for step in region.steps) > 1:
-        return "rows"
+        return 1
+    is_chain = sum(step.form == "matmul" for step in region.steps) > 1
     whole = sum(fused.sizes[v] for v in region.whole)
     rows = sum(fused.sizes[v] for v in region.streamed)
-    return "rows" if whole < rows else "columns"
+    return core.lnc if is_chain or whole < rows else 1
 
 
 def divide(
-    fused: Fused,
-    region: TiledRegion,
-    core: Core,
-    stored: Collection[int],
-    whole: int,
-    tile: int,
+    fused: Fused, region: TiledRegion, core: Core, whole: int, tile: int
 ) -> tuple[int, int]:
-    """Rows in blocks, where whole operands and two tiles do not fit together.
+    """Return blocks of rows, where whole operands and two tiles do not fit together.
 
     The operands pass by once for every block: blocks overlap, or a block has all the
     room and the next one waits; the quicker, by bytes and operations alone. `whole` and
-    `tile` are the bytes of whole operands and of a row tile on its way; `stored` are
-    values that are saved to HBM. What is returned is how often whole operands pass by,
-    and how many blocks do not overlap (1: they do)."""
+    `tile` are the bytes of whole operands and of a row tile on its way. The first
+    number is how often whole operands pass by, the second how many blocks do not
+    overlap (1: they do)."""
     capacity, tiles = core.sbuf_bytes, region.tiles(core)
     window = min(whole, capacity * PASSING_SHARE.value)
     bandwidth = hbm_bytes_per_second(core)
-    moved = sum(fused.sizes[v] for v in (*region.streamed, *stored))
-    streamed = moved / bandwidth
+    streamed = sum(fused.sizes[v] for v in region.streamed) / bandwidth
     array = sum(_array_seconds(core, step) for step in region.steps)
     start = 2 * core.chip.dma_start_seconds  # of a block that waits: a load, a store
     options = []

@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from neuronjax.ir.collective_set import Spmd
 from neuronjax.ir.instruction import Block, Buffer, Instruction, View
@@ -141,17 +140,40 @@ def read_outside(block: Block, known: Collection[int] = ()) -> dict[int, Buffer]
 def swap(
     nodes: Sequence[FlatNode], types: list[TensorType], results: Sequence[int]
 ) -> None:
-    """Exchanges the sides of matmuls whose result is only read transposed, in place."""
+    """Exchange the sides of matmuls whose result is only read transposed, in place.
+
+    A matmul stays as it is where the transposition would not keep whole rows either."""
     for chain in _chains(nodes, results):
-        node = chain[0]
-        exchanged = _swapped([n.instruction for n in chain])
-        if exchanged is None:
+        first, last = chain[0], chain[-1]
+        matmul, transpose = first.instruction, last.instruction
+        assert isinstance(matmul, NcMatmul)
+        assert isinstance(transpose, DmaCopy)
+        if len(matmul.operands) != 2:
             continue
-        node.operands = node.operands[::-1]
-        for link, instruction in zip(chain, exchanged, strict=True):
-            link.instruction = instruction
+        lhs, rhs = matmul.operands
+        d, shape = matmul.dimensions, matmul.results[0].type.shape
+        batch, middle = len(d.lhs_batch), len(lhs.type.shape) - len(d.lhs_contract)
+        order = (*range(batch), *range(middle, len(shape)), *range(batch, middle))
+        before = transpose.parameters[0]
+        after = tuple(order.index(p) for p in before)
+        turned = tuple(shape[n] for n in order)
+        if _keeps_rows(before, shape) or not _keeps_rows(after, turned):
+            continue
+        first.operands = first.operands[::-1]
+        first.instruction = dataclasses.replace(
+            matmul,
+            operands=(rhs, lhs),
+            results=(_typed(matmul.results[0], turned),),
+            dimensions=DotDimensions(
+                d.rhs_batch, d.lhs_batch, d.rhs_contract, d.lhs_contract
+            ),
+        )
+        source = View(_typed(transpose.operands[0].buffer, turned))
+        last.instruction = dataclasses.replace(
+            transpose, operands=(source,), parameters=(after, *transpose.parameters[1:])
+        )
         for link in chain[:-1]:
-            types[link.results[0]] = link.instruction.results[0].type
+            types[link.results[0]] = TensorType(turned, types[link.results[0]].dtype)
 
 
 def _chains(nodes: Sequence[FlatNode], results: Sequence[int]) -> list[list[FlatNode]]:
@@ -182,61 +204,6 @@ def _chains(nodes: Sequence[FlatNode], results: Sequence[int]) -> list[list[Flat
     return [
         chain for chain in found if all(readers[n.results[0]] == 1 for n in chain[:-1])
     ]
-
-
-def _swapped(chain: Sequence[Instruction]) -> list[Instruction] | None:
-    """A matmul, casts of its result and a transposition, the other way round.
-
-    None where the transposition would not keep whole rows either."""
-    if len(chain) < 2:
-        return None
-    matmul, *casts, last = chain
-    if not isinstance(matmul, NcMatmul) or len(matmul.operands) != 2:
-        return None
-    if not isinstance(last, DmaCopy) or last.kind != "transpose":
-        return None
-    lhs, rhs = matmul.operands
-    d = matmul.dimensions
-    shape = matmul.results[0].type.shape
-    first = len(d.lhs_batch)
-    middle = first + len(lhs.type.shape) - first - len(d.lhs_contract)
-    order = (*range(first), *range(middle, len(shape)), *range(first, middle))
-    place = {old: new for new, old in enumerate(order)}
-    permutation = tuple(place[p] for p in last.parameters[0])
-    if _keeps_rows(last.parameters[0], shape):
-        return None
-    turned = tuple(shape[n] for n in order)
-    if not _keeps_rows(permutation, turned):
-        return None
-    exchanged = _changed(
-        matmul,
-        operands=(rhs, lhs),
-        results=(_typed(matmul.results[0], turned),),
-        dimensions=DotDimensions(
-            d.rhs_batch, d.lhs_batch, d.rhs_contract, d.lhs_contract
-        ),
-    )
-    found: list[Instruction] = [exchanged]
-    for cast in casts:
-        operand, result = cast.operands[0].buffer, cast.results[0]
-        found.append(
-            _changed(
-                cast,
-                operands=(View(_typed(operand, turned)),),
-                results=(_typed(result, turned),),
-            )
-        )
-    source = View(_typed(last.operands[0].buffer, turned))
-    parameters = (permutation, *last.parameters[1:])
-    found.append(_changed(last, operands=(source,), parameters=parameters))
-    return found
-
-
-def _changed(i: Instruction, **fields: Any) -> Instruction:
-    """What `dataclasses.replace` makes, in a tenth of the time."""
-    new = object.__new__(type(i))
-    vars(new).update(vars(i), **fields)
-    return new
 
 
 def _keeps_rows(permutation: Sequence[int], shape: Sequence[int]) -> bool:

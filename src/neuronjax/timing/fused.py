@@ -101,8 +101,6 @@ class TiledRegion:
         batches: of values of `whole`, into how many parts the rows' batch splits them,
             of which two are needed at a time.
         sums: results that are there after the last tile.
-        key: equal for equivalent regions (`region_equivalence`); -1: like no other.
-        values: of its steps, in an order that equivalent regions share.
     """
 
     steps: list[FusedStep] = field(default_factory=list)
@@ -116,8 +114,6 @@ class TiledRegion:
     batches: dict[int, int] = field(default_factory=dict)
     has_matmul: bool = False
     sums: set[int] = field(default_factory=set)
-    key: int = -1
-    values: tuple[int, ...] = ()
 
     @property
     def form(self) -> str:

@@ -35,12 +35,7 @@ from neuronjax.timing.flattening import CONTROL, FlatNode, Flattening, swap
 from neuronjax.timing.fused import Fused, FusedStep
 from neuronjax.timing.instruction_kinds import ELEMENTWISE, MATMULS, is_kind, is_stored
 from neuronjax.timing.masks import Masks, is_ramp
-from neuronjax.timing.passes import (
-    change_places,
-    folding_pass,
-    operator as _op,
-    two_operations,
-)
+from neuronjax.timing.passes import folding_pass, operator as _op
 from neuronjax.timing.patches import held_bytes, read_in_place, seen_as
 from neuronjax.timing.work import Core
 
@@ -370,11 +365,7 @@ def _merged_form(
         if len(step.members) == 1 and all(_op(m) in _AFFINE for m in before.members):
             return step.instruction, "activation", 0
     if forms == ("tensor_scalar", "tensor_tensor") and before.slots and step.slots:
-        return two_operations(before.instruction, step.instruction), "tensor_tensor", 0
-    if forms == ("tensor_tensor", "tensor_scalar") and before.slots:
-        if change_places(before.instruction, step.instruction):
-            merged = two_operations(step.instruction, before.instruction)
-            return merged, "tensor_tensor", 0
+        return step.instruction, "tensor_tensor", 0
     return None
 
 

@@ -260,12 +260,12 @@ def with_donation(plan: MemoryPlan, donated: Collection[int]) -> MemoryPlan:
     pairs = _pairs(main, donated)
     if not pairs:
         return plan
-    last = _last_reads(main, set(pairs.values()))
     in_hbm = dict(main.in_hbm)
     for result, argument in pairs.items():
         first, end = in_hbm.pop(result)
-        if last.get(argument, 0) > first:
-            in_hbm[result] = (first, min(end, last[argument]))
+        last = main.last_use.get(argument, 0)
+        if last > first:
+            in_hbm[result] = (first, min(end, last))
     main = dataclasses.replace(main, in_hbm=in_hbm)
     return dataclasses.replace(plan, main=main, hbm=peak_of(main, plan.arguments))
 
@@ -299,14 +299,3 @@ def _pairs(main: BlockPlan, donated: Collection[int]) -> Mapping[int, int]:
             if own[0] not in fused.arguments:
                 found[own[0]] = argument
     return found
-
-
-def _last_reads(main: BlockPlan, values: Collection[int]) -> Mapping[int, int]:
-    """The last unit that reads each value."""
-    last: dict[int, int] = {}
-    for n, unit in enumerate(main.units):
-        for step in unit.region.steps:
-            for value in main.fused.reads(step):
-                if value in values:
-                    last[value] = n
-    return last

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from functools import cache
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
 
@@ -49,3 +53,20 @@ def is_stored(instruction: Memset) -> bool:
     bits = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
     item = value.dtype.itemsize
     return bits[item:].tobytes() != bits[:-item].tobytes()
+
+
+#: Fields of instructions that say nothing of what they do.
+_COMMON = {f.name for f in dataclasses.fields(Instruction)} - {"engine"}
+
+
+def kind_of(i: Instruction) -> tuple:
+    """Return what an instruction does, its operands and results aside."""
+    kind = type(i)
+    return kind, _attributes(kind)(i)
+
+
+@cache
+def _attributes(kind: type[Instruction]) -> Callable[[Instruction], Any]:
+    """Return what reads the fields that a class has besides those of all."""
+    fields = [f.name for f in dataclasses.fields(kind) if f.name not in _COMMON]
+    return attrgetter(*fields) if fields else (lambda _: ())

@@ -279,7 +279,7 @@ def kernel_memory(schedule: KernelSchedule) -> KernelMemory:
     units = [Unit(region=TiledRegion(), sbuf_bytes=held) for held in usage["sbuf"]]
     arguments = tuple(t for t in hbm if t.category == "inputs")
     return KernelMemory(
-        main=BlockPlan(fused=Fused(), units=units, in_hbm={}, from_psum=set()),
+        main=BlockPlan(fused=Fused(), units=units),
         hbm=_peak(hbm, count),
         arguments=arguments,
         edges=tuple(n * step for n in range(count + 1)),

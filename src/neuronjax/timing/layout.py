@@ -15,7 +15,6 @@ from neuronjax.ir.instruction_set import DmaCopy, LocalGather, LocalScatter, Loo
 from neuronjax.ir.program import TensorType
 from neuronjax.timing.assumptions import COLUMN_BLOCK_BYTES, ROWS_AT_A_TIME
 from neuronjax.timing.fused import Fused, FusedStep, TiledRegion
-from neuronjax.timing.instruction_kinds import MATMULS
 from neuronjax.timing.memory_plan import Unit, bytes_over
 from neuronjax.timing.tiling import dimensions
 from neuronjax.timing.work import Core
@@ -57,14 +56,10 @@ def parts_read(fused: Fused, region: TiledRegion) -> dict[int, tuple[float, bool
     """For every value from outside: which part is read, and whether transposed."""
     parts: dict[int, dict[int, tuple[float, bool]]] = {}
     for step in region.steps:
-        is_matmul = isinstance(step.instruction, MATMULS)
-        for position, value in enumerate(step.operands):
+        for value in step.operands:
             seen = fused.access[value]
-            turned = seen.transposes
-            if is_matmul and position < 2:
-                turned ^= contracts_late(fused, step, position)
             for root in seen.roots:
-                parts.setdefault(root, {})[value] = (seen.part, turned)
+                parts.setdefault(root, {})[value] = (seen.part, seen.transposes)
     return {
         root: (
             min(1.0, sum(p for p, _ in seen.values())),
@@ -74,31 +69,16 @@ def parts_read(fused: Fused, region: TiledRegion) -> dict[int, tuple[float, bool
     }
 
 
-def tile_bytes(fused: Fused, region: TiledRegion, core: Core) -> int:
-    """SBUF for the tiles in flight: what the fattest step touches, twice."""
-    tiles = region.tiles(core)
-    block = int(COLUMN_BLOCK_BYTES.value) * core.rows_per_tile
-    sizes: dict[int, int] = {}
-    for value in (*region.inside, *region.streamed):
-        size = fused.sizes[value] // tiles
-        sizes[value] = min(size, block) if region.has_matmul else size
-    fattest = 0
-    for step in region.steps:
-        touched = {*fused.reads(step), *step.results}
-        fattest = max(fattest, sum(sizes.get(v, 0) for v in touched))
-    return 2 * fattest
-
-
 def block_bytes(
     fused: Fused, region: TiledRegion, core: Core, turned: Collection[FusedStep] = ()
 ) -> int:
-    """SBUF that one row tile needs on its way through a region with matmuls.
+    """Return the SBUF that one row tile needs on its way through a region.
 
-    The most that is alive at a step. What matmuls make, and what becomes of it, is
-    there a block of columns at a time, and so is what a single elementwise step reads;
-    other rows are there whole. Elementwise results take the place of operands that
-    nobody reads any more; transposed operands need a place of their own. Of the matmuls
-    in `turned` the left operand is transposed first."""
+    It is the most that is alive at a step. What matmuls make, and what becomes of it,
+    is there a block of columns at a time, and so is what a single elementwise step
+    reads; other rows are there whole. Elementwise results take the place of operands
+    that nobody reads any more; transposed operands need a place of their own. Of the
+    matmuls in `turned` the left operand is transposed first."""
     tiles = region.tiles(core)
     block = int(COLUMN_BLOCK_BYTES.value) * core.rows_per_tile
     in_psum, cut = psum_results(fused, region), set()

@@ -42,7 +42,6 @@ from neuronjax.timing.hbm import categories_of, device_bytes, peak_of
 from neuronjax.timing.library_calls import with_chip_instructions
 from neuronjax.timing.memory_plan import BlockPlan, Category, MemoryPlan, Tensor, Unit
 from neuronjax.timing.recurrences import scanned_loops, with_scans
-from neuronjax.timing.region_equivalence import KnownRegions, RegionEquivalence
 from neuronjax.timing.sbuf_allocation import SbufAllocation
 from neuronjax.timing.tiling import group
 from neuronjax.timing.work import Core
@@ -97,8 +96,6 @@ class _Planner:
         self.program, self.core = program, core
         self.capacity = core.sbuf_bytes
         self._called: dict[str, BlockPlan] = {}
-        self._equivalence = RegionEquivalence()
-        self._known = KnownRegions(core)
 
     def block(
         self,
@@ -111,11 +108,10 @@ class _Planner:
         """The plan of a block whose arguments at `resident` positions stay in SBUF."""
         fused = fuse(block, self.program.functions, self.core)
         regions = group(fused, self.core)
-        self._equivalence.mark(fused, regions)
         capacity = int(self.capacity * share)
         is_nested = block is not self.program.main
         return SbufAllocation(
-            self._known,
+            self.core,
             fused,
             regions,
             capacity,

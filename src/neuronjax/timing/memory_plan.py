@@ -76,13 +76,15 @@ class BlockPlan:
         in_hbm: values in HBM: from which unit to which.
         from_psum: matmul results that are read out of PSUM, never copied.
         updated: arguments in HBM with some slices replaced, and which arguments.
+        last_use: of every value from outside a unit, the last unit that reads it.
     """
 
     fused: Fused
     units: list[Unit]
-    in_hbm: dict[int, tuple[int, int]]
-    from_psum: set[int]
+    in_hbm: dict[int, tuple[int, int]] = field(default_factory=dict)
+    from_psum: set[int] = field(default_factory=set)
     updated: Mapping[int, int] = field(default_factory=dict)
+    last_use: Mapping[int, int] = field(default_factory=dict)
 
     def transfers(self) -> Iterator[Transfer]:
         """All transfers, nested blocks included, each as often as it is planned."""

@@ -1,8 +1,8 @@
 """Passes of an engine that lowering has no instruction for; nothing here has a unit.
 
 `fusion` makes them of two or three instructions, and the cost rules price them: what
-`nki.isa` calls scalar_tensor_tensor, and tensor_scalar_reduce on VectorE or
-activation_reduce and activate2 on ScalarE.
+`nki.isa` calls tensor_scalar_reduce on VectorE, and activation_reduce and activate2 on
+ScalarE.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from math import prod
 
 from neuronjax.ir.instruction import Instruction
-from neuronjax.ir.instruction_set import TensorCopy, TensorReduce, TensorTensor
+from neuronjax.ir.instruction_set import TensorCopy, TensorReduce
 
-#: Operators of VectorE's ALU that take N cycles [SH].
-_ALU = frozenset({"add", "subtract", "multiply", "maximum", "minimum"})
 #: What ScalarE computes of one tensor with scale, bias or a function that every table
 #: holds.
 ON_SCALAR = frozenset({"add", "subtract", "multiply", "negate", "abs", "sign"})
@@ -34,14 +32,6 @@ class ReducingPass(Instruction):
     fold: str
     rows: int
     is_affine: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScalarTensorTensor(Instruction):
-    """(data `first` scalar) `then` tensor, both in FP32 before the write."""
-
-    first: str
-    then: str
 
 
 def operator(i: Instruction) -> str:
@@ -67,31 +57,5 @@ def folding_pass(
         is_affine=all(
             isinstance(m, TensorCopy) or operator(m) in ON_SCALAR for m in members
         ),
-        location=main.location,
-    )
-
-
-def change_places(first: Instruction, then: Instruction) -> bool:
-    """Whether two operations may be done the other way round.
-
-    scalar_tensor_tensor has the scalar first [ISA].
-    """
-    ops = {operator(first), operator(then)}
-    return ops == {"multiply"} or ops <= {"add", "subtract"}
-
-
-def two_operations(scalar: Instruction, main: Instruction) -> Instruction:
-    """What (data op scalar) op tensor is priced as: `main` alone where the ALU does not
-    have both."""
-    ops = (operator(scalar), operator(main))
-    is_float = main.results[0].type.dtype.kind not in "iub"
-    if not is_float or not set(ops) <= _ALU or not isinstance(main, TensorTensor):
-        return main
-    return ScalarTensorTensor(
-        operands=main.operands,
-        results=main.results,
-        engine="vector",
-        first=ops[0],
-        then=ops[1],
         location=main.location,
     )

@@ -22,11 +22,11 @@ from neuronjax.timing.cost_dma import dma_times
 from neuronjax.timing.cost_rules import Reading
 from neuronjax.timing.engines.lanes import shared_ports
 from neuronjax.timing.fused import Fused, FusedStep, TiledRegion
+from neuronjax.timing.instruction_kinds import kind_of
 from neuronjax.timing.layout import tiles_at_a_time
 from neuronjax.timing.masks import MaskedScores
 from neuronjax.timing.memory_plan import BlockPlan, Movement, Unit
-from neuronjax.timing.region_equivalence import kind_of
-from neuronjax.timing.work import Core, Transfer, Way, Work
+from neuronjax.timing.work import Core, Way, Work
 
 #: What half of a work has half of.
 _PROPORTIONAL = (
@@ -74,7 +74,6 @@ class PricedUnit:
     Attributes:
         pieces: how many tiles follow each other.
         interval: from one to the next.
-        tensor_binds: whether TensorE is the fullest queue.
         tables: of ScalarE's functions, in order of first use.
         blocks: of rows that do not overlap.
         block: one of them, where there are several.
@@ -86,7 +85,6 @@ class PricedUnit:
     stores: list[PricedMove] = field(default_factory=list)
     pieces: int = 1
     interval: float = 0.0
-    tensor_binds: bool = False
     tables: tuple[str, ...] = ()
     blocks: int = 1
     block: PricedUnit | None = None
@@ -102,24 +100,6 @@ class PricedUnit:
         return [(key[0], groups[key]) for key in sorted(groups)]
 
 
-@dataclass(frozen=True, slots=True)
-class _ChosenWays:
-    """How equivalent regions are executed.
-
-    Attributes:
-        fullest: for how long the fullest queue is taken, movements aside.
-        dma: for how long the DMA engines are.
-    """
-
-    ways: tuple[Way, ...]
-    barriers: tuple[bool, ...]
-    pieces: int
-    tables: tuple[str, ...]
-    fullest: float
-    dma: float
-    tensor: float
-
-
 class Pricing:
     """Prices of units on one core, each found once."""
 
@@ -127,8 +107,6 @@ class Pricing:
         self.core = core
         self._ways: dict[tuple, tuple[Way, ...]] = {}
         self._units: dict[int, PricedUnit] = {}
-        self._known: dict[tuple, _ChosenWays] = {}
-        self._transfers: dict[tuple, tuple[float, float]] = {}
 
     def unit(self, plan: BlockPlan, unit: Unit) -> PricedUnit:
         """A region's prices."""
@@ -138,67 +116,35 @@ class Pricing:
         return found
 
     def _price(self, plan: BlockPlan, unit: Unit) -> PricedUnit:
-        region, reads = unit.region, plan.fused.reads
-        chosen = self._chosen(plan, unit)
-        found = zip(region.steps, chosen.ways, chosen.barriers, strict=True)
-        steps = [
-            PricedStep(s, way, reads(s), is_barrier) for s, way, is_barrier in found
-        ]
-        out = PricedUnit(steps, pieces=chosen.pieces, tables=chosen.tables)
-        moved = 0.0
-        if unit.movements:
-            self._moves(out, unit)
-            moved = sum([m.seconds for m in out.loads if not m.movement.is_whole])
-            moved += sum([m.seconds for m in out.stores])
-        fullest = max(chosen.fullest, chosen.dma + moved)
-        out.interval = fullest / out.pieces
-        out.tensor_binds = chosen.tensor >= fullest > 0.0
-        if unit.blocks > 1:
-            out.block = _block(out, unit.blocks)
-        return out
-
-    def _chosen(self, plan: BlockPlan, unit: Unit) -> _ChosenWays:
-        """The ways of a region's steps, the same for equivalent regions."""
-        key = (unit.region.key, unit.by_dma, unit.turned)
-        found = self._known.get(key)
-        if found is None or unit.region.key < 0:
-            found = self._known[key] = self._choice(plan, unit)
-        return found
-
-    def _choice(self, plan: BlockPlan, unit: Unit) -> _ChosenWays:
-        region = unit.region
+        fused, region = plan.fused, unit.region
         options = [
             ((),)
             if unit.by_dma or step.form == "register"
             else self._options(plan, unit, n)
             for n, step in enumerate(region.steps)
         ]
-        fused = plan.fused
         options = self._halved(fused, region, options)
         most = max((w.tiles for found in options for w in found[0]), default=1)
-        tiles = tiles_at_a_time(fused, region, self.core)
-        pieces = min(
-            int(MOST_PIECES.value), ceil(region.tiles(self.core) / tiles), most
-        )
-        chosen = self._choose(options, pieces)
+        together = tiles_at_a_time(fused, region, self.core)
+        tiles = ceil(region.tiles(self.core) / together)
+        out = PricedUnit(pieces=min(int(MOST_PIECES.value), tiles, most))
         load: dict[str, float] = {}
-        for way in chosen:
+        chosen = self._choose(options, out.pieces)
+        for step, way in zip(region.steps, chosen, strict=True):
             self._add(load, way)
+            is_whole = step.form in ("reduce", "other") or step.reduces
+            is_barrier = together > 1 or is_whole
+            out.steps.append(PricedStep(step, way, fused.reads(step), is_barrier))
         tables = (work.table for way in chosen for work in way)
-        return _ChosenWays(
-            ways=tuple(chosen),
-            barriers=tuple(
-                [
-                    tiles > 1 or step.form in ("reduce", "other") or step.reduces
-                    for step in region.steps
-                ]
-            ),
-            pieces=pieces,
-            tables=tuple(dict.fromkeys(filter(None, tables))),
-            fullest=max(load.values(), default=0.0),
-            dma=load.get("dma", 0.0),
-            tensor=load.get("tensor", 0.0),
-        )
+        out.tables = tuple(dict.fromkeys(filter(None, tables)))
+        self._moves(out, unit)
+        moved = sum([m.seconds for m in out.loads if not m.movement.is_whole])
+        moved += sum([m.seconds for m in out.stores])
+        load["dma"] = load.get("dma", 0.0) + moved
+        out.interval = max(load.values()) / out.pieces
+        if unit.blocks > 1:
+            out.block = _block(out, unit.blocks)
+        return out
 
     def moves(self, unit: Unit) -> PricedUnit:
         """What is moved around control flow and collectives."""
@@ -288,51 +234,28 @@ class Pricing:
         return chosen
 
     def _after(self, load: dict[str, float], way: Way, pieces: int) -> float:
-        """The fullest queue with a way, and what it adds to one tile's way."""
-        fullest = max(load.values(), default=0.0)
-        added: dict[str, float] = {}
-        self._add(added, way)
-        for queue, seconds in added.items():
-            fullest = max(fullest, load.get(queue, 0.0) + seconds)
+        """Return the fullest queue with a way, and what it adds to one tile's way."""
+        load = dict(load)
+        self._add(load, way)
         through = sum(w.seconds / w.tiles + w.latency_seconds for w in way)
-        return fullest + through / pieces
+        return max(load.values(), default=0.0) + through / pieces
 
     # -- movements ---------------------------------------------------------------------
 
     def _moves(self, out: PricedUnit, unit: Unit) -> None:
         readers: dict[int, int] = {}
-        writers: dict[int, int] = {}
-        for n, priced_step in enumerate(out.steps):
-            for value in priced_step.reads:
-                if value not in readers:
-                    readers[value] = n
-            for value in priced_step.step.results:
-                writers[value] = n
+        for n, p in enumerate(out.steps):
+            for value in p.reads:
+                readers.setdefault(value, n)
+        writers = {v: n for n, p in enumerate(out.steps) for v in p.step.results}
         for movement in unit.movements:
-            transfer, value = movement.transfer, movement.value
-            seconds, latency = self._transfer(transfer)
-            if transfer.is_read:
-                first = readers.get(value, 0)
+            seconds, latency = dma_times(movement.transfer, self.core)
+            if movement.transfer.is_read:
+                first = readers.get(movement.value, 0)
                 out.loads.append(PricedMove(movement, seconds, latency, first))
             else:
-                writer = writers.get(value, -1)
+                writer = writers.get(movement.value, -1)
                 out.stores.append(PricedMove(movement, seconds, latency, writer))
-
-    def _transfer(self, transfer: Transfer) -> tuple[float, float]:
-        """A transfer's seconds and latency."""
-        buffer = transfer.buffer
-        key = (
-            transfer.bytes,
-            transfer.row_bytes,
-            transfer.is_read,
-            transfer.transposes,
-            transfer.reason,
-            buffer and buffer.type.dtype,
-        )
-        found = self._transfers.get(key)
-        if found is None:
-            found = self._transfers[key] = dma_times(transfer, self.core)
-        return found
 
     def _add(self, load: dict[str, float], way: Way) -> None:
         for work in way:

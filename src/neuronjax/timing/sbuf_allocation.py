@@ -2,32 +2,33 @@
 
 One walk over the regions in order. What later regions read stays while it fits, whoever
 is read furthest in the future leaving first; who leaves is saved to HBM once. Whole
-operands that do not fit beside the tiles pass by once per block of rows, or, of a lone
-matmul, in the blocks that move least.
+operands that do not fit beside the tiles pass by once per block of rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from math import ceil, prod
+from collections.abc import Callable, Mapping
+from math import ceil
 
 from neuronjax.ir.instruction import Buffer
 from neuronjax.ir.instruction_set import LocalGather
 from neuronjax.ir.kernel_call import NkiKernel
 from neuronjax.timing.assumptions import CARRY_SHARE, RESIDENT_SHARE
-from neuronjax.timing.division import divide
-from neuronjax.timing.fused import Fused, FusedStep, TiledRegion, output_bytes
+from neuronjax.timing.division import copies, divide, working_bytes
+from neuronjax.timing.fused import Fused, TiledRegion, output_bytes
 from neuronjax.timing.layout import (
     addressed_bytes,
+    contracts_late,
     meets_little,
+    parts_read,
+    psum_results,
     replaces_slice,
     row_bytes,
     source_of_updates,
 )
 from neuronjax.timing.memory_plan import BlockPlan, Movement, SbufContents, Unit
-from neuronjax.timing.region_equivalence import KnownRegions, RegionFacts
-from neuronjax.timing.tiling import blocked_reads, dimensions
-from neuronjax.timing.work import Reason, Transfer
+from neuronjax.timing.tiling import accumulated_bytes, needed_bytes
+from neuronjax.timing.work import Core, Reason, Transfer
 
 _NEVER = 1 << 60
 
@@ -37,7 +38,7 @@ class SbufAllocation:
 
     def __init__(
         self,
-        known: KnownRegions,
+        core: Core,
         fused: Fused,
         regions: list[TiledRegion],
         capacity: int,
@@ -47,8 +48,7 @@ class SbufAllocation:
         *,
         is_nested: bool,
     ) -> None:
-        self.known, self.core = known, known.core
-        self.fused, self.capacity = fused, capacity
+        self.core, self.fused, self.capacity = core, fused, capacity
         self.plan_inner = plan_inner
         self.units = [Unit(region) for region in regions]
         self.results = {r for v in fused.results for r in fused.access[v].roots}
@@ -62,8 +62,8 @@ class SbufAllocation:
         self.is_nested = is_nested
         self.argument = {v: n for n, v in enumerate(fused.arguments)}
         self.categories = categories or {}
-        self.buffers: dict[int, Buffer] = {}
         self.next_use = self._uses()
+        self.last_use = {value: units[0] for value, units in self.next_use.items()}
         self.sbuf = SbufContents()
         carried = {v: fused.sizes[v] for v, n in self.argument.items() if n in resident}
         for value, size in carried.items():
@@ -84,7 +84,12 @@ class SbufAllocation:
             self._unit(n, unit)
         self._copy_arguments()
         return BlockPlan(
-            self.fused, self.units, self.in_hbm, self.from_psum, self.updated
+            self.fused,
+            self.units,
+            self.in_hbm,
+            self.from_psum,
+            self.updated,
+            self.last_use,
         )
 
     def _copy_arguments(self) -> None:
@@ -122,11 +127,6 @@ class SbufAllocation:
             uses.pop()
         return uses[-1] if uses else _NEVER
 
-    def _buffer(self, value: int) -> Buffer:
-        if value not in self.buffers:
-            self.buffers[value] = Buffer(value, self.fused.types[value])
-        return self.buffers[value]
-
     # -- a unit ------------------------------------------------------------------------
 
     def _unit(self, n: int, unit: Unit) -> None:
@@ -136,49 +136,48 @@ class SbufAllocation:
             return
         if region.form == "other" and self._addressed(n, unit):
             return
-        facts = self.known.facts(fused, region)
-        self.from_psum.update([region.values[n] for n in facts.in_psum])
-        self._mark_layouts(unit, facts)
-        unit.copies = facts.copies
-        unit.halves = max(1, ceil(2 * facts.sums / self.capacity))
-        working = self.known.working_bytes(fused, region, unit.turned)
-        working += facts.sums // unit.halves
-        whole = unit.copies * facts.whole // unit.halves
+        self.from_psum |= psum_results(fused, region)
+        self._mark_layouts(unit)
+        unit.copies = copies(fused, region, self.core)
+        sums = accumulated_bytes(fused, region)
+        unit.halves = max(1, ceil(2 * sums / self.capacity))
+        turned = {region.steps[n] for n, position in unit.turned if position == 0}
+        working = working_bytes(fused, region, self.core, turned)
+        working += sums // unit.halves
+        whole = sum(needed_bytes(fused, region, v) for v in region.whole)
+        whole = unit.copies * whole // unit.halves
         room = self.capacity - working
         fits = whole <= room
         self._make_room(n, unit, room - (whole if fits else 0), region.whole)
-        if not fits and len(facts.matmuls) > 1:
-            stored = self.results.intersection(region.inside)
-            unit.passes, unit.blocks = divide(
-                fused, region, self.core, stored, whole, working // 2
-            )
+        if not fits and sum(step.form == "matmul" for step in region.steps) > 1:
+            tile = working // 2
+            unit.passes, unit.blocks = divide(fused, region, self.core, whole, tile)
             room = 0
         elif not fits:
             rows = max(1.0, room * RESIDENT_SHARE.value)
             blocks = ceil(region.lhs_bytes / rows)
             unit.passes = max(1, min(region.tiles(self.core), blocks))
-        blocked = False
-        if not fits and len(facts.matmuls) == 1:
-            blocked = self._blocked(unit, facts)
-        for value in () if blocked else (*region.whole, *region.streamed):
+        parts = parts_read(fused, region)
+        for value in (*region.whole, *region.streamed):
             if value not in self.sbuf:
                 batches = region.batches.get(value, 1)
                 is_whole = fits and value in region.whole and batches <= 2
-                times = unit.halves * facts.row_copies
+                times = unit.halves
                 if value in region.whole:  # of a batch every core has its members
                     times = unit.copies if batches == 1 else 1
                     times *= 1 if fits else unit.passes
-                self._read(unit, value, times, facts.part(region, value), is_whole)
-        if fits:
-            kept = {v: None for v in region.whole if region.batches.get(v, 1) <= 2}
-            self._keep(n, kept)
+                self._read(unit, value, times, parts.get(value), is_whole)
+        for value in region.whole if fits else ():
+            is_read_again = self._next(value, n) != _NEVER
+            if region.batches.get(value, 1) <= 2 and is_read_again:
+                self._hold(n, value)
         self._write_results(n, unit, room - (whole if fits else 0))
         used = min(self.capacity, working + (whole if fits else room))
         others = self.sbuf.besides(region.whole)
         unit.sbuf_bytes = min(self.capacity, used + others)
 
-    def _mark_layouts(self, unit: Unit, facts: RegionFacts) -> None:
-        """Which operands of matmuls lie with the wrong axis on the partitions.
+    def _mark_layouts(self, unit: Unit) -> None:
+        """Mark operands of matmuls that lie with the wrong axis on the partitions.
 
         A value lies as its readers want it, unless reductions along its rows, or
         scalars per row, bind the rows to the partitions; the DMA engines of some chips
@@ -196,7 +195,9 @@ class SbufAllocation:
                 ):
                     bound.update(step.results)
                 continue
-            for position in facts.late.get(n, ()):
+            for position in range(min(2, len(step.operands))):
+                if not contracts_late(self.fused, step, position):
+                    continue
                 for root in self.fused.access[step.operands[position]].roots:
                     here = root in region.inside or root in self.sbuf
                     is_bound = root in bound if here else not self.turns_in_dma
@@ -204,36 +205,6 @@ class SbufAllocation:
                         found[n, position] = None
                         turned.add(root)
         unit.turned = tuple(found)
-
-    def _blocked(self, unit: Unit, facts: RegionFacts) -> bool:
-        """Reads of a lone matmul whose operands both stream in blocks."""
-        fused, region = self.fused, unit.region
-        step = region.steps[facts.matmuls[0]]
-        sides = [fused.access[v].roots for v in (step.operands[0], step.operands[-1])]
-        if any(len(r) != 1 or r[0] in unit.region.inside for r in sides):
-            return False
-        if len(step.operands) != 2:
-            return False
-        (lhs,), (rhs,) = sides
-        if {lhs, rhs} & (self.sbuf.keys() | self.passed_on):
-            return False
-        d = dimensions(step)
-        batch = prod(fused.types[step.operands[0]].shape[x] for x in d.lhs_batch)
-        k = prod(fused.types[step.operands[0]].shape[x] for x in d.lhs_contract)
-        types = [fused.types[v] for v in step.operands]
-        m, r = (prod(t.shape) // max(1, batch * k) for t in types)
-        room = (self.capacity - self.sbuf.total) * RESIDENT_SHARE.value
-        item = types[0].dtype.itemsize
-        left, right = (fused.sizes[v] // max(1, batch) for v in (lhs, rhs))
-        times = blocked_reads(left, right, m, r, room, item)
-        for value, count in zip((lhs, rhs), times, strict=True):
-            self._read(unit, value, count, facts.part(region, value), whole=False)
-        unit.passes = max(times)
-        for value in (*region.whole, *region.streamed):
-            if value not in (lhs, rhs) and value not in self.sbuf:
-                part = facts.part(region, value)
-                self._read(unit, value, 1, part, value in region.whole)
-        return True
 
     # -- movements ---------------------------------------------------------------------
 
@@ -277,7 +248,7 @@ class SbufAllocation:
     ) -> None:
         type_ = self.fused.types[value]
         transfer = Transfer(
-            buffer=self._buffer(value),
+            buffer=Buffer(value, type_),
             bytes=size,
             row_bytes=row_bytes(type_, self.fused.sizes[value], size),
             reason=reason,
@@ -300,8 +271,7 @@ class SbufAllocation:
     def _lies_in_hbm(self, n: int, value: int) -> None:
         """From unit n on, until its last use; a result until the end."""
         last = len(self.units) if value in self.results else n
-        uses = self.next_use.get(value)
-        self.in_hbm[value] = (n, max(last, uses[0] if uses else n))
+        self.in_hbm[value] = (n, max(last, self.last_use.get(value, n)))
 
     def _takes_place(self, n: int, value: int, source: int) -> None:
         """From unit n on, in the room of a source that nobody reads any more; that of
@@ -346,17 +316,8 @@ class SbufAllocation:
     def _hold(self, n: int, value: int, size: int | None = None) -> None:
         """From unit n on a value is in SBUF, until its last use."""
         size = self.fused.sizes[value] if size is None else size
-        uses = self.next_use.get(value)
-        last = uses[0] if uses else n
-        if value in self.kept_results:
-            last = _NEVER
-        self.sbuf.hold(value, size, last)
-
-    def _keep(self, n: int, values: Mapping[int, None]) -> None:
-        """What was read whole and is read again stays."""
-        for value in values:
-            if value not in self.sbuf and self._next(value, n) != _NEVER:
-                self._hold(n, value)
+        last = max(n, self.last_use.get(value, n))
+        self.sbuf.hold(value, size, _NEVER if value in self.kept_results else last)
 
     def _write_results(self, n: int, unit: Unit, room: float) -> None:
         """Results that are read later stay on chip if they fit, or go to HBM."""
@@ -463,7 +424,7 @@ class SbufAllocation:
         """A block of its own: what it does not hold is in HBM before and after."""
         self.plan_inner(unit)
         (step,) = unit.region.steps
-        carried = sum(self._sizes(step, unit.resident))
+        carried = sum(self.fused.sizes[step.results[p]] for p in unit.resident)
         needed = dict.fromkeys(
             root
             for position, value in enumerate(step.operands)
@@ -487,8 +448,3 @@ class SbufAllocation:
                 source = source_of_updates(self.fused, unit, position)
                 self._takes_place(n, value, source)
         unit.sbuf_bytes = min(self.capacity, self.sbuf.total + carried)
-
-    def _sizes(self, step: FusedStep, positions: frozenset[int]) -> Iterator[int]:
-        for position in positions:
-            if position < len(step.results):
-                yield self.fused.sizes[step.results[position]]

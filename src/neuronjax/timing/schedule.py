@@ -5,8 +5,8 @@ of issue. Inside a region tiles follow each other at the interval of the fullest
 so the whole takes one tile's way through all steps and that interval for every other
 tile; a region of one tile streams parts of it: a step starts on its producer's first
 part, and ends no sooner than the producer's end and its own last part. Loads run ahead
-as far as half of SBUF holds what they bring. A loop is priced by the distance of two
-turns, a branch by its most expensive block, an Spmd block once: devices run alike.
+of the engines. A loop is priced by the distance of two turns, a branch by its most
+expensive block, an Spmd block once: devices run alike.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from neuronjax.ir.collective_set import Collective
 from neuronjax.ir.instruction import Instruction, InstructionProgram
 from neuronjax.ir.instruction_set import Branch, Loop
 from neuronjax.timing import assumptions as a
-from neuronjax.timing.assumptions import CHUNK_BYTES, LOOP_TURN, PREFETCH_SHARE
+from neuronjax.timing.assumptions import CHUNK_BYTES, LOOP_TURN
 from neuronjax.timing.cost_collective import collective_seconds
-from neuronjax.timing.engines.dma import engines
 from neuronjax.timing.engines.throttle import after_idle_seconds, is_idle
 from neuronjax.timing.memory import plan_memory
 from neuronjax.timing.memory_plan import BlockPlan, MemoryPlan, Unit
@@ -83,8 +82,6 @@ class _Schedule:
         self.recorder = EventRecorder()
         self.notes: dict[str, None] = {}
         self.table_loads = 0
-        room = core.sbuf_bytes * PREFETCH_SHARE.value
-        self.ahead = room / (engines(core) * core.chip.dma_engine_bytes_per_second)
 
     def run(self) -> Timeline:
         state = QueueState()
@@ -196,15 +193,10 @@ class _Schedule:
         """
         if not prices.loads:
             return {}
-        free, move_on = state.free, self.recorder.move
-        busy = 0.0
-        for queue in _COMPUTE:
-            if queue in free and free[queue] > busy:
-                busy = free[queue]
-        earliest = busy - self.ahead
+        move_on = self.recorder.move
         arrived: _Times = {}
         for streams, moves in prices.load_groups():
-            start, total = max(state.dma, earliest), 0.0
+            start, total = state.dma, 0.0
             for move in moves:
                 source = times.get(move.movement.value)
                 if source is not None and source[1] > start:
@@ -262,8 +254,7 @@ class _Schedule:
                 before = free.get(queue, 0.0)
                 start = max(at, before, taken.get(queue, 0.0), last - d)
                 if queue == "tensor" and queue not in taken:
-                    fills = prices.tensor_binds
-                    d += self._ramp(state, start, work.seconds if fills else d)
+                    d += self._ramp(state, start, d)
                 taken[queue] = start + d
                 note(step, work, start, start + others + d, pieces, start - before)
                 at = start + d + work.latency_seconds
@@ -294,9 +285,6 @@ class _Schedule:
                 done = max(start + work.seconds, end + part)
                 if work.queue == "tensor":
                     done += self._ramp(state, start, work.seconds)
-                elif work.psum_read_bytes:  # TensorE finds no bank before [A2]
-                    freed = done - self.core.spec.psum_banks * part
-                    free["tensor"] = max(free.get("tensor", 0.0), freed)
                 wait = start - free.get(work.queue, 0.0)
                 note(p.step, work, start, done, work.tiles, wait)
                 free[work.queue] = done

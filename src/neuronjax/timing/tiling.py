@@ -5,27 +5,20 @@ at a time on every physical core: only a tile of what is between the steps is in
 engines and DMA work on different tiles at the same time, and an operand that every tile
 needs whole (the weights of a matmul) stays, or streams by once for every block of rows
 that fits. Attention's scores, softmax included, never leave the core this way. `group`
-forms such regions greedily, in program order. Bytes are of a logical core; of a matmul
-whose operands do not fit those that the best blocks move.
+forms such regions greedily, in program order. Bytes are of a logical core.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import cache, lru_cache
+from functools import cache
 from math import ceil, prod
 from typing import Any
 
 from neuronjax.errors import InternalError
 from neuronjax.ir.instruction_set import DotDimensions
 from neuronjax.timing.access import rows_of
-from neuronjax.timing.assumptions import (
-    BLOCK_K,
-    FEW_TILES,
-    MOST_BLOCKS,
-    MOST_STEPS,
-    RESIDENT_SHARE,
-)
+from neuronjax.timing.assumptions import FEW_TILES, RESIDENT_SHARE
 from neuronjax.timing.fused import ALONE, Fused, FusedStep, TiledRegion
 from neuronjax.timing.instruction_kinds import MATMULS
 from neuronjax.timing.work import Core
@@ -169,20 +162,12 @@ class _Grouping:
         self.capacity = core.sbuf_bytes * RESIDENT_SHARE.value
         self.regions: list[TiledRegion] = []
         self.home: dict[int, int] = {}
-        self._stale: set[int] = set()
         self._own_rows = cache(lambda step: _own_rows(fused, step))
         self._operand_rows = cache(lambda step: _rows_inside(fused, step))
 
     def run(self) -> list[TiledRegion]:
         for step in self.fused.steps:
             self._add(step)
-        for place in self._stale:  # the row count is settled only now
-            region = self.regions[place]
-            region.whole, region.streamed = {}, {}
-            region.batches = {}
-            region.whole_bytes = region.lhs_bytes = 0
-            for step in region.steps:
-                self._take_operands(region, step)
         return self.regions
 
     def _add(self, step: FusedStep) -> None:
@@ -190,13 +175,11 @@ class _Grouping:
         if found is None:
             place, region = len(self.regions), TiledRegion()
             self.regions.append(region)
-            candidates = self._streaming(self._own_rows(step), step, region)
+            candidates = self._own_rows(step)
         else:
             place, candidates = found
             region = self.regions[place]
         rows = max(candidates) if candidates else 1
-        if rows != region.rows and region.steps:
-            self._stale.add(place)
         region.candidates, region.rows = candidates, rows
         region.steps.append(step)
         self._take_operands(region, step)
@@ -246,8 +229,6 @@ class _Grouping:
         first = region.steps[0].form
         if first in ALONE:
             return None
-        if len(region.steps) >= MOST_STEPS.value:
-            return None
         if step.form == "matmul":
             step.accumulates = self._accumulates(region, step)
             if step.accumulates:
@@ -259,7 +240,6 @@ class _Grouping:
             for value, own in zip(step.operands, taken, strict=True):
                 if not outside(access[value].roots):
                     rows = rows & own
-        rows = self._streaming(rows, step, region)
         per_tile = self.per_tile
         before = ceil(region.rows / per_tile)
         after = ceil(max(rows, default=1) / per_tile)
@@ -270,21 +250,6 @@ class _Grouping:
         )
         if coarse or (step.form == "matmul" and not self._pays(region, step)):
             return None
-        return rows
-
-    def _streaming(
-        self, rows: frozenset[int], step: FusedStep, region: TiledRegion
-    ) -> frozenset[int]:
-        """Return those row counts in which operands from outside can stream too."""
-        if step.form in {"matmul", *ALONE}:
-            return rows
-        enough = min(max(rows, default=1), FEW_TILES.value * self.per_tile)
-        access, outside = self.fused.access, region.inside.isdisjoint
-        for value, own in zip(step.operands, self._operand_rows(step), strict=True):
-            roots = access[value].roots
-            if roots and not rows <= own and outside(roots):
-                fewer = rows & own
-                rows = fewer if max(fewer, default=1) >= enough else rows
         return rows
 
     def _accumulates(self, region: TiledRegion, step: FusedStep) -> bool:
@@ -334,11 +299,7 @@ class _Grouping:
         together = total * self._passes(region.lhs_bytes + lhs_bytes)
         before = self._traffic(region.whole_bytes, region.lhs_bytes)
         spilled = 0 if lhs_bytes < self.capacity / 2 else lhs_bytes
-        m = prod(fused.types[step.results[0]].shape)
-        rows, item = region.rows, fused.types[lhs].dtype.itemsize
-        columns = m // max(1, rows)
-        reads = blocked_reads(lhs_bytes, added, rows, columns, self.capacity, item)
-        alone = lhs_bytes * reads[0] + added * reads[1]
+        alone = lhs_bytes + self._traffic(added, lhs_bytes)
         return together <= before + alone + spilled
 
     def _parts(self, region: TiledRegion, step: FusedStep) -> int:
@@ -395,26 +356,3 @@ class _Grouping:
         if position == 0:  # any layout of the left: the DMA engines gather its rows
             return rows
         return rows & frozenset({_batch(self.fused, step)} - {1})
-
-
-@lru_cache(maxsize=1 << 12)
-def blocked_reads(
-    lhs: int, rhs: int, m: int, n: int, room: float, item: int
-) -> tuple[int, int]:
-    """Return how often a matmul whose operands do not fit reads each of them.
-
-    The traffic is the least: a block of the result, in FP32, stays in SBUF while blocks
-    of both operands, BLOCK_K deep, stream by twice buffered; or one operand stays and
-    the other streams once. Bytes `lhs` of [m, k] and `rhs` of [k, n], whose elements
-    have `item` bytes, share `room` bytes of SBUF."""
-    if min(lhs, rhs) <= room:
-        return 1, 1
-    most, found = int(MOST_BLOCKS.value), []
-    for over_n in range(1, most + 1):
-        columns = ceil(n / over_n)
-        # rows * (4 * columns + 2 * item * BLOCK_K) + 2 * item * BLOCK_K * columns
-        free = room - 2 * item * BLOCK_K.value * columns
-        block = int(free // (4 * columns + 2 * item * BLOCK_K.value))
-        if block >= 1:
-            found.append((over_n, ceil(m / min(m, block))))
-    return min(found, key=lambda t: lhs * t[0] + rhs * t[1], default=(most, most))

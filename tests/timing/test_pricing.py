@@ -1,4 +1,4 @@
-"""Regions that are alike are planned and priced once, and as if each were alone."""
+"""Steps that are alike are priced once, and as if each were alone."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ import pytest
 
 import neuronjax as nj
 from neuronjax.hardware import resolve_target
-from neuronjax.timing.cost_dma import dma_times
-from neuronjax.timing.memory import plan_memory
 from neuronjax.timing.pricing import Pricing
-from neuronjax.timing.region_equivalence import RegionEquivalence
 from neuronjax.timing.schedule import schedule
 from neuronjax.timing.work import Core
 from tests.timing.test_schedule_properties import OPS, build
@@ -39,44 +36,18 @@ def layers(*widths: int):
     return nj.jit(f, target="trn2").lower(x, weights).captured.instructions
 
 
-def keys(program) -> list[int]:
-    units = plan_memory(program, CORE).main.units
-    return [u.region.key for u in units if u.region.has_matmul]
-
-
-def test_equal_layers_are_alike():
-    found = keys(layers(*[8192] * 7))
-    assert len(found) > 3
-    assert len(set(found[1:-1])) == 1
-
-
-def test_layers_of_different_widths_are_not():
-    found = keys(layers(4096, 8192, 2048, 16384, 1024))
-    assert len(set(found)) == len(found)
-
-
 @pytest.fixture
 def alone(monkeypatch):
     """The schedule of a program where nothing is found out once for several."""
-
-    def mark(self, fused, regions):
-        for region in regions:  # every region like itself alone
-            original(RegionEquivalence(), fused, [region])
-            region.key = id(region)
-
-    def transfer(self, moved):
-        return dma_times(moved, self.core)
 
     def options(self, plan, unit, n):
         self._ways.clear()
         return own(self, plan, unit, n)
 
-    original, own = RegionEquivalence.mark, Pricing._options
+    own = Pricing._options
 
     def scheduled(program, core=CORE):
         with monkeypatch.context() as patch:
-            patch.setattr(RegionEquivalence, "mark", mark)
-            patch.setattr(Pricing, "_transfer", transfer)
             patch.setattr(Pricing, "_options", options)
             return schedule(program, core, TRN2)
 

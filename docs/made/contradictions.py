@@ -1,6 +1,7 @@
 """Where published sources disagree about the hardware, and what was chosen.
 
-Source keys are those of `chips.py`, `topology.py` and `instances.py`.
+Source keys are those of `chips.py`, `topology.py` and `instances.py` in
+`neuronjax.hardware`.
 """
 
 from __future__ import annotations
