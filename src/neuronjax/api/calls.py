@@ -22,7 +22,7 @@ import numpy as np
 from jax.core import Tracer
 
 from neuronjax.errors import InvalidProgramError
-from neuronjax.execution.call import CallContext
+from neuronjax.execution.inputs_outputs import CallContext
 from neuronjax.policy import Policy
 from neuronjax.policy.scopes import is_tracing
 

@@ -19,7 +19,6 @@ from jax.core import Tracer
 
 from neuronjax.errors import UnsupportedError
 from neuronjax.execution import host_process, inputs_outputs, spmd
-from neuronjax.execution.call import CallContext, Outcome
 from neuronjax.execution.device_sharding import (
     ALONE,
     RealDevices,
@@ -28,6 +27,7 @@ from neuronjax.execution.device_sharding import (
 )
 from neuronjax.execution.engines import Registers, execute, host_scale
 from neuronjax.execution.exchange import exchange
+from neuronjax.execution.inputs_outputs import CallContext, Outcome
 from neuronjax.execution.probes.accumulator import StepAccumulator
 from neuronjax.execution.probes.plan import ProbePlan
 from neuronjax.execution.shortcuts import KnownResults, is_small, shortened

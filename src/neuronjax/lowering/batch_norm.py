@@ -31,9 +31,8 @@ from neuronjax.ir.instruction_set import (
     TensorTensor,
 )
 from neuronjax.ir.program import Op
-from neuronjax.lowering.broadcast import filled, spread
 from neuronjax.lowering.context import Context, Instructions
-from neuronjax.lowering.moves import converted
+from neuronjax.lowering.moves import converted, filled, spread
 from neuronjax.lowering.registry import lowers
 from neuronjax.lowering.sums import vector_tile
 

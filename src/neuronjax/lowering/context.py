@@ -30,8 +30,15 @@ from neuronjax.hardware import (
 from neuronjax.ir.collective_set import DeviceMesh
 from neuronjax.ir.descent import MOVES
 from neuronjax.ir.instruction import Block, Buffer, Engine, Instruction, View
-from neuronjax.ir.name_stack import is_cotangent_scope
-from neuronjax.ir.program import Location, Op, Program, Region, TensorType, Value
+from neuronjax.ir.program import (
+    Location,
+    Op,
+    Program,
+    Region,
+    TensorType,
+    Value,
+    is_cotangent_scope,
+)
 from neuronjax.numerics.float_format import FORMATS
 from neuronjax.policy import Policy
 from neuronjax.policy.policy import idle_rule_error, unmatched_rule_error

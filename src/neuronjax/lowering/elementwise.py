@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from neuronjax.ir.contents import contents
-from neuronjax.ir.instruction import Engine, View
+from neuronjax.ir.instruction import Engine, View, contents
 from neuronjax.ir.instruction_set import (
     SOFTWARE_FUNCTIONS,
     Activation,
@@ -27,8 +26,8 @@ from neuronjax.ir.instruction_set import (
     TensorTensor,
 )
 from neuronjax.ir.program import Op
-from neuronjax.lowering.broadcast import filled
 from neuronjax.lowering.context import Context, Instructions
+from neuronjax.lowering.moves import filled
 from neuronjax.lowering.registry import lowers
 from neuronjax.numerics.elementary import UNARY
 from neuronjax.numerics.float_format import get_format

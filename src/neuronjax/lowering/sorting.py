@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from neuronjax.errors import InvalidProgramError
 from neuronjax.ir.block_set import MapBlock, SortBlock
-from neuronjax.ir.contents import contents
-from neuronjax.ir.instruction import Buffer, View
+from neuronjax.ir.instruction import Buffer, View, contents
 from neuronjax.ir.instruction_set import DmaCopy, Sort, TopK
 from neuronjax.ir.program import Op, Region, Value
 from neuronjax.lowering.bodies import inlined, lowered_bodies
@@ -222,7 +221,10 @@ class _Comparator:
         op = self._producers.get(value)
         if op is None or op.regions:
             return ("other", value)
-        attributes = tuple((k, _hashable(v)) for k, v in sorted(op.attributes.items()))
+        attributes = tuple(
+            (k, contents(v) if isinstance(v, np.ndarray) else repr(v))
+            for k, v in sorted(op.attributes.items())
+        )
         operands = [self._number(v, swapped) for v in op.operands]
         return (op.name, op.results.index(value), attributes, *operands)
 
@@ -249,10 +251,6 @@ def _direction(op: Op) -> str:
 def _with_direction(op: Op, direction: str) -> Op:
     attributes = {**op.attributes, "comparison_direction": direction}
     return dataclasses.replace(op, attributes=attributes)
-
-
-def _hashable(value: Any) -> Any:
-    return contents(value) if isinstance(value, np.ndarray) else repr(value)
 
 
 # -- the largest -----------------------------------------------------------------------

@@ -375,25 +375,10 @@ class Policy:
         source: str = "",
         module: str = "",
     ) -> tuple[int, ...]:
-        """Indices into `rules` of all that match the op.
+        """Return the indices into `rules` of all that match an op.
 
         The union over a program tells which rules matched nothing; those are reported
         with `unmatched_rule_error`.
-        """
-        texts: Any = dict(params=params, scope=scope, source=source, module=module)
-        rules = enumerate(self.rules)
-        return tuple(n for n, rule in rules if rule.matches(op_name, **texts))
-
-    def for_op(
-        self,
-        op_name: str,
-        *,
-        params: tuple[str, ...] = (),
-        scope: str = "",
-        source: str = "",
-        module: str = "",
-    ) -> Policy:
-        """The effective policy of one op: this one under its last matching rule.
 
         Args:
             op_name: "stablehlo.dot_general".
@@ -401,13 +386,16 @@ class Policy:
             scope: the name stack, with those of the enclosing calls in front.
             source: "file:line".
             module: the part of the model.
-
-        Returns:
-            A policy without rules.
         """
+        texts: Any = dict(params=params, scope=scope, source=source, module=module)
+        rules = enumerate(self.rules)
+        return tuple(n for n, rule in rules if rule.matches(op_name, **texts))
+
+    def for_op(self, op_name: str, **texts: Any) -> Policy:
+        """Return the effective policy of one op, which has no rules: this one under its
+        last matching rule. Arguments are those of `matching_rules`."""
         if not self.rules:
             return self
-        texts: Any = dict(params=params, scope=scope, source=source, module=module)
         matched = self.matching_rules(op_name, **texts)
         return _under_rule(self, matched[-1] if matched else None)
 

@@ -28,10 +28,30 @@ import numpy as np
 from jax import lax
 
 from neuronjax.execution.probes.collect import Collect, Probe, element_format
-from neuronjax.execution.probes.counters import COUNTERS
 from neuronjax.execution.probes.signs import LOWEST_EXPONENT
 from neuronjax.numerics.float_format import FloatFormat
 from neuronjax.numerics.widening import widen
+
+COUNTERS = (
+    "elements",
+    "nonzero",
+    "underflow",
+    "subnormal",
+    "overflow",
+    "saturated",
+    "nan_in",
+    "nan",
+    "inf",
+    "updates",
+    "stagnant",
+    "error_units",
+    "blocks",
+    "blocks_underflow",
+    "blocks_saturated",
+    "blocks_nan",
+)
+"""The rows of `Counters.counts`; what they mean is said at `Statistics`."""
+
 
 #: An error of a whole binade, in `error_units`.
 ERROR_UNIT = 1 << 15
