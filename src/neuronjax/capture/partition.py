@@ -65,7 +65,7 @@ _REMEDY = "write it with jax.shard_map over all axes of the mesh, collectives by
 
 def needs_partitioner(program: Program) -> bool:
     """Whether collectives are missing: shardings that no manual computation covers."""
-    if not any(_size(mesh) > 1 for mesh in program.meshes.values()):
+    if not any(mesh.size > 1 for mesh in program.meshes.values()):
         return False
     outside = (*program.argument_shardings, *program.result_shardings)
     if any(s is not None and any(s.dimensions) for s in outside):
@@ -83,7 +83,7 @@ def _is_open(program: Program, op: Op) -> bool:
     meshes = [_mesh(program, s) for s in shardings]
     manual = op.attributes["manual_axes"]
     return any(
-        mesh.device_ids not in ((), tuple(range(_size(mesh))))
+        mesh.device_ids not in ((), tuple(range(mesh.size)))
         or any(size > 1 and name not in manual for name, size in mesh.axes)
         for mesh in meshes
     )
@@ -92,10 +92,6 @@ def _is_open(program: Program, op: Op) -> bool:
 def _mesh(program: Program, sharding: Sharding) -> Mesh:
     mesh = sharding.mesh
     return program.meshes.get(mesh, Mesh(())) if isinstance(mesh, str) else mesh
-
-
-def _size(mesh: Mesh) -> int:
-    return prod(size for _, size in mesh.axes)
 
 
 # -- The partitioned program -----------------------------------------------------------
@@ -113,19 +109,20 @@ def partition(program: Program, module: Any) -> Program:
         UnsupportedError: the partitioner crashes or stalls, or shards an argument or a
             result in a way that is no split over axes of the mesh.
     """
-    devices = max(map(_size, program.meshes.values()))
+    devices = max(mesh.size for mesh in program.meshes.values())
     answer = _partitioned(_PartitionRequest.of(program, module, devices))
     with make_ir_context():
         local = decode_module(ir.Module.parse(answer.code), program.argument_names)
     outside, inside = program.entry.body, local.entry.body
     tilings = [*answer.arguments, *answer.results]
     _check_types(program, outside, inside, tilings)
-    meshes = [m for m in program.meshes.values() if _size(m) == devices]
+    meshes = [m for m in program.meshes.values() if m.size == devices]
     found = find_mesh(tilings, meshes)
     if found is None:
+        cut = {f"{list(t.counts)} by {t.places}" for t in tilings if prod(t.counts) > 1}
         raise UnsupportedError(
             "the partitioner shards an argument or a result in a way that is no split "
-            f"over the axes of the mesh: {_unlike(tilings)}",
+            f"over the axes of the mesh: {'; '.join(sorted(cut))[:300]}",
             remedy="give every argument and result a sharding; " + _REMEDY,
         )
     mesh, splits = found
@@ -182,21 +179,7 @@ def _check_types(
             )
 
 
-def _unlike(tilings: list[DeviceTiling]) -> str:
-    found = {f"{list(t.counts)} by {t.places}" for t in tilings if prod(t.counts) > 1}
-    return "; ".join(sorted(found))[:300]
-
-
 # -- The other process -----------------------------------------------------------------
-
-
-# -- tiles -----------------------------------------------------------------------------
-
-# An array is cut into tiles, one per device.
-#
-# XLA says which tile of an array every device has; a `Split` names mesh axes. Where
-# whole axes do not do (Shardy may use part of one), the axes are cut into prime
-# factors.
 
 
 @dataclass(frozen=True)
@@ -363,6 +346,15 @@ class _Renumbering:
 
 
 Split = tuple[tuple[str, ...], ...]
+
+
+# -- tiles -----------------------------------------------------------------------------
+
+# An array is cut into tiles, one per device.
+#
+# XLA says which tile of an array every device has; a `Split` names mesh axes. Where
+# whole axes do not do (Shardy may use part of one), the axes are cut into prime
+# factors.
 
 
 @dataclass(frozen=True)

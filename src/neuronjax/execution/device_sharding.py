@@ -327,12 +327,15 @@ def spread(
     """
     parts = in_parts(program, mesh.size)
     main, real = program.main, RealDevices(mesh, parts)
+    everywhere = PartitionSpec()
 
     def specs(buffers: Iterable[Buffer]) -> list[PartitionSpec]:
         cuts = (parts.get(buffer.number) for buffer in buffers)
-        return [_spec(cut, mesh.axis_names) for cut in cuts]
+        return [
+            everywhere if cut is None else PartitionSpec(*[None] * cut, mesh.axis_names)
+            for cut in cuts
+        ]
 
-    everywhere = PartitionSpec()
     results = specs(view.buffer for view in main.results)
     mapped = jax.shard_map(
         functools.partial(run, real),
@@ -342,12 +345,6 @@ def spread(
         check_vma=False,
     )
     return mapped(list(arguments), context)
-
-
-def _spec(dimension: int | None, axes: tuple[str, ...]) -> PartitionSpec:
-    if dimension is None:
-        return PartitionSpec()
-    return PartitionSpec(*[None] * dimension, axes)
 
 
 def in_parts(program: InstructionProgram, count: int) -> dict[int, int]:

@@ -126,20 +126,14 @@ def _run(
         run = Interpretation(program, zero, eager, tuple(listeners), seen, real=real)
         arguments = inputs_outputs.entering(program.main, arguments, zero)
         results = run.block(program.main, arguments, {}, key)
+        amaxes = seen.observed.amaxes
+        if history is not None and amaxes is not None:  # the oldest goes
+            history = jnp.vstack([amaxes, history[:-1]])
         return Outcome(
             results=inputs_outputs.leaving(program.main, results),
-            amax_history=_next_history(history, seen.observed.amaxes),
+            amax_history=history,
             statistics=None if plan is None else seen.arrays(arguments, results),
         )
-
-
-def _next_history(
-    history: jax.Array | None, amaxes: jax.Array | None
-) -> jax.Array | None:
-    """The history of the next step: these amaxes in front, the oldest gone."""
-    if history is None or amaxes is None:
-        return history
-    return jnp.vstack([amaxes, history[:-1]])
 
 
 def first_key(program: InstructionProgram, call_index: jax.Array | None) -> jax.Array:

@@ -367,9 +367,6 @@ _TOGETHER: dict[type, Callable[..., Arrays]] = {
 }
 
 
-# Of all devices together. Larger ones gain nothing, smaller ones cost time.
-
-
 # -- reductions in slices --------------------------------------------------------------
 
 # A reduction over devices is elementwise: what becomes of the k-th element of every
@@ -379,6 +376,7 @@ _TOGETHER: dict[type, Callable[..., Arrays]] = {
 # bits depend on an element's place in the whole array.
 
 
+# Of all devices together. Larger ones gain nothing, smaller ones cost time.
 _SLICE_BYTES = 4 << 20
 
 

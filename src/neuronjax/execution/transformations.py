@@ -163,7 +163,11 @@ class Emulation:
         """Executes the instructions of what was captured for leaves of these types."""
         stages.stage("emulating")
         _check_context(program, context)
-        arrays = split_complex([_without_key(leaf) for leaf in leaves])
+        plain = (
+            jax.random.key_data(x) if is_key(x.dtype) else jnp.asarray(x)
+            for x in leaves
+        )
+        arrays = split_complex(list(plain))
         plan = None
         if self.collector is not None:
             plan = self.collector.plan(program, captured.program.argument_names)
@@ -422,9 +426,3 @@ def join_complex(arrays: Sequence[jax.Array], program: Program) -> list[jax.Arra
         else next(parts)
         for value in program.entry.body.results
     ]
-
-
-def _without_key(leaf: Any) -> jax.Array:
-    if is_key(leaf.dtype):
-        return jax.random.key_data(leaf)
-    return jnp.asarray(leaf)

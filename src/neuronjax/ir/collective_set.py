@@ -233,13 +233,11 @@ class RaggedAllToAll(Collective):
     groups: Groups
 
 
-#: Part of an axis, as sdy prints it: "x:(2)4" is the part of size 4 that comes after
-#: one of size 2.
-
-
 # -- groups along axes -----------------------------------------------------------------
 
 
+#: Part of an axis, as sdy prints it: "x:(2)4" is the part of size 4 that comes after
+#: one of size 2.
 _PART = re.compile(r"(.*):\((\d+)\)(\d+)")
 
 

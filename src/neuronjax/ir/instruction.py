@@ -115,7 +115,9 @@ class Instruction:
     @property
     def name(self) -> str:
         """The nki.isa name."""
-        return _snake_case(type(self).__name__)
+        letters = type(self).__name__
+        snake = "".join("_" + c.lower() if c.isupper() else c for c in letters)
+        return snake.lstrip("_")
 
     @property
     def blocks(self) -> tuple[Block, ...]:
@@ -171,11 +173,6 @@ def is_64_bit(i: Instruction) -> bool:
 
 
 _COMMON = {f.name for f in dataclasses.fields(Instruction)}
-
-
-def _snake_case(name: str) -> str:
-    out = "".join("_" + c.lower() if c.isupper() else c for c in name)
-    return out.lstrip("_")
 
 
 @dataclass(frozen=True, eq=False)

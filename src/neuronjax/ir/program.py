@@ -141,6 +141,11 @@ class Mesh:
     axes: tuple[tuple[str, int], ...]
     device_ids: tuple[int, ...] = ()
 
+    @property
+    def size(self) -> int:
+        """The number of devices."""
+        return prod(size for _, size in self.axes)
+
 
 @dataclass(frozen=True, slots=True)
 class Sharding:

@@ -30,14 +30,17 @@ from neuronjax.ir.instruction_set import (
 from neuronjax.ir.program import Op
 from neuronjax.lowering import dot_algorithm, microscaling, sparsity
 from neuronjax.lowering.context import Context, Instructions
-from neuronjax.lowering.elementwise import engine_of
+from neuronjax.lowering.elementwise import engine_of, vector_tile
 from neuronjax.lowering.moves import converted, reshaped, spread, transposed
 from neuronjax.lowering.operand_casts import as_float, is_byte, prepare_operands
 from neuronjax.lowering.psum import MatmulOperand, check_operand, from_psum, into_psum
 from neuronjax.lowering.registry import lowers
-from neuronjax.lowering.sums import group_rows, vector_tile
 from neuronjax.numerics.float_format import FP8
 from neuronjax.numerics.microscaling import MX_FORMATS
+
+#: `Policy.fp32_model` -> rows of a K tile of FP32 operands that TensorE adds up as one
+#: sum, None for all of them.
+_GROUP_ROWS = {"fp32_4pass": None, "fp32_4pass_rows32": 32}
 
 
 @lowers("stablehlo.dot_general")
@@ -191,7 +194,7 @@ def _dense(
         k_tile=k_tile or (core.k_tile_double_row if double_row else core.k_tile),
         rows_per_cell=2 if double_row else 1,
         passes=4 if in_passes else 1,
-        group_rows=group_rows(context.policy) if in_passes else None,
+        group_rows=_GROUP_ROWS[context.policy.fp32_model] if in_passes else None,
         held=held,
     )
 

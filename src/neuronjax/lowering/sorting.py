@@ -177,7 +177,8 @@ class _Comparator:
             yield from self._ops(on_false, condition, on_true)
             compared = produced(condition)
             if compared is not None and _direction(compared) == "NE":
-                equal = _with_direction(compared, "EQ")
+                attributes = {**compared.attributes, "comparison_direction": "EQ"}
+                equal = dataclasses.replace(compared, attributes=attributes)
                 first = produced(on_true)
                 if first is not None:
                     yield first, equal, on_false
@@ -246,11 +247,6 @@ class _Comparator:
 def _direction(op: Op) -> str:
     is_compare = op.name == "stablehlo.compare"
     return op.attributes["comparison_direction"] if is_compare else ""
-
-
-def _with_direction(op: Op, direction: str) -> Op:
-    attributes = {**op.attributes, "comparison_direction": direction}
-    return dataclasses.replace(op, attributes=attributes)
 
 
 # -- the largest -----------------------------------------------------------------------

@@ -99,10 +99,6 @@ MAX_ULP: Mapping[str, float] = MappingProxyType(
 ULP_FLOOR: Mapping[str, float] = MappingProxyType({"digamma": 1.0, "lgamma": 1.0})
 
 
-# As (float32 of the input, float32 of the correctly rounded result).
-Exceptions = tuple[tuple[np.float32, np.float32], ...]
-
-
 # -- what was measured -----------------------------------------------------------------
 
 # `nearest` turns the FP32 result of a function of one narrow float into one that rounds
@@ -113,6 +109,9 @@ Exceptions = tuple[tuple[np.float32, np.float32], ...]
 # zeros, as everywhere (FTZ); float16's subnormals are normal numbers of FP32.
 # `MEASURED` are the errors of the FP32 functions. Functions of two arguments are in
 # neither: their FP32 result is rounded once. Design section 5.
+
+# As (float32 of the input, float32 of the correctly rounded result).
+Exceptions = tuple[tuple[np.float32, np.float32], ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -346,8 +346,7 @@ def neuronjax_dequantize_mx(
 def _quotients(x: jax.Array, options: _Options) -> tuple[jax.Array, jax.Array]:
     """Blocks of elements to be rounded, float32, and their scale bytes, as uint32."""
     axis, size = options.axis, options.block_size
-    values = x if x.dtype == jnp.float32 else widen(x)
-    bits = blocked(lax.bitcast_convert_type(values, jnp.uint32), axis, size)
+    bits = blocked(lax.bitcast_convert_type(widen(x), jnp.uint32), axis, size)
     magnitude, sign = bits & ~_SIGN, bits & _SIGN
     amax = jnp.max(magnitude, axis=axis, keepdims=True)
     scales = scale_bytes(amax, options.scale_rule, options.element)

@@ -119,7 +119,7 @@ class Rule:
                 f"{self!r} overrides nothing", remedy='give a field, auto_cast="none"'
             )
         for name, pattern in self.selectors.items():
-            check_pattern(name, pattern)
+            check_pattern(f"Rule.{name}", pattern)
         for name, value in self.overrides.items():
             _checked("Rule", name, value)
 
@@ -452,16 +452,13 @@ def unmatched_rule_error(
         texts = sorted(set(candidates.get(name, ())))
         if any(re.search(pattern, text) for text in texts):
             continue
-        near = ", ".join(map(repr, _nearest(pattern, texts))) or "none exist"
+        plain = re.sub(r"[\\^$.*+?()\[\]{}|]", "", pattern)
+        nearest = difflib.get_close_matches(plain, texts, n=3, cutoff=0.0)
+        near = ", ".join(map(repr, nearest)) or "none exist"
         lines.append(f"  {name}={pattern!r} finds none of {len(texts)}; near: {near}")
     if len(lines) == 1:
         lines.append("  every selector is found in some op, but no op has all of them")
     return InvalidProgramError("\n".join(lines), remedy=_STACKED_LAYERS)
-
-
-def _nearest(pattern: str, texts: Sequence[str]) -> list[str]:
-    plain = re.sub(r"[\\^$.*+?()\[\]{}|]", "", pattern)
-    return difflib.get_close_matches(plain, texts, n=3, cutoff=0.0)
 
 
 # --- validation ---------------------------------------------------------------------

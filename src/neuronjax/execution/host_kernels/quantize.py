@@ -101,22 +101,16 @@ def _of_rows(x: jax.Array, element: str, rule: str) -> tuple[jax.Array, jax.Arra
 
 
 def write(module: ir.Module, lanes: int, kind: QuantizeKind) -> str:
-    """Return the module of a kind, as text."""
-    block = _block(module, kind, lanes)
-    return handler.build(module, kind.name, block, 1, 2, len(QUANTIZE_FIELDS))
-
-
-def _block(module: ir.Module, kind: QuantizeKind, lanes: int) -> ir.Function:
-    """`void (i64 index, ptr operands, ptr plan, ptr scratch)`; operands are the
-    addresses of the input [outer, K, inner], of codes and of scales."""
+    """Return the module of a kind, as text; operands are the addresses of the input
+    [outer, K, inner], of codes and of scales."""
     function = handler.block(module, kind.name)
     index, operands, plan, _ = function.args
     c = Code.of(function)
     numbers = c.numbers(plan, len(QUANTIZE_FIELDS))
-    p = dict(zip(QUANTIZE_FIELDS, numbers, strict=True))
+    p: dict[str, Value] = dict(zip(QUANTIZE_FIELDS, numbers, strict=True))
     _Quantizer(c, kind, lanes, c.pointers(operands, 3)).block(p, index)
     c.ret_void()
-    return function
+    return handler.build(module, kind.name, function, 1, 2, len(QUANTIZE_FIELDS))
 
 
 class _Quantizer:

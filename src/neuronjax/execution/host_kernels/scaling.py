@@ -131,19 +131,14 @@ def scaled_codes(
 
 
 def write(module: ir.Module, lanes: int, kind: ScaleKind) -> str:
-    """Return the module of a kind, as text."""
+    """Return the module of a kind, as text; operands are [outer, size], scales [outer],
+    the result. A block works on one part of one row."""
     function = handler.block(module, kind.name)
-    _block(function, kind, lanes)
     args = 2 if kind.element else 1
-    return handler.build(module, kind.name, function, args, 1, len(ROW_FIELDS))
-
-
-def _block(function: ir.Function, kind: ScaleKind, lanes: int) -> None:
-    """One part of one row; operands are [outer, size], scales [outer], the result."""
     index, operands, plan, _ = function.args
     c = Code.of(function)
     row, size, start, count = RowPart.of(c, index, plan)
-    x, *where = c.pointers(operands, 3 if kind.element else 2)
+    x, *where = c.pointers(operands, args + 1)
     first = c.add(c.mul(row, size), start)
     scaler = _Scaler(c, kind, lanes, first, count)
     if kind.element:
@@ -151,6 +146,7 @@ def _block(function: ir.Function, kind: ScaleKind, lanes: int) -> None:
     else:
         scaler.largest(x, where[0], index)
     c.ret_void()
+    return handler.build(module, kind.name, function, args, 1, len(ROW_FIELDS))
 
 
 @dataclass(frozen=True)

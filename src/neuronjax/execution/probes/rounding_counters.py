@@ -276,7 +276,8 @@ class _Cut:
         """[rows, width] of bits of float32, filled up with zeros."""
         if self.axis is not None:
             x = jnp.moveaxis(x, self.axis, -1)
-        x = _bits(x).reshape(self.lines, self.length)
+        bits = lax.bitcast_convert_type(widen(x), jnp.uint32)
+        x = bits.reshape(self.lines, self.length)
         x = jnp.pad(x, ((0, 0), (0, -self.length % self.width)))
         return x.reshape(-1, self.width)[:: self.every]
 
@@ -295,11 +296,6 @@ class _Cut:
         assert self.axis is not None
         codes = jnp.moveaxis(codes, self.axis, -1).reshape(-1)
         return codes[:: self.every].astype(jnp.uint32)
-
-
-def _bits(x: jax.Array) -> jax.Array:
-    wide = x if x.dtype == jnp.float32 else widen(x)
-    return lax.bitcast_convert_type(wide, jnp.uint32)
 
 
 def _magnitude(bits: jax.Array) -> jax.Array:

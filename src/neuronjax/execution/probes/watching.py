@@ -41,8 +41,7 @@ def top(x: jax.Array) -> jax.Array:
     """The bits of the largest magnitude; 0 of what is no float."""
     if x.dtype.name not in FORMATS or not x.size:
         return jnp.uint32(0)
-    wide = x if x.dtype == jnp.float32 else widen_finite(x)
-    bits = lax.bitcast_convert_type(wide, jnp.uint32) & _MAGNITUDE
+    bits = lax.bitcast_convert_type(widen_finite(x), jnp.uint32) & _MAGNITUDE
     return jnp.max(bits)
 
 
@@ -101,9 +100,8 @@ def _is_off(exact: jax.Array, result: jax.Array) -> jax.Array:
 def _converts(x: jax.Array, result: jax.Array) -> jax.Array:
     """Inf and NaN are another fault."""
     info = np.iinfo(result.dtype)
-    is_float = x.dtype.name in FORMATS
-    wide = widen_finite(x) if is_float and x.dtype != jnp.float32 else x
-    wide = jnp.trunc(wide.astype(jnp.float32))
+    wide = widen_finite(x) if x.dtype.name in FORMATS else x.astype(jnp.float32)
+    wide = jnp.trunc(wide)
     # Of 32 bits the largest number is rounded up, to the first that is too large.
     high = np.float32(info.max)
     above = wide >= high if float(high) > info.max else wide > high
