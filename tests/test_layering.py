@@ -95,7 +95,7 @@ def violations(path: Path, source: str) -> list[str]:
     return found
 
 
-@pytest.mark.slow_cases("lowering/kernel_call.py")
+@pytest.mark.slow_cases("lowering/custom_call.py")
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.relative_to(PACKAGE).as_posix())
 def test_imports_point_downward(path):
     assert top_level(path) in MAY_IMPORT, f"add {top_level(path)!r} to MAY_IMPORT"

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
-from neuronjax.numerics.scalar_engine import OF_PROGRAMS
-from neuronjax.numerics.scalar_engine_tables import PiecewiseCubic, tables
+from neuronjax.numerics.scalar_engine import OF_PROGRAMS, PiecewiseCubic, tables
 
 TITLE = "ScalarE's functions"
 GUESS = "guess"

@@ -87,11 +87,11 @@ from neuronjax.errors import (
 from neuronjax.execution.device_sharding import real_devices as real_devices
 from neuronjax.execution.probes.collect import Collect as Collect
 from neuronjax.numerics.casting import cast as cast
+from neuronjax.numerics.host_kernels.choice import exportable as exportable
 from neuronjax.numerics.microscaling import (
     MXArray as MXArray,
     quantize_mx as quantize_mx,
 )
-from neuronjax.numerics.portable import exportable as exportable
 from neuronjax.numerics.sparsity import SparseArray as SparseArray, sparsify as sparsify
 from neuronjax.policy import Policy as Policy, Rule as Rule
 from neuronjax.policy.scopes import (

@@ -18,9 +18,8 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 import neuronjax as nj
 from neuronjax.capture import child_process, partition
 from neuronjax.capture.decode import decode_module
-from neuronjax.capture.tiling import DeviceTiling, find_mesh, split_over
-from neuronjax.ir.axis_groups import groups_along
-from neuronjax.ir.collective_set import AllReduce, Spmd
+from neuronjax.capture.partition import DeviceTiling, find_mesh, split_over
+from neuronjax.ir.collective_set import AllReduce, Spmd, groups_along
 from neuronjax.ir.program import Mesh, Program
 
 TARGET = "trn2.48xlarge"

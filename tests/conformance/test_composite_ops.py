@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import neuronjax as nj
-from neuronjax.lowering.broadcast import WITHOUT
+from neuronjax.lowering.moves import WITHOUT
 from neuronjax.lowering.refused import REFUSED
 from tests.conformance.module_text import (
     dtype_of,

@@ -17,7 +17,7 @@ import pytest
 from jax import export, lax
 
 import neuronjax as nj
-from neuronjax.execution.transformations import with_closure
+from neuronjax.capture.trace import with_closure
 from tests.conformance import bits
 from tests.real.pairs import KEY, ROW, W, X, agree, assert_close, energy, jitted, layer
 from tests.zoo.program import uniform

@@ -14,9 +14,14 @@ import pytest
 from jax.sharding import AxisType, Mesh
 
 import neuronjax as nj
-from neuronjax.execution.device_sharding import ALONE, real_devices
-from neuronjax.execution.sliced_reduction import slices_of
-from neuronjax.execution.splitting import carried_dimension, carrier, part_of
+from neuronjax.execution.device_sharding import (
+    ALONE,
+    carried_dimension,
+    carrier,
+    part_of,
+    real_devices,
+)
+from neuronjax.execution.spmd import slices_of
 from neuronjax.ir.collective_set import DeviceMesh
 from tests.distributed import carried
 from tests.distributed.children import children, free_port

@@ -11,7 +11,7 @@ from jax import lax
 
 import neuronjax as nj
 from neuronjax.capture.trace import capture
-from neuronjax.execution.engines import host_fold
+from neuronjax.execution.engines import tensor
 from neuronjax.execution.shortcuts import shortened
 from neuronjax.hardware import resolve_target
 from neuronjax.ir.instruction_set import DmaCopy, NcMatmul, ScaleFromAmax, TensorCopy
@@ -143,7 +143,9 @@ def test_an_order_or_a_place_that_matters_stays(policy):
     assert tuple(before) == tuple(after)
 
 
-@pytest.mark.skipif(not host_fold.usable(), reason="no kernels for this processor")
+@pytest.mark.skipif(
+    not tensor.has_host_kernels(), reason="no kernels for this processor"
+)
 def test_an_eight_bit_product_is_scaled_by_kernels():
     """No pass for magnitudes or products in FP32, and no transpose behind scales."""
     x, w = deviates(64, 96), deviates(96, 32)

@@ -11,7 +11,7 @@ import pytest
 
 import neuronjax as nj
 from neuronjax.capture import parsing
-from neuronjax.capture.flatbuffer import TEXT_BYTES, TEXT_RATIO, FlatBuffer
+from neuronjax.capture.exported import TEXT_BYTES, TEXT_RATIO, FlatBuffer
 from neuronjax.diagnostics.dumps.reading import read_dump
 from neuronjax.errors import InvalidProgramError
 from neuronjax.testing import conformance

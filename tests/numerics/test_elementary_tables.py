@@ -13,8 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from neuronjax.numerics.elementary import MAX_ULP, UNARY
-from neuronjax.numerics.elementary_tables import EXCEPTIONS, MEASURED, nearest
+from neuronjax.numerics.elementary import EXCEPTIONS, MAX_ULP, MEASURED, UNARY, nearest
 from neuronjax.numerics.exact import opaque_zero
 from neuronjax.numerics.float_format import get_format
 from neuronjax.numerics.rounding import round_to_format

@@ -15,8 +15,7 @@ from jax import lax
 from neuronjax.execution.tiles.activation_functions import FUNCTIONS
 from neuronjax.hardware.activation_functions import ACTIVATION_FUNCTIONS
 from neuronjax.numerics.exact import opaque_zero, seal
-from neuronjax.numerics.scalar_engine import OF_PROGRAMS, function
-from neuronjax.numerics.scalar_engine_tables import tables
+from neuronjax.numerics.scalar_engine import OF_PROGRAMS, function, tables
 from scripts import make_scalar_engine_tables as made
 from tests.oracles import piecewise
 

@@ -21,7 +21,7 @@ from neuronjax.ir.collectives.algorithms import ALL_REDUCE, fold_plan
 from neuronjax.ir.collectives.placement import Placement
 from neuronjax.numerics.float_format import FORMATS, FloatFormat
 from neuronjax.numerics.mx_scales import SCALE_RULES
-from neuronjax.numerics.sparsity_pattern import PATTERNS
+from neuronjax.numerics.sparsity_codes import PATTERNS
 from neuronjax.numerics.widening import decode
 from neuronjax.testing.conformance import PUBLISHED, Case
 from neuronjax.testing.inputs import raw_words

@@ -22,7 +22,7 @@ import numpy as np
 from jax.core import Tracer
 
 from neuronjax.errors import InvalidProgramError
-from neuronjax.execution.call import CallContext
+from neuronjax.execution.inputs_outputs import CallContext
 from neuronjax.policy import Policy
 from neuronjax.policy.scopes import is_tracing
 
@@ -219,7 +219,8 @@ class CallState:
             return self.call_index
         if not stochastic:
             return None
-        if _is_traced(arguments):
+        leaves = jax.tree.leaves(arguments)
+        if any(isinstance(leaf, Tracer) for leaf in leaves) or is_tracing():
             raise InvalidProgramError(
                 f"{self.name} rounds stochastically and is traced: every run of the "
                 "traced program would draw the same random bits",
@@ -227,12 +228,6 @@ class CallState:
                 "changes with every call, for instance the step number",
             )
         return np.uint32(next(self.calls))
-
-
-def _is_traced(arguments: Any) -> bool:
-    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(arguments)):
-        return True
-    return is_tracing()
 
 
 def may_round_stochastically(policy: Policy) -> bool:

@@ -38,7 +38,7 @@ from neuronjax.api.profile_result import Profile
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import CHIPS, ChipSpec, Target
 from neuronjax.ir.collectives.placement import Placement
-from neuronjax.ir.name_stack import is_cotangent_scope
+from neuronjax.ir.program import is_cotangent_scope
 from neuronjax.policy import Policy
 from neuronjax.report.money_tables import training_tables
 from neuronjax.report.quantities import decimal
@@ -349,7 +349,10 @@ class _Training:
         if size is None:  # gradients have the types of the parameters
             size = parameter_bytes(found) if _trains(found) else 0
         reduce = _all_reduce_seconds(size, copies, shards, target, found)
-        hidden = min(reduce, self.overlap * _backward_seconds(found))
+        backward = found.total_seconds * backward_share(
+            found.lowered.captured.instructions, found.timeline
+        )
+        hidden = min(reduce, self.overlap * backward)
         # Copies that exchange nothing do not wait for each other.
         ranks = copies * shards if reduce else shards
         return StepTime(
@@ -429,12 +432,6 @@ def _trains(found: Profile) -> bool:
     """Whether a program computes gradients."""
     scopes = {i.location.scope for i in found.lowered.instructions}
     return any(map(is_cotangent_scope, scopes))
-
-
-def _backward_seconds(found: Profile) -> float:
-    return found.total_seconds * backward_share(
-        found.lowered.captured.instructions, found.timeline
-    )
 
 
 def _alarms(found: Found) -> list[str]:

@@ -149,7 +149,7 @@ def estimate_serving(
             for step, args in ((prefill, prefill_args), (decode, decode_args))
         )
         (firsts, refused), (thens, more) = found
-        pairs = _both(*map(_served, (firsts, thens)))
+        pairs = _both(firsts, thens)
         profiles = tuple(p for _, *pair in pairs for p in pair)
         return ServingEstimate(
             name=thens[0][1].name,
@@ -191,12 +191,8 @@ class ServingEstimate(PricedTable):
         return serving_tables(title, self.costs, self._remarks())
 
 
-def _served(found: Found) -> Found:
-    """Profiles of calls that give their arguments away: a server keeps one cache."""
-    return [(target, _given_away(profiled)) for target, profiled in found]
-
-
 def _given_away(profiled: Profile) -> Profile:
+    """The profile of calls that give their arguments away: a server keeps one cache."""
     timeline = profiled.timeline
     everything = range(len(timeline.memory.arguments))
     memory = with_donation(timeline.memory, everything)
@@ -205,9 +201,9 @@ def _given_away(profiled: Profile) -> Profile:
 
 def _both(firsts: Found, thens: Found) -> list[tuple[Target, Profile, Profile]]:
     """Prefill and decode of the machines and policies that run both."""
-    known = {(target.name, p.policy): p for target, p in firsts}
+    known = {(target.name, p.policy): _given_away(p) for target, p in firsts}
     return [
-        (target, known[target.name, then.policy], then)
+        (target, known[target.name, then.policy], _given_away(then))
         for target, then in thens
         if (target.name, then.policy) in known
     ]

@@ -30,21 +30,20 @@ from neuronjax.api.calls import (
 )
 from neuronjax.api.lowered import CallEntry, Lowered
 from neuronjax.capture import mesh_context
-from neuronjax.capture.mesh_context import MeshContext, on_every_device
-from neuronjax.capture.placement import Results
+from neuronjax.capture.mesh_context import MeshContext, Results, on_every_device
 from neuronjax.capture.trace import capturing
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.execution import host_process, stages
-from neuronjax.execution.call import CallContext
 from neuronjax.execution.captured import CapturedProgram
 from neuronjax.execution.device_sharding import active_real_devices
+from neuronjax.execution.inputs_outputs import CallContext
 from neuronjax.execution.probes.collect import Collect
 from neuronjax.execution.probes.plan import Collector, ProbePlan
 from neuronjax.execution.probes.statistics import Statistics
 from neuronjax.execution.transformations import Emulation
 from neuronjax.hardware import Target, resolve_target
 from neuronjax.ir.model_parts import with_parts
-from neuronjax.numerics.portable import exportable
+from neuronjax.numerics.host_kernels.choice import exportable
 from neuronjax.policy import Policy
 from neuronjax.policy.scopes import active_policy, policy_scope
 from neuronjax.report.setting import setting_line
@@ -244,7 +243,7 @@ class Emulated:
             )
         captured = self._capture(self._step, args, kwargs)
         names = captured.program.argument_names
-        plan = ProbePlan.of(captured.instructions, self._collect, names)
+        plan = ProbePlan(captured.instructions, self._collect, names)
         return Statistics.empty(plan, self._setting)
 
     @property

@@ -25,8 +25,8 @@ from neuronjax.capture.artifacts import Artifact, Source, read_any
 from neuronjax.capture.saved_call import function_of
 from neuronjax.capture.trace import Capture
 from neuronjax.errors import InvalidProgramError
-from neuronjax.execution.call import CallContext, Outcome
 from neuronjax.execution.captured import CapturedProgram
+from neuronjax.execution.inputs_outputs import CallContext, Outcome
 from neuronjax.execution.transformations import Emulation
 from neuronjax.hardware import Target, resolve_target
 from neuronjax.policy import Policy

@@ -21,8 +21,8 @@ from neuronjax.api.calls import CallState, may_round_stochastically
 from neuronjax.capture.trace import capturing
 from neuronjax.errors import InvalidProgramError
 from neuronjax.execution import host_process
-from neuronjax.execution.call import CallContext
 from neuronjax.execution.captured import CapturedProgram
+from neuronjax.execution.inputs_outputs import CallContext
 from neuronjax.hardware import Target, resolve_target
 from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.program import Program

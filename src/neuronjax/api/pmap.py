@@ -135,7 +135,8 @@ def pmap(
     )
     if function is None:
         return lambda f: pmap(f, axis_name, **options)
-    static = _numbers(static_broadcasted_argnums)
+    static = static_broadcasted_argnums
+    static = (static,) if isinstance(static, int) else tuple(static)
     _axes_of("out_axes", out_axes)
     mapped = _Mapped(
         function=function,
@@ -157,10 +158,6 @@ def pmap(
         static_argnums=static,
         donate_argnums=donate_argnums,
     )
-
-
-def _numbers(argnums: int | Iterable[int]) -> tuple[int, ...]:
-    return (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
 
 def _count(

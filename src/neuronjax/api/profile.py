@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from neuronjax.api.asked import Askable, Asked
 from neuronjax.api.lowered import Lowered
-from neuronjax.api.nnx_ties import tied
+from neuronjax.api.nnx_state import tied
 from neuronjax.api.profile_result import Profile
 from neuronjax.diagnostics import kernel_limits as kernels
 from neuronjax.diagnostics.limits import Subject, changes

@@ -201,7 +201,12 @@ def scaling(
         f"{parameters:.3g} parameters on {job.target.name}: "
         f"tensor {tensor}, pipeline {pipeline}, {gradient_dtype} gradients"
     )
-    counts = _default_chips(job) if chips is None else chips
+    counts = chips
+    if counts is None:
+        whole = job.target.chips
+        rounded = (c // whole * whole if c > whole else c for c in CHIPS)
+        distinct = dict.fromkeys(rounded)
+        counts = [c for c in distinct if not _misfit(job, _layout(job, c))]
     return Scaling(title, tuple(_point(job, count) for count in counts))
 
 
@@ -271,12 +276,6 @@ def _misfit(job: _Workload, layout: _DeviceLayout) -> str:
     if stage % per_node and per_node % stage:
         return f"a stage of {stage} fills neither nodes of {per_node} nor a part"
     return ""
-
-
-def _default_chips(job: _Workload) -> list[int]:
-    whole = job.target.chips
-    rounded = (c // whole * whole if c > whole else c for c in CHIPS)
-    return [c for c in dict.fromkeys(rounded) if not _misfit(job, _layout(job, c))]
 
 
 def _point(job: _Workload, chips: int) -> ScalePoint:

@@ -19,8 +19,7 @@ import jax
 import numpy as np
 
 from neuronjax.api.asked import Askable, Asked
-from neuronjax.api.nnx_state import copied, in_place
-from neuronjax.api.nnx_ties import tied
+from neuronjax.api.nnx_state import copied, in_place, tied
 from neuronjax.api.profile import Trips
 from neuronjax.api.searched_program import SearchedProgram
 from neuronjax.diagnostics.compilations import Compilations

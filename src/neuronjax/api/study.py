@@ -292,7 +292,12 @@ class _StudyRuns:
                 if stored.header.get("fingerprint") == self._fingerprint(machine):
                     found[machine, seed] = stored.records
                 elif if_changed == "error":
-                    raise _changed_error(path, machine)
+                    raise InvalidProgramError(
+                        f"{path} was made by another train function, other options or "
+                        f"another policy {machine.policy!r}",
+                        remedy='run it again with if_changed="rerun", or use another '
+                        "folder",
+                    )
         return found
 
     def run(
@@ -364,14 +369,6 @@ class _StudyRuns:
     @functools.cached_property
     def _of_train(self) -> str:
         return code_fingerprint(self.train, self.options)
-
-
-def _changed_error(path: Path, machine: _StudyMachine) -> InvalidProgramError:
-    return InvalidProgramError(
-        f"{path} was made by another train function, other options or another policy "
-        f"{machine.policy!r}",
-        remedy='run it again with if_changed="rerun", or use another folder',
-    )
 
 
 def _metrics(yielded: Any) -> Record:

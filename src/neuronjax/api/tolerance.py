@@ -100,12 +100,14 @@ def tolerance(
                 legal_output(held, name, of.dtype, model) for held, name, of in triples
             ]
             outputs = _narrowed(found, side, model, inputs, samples)
+        kept = ", ".join(sorted(walk.kept_in_float32))
+        notes = (f"FP32 in the reference too: {kept}",) if kept else ()
         return LegalResults(
             **asked.words,
             outputs=tuple(outputs),
             failure=failure,
             tree=captured.out_tree,
-            notes=_notes(walk),
+            notes=notes,
         )
 
     return bounded
@@ -131,8 +133,3 @@ def _narrowed(
             spread.add(held.values)
     pairs = zip(outputs, spreads, strict=True)
     return [narrowed(output, spread, model) for output, spread in pairs]
-
-
-def _notes(walk: LegalWalk) -> tuple[str, ...]:
-    kept = sorted(walk.kept_in_float32)
-    return (f"FP32 in the reference too: {', '.join(kept)}",) if kept else ()

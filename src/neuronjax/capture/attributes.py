@@ -217,12 +217,6 @@ def _sharding(attribute: Any) -> Sharding:
     )
 
 
-def _manual_axes(attribute: Any) -> tuple[str, ...]:
-    """`#sdy<manual_axes{"x", "y"}>`."""
-    found: Any = sdy.ManualAxesAttr(attribute)
-    return tuple(found)
-
-
 def _groups(attribute: Any) -> Any:
     """Return groups of devices: a table, or the axes of a mesh, which stand in
     `#stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [...]>`."""
@@ -332,7 +326,7 @@ _BY_NAME: dict[tuple[str, str] | str, Callable[[Any], Any]] = {
     "sharding": str,
     "in_shardings": _of_values,
     "out_shardings": _of_values,
-    "manual_axes": _manual_axes,
+    "manual_axes": lambda a: tuple(sdy.ManualAxesAttr(a)),  # type: ignore[arg-type]
 }
 
 

@@ -121,16 +121,16 @@ _PATH_PART = re.compile(r"\[(?:'([^']*)'|\"([^\"]*)\"|(\d+))\]|\.([A-Za-z_]\w*)"
 
 def _argument_names(function: Any) -> tuple[str, ...]:
     """The pytree path of each argument, "params/w"; "arg0" for one without."""
+    names = (
+        a.location.name_str
+        if isinstance(a.location, ir.NameLoc)
+        else f"arg{a.arg_number}"
+        for a in function.arguments
+    )
     return tuple(
         _PATH_PART.sub(lambda m: "/" + next(filter(None, m.groups()), ""), name)
-        for name in map(_argument_name, function.arguments)
+        for name in names
     )
-
-
-def _argument_name(argument: Any) -> str:
-    location = argument.location
-    number = f"arg{argument.arg_number}"
-    return location.name_str if isinstance(location, ir.NameLoc) else number
 
 
 class _Decoder:

@@ -32,7 +32,7 @@ from jax.interpreters import mlir
 
 from neuronjax.errors import UnsupportedError, program_line
 from neuronjax.ir import host_functions
-from neuronjax.numerics.portable import host_p
+from neuronjax.numerics.host_kernels.choice import host_p
 
 # The newest version of custom calls whose backend_config is a text.
 _API_WITH_TEXT = 2

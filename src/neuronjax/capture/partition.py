@@ -15,11 +15,14 @@ import hashlib
 import os
 import subprocess
 import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from math import prod
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from jax.extend.mlir import ir
 from jax.interpreters.mlir import make_ir_context
 
@@ -30,12 +33,12 @@ from neuronjax.capture.child_process import (
     started,
 )
 from neuronjax.capture.decode import decode_module
-from neuronjax.capture.renumbering import renumbered
 from neuronjax.capture.saved_forms import bytecode
-from neuronjax.capture.tiling import DeviceTiling, find_mesh
 from neuronjax.errors import InvalidProgramError, UnsupportedError
+from neuronjax.ir.collective_set import groups_along
 from neuronjax.ir.json_text import json_object
 from neuronjax.ir.program import (
+    AxisGroups,
     Function,
     Location,
     Mesh,
@@ -62,7 +65,7 @@ _REMEDY = "write it with jax.shard_map over all axes of the mesh, collectives by
 
 def needs_partitioner(program: Program) -> bool:
     """Whether collectives are missing: shardings that no manual computation covers."""
-    if not any(_size(mesh) > 1 for mesh in program.meshes.values()):
+    if not any(mesh.size > 1 for mesh in program.meshes.values()):
         return False
     outside = (*program.argument_shardings, *program.result_shardings)
     if any(s is not None and any(s.dimensions) for s in outside):
@@ -80,7 +83,7 @@ def _is_open(program: Program, op: Op) -> bool:
     meshes = [_mesh(program, s) for s in shardings]
     manual = op.attributes["manual_axes"]
     return any(
-        mesh.device_ids not in ((), tuple(range(_size(mesh))))
+        mesh.device_ids not in ((), tuple(range(mesh.size)))
         or any(size > 1 and name not in manual for name, size in mesh.axes)
         for mesh in meshes
     )
@@ -89,10 +92,6 @@ def _is_open(program: Program, op: Op) -> bool:
 def _mesh(program: Program, sharding: Sharding) -> Mesh:
     mesh = sharding.mesh
     return program.meshes.get(mesh, Mesh(())) if isinstance(mesh, str) else mesh
-
-
-def _size(mesh: Mesh) -> int:
-    return prod(size for _, size in mesh.axes)
 
 
 # -- The partitioned program -----------------------------------------------------------
@@ -110,19 +109,20 @@ def partition(program: Program, module: Any) -> Program:
         UnsupportedError: the partitioner crashes or stalls, or shards an argument or a
             result in a way that is no split over axes of the mesh.
     """
-    devices = max(map(_size, program.meshes.values()))
+    devices = max(mesh.size for mesh in program.meshes.values())
     answer = _partitioned(_PartitionRequest.of(program, module, devices))
     with make_ir_context():
         local = decode_module(ir.Module.parse(answer.code), program.argument_names)
     outside, inside = program.entry.body, local.entry.body
     tilings = [*answer.arguments, *answer.results]
     _check_types(program, outside, inside, tilings)
-    meshes = [m for m in program.meshes.values() if _size(m) == devices]
+    meshes = [m for m in program.meshes.values() if m.size == devices]
     found = find_mesh(tilings, meshes)
     if found is None:
+        cut = {f"{list(t.counts)} by {t.places}" for t in tilings if prod(t.counts) > 1}
         raise UnsupportedError(
             "the partitioner shards an argument or a result in a way that is no split "
-            f"over the axes of the mesh: {_unlike(tilings)}",
+            f"over the axes of the mesh: {'; '.join(sorted(cut))[:300]}",
             remedy="give every argument and result a sharding; " + _REMEDY,
         )
     mesh, splits = found
@@ -177,11 +177,6 @@ def _check_types(
                 "does not divide its shape",
                 remedy="shard dimensions that the axes of the mesh divide, or pad them",
             )
-
-
-def _unlike(tilings: list[DeviceTiling]) -> str:
-    found = {f"{list(t.counts)} by {t.places}" for t in tilings if prod(t.counts) > 1}
-    return "; ".join(sorted(found))[:300]
 
 
 # -- The other process -----------------------------------------------------------------
@@ -281,3 +276,180 @@ def _crashed(how: str, log: bytes) -> UnsupportedError:
     return UnsupportedError(
         f"XLA's partitioner crashes ({how}){last_words(log, 300)}", remedy=_REMEDY
     )
+
+
+# -- devices with other numbers --------------------------------------------------------
+
+# Their numbers are their places in a mesh of their own order. Groups and pairs name the
+# new numbers; where a device asks for its number, the old one is looked up.
+
+
+_TABLES = ("replica_groups", "source_target_pairs")
+
+
+def renumbered(program: Program, devices: Sequence[int]) -> Program:
+    """The program with the device `devices[k]` as number k."""
+    renumbering = _Renumbering(program, devices)
+    functions = {
+        name: Function(name, renumbering.region(function.body))
+        for name, function in program.functions.items()
+    }
+    return replace(program, functions=functions)
+
+
+class _Renumbering:
+    def __init__(self, program: Program, devices: Sequence[int]) -> None:
+        self._program = program
+        self._old = np.array(devices, np.uint32)
+        # Groups of different sizes are filled up with -1, which stays.
+        self._new = np.append(np.argsort(devices), -1)
+
+    def region(self, region: Region) -> Region:
+        ops = tuple(new for op in region.ops for new in self._ops(op))
+        return replace(region, ops=ops)
+
+    def _ops(self, op: Op) -> Iterator[Op]:
+        if op.name == "stablehlo.partition_id":
+            yield from self._lookup(op)
+            return
+        attributes = dict(op.attributes)
+        for name in attributes.keys() & set(_TABLES):
+            attributes[name] = self._new[self._table(attributes[name])]
+        regions = tuple(map(self.region, op.regions))
+        yield replace(op, attributes=attributes, regions=regions)
+
+    def _table(self, found: Any) -> np.ndarray:
+        if not isinstance(found, AxisGroups):
+            return found
+        mesh = found.mesh
+        if not isinstance(mesh, Mesh):
+            mesh = self._program.meshes[mesh]
+        return np.array(groups_along(mesh, found.axes))
+
+    def _lookup(self, op: Op) -> Iterator[Op]:
+        """The old number of the device: partition_id is a place in a table."""
+        (result,) = op.results
+        scalar, word = result.type, result.type.dtype
+        count = len(self._old)
+        table, place, entry = (
+            Value(result.number, kind)
+            for kind in (TensorType((count,), word), scalar, TensorType((1,), word))
+        )
+
+        def made(name: str, operands: tuple, out: Value, **attributes: Any) -> Op:
+            return Op(name, operands, (out,), attributes, (), op.location)
+
+        yield made("stablehlo.constant", (), table, value=self._old)
+        yield made(op.name, (), place)
+        yield made("stablehlo.dynamic_slice", (table, place), entry, slice_sizes=(1,))
+        yield made("stablehlo.reshape", (entry,), result)
+
+
+Split = tuple[tuple[str, ...], ...]
+
+
+# -- tiles -----------------------------------------------------------------------------
+
+# An array is cut into tiles, one per device.
+#
+# XLA says which tile of an array every device has; a `Split` names mesh axes. Where
+# whole axes do not do (Shardy may use part of one), the axes are cut into prime
+# factors.
+
+
+@dataclass(frozen=True)
+class DeviceTiling:
+    """How an array is cut.
+
+    Attributes:
+        counts: tiles along every dimension.
+        places: for every device, by its number, which tile it has.
+    """
+
+    counts: tuple[int, ...]
+    places: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, counts: Sequence[int], places: Sequence[Sequence[int]]) -> DeviceTiling:
+        """Makes one from lists."""
+        return cls(tuple(counts), tuple(map(tuple, places)))
+
+
+def find_mesh(
+    tilings: Sequence[DeviceTiling], meshes: Sequence[Mesh]
+) -> tuple[Mesh, list[Split]] | None:
+    """A mesh over whose axes all arrays are split, and how.
+
+    Args:
+        tilings: of every array.
+        meshes: those of the program; one of them is chosen, its axes cut if need be.
+
+    Returns:
+        None where there is no such mesh.
+    """
+    for mesh in [*meshes, *(cut for mesh in meshes for cut in _cuts(mesh))]:
+        splits = [split_over(mesh, tiling) for tiling in tilings]
+        if None not in splits:
+            return mesh, [split for split in splits if split is not None]
+    return None
+
+
+def split_over(mesh: Mesh, tiling: DeviceTiling) -> Split | None:
+    """The axes that every dimension is split over, slowest first; None if none do."""
+    sizes = [size for _, size in mesh.axes]
+    devices = list(mesh.device_ids or range(prod(sizes)))
+    grid = np.array(tiling.places)[devices].reshape(*sizes, len(tiling.counts))
+    found = [
+        _axes(mesh, grid[..., dimension], count)
+        for dimension, count in enumerate(tiling.counts)
+    ]
+    return None if None in found else tuple(axes for axes in found if axes is not None)
+
+
+def _axes(mesh: Mesh, places: np.ndarray, count: int) -> tuple[str, ...] | None:
+    """The axes of one dimension.
+
+    Args:
+        mesh: the devices.
+        places: which of the tiles along the dimension they have, [*sizes of axes].
+        count: how many tiles there are.
+    """
+    rank = places.ndim
+    start = places[(0,) * rank]
+    ones = (tuple(int(k == axis) for k in range(rank)) for axis in range(rank))
+    steps = [
+        (int(places[one] - start), axis)
+        for axis, one in enumerate(ones)
+        if mesh.axes[axis][1] > 1
+    ]
+    order = sorted((step, axis) for step, axis in steps if step)
+    strides = [step for step, _ in order]
+    expected = np.cumprod([1, *[mesh.axes[axis][1] for _, axis in order]]).tolist()
+    if [*strides, count] != expected:
+        return None
+    digits = np.indices(places.shape)
+    rebuilt = sum((step * digits[axis] for step, axis in order), np.zeros_like(places))
+    if not np.array_equal(rebuilt, places):
+        return None
+    return tuple(mesh.axes[axis][0] for _, axis in reversed(order))
+
+
+def _cuts(mesh: Mesh) -> Iterator[Mesh]:
+    """The mesh with its axes cut into prime factors, the small or the large first."""
+    for reverse in (False, True):
+        axes = []
+        for name, size in mesh.axes:
+            factors = sorted(_factors(size), reverse=reverse)
+            steps = np.cumprod([1, *factors]).tolist()
+            axes += [(f"{name}.{a}", b // a) for a, b in pairwise(steps)]
+        yield Mesh(tuple(axes), mesh.device_ids)
+
+
+def _factors(n: int) -> Iterator[int]:
+    """The prime factors of n."""
+    divisor = 2
+    while n > 1:
+        while n % divisor == 0:
+            yield divisor
+            n //= divisor
+        divisor += 1

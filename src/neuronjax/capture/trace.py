@@ -13,21 +13,22 @@ import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
 from jax import lax
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
+from jax.interpreters import ad, batching, mlir
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from neuronjax.capture import partition
 from neuronjax.capture.decode import decode_module
 from neuronjax.capture.host_calls import keep_whole, unordered
 from neuronjax.capture.refusals import of_mesh, refusal
-from neuronjax.errors import InternalError, UnsupportedError
+from neuronjax.errors import InternalError, UnsupportedError, program_line
 from neuronjax.ir.program import Program
-from neuronjax.numerics.portable import exportable
+from neuronjax.numerics.host_kernels.choice import exportable
 
 PLATFORM = "neuron"
 
@@ -69,6 +70,25 @@ def trace(function: Callable[..., Any], leaves: Sequence[Any]) -> ClosedJaxpr:
     """The jaxpr of a function of flat arrays, traced as `capture` would."""
     with _capture_scope():
         return jax.make_jaxpr(function)(*leaves)
+
+
+def with_closure(
+    function: Callable[..., list[Any]], leaves: Sequence[Any]
+) -> tuple[Callable[..., list[Any]], list[Any]]:
+    """Turn what a function closes over into leading arguments.
+
+    Returns:
+        A function of (*closed-over values, *leaves), and the values.
+    """
+    # As `capture` would: an nj.jit in the function is a scope, not another emulation.
+    closed = trace(function, leaves)
+    jaxpr = closed.jaxpr
+
+    def converted(*leaves: Any) -> list[Any]:
+        consts, arguments = leaves[: len(closed.consts)], leaves[len(closed.consts) :]
+        return jaxpr_as_fun(ClosedJaxpr(jaxpr, consts))(*arguments)
+
+    return converted, list(closed.consts)
 
 
 @dataclass(frozen=True)
@@ -226,3 +246,72 @@ def check_argument(leaf: Any, name: str) -> None:
 
 
 _INSTEAD = {np.dtype(np.float64): "float32", np.dtype(np.complex128): "complex64"}
+
+
+# -- what cannot be differentiated -----------------------------------------------------
+
+# A `custom_vjp` says that it has no forward mode when its tangents are computed, which
+# may be long after the call, in somebody else's `jax.jit` and in JAX's words. So an
+# identity stands in front of the arguments. Its tangent is an operation that transposes
+# to the identity and that nothing computes: reverse mode takes it away, and forward
+# mode arrives at it before it does at the `custom_vjp`. `jax.linear_transpose` goes
+# through a function from its results, without tangents, and JAX cannot transpose a
+# `custom_vjp`: another identity stands behind the results, which a gradient ignores.
+primal_p = Primitive("no_forward_mode")
+tangent_p = Primitive("no_forward_mode_tangent")
+result_p = Primitive("no_transpose")
+
+
+def reverse_mode_only(x: jax.Array, name: str) -> jax.Array:
+    """Return an argument of `name`, an emulated function, whose tangent is an error."""
+    return primal_p.bind(x, name=name)
+
+
+def not_transposed(x: jax.Array, name: str) -> jax.Array:
+    """Return a result of `name`, an emulated function, whose transpose is an error."""
+    return result_p.bind(x, name=name)
+
+
+def _refuse_transpose(*_: Any, name: str) -> NoReturn:
+    raise UnsupportedError(
+        f"jax.linear_transpose of {name}: the chip runs forward and backward programs",
+        location=program_line(),
+        remedy="use the second result of jax.vjp(f, *arguments), which is the same for "
+        "a linear function; or emulate the transpose, "
+        "nj.jit(lambda y: jax.linear_transpose(f, *arguments)(y))",
+    )
+
+
+def _refuse_forward_mode(*_: Any, name: str) -> NoReturn:
+    raise UnsupportedError(
+        "forward-mode differentiation (jvp, linearize, jacfwd, hessian) of "
+        f"{name}: the chip runs forward and backward programs",
+        location=program_line(),
+        remedy="use jax.grad, jax.vjp or jax.jacrev; jacrev(jacrev(f)) for a Hessian; "
+        "or emulate forward mode too, nj.jit(lambda x, t: jax.jvp(f, (x,), (t,)))",
+    )
+
+
+def _primal_derivative(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
+    (x,), (t,) = primals, tangents
+    zero = isinstance(t, ad.Zero)
+    return primal_p.bind(x, **params), t if zero else tangent_p.bind(t, **params)
+
+
+def _result_derivative(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
+    return result_p.bind(*primals, **params), *tangents
+
+
+for primitive in (primal_p, tangent_p, result_p):
+    primitive.def_abstract_eval(lambda x, **_: x)
+for primitive in (primal_p, result_p):
+    batching.defvectorized(primitive)
+    primitive.def_impl(lambda x, **_: x)
+    mlir.register_lowering(primitive, lambda _context, x, **_: [x])
+batching.primitive_batchers[tangent_p] = _refuse_forward_mode
+ad.primitive_jvps[primal_p] = _primal_derivative
+ad.primitive_jvps[result_p] = _result_derivative
+ad.primitive_transposes[result_p] = _refuse_transpose
+tangent_p.def_impl(_refuse_forward_mode)
+mlir.register_lowering(tangent_p, _refuse_forward_mode)
+ad.deflinear2(tangent_p, lambda cotangent, _, **params: [cotangent])

@@ -20,7 +20,7 @@ from rich.table import Table
 
 import neuronjax as nj
 from neuronjax.api.asked import Asked
-from neuronjax.api.nnx_ties import tied
+from neuronjax.api.nnx_state import tied
 from neuronjax.api.profile import profile
 from neuronjax.cli.application import (
     CacheOption,

@@ -29,7 +29,7 @@ from neuronjax.diagnostics.op_walk import ParallelWalk
 from neuronjax.diagnostics.parallel_runs import Executor, OpPath, Side
 from neuronjax.diagnostics.reference64 import Reference64
 from neuronjax.execution import stages
-from neuronjax.execution.call import CallContext
+from neuronjax.execution.inputs_outputs import CallContext
 from neuronjax.hardware import Target
 from neuronjax.ir.program import Program
 from neuronjax.ir.value_sources import ValueSources

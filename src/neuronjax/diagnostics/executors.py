@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from neuronjax.execution.call import CallContext
 from neuronjax.execution.exchange import is_same_for_all
+from neuronjax.execution.inputs_outputs import CallContext
 from neuronjax.execution.stepper import Stepper
 from neuronjax.ir.collective_set import Collective
 from neuronjax.ir.instruction import Instruction, InstructionProgram

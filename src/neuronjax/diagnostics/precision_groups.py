@@ -64,18 +64,9 @@ class ListeningPolicy(Policy):
         fields["rules"] = (Rule(op="", overflow=policy.overflow),)
         return cls(**fields)
 
-    def for_op(
-        self,
-        op_name: str,
-        *,
-        params: tuple[str, ...] = (),
-        scope: str = "",
-        source: str = "",
-        module: str = "",
-    ) -> Policy:
-        heard = HeardOp(op_name, params, scope, source, module)
-        self.heard.append(heard)
-        return super().for_op(op_name, **heard.texts)
+    def for_op(self, op_name: str, **texts: Any) -> Policy:
+        self.heard.append(HeardOp(op_name, **texts))
+        return super().for_op(op_name, **texts)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ import numpy as np
 
 from neuronjax.diagnostics.executors import Position, RoundingKey
 from neuronjax.diagnostics.parallel_runs import Lane, OpPath, Side, Span
-from neuronjax.execution.splitting import join_parts, part_at, places_of
+from neuronjax.execution.device_sharding import join_parts, part_at, places_of
 from neuronjax.ir.collective_set import Split, Spmd
 from neuronjax.ir.instruction import Block, Instruction, View
 from neuronjax.ir.instruction_set import Branch, Call, Loop

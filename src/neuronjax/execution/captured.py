@@ -13,7 +13,7 @@ import jax
 
 from neuronjax.capture.portable import portable_artifact
 from neuronjax.capture.trace import Capture
-from neuronjax.execution.call import CallContext, Outcome
+from neuronjax.execution.inputs_outputs import CallContext, Outcome
 from neuronjax.execution.transformations import Emulation, abstract
 from neuronjax.hardware import Target
 from neuronjax.ir.instruction import InstructionProgram

@@ -1,17 +1,25 @@
-"""What enters and leaves a program: arguments that XLA cannot see through, one NaN."""
+"""What enters and leaves a program: arguments that XLA cannot see through, one NaN.
+
+Beside arguments and results travel what stochastic rounding, delayed scaling and probes
+need and make, each by its name. Both records are pytrees, so that they pass through
+`jax.jit`, `custom_vjp`, `custom_vmap` and `shard_map` as they are.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from neuronjax.ir.instruction import Block
+from neuronjax.errors import InvalidProgramError
+from neuronjax.ir.instruction import Block, InstructionProgram
 from neuronjax.ir.instruction_set import (
     Activation,
     NcMatmul,
@@ -20,6 +28,50 @@ from neuronjax.ir.instruction_set import (
     TensorReduce,
 )
 from neuronjax.numerics.exact import kept_apart, opaque_by, opaque_zero, zero_bits
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class CallContext:
+    """What accompanies the arguments.
+
+    Attributes:
+        call_index: uint32 scalar, part of every stochastic rounding key.
+        amax_history: float32 [amax_history_length, amax_slots], newest step first, for
+            delayed scaling.
+    """
+
+    call_index: Any = None
+    amax_history: Any = None
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Outcome:
+    """What a run returns.
+
+    Attributes:
+        results: one array per result of the program.
+        amax_history: of the next call, where this one had one.
+        statistics: what the probes counted: arrays by name, with a leading axis of
+            probes; see `Statistics.arrays`.
+    """
+
+    results: Sequence[Any]
+    amax_history: Any = None
+    statistics: Any = None
+
+
+def check_history(program: InstructionProgram, history: Any) -> None:
+    """Refuse an amax history of another shape than the program's."""
+    expected = (program.amax_history_length, program.amax_slots)
+    if tuple(history.shape) != expected:
+        raise InvalidProgramError(
+            f"the amax history has shape {tuple(history.shape)}, the program needs "
+            f"{expected} (steps, tensors)",
+            remedy="make it with step.init_amax_history(*args)",
+        )
+
 
 Arrays = Sequence[jax.Array]
 

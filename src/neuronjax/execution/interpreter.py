@@ -19,7 +19,6 @@ from jax.core import Tracer
 
 from neuronjax.errors import UnsupportedError
 from neuronjax.execution import host_process, inputs_outputs, spmd
-from neuronjax.execution.call import CallContext, Outcome
 from neuronjax.execution.device_sharding import (
     ALONE,
     RealDevices,
@@ -28,6 +27,7 @@ from neuronjax.execution.device_sharding import (
 )
 from neuronjax.execution.engines import Registers, execute, host_scale
 from neuronjax.execution.exchange import exchange
+from neuronjax.execution.inputs_outputs import CallContext, Outcome
 from neuronjax.execution.probes.accumulator import StepAccumulator
 from neuronjax.execution.probes.plan import ProbePlan
 from neuronjax.execution.shortcuts import KnownResults, is_small, shortened
@@ -126,20 +126,14 @@ def _run(
         run = Interpretation(program, zero, eager, tuple(listeners), seen, real=real)
         arguments = inputs_outputs.entering(program.main, arguments, zero)
         results = run.block(program.main, arguments, {}, key)
+        amaxes = seen.observed.amaxes
+        if history is not None and amaxes is not None:  # the oldest goes
+            history = jnp.vstack([amaxes, history[:-1]])
         return Outcome(
             results=inputs_outputs.leaving(program.main, results),
-            amax_history=_next_history(history, seen.observed.amaxes),
+            amax_history=history,
             statistics=None if plan is None else seen.arrays(arguments, results),
         )
-
-
-def _next_history(
-    history: jax.Array | None, amaxes: jax.Array | None
-) -> jax.Array | None:
-    """The history of the next step: these amaxes in front, the oldest gone."""
-    if history is None or amaxes is None:
-        return history
-    return jnp.vstack([amaxes, history[:-1]])
 
 
 def first_key(program: InstructionProgram, call_index: jax.Array | None) -> jax.Array:

@@ -17,16 +17,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
+from math import prod
 from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from neuronjax.execution.device_sharding import RealDevices
-from neuronjax.execution.probes.accumulator import Observed, StepAccumulator, total
-from neuronjax.execution.sliced_reduction import all_reduced, is_sliceable
-from neuronjax.execution.splitting import (
+from neuronjax.execution.device_sharding import (
+    RealDevices,
     carried_dimension,
     is_replicated,
     is_spread,
@@ -34,6 +33,8 @@ from neuronjax.execution.splitting import (
     part_of,
     split_array,
 )
+from neuronjax.execution.exchange import filled
+from neuronjax.execution.probes.accumulator import Observed, StepAccumulator, total
 from neuronjax.execution.uniformity import Uniformity
 from neuronjax.ir.collective_set import AllReduce, Collective, DeviceMesh, Split, Spmd
 from neuronjax.ir.instruction import Block, Instruction
@@ -261,7 +262,8 @@ class _Devices:
     ) -> Arrays:
         if self._interpreter.stochastic and i.ordinal:
             key = fold(key, jnp.uint32(i.ordinal))
-        return _TOGETHER[_kind(i)](self, i, flags, scope, key)
+        kind = Collective if isinstance(i, Collective) else type(i)
+        return _TOGETHER[kind](self, i, flags, scope, key)
 
     def _collective(
         self, i: Collective, flags: Sequence[bool], scope: _Scope, key: jax.Array
@@ -356,10 +358,6 @@ class _Devices:
         return self._interpreter.chosen(i, index, run)
 
 
-def _kind(i: Instruction) -> type:
-    return Collective if isinstance(i, Collective) else type(i)
-
-
 _TOGETHER: dict[type, Callable[..., Arrays]] = {
     Collective: _Devices._collective,
     Loop: _Devices._loop,
@@ -367,3 +365,85 @@ _TOGETHER: dict[type, Callable[..., Arrays]] = {
     Call: _Devices._call,
     NkiKernel: _Devices._joint,
 }
+
+
+# -- reductions in slices --------------------------------------------------------------
+
+# A reduction over devices is elementwise: what becomes of the k-th element of every
+# chunk depends on these alone. So real devices share the elements out, instead of
+# everyone folding all of everyone's; and a fold of large arrays takes them in slices,
+# whose reordered copies are small. It is not done where rounding is stochastic, for its
+# bits depend on an element's place in the whole array.
+
+
+# Of all devices together. Larger ones gain nothing, smaller ones cost time.
+_SLICE_BYTES = 4 << 20
+
+
+def is_sliceable(i: AllReduce) -> bool:
+    """Whether an instruction's elements can be reduced apart from each other."""
+    return i.rounding != "stochastic"
+
+
+def all_reduced(
+    i: AllReduce,
+    x: jax.Array,
+    devices: int,
+    real: RealDevices,
+    reduce: Callable[[jax.Array], jax.Array],
+) -> jax.Array:
+    """One operand of an all-reduce, reduced.
+
+    Args:
+        i: the instruction, of which the chunks count.
+        x: [carried devices, *local shape].
+        devices: how many there are.
+        real: who carries them.
+        reduce: all-reduces [devices, elements] of all devices; to [elements] where all
+            get the same, else to [devices, elements].
+
+    Returns:
+        [*local shape] or [carried devices, *local shape], as `reduce` has it.
+    """
+    local = x.shape[1:]
+    count, chunks = prod(local), i.plan.chunks
+    length = -(-count // chunks)
+    x = filled(lax.reshape(x, (x.shape[0], count)), chunks * length)
+    x = lax.reshape(x, (x.shape[0], chunks, length))
+    x = real.exchanged(filled(x, real.share_of(length) * real.count), 2, 0)
+    total = _in_slices(x, reduce)
+    if total.ndim == 2:
+        total = real.everyone(total, 1)
+    else:
+        total = real.exchanged(total, 0, 2)
+    lead = total.shape[:-2]
+    total = lax.reshape(total[..., :length], (*lead, chunks * length))
+    return lax.reshape(total[..., :count], (*lead, *local))
+
+
+def _in_slices(x: jax.Array, reduce: Callable[[jax.Array], jax.Array]) -> jax.Array:
+    """[devices, chunks, length], or [chunks, length], of [devices, chunks, length]."""
+    devices, chunks, length = x.shape
+    slices = slices_of(length, x.size * x.dtype.itemsize)
+    width = length // slices
+    # Without dimensions of 1, for the place of which XLA would copy all of it.
+    x = lax.reshape(x, (devices * chunks, slices, width))
+
+    def one(number: jax.Array) -> jax.Array:
+        own = lax.dynamic_index_in_dim(x, number, 1, keepdims=False)
+        total = reduce(lax.reshape(own, (devices, chunks * width)))
+        return lax.reshape(total, (*total.shape[:-1], chunks, width))
+
+    if slices == 1:
+        return one(jnp.int32(0))
+    total = lax.map(one, jnp.arange(slices, dtype=jnp.int32))
+    total = jnp.moveaxis(total, 0, -2)
+    return lax.reshape(total, (*total.shape[:-2], length))
+
+
+def slices_of(length: int, size_bytes: int) -> int:
+    """Into how many equal slices so many elements of every chunk are cut; 1 where no
+    number close to the right one divides them."""
+    wanted = max(-(-size_bytes // _SLICE_BYTES), 1)
+    legal = (n for n in range(wanted, 4 * wanted + 1) if length % n == 0)
+    return next(legal, 1)

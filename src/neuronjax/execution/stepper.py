@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from neuronjax.execution import inputs_outputs
-from neuronjax.execution.call import CallContext, check_history
+from neuronjax.execution.inputs_outputs import CallContext, check_history
 from neuronjax.execution.interpreter import Arrays, Interpretation, first_key
 from neuronjax.execution.probes.accumulator import StepAccumulator
 from neuronjax.ir.collective_set import Collective

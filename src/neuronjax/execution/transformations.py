@@ -4,7 +4,8 @@
 would do: the forward and the backward program of `jax.vjp(f)`, both emulated. The
 construction is a `custom_vjp` outside and a `custom_vmap` inside, with the residuals as
 flat leaves, applied to itself: forward and backward are emulations too, so that grad of
-grad, vmap of grad and grad of vmap follow. Forward mode is refused.
+grad, vmap of grad and grad of vmap follow. Forward mode is refused by name, wherever it
+is taken, and so is the transpose of an emulation.
 """
 
 from __future__ import annotations
@@ -20,12 +21,10 @@ import numpy as np
 from jax import dtypes, lax
 from jax.core import Tracer
 from jax.custom_batching import custom_vmap
-from jax.extend.core import ClosedJaxpr, Var, jaxpr_as_fun
+from jax.extend.core import Var, jaxpr_as_fun
 from jax.sharding import NamedSharding
 
-from neuronjax.capture.forward_mode import not_transposed, reverse_mode_only
-from neuronjax.capture.mesh_context import MeshContext, on_every_device
-from neuronjax.capture.placement import placements
+from neuronjax.capture.mesh_context import MeshContext, on_every_device, placements
 from neuronjax.capture.trace import (
     Capture,
     Traced,
@@ -33,19 +32,21 @@ from neuronjax.capture.trace import (
     as_declared,
     float0,
     is_key,
+    not_transposed,
+    reverse_mode_only,
     trace,
+    with_closure,
 )
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.execution import interpreter, stages
-from neuronjax.execution.call import CallContext, Outcome, check_history
 from neuronjax.execution.device_sharding import active_real_devices
+from neuronjax.execution.inputs_outputs import CallContext, Outcome, check_history
 from neuronjax.execution.probes.plan import Collector
 from neuronjax.hardware import Target
 from neuronjax.ir.collection import no_collection
 from neuronjax.ir.instruction import InstructionProgram
 from neuronjax.ir.model_parts import with_parts
-from neuronjax.ir.name_stack import is_cotangent_scope
-from neuronjax.ir.program import Program
+from neuronjax.ir.program import Program, is_cotangent_scope
 from neuronjax.lowering import lower
 from neuronjax.policy import Policy
 from neuronjax.policy.scopes import compiling_for
@@ -113,7 +114,7 @@ class Emulation:
         return emulation, [*closure, *leaves]
 
     def placements(self) -> tuple[NamedSharding, ...]:
-        """Return where the results belong: see `capture.placement`. On real devices
+        """Return where the results belong: see `mesh_context`. On real devices
         they lie already, and in a trace that is closed over they stay."""
         traced, devices = self.traced, self.around.devices
         if traced is None or active_real_devices():
@@ -162,7 +163,11 @@ class Emulation:
         """Executes the instructions of what was captured for leaves of these types."""
         stages.stage("emulating")
         _check_context(program, context)
-        arrays = split_complex([_without_key(leaf) for leaf in leaves])
+        plain = (
+            jax.random.key_data(x) if is_key(x.dtype) else jnp.asarray(x)
+            for x in leaves
+        )
+        arrays = split_complex(list(plain))
         plan = None
         if self.collector is not None:
             plan = self.collector.plan(program, captured.program.argument_names)
@@ -384,25 +389,6 @@ def _check_loss_scale(program: Program) -> None:
             )
 
 
-def with_closure(
-    function: Callable[..., list[Any]], leaves: Leaves
-) -> tuple[Callable[..., list[Any]], list[Any]]:
-    """Turns what a function closes over into leading arguments.
-
-    Returns:
-        A function of (*closed-over values, *leaves), and the values.
-    """
-    # As `capture` would: an nj.jit in the function is a scope, not another emulation.
-    closed = trace(function, leaves)
-    jaxpr = closed.jaxpr
-
-    def converted(*leaves: Any) -> list[Any]:
-        consts, arguments = leaves[: len(closed.consts)], leaves[len(closed.consts) :]
-        return jaxpr_as_fun(ClosedJaxpr(jaxpr, consts))(*arguments)
-
-    return converted, list(closed.consts)
-
-
 # -- leaves ----------------------------------------------------------------------------
 
 
@@ -440,9 +426,3 @@ def join_complex(arrays: Sequence[jax.Array], program: Program) -> list[jax.Arra
         else next(parts)
         for value in program.entry.body.results
     ]
-
-
-def _without_key(leaf: Any) -> jax.Array:
-    if is_key(leaf.dtype):
-        return jax.random.key_data(leaf)
-    return jnp.asarray(leaf)

@@ -8,8 +8,7 @@ same again.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 from neuronjax.execution.exchange import is_same_for_all
@@ -108,15 +107,11 @@ class _Varying(DataFlow[bool]):
         self._devices = devices
 
     def transfer(self, i: Instruction) -> list[bool] | None:
-        differs = functools.partial(_known, self.facts)
+        differs = lambda number: self.facts.get(number, False)  # noqa: E731
         return self._uniformity.alone(i, differs, self._devices)
 
     def join(self, one: bool, other: bool) -> bool:
         return one or other
-
-
-def _known(facts: Mapping[int, bool], number: int) -> bool:
-    return facts.get(number, False)
 
 
 def _is_joint(i: Instruction) -> bool:

@@ -10,8 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from neuronjax.ir.name_stack import is_backward_scope
-from neuronjax.ir.program import Op, Program, Region, Value
+from neuronjax.ir.program import Op, Program, Region, Value, is_backward_scope
 
 MOVES = frozenset(
     f"stablehlo.{name}"

@@ -10,14 +10,32 @@ an instruction as arrays, `timing` as cycles and bytes.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+import hashlib
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from neuronjax.ir.contents import contents
 from neuronjax.ir.program import Location, TensorType
+
+#: Larger arrays are in a key by a digest; smaller ones are themselves no larger.
+MOST_BYTES = 256
+
+
+def contents(array: np.ndarray) -> Hashable:
+    """Equal only for arrays of one dtype and shape that hold the same bits.
+
+    What is broadcast is read once: the elements that are in memory count.
+    """
+    first = tuple(slice(1) if stride == 0 else slice(None) for stride in array.strides)
+    held = array[first]
+    about = (array.dtype.name, array.shape, held.shape)
+    if held.nbytes <= MOST_BYTES:
+        return (*about, held.tobytes())
+    codes = np.ascontiguousarray(held).reshape(-1).view(np.uint8)
+    return (*about, hashlib.blake2b(codes.data, digest_size=16).digest())
+
 
 # "offline": done once before the program runs, by whoever prepares its arguments.
 # "host": on the processor that drives the core, for the policy allows it.
@@ -97,7 +115,9 @@ class Instruction:
     @property
     def name(self) -> str:
         """The nki.isa name."""
-        return _snake_case(type(self).__name__)
+        letters = type(self).__name__
+        snake = "".join("_" + c.lower() if c.isupper() else c for c in letters)
+        return snake.lstrip("_")
 
     @property
     def blocks(self) -> tuple[Block, ...]:
@@ -119,7 +139,10 @@ class Instruction:
             self.write_format,
             self.rounding,
             self.overflow,
-            *[_hashable(v) for v in self.attributes().values()],
+            *[
+                contents(v) if isinstance(v, np.ndarray) else v
+                for v in self.attributes().values()
+            ],
             *[view.type for view in self.operands],
             *[buffer.type for buffer in self.results],
         )
@@ -150,15 +173,6 @@ def is_64_bit(i: Instruction) -> bool:
 
 
 _COMMON = {f.name for f in dataclasses.fields(Instruction)}
-
-
-def _snake_case(name: str) -> str:
-    out = "".join("_" + c.lower() if c.isupper() else c for c in name)
-    return out.lstrip("_")
-
-
-def _hashable(value: Any) -> Any:
-    return contents(value) if isinstance(value, np.ndarray) else value
 
 
 @dataclass(frozen=True, eq=False)

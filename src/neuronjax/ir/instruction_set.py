@@ -54,7 +54,7 @@ class DotDimensions:
 
         No matmul is a contraction of nothing or of one element, one of vectors with
         vectors, and a batch of at least as many matrices as VectorE has lanes, of at
-        most so many products each (`lowering.products` has the reasons)."""
+        most so many products each (`lowering.contraction` has the reasons)."""
         batch, m, n, k = self.sizes(lhs, rhs)
         if k == 1 or m == n == 1:
             return False

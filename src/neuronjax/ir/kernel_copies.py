@@ -58,13 +58,7 @@ def without_copies(
 
 
 def _accessed(body: KernelBlock) -> set[Storage]:
-    found = set()
-    for i in body.walk():
-        for access in i.outputs:
-            found.add(access.storage)
-        for access in _read(i):
-            found.add(access.storage)
-    return found
+    return {a.storage for i in body.walk() for a in (*i.outputs, *_read(i))}
 
 
 def _uses(body: KernelBlock, kept: Set[Storage]) -> dict[Storage, _ResultUse]:

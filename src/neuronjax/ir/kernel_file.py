@@ -142,7 +142,7 @@ class _ProgramWriter:
             i.engine,
             [self.operand(o) for o in i.outputs],
             [self.operand(o) for o in i.inputs],
-            [_number(p) for p in i.parameters],
+            [p if isinstance(p, int | float) else p.item() for p in i.parameters],
             self.attribute(i),
             i.reads_outputs,
             i.location,
@@ -164,10 +164,6 @@ def _plain(value: Any, i: KernelInstruction) -> Any:
     raise InternalError(
         f"an attribute of type {type(value).__name__}", op=i.name, location=i.location
     )
-
-
-def _number(value: Any) -> int | float:
-    return value if isinstance(value, int | float) else value.item()
 
 
 def _bound(value: int | Register) -> int | list[int]:

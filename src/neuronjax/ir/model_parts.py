@@ -23,9 +23,8 @@ from functools import cache
 from neuronjax.ir.argument_names import modules_of_arguments
 from neuronjax.ir.descent import Descent, descent_of_ops
 from neuronjax.ir.name_stack import read_name_stack
-from neuronjax.ir.phases import phases_of, phases_of_callees
+from neuronjax.ir.phases import Readers, phases_of, phases_of_callees
 from neuronjax.ir.program import ANY, Function, Location, Op, Program, Region
-from neuronjax.ir.readers import Readers
 
 _Layer = tuple[str, ...]
 _Path = tuple[str, ...]

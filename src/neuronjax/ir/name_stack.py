@@ -1,9 +1,8 @@
-"""What a JAX name stack says: the parts that a model's author named, and the pass.
+"""What a JAX name stack says: the parts that a model's author named.
 
-`jit(step)/transpose(jvp(mlp))/dot_general` is an op of "mlp", in the backward pass. The
-last part is the primitive. `jit(f)`, `while/body`, `closed_call` and an einsum's
-formula are JAX's own parts; "eqx.nn.Linear" is the name of a class, which all its
-instances share.
+`jit(step)/transpose(jvp(mlp))/dot_general` is an op of "mlp". The last part is the
+primitive. `jit(f)`, `while/body`, `closed_call` and an einsum's formula are JAX's own
+parts; "eqx.nn.Linear" is the name of a class, which all its instances share.
 """
 
 from __future__ import annotations
@@ -45,26 +44,6 @@ def read_name_stack(scope: str) -> NameStack:
     own = [name for name in bare if name and not _is_jax_own(name)]
     classes = tuple(name for name in own if "." in name)
     return NameStack(tuple(n for n in own if "." not in n), classes)
-
-
-def is_backward_scope(scope: str) -> bool:
-    """Whether ops of this name stack run in the backward pass, a rematerialised forward
-    pass included."""
-    return "transpose(" in scope
-
-
-def is_forward_scope(scope: str) -> bool:
-    """Whether ops of this name stack are what is differentiated."""
-    return "jvp(" in scope and not is_backward_scope(scope)
-
-
-def is_cotangent_scope(scope: str) -> bool:
-    """Whether ops of this name stack compute gradients.
-
-    The name "transpose" alone is not enough: a rematerialised forward pass sits under
-    the transpose scope of the backward pass that asked for it.
-    """
-    return is_backward_scope(scope) and "rematted_computation" not in scope
 
 
 def _inside(scope: str) -> list[str]:

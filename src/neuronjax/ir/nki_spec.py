@@ -95,11 +95,6 @@ def _places(memories: tuple[str, ...]) -> str:
     return f"in {' or '.join([*names, *['HBM'] * (len(memories) > 1)])}"
 
 
-def _of_column(operand: OperandSpec) -> str:
-    fp32 = "an FP32" if operand.fp32 else "a"
-    return f"a number, or {fp32} tensor of shape (partitions, 1)"
-
-
 def _of_choice(operand: OperandSpec) -> str:
     few = len(operand.legal) <= 8
     return ", ".join(sorted(operand.legal)) if few else "of nki.language"
@@ -107,7 +102,10 @@ def _of_choice(operand: OperandSpec) -> str:
 
 _ACCEPTED = {
     "tensor": _of_tensor,
-    "column": _of_column,
+    "column": lambda operand: (
+        f"a number, or {'an FP32' if operand.fp32 else 'a'} "
+        "tensor of shape (partitions, 1)"
+    ),
     "operator": _of_choice,
     "choice": _of_choice,
 }

@@ -57,6 +57,26 @@ def _inner_module(inner: str, outer: str) -> str:
     return outer if outer.startswith(f"{inner}/") else inner or outer
 
 
+def is_backward_scope(scope: str) -> bool:
+    """Whether ops of this name stack run in the backward pass, a rematerialised forward
+    pass included."""
+    return "transpose(" in scope
+
+
+def is_forward_scope(scope: str) -> bool:
+    """Whether ops of this name stack are what is differentiated."""
+    return "jvp(" in scope and not is_backward_scope(scope)
+
+
+def is_cotangent_scope(scope: str) -> bool:
+    """Whether ops of this name stack compute gradients.
+
+    The name "transpose" alone is not enough: a rematerialised forward pass sits under
+    the transpose scope of the backward pass that asked for it.
+    """
+    return is_backward_scope(scope) and "rematted_computation" not in scope
+
+
 @dataclass(frozen=True, slots=True)
 class Location:
     """Where an op comes from.
@@ -120,6 +140,11 @@ class Mesh:
 
     axes: tuple[tuple[str, int], ...]
     device_ids: tuple[int, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """The number of devices."""
+        return prod(size for _, size in self.axes)
 
 
 @dataclass(frozen=True, slots=True)

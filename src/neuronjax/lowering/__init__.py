@@ -7,7 +7,6 @@ package fills the rule table.
 from neuronjax.lowering import (
     algebra as algebra,
     batch_norm as batch_norm,
-    broadcast as broadcast,
     collective as collective,
     contraction as contraction,
     control_flow as control_flow,

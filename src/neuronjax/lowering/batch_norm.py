@@ -31,11 +31,10 @@ from neuronjax.ir.instruction_set import (
     TensorTensor,
 )
 from neuronjax.ir.program import Op
-from neuronjax.lowering.broadcast import filled, spread
 from neuronjax.lowering.context import Context, Instructions
-from neuronjax.lowering.moves import converted
+from neuronjax.lowering.elementwise import vector_tile
+from neuronjax.lowering.moves import converted, filled, spread
 from neuronjax.lowering.registry import lowers
-from neuronjax.lowering.sums import vector_tile
 
 
 class _Features:

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from neuronjax.errors import InvalidProgramError, UnimplementedError, UnsupportedError
-from neuronjax.ir.axis_groups import groups_along
 from neuronjax.ir.collective_set import (
     GROUPS_REMEDY,
     PAIRS_REMEDY,
@@ -32,6 +31,7 @@ from neuronjax.ir.collective_set import (
     ReduceScatter,
     fault_of_groups,
     fault_of_pairs,
+    groups_along,
 )
 from neuronjax.ir.collectives.algorithms import ALL_REDUCE, REDUCE_SCATTER
 from neuronjax.ir.collectives.placement import Placement

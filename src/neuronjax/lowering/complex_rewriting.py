@@ -3,7 +3,7 @@
 An op that moves its operands is applied to each part; so is a reduction or a scatter
 that adds or assigns. One with regions of its own otherwise takes all parts at once:
 operands, results and region arguments are expanded in place, a complex one into two.
-Arithmetic follows the formulas of the neighbouring files. Every new op has the location
+Arithmetic follows the formulas of `complex_functions`. Every new op has the location
 of the old one, so that policies and provenance apply to it.
 """
 
@@ -17,10 +17,7 @@ import numpy as np
 
 from neuronjax.errors import UnsupportedError
 from neuronjax.ir.program import Op, Region, TensorType, Value
-from neuronjax.lowering import (
-    complex_arithmetic as arithmetic,
-    complex_functions as functions,
-)
+from neuronjax.lowering import complex_functions as functions
 from neuronjax.lowering.complex_builder import FLOAT, Builder, Pair, Real
 
 Values = tuple[Value, ...]
@@ -306,15 +303,15 @@ RENAMED = {
 FORMULAS: dict[str, Callable[..., Pair | Real]] = {
     "stablehlo.real": lambda z: z.re,
     "stablehlo.imag": lambda z: z.im,
-    "stablehlo.add": arithmetic.add,
-    "stablehlo.subtract": arithmetic.subtract,
-    "stablehlo.multiply": arithmetic.multiply,
-    "stablehlo.divide": arithmetic.divide,
-    "stablehlo.negate": arithmetic.negate,
-    "stablehlo.abs": arithmetic.modulus,
-    "stablehlo.sign": arithmetic.sign,
-    "stablehlo.maximum": arithmetic.maximum,
-    "stablehlo.minimum": arithmetic.minimum,
+    "stablehlo.add": functions.add,
+    "stablehlo.subtract": functions.subtract,
+    "stablehlo.multiply": functions.multiply,
+    "stablehlo.divide": functions.divide,
+    "stablehlo.negate": functions.negate,
+    "stablehlo.abs": functions.modulus,
+    "stablehlo.sign": functions.sign,
+    "stablehlo.maximum": functions.maximum,
+    "stablehlo.minimum": functions.minimum,
     "stablehlo.exponential": functions.exponential,
     "stablehlo.exponential_minus_one": functions.exponential_minus_one,
     "stablehlo.log": functions.logarithm,
@@ -329,8 +326,8 @@ FORMULAS: dict[str, Callable[..., Pair | Real]] = {
     "stablehlo.cosine": functions.cosine,
     "stablehlo.tan": functions.tangent,
     "stablehlo.tanh": functions.tanh,
-    "chlo.conj": arithmetic.conjugate,
-    "chlo.square": arithmetic.square,
+    "chlo.conj": functions.conjugate,
+    "chlo.square": functions.square,
     "chlo.tan": functions.tangent,
     "chlo.sinh": functions.sinh,
     "chlo.cosh": functions.cosh,
@@ -343,8 +340,8 @@ FORMULAS: dict[str, Callable[..., Pair | Real]] = {
 }
 
 COMPARISONS: dict[str, Callable[[Pair, Pair], Real]] = {
-    "EQ": arithmetic.equals,
-    "NE": arithmetic.differs,
+    "EQ": functions.equals,
+    "NE": functions.differs,
 }
 
 MOVEMENT = (

@@ -30,8 +30,15 @@ from neuronjax.hardware import (
 from neuronjax.ir.collective_set import DeviceMesh
 from neuronjax.ir.descent import MOVES
 from neuronjax.ir.instruction import Block, Buffer, Engine, Instruction, View
-from neuronjax.ir.name_stack import is_cotangent_scope
-from neuronjax.ir.program import Location, Op, Program, Region, TensorType, Value
+from neuronjax.ir.program import (
+    Location,
+    Op,
+    Program,
+    Region,
+    TensorType,
+    Value,
+    is_cotangent_scope,
+)
 from neuronjax.numerics.float_format import FORMATS
 from neuronjax.policy import Policy
 from neuronjax.policy.policy import idle_rule_error, unmatched_rule_error
@@ -363,11 +370,9 @@ class Context:
         /,
         operands: tuple[View, ...],
         results: tuple[Buffer, ...],
-        *,
-        engine: Engine,
-        **attributes: Any,
+        **fields: Any,
     ) -> Any:
-        """An instruction whose float result is rounded on its one write."""
+        """Return an instruction whose float result is rounded on its one write."""
         policy = self.policy
         dtype = results[0].type.dtype.name
         write_format = None
@@ -375,9 +380,7 @@ class Context:
             write_format = policy.operand_dtype(
                 "forward", chip_fp8=self.shared.target.chip.forward_fp8
             )
-        fields: dict[str, Any] = dict(engine=engine, **attributes)
-        written = write_format or dtype
-        fields |= self.on_write(written)
+        fields |= self.on_write(write_format or dtype)
         return self.make(cls, operands, results, write_format=write_format, **fields)
 
     def on_write(self, name: str) -> dict[str, Any]:
@@ -413,13 +416,11 @@ class Context:
         operands: tuple[View, ...],
         shape: tuple[int, ...],
         dtype: Any,
-        *,
-        engine: Engine,
-        **attributes: Any,
+        **fields: Any,
     ) -> View:
-        """Emits an instruction of one result: a temporary, which is returned."""
+        """Emit an instruction of one result, a temporary, which is returned."""
         result = self.temporary(shape, dtype)
-        self.emit(self.make(cls, operands, (result,), engine=engine, **attributes))
+        self.emit(self.make(cls, operands, (result,), **fields))
         return View(result)
 
     def collected(self, rule: Iterable[Instruction]) -> Iterator[Instruction]:

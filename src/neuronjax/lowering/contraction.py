@@ -13,25 +13,34 @@ in FP32, folded by TensorE, rounded and saturated. Booleans are logic: OR of AND
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
 
 from neuronjax.errors import UnsupportedError
 from neuronjax.ir.instruction import Buffer, Engine, Instruction, View
-from neuronjax.ir.instruction_set import DotDimensions, NcMatmul, Sizes
+from neuronjax.ir.instruction_set import (
+    DotDimensions,
+    Memset,
+    NcMatmul,
+    Sizes,
+    TensorReduce,
+    TensorTensor,
+)
 from neuronjax.ir.program import Op
 from neuronjax.lowering import dot_algorithm, microscaling, sparsity
 from neuronjax.lowering.context import Context, Instructions
-from neuronjax.lowering.operand import MatmulOperand, check_operand
+from neuronjax.lowering.elementwise import engine_of, vector_tile
+from neuronjax.lowering.moves import converted, reshaped, spread, transposed
 from neuronjax.lowering.operand_casts import as_float, is_byte, prepare_operands
-from neuronjax.lowering.products import products
-from neuronjax.lowering.psum import from_psum, into_psum
+from neuronjax.lowering.psum import MatmulOperand, check_operand, from_psum, into_psum
 from neuronjax.lowering.registry import lowers
-from neuronjax.lowering.sums import group_rows
 from neuronjax.numerics.float_format import FP8
 from neuronjax.numerics.microscaling import MX_FORMATS
+
+#: `Policy.fp32_model` -> rows of a K tile of FP32 operands that TensorE adds up as one
+#: sum, None for all of them.
+_GROUP_ROWS = {"fp32_4pass": None, "fp32_4pass_rows32": 32}
 
 
 @lowers("stablehlo.dot_general")
@@ -145,27 +154,15 @@ def matmul(
     array's; `held` is that of `NcMatmul`.
     """
     scales = [o.inverse_scale for o in (lhs, rhs) if o.inverse_scale is not None]
-    datapath = functools.partial(
-        _datapath, context, lhs, rhs, dimensions, k_tile=k_tile, held=held
-    )
+
+    def datapath(psum: Buffer) -> Instructions:
+        if lhs.pattern or rhs.pattern:
+            return sparsity.matmul(context, lhs, rhs, dimensions, psum)
+        if {lhs.format, rhs.format} & MX_FORMATS.keys():
+            return microscaling.matmul(context, lhs, rhs, dimensions, psum)
+        return _dense(context, lhs, rhs, dimensions, psum, k_tile, held)
+
     yield from from_psum(context, datapath, scales, result, psum=psum)
-
-
-def _datapath(
-    context: Context,
-    lhs: MatmulOperand,
-    rhs: MatmulOperand,
-    dimensions: DotDimensions,
-    psum: Buffer,
-    *,
-    k_tile: int | None,
-    held: Sizes | None,
-) -> Instructions:
-    if lhs.pattern or rhs.pattern:
-        return sparsity.matmul(context, lhs, rhs, dimensions, psum)
-    if {lhs.format, rhs.format} & MX_FORMATS.keys():
-        return microscaling.matmul(context, lhs, rhs, dimensions, psum)
-    return _dense(context, lhs, rhs, dimensions, psum, k_tile, held)
 
 
 def _dense(
@@ -197,6 +194,98 @@ def _dense(
         k_tile=k_tile or (core.k_tile_double_row if double_row else core.k_tile),
         rows_per_cell=2 if double_row else 1,
         passes=4 if in_passes else 1,
-        group_rows=group_rows(context.policy) if in_passes else None,
+        group_rows=_GROUP_ROWS[context.policy.fp32_model] if in_passes else None,
         held=held,
     )
+
+
+Axes = tuple[int, ...]
+
+
+# -- products and their sums -----------------------------------------------------------
+
+# Some contractions are no matmul.
+#
+# XLA's algebraic simplifier makes a multiplication of a dot that contracts nothing or
+# an axis of length one, and a multiplication and a sum of a dot of vectors with
+# vectors; jaxlib does so on the CPU, for every dtype and `precision`. `einsum` writes
+# such dots for elementwise and outer products. They are no matmuls here either: no
+# auto-cast changes their operands, and VectorE multiplies in FP32.
+#
+# A large batch of tiny matmuls, for each of which TensorE would load its array, takes
+# ten times as long there as on VectorE, by the time model. That the vendor's compiler
+# gives such a batch to VectorE as well is an ASSUMPTION.
+
+
+def products(
+    context: Context, lhs: View, rhs: View, dimensions: DotDimensions, result: Buffer
+) -> Instructions:
+    """Multiply element by element, and add along the contracted axes.
+
+    Floats are multiplied and added in FP32 and the result is rounded once; the sum has
+    the order of `TensorReduce`. Integers and booleans have the dtype of the result
+    throughout.
+
+    Args:
+        context: of the op.
+        lhs: an operand with axes for the batch, its free axes, and contracted axes.
+        rhs: the other operand.
+        dimensions: which axes these are.
+        result: the buffer to write, [batch, lhs free, rhs free].
+    """
+    d, shape = dimensions, result.type.shape
+    contracted = tuple(lhs.type.shape[axis] for axis in d.lhs_contract)
+    if set(contracted) <= {1}:
+        contracted = ()
+    batch, end = len(d.lhs_batch), len(shape)
+    middle = end - len(rhs.type.shape) + batch + len(d.rhs_contract)
+    sums, whole = tuple(range(end, end + len(contracted))), (*shape, *contracted)
+
+    def aligned(view: View, axes: Axes, contract: Axes, free: range) -> View:
+        places = (*range(batch), *free, *sums)
+        view = _ordered(context, view, axes, contract, contracted)
+        return spread(context, view, whole, places)
+
+    operands = (
+        aligned(lhs, d.lhs_batch, d.lhs_contract, range(batch, middle)),
+        aligned(rhs, d.rhs_batch, d.rhs_contract, range(middle, end)),
+    )
+    yield from _summed(context, operands, whole, sums, result)
+
+
+def _ordered(
+    context: Context, view: View, batch: Axes, contract: Axes, contracted: Axes
+) -> View:
+    """Return an operand as [batch, free, contracted], the last axes of these sizes."""
+    rank = len(view.type.shape)
+    free = (axis for axis in range(rank) if axis not in (*batch, *contract))
+    view = transposed(context, view, (*batch, *free, *contract))
+    kept = view.type.shape[: rank - len(contract)]
+    return reshaped(context, view, (*kept, *contracted))
+
+
+def _summed(
+    context: Context,
+    operands: tuple[View, View],
+    shape: Axes,
+    sums: Axes,
+    result: Buffer,
+) -> Instructions:
+    """Multiply two operands of one shape, and add along some axes."""
+    dtype = result.type.dtype
+    fields: dict[str, Any] = dict(engine=engine_of(dtype))
+    wide = np.dtype(np.float32)
+    if dtype.kind in "iub":
+        wide, (a, b) = dtype, operands
+        operands = converted(context, a, dtype), converted(context, b, dtype)
+    if not sums:
+        fields["op"] = "multiply"
+        yield context.arithmetic(TensorTensor, operands, (result,), **fields)
+        return
+    terms = context.computed(
+        TensorTensor, operands, shape, wide, op="multiply", **fields
+    )
+    zero = context.computed(Memset, (), (), wide, engine="gpsimd", value=wide.type(0))
+    op = "or" if dtype == np.bool_ else "add"
+    fields |= dict(op=op, axes=sums, tile=vector_tile(context.policy))
+    yield context.arithmetic(TensorReduce, (terms, zero), (result,), **fields)

@@ -8,8 +8,7 @@ from typing import Any
 
 from neuronjax.errors import NeuronJaxError, is_library
 from neuronjax.ir.instruction_set import Branch, Call, Loop
-from neuronjax.ir.name_stack import is_cotangent_scope
-from neuronjax.ir.program import Op, Region
+from neuronjax.ir.program import Op, Region, is_cotangent_scope
 from neuronjax.lowering.context import Context, Facts, Instructions
 from neuronjax.lowering.registry import lower_region, lowers
 

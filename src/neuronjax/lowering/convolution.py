@@ -26,8 +26,8 @@ from neuronjax.ir.program import Op
 from neuronjax.lowering.context import Context, Instructions
 from neuronjax.lowering.contraction import integer_matmul, matmul
 from neuronjax.lowering.moves import into, reshaped, reversed_along, transposed
-from neuronjax.lowering.operand import MatmulOperand
 from neuronjax.lowering.operand_casts import prepare_operands
+from neuronjax.lowering.psum import MatmulOperand
 from neuronjax.lowering.registry import lowers
 
 

@@ -12,28 +12,31 @@ them. Source: error codes NCC_EVRF036 to 058 of the Neuron compiler.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.ir import host_functions, kernel_call
-from neuronjax.ir.instruction import Instruction, View
+from neuronjax.ir.collective_set import DeviceMesh
+from neuronjax.ir.instruction import Engine, Instruction, View
 from neuronjax.ir.instruction_set import BitcastCopy, DotDimensions, Memset
 from neuronjax.ir.json_text import json_object
-from neuronjax.ir.program import Op
+from neuronjax.ir.kernel_call import KernelFunction, NkiKernel
+from neuronjax.ir.program import Op, TensorType
 from neuronjax.lowering import microscaling
 from neuronjax.lowering.algebra import host_call
 from neuronjax.lowering.collective import ragged_all_to_all
 from neuronjax.lowering.context import Context, Instructions
 from neuronjax.lowering.elementwise import CHLO_FUNCTIONS, pass_through
-from neuronjax.lowering.kernel_call import nki_kernel
 from neuronjax.lowering.microscaling import QuantizedMatrix
 from neuronjax.lowering.moves import MatrixView, into, matrix, reshaped, transposed
 from neuronjax.lowering.psum import from_psum
 from neuronjax.lowering.registry import RULES, lowers
 from neuronjax.lowering.sorting import approx_top_k
+from neuronjax.lowering.spmd import alone
 from neuronjax.numerics.float_format import get_format
 from neuronjax.numerics.microscaling import (
     BLOCK_SIZE,
@@ -41,6 +44,89 @@ from neuronjax.numerics.microscaling import (
     ON_DEVICE_FORMATS,
     ON_DEVICE_INPUTS,
 )
+
+# -- kernels ---------------------------------------------------------------------------
+
+
+def nki_kernel(op: Op, context: Context) -> Iterator[Instruction]:
+    """One instruction.
+
+    Raises:
+        InvalidProgramError: another process traced the kernel, or for this chip it
+            returns other arrays.
+    """
+    text = str(op.attributes.get("backend_config", ""))
+    kernel = kernel_call.find(text)
+    if kernel is None:
+        raise op.error(
+            InvalidProgramError,
+            f"calls the kernel {text!r}, which this process has not traced: a saved "
+            "program holds a kernel's name and not its instructions",
+            "capture the program again in this process, with the function that calls "
+            "the kernel; or trace the same kernel for the same shapes and chip before "
+            "loading, nj.jit(function).lower(*args)",
+        )
+    target = context.shared.target
+    if kernel.program.target != target.name:
+        kernel = kernel.for_target(target)
+    _check_types(op, kernel)
+
+    def made(op: Op, context: Context) -> Iterator[Instruction]:
+        policy = context.policy
+        yield context.whole(
+            op,
+            NkiKernel,
+            _busiest(kernel),
+            rounding=policy.rounding,
+            kernel=kernel,
+            transcendentals=policy.transcendentals,
+        )
+
+    if not kernel.devices:
+        yield from made(op, context)
+        return
+    mesh = context.shared.mesh
+    if mesh is None and kernel.devices == 1:
+        yield from alone(op, context, made)
+        return
+    _check_devices(op, kernel, mesh)
+    yield from made(op, context)
+
+
+def _check_devices(op: Op, kernel: KernelFunction, mesh: DeviceMesh | None) -> None:
+    if mesh is not None and mesh.size == kernel.devices:
+        return
+    found = f"a mesh of {mesh.size}" if mesh else "no mesh"
+    raise op.error(
+        InvalidProgramError,
+        f"the collectives of the kernel {kernel.name} join {kernel.devices} devices, "
+        f"and around its call is {found}",
+        "call it inside jax.shard_map over all axes of neuronjax.make_mesh",
+    )
+
+
+def _check_types(op: Op, kernel: KernelFunction) -> None:
+    declared = tuple(v.type for v in op.results)
+    if declared != kernel.results:
+        raise op.error(
+            InvalidProgramError,
+            f"the kernel {kernel.name} returns {_listed(kernel.results)} on "
+            f"{kernel.program.target} and {_listed(declared)} where the program was "
+            "captured",
+            "capture the program for this chip",
+        )
+
+
+def _listed(types: tuple[TensorType, ...]) -> str:
+    return ", ".join(map(str, types)) or "nothing"
+
+
+def _busiest(kernel: KernelFunction) -> Engine:
+    """The engine of most instructions, DMA left out, for an instruction has one."""
+    engines = Counter[str](i.engine for i in kernel.program.body.walk())
+    computing = [e for e, _ in engines.most_common() if e not in ("dma", "sync")]
+    return computing[0] if computing else "dma"  # type: ignore[return-value]
+
 
 _FORMATS = {mx.element.name: mx.name for mx in MX_FORMATS.values()}
 _PACKED = 4  # FP8 elements in a uint32

@@ -28,17 +28,16 @@ from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.ir.instruction import View
 from neuronjax.ir.instruction_set import DmaCopy, DotDimensions, Select, TensorTensor
 from neuronjax.ir.program import Op
-from neuronjax.lowering.broadcast import filled
 from neuronjax.lowering.context import Context
 from neuronjax.lowering.moves import (
     both_matrices,
+    filled,
     matrix_dimensions,
     reshaped,
     zero_padded,
 )
-from neuronjax.lowering.operand import MatmulOperand
 from neuronjax.lowering.operand_casts import as_float, compatible, rounded
-from neuronjax.lowering.psum import check_psum
+from neuronjax.lowering.psum import MatmulOperand, check_psum
 from neuronjax.numerics.float_format import FORMATS as EVERY
 
 # Formats by the name MLIR prints; float64 is none of a NeuronCore's.

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from neuronjax.ir.contents import contents
-from neuronjax.ir.instruction import Engine, View
+from neuronjax.ir.instruction import Engine, View, contents
 from neuronjax.ir.instruction_set import (
     SOFTWARE_FUNCTIONS,
     Activation,
@@ -27,11 +26,13 @@ from neuronjax.ir.instruction_set import (
     TensorTensor,
 )
 from neuronjax.ir.program import Op
-from neuronjax.lowering.broadcast import filled
+from neuronjax.ir.vector_sums import VECTOR_TILE
 from neuronjax.lowering.context import Context, Instructions
+from neuronjax.lowering.moves import filled
 from neuronjax.lowering.registry import lowers
 from neuronjax.numerics.elementary import UNARY
 from neuronjax.numerics.float_format import get_format
+from neuronjax.policy import Policy
 
 BINARY = (
     "add subtract multiply divide maximum minimum remainder power atan2 and or "
@@ -55,6 +56,11 @@ CHLO_FUNCTIONS = sorted(UNARY.keys() - {*FUNCTIONS} - _OF_KERNELS | {"tan"})
 def engine_of(dtype: np.dtype, *, path: str = "exact") -> Engine:
     """Floats go to VectorE, integers to GpSimdE's integer units or through FP32."""
     return "vector" if dtype.kind not in "iub" or path == "fp32" else "gpsimd"
+
+
+def vector_tile(policy: Policy) -> int | None:
+    """Elements that VectorE folds before it starts anew, None for all."""
+    return None if policy.accumulation == "sequential" else VECTOR_TILE
 
 
 def integer_path(context: Context, op: str, dtype: np.dtype) -> str:

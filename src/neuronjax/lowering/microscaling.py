@@ -24,8 +24,7 @@ from neuronjax.lowering.moves import (
     transposed,
     zero_padded,
 )
-from neuronjax.lowering.operand import MatmulOperand
-from neuronjax.lowering.psum import into_psum
+from neuronjax.lowering.psum import MatmulOperand, into_psum
 from neuronjax.numerics.float_format import FLOAT8_E8M0FNU
 from neuronjax.numerics.microscaling import BLOCK_SIZE, MX_FORMATS, ON_DEVICE_FORMATS
 

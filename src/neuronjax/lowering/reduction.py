@@ -33,9 +33,8 @@ from neuronjax.lowering.bodies import (
     simple_combiner,
 )
 from neuronjax.lowering.context import Context, Instructions
-from neuronjax.lowering.elementwise import engine_of, integer_path
+from neuronjax.lowering.elementwise import engine_of, integer_path, vector_tile
 from neuronjax.lowering.registry import lowers
-from neuronjax.lowering.sums import vector_tile
 
 
 @lowers("stablehlo.reduce")

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from neuronjax.errors import InvalidProgramError
 from neuronjax.ir.block_set import MapBlock, SortBlock
-from neuronjax.ir.contents import contents
-from neuronjax.ir.instruction import Buffer, View
+from neuronjax.ir.instruction import Buffer, View, contents
 from neuronjax.ir.instruction_set import DmaCopy, Sort, TopK
 from neuronjax.ir.program import Op, Region, Value
 from neuronjax.lowering.bodies import inlined, lowered_bodies
@@ -178,7 +177,8 @@ class _Comparator:
             yield from self._ops(on_false, condition, on_true)
             compared = produced(condition)
             if compared is not None and _direction(compared) == "NE":
-                equal = _with_direction(compared, "EQ")
+                attributes = {**compared.attributes, "comparison_direction": "EQ"}
+                equal = dataclasses.replace(compared, attributes=attributes)
                 first = produced(on_true)
                 if first is not None:
                     yield first, equal, on_false
@@ -222,7 +222,10 @@ class _Comparator:
         op = self._producers.get(value)
         if op is None or op.regions:
             return ("other", value)
-        attributes = tuple((k, _hashable(v)) for k, v in sorted(op.attributes.items()))
+        attributes = tuple(
+            (k, contents(v) if isinstance(v, np.ndarray) else repr(v))
+            for k, v in sorted(op.attributes.items())
+        )
         operands = [self._number(v, swapped) for v in op.operands]
         return (op.name, op.results.index(value), attributes, *operands)
 
@@ -244,15 +247,6 @@ class _Comparator:
 def _direction(op: Op) -> str:
     is_compare = op.name == "stablehlo.compare"
     return op.attributes["comparison_direction"] if is_compare else ""
-
-
-def _with_direction(op: Op, direction: str) -> Op:
-    attributes = {**op.attributes, "comparison_direction": direction}
-    return dataclasses.replace(op, attributes=attributes)
-
-
-def _hashable(value: Any) -> Any:
-    return contents(value) if isinstance(value, np.ndarray) else repr(value)
 
 
 # -- the largest -----------------------------------------------------------------------

@@ -19,8 +19,7 @@ from neuronjax.ir.instruction_set import DotDimensions, NcMatmulSparse, Sparsify
 from neuronjax.ir.program import Op
 from neuronjax.lowering.context import Context, Instructions
 from neuronjax.lowering.moves import MatrixView, both_matrices, matrix_dimensions
-from neuronjax.lowering.operand import MatmulOperand
-from neuronjax.lowering.psum import into_psum
+from neuronjax.lowering.psum import MatmulOperand, into_psum
 from neuronjax.numerics.float_format import FP8
 from neuronjax.numerics.microscaling import MX_FORMATS
 from neuronjax.numerics.sparsity import get_pattern

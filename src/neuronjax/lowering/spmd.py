@@ -146,8 +146,7 @@ def mesh_of(op: Op, shared: ProgramContext, mesh: str | Mesh) -> Mesh:
                 "save the whole module, with its sdy.mesh",
             )
         mesh = shared.program.meshes[mesh]
-    size = prod(n for _, n in mesh.axes)
-    in_order = mesh.device_ids == tuple(range(size))
+    in_order = mesh.device_ids == tuple(range(mesh.size))
     return dataclasses.replace(mesh, device_ids=()) if in_order else mesh
 
 

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from neuronjax.errors import InvalidProgramError, user_line
 from neuronjax.ir.collective_set import GROUPS_REMEDY, Groups, fault_of_groups
-from neuronjax.ir.collectives.cycles import closed_paths
+from neuronjax.ir.collectives.algorithms import closed_paths
 from neuronjax.ir.collectives.placement import Placement
 from neuronjax.nki import trace as tracing
 from neuronjax.nki.memory import NKIObject, is_hbm, is_sbuf

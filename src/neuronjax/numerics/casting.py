@@ -151,10 +151,6 @@ def _float_array(x: Any) -> jax.Array:
     return array
 
 
-def _wide(x: jax.Array) -> jax.Array:
-    return x if x.dtype == jnp.float32 else widen(x)
-
-
 def _to_integer(
     x: jax.Array, target: IntFormat, rounding: Rounding, overflow: Overflow
 ) -> jax.Array:
@@ -172,7 +168,7 @@ def _to_integer(
         raise InvalidProgramError(
             f"overflow={overflow!r}", remedy="leave it out: integers saturate"
         )
-    wide = _wide(jax.lax.stop_gradient(x))
+    wide = widen(jax.lax.stop_gradient(x))
     return neuronjax_cast_to_integer(wide, target.dtype, _INTEGER_MODES[rounding])
 
 
@@ -232,7 +228,7 @@ def neuronjax_cast_to_integer(x: jax.Array, dtype: Any, mode: Any) -> jax.Array:
 def neuronjax_cast(x: jax.Array, random: jax.Array | None, how: _How) -> jax.Array:
     function = engine.round_to_format if how.widened else engine.cast
     return function(
-        _wide(x),
+        widen(x),
         how.fmt,
         rounding=how.rounding,
         overflow=how.overflow,
@@ -261,7 +257,7 @@ def _has_kernel(how: _How) -> bool:
 def _by_kernel(x: jax.Array, key: jax.Array, how: _How) -> jax.Array:
     from neuronjax.numerics.host_kernels import stochastic  # it needs llvmlite
 
-    x = x if x.dtype == jnp.bfloat16 else _wide(x)
+    x = x if x.dtype == jnp.bfloat16 else widen(x)
     rows = x.reshape(1, x.size), key.reshape(1)
     found = stochastic.rounded(*rows, how.fmt.name, how.overflow == "saturate")
     found = found.reshape(x.shape)
@@ -284,6 +280,6 @@ def _tangent(
     stops = how.overflow == "saturate" or how.rounding == "rtz"
     if stops or how.fmt.overflow_code == how.fmt.max_code:
         largest = np.float32(how.fmt.max_finite)
-        stopped = jnp.abs(_wide(x)) > largest
+        stopped = jnp.abs(widen(x)) > largest
         tangent = jnp.where(stopped, jnp.zeros_like(tangent), tangent)
     return result, jax.lax.convert_element_type(tangent, result.dtype)

@@ -73,7 +73,8 @@ def zeta(s: jax.Array, q: jax.Array, zero: jax.Array) -> jax.Array:
     shift = jnp.clip(-whole, -300, 300)
     result = jnp.where(size > 0, scale(jnp.where(size > 0, size, ONE), shift), size)
     result = with_sign(result, total)
-    result = jnp.where((s == INF) & (q > 0), _at_infinite_order(q), result)
+    at_infinite_order = jnp.where(q > 1, np.float32(0), jnp.where(q == 1, ONE, INF))
+    result = jnp.where((s == INF) & (q > 0), at_infinite_order, result)
     result = jnp.where(q == INF, np.float32(0), result)
     return _special(s, q, result)
 
@@ -113,11 +114,6 @@ def _special(s: jax.Array, q: jax.Array, value: jax.Array) -> jax.Array:
     value = jnp.where(pole, jnp.where(even, INF, NAN), value)
     value = jnp.where(s == ONE, INF, value)
     return jnp.where((s < ONE) | (s != s) | (q != q) | (q == -INF), NAN, value)
-
-
-def _at_infinite_order(q: jax.Array) -> jax.Array:
-    """q^-s for s = Inf."""
-    return jnp.where(q > 1, np.float32(0), jnp.where(q == 1, ONE, INF))
 
 
 def _smallest_base(q: jax.Array) -> jax.Array:

@@ -34,7 +34,6 @@ from neuronjax.numerics.float_format import (
     FloatFormat,
     get_format,
 )
-from neuronjax.numerics.mx_blocks import blocked, replaced, unblocked
 from neuronjax.numerics.mx_scales import (
     NAN_SCALE,
     ScaleRuleName,
@@ -347,8 +346,7 @@ def neuronjax_dequantize_mx(
 def _quotients(x: jax.Array, options: _Options) -> tuple[jax.Array, jax.Array]:
     """Blocks of elements to be rounded, float32, and their scale bytes, as uint32."""
     axis, size = options.axis, options.block_size
-    values = x if x.dtype == jnp.float32 else widen(x)
-    bits = blocked(lax.bitcast_convert_type(values, jnp.uint32), axis, size)
+    bits = blocked(lax.bitcast_convert_type(widen(x), jnp.uint32), axis, size)
     magnitude, sign = bits & ~_SIGN, bits & _SIGN
     amax = jnp.max(magnitude, axis=axis, keepdims=True)
     scales = scale_bytes(amax, options.scale_rule, options.element)
@@ -474,3 +472,25 @@ def _straight_through_jvp(
     primals: tuple[jax.Array, jax.Array], tangents: tuple[jax.Array, jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
     return primals[1], tangents[0].astype(jnp.float32)
+
+
+def blocked(x: jax.Array, axis: int, size: int) -> jax.Array:
+    """Splits an axis into blocks, the last filled up with zeros."""
+    length = x.shape[axis]
+    blocks = -(-length // size)
+    padding = [(0, 0)] * x.ndim
+    padding[axis] = (0, blocks * size - length)
+    return jnp.pad(x, padding).reshape(replaced(x.shape, axis, blocks, size))
+
+
+def unblocked(blocks: jax.Array, shape: tuple[int, ...], axis: int) -> jax.Array:
+    """The inverse of `blocked`, for an array of this shape."""
+    padded = blocks.shape[axis - 1] * blocks.shape[axis]
+    flat = blocks.reshape(replaced(shape, axis, padded))
+    return lax.slice_in_dim(flat, 0, shape[axis], axis=axis)
+
+
+def replaced(shape: tuple[int, ...], axis: int, *sizes: int) -> tuple[int, ...]:
+    """A shape with other sizes in the place of one axis."""
+    index = len(shape) + axis
+    return (*shape[:index], *sizes, *shape[index + 1 :])

@@ -136,14 +136,14 @@ def _modulo_256(
     return (field - np.uint32(element.max_exponent)) & np.uint32(0xFF)
 
 
-SCALE_RULES: dict[str, ScaleRule] = {
+BOUNDED: dict[str, ScaleRule] = {
     "ocp_floor": _bounded(_none),
     "neuron": _bounded(_always),
     "ceil": _bounded(_unless_power_of_two),
     "rceil": _bounded(_above_largest),
     "even": _bounded(_if_rounded_up),
-    "nki_golden": _modulo_256,
 }
+SCALE_RULES: dict[str, ScaleRule] = {**BOUNDED, "nki_golden": _modulo_256}
 
 
 def scale_magnitudes(magnitude: jax.Array, scale: jax.Array) -> jax.Array:

@@ -136,24 +136,13 @@ def round_to_codes(x: jax.Array, fmt: FloatFormat, **options: Any) -> jax.Array:
     return _round(x, fmt, **options).astype(fmt.code_dtype)
 
 
-def cast(
-    x: jax.Array,
-    fmt: FloatFormat,
-    *,
-    rounding: Rounding = "rne",
-    overflow: Overflow = "ieee",
-    random_bits: jax.Array | None = None,
-    random_bit_count: int = 32,
-) -> jax.Array:
-    """Rounds float32 values to an array of `fmt.dtype`.
-
-    Arguments and errors are those of `round_to_format`.
-    """
-    if (fmt.dtype, rounding, overflow) == (jnp.float16, "rne", "ieee"):
+def cast(x: jax.Array, fmt: FloatFormat, **options: Any) -> jax.Array:
+    """Rounds to an array of `fmt.dtype`; options and errors of `round_to_format`."""
+    rounding = options.get("rounding", "rne"), options.get("overflow", "ieee")
+    if fmt.dtype == jnp.float16 and rounding == ("rne", "ieee"):
         require(x, jnp.float32, "x")
         return _converted(x, fmt)
-    rounded = _round(x, fmt, rounding, overflow, random_bits, random_bit_count)
-    return from_codes(rounded, fmt)
+    return from_codes(_round(x, fmt, **options), fmt)
 
 
 def encode(x: jax.Array, fmt: FloatFormat) -> jax.Array:

@@ -26,7 +26,7 @@ _ZERO = np.uint32(0)
 
 
 def widen(x: jax.Array) -> jax.Array:
-    """Converts an array of a low-precision float dtype to float32, exactly.
+    """Return an array of any float dtype as float32, exactly; float32 as it is.
 
     bfloat16 subnormals and the e8m0 code 0 give float32 subnormals, which the next
     instruction reads as zeros.
@@ -35,6 +35,8 @@ def widen(x: jax.Array) -> jax.Array:
         InvalidProgramError: the dtype of `x` is not that of a known format.
     """
     fmt = get_format(x.dtype)
+    if fmt is FLOAT32:
+        return x
     if x.dtype in (jnp.bfloat16, jnp.float16):
         wide = widen_finite(x)
         bits = lax.bitcast_convert_type(wide, jnp.uint32)

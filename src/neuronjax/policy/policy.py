@@ -119,7 +119,7 @@ class Rule:
                 f"{self!r} overrides nothing", remedy='give a field, auto_cast="none"'
             )
         for name, pattern in self.selectors.items():
-            check_pattern(name, pattern)
+            check_pattern(f"Rule.{name}", pattern)
         for name, value in self.overrides.items():
             _checked("Rule", name, value)
 
@@ -375,25 +375,10 @@ class Policy:
         source: str = "",
         module: str = "",
     ) -> tuple[int, ...]:
-        """Indices into `rules` of all that match the op.
+        """Return the indices into `rules` of all that match an op.
 
         The union over a program tells which rules matched nothing; those are reported
         with `unmatched_rule_error`.
-        """
-        texts: Any = dict(params=params, scope=scope, source=source, module=module)
-        rules = enumerate(self.rules)
-        return tuple(n for n, rule in rules if rule.matches(op_name, **texts))
-
-    def for_op(
-        self,
-        op_name: str,
-        *,
-        params: tuple[str, ...] = (),
-        scope: str = "",
-        source: str = "",
-        module: str = "",
-    ) -> Policy:
-        """The effective policy of one op: this one under its last matching rule.
 
         Args:
             op_name: "stablehlo.dot_general".
@@ -401,13 +386,16 @@ class Policy:
             scope: the name stack, with those of the enclosing calls in front.
             source: "file:line".
             module: the part of the model.
-
-        Returns:
-            A policy without rules.
         """
+        texts: Any = dict(params=params, scope=scope, source=source, module=module)
+        rules = enumerate(self.rules)
+        return tuple(n for n, rule in rules if rule.matches(op_name, **texts))
+
+    def for_op(self, op_name: str, **texts: Any) -> Policy:
+        """Return the effective policy of one op, which has no rules: this one under its
+        last matching rule. Arguments are those of `matching_rules`."""
         if not self.rules:
             return self
-        texts: Any = dict(params=params, scope=scope, source=source, module=module)
         matched = self.matching_rules(op_name, **texts)
         return _under_rule(self, matched[-1] if matched else None)
 
@@ -464,16 +452,13 @@ def unmatched_rule_error(
         texts = sorted(set(candidates.get(name, ())))
         if any(re.search(pattern, text) for text in texts):
             continue
-        near = ", ".join(map(repr, _nearest(pattern, texts))) or "none exist"
+        plain = re.sub(r"[\\^$.*+?()\[\]{}|]", "", pattern)
+        nearest = difflib.get_close_matches(plain, texts, n=3, cutoff=0.0)
+        near = ", ".join(map(repr, nearest)) or "none exist"
         lines.append(f"  {name}={pattern!r} finds none of {len(texts)}; near: {near}")
     if len(lines) == 1:
         lines.append("  every selector is found in some op, but no op has all of them")
     return InvalidProgramError("\n".join(lines), remedy=_STACKED_LAYERS)
-
-
-def _nearest(pattern: str, texts: Sequence[str]) -> list[str]:
-    plain = re.sub(r"[\\^$.*+?()\[\]{}|]", "", pattern)
-    return difflib.get_close_matches(plain, texts, n=3, cutoff=0.0)
 
 
 # --- validation ---------------------------------------------------------------------

@@ -231,12 +231,12 @@ def checked_placement(name: str, value: object) -> tuple[int, ...]:
 
 
 def check_pattern(name: str, pattern: str) -> None:
-    """Refuses what is no regular expression."""
+    """Refuse a field, "Rule.op", whose pattern is no regular expression."""
     try:
         re.compile(pattern)
     except (re.error, TypeError) as error:
         raise InvalidProgramError(
-            f"Rule.{name} {pattern!r} is no regular expression: {error}",
+            f"{name} {pattern!r} is no regular expression: {error}",
             remedy="escape special characters with re.escape",
         ) from error
 

@@ -20,7 +20,7 @@ from neuronjax.api.jit import NATIVE_JIT
 from neuronjax.capture.artifacts import read_artifact
 from neuronjax.diagnostics.edits.changed_attributes import CONSTANT
 from neuronjax.execution import interpreter
-from neuronjax.execution.call import CallContext
+from neuronjax.execution.inputs_outputs import CallContext
 from neuronjax.execution.transformations import (
     Emulation,
     is_key,

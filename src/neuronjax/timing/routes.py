@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from neuronjax.hardware import Topology
-from neuronjax.ir.collectives.cycles import closed_paths
+from neuronjax.ir.collectives.algorithms import closed_paths
 from neuronjax.ir.collectives.placement import Group
 
 Wire = tuple[int, int, int]

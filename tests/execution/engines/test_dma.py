@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
 import neuronjax as nj
-from neuronjax.execution.engines import host_fold
+from neuronjax.execution.engines import tensor
 from neuronjax.execution.engines.dispatch import Registers, execute
 from neuronjax.ir.instruction import Buffer, View
 from neuronjax.ir.instruction_set import Im2col, Window
@@ -27,7 +27,7 @@ DTYPES = (*DTYPES, "int8", "int32", "bool", "uint4")
 @pytest.fixture(params=["kernel", "gather"])
 def way(request, monkeypatch):
     """Both ways to make patches."""
-    if request.param == "kernel" and not host_fold.usable():
+    if request.param == "kernel" and not tensor.has_host_kernels():
         pytest.skip("no kernels for this processor")
     monkeypatch.setattr(choice, "enabled", request.param == "kernel")
 

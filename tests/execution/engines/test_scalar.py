@@ -15,8 +15,7 @@ from neuronjax.ir.instruction import Buffer, View
 from neuronjax.ir.instruction_set import Activation
 from neuronjax.ir.program import TensorType
 from neuronjax.lowering.elementwise import CHLO_FUNCTIONS, FUNCTIONS
-from neuronjax.numerics.elementary import UNARY
-from neuronjax.numerics.elementary_tables import EXCEPTIONS
+from neuronjax.numerics.elementary import EXCEPTIONS, UNARY
 from neuronjax.numerics.exact import opaque_zero
 from neuronjax.numerics.float_format import get_format
 from scripts import make_tables

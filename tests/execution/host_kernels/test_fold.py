@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from neuronjax.execution.engines import host_fold
+from neuronjax.execution.engines import tensor
 from neuronjax.execution.engines.array_fold import FoldOrder, Matrix
 from neuronjax.numerics.host_kernels import choice
 from tests.oracles import data, floats
 
 pytestmark = pytest.mark.skipif(
-    not host_fold.usable(), reason="no kernels for this processor"
+    not tensor.has_host_kernels(), reason="no kernels for this processor"
 )
 
 DTYPES = {
@@ -103,7 +103,7 @@ def contracted(
     b = Matrix(jnp.asarray(rhs if orders[1] else rhs.swapaxes(1, 2)), orders[1])
     order = FoldOrder(k_tile, apart=options.get("rows_per_cell") == 2, **options)
     call = jax.jit(
-        lambda x, y: host_fold.contract(
+        lambda x, y: tensor.contract(
             Matrix(x, orders[0]), Matrix(y, orders[1]), order, settles=True
         )
     )
@@ -186,7 +186,7 @@ def test_a_batch_of_calls_is_one_call(mapped):
     ]
 
     def call(a, b):
-        return host_fold.contract(
+        return tensor.contract(
             Matrix(a, False), Matrix(b, True), FoldOrder(16), settles=True
         )
 
@@ -217,7 +217,7 @@ def test_a_call_is_one_operation():
 
     def call(a, b):
         order = FoldOrder(256, rows_per_cell=2, apart=True, in_range=True)
-        return host_fold.contract(Matrix(a, False), Matrix(b, True), order)
+        return tensor.contract(Matrix(a, False), Matrix(b, True), order)
 
     text = jax.jit(call).lower(x, x).as_text()
     assert text.count("stablehlo.custom_call") == 1
@@ -241,14 +241,14 @@ def test_long_passes_take_little_memory_or_another_way():
     rhs = draw(10, (1, 9000, 70), "cancelling", "bfloat16")
     wide = [x.astype(np.float32) for x in (lhs, rhs)]
     floats.same_bits(contracted(lhs, rhs, 9000), expected(wide[0], wide[1], 9000))
-    assert host_fold.usable(host_fold.MOST_ROWS)
-    assert not host_fold.usable(host_fold.MOST_ROWS + 1)
+    assert tensor.has_host_kernels(tensor.MOST_ROWS)
+    assert not tensor.has_host_kernels(tensor.MOST_ROWS + 1)
 
 
 def test_without_llvmlite_there_are_none(monkeypatch):
     choice._has_kernels.cache_clear()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     try:
-        assert not host_fold.usable()
+        assert not tensor.has_host_kernels()
     finally:
         choice._has_kernels.cache_clear()

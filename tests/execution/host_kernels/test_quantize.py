@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from neuronjax.execution.engines import host_fold
+from neuronjax.execution.engines import tensor
 from neuronjax.execution.engines.array_fold import FoldOrder, Matrix
-from neuronjax.execution.host_kernels.plan import BOUNDED_RULES
 from neuronjax.numerics.microscaling import MX_FORMATS, quantize_mx, to_codes
+from neuronjax.numerics.mx_scales import BOUNDED
 from tests.execution.host_kernels.test_fold import expected
 from tests.oracles import data, floats
 
 pytestmark = pytest.mark.skipif(
-    not host_fold.usable(), reason="no kernels for this processor"
+    not tensor.has_host_kernels(), reason="no kernels for this processor"
 )
 
 
@@ -52,7 +52,7 @@ def assert_as_integers(x: np.ndarray, axis: int, name: str, rule: str) -> None:
     st.lists(st.integers(1, 70), min_size=1, max_size=3),
     st.integers(0, 2),
     st.sampled_from(sorted(MX_FORMATS)),
-    st.sampled_from(BOUNDED_RULES),
+    st.sampled_from(sorted(BOUNDED)),
     st.sampled_from([any_bits, near]),
     st.sampled_from(["float32", "bfloat16"]),
     st.integers(0, 2**32 - 1),
@@ -64,7 +64,7 @@ def test_codes_and_scales(shape, axis, name, rule, draw, dtype, seed):
 
 @pytest.mark.slow_cases("ocp_floor-mxfp4_e2m1")
 @pytest.mark.parametrize("name", sorted(MX_FORMATS))
-@pytest.mark.parametrize("rule", BOUNDED_RULES)
+@pytest.mark.parametrize("rule", BOUNDED)
 def test_every_bfloat16_beside_a_largest(name, rule):
     """Every code up to 1, in blocks whose largest number is 1, 1.75 or 2^20."""
     every = np.arange(1 << 16, dtype=np.uint16).view(jnp.bfloat16).astype(np.float32)
@@ -119,7 +119,7 @@ def test_a_contraction_of_blocks(name, draw, orders):
         sides.append((*turned, first))
 
     def call(a, a_scales, b, b_scales):
-        return host_fold.contract(
+        return tensor.contract(
             Matrix(a, orders[0], a_scales),
             Matrix(b, orders[1], b_scales),
             FoldOrder(64, rows_per_cell=4),

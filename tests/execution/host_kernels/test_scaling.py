@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import neuronjax as nj
-from neuronjax.execution.engines import host_fold
+from neuronjax.execution.engines import tensor
 from neuronjax.numerics.float_format import get_format
 from neuronjax.numerics.host_kernels import choice
 from neuronjax.numerics.rounding import cast
 from tests.execution.host_kernels.test_quantize import any_bits, near
 
 pytestmark = pytest.mark.skipif(
-    not host_fold.usable(), reason="no kernels for this processor"
+    not tensor.has_host_kernels(), reason="no kernels for this processor"
 )
 FORMATS = ("float8_e4m3", "float8_e5m2", "float8_e3m4", "float8_e4m3fn")
 SCALES = np.array([1, 2.0**-9, 2.0**7, 2.0**-126, 2.0**127, np.inf], np.float32)

@@ -15,8 +15,8 @@ import neuronjax as nj
 from neuronjax.numerics.casting import cast
 from neuronjax.numerics.float_format import FLOAT4_E2M1FN, get_format
 from neuronjax.numerics.host_kernels import choice
+from neuronjax.numerics.host_kernels.choice import exportable
 from neuronjax.numerics.microscaling import MXArray, quantize_mx
-from neuronjax.numerics.portable import exportable
 from neuronjax.numerics.widening import from_codes
 
 pytestmark = pytest.mark.skipif(

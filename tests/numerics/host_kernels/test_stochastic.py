@@ -20,7 +20,7 @@ from hypothesis import given, settings, strategies as st
 from neuronjax.numerics.casting import cast
 from neuronjax.numerics.float_format import FORMATS, get_format
 from neuronjax.numerics.host_kernels import choice
-from neuronjax.numerics.portable import exportable
+from neuronjax.numerics.host_kernels.choice import exportable
 from neuronjax.numerics.random_bits import random_bits
 
 pytestmark = pytest.mark.skipif(
@@ -153,8 +153,8 @@ def test_gradients_are_straight_through():
 @pytest.fixture
 def avx2(monkeypatch):
     """Kernels as a processor without AVX-512 has them."""
-    from neuronjax.numerics.host_kernels import compiled, nibbles_kernel
-    from neuronjax.numerics.host_kernels.stochastic_kernel import StochasticKind
+    from neuronjax.numerics.host_kernels import compiled, nibbles
+    from neuronjax.numerics.host_kernels.stochastic import StochasticKind
 
     if not llvm.get_host_cpu_features().get("avx2"):
         pytest.skip("no AVX2")
@@ -167,7 +167,7 @@ def avx2(monkeypatch):
     name = StochasticKind.name.fget
     assert name is not None
     monkeypatch.setattr(StochasticKind, "name", property(lambda k: f"avx2_{name(k)}"))
-    monkeypatch.setattr(nibbles_kernel, "NAME", "avx2_nibbles")
+    monkeypatch.setattr(nibbles, "NAME", "avx2_nibbles")
     jax.clear_caches()
     yield
     jax.clear_caches()

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from neuronjax.diagnostics.edits.canonical_text import CONTROL, op_text, sha256
 from neuronjax.diagnostics.parallel_runs import OpPath
-from neuronjax.ir.name_stack import is_cotangent_scope, read_name_stack
-from neuronjax.ir.program import Op, Program, Region, Value
+from neuronjax.ir.name_stack import read_name_stack
+from neuronjax.ir.program import Op, Program, Region, Value, is_cotangent_scope
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ import numpy as np
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.shares import Seen, Share, wide
 from neuronjax.diagnostics.faults.units import Cast
-from neuronjax.execution.probes.integers import is_word
+from neuronjax.execution.probes.watching import is_word
 from neuronjax.ir.instruction_set import DotDimensions
 from neuronjax.ir.program import Op
 

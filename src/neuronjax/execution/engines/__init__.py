@@ -2,9 +2,9 @@
 table."""
 
 from neuronjax.execution.engines import (
+    bodies as bodies,
     dma as dma,
     fft as fft,
-    gpsimd as gpsimd,
     host as host,
     kernel_call as kernel_call,
     linear_algebra as linear_algebra,
@@ -12,7 +12,6 @@ from neuronjax.execution.engines import (
     scattering as scattering,
     sorting as sorting,
     tensor as tensor,
-    tensor_mx as tensor_mx,
     tensor_sparse as tensor_sparse,
     vector as vector,
     windows as windows,

@@ -13,7 +13,7 @@ documented.) Where a cell holds several rows, every product is rounded, then eve
 A zero sum is +0.
 
 `folded` is that loop for XLA: right by construction, on every device. Where the host
-has kernels they do the same, many times faster (`host_fold`).
+has kernels they do the same, many times faster (`tensor.contract`).
 """
 
 from __future__ import annotations

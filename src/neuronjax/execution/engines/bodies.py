@@ -1,7 +1,7 @@
 """Blocks of scalar instructions executed on all elements of arrays at once.
 
 Each lane is a run of its own (`jax.vmap` of the runner), so any instruction may stand
-in a body, loops and branches included.
+in a body, loops and branches included. GpSimdE reduces and maps by any such block.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ import jax.numpy as jnp
 from jax import lax
 
 from neuronjax.errors import InternalError
-from neuronjax.execution.engines.dispatch import Arrays, Registers
+from neuronjax.execution.engines.dispatch import Arrays, Registers, execute
+from neuronjax.execution.engines.fold import reduced_axis_first
+from neuronjax.ir.block_set import MapBlock, ReduceBlock
 from neuronjax.ir.instruction import Block
+from neuronjax.ir.instruction_set import Rng
 from neuronjax.numerics.random_bits import fold
 
 # Of a step's number in a loop (it enters the keys of stochastic rounding) and arrays.
@@ -58,3 +61,51 @@ def on_elements(body: Block, captured: Sequence[jax.Array], r: Registers) -> Bod
         return tuple(lax.reshape(a, (*shape, *a.shape[1:])) for a in out)
 
     return apply
+
+
+@execute.register
+def map_block(i: MapBlock, x: Sequence[jax.Array], r: Registers) -> Arrays:
+    count = len(x) - i.captures
+    return on_elements(i.body, x[count:], r)(0, *x[:count])
+
+
+@execute.register
+def reduce_block(i: ReduceBlock, x: Sequence[jax.Array], r: Registers) -> Arrays:
+    """A left fold, every other axis in parallel."""
+    count = (len(x) - i.captures) // 2
+    inputs = [reduced_axis_first(a, i.axes) for a in x[:count]]
+    body = on_elements(i.body, x[2 * count :], r)
+    length, rest = inputs[0].shape
+    start = tuple(jnp.broadcast_to(a, (rest,)) for a in x[count : 2 * count])
+
+    def step(carry: tuple, row: tuple) -> tuple[tuple, None]:
+        number, *elements = row
+        return body(number, *carry, *elements), None
+
+    order = lax.iota(jnp.uint32, length)
+    out, _ = lax.scan(step, start, (order, *inputs))
+    shapes = [buffer.type.shape for buffer in i.results]
+    return tuple(lax.reshape(a, s) for a, s in zip(out, shapes, strict=True))
+
+
+@execute.register
+def rng(i: Rng, x: Sequence[jax.Array], r: Registers) -> Arrays:
+    """Philox and threefry are integer algorithms that XLA defines exactly."""
+    algorithms = {
+        "DEFAULT": lax.RandomAlgorithm.RNG_DEFAULT,
+        "PHILOX": lax.RandomAlgorithm.RNG_PHILOX,
+        "THREE_FRY": lax.RandomAlgorithm.RNG_THREE_FRY,
+    }
+    state, bits = i.results
+    key = x[0]
+    words = lax.bitcast_convert_type(key, jnp.uint32).reshape(-1)
+    new_key, out = lax.rng_bit_generator(
+        words,
+        bits.type.shape,
+        dtype=bits.type.dtype,  # type: ignore[arg-type]
+        algorithm=algorithms[i.algorithm],
+    )
+    new_key = lax.bitcast_convert_type(
+        lax.reshape(new_key, (*state.type.shape, 2)), state.type.dtype
+    )
+    return (new_key, out)

@@ -26,6 +26,11 @@ from neuronjax.numerics.widening import widen, widen_finite
 
 Arrays = tuple[jax.Array, ...]
 
+#: A float operand as the engine reads it: FP32.
+wide = widen
+#: The same, in fewer operations, where any NaN serves.
+wide_or_nan = widen_finite
+
 
 class Registers(NamedTuple):
     """State of a core that instructions read.
@@ -54,16 +59,6 @@ def execute(
         InternalError: no engine executes this class of instruction.
     """
     raise InternalError(f"no engine executes {instruction.name}")
-
-
-def wide(x: jax.Array) -> jax.Array:
-    """A float operand as the engine reads it: FP32."""
-    return x if x.dtype == jnp.float32 else widen(x)
-
-
-def wide_or_nan(x: jax.Array) -> jax.Array:
-    """The same, in fewer operations, where any NaN serves."""
-    return x if x.dtype == jnp.float32 else widen_finite(x)
 
 
 def write(x: jax.Array, instruction: Instruction, registers: Registers) -> jax.Array:

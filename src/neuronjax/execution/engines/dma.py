@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from neuronjax.execution.engines import host_fold
 from neuronjax.execution.engines.dispatch import (
     Arrays,
     Registers,
@@ -20,6 +19,7 @@ from neuronjax.execution.engines.dispatch import (
     execute,
     write,
 )
+from neuronjax.execution.engines.tensor import has_host_kernels
 from neuronjax.ir.instruction_set import (
     BitcastCopy,
     DmaCopy,
@@ -30,23 +30,6 @@ from neuronjax.ir.instruction_set import (
     Window,
 )
 from neuronjax.numerics.exact import opaque, own_kernel
-
-
-def _broadcast(i: DmaCopy, x: Sequence[jax.Array]) -> jax.Array:
-    return lax.broadcast_in_dim(x[0], i.results[0].type.shape, i.parameters[0])
-
-
-def _reshape(i: DmaCopy, x: Sequence[jax.Array]) -> jax.Array:
-    return lax.reshape(x[0], i.results[0].type.shape)
-
-
-def _slice(i: DmaCopy, x: Sequence[jax.Array]) -> jax.Array:
-    starts, limits, strides = i.parameters
-    return lax.slice(x[0], starts, limits, strides)
-
-
-def _pad(i: DmaCopy, x: Sequence[jax.Array]) -> jax.Array:
-    return lax.pad(x[0], x[1], list(zip(*i.parameters, strict=True)))
 
 
 def _dynamic_slice(i: DmaCopy, x: Sequence[jax.Array]) -> jax.Array:
@@ -88,11 +71,13 @@ def index_vectors_last(indices: jax.Array, dimension: int) -> jax.Array:
 
 
 COPIES: dict[str, Callable[[DmaCopy, Sequence[jax.Array]], jax.Array]] = {
-    "broadcast": _broadcast,
-    "reshape": _reshape,
+    "broadcast": lambda i, x: lax.broadcast_in_dim(
+        x[0], i.results[0].type.shape, i.parameters[0]
+    ),
+    "reshape": lambda i, x: lax.reshape(x[0], i.results[0].type.shape),
     "transpose": lambda i, x: lax.transpose(x[0], i.parameters[0]),
-    "slice": _slice,
-    "pad": _pad,
+    "slice": lambda i, x: lax.slice(x[0], *i.parameters),
+    "pad": lambda i, x: lax.pad(x[0], x[1], list(zip(*i.parameters, strict=True))),
     "concatenate": lambda i, x: lax.concatenate(list(x), i.parameters[0][0]),
     "reverse": lambda i, x: lax.rev(x[0], i.parameters[0]),
     "dynamic_slice": _dynamic_slice,
@@ -205,7 +190,7 @@ def im2col(i: Im2col, x: Sequence[jax.Array], r: Registers) -> Arrays:
     copies = jax.dtypes.itemsize_bits(base.dtype) >= 8 and len(counts) <= 3
     if positions == prod(window.strides) == 1:
         patches = base
-    elif copies and host_fold.usable():
+    elif copies and has_host_kernels():
         from neuronjax.execution.host_kernels.patches import copied  # it needs llvmlite
 
         patches = copied(base, window, counts)

@@ -61,7 +61,8 @@ def fft(i: Fft, x: Sequence[jax.Array], r: Registers) -> Arrays:
     elif i.fft_type == "FFT":
         parts = _transform(parts, (*others, last), r.zero)
     elif i.fft_type == "RFFT":
-        parts = _half(_transform(_with_zeros(parts[0], r.zero), (last,), r.zero), n)
+        whole = (parts[0], _unknown_zeros(parts[0].shape, r.zero))
+        parts = _half(_transform(whole, (last,), r.zero), n)
         parts = _transform(parts, others, r.zero)
     elif i.fft_type == "IFFT":
         parts = _inverse(parts, (*others, last), r.zero)
@@ -80,10 +81,6 @@ def fft(i: Fft, x: Sequence[jax.Array], r: Registers) -> Arrays:
 def _unknown_zeros(shape: tuple[int, ...], zero: jax.Array) -> jax.Array:
     """Zeros that XLA does not know, for it would drop additions of them."""
     return jnp.broadcast_to(opaque(jnp.float32(0), zero), shape)
-
-
-def _with_zeros(x: jax.Array, zero: jax.Array) -> Parts:
-    return (x, _unknown_zeros(x.shape, zero))
 
 
 def _is_real_bin(n: int) -> np.ndarray:
@@ -152,7 +149,7 @@ def _middle_axis(x: Parts, zero: jax.Array) -> Parts:
             blocks = _twiddled(blocks, length, zero)
         # [batch, m, p, rest]: the frequencies k are the next outermost of `rest`.
         inner = [each(lambda a: jnp.swapaxes(a, 1, 2), block) for block in blocks]
-        x = _joined(inner, axis=2)
+        x = tuple(jnp.concatenate(part, 2) for part in zip(*inner, strict=True))
         length = m
     return each(lambda a: a.reshape(batch, n, -1), x)
 
@@ -183,10 +180,6 @@ def _split(x: Parts) -> Blocks:
         each(lambda a: lax.slice_in_dim(a, q, q + 1, axis=1), x)
         for q in range(x[0].shape[1])
     ]
-
-
-def _joined(x: Blocks, axis: int) -> Parts:
-    return tuple(jnp.concatenate(part, axis) for part in zip(*x, strict=True))
 
 
 def _sum(a: Parts, b: Parts) -> Parts:

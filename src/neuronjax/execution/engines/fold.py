@@ -18,8 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from neuronjax.execution.engines import host_fold
 from neuronjax.execution.engines.array_fold import FoldOrder, Matrix
+from neuronjax.execution.engines.tensor import contract, has_host_kernels
 from neuronjax.ir.vector_sums import VECTOR_TILE
 from neuronjax.numerics.exact import opaque, seal
 
@@ -64,9 +64,9 @@ def sum_rows(x: Matrix, zero: jax.Array) -> jax.Array:
     A product with one is exact, so that a kernel of the host's for the array's fold
     (`array_fold`) has this sum too.
     """
-    if host_fold.usable(x.k):
+    if has_host_kernels(x.k):
         ones = Matrix(jnp.ones((x.batch, 1, x.k), jnp.float32), k_first=False)
-        return host_fold.contract(ones, x, FoldOrder(x.k))[:, 0]
+        return contract(ones, x, FoldOrder(x.k))[:, 0]
     start = lax.broadcast(lax.neg(zero), (x.batch, x.free))
     return left_fold(opaque(x.rows(), zero), combiner("add", zero), start)
 

@@ -1,4 +1,4 @@
-"""Scaling to FP8 by kernels compiled for the host's processor; see `host_fold`.
+"""Scaling to FP8 by kernels compiled for the host's processor; see `tensor`.
 
 A tensor is scaled in two passes over memory and a few operations of the program, where
 XLA has six kernels, compiled anew for every tensor of every program.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from neuronjax.execution.engines import host_fold
+from neuronjax.execution.engines.tensor import has_host_kernels
 from neuronjax.ir.instruction_set import TensorScalar
 from neuronjax.numerics.float_format import get_format
 from neuronjax.numerics.widening import from_codes
@@ -21,7 +21,7 @@ _STORED = (jnp.float32, jnp.bfloat16)
 
 def reads(dtype: object) -> bool:
     """Whether kernels are there that read such elements."""
-    return dtype in _STORED and host_fold.usable()
+    return dtype in _STORED and has_host_kernels()
 
 
 def largest_magnitude(x: jax.Array) -> jax.Array:

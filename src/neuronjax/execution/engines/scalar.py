@@ -18,8 +18,7 @@ from jax import lax
 from neuronjax.execution.engines.dispatch import Arrays, Registers, execute, wide, write
 from neuronjax.ir.instruction_set import Activation
 from neuronjax.numerics import scalar_engine
-from neuronjax.numerics.elementary import UNARY
-from neuronjax.numerics.elementary_tables import nearest
+from neuronjax.numerics.elementary import UNARY, nearest
 
 #: JAX's names where they are not StableHLO's and CHLO's.
 _LAX = {

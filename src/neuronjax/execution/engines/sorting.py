@@ -87,7 +87,9 @@ def sort_block(i: SortBlock, x: Sequence[jax.Array], r: Registers) -> Arrays:
     shape, n = tensors[0].shape, tensors[0].shape[i.dimension]
     if tensors[0].size == 0 or n == 1:
         return tuple(tensors)
-    columns = [_columns(a, i.dimension) for a in tensors]
+    # [n, rest]: the sorted axis in front.
+    front = (jnp.moveaxis(a, i.dimension, 0) for a in tensors)
+    columns = [lax.reshape(a, (n, a.size // n)) for a in front]
     length = 1 << (n - 1).bit_length()
     padded = [jnp.pad(a, ((0, length - n), (0, 0))) for a in columns]
     places = lax.broadcasted_iota(jnp.int32, padded[0].shape, 0)
@@ -114,7 +116,9 @@ def sort_block(i: SortBlock, x: Sequence[jax.Array], r: Registers) -> Arrays:
         ), None
 
     (_, *out), _ = lax.scan(step, (places, *padded), _stages(length))
-    return tuple(_from_columns(a[:n], shape, i.dimension) for a in out)
+    front = (n, *shape[: i.dimension], *shape[i.dimension + 1 :])
+    rows = (lax.reshape(a[:n], front) for a in out)
+    return tuple(jnp.moveaxis(a, 0, i.dimension) for a in rows)
 
 
 def _stages(length: int) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -127,14 +131,3 @@ def _stages(length: int) -> tuple[jax.Array, jax.Array, jax.Array]:
     runs, distances = np.array(stages, np.int32).T
     numbers = np.arange(len(stages), dtype=np.uint32)
     return jnp.asarray(numbers), jnp.asarray(runs), jnp.asarray(distances)
-
-
-def _columns(x: jax.Array, dimension: int) -> jax.Array:
-    """[n, rest]: the sorted axis in front."""
-    moved = jnp.moveaxis(x, dimension, 0)
-    return lax.reshape(moved, (moved.shape[0], x.size // moved.shape[0]))
-
-
-def _from_columns(x: jax.Array, shape: tuple[int, ...], dimension: int) -> jax.Array:
-    front = (shape[dimension], *shape[:dimension], *shape[dimension + 1 :])
-    return jnp.moveaxis(lax.reshape(x, front), 0, dimension)

@@ -5,19 +5,29 @@ in FP32. FP32 operands are four passes of high and low halves, each a fold of it
 added in the order hi.hi, hi.lo, lo.hi, lo.lo (model "fp32_4pass"; the split is not
 documented). In "fp32_4pass_rows32" each of these folds is one for every 32 rows, added
 up in order.
+
+`contract` gives the bits of XLA's loop by a kernel compiled for the host's processor,
+as one operation of the program, which reads BF16 and FP8 as they are stored, in any
+memory order. XLA's loop is used on an accelerator, without llvmlite, in `exportable`
+and with NEURONJAX_HOST_KERNELS=0 in the environment.
+
+PSUM of NeuronCore-v4 also adds in BF16: the sum so far is read as FP32, the tile's
+result added in FP32, and the new sum rounded to BF16, to nearest or stochastically
+(hardware facts, section 3.7). The first result is written, and rounded, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
-from neuronjax.execution.engines import host_fold
 from neuronjax.execution.engines.array_fold import FoldOrder, Matrix, folded
 from neuronjax.execution.engines.dispatch import (
     Arrays,
@@ -27,10 +37,135 @@ from neuronjax.execution.engines.dispatch import (
     wide,
     wide_or_nan,
 )
-from neuronjax.execution.engines.psum import Psum, as_psum, settled
-from neuronjax.ir.instruction_set import DotDimensions, NcMatmul, NcTranspose
-from neuronjax.numerics.float_format import get_format
-from neuronjax.numerics.rounding import cast, round_to_int
+from neuronjax.ir.instruction import Instruction
+from neuronjax.ir.instruction_set import (
+    DotDimensions,
+    NcMatmul,
+    NcMatmulMx,
+    NcTranspose,
+    QuantizeMx,
+)
+from neuronjax.numerics.exact import own_kernel
+from neuronjax.numerics.float_format import FLOAT8_E8M0FNU, FloatFormat, get_format
+from neuronjax.numerics.host_kernels import choice
+from neuronjax.numerics.microscaling import (
+    MX_FORMATS,
+    MXArray,
+    get_mx_format,
+    quantize_mx,
+)
+from neuronjax.numerics.mx_scales import BOUNDED
+from neuronjax.numerics.random_bits import fold, random_bits
+from neuronjax.numerics.rounding import cast, round_to_format, round_to_int
+from neuronjax.numerics.widening import from_codes, widen_finite
+
+# Columns from which on a result is not worth transposing to have more.
+FEW_COLUMNS = 32
+#: Rows of a pass, of which a kernel has panels in memory; longer sums are rare.
+MOST_ROWS = 1 << 14
+
+
+class Psum(NamedTuple):
+    """How one instruction's results are added up.
+
+    Attributes:
+        zero: the opaque -0.0.
+        key: of stochastic rounding.
+        rounding: of sums in a format narrower than FP32.
+        format: of the sums, None for FP32.
+        overflow: of sums in such a format.
+    """
+
+    zero: jax.Array
+    key: jax.Array
+    rounding: str
+    format: FloatFormat | None
+    overflow: str = "ieee"
+
+    @classmethod
+    def of(cls, i: Instruction, r: Registers) -> Psum:
+        """As the dtype of the instruction's result says."""
+        dtype = i.results[0].type.dtype
+        narrow = dtype.kind not in "iu" and dtype != np.float32
+        fmt = get_format(dtype) if narrow else None
+        return cls(r.zero, r.key, i.rounding, fmt, i.overflow)
+
+    def add(
+        self, passes: list[jax.Array], total: jax.Array | None = None, tile: Any = 0
+    ) -> jax.Array:
+        """Return the sum so far and a tile's results, pass by pass.
+
+        Args:
+            passes: each [batch, M, N] float32.
+            total: the sum so far, [batch, M, N] float32.
+            tile: the tile's number, for the rounding keys.
+        """
+        add = _adder(self.format, self.rounding, self.overflow)
+        add = add if len(passes) == 1 and total is None else own_kernel(add)
+        return add(passes, total, jnp.uint32(tile), self.zero, self.key)
+
+
+@functools.cache
+def _adder(
+    format: FloatFormat | None, rounding: str, overflow: str
+) -> Callable[..., jax.Array]:
+    """One function object per kind, so that it is traced once per shape."""
+    if format is None:
+        return functools.partial(_add_passes, rounded=None)
+    options: dict[str, Any] = dict(rounding=rounding, overflow=overflow)
+    rounded = functools.partial(_rounded, format=format, **options)
+    return functools.partial(_add_passes, rounded=rounded)
+
+
+def _add_passes(
+    passes: list[jax.Array],
+    total: jax.Array | None,
+    tile: jax.Array,
+    zero: jax.Array,
+    key: jax.Array,
+    *,
+    rounded: Callable[..., jax.Array] | None,
+) -> jax.Array:
+    """Plain additions of stored results: nothing to contract or to reassociate."""
+    for n, stored in enumerate(passes):
+        total = stored if total is None else total + stored
+        if rounded is not None:
+            write = tile * jnp.uint32(len(passes)) + jnp.uint32(n)
+            total = rounded(total, fold(key, write))
+    assert total is not None
+    return settled(total, zero)
+
+
+def settled(total: jax.Array, zero: jax.Array) -> jax.Array:
+    """A sum as it leaves TensorE: zeros are +0, NaNs have one bit pattern.
+
+    Hosts differ in whether a sum of -0 starts from +0, and in whose NaN they keep.
+    """
+    total = total + lax.neg(zero)  # +0 to the chip, and to the compiler unknown
+    return jnp.where(total != total, jnp.float32(np.nan), total)
+
+
+def _rounded(
+    total: jax.Array,
+    key: jax.Array,
+    *,
+    format: FloatFormat,
+    rounding: Any,
+    overflow: Any,
+) -> jax.Array:
+    drawn = random_bits(total.shape, key) if rounding == "stochastic" else None
+    return round_to_format(
+        total, format, rounding=rounding, overflow=overflow, random_bits=drawn
+    )
+
+
+def as_psum(total: jax.Array, i: Instruction) -> jax.Array:
+    """A sum, which the result's dtype holds exactly, in that dtype."""
+    dtype = i.results[0].type.dtype
+    if dtype == np.float32:
+        return total
+    overflow: Any = i.overflow
+    return cast(total, get_format(dtype), overflow=overflow)
 
 
 @execute.register
@@ -109,15 +244,42 @@ def _matrix(x: jax.Array, batch: tuple[int, ...], contract: tuple[int, ...]) -> 
     return Matrix(lax.reshape(lax.transpose(x, order), shape), k_first)
 
 
+def has_host_kernels(rows: int = 0) -> bool:
+    """Whether programs traced now run where there are kernels, for passes so long."""
+    on_cpu = jax.default_backend() == "cpu"
+    return rows <= MOST_ROWS and on_cpu and choice.usable()
+
+
+def contract(
+    lhs: Matrix, rhs: Matrix, order: FoldOrder, *, settles: bool = False
+) -> jax.Array:
+    """Return the tiles' sums, added in order, float32 [batch, M, N].
+
+    Args:
+        lhs: of any float format, with or without scales; of 12 significant bits or
+            fewer but for four passes.
+        rhs: the same; batch and K are those of `lhs`.
+        order: in which products are added.
+        settles: whether zeros are +0 and NaNs have one bit pattern, as from PSUM.
+    """
+    from neuronjax.execution.host_kernels.fold import fold  # it needs llvmlite
+
+    if 0 in (lhs.batch, lhs.free, rhs.free, lhs.k):
+        return jnp.zeros((lhs.batch, lhs.free, rhs.free), jnp.float32)
+    if lhs.free > rhs.free and rhs.free < FEW_COLUMNS and order.passes == 1:
+        return jnp.swapaxes(fold(rhs, lhs, order, settles), 1, 2)
+    return fold(lhs, rhs, order, settles)
+
+
 def by_kernel(psum: Psum) -> bool:
     """Whether a kernel of the host's adds up all tiles, from operands as stored."""
-    return psum.format is None and host_fold.usable()
+    return psum.format is None and has_host_kernels()
 
 
 def accumulate(lhs: Matrix, rhs: Matrix, order: FoldOrder, psum: Psum) -> jax.Array:
     """Return [batch, M, N]: PSUM adds up the tiles' results, of every pass in turn."""
     if by_kernel(psum):
-        return host_fold.contract(lhs, rhs, order, settles=True)
+        return contract(lhs, rhs, order, settles=True)
     shape = (lhs.batch, lhs.free, rhs.free)
     if 0 in (*shape, lhs.k):
         return jnp.zeros(shape, jnp.float32)
@@ -196,6 +358,69 @@ def halves(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def one_pass(a: Matrix, b: Matrix, order: FoldOrder, zero: jax.Array) -> jax.Array:
     """Return the array's sums over all of K, by a kernel where the host has one."""
-    if host_fold.usable(a.k):
-        return host_fold.contract(a, b, order.of_one_pass(a.k))
+    if has_host_kernels(a.k):
+        return contract(a, b, order.of_one_pass(a.k))
     return folded(a, b, order, zero)
+
+
+# -- microscaled operands --------------------------------------------------------------
+
+# A cell takes its four elements of each side dequantized to FP32 (exact in FP32's
+# range, below it zero, above it Inf; a scale of 0xFF is NaN), rounds each product to
+# FP32, adds the four from left to right in FP32, and passes the sum down the column.
+# What the cells do with the scales is not documented: model of design, section 5.
+
+
+@execute.register
+def quantize(i: QuantizeMx, x: Sequence[jax.Array], r: Registers) -> Arrays:
+    bounded = i.scale_rule in BOUNDED and i.rounding == "rne"
+    if bounded and has_host_kernels():
+        return _quantized_on_host(i, x[0])
+    out = quantize_mx(
+        wide(x[0]),
+        i.format,
+        axis=i.axis,
+        scale_rule=i.scale_rule,  # type: ignore[arg-type]
+        rounding=i.rounding,
+        seed=r.key if i.rounding == "stochastic" else None,
+    )
+    return out.elements, out.scales
+
+
+def _quantized_on_host(i: QuantizeMx, x: jax.Array) -> Arrays:
+    from neuronjax.execution.host_kernels.quantize import quantize  # it needs llvmlite
+
+    if x.dtype not in (jnp.float32, jnp.bfloat16):
+        x = widen_finite(x)
+    element = get_mx_format(i.format).element
+    codes, scales = quantize(x, i.axis, element.name, i.scale_rule)
+    return from_codes(codes, element), from_codes(scales, FLOAT8_E8M0FNU)
+
+
+@execute.register
+def nc_matmul_mx(i: NcMatmulMx, x: Sequence[jax.Array], r: Registers) -> Arrays:
+    d, psum = i.dimensions, Psum.of(i, r)
+    lhs_k, rhs_k = d.lhs_contract[0], d.rhs_contract[0]
+    if i.accumulation != "host" and by_kernel(psum):
+        left, right = Matrix(x[0], lhs_k == 1, x[2]), Matrix(x[1], rhs_k == 1, x[3])
+    else:
+        lhs, rhs = dequantized(x[0], x[2], lhs_k), dequantized(x[1], x[3], rhs_k)
+        if i.accumulation == "host":
+            return (as_psum(host_dot(lhs, rhs, d), i),)
+        left, right = Matrix(lhs, lhs_k == 1), Matrix(rhs, rhs_k == 1)
+    total = accumulate(left, right, FoldOrder(i.k_tile, rows_per_cell=4), psum)
+    return (as_psum(lax.reshape(total, i.results[0].type.shape), i),)
+
+
+def dequantized(elements: jax.Array, scales: jax.Array, axis: int) -> jax.Array:
+    """What the cells multiply, float32."""
+    array = MXArray(
+        elements=elements,
+        scales=scales,
+        axis=axis - elements.ndim,
+        format=_FORMATS[elements.dtype.name],
+    )
+    return array.dequantize()
+
+
+_FORMATS = {fmt.element.name: fmt for fmt in MX_FORMATS.values()}

@@ -17,8 +17,7 @@ from jax import lax
 
 from neuronjax.execution.engines.array_fold import FoldOrder, Matrix, fused
 from neuronjax.execution.engines.dispatch import Arrays, Registers, execute, wide
-from neuronjax.execution.engines.psum import Psum, as_psum
-from neuronjax.execution.engines.tensor import accumulate
+from neuronjax.execution.engines.tensor import Psum, accumulate, as_psum
 from neuronjax.ir.instruction_set import NcMatmulSparse, Sparsify
 from neuronjax.numerics.sparsity import (
     SparseArray,

@@ -123,14 +123,6 @@ BOOLEANS: dict[str, Function] = {
 }
 
 
-def _round_half_away(x: jax.Array) -> jax.Array:
-    return lax.round(x, lax.RoundingMethod.AWAY_FROM_ZERO)
-
-
-def _round_half_even(x: jax.Array) -> jax.Array:
-    return lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN)
-
-
 # Float ops whose result is exact, so that no rewrite of XLA can change it. Subnormal
 # operands are flushed, but by abs and negate, which only touch the sign.
 EXACT: dict[str, Function] = {
@@ -141,8 +133,8 @@ EXACT: dict[str, Function] = {
     "sign": lambda a: lax.sign(flush(a)),
     "floor": lambda a: lax.floor(flush(a)),
     "ceil": lambda a: lax.ceil(flush(a)),
-    "round_nearest_even": _round_half_even,
-    "round_nearest_afz": _round_half_away,
+    "round_nearest_even": lambda x: lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN),
+    "round_nearest_afz": lambda x: lax.round(x, lax.RoundingMethod.AWAY_FROM_ZERO),
 }
 # On the operand's own dtype.
 BITWISE: dict[str, Function] = {

@@ -10,12 +10,15 @@ import numpy as np
 
 from neuronjax.execution.engines.array_fold import FoldOrder, Matrix
 from neuronjax.execution.host_kernels import fold_kernel
-from neuronjax.execution.host_kernels.fold_kernel import FoldKind, RegisterTile
-from neuronjax.execution.host_kernels.plan import FoldBlocks
+from neuronjax.execution.host_kernels.fold_kernel import (
+    FOLD_FIELDS,
+    FoldKind,
+    RegisterTile,
+)
 from neuronjax.numerics.float_format import FORMATS, get_format
 from neuronjax.numerics.host_kernels import compiled
-from neuronjax.numerics.host_kernels.work import by_rows, threads, words
-from neuronjax.numerics.portable import host_call
+from neuronjax.numerics.host_kernels.choice import host_call
+from neuronjax.numerics.host_kernels.handler import by_rows, threads, words
 from neuronjax.numerics.widening import widen_finite
 
 #: Multiply-adds below which another thread takes longer to wake than to help.
@@ -30,7 +33,7 @@ NARROW = 2
 
 
 def fold(lhs: Matrix, rhs: Matrix, order: FoldOrder, settles: bool) -> jax.Array:
-    """Return what `host_fold.contract` says, of operands that are not empty."""
+    """Return what `tensor.contract` says, of operands that are not empty."""
     sides = [_readable(x) for x in (lhs, rhs)]
     stored = [_stored(x) for x in sides]
     kind = FoldKind(
@@ -120,7 +123,7 @@ def _plan(
     if batch * -(-m // block_m) * -(-n // block_n) < available:
         block_n = _part(n, -(-n // available), registers.columns)
     blocks_m, blocks_n = -(-m // block_m), -(-n // block_n)
-    plan = FoldBlocks(
+    plan = dict(
         m=m,
         n=n,
         k=k,
@@ -140,8 +143,10 @@ def _plan(
         blocks_m=blocks_m,
         blocks_n=blocks_n,
     )
-    scratch = fold_kernel.scratch_bytes(kind, registers, plan)
-    return words(batch * blocks_m * blocks_n, available, scratch, plan)
+    depth = cells * kind.rows_per_cell
+    scratch = fold_kernel.scratch_bytes(kind, registers, depth, (block_m, block_n))
+    numbers = (plan[field] for field in FOLD_FIELDS)
+    return words(batch * blocks_m * blocks_n, available, scratch, numbers)
 
 
 def _strides(name: str, x: jax.Array | None, k_first: bool) -> dict[str, int]:

@@ -27,9 +27,8 @@ from neuronjax.execution.host_kernels.panels import (
     PanelTile,
     pack,
 )
-from neuronjax.execution.host_kernels.plan import FOLD_FIELDS, FoldBlocks
 from neuronjax.numerics.host_kernels import handler
-from neuronjax.numerics.host_kernels.code import (
+from neuronjax.numerics.host_kernels.compiled import (
     F32,
     I1,
     I32,
@@ -41,6 +40,24 @@ from neuronjax.numerics.host_kernels.code import (
 )
 
 Value = Any
+
+
+#: What the kernel reads in its plan: a contraction [batch, m, k] x [batch, k, n], and
+#: how it is cut into blocks. A pass of the array has `k_tile` rows in `cells`, of which
+#: `group` make a sum. Row j of cell p of a K tile is row `p * cell_stride + j *
+#: row_stride` of it. `settles` says whether the result is as a sum leaves PSUM: zeros
+#: are +0, NaNs have one bit pattern. Strides are in elements; those of the batch lie
+#: between matrices.
+FOLD_FIELDS = (
+    *("m", "n", "k", "k_tile", "tiles", "cells", "group"),
+    *("cell_stride", "row_stride", "settles"),
+    *(
+        f"{side}_{axis}"
+        for side in ("lhs", "lhs_scale", "rhs", "rhs_scale")
+        for axis in ("batch", "k", "free")
+    ),
+    *("block_m", "block_n", "blocks_m", "blocks_n"),
+)
 
 
 class RegisterTile(NamedTuple):
@@ -116,12 +133,13 @@ def write(module: ir.Module, kind: FoldKind, registers: RegisterTile) -> str:
     return handler.build(module, kind.name, block, arguments, 1, len(FOLD_FIELDS))
 
 
-def scratch_bytes(kind: FoldKind, registers: RegisterTile, plan: FoldBlocks) -> int:
-    """What one thread needs beside the operands."""
-    halves = 2 if kind.passes == 4 else 1
-    wide = -(-plan.block_n // registers.columns) * registers.columns
-    high = -(-plan.block_m // registers.rows) * registers.rows
-    depth = plan.cells * kind.rows_per_cell * halves
+def scratch_bytes(
+    kind: FoldKind, registers: RegisterTile, depth: int, block: tuple[int, int]
+) -> int:
+    """Return what one thread needs beside the operands, for panels of this depth."""
+    wide = -(-block[1] // registers.columns) * registers.columns
+    high = -(-block[0] // registers.rows) * registers.rows
+    depth *= 2 if kind.passes == 4 else 1
     tile = registers.rows * registers.columns
     return WORD * ((wide + high) * depth + 2 * tile) + 64 * 8
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from llvmlite import ir
 
-from neuronjax.numerics.host_kernels.code import (
+from neuronjax.numerics.host_kernels.compiled import (
     F32,
     I1,
     I8,

@@ -16,16 +16,15 @@ import numpy as np
 from llvmlite import ir
 
 from neuronjax.ir.instruction_set import Window
-from neuronjax.numerics.host_kernels import compiled, handler
-from neuronjax.numerics.host_kernels.code import I64, POINTER, Code
-from neuronjax.numerics.host_kernels.work import (
+from neuronjax.numerics.host_kernels import handler
+from neuronjax.numerics.host_kernels.compiled import I64, POINTER, Code
+from neuronjax.numerics.host_kernels.handler import (
     MANY,
     ROW_FIELDS,
-    RowParts,
-    by_rows,
+    called,
     element_words,
+    row_parts,
 )
-from neuronjax.numerics.portable import host_call
 
 NAME = "neuronjax_patches"
 #: Batch, and outputs and kernel positions of three dimensions.
@@ -49,13 +48,12 @@ def copied(base: jax.Array, window: Window, counts: tuple[int, ...]) -> jax.Arra
     axes = [(1, 0)] * (MOST_AXES - len(axes)) + axes
     rows, row = prod(size for size, _ in axes[:-1]), axes[-1][0] * run
     each = max(1, MANY * base.dtype.itemsize // row)
-    plan = RowParts(size=rows, parts=-(-rows // each), each=each)
-    target = compiled.registered(NAME, write)
-    call = functools.partial(
-        host_call(target, jax.ShapeDtypeStruct(shape, base.dtype)),
-        plan=element_words(plan.parts, prod(shape), plan, run, *itertools.chain(*axes)),
-    )
-    return by_rows(call, functools.partial(copied, window=window, counts=counts))(base)
+    parts = row_parts(rows, each)
+    numbers = (rows, parts, each, run, *itertools.chain(*axes))
+    plan = element_words(parts, prod(shape), *numbers)
+    result = jax.ShapeDtypeStruct(shape, base.dtype)
+    again = functools.partial(copied, window=window, counts=counts)
+    return called(NAME, write, result, plan, again, base)
 
 
 def _runs(
@@ -76,8 +74,9 @@ def _runs(
     return run, axes
 
 
-def write(module: ir.Module) -> str:
+def write(module: ir.Module, lanes: int) -> str:
     """Return the module, as text."""
+    del lanes
     function = handler.block(module, NAME)
     index, operands, plan, _ = function.args
     c = Code.of(function)

@@ -1,32 +1,80 @@
-"""Microscaling by a kernel of this processor: the call."""
+"""Microscaling as machine code: blocks of 32 along an axis, a scale and codes for each.
+
+What `numerics.microscaling.quantize_mx` computes, to nearest and saturating, by the
+rules of `numerics.mx_scales` that bound the scale: on the bits of FP32, the magnitude
+with the largest exponent first, then every element divided by the scale and rounded
+once. Elements that stand side by side are worked on together: the blocks of many
+columns, or a block itself where K is the last axis.
+"""
 
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from llvmlite import ir
 
-from neuronjax.execution.host_kernels import quantize_kernel
 from neuronjax.execution.host_kernels.panels import BLOCK
-from neuronjax.execution.host_kernels.plan import QuantizeRows
-from neuronjax.execution.host_kernels.quantize_kernel import QuantizeKind
-from neuronjax.numerics.host_kernels import compiled
-from neuronjax.numerics.host_kernels.work import MANY, by_rows, element_words
-from neuronjax.numerics.portable import host_call
+from neuronjax.numerics.float_format import FloatFormat, get_format
+from neuronjax.numerics.host_kernels import handler
+from neuronjax.numerics.host_kernels.compiled import I32, Code, int64
+from neuronjax.numerics.host_kernels.elements import (
+    BIAS,
+    IMPLICIT,
+    MANTISSA_BITS,
+    larger,
+    magnitude,
+    rounded,
+    store_codes,
+    stored_bits,
+)
+from neuronjax.numerics.host_kernels.handler import MANY, called, element_words
+
+Value = Any
+NAN_SCALE, MAX_SCALE = 255, 254
+#: What the kernel reads in its plan: an array [outer, k, inner], the blocks of 32 along
+#: k, the last one maybe shorter, and the rows of `outer` that a thread takes at a time.
+QUANTIZE_FIELDS = ("outer", "k", "inner", "blocks", "rows")
+
+
+@dataclass(frozen=True)
+class QuantizeKind:
+    """Which kernel.
+
+    Attributes:
+        stored: "float32" or "bfloat16".
+        element: the name of the elements' format.
+        rule: of `mx_scales.BOUNDED`.
+        contiguous: whether K is the last axis.
+    """
+
+    stored: str
+    element: str
+    rule: str
+    contiguous: bool
+
+    @property
+    def name(self) -> str:
+        """Of the call's target."""
+        parts = ["neuronjax_quantize", self.stored, self.element, self.rule]
+        return "_".join([*parts, "last"] if self.contiguous else parts)
 
 
 def quantize(
     x: jax.Array, axis: int, element: str, rule: str
 ) -> tuple[jax.Array, jax.Array]:
-    """Codes, of the shape of `x`, and scales, the axis a 32nd as long; uint8.
+    """Return codes, of the shape of `x`, and scales, the axis a 32nd as long; uint8.
 
     Args:
         x: float32 or bfloat16.
         axis: along which blocks of 32 extend.
         element: the name of the elements' format.
-        rule: of `plan.BOUNDED_RULES`.
+        rule: of `mx_scales.BOUNDED`.
     """
     axis %= x.ndim
     before, k, after = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
@@ -39,20 +87,163 @@ def _of_rows(x: jax.Array, element: str, rule: str) -> tuple[jax.Array, jax.Arra
     """Return the same of [outer, k, inner], along k."""
     outer, k, inner = x.shape
     kind = QuantizeKind(x.dtype.name, element, rule, contiguous=inner == 1)
-    target = compiled.registered(
-        kind.name,
-        lambda module: quantize_kernel.write(module, kind, compiled.lanes()),
-    )
     blocks = -(-k // BLOCK)
     rows = max(1, MANY // max(1, k * inner))
-    plan = QuantizeRows(outer=outer, k=k, inner=inner, blocks=blocks, rows=rows)
-    parts = -(-outer // rows)
+    plan = element_words(-(-outer // rows), x.size, outer, k, inner, blocks, rows)
     shapes = (x.shape, (outer, blocks, inner))
-    results = [jax.ShapeDtypeStruct(shape, jnp.uint8) for shape in shapes]
-    told = element_words(parts, x.size, plan)
+    results = tuple(jax.ShapeDtypeStruct(shape, jnp.uint8) for shape in shapes)
+    again = functools.partial(_of_rows, element=element, rule=rule)
+    kernel = functools.partial(write, kind=kind)
+    return called(kind.name, kernel, results, plan, again, x)
 
-    def call(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        codes, scales = host_call(target, results)(x, plan=told)
-        return codes, scales
 
-    return by_rows(call, functools.partial(_of_rows, element=element, rule=rule))(x)
+# -- the kernel ------------------------------------------------------------------------
+
+
+def write(module: ir.Module, lanes: int, kind: QuantizeKind) -> str:
+    """Return the module of a kind, as text; operands are the addresses of the input
+    [outer, K, inner], of codes and of scales."""
+    function = handler.block(module, kind.name)
+    index, operands, plan, _ = function.args
+    c = Code.of(function)
+    numbers = c.numbers(plan, len(QUANTIZE_FIELDS))
+    p: dict[str, Value] = dict(zip(QUANTIZE_FIELDS, numbers, strict=True))
+    _Quantizer(c, kind, lanes, c.pointers(operands, 3)).block(p, index)
+    c.ret_void()
+    return handler.build(module, kind.name, function, 1, 2, len(QUANTIZE_FIELDS))
+
+
+class _Quantizer:
+    def __init__(
+        self, c: Code, kind: QuantizeKind, lanes: int, where: list[Value]
+    ) -> None:
+        self._c, self._kind, self._lanes = c, kind, lanes
+        self._x, self._codes, self._scales = where
+        self._format: FloatFormat = get_format(kind.element)
+
+    def block(self, p: dict[str, Value], index: Value) -> None:
+        """One row of blocks: all columns of 32 rows, or all of K of some rows."""
+        c = self._c
+        first = c.mul(index, p["rows"])
+        last = c.smaller(c.add(first, p["rows"]), p["outer"])
+        with c.loop(last, first) as outer:
+            with c.loop(p["blocks"]) as b:
+                k0 = c.mul(b, int64(BLOCK))
+                count = c.smaller(int64(BLOCK), c.sub(p["k"], k0))
+                row = c.add(c.mul(outer, p["k"]), k0)
+                at = c.mul(row, p["inner"])
+                to = c.mul(c.add(c.mul(outer, p["blocks"]), b), p["inner"])
+                if self._kind.contiguous:
+                    self._last_axis(at, to, count)
+                else:
+                    self._columns(at, to, count, p["inner"])
+
+    def _columns(self, at: Value, to: Value, count: Value, inner: Value) -> None:
+        """A block of each column, as many at a time as a vector holds."""
+        c, lanes = self._c, self._lanes
+        strips = c.sdiv(inner, int64(lanes))
+        with c.loop(strips) as s:
+            n = c.mul(s, int64(lanes))
+            self._strided(c.add(at, n), c.add(to, n), count, inner, lanes)
+        with c.loop(inner, c.mul(strips, int64(lanes))) as n:
+            self._strided(c.add(at, n), c.add(to, n), count, inner, 0)
+
+    def _last_axis(self, at: Value, to: Value, count: Value) -> None:
+        """A block by itself; the last one may be shorter."""
+        c, lanes = self._c, self._lanes
+        with c.if_else(c.icmp_signed("==", count, int64(BLOCK))) as (whole, part):
+            with whole:
+                vectors = [
+                    self._bits(c.add(at, int64(n)), lanes)
+                    for n in range(0, BLOCK, lanes)
+                ]
+                largest = magnitude(c, vectors[0])
+                for x in vectors[1:]:
+                    largest = larger(c, largest, magnitude(c, x))
+                name = f"llvm.vector.reduce.smax.v{lanes}i32"
+                amax = c.call(c.external(name, I32, largest.type), [largest])
+                scale = self._scale(amax)
+                store_codes(c, scale, self._scales, to, 0)
+                for n, x in enumerate(vectors):
+                    codes = self._encoded(x, c.splat(scale, lanes))
+                    store_codes(
+                        c, codes, self._codes, c.add(at, int64(n * lanes)), lanes
+                    )
+            with part:
+                self._strided(at, to, count, int64(1), 0)
+
+    def _strided(
+        self, at: Value, to: Value, count: Value, stride: Value, lanes: int
+    ) -> None:
+        """`lanes` blocks side by side (0: one), their elements so far apart."""
+        c = self._c
+        kind = ir.VectorType(I32, lanes) if lanes else I32
+        nothing = ir.Constant(kind, [0] * lanes if lanes else 0)
+
+        def widest(k: Value, carried: list[Value]) -> list[Value]:
+            x = self._bits(c.add(at, c.mul(k, stride)), lanes)
+            return [larger(c, carried[0], magnitude(c, x))]
+
+        [amax] = c.fold(count, [nothing], widest)
+        scale = self._scale(amax)
+        store_codes(c, scale, self._scales, to, lanes)
+        with c.loop(count) as k:
+            index = c.add(at, c.mul(k, stride))
+            codes = self._encoded(self._bits(index, lanes), scale)
+            store_codes(c, codes, self._codes, index, lanes)
+
+    # -- numbers, one or a vector of them ----------------------------------------------
+
+    def _bits(self, index: Value, lanes: int) -> Value:
+        return stored_bits(self._c, self._kind.stored, self._x, index, lanes)
+
+    def _scale(self, amax: Value) -> Value:
+        """The byte of a block by its largest magnitude; see `mx_scales`."""
+        c = self._c
+        like = lambda x: c.like(amax, x)  # noqa: E731
+        field = c.lshr(amax, like(MANTISSA_BITS))
+        mantissa = c.and_(amax, like(IMPLICIT - 1))
+        emax = like(self._format.max_exponent)
+        raised = c.add(field, self._increment(mantissa))
+        byte = c.sub(larger(c, raised, emax), emax)
+        byte = c.select(
+            c.icmp_signed(">", byte, like(MAX_SCALE)), like(MAX_SCALE), byte
+        )
+        return c.select(c.icmp_signed("==", field, like(255)), like(NAN_SCALE), byte)
+
+    def _increment(self, mantissa: Value) -> Value:
+        c, rule = self._c, self._kind.rule
+        like = lambda x: c.like(mantissa, x)  # noqa: E731
+        if rule in ("ocp_floor", "neuron"):
+            return like(int(rule == "neuron"))
+        if rule == "even":
+            half = 1 << (MANTISSA_BITS - self._format.mantissa_bits - 1)
+            return c.lshr(c.add(mantissa, like(half)), like(MANTISSA_BITS))
+        largest = int(np.float32(self._format.max_finite).view(np.uint32))
+        above = 0 if rule == "ceil" else largest & (IMPLICIT - 1)
+        return c.zext(c.icmp_signed(">", mantissa, like(above)), mantissa.type)
+
+    def _encoded(self, bits: Value, scale: Value) -> Value:
+        """The codes of elements divided by their scales, to nearest, ties to even."""
+        c, fmt = self._c, self._format
+        like = lambda x: c.like(bits, x)  # noqa: E731
+        quotient = self._quotient(magnitude(c, bits), scale)
+        code = rounded(c, fmt, quotient)
+        largest = like(fmt.max_code)
+        code = c.select(c.icmp_signed(">", code, largest), largest, code)
+        sign = c.lshr(bits, like(31))
+        code = c.or_(code, c.shl(sign, like(fmt.width - 1)))
+        return c.select(c.icmp_signed("==", scale, like(NAN_SCALE)), like(0), code)
+
+    def _quotient(self, magnitude: Value, scale: Value) -> Value:
+        """`mx_scales.unscale_magnitudes`, which explains it."""
+        c = self._c
+        like = lambda x: c.like(magnitude, x)  # noqa: E731
+        divisor = c.shl(scale, like(MANTISSA_BITS))
+        low = c.add(divisor, like(IMPLICIT))
+        high = c.add(magnitude, like(BIAS << MANTISSA_BITS))
+        # Both may have the highest bit.
+        larger = c.select(c.icmp_unsigned(">", high, low), high, low)
+        quotient = c.sub(larger, divisor)
+        subnormal = c.icmp_signed("<", magnitude, like(IMPLICIT))
+        return c.select(subnormal, like(0), quotient)

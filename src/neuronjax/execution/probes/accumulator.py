@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from neuronjax.execution.probes.counters import COUNTERS
 from neuronjax.execution.probes.plan import ProbePlan
 from neuronjax.execution.probes.rounding_counters import (
+    COUNTERS,
     CounterLayout,
     Counters,
     count_rounding,
@@ -240,15 +240,12 @@ def _counts(counts: Sequence[jax.Array | None]) -> jax.Array:
     """Of all probes, zeros where nothing is counted."""
     shape = (len(COUNTERS), 2)
     places = [n for n, row in enumerate(counts) if row is not None]
-    known = _stack([row for row in counts if row is not None], shape)
+    rows = [row for row in counts if row is not None]
+    known = jnp.stack(rows) if rows else jnp.zeros((0, *shape), jnp.uint32)
     if len(places) == len(counts):
         return known
     empty = jnp.zeros((len(counts), *shape), jnp.uint32)
     return empty.at[np.asarray(places, np.int32)].set(known)
-
-
-def _stack(arrays: Sequence[jax.Array], shape: tuple[int, ...]) -> jax.Array:
-    return jnp.stack(arrays) if arrays else jnp.zeros((0, *shape), jnp.uint32)
 
 
 def merged_arrays(

@@ -20,6 +20,7 @@ from neuronjax.execution.probes.signs import NEVER_ZERO
 from neuronjax.ir.program import Location
 from neuronjax.numerics.float_format import FloatFormat, get_format
 from neuronjax.numerics.microscaling import get_mx_format
+from neuronjax.policy.values import check_pattern
 
 KINDS: Mapping[str, str] = {
     "cast": "copies to a narrower format, those of matmul operands included",
@@ -86,7 +87,7 @@ class Collect:
                 f"Collect.kinds is {kinds!r}", remedy=f"of {', '.join(KINDS)}"
             )
         for name, pattern in self.selectors.items():
-            _check_pattern(name, pattern)
+            check_pattern(f"Collect.{name}", pattern)
         _check_range("bins", self.bins, *_BINS, multiple=4)
         _check_range("every", self.every, 1, 2**16)
 
@@ -122,16 +123,6 @@ class Collect:
             any(re.search(pattern, text) for text in texts[name])
             for name, pattern in self.selectors.items()
         )
-
-
-def _check_pattern(name: str, pattern: str) -> None:
-    try:
-        re.compile(pattern)
-    except (re.error, TypeError) as error:
-        raise InvalidProgramError(
-            f"Collect.{name} {pattern!r} is no regular expression: {error}",
-            remedy="escape special characters with re.escape",
-        ) from error
 
 
 def _check_range(name: str, value: Any, low: int, high: int, multiple: int = 1) -> None:

@@ -10,21 +10,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from neuronjax.errors import InvalidProgramError
 from neuronjax.execution.probes.collect import Collect, Probe
 from neuronjax.execution.probes.kinds import PlanFacts, is_widened, probe_of, widened
-from neuronjax.execution.probes.upstream import Slots, upstream
 from neuronjax.ir.instruction import Block, Instruction, InstructionProgram
 from neuronjax.ir.instruction_set import Call, Loop
 from neuronjax.ir.program import Location
+from neuronjax.ir.traversal import DataFlow, Functions, entries
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
 class ProbePlan:
     """What is measured in one program.
 
@@ -40,25 +38,13 @@ class ProbePlan:
         results: of every result of main its probe, or None.
     """
 
-    program: InstructionProgram
-    collect: Collect
-    probes: tuple[Probe, ...]
-    order: tuple[int, ...]
-    edges: np.ndarray
-    results: tuple[int | None, ...]
-    _known: Sequence[Probe]
-    _slots: Slots
-    _wide: Mapping[int, Instruction]
-    _called: Mapping[int, Slots]
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         program: InstructionProgram,
         collect: Collect,
         argument_names: Sequence[str] = (),
-    ) -> ProbePlan:
-        """Finds the probes.
+    ) -> None:
+        """Find the probes; callees are searched when they are first called.
 
         Args:
             program: the instructions.
@@ -68,26 +54,40 @@ class ProbePlan:
         Raises:
             InvalidProgramError: patterns that select nothing.
         """
-        found = _ProbeSearch(program, collect, argument_names)
-        order = [s for s in found.block(program.main) if found.is_wanted(s)]
+        self.collect = collect
+        self._program = program
+        self._facts = PlanFacts.of(program, argument_names, collect.kinds)
+        self._known: list[Probe] = []  # by slot
+        # The rest is by the identity of instructions, but for callees and locations.
+        self._slots: dict[int, int] = {}
+        self._wide: dict[int, Instruction] = {}
+        self._called: dict[int, Slots] = {}
+        self._callees: dict[str, list[int]] = {}
+        self._told: dict[int, Location] = {}
+        found = self._found(program.main)
+        order = [slot for slot in found if collect.matches(self._known[slot])]
         if collect.selectors and not order:
             raise InvalidProgramError(
                 f"{collect!r} selects no result of the program",
                 remedy="see the sites of neuronjax.Collect(): their op, scope, source "
                 "and params are what the patterns are tried on",
             )
-        return cls(
-            program=program,
-            collect=collect,
-            probes=_numbered([found.probes[slot] for slot in order]),
-            order=tuple(order),
-            edges=found.edges(order),
-            results=found.results(order),
-            _known=found.probes,
-            _slots=found.slots,
-            _wide=found.wide,
-            _called=found.called,
+        self.order = tuple(order)
+        self.probes = _numbered([self._known[slot] for slot in order])
+        place = {slot: n for n, slot in enumerate(order)}
+        edges = (
+            (place.get(a, -1), place.get(b, -1))
+            for a, b in upstream(program, self._slots, self.called)
         )
+        forward = sorted((a, b) for a, b in edges if 0 <= a < b)
+        self.edges = np.asarray(forward, np.int32).reshape(-1, 2)
+        written = {
+            buffer.number: place.get(self._slots.get(id(i), -1))
+            for i in program.main.instructions
+            for buffer in i.results[:1]
+        }
+        results = (written.get(view.buffer.number) for view in program.main.results)
+        self.results: tuple[int | None, ...] = tuple(results)
 
     def slot(self, i: Instruction) -> int | None:
         """The number of an instruction's probe."""
@@ -117,100 +117,53 @@ class ProbePlan:
             if isinstance(i, Call):
                 yield from self._called[id(i)].values()
 
+    # -- the search --------------------------------------------------------------------
 
-class _ProbeSearch:
-    """Finds the probes of a program, callees when they are first called.
-
-    Attributes:
-        probes: by slot.
-        slots: of instructions, by their identity.
-        wide: as `ProbePlan.wide`, by identity.
-        called: as `ProbePlan.called`, by identity.
-    """
-
-    def __init__(
-        self, program: InstructionProgram, collect: Collect, names: Sequence[str]
-    ) -> None:
-        self.probes: list[Probe] = []
-        self.slots: dict[int, int] = {}
-        self.wide: dict[int, Instruction] = {}
-        self.called: dict[int, Slots] = {}
-        self._program = program
-        self._collect = collect
-        self._facts = PlanFacts.of(program, names, collect.kinds)
-        self._callees: dict[str, list[int]] = {}
-        self._told: dict[int, Location] = {}
-
-    def block(self, block: Block) -> list[int]:
+    def _found(self, block: Block) -> list[int]:
         """The slots of a block, each once, in order."""
         found: dict[int, None] = {}
         for i in _inside(block):
             slot = self._own(i)
             found |= {} if slot is None else {slot: None}
             if isinstance(i, Call):
-                if id(i) not in self.called:
-                    self.called[id(i)] = self._placed(i)
-                found |= dict.fromkeys(self.called[id(i)].values())
+                if id(i) not in self._called:
+                    self._called[id(i)] = self._placed(i)
+                found |= dict.fromkeys(self._called[id(i)].values())
         return list(found)
 
-    def is_wanted(self, slot: int) -> bool:
-        """Whether the selection has it, as far as its line is known."""
-        return self._collect.matches(self.probes[slot])
-
-    def edges(self, order: Sequence[int]) -> np.ndarray:
-        """As `ProbePlan.edges`."""
-        place = {slot: n for n, slot in enumerate(order)}
-        pairs = upstream(
-            self._program, self.slots, lambda call: self.called.get(id(call), {})
-        )
-        edges = [(place.get(a, -1), place.get(b, -1)) for a, b in pairs]
-        forward = sorted((a, b) for a, b in edges if 0 <= a < b)
-        return np.asarray(forward, np.int32).reshape(-1, 2)
-
-    def results(self, order: Sequence[int]) -> tuple[int | None, ...]:
-        """As `ProbePlan.results`."""
-        main = self._program.main
-        place = {slot: n for n, slot in enumerate(order)}
-        written = {
-            buffer.number: place.get(self.slots.get(id(i), -1))
-            for i in main.instructions
-            for buffer in i.results[:1]
-        }
-        return tuple([written.get(view.buffer.number) for view in main.results])
-
     def _own(self, i: Instruction) -> int | None:
-        if id(i) not in self.slots:
+        if id(i) not in self._slots:
             probe = probe_of(i, self._facts)
             if probe is None or not self._may_match(probe):
                 return None
-            self.slots[id(i)] = self._new(probe)
+            self._slots[id(i)] = self._new(probe)
             if is_widened(i) and probe.counted:
-                self.wide[id(i)] = widened(i)
-        return self.slots[id(i)]
+                self._wide[id(i)] = widened(i)
+        return self._slots[id(i)]
 
     def _may_match(self, probe: Probe) -> bool:
         """Whether the selection has it, wherever it is called."""
         if probe.source:
-            return self._collect.matches(probe)
-        return probe.kind in self._collect.kinds
+            return self.collect.matches(probe)
+        return probe.kind in self.collect.kinds
 
     def _new(self, probe: Probe) -> int:
-        self.probes.append(probe)
-        return len(self.probes) - 1
+        self._known.append(probe)
+        return len(self._known) - 1
 
     def _placed(self, call: Call) -> Slots:
         """The slots of a function's probes where it is called from here."""
         if call.callee not in self._callees:
-            self._callees[call.callee] = self.block(
+            self._callees[call.callee] = self._found(
                 self._program.functions[call.callee]
             )
         line, placed = call.location.source, {}
         for slot in self._callees[call.callee]:
-            probe = self.probes[slot]
+            probe = self._known[slot]
             here = probe.location.inside(call.location)
             if line and not probe.source:
                 probe = _at(probe, here)
-                if self._collect.matches(probe):
+                if self.collect.matches(probe):
                     placed[slot] = self._new(probe)
             else:
                 placed[slot] = slot
@@ -220,8 +173,8 @@ class _ProbeSearch:
     def _tell(self, slot: int, here: Location) -> None:
         """Gives a probe that all calls share the part of the model they agree on."""
         known = self._told.setdefault(slot, here)
-        self.probes[slot] = dataclasses.replace(
-            self.probes[slot],
+        self._known[slot] = dataclasses.replace(
+            self._known[slot],
             module=here.module if here.module == known.module else "",
             phase=here.phase if here.phase == known.phase else "",
         )
@@ -264,8 +217,8 @@ class Collector:
         self.probes: tuple[Probe, ...] = ()
 
     def plan(self, program: InstructionProgram, names: Sequence[str]) -> ProbePlan:
-        """The plan of a program; see `ProbePlan.of`."""
-        plan = ProbePlan.of(program, self.collect, names)
+        """The plan of a program; see `ProbePlan`."""
+        plan = ProbePlan(program, self.collect, names)
         self.probes = plan.probes
         return plan
 
@@ -276,3 +229,69 @@ def _inside(block: Block) -> Iterator[Instruction]:
         yield i
         for inner in (i.body,) if isinstance(i, Loop) else i.blocks:
             yield from _inside(inner)
+
+
+Slots = Mapping[int, int]
+_Sources = frozenset[int]
+
+
+def upstream(
+    program: InstructionProgram, own: Slots, called: Callable[[Call], Slots]
+) -> set[tuple[int, int]]:
+    """Pairs of slots: a measured result, and one that is computed from it.
+
+    Args:
+        program: the instructions.
+        own: the slots of instructions, by their identity.
+        called: where a call counts what its function counts.
+    """
+    finder = _UpstreamFinder(program.functions, own, called)
+    finder.block(program.main, [finder.nothing] * len(program.main.arguments))
+    return finder.pairs
+
+
+class _UpstreamFinder(DataFlow[_Sources]):
+    """The nearest measured results behind a buffer."""
+
+    nothing = frozenset()
+
+    def __init__(
+        self, functions: Functions, own: Slots, called: Callable[[Call], Slots]
+    ) -> None:
+        super().__init__(functions)
+        self.pairs: set[tuple[int, int]] = set()
+        self._own = own
+        self._called = called
+        self._calls: list[Slots] = []
+
+    def join(self, one: _Sources, other: _Sources) -> _Sources:
+        return one | other
+
+    def transfer(self, i: Instruction) -> Sequence[_Sources] | None:
+        if entries(i, self.functions):
+            return None
+        behind = self.nothing.union(*map(self.of, i.operands))
+        slot = self._slot(i)
+        if slot is not None:
+            self.pairs.update((source, slot) for source in behind)
+            behind = frozenset((slot,))
+        return [behind] * len(i.results)
+
+    def nested(self, i: Instruction) -> Sequence[_Sources]:
+        found = super().nested(i)
+        return found or [self.nothing] * len(i.results)
+
+    def instruction(self, i: Instruction) -> Sequence[_Sources]:
+        if not isinstance(i, Call):
+            return super().instruction(i)
+        self._calls.append(self._called(i))
+        found = super().instruction(i)
+        self._calls.pop()
+        return found
+
+    def _slot(self, i: Instruction) -> int | None:
+        """Where it is counted, the calls around it being what they are."""
+        slot = self._own.get(id(i))
+        for called in reversed(self._calls):
+            slot = None if slot is None else called.get(slot)
+        return slot

@@ -28,10 +28,30 @@ import numpy as np
 from jax import lax
 
 from neuronjax.execution.probes.collect import Collect, Probe, element_format
-from neuronjax.execution.probes.counters import COUNTERS
 from neuronjax.execution.probes.signs import LOWEST_EXPONENT
 from neuronjax.numerics.float_format import FloatFormat
 from neuronjax.numerics.widening import widen
+
+COUNTERS = (
+    "elements",
+    "nonzero",
+    "underflow",
+    "subnormal",
+    "overflow",
+    "saturated",
+    "nan_in",
+    "nan",
+    "inf",
+    "updates",
+    "stagnant",
+    "error_units",
+    "blocks",
+    "blocks_underflow",
+    "blocks_saturated",
+    "blocks_nan",
+)
+"""The rows of `Counters.counts`; what they mean is said at `Statistics`."""
+
 
 #: An error of a whole binade, in `error_units`.
 ERROR_UNIT = 1 << 15
@@ -256,7 +276,8 @@ class _Cut:
         """[rows, width] of bits of float32, filled up with zeros."""
         if self.axis is not None:
             x = jnp.moveaxis(x, self.axis, -1)
-        x = _bits(x).reshape(self.lines, self.length)
+        bits = lax.bitcast_convert_type(widen(x), jnp.uint32)
+        x = bits.reshape(self.lines, self.length)
         x = jnp.pad(x, ((0, 0), (0, -self.length % self.width)))
         return x.reshape(-1, self.width)[:: self.every]
 
@@ -275,11 +296,6 @@ class _Cut:
         assert self.axis is not None
         codes = jnp.moveaxis(codes, self.axis, -1).reshape(-1)
         return codes[:: self.every].astype(jnp.uint32)
-
-
-def _bits(x: jax.Array) -> jax.Array:
-    wide = x if x.dtype == jnp.float32 else widen(x)
-    return lax.bitcast_convert_type(wide, jnp.uint32)
 
 
 def _magnitude(bits: jax.Array) -> jax.Array:

@@ -21,14 +21,14 @@ from jax.core import Tracer
 from neuronjax.errors import InvalidProgramError
 from neuronjax.execution.probes.accumulator import as_arrays, merged_arrays
 from neuronjax.execution.probes.collect import Collect, Probe, element_format
-from neuronjax.execution.probes.counters import COUNTERS
 from neuronjax.execution.probes.plan import Collector, ProbePlan
 from neuronjax.execution.probes.rounding_counters import (
+    COUNTERS,
     ERROR_UNIT,
     empty_counters,
     exponent_bins,
 )
-from neuronjax.execution.probes.step_faults import faults_of, places_by_kind
+from neuronjax.execution.probes.step_signs import faults_of, places_by_kind
 from neuronjax.numerics.shown import Shown, display_of, picture_of
 
 #: Only known where the numbers before the rounding were seen.

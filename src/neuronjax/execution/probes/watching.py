@@ -1,7 +1,10 @@
-"""What is looked at of a result as a whole, in one pass: its largest magnitude.
+"""What is looked at of a result as a whole, in one pass.
 
-As bits of float32 Inf is above all numbers and NaN above Inf, so that one maximum says
-whether an array is finite.
+Of floats that is the largest magnitude: as bits of float32 Inf is above all numbers and
+NaN above Inf, so that one maximum says whether an array is finite. Of integers it is
+whether one wraps around: sums, products and conversions whose type is too narrow. What
+the result should be is known in FP32 to a share of 2^-22; a result that has wrapped
+around, or saturated in a sum, is off by half the range of its type or more.
 """
 
 from __future__ import annotations
@@ -14,8 +17,8 @@ import numpy as np
 from jax import lax
 
 from neuronjax.execution.probes.collect import Probe
-from neuronjax.execution.probes.integers import wraps
 from neuronjax.ir.instruction import Instruction
+from neuronjax.ir.instruction_set import TensorCopy, TensorReduce, TensorTensor
 from neuronjax.numerics.float_format import FORMATS
 from neuronjax.numerics.widening import widen_finite
 
@@ -38,8 +41,7 @@ def top(x: jax.Array) -> jax.Array:
     """The bits of the largest magnitude; 0 of what is no float."""
     if x.dtype.name not in FORMATS or not x.size:
         return jnp.uint32(0)
-    wide = x if x.dtype == jnp.float32 else widen_finite(x)
-    bits = lax.bitcast_convert_type(wide, jnp.uint32) & _MAGNITUDE
+    bits = lax.bitcast_convert_type(widen_finite(x), jnp.uint32) & _MAGNITUDE
     return jnp.max(bits)
 
 
@@ -47,3 +49,60 @@ def any_nonfinite(arrays: Sequence[jax.Array]) -> jax.Array:
     """Whether any of some arrays has an Inf or NaN."""
     tops = [jnp.uint32(0), *map(top, arrays)]
     return jnp.max(jnp.stack(tops)) >= INF_BITS
+
+
+_ELEMENTWISE = {"add": jnp.add, "subtract": jnp.subtract, "multiply": jnp.multiply}
+
+
+def is_word(dtype: np.dtype) -> bool:
+    """Unsigned words of 32 and 64 bits: hashes and generators of random numbers mean
+    them to wrap around."""
+    return dtype.kind == "u" and dtype.itemsize >= 4
+
+
+def may_wrap(i: Instruction) -> bool:
+    """Whether `wraps` looks at an instruction."""
+    if not i.results or not i.operands:
+        return False
+    given, written = i.operands[0].type.dtype, i.results[0].type.dtype
+    if written.kind not in "iu" or written.itemsize > 4 or is_word(given):
+        return False
+    if isinstance(i, TensorCopy):
+        if is_word(written) or given.kind == "b":
+            return False
+        other = given.kind != written.kind and given.itemsize == written.itemsize
+        return given.name in FORMATS or given.itemsize > written.itemsize or other
+    if isinstance(i, TensorTensor):
+        return i.op in _ELEMENTWISE
+    return isinstance(i, TensorReduce) and i.op == "add"
+
+
+def wraps(
+    i: Instruction, operands: Sequence[jax.Array], result: jax.Array
+) -> jax.Array:
+    """Whether any element of a result has wrapped around, or is beyond its type."""
+    if isinstance(i, TensorCopy):
+        return _converts(operands[0], result)
+    wide = [x.astype(jnp.float32) for x in operands]
+    if isinstance(i, TensorReduce):
+        return _is_off(jnp.sum(wide[0], axis=i.axes) + wide[1], result)
+    assert isinstance(i, TensorTensor)
+    return _is_off(_ELEMENTWISE[i.op](*wide), result)
+
+
+@jax.jit
+def _is_off(exact: jax.Array, result: jax.Array) -> jax.Array:
+    quarter = 2.0 ** (8 * result.dtype.itemsize - 2)
+    return jnp.any(jnp.abs(exact - result.astype(jnp.float32)) > quarter)
+
+
+@jax.jit
+def _converts(x: jax.Array, result: jax.Array) -> jax.Array:
+    """Inf and NaN are another fault."""
+    info = np.iinfo(result.dtype)
+    wide = widen_finite(x) if x.dtype.name in FORMATS else x.astype(jnp.float32)
+    wide = jnp.trunc(wide)
+    # Of 32 bits the largest number is rounded up, to the first that is too large.
+    high = np.float32(info.max)
+    above = wide >= high if float(high) > info.max else wide > high
+    return jnp.any((above | (wide < np.float32(info.min))) & jnp.isfinite(wide))

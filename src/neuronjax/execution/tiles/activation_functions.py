@@ -18,7 +18,7 @@ import numpy as np
 from jax import lax
 
 from neuronjax.errors import UnimplementedError
-from neuronjax.numerics import elementary, scalar_engine, scalar_engine_tables
+from neuronjax.numerics import elementary, scalar_engine
 from neuronjax.numerics.elementary_core import flush
 from neuronjax.numerics.elementary_trigonometric import sin_as_scalar_engine
 from neuronjax.numerics.exact import seal
@@ -172,7 +172,7 @@ def function(name: str, transcendentals: str = "exact") -> Function:
             op="nisa.activation",
             remedy=f"one of {', '.join(sorted(FUNCTIONS))}",
         )
-    if transcendentals == "scalar_engine" and name in scalar_engine_tables.tables():
+    if transcendentals == "scalar_engine" and name in scalar_engine.tables():
         piecewise = scalar_engine.function(name)
         return lambda x, zero: seal(piecewise(x, zero), zero)
     return FUNCTIONS[name]

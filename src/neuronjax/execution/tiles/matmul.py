@@ -13,8 +13,12 @@ import jax.numpy as jnp
 from jax import lax
 
 from neuronjax.execution.engines.array_fold import FoldOrder, Matrix
-from neuronjax.execution.engines.psum import Psum
-from neuronjax.execution.engines.tensor import four_passes, one_pass, through_identity
+from neuronjax.execution.engines.tensor import (
+    Psum,
+    four_passes,
+    one_pass,
+    through_identity,
+)
 from neuronjax.execution.tiles.registry import (
     Bits,
     Operands,

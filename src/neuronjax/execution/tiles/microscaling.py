@@ -15,9 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from neuronjax.execution.engines.array_fold import FoldOrder, Matrix
-from neuronjax.execution.engines.psum import Psum
-from neuronjax.execution.engines.tensor import one_pass
-from neuronjax.execution.engines.tensor_mx import dequantized
+from neuronjax.execution.engines.tensor import Psum, dequantized, one_pass
 from neuronjax.execution.tiles.registry import (
     Bits,
     Operands,

@@ -10,7 +10,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from neuronjax.numerics.host_kernels.code import (
+from neuronjax.numerics.host_kernels.compiled import (
     F32,
     I32,
     I64,

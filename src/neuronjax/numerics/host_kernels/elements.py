@@ -12,7 +12,7 @@ import numpy as np
 from llvmlite import ir
 
 from neuronjax.numerics.float_format import FloatFormat
-from neuronjax.numerics.host_kernels.code import F32, I8, I16, I32, Code
+from neuronjax.numerics.host_kernels.compiled import F32, I8, I16, I32, Code
 
 Value = Any
 #: Bytes of an element, by how it is stored; "table": codes of 8 bits.

@@ -9,11 +9,126 @@ that was asked has looked at it, which may be after the call.
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.custom_batching import custom_vmap
 from llvmlite import ir
 
-from neuronjax.numerics.host_kernels.code import I32, I64, POINTER, VOID, Code, int64
+from neuronjax.numerics.host_kernels.choice import host_call
+from neuronjax.numerics.host_kernels.compiled import (
+    I32,
+    I64,
+    POINTER,
+    VOID,
+    Code,
+    int64,
+    lanes,
+    registered,
+)
+
+#: Elements below which another thread takes longer to wake than to help.
+FEW = 1 << 15
+#: Elements that a thread takes at a time, about.
+MANY = 1 << 14
+
+
+#: What a kernel of rows reads in its plan: the elements of a row, the parts that it is
+#: cut into, and the elements of a part, the last of which may be shorter.
+ROW_FIELDS = ("size", "parts", "each")
+
+
+def words(
+    blocks: int, threads: int, scratch_bytes: int, numbers: Iterable[int]
+) -> np.ndarray[Any, Any]:
+    """Return a plan as it travels: what `PLAN` says, then the kernel's own numbers.
+
+    The caller is one of the threads, without blocks too.
+    """
+    helpers = max(min(threads, blocks) - 1, 0)
+    return np.array([blocks, helpers, scratch_bytes, *numbers], np.int64)
+
+
+def element_words(blocks: int, elements: int, *numbers: int) -> np.ndarray:
+    """Return the same where threads are worth waking from so many elements on."""
+    return words(blocks, threads() if elements > FEW else 1, 128, numbers)
+
+
+def row_words(x: jax.Array, each: int = MANY) -> np.ndarray:
+    """Return the plan of a kernel that reads `ROW_FIELDS`, for [outer, size]."""
+    outer, size = x.shape
+    parts = row_parts(size, each)
+    return element_words(outer * parts, x.size, size, parts, each)
+
+
+def row_parts(size: int, each: int) -> int:
+    """Return how many parts of so many elements a row has."""
+    return max(-(-size // each), 1)
+
+
+def called(
+    name: str,
+    write: Callable[[ir.Module, int], str],
+    results: Any,
+    plan: np.ndarray,
+    again: Callable[..., Any],
+    *arrays: jax.Array,
+) -> Any:
+    """Return what a kernel makes of arrays with rows in front.
+
+    Args:
+        name: of the kernel.
+        write: fills a module of this processor's, and returns it as text; its second
+            argument are the lanes of a vector.
+        results: shape and dtype of the result, or of each in a tuple.
+        plan: of `words`.
+        again: as `by_rows`.
+        arrays: what it is called with.
+    """
+    target = registered(name, lambda module: write(module, lanes()))
+    kernel = host_call(target, results)
+
+    def call(*arrays: jax.Array) -> Any:
+        found = kernel(*arrays, plan=plan)
+        return tuple(found) if isinstance(results, tuple) else found
+
+    return by_rows(call, again)(*arrays)
+
+
+def by_rows(call: Callable[..., Any], again: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a call of a kernel that `vmap` turns into one call with more rows.
+
+    Args:
+        call: the kernel's; all its arrays and results have rows in front.
+        again: plans and calls the kernel for any number of rows.
+    """
+    mappable = custom_vmap(call)
+
+    @mappable.def_vmap
+    def batched(count: int, mapped: Sequence[bool], *arrays: jax.Array) -> Any:
+        stacked = [
+            x if has else jnp.broadcast_to(x, (count, *x.shape))
+            for x, has in zip(arrays, mapped, strict=True)
+        ]
+        rows = stacked[0].shape[1]
+        found = again(*(x.reshape(count * rows, *x.shape[2:]) for x in stacked))
+        split = jax.tree.map(lambda x: x.reshape(count, rows, *x.shape[1:]), found)
+        return split, jax.tree.map(lambda _: True, found)
+
+    return mappable
+
+
+@functools.cache
+def threads() -> int:
+    """As many as XLA has."""
+    affinity: Any = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
 
 # Offsets in bytes; those of args, rets and attrs are of the pointers inside.
 FRAME = {
@@ -68,6 +183,30 @@ def block(module: ir.Module, name: str) -> ir.Function:
     function = ir.Function(module, kind, f"{name}_block")
     function.linkage = "internal"
     return function
+
+
+class RowPart(NamedTuple):
+    """The part of a row that a block works on, in a kernel that reads `ROW_FIELDS`.
+
+    Attributes:
+        row: its number.
+        size: elements of a row.
+        start: the part's first element in the row.
+        count: how many elements there are.
+    """
+
+    row: Any
+    size: Any
+    start: Any
+    count: Any
+
+    @classmethod
+    def of(cls, c: Code, index: Any, plan: Any) -> RowPart:
+        """Return that of a block, by its number."""
+        size, parts, each = c.numbers(plan, len(ROW_FIELDS))
+        start = c.mul(c.srem(index, parts), each)
+        count = c.smaller(each, c.sub(size, start))
+        return cls(c.sdiv(index, parts), size, start, count)
 
 
 def build(

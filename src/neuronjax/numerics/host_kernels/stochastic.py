@@ -1,21 +1,80 @@
-"""Stochastic rounding to 8 bits and fewer by a kernel of this processor: the call."""
+"""Stochastic rounding to 8 bits and fewer, its random bits hashed in registers.
+
+`rounding.cast` with the bits of `random_bits`, bit for bit. Of a magnitude d bits drop
+out; random ones are added to them first, and the carry rounds. Where the format is
+subnormal more drop out: an addition of FP32 moves the magnitude down, and what that
+loses matters only where the sum ends just beside a carry, once in 2^(d-1) elements.
+Whether one does is looked at once for a thousand elements, which then are rounded
+again, all bits kept. So are those among which one overflows, or is a NaN.
+"""
 
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from llvmlite import ir
 
-from neuronjax.numerics.float_format import get_format
-from neuronjax.numerics.host_kernels import compiled, stochastic_kernel
-from neuronjax.numerics.host_kernels.stochastic_kernel import StochasticKind
-from neuronjax.numerics.host_kernels.work import MANY, RowParts, by_rows, element_words
-from neuronjax.numerics.portable import host_call
+from neuronjax.numerics.float_format import FloatFormat, get_format
+from neuronjax.numerics.host_kernels import handler
+from neuronjax.numerics.host_kernels.compiled import I1, I32, Code, int64
+from neuronjax.numerics.host_kernels.elements import (
+    BIAS,
+    INFINITY,
+    MANTISSA_BITS,
+    as_floats,
+    ceiling,
+    larger,
+    magnitude,
+    shaped,
+    store_codes,
+    stored_bits,
+)
+from neuronjax.numerics.host_kernels.handler import (
+    MANY,
+    ROW_FIELDS,
+    RowPart,
+    called,
+    row_words,
+)
+from neuronjax.numerics.random_bits import GOLDEN, LAST_SHIFT, STEPS
+
+Value = Any
+#: Elements that are looked at together: whether all were rounded surely.
+CHUNK = 1024
+#: Indices that differ by less than this, from a multiple of it, share what the mixer's
+#: first shift brings down.
+WINDOW = 1 << STEPS[0][0]
+assert WINDOW % MANY == 0
+assert MANY % CHUNK == 0
+
+
+@dataclass(frozen=True)
+class StochasticKind:
+    """Which kernel.
+
+    Attributes:
+        stored: "float32" or "bfloat16".
+        element: the name of the codes' format, of 8 bits or fewer, with a sign.
+        saturates: whether an overflow stops at the largest value.
+    """
+
+    stored: str
+    element: str
+    saturates: bool
+
+    @property
+    def name(self) -> str:
+        """Of the call's target."""
+        name = f"neuronjax_stochastic_{self.stored}_{self.element}"
+        return f"{name}_saturated" if self.saturates else name
 
 
 def rounded(x: jax.Array, keys: jax.Array, element: str, saturates: bool) -> jax.Array:
-    """[outer, size], of each row as `random_bits((size,), key)` rounds it.
+    """Return [outer, size], each row rounded with `random_bits((size,), key)`.
 
     Elements of the format, whose bits XLA would copy to call them so; of one of 4 bits
     its codes, uint8.
@@ -26,25 +85,190 @@ def rounded(x: jax.Array, keys: jax.Array, element: str, saturates: bool) -> jax
         element: the name of a format of 8 bits or fewer, with a sign.
         saturates: whether an overflow stops at the largest value.
     """
-    outer, size = x.shape
-    parts = max(-(-size // MANY), 1)
-    plan = RowParts(size=size, parts=parts, each=MANY)
     kind = StochasticKind(x.dtype.name, element, saturates)
-    target = compiled.registered(
-        kind.name,
-        lambda module: stochastic_kernel.write(module, kind, compiled.lanes()),
-    )
-    # As a type of its own: inside `shard_map` it varies as the operands do.
     fmt = get_format(element)
     dtype = fmt.dtype if fmt.width == 8 else fmt.code_dtype
-    result = jax.eval_shape(lambda x, keys: _some(x, keys).astype(dtype), x, keys)
 
-    told = element_words(outer * parts, x.size, plan)
-    call = functools.partial(host_call(target, result), plan=told)
+    def like(x: jax.Array, keys: jax.Array) -> jax.Array:
+        return (x.astype(jnp.uint32) + keys[:, None]).astype(dtype)
+
+    # As a type of its own: inside `shard_map` it varies as the operands do.
+    result = jax.eval_shape(like, x, keys)
     again = functools.partial(rounded, element=element, saturates=saturates)
-    return by_rows(call, again)(x, keys)
+    kernel = functools.partial(write, kind=kind)
+    return called(kind.name, kernel, result, row_words(x), again, x, keys)
 
 
-def _some(x: jax.Array, keys: jax.Array) -> jax.Array:
-    """Something of the shape of the result."""
-    return x.astype(jnp.uint32) + keys[:, None]
+def write(module: ir.Module, lanes: int, kind: StochasticKind) -> str:
+    """Return the module of a kind, as text."""
+    function = handler.block(module, kind.name)
+    index, operands, plan, _ = function.args
+    c = Code.of(function)
+    row, size, start, count = RowPart.of(c, index, plan)
+    x, keys, result = c.pointers(operands, 3)
+    key = c.read(I32, c.at(keys, row, 4))
+    at = c.mul(row, size)
+    _StochasticPart(c, kind, lanes, (x, result), at, start, key).round(count)
+    c.ret_void()
+    return handler.build(module, kind.name, function, 2, 1, len(ROW_FIELDS))
+
+
+class _StochasticPart:
+    """Part of a row: `row` is the row's first element, `start` the part's in the row,
+    a multiple of `MANY`."""
+
+    def __init__(
+        self,
+        c: Code,
+        kind: StochasticKind,
+        lanes: int,
+        where: tuple[Value, Value],
+        row: Value,
+        start: Value,
+        key: Value,
+    ) -> None:
+        self._c, self._kind, self._lanes = c, kind, lanes
+        self._x, self._codes = where
+        self._row, self._start, self._key = row, start, key
+        self._format: FloatFormat = get_format(kind.element)
+        self._dropped = MANTISSA_BITS - self._format.mantissa_bits
+        self._lowest = BIAS + self._format.min_exponent
+        self._ceiling = ceiling(self._format, kind.saturates)
+        self._second = _mixed(c, c.xor(key, I32(int(GOLDEN))))
+
+    def round(self, count: Value) -> None:
+        """So many elements."""
+        c = self._c
+        chunks = c.sdiv(count, int64(CHUNK))
+        with c.loop(chunks) as n:
+            self._chunk(c.add(self._start, c.mul(n, int64(CHUNK))))
+        done = c.mul(chunks, int64(CHUNK))
+        self._exactly(c.add(self._start, done), c.sub(count, done))
+
+    # -- a thousand elements at a time -------------------------------------------------
+
+    def _chunk(self, first: Value) -> None:
+        c, lanes = self._c, self._lanes
+        # (i ^ key) ^ ((i ^ key) >> 16) is i ^ low in a window; of its product with the
+        # first factor only the lanes' part is a vector's.
+        shift, factor = STEPS[0]
+        index = c.trunc(first, I32)
+        low = c.xor(self._key, c.lshr(c.xor(index, self._key), I32(shift)))
+        lane_bits = lanes - 1
+        numbers = ir.Constant(shaped(I32, lanes), list(range(lanes)))
+        own = c.xor(numbers, c.splat(c.and_(low, I32(lane_bits)), lanes))
+        own = c.mul(own, c.like(own, factor))
+        common = c.and_(low, I32(~lane_bits & 0xFFFFFFFF))
+        second = c.splat(self._second, lanes)
+
+        def step(n: Value, carried: list[Value]) -> list[Value]:
+            at = c.add(first, c.mul(n, int64(lanes)))
+            many = c.mul(c.xor(c.trunc(at, I32), common), I32(factor))
+            mixed = _last(c, _multiplied(c, c.add(c.splat(many, lanes), own), 1))
+            random = _multiplied(c, _multiplied(c, c.add(mixed, second), 0), 1)
+            code, sure = self._likely(self._bits(at, lanes), random)
+            store_codes(c, code, self._codes, c.add(self._row, at), lanes)
+            return [c.and_(carried[0], sure)]
+
+        yes = ir.Constant(ir.VectorType(I1, lanes), [1] * lanes)
+        [sure] = c.fold(CHUNK // lanes, [yes], step)
+        flags: Value = c.bitcast(sure, ir.IntType(lanes))
+        with c.if_then(
+            c.icmp_unsigned("!=", flags, ir.Constant(flags.type, -1)), likely=False
+        ):
+            self._exactly(first, int64(CHUNK))
+
+    def _likely(self, bits: Value, random: Value) -> tuple[Value, Value]:
+        """Codes, by random bits without their last shift, and whether they are sure.
+
+        A magnitude in the binade below the smallest normal number is a fixed-point
+        number, where it stands for half of it; one above is larger as it is. It is one
+        unit too large where it was rounded, so that the sum is never too small, and by
+        two at most too large.
+        """
+        c, drop, fmt = self._c, self._dropped, self._format
+        like = lambda x: c.like(bits, x & 0xFFFFFFFF)  # noqa: E731
+        size = magnitude(c, bits)
+        half = as_floats(c, like((BIAS - 1) << MANTISSA_BITS))
+        binade = (self._lowest - 1) << MANTISSA_BITS
+        below = as_floats(c, like(binade + 1))
+        fixed = c.bitcast(c.fused(as_floats(c, size), half, below), bits.type)
+        steps = larger(c, fixed, size)
+        # The last shift of the mixer, and that to `drop` bits, in one; the binade off.
+        top = c.lshr(random, like(32 - drop))
+        bottom = c.lshr(random, like(32 - drop + LAST_SHIFT))
+        total = c.add(steps, c.xor(c.xor(top, bottom), like(-binade)))
+        code = c.lshr(total, like(drop))
+        beside = c.and_(total, like((1 << drop) - 2))
+        sure = c.icmp_signed("!=", beside, like(0))
+        sure = c.and_(sure, c.icmp_unsigned("<=", size, like(self._ceiling)))
+        sign = c.lshr(bits, like(32 - fmt.width))
+        return c.xor(code, c.and_(sign, like(1 << (fmt.width - 1)))), sure
+
+    # -- one by one, in vectors too ----------------------------------------------------
+
+    def _exactly(self, first: Value, count: Value) -> None:
+        c, lanes = self._c, self._lanes
+        whole = c.sdiv(count, int64(lanes))
+        numbers = ir.Constant(shaped(I32, lanes), list(range(lanes)))
+        with c.loop(whole) as n:
+            at = c.add(first, c.mul(n, int64(lanes)))
+            index = c.add(c.splat(c.trunc(at, I32), lanes), numbers)
+            self._exact(at, index, lanes)
+        with c.loop(count, c.mul(whole, int64(lanes))) as n:
+            at = c.add(first, n)
+            self._exact(at, c.trunc(at, I32), 0)
+
+    def _exact(self, at: Value, index: Value, lanes: int) -> None:
+        c = self._c
+        key, second = (
+            c.splat(v, lanes) if lanes else v for v in (self._key, self._second)
+        )
+        random = _mixed(c, c.add(_mixed(c, c.xor(index, key)), second))
+        code = self._rounded(self._bits(at, lanes), random)
+        store_codes(c, code, self._codes, c.add(self._row, at), lanes)
+
+    def _rounded(self, bits: Value, random: Value) -> Value:
+        """Codes: steps around the magnitude, and a carry out of 32 bits of a fraction.
+
+        The scale is a power of two, and so are all numbers here exact.
+        """
+        c, fmt = self._c, self._format
+        like = lambda x: c.like(bits, x)  # noqa: E731
+        size = magnitude(c, bits)
+        top = like(self._ceiling)
+        inside = c.select(c.icmp_unsigned(">", size, top), top, size)
+        lowest = like(self._lowest << MANTISSA_BITS)
+        binade = larger(c, c.and_(inside, like(INFINITY)), lowest)
+        scale = c.sub(like((2 * BIAS + fmt.mantissa_bits) << MANTISSA_BITS), binade)
+        steps: Value = c.fmul(as_floats(c, inside), as_floats(c, scale))
+        whole = c.fptosi(steps, bits.type)
+        fraction = c.fsub(steps, c.sitofp(whole, steps.type))
+        units = as_floats(c, like((BIAS + 32) << MANTISSA_BITS))
+        fraction = c.fptoui(c.fmul(fraction, units), bits.type)
+        carry = c.icmp_unsigned("<", c.add(fraction, random), random)
+        code = c.lshr(c.sub(binade, lowest), like(self._dropped))
+        code = c.add(c.add(code, whole), c.zext(carry, bits.type))
+        is_nan = c.icmp_unsigned(">", size, like(INFINITY))
+        code = c.select(is_nan, like(fmt.nan_code), code)
+        return c.xor(code, c.shl(c.lshr(bits, like(31)), like(fmt.width - 1)))
+
+    def _bits(self, at: Value, lanes: int) -> Value:
+        index = self._c.add(self._row, at)
+        return stored_bits(self._c, self._kind.stored, self._x, index, lanes)
+
+
+# ---- The hash of `random_bits`.
+
+
+def _mixed(c: Code, x: Value) -> Value:
+    return _last(c, _multiplied(c, _multiplied(c, x, 0), 1))
+
+
+def _multiplied(c: Code, x: Value, step: int) -> Value:
+    shift, factor = STEPS[step]
+    return c.mul(c.xor(x, c.lshr(x, c.like(x, shift))), c.like(x, factor))
+
+
+def _last(c: Code, x: Value) -> Value:
+    return c.xor(x, c.lshr(x, c.like(x, LAST_SHIFT)))

@@ -13,8 +13,7 @@ import pytest
 from flax import nnx
 
 import neuronjax as nj
-from neuronjax.api.nnx_state import in_place
-from neuronjax.api.nnx_ties import tied, untied
+from neuronjax.api.nnx_state import in_place, tied, untied
 
 TOKENS = jnp.asarray(np.random.default_rng(0).integers(0, 64, (4, 16)), jnp.int32)
 FP32 = nj.Policy.preset("fp32")
