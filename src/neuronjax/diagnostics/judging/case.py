@@ -110,15 +110,22 @@ class ReferenceCase:
         with _reference_runs(self.path):
             return _arrays(self.module.forward(*inputs))
 
-    def tolerances(self, seed: int) -> tuple[Tolerance, ...]:
+    def tolerances(self, seed: int, relative: float | None) -> tuple[Tolerance, ...]:
         """What a right result may be, whatever the order of addition.
 
         Products of FP32 may be three of BF16, as public kernels make them.
+
+        Args:
+            seed: of the inputs.
+            relative: the relative L2 error of each result; None for what follows from
+                the reference.
 
         Raises:
             UnimplementedError: a function of the reference has no rule.
             InvalidProgramError: the reference takes numbers out of its arrays.
         """
+        if relative is not None:
+            return tuple(Tolerance.of_norm(v, relative) for v in self.expected(seed))
         return self._of_seed("tolerances", seed, self._derive)
 
     def _derive(self, seed: int) -> tuple[Tolerance, ...]:
