@@ -15,6 +15,7 @@ import numpy as np
 
 from neuronjax.diagnostics.executors import Emulator, Position
 from neuronjax.diagnostics.reference64 import Reference64, is_float
+from neuronjax.diagnostics.tolerance.drawn import Draw
 from neuronjax.diagnostics.tolerance.model import ErrorModel, Roundoff, roundoff
 from neuronjax.diagnostics.tolerance.tracked import Shared, Tracked, carrier_of
 from neuronjax.ir.instruction import Block, Instruction
@@ -33,7 +34,7 @@ class Held:
         hard: absolute bound of the error that ends in one rounding: what came before
             it with its spread, and the rounding as large as it can be. As `x` in
             shape; None where the scale says it.
-        is_drawn: whether its error was drawn and is in the value; see `samples`.
+        is_drawn: whether its error was drawn and is in the value; see `drawn`.
     """
 
     x: Array
@@ -86,6 +87,17 @@ class Held:
             scale = np.minimum(np.where(np.isnan(scale), np.inf, scale), self.hard)
         scale = np.where(np.isnan(scale), np.inf, scale)
         return np.broadcast_to(scale, self.shape).astype(np.float32)
+
+
+def drawn(held: Held, is_drawn: bool, draw: Draw) -> Held:
+    """A value with one of the errors it may have, and none that is not drawn.
+
+    It is marked, and what follows from it, so that a later cast draws its rounding too
+    and does not make it."""
+    x = held.x
+    if not isinstance(x, Tracked) or x.dtype.kind in "iub" or x.is_exact:
+        return Held(x, held.shape, is_drawn=is_drawn)
+    return Held(draw.made(x), held.shape, is_drawn=True)
 
 
 class Executors(NamedTuple):

@@ -49,6 +49,7 @@ class LegalOutput:
     Attributes:
         path: in the pytree of the outputs, "loss", "grads/w"; "the result" of one.
         dtype: as the program declares it.
+        tolerance: of the output; the others are its own.
         expected: the reference, float64; integers and booleans in their own dtype.
         atol: absolute bound of every element's error, float64. 0 where only these bits
             are legal, Inf where nothing is known: the number depends on others that
@@ -58,9 +59,11 @@ class LegalOutput:
 
     path: str
     dtype: np.dtype
-    expected: np.ndarray
-    atol: np.ndarray
-    l2: float
+    tolerance: Tolerance
+
+    expected = property(lambda self: self.tolerance.value)
+    atol = property(lambda self: self.tolerance.bound)
+    l2 = property(lambda self: self.tolerance.l2_bound)
 
     def check(self, actual: Any) -> CheckedOutput:
         """Compares an output of a run.
@@ -75,10 +78,7 @@ class LegalOutput:
                 f"{self.expected.shape}",
                 remedy="hand over the outputs of the same program and arguments",
             )
-        bound = self.atol.astype(np.float64)
-        judged = Tolerance(self.expected.astype(np.float64), bound, self.l2).check(
-            found
-        )
+        judged = self.tolerance.check(found)
         outside, excess = self._outside(found.astype(np.float64))
         return CheckedOutput(
             path=self.path,
@@ -320,13 +320,10 @@ def legal_output(
     whole = held.tracked(model)
     with np.errstate(all="ignore"):
         found = tolerance_of(whole)
+    expected = found.value.astype(np.float64)
+    if dtype.kind in "iub":
+        expected = held.values.astype(dtype)
     bound = held.bound(model).astype(np.float64)
-    is_number = dtype.kind not in "iub"
-    values = held.values
     return LegalOutput(
-        path=path,
-        dtype=dtype,
-        expected=found.value.astype(np.float64) if is_number else values.astype(dtype),
-        atol=bound,
-        l2=found.l2_bound,
+        path=path, dtype=dtype, tolerance=Tolerance(expected, bound, found.l2_bound)
     )

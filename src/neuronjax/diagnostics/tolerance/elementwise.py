@@ -328,7 +328,7 @@ def elementwise(function: Any, rule: ElementRule, *inputs: Any) -> Tracked:
     result.functions += sum(o.array.functions for o in operands)
     if bias:
         scale = np.broadcast_to(np.float32(bias), shape)
-        result.shared[result.source] = Shared(True, scale)
+        result.shared[result.source] = Shared(True, scale, rule.error)
     if result.size < pending.PENDING_ELEMENTS:
         result.settle()
     return result
@@ -373,15 +373,17 @@ class _Step:
                 # A divisor that overflows makes the quotient 0, whatever it was.
                 x = [*x[:-1], x[-1].without(beyond)]
                 fresh += np.where(beyond, size, 0)
+        over = (size > self.stored.largest) & np.isfinite(f) if is_large else None
+        if over is not None:
+            fresh = np.where(over, np.inf, fresh)
+        if all(p.own is None and p.joint is None for p in x):
+            return f, fresh, 0.0
         reach: Arrays = ()
         if self.rule.is_curved:
             reach = tuple(np.float32(self.spread) * p.scale() for p in x)
         slopes = self.rule.slopes(f, values, reach)
         fresh = _through(slopes, [p.own for p in x], fresh)
         correlated = _through(slopes, [p.joint for p in x], 0.0)
-        if is_large:
-            over = (size > self.stored.largest) & np.isfinite(f)
-            fresh = np.where(over, np.inf, fresh)
         return f, fresh, correlated
 
 

@@ -81,11 +81,13 @@ class Tolerance:
         value: the reference, float64 (FP32 where it is large).
         bound: absolute, of every element; None where only the norm has one.
         l2_bound: of the norm of all errors.
+        runs: how many runs with drawn errors have narrowed it.
     """
 
     value: np.ndarray
     bound: np.ndarray | None
     l2_bound: float
+    runs: int = 0
 
     @classmethod
     def of_norm(cls, value: np.ndarray, relative: float) -> Tolerance:

@@ -55,10 +55,13 @@ class Shared:
     Attributes:
         is_relative: whether `scale` is to be multiplied by the value.
         scale: a view of the array's shape, of stride 0 where elements share it.
+        cause: what has the same error wherever it is met, the name of a table or
+            "constants"; or "".
     """
 
     is_relative: bool
     scale: np.ndarray
+    cause: str = ""
 
     def of(self, value: np.ndarray, part: Any = ...) -> np.ndarray:
         """Its size, absolute, for the values of a part of the array. FP32."""
@@ -232,7 +235,7 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
 
     def astype(self, dtype: Any, **_: Any) -> Any:
         """A conversion: NumPy's `astype`, with the rounding of a narrower format."""
-        return UFUNCS["astype"](self, np.dtype(dtype))
+        return _made(UFUNCS["astype"](self, np.dtype(dtype)))
 
     T = property(lambda self: moved(np.transpose, self))
 
@@ -303,21 +306,21 @@ def as_tracked(x: Any, model: ErrorModel) -> Tracked:
         return Tracked(array.copy(), model, array.dtype)
     value = array.astype(np.float32 if array.size > LARGE_ELEMENTS else np.float64)
     is_weak = isinstance(x, float) and not isinstance(x, np.generic)
-    return Tracked(
-        value,
-        model,
-        np.float16 if is_weak else array.dtype,
-        _lost(value, array.dtype, model),
-    )
+    dtype = np.float16 if is_weak else array.dtype
+    lost = _lost(value, array.dtype, model)
+    if lost is None or model.draw is None:
+        return Tracked(value, model, dtype, None if lost is None else np.abs(lost))
+    shared = {0: Shared(False, lost, "constants")}
+    return _made(Tracked(value, model, dtype, None, None, shared))
 
 
 def _lost(value: np.ndarray, given: Any, model: ErrorModel) -> np.ndarray | None:
-    """What the values lose when they are stored; None for nothing."""
+    """What the values gain when they are stored; None for nothing."""
     if given == np.float32 and model.stored.name == "float32":
         return None
     with np.errstate(over="ignore", invalid="ignore"):
         stored = value.astype(get_format(model.stored.name).dtype).astype(value.dtype)
-        lost = np.where(stored == value, 0.0, np.abs(stored - value))
+        lost = np.where(stored == value, 0.0, stored - value)
     return np.nan_to_num(lost, nan=0.0).astype(np.float32) if lost.any() else None
 
 
@@ -384,7 +387,13 @@ def _called(rule: Any, name: str, args: Any, named: Any) -> Any:
         inspect.signature(rule).bind(*args, **named)
     except TypeError as problem:
         raise _no_rule(name, f", called so ({problem}),") from None
-    return rule(*args, **named)
+    return _made(rule(*args, **named))
+
+
+def _made(result: Any) -> Any:
+    """A rule's result, with errors that are drawn where its model draws them."""
+    is_tracked = isinstance(result, Tracked) and result.model.draw is not None
+    return result.model.draw.made(result) if is_tracked else result
 
 
 def _no_rule(name: str, how: str = "") -> UnimplementedError:
