@@ -26,18 +26,14 @@ from neuronjax.diagnostics.judging import (
     sandbox,
 )
 from neuronjax.diagnostics.judging.case import ReferenceCase
+from neuronjax.diagnostics.judging.comparing import decided
 from neuronjax.diagnostics.judging.guard import Limits
 from neuronjax.diagnostics.judging.tracing import (
     CandidateRefused,
     TracedCandidate,
     trace,
 )
-from neuronjax.diagnostics.judging.verdict import (
-    DECIDES,
-    KernelVerdict,
-    Problem,
-    VerdictTimes,
-)
+from neuronjax.diagnostics.judging.verdict import KernelVerdict, Problem, VerdictTimes
 from neuronjax.errors import InvalidProgramError, NeuronJaxError, UnimplementedError
 from neuronjax.hardware import resolve_target
 from neuronjax.ir.nki_instructions import SPECS
@@ -134,7 +130,11 @@ def judge(
     sandbox.prepare()
     found = _judged(job)
     refused = bool(found["limits"] or found["hazards"])
-    correct, vague = _correct(job, found)
+    done, correct, vague = found.get("seeds", ()), None, ""
+    if done and len(done) < len(job.seeds):
+        correct = False
+    elif done:
+        correct, vague = decided(done, found["mutants"])
     return KernelVerdict(
         candidate=str(job.candidate),
         target=target,
@@ -200,34 +200,6 @@ def _allowed(case: ReferenceCase, job: _Job) -> tuple[float | None, str]:
         why = f"{RELATIVE_L2:g} of NKIBench, for none is derived: {error.what}"
         return RELATIVE_L2, why
     return None, "derived from the reference"
-
-
-def _correct(job: _Job, found: Mapping[str, Any]) -> tuple[bool | None, str]:
-    """Return whether every seed is right, None where that is not known; and why the
-    bounds do not tell, "" where they do."""
-    done = found.get("seeds", ())
-    if job.case is None or not done:
-        return None, ""
-    if len(done) < len(job.seeds) or not all(s.correct for s in done):
-        return False, ""
-    # An error that is larger than what is allowed is in elements without a bound.
-    most = max(max(s.allowed, s.relative_l2) for s in done)
-    passed = [m for m in found["mutants"] if m.does_nothing and not m.caught]
-    if most > DECIDES:
-        return None, (
-            f"The tolerance is too wide: an error of {most:.3g} times the result's "
-            "norm passes, and only a larger one would have been caught. It decides "
-            f"where this is at most {DECIDES:g}. Give the relative L2 error that you "
-            "allow: tolerance=0.02"
-        )
-    if passed:
-        least = min(passed, key=lambda m: m.relative_l2)
-        return None, (
-            f"A kernel that does nothing would have passed: {least.what}. Give a "
-            "relative L2 error that is less than what it is off by: "
-            f"tolerance={least.relative_l2 / 10:.0e}"
-        )
-    return True, ""
 
 
 def _judged(job: _Job) -> dict[str, Any]:

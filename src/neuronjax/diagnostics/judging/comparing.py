@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from neuronjax.diagnostics.judging.verdict import DECIDES, SeedVerdict
+from neuronjax.diagnostics.judging.verdict import DECIDES, SeedVerdict, TriedMutant
 from neuronjax.diagnostics.tolerance import Judged, Tolerance
 
 
@@ -45,6 +45,33 @@ def compared(
         worst=_element(actual, allowed, number, place) if error else None,
         why=why,
     )
+
+
+def decided(
+    done: Sequence[SeedVerdict], tried: Sequence[TriedMutant]
+) -> tuple[bool | None, str]:
+    """Return whether every seed is right, None where that is not known; and why the
+    tolerance does not tell, "" where it does."""
+    if not all(s.correct for s in done):
+        return False, ""
+    # An error that is larger than what is allowed is in elements without a bound.
+    most = max(max(s.allowed, s.relative_l2) for s in done)
+    if most > DECIDES:
+        return None, (
+            f"The tolerance is too wide: an error of {most:.3g} times the result's "
+            "norm passes, and only a larger one would have been caught. It decides "
+            f"where this is at most {DECIDES:g}. Give the relative L2 error that you "
+            "allow: tolerance=0.02"
+        )
+    passed = [m for m in tried if m.does_nothing and not m.caught]
+    if passed:
+        least = min(passed, key=lambda m: m.relative_l2)
+        return None, (
+            f"A kernel that does nothing would have passed: {least.what}. Give a "
+            "relative L2 error that is less than what it is off by: "
+            f"tolerance={least.relative_l2 / 10:.0e}"
+        )
+    return True, ""
 
 
 def _speaks(

@@ -22,9 +22,12 @@ from neuronjax.diagnostics.tolerance.judged import Tolerance, sum_of_squares
 from neuronjax.diagnostics.tolerance.model import SHARED_SPREAD, ErrorModel, error_model
 from neuronjax.diagnostics.tolerance.tracked import Tracked, as_tracked, over_blocks
 
-OTHER_WAYS = 4.0
-"""A kernel may compute in another way than its reference, in chunks or with sums of its
-own: bounds from drawn errors of the reference are taken so many times as large."""
+#: A kernel may compute in another way than its reference, in chunks or with sums of its
+#: own: bounds from drawn errors of the reference are taken so many times as large.
+_OTHER_WAYS = 2.0
+#: Runs with drawn errors. Half as many as usual: Student's t then reaches further, and
+#: a judge has several seeds.
+_SAMPLES = 16
 
 
 def error_bounds(
@@ -74,7 +77,7 @@ def error_bounds(
             ("exp", "rsqrt", "sqrt", "reciprocal", "other").
         failure: probability that one right element is refused.
         samples: how many runs with errors that are drawn narrow the bounds, see
-            `drawn.py`; None for 32 where slopes alone bound a result by more than a
+            `drawn.py`; None for 16 where slopes alone bound a result by more than a
             128th of it, as they do of loops of many turns, and for none else.
 
     Returns:
@@ -104,7 +107,7 @@ def error_bounds(
     leaves, tree = jax.tree.flatten(run(None))
     with np.errstate(all="ignore"):
         found = {n: tolerance_of(as_tracked(x, model)) for n, x in enumerate(leaves)}
-    found = sharpened(found, values, samples, failure, OTHER_WAYS)
+    found = sharpened(found, values, samples, failure, usual=_SAMPLES, ways=_OTHER_WAYS)
     return jax.tree.unflatten(tree, [found[n] for n in range(len(leaves))])
 
 

@@ -51,14 +51,17 @@ class Draw:
         for term in x.shared.values():
             size = term.scale * x.value if term.is_relative else term.scale
             error = error + size * self._of(term.cause)
-        value = x.value.astype(np.float64)
-        # What may be anything, as what may overflow, is no number from here on.
-        shift = np.where(np.isfinite(error), AMPLITUDE * error, np.nan)
-        value = np.where(np.isfinite(value), value + shift, value)
-        return Tracked(value.astype(x.value.dtype), x.model, x.dtype)
+        value = x.value + AMPLITUDE * error
+        if not np.isfinite(value).all():
+            # What may be anything, as what may overflow, is no number from here on.
+            value = np.where(np.isfinite(error), value, np.nan)
+            value = np.where(np.isfinite(x.value), value, x.value)
+        return Tracked(value.astype(x.value.dtype, copy=False), x.model, x.dtype)
 
     def _numbers(self, shape: tuple[int, ...]) -> np.ndarray:
-        return np.asarray(self._generator.standard_normal(shape, np.float32))
+        """Return uniform numbers of mean 0 and variance 1: roundings are such."""
+        found = np.asarray(self._generator.random(shape, np.float32))
+        return (found - np.float32(0.5)) * np.float32(12**0.5)
 
     def _of(self, cause: str) -> float:
         """Return what a table, or a constant, is off by wherever a run meets it."""
@@ -141,6 +144,8 @@ def sharpened(
     run: Callable[[Draw], Iterable[tuple[Key, np.ndarray]]],
     samples: int | None,
     failure: float,
+    *,
+    usual: int = SAMPLES,
     ways: float = 1.0,
 ) -> dict[Key, Tolerance]:
     """Return tolerances with what sampled runs say of them.
@@ -148,13 +153,14 @@ def sharpened(
     Args:
         found: the tolerances by slopes.
         run: makes one run, and returns the values of it that have tolerances.
-        samples: how many runs; None for `SAMPLES` where a tolerance is wide, and else
+        samples: how many runs; None for the usual where a tolerance is wide, and else
             for none.
         failure: as `Spread.narrowed`.
+        usual: how many that is.
         ways: as `Spread.narrowed`.
     """
     if samples is None:
-        samples = SAMPLES if any(map(is_wide, found.values())) else 0
+        samples = usual if any(map(is_wide, found.values())) else 0
     spreads = {key: Spread(t.value) for key, t in found.items()} if samples else {}
     for number in range(samples):
         for key, values in run(Draw(samples, number)):

@@ -9,6 +9,7 @@ taken as one bias of all elements, which a softmax cancels.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -280,7 +281,7 @@ def _split(
             found.append(_Operand(x.passed(), kept))
             continue
         own, joint = x.own, x.joint
-        is_spread = isinstance(inputs[place], Tracked) and x.size < int(np.prod(shape))
+        is_spread = isinstance(inputs[place], Tracked) and x.size < math.prod(shape)
         if is_spread and not (own is joint is None):
             sharing = _broadcast_error(function, place, x)
             if sharing is not None:
@@ -305,12 +306,18 @@ def elementwise(function: Any, rule: ElementRule, *inputs: Any) -> Tracked:
     given = [as_tracked(x, model) for x in inputs]
     dtype = declared(*inputs)
     shape = np.broadcast_shapes(*(x.shape for x in given))
-    operands, terms, loose = _split(function, inputs, given, shape)
     carrier = carrier_of(shape)
     error, bias = _rounding(function, rule, given, model, dtype)
     if carrier == np.float32 and error:
         error += 2.0**-22 if bias else 2.0**-24
     step = _Step(function, rule, error, model.spread, model.of_result(dtype))
+    shared = Shared(True, np.broadcast_to(np.float32(bias), shape), rule.error)
+    if model.draw is not None:  # operands have no errors, and nothing is too large
+        value, own, _ = step.taken([_exact(x.value, carrier) for x in given])
+        own = _of_shape(own, shape) if error else None
+        terms = {0: shared} if bias else {}
+        return Tracked(np.asarray(value, carrier), model, dtype, own, None, terms)
+    operands, terms, loose = _split(function, inputs, given, shape)
     has_own = error != 0.0 or any(o.array.has_own for o in operands)
     has_joint = bool(loose) or any(o.is_correlated for o in operands)
 
@@ -327,11 +334,15 @@ def elementwise(function: Any, rule: ElementRule, *inputs: Any) -> Tracked:
     result = Pending(shape, model, dtype, compute, (has_own, has_joint), terms)
     result.functions += sum(o.array.functions for o in operands)
     if bias:
-        scale = np.broadcast_to(np.float32(bias), shape)
-        result.shared[result.source] = Shared(True, scale, rule.error)
+        result.shared[result.source] = shared
     if result.size < pending.PENDING_ELEMENTS:
         result.settle()
     return result
+
+
+def _exact(value: np.ndarray, dtype: Any) -> _Parts:
+    is_float = value.dtype.kind == "f"
+    return _Parts(value.astype(dtype, copy=False) if is_float else value, None, None)
 
 
 def _of_shape(error: Any, shape: tuple[int, ...]) -> np.ndarray:

@@ -16,8 +16,10 @@ from __future__ import annotations
 import concurrent.futures
 import contextvars
 import dataclasses
+import functools
 import inspect
 import itertools
+import math
 import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -286,7 +288,7 @@ def moved(function: Callable[[np.ndarray], np.ndarray], x: Tracked) -> Tracked:
 
 def carrier_of(shape: tuple[int, ...]) -> np.dtype:
     """In what values of a shape are held."""
-    large = int(np.prod(shape, dtype=np.int64)) > LARGE_ELEMENTS
+    large = math.prod(shape) > LARGE_ELEMENTS
     return np.dtype(np.float32 if large else np.float64)
 
 
@@ -338,10 +340,10 @@ def declared(*operands: Any) -> np.dtype:
 
 def blocks(shape: tuple[int, ...], elements: int = BLOCK_ELEMENTS) -> Iterator[Any]:
     """Indices that cut an array of a shape into pieces of about so many elements."""
-    if int(np.prod(shape, dtype=np.int64)) <= elements:
+    if math.prod(shape) <= elements:
         yield ...
         return
-    rests = [int(np.prod(shape[k + 1 :], dtype=np.int64)) for k in range(len(shape))]
+    rests = [math.prod(shape[k + 1 :]) for k in range(len(shape))]
     axis = next(k for k, rest in enumerate(rests) if rest <= elements)
     step = max(1, elements // max(1, rests[axis]))
     for outer in np.ndindex(*shape[:axis]):
@@ -384,10 +386,13 @@ def _called(rule: Any, name: str, args: Any, named: Any) -> Any:
     if rule is None:
         raise _no_rule(name)
     try:
-        inspect.signature(rule).bind(*args, **named)
+        _signature(rule).bind(*args, **named)
     except TypeError as problem:
         raise _no_rule(name, f", called so ({problem}),") from None
     return _made(rule(*args, **named))
+
+
+_signature = functools.cache(inspect.signature)
 
 
 def _made(result: Any) -> Any:
