@@ -13,13 +13,13 @@ import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
-from unittest import mock
 
 import numpy as np
 
 from neuronjax.diagnostics.judging.case import ReferenceCase
 from neuronjax.diagnostics.judging.verdict import TriedMutant
 from neuronjax.diagnostics.tolerance import Tolerance
+from neuronjax.diagnostics.tolerance.fresh import names_changed
 from neuronjax.diagnostics.tolerance.judged import flat_blocks
 
 #: Runs of a reference, and numbers that they may read in all: a large reference is not
@@ -162,10 +162,11 @@ class _Run:
     def results(self, inputs: Sequence[Any]) -> Results | None:
         """Return what the reference returns; None where the change makes it fail."""
         copies = [np.array(x) if isinstance(x, np.ndarray) else x for x in inputs]
-        names = self._case.module.__dict__
-        with mock.patch.dict(names, {"range": self._range}), np.errstate(all="ignore"):
+        forward = self._case.module.forward
+        names = {"range": self._range}
+        with names_changed(forward, names), np.errstate(all="ignore"):
             try:
-                found = self._case.module.forward(*map(self._heard, copies))
+                found = forward(*map(self._heard, copies))
             except Exception:  # a loop that lacks a turn may leave a name undefined
                 return None
         held = found if isinstance(found, list | tuple) else (found,)

@@ -54,18 +54,6 @@ _SLOPES: Mapping[str, _Slope] = {
     "sinh": _Slope(np.cosh),
     "tan": _Slope(lambda x: 1 / np.cos(x) ** 2),
 }
-_NUMPY: Mapping[str, Any] = {
-    "cosine": np.cos,
-    "exponential": np.exp,
-    "exponential_base2": np.exp2,
-    "exponential_minus_one": np.expm1,
-    "log": np.log,
-    "log_plus_one": np.log1p,
-    "reciprocal": np.reciprocal,
-    "sine": np.sin,
-    "sqrt": np.sqrt,
-    "tanh": np.tanh,
-}
 
 
 def _largest(slope: _Slope, x: np.ndarray, reach: Any) -> np.ndarray:
@@ -83,19 +71,20 @@ def _rule(name: str, slope: _Slope) -> ElementRule:
     )
 
 
-_RULES = {name: _rule(name, slope) for name, slope in _SLOPES.items()}
+_RULES = {
+    name: _rule(name, _SLOPES[name]) if name in _SLOPES else RULES[function]
+    for name, function in UNARY.items()
+    if name in _SLOPES or function in RULES
+}
 
 
 def knows(name: str) -> bool:
     """Whether a function of StableHLO or CHLO has a rule."""
-    return name in _RULES or name in _NUMPY or name == "rsqrt"
+    return name in _RULES or name == "rsqrt"
 
 
 def applied(name: str, x: Tracked) -> Tracked:
     """A function, by StableHLO's and CHLO's names."""
     if name == "rsqrt":  # so that an error shared by a row stays shared
         return np.reciprocal(np.sqrt(x))  # type: ignore[return-value]
-    if name in _NUMPY:
-        function = _NUMPY[name]
-        return elementwise(function, RULES[function], x)
     return elementwise(UNARY[name], _RULES[name], x)

@@ -17,7 +17,7 @@ import neuronjax.diagnostics.tolerance.movement
 import neuronjax.diagnostics.tolerance.reductions
 import neuronjax.diagnostics.tolerance.stepwise  # noqa: F401
 from neuronjax.diagnostics.tolerance.drawn import Draw, sharpened
-from neuronjax.diagnostics.tolerance.fresh import rebound
+from neuronjax.diagnostics.tolerance.fresh import names_changed, stand_ins
 from neuronjax.diagnostics.tolerance.judged import Tolerance, sum_of_squares
 from neuronjax.diagnostics.tolerance.model import SHARED_SPREAD, ErrorModel, error_model
 from neuronjax.diagnostics.tolerance.tracked import Tracked, as_tracked, over_blocks
@@ -97,8 +97,9 @@ def error_bounds(
     def run(draw: Draw | None) -> Any:
         model_ = dataclasses.replace(model, draw=draw)
         tracked = [_entered(x, model_) for x in inputs]
-        with np.errstate(all="ignore"):
-            return rebound(forward, model_)(*tracked)
+        names = stand_ins(forward, model_)
+        with names_changed(forward, names), np.errstate(all="ignore"):
+            return forward(*tracked)
 
     def values(draw: Draw) -> Iterator[tuple[int, np.ndarray]]:
         for number, x in enumerate(jax.tree.leaves(run(draw))):
