@@ -195,11 +195,12 @@ def _allowed(case: ReferenceCase, job: _Job) -> tuple[float | None, str]:
     if job.tolerance is not None:
         return job.tolerance, "given"
     try:
-        case.tolerances(job.seeds[0], None)
+        runs = max((t.runs for t in case.tolerances(job.seeds[0], None)), default=0)
     except (UnimplementedError, InvalidProgramError) as error:
         why = f"{RELATIVE_L2:g} of NKIBench, for none is derived: {error.what}"
         return RELATIVE_L2, why
-    return None, "derived from the reference"
+    drawn = f", and from {runs} runs of it with drawn roundings" if runs else ""
+    return None, f"derived from the reference{drawn}"
 
 
 def _judged(job: _Job) -> dict[str, Any]:

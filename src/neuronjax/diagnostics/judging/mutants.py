@@ -61,7 +61,7 @@ def tried(
         for what, wrong in _idle(inputs, right)
     ]
     if sum(np.size(x) for x in inputs) <= _MOST_INPUTS:
-        first = _Run(case, None)
+        first = _ChangedRun(case, None)
         first.results(inputs)
         runs = min(_MOST_RUNS, _MOST_READ // max(1, first.read))
         for what, wrong in itertools.islice(_wrong(case, inputs, first.sites), runs):
@@ -131,15 +131,15 @@ def _wrong(
     for of_kinds in itertools.zip_longest(*kinds.values()):
         for one in of_kinds:
             if isinstance(one, _Site):
-                yield str(one), _Run(case, one).results(inputs)
+                yield str(one), _ChangedRun(case, one).results(inputs)
             elif one is not None:
                 mean = np.mean(inputs[one].astype(np.float64))
                 flat = np.full_like(inputs[one], mean)
                 given = [*inputs[:one], flat, *inputs[one + 1 :]]
-                yield f"input {one} is its mean", _Run(case, None).results(given)
+                yield f"input {one} is its mean", _ChangedRun(case, None).results(given)
 
 
-class _Run:
+class _ChangedRun:
     """One run of a reference, in which one place may do otherwise.
 
     Attributes:
@@ -213,7 +213,7 @@ class _Run:
 class _Heard(np.ndarray):
     """An array whose functions are heard of."""
 
-    run: _Run
+    run: _ChangedRun
 
     def __array_ufunc__(
         self, ufunc: Any, method: str, *inputs: Any, out: Any = None, **named: Any
