@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+import neuronjax as nj
 from neuronjax.diagnostics.judging import mutants
 from neuronjax.diagnostics.judging.case import ReferenceCase
 from neuronjax.diagnostics.judging.comparing import compared, decided
+from tests.diagnostics.judging.in_process import judged_here
 from tests.diagnostics.judging.iterated_cases import CASES, text_of
 from tests.diagnostics.judging.kernels import written
 
@@ -60,3 +62,60 @@ def test_a_wrong_kernel_is_refused(name: str, wrong: str, tmp_path: Path) -> Non
 
 def test_there_are_fifty_wrong_kernels() -> None:
     assert len(WRONG) >= 50
+
+
+STEPS = """
+import nki
+import nki.isa as nisa
+import nki.language as nl
+
+
+def product(stationary, moving):
+    sums = nl.ndarray((64, 64), dtype=nl.float32, buffer=nl.psum)
+    nisa.nc_matmul(sums, stationary, moving)
+    tile = nl.ndarray((64, 64), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_copy(dst=tile, src=sums)
+    return tile
+
+
+@nki.jit
+def kernel(a):
+    out = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
+    x = nl.load(a)
+    for _ in range(5):
+        turned = nl.ndarray((64, 64), dtype=nl.float32, buffer=nl.psum)
+        nisa.nc_transpose(dst=turned, data=x)
+        rows = nl.ndarray((64, 64), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_copy(dst=rows, src=turned)
+        g = product(rows, rows)
+        both = nl.add(nl.multiply(g, -4.7750), nl.multiply(product(g, g), 2.0315))
+        x = nl.add(nl.multiply(x, 3.4445), product(both, x))
+    nisa.dma_copy(dst=out, src=x)
+    return out
+"""
+KERNELS = {
+    "right": (" ", " ", "accepted"),
+    "a copy": ("range(5)", "range(0)", "refused"),
+    "a step less": ("range(5)", "range(4)", "refused"),
+    "another constant": ("2.0315", "2.1", "refused"),
+}
+
+
+@pytest.mark.slow_except("a copy", "right")
+@pytest.mark.parametrize("name", KERNELS)
+def test_kernels_of_five_steps(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged_here(monkeypatch)
+    before, after, wanted = KERNELS[name]
+    case = CASES["five Newton-Schulz steps"]
+    text = text_of(case._replace(inputs="unit(draw(64, 64))"))
+    verdict = nj.judge(
+        written(tmp_path, STEPS.replace(before, after)),
+        reference=written(tmp_path, text, "reference.py"),
+        seeds=(0,),
+    )
+    assert verdict.word == wanted, str(verdict)
+    assert "16 runs of it with drawn roundings" in verdict.tolerance
+    assert all(m.caught for m in verdict.mutants)
+    assert len(verdict.mutants) >= 8

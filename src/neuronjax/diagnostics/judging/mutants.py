@@ -23,10 +23,9 @@ from neuronjax.diagnostics.tolerance.fresh import names_changed
 from neuronjax.diagnostics.tolerance.judged import flat_blocks
 
 #: Runs of a reference, and numbers that they may read in all: a large reference is not
-#: run often, and one of larger inputs not at all.
+#: run often, and one of larger inputs (`case.LARGE_INPUTS`) not at all.
 _MOST_RUNS = 24
 _MOST_READ = 1 << 30
-_MOST_INPUTS = 1 << 22
 
 _SIGNS = {np.add: np.subtract, np.subtract: np.add}
 Results = Sequence[np.ndarray]
@@ -60,7 +59,7 @@ def tried(
         _judged(what, wrong, right, allowed, does_nothing=True)
         for what, wrong in _idle(inputs, right)
     ]
-    if sum(np.size(x) for x in inputs) <= _MOST_INPUTS:
+    if not case.is_large(seed):
         first = _ChangedRun(case, None)
         first.results(inputs)
         runs = min(_MOST_RUNS, _MOST_READ // max(1, first.read))

@@ -297,11 +297,7 @@ def _(i: BitcastCopy, x: Sequence[Held], at: Executors) -> list[Held]:
     found = of_exact(i, x, at)
     if x[0].is_exact:
         return found
-    model, values = at.model, found[0].values
-    if not is_float(i.results[0].type.dtype):
-        return [Held(doubtful(values, True, model), values.shape)]
-    joint = np.full(values.shape, np.inf, np.float32)
-    return [Held(Tracked(values, model, np.float32, None, joint), values.shape)]
+    return [Held(doubtful(found[0].values, True, at.model), found[0].shape)]
 
 
 @legal.register(ScaleFromAmax)

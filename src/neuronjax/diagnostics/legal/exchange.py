@@ -24,7 +24,7 @@ from neuronjax.diagnostics.legal.held import (
     places_in_doubt,
     rounded,
 )
-from neuronjax.diagnostics.legal.movement import moved_together, rearranged, unknown
+from neuronjax.diagnostics.legal.movement import moved_together, rearranged
 from neuronjax.diagnostics.legal.sums import folded
 from neuronjax.diagnostics.reference64 import is_float
 from neuronjax.diagnostics.tolerance.model import roundoff
@@ -97,7 +97,7 @@ def _moved(i: Collective, k: int, x: Devices, at: Executors) -> list[Held]:
     # The other operands of a ragged exchange say where its data go.
     places = range(len(data), len(i.operands)) if len(data) > 1 else ()
     if any(is_doubtful(own[n]) for own in x for n in places):
-        found = unknown(found.values, at.model)
+        found = Held(doubtful(found.values, True, at.model), found.shape)
     if is_same:
         return [found] * len(x)
     return [rearranged(found, lambda v, d=d: v[d]) for d in range(len(x))]

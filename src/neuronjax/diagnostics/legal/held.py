@@ -129,11 +129,15 @@ def is_doubtful(held: Held) -> bool:
 
 
 def doubtful(values: np.ndarray, places: Any, model: ErrorModel) -> Array:
-    """Discrete values that are not known at some places."""
+    """Values that are not known at some places."""
+    is_discrete = values.dtype.kind in "iub"
+    found = values if is_discrete else exact(values, model)
     if not np.any(places):
-        return values
+        return found
     bound = np.where(places, np.float32(np.inf), np.float32(0.0))
     joint = np.broadcast_to(bound, values.shape)
+    if isinstance(found, Tracked):
+        return Tracked(found.value, model, np.float32, None, joint)
     return Tracked(values, model, values.dtype, None, joint)
 
 

@@ -14,10 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from neuronjax.diagnostics.comparison_tables import short
-from neuronjax.diagnostics.differences import alike
 from neuronjax.diagnostics.legal.held import Held
 from neuronjax.diagnostics.tolerance.bounds import tolerance_of
-from neuronjax.diagnostics.tolerance.judged import Judged, Tolerance
+from neuronjax.diagnostics.tolerance.judged import Judged, Tolerance, apart
 from neuronjax.diagnostics.tolerance.model import ErrorModel
 from neuronjax.errors import InvalidProgramError
 from neuronjax.report.tables import NUMBER, TEXT, WORD, Displayed, new_table
@@ -79,34 +78,22 @@ class LegalOutput:
                 remedy="hand over the outputs of the same program and arguments",
             )
         judged = self.tolerance.check(found)
-        outside, excess = self._outside(found.astype(np.float64))
+        error, known = apart(found, self.expected), ~np.isposinf(self.atol)
+        outside, worst = known & (error > self.atol), judged.worst
+
+        def there(array: np.ndarray) -> float:
+            return 0.0 if worst is None else float(array[worst])
+
         return CheckedOutput(
             path=self.path,
             judged=judged,
             indices=np.argwhere(outside),
-            excess=excess[outside],
-            **self._worst(found, judged),
+            excess=error[outside] - self.atol[outside],
+            index=worst,
+            value=there(found),
+            expected=there(self.expected),
+            allowed=there(self.atol),
         )
-
-    def _outside(self, found: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Where elements are beyond their bound, and by how much."""
-        expected = self.expected.astype(np.float64)
-        with np.errstate(all="ignore"):
-            error = np.where(alike(found, expected), 0.0, np.abs(found - expected))
-            error = np.where(np.isnan(error), math.inf, error)
-            outside = (error > self.atol) & ~np.isposinf(self.atol)
-            return outside, error - np.where(np.isposinf(self.atol), 0.0, self.atol)
-
-    def _worst(self, found: np.ndarray, judged: Judged) -> dict[str, Any]:
-        if judged.worst is None:
-            return {"index": None, "value": 0.0, "expected": 0.0, "allowed": 0.0}
-        at = judged.worst
-        return {
-            "index": at,
-            "value": float(found[at]),
-            "expected": float(self.expected[at]),
-            "allowed": float(self.atol[at]),
-        }
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

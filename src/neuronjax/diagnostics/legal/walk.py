@@ -137,8 +137,9 @@ class LegalWalk(OpWalk):
         found = {v: lane.arrays[n] for v, n in at.items() if n in lane.arrays}
         changed = self._made(path, self.position.iterations, found) or {}
         for value, held in changed.items():
-            is_made = self._draw is not None
-            lane.arrays[at[value]] = drawn(held, False, self._draw) if is_made else held
+            if self._draw is not None:
+                held = drawn(held, False, self._draw)
+            lane.arrays[at[value]] = held
 
     def _scalars(self, block: Block, x: Sequence[Held]) -> list[Held]:
         """A block of scalar instructions, on whole tensors."""

@@ -213,7 +213,7 @@ class _Operand:
         """Whether there is a correlated error."""
         return self.array.has_joint or bool(self.shared)
 
-    def of(self, block: Any, dtype: Any) -> _Parts:
+    def of(self, block: Any, dtype: Any) -> ErrorParts:
         """One block, its values in the dtype that the result is computed in."""
         value, own, joint = self.array.part(block)
         if value.dtype.kind == "f":
@@ -221,40 +221,7 @@ class _Operand:
         for term in self.shared:
             scale = term.of(value, block)
             joint = scale if joint is None else joint + scale
-        return _Parts(value, own, joint)
-
-
-@dataclasses.dataclass
-class _Parts:
-    """A block of an operand.
-
-    Attributes:
-        own: stays independent; or None.
-        joint: correlated; or None.
-    """
-
-    value: np.ndarray
-    own: np.ndarray | None
-    joint: np.ndarray | None
-
-    def scale(self) -> Any:
-        """Of all its errors."""
-        if self.own is None:
-            return np.float32(0.0) if self.joint is None else self.joint
-        return self.own if self.joint is None else self.own + self.joint
-
-    def is_beyond(self, largest: float) -> np.ndarray | None:
-        """Where the value is no finite number of the format; None for nowhere."""
-        beyond = np.abs(self.value) > largest
-        return beyond if beyond.any() else None
-
-    def without(self, places: np.ndarray) -> _Parts:
-        """Exact at some places."""
-        own, joint = (
-            None if e is None else np.where(places, np.float32(0.0), e)
-            for e in (self.own, self.joint)
-        )
-        return _Parts(self.value, own, joint)
+        return ErrorParts(value, own, joint)
 
 
 def _split(
@@ -340,9 +307,10 @@ def elementwise(function: Any, rule: ElementRule, *inputs: Any) -> Tracked:
     return result
 
 
-def _exact(value: np.ndarray, dtype: Any) -> _Parts:
-    is_float = value.dtype.kind == "f"
-    return _Parts(value.astype(dtype, copy=False) if is_float else value, None, None)
+def _exact(value: np.ndarray, dtype: Any) -> ErrorParts:
+    if value.dtype.kind == "f":
+        value = value.astype(dtype, copy=False)
+    return ErrorParts(value, None, None)
 
 
 def _of_shape(error: Any, shape: tuple[int, ...]) -> np.ndarray:
@@ -365,7 +333,7 @@ class _Step:
     spread: float
     stored: Roundoff
 
-    def taken(self, x: list[_Parts]) -> tuple[np.ndarray, Any, Any]:
+    def taken(self, x: list[ErrorParts]) -> tuple[np.ndarray, Any, Any]:
         """Values, independent and correlated errors."""
         values = tuple(p.value for p in x)
         f = self.function(*values)
@@ -379,10 +347,13 @@ class _Step:
         if is_large:
             fresh = np.where(np.isfinite(f), fresh, 0)
         if self.function in _QUOTIENTS:
-            beyond = x[-1].is_beyond(self.stored.largest)
-            if beyond is not None:
+            divisor, *errors = x[-1]
+            beyond = np.abs(divisor) > self.stored.largest
+            if beyond.any():
                 # A divisor that overflows makes the quotient 0, whatever it was.
-                x = [*x[:-1], x[-1].without(beyond)]
+                none = np.float32(0.0)
+                errors = (e if e is None else np.where(beyond, none, e) for e in errors)
+                x = [*x[:-1], ErrorParts(divisor, *errors)]
                 fresh += np.where(beyond, size, 0)
         over = (size > self.stored.largest) & np.isfinite(f) if is_large else None
         if over is not None:

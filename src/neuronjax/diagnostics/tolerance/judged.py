@@ -180,18 +180,17 @@ class Tolerance:
 
     def _beside(self, found: np.ndarray, block: slice) -> _BlockErrors:
         value = self.value.reshape(-1)[block]
-        actual = found[block].astype(np.float64, copy=False)
         if self.bound is None:
-            off = _apart(actual, value)
+            off = apart(found[block], value)
             none = np.zeros(off.shape, bool)
             return _BlockErrors(off, off, np.zeros(off.shape), none)
         bound = self.bound.reshape(-1)[block]
         undecided = np.isposinf(bound)
         with np.errstate(all="ignore"):
-            error = np.where(undecided, 0.0, _apart(actual, value))
+            error = np.where(undecided, 0.0, apart(found[block], value))
             times = np.where(error == 0.0, 0.0, error / bound)
             held = value.astype(np.float32) if value.dtype.kind == "f" else value
-        return _BlockErrors(_apart(actual, held), error, times, undecided)
+        return _BlockErrors(apart(found[block], held), error, times, undecided)
 
     def _index(self, number: int | None) -> tuple[int, ...] | None:
         if number is None:
@@ -199,11 +198,11 @@ class Tolerance:
         return tuple(int(i) for i in np.unravel_index(number, self.value.shape))
 
 
-def _apart(actual: np.ndarray, value: np.ndarray) -> np.ndarray:
+def apart(actual: np.ndarray, value: np.ndarray) -> np.ndarray:
     """Return errors: infinite for a NaN or an Inf that only one side has."""
-    wide = value.astype(np.float64, copy=False)
+    a, b = (x.astype(np.float64, copy=False) for x in (actual, value))
     with np.errstate(all="ignore"):
-        off = np.where(alike(actual, wide), 0.0, np.abs(actual - wide))
+        off = np.where(alike(a, b), 0.0, np.abs(a - b))
     off[np.isnan(off)] = math.inf
     return off
 

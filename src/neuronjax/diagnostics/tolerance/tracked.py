@@ -90,7 +90,7 @@ class ErrorParts(NamedTuple):
             found = scale if found is None else found + scale
         return found
 
-    def scale(self, shared: Mapping[int, Shared], block: Any = ...) -> Any:
+    def scale(self, shared: Mapping[int, Shared] = {}, block: Any = ...) -> Any:
         """The scale of the whole error; 0.0 without."""
         correlated = self.correlated(shared, block)
         if self.own is None:
@@ -397,8 +397,9 @@ _signature = functools.cache(inspect.signature)
 
 def _made(result: Any) -> Any:
     """A rule's result, with errors that are drawn where its model draws them."""
-    is_tracked = isinstance(result, Tracked) and result.model.draw is not None
-    return result.model.draw.made(result) if is_tracked else result
+    if not isinstance(result, Tracked) or result.model.draw is None:
+        return result
+    return result.model.draw.made(result)
 
 
 def _no_rule(name: str, how: str = "") -> UnimplementedError:
