@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -166,7 +167,7 @@ def get_inputs():
 
 
 def forward(x):
-    for _ in range(14):
+    for _ in range(40):
         x = np.float32(3.9) * x * (np.float32(1) - x)
     return x
 """
@@ -187,7 +188,7 @@ def kernel(x):
 """
 
 
-@pytest.mark.parametrize("turns", [0, 14])
+@pytest.mark.parametrize("turns", [0, 40])
 def test_bounds_that_catch_nothing_decide_nothing(turns: int, tmp_path: Path) -> None:
     """A kernel that copies its input is not accepted, nor is a right one refused."""
     reference = tmp_path / "chaos.py"
@@ -207,6 +208,32 @@ def test_bounds_that_catch_nothing_decide_nothing(turns: int, tmp_path: Path) ->
     # The remedy: a tolerance of the user's own decides as ever.
     given = judged(tmp_path, text, reference=reference, seeds=(0, 1), tolerance=0.02)
     assert given.word == ("accepted" if turns else "refused")
+
+
+#: A step of an optimizer is small beside the weight.
+STEP = REFERENCE.replace("return x + y", "return x + np.float32(1e-4) * y")
+
+
+@pytest.mark.parametrize("scale", ["1e-4", "0.0"])
+def test_a_tolerance_that_lets_a_copy_pass_decides_nothing(
+    scale: str, tmp_path: Path
+) -> None:
+    reference = tmp_path / "step.py"
+    reference.write_text(STEP)
+    add = "nisa.tensor_tensor(dst=a, data1=a, data2=b, op=nl.add)"
+    scaled = f"nisa.tensor_scalar(dst=b, data=b, op0=nl.multiply, operand0={scale})"
+    text = RIGHT.replace(add, f"{scaled}; {add}")
+    options = dict(reference=reference, seeds=(0,))
+    verdict = judged(tmp_path, text, **options, tolerance=0.02)
+    assert (verdict.word, verdict.correct) == ("undecided", None)
+    passed = [m.what for m in verdict.mutants if m.does_nothing and not m.caught]
+    assert passed == ["the result is input 0"]
+    assert "does nothing would have passed: the result is input 0" in verdict.undecided
+    # The remedy, and the bounds that the reference gives.
+    [least] = re.findall(r"tolerance=(\S+)", verdict.undecided)
+    for tolerance in (float(least), None):
+        again = judged(tmp_path, text, **options, tolerance=tolerance)
+        assert again.word == ("refused" if scale == "0.0" else "accepted")
 
 
 def test_what_wide_bounds_do_catch_is_wrong(tmp_path: Path) -> None:

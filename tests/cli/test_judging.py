@@ -37,7 +37,7 @@ def test_every_line_has_an_answer(folder: Path) -> None:
     assert (third["accepted"], third["correct"]) == (False, False)
 
 
-@pytest.mark.parametrize("turns", [0, 14])
+@pytest.mark.parametrize("turns", [0, 40])
 def test_what_is_undecided_has_a_status_of_its_own(folder: Path, turns: int) -> None:
     kernels.written(folder, CHAOS, "reference.py")
     kernels.written(folder, CHAOTIC.replace("TURNS", str(turns)), "chaotic.py")

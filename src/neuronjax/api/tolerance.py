@@ -6,24 +6,16 @@ policy, and hands it over.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from neuronjax.api.asked import Askable, Asked, arrays_of, check_real, output_names
 from neuronjax.diagnostics.compare import Setting
-from neuronjax.diagnostics.legal.results import LegalOutput, LegalResults, legal_output
-from neuronjax.diagnostics.legal.samples import (
-    SAMPLES,
-    Spread,
-    drawn,
-    generators,
-    is_wide,
-    narrowed,
-)
+from neuronjax.diagnostics.legal.results import LegalResults, legal_output
 from neuronjax.diagnostics.legal.walk import LegalWalk
-from neuronjax.diagnostics.parallel_runs import Side
-from neuronjax.diagnostics.tolerance.model import ErrorModel, error_model
+from neuronjax.diagnostics.tolerance.drawn import Draw, sharpened
+from neuronjax.diagnostics.tolerance.model import error_model
 from neuronjax.policy import Policy
 
 
@@ -99,37 +91,24 @@ def tolerance(
             found = [
                 legal_output(held, name, of.dtype, model) for held, name, of in triples
             ]
-            outputs = _narrowed(found, side, model, inputs, samples)
+
+            def run(draw: Draw) -> Iterable[tuple[int, Any]]:
+                results = LegalWalk(side, model, draw=draw).run(inputs)
+                return enumerate(held.values for held in results)
+
+            bounds = {n: output.tolerance for n, output in enumerate(found)}
+            bounds = sharpened(bounds, run, samples, failure)
         kept = ", ".join(sorted(walk.kept_in_float32))
         notes = (f"FP32 in the reference too: {kept}",) if kept else ()
         return LegalResults(
             **asked.words,
-            outputs=tuple(outputs),
+            outputs=tuple(
+                dataclasses.replace(output, tolerance=bounds[n])
+                for n, output in enumerate(found)
+            ),
             failure=failure,
             tree=captured.out_tree,
             notes=notes,
         )
 
     return bounded
-
-
-def _narrowed(
-    outputs: Sequence[LegalOutput],
-    side: Side,
-    model: ErrorModel,
-    inputs: Sequence[Any],
-    samples: int | None,
-) -> list[LegalOutput]:
-    """The outputs with what sampled runs say of them."""
-    if samples is None:
-        samples = SAMPLES if any(map(is_wide, outputs)) else 0
-    if not samples:
-        return [*outputs]
-    spreads = [Spread(output.expected) for output in outputs]
-    for generator in generators(samples):
-        draw = functools.partial(drawn, generator=generator)
-        results = LegalWalk(side, model, draw=draw).run(inputs)
-        for spread, held in zip(spreads, results, strict=True):
-            spread.add(held.values)
-    pairs = zip(outputs, spreads, strict=True)
-    return [narrowed(output, spread, model) for output, spread in pairs]

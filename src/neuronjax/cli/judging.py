@@ -61,9 +61,9 @@ def judge(
     """Judges an NKI kernel: is it legal, is it right, is it safe, how fast is it.
 
     The kernel is traced in a fenced child process and never sees the reference. The
-    exit status is 0 if it is accepted, 1 if it is refused, 3 if the bounds that are
-    derived from the reference are too wide to tell, and 2 where a file of yours cannot
-    be read. Of a folder it is that of the best kernel.
+    exit status is 0 if it is accepted, 1 if it is refused, 3 if the tolerance is too
+    wide to tell, and 2 where a file of yours cannot be read. Of a folder it is that of
+    the best kernel.
 
     Examples:
 

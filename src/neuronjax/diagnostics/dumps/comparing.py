@@ -8,8 +8,9 @@ that are known.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,20 +19,13 @@ import numpy as np
 from neuronjax.diagnostics.dumps.dump_result import DumpedTensor
 from neuronjax.diagnostics.dumps.matching import Match
 from neuronjax.diagnostics.dumps.naming import Key
-from neuronjax.diagnostics.legal.held import Held, exact, half_steps
+from neuronjax.diagnostics.legal.held import Held, drawn, exact, half_steps
 from neuronjax.diagnostics.legal.results import LegalOutput, legal_output
-from neuronjax.diagnostics.legal.samples import (
-    SAMPLES,
-    Spread,
-    drawn,
-    generators,
-    is_wide,
-    narrowed,
-)
 from neuronjax.diagnostics.legal.walk import LegalWalk
 from neuronjax.diagnostics.op_records import MOVING
 from neuronjax.diagnostics.parallel_runs import OpPath, Side
 from neuronjax.diagnostics.reference64 import is_float
+from neuronjax.diagnostics.tolerance.drawn import Draw, sharpened
 from neuronjax.diagnostics.tolerance.model import ErrorModel, roundoff
 from neuronjax.diagnostics.tolerance.tracked import Tracked
 from neuronjax.ir.program import CALLEES, Op, Program, Value
@@ -96,27 +90,24 @@ class DumpWalk:
     def _narrowed(self, entered: Sequence[Any]) -> dict[Key, LegalOutput]:
         """What the program may have, sharper by runs whose errors are drawn."""
         outputs = {key: point.output for key, point in self._points.items()}
-        samples = self.samples
-        if samples is None:
-            samples = SAMPLES if any(map(is_wide, outputs.values())) else 0
-        if not samples:
-            return outputs
-        spreads = {key: Spread(output.expected) for key, output in outputs.items()}
-        for generator in generators(samples):
-            draw = functools.partial(drawn, generator=generator)
-            heard = functools.partial(self._sampled, spreads, draw)
+
+        def run(draw: Draw) -> Iterable[tuple[Key, np.ndarray]]:
+            found: dict[Key, np.ndarray] = {}
+            heard = functools.partial(self._sampled, found, draw)
             LegalWalk(self.side, self.model, heard, draw).run(entered)
+            return found.items()
+
+        bounds = {key: output.tolerance for key, output in outputs.items()}
+        bounds = sharpened(bounds, run, self.samples, self.model.failure)
         return {
-            key: narrowed(output, spreads[key], self.model)
-            if spreads[key].count
-            else output
+            key: dataclasses.replace(output, tolerance=bounds[key])
             for key, output in outputs.items()
         }
 
     def _sampled(
         self,
-        spreads: Mapping[Key, Spread],
-        draw: Callable[[Held, bool], Held],
+        values: dict[Key, np.ndarray],
+        draw: Draw,
         path: OpPath,
         iterations: tuple[int, ...],
         found: Mapping[Value, Held],
@@ -126,11 +117,11 @@ class DumpWalk:
             return replaced
         for value, held in found.items():
             key = (path.calls, value)
-            if key in spreads:
+            if key in self._points:
                 point = self._points[key]
                 stored = stored_in(point.array, point.output.dtype)
-                saved = draw(with_storage(held, stored, self.model), True)
-                spreads[key].add(saved.values)
+                saved = drawn(with_storage(held, stored, self.model), True, draw)
+                values[key] = saved.values
                 replaced[value] = self._device(point)
         return replaced
 

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from neuronjax.diagnostics.differences import alike
-from neuronjax.diagnostics.judging.verdict import SeedVerdict
+from neuronjax.diagnostics.judging.verdict import DECIDES, SeedVerdict, TriedMutant
 from neuronjax.diagnostics.tolerance import Judged, Tolerance
-from neuronjax.diagnostics.tolerance.judged import flat_blocks, sum_of_squares
 
 
 def compared(
-    seed: int,
-    actual: Sequence[np.ndarray],
-    expected: Sequence[np.ndarray],
-    allowed: float | tuple[Tolerance, ...],
+    seed: int, actual: Sequence[np.ndarray], allowed: Sequence[Tolerance]
 ) -> SeedVerdict:
-    """One comparison; the relative L2 error is that of the worst result.
+    """Return one comparison, of every result with its tolerance.
 
-    `allowed` is that error, as NKIBench has it (accelopt/eval_numpy.py), or a tolerance
-    for every result."""
-    shapes = [a.shape for a in actual], [e.shape for e in expected]
+    The relative L2 error is that of the worst result. The element that is shown speaks
+    for the verdict: where bounds of elements decide, it is the one that is furthest off
+    in bounds; where the norm decides, or nothing does, the one that is furthest off.
+    """
+    shapes = [a.shape for a in actual], [t.value.shape for t in allowed]
     if shapes[0] != shapes[1]:
         why = f"returns {_shown(shapes[0])} where the reference has {_shown(shapes[1])}"
         return SeedVerdict(
@@ -34,124 +31,93 @@ def compared(
             worst=None,
             why=why,
         )
-    error, worst = _distance(actual, expected)
-    if isinstance(allowed, tuple):
-        most = max(t.largest_passing for t in allowed)
-        judged = [t.check(a) for t, a in zip(allowed, actual, strict=True)]
-        why = _beyond(judged)
-        worst = worst and (_furthest(judged, actual, expected) or worst)
-    else:
-        most, why = allowed, _too_far(error, allowed, actual, expected)
+    judged = [t.check(a) for t, a in zip(allowed, actual, strict=True)]
+    most, error = (
+        max(t.largest_passing for t in allowed),
+        max(j.distance for j in judged),
+    )
+    number, place, why = _speaks(judged, allowed, max(most, error) <= DECIDES)
     return SeedVerdict(
         seed=seed,
         correct=not why,
         relative_l2=error,
         allowed=most,
-        worst=worst,
+        worst=_element(actual, allowed, number, place) if error else None,
         why=why,
     )
 
 
-def _too_far(
-    error: float,
-    allowed: float,
-    actual: Sequence[np.ndarray],
-    expected: Sequence[np.ndarray],
-) -> str:
-    if error <= allowed:
-        return ""
-    pairs = zip(actual, expected, strict=True)
-    unset = sum(int((~_finite(a) & _finite(e)).sum()) for a, e in pairs)
-    why = f"relative L2 {error:.3g}, allowed {allowed:.3g}"
-    return f"{why}; {unset:,} elements are not finite" if unset else why
-
-
-def _finite(x: np.ndarray) -> np.ndarray:
-    return np.isfinite(x.astype(np.float64, copy=False))
-
-
-def _beyond(judged: Sequence[Judged]) -> str:
-    """What the first result that is wrong is wrong with; "" if none is."""
-    for number, found in enumerate(judged):
-        if found:
-            continue
-        which = f"result {number}: " if len(judged) > 1 else ""
-        if not found.refused:
-            l2, bound = found.relative_l2, found.relative_l2_bound
-            return f"{which}relative L2 {l2:.3g}, at most {bound:.3g} if it were right"
-        return (
-            f"{which}{found.refused:,} of {found.elements:,} elements are further off "
-            f"than any order of addition; the worst {found.times_bound:.3g} times"
+def decided(
+    done: Sequence[SeedVerdict], tried: Sequence[TriedMutant]
+) -> tuple[bool | None, str]:
+    """Return whether every seed is right, None where that is not known; and why the
+    tolerance does not tell, "" where it does."""
+    if not all(s.correct for s in done):
+        return False, ""
+    # An error that is larger than what is allowed is in elements without a bound.
+    most = max(max(s.allowed, s.relative_l2) for s in done)
+    if most > DECIDES:
+        return None, (
+            f"The tolerance is too wide: an error of {most:.3g} times the result's "
+            "norm passes, and only a larger one would have been caught. It decides "
+            f"where this is at most {DECIDES:g}. Give the relative L2 error that you "
+            "allow: tolerance=0.02"
         )
-    return ""
+    passed = [m for m in tried if m.does_nothing and not m.caught]
+    if passed:
+        least = min(passed, key=lambda m: m.relative_l2)
+        return None, (
+            f"A kernel that does nothing would have passed: {least.what}. Give a "
+            "relative L2 error that is less than what it is off by: "
+            f"tolerance={least.relative_l2 / 10:.0e}"
+        )
+    return True, ""
 
 
-def _furthest(
-    judged: Sequence[Judged],
-    actual: Sequence[np.ndarray],
-    expected: Sequence[np.ndarray],
-) -> dict[str, Any] | None:
-    """The element with the largest error in bounds; None if none has any."""
-    number = max(range(len(judged)), key=lambda n: judged[n].times_bound)
-    found = judged[number]
-    if not found.times_bound or found.worst is None:
-        return None
-    place = int(np.ravel_multi_index(found.worst, actual[number].shape))
-    return _element(actual, expected, number, place)
-
-
-def _distance(
-    actual: Sequence[np.ndarray], expected: Sequence[np.ndarray]
-) -> tuple[float, dict[str, Any] | None]:
-    """The relative L2 error of the worst result, and the element that is furthest off,
-    one that is not finite before all others.
-
-    Elements on which both say the same Inf or NaN count as equal."""
-    largest = furthest = 0.0
-    found: tuple[int, int] | None = None
-    for number, (a, e) in enumerate(zip(actual, expected, strict=True)):
-        squares = norm = 0.0
-        for start, off, size in _errors(a.reshape(-1), e.reshape(-1)):
-            squares += sum_of_squares(off)
-            norm += size
-            place = int(off.argmax())
-            if off[place] > furthest:
-                furthest, found = float(off[place]), (number, start + place)
-        largest = max(largest, _relative(squares, norm))
-    return largest, None if found is None else _element(actual, expected, *found)
-
-
-def _relative(squares: float, norm: float) -> float:
-    if not np.isfinite(squares):
-        return float("inf")
-    return (squares / norm) ** 0.5 if norm else squares**0.5
-
-
-def _errors(a: np.ndarray, e: np.ndarray) -> Iterator[tuple[int, np.ndarray, float]]:
-    """Of blocks that fit the cache: the first element, errors, squares of `e`."""
-    for block in flat_blocks(a.size):
-        actual, wanted = a[block].astype(np.float64), e[block].astype(np.float64)
-        with np.errstate(invalid="ignore"):
-            off = np.abs(actual - wanted)
-        off[alike(actual, wanted)] = 0.0
-        off[np.isnan(off)] = np.inf
-        wanted[~np.isfinite(wanted)] = 0.0
-        yield block.start, off, sum_of_squares(wanted)
+def _speaks(
+    judged: Sequence[Judged], allowed: Sequence[Tolerance], is_decided: bool
+) -> tuple[int, tuple[int, ...] | None, str]:
+    """Return a result, the element of it that is shown, and what is wrong with it."""
+    wrong = [n for n, found in enumerate(judged) if not found]
+    which = f"result {wrong[0]}: " if wrong and len(judged) > 1 else ""
+    by_elements = is_decided and all(t.bound is not None for t in allowed)
+    if wrong and judged[wrong[0]].refused:
+        found = judged[wrong[0]]
+        return (
+            wrong[0],
+            found.worst,
+            f"{which}{found.refused:,} of {found.elements:,} elements are further off "
+            f"than any order of addition; the worst {found.times_bound:.3g} times",
+        )
+    if wrong:
+        found = judged[wrong[0]]
+        l2, most = found.relative_l2, found.relative_l2_bound
+        why = f"{which}relative L2 {l2:.3g}, at most {most:.3g} if it were right"
+        if allowed[wrong[0]].bound is None:
+            why = f"{which}relative L2 {l2:.3g}, allowed {most:.3g}"
+            if found.non_finite:
+                why += f"; {found.non_finite:,} elements are not finite"
+        return wrong[0], found.furthest, why
+    if by_elements and any(found.times_bound for found in judged):
+        number = max(range(len(judged)), key=lambda n: judged[n].times_bound)
+        return number, judged[number].worst, ""
+    number = max(range(len(judged)), key=lambda n: judged[n].distance)
+    return number, judged[number].furthest, ""
 
 
 def _element(
     actual: Sequence[np.ndarray],
-    expected: Sequence[np.ndarray],
+    allowed: Sequence[Tolerance],
     number: int,
-    place: int,
-) -> dict[str, Any]:
-    a, e = actual[number], expected[number]
-    index = np.unravel_index(place, a.shape)
+    index: tuple[int, ...] | None,
+) -> dict[str, Any] | None:
+    if index is None:
+        return None
     return {
         "result": number,
-        "index": [int(i) for i in index],
-        "actual": float(a[index]),
-        "expected": float(e[index]),
+        "index": [*index],
+        "actual": float(actual[number][index]),
+        "expected": float(np.float32(allowed[number].value[index])),
     }
 
 

@@ -24,6 +24,8 @@ from neuronjax.report.tables import Displayed, as_text
 SCHEMA = "neuronjax.verdict/1"
 #: The verdicts, best first, and the exit status of the command that gives each.
 EXIT_STATUS = {"accepted": 0, "undecided": 3, "refused": 1}
+#: Tolerances that let a larger error pass, of the result's norm, decide nothing.
+DECIDES = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +73,23 @@ class Problem:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TriedMutant:
+    """A wrong kernel that the tolerance was tried on.
+
+    Attributes:
+        what: it does otherwise than the reference.
+        caught: whether the tolerance refuses what it returns.
+        does_nothing: whether it returns zeros or an input.
+        relative_l2: of what it returns; inf where it is caught.
+    """
+
+    what: str
+    caught: bool
+    does_nothing: bool
+    relative_l2: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class VerdictTimes:
     """What the time model says. Everything here is predicted.
 
@@ -109,14 +128,15 @@ class KernelVerdict(Displayed):
         nki: the NKI release by whose rules it is judged; "" where none was named.
         accepted: no limit is broken, nothing is left to chance, nothing forbidden was
             tried, and it is correct if there is a reference.
-        undecided: why a kernel that would be accepted is not: the bounds that were
-            derived let too large an error pass; and what to do. Else "".
-        correct: of every seed; None where nothing was compared, or bounds that let too
-            large an error pass found nothing wrong.
+        undecided: why a kernel that would be accepted is not: the tolerance lets too
+            large an error pass, or a kernel that does nothing; and what to do. Else "".
+        correct: of every seed; None where nothing was compared, or a tolerance that
+            tells too little found nothing wrong.
         tolerance: where the tolerances of the seeds come from: "derived" from the
             reference, "given", or why none could be derived; "" where nothing was
             compared.
         seeds: a comparison each.
+        mutants: wrong kernels, and whether the first seed's tolerance catches them.
         limits: rules of the chip that are broken, and whatever else ended it.
         hazards: what is legal and may give another result.
         advice: what documents ask for and compilers let pass.
@@ -135,6 +155,7 @@ class KernelVerdict(Displayed):
     correct: bool | None
     tolerance: str
     seeds: tuple[SeedVerdict, ...] = ()
+    mutants: tuple[TriedMutant, ...] = ()
     limits: tuple[Problem, ...] = ()
     hazards: tuple[Problem, ...] = ()
     advice: tuple[Problem, ...] = ()
@@ -200,10 +221,12 @@ def _verdict(data: dict[str, Any]) -> KernelVerdict:
         raise ValueError(f"its schema is {data.get('schema')!r}")
     for kind in ("limits", "hazards", "advice"):
         data[kind] = tuple(Problem(**p) for p in data[kind])
-    data["seeds"] = tuple(
-        SeedVerdict(**s | {k: float(s[k]) for k in ("relative_l2", "allowed")})
-        for s in data["seeds"]
-    )
+    for kind, of, numbers in (
+        ("seeds", SeedVerdict, ("relative_l2", "allowed")),
+        ("mutants", TriedMutant, ("relative_l2",)),
+    ):
+        found = data.get(kind, ())
+        data[kind] = tuple(of(**x | {k: float(x[k]) for k in numbers}) for x in found)
     if data["times"] is not None:
         changes = tuple(data["times"]["changes"])
         data["times"] = VerdictTimes(**{**data["times"], "changes": changes})

@@ -75,6 +75,11 @@ def _seeds(verdict: Mapping[str, Any]) -> RenderableType:
         for s in verdict["seeds"]
     )
     caption = f"tolerance: {verdict['tolerance']}"
+    if mutants := verdict["mutants"]:
+        passed = [m["what"] for m in mutants if not m["caught"]]
+        caption += f"\nit would have caught {len(mutants) - len(passed)} of "
+        caption += f"{len(mutants)} wrong kernels"
+        caption += f"; not where {'; '.join(passed)}" if passed else ""
     return new_table("Against the reference", columns, rows, caption)
 
 

@@ -143,23 +143,12 @@ def _raised(a: Held, b: Held) -> Array:
     return powered(a.x, b.x)
 
 
-def _clamped(low: Held, x: Held, high: Held) -> Array:
-    return np.minimum(np.maximum(low.x, x.x), high.x)
-
-
+#: Those for which the rule of NumPy's function is not enough.
 _FLOATS: Mapping[str, Callable[..., Array]] = {
-    "abs": lambda x: np.absolute(x.x),
-    "add": lambda a, b: np.add(a.x, b.x),
     "atan2": lambda a, b: elementwise(np.arctan2, _ATAN2, a.x, b.x),
-    "clamp": _clamped,
-    "divide": lambda a, b: np.divide(a.x, b.x),
-    "maximum": lambda a, b: np.maximum(a.x, b.x),
-    "minimum": lambda a, b: np.minimum(a.x, b.x),
     "multiply": _multiplied,
-    "negate": lambda x: np.negative(x.x),
     "power": _raised,
     "remainder": lambda a, b: elementwise(np.fmod, _REMAINDER, a.x, b.x),
-    "subtract": lambda a, b: np.subtract(a.x, b.x),
 }
 _STEPS = ("ceil", "floor", "round_nearest_afz", "round_nearest_even", "sign")
 
@@ -175,6 +164,8 @@ def _(i: TensorTensor | TensorScalar, x: Sequence[Held], at: Executors) -> list[
         found: Any = stepwise(BINARY[i.op], x[0].x)  # type: ignore[arg-type]
     elif i.op in _FLOATS:
         found = _FLOATS[i.op](*x)
+    elif i.op in BINARY:
+        found = BINARY[i.op](*(h.x for h in x))
     else:
         raise no_rule(i, i.op)
     if all(h.is_exact for h in x) and i.op != "power":
@@ -306,11 +297,7 @@ def _(i: BitcastCopy, x: Sequence[Held], at: Executors) -> list[Held]:
     found = of_exact(i, x, at)
     if x[0].is_exact:
         return found
-    model, values = at.model, found[0].values
-    if not is_float(i.results[0].type.dtype):
-        return [Held(doubtful(values, True, model), values.shape)]
-    joint = np.full(values.shape, np.inf, np.float32)
-    return [Held(Tracked(values, model, np.float32, None, joint), values.shape)]
+    return [Held(doubtful(found[0].values, True, at.model), found[0].shape)]
 
 
 @legal.register(ScaleFromAmax)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from neuronjax.diagnostics.executors import Position
-from neuronjax.diagnostics.legal.arithmetic import legal, no_rule
+from neuronjax.diagnostics.legal.arithmetic import no_rule
 from neuronjax.diagnostics.legal.held import (
     Executors,
     Held,
@@ -24,7 +24,8 @@ from neuronjax.diagnostics.legal.held import (
     places_in_doubt,
     rounded,
 )
-from neuronjax.diagnostics.legal.movement import moved_together, rearranged, unknown
+from neuronjax.diagnostics.legal.movement import moved_together, rearranged
+from neuronjax.diagnostics.legal.sums import folded
 from neuronjax.diagnostics.reference64 import is_float
 from neuronjax.diagnostics.tolerance.model import roundoff
 from neuronjax.diagnostics.tolerance.tracked import Tracked
@@ -35,12 +36,9 @@ from neuronjax.ir.collective_set import (
     ReduceScatter,
     Reduction,
 )
-from neuronjax.ir.instruction import Buffer, Instruction, View
-from neuronjax.ir.instruction_set import TensorReduce
-from neuronjax.ir.program import TensorType
+from neuronjax.ir.instruction import Instruction
 
 Devices = Sequence[Sequence[Held]]
-_STARTS = {"add": 0.0, "multiply": 1.0, "maximum": -math.inf, "minimum": math.inf}
 
 
 def exchanged(
@@ -99,7 +97,7 @@ def _moved(i: Collective, k: int, x: Devices, at: Executors) -> list[Held]:
     # The other operands of a ragged exchange say where its data go.
     places = range(len(data), len(i.operands)) if len(data) > 1 else ()
     if any(is_doubtful(own[n]) for own in x for n in places):
-        found = unknown(found.values, at.model)
+        found = Held(doubtful(found.values, True, at.model), found.shape)
     if is_same:
         return [found] * len(x)
     return [rearranged(found, lambda v, d=d: v[d]) for d in range(len(x))]
@@ -144,27 +142,13 @@ def _total(i: Reduction, k: int, x: Sequence[Held], at: Executors) -> Held:
     """Return the reduction of a group, as that of an axis of its members."""
     dtype, model = i.operands[k].type.dtype, at.model
     travels = roundoff(i.reduce_dtype or i.write_format or dtype)
-    terms = [rounded(held.tracked(at.model), travels)[0] for held in x]
-    local = x[0].shape
-    types = ((len(x), *local), (), local)
-    stacked, start, result = (
-        Buffer(-n, TensorType(t, dtype)) for n, t in enumerate(types)
-    )
-    reduce = TensorReduce(
-        operands=(View(stacked), View(start)),
-        results=(result,),
-        engine="vector",
-        op=i.op,
-        axes=(0,),
-        rounding=i.rounding,
-        location=i.location,
-    )
+    terms = [rounded(held.tracked(model), travels)[0] for held in x]
     whole: Any = np.stack(terms)  # type: ignore[call-overload]
     if travels.unit > model.sums.unit and i.op == "add":
         whole = _rounded_sums(whole, travels.unit)
-    begins = Tracked(np.asarray(_STARTS[i.op]), model)
-    [total] = legal(reduce, [Held(whole, whole.shape), Held(begins, ())], at)
-    return total
+    found = folded(i.op, whole, (0,))
+    result, hard = rounded(found, roundoff(dtype), i.rounding == "stochastic")
+    return Held(result, x[0].shape, hard)
 
 
 def _rounded_sums(x: Tracked, unit: float) -> Tracked:

@@ -15,6 +15,7 @@ import numpy as np
 
 from neuronjax.diagnostics.executors import Emulator, Position
 from neuronjax.diagnostics.reference64 import Reference64, is_float
+from neuronjax.diagnostics.tolerance.drawn import Draw
 from neuronjax.diagnostics.tolerance.model import ErrorModel, Roundoff, roundoff
 from neuronjax.diagnostics.tolerance.tracked import Shared, Tracked, carrier_of
 from neuronjax.ir.instruction import Block, Instruction
@@ -33,7 +34,7 @@ class Held:
         hard: absolute bound of the error that ends in one rounding: what came before
             it with its spread, and the rounding as large as it can be. As `x` in
             shape; None where the scale says it.
-        is_drawn: whether its error was drawn and is in the value; see `samples`.
+        is_drawn: whether its error was drawn and is in the value; see `drawn`.
     """
 
     x: Array
@@ -88,6 +89,17 @@ class Held:
         return np.broadcast_to(scale, self.shape).astype(np.float32)
 
 
+def drawn(held: Held, is_drawn: bool, draw: Draw) -> Held:
+    """A value with one of the errors it may have, and none that is not drawn.
+
+    It is marked, and what follows from it, so that a later cast draws its rounding too
+    and does not make it."""
+    x = held.x
+    if not isinstance(x, Tracked) or x.dtype.kind in "iub" or x.is_exact:
+        return Held(x, held.shape, is_drawn=is_drawn)
+    return Held(draw.made(x), held.shape, is_drawn=True)
+
+
 class Executors(NamedTuple):
     """What rules work with.
 
@@ -117,11 +129,15 @@ def is_doubtful(held: Held) -> bool:
 
 
 def doubtful(values: np.ndarray, places: Any, model: ErrorModel) -> Array:
-    """Discrete values that are not known at some places."""
+    """Values that are not known at some places."""
+    is_discrete = values.dtype.kind in "iub"
+    found = values if is_discrete else exact(values, model)
     if not np.any(places):
-        return values
+        return found
     bound = np.where(places, np.float32(np.inf), np.float32(0.0))
     joint = np.broadcast_to(bound, values.shape)
+    if isinstance(found, Tracked):
+        return Tracked(found.value, model, np.float32, None, joint)
     return Tracked(values, model, values.dtype, None, joint)
 
 

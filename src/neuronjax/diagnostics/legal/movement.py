@@ -140,15 +140,7 @@ def _moved(i: Instruction, x: Sequence[Held], at: Executors, data: range) -> lis
     shape = i.results[0].type.shape
     if not is_lost:
         return [Held(found.x, shape, found.hard)]
-    return [unknown(found.values, at.model)]
-
-
-def unknown(values: np.ndarray, model: ErrorModel) -> Held:
-    """Return values of which any may be another."""
-    if values.dtype.kind in "iub":
-        return Held(doubtful(values, True, model), values.shape)
-    joint = np.full(values.shape, np.inf, np.float32)
-    return Held(Tracked(values, model, np.float32, None, joint), values.shape)
+    return [Held(doubtful(found.values, True, at.model), found.shape)]
 
 
 def moved_together(x: Sequence[Held], mover: Mover, model: ErrorModel) -> Held:

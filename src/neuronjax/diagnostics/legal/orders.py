@@ -16,47 +16,20 @@ from neuronjax.diagnostics.legal.held import (
     Executors,
     Held,
     doubtful,
-    exact,
     in_float64,
     of_exact,
 )
 from neuronjax.diagnostics.reference64 import is_float
-from neuronjax.diagnostics.tolerance.model import ErrorModel
-from neuronjax.diagnostics.tolerance.reductions import largest, place_of, smallest
+from neuronjax.diagnostics.tolerance.reductions import (
+    largest,
+    neighbours,
+    place_of,
+    smallest,
+    worst_along,
+)
 from neuronjax.diagnostics.tolerance.tracked import Tracked
 from neuronjax.ir.block_set import MapBlock, ReduceBlock
 from neuronjax.ir.instruction_set import Sort, TopK
-
-
-def _with_doubt(values: np.ndarray, places: Any, model: ErrorModel) -> Array:
-    """Values that are anything at some places."""
-    if values.dtype.kind in "iub":
-        return doubtful(values, places, model)
-    found = exact(values, model)
-    if not np.any(places):
-        return found
-    bound = np.where(places, np.float32(np.inf), np.float32(0.0))
-    joint = np.broadcast_to(bound, values.shape)
-    return Tracked(found.value, model, np.float32, None, joint)
-
-
-def _neighbours(key: np.ndarray, reach: np.ndarray, axis: int) -> np.ndarray:
-    """Which of sorted numbers may change places with one beside them."""
-    v, r = np.moveaxis(key, axis, -1), np.moveaxis(reach, axis, -1)
-    gap = np.abs(v[..., 1:] - v[..., :-1])
-    close = (gap <= r[..., 1:] + r[..., :-1]) & (r[..., 1:] + r[..., :-1] > 0)
-    found = np.zeros(v.shape, bool)
-    found[..., 1:] |= close
-    found[..., :-1] |= close
-    return np.moveaxis(found, -1, axis)
-
-
-def _worst(held: Held, axis: int, model: ErrorModel) -> Tracked:
-    """Of the errors along an axis, the largest, for every element of it."""
-    x = held.tracked(model)
-    scale = np.broadcast_to(np.asarray(x.scale(), np.float32), x.shape)
-    worst = np.broadcast_to(np.max(scale, axis=axis, keepdims=True), x.shape)
-    return Tracked(x.value, model, np.float32, None, worst)
 
 
 @legal.register
@@ -70,11 +43,11 @@ def _(i: Sort, x: Sequence[Held], at: Executors) -> list[Held]:
     places: Any = np.zeros(x[0].shape, bool)
     if any(not key.is_exact for key in keys):
         first = keys[0]
-        reach = at.model.spread * np.asarray(_worst(first, axis, at.model).scale())
+        reach = at.model.spread * worst_along(first.tracked(at.model), axis)
         by_key = np.sort(first.values.astype(np.float64), axis=axis)
         if i.descending[0]:
             by_key = np.flip(by_key, axis)
-        places = _neighbours(by_key, reach, axis)
+        places = neighbours(by_key, reach, axis)
         if len(keys) > 1:  # ties of the first key are ordered by the others
             places = np.broadcast_to(places.any(axis=axis, keepdims=True), places.shape)
     found = []
@@ -82,12 +55,12 @@ def _(i: Sort, x: Sequence[Held], at: Executors) -> list[Held]:
         source = x[len(keys) + number]
         is_key = len(keys) == 1 and np.array_equal(source.values, keys[0].values)
         if is_float(view.type.dtype) and is_key:
-            worst = _worst(keys[0], axis, at.model)
-            kept = Tracked(values, at.model, np.float32, None, worst.joint)
+            worst = worst_along(keys[0].tracked(at.model), axis)
+            kept = Tracked(values, at.model, np.float32, None, worst)
             found.append(Held(kept, source.shape))
             continue
         lost = places if source.is_exact else True
-        found.append(Held(_with_doubt(values, lost, at.model), source.shape))
+        found.append(Held(doubtful(values, lost, at.model), source.shape))
     return found
 
 
@@ -97,12 +70,11 @@ def _(i: TopK, x: Sequence[Held], at: Executors) -> list[Held]:
     if x[0].is_exact:
         return of_exact(i, x, at)
     values, indices = in_float64(i, [x[0].values], at)
-    worst = _worst(x[0], -1, at.model).joint
-    assert worst is not None
+    worst = worst_along(x[0].tracked(at.model), -1)
     kept = Tracked(values, at.model, np.float32, None, worst[..., : i.k])
     # One more than is asked for may be as large as the last of them.
     whole = -np.sort(-x[0].values, axis=-1)
-    places = _neighbours(whole, at.model.spread * worst, -1)[..., : i.k]
+    places = neighbours(whole, at.model.spread * worst, -1)[..., : i.k]
     dtype = i.results[1].type.dtype
     lost = doubtful(indices.astype(dtype), places, at.model)
     return [Held(kept, kept.shape), Held(lost, kept.shape)]
@@ -119,9 +91,7 @@ def _(i: ReduceBlock, x: Sequence[Held], at: Executors) -> list[Held]:
         found = _place(i, x[0], results, at)
         if found is not None:
             return found
-    return [
-        Held(_with_doubt(np.asarray(r), True, at.model), np.shape(r)) for r in results
-    ]
+    return [Held(doubtful(np.asarray(r), True, at.model), np.shape(r)) for r in results]
 
 
 def _place(

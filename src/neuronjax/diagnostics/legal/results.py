@@ -14,10 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from neuronjax.diagnostics.comparison_tables import short
-from neuronjax.diagnostics.differences import alike
 from neuronjax.diagnostics.legal.held import Held
 from neuronjax.diagnostics.tolerance.bounds import tolerance_of
-from neuronjax.diagnostics.tolerance.judged import Judged, Tolerance
+from neuronjax.diagnostics.tolerance.judged import Judged, Tolerance, apart
 from neuronjax.diagnostics.tolerance.model import ErrorModel
 from neuronjax.errors import InvalidProgramError
 from neuronjax.report.tables import NUMBER, TEXT, WORD, Displayed, new_table
@@ -49,6 +48,7 @@ class LegalOutput:
     Attributes:
         path: in the pytree of the outputs, "loss", "grads/w"; "the result" of one.
         dtype: as the program declares it.
+        tolerance: of the output; the others are its own.
         expected: the reference, float64; integers and booleans in their own dtype.
         atol: absolute bound of every element's error, float64. 0 where only these bits
             are legal, Inf where nothing is known: the number depends on others that
@@ -58,9 +58,11 @@ class LegalOutput:
 
     path: str
     dtype: np.dtype
-    expected: np.ndarray
-    atol: np.ndarray
-    l2: float
+    tolerance: Tolerance
+
+    expected = property(lambda self: self.tolerance.value)
+    atol = property(lambda self: self.tolerance.bound)
+    l2 = property(lambda self: self.tolerance.l2_bound)
 
     def check(self, actual: Any) -> CheckedOutput:
         """Compares an output of a run.
@@ -75,38 +77,23 @@ class LegalOutput:
                 f"{self.expected.shape}",
                 remedy="hand over the outputs of the same program and arguments",
             )
-        bound = self.atol.astype(np.float64)
-        judged = Tolerance(self.expected.astype(np.float64), bound, self.l2).check(
-            found
-        )
-        outside, excess = self._outside(found.astype(np.float64))
+        judged = self.tolerance.check(found)
+        error, known = apart(found, self.expected), ~np.isposinf(self.atol)
+        outside, worst = known & (error > self.atol), judged.worst
+
+        def there(array: np.ndarray) -> float:
+            return 0.0 if worst is None else float(array[worst])
+
         return CheckedOutput(
             path=self.path,
             judged=judged,
             indices=np.argwhere(outside),
-            excess=excess[outside],
-            **self._worst(found, judged),
+            excess=error[outside] - self.atol[outside],
+            index=worst,
+            value=there(found),
+            expected=there(self.expected),
+            allowed=there(self.atol),
         )
-
-    def _outside(self, found: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Where elements are beyond their bound, and by how much."""
-        expected = self.expected.astype(np.float64)
-        with np.errstate(all="ignore"):
-            error = np.where(alike(found, expected), 0.0, np.abs(found - expected))
-            error = np.where(np.isnan(error), math.inf, error)
-            outside = (error > self.atol) & ~np.isposinf(self.atol)
-            return outside, error - np.where(np.isposinf(self.atol), 0.0, self.atol)
-
-    def _worst(self, found: np.ndarray, judged: Judged) -> dict[str, Any]:
-        if judged.worst is None:
-            return {"index": None, "value": 0.0, "expected": 0.0, "allowed": 0.0}
-        at = judged.worst
-        return {
-            "index": at,
-            "value": float(found[at]),
-            "expected": float(self.expected[at]),
-            "allowed": float(self.atol[at]),
-        }
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -320,13 +307,10 @@ def legal_output(
     whole = held.tracked(model)
     with np.errstate(all="ignore"):
         found = tolerance_of(whole)
+    expected = found.value.astype(np.float64)
+    if dtype.kind in "iub":
+        expected = held.values.astype(dtype)
     bound = held.bound(model).astype(np.float64)
-    is_number = dtype.kind not in "iub"
-    values = held.values
     return LegalOutput(
-        path=path,
-        dtype=dtype,
-        expected=found.value.astype(np.float64) if is_number else values.astype(dtype),
-        atol=bound,
-        l2=found.l2_bound,
+        path=path, dtype=dtype, tolerance=Tolerance(expected, bound, found.l2_bound)
     )

@@ -26,6 +26,7 @@ from neuronjax.diagnostics.legal.held import (
     written,
 )
 from neuronjax.diagnostics.reference64 import is_float
+from neuronjax.diagnostics.reference64_tables import REDUCTIONS
 from neuronjax.diagnostics.tolerance.contraction import matmul
 from neuronjax.diagnostics.tolerance.model import roundoff
 from neuronjax.diagnostics.tolerance.reductions import largest, running, smallest, total
@@ -47,24 +48,20 @@ from neuronjax.numerics.microscaling import BLOCK_SIZE, get_mx_format
 def _(i: TensorReduce, x: Sequence[Held], at: Executors) -> list[Held]:
     if not is_float(i.results[0].type.dtype):
         return of_discrete(i, x, at)
-    whole, start, axes = x[0].tracked(at.model), x[1], tuple(i.axes)
-    if i.op == "add":
-        found = total(whole, axes)
-        if np.any(start.values != 0) or not start.is_exact:
-            found = np.add(found, start.x)
-    elif i.op == "multiply":
-        found = np.multiply(_product(whole, axes), start.x)
+    whole, start = x[0].tracked(at.model), x[1]
+    if not whole.size and i.op in ("maximum", "minimum"):
+        found = exact(np.broadcast_to(start.values, i.results[0].type.shape), at.model)
     else:
-        extreme, both = _EXTREMES[i.op]
-        found = extreme(whole, axes) if whole.size else exact(start.values, at.model)
-        found = both(found, start.x)
+        found = folded(i.op, whole, tuple(i.axes))
+    if i.op != "add" or np.any(start.values != 0) or not start.is_exact:
+        found = REDUCTIONS[i.op](found, start.x)
     return [written(found, i)]  # type: ignore[arg-type]
 
 
-_EXTREMES: dict[str, tuple[Any, Any]] = {
-    "maximum": (largest, np.maximum),
-    "minimum": (smallest, np.minimum),
-}
+def folded(op: str, x: Tracked, axes: tuple[int, ...]) -> Tracked:
+    """A reduction from the neutral number."""
+    folds = {"add": total, "multiply": _product, "maximum": largest}
+    return folds.get(op, smallest)(x, axes)
 
 
 def of_discrete(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:

@@ -16,10 +16,11 @@ import neuronjax.diagnostics.tolerance.movement  # noqa: F401
 from neuronjax.diagnostics.executors import Signatures
 from neuronjax.diagnostics.legal.arithmetic import legal
 from neuronjax.diagnostics.legal.exchange import correlated, exchanged
-from neuronjax.diagnostics.legal.held import Executors, Held, exact, is_doubtful
+from neuronjax.diagnostics.legal.held import Executors, Held, drawn, exact, is_doubtful
 from neuronjax.diagnostics.legal.movement import moved_together, rearranged
 from neuronjax.diagnostics.parallel_runs import Lane, OpPath, Side
 from neuronjax.diagnostics.reference64 import Reference64, is_float
+from neuronjax.diagnostics.tolerance.drawn import Draw
 from neuronjax.diagnostics.tolerance.model import ErrorModel
 from neuronjax.diagnostics.walk import Keys, Lanes, OpWalk, Spans, Views
 from neuronjax.errors import NeuronJaxError, UnsupportedError
@@ -39,8 +40,7 @@ class LegalWalk(OpWalk):
         side: the lowered program.
         model: how results are rounded.
         made: hears of every op outside of blocks of scalars and of meshes.
-        draw: makes of a value with errors one without, and says whether it has drawn,
-            or an operand had; None to carry errors.
+        draw: the errors of the run; None to carry errors.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class LegalWalk(OpWalk):
         side: Side,
         model: ErrorModel,
         made: Made | None = None,
-        draw: Callable[[Held, bool], Held] | None = None,
+        draw: Draw | None = None,
     ) -> None:
         super().__init__()
         signatures = Signatures()
@@ -85,7 +85,7 @@ class LegalWalk(OpWalk):
 
     def _entered(self, array: Any) -> Held:
         if isinstance(array, Held):
-            return array if self._draw is None else self._draw(array, False)
+            return array if self._draw is None else drawn(array, False, self._draw)
         plain = np.asarray(array)
         held = exact(plain, self._model) if is_float(plain.dtype) else plain
         return Held(held, plain.shape)
@@ -117,8 +117,8 @@ class LegalWalk(OpWalk):
             is_drawn = any(h.is_drawn for x in given for h in x)
             held = {id(h): h for results in made for h in results}
             # What several devices get is one number, and is drawn once.
-            drawn = {key: self._draw(h, is_drawn) for key, h in held.items()}
-            made = [[drawn[id(h)] for h in results] for results in made]
+            once = {key: drawn(h, is_drawn, self._draw) for key, h in held.items()}
+            made = [[once[id(h)] for h in results] for results in made]
         for lane, results in zip(lanes, made, strict=True):
             lane.take(results, i.results)
 
@@ -137,8 +137,9 @@ class LegalWalk(OpWalk):
         found = {v: lane.arrays[n] for v, n in at.items() if n in lane.arrays}
         changed = self._made(path, self.position.iterations, found) or {}
         for value, held in changed.items():
-            drawn = held if self._draw is None else self._draw(held, False)
-            lane.arrays[at[value]] = drawn
+            if self._draw is not None:
+                held = drawn(held, False, self._draw)
+            lane.arrays[at[value]] = held
 
     def _scalars(self, block: Block, x: Sequence[Held]) -> list[Held]:
         """A block of scalar instructions, on whole tensors."""

@@ -23,22 +23,32 @@ from neuronjax.diagnostics.tolerance.model import ErrorModel
 from neuronjax.diagnostics.tolerance.tracked import Tracked
 from neuronjax.ir.instruction_set import LocalScatter, Pool
 
-_Fold = Callable[[np.ndarray, Any], np.ndarray]
+_Fold = Callable[..., np.ndarray]
 
 
-def _added_up(x: Tracked, fold: _Fold, counts: Any, model: ErrorModel) -> Tracked:
-    """Sums by an instruction that adds: its value, and what the terms hand on."""
-    value = fold(x.value, 0.0)
-    squares = fold(np.square(x.value), 0.0)
-    sizes = fold(np.abs(x.value), 0.0)
+def _added_up(
+    fold: _Fold, parts: Sequence[Tracked], counts: Any, model: ErrorModel
+) -> Tracked:
+    """Sums by an instruction that adds: its value, and what the terms hand on.
+
+    Args:
+        fold: adds up arrays of the shapes of the parts.
+        parts: the terms.
+        counts: of the terms of every sum.
+        model: how sums are rounded.
+    """
+    value = fold(*(p.value for p in parts))
+    squares = fold(*(np.square(p.value) for p in parts))
+    sizes = fold(*(np.abs(p.value) for p in parts))
     walk = np.square(np.minimum(sizes, np.abs(value) + 3 * np.sqrt(squares))) + squares
-    own = np.sqrt(model.sums.unit**2 / 3 * counts * walk)
-    own = own + model.sums.unit * np.abs(value)
-    if x.own is not None:
-        own = own + np.sqrt(fold(np.square(x.own, dtype=np.float64), 0.0))
-    correlated = x.correlated()
-    joint = None if correlated is None else fold(correlated.astype(np.float64), 0.0)
-    joint = None if joint is None else joint.astype(np.float32)
+    last = model.sums.unit * np.abs(value) * (counts > 0)
+    own = np.sqrt(model.of_sums(1) * counts * walk) + last
+    own = own + np.sqrt(fold(*(np.square(_whole(p.own, p)) for p in parts)))
+    correlated = [p.correlated() for p in parts]
+    joint = None
+    if any(c is not None for c in correlated):
+        whole = (_whole(c, p) for c, p in zip(correlated, parts, strict=True))
+        joint = fold(*whole).astype(np.float32)
     return Tracked(value, model, np.float32, own.astype(np.float32), joint)
 
 
@@ -48,11 +58,11 @@ def _(i: Pool, x: Sequence[Held], at: Executors) -> list[Held]:
         return of_discrete(i, x, at)
     whole, start = x[0].tracked(at.model), x[1].values
 
-    def fold(v: np.ndarray, init: Any) -> np.ndarray:
+    def fold(v: np.ndarray, init: Any = 0.0) -> np.ndarray:
         return in_float64(i, [v, np.asarray(init, np.float64)], at)[0]
 
     if i.op == "add":
-        found = _added_up(whole, fold, math.prod(i.window.sizes), at.model)
+        found = _added_up(fold, [whole], math.prod(i.window.sizes), at.model)
         return [written(np.add(found, start), i)]
     if i.op == "multiply":
         raise no_rule(i, "a product over windows")
@@ -82,27 +92,8 @@ def _(i: LocalScatter, x: Sequence[Held], at: Executors) -> list[Held]:
         scale = execute(*(_whole(p.scale(), p) for p in parts)).astype(np.float32)
         joint = scale if scale.any() else None
         return [Held(Tracked(value, at.model, np.float32, None, joint), operand.shape)]
-    return [written(_scatter_added(execute, parts, at.model), i)]
-
-
-def _scatter_added(
-    execute: Callable[..., np.ndarray], parts: Sequence[Tracked], model: ErrorModel
-) -> Tracked:
-    """The sum of what lands on every element, in any order."""
-    operand, updates = parts
-    value = execute(*(p.value for p in parts))
-    squares = execute(*(np.square(p.value) for p in parts))
-    sizes = execute(*(np.abs(p.value) for p in parts))
     counts = execute(np.zeros(operand.shape), np.ones(updates.shape))
-    own = np.sqrt(model.of_sums(1) * counts * (np.square(sizes) + squares))
-    handed = (np.square(_whole(p.own, p)) for p in parts)
-    own = (own + np.sqrt(execute(*handed))).astype(np.float32)
-    correlated = [p.correlated() for p in parts]
-    joint = None
-    if any(c is not None for c in correlated):
-        whole = (_whole(c, p) for c, p in zip(correlated, parts, strict=True))
-        joint = execute(*whole).astype(np.float32)
-    return Tracked(value, model, np.float32, own, joint)
+    return [written(_added_up(execute, parts, counts, at.model), i)]
 
 
 def _whole(error: Any, x: Tracked) -> np.ndarray:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 # Their rules register themselves.
@@ -14,10 +16,18 @@ import neuronjax.diagnostics.tolerance.elementwise
 import neuronjax.diagnostics.tolerance.movement
 import neuronjax.diagnostics.tolerance.reductions
 import neuronjax.diagnostics.tolerance.stepwise  # noqa: F401
-from neuronjax.diagnostics.tolerance.fresh import rebound
+from neuronjax.diagnostics.tolerance.drawn import Draw, sharpened
+from neuronjax.diagnostics.tolerance.fresh import names_changed, stand_ins
 from neuronjax.diagnostics.tolerance.judged import Tolerance, sum_of_squares
 from neuronjax.diagnostics.tolerance.model import SHARED_SPREAD, ErrorModel, error_model
 from neuronjax.diagnostics.tolerance.tracked import Tracked, as_tracked, over_blocks
+
+#: A kernel may compute in another way than its reference, in chunks or with sums of its
+#: own: bounds from drawn errors of the reference are taken so many times as large.
+_OTHER_WAYS = 2.0
+#: Runs with drawn errors. Half as many as usual: Student's t then reaches further, and
+#: a judge has several seeds.
+_SAMPLES = 16
 
 
 def error_bounds(
@@ -29,6 +39,7 @@ def error_bounds(
     sums: Any = "fp32",
     functions: str | Mapping[str, float] = "silicon",
     failure: float = 1e-12,
+    samples: int | None = None,
 ) -> Any:
     """Runs a NumPy reference once, for its results and how far a right kernel may be.
 
@@ -65,6 +76,9 @@ def error_bounds(
             chips; "emulated", for kernels on this emulator; or a mapping by name
             ("exp", "rsqrt", "sqrt", "reciprocal", "other").
         failure: probability that one right element is refused.
+        samples: how many runs with errors that are drawn narrow the bounds, see
+            `drawn.py`; None for 16 where slopes alone bound a result by more than a
+            128th of it, as they do of loops of many turns, and for none else.
 
     Returns:
         A `Tolerance`, or a tuple, list or dict of them as the reference returns.
@@ -79,24 +93,30 @@ def error_bounds(
     that of two to four FP32 matmuls for each of the reference's.
     """
     model = error_model(precision, products, sums, functions, failure)
-    tracked = [_entered(x, model) for x in inputs]
+
+    def run(draw: Draw | None) -> Any:
+        model_ = dataclasses.replace(model, draw=draw)
+        tracked = [_entered(x, model_) for x in inputs]
+        names = stand_ins(forward, model_)
+        with names_changed(forward, names), np.errstate(all="ignore"):
+            return forward(*tracked)
+
+    def values(draw: Draw) -> Iterator[tuple[int, np.ndarray]]:
+        for number, x in enumerate(jax.tree.leaves(run(draw))):
+            yield number, as_tracked(x, model).value
+
+    leaves, tree = jax.tree.flatten(run(None))
     with np.errstate(all="ignore"):
-        return _left(rebound(forward, model)(*tracked), model)
+        found = {n: tolerance_of(as_tracked(x, model)) for n, x in enumerate(leaves)}
+    found = sharpened(found, values, samples, failure, usual=_SAMPLES, ways=_OTHER_WAYS)
+    return jax.tree.unflatten(tree, [found[n] for n in range(len(leaves))])
 
 
 def _entered(x: Any, model: ErrorModel) -> Any:
     """Float arrays are tracked; numbers and integers are as they are."""
-    is_array = isinstance(x, np.ndarray) and x.dtype.kind not in "iubOSU"
-    return as_tracked(x, model) if is_array else x
-
-
-def _left(result: Any, model: ErrorModel) -> Any:
-    """The tolerances of what a reference returns."""
-    if isinstance(result, tuple | list):
-        return type(result)(_left(x, model) for x in result)
-    if isinstance(result, dict):
-        return {name: _left(x, model) for name, x in result.items()}
-    return tolerance_of(as_tracked(result, model))
+    if not isinstance(x, np.ndarray):
+        return x
+    return x.copy() if x.dtype.kind in "iubOSU" else as_tracked(x, model)
 
 
 def tolerance_of(x: Tracked) -> Tolerance:

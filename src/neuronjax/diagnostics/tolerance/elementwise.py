@@ -9,6 +9,7 @@ taken as one bias of all elements, which a softmax cancels.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -212,7 +213,7 @@ class _Operand:
         """Whether there is a correlated error."""
         return self.array.has_joint or bool(self.shared)
 
-    def of(self, block: Any, dtype: Any) -> _Parts:
+    def of(self, block: Any, dtype: Any) -> ErrorParts:
         """One block, its values in the dtype that the result is computed in."""
         value, own, joint = self.array.part(block)
         if value.dtype.kind == "f":
@@ -220,40 +221,7 @@ class _Operand:
         for term in self.shared:
             scale = term.of(value, block)
             joint = scale if joint is None else joint + scale
-        return _Parts(value, own, joint)
-
-
-@dataclasses.dataclass
-class _Parts:
-    """A block of an operand.
-
-    Attributes:
-        own: stays independent; or None.
-        joint: correlated; or None.
-    """
-
-    value: np.ndarray
-    own: np.ndarray | None
-    joint: np.ndarray | None
-
-    def scale(self) -> Any:
-        """Of all its errors."""
-        if self.own is None:
-            return np.float32(0.0) if self.joint is None else self.joint
-        return self.own if self.joint is None else self.own + self.joint
-
-    def is_beyond(self, largest: float) -> np.ndarray | None:
-        """Where the value is no finite number of the format; None for nowhere."""
-        beyond = np.abs(self.value) > largest
-        return beyond if beyond.any() else None
-
-    def without(self, places: np.ndarray) -> _Parts:
-        """Exact at some places."""
-        own, joint = (
-            None if e is None else np.where(places, np.float32(0.0), e)
-            for e in (self.own, self.joint)
-        )
-        return _Parts(self.value, own, joint)
+        return ErrorParts(value, own, joint)
 
 
 def _split(
@@ -280,7 +248,7 @@ def _split(
             found.append(_Operand(x.passed(), kept))
             continue
         own, joint = x.own, x.joint
-        is_spread = isinstance(inputs[place], Tracked) and x.size < int(np.prod(shape))
+        is_spread = isinstance(inputs[place], Tracked) and x.size < math.prod(shape)
         if is_spread and not (own is joint is None):
             sharing = _broadcast_error(function, place, x)
             if sharing is not None:
@@ -305,12 +273,18 @@ def elementwise(function: Any, rule: ElementRule, *inputs: Any) -> Tracked:
     given = [as_tracked(x, model) for x in inputs]
     dtype = declared(*inputs)
     shape = np.broadcast_shapes(*(x.shape for x in given))
-    operands, terms, loose = _split(function, inputs, given, shape)
     carrier = carrier_of(shape)
     error, bias = _rounding(function, rule, given, model, dtype)
     if carrier == np.float32 and error:
         error += 2.0**-22 if bias else 2.0**-24
     step = _Step(function, rule, error, model.spread, model.of_result(dtype))
+    shared = Shared(True, np.broadcast_to(np.float32(bias), shape), rule.error)
+    if model.draw is not None:  # operands have no errors, and nothing is too large
+        value, own, _ = step.taken([_exact(x.value, carrier) for x in given])
+        own = _of_shape(own, shape) if error else None
+        terms = {0: shared} if bias else {}
+        return Tracked(np.asarray(value, carrier), model, dtype, own, None, terms)
+    operands, terms, loose = _split(function, inputs, given, shape)
     has_own = error != 0.0 or any(o.array.has_own for o in operands)
     has_joint = bool(loose) or any(o.is_correlated for o in operands)
 
@@ -327,11 +301,16 @@ def elementwise(function: Any, rule: ElementRule, *inputs: Any) -> Tracked:
     result = Pending(shape, model, dtype, compute, (has_own, has_joint), terms)
     result.functions += sum(o.array.functions for o in operands)
     if bias:
-        scale = np.broadcast_to(np.float32(bias), shape)
-        result.shared[result.source] = Shared(True, scale)
+        result.shared[result.source] = shared
     if result.size < pending.PENDING_ELEMENTS:
         result.settle()
     return result
+
+
+def _exact(value: np.ndarray, dtype: Any) -> ErrorParts:
+    if value.dtype.kind == "f":
+        value = value.astype(dtype, copy=False)
+    return ErrorParts(value, None, None)
 
 
 def _of_shape(error: Any, shape: tuple[int, ...]) -> np.ndarray:
@@ -354,7 +333,7 @@ class _Step:
     spread: float
     stored: Roundoff
 
-    def taken(self, x: list[_Parts]) -> tuple[np.ndarray, Any, Any]:
+    def taken(self, x: list[ErrorParts]) -> tuple[np.ndarray, Any, Any]:
         """Values, independent and correlated errors."""
         values = tuple(p.value for p in x)
         f = self.function(*values)
@@ -368,20 +347,25 @@ class _Step:
         if is_large:
             fresh = np.where(np.isfinite(f), fresh, 0)
         if self.function in _QUOTIENTS:
-            beyond = x[-1].is_beyond(self.stored.largest)
-            if beyond is not None:
+            divisor, *errors = x[-1]
+            beyond = np.abs(divisor) > self.stored.largest
+            if beyond.any():
                 # A divisor that overflows makes the quotient 0, whatever it was.
-                x = [*x[:-1], x[-1].without(beyond)]
+                none = np.float32(0.0)
+                errors = (e if e is None else np.where(beyond, none, e) for e in errors)
+                x = [*x[:-1], ErrorParts(divisor, *errors)]
                 fresh += np.where(beyond, size, 0)
+        over = (size > self.stored.largest) & np.isfinite(f) if is_large else None
+        if over is not None:
+            fresh = np.where(over, np.inf, fresh)
+        if all(p.own is None and p.joint is None for p in x):
+            return f, fresh, 0.0
         reach: Arrays = ()
         if self.rule.is_curved:
             reach = tuple(np.float32(self.spread) * p.scale() for p in x)
         slopes = self.rule.slopes(f, values, reach)
         fresh = _through(slopes, [p.own for p in x], fresh)
         correlated = _through(slopes, [p.joint for p in x], 0.0)
-        if is_large:
-            over = (size > self.stored.largest) & np.isfinite(f)
-            fresh = np.where(over, np.inf, fresh)
         return f, fresh, correlated
 
 

@@ -6,8 +6,8 @@ replaced: `np` by a stand-in whose makers of arrays return tracked ones.
 
 from __future__ import annotations
 
-import types
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -86,33 +86,29 @@ def _copied(maker: Any, x: Tracked, dtype: Any = None, **_: Any) -> Any:
     return result if dtype is None else result.astype(dtype)
 
 
-def rebound(function: Callable[..., Any], model: ErrorModel) -> Callable[..., Any]:
-    """The function, with the stand-in where its module's names mean NumPy.
+def stand_ins(function: Callable[..., Any], model: ErrorModel) -> dict[str, Any]:
+    """Return what stands in for names of a function's module that mean NumPy.
 
-    Other functions of its module that it calls are rebound too; anything that is no
-    plain function is called as it is."""
-    if not isinstance(function, types.FunctionType):
-        return function
-    home = function.__globals__
-    names = dict(home)
-    stand_in = NumpyStandIn(model)
-    for name, thing in home.items():
-        if thing is np:
-            names[name] = stand_in
-        elif isinstance(thing, types.FunctionType) and thing.__globals__ is home:
-            names[name] = _with_globals(thing, names)
-        else:
-            names[name] = replaced(thing, model)
-    return _with_globals(function, names)
+    One that is no plain function has none, and is called as it is."""
+    whole, found = NumpyStandIn(model), {}
+    for name, thing in getattr(function, "__globals__", {}).items():
+        new = whole if thing is np else replaced(thing, model)
+        if new is not thing:
+            found[name] = new
+    return found
 
 
-def _with_globals(function: types.FunctionType, names: dict[str, Any]) -> Any:
-    copy = types.FunctionType(
-        function.__code__,
-        names,
-        function.__name__,
-        function.__defaults__,
-        function.__closure__,
-    )
-    copy.__kwdefaults__ = function.__kwdefaults__
-    return copy
+@contextlib.contextmanager
+def names_changed(
+    function: Callable[..., Any], names: Mapping[str, Any]
+) -> Iterator[None]:
+    """Give names of a function's module another meaning while it is called."""
+    home = getattr(function, "__globals__", {})
+    before = {name: home[name] for name in names if name in home}
+    home.update(names)
+    try:
+        yield
+    finally:
+        for name in names:
+            home.pop(name, None)
+        home.update(before)

@@ -27,10 +27,15 @@ class Judged:
         non_finite: how many of them are infinite or NaN on one side alone.
         undecided: how many have an infinite bound: they depend on numbers that are
             closer than their bounds, or may overflow.
-        worst: index of the worst element; None for an empty result.
+        worst: index of the element with the largest error in bounds; None for an empty
+            result.
         times_bound: its error, in bounds.
-        relative_l2: norm of the errors over the norm of the reference.
+        furthest: index of the element with the largest error, whatever its bound is.
+        relative_l2: norm of the errors over the norm of the reference, of the elements
+            that have a bound.
         relative_l2_bound: what that may be.
+        distance: the same of all elements, from the reference as FP32 holds it.
+        is_within: whether the norm of the errors is within its bound.
     """
 
     elements: int
@@ -39,13 +44,16 @@ class Judged:
     undecided: int
     worst: tuple[int, ...] | None
     times_bound: float
+    furthest: tuple[int, ...] | None
     relative_l2: float
     relative_l2_bound: float
+    distance: float
+    is_within: bool
 
     @property
     def is_right(self) -> bool:
         """Whether every element and the whole are within their bounds."""
-        return self.refused == 0 and self.relative_l2 <= self.relative_l2_bound
+        return self.refused == 0 and self.is_within
 
     def __bool__(self) -> bool:
         return self.is_right
@@ -71,13 +79,21 @@ class Tolerance:
 
     Attributes:
         value: the reference, float64 (FP32 where it is large).
-        bound: absolute, of every element. FP32.
+        bound: absolute, of every element; None where only the norm has one.
         l2_bound: of the norm of all errors.
+        runs: how many runs with drawn errors have narrowed it.
     """
 
     value: np.ndarray
-    bound: np.ndarray
+    bound: np.ndarray | None
     l2_bound: float
+    runs: int = 0
+
+    @classmethod
+    def of_norm(cls, value: np.ndarray, relative: float) -> Tolerance:
+        """Return the tolerance of a relative L2 error, absolute where all is zero."""
+        norm = cls(value, None, 0.0)._norm
+        return cls(value, None, relative * norm if norm else relative)
 
     @property
     def relative_l2_bound(self) -> float:
@@ -88,6 +104,8 @@ class Tolerance:
     def largest_passing(self) -> float:
         """The largest relative L2 error that passes; an element that has no bound
         counts as wrong by all of its size, and where none has one all passes."""
+        if self.bound is None:
+            return self.relative_l2_bound
         if self.bound.size and np.isposinf(self.bound).all():
             return math.inf
         bounded, unbounded = self._squares
@@ -95,6 +113,14 @@ class Tolerance:
             math.hypot(self.l2_bound, math.sqrt(unbounded)),
             math.sqrt(bounded + unbounded),
         )
+
+    def catches(self, wrong: np.ndarray) -> bool:
+        """Return whether a result of the same shape is refused, as soon as it is."""
+        found = wrong.reshape(-1)
+        for block in flat_blocks(found.size):
+            if self.bound is not None and (self._beside(found, block).times > 1).any():
+                return True
+        return not self.check(wrong)
 
     def check(self, actual: object) -> Judged:
         """Compares a candidate's result.
@@ -121,57 +147,73 @@ class Tolerance:
     def _squares(self) -> tuple[float, float]:
         """Of the finite elements that have a bound the sum of squares, and of those
         that have none."""
-        value, bound = self.value.reshape(-1), self.bound.reshape(-1)
-        sums = [0.0, 0.0]
+        value, sums = self.value.reshape(-1), [0.0, 0.0]
         for block in flat_blocks(value.size):
-            finite = np.where(np.isfinite(value[block]), value[block], 0.0)
-            has = np.isfinite(bound[block])
+            wide = value[block].astype(np.float64, copy=False)
+            finite = np.where(np.isfinite(wide), wide, 0.0)
+            if self.bound is None:
+                sums[0] += sum_of_squares(finite)
+                continue
+            has = np.isfinite(self.bound.reshape(-1)[block])
             for n, kind in enumerate((has, ~has)):
                 sums[n] += sum_of_squares(np.where(kind, finite, 0.0))
         return sums[0], sums[1]
 
     def _verdict(self, found: np.ndarray) -> Judged:
-        value, bound = self.value.reshape(-1), self.bound.reshape(-1)
         total = _Tally()
-        for block in flat_blocks(value.size):
-            total.add(block.start, _beside(found[block], value[block], bound[block]))
-        worst = None if total.worst is None else self._index(total.worst)
+        for block in flat_blocks(found.size):
+            total.add(block.start, self._beside(found, block))
+        error, norm = math.sqrt(total.squares), math.sqrt(sum(self._squares))
         return Judged(
-            elements=value.size,
+            elements=found.size,
             refused=total.refused,
             non_finite=total.non_finite,
             undecided=total.undecided,
-            worst=worst,
+            worst=self._index(total.worst),
             times_bound=total.times_bound,
-            relative_l2=_ratio(math.sqrt(total.squares), self._norm),
+            furthest=self._index(total.furthest),
+            relative_l2=_ratio(error, self._norm),
             relative_l2_bound=self.relative_l2_bound,
+            distance=_ratio(math.sqrt(total.all_squares), norm),
+            is_within=error <= self.l2_bound,
         )
 
-    def _index(self, number: int) -> tuple[int, ...]:
+    def _beside(self, found: np.ndarray, block: slice) -> _BlockErrors:
+        value = self.value.reshape(-1)[block]
+        if self.bound is None:
+            off = apart(found[block], value)
+            none = np.zeros(off.shape, bool)
+            return _BlockErrors(off, off, np.zeros(off.shape), none)
+        bound = self.bound.reshape(-1)[block]
+        undecided = np.isposinf(bound)
+        with np.errstate(all="ignore"):
+            error = np.where(undecided, 0.0, apart(found[block], value))
+            times = np.where(error == 0.0, 0.0, error / bound)
+            held = value.astype(np.float32) if value.dtype.kind == "f" else value
+        return _BlockErrors(apart(found[block], held), error, times, undecided)
+
+    def _index(self, number: int | None) -> tuple[int, ...] | None:
+        if number is None:
+            return None
         return tuple(int(i) for i in np.unravel_index(number, self.value.shape))
 
 
-class _BlockErrors(NamedTuple):
-    """Of a block: errors, also in bounds, and two kinds of elements."""
+def apart(actual: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """Return errors: infinite for a NaN or an Inf that only one side has."""
+    a, b = (x.astype(np.float64, copy=False) for x in (actual, value))
+    with np.errstate(all="ignore"):
+        off = np.where(alike(a, b), 0.0, np.abs(a - b))
+    off[np.isnan(off)] = math.inf
+    return off
 
+
+class _BlockErrors(NamedTuple):
+    """Of a block: errors of what FP32 holds, of elements with a bound, in bounds."""
+
+    off: np.ndarray
     error: np.ndarray
     times: np.ndarray
-    broken: np.ndarray
     undecided: np.ndarray
-
-
-def _beside(found: np.ndarray, value: np.ndarray, bound: np.ndarray) -> _BlockErrors:
-    found = found.astype(np.float64)
-    finite = np.isfinite(value)
-    same = alike(found, value)
-    undecided = np.isposinf(bound)
-    with np.errstate(all="ignore"):
-        error = np.where(same, 0.0, np.abs(found - value))
-        broken = ~same & ~undecided & ~(np.isfinite(found) & finite)
-        counts = finite & np.isfinite(bound)
-        error = np.where(broken, math.inf, np.where(counts, error, 0.0))
-        times = np.where(error == 0.0, 0.0, error / bound)
-    return _BlockErrors(error, times, broken, undecided)
 
 
 @dataclasses.dataclass
@@ -183,18 +225,23 @@ class _Tally:
     undecided: int = 0
     worst: int | None = None
     times_bound: float = 0.0
+    furthest: int | None = None
+    largest: float = 0.0
     squares: float = 0.0
+    all_squares: float = 0.0
 
     def add(self, start: int, e: _BlockErrors) -> None:
         """The block that begins with element `start`."""
         self.refused += int(np.count_nonzero(e.times > 1.0))
-        self.non_finite += int(np.count_nonzero(e.broken))
+        self.non_finite += int(np.count_nonzero(np.isinf(e.error)))
         self.undecided += int(np.count_nonzero(e.undecided))
         self.squares += sum_of_squares(e.error)
-        number = int(e.times.argmax())
-        most = float(e.times[number])
-        if self.worst is None or most > self.times_bound:
-            self.worst, self.times_bound = start + number, most
+        self.all_squares += sum_of_squares(e.off)
+        number, place = int(e.times.argmax()), int(e.off.argmax())
+        if self.worst is None or e.times[number] > self.times_bound:
+            self.worst, self.times_bound = start + number, float(e.times[number])
+        if self.furthest is None or e.off[place] > self.largest:
+            self.furthest, self.largest = start + place, float(e.off[place])
 
 
 def flat_blocks(elements: int) -> Iterator[slice]:

@@ -129,6 +129,7 @@ class ErrorModel:
         sums: of the additions of contractions and reductions.
         functions: relative errors of elementary functions by name, "other" among them.
         failure: probability that one right element is refused.
+        draw: the errors of one run, a `drawn.Draw`; None where errors are carried.
     """
 
     stored: Roundoff
@@ -136,6 +137,7 @@ class ErrorModel:
     sums: Roundoff
     functions: Mapping[str, float]
     failure: float
+    draw: Any = None
 
     @functools.cached_property
     def spread(self) -> float:

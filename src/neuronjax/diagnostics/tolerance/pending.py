@@ -65,7 +65,7 @@ class Pending(Tracked):
 
     shape = property(lambda self: self._shape)
     ndim = property(lambda self: len(self._shape))
-    size = property(lambda self: int(np.prod(self._shape, dtype=np.int64)))
+    size = property(lambda self: math.prod(self._shape))
     carrier = property(lambda self: carrier_of(self._shape))
     has_own = property(lambda self: self._has[0])
     has_joint = property(lambda self: self._has[1])

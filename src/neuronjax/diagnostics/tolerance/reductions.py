@@ -211,26 +211,35 @@ def _index(value: Any, doubt: np.ndarray, x: Tracked) -> Any:
     return Tracked(np.asarray(value), x.model, np.asarray(value).dtype, None, joint)
 
 
+def worst_along(x: Tracked, axis: int) -> np.ndarray:
+    """Of the errors along an axis, the largest, for every element of it."""
+    scale = np.broadcast_to(np.asarray(x.scale(), np.float32), x.shape)
+    return np.broadcast_to(np.max(scale, axis=axis, keepdims=True), x.shape)
+
+
 def ordered(x: Tracked, axis: int = -1) -> Tracked:
     """`numpy.sort`: the k-th is off by no more than any is."""
-    value = np.sort(x.value, axis=axis)
-    scale = np.broadcast_to(np.asarray(x.scale(), np.float32), x.shape)
-    worst = np.max(scale, axis=axis, keepdims=True)
-    joint = None if x.is_exact else np.broadcast_to(worst, value.shape).copy()
-    return Tracked(value, x.model, x.dtype, None, joint)
+    joint = None if x.is_exact else worst_along(x, axis).copy()
+    return Tracked(np.sort(x.value, axis=axis), x.model, x.dtype, None, joint)
+
+
+def neighbours(key: np.ndarray, reach: np.ndarray, axis: int) -> np.ndarray:
+    """Which of sorted numbers may change places with one beside them."""
+    v, r = np.moveaxis(key, axis, -1), np.moveaxis(reach, axis, -1)
+    gap, both = np.abs(v[..., 1:] - v[..., :-1]), r[..., 1:] + r[..., :-1]
+    close = (gap <= both) & (both > 0)
+    found = np.zeros(v.shape, bool)
+    found[..., 1:] |= close
+    found[..., :-1] |= close
+    return np.moveaxis(found, -1, axis)
 
 
 def places_in_order(x: Tracked, axis: int = -1) -> Any:
     """`numpy.argsort`: in doubt where neighbours are closer than their bounds."""
     value = np.argsort(x.value, axis=axis, kind="stable")
     reach = x.model.spread * np.broadcast_to(np.asarray(x.scale()), x.shape)
-    v = np.moveaxis(np.take_along_axis(x.value, value, axis), axis, -1)
-    reach = np.moveaxis(np.take_along_axis(reach, value, axis), axis, -1)
-    apart = v[..., 1:] - v[..., :-1] > reach[..., 1:] + reach[..., :-1]
-    doubt = np.zeros(v.shape, bool)
-    doubt[..., 1:] |= ~apart & (reach[..., 1:] > 0)
-    doubt[..., :-1] |= ~apart & (reach[..., :-1] > 0)
-    return _index(value, np.moveaxis(doubt, -1, axis), x)
+    key, reach = (np.take_along_axis(v, value, axis) for v in (x.value, reach))
+    return _index(value, neighbours(key, reach, axis), x)
 
 
 def running(x: Tracked, axis: int | None = None, dtype: Any = None) -> Tracked:

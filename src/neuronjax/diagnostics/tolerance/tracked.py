@@ -16,8 +16,10 @@ from __future__ import annotations
 import concurrent.futures
 import contextvars
 import dataclasses
+import functools
 import inspect
 import itertools
+import math
 import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -55,10 +57,13 @@ class Shared:
     Attributes:
         is_relative: whether `scale` is to be multiplied by the value.
         scale: a view of the array's shape, of stride 0 where elements share it.
+        cause: what has the same error wherever it is met, the name of a table or
+            "constants"; or "".
     """
 
     is_relative: bool
     scale: np.ndarray
+    cause: str = ""
 
     def of(self, value: np.ndarray, part: Any = ...) -> np.ndarray:
         """Its size, absolute, for the values of a part of the array. FP32."""
@@ -85,7 +90,7 @@ class ErrorParts(NamedTuple):
             found = scale if found is None else found + scale
         return found
 
-    def scale(self, shared: Mapping[int, Shared], block: Any = ...) -> Any:
+    def scale(self, shared: Mapping[int, Shared] = {}, block: Any = ...) -> Any:
         """The scale of the whole error; 0.0 without."""
         correlated = self.correlated(shared, block)
         if self.own is None:
@@ -232,7 +237,7 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
 
     def astype(self, dtype: Any, **_: Any) -> Any:
         """A conversion: NumPy's `astype`, with the rounding of a narrower format."""
-        return UFUNCS["astype"](self, np.dtype(dtype))
+        return _made(UFUNCS["astype"](self, np.dtype(dtype)))
 
     T = property(lambda self: moved(np.transpose, self))
 
@@ -283,7 +288,7 @@ def moved(function: Callable[[np.ndarray], np.ndarray], x: Tracked) -> Tracked:
 
 def carrier_of(shape: tuple[int, ...]) -> np.dtype:
     """In what values of a shape are held."""
-    large = int(np.prod(shape, dtype=np.int64)) > LARGE_ELEMENTS
+    large = math.prod(shape) > LARGE_ELEMENTS
     return np.dtype(np.float32 if large else np.float64)
 
 
@@ -303,21 +308,21 @@ def as_tracked(x: Any, model: ErrorModel) -> Tracked:
         return Tracked(array.copy(), model, array.dtype)
     value = array.astype(np.float32 if array.size > LARGE_ELEMENTS else np.float64)
     is_weak = isinstance(x, float) and not isinstance(x, np.generic)
-    return Tracked(
-        value,
-        model,
-        np.float16 if is_weak else array.dtype,
-        _lost(value, array.dtype, model),
-    )
+    dtype = np.float16 if is_weak else array.dtype
+    lost = _lost(value, array.dtype, model)
+    if lost is None or model.draw is None:
+        return Tracked(value, model, dtype, None if lost is None else np.abs(lost))
+    shared = {0: Shared(False, lost, "constants")}
+    return _made(Tracked(value, model, dtype, None, None, shared))
 
 
 def _lost(value: np.ndarray, given: Any, model: ErrorModel) -> np.ndarray | None:
-    """What the values lose when they are stored; None for nothing."""
+    """What the values gain when they are stored; None for nothing."""
     if given == np.float32 and model.stored.name == "float32":
         return None
     with np.errstate(over="ignore", invalid="ignore"):
         stored = value.astype(get_format(model.stored.name).dtype).astype(value.dtype)
-        lost = np.where(stored == value, 0.0, np.abs(stored - value))
+        lost = np.where(stored == value, 0.0, stored - value)
     return np.nan_to_num(lost, nan=0.0).astype(np.float32) if lost.any() else None
 
 
@@ -335,10 +340,10 @@ def declared(*operands: Any) -> np.dtype:
 
 def blocks(shape: tuple[int, ...], elements: int = BLOCK_ELEMENTS) -> Iterator[Any]:
     """Indices that cut an array of a shape into pieces of about so many elements."""
-    if int(np.prod(shape, dtype=np.int64)) <= elements:
+    if math.prod(shape) <= elements:
         yield ...
         return
-    rests = [int(np.prod(shape[k + 1 :], dtype=np.int64)) for k in range(len(shape))]
+    rests = [math.prod(shape[k + 1 :]) for k in range(len(shape))]
     axis = next(k for k, rest in enumerate(rests) if rest <= elements)
     step = max(1, elements // max(1, rests[axis]))
     for outer in np.ndindex(*shape[:axis]):
@@ -381,10 +386,20 @@ def _called(rule: Any, name: str, args: Any, named: Any) -> Any:
     if rule is None:
         raise _no_rule(name)
     try:
-        inspect.signature(rule).bind(*args, **named)
+        _signature(rule).bind(*args, **named)
     except TypeError as problem:
         raise _no_rule(name, f", called so ({problem}),") from None
-    return rule(*args, **named)
+    return _made(rule(*args, **named))
+
+
+_signature = functools.cache(inspect.signature)
+
+
+def _made(result: Any) -> Any:
+    """A rule's result, with errors that are drawn where its model draws them."""
+    if not isinstance(result, Tracked) or result.model.draw is None:
+        return result
+    return result.model.draw.made(result)
 
 
 def _no_rule(name: str, how: str = "") -> UnimplementedError:

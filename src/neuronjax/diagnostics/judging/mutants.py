@@ -1,0 +1,283 @@
+"""What a tolerance is worth: which wrong kernels it would have caught.
+
+The wrong kernels are mutants of the reference. Some do nothing: they return zeros, or
+an input. The others are runs of the reference on arrays that hear of every function of
+NumPy (`_Heard`), in which one thing is done otherwise wherever one place of the source
+asks for it: a sum drops its last term, an addition turns its sign, a loop its last
+turn out, or an input is its mean everywhere.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from neuronjax.diagnostics.judging.case import ReferenceCase
+from neuronjax.diagnostics.judging.verdict import TriedMutant
+from neuronjax.diagnostics.tolerance import Tolerance
+from neuronjax.diagnostics.tolerance.fresh import names_changed
+from neuronjax.diagnostics.tolerance.judged import flat_blocks
+
+#: Runs of a reference, and numbers that they may read in all: a large reference is not
+#: run often, and one of larger inputs (`case.LARGE_INPUTS`) not at all.
+_MOST_RUNS = 24
+_MOST_READ = 1 << 30
+
+_SIGNS = {np.add: np.subtract, np.subtract: np.add}
+Results = Sequence[np.ndarray]
+
+
+class _Site(NamedTuple):
+    """A place of the source where a mutant differs: what it does, and where."""
+
+    what: str
+    line: int
+    instruction: int
+
+    def __str__(self) -> str:
+        return f"{self.what}, line {self.line}"
+
+
+def tried(
+    case: ReferenceCase, seed: int, allowed: Sequence[Tolerance]
+) -> tuple[TriedMutant, ...]:
+    """Return the mutants of a case, and whether the tolerances would catch each.
+
+    What computes the same as the reference, up to a rounding, is no mutant.
+
+    Args:
+        case: the reference.
+        seed: of its inputs.
+        allowed: what each of its results may be.
+    """
+    inputs, right = case.inputs(seed), [t.value for t in allowed]
+    found = [
+        _judged(what, wrong, right, allowed, does_nothing=True)
+        for what, wrong in _idle(inputs, right)
+    ]
+    if not case.is_large(seed):
+        first = _ChangedRun(case, None)
+        first.results(inputs)
+        runs = min(_MOST_RUNS, _MOST_READ // max(1, first.read))
+        for what, wrong in itertools.islice(_wrong(case, inputs, first.sites), runs):
+            if wrong and [w.shape for w in wrong] == [r.shape for r in right]:
+                found.append(_judged(what, wrong, right, allowed, does_nothing=False))
+    return tuple(mutant for mutant in found if mutant is not None)
+
+
+def _judged(
+    what: str,
+    wrong: Results,
+    right: Results,
+    allowed: Sequence[Tolerance],
+    *,
+    does_nothing: bool,
+) -> TriedMutant | None:
+    pairs = [*zip(wrong, right, strict=True)]
+    if all(w is r or _is_same(w, r) for w, r in pairs):
+        return None
+    differs = [(t, w) for t, (w, r) in zip(allowed, pairs, strict=True) if w is not r]
+    caught = any(t.catches(w) for t, w in differs)
+    error = max(t.check(w).distance for t, w in differs) if not caught else np.inf
+    return TriedMutant(
+        what=what, caught=caught, does_nothing=does_nothing, relative_l2=float(error)
+    )
+
+
+def _is_same(wrong: np.ndarray, right: np.ndarray) -> bool:
+    """Return whether arrays are equal up to a rounding of the dtype."""
+    step = 2.0**-23 if wrong.dtype.itemsize > 2 else 2.0**-7
+    a, b = wrong.reshape(-1), right.reshape(-1)
+    return all(
+        np.isclose(
+            a[block].astype(np.float64),
+            b[block].astype(np.float64),
+            rtol=step,
+            atol=0.0,
+            equal_nan=True,
+        ).all()
+        for block in flat_blocks(a.size)
+    )
+
+
+def _idle(inputs: Sequence[Any], right: Results) -> Iterator[tuple[str, Results]]:
+    """Return what a kernel that computes nothing gives, for one result at a time."""
+    for number, result in enumerate(right):
+        which = f"result {number} is " if len(right) > 1 else "the result is "
+        given = {"zeros": np.zeros(result.shape)}
+        for n, x in enumerate(inputs):
+            if isinstance(x, np.ndarray) and x.size == result.size:
+                given[f"input {n}"] = x.reshape(result.shape)
+        for name, array in given.items():
+            yield which + name, [*right[:number], array, *right[number + 1 :]]
+
+
+def _wrong(
+    case: ReferenceCase, inputs: Sequence[Any], sites: Sequence[_Site]
+) -> Iterator[tuple[str, Results | None]]:
+    """Return mutants of every kind in turn, so that a few have some of each."""
+    kinds: dict[str, list[Any]] = {}
+    for number, x in enumerate(inputs):
+        is_float = isinstance(x, np.ndarray) and x.dtype.kind not in "iubOSU"
+        if is_float and x.size > 1:
+            kinds.setdefault("input", []).append(number)
+    for site in sites:
+        kinds.setdefault(site.what, []).append(site)
+    for of_kinds in itertools.zip_longest(*kinds.values()):
+        for one in of_kinds:
+            if isinstance(one, _Site):
+                yield str(one), _ChangedRun(case, one).results(inputs)
+            elif one is not None:
+                mean = np.mean(inputs[one].astype(np.float64))
+                flat = np.full_like(inputs[one], mean)
+                given = [*inputs[:one], flat, *inputs[one + 1 :]]
+                yield f"input {one} is its mean", _ChangedRun(case, None).results(given)
+
+
+class _ChangedRun:
+    """One run of a reference, in which one place may do otherwise.
+
+    Attributes:
+        sites: where a run can do otherwise, in the order of their first execution.
+        read: how many numbers its functions read, those of a product as often as it
+            multiplies them.
+    """
+
+    def __init__(self, case: ReferenceCase, changed: _Site | None) -> None:
+        self._case, self._changed = case, changed
+        self._file = str(case.path)
+        self._known: dict[_Site, None] = {}
+        self.read = 0
+        self._array = type("_HeardHere", (_Heard,), {"run": self})
+
+    @property
+    def sites(self) -> list[_Site]:
+        return [*self._known]
+
+    def results(self, inputs: Sequence[Any]) -> Results | None:
+        """Return what the reference returns; None where the change makes it fail."""
+        copies = [np.array(x) if isinstance(x, np.ndarray) else x for x in inputs]
+        forward = self._case.module.forward
+        names = {"range": self._range}
+        with names_changed(forward, names), np.errstate(all="ignore"):
+            try:
+                found = forward(*map(self._heard, copies))
+            except Exception:  # a loop that lacks a turn may leave a name undefined
+                return None
+        held = found if isinstance(found, list | tuple) else (found,)
+        return [np.asarray(_plain(x)) for x in held]
+
+    def _is_changed(self, what: str) -> bool:
+        """Return whether the place that runs now does otherwise, and note it."""
+        frame = sys._getframe(2)
+        while frame is not None and frame.f_code.co_filename != self._file:
+            frame = frame.f_back
+        if frame is None:
+            return False
+        site = _Site(what, frame.f_lineno, frame.f_lasti)
+        self._known.setdefault(site)
+        return site == self._changed
+
+    def _range(self, *bounds: Any) -> range:
+        turns = range(*bounds)
+        is_changed = len(turns) > 1 and self._is_changed("a loop without its last turn")
+        return turns[:-1] if is_changed else turns
+
+    def called(self, function: Any, args: Any, named: Any) -> Any:
+        """Return what a function of NumPy makes of arrays that hear."""
+        args = _plain(args)
+        named = {name: _plain(value) for name, value in named.items()}
+        if function in _SIGNS and self._is_changed("an addition with the other sign"):
+            function = _SIGNS[function]
+        short = _SUMS[function](args, named) if function in _SUMS else None
+        if short is not None and self._is_changed("a sum without its last term"):
+            args = short
+        result = function(*args, **named)
+        size = sum(x.size for x in args if isinstance(x, np.ndarray))
+        is_product = function in _PRODUCTS and args[0].ndim and np.ndim(args[1]) > 1
+        self.read += size * (np.shape(args[1])[-1] if is_product else 1)
+        return self._heard(result)
+
+    def _heard(self, x: Any) -> Any:
+        if isinstance(x, tuple | list):
+            return type(x)(map(self._heard, x)) if type(x) in (tuple, list) else x
+        is_float = isinstance(x, np.ndarray) and x.dtype.kind not in "iubOSU"
+        return x.view(self._array) if is_float else x
+
+
+class _Heard(np.ndarray):
+    """An array whose functions are heard of."""
+
+    run: _ChangedRun
+
+    def __array_ufunc__(
+        self, ufunc: Any, method: str, *inputs: Any, out: Any = None, **named: Any
+    ) -> Any:
+        function = ufunc if method == "__call__" else getattr(ufunc, method)
+        result = self.run.called(function, inputs, named)
+        if out is None:
+            return result
+        out[0][...] = result
+        return out[0]
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        return self.run.called(func, args, kwargs)
+
+
+def _plain(x: Any) -> Any:
+    """Return arrays that hear as arrays that do not, also those in lists and tuples."""
+    if isinstance(x, _Heard):
+        return x.view(np.ndarray)
+    return type(x)(map(_plain, x)) if type(x) in (tuple, list) else x
+
+
+# -- the last term of a sum ------------------------------------------------------------
+
+
+def _without_last(args: Any, number: int, axis: int | None) -> Any:
+    """Return arguments of which an operand is zero at the end of an axis; None if it
+    has nothing else."""
+    x = np.array(args[number])
+    if (x.size if axis is None else x.shape[axis]) < 2:
+        return None
+    if axis is None:
+        x.reshape(-1)[-1] = 0
+    else:
+        np.moveaxis(x, axis, -1)[..., -1] = 0
+    return (*args[:number], x, *args[number + 1 :])
+
+
+def _of_product(args: Any, named: Any) -> Any:
+    return _without_last(args, 0, -1) if np.ndim(args[0]) else None
+
+
+def _of_sum(args: Any, named: Any) -> Any:
+    axis = args[1] if len(args) > 1 else named.get("axis")
+    return _without_last(args, 0, axis[-1] if isinstance(axis, tuple) else axis)
+
+
+def _of_reduce(args: Any, named: Any) -> Any:
+    return _of_sum(args, {"axis": 0} | named)
+
+
+def _of_einsum(args: Any, named: Any) -> Any:
+    terms, _, kept = args[0].replace(" ", "").partition("->")
+    for number, letters in enumerate(terms.split(","), start=1):
+        for axis, letter in enumerate(letters):
+            if letter not in kept and (kept or terms.count(letter) > 1):
+                return _without_last(args, number, axis)
+    return None
+
+
+_PRODUCTS = (np.matmul, np.dot, np.inner)
+_SUMS: dict[Any, Callable[[Any, Any], Any]] = {
+    **dict.fromkeys(_PRODUCTS, _of_product),
+    np.sum: _of_sum,
+    np.mean: _of_sum,
+    np.add.reduce: _of_reduce,
+    np.einsum: _of_einsum,
+}
