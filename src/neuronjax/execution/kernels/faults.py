@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from neuronjax.errors import InvalidProgramError
-from neuronjax.execution.kernels.accesses import shared_offsets
+from neuronjax.execution.kernels.accesses import used_indices
 from neuronjax.ir.kernel import Access, KernelInstruction, KernelProgram, Register
 
 if TYPE_CHECKING:
@@ -86,10 +86,8 @@ def check_now(i: KernelInstruction, machine: Any) -> None:
             values = np.asarray(machine.register(index))
         else:
             values = machine.read(index)
-        if access.dynamic.kind == "indirect":
-            used = shared_offsets(*access.shape, access.dynamic.group)
-            values = values.reshape(access.shape[0], -1)[used]
-        wide = values.astype(np.int64)
+        kind, group = access.dynamic.kind, access.dynamic.group
+        wide = used_indices(values, kind, access.shape, group).astype(np.int64)
         illegal = wide[(wide < 0) | (wide >= limit)]
         if illegal.size:
             name = access.storage.name

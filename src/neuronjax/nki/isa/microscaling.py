@@ -14,6 +14,7 @@ from typing import Any
 from neuronjax.nki import trace as tracing
 from neuronjax.nki.access_patterns import on_tensor_engine
 from neuronjax.nki.isa.request import Request, instruction, per_partition
+from neuronjax.nki.limits.operands import start_partition
 from neuronjax.nki.psum_writes import accumulates
 from neuronjax.nki.tensor import NkiTensor
 from neuronjax.numerics.mx_layout import (
@@ -143,7 +144,7 @@ def _quadrants(call: Request, name: str, data: NkiTensor) -> list[NkiTensor]:
             f"{name} has shape {scale.shape} beside x4 words of shape {data.shape}",
             f"give [{data.shape[0]}, F]{short} with F = {per_partition(data)}",
         )
-    start = _first_partition(scale) % QUADRANT
+    start = start_partition(scale.access()) % QUADRANT
     if start not in SCALE_OFFSETS:
         offsets = ", ".join(map(str, SCALE_OFFSETS))
         call.refuse(
@@ -159,11 +160,3 @@ def _quadrants(call: Request, name: str, data: NkiTensor) -> list[NkiTensor]:
 def _is_gathered(t: NkiTensor) -> bool:
     """Whether a view was made by `.indirect()`."""
     return t.dynamic is not None and t.dynamic.kind == "indirect"
-
-
-def _first_partition(t: NkiTensor) -> int:
-    """Where a view starts; a tensor without an address starts at 0."""
-    access, storage = t.access(), t.storage
-    base = storage.address[0] if storage.address else 0
-    stride = access.pattern[0][0]
-    return base + (access.offset // stride if stride else 0)

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from math import prod
 
 import numpy as np
 
+from neuronjax.errors import user_line
 from neuronjax.nki import trace as tracing
+
+
+class GridWarning(UserWarning):
+    """A kernel that asks for its program of the grid was launched without one."""
 
 
 def program_id(axis: int = 0) -> int:
     """Index of this program along an axis of the grid; 0 without a grid."""
     trace = tracing.current()
     if not trace.grid:
+        warnings.warn(
+            f"program_id is 0 without a launch grid, at {user_line()}: only one "
+            "program runs. Launch kernel[4](...), or judge with --grid 4",
+            GridWarning,
+            stacklevel=2,
+        )
         return 0
     return int(np.unravel_index(trace.program, trace.grid)[axis])
 

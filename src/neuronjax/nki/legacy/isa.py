@@ -198,6 +198,11 @@ tensor_tensor = _older(
 tensor_scalar = _older(
     "tensor_scalar", "(data <op0> operand0) <op1> operand1.", 7, adapt=_in_fp32
 )
+tensor_scalar_cumulative = _older(
+    "tensor_scalar_cumulative",
+    "dst takes every value of a register: register = (src <op0> imm0) <op1> register.",
+    returns=False,
+)
 tensor_tensor_scan = _older(
     "tensor_tensor_scan",
     "result[i] = (data0[i] <op0> result[i-1]) <op1> data1[i].",
@@ -402,6 +407,7 @@ def dma_transpose(
     axes: Sequence[int] | None = None,
     mask: Any = None,
     dtype: Any = None,
+    dge_mode: Any = dge_mode.unknown,
     **hints: Any,
 ) -> Tile:
     """The transpose, by DMA."""
@@ -409,7 +415,7 @@ def dma_transpose(
     _refuse_wide_transpose(source)
     order = list(axes) if axes else list(range(source.ndim))[::-1]
     tile, dst = whole_tile([source.shape[d] for d in order], src.dtype)
-    isa.dma_transpose(dst, source, axes)
+    isa.dma_transpose(dst, source, axes, dge_mode=dge_mode)
     return tile if dtype is None else tile.astype(dtype)
 
 

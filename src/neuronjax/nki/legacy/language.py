@@ -28,7 +28,7 @@ from neuronjax.nki.language import (
     program_ndim as program_ndim,
     tile_size as tile_size,
 )
-from neuronjax.nki.language.grids import mgrid as mgrid
+from neuronjax.nki.language.grids import arange as arange, mgrid as mgrid
 from neuronjax.nki.language.names import *  # noqa: F403
 from neuronjax.nki.legacy import isa
 from neuronjax.nki.legacy.deferred import LoopReduction
@@ -53,9 +53,7 @@ from neuronjax.nki.legacy.tiles import Tile, combined, elementwise, part, quotie
 from neuronjax.nki.refusing import unsupported
 from neuronjax.nki.tensor import NkiTensor
 
-# ---- Index arrays and dimensions.
-
-arange = np.arange
+# ---- Dimensions.
 
 
 class nc(int):
@@ -280,8 +278,7 @@ def matmul(
     """x @ y in PSUM; `psum += ...` adds it there."""
     if not transpose_x:
         x = isa.tensor_copy(isa.nc_transpose(x))
-    in_sbuf = [t if str(t.buffer) == "sbuf" else isa.tensor_copy(t) for t in (x, y)]
-    return isa.nc_matmul(*in_sbuf, mask=mask)
+    return isa.nc_matmul(x, y, mask=mask)
 
 
 def transpose(x: Tile, *, dtype: Any = None, mask: Any = None, **hints: Any) -> Tile:

@@ -144,6 +144,16 @@ class Tile(WithoutValue):
         with tracing.assigning():
             placed(box.of(target), value.of(box))
 
+    def __bool__(self) -> bool:
+        """Answer whether an argument was given: a tensor in HBM of several elements."""
+        if not self.tensor.storage.on_chip and prod(self.shape) > 1:
+            return True
+        return super().__bool__()
+
+    def as_tile(self) -> Tile:
+        """Return this tile, as kernels of early releases write."""
+        return self
+
     def view(self, dtype: Any) -> Tile:
         """The same bits as another dtype."""
         return Tile(self.of().view(dtype))

@@ -37,6 +37,21 @@ def descriptors(i: KernelInstruction, trace: Trace) -> None:
         raise missing(i, trace, "a priority", "dma_priority", "priority=None")
 
 
+@limit("dma_copy", "dma_compute")
+def one_index_for_each_row(i: KernelInstruction, trace: Trace) -> None:
+    """A vector of indices has one for each row (nki.isa.dma_copy)."""
+    for access in (*i.outputs, *tensor_inputs(i)):
+        if access is None or access.dynamic is None or access.dynamic.kind != "vector":
+            continue
+        index, rows = access.dynamic.index, access.shape[0]
+        if isinstance(index, Access) and index.size != rows:
+            raise broken(
+                i,
+                f"{index.size} indices for {rows} rows of {text(access)}",
+                "an index for each row",
+            )
+
+
 @limit("dma_copy")
 def hardware_moves_bytes(i: KernelInstruction, trace: Trace) -> None:
     """hwdge converts nothing (nki/migration/index.rst, "dge_mode type matching")."""
