@@ -110,3 +110,16 @@ def test_who_asks_for_its_program_is_told_of_the_grid():
     np.testing.assert_array_equal(kernel[2](ONES), ONES[:2])
     with pytest.warns(GridWarning, match=r"test_older_forms.py:\d+.*--grid"):
         kernel.trace(ONES)
+
+
+def test_who_asks_how_many_programs_there_are_knows_of_the_grid(recwarn):
+    @nki.jit
+    def kernel(x):
+        out = newer.ndarray(x.shape, x.dtype, buffer=newer.shared_hbm)
+        rows = x.shape[0] // newer.num_programs()
+        here = newer.ds(newer.program_id(0) * rows, rows)
+        newer.store(out[here], newer.load(x[here]))
+        return out
+
+    kernel.trace(ONES)
+    assert not recwarn.list

@@ -43,6 +43,7 @@ from neuronjax.nki.jax_call import (
     jitted,
     kernel_function,
 )
+from neuronjax.nki.language.programs import warn_of_no_grid
 from neuronjax.nki.limits.programs import checked
 from neuronjax.nki.linking import linked
 from neuronjax.nki.loops import while_condition
@@ -345,6 +346,7 @@ def _trace(
                 values[number] = kernel.function(*args, **kwargs)
 
     launch.lockstep.run([functools.partial(trace_one, n) for n in range(programs)])
+    warn_of_no_grid(traces[0])
     accesses: list[Access] = []
     tree = _results(values[0], accesses)
     joins = any(t.joins_ranks for t in traces)

@@ -141,8 +141,10 @@ class Splitter:
         outputs = tuple(self.access(a, ints) for a in i.outputs)
         if i.writes_register is not None:
             ints.append(i.writes_register.number)
-        inputs, floats = [], []
-        held, numbers = iter(i.inputs), iter(i.parameters)
+        inputs: list[AccessPlan] = []
+        floats: list[float] = []
+        held: Iterator[Any] = iter(i.inputs)
+        numbers = iter(i.parameters)
         for form in i.forms:
             if form == "f":
                 floats.append(next(numbers))

@@ -11,28 +11,26 @@ import numpy as np
 from neuronjax.errors import user_line
 from neuronjax.nki import trace as tracing
 
+# What the trace notes of a launch without a grid.
+_ASKED_WHICH, _ASKED_HOW_MANY = "asked for its program", "asked for their number"
+
 
 class GridWarning(UserWarning):
-    """A kernel that asks for its program of the grid was launched without one."""
+    """A kernel asks which program it is, never of how many, and there is no grid."""
 
 
 def program_id(axis: int = 0) -> int:
     """Index of this program along an axis of the grid; 0 without a grid."""
     trace = tracing.current()
     if not trace.grid:
-        warnings.warn(
-            f"program_id is 0 without a launch grid, at {user_line()}: only one "
-            "program runs. Launch kernel[4](...), or judge with --grid 4",
-            GridWarning,
-            stacklevel=2,
-        )
+        trace.notes.setdefault(_ASKED_WHICH, user_line())
         return 0
     return int(np.unravel_index(trace.program, trace.grid)[axis])
 
 
 def num_programs(axes: int | Sequence[int] | None = None) -> int:
     """Programs along the axes, by default (and without a grid) all of them."""
-    grid = tracing.current().grid
+    grid = _grid()
     if not grid:
         return 1
     if axes is None:
@@ -43,4 +41,22 @@ def num_programs(axes: int | Sequence[int] | None = None) -> int:
 
 def program_ndim() -> int:
     """Dimensions of the grid, 0 without one."""
-    return len(tracing.current().grid)
+    return len(_grid())
+
+
+def _grid() -> tuple[int, ...]:
+    trace = tracing.current()
+    trace.notes[_ASKED_HOW_MANY] = True
+    return trace.grid
+
+
+def warn_of_no_grid(trace: tracing.Trace) -> None:
+    """Warn of a kernel that takes the grid for granted and was launched without one."""
+    line = trace.notes.get(_ASKED_WHICH)
+    if line and _ASKED_HOW_MANY not in trace.notes:
+        warnings.warn(
+            f"program_id is 0 without a launch grid, at {line}: only one program runs. "
+            "Launch kernel[4](...), or judge with --grid 4",
+            GridWarning,
+            stacklevel=2,
+        )

@@ -17,7 +17,7 @@ import numpy as np
 
 from neuronjax.errors import user_line
 from neuronjax.ir import nki_dtypes as dtypes
-from neuronjax.ir.alu_operators import ATTRIBUTE, COMPARISONS
+from neuronjax.ir.alu_operators import ATTRIBUTE, COMPARISONS, op_name
 from neuronjax.nki import language as nl, trace as tracing
 from neuronjax.nki.language import (
     arithmetic,
@@ -48,7 +48,7 @@ from neuronjax.nki.legacy.memory import (
     zeros as zeros,
     zeros_like as zeros_like,
 )
-from neuronjax.nki.legacy.results import computed, dtype_name, operator_name
+from neuronjax.nki.legacy.results import computed, dtype_name
 from neuronjax.nki.legacy.tiles import Tile, combined, elementwise, part, quotient_dtype
 from neuronjax.nki.refusing import unsupported
 from neuronjax.nki.tensor import NkiTensor
@@ -307,7 +307,7 @@ def loop_reduce(
         unsupported("nl.loop_reduce", "mask=", "slice x")
     reduction = LoopReduction(
         x.of(),
-        operator_name(op),
+        op_name(op),
         skipped=not chosen.any(),
         before=None if turn == first else before,
     )

@@ -19,9 +19,9 @@ from neuronjax.nki.indexing import DynamicSlice, common_shape, layout_at
 from neuronjax.nki.isa import dma_copy
 from neuronjax.nki.isa.assignment import assign
 from neuronjax.nki.isa.constants import engine
+from neuronjax.nki.language import movement
 from neuronjax.nki.language.arithmetic import apply
 from neuronjax.nki.language.creation import ndarray
-from neuronjax.nki.language.movement import broadcast_to
 from neuronjax.nki.legacy.dynamic import Offset, Rows, bounds, selected
 from neuronjax.nki.legacy.masks import Box, common_box
 from neuronjax.nki.mistakes import WithoutValue
@@ -169,7 +169,9 @@ class Tile(WithoutValue):
 
     def broadcast_to(self, shape: Sequence[int]) -> Tile:
         """The tile repeated to a shape."""
-        return Tile(broadcast_to(over_partitions(self.of(), int(shape[0])), shape))
+        return Tile(
+            movement.broadcast_to(over_partitions(self.of(), int(shape[0])), shape)
+        )
 
     def astype(self, dtype: Any) -> Tile:
         """A copy of another dtype."""
@@ -333,10 +335,7 @@ def over_partitions(t: NkiTensor, count: int) -> NkiTensor:
     """
     if t.shape[0] != 1 or count == 1 or not t.storage.on_chip:
         return t
-    every = layout.Layout((count, *t.shape[1:]), (0, *t.strides[1:]), t.offset)
-    out = ndarray(every.shape, t.dtype)
-    dma_copy(out, t.with_layout(every), engine=engine.tensor)
-    return out
+    return movement.over_partitions(t, count, engine=engine.tensor)
 
 
 def placed(target: NkiTensor, value: Any) -> None:
