@@ -105,7 +105,7 @@ def _check_places(i: KernelInstruction, gathered: list[Access]) -> None:
             )
 
 
-@limit("nc_matmul")
+@limit("nc_matmul", "nc_matmul_mx")
 def gathering_matmuls(i: KernelInstruction, trace: OnCore) -> None:
     """Not in a tile of the array; in transpose mode not of `moving`."""
     stationary, moving, *_ = tensor_inputs(i)
@@ -115,5 +115,5 @@ def gathering_matmuls(i: KernelInstruction, trace: OnCore) -> None:
         raise broken(
             i, "an .indirect() view in a tile of the array", "tile_position (0, 0)"
         )
-    if i.attributes["is_transpose"] and _is_gathered(moving):
+    if i.attributes.get("is_transpose") and _is_gathered(moving):
         raise broken(i, "is_transpose with moving gathered", "gather stationary")

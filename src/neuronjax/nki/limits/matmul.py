@@ -87,9 +87,10 @@ def tiles_fit(i: KernelInstruction, trace: OnCore) -> None:
         )
 
 
-@limit("nc_matmul")
+@limit("nc_matmul", "nc_matmul_mx")
 def array_tiles(i: KernelInstruction, trace: OnCore) -> None:
-    """Tiles of 64 or the whole, of 32 where the core can, each at a multiple."""
+    """Tiles of 64 or the whole, of 32 where the core can, each at a multiple; of a
+    microscaling matmul rows alone are tiled."""
     sizes, position = i.attributes["tile_size"], i.attributes["tile_position"]
     legal = (64, 128)
     if "quarter_tiling" in trace.core.capabilities:
@@ -97,6 +98,8 @@ def array_tiles(i: KernelInstruction, trace: OnCore) -> None:
     asked = f"tile_position {position}, tile_size {sizes}"
     if len(sizes) != 2 or len(position) != 2 or any(s not in legal for s in sizes):
         raise broken(i, asked, f"sizes of {', '.join(map(str, legal))}, two each")
+    if i.name == "nc_matmul_mx" and sizes[1] != legal[-1]:
+        raise broken(i, asked, f"all {legal[-1]} columns")
     for start, size in zip(position, sizes, strict=True):
         if start % size or not 0 <= start <= 128 - size:
             starts = ", ".join(str(s) for s in range(0, 128, size))
