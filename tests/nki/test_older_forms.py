@@ -110,6 +110,10 @@ def test_who_asks_for_its_program_is_told_of_the_grid():
     np.testing.assert_array_equal(kernel[2](ONES), ONES[:2])
     with pytest.warns(GridWarning, match=r"test_older_forms.py:\d+.*--grid"):
         kernel.trace(ONES)
+    with pytest.warns(GridWarning):
+        found = nki.check(kernel)(ONES).findings
+    assert [f.rule for f in found][-1] == "no-grid"
+    assert "--grid" in found[-1].remedy
 
 
 def test_who_asks_how_many_programs_there_are_knows_of_the_grid(recwarn):

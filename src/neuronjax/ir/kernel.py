@@ -229,3 +229,6 @@ class KernelProgram:
     )
     #: Whether it is of the older style, whose compiler does more by itself.
     older: bool = False
+    #: Where the kernel, launched without a grid, asks which program of it it is, if it
+    #: never asks of how many.
+    wants_grid: str = ""

@@ -43,7 +43,7 @@ from neuronjax.nki.jax_call import (
     jitted,
     kernel_function,
 )
-from neuronjax.nki.language.programs import warn_of_no_grid
+from neuronjax.nki.language.programs import wants_grid
 from neuronjax.nki.limits.programs import checked
 from neuronjax.nki.linking import linked
 from neuronjax.nki.loops import while_condition
@@ -346,7 +346,6 @@ def _trace(
                 values[number] = kernel.function(*args, **kwargs)
 
     launch.lockstep.run([functools.partial(trace_one, n) for n in range(programs)])
-    warn_of_no_grid(traces[0])
     accesses: list[Access] = []
     tree = _results(values[0], accesses)
     joins = any(t.joins_ranks for t in traces)
@@ -366,6 +365,7 @@ def _trace(
             for ordinal, after in t.dependencies.items()
         },
         older=kernel.older,
+        wants_grid=wants_grid(traces[0]),
     )
     assigned = {(t.program, n) for t in traces for n in t.assigned}
     declared = {s for t in traces for s in t.declared}

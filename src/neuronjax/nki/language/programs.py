@@ -11,6 +11,7 @@ import numpy as np
 from neuronjax.errors import user_line
 from neuronjax.nki import trace as tracing
 
+GRID_REMEDY = "launch kernel[4](...), or judge with --grid 4"
 # What the trace notes of a launch without a grid.
 _ASKED_WHICH, _ASKED_HOW_MANY = "asked for its program", "asked for their number"
 
@@ -50,13 +51,13 @@ def _grid() -> tuple[int, ...]:
     return trace.grid
 
 
-def warn_of_no_grid(trace: tracing.Trace) -> None:
-    """Warn of a kernel that takes the grid for granted and was launched without one."""
+def wants_grid(trace: tracing.Trace) -> str:
+    """Return where a kernel takes the grid for granted that it was launched without.
+
+    That is where it asks which program it is, if it never asks of how many; else ""."""
     line = trace.notes.get(_ASKED_WHICH)
-    if line and _ASKED_HOW_MANY not in trace.notes:
-        warnings.warn(
-            f"program_id is 0 without a launch grid, at {line}: only one program runs. "
-            "Launch kernel[4](...), or judge with --grid 4",
-            GridWarning,
-            stacklevel=2,
-        )
+    if not line or _ASKED_HOW_MANY in trace.notes:
+        return ""
+    what = f"program_id is 0 without a launch grid, at {line}: only one program runs"
+    warnings.warn(f"{what}: {GRID_REMEDY}", GridWarning, stacklevel=2)
+    return str(line)
