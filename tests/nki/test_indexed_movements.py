@@ -68,7 +68,7 @@ def transposing(count, partitions, shape=(40, 24), values=None):
     values = [*range(count)] if values is None else values
     index = columns(values, partitions)
     view = dense(count, *shape[1:])
-    view = view._replace(index=index, stride=view.pattern[0][0], limit=shape[0])
+    view = view._replace(chosen=index, stride=view.pattern[0][0], limit=shape[0])
     axes = {2: (1, 0), 3: (2, 1, 0), 4: (3, 1, 2, 0)}[len(shape)]
     out = tuple([(count, *shape[1:])[a] for a in axes])
     return Case("dma_transpose", out, dense(*out), shape, view, "dst", axes, 0, "int16")
@@ -177,9 +177,9 @@ def kernel(case, mode):
     """A kernel of dst's memory, src's memory and the index that leaves dst's."""
 
     def viewed(t, view, index):
-        if view.index is None:
+        if view.chosen is None:
             return t.ap(view.pattern, offset=view.offset)
-        how = "vector_offset" if isinstance(view.index, list) else "scalar_offset"
+        how = "vector_offset" if isinstance(view.chosen, list) else "scalar_offset"
         how = {how: index, "indirect_dim": case.dim}
         return t.ap(view.pattern, offset=view.offset, **how)
 
@@ -211,7 +211,7 @@ def arguments(case, rows=None):
     draw = np.random.default_rng(0)
     shapes = (case.memory, case.source)
     arrays = [draw.integers(1, 1000, shape).astype(case.dtype) for shape in shapes]
-    index = next(v.index for v in (case.view, case.target) if v.index is not None)
+    index = next(v.chosen for v in (case.view, case.target) if v.chosen is not None)
     index = np.array(index if rows is None else rows)
     signed = index.ndim == 0
     return *arrays, index.reshape(-1, 1 if signed else index.shape[1]).astype(

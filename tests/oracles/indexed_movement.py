@@ -17,14 +17,14 @@ class View(NamedTuple):
     Attributes:
         pattern: (stride, count) pairs.
         offset: of the first element.
-        index: None, an int (`scalar_offset`), or rows of ints (`vector_offset`).
+        chosen: None, an int (`scalar_offset`), or rows of ints (`vector_offset`).
         stride: elements that one unit of the index stands for.
         limit: legal are 0 to limit - 1.
     """
 
     pattern: list
     offset: int = 0
-    index: int | list | None = None
+    chosen: int | list | None = None
     stride: int = 0
     limit: int = 0
 
@@ -39,15 +39,15 @@ def place(view, at, size):
 
     An index is within bounds if it is legal and all elements that it names exist.
     """
-    if view.index is None:
+    if view.chosen is None:
         number = _number(view.offset, view.pattern, at)
         assert 0 <= number < size
         return number
-    chosen, pairs, where = view.index, list(view.pattern), list(at)
-    if isinstance(view.index, list):
+    chosen, pairs, where = view.chosen, list(view.pattern), list(at)
+    if isinstance(view.chosen, list):
         # Element p of the index, column by column.
-        partitions = len(view.index)
-        chosen = view.index[at[0] % partitions][at[0] // partitions]
+        partitions = len(view.chosen)
+        chosen = view.chosen[at[0] % partitions][at[0] // partitions]
         pairs, where = pairs[1:], where[1:]
     start = view.offset + chosen * view.stride
     named = [_number(start, pairs, one) for one in positions(View(pairs))]

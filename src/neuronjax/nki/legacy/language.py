@@ -269,7 +269,7 @@ def dropout(
     x: Tile, rate: Any, *, dtype: Any = None, mask: Any = None, **hints: Any
 ) -> Tile:
     """A tile with elements replaced by zeros."""
-    return Tile(nl.dropout(_unmasked(x, mask), part(rate, None), dtype))
+    return Tile(nl.dropout(_unmasked(x, mask), part(rate), dtype))
 
 
 def matmul(

@@ -28,10 +28,10 @@ def new_tile(
     What the mask leaves out is undefined (nki.api.shared of release 2.26, "NKI API
     Masking": the instruction has a smaller tile): it stays unwritten.
     """
-    tile = ndarray(tuple(sizes), dtype_name(dtype), buffer)
+    tile, view = whole_tile(sizes, dtype, buffer)
     if box is None:
-        return Tile(tile), tile
-    return Tile(tile, box=box), None if box.empty else box.of(tile)
+        return tile, view
+    return Tile(view, box=box), None if box.empty else box.of(view)
 
 
 def whole_tile(

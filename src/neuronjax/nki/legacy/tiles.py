@@ -206,7 +206,7 @@ class Tile(WithoutValue):
         target = self.of()
         if op == "add" and isinstance(other, Tile) and other.added_to(target):
             return self
-        result = combined(op, target, plain(other), self.dtype)
+        result = combined(op, target, part(other), self.dtype)
         with tracing.assigning():
             assign(target, alike(result, target))
         return self
@@ -255,11 +255,6 @@ def quotient_dtype(op: str, *operands: Any) -> str | None:
     return "float32" if op == "divide" and whole else None
 
 
-def plain(value: Any) -> Any:
-    """A tile's view; everything else as it is."""
-    return value.of() if isinstance(value, Tile) else value
-
-
 def defined(*operands: Any, mask: Box | None = None) -> Box | None:
     """Where all tiles among the operands have values; None for everywhere."""
     tiles = [t for t in operands if isinstance(t, Tile)]
@@ -282,7 +277,7 @@ def elementwise(
     """
     box = defined(*operands, mask=mask)
     if box is None:
-        return Tile(_in_pieces(compute, [part(v, None) for v in operands]))
+        return Tile(_in_pieces(compute, list(map(part, operands))))
     if box.empty:
         dtype = next(t.dtype for t in operands if isinstance(t, Tile))
         return Tile(ndarray(box.sizes, dtype), box=box)
@@ -354,8 +349,8 @@ def placed(target: NkiTensor, value: Any) -> None:
     dma_copy(target, scratch)
 
 
-def part(value: Any, box: Box | None) -> Any:
-    """What a mask leaves of an operand."""
+def part(value: Any, box: Box | None = None) -> Any:
+    """Return a tile's view, or what a mask leaves of it; anything else as it is."""
     if isinstance(value, Tile):
         return value.of(box)
     return box.of(value) if box is not None and isinstance(value, NkiTensor) else value

@@ -249,10 +249,13 @@ def _turns(loop: KernelLoop | KernelWhile) -> bool:
 
 def _reads(i: KernelInstruction) -> Iterator[Access]:
     keeps = i.name in SPECS and SPECS[i.name].keeps
-    yield from (a for a in i.inputs if isinstance(a, Access))
+    inputs = [a for a in i.inputs if isinstance(a, Access)]
+    yield from inputs
     if i.reads_outputs and not keeps:
         yield from i.outputs
-    yield from (a.index for a in i.accesses if a.index is not None)
+    for access in (*inputs, *i.outputs):
+        if access.dynamic is not None and access.index is not None:
+            yield access.index
 
 
 def _last_uses(program: KernelProgram, lives: LiveRanges) -> dict[int, list[Storage]]:
