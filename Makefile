@@ -2,7 +2,7 @@
 #   make test | slow | matrix | exhaustive | fuzz | lint | types | quickstart | bench
 #   make bench-test | validate | validate-kernels CORPUS=folder | figures | notebooks
 #   make leave-one-out CORPUS=folder | judge-kernels CORPUS=folder | docs | bench-all | clean | notebooks-refresh
-#   make docs-update | faults | strangers | versions
+#   make docs-update | faults | strangers | versions | vendor-tests CORPUS=folder
 
 PYTHON ?= python3
 VENV := .venv
@@ -17,7 +17,7 @@ CODE := $(wildcard src tests benchmarks examples scripts docs)
 export JAX_PLATFORMS ?= cpu
 
 .PHONY: help .venv test slow lint format types quickstart bench bench-test validate \
-	validate-kernels validate-numerics leave-one-out judge-kernels \
+	validate-kernels validate-numerics leave-one-out judge-kernels vendor-tests \
 	figures bench-all matrix exhaustive fuzz notebooks notebooks-refresh docs \
 	docs-update faults strangers versions clean
 
@@ -90,6 +90,10 @@ validate-numerics: $(STAMP)
 # The same kernels judged, each as it is; an hour or two.
 judge-kernels: $(STAMP)
 	$(BIN)/python -m benchmarks.judge_kernels $(CORPUS) $(ARGS)
+
+# The vendor's own unit tests of kernels, unmodified: which pass, and why others do not.
+vendor-tests: $(STAMP)
+	$(BIN)/python -m benchmarks.vendor_tests $(CORPUS) $(ARGS)
 
 # How its figures generalise: each op of the kernels is left out in turn.
 #     make leave-one-out CORPUS=folder

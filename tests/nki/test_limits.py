@@ -308,6 +308,11 @@ BROKEN = {
         lambda: dma_transpose(64, 64, rows=24, found=(128, 1)),
         r"multiple of 16 rows",
     ),
+    "gathered bytes": (
+        "trn2",
+        lambda: dma_transpose(64, 64, dtype="float8_e4m3", rows=32, found=(32, 1)),
+        r"2 bytes",
+    ),
     "gathered v2": (
         "trn1",
         lambda: dma_transpose(64, 64, rows=32, found=(32, 1)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -203,3 +205,14 @@ def test_benchmarks_predict_and_files_say_what_they_are(tmp_path):
         assert "emulator" in (tmp_path / name).read_text()
     bare = legacy.baremetal(legacy.jit(kernel))
     np.testing.assert_array_equal(bare(X), timed(X))
+
+
+def test_a_partial_torch_harms_nothing(monkeypatch):
+    @nki.jit
+    def kernel(x, factor):
+        out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+        nl.store(out, nl.multiply(nl.load(x), factor))
+        return out
+
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
+    np.testing.assert_array_equal(kernel(X, 3.0), 3 * X)

@@ -31,7 +31,18 @@ REDUCTIONS = frozenset(
     "logical_and logical_or logical_xor".split()
 )
 
-_NUMPY_NAMES = {"bitwise_not": "invert", "absolute": "abs"}
+#: Other names of operators: NumPy's, and short ones of the vendor's.
+_OTHER_NAMES = {
+    "bitwise_not": "invert",
+    "absolute": "abs",
+    "mult": "multiply",
+    "sum": "add",
+    "max": "maximum",
+    "amax": "maximum",
+    "min": "minimum",
+    "amin": "minimum",
+    "all": "logical_and",
+}
 
 F = TypeVar("F", bound=Callable[..., Any])
 ATTRIBUTE = "nki_op"
@@ -60,15 +71,16 @@ def op_name(op: Any) -> str:
         InvalidProgramError: it is none.
     """
     if isinstance(op, str):
-        return op.rpartition(".")[2]
-    name = getattr(op, ATTRIBUTE, None) or getattr(op, "__name__", None)
+        name = op.rpartition(".")[2]
+    else:
+        name = getattr(op, ATTRIBUTE, None) or getattr(op, "__name__", None)
     if name is None:
         raise InvalidProgramError(
             f"operator {op!r}",
             location=user_line(),
             remedy="pass a function of nki.language, such as nl.add",
         )
-    return _NUMPY_NAMES.get(str(name), str(name))
+    return _OTHER_NAMES.get(str(name), str(name))
 
 
 def checked_op(op: Any, allowed: frozenset[str], where: str) -> str:

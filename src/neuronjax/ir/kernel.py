@@ -69,7 +69,8 @@ class DynamicOffset:
     """The part of an access that only the run knows."""
 
     #: "scalar": index * stride is added to the offset. "vector": element p of the
-    #: index, times stride, replaces the contribution of the first dimension. "indirect"
+    #: index, counted down its columns, times stride, replaces the contribution of the
+    #: first dimension; elements beyond that dimension are not used. "indirect"
     #: (tensor indirection): the second dimension's position j is index[j % group, j //
     #: group], of each group of partitions on its own.
     kind: DynamicKind
@@ -105,6 +106,12 @@ class Access:
     def size(self) -> int:
         """Elements."""
         return prod(count for _, count in self.pattern)
+
+    @property
+    def index(self) -> Access | None:
+        """The access that holds its runtime offset, if memory does."""
+        found = self.dynamic.index if self.dynamic else None
+        return found if isinstance(found, Access) else None
 
 
 class LoopTurn(NamedTuple):
@@ -149,6 +156,14 @@ class KernelInstruction:
     def accesses(self) -> tuple[Access, ...]:
         """All operands in memory, outputs first."""
         return (*self.outputs, *(i for i in self.inputs if isinstance(i, Access)))
+
+    @property
+    def every_access(self) -> Iterator[Access]:
+        """The same, and those that hold a runtime offset."""
+        for access in self.accesses:
+            yield access
+            if (index := access.index) is not None:
+                yield index
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -214,3 +229,6 @@ class KernelProgram:
     )
     #: Whether it is of the older style, whose compiler does more by itself.
     older: bool = False
+    #: Where the kernel, launched without a grid, asks which program of it it is, if it
+    #: never asks of how many.
+    wants_grid: str = ""

@@ -34,7 +34,7 @@ from neuronjax.ir.kernel import (
     Storage,
 )
 
-_VERSION = 1
+_VERSION = 2
 #: Of the text, which becomes some ten times as many bytes of objects.
 MOST_TEXT_BYTES = 256 << 20
 _PLAIN = (str, int, float, bool, type(None))
@@ -52,6 +52,7 @@ def write_program(program: KernelProgram) -> bytes:
         "ranks": program.ranks,
         "registers": program.registers,
         "older": program.older,
+        "wants_grid": program.wants_grid,
         "arguments": [writer.storages[s] for s in program.arguments],
         "results": [writer.operand(a) for a in program.results],
         "body": writer.block(program.body),
@@ -225,6 +226,7 @@ class _ProgramReader:
             ranks=int(d["ranks"]),
             dependencies={(p, o): tuple(after) for p, o, after in d["dependencies"]},
             older=bool(d["older"]),
+            wants_grid=str(d["wants_grid"]),
         )
 
     def _storage(self, row: Any) -> Storage:

@@ -34,9 +34,7 @@ from neuronjax.ir.nki_spec import (
 
 _FUNCTIONS = frozenset(ACTIVATION_FUNCTIONS)
 _ARITHMETIC = ALU - BITVEC
-_ACCUMULATED = frozenset(
-    {"add", "multiply", "maximum", "minimum", "max", "min", "mult"}
-)
+_ACCUMULATED = frozenset({"add", "multiply", "maximum", "minimum"})
 _PARTITION_REDUCTIONS = MAXIMUM | {"add", "average", "bitwise_or", "bitwise_and"}
 _SCALAR_REDUCTIONS = frozenset({"add", "maximum", "minimum", "abs_max", "abs_min"})
 

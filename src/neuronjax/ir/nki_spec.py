@@ -35,7 +35,7 @@ SBUF = ("sbuf",)
 OFF_PSUM = ("sbuf", "private_hbm", "shared_hbm")
 
 # What several rows accept.
-ADD, MAXIMUM = frozenset({"add"}), frozenset({"maximum", "max"})
+ADD, MAXIMUM = frozenset({"add"}), frozenset({"maximum"})
 FP8_X4 = ("float8_e5m2_x4", "float8_e4m3fn_x4")
 SCALES = ("float8_e8m0fnu", "uint8")
 

@@ -36,8 +36,8 @@ def is_array(value: Any) -> bool:
     """Whether a value is a tensor on the host's side, or the type of one."""
     if isinstance(value, np.ndarray | jax.Array | jax.ShapeDtypeStruct):
         return True
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
+    # A package of this name may be there in part.
+    return isinstance(value, getattr(sys.modules.get("torch"), "Tensor", ()))
 
 
 def flatten(tree: Any, arrays: list[Any]) -> Any:

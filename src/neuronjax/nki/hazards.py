@@ -21,6 +21,7 @@ from neuronjax.hardware import Target
 from neuronjax.ir.kernel import KernelProgram
 from neuronjax.nki.hazard_rules import HazardWalk, KernelFinding, Severity
 from neuronjax.nki.kernel import Kernel, jit
+from neuronjax.nki.language.programs import GRID_REMEDY
 from neuronjax.nki.limits.initialised import Initialised
 from neuronjax.nki.limits.programs import checked
 from neuronjax.nki.limits.registry import advice_for, signature
@@ -101,6 +102,7 @@ def _findings(program: KernelProgram, target: Target) -> Iterator[KernelFinding]
         *_uncertain(program),
         *_partial_results(program),
         *_unreachable_results(program),
+        *_missing_grid(program),
         *_advice(program, target),
         *HazardWalk(program, target.core).run(),
     ]
@@ -171,6 +173,19 @@ def _unreachable_results(program: KernelProgram) -> Iterator[KernelFinding]:
                 "its own: the caller reads shared_hbm",
                 remedy="copy it to nl.ndarray(..., buffer=nl.shared_hbm), return that",
             )
+
+
+def _missing_grid(program: KernelProgram) -> Iterator[KernelFinding]:
+    """Where a kernel divides its work among programs, of which there is one."""
+    if program.wants_grid:
+        yield KernelFinding(
+            rule="no-grid",
+            severity="warning",
+            op="nl.program_id",
+            location=program.wants_grid,
+            message="is 0 without a launch grid: only one program runs",
+            remedy=GRID_REMEDY,
+        )
 
 
 def _advice(program: KernelProgram, target: Target) -> Iterator[KernelFinding]:

@@ -43,6 +43,7 @@ from neuronjax.nki.jax_call import (
     jitted,
     kernel_function,
 )
+from neuronjax.nki.language.programs import wants_grid
 from neuronjax.nki.limits.programs import checked
 from neuronjax.nki.linking import linked
 from neuronjax.nki.loops import while_condition
@@ -364,6 +365,7 @@ def _trace(
             for ordinal, after in t.dependencies.items()
         },
         older=kernel.older,
+        wants_grid=wants_grid(traces[0]),
     )
     assigned = {(t.program, n) for t in traces for n in t.assigned}
     declared = {s for t in traces for s in t.declared}

@@ -8,6 +8,7 @@ is an InvalidProgramError with the kernel's line.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from math import prod
@@ -95,10 +96,12 @@ class TensorView(NKIObject):
     def access(self) -> Access:
         """This view as an operand."""
         reach = layout.reach(self.shape, self.strides)
-        if self.dynamic is None:
+        dynamic = self.dynamic
+        if dynamic is None:
             _check_bounds(self, reach)
-        dtype, offset = self.dtype, self.offset
-        return Access(self.storage, dtype, offset, reach.pattern, self.dynamic)
+        else:
+            dynamic = _within_storage(self, dynamic)
+        return Access(self.storage, self.dtype, self.offset, reach.pattern, dynamic)
 
     @property
     def _on_chip(self) -> bool:
@@ -415,6 +418,25 @@ def _check_bounds(t: TensorView, reach: Reach) -> None:
             f"elements {lowest} to {last} of a tensor of {size}",
             "keep offset + sum of stride * (count - 1) within the tensor",
         )
+
+
+def _within_storage(t: TensorView, dynamic: DynamicOffset) -> DynamicOffset:
+    """Return the offset, legal only where all elements lie in the storage.
+
+    On chip they lie in the partition that they begin in."""
+    if dynamic.kind == "indirect" or dynamic.stride <= 0:
+        return dynamic
+    first = 1 if dynamic.kind == "vector" or t.storage.on_chip else 0
+    reach = layout.reach(t.shape[first:], t.strides[first:])
+    size = _elements(t.storage.shape, t.storage.dtype, t.dtype)
+    start = t.offset
+    if t.storage.on_chip:
+        size //= t.storage.shape[0]
+        start %= size
+    limit = (size - 1 - start - reach.highest) // dynamic.stride + 1
+    if limit < 1:
+        _check_bounds(t, reach)
+    return dataclasses.replace(dynamic, limit=min(limit, dynamic.limit))
 
 
 def _inferred(op: str, sizes: tuple[int, ...], total: int) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from neuronjax.nki.hazards import check
 
 #: Findings about what documents ask for and public compilers let pass, and about what
 #: measured kernels do and are right on chips.
-_ADVICE = frozenset({"documented-limit", "loop-carried-reduction"})
+_ADVICE = frozenset({"documented-limit", "loop-carried-reduction", "no-grid"})
 
 
 def problems(candidate: TracedCandidate) -> dict[str, tuple[Problem, ...]]:

@@ -12,13 +12,14 @@ from __future__ import annotations
 import functools
 import itertools
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from neuronjax.ir import nki_dtypes as dtypes
 
 Pattern = tuple[tuple[int, int], ...]
+_Array = Any  # of NumPy or of JAX
 
 
 class AccessBox(NamedTuple):
@@ -155,6 +156,13 @@ class AccessPlan(NamedTuple):
         """The shape of the view."""
         return tuple(n for _, n in self.pattern)
 
+    @property
+    def static(self) -> Pattern:
+        """The pattern, with stride 0 for a dimension whose place the run decides."""
+        if self.kind != "vector":
+            return self.pattern
+        return ((0, self.pattern[0][1]), *self.pattern[1:])
+
 
 @functools.lru_cache(256)
 def relative_elements(pattern: Pattern) -> np.ndarray:
@@ -168,6 +176,24 @@ def relative_elements(pattern: Pattern) -> np.ndarray:
 def slot_elements(shape: tuple[int, ...], stored: str, dtype: str) -> int:
     """Elements of `dtype` in a storage of elements of `stored`."""
     return prod(shape) * dtypes.itemsize(stored) // dtypes.itemsize(dtype)
+
+
+def used_indices(
+    index: _Array, kind: str, shape: tuple[int, ...], group: int
+) -> _Array:
+    """Return the runtime indices that a view uses, one dimension for one of the view's.
+
+    Args:
+        index: as it is stored, of NumPy or JAX.
+        kind: of the runtime offset.
+        shape: of the view.
+        group: partitions that share the offsets of a tensor indirection.
+    """
+    if kind == "scalar":
+        return index.reshape(())
+    if kind == "vector":  # column by column
+        return index.reshape(index.shape[0], -1).T.reshape(-1)[: shape[0]]
+    return index.reshape(shape[0], -1)[shared_offsets(*shape, group)]
 
 
 @functools.lru_cache(256)

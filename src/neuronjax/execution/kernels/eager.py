@@ -16,7 +16,7 @@ import numpy as np
 from neuronjax.execution import host_process
 from neuronjax.execution.kernels import faults, steps
 from neuronjax.execution.kernels.running import carried, fresh, numeric_value
-from neuronjax.execution.kernels.slots import PoolSlot, SlotPool, accesses_of
+from neuronjax.execution.kernels.slots import PoolSlot, SlotPool
 from neuronjax.execution.kernels.splitting import KernelStep, Splitter
 from neuronjax.execution.kernels.steps import InstanceRow, State
 from neuronjax.execution.tiles.registry import TileContext
@@ -116,7 +116,7 @@ class EagerMachine:
         self._numbered.storages.clear()
         element = self._splitter.instruction(instruction)
         assert isinstance(element.kind, KernelStep)
-        for access in accesses_of(instruction):
+        for access in instruction.every_access:
             self._array(access.storage)
         storages = list(self._numbered.storages)  # in order of their numbers
         registers = [r.number for r in _registers_of(instruction)]
@@ -193,7 +193,7 @@ def _registers_of(i: KernelInstruction) -> Iterator[Register]:
     for operand in i.inputs:
         if isinstance(operand, Register):
             yield operand
-    for access in accesses_of(i):
+    for access in i.every_access:
         if access.dynamic is not None and isinstance(access.dynamic.index, Register):
             yield access.dynamic.index
     if i.writes_register is not None:

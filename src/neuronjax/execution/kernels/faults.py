@@ -8,7 +8,7 @@ by op the instruction raises before it runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import jax
@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from neuronjax.errors import InvalidProgramError
-from neuronjax.execution.kernels.accesses import shared_offsets
-from neuronjax.ir.kernel import Access, KernelInstruction, KernelProgram, Register
+from neuronjax.execution.kernels.accesses import used_indices
+from neuronjax.ir.kernel import KernelInstruction, KernelProgram, Register
 
 if TYPE_CHECKING:
     from neuronjax.execution.kernels.splitting import KernelStep
@@ -79,17 +79,16 @@ def check_now(i: KernelInstruction, machine: Any) -> None:
     """
     if i.attributes.get("oob_mode") == "skip":
         return
-    for access in _accesses(i):
-        assert access.dynamic is not None
+    for access in i.accesses:
+        if access.dynamic is None:
+            continue
         index, limit = access.dynamic.index, access.dynamic.limit
         if isinstance(index, Register):
             values = np.asarray(machine.register(index))
         else:
             values = machine.read(index)
-        if access.dynamic.kind == "indirect":
-            used = shared_offsets(*access.shape, access.dynamic.group)
-            values = values.reshape(access.shape[0], -1)[used]
-        wide = values.astype(np.int64)
+        kind, group = access.dynamic.kind, access.dynamic.group
+        wide = used_indices(values, kind, access.shape, group).astype(np.int64)
         illegal = wide[(wide < 0) | (wide >= limit)]
         if illegal.size:
             name = access.storage.name
@@ -97,14 +96,8 @@ def check_now(i: KernelInstruction, machine: Any) -> None:
             _refuse(i, f"index {illegal.flat[0]}{where}, limit {limit},")
 
 
-def _accesses(i: KernelInstruction) -> Iterator[Access]:
-    for operand in (*i.outputs, *i.inputs):
-        if isinstance(operand, Access) and operand.dynamic is not None:
-            yield operand
-
-
 def _refuse(i: KernelInstruction, what: str) -> NoReturn:
-    limits = {a.dynamic.limit for a in _accesses(i) if a.dynamic is not None}
+    limits = {a.dynamic.limit for a in i.accesses if a.dynamic is not None}
     legal = " or ".join(f"0 to {limit - 1}" for limit in sorted(limits))
     raise InvalidProgramError(
         f"{what} is out of bounds when the kernel runs; legal are {legal}",

@@ -9,18 +9,11 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from neuronjax.ir.kernel import (
-    Access,
-    DynamicOffset,
-    KernelBlock,
-    KernelInstruction,
-    KernelProgram,
-    Storage,
-)
+from neuronjax.ir.kernel import KernelBlock, KernelInstruction, KernelProgram, Storage
 
 
 class SlotPool(NamedTuple):
@@ -52,19 +45,6 @@ class _LiveRange:
     last: int
 
 
-def accesses_of(i: KernelInstruction) -> Iterator[Access]:
-    """Every access, also those that only hold an index."""
-    for access in i.accesses:
-        yield access
-        yield from index_accesses(access.dynamic)
-
-
-def index_accesses(dynamic: DynamicOffset | None) -> Iterator[Access]:
-    """The access that a runtime offset reads, if any."""
-    if dynamic is not None and isinstance(dynamic.index, Access):
-        yield dynamic.index
-
-
 @dataclass
 class _Liveness:
     """First and last use of every storage, as positions in the program."""
@@ -75,7 +55,7 @@ class _Liveness:
     def block(self, block: KernelBlock) -> None:
         for item in block.items:
             if isinstance(item, KernelInstruction):
-                for access in accesses_of(item):
+                for access in item.every_access:
                     self.use(access.storage, self.position)
                 self.position += 1
             else:
@@ -85,7 +65,7 @@ class _Liveness:
         """What exists before a loop and is used in it lives until its end."""
         start = self.position
         self.block(body)
-        used = {a.storage for i in body.walk() for a in accesses_of(i)}
+        used = {a.storage for i in body.walk() for a in i.every_access}
         for storage in used:
             if storage.position <= ordinal or self.ranges[storage].first < start:
                 self.use(storage, start)

@@ -1,7 +1,7 @@
 """Instructions as elements: a static signature, and a row of integers and floats.
 
-The row holds, per operand, the slot, the starts of its slice and what a runtime offset
-needs; then the immediates. Elements of equal signature run by the same code.
+The row holds, operand by operand, the immediate, or the slot, the starts of its slice
+and what a runtime offset needs. Elements of equal signature run by the same code.
 """
 
 from __future__ import annotations
@@ -139,20 +139,21 @@ class Splitter:
     def instruction(self, i: KernelInstruction) -> Element:
         ints: list[int] = [i.ordinal + (i.program << 24)]
         outputs = tuple(self.access(a, ints) for a in i.outputs)
-        inputs = []
-        for operand in i.inputs:
-            if isinstance(operand, Register):
-                ints.append(operand.number)
-            else:
-                inputs.append(self.access(operand, ints))
         if i.writes_register is not None:
             ints.append(i.writes_register.number)
-        floats = []
-        for form, value in zip(_numbers(i.forms), i.parameters, strict=True):
+        inputs: list[AccessPlan] = []
+        floats: list[float] = []
+        held: Iterator[Any] = iter(i.inputs)
+        numbers = iter(i.parameters)
+        for form in i.forms:
             if form == "f":
-                floats.append(value)
-            else:
-                ints.append(_int32(int(value)))
+                floats.append(next(numbers))
+            elif form == "i":
+                ints.append(_int32(int(next(numbers))))
+            elif form == "r":
+                ints.append(next(held).number)
+            elif form == "t":
+                inputs.append(self.access(next(held), ints))
         step, key = self._step(i, outputs, tuple(inputs))
         return Element(step, key, tuple(ints), tuple(floats))
 
@@ -250,10 +251,6 @@ def _stays(found: AccessBox, offset: int, dynamic: DynamicOffset) -> bool:
             start = found.starts(offset)[dim]
             return start + reach + found.extents[dim] <= found.sizes[dim]
     return False
-
-
-def _numbers(forms: str) -> str:
-    return "".join(f for f in forms if f in "if")
 
 
 def _int32(value: int) -> int:

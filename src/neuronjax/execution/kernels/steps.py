@@ -15,16 +15,21 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from neuronjax.errors import InvalidProgramError
 from neuronjax.execution.kernels import faults
 from neuronjax.execution.kernels.accesses import (
     AccessBox,
     AccessPlan,
     relative_elements,
-    shared_offsets,
+    used_indices,
 )
 from neuronjax.execution.kernels.splitting import KernelStep
-from neuronjax.execution.tiles.registry import Bits, TileContext, semantics_of
+from neuronjax.execution.tiles.copying import moved
+from neuronjax.execution.tiles.registry import (
+    Bits,
+    Signature,
+    TileContext,
+    semantics_of,
+)
 from neuronjax.execution.tiles.rounding import rounded
 from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.numerics.exact import opaque
@@ -76,71 +81,51 @@ class ResolvedAccess:
         if plan.at == "register":
             self.index = register_value(state, row.int())
         elif isinstance(plan.at, AccessPlan):
-            self.index = _index_values(ResolvedAccess(plan.at, row, state), state)
+            values = read(ResolvedAccess(plan.at, row, state), state)
+            self.index = values.astype(jnp.int32)
         if plan.box is not None and self.index is not None:
             self._move(plan.box)
 
     def _move(self, box: AccessBox) -> None:
         """A scalar runtime offset moves the window along one dimension."""
-        stride = self.plan.stride
-        assert self.index is not None
+        stride, index = self.plan.stride, self._used()
         for dim, unit in enumerate(box.units):
             if stride >= unit and stride % unit == 0:
-                self.starts[dim] += self.index * (stride // unit)
+                self.starts[dim] += index * (stride // unit)
                 return
 
     def elements(self) -> jax.Array:
-        """Element numbers within the slot, of the view's shape, for a gather."""
-        plan = self.plan
-        if plan.kind == "vector":
-            return self._vector_elements()
-        if plan.kind == "indirect":
-            return self._indirect_elements()
-        relative = jnp.asarray(relative_elements(plan.pattern)) + self.starts[0]
-        if self.index is not None:
-            relative = relative + self.index * plan.stride
-        return relative
+        """Return element numbers within the slot, of the view's shape, for a gather.
 
-    def _vector_elements(self) -> jax.Array:
-        """Rows given by the index; of illegal ones no element exists."""
+        An illegal index has none: its elements lie behind the slot's last one."""
         plan = self.plan
-        rest = jnp.asarray(relative_elements(plan.pattern[1:]))
-        assert self.index is not None
-        index = jnp.reshape(self.index, (-1,))
-        rows = jnp.where(self.legal(), index * plan.stride, plan.total)
-        rows = rows.reshape(-1, *[1] * rest.ndim)
-        found = rows + rest[None] + self.starts[0]
-        return jnp.where(rows < plan.total, found, plan.total)
-
-    def _indirect_elements(self) -> jax.Array:
-        """Elements at the offsets that each group of partitions shares."""
-        plan = self.plan
-        first = jnp.arange(plan.shape[0], dtype=jnp.int32) * plan.pattern[0][0]
-        return first[:, None] + self._shared_offsets() * plan.stride + self.starts[0]
-
-    def _shared_offsets(self) -> jax.Array:
-        """[partitions, count]: of each partition its group's."""
-        assert self.index is not None
-        index = jnp.reshape(self.index, (self.plan.shape[0], -1))
-        return index[shared_offsets(*self.plan.shape, self.plan.group)]
+        found = jnp.asarray(relative_elements(plan.static)) + self.starts[0]
+        if self.index is None:
+            return found
+        found = found + self._over_view(self._used()) * plan.stride
+        return jnp.where(self._over_view(self.legal()), found, plan.total)
 
     def legal(self) -> jax.Array:
-        """Which runtime indices that are used are within bounds."""
-        assert self.index is not None
-        used = self.index if self.plan.kind != "indirect" else self._shared_offsets()
-        index = jnp.reshape(used, (-1,))
-        return (index >= 0) & (index < self.plan.limit)
+        """Return which of the runtime indices that are used are within bounds."""
+        used = self._used()
+        return (used >= 0) & (used < self.plan.limit)
+
+    def legal_elements(self) -> jax.Array:
+        """Return which elements of the view have an index within bounds."""
+        return jnp.broadcast_to(self._over_view(self.legal()), self.plan.shape)
+
+    def _used(self) -> jax.Array:
+        plan = self.plan
+        return used_indices(self.index, plan.kind, plan.shape, plan.group)
+
+    def _over_view(self, values: jax.Array) -> jax.Array:
+        """Values of the used indices, with a dimension for each of the view's."""
+        missing = len(self.plan.shape) - values.ndim
+        return values.reshape(values.shape + (1,) * missing)
 
 
 def register_value(state: State, number: Index) -> jax.Array:
     return lax.dynamic_index_in_dim(state["registers"], number, keepdims=False)
-
-
-def _index_values(place: ResolvedAccess, state: State) -> jax.Array:
-    values = read(place, state)
-    if values.dtype != jnp.int32:
-        values = values.astype(jnp.int32)
-    return values.reshape(()) if place.plan.shape and values.size == 1 else values
 
 
 # ---- Reading.
@@ -363,11 +348,10 @@ def execute(
     if c.rounding != "rne":  # nothing else reads it, and it is twenty operations
         c = c._replace(key=derived_key(c.key, ordinal))
     outputs = [ResolvedAccess(plan, row, state) for plan in step.outputs]
+    target = row.int() if step.register else None
     operands, sources = _operands(step, row, state)
     if faults.checks_bounds(step):
         faults.note((*outputs, *sources), ordinal, state)
-    target = row.int() if step.register else None
-    _immediates(step, row, operands)
     if signature.reads_outputs:
         c = c._replace(previous=tuple(read(p, state) for p in outputs))
     results = semantics_of(signature.name)(signature, operands, c)
@@ -382,7 +366,7 @@ def execute(
         value = rounded(result, dtype, c.zero, _random_bits(result, n, c))
         value = value.reshape(place.plan.shape)
         if skips:
-            value = _kept_where_illegal(place, value, sources, state)
+            value = _kept_where_illegal(signature, place, value, sources, state)
         again = place.plan.pool in used_again
         write(place, value, state, c.zero if again else None)
 
@@ -404,52 +388,38 @@ def derived_key(key: jax.Array, number: Index) -> jax.Array:
 def _operands(
     step: KernelStep, row: InstanceRow, state: State
 ) -> tuple[list[Any], list[ResolvedAccess]]:
-    """Tensors and registers in place, None for everything else."""
+    """The operands, None for an absent one, and where the tensors among them are."""
     plans = iter(step.inputs)
     operands: list[Any] = []
     places: list[ResolvedAccess] = []
     for form in step.signature.forms:
+        operand: Any = None
         if form == "t":
             places.append(place := ResolvedAccess(next(plans), row, state))
-            operands.append(read(place, state))
+            operand = read(place, state)
         elif form == "r":
-            operands.append(register_value(state, row.int()))
-        else:
-            operands.append(None)
+            operand = register_value(state, row.int())
+        elif form == "i":
+            operand = jnp.asarray(row.int(), jnp.int32)
+        elif form == "f":
+            operand = row.float()
+        operands.append(operand)
     return operands, places
 
 
-def _immediates(step: KernelStep, row: InstanceRow, operands: list[Any]) -> None:
-    for n, form in enumerate(step.signature.forms):
-        if form == "i":
-            operands[n] = jnp.asarray(row.int(), jnp.int32)
-        elif form == "f":
-            operands[n] = row.float()
-
-
 def _kept_where_illegal(
+    i: Signature,
     target: ResolvedAccess,
     value: jax.Array,
     sources: list[ResolvedAccess],
     state: State,
 ) -> jax.Array:
-    """`oob_mode.skip`: rows whose index is out of bounds are not copied."""
-    for place in [target, *sources]:
-        if place.index is None:
-            continue
-        legal = place.legal()
-        if place.plan.kind != "vector":
-            legal = legal.reshape(())
-        elif value.shape[0] != legal.shape[0]:
-            raise InvalidProgramError(
-                f"{legal.shape[0]} indices for {value.shape[0]} rows",
-                op="nisa.dma_copy",
-                remedy="give dst and src the same first dimension",
-            )
-        else:
-            legal = legal.reshape(-1, *[1] * (value.ndim - 1))
-        old = _read_carried(target, state)
-        value = jnp.where(legal, value, old)
+    """`oob_mode.skip`: elements whose index is out of bounds are not moved."""
+    masks = [moved(i, s.legal_elements()) for s in sources if s.index is not None]
+    if target.index is not None:
+        masks.append(target.legal_elements())
+    for legal in masks:
+        value = jnp.where(legal, value, _read_carried(target, state))
     return value
 
 

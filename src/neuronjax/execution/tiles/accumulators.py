@@ -68,31 +68,6 @@ def _combine(op: str, zero: jax.Array) -> Any:
     return lambda a, b: alu.arithmetic(op, a, b, zero)
 
 
-def accumulated(
-    command: str,
-    op: str,
-    registers: jax.Array,
-    values: jax.Array,
-    zero: jax.Array,
-    init: Any = None,
-) -> jax.Array:
-    """The registers, [128, 1], after an instruction that offers `values` [P, N].
-
-    Args:
-        command: name of a `reduce_cmd`.
-        op: the reduction.
-        registers: FP32 [128, 1] before.
-        values: FP32.
-        zero: the opaque -0.0.
-        init: of "load_reduce", a number or [P, 1].
-    """
-    partitions = values.shape[0]
-    used = start(command, op, registers, partitions, zero, init)
-    if command not in ("idle", "reset"):
-        used = fold_from(op, used, values, zero)
-    return jnp.concatenate([used, registers[partitions:]])
-
-
 def accumulating(
     i: Signature, op: str, values: jax.Array, state: Sequence[Any], c: TileContext
 ) -> tuple[jax.Array, ...]:
@@ -109,9 +84,12 @@ def accumulating(
     if not state:
         return (values,)
     registers, *init = state
-    command = i.attributes["reduce_cmd"]
-    after = accumulated(command, op, registers, values, c.zero, *init)
-    return (values, after, after[: values.shape[0]])[: len(i.outputs)]
+    command, partitions = i.attributes["reduce_cmd"], values.shape[0]
+    used = start(command, op, registers, partitions, c.zero, *init)
+    if command not in ("idle", "reset"):
+        used = fold_from(op, used, values, c.zero)
+    after = jnp.concatenate([used, registers[partitions:]])
+    return (values, after, used)[: len(i.outputs)]
 
 
 def start(

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from neuronjax.execution.tiles import alu
 from neuronjax.execution.tiles.accumulators import accumulating, flat, lanes
@@ -27,39 +26,17 @@ from neuronjax.execution.tiles.rounding import wide
 from neuronjax.numerics.exact import seal
 
 
-@executes("activation")
+@executes("activation", "activation_reduce")
 def activation(i: Signature, x: Operands, c: TileContext) -> Results:
     """op(data * scale + bias); outputs are dst, then accumulators, then reduce_res."""
     data, scale, bias, *state = x
-    argument = scaled(wide(data, c.zero), scale, bias, c.zero)
-    result = function(i.attributes["op"], c.transcendentals)(argument, c.zero)
-    return accumulating(i, "add", result, state, c)
-
-
-def scaled(data: jax.Array, scale: Any, bias: Any, zero: jax.Array) -> jax.Array:
-    """data * scale + bias, two roundings; [partitions, elements]."""
-    data = data.reshape(data.shape[0], -1)
-    result = data
+    values = wide(flat(data), c.zero)
     if scale is not None:
-        result = seal(data * _lane(scale, data, zero), zero)
+        values = seal(values * lanes(scale, values.shape[0], c.zero), c.zero)
     if bias is not None:
-        result = seal(result + _lane(bias, data, zero), zero)
-    return result
-
-
-def _lane(value: Any, data: jax.Array, zero: jax.Array) -> jax.Array:
-    value = wide(value, zero)
-    shape = () if value.ndim == 0 else (data.shape[0], 1)
-    return jnp.broadcast_to(value.reshape(shape), data.shape)
-
-
-@executes("activation_reduce")
-def activation_reduce(i: Signature, x: Operands, c: TileContext) -> Results:
-    """op(data * scale + bias) and its sum."""
-    data, scale, bias, registers = x
-    argument = scaled(wide(data, c.zero), scale, bias, c.zero)
-    values = function(i.attributes["op"], c.transcendentals)(argument, c.zero)
-    return accumulating(i, i.attributes["reduce_op"], values, [registers], c)
+        values = seal(values + lanes(bias, values.shape[0], c.zero), c.zero)
+    values = function(i.attributes["op"], c.transcendentals)(values, c.zero)
+    return accumulating(i, i.attributes.get("reduce_op", "add"), values, state, c)
 
 
 @executes("activate2")

@@ -59,33 +59,27 @@ def _made(cls: type, **fields: Any) -> Any:
     return cls(operands=(), results=(), engine="cc", **fields)
 
 
-@executes("all_reduce")
-def all_reduce(i: Signature, x: Operands, c: TileContext) -> Results:
-    a = i.attributes
-    made = _made(AllReduce, op=a["op"], groups=a["groups"], plan=a["plan"])
-    return _exchanged(made, x, c)
+#: Class of the collective, and its fields by the attribute that holds each.
+_IN_GROUPS: dict[str, tuple[type, dict[str, str]]] = {
+    "all_reduce": (AllReduce, {"op": "op", "plan": "plan"}),
+    "reduce_scatter": (
+        ReduceScatter,
+        {"op": "op", "plan": "plan", "dimension": "collective_dim"},
+    ),
+    "all_gather": (AllGather, {"dimension": "collective_dim"}),
+    "all_to_all": (
+        AllToAll,
+        {"split_dimension": "collective_dim", "concat_dimension": "collective_dim"},
+    ),
+}
 
 
-@executes("reduce_scatter")
-def reduce_scatter(i: Signature, x: Operands, c: TileContext) -> Results:
-    a = i.attributes
-    fields = dict(op=a["op"], groups=a["groups"], plan=a["plan"])
-    made = _made(ReduceScatter, dimension=a["collective_dim"], **fields)
-    return _exchanged(made, x, c)
-
-
-@executes("all_gather")
-def all_gather(i: Signature, x: Operands, c: TileContext) -> Results:
-    a = i.attributes
-    made = _made(AllGather, dimension=a["collective_dim"], groups=a["groups"])
-    return _exchanged(made, x, c)
-
-
-@executes("all_to_all")
-def all_to_all(i: Signature, x: Operands, c: TileContext) -> Results:
-    a, dimension = i.attributes, i.attributes["collective_dim"]
-    split = dict(split_dimension=dimension, concat_dimension=dimension)
-    return _exchanged(_made(AllToAll, groups=a["groups"], **split), x, c)
+@executes(*_IN_GROUPS)
+def in_groups(i: Signature, x: Operands, c: TileContext) -> Results:
+    """Exchange within groups of ranks."""
+    cls, names = _IN_GROUPS[i.name]
+    fields = {field: i.attributes[name] for field, name in names.items()}
+    return _exchanged(_made(cls, groups=i.attributes["groups"], **fields), x, c)
 
 
 # ---- Point to point.

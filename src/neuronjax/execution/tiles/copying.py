@@ -63,14 +63,20 @@ def iota(i: Signature, x: Operands, c: TileContext) -> Results:
 @executes("dma_transpose")
 def dma_transpose(i: Signature, x: Operands, c: TileContext) -> Results:
     """The axes in their new order; bits."""
-    return (Bits(lax.transpose(x[0], i.attributes["axes"])),)
+    return (Bits(moved(i, x[0])),)
+
+
+def moved(i: Signature, x: jax.Array) -> jax.Array:
+    """Return what a source's elements say, where a movement puts them in dst."""
+    if "axes" in i.attributes:
+        x = lax.transpose(x, i.attributes["axes"])
+    return x.reshape(i.outputs[0].shape)
 
 
 @executes("dma_compute")
 def dma_compute(i: Signature, x: Operands, c: TileContext) -> Results:
     """The sum of the sources in FP32, from left to right."""
-    size = i.outputs[0].shape
-    total = wide(x[0], c.zero).reshape(size)
-    for source in x[1:]:
-        total = seal(jnp.add(total, wide(source, c.zero).reshape(size)), c.zero)
+    total, *others = [moved(i, wide(source, c.zero)) for source in x]
+    for source in others:
+        total = seal(jnp.add(total, source), c.zero)
     return (total,)

@@ -43,13 +43,10 @@ def register_load(i: Signature, x: Operands, c: TileContext) -> Results:
 @executes("register_store")
 def register_store(i: Signature, x: Operands, c: TileContext) -> Results:
     """A register's value; to a float tensor it is the FP32 bits again."""
-    if i.outputs[0].dtype == "float32":
-        value = lax.bitcast_convert_type(x[0], jnp.float32)
-    elif i.outputs[0].dtype == "uint32":
-        value = lax.bitcast_convert_type(x[0], jnp.uint32)
-    else:
-        value = x[0]
-    return (value.reshape(i.outputs[0].shape),)
+    value, dst = x[0], i.outputs[0]
+    if dst.dtype in ("float32", "uint32"):
+        value = lax.bitcast_convert_type(value, jnp.dtype(dst.dtype))
+    return (value.reshape(dst.shape),)
 
 
 @executes("core_barrier")

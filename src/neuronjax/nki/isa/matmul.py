@@ -21,7 +21,7 @@ def nc_matmul(call: Request) -> Any:
         call.values[name] = on_tensor_engine(call.values[name])
     position, size, mode = call.of("tile_position", "tile_size", "perf_mode")
     rows = 2 if PerfMode(mode) == PerfMode.double_row else 1
-    _check_shapes(call, rows)
+    check_product(call, rows)
     dst, accumulate = call.of("dst", "accumulate")
     adds = accumulates(dst.access(), accumulate, tracing.current().psum_notes)
     return call.emit(
@@ -33,7 +33,8 @@ def nc_matmul(call: Request) -> Any:
     )
 
 
-def _check_shapes(call: Request, rows: int) -> None:
+def check_product(call: Request, rows: int = 1) -> None:
+    """Refuse shapes that are not [K, M], [K, N] and [M, N], so many rows to a cell."""
     dst, stationary, moving = call.of("dst", "stationary", "moving")
     (k, *stationary_free), (rows_moved, *moving_free) = stationary.shape, moving.shape
     m, n = prod(stationary_free) // rows, prod(moving_free) // rows

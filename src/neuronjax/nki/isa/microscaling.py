@@ -13,7 +13,9 @@ from typing import Any
 
 from neuronjax.nki import trace as tracing
 from neuronjax.nki.access_patterns import on_tensor_engine
+from neuronjax.nki.isa.matmul import WHOLE_ARRAY, check_product
 from neuronjax.nki.isa.request import Request, instruction, per_partition
+from neuronjax.nki.limits.operands import start_partition
 from neuronjax.nki.psum_writes import accumulates
 from neuronjax.nki.tensor import NkiTensor
 from neuronjax.numerics.mx_layout import (
@@ -24,9 +26,6 @@ from neuronjax.numerics.mx_layout import (
     SCALES,
     SLOTS,
 )
-
-ARRAY_COLUMNS = 128
-ROW_SIZES = (32, 64, 128)
 
 
 @instruction
@@ -57,7 +56,10 @@ def nc_matmul_mx(call: Request) -> Any:
     dst, stationary, moving, accumulate = call.of(
         "dst", "stationary", "moving", "accumulate"
     )
-    _check_shapes(call)
+    columns = per_partition(stationary)
+    if columns % 2:
+        call.refuse(f"stationary has {columns} free elements", "use an even number")
+    check_product(call)
     position, size = _row_tile(call)
     scales = _quadrants(call, "stationary_scale", stationary)
     call.values |= {
@@ -86,41 +88,13 @@ def _check_partitions(call: Request, name: str) -> None:
         )
 
 
-def _check_shapes(call: Request) -> None:
-    dst, stationary, moving = call.of("dst", "stationary", "moving")
-    m, n = per_partition(stationary), per_partition(moving)
-    if stationary.shape[0] != moving.shape[0]:
-        shapes = f"stationary has shape {stationary.shape}, moving {moving.shape}"
-        call.refuse(shapes, "stationary and moving need equal partitions (K)")
-    if m % 2:
-        call.refuse(f"stationary has {m} free elements", "use an even number")
-    if (dst.shape[0], per_partition(dst)) != (m, n):
-        call.refuse(f"dst has shape {dst.shape}", f"dst must be [{m}, {n}]")
-
-
 def _row_tile(call: Request) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return position and size of the part in use; rows alone are tiled."""
+    """Return position and size of the part of the array in use."""
     position, size = call.of("tile_position", "tile_size")
-    stationary, moving = call.of("stationary", "moving")
-    whole = (PARTITIONS, ARRAY_COLUMNS)
-    if not position and not size:
-        return (0, 0), whole
-    if not position or not size or len(position) != 2 or len(size) != 2:
+    if bool(position) != bool(size):
         asked = f"tile_position={position}, tile_size={size}"
         call.refuse(asked, "give both as (row, column), or neither")
-    (row, column), (rows, columns) = position, size
-    if rows not in ROW_SIZES or columns != ARRAY_COLUMNS:
-        remedy = f"use ({', '.join(map(str, ROW_SIZES))}; {ARRAY_COLUMNS})"
-        call.refuse(f"tile_size {tuple(size)}", remedy)
-    if column or row % rows or not 0 <= row < PARTITIONS:
-        starts = ", ".join(f"({r}, 0)" for r in range(0, PARTITIONS, rows))
-        call.refuse(f"tile_position {tuple(position)}", f"use one of {starts}")
-    if stationary.shape[0] > rows:
-        found = f"stationary has {stationary.shape[0]} partitions, the tile {rows} rows"
-        call.refuse(found, "make tile_size larger, or split K")
-    if row and (_is_gathered(stationary) or _is_gathered(moving)):
-        call.refuse("tensor indirection in a tile", "use tile_position=(0, 0)")
-    return tuple(position), tuple(size)
+    return tuple(position or (0, 0)), tuple(size or WHOLE_ARRAY)
 
 
 # ---- Scales.
@@ -143,7 +117,7 @@ def _quadrants(call: Request, name: str, data: NkiTensor) -> list[NkiTensor]:
             f"{name} has shape {scale.shape} beside x4 words of shape {data.shape}",
             f"give [{data.shape[0]}, F]{short} with F = {per_partition(data)}",
         )
-    start = _first_partition(scale) % QUADRANT
+    start = start_partition(scale.access()) % QUADRANT
     if start not in SCALE_OFFSETS:
         offsets = ", ".join(map(str, SCALE_OFFSETS))
         call.refuse(
@@ -159,11 +133,3 @@ def _quadrants(call: Request, name: str, data: NkiTensor) -> list[NkiTensor]:
 def _is_gathered(t: NkiTensor) -> bool:
     """Whether a view was made by `.indirect()`."""
     return t.dynamic is not None and t.dynamic.kind == "indirect"
-
-
-def _first_partition(t: NkiTensor) -> int:
-    """Where a view starts; a tensor without an address starts at 0."""
-    access, storage = t.access(), t.storage
-    base = storage.address[0] if storage.address else 0
-    stride = access.pattern[0][0]
-    return base + (access.offset // stride if stride else 0)

@@ -35,7 +35,6 @@ from neuronjax.nki.signatures import function_of_row
 from neuronjax.nki.tensor import NkiTensor
 from neuronjax.nki.trace import NkiInstruction, emit
 
-_ALIASES = {"max": "maximum", "min": "minimum", "mult": "multiply"}
 # Words of a generator's state in a lane: one of GpSimd, an LFSR or four of VectorE.
 GPSIMD_WORDS, LFSR_WORDS, VECTOR_WORDS = 6, 1, 24
 
@@ -179,7 +178,6 @@ class Request:
             if value is not None or not operand.optional:
                 where = f"nisa.{op}" if operand.role != "none" else f"nisa.{op} {name}"
                 value = checked_op(value, frozenset(operand.legal), where)
-                value = _ALIASES.get(value, value)
         elif operand.kind == "choice":
             value = self.member(name, value, tuple(operand.legal))
             if value == "load_reduce" and self.values[operand.loads] is None:

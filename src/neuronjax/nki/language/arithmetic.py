@@ -56,9 +56,12 @@ def _with_scalar(
 
 def fp32_column(t: NkiTensor) -> NkiTensor:
     """One element per partition as nisa.tensor_scalar takes it: FP32, else a copy."""
-    if t.dtype == "float32":
-        return t
-    out = ndarray(t.shape, "float32")
+    return t if t.dtype == "float32" else copied(t, "float32")
+
+
+def copied(t: NkiTensor, dtype: Any) -> NkiTensor:
+    """Return a copy in SBUF."""
+    out = ndarray(t.shape, dtype)
     tensor_copy(out, t)
     return out
 
@@ -71,6 +74,8 @@ def _of_tiles(op: str, x: NkiTensor, y: NkiTensor, dtype: Any) -> NkiTensor:
         return _with_scalar(op, tile, operand, dtype, reverse=columns[0])
     shape = common_shape(x, y, op)
     out = ndarray(shape, dtype)
+    if x.storage.memory == y.storage.memory == "psum":  # VectorE reads one from there
+        y = copied(y, y.dtype)
     tensor_tensor(out, spread(x, shape), spread(y, shape), op)
     return out
 

@@ -14,8 +14,8 @@ from typing import Any
 from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.ir.alu_operators import ATTRIBUTE, operator
 from neuronjax.nki.documentation import describer
-from neuronjax.nki.isa import activation, tensor_copy, tensor_scalar
-from neuronjax.nki.language.arithmetic import apply
+from neuronjax.nki.isa import activation, tensor_scalar
+from neuronjax.nki.language.arithmetic import apply, copied
 from neuronjax.nki.language.creation import ndarray
 from neuronjax.nki.tensor import NkiTensor
 
@@ -85,9 +85,7 @@ invert = _on_vector("invert", "The bits turned over; of integers.")
 @described(x="a tile in SBUF or PSUM")
 def copy(x: NkiTensor, dtype: Any = None) -> NkiTensor:
     """A copy in SBUF; also the identity as an `op=`."""
-    out = ndarray(x.shape, dtype or x.dtype)
-    tensor_copy(out, x)
-    return out
+    return copied(x, dtype or x.dtype)
 
 
 @described()

@@ -7,6 +7,27 @@ from typing import Any
 
 import numpy as np
 
+from neuronjax.nki.refusing import refuse
+
+
+class IndexArray(np.ndarray):
+    """Indices of a dimension; a comparison of them is a mask of the older style."""
+
+    def __bool__(self) -> bool:
+        """Refuse `and`, which would take the second of two masks alone."""
+        if self.size != 1:
+            refuse(
+                "mask",
+                f"Python's `and`, `or`, `not` or `if` on a mask of shape {self.shape}",
+                "write (i < 64) & (j < 32); | for `or`, ~ for `not`",
+            )
+        return bool(np.asarray(self))
+
+
+def arange(*bounds: Any, **options: Any) -> IndexArray:
+    """Return the indices of a dimension, as numpy.arange does."""
+    return np.arange(*bounds, **options).view(IndexArray)
+
 
 class _Axes(tuple[Any, ...]):
     """Index arrays of a grid, by position or name: `.p` is that of the partitions,
@@ -17,7 +38,8 @@ class _Axes(tuple[Any, ...]):
 
 class _Grid:
     def __getitem__(self, key: Any) -> _Axes:
-        return _Axes(np.ogrid[key if isinstance(key, tuple) else (key,)])
+        arrays = np.ogrid[key if isinstance(key, tuple) else (key,)]
+        return _Axes(a.view(IndexArray) for a in arrays)
 
 
 mgrid = _Grid()

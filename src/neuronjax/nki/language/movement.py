@@ -89,9 +89,7 @@ def zeros_like(
     x: NkiTensor, dtype: Any = None, buffer: Any = None, name: str = ""
 ) -> NkiTensor:
     """New memory like a tensor's, of zeros."""
-    tile = empty_like(x, dtype, buffer, name)
-    memset(tile, 0)
-    return tile
+    return full_like(x, 0, dtype, buffer, name)
 
 
 @_described(constant="a NumPy array, or the path of a .npy file")
@@ -198,17 +196,17 @@ def broadcast_to(x: NkiTensor, shape: Sequence[int], dtype: Any = None) -> NkiTe
     if x.shape == target and same:
         return x
     if x.shape[0] == 1 < target[0] and x.ndim == len(target):
-        x = _over_partitions(x, target[0])
+        x = over_partitions(x, target[0])
     out = ndarray(target, dtype or x.dtype)
     tensor_copy(out, spread(x, target))
     return out
 
 
-def _over_partitions(x: NkiTensor, count: int) -> NkiTensor:
-    """A tile that holds one partition's values in `count` of them."""
+def over_partitions(x: NkiTensor, count: int, **options: Any) -> NkiTensor:
+    """Return a tile that holds one partition's values in `count` of them."""
     every = layout.Layout((count, *x.shape[1:]), (0, *x.strides[1:]), x.offset)
-    out = ndarray((count, *x.shape[1:]), x.dtype)
-    dma_copy(out, x.with_layout(every))
+    out = ndarray(every.shape, x.dtype)
+    dma_copy(out, x.with_layout(every), **options)
     return out
 
 

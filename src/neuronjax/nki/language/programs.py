@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from math import prod
 
 import numpy as np
 
+from neuronjax.errors import user_line
 from neuronjax.nki import trace as tracing
+
+GRID_REMEDY = "launch kernel[4](...), or judge with --grid 4"
+# What the trace notes of a launch without a grid.
+_ASKED_WHICH, _ASKED_HOW_MANY = "asked for its program", "asked for their number"
+
+
+class GridWarning(UserWarning):
+    """A kernel asks which program it is, never of how many, and there is no grid."""
 
 
 def program_id(axis: int = 0) -> int:
     """Index of this program along an axis of the grid; 0 without a grid."""
     trace = tracing.current()
     if not trace.grid:
+        trace.notes.setdefault(_ASKED_WHICH, user_line())
         return 0
     return int(np.unravel_index(trace.program, trace.grid)[axis])
 
 
 def num_programs(axes: int | Sequence[int] | None = None) -> int:
     """Programs along the axes, by default (and without a grid) all of them."""
-    grid = tracing.current().grid
+    grid = _grid()
     if not grid:
         return 1
     if axes is None:
@@ -31,4 +42,22 @@ def num_programs(axes: int | Sequence[int] | None = None) -> int:
 
 def program_ndim() -> int:
     """Dimensions of the grid, 0 without one."""
-    return len(tracing.current().grid)
+    return len(_grid())
+
+
+def _grid() -> tuple[int, ...]:
+    trace = tracing.current()
+    trace.notes[_ASKED_HOW_MANY] = True
+    return trace.grid
+
+
+def wants_grid(trace: tracing.Trace) -> str:
+    """Return where a kernel takes the grid for granted that it was launched without.
+
+    That is where it asks which program it is, if it never asks of how many; else ""."""
+    line = trace.notes.get(_ASKED_WHICH)
+    if not line or _ASKED_HOW_MANY in trace.notes:
+        return ""
+    what = f"program_id is 0 without a launch grid, at {line}: only one program runs"
+    warnings.warn(f"{what}: {GRID_REMEDY}", GridWarning, stacklevel=2)
+    return str(line)

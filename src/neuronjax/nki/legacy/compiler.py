@@ -109,6 +109,20 @@ class _MemoryAllocator:
         """The memory: an address is found."""
         return self._region
 
+    def _modulo(
+        self, bases: tuple[int, ...], counts: tuple[Sequence[int], ...]
+    ) -> Allocated:
+        """Tiles behind the bases of (bank, in PSUM alone), partition and byte."""
+
+        def place(
+            idx: tuple[int, ...], pdim_size: int, fdim_size: int
+        ) -> tuple[int, ...]:
+            sizes = (1, pdim_size, fdim_size)[-len(bases) :]
+            each = zip(bases, counts, sizes, strict=True)
+            return tuple(base + _turn(idx, n) * size for base, n, size in each)
+
+        return Allocated(self._region, place)
+
 
 class _SbufAllocator(_MemoryAllocator):
     def mod_alloc(
@@ -120,14 +134,8 @@ class _SbufAllocator(_MemoryAllocator):
         num_free_tiles: Sequence[int] = (),
     ) -> Allocated:
         """Block i at tile i modulo the numbers of tiles along partitions and bytes."""
-
-        def place(
-            idx: tuple[int, ...], pdim_size: int, fdim_size: int
-        ) -> tuple[int, ...]:
-            row = _turn(idx, num_par_tiles) * pdim_size + base_partition
-            return row, _turn(idx, num_free_tiles) * fdim_size + base_addr
-
-        return Allocated(self._region, place)
+        counts = num_par_tiles, num_free_tiles
+        return self._modulo((base_partition, base_addr), counts)
 
 
 class _PsumAllocator(_MemoryAllocator):
@@ -142,15 +150,8 @@ class _PsumAllocator(_MemoryAllocator):
         num_free_tiles: Sequence[int] = (),
     ) -> Allocated:
         """Block i at bank i modulo the number of banks, and so within a bank."""
-
-        def place(
-            idx: tuple[int, ...], pdim_size: int, fdim_size: int
-        ) -> tuple[int, ...]:
-            bank = _turn(idx, num_bank_tiles) + base_bank
-            row = _turn(idx, num_par_tiles) * pdim_size + base_partition
-            return bank, row, _turn(idx, num_free_tiles) * fdim_size + base_addr
-
-        return Allocated(self._region, place)
+        counts = num_bank_tiles, num_par_tiles, num_free_tiles
+        return self._modulo((base_bank, base_partition, base_addr), counts)
 
 
 def _turn(index: tuple[int, ...], counts: Sequence[int]) -> int:

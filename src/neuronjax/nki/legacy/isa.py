@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from neuronjax.ir.alu_operators import BITVEC
+from neuronjax.ir.alu_operators import BITVEC, op_name
 from neuronjax.ir.nki_dtypes import itemsize
 from neuronjax.ir.nki_instructions import SPECS
 from neuronjax.nki import isa
@@ -45,7 +45,6 @@ from neuronjax.nki.legacy.isa_matmul import (
 from neuronjax.nki.legacy.masks import Box, box_of
 from neuronjax.nki.legacy.results import (
     Adapt,
-    as_op,
     computed,
     issue,
     made,
@@ -150,7 +149,7 @@ def _spread(given: dict[str, Any]) -> None:
 def _in_fp32(given: dict[str, Any]) -> None:
     """Copy vector operands, which the older instruction takes in any dtype."""
     for op, name in (("op0", "operand0"), ("op1", "operand1")):
-        if isinstance(given[name], NkiTensor) and given[op] not in BITVEC:
+        if isinstance(given[name], NkiTensor) and op_name(given[op]) not in BITVEC:
             given[name] = fp32_column(given[name])
 
 
@@ -197,6 +196,11 @@ tensor_tensor = _older(
 )
 tensor_scalar = _older(
     "tensor_scalar", "(data <op0> operand0) <op1> operand1.", 7, adapt=_in_fp32
+)
+tensor_scalar_cumulative = _older(
+    "tensor_scalar_cumulative",
+    "dst takes every value of a register: register = (src <op0> imm0) <op1> register.",
+    returns=False,
 )
 tensor_tensor_scan = _older(
     "tensor_tensor_scan",
@@ -270,7 +274,7 @@ def tensor_reduce(
     tile, dst = new_tile(sizes, dtype or data.dtype, out_box)
     if dst is not None:
         last = list(range(rank - len(axes), rank))
-        isa.tensor_reduce(dst, as_op(op), source.permute(order), last, negate=negate)
+        isa.tensor_reduce(dst, op, source.permute(order), last, negate=negate)
     return tile
 
 
@@ -280,7 +284,7 @@ def tensor_partition_reduce(
     """The reduction over the partitions."""
     source = data.of(box_of(mask, data.sizes))
     tile, dst = whole_tile((1, *source.shape[1:]), dtype or data.dtype)
-    isa.tensor_partition_reduce(dst, as_op(op), source)
+    isa.tensor_partition_reduce(dst, op, source)
     return tile
 
 
@@ -393,7 +397,7 @@ def dma_copy(
     if dst_rmw_op is None:
         isa.dma_copy(target, source, oob_mode=oob_mode, dge_mode=dge_mode)
     else:
-        isa.dma_compute(target, [target, source], as_op(dst_rmw_op))
+        isa.dma_compute(target, [target, source], dst_rmw_op)
 
 
 def dma_transpose(
@@ -402,6 +406,7 @@ def dma_transpose(
     axes: Sequence[int] | None = None,
     mask: Any = None,
     dtype: Any = None,
+    dge_mode: Any = dge_mode.unknown,
     **hints: Any,
 ) -> Tile:
     """The transpose, by DMA."""
@@ -409,7 +414,7 @@ def dma_transpose(
     _refuse_wide_transpose(source)
     order = list(axes) if axes else list(range(source.ndim))[::-1]
     tile, dst = whole_tile([source.shape[d] for d in order], src.dtype)
-    isa.dma_transpose(dst, source, axes)
+    isa.dma_transpose(dst, source, axes, dge_mode=dge_mode)
     return tile if dtype is None else tile.astype(dtype)
 
 

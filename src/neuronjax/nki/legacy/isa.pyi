@@ -41,7 +41,7 @@ def builtin_custom_op(*args: Any, **options: Any) -> NoReturn:
 def dma_copy(*, dst: Tile, src: Tile, mask: Any = None, dst_rmw_op: Any = None, oob_mode: Any = oob_mode.error, dge_mode: Any = dge_mode.unknown) -> None:
     """dst = src, or dst += src with dst_rmw_op=np.add."""
 
-def dma_transpose(src: Tile, *, axes: Sequence[int] | None = None, mask: Any = None, dtype: Any = None, **hints: Any) -> Tile:
+def dma_transpose(src: Tile, *, axes: Sequence[int] | None = None, mask: Any = None, dtype: Any = None, dge_mode: Any = dge_mode.unknown, **hints: Any) -> Tile:
     """The transpose, by DMA."""
 
 def dropout(data: Tile, prob: Any, *, mask: Any = None, dtype: Any = None, **hints: Any) -> Tile:
@@ -109,6 +109,9 @@ def tensor_reduce(op: Any, data: Tile, axis: int | Sequence[int], *, mask: Any =
 
 def tensor_scalar(data: Tile, op0: Any, operand0: Any, reverse0: bool = False, op1: Any = None, operand1: Any = None, reverse1: bool = False, *, engine: Any = engine.unknown, mask: Any = None, dtype: Any = None, **hints: Any) -> Tile:
     """(data <op0> operand0) <op1> operand1."""
+
+def tensor_scalar_cumulative(*, dst: Tile, src: Tile, op0: Any, op1: Any, imm0: Any, imm1: Any = None, reduce_cmd: Any = reduce_cmd.reset_reduce, mask: Any = None, dtype: Any = None, **hints: Any) -> None:
+    """dst takes every value of a register: register = (src <op0> imm0) <op1> register."""
 
 def tensor_scalar_reduce(*, data: Tile, op0: Any, operand0: Any, reduce_op: Any, reduce_res: Tile, reverse0: bool = False, mask: Any = None, dtype: Any = None, **hints: Any) -> Tile:
     """data <op0> operand0, and its reduction in reduce_res."""

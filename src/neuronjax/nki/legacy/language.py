@@ -17,7 +17,7 @@ import numpy as np
 
 from neuronjax.errors import user_line
 from neuronjax.ir import nki_dtypes as dtypes
-from neuronjax.ir.alu_operators import ATTRIBUTE, COMPARISONS
+from neuronjax.ir.alu_operators import ATTRIBUTE, COMPARISONS, op_name
 from neuronjax.nki import language as nl, trace as tracing
 from neuronjax.nki.language import (
     arithmetic,
@@ -28,7 +28,7 @@ from neuronjax.nki.language import (
     program_ndim as program_ndim,
     tile_size as tile_size,
 )
-from neuronjax.nki.language.grids import mgrid as mgrid
+from neuronjax.nki.language.grids import arange as arange, mgrid as mgrid
 from neuronjax.nki.language.names import *  # noqa: F403
 from neuronjax.nki.legacy import isa
 from neuronjax.nki.legacy.deferred import LoopReduction
@@ -48,14 +48,12 @@ from neuronjax.nki.legacy.memory import (
     zeros as zeros,
     zeros_like as zeros_like,
 )
-from neuronjax.nki.legacy.results import computed, dtype_name, operator_name
+from neuronjax.nki.legacy.results import computed, dtype_name
 from neuronjax.nki.legacy.tiles import Tile, combined, elementwise, part, quotient_dtype
 from neuronjax.nki.refusing import unsupported
 from neuronjax.nki.tensor import NkiTensor
 
-# ---- Index arrays and dimensions.
-
-arange = np.arange
+# ---- Dimensions.
 
 
 class nc(int):
@@ -271,7 +269,7 @@ def dropout(
     x: Tile, rate: Any, *, dtype: Any = None, mask: Any = None, **hints: Any
 ) -> Tile:
     """A tile with elements replaced by zeros."""
-    return Tile(nl.dropout(_unmasked(x, mask), part(rate, None), dtype))
+    return Tile(nl.dropout(_unmasked(x, mask), part(rate), dtype))
 
 
 def matmul(
@@ -280,8 +278,7 @@ def matmul(
     """x @ y in PSUM; `psum += ...` adds it there."""
     if not transpose_x:
         x = isa.tensor_copy(isa.nc_transpose(x))
-    in_sbuf = [t if str(t.buffer) == "sbuf" else isa.tensor_copy(t) for t in (x, y)]
-    return isa.nc_matmul(*in_sbuf, mask=mask)
+    return isa.nc_matmul(x, y, mask=mask)
 
 
 def transpose(x: Tile, *, dtype: Any = None, mask: Any = None, **hints: Any) -> Tile:
@@ -310,7 +307,7 @@ def loop_reduce(
         unsupported("nl.loop_reduce", "mask=", "slice x")
     reduction = LoopReduction(
         x.of(),
-        operator_name(op),
+        op_name(op),
         skipped=not chosen.any(),
         before=None if turn == first else before,
     )

@@ -17,7 +17,7 @@ from neuronjax.nki.legacy.blocks import BlockedTensor
 from neuronjax.nki.legacy.compiler import address_of
 from neuronjax.nki.legacy.hints import check_hints
 from neuronjax.nki.legacy.masks import Box, box_of
-from neuronjax.nki.legacy.results import dtype_name, new_tile, operator_name
+from neuronjax.nki.legacy.results import dtype_name, new_tile
 from neuronjax.nki.legacy.tiles import Tile
 from neuronjax.nki.limits.engines import TRANSPOSES
 from neuronjax.nki.memory import region_name
@@ -188,7 +188,7 @@ def atomic_rmw(dst: Tile, value: Tile, op: Any, *, mask: Any = None) -> None:
     """dst = dst <op> value, in HBM."""
     box = box_of(mask, dst.shape)
     target = dst.of(box)
-    new_isa.dma_compute(target, [target, value.of(box)], operator_name(op))
+    new_isa.dma_compute(target, [target, value.of(box)], op)
 
 
 check_hints(globals())

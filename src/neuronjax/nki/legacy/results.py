@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 
 from neuronjax.ir import nki_dtypes as dtypes
-from neuronjax.ir.alu_operators import op_name
-from neuronjax.ir.nki_instructions import SPECS
 from neuronjax.nki import isa
 from neuronjax.nki.language.creation import ndarray
 from neuronjax.nki.language.promotion import promoted
@@ -20,15 +18,6 @@ from neuronjax.nki.legacy.tiles import Tile, defined, part
 from neuronjax.nki.tensor import NkiTensor
 
 Adapt = Callable[[dict[str, Any]], Any]
-
-_NUMPY_NAMES = {"amax": "maximum", "max": "maximum", "amin": "minimum"}
-_NUMPY_NAMES |= {"min": "minimum", "sum": "add", "all": "logical_and"}
-
-
-def operator_name(op: Any) -> str:
-    """The name of an operator, also of NumPy's reductions."""
-    name = op_name(op)
-    return _NUMPY_NAMES.get(name, name)
 
 
 def new_tile(
@@ -39,10 +28,10 @@ def new_tile(
     What the mask leaves out is undefined (nki.api.shared of release 2.26, "NKI API
     Masking": the instruction has a smaller tile): it stays unwritten.
     """
-    tile = ndarray(tuple(sizes), dtype_name(dtype), buffer)
+    tile, view = whole_tile(sizes, dtype, buffer)
     if box is None:
-        return Tile(tile), tile
-    return Tile(tile, box=box), None if box.empty else box.of(tile)
+        return tile, view
+    return Tile(view, box=box), None if box.empty else box.of(view)
 
 
 def whole_tile(
@@ -122,12 +111,9 @@ def issue(
         box: of the mask.
         adapt: changes the arguments of nki.isa's function.
     """
-    function, operands = getattr(isa, name), SPECS[name].operands
-    operators = {o.name for o in operands if o.kind == "operator"}
+    function = getattr(isa, name)
     taken = [p for p in _parameters(function) if p in given and p != "dtype"]
-    found = {
-        p: as_op(given[p]) if p in operators else part(given[p], box) for p in taken
-    }
+    found = {p: part(given[p], box) for p in taken}
     if adapt is not None:
         adapt(found)
     function(**found)
@@ -152,8 +138,3 @@ def promoted_dtype(x: Any, y: Any) -> str:
     """The dtype that two operands have together; one of them may be a number."""
     both = [v.dtype for v in (x, y) if isinstance(v, Tile)]
     return promoted(*both) if len(both) == 2 else both[0]
-
-
-def as_op(op: Any) -> Any:
-    """The name of an operator, or None."""
-    return None if op is None else operator_name(op)

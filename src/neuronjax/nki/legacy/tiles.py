@@ -19,9 +19,9 @@ from neuronjax.nki.indexing import DynamicSlice, common_shape, layout_at
 from neuronjax.nki.isa import dma_copy
 from neuronjax.nki.isa.assignment import assign
 from neuronjax.nki.isa.constants import engine
+from neuronjax.nki.language import movement
 from neuronjax.nki.language.arithmetic import apply
 from neuronjax.nki.language.creation import ndarray
-from neuronjax.nki.language.movement import broadcast_to
 from neuronjax.nki.legacy.dynamic import Offset, Rows, bounds, selected
 from neuronjax.nki.legacy.masks import Box, common_box
 from neuronjax.nki.mistakes import WithoutValue
@@ -144,6 +144,16 @@ class Tile(WithoutValue):
         with tracing.assigning():
             placed(box.of(target), value.of(box))
 
+    def __bool__(self) -> bool:
+        """Answer whether an argument was given: a tensor in HBM of several elements."""
+        if not self.tensor.storage.on_chip and prod(self.shape) > 1:
+            return True
+        return super().__bool__()
+
+    def as_tile(self) -> Tile:
+        """Return this tile, as kernels of early releases write."""
+        return self
+
     def view(self, dtype: Any) -> Tile:
         """The same bits as another dtype."""
         return Tile(self.of().view(dtype))
@@ -159,7 +169,9 @@ class Tile(WithoutValue):
 
     def broadcast_to(self, shape: Sequence[int]) -> Tile:
         """The tile repeated to a shape."""
-        return Tile(broadcast_to(over_partitions(self.of(), int(shape[0])), shape))
+        return Tile(
+            movement.broadcast_to(over_partitions(self.of(), int(shape[0])), shape)
+        )
 
     def astype(self, dtype: Any) -> Tile:
         """A copy of another dtype."""
@@ -194,7 +206,7 @@ class Tile(WithoutValue):
         target = self.of()
         if op == "add" and isinstance(other, Tile) and other.added_to(target):
             return self
-        result = combined(op, target, plain(other), self.dtype)
+        result = combined(op, target, part(other), self.dtype)
         with tracing.assigning():
             assign(target, alike(result, target))
         return self
@@ -243,11 +255,6 @@ def quotient_dtype(op: str, *operands: Any) -> str | None:
     return "float32" if op == "divide" and whole else None
 
 
-def plain(value: Any) -> Any:
-    """A tile's view; everything else as it is."""
-    return value.of() if isinstance(value, Tile) else value
-
-
 def defined(*operands: Any, mask: Box | None = None) -> Box | None:
     """Where all tiles among the operands have values; None for everywhere."""
     tiles = [t for t in operands if isinstance(t, Tile)]
@@ -270,7 +277,7 @@ def elementwise(
     """
     box = defined(*operands, mask=mask)
     if box is None:
-        return Tile(_in_pieces(compute, [part(v, None) for v in operands]))
+        return Tile(_in_pieces(compute, list(map(part, operands))))
     if box.empty:
         dtype = next(t.dtype for t in operands if isinstance(t, Tile))
         return Tile(ndarray(box.sizes, dtype), box=box)
@@ -323,10 +330,7 @@ def over_partitions(t: NkiTensor, count: int) -> NkiTensor:
     """
     if t.shape[0] != 1 or count == 1 or not t.storage.on_chip:
         return t
-    every = layout.Layout((count, *t.shape[1:]), (0, *t.strides[1:]), t.offset)
-    out = ndarray(every.shape, t.dtype)
-    dma_copy(out, t.with_layout(every), engine=engine.tensor)
-    return out
+    return movement.over_partitions(t, count, engine=engine.tensor)
 
 
 def placed(target: NkiTensor, value: Any) -> None:
@@ -345,8 +349,8 @@ def placed(target: NkiTensor, value: Any) -> None:
     dma_copy(target, scratch)
 
 
-def part(value: Any, box: Box | None) -> Any:
-    """What a mask leaves of an operand."""
+def part(value: Any, box: Box | None = None) -> Any:
+    """Return a tile's view, or what a mask leaves of it; anything else as it is."""
     if isinstance(value, Tile):
         return value.of(box)
     return box.of(value) if box is not None and isinstance(value, NkiTensor) else value

@@ -19,7 +19,7 @@ from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import CoreSpec, resolve_target
 from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.ir.kernel import KernelProgram, Storage
-from neuronjax.nki.limits.live_ranges import LiveRanges, Segment, accesses, live_ranges
+from neuronjax.nki.limits.live_ranges import LiveRanges, Segment, live_ranges
 
 QUADRANT, QUADRANTS = 32, 4
 SHOWN = 5
@@ -152,7 +152,7 @@ def _most_at_one_instruction(tiles: list[_PlacedTile], lives: LiveRanges) -> int
     """What cannot be spilled: the operands of one instruction."""
     areas = {tile.storage: tile.area for tile in tiles}
     return max(
-        sum(areas.get(storage, 0) for storage in {a.storage for a in accesses(i)})
+        sum(areas.get(storage, 0) for storage in {a.storage for a in i.accesses})
         for i in lives.instructions
     )
 

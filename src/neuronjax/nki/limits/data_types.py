@@ -7,17 +7,12 @@ the documents say of no instruction is not checked.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from neuronjax.hardware import chips_with
 from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.ir.alu_operators import BITVEC
 from neuronjax.ir.kernel import KernelInstruction
 from neuronjax.nki.limits.operands import operands, tensor_inputs, text
-from neuronjax.nki.limits.registry import advice, broken, limit
-
-if TYPE_CHECKING:
-    from neuronjax.nki.trace import Trace
+from neuronjax.nki.limits.registry import OnCore, advice, broken, limit
 
 # Formats that came with a capability; every other dtype is every chip's.
 NEWER = {
@@ -30,7 +25,7 @@ NEWER = {
 
 
 @limit()
-def formats_exist(i: KernelInstruction, trace: Trace) -> None:
+def formats_exist(i: KernelInstruction, trace: OnCore) -> None:
     """OCP E4M3 and the microscaling types came with later cores; DMA moves any bits."""
     if i.engine in ("dma", "sync"):
         return
@@ -51,7 +46,7 @@ def _nearest(dtype: str) -> str:
 
 
 @limit("tensor_tensor", "tensor_scalar", "tensor_reduce")
-def bits_are_integers(i: KernelInstruction, trace: Trace) -> None:
+def bits_are_integers(i: KernelInstruction, trace: OnCore) -> None:
     """Bitvec operators take integer tensors, and VectorE executes them."""
     ops = [i.attributes.get(key) for key in ("op", "op0", "op1")]
     found = [op for op in ops if op in BITVEC]
@@ -70,7 +65,7 @@ def bits_are_integers(i: KernelInstruction, trace: Trace) -> None:
 
 
 @advice("tensor_copy_predicated")
-def copies_convert_nothing(i: KernelInstruction, trace: Trace) -> None:
+def copies_convert_nothing(i: KernelInstruction, trace: OnCore) -> None:
     """src and dst have one dtype."""
     source = tensor_inputs(i)[0]
     if source is not None and source.dtype != i.outputs[0].dtype:
@@ -82,7 +77,7 @@ def copies_convert_nothing(i: KernelInstruction, trace: Trace) -> None:
 
 
 @limit("nc_transpose")
-def transposes_keep_dtypes(i: KernelInstruction, trace: Trace) -> None:
+def transposes_keep_dtypes(i: KernelInstruction, trace: OnCore) -> None:
     """dst has the dtype of data; FP8 of TensorE may come out as 16 bits.
 
     nki/guides/architecture/trainium2_arch.rst, "Transpose": FP8 fills the lower half.

@@ -6,15 +6,10 @@ runs cost is in `timing`. `engine` without hwdge is ignored here: kernels pass i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.ir.kernel import Access, KernelInstruction
 from neuronjax.nki.limits.operands import tensor_inputs, text
-from neuronjax.nki.limits.registry import broken, limit, missing
-
-if TYPE_CHECKING:
-    from neuronjax.nki.trace import Trace
+from neuronjax.nki.limits.registry import OnCore, broken, limit, missing
 
 PRIORITIES = range(4)
 TRANSPOSED_ITEMSIZE = 2
@@ -23,7 +18,7 @@ HARDWARE_ROWS = (1, 2, 4, 8, 16)
 
 
 @limit("dma_copy", "dma_transpose")
-def descriptors(i: KernelInstruction, trace: Trace) -> None:
+def descriptors(i: KernelInstruction, trace: OnCore) -> None:
     """Hardware descriptors and classes of service need the cores that have them."""
     capabilities = trace.core.capabilities
     if i.attributes["dge_mode"] == "hwdge" and "hwdge" not in capabilities:
@@ -37,8 +32,23 @@ def descriptors(i: KernelInstruction, trace: Trace) -> None:
         raise missing(i, trace, "a priority", "dma_priority", "priority=None")
 
 
+@limit("dma_copy", "dma_compute")
+def one_index_for_each_row(i: KernelInstruction, trace: OnCore) -> None:
+    """A vector of indices has one for each row (nki.isa.dma_copy)."""
+    for access in (*i.outputs, *tensor_inputs(i)):
+        if access is None or access.dynamic is None or access.dynamic.kind != "vector":
+            continue
+        index, rows = access.dynamic.index, access.shape[0]
+        if isinstance(index, Access) and index.size != rows:
+            raise broken(
+                i,
+                f"{index.size} indices for {rows} rows of {text(access)}",
+                "an index for each row",
+            )
+
+
 @limit("dma_copy")
-def hardware_moves_bytes(i: KernelInstruction, trace: Trace) -> None:
+def hardware_moves_bytes(i: KernelInstruction, trace: OnCore) -> None:
     """hwdge converts nothing (nki/migration/index.rst, "dge_mode type matching")."""
     source, dst = tensor_inputs(i)[0], i.outputs[0]
     if i.attributes["dge_mode"] != "hwdge" or source is None:
@@ -52,7 +62,7 @@ def hardware_moves_bytes(i: KernelInstruction, trace: Trace) -> None:
 
 
 @limit("dma_transpose")
-def transposes(i: KernelInstruction, trace: Trace) -> None:
+def transposes(i: KernelInstruction, trace: OnCore) -> None:
     """The shapes that hardware and software descriptors transpose."""
     source = tensor_inputs(i)[0]
     assert source is not None
@@ -87,7 +97,7 @@ def _check_elements(i: KernelInstruction, source: Access) -> None:
         raise broken(i, f"src {text(source)}", "a dtype of 2 bytes, see t.view")
 
 
-def _check_gathered(i: KernelInstruction, source: Access, trace: Trace) -> None:
+def _check_gathered(i: KernelInstruction, source: Access, trace: OnCore) -> None:
     """ "DMA Indirect Transpose Constraints" of nki.isa.dma_transpose."""
     if "dma_transpose" not in trace.core.capabilities:
         raise missing(i, trace, "a gathering dma_transpose", "dma_transpose")

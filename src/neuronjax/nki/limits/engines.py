@@ -6,14 +6,9 @@ left to the compiler is one that the front end chose among the legal ones.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from neuronjax.ir.kernel import KernelInstruction
 from neuronjax.nki.limits.operands import free_size, tensor_inputs, text
-from neuronjax.nki.limits.registry import broken, limit, missing
-
-if TYPE_CHECKING:
-    from neuronjax.nki.trace import Trace
+from neuronjax.nki.limits.registry import OnCore, broken, limit, missing
 
 # Operator pairs of tensor_scalar on a scalar engine without an ALU of its own.
 SCALED = frozenset({("multiply", "add"), ("multiply", None), ("add", None)})
@@ -22,7 +17,7 @@ TRANSPOSES = {"tensor": 128, "vector": 32}
 
 
 @limit("tensor_copy")
-def scalar_engine_copies(i: KernelInstruction, trace: Trace) -> None:
+def scalar_engine_copies(i: KernelInstruction, trace: OnCore) -> None:
     """ScalarE copies tensors from NeuronCore-v3 on."""
     capability = "scalar_engine_exact_copy"
     if i.engine == "scalar" and capability not in trace.core.capabilities:
@@ -31,7 +26,7 @@ def scalar_engine_copies(i: KernelInstruction, trace: Trace) -> None:
 
 
 @limit("tensor_scalar")
-def scalar_engine_operators(i: KernelInstruction, trace: Trace) -> None:
+def scalar_engine_operators(i: KernelInstruction, trace: OnCore) -> None:
     """ScalarE of the earlier cores multiplies and adds; GpSimd takes rsqrt alone."""
     ops = (i.attributes["op0"], i.attributes["op1"])
     shown = " and ".join(op for op in ops if op)
@@ -46,7 +41,7 @@ def scalar_engine_operators(i: KernelInstruction, trace: Trace) -> None:
 
 
 @limit("activation", "activation_reduce")
-def bias_is_a_vector(i: KernelInstruction, trace: Trace) -> None:
+def bias_is_a_vector(i: KernelInstruction, trace: OnCore) -> None:
     """A number as the bias needs NeuronCore-v3.
 
     "-", no bias given, is legal everywhere. The reciprocal of NeuronCore-v2 takes none.
@@ -64,14 +59,14 @@ def bias_is_a_vector(i: KernelInstruction, trace: Trace) -> None:
 
 
 @limit("rng")
-def random_engines(i: KernelInstruction, trace: Trace) -> None:
+def random_engines(i: KernelInstruction, trace: OnCore) -> None:
     """GpSimd has generators from NeuronCore-v3 on."""
     if i.engine == "gpsimd" and "gpsimd_random" not in trace.core.capabilities:
         raise missing(i, trace, "rng on GpSimd", "gpsimd_random", "engine vector")
 
 
 @limit("nc_transpose")
-def transposes_fit(i: KernelInstruction, trace: Trace) -> None:
+def transposes_fit(i: KernelInstruction, trace: OnCore) -> None:
     """TensorE transposes [128, 128] at most, VectorE [32, 32]."""
     data = tensor_inputs(i)[0]
     assert data is not None

@@ -6,15 +6,10 @@ where the user fixed the addresses; the rest is the allocator's work.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from neuronjax.ir.kernel import Access, KernelInstruction
 from neuronjax.ir.nki_instructions import SPECS
 from neuronjax.nki.limits.operands import start_partition, tensor_inputs, text
-from neuronjax.nki.limits.registry import broken, limit, missing
-
-if TYPE_CHECKING:
-    from neuronjax.nki.trace import Trace
+from neuronjax.nki.limits.registry import OnCore, broken, limit, missing
 
 QUADRANT = 32
 
@@ -29,7 +24,7 @@ def _is_gathered(access: Access | None) -> bool:
 
 
 @limit()
-def operands_may_be_indirect(i: KernelInstruction, trace: Trace) -> None:
+def operands_may_be_indirect(i: KernelInstruction, trace: OnCore) -> None:
     """The core, the instruction, its engine and the operand take such views."""
     inputs = tensor_inputs(i)
     gathered = [n for n, a in enumerate(inputs) if _is_gathered(a)]
@@ -110,8 +105,8 @@ def _check_places(i: KernelInstruction, gathered: list[Access]) -> None:
             )
 
 
-@limit("nc_matmul")
-def gathering_matmuls(i: KernelInstruction, trace: Trace) -> None:
+@limit("nc_matmul", "nc_matmul_mx")
+def gathering_matmuls(i: KernelInstruction, trace: OnCore) -> None:
     """Not in a tile of the array; in transpose mode not of `moving`."""
     stationary, moving, *_ = tensor_inputs(i)
     if not any(map(_is_gathered, (stationary, moving, i.outputs[0]))):
@@ -120,5 +115,5 @@ def gathering_matmuls(i: KernelInstruction, trace: Trace) -> None:
         raise broken(
             i, "an .indirect() view in a tile of the array", "tile_position (0, 0)"
         )
-    if i.attributes["is_transpose"] and _is_gathered(moving):
+    if i.attributes.get("is_transpose") and _is_gathered(moving):
         raise broken(i, "is_transpose with moving gathered", "gather stationary")

@@ -37,12 +37,7 @@ from neuronjax.ir.kernel import (
 from neuronjax.ir.nki_instructions import SPECS
 from neuronjax.ir.nki_spec import Reading
 from neuronjax.nki.limits.element_maps import ElementNotes
-from neuronjax.nki.limits.live_ranges import (
-    LiveRanges,
-    index_access,
-    is_whole,
-    live_ranges,
-)
+from neuronjax.nki.limits.live_ranges import LiveRanges, is_whole, live_ranges
 from neuronjax.numerics.mx_layout import GROUP
 
 
@@ -253,17 +248,14 @@ def _turns(loop: KernelLoop | KernelWhile) -> bool:
 
 
 def _reads(i: KernelInstruction) -> Iterator[Access]:
-    for access in i.inputs:
-        if isinstance(access, Access):
-            yield access
-            if (index := index_access(access)) is not None:
-                yield index
     keeps = i.name in SPECS and SPECS[i.name].keeps
-    for access in i.outputs:
-        if i.reads_outputs and not keeps:
-            yield access
-        if (index := index_access(access)) is not None:
-            yield index
+    inputs = [a for a in i.inputs if isinstance(a, Access)]
+    yield from inputs
+    if i.reads_outputs and not keeps:
+        yield from i.outputs
+    for access in (*inputs, *i.outputs):
+        if access.dynamic is not None and access.index is not None:
+            yield access.index
 
 
 def _last_uses(program: KernelProgram, lives: LiveRanges) -> dict[int, list[Storage]]:

@@ -7,7 +7,6 @@ a loop of the device carries from turn to turn is alive in all of the loop.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from neuronjax.ir.kernel import (
@@ -28,21 +27,6 @@ class LiveRanges(NamedTuple):
     #: by writes of the whole storage.
     segments: dict[Storage, list[Segment]]
     instructions: list[KernelInstruction]  # the instruction at every position
-
-
-def index_access(access: Access) -> Access | None:
-    """The access that holds a runtime offset, if memory does."""
-    dynamic = access.dynamic
-    if dynamic is not None and isinstance(dynamic.index, Access):
-        return dynamic.index
-    return None
-
-
-def accesses(i: KernelInstruction) -> Iterator[Access]:
-    """Operands of an instruction that are memory, written ones last."""
-    for access in (*i.inputs, *i.outputs):
-        if isinstance(access, Access):
-            yield access
 
 
 def is_whole(access: Access) -> bool:
@@ -83,21 +67,17 @@ class _AccessEvents:
     def instruction(self, i: KernelInstruction) -> None:
         position, events = len(self.instructions), self.events
         self.instructions.append(i)
-        for access in i.inputs:
-            if isinstance(access, Access):
-                events[access.storage].append((position, False))
-                self._index(access, position)
-        read = {a.storage for a in i.inputs if isinstance(a, Access)}
+        inputs = [a for a in i.inputs if isinstance(a, Access)]
+        read = {a.storage for a in inputs}
+        for access in (*inputs, *i.outputs):
+            if access.dynamic is not None and access.index is not None:
+                events[access.index.storage].append((position, False))
+        for access in inputs:
+            events[access.storage].append((position, False))
         for access in i.outputs:
             begins = not i.reads_outputs and access.storage not in read
             begins = begins and is_whole(access)
             events[access.storage].append((position, begins))
-            self._index(access, position)
-
-    def _index(self, access: Access, position: int) -> None:
-        index = index_access(access)
-        if index is not None:
-            self.events[index.storage].append((position, False))
 
     def loop(self, body: KernelBlock) -> None:
         first = len(self.instructions)

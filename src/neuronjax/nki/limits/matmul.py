@@ -7,15 +7,10 @@ Tiles of columns: the text of nc_matmul describes them and its parameters exclud
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from neuronjax.ir.kernel import Access, KernelInstruction
 from neuronjax.nki.limits.operands import byte_range, free_size, tensor_inputs, text
-from neuronjax.nki.limits.registry import broken, limit, missing
+from neuronjax.nki.limits.registry import OnCore, broken, limit, missing
 from neuronjax.numerics.float_format import FP8
-
-if TYPE_CHECKING:
-    from neuronjax.nki.trace import Trace
 
 WIDE = frozenset({"float32", "tfloat32"})
 FLOATS = WIDE | {"bfloat16", "float16", *FP8}
@@ -30,7 +25,7 @@ def _inputs(i: KernelInstruction) -> tuple[Access, Access]:
 
 
 @limit("nc_matmul")
-def operand_dtypes(i: KernelInstruction, trace: Trace) -> None:
+def operand_dtypes(i: KernelInstruction, trace: OnCore) -> None:
     """Floats; FP32 meets FP32 or TF32 alone; one of the two E4M3."""
     pair = _inputs(i)
     names = [a.dtype for a in pair]
@@ -50,7 +45,7 @@ def operand_dtypes(i: KernelInstruction, trace: Trace) -> None:
 
 
 @limit("nc_matmul")
-def result_dtype(i: KernelInstruction, trace: Trace) -> None:
+def result_dtype(i: KernelInstruction, trace: OnCore) -> None:
     """PSUM holds FP32, and BF16 where the core can; a transpose has its own dtype."""
     dst = i.outputs[0]
     if i.attributes["is_transpose"] or dst.dtype == "float32":
@@ -62,7 +57,7 @@ def result_dtype(i: KernelInstruction, trace: Trace) -> None:
 
 
 @limit("nc_matmul", "nc_matmul_mx")
-def tiles_fit(i: KernelInstruction, trace: Trace) -> None:
+def tiles_fit(i: KernelInstruction, trace: OnCore) -> None:
     """Partitions and columns of the operands within the array or its tile."""
     stationary, moving = _inputs(i)
     rows, columns = i.attributes["tile_size"]
@@ -92,9 +87,10 @@ def tiles_fit(i: KernelInstruction, trace: Trace) -> None:
         )
 
 
-@limit("nc_matmul")
-def array_tiles(i: KernelInstruction, trace: Trace) -> None:
-    """Tiles of 64 or the whole, of 32 where the core can, each at a multiple."""
+@limit("nc_matmul", "nc_matmul_mx")
+def array_tiles(i: KernelInstruction, trace: OnCore) -> None:
+    """Tiles of 64 or the whole, of 32 where the core can, each at a multiple; of a
+    microscaling matmul rows alone are tiled."""
     sizes, position = i.attributes["tile_size"], i.attributes["tile_position"]
     legal = (64, 128)
     if "quarter_tiling" in trace.core.capabilities:
@@ -102,6 +98,8 @@ def array_tiles(i: KernelInstruction, trace: Trace) -> None:
     asked = f"tile_position {position}, tile_size {sizes}"
     if len(sizes) != 2 or len(position) != 2 or any(s not in legal for s in sizes):
         raise broken(i, asked, f"sizes of {', '.join(map(str, legal))}, two each")
+    if i.name == "nc_matmul_mx" and sizes[1] != legal[-1]:
+        raise broken(i, asked, f"all {legal[-1]} columns")
     for start, size in zip(position, sizes, strict=True):
         if start % size or not 0 <= start <= 128 - size:
             starts = ", ".join(str(s) for s in range(0, 128, size))
@@ -109,7 +107,7 @@ def array_tiles(i: KernelInstruction, trace: Trace) -> None:
 
 
 @limit("nc_matmul")
-def double_row(i: KernelInstruction, trace: Trace) -> None:
+def double_row(i: KernelInstruction, trace: OnCore) -> None:
     """Two FP8 products per cell: FP8 operands, whole columns, no transpose."""
     if i.attributes["rows_per_cell"] == 1:
         return
@@ -129,7 +127,7 @@ def double_row(i: KernelInstruction, trace: Trace) -> None:
 
 
 @limit("nc_matmul", "nc_transpose")
-def one_bank(i: KernelInstruction, trace: Trace) -> None:
+def one_bank(i: KernelInstruction, trace: OnCore) -> None:
     """A matmul writes one PSUM bank, where it may not write several (NeuronCore-v4).
 
     A storage without an address begins at a bank.

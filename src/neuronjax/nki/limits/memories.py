@@ -7,8 +7,6 @@ from PSUM was removed in NKI 0.3.0 (nki/migration/index.rst); earlier kernels do
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from neuronjax.ir.kernel import KernelInstruction
 from neuronjax.ir.nki_instructions import SPECS
 from neuronjax.ir.nki_spec import OFF_PSUM
@@ -19,17 +17,14 @@ from neuronjax.nki.limits.operands import (
     tensor_inputs,
     text,
 )
-from neuronjax.nki.limits.registry import advice, broken, limit
-
-if TYPE_CHECKING:
-    from neuronjax.nki.trace import Trace
+from neuronjax.nki.limits.registry import OnCore, advice, broken, limit
 
 # Of both cores: operands are not read through the lanes.
 SYNCHRONIZING = frozenset({"core_barrier", "sendrecv"})
 
 
 @limit()
-def engines_reach_memories(i: KernelInstruction, trace: Trace) -> None:
+def engines_reach_memories(i: KernelInstruction, trace: OnCore) -> None:
     """Engines access the memories of `EngineSpec`."""
     if i.engine in LANES and i.name not in SYNCHRONIZING:
         spec = getattr(trace.core, i.engine)
@@ -37,7 +32,7 @@ def engines_reach_memories(i: KernelInstruction, trace: Trace) -> None:
 
 
 @advice()
-def dma_reaches_no_psum(i: KernelInstruction, trace: Trace) -> None:
+def dma_reaches_no_psum(i: KernelInstruction, trace: OnCore) -> None:
     """DMA moves between HBM and SBUF."""
     if i.engine == "dma":
         _check_memories(i, OFF_PSUM, OFF_PSUM)
@@ -67,7 +62,7 @@ def _unreachable(
 
 
 @limit(*(spec.name for spec in SPECS.values() if spec.one_in_psum))
-def one_input_in_psum(i: KernelInstruction, trace: Trace) -> None:
+def one_input_in_psum(i: KernelInstruction, trace: OnCore) -> None:
     """Some pairs of inputs cannot both come from PSUM."""
     inputs = tensor_inputs(i)
     pair = [inputs[n] for n in SPECS[i.name].one_in_psum]

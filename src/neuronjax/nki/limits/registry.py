@@ -1,7 +1,7 @@
 """The registry of rules: functions of an instruction, or of a storage, and the trace.
 
     @limit("nc_matmul")                       # or several names, or none for all
-    def stationary_fits(i: KernelInstruction, trace: Trace) -> None:
+    def stationary_fits(i: KernelInstruction, trace: OnCore) -> None:
         if ...:
             raise broken(i, "stationary has 200 columns", "at most 128: split it")
 

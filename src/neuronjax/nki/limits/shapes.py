@@ -9,7 +9,6 @@ elements than they reach.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from neuronjax.errors import InvalidProgramError
 from neuronjax.ir.kernel import KernelInstruction, Storage
@@ -22,10 +21,7 @@ from neuronjax.nki.limits.operands import (
     start_partition,
     text,
 )
-from neuronjax.nki.limits.registry import broken, limit, storage_limit
-
-if TYPE_CHECKING:
-    from neuronjax.nki.trace import Trace
+from neuronjax.nki.limits.registry import OnCore, broken, limit, storage_limit
 
 FREE_DIMENSIONS = 4
 # Most partitions, and where so many may start.
@@ -33,7 +29,7 @@ STARTS = ((32, (0, 32, 64, 96)), (64, (0, 64)), (128, (0,)))
 
 
 @storage_limit
-def partitions_exist(storage: Storage, trace: Trace) -> None:
+def partitions_exist(storage: Storage, trace: OnCore) -> None:
     """SBUF and PSUM have so many partitions."""
     if not storage.on_chip:
         return
@@ -52,7 +48,7 @@ def partitions_exist(storage: Storage, trace: Trace) -> None:
 
 
 @limit()
-def partitions_are_reachable(i: KernelInstruction, trace: Trace) -> None:
+def partitions_are_reachable(i: KernelInstruction, trace: OnCore) -> None:
     """Engines start at quadrants, and take partitions one after another."""
     if i.engine not in LANES:
         return
@@ -119,7 +115,7 @@ def _merged(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 @limit()
-def free_size_fits(i: KernelInstruction, trace: Trace) -> None:
+def free_size_fits(i: KernelInstruction, trace: OnCore) -> None:
     """Vector, scalar and GpSimd access so many elements per partition.
 
     Where PSUM holds BF16 a partition has more elements than the figure for PSUM, which
