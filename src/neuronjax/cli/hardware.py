@@ -47,14 +47,13 @@ def ls(
     """
     chosen = None if target is None else resolve_target(target)
     if as_json:
-        found = [_as_json(each) for each in ([chosen] if chosen else TARGETS.values())]
+        found = [
+            {**plain(dataclasses.asdict(each)), **_neuron_ls(each)}
+            for each in ([chosen] if chosen else TARGETS.values())
+        ]
         print_json(found[0] if chosen else found)
     else:
         Console().print(*(_describe(chosen) if chosen else [_targets_table()]))
-
-
-def _as_json(target: Target) -> dict[str, Any]:
-    return {**plain(dataclasses.asdict(target)), **_neuron_ls(target)}
 
 
 # -- devices, as neuron-ls shows them --------------------------------------------------

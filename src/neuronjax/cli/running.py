@@ -116,12 +116,27 @@ def run(
         native=leaves_of(native) if compare else None,
     )
     if output:
-        _save(output, outcome.results)
+        # NumPy's file format knows NumPy's dtypes only; float32 holds the narrow ones.
+        # A file, for np.savez would append the suffix to a path without it.
+        arrays: dict[str, Any] = {
+            k: (v if v.dtype.kind in "biufc" else v.astype(np.float32))
+            for k, v in outcome.results.items()
+        }
+        with output.open("wb") as file:
+            np.savez(file, **arrays)
     if as_json:
         words = {name: asked.words[name] for name in ("target", "policy")}
         print_json({"source": source, **words, **_as_json(outcome)})
     else:
-        _print(f"{source} on {asked.words['setting']}", outcome)
+        console = Console()
+        console.print(_results_table(f"{source} on {asked.words['setting']}", outcome))
+        if outcome.native is not None:
+            console.print(_differences_table(outcome))
+        columns = dict.fromkeys(
+            (QUEUE_TITLES[queue] for queue in outcome.instructions), NUMBER
+        )
+        row = [f"{count:,}" for count in outcome.instructions.values()]
+        console.print(table("Instructions by engine", columns, [row]))
 
 
 def _refuse_beside_script(options: Mapping[str, Any]) -> None:
@@ -133,18 +148,6 @@ def _refuse_beside_script(options: Mapping[str, Any]) -> None:
             remedy="name the function, file.py:function; or write the script's own "
             "options after its name",
         )
-
-
-def _save(path: Path, results: Mapping[str, np.ndarray]) -> None:
-    """An .npz file; np.savez would append the suffix to a path without it."""
-    arrays: dict[str, Any] = {k: _storable(v) for k, v in results.items()}
-    with path.open("wb") as file:
-        np.savez(file, **arrays)
-
-
-def _storable(array: np.ndarray) -> np.ndarray:
-    """NumPy's file format knows NumPy's dtypes only; float32 holds the narrow ones."""
-    return array if array.dtype.kind in "biufc" else array.astype(np.float32)
 
 
 # -- what is shown ---------------------------------------------------------------------
@@ -180,14 +183,6 @@ def _as_json(outcome: CommandOutcome) -> dict[str, Any]:
     return {"results": results, "instructions": dict(outcome.instructions)}
 
 
-def _print(title: str, outcome: CommandOutcome) -> None:
-    console = Console()
-    console.print(_results_table(title, outcome))
-    if outcome.native is not None:
-        console.print(_differences_table(outcome))
-    console.print(_instructions_table(outcome.instructions))
-
-
 def _results_table(title: str, outcome: CommandOutcome) -> Table:
     rows = table(
         title,
@@ -221,12 +216,6 @@ def _differences_table(outcome: CommandOutcome) -> Table:
             f"{found.relative_l2:.2e}",
         )
     return rows
-
-
-def _instructions_table(counts: Mapping[Queue, int]) -> Table:
-    columns = dict.fromkeys((QUEUE_TITLES[queue] for queue in counts), NUMBER)
-    row = [f"{count:,}" for count in counts.values()]
-    return table("Instructions by engine", columns, [row])
 
 
 def _number(value: float | None) -> str:

@@ -14,7 +14,6 @@ from rich.table import Table
 
 from neuronjax.api.asked import own_setting
 from neuronjax.api.profile import profile as profile_step
-from neuronjax.api.profile_result import Profile
 from neuronjax.cli.application import (
     JsonOption,
     OwnTargetOption,
@@ -142,7 +141,12 @@ def profile(
         stages.stage("pricing changes")
         priced = found.limits() if limits else ()
         stages.stage("writing")
-        _write(found, plot, perfetto, csv)
+        if plot:
+            found.plot().savefig(plot)
+        if perfetto:
+            found.to_perfetto(perfetto)
+        if csv:
+            found.to_csv(csv)
     if as_json:
         changes = [dataclasses.asdict(change) for change in priced]
         print_json({**found.as_dict(), "limits": changes})
@@ -165,17 +169,6 @@ def profile(
 def _short(lines: Mapping[str, Usage]) -> dict[str, Usage]:
     shown = places(lines)
     return {shown[line]: used for line, used in lines.items()}
-
-
-def _write(
-    found: Profile, plot: Path | None, perfetto: Path | None, csv: Path | None
-) -> None:
-    if plot:
-        found.plot().savefig(plot)
-    if perfetto:
-        found.to_perfetto(perfetto)
-    if csv:
-        found.to_csv(csv)
 
 
 # -- several targets -------------------------------------------------------------------
@@ -249,7 +242,9 @@ def _comparison(title: str, found: list[dict[str, Any]]) -> Table:
     )
     known = [row for row in found if "error" not in row]
     for row in known:
-        memory = f"{binary(row['hbm_bytes'])}, {_share(row)}"
+        share = percent(row["hbm_bytes"] / row["hbm_capacity_bytes"])
+        share = share if row["fits"] else f"[red]{share}[/red]"
+        memory = f"{binary(row['hbm_bytes'])}, {share}"
         busiest = QUEUE_TITLES[row["busiest"]]
         rows.add_row(
             row["target"],
@@ -266,11 +261,6 @@ def _comparison(title: str, found: list[dict[str, Any]]) -> Table:
     ]
     rows.caption = "\n".join(failed) or None
     return rows
-
-
-def _share(row: dict[str, Any]) -> str:
-    share = percent(row["hbm_bytes"] / row["hbm_capacity_bytes"])
-    return share if row["fits"] else f"[red]{share}[/red]"
 
 
 # -- what the model rests on -----------------------------------------------------------

@@ -286,10 +286,6 @@ FEW_CAUSES = 3
 ORDINARY = 2.0**-18
 
 
-def _is_ordinary(record: OpRecord) -> bool:
-    return record.isolation.relative_l2 <= ORDINARY
-
-
 def _explanation(
     recorder: ErrorRecorder,
     setting: Setting,
@@ -362,7 +358,8 @@ def compare_sides(
         is_verified = bool(causes)
         if found is not None and found.amplifies(records[path]):
             # Of roundings that every FP32 op makes any others would do as well.
-            ordinary = [c for c in causes if _is_ordinary(records[c])]
+            errors = {c: records[c].isolation.relative_l2 for c in causes}
+            ordinary = [c for c, error in errors.items() if error <= ORDINARY]
             if ordinary or len(causes) > FEW_CAUSES:
                 causes, is_verified = (path,), False
     return Comparison(

@@ -134,6 +134,8 @@ def as_table(report: PortabilityReport) -> Table:
     style = {"collapse_padding": False, "leading": 1}
     if not report.findings:
         return new_table(title, {}, [["Nothing found."]], show_header=False, **style)
+    pages = (f"{key}: {page}" for key, page in report.documents.items())
+    meaning = "Errors are what the compiler refuses or certainly changes."
     return new_table(
         title,
         {
@@ -144,7 +146,7 @@ def as_table(report: PortabilityReport) -> Table:
             (Text(f.severity, _STYLES[f.severity]), Text("\n").join(_lines(f)))
             for f in report.findings
         ),
-        _summary(report),
+        "\n".join([f"{_counted(report)}. {meaning}", *pages]),
         **style,
     )
 
@@ -158,12 +160,6 @@ def _lines(finding: Finding) -> Iterator[Text]:
         yield Text(f"at: {places}", "dim")
     yield Text(f"instead: {finding.remedy}")
     yield Text(f"source: {finding.source}", "dim")
-
-
-def _summary(report: PortabilityReport) -> str:
-    pages = (f"{key}: {page}" for key, page in report.documents.items())
-    meaning = "Errors are what the compiler refuses or certainly changes."
-    return "\n".join([f"{_counted(report)}. {meaning}", *pages])
 
 
 def _counted(report: PortabilityReport) -> str:

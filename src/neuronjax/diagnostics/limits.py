@@ -140,14 +140,12 @@ def _spills(subject: Subject) -> Iterator[Change]:
         spec,
         sbuf_usable_bytes_per_partition=2**20 * spec.sbuf_usable_bytes_per_partition,
     )
-    timeline = subject.price(subject.instructions, _with_spec(subject.core, roomy))
+    chip = dataclasses.replace(subject.core.chip, core=roomy)  # type: ignore[arg-type]
+    timeline = subject.price(
+        subject.instructions, dataclasses.replace(subject.core, chip=chip)
+    )
     what = "fuse or tile so that every intermediate stays in SBUF"
     yield _change(subject, "spills", what, timeline.total_seconds, "bound")
-
-
-def _with_spec(core: Core, spec: object) -> Core:
-    chip = dataclasses.replace(core.chip, core=spec)  # type: ignore[arg-type]
-    return dataclasses.replace(core, chip=chip)
 
 
 def _transfers(subject: Subject) -> Iterator[Change]:

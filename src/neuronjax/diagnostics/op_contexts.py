@@ -12,10 +12,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from neuronjax.diagnostics.facts import Fact, evaluate, unknown
-from neuronjax.diagnostics.findings import Severity
+from neuronjax.diagnostics.findings import Finding
 from neuronjax.diagnostics.loops import carried, invariant, trip_count
 from neuronjax.hardware import Target
 from neuronjax.ir.program import (
@@ -96,43 +95,17 @@ class OpContext:
         return op
 
 
-class Details(NamedTuple):
-    """What a finding says beside its place."""
-
-    severity: Severity = "info"
-    message: str = ""
-    remedy: str = ""
-    source: str = ""
-
-
-Rules = Callable[[OpContext], Iterator["Noted"]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Noted:
-    """What a rule says of one context.
-
-    Attributes:
-        location: the user's line, or "" for that of the caller.
-        details: what the finding will say.
-        weight: for measures that are summed, the number.
-    """
-
-    rule: str
-    op: str
-    location: str
-    scope: str
-    details: Details
-    weight: int = 0
+#: What is found in one context; a place of "" is that of the caller.
+Rules = Callable[[OpContext], Iterator[Finding]]
 
 
 @dataclass(frozen=True)
 class _Called:
     results: tuple[Fact, ...]
-    notes: tuple[Noted, ...]
+    notes: tuple[Finding, ...]
 
 
-def visit(settings: Settings, rules: Rules) -> tuple[Noted, ...]:
+def visit(settings: Settings, rules: Rules) -> tuple[Finding, ...]:
     """Applies rules to every op of a program that `main` reaches."""
     walker = _Walker(settings, rules)
     main = settings.program.entry
@@ -203,7 +176,7 @@ class _FunctionWalk:
 
     def region(self, region: Region, facts: dict[Value, Fact]) -> _Called:
         """Walks a region; `facts` grows by what its ops make."""
-        notes: list[Noted] = []
+        notes: list[Finding] = []
         for op in region.ops:
             operands = [facts.get(v) or unknown(v.type) for v in op.operands]
             results, inner = self._op(op, operands, facts)
@@ -214,7 +187,7 @@ class _FunctionWalk:
 
     def _op(
         self, op: Op, operands: Sequence[Fact], facts: dict[Value, Fact]
-    ) -> tuple[Sequence[Fact], list[Noted]]:
+    ) -> tuple[Sequence[Fact], list[Finding]]:
         loop = None
         if op.name == "stablehlo.while":
             loop = trip_count(op, operands, self.functions)
@@ -263,8 +236,8 @@ class _FunctionWalk:
         op: Op,
         operands: Sequence[Fact],
         facts: dict[Value, Fact],
-        notes: list[Noted],
-    ) -> tuple[Sequence[Fact], list[Noted]]:
+        notes: list[Finding],
+    ) -> tuple[Sequence[Fact], list[Finding]]:
         """All regions, or the one that a constant index selects."""
         chosen = branch_taken(op, operands[0]) if op.name in CHOICES else None
         if chosen is not None:
@@ -280,13 +253,13 @@ class _FunctionWalk:
         operands: Sequence[Fact],
         facts: dict[Value, Fact],
         trips: int | None,
-    ) -> tuple[Sequence[Fact], list[Noted]]:
+    ) -> tuple[Sequence[Fact], list[Finding]]:
         inside = replace(self, trips=self.trips * (1 if trips is None else trips))
         carries = [
             carried(op, i, operands, self.functions, trips)
             for i in range(len(operands))
         ]
-        notes: list[Noted] = []
+        notes: list[Finding] = []
         for region in op.regions:
             scope = {**facts, **dict(zip(region.arguments, carries, strict=True))}
             notes += inside.region(region, scope).notes

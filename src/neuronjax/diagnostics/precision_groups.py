@@ -124,7 +124,15 @@ def find_groups(heard: Sequence[HeardOp], by: str | Selection) -> Groups:
     ops = Counter(heard)
     if not isinstance(by, str):
         named = {name: dict(selectors) for name, selectors in by.items()}
-        return _checked(_owned(ops, named), by)
+        found = _owned(ops, named)
+        missing = [n for n in by if n not in {group.name for group in found.groups}]
+        if missing:
+            raise InvalidProgramError(
+                f"the group {missing[0]!r}, {dict(by[missing[0]])}, has no op that a "
+                "candidate can change",
+                remedy="correct its pattern, or leave it out",
+            )
+        return found
     if by not in KINDS:
         raise InvalidProgramError(
             f"groups is {by!r}",
@@ -134,7 +142,7 @@ def find_groups(heard: Sequence[HeardOp], by: str | Selection) -> Groups:
     keys = {op: _KEYS[by](op) for op in ops}
     names = sorted(filter(None, dict.fromkeys(keys.values())), key=_depth)
     readable = {name: {by: _PATTERNS[by](name)} for name in names}
-    if _as_wanted(ops, keys, readable):
+    if all(_owner(op, readable) == keys[op] for op in ops):
         return _owned(ops, readable)
     exact = {name: {by: _exact(by, ops, keys, name)} for name in names}
     return _owned(ops, exact)
@@ -199,12 +207,6 @@ def _owner(op: HeardOp, named: Selection) -> str | None:
     return found[-1] if found else None
 
 
-def _as_wanted(
-    ops: Iterable[HeardOp], keys: Mapping[HeardOp, str | None], named: Selection
-) -> bool:
-    return all(_owner(op, named) == keys[op] for op in ops)
-
-
 def _owned(ops: Mapping[HeardOp, int], named: Selection) -> Groups:
     """Groups by what their rules do."""
     counts: Counter[str | None] = Counter()
@@ -230,20 +232,5 @@ def explained(shown: Sequence[OpGroup], groups: Sequence[OpGroup]) -> Iterator[s
     for group in shown:
         inside = [name for name in names if name.startswith(f"{group.name}/")]
         if inside:
-            yield f"{group.name}: its own ops, without those of {_few(inside)}"
-
-
-def _few(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 1} more inside it" if len(names) > 1 else ""
-    return f"{names[0]}{more}"
-
-
-def _checked(found: Groups, by: Selection) -> Groups:
-    missing = [n for n in by if n not in {group.name for group in found.groups}]
-    if missing:
-        raise InvalidProgramError(
-            f"the group {missing[0]!r}, {dict(by[missing[0]])}, has no op that a "
-            "candidate can change",
-            remedy="correct its pattern, or leave it out",
-        )
-    return found
+            more = f" and {len(inside) - 1} more inside it" if len(inside) > 1 else ""
+            yield f"{group.name}: its own ops, without those of {inside[0]}{more}"

@@ -66,7 +66,14 @@ class Candidates:
                 )
         found = cls(names=names, policies=policies)
         for name in found.differing:
-            found._check_ruled(name)
+            stated = name in _RULED and all(
+                getattr(policy, name) is not None for policy in found.policies
+            )
+            if not stated:
+                raise InvalidProgramError(
+                    f"candidates differ in Policy.{name}, which a rule cannot state",
+                    remedy="give all of them the same",
+                )
         return found
 
     def only(self, kept: Sequence[int]) -> Candidates:
@@ -120,16 +127,6 @@ class Candidates:
         if policy.auto_cast == "none":
             names = [name for name in names if name not in _OF_CASTS]
         return {name: getattr(policy, name) for name in names or ["auto_cast"]}
-
-    def _check_ruled(self, name: str) -> None:
-        stated = name in _RULED and all(
-            getattr(policy, name) is not None for policy in self.policies
-        )
-        if not stated:
-            raise InvalidProgramError(
-                f"candidates differ in Policy.{name}, which a rule cannot state",
-                remedy="give all of them the same",
-            )
 
 
 def _name(policy: Policy) -> str:

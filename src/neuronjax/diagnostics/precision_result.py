@@ -363,7 +363,7 @@ class PrecisionSearch(Displayed):
         if d.why == SAVES_NO_TIME and d.seconds and d.kept_seconds:
             return f"time {in_words(d.seconds)} >= {in_words(d.kept_seconds)}"
         if d.why != EXCESS or d.error is None:
-            return _brief(d.why)
+            return d.why if len(d.why) <= 24 else f"{d.why[:23]}…"
         return f"error {d.error:.3g}{self._margin} > {self.tolerance:g}"
 
     @property
@@ -407,7 +407,3 @@ class PrecisionSearch(Displayed):
         if len(groups) == len(self.groups):
             return "all"
         return ", ".join(self.groups[g].name for g in groups)
-
-
-def _brief(why: str) -> str:
-    return why if len(why) <= 24 else f"{why[:23]}…"

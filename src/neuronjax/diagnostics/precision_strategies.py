@@ -153,7 +153,16 @@ class Search:
         goal = self.goal
         self.state = goal.uniform(goal.baseline)
         try:
-            self._baseline()
+            error = self.trials.error(self.state)
+            if error > self.goal.tolerance:
+                raise InvalidProgramError(
+                    f"the baseline itself has an error of {error:.3g}, more than the "
+                    f"tolerance {self.goal.tolerance:.3g}",
+                    remedy="raise the tolerance, or end the candidates with a more "
+                    "precise one",
+                )
+            why = "where it begins"
+            self._decide("baseline", self._everything, self.state, "kept", why)
             self._uniform()
             for candidate in range(goal.candidates):
                 if goal.strategy == "greedy":
@@ -167,18 +176,6 @@ class Search:
         return self.state
 
     # -- the beginning -----------------------------------------------------------------
-
-    def _baseline(self) -> None:
-        error = self.trials.error(self.state)
-        if error > self.goal.tolerance:
-            raise InvalidProgramError(
-                f"the baseline itself has an error of {error:.3g}, more than the "
-                f"tolerance {self.goal.tolerance:.3g}",
-                remedy="raise the tolerance, or end the candidates with a more precise "
-                "one",
-            )
-        why = "where it begins"
-        self._decide("baseline", self._everything, self.state, "kept", why)
 
     def _uniform(self) -> None:
         """The first candidate for all groups that is within the tolerance."""

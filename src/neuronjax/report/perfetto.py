@@ -49,7 +49,11 @@ def write_perfetto(
         UnsupportedError: the library perfetto is not installed.
     """
     trace = _builder()
-    _process(trace, process)
+    descriptor = _packet(trace).track_descriptor
+    descriptor.uuid = _PROCESS_TRACK
+    descriptor.process.pid = _PROCESS
+    descriptor.process.process_name = process
+    descriptor.child_ordering = descriptor.EXPLICIT
     lanes = _Lanes(trace)
     for span, queue, row in sorted(_slices(timeline), key=lambda item: item[0]):
         track = lanes.track(queue, span)
@@ -81,14 +85,6 @@ def _packet(trace: Any, seconds: float | None = None) -> Any:
 
 def _nanoseconds(seconds: float) -> int:
     return round(seconds * 1e9)
-
-
-def _process(trace: Any, name: str) -> None:
-    descriptor = _packet(trace).track_descriptor
-    descriptor.uuid = _PROCESS_TRACK
-    descriptor.process.pid = _PROCESS
-    descriptor.process.process_name = name
-    descriptor.child_ordering = descriptor.EXPLICIT
 
 
 def _track(trace: Any, uuid: int, name: str) -> Any:

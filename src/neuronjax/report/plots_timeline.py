@@ -107,7 +107,10 @@ def draw_timeline(axes: Axes, timeline: Timeline) -> Callable[[], None]:
     for queue in rows.queues:
         _draw_lane(axes, rows, queue, edges)
     for run in rows.phases:
-        _draw_phase(axes, rows, run)
+        colour = PHASE_COLOURS[run.name]
+        start, width = run.start / rows.unit, (run.end - run.start) / rows.unit
+        place = rows.bands["phase"]
+        axes.barh(place, width, _BAND, left=start, color=colour, linewidth=0)
     _label_rows(axes, rows)
     axes.set_xlim(0, edges[-1] / rows.unit)
     _, name = time_unit(timeline.total_seconds)
@@ -137,7 +140,8 @@ def _name_all(axes: Axes, rows: _TimelineRows) -> None:
             times = f"{run.name} × {run.events}"
             counted = [times] if is_whole and run.events > 1 else []
             y = rows.base(queue) + _HEIGHT / 4
-            write([*counted, run.name], full, y, _ink_on(queue, run))
+            is_light = queue in ("scalar", "dma", "gpsimd") and not _spills(run)
+            write([*counted, run.name], full, y, INK if is_light else "white")
     around = Run("", rows.timeline.scheduled_seconds, rows.timeline.total_seconds)
     took = seconds(rows.timeline.around_seconds)
     texts = f"start and end of the program: {took}", f"around: {took}"
@@ -176,13 +180,6 @@ def _draw_lane(
         axes.stairs(base + spills, times, baseline=base, fill=True, color=SPILL_COLOUR)
 
 
-def _draw_phase(axes: Axes, rows: _TimelineRows, run: Run) -> None:
-    colour = PHASE_COLOURS[run.name]
-    start, width = run.start / rows.unit, (run.end - run.start) / rows.unit
-    place = rows.bands["phase"]
-    axes.barh(place, width, _BAND, left=start, color=colour, linewidth=0)
-
-
 def _draw_around(axes: Axes, rows: _TimelineRows) -> None:
     timeline = rows.timeline
     if timeline.around_seconds:
@@ -200,7 +197,8 @@ def _is_spill(event: Event) -> bool:
 
 def phase_runs(timeline: Timeline) -> list[Run]:
     """When which phase works most; none where the program has no gradients."""
-    of = _phases_of(timeline)
+    works = {e.instruction for e in timeline.events if isinstance(e.source, Work)}
+    of = {n: timeline.instructions[n].location.phase for n in sorted(works) if n >= 0}
     present: list[str] = [p for p in PHASES if p != UNKNOWN and p in of.values()]
     if "backward" not in present or not timeline.scheduled_seconds:
         return []
@@ -216,12 +214,6 @@ def phase_runs(timeline: Timeline) -> list[Run]:
         else:
             runs.append(run)
     return runs
-
-
-def _phases_of(timeline: Timeline) -> dict[int, str]:
-    """The phase of each instruction that computes."""
-    works = {e.instruction for e in timeline.events if isinstance(e.source, Work)}
-    return {n: timeline.instructions[n].location.phase for n in sorted(works) if n >= 0}
 
 
 def _shares(
@@ -295,12 +287,6 @@ def _fullest(timeline: Timeline, queue: Queue, run: Run) -> Run:
 
 def _spills(run: Run) -> bool:
     return run.name.startswith("spill")
-
-
-def _ink_on(queue: Queue, run: Run) -> str:
-    """The colour of a text on a lane, dark on the light ones."""
-    is_light = queue in ("scalar", "dma", "gpsimd") and not _spills(run)
-    return INK if is_light else "white"
 
 
 def _name(event: Event, timeline: Timeline) -> str:

@@ -45,6 +45,7 @@ def _headline(title: str, figures: Mapping[str, float]) -> Table:
     read, write = figures["hbm_read_bytes"], figures["hbm_write_bytes"]
     transposes = figures["adjusted_transpose_flops"]
     spilled = figures["spill_save_bytes"] + figures["spill_reload_bytes"]
+    whole = figures["adjusted_hardware_flops"]
     cells = [
         ("predicted time", seconds(figures["total_time"])),
         ("MFU", percent(figures["mfu_estimated_percent"])),
@@ -55,7 +56,7 @@ def _headline(title: str, figures: Mapping[str, float]) -> Table:
         ("per HBM byte", decimal(figures["mm_arithmetic_intensity"], "FLOP")),
         ("MBU", percent(figures["mbu_estimated_percent"])),
         ("spills", binary(spilled)),
-        ("transposes", percent(_share(transposes, figures))),
+        ("transposes", percent(transposes / whole if whole else 0.0)),
         ("MFU at best", percent(figures["mfu_max_achievable_estimated_percent"])),
         ("DMA efficiency", percent(figures["dma_efficiency_percent"])),
     ]
@@ -65,11 +66,6 @@ def _headline(title: str, figures: Mapping[str, float]) -> Table:
         for start in range(0, len(cells), 3)
     )
     return new_table(title, columns, rows, show_header=False)
-
-
-def _share(part: float, figures: Mapping[str, float]) -> float:
-    whole = figures["adjusted_hardware_flops"]
-    return part / whole if whole else 0.0
 
 
 def _queues(figures: Mapping[str, float], bound: Queue | Literal["waiting"]) -> Table:

@@ -88,16 +88,13 @@ class Usage:
         spent = event.queue_seconds * event.count
         self.seconds[event.queue] += spent
         if isinstance(event.source, Transfer):
-            self._add_transfer(event, event.source)
+            self.counts[event.queue] += event.count
+            side = self.read_bytes if event.source.is_read else self.write_bytes
+            side[event.source.reason] += event.source.bytes * event.count
+            if event.queue_seconds:  # the other side of the same movement has none
+                self.dma_bytes += event.source.bytes * event.count
         else:
             self._add_work(event, spent)
-
-    def _add_transfer(self, event: Event, transfer: Transfer) -> None:
-        self.counts[event.queue] += event.count
-        side = self.read_bytes if transfer.is_read else self.write_bytes
-        side[transfer.reason] += transfer.bytes * event.count
-        if event.queue_seconds:  # the other side of the same movement has none
-            self.dma_bytes += transfer.bytes * event.count
 
     def _add_work(self, event: Event, spent: float) -> None:
         work, count = event.source, event.count

@@ -92,16 +92,15 @@ def _program(program: InstructionProgram) -> Iterator[Row]:
 
 def _block(block: Block, depth: int) -> Iterator[Row]:
     for instruction in block.instructions:
-        yield _row(instruction, depth)
+        label = f"[{_STYLES[instruction.label]}]{instruction.label}[/]"
+        line = place(instruction.location.source) if instruction.location.source else ""
+        what = (
+            "  " * depth
+            + f"{instruction.engine}.{instruction.name} {_told(instruction)}"
+        )
+        yield (_written(instruction), escape(what.rstrip()), label, line)
         for nested in instruction.blocks:
             yield from _block(nested, depth + 1)
-
-
-def _row(i: Instruction, depth: int) -> Row:
-    label = f"[{_STYLES[i.label]}]{i.label}[/]"
-    line = place(i.location.source) if i.location.source else ""
-    what = "  " * depth + f"{i.engine}.{i.name} {_told(i)}"
-    return _written(i), escape(what.rstrip()), label, line
 
 
 def _written(i: Instruction) -> str:

@@ -342,7 +342,12 @@ def _check_arguments(name: str, stored: GoldenFile, today: Today) -> None:
     problems = []
     if stored.target != today.target:
         problems.append(f"  target: {today.target}, expected {stored.target}")
-    problems += _policy_differences(today.policy, stored.policy)
+    names = [field.name for field in dataclasses.fields(Policy) if field.compare]
+    pairs = (
+        (name, getattr(today.policy, name), getattr(stored.policy, name))
+        for name in names
+    )
+    problems += [f"  policy.{n}: {a!r}, expected {b!r}" for n, a, b in pairs if a != b]
     now, then = ([leaf.path for leaf in x] for x in (today.leaves, stored.inputs))
     if now != then:
         problems.append(f"  arguments: {now}, expected {then}")
@@ -352,12 +357,6 @@ def _check_arguments(name: str, stored: GoldenFile, today: Today) -> None:
         head = f"golden {name}: the arguments are not those that were stored"
         text = "\n".join([head, *lines, _UPDATE_REMEDY])
         raise GoldenMismatch("arguments", text, leaves)
-
-
-def _policy_differences(now: Policy, then: Policy) -> list[str]:
-    names = [field.name for field in dataclasses.fields(Policy) if field.compare]
-    pairs = ((name, getattr(now, name), getattr(then, name)) for name in names)
-    return [f"  policy.{n}: {a!r}, expected {b!r}" for n, a, b in pairs if a != b]
 
 
 def _argument_differences(stored: GoldenFile, today: Today) -> list[LeafDifference]:

@@ -202,7 +202,29 @@ def read(path: Path) -> GoldenFile:
         raise InvalidProgramError(f"golden {path}: {error}", remedy=_REMEDY) from error
     try:
         _check(path, described, program, arrays)
-        return _golden(described, program, read_npz(arrays))
+        held = read_npz(arrays)
+        fields = described["policy"]
+        rules = tuple(Rule(**rule) for rule in fields["rules"])
+        placement = tuple(fields["placement"])
+        text = held.pop("op/lines").tobytes().decode()
+        return GoldenFile(
+            program=program,
+            fingerprint=described["program"]["same_as"],
+            target=described["target"],
+            policy=Policy(**{**fields, "rules": rules, "placement": placement}),
+            rounding_seed=described["rounding_seed"],
+            x64=described["x64"],
+            inputs=tuple(map(_leaf, described["inputs"])),
+            outputs=tuple(map(_leaf, described["outputs"])),
+            ops=OpHashes(
+                lines=tuple(text.split("\n")),
+                sequence=held.pop("op/sequence"),
+                hashes=held.pop("op/hashes"),
+            ),
+            arrays=held,
+            provenance=described["provenance"],
+            sources=_sources(described.get("sources")),
+        )
     except NeuronJaxError:
         raise
     except (AttributeError, LookupError, TypeError, ValueError) as error:
@@ -211,25 +233,6 @@ def read(path: Path) -> GoldenFile:
             f"form: {type(error).__name__}: {error}",
             remedy=_REMEDY,
         ) from error
-
-
-def _golden(
-    described: dict[str, Any], program: bytes, held: dict[str, np.ndarray]
-) -> GoldenFile:
-    return GoldenFile(
-        program=program,
-        fingerprint=described["program"]["same_as"],
-        target=described["target"],
-        policy=_policy(described["policy"]),
-        rounding_seed=described["rounding_seed"],
-        x64=described["x64"],
-        inputs=tuple(map(_leaf, described["inputs"])),
-        outputs=tuple(map(_leaf, described["outputs"])),
-        ops=_ops(held),
-        arrays=held,
-        provenance=described["provenance"],
-        sources=_sources(described.get("sources")),
-    )
 
 
 def _check(path: Path, described: Any, program: bytes, arrays: bytes) -> None:
@@ -280,12 +283,6 @@ def policy_fields(policy: Policy) -> dict[str, Any]:
     return found
 
 
-def _policy(fields: dict[str, Any]) -> Policy:
-    rules = tuple(Rule(**rule) for rule in fields["rules"])
-    placement = tuple(fields["placement"])
-    return Policy(**{**fields, "rules": rules, "placement": placement})
-
-
 def _described(leaf: Leaf) -> dict[str, Any]:
     return {k: v for k, v in dataclasses.asdict(leaf).items() if v is not None}
 
@@ -315,12 +312,3 @@ def _same_text(a: SourceLines | None, b: SourceLines | None) -> bool:
 def _of_ops(ops: OpHashes) -> dict[str, np.ndarray]:
     text = np.frombuffer("\n".join(ops.lines).encode(), np.uint8)
     return {"op/lines": text, "op/sequence": ops.sequence, "op/hashes": ops.hashes}
-
-
-def _ops(held: dict[str, np.ndarray]) -> OpHashes:
-    text = held.pop("op/lines").tobytes().decode()
-    return OpHashes(
-        lines=tuple(text.split("\n")),
-        sequence=held.pop("op/sequence"),
-        hashes=held.pop("op/hashes"),
-    )

@@ -11,7 +11,6 @@ import json
 import platform
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import matplotlib
@@ -139,15 +138,14 @@ def as_json(
         },
         "recipe": dataclasses.asdict(recipe),
         "unigram_entropy_nats": corpus.unigram_entropy(),
-        "runs": [_run_as_dict(run, runs[0]) for run in runs],
+        "runs": [
+            {
+                **dataclasses.asdict(run),
+                "train_loss": run.train_loss,
+                "heldout_perplexity": run.heldout_perplexity,
+                "ratio_to_native": run.seconds_per_step / runs[0].seconds_per_step,
+            }
+            for run in runs
+        ],
     }
     return json.dumps(document, indent=2)
-
-
-def _run_as_dict(run: QuickstartRun, native: QuickstartRun) -> dict[str, Any]:
-    return {
-        **dataclasses.asdict(run),
-        "train_loss": run.train_loss,
-        "heldout_perplexity": run.heldout_perplexity,
-        "ratio_to_native": run.seconds_per_step / native.seconds_per_step,
-    }
