@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
@@ -63,12 +63,8 @@ def _neuron_ls(target: Target) -> dict[str, Any]:
     """What `neuron-ls` prints of an instance; nothing for a bare chip."""
     if target.instance is None:
         return {}
-    return {
-        "instance_type": target.name,
-        "neuron_devices": [
-            _device(target, index) for index in range(target.instance.chips)
-        ],
-    }
+    devices = [_device(target, index) for index in range(target.instance.chips)]
+    return {"instance_type": target.name, "neuron_devices": devices}
 
 
 def _device(target: Target, index: int) -> dict[str, Any]:
@@ -109,18 +105,14 @@ def neighbours(topology: Topology, index: int) -> list[int]:
 
 def _devices_table(target: Target) -> Table:
     columns = {"device": NUMBER, "cores": WORD, "memory": NUMBER, "connected to": PLAIN}
-    devices = (_device(target, n) for n in range(target.chips // target.instances))
-    return table("Devices, as neuron-ls shows them", columns, map(_device_row, devices))
-
-
-def _device_row(device: Mapping[str, Any]) -> tuple[str, ...]:
-    ids = device["neuroncore_ids"]
-    return (
-        str(device["neuron_device"]),
-        f"{ids[0]}-{ids[-1]}" if len(ids) > 1 else str(ids[0]),
-        _binary(device["memory_size"]),
-        _ranges(device["connected_to"]) or "-",
-    )
+    rows = []
+    for n in range(target.chips // target.instances):
+        device = _device(target, n)
+        ids = device["neuroncore_ids"]
+        memory, others = device["memory_size"], _ranges(device["connected_to"])
+        cores = "-".join(map(str, dict.fromkeys((ids[0], ids[-1]))))
+        rows.append((str(n), cores, _binary(memory), others or "-"))
+    return table("Devices, as neuron-ls shows them", columns, rows)
 
 
 def _ranges(numbers: list[int]) -> str:

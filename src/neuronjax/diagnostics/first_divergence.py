@@ -27,7 +27,7 @@ def ancestors(program: Program, op: Op) -> set[Op]:
     Calls are not told apart: what one call of a function depends on, all do.
     """
     graph = ValueSources(program)
-    values = graph.behind([*op.operands, *(v for r in op.regions for v in r.results)])
+    values = graph.behind([*op.operands, *op.results])
     return {op} | {graph.makers[v] for v in values if v in graph.makers}
 
 

@@ -17,10 +17,27 @@ import numpy as np
 from neuronjax.diagnostics.precision_groups import Groups
 from neuronjax.diagnostics.precision_metrics import OutputError
 from neuronjax.diagnostics.precision_policies import Assignment, Candidates
-from neuronjax.diagnostics.precision_strategies import BudgetSpentError
 from neuronjax.errors import UnsupportedError
 from neuronjax.ir.instruction import Block, InstructionProgram
 from neuronjax.policy import Policy
+
+
+class BudgetSpentError(Exception):
+    """Ends a search that may run no more programs; a signal, seen by no caller."""
+
+
+class Tried(NamedTuple):
+    """A policy that was run.
+
+    Attributes:
+        assignment: candidate by number, for every group.
+        seconds: predicted.
+        error: measured.
+    """
+
+    assignment: Assignment
+    seconds: float
+    error: float
 
 
 class PricedPolicy(NamedTuple):
@@ -35,13 +52,9 @@ class PricedPolicy(NamedTuple):
     seconds: float
 
 
-# Called after every run: (how many, the error, the predicted time).
-Heard = Callable[[int, float, float], None]
-
-
 @dataclass(kw_only=True)
 class PolicyTrials:
-    """The `Trials` of a search.
+    """What is known of assignments; each is lowered once, each program run once.
 
     Attributes:
         candidates, groups: what an assignment's numbers mean.
@@ -51,7 +64,7 @@ class PolicyTrials:
         reference: the outputs that need no run, by identity of their program.
         most: how many programs may be run.
         runs: how many were.
-        heard: told of every run.
+        heard: called after every run: how many, the error, the predicted time.
         by_program: whether equal programs have equal outputs; else equal policies do.
         held_out: the error of a policy on batches held out; None without any. Such runs
             are not among `runs`.
@@ -66,7 +79,7 @@ class PolicyTrials:
     reference: dict[str | Policy, Any]
     most: int
     runs: int = 0
-    heard: Heard = lambda runs, error, seconds: None
+    heard: Callable[[int, float, float], None] = lambda runs, error, seconds: None
     by_program: bool = True
     held_out: Callable[[Policy], float] | None = None
     elements: int = 0
@@ -92,7 +105,14 @@ class PolicyTrials:
         """Of a run; a BudgetSpentError where no more are allowed."""
         key = self._key(assignment)
         if key not in self._errors:
-            self._errors[key] = found = self.error_of(self._outputs(key, assignment))
+            if key in self.reference:
+                outputs = self.reference[key]
+            elif self.runs >= self.most:
+                raise BudgetSpentError
+            else:
+                self.runs += 1
+                outputs = self.outputs(self.policy(assignment))
+            self._errors[key] = found = self.error_of(outputs)
             self.heard(self.runs, found.error, self.seconds(assignment))
         return self._errors[key].error
 
@@ -122,20 +142,12 @@ class PolicyTrials:
         found = self._priced.get(assignment)
         return found.seconds if isinstance(found, PricedPolicy) else None
 
-    def tried(self) -> Iterator[tuple[Assignment, float, float]]:
-        """Every assignment with an error: (assignment, seconds, error)."""
+    def tried(self) -> Iterator[Tried]:
+        """Yield every assignment with an error."""
         for assignment in list(self._priced):
             error = self.known_error(assignment)
             if error is not None:
-                yield assignment, self.seconds(assignment), error
-
-    def _outputs(self, key: str | Policy, assignment: Assignment) -> Any:
-        if key in self.reference:
-            return self.reference[key]
-        if self.runs >= self.most:
-            raise BudgetSpentError
-        self.runs += 1
-        return self.outputs(self.policy(assignment))
+                yield Tried(assignment, self.seconds(assignment), error)
 
     def _key(self, assignment: Assignment) -> str | Policy:
         return self.program(assignment) if self.by_program else self.policy(assignment)
@@ -143,10 +155,9 @@ class PolicyTrials:
     def _price(self, assignment: Assignment) -> PricedPolicy:
         if assignment not in self._priced:
             try:
-                found = self.price(self.policy(assignment))
+                self._priced[assignment] = self.price(self.policy(assignment))
             except UnsupportedError as error:
-                found = error
-            self._priced[assignment] = found
+                self._priced[assignment] = error
         found = self._priced[assignment]
         if isinstance(found, UnsupportedError):
             raise found

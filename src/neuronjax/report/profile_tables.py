@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 from rich.console import Group
@@ -70,7 +70,8 @@ def _headline(title: str, figures: Mapping[str, float]) -> Table:
 
 def _queues(figures: Mapping[str, float], bound: Queue | Literal["waiting"]) -> Table:
     limit = "waiting for each other" if bound == "waiting" else QUEUE_TITLES[bound]
-    if figures["around_time"] > figures["total_time"] / 2:
+    around = figures["around_time"]
+    if around > figures["total_time"] / 2:
         limit = "what is around a program"
     counted: list[tuple[Queue, str, str]] = [
         *(
@@ -86,30 +87,22 @@ def _queues(figures: Mapping[str, float], bound: Queue | Literal["waiting"]) -> 
         | {"instructions": NUMBER, "": WORD},
         [
             *(
-                _queue_row(figures, queue, time, figures[count])
+                _queue_row(QUEUE_TITLES[queue], figures, time, figures[count])
                 for queue, time, count in counted
                 if figures[count] or queue == "dma"
             ),
-            *_around_rows(figures),
+            # What no queue works in, and every program takes once.
+            *([_queue_row("around", figures, "around_time")] * bool(around)),
         ],
     )
 
 
 def _queue_row(
-    figures: Mapping[str, float], queue: Queue, time: str, count: float
+    title: str, figures: Mapping[str, float], time: str, count: float | None = None
 ) -> tuple[str, ...]:
-    share = figures[f"{time}_percent"]
-    active = seconds(figures[time])
-    title = QUEUE_TITLES[queue]
-    return title, active, percent(share), f"{count:,.0f}", _bar(share)
-
-
-def _around_rows(figures: Mapping[str, float]) -> Iterator[tuple[str, ...]]:
-    """What no queue works in, and every program takes once."""
-    around, total = figures["around_time"], figures["total_time"]
-    if around:
-        share = around / total
-        yield "around", seconds(around), percent(share), "", _bar(share)
+    share = figures[time] / (figures["total_time"] or 1.0)
+    counted = "" if count is None else f"{count:,.0f}"
+    return title, seconds(figures[time]), percent(share), counted, _bar(share)
 
 
 def _bar(share: float) -> str:
@@ -178,15 +171,17 @@ def metrics_table(figures: Mapping[str, float]) -> Table:
     )
 
 
+_IN_WORDS: Mapping[str, Callable[[float], str]] = {
+    "s": seconds,
+    "B": binary,
+    "percent": percent,
+    "FLOP": lambda value: decimal(value, "FLOP"),
+}
+
+
 def _figure(value: float, unit: str) -> str:
-    if unit == "s":
-        return seconds(value)
-    if unit == "B":
-        return binary(value)
-    if unit == "percent":
-        return percent(value)
-    if unit == "FLOP":
-        return decimal(value, unit)
+    if unit in _IN_WORDS:
+        return _IN_WORDS[unit](value)
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.3g}"
 
 

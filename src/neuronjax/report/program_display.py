@@ -58,7 +58,11 @@ def program_table(
     them."""
     every = list(program.walk())
     cut = {"no_wrap": True, "overflow": "ellipsis"}
-    found = list(itertools.islice(_program(program), rows + 1))
+    lines = [_block(program.main, 0)]
+    for name_, callee in program.functions.items():
+        lines += [iter([("", f"[bold]{escape(name_)}:[/bold]", "", "")])]
+        lines += [_block(callee, 1)]
+    found = list(itertools.islice(itertools.chain(*lines), rows + 1))
     table = new_table(
         f"{name} on {setting}: {len(every)} instructions",
         {
@@ -83,32 +87,18 @@ def _counts(instructions: list[Instruction]) -> Text:
     return line
 
 
-def _program(program: InstructionProgram) -> Iterator[Row]:
-    yield from _block(program.main, 0)
-    for name, block in program.functions.items():
-        yield "", f"[bold]{escape(name)}:[/bold]", "", ""
-        yield from _block(block, 1)
-
-
 def _block(block: Block, depth: int) -> Iterator[Row]:
-    for instruction in block.instructions:
-        label = f"[{_STYLES[instruction.label]}]{instruction.label}[/]"
-        line = place(instruction.location.source) if instruction.location.source else ""
-        what = (
-            "  " * depth
-            + f"{instruction.engine}.{instruction.name} {_told(instruction)}"
-        )
-        yield (_written(instruction), escape(what.rstrip()), label, line)
-        for nested in instruction.blocks:
+    for i in block.instructions:
+        written = ""
+        if i.results:
+            first, *others = i.results
+            more = f" +{len(others)}" if others else ""
+            written = escape(f"%{first.number} {short_type(first.type)}{more}")
+        line = place(i.location.source) if i.location.source else ""
+        what = "  " * depth + f"{i.engine}.{i.name} {_told(i)}".rstrip()
+        yield written, escape(what), f"[{_STYLES[i.label]}]{i.label}[/]", line
+        for nested in i.blocks:
             yield from _block(nested, depth + 1)
-
-
-def _written(i: Instruction) -> str:
-    if not i.results:
-        return ""
-    first, *others = i.results
-    more = f" +{len(others)}" if others else ""
-    return escape(f"%{first.number} {short_type(first.type)}{more}")
 
 
 def _told(i: Instruction) -> str:

@@ -1,8 +1,9 @@
 """Which op of one program is which of another, and what of the rest is an edit.
 
-The rows of ops are aligned by the longest common subsequence of their fingerprints.
-What is left between two pairs is paired by name and types, an op whose attributes were
-changed, then by the types of the results alone, an op in place of another.
+The rows of ops are aligned by a common subsequence of their fingerprints, as difflib
+finds one. What is left between two pairs is paired by name and types, an op whose
+attributes were changed, then by the types of the results alone, an op in place of
+another.
 """
 
 from __future__ import annotations
@@ -11,14 +12,10 @@ import difflib
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from neuronjax.diagnostics.edits.canonical_text import CONTROL
 from neuronjax.diagnostics.edits.flattening import FlatOp, FlatProgram
-from neuronjax.ir.program import CALLEES, Value
-
-#: Up to so many pairs the subsequence is the longest; beyond, that of difflib.
-_LARGEST_TABLE = 1 << 24
+from neuronjax.diagnostics.first_divergence import ancestors
+from neuronjax.ir.program import Value
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,13 +51,13 @@ class Alignment:
         self, pair: AlignedPair
     ) -> tuple[list[AlignedPair], list[FlatOp], list[FlatOp]]:
         """What a pair depends on that was edited, was added, was removed."""
-        behind = set(_behind(pair.after, self.after))
-        before = set(_behind(pair.before, self.before))
-        edited = [p for p in self.pairs if p.how != "same" and p.after in behind]
+        behind = ancestors(self.after.program, pair.after.op)
+        before = ancestors(self.before.program, pair.before.op)
+        edited = [p for p in self.pairs if p.how != "same" and p.after.op in behind]
         return (
             edited,
-            [op for op in self.added if op in behind],
-            [op for op in self.removed if op in before],
+            [op for op in self.added if op.op in behind],
+            [op for op in self.removed if op.op in before],
         )
 
 
@@ -151,89 +148,11 @@ class _Wiring:
         return (self.partner.get(found[0]), *found[1:])
 
 
-def _behind(op: FlatOp, program: FlatProgram) -> Iterator[FlatOp]:
-    """Every op that one depends on, itself first, through calls and loops."""
-    seen, left = {(op, False)}, [(op, False)]
-    while left:
-        inner, is_outside = left.pop()
-        if not is_outside:
-            yield inner
-        for source in _read(inner, is_outside, program):
-            if source not in seen:
-                seen.add(source)
-                left.append(source)
-
-
-def _read(
-    op: FlatOp, is_outside: bool, program: FlatProgram
-) -> Iterator[tuple[FlatOp, bool]]:
-    """What makes an op's operands; a call that is come to from its body is outside, and
-    hands on its operands alone."""
-    if op.op.name in CONTROL and not is_outside:
-        yield from ((o, False) for o in program.ops if _is_in(o, op))
-    for value in op.op.operands:
-        maker = program.makers.get(value)
-        if maker is not None:
-            yield maker, False
-            continue
-        owner = program.places.get(value, (None, "", 0))[0]
-        if owner is not None:
-            yield owner, owner.op.name in CALLEES
-
-
-def _is_in(inner: FlatOp, op: FlatOp) -> bool:
-    if op.op.name in CALLEES:
-        return (*op.path.calls, op.op) == inner.path.calls
-    return any(inner.op is o for region in op.op.regions for o in region.ops)
-
-
-# -- the longest common subsequence ----------------------------------------------------
-
-
 def common(
     left: Sequence[Hashable], right: Sequence[Hashable]
 ) -> list[tuple[int, int]]:
-    """Indices of a longest common subsequence of two sequences, ascending."""
-    start = 0
-    while start < min(len(left), len(right)) and left[start] == right[start]:
-        start += 1
-    end = 0
-    while (
-        end < min(len(left), len(right)) - start
-        and left[len(left) - 1 - end] == right[len(right) - 1 - end]
-    ):
-        end += 1
-    a, b = left[start : len(left) - end], right[start : len(right) - end]
-    middle = _by_table(a, b) if len(a) * len(b) <= _LARGEST_TABLE else _by_blocks(a, b)
-    head = [(n, n) for n in range(start)]
-    tail = [(len(left) - n, len(right) - n) for n in range(end, 0, -1)]
-    return [*head, *((i + start, j + start) for i, j in middle), *tail]
-
-
-def _by_table(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, int]]:
-    numbers: dict[Hashable, int] = {}
-    x, y = (
-        np.asarray([numbers.setdefault(k, len(numbers)) for k in s]) for s in (a, b)
-    )
-    lengths = np.zeros((len(a) + 1, len(b) + 1), np.int32)
-    for i in range(len(a) - 1, -1, -1):
-        below = lengths[i + 1]
-        row = np.where(y == x[i], below[1:] + 1, below[:-1])
-        lengths[i, :-1] = np.maximum.accumulate(row[::-1])[::-1]
-    found, i, j = [], 0, 0
-    while i < len(a) and j < len(b):
-        if x[i] == y[j]:
-            found.append((i, j))
-            i, j = i + 1, j + 1
-        elif lengths[i + 1, j] >= lengths[i, j + 1]:
-            i += 1
-        else:
-            j += 1
-    return found
-
-
-def _by_blocks(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, int]]:
-    matcher = difflib.SequenceMatcher(None, a, b, autojunk=False)
+    """Return indices of a common subsequence of two sequences, ascending."""
+    matcher = difflib.SequenceMatcher(None, left, right, autojunk=False)
     return [
         (block.a + n, block.b + n)
         for block in matcher.get_matching_blocks()
