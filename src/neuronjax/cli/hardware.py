@@ -154,7 +154,17 @@ def _targets_table() -> Table:
 def _describe(target: Target) -> Iterator[Table]:
     yield _facts(f"{target.name}: {target.chip.product}", _target_facts(target))
     yield _facts(f"Core: {target.core.name}", _core_facts(target.core, target.chip))
-    yield _engines_table(target.core)
+    columns = {"engine": {"style": "bold"}, "clock": RIGHT}
+    rows = (
+        (
+            engine.name,
+            f"{engine.clock_hz / 1e9:g} GHz",
+            _by_dtype(width, "\n") if (width := engine.elements_per_cycle) else "-",
+            ", ".join(engine.dtypes) or "-",
+        )
+        for engine in target.core.engines
+    )
+    yield table("Engines", columns | {"elements/cycle": PLAIN, "dtypes": PLAIN}, rows)
     if target.chips > 1:
         yield _devices_table(target)
 
@@ -201,20 +211,6 @@ def _core_facts(core: CoreSpec, chip: ChipSpec) -> dict[str, str]:
         "FP8 of the policy": chip.forward_fp8 or "-",
         "capabilities": ", ".join(sorted(core.capabilities)) or "-",
     }
-
-
-def _engines_table(core: CoreSpec) -> Table:
-    columns = {"engine": {"style": "bold"}, "clock": RIGHT}
-    rows = (
-        (
-            engine.name,
-            f"{engine.clock_hz / 1e9:g} GHz",
-            _by_dtype(width, "\n") if (width := engine.elements_per_cycle) else "-",
-            ", ".join(engine.dtypes) or "-",
-        )
-        for engine in core.engines
-    )
-    return table("Engines", columns | {"elements/cycle": PLAIN, "dtypes": PLAIN}, rows)
 
 
 def _by_dtype(values: ByDtype, separator: str = ", ") -> str:

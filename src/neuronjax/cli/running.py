@@ -43,7 +43,7 @@ from neuronjax.diagnostics.differences import alike, parts, steps_apart
 from neuronjax.diagnostics.op_errors import errors_of
 from neuronjax.report.profile_tables import QUEUE_TITLES
 from neuronjax.report.tables import NUMBER, RIGHT
-from neuronjax.testing.bits import leaves_of
+from neuronjax.testing.bits import leaves_of, type_text
 from neuronjax.timing.work import Queue
 
 _RESULT = {"style": "bold", "overflow": "fold"}
@@ -228,9 +228,10 @@ def _results_table(title: str, outcome: CommandOutcome) -> Table:
     )
     for name, array in outcome.results.items():
         facts = _summary(array)
-        kind = f"{facts['dtype']}[{','.join(map(str, array.shape))}]"
         ends = (_number(facts["min"]), _number(facts["max"]))
-        rows.add_row(name, kind, *ends, str(facts["nan"]), str(facts["inf"]))
+        rows.add_row(
+            name, type_text(array), *ends, str(facts["nan"]), str(facts["inf"])
+        )
     return rows
 
 

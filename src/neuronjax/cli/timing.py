@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -286,7 +286,8 @@ def constants(
         neuronjax constants dma
         neuronjax constants --assumptions --json
     """
-    chosen = [c for c in _constants() if text.lower() in c.name.lower()]
+    every = (*RULES.values(), *PLANNING.values(), *COLLECTIVES.values())
+    chosen = [c for c in every if text.lower() in c.name.lower()]
     chosen = [c for c in chosen if c.is_assumption or not assumptions]
     if not chosen:
         raise InvalidProgramError(
@@ -296,18 +297,6 @@ def constants(
     assumed = sum(constant.is_assumption for constant in chosen)
     title = f"The time model: {len(chosen)} figures, {assumed} of them assumptions"
     show(constants_table(title, chosen), lambda: [*map(vars, chosen)], as_json)
-
-
-def _constants() -> Iterator[Constant]:
-    yield from RULES.values()
-    yield from PLANNING.values()
-    yield from COLLECTIVES.values()
-
-
-def _value(constant: Constant) -> str:
-    if constant.unit == "s":
-        return seconds(constant.value)
-    return f"{constant.value:.6g} {constant.unit}"
 
 
 def constants_table(title: str, chosen: Sequence[Constant]) -> Table:
@@ -322,13 +311,15 @@ def constants_table(title: str, chosen: Sequence[Constant]) -> Table:
         leading=1,
     )
     for constant in chosen:
+        value = f"{constant.value:.6g} {constant.unit}"
+        value = seconds(constant.value) if constant.unit == "s" else value
         mark = "[yellow]ASSUMPTION[/yellow]: " if constant.is_assumption else ""
         fitted = (
             f" (fitted to {escape(constant.fitted_to)})" if constant.fitted_to else ""
         )
         rows.add_row(
             constant.name,
-            _value(constant),
+            value,
             f"{mark}{escape(constant.source)}{fitted}",
         )
     return rows

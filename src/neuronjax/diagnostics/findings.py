@@ -114,7 +114,27 @@ class PortabilityReport(Displayed):
         return json.dumps(self.as_dict(), indent=2)
 
     def __rich__(self) -> Table:
-        return as_table(self)
+        title = f"{self.program} on {self.setting}"
+        style = {"collapse_padding": False, "leading": 1}
+        if not self.findings:
+            return new_table(
+                title, {}, [["Nothing found."]], show_header=False, **style
+            )
+        pages = (f"{key}: {page}" for key, page in self.documents.items())
+        meaning = "Errors are what the compiler refuses or certainly changes."
+        return new_table(
+            title,
+            {
+                "severity": WORD,
+                "what, where, and what to write instead": {"overflow": "fold"},
+            },
+            (
+                (Text(f.severity, _STYLES[f.severity]), Text("\n").join(_lines(f)))
+                for f in self.findings
+            ),
+            "\n".join([f"{_counted(self)}. {meaning}", *pages]),
+            **style,
+        )
 
     def __repr__(self) -> str:
         counts = _counted(self) or "nothing found"
@@ -126,29 +146,6 @@ class PortabilityReport(Displayed):
 def cited_keys(source: str) -> set[str]:
     """The keys of `DOCUMENTS` that a source names."""
     return set(re.findall(r"\b[A-Z][A-Z0-9]+(?:-[A-Z]+)?\b", source)) & set(DOCUMENTS)
-
-
-def as_table(report: PortabilityReport) -> Table:
-    """The report as a table that needs no more than 80 columns."""
-    title = f"{report.program} on {report.setting}"
-    style = {"collapse_padding": False, "leading": 1}
-    if not report.findings:
-        return new_table(title, {}, [["Nothing found."]], show_header=False, **style)
-    pages = (f"{key}: {page}" for key, page in report.documents.items())
-    meaning = "Errors are what the compiler refuses or certainly changes."
-    return new_table(
-        title,
-        {
-            "severity": WORD,
-            "what, where, and what to write instead": {"overflow": "fold"},
-        },
-        (
-            (Text(f.severity, _STYLES[f.severity]), Text("\n").join(_lines(f)))
-            for f in report.findings
-        ),
-        "\n".join([f"{_counted(report)}. {meaning}", *pages]),
-        **style,
-    )
 
 
 def _lines(finding: Finding) -> Iterator[Text]:

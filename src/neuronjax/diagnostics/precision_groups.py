@@ -28,20 +28,16 @@ class HeardOp(NamedTuple):
     """What rules see of an op."""
 
     op: str
-    params: tuple[str, ...]
-    scope: str
-    source: str
+    params: tuple[str, ...] = ()
+    scope: str = ""
+    source: str = ""
     module: str = ""
 
     def matches(self, selectors: Mapping[str, str]) -> bool:
         """Whether a rule of these selectors is about it."""
         rule = Rule(**selectors, rounding="rne")  # type: ignore[arg-type]
-        return rule.matches(self.op, **self.texts)
-
-    @property
-    def texts(self) -> dict[str, Any]:
-        """What selectors look at, by the parameter of `Policy.for_op`."""
-        return {k: v for k, v in self._asdict().items() if k != "op"}
+        texts = self._asdict()
+        return rule.matches(texts.pop("op"), **texts)
 
 
 class ListeningPolicy(Policy):
@@ -64,18 +60,9 @@ class ListeningPolicy(Policy):
         fields["rules"] = (Rule(op="", overflow=policy.overflow),)
         return cls(**fields)
 
-    def for_op(
-        self,
-        op_name: str,
-        *,
-        params: tuple[str, ...] = (),
-        scope: str = "",
-        source: str = "",
-        module: str = "",
-    ) -> Policy:
-        heard = HeardOp(op_name, params, scope, source, module)
-        self.heard.append(heard)
-        return super().for_op(op_name, **heard.texts)
+    def for_op(self, op_name: str, **texts: Any) -> Policy:
+        self.heard.append(HeardOp(op_name, **texts))
+        return super().for_op(op_name, **texts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,18 +126,16 @@ def find_groups(heard: Sequence[HeardOp], by: str | Selection) -> Groups:
             remedy=f"one of {', '.join(KINDS)}, or selectors by name: "
             '{"head": {"param": "head/kernel"}}',
         )
-    keys = {op: _KEYS[by](op) for op in ops}
-    names = sorted(filter(None, dict.fromkeys(keys.values())), key=_depth)
+    keys = {op: _KEYS[by](op) or None for op in ops}
+    # A rule for "block" comes before that for "block/mlp".
+    names = sorted(
+        filter(None, dict.fromkeys(keys.values())), key=lambda n: n.count("/")
+    )
     readable = {name: {by: _PATTERNS[by](name)} for name in names}
     if all(_owner(op, readable) == keys[op] for op in ops):
         return _owned(ops, readable)
     exact = {name: {by: _exact(by, ops, keys, name)} for name in names}
     return _owned(ops, exact)
-
-
-def _depth(name: str) -> int:
-    """A rule for "block" comes before that for "block/mlp"."""
-    return name.count("/")
 
 
 def _param(op: HeardOp) -> str | None:
@@ -160,19 +145,11 @@ def _param(op: HeardOp) -> str | None:
     return next(reversed(inside or op.params), None)
 
 
-def _module(op: HeardOp) -> str | None:
-    return "/".join(read_name_stack(op.scope).names) or None
-
-
-def _line(op: HeardOp) -> str | None:
-    return op.source.rpartition("/")[2] or None
-
-
 _KEYS: Mapping[str, Callable[[HeardOp], str | None]] = {
     "module": lambda op: op.module,
     "param": _param,
-    "scope": _module,
-    "source": _line,
+    "scope": lambda op: "/".join(read_name_stack(op.scope).names),
+    "source": lambda op: op.source.rpartition("/")[2],
     "op": lambda op: op.op,
 }
 

@@ -105,7 +105,10 @@ class Candidates:
 
     def policy(self, groups: Groups, assignment: Assignment) -> Policy:
         """The policy under which every group has its candidate."""
-        base = self.policies[self._base(groups, assignment)]
+        counts = Counter(assignment)
+        most = max(counts, key=lambda chosen: (counts[chosen], chosen))
+        has_rest = groups.groups[0].selectors is None
+        base = self.policies[assignment[0] if has_rest else most]
         rules = []
         for group, chosen in zip(groups.groups, assignment, strict=True):
             policy = self.policies[chosen]
@@ -114,12 +117,6 @@ class Candidates:
                 rules.append(Rule(**group.selectors, **overrides))
         name = "searched" if rules else base.name
         return dataclasses.replace(base, rules=tuple(rules), name=name)
-
-    def _base(self, groups: Groups, assignment: Assignment) -> int:
-        if groups.groups[0].selectors is None:
-            return assignment[0]
-        counts = Counter(assignment)
-        return max(counts, key=lambda chosen: (counts[chosen], chosen))
 
     def _overrides(self, policy: Policy, base: Policy) -> dict[str, Any]:
         """What differs; of a policy that casts nothing, not how it would."""

@@ -13,13 +13,14 @@ from rich.table import Table
 from rich.text import Text
 
 from neuronjax.diagnostics.precision_groups import OpGroup, explained
-from neuronjax.diagnostics.precision_path import became_of, path_to
 from neuronjax.diagnostics.precision_policies import Assignment, policy_code
 from neuronjax.diagnostics.precision_strategies import (
     EXCESS,
     EXCESS_HELD_OUT,
     SAVES_NO_TIME,
     Decision,
+    became_of,
+    path_to,
 )
 from neuronjax.diagnostics.precision_trials import Tried as Tried
 from neuronjax.policy import Policy

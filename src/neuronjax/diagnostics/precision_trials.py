@@ -19,6 +19,7 @@ from neuronjax.diagnostics.precision_metrics import OutputError
 from neuronjax.diagnostics.precision_policies import Assignment, Candidates
 from neuronjax.errors import UnsupportedError
 from neuronjax.ir.instruction import Block, InstructionProgram
+from neuronjax.ir.text import is_block
 from neuronjax.policy import Policy
 
 
@@ -175,7 +176,7 @@ def _described(i: Any) -> tuple:
     attributes = {
         name: value.tobytes() if isinstance(value, np.ndarray) else value
         for name, value in i.attributes().items()
-        if not _is_block(value)
+        if not is_block(value)
     }
     return (
         type(i).__name__,
@@ -195,8 +196,3 @@ def _ends(block: Block) -> tuple:
     """What a block takes and returns."""
     arguments = [(buffer.number, str(buffer.type)) for buffer in block.arguments]
     return arguments, [view.buffer.number for view in block.results]
-
-
-def _is_block(value: Any) -> bool:
-    values = value if isinstance(value, tuple) else (value,)
-    return bool(values) and isinstance(values[0], Block)

@@ -116,8 +116,14 @@ def formats_table() -> Group:
 
 def format_table(fmt: FloatFormat) -> Group:
     """The layout of a code and the limits of a format."""
+    fields = (
+        ("S" * fmt.signed, _SIGN),
+        ("E" * fmt.exponent_bits, _EXPONENT),
+        ("M" * fmt.mantissa_bits, _MANTISSA),
+    )
+    shown = [Text(letters, style=colour) for letters, colour in fields if letters]
     facts: dict[str, RenderableType] = {
-        "bits": _layout(fmt),
+        "bits": Text(" ").join([*shown, Text(f"({fmt.width})")]),
         "exponent bias": str(fmt.bias),
         "largest": _with_power(fmt.max_finite),
         "smallest normal": _with_power(fmt.min_normal),
@@ -133,16 +139,6 @@ def format_table(fmt: FloatFormat) -> Group:
 def _facts(title: str, facts: Mapping[str, RenderableType]) -> Group:
     columns = {"fact": WORD, "value": {"style": "bold"}}
     return Group(new_table(title, columns, facts.items(), show_header=False))
-
-
-def _layout(fmt: FloatFormat) -> Text:
-    fields = (
-        ("S" * fmt.signed, _SIGN),
-        ("E" * fmt.exponent_bits, _EXPONENT),
-        ("M" * fmt.mantissa_bits, _MANTISSA),
-    )
-    shown = [Text(letters, style=colour) for letters, colour in fields if letters]
-    return Text(" ").join([*shown, Text(f"({fmt.width})")])
 
 
 def _specials(fmt: FloatFormat) -> str:

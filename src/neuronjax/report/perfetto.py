@@ -162,23 +162,19 @@ def _slice(
     for key, value in told.items():
         # What an event does not have would only be in the reader's way.
         if value and key not in _PLACES:
-            _argument(begin, key, value)
+            annotation = begin.debug_annotations.add()
+            annotation.name = key
+            if isinstance(value, bool):
+                annotation.bool_value = value
+            elif isinstance(value, int):
+                annotation.int_value = value
+            elif isinstance(value, float):
+                annotation.double_value = value
+            else:
+                annotation.string_value = value
     end = _packet(trace, span[1]).track_event
     end.type = end.TYPE_SLICE_END
     end.track_uuid = track
-
-
-def _argument(event: Any, name: str, value: Any) -> None:
-    annotation = event.debug_annotations.add()
-    annotation.name = name
-    if isinstance(value, bool):
-        annotation.bool_value = value
-    elif isinstance(value, int):
-        annotation.int_value = value
-    elif isinstance(value, float):
-        annotation.double_value = value
-    else:
-        annotation.string_value = value
 
 
 def _counter(trace: Any, uuid: int, name: str, samples: Samples) -> None:

@@ -26,8 +26,14 @@ from neuronjax.report.plots_labels import (
     boxes_along,
     write_beside,
 )
-from neuronjax.report.plots_scale import axis_floor
-from neuronjax.report.plots_style import COLOURS, FAINT, INK, annotate, plain
+from neuronjax.report.plots_style import (
+    COLOURS,
+    FAINT,
+    INK,
+    annotate,
+    axis_floor,
+    plain,
+)
 from neuronjax.report.profile_tables import QUEUE_TITLES
 from neuronjax.report.profile_usage import by_instruction, op_name
 from neuronjax.report.quantities import decimal

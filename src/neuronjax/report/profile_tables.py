@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from rich.console import Group
@@ -11,9 +12,18 @@ from rich.table import Table
 from neuronjax.report.profile_summary import ENGINES, METRICS
 from neuronjax.report.profile_usage import NONE, Usage, total
 from neuronjax.report.quantities import binary, decimal, percent, seconds, time_unit
-from neuronjax.report.tables import NAME, NUMBER, PLAIN, TEXT, WORD, new_table
+from neuronjax.report.tables import (
+    NAME,
+    NUMBER,
+    PLAIN,
+    TEXT,
+    WORD,
+    Displayed,
+    new_table,
+)
 from neuronjax.timing.evidence import Confidence
 from neuronjax.timing.hbm import capacity_bytes
+from neuronjax.timing.kernel_timeline import KernelMemory
 from neuronjax.timing.memory_plan import MemoryPlan
 from neuronjax.timing.work import QUEUES, Core, Queue
 
@@ -109,18 +119,6 @@ def _bar(share: float) -> str:
     return "█" * round(_BAR * share) + "░" * (_BAR - round(_BAR * share))
 
 
-def memory_table(memory: MemoryPlan, core: Core) -> Table:
-    """HBM at its fullest, by what it is for, and SBUF, against what there is."""
-    peak, capacity = memory.hbm, capacity_bytes(core)
-    parts = (f"{kind} {binary(b)}" for kind, b in peak.categories.items() if b)
-    rows = (
-        _memory_row("HBM", peak.bytes, capacity, ", ".join(parts)),
-        _memory_row("SBUF", memory.sbuf_peak_bytes, core.sbuf_bytes, ""),
-    )
-    columns = {"memory": NAME, "needed": NUMBER, "of": NUMBER, "share": NUMBER}
-    return new_table("Memory at its fullest", columns | {"what for": PLAIN}, rows)
-
-
 def _memory_row(
     name: str, needed: int, capacity: int, what_for: str
 ) -> tuple[str, ...]:
@@ -128,6 +126,43 @@ def _memory_row(
     if needed > capacity:
         share = f"[red]{share}: does not fit[/red]"
     return name, binary(needed), binary(capacity), share, what_for
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class ShownMemory(Displayed, MemoryPlan):
+    """A `MemoryPlan` that shows HBM and SBUF at their fullest.
+
+    Attributes:
+        core: the logical core that has them.
+    """
+
+    core: Core
+
+    def __rich__(self) -> Table:
+        peak, capacity = self.hbm, capacity_bytes(self.core)
+        parts = (f"{kind} {binary(b)}" for kind, b in peak.categories.items() if b)
+        rows = (
+            _memory_row("HBM", peak.bytes, capacity, ", ".join(parts)),
+            _memory_row("SBUF", self.sbuf_peak_bytes, self.core.sbuf_bytes, ""),
+        )
+        columns = {"memory": NAME, "needed": NUMBER, "of": NUMBER, "share": NUMBER}
+        return new_table("Memory at its fullest", columns | {"what for": PLAIN}, rows)
+
+    def __repr__(self) -> str:
+        hbm = f"{binary(self.hbm.bytes)} of {binary(capacity_bytes(self.core))}"
+        sbuf = f"{binary(self.sbuf_peak_bytes)} of {binary(self.core.sbuf_bytes)}"
+        return f"<neuronjax.MemoryPlan HBM {hbm}, SBUF {sbuf}>"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class ShownKernelMemory(ShownMemory, KernelMemory):
+    """The same of a kernel."""
+
+
+def shown_memory(memory: MemoryPlan, core: Core) -> ShownMemory:
+    """The same plan, to be shown."""
+    shown = ShownKernelMemory if isinstance(memory, KernelMemory) else ShownMemory
+    return shown(core=core, **{f.name: getattr(memory, f.name) for f in fields(memory)})
 
 
 def confidence_table(found: Confidence, kind: str, predicted: float) -> Table:

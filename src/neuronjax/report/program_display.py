@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -58,10 +58,10 @@ def program_table(
     them."""
     every = list(program.walk())
     cut = {"no_wrap": True, "overflow": "ellipsis"}
-    lines = [_block(program.main, 0)]
-    for name_, callee in program.functions.items():
-        lines += [iter([("", f"[bold]{escape(name_)}:[/bold]", "", "")])]
-        lines += [_block(callee, 1)]
+    lines: list[Iterable[Row]] = [_block(program.main, 0)]
+    for function, callee in program.functions.items():
+        head = f"[bold]{escape(function)}:[/bold]"
+        lines += [[("", head, "", "")], _block(callee, 1)]
     found = list(itertools.islice(itertools.chain(*lines), rows + 1))
     table = new_table(
         f"{name} on {setting}: {len(every)} instructions",

@@ -286,7 +286,11 @@ def _write(name: str, path: Path, today: Today, rounding_seed: int) -> GoldenRep
         sources=today.sources,
     )
     with locked(path):
-        written = not _holds_already(path, new)
+        try:
+            old = golden_file.read(path)
+        except InvalidProgramError:  # none, damaged, or of another version
+            old = None
+        written = old is None or not old.same_but_provenance(new)
         if written:
             new.write(path)
     return GoldenReport(
@@ -305,15 +309,6 @@ def _kept(
     for i, (array, leaf) in enumerate(zip(outputs, leaves, strict=True)):
         arrays[f"output/{i}"] = bits(array)[leaf.sampled]
     return arrays
-
-
-def _holds_already(path: Path, new: GoldenFile) -> bool:
-    if not golden_file.beside(path, ".json").exists():
-        return False
-    try:
-        return golden_file.read(path).same_but_provenance(new)
-    except InvalidProgramError:
-        return False  # damaged, or of another version: it is written anew
 
 
 # -- Comparing -------------------------------------------------------------------------

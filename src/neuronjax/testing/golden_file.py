@@ -26,7 +26,7 @@ from neuronjax.ir.array_file import read_npz
 from neuronjax.ir.json_text import json_object
 from neuronjax.policy import Policy, Rule
 from neuronjax.testing.archive import npz_bytes, sha256, write_atomically
-from neuronjax.testing.bits import LeafDifference, bits, compared, element_text
+from neuronjax.testing.bits import LeafDifference, compared
 from neuronjax.testing.op_hashes import OpHashes
 from neuronjax.testing.source_lines import EditedLines, SourceBlock, SourceLines
 
@@ -87,33 +87,20 @@ class Leaf:
         if (now.dtype, now.shape, now.sha256) == (self.dtype, self.shape, self.sha256):
             return None
         at = self.sampled
-        if (now.dtype, now.shape) != (self.dtype, self.shape) or at.size == self.size:
+        is_whole = at.size == self.size
+        if is_whole or (now.dtype, now.shape) != (self.dtype, self.shape):
             expected = np.zeros(self.shape, jnp.dtype(self.dtype))
-            if at.size == self.size:
+            if is_whole:
                 expected = self.array(kept).reshape(self.shape)
             return compared(self.path, array, expected)
-        return self._sampled_difference(array.reshape(-1)[at], self.array(kept))
-
-    def _sampled_difference(
-        self, now: np.ndarray, expected: np.ndarray
-    ) -> LeafDifference:
-        wrong = np.flatnonzero(bits(now) != bits(expected))
-        if not wrong.size:
-            return LeafDifference(
-                path=self.path,
-                what=f"the hash of {self.size} elements differs, none of {SAMPLES} "
-                "samples does",
+        found = compared(self.path, array.reshape(-1)[at], self.array(kept))
+        if found is None:
+            what = (
+                f"the hash of {self.size} elements differs, none of {SAMPLES} samples"
             )
-        first = int(wrong[0])
-        index = np.unravel_index(int(self.sampled[first]), self.shape)
-        return LeafDifference(
-            path=self.path,
-            index=tuple(int(i) for i in index),
-            actual=element_text(now[first]),
-            expected=element_text(expected[first]),
-            differing=int(wrong.size),
-            compared=SAMPLES,
-        )
+            return LeafDifference(path=self.path, what=f"{what} does")
+        index = np.unravel_index(int(at[found.index[0]]), self.shape)
+        return dataclasses.replace(found, index=tuple(int(i) for i in index))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -164,11 +151,16 @@ class GoldenFile:
     def write(self, path: Path) -> None:
         """Writes the three files; the caller holds the lock."""
         arrays = npz_bytes({**self.arrays, **_of_ops(self.ops)})
+        # Every field, the defaults too: a later default changes no old golden.
+        fields = dataclasses.fields(self.policy)
+        policy = {f.name: getattr(self.policy, f.name) for f in fields}
+        policy["rules"] = [{**r.selectors, **r.overrides} for r in self.policy.rules]
+        policy["placement"] = list(self.policy.placement)
         described = {
             "format": FORMAT,
             "version": VERSION,
             "target": self.target,
-            "policy": policy_fields(self.policy),
+            "policy": policy,
             "rounding_seed": self.rounding_seed,
             "x64": self.x64,
             "program": {"sha256": sha256(self.program), "same_as": self.fingerprint},
@@ -273,14 +265,6 @@ def _version(package: str) -> str:
 
 
 # -- JSON -----------------------------------------------------------------------------
-
-
-def policy_fields(policy: Policy) -> dict[str, Any]:
-    """Every field, the defaults too: a later default does not change an old golden."""
-    found = {f.name: getattr(policy, f.name) for f in dataclasses.fields(policy)}
-    found["rules"] = [{**r.selectors, **r.overrides} for r in policy.rules]
-    found["placement"] = list(policy.placement)
-    return found
 
 
 def _described(leaf: Leaf) -> dict[str, Any]:

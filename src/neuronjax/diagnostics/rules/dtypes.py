@@ -34,7 +34,7 @@ class DtypeRule(RuleText):
     per_program: ClassVar[bool] = False
 
     def check(self, context: OpContext) -> Answer:
-        """Whether a result of an op is meant, and none of its operands."""
+        """Return whether a result of an op is meant, and none of its operands."""
         op, settings = context.op, context.settings
         return (
             op.name not in _HANDED_ON
@@ -43,16 +43,15 @@ class DtypeRule(RuleText):
         )
 
     def judge(self, type: TensorType, settings: Settings) -> bool:
-        """Whether a value of this type is meant."""
+        """Return whether a value of this type is meant."""
         word, _, what = self.limit.partition(" ")
-        holds = True
+        if type.dtype.name not in self.dtypes:
+            return False
         if word in ("with", "without"):
             has = what in settings.target.core.capabilities
-            holds = has == (word == "with")
-        elif word in ("before", "since"):
-            is_older = settings.sdk < tuple(map(int, what.split(".")))
-            holds = is_older == (word == "before")
-        return holds and type.dtype.name in self.dtypes
+            return has == (word == "with")
+        is_older = word and settings.sdk < tuple(map(int, what.split(".")))
+        return not word or is_older == (word == "before")
 
 
 DTYPE_RULES = tuple(

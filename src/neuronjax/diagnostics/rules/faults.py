@@ -8,7 +8,6 @@ not hold them, a sum in a loop that stops growing. What depends on the data is l
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 
@@ -20,7 +19,7 @@ from neuronjax.diagnostics.faults.naming import KINDS, LOST_GUARD, WHOLE_IN_FP32
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.op_contexts import OpContext
 from neuronjax.diagnostics.rule import Answer, Verdict, read_rules
-from neuronjax.ir.program import Op, Program, TensorType, Value
+from neuronjax.ir.program import Op, TensorType, Value
 from neuronjax.ir.value_sources import ValueSources
 from neuronjax.numerics.float_format import FORMATS, FloatFormat, get_format
 
@@ -33,7 +32,7 @@ def _scalar(context: OpContext, value: Value) -> float | None:
         known = context.fact(value).scalar
         if known is not None:
             return float(known)
-        maker = context.producers.get(value)
+        maker = context.graph.makers.get(value)
         if maker is None or maker.name not in _SPREADS:
             return None
         value = maker.operands[0]
@@ -142,7 +141,7 @@ def _decay(context: OpContext) -> Answer:
 
 def _factor(context: OpContext, value: Value) -> float | None:
     """The constant that a product has as a factor."""
-    maker = context.producers.get(value)
+    maker = context.graph.makers.get(value)
     if maker is None or maker.name != "stablehlo.multiply":
         return None
     for operand in maker.operands:
@@ -192,16 +191,11 @@ def _is_exact(x: np.ndarray, dtype: np.dtype) -> bool:
 # -- sums in loops ---------------------------------------------------------------------
 
 
-@functools.lru_cache(maxsize=4)
-def _graph(program: Program) -> ValueSources:
-    return ValueSources(program)
-
-
 def _stagnates(context: OpContext) -> Answer:
     """A carry that is added to in more turns than its format holds equal addends."""
     if context.loop is None:
         return None
-    graph, body = _graph(context.settings.program), context.op.regions[1]
+    graph, body = context.graph, context.op.regions[1]
     for place, argument in enumerate(body.arguments):
         unit = unit_of(argument.type.dtype)
         if not unit or context.loop <= 1 / (2 * unit):

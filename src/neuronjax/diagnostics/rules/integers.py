@@ -59,19 +59,15 @@ def _reduction(context: OpContext) -> Answer:
     if combiner not in ("add", "multiply"):
         return None
     source = context.op.operands[0]
-    terms = _terms(context)
-    fact = context.fact(source)
-    if combiner == "add" and _small(Fact(fact.low * terms, fact.high * terms)):
-        return None
-    return f"{combiner} of {terms} {type.dtype}"
-
-
-def _terms(context: OpContext) -> int:
     shape = context.op.operands[0].type.shape
     attributes = context.op.attributes
     axes = attributes.get("dimensions")
     sizes = [shape[a] for a in axes] if axes is not None else None
-    return math.prod(sizes or attributes.get("window_dimensions", ()))
+    terms = math.prod(sizes or attributes.get("window_dimensions", ()))
+    fact = context.fact(source)
+    if combiner == "add" and _small(Fact(fact.low * terms, fact.high * terms)):
+        return None
+    return f"{combiner} of {terms} {type.dtype}"
 
 
 def _scatter(context: OpContext) -> Answer:
