@@ -1,9 +1,8 @@
 """Which op of one program is which of another, and what of the rest is an edit.
 
-The rows of ops are aligned by a common subsequence of their fingerprints, as difflib
-finds one. What is left between two pairs is paired by name and types, an op whose
-attributes were changed, then by the types of the results alone, an op in place of
-another.
+The rows of ops are aligned by the longest common subsequence of their fingerprints.
+What is left between two pairs is paired by name and types, an op whose attributes were
+changed, then by the types of the results alone, an op in place of another.
 """
 
 from __future__ import annotations
@@ -12,10 +11,15 @@ import difflib
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from neuronjax.diagnostics.edits.canonical_text import CONTROL
 from neuronjax.diagnostics.edits.flattening import FlatOp, FlatProgram
 from neuronjax.diagnostics.first_divergence import ancestors
 from neuronjax.ir.program import Value
+
+#: Up to so many pairs the subsequence is the longest; beyond, that of difflib.
+_LARGEST_TABLE = 1 << 24
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,11 +139,53 @@ def _origin(
     return (None if owner is None else numbers.get(owner), what, number)
 
 
+# -- the longest common subsequence ----------------------------------------------------
+
+
 def common(
     left: Sequence[Hashable], right: Sequence[Hashable]
 ) -> list[tuple[int, int]]:
-    """Return indices of a common subsequence of two sequences, ascending."""
-    matcher = difflib.SequenceMatcher(None, left, right, autojunk=False)
+    """Indices of a longest common subsequence of two sequences, ascending."""
+    start = 0
+    while start < min(len(left), len(right)) and left[start] == right[start]:
+        start += 1
+    end = 0
+    while (
+        end < min(len(left), len(right)) - start
+        and left[len(left) - 1 - end] == right[len(right) - 1 - end]
+    ):
+        end += 1
+    a, b = left[start : len(left) - end], right[start : len(right) - end]
+    middle = _by_table(a, b) if len(a) * len(b) <= _LARGEST_TABLE else _by_blocks(a, b)
+    head = [(n, n) for n in range(start)]
+    tail = [(len(left) - n, len(right) - n) for n in range(end, 0, -1)]
+    return [*head, *((i + start, j + start) for i, j in middle), *tail]
+
+
+def _by_table(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, int]]:
+    numbers: dict[Hashable, int] = {}
+    x, y = (
+        np.asarray([numbers.setdefault(k, len(numbers)) for k in s]) for s in (a, b)
+    )
+    lengths = np.zeros((len(a) + 1, len(b) + 1), np.int32)
+    for i in range(len(a) - 1, -1, -1):
+        below = lengths[i + 1]
+        row = np.where(y == x[i], below[1:] + 1, below[:-1])
+        lengths[i, :-1] = np.maximum.accumulate(row[::-1])[::-1]
+    found, i, j = [], 0, 0
+    while i < len(a) and j < len(b):
+        if x[i] == y[j]:
+            found.append((i, j))
+            i, j = i + 1, j + 1
+        elif lengths[i + 1, j] >= lengths[i, j + 1]:
+            i += 1
+        else:
+            j += 1
+    return found
+
+
+def _by_blocks(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, int]]:
+    matcher = difflib.SequenceMatcher(None, a, b, autojunk=False)
     return [
         (block.a + n, block.b + n)
         for block in matcher.get_matching_blocks()
