@@ -44,7 +44,7 @@ REFERENCES = ("float32", *DOUBLES)
 DEFAULT_TOLERANCE = 0.1
 
 
-def float32_policy(policy: Policy, *, name: str = "float32") -> Policy:
+def float32_policy(policy: Policy) -> Policy:
     """What the "float32" reference computes: the program in FP32, as JAX on a host.
 
     No cast but the program's own, sums in whatever order XLA likes, and the elementary
@@ -65,7 +65,7 @@ def float32_policy(policy: Policy, *, name: str = "float32") -> Policy:
         sparsity=None,
         collective_reduce_dtype=None,
         rules=(),
-        name=name,
+        name="float32",
     )
 
 

@@ -51,9 +51,7 @@ _SHORT = {"bfloat": "bf", "float": "f", "uint": "u", "int": "i", "complex": "c"}
 Row = tuple[str, ...]
 
 
-def program_table(
-    name: str, program: InstructionProgram, setting: str, rows: int = _SHOWN
-) -> Group:
+def program_table(name: str, program: InstructionProgram, setting: str) -> Group:
     """How many instructions of which engine and label there are, and the first of
     them."""
     every = list(program.walk())
@@ -62,7 +60,7 @@ def program_table(
     for function, callee in program.functions.items():
         head = f"[bold]{escape(function)}:[/bold]"
         lines += [[("", head, "", "")], _block(callee, 1)]
-    found = list(itertools.islice(itertools.chain(*lines), rows + 1))
+    found = list(itertools.islice(itertools.chain(*lines), _SHOWN + 1))
     table = new_table(
         f"{name} on {setting}: {len(every)} instructions",
         {
@@ -71,11 +69,11 @@ def program_table(
             "label": WORD,
             "line": cut | {"max_width": 18},
         },
-        found[:rows],
+        found[:_SHOWN],
         expand=True,
     )
     more = [Text("the rest, and every attribute: .as_text('instructions')", "dim")]
-    return Group(table, *(more if len(found) > rows else ()), _counts(every))
+    return Group(table, *(more if len(found) > _SHOWN else ()), _counts(every))
 
 
 def _counts(instructions: list[Instruction]) -> Text:
