@@ -7,13 +7,14 @@ import itertools
 import numpy as np
 import pytest
 
-from neuronjax.diagnostics.precision_path import became_of, path_to
 from neuronjax.diagnostics.precision_strategies import (
     OBJECTIVES,
     STRATEGIES,
     BudgetSpentError,
     Goal,
     Search,
+    became_of,
+    path_to,
 )
 
 GROUPS, CANDIDATES, TOLERANCE = 4, 3, 0.5

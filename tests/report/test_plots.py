@@ -18,7 +18,7 @@ from neuronjax.report.event_spans import busy_shares, spans
 from neuronjax.report.plots import draw
 from neuronjax.report.plots_memory import CATEGORY_COLOURS
 from neuronjax.report.plots_roofline import points
-from neuronjax.report.plots_scale import axis_floor
+from neuronjax.report.plots_style import axis_floor
 from neuronjax.report.plots_timeline import phase_runs
 from neuronjax.report.quantities import time_unit
 from neuronjax.timing.work import QUEUES, Core

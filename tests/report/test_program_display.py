@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 import neuronjax as nj
-from neuronjax.diagnostics.changes import Changes
+from neuronjax.diagnostics.limits import Changes
 from neuronjax.report.places import cell_place, place, places
 
 

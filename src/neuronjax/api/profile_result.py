@@ -15,16 +15,15 @@ from rich.text import Text
 
 from neuronjax.api.lowered import Lowered
 from neuronjax.diagnostics import kernel_limits as kernels
-from neuronjax.diagnostics.changes import Changes
-from neuronjax.diagnostics.limits import Change
+from neuronjax.diagnostics.limits import Change, Changes
 from neuronjax.hardware import Target
 from neuronjax.policy import Policy
 from neuronjax.report import profile_tables as tables, profile_usage as usages
 from neuronjax.report.casts import cast_notes
-from neuronjax.report.memory_display import ShownMemory, shown_memory
 from neuronjax.report.memory_samples import memory_samples
 from neuronjax.report.profile_events import write_csv, write_parquet
 from neuronjax.report.profile_summary import metrics
+from neuronjax.report.profile_tables import ShownMemory, shown_memory
 from neuronjax.report.profile_usage import Usage
 from neuronjax.report.quantities import binary
 from neuronjax.report.setting import kernel_line, setting_line

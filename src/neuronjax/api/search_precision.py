@@ -36,7 +36,7 @@ from neuronjax.diagnostics.precision_metrics import (
     worst,
 )
 from neuronjax.diagnostics.precision_policies import DEFAULT_CANDIDATES, Candidates
-from neuronjax.diagnostics.precision_result import PrecisionSearch, Tried
+from neuronjax.diagnostics.precision_result import PrecisionSearch
 from neuronjax.diagnostics.precision_strategies import (
     OBJECTIVES,
     STRATEGIES,
@@ -358,9 +358,7 @@ def _result(
         seconds=trials.seconds(state),
         baseline_seconds=trials.seconds(baseline),
         decisions=tuple(search.decisions),
-        tried=tuple(
-            Tried(assignment=a, seconds=s, error=e) for a, s, e in trials.tried()
-        ),
+        tried=tuple(trials.tried()),
         evaluations=trials.runs,
         budget_spent=search.spent,
         margin=goal.margin,

@@ -28,13 +28,7 @@ from neuronjax.api.jit import Emulated
 from neuronjax.api.lowered import Compiled, Lowered
 from neuronjax.api.nnx_state import in_place
 from neuronjax.diagnostics.code_fingerprint import code_fingerprint
-from neuronjax.diagnostics.run_files import (
-    Record,
-    RunWriter,
-    read_run,
-    run_path,
-    written_run,
-)
+from neuronjax.diagnostics.run_files import Record, read_run, run_path, written_run
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import resolve_target
 from neuronjax.policy import Policy
@@ -310,15 +304,15 @@ class _StudyRuns:
         """Trains once."""
         bars.begin(f"{machine.label} seed {seed}")
         try:
-            with self._writer(machine, seed) as writer:
-                return tuple(self._records(machine, jit, seed, bars, writer))
+            with self._writer(machine, seed) as write:
+                return tuple(self._records(machine, jit, seed, bars, write))
         except Exception as error:
             error.add_note(f"in the run of {machine.label} with seed {seed}")
             raise
 
     def _writer(
         self, machine: _StudyMachine, seed: int
-    ) -> contextlib.AbstractContextManager[RunWriter | None]:
+    ) -> contextlib.AbstractContextManager[Callable[[Record], None] | None]:
         if self.folder is None:
             return contextlib.nullcontext()
         return written_run(self._path(machine, seed), self._header(machine, seed))
@@ -329,14 +323,14 @@ class _StudyRuns:
         jit: Callable[..., Any],
         seed: int,
         bars: StudyProgress,
-        writer: RunWriter | None,
+        write: Callable[[Record], None] | None,
     ) -> Iterator[Record]:
         where = dict(zip(_KEYS, (machine.policy, machine.target, seed), strict=True))
         step = None
         for step, yielded in enumerate(self.train(jit, seed, **self.options)):
             record = {**where, "step": step, **_metrics(yielded)}
-            if writer is not None:
-                writer.write(record)
+            if write is not None:
+                write(record)
             bars.advance(record)
             yield record
         if step is None:

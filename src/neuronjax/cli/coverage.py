@@ -153,7 +153,7 @@ def _instructions(rows: Sequence[KernelOperation]) -> Table:
             o.name,
             o.engines + "~" * (o.label == "modelled"),
             o.generation,
-            *map(_state, (o.front_end, o.semantics, o.cost)),
+            *(_STATES[known] for known in (o.front_end, o.semantics, o.cost)),
         )
         for o in rows
     )
@@ -163,8 +163,7 @@ def _instructions(rows: Sequence[KernelOperation]) -> Table:
     return found
 
 
-def _state(value: bool | None) -> str:
-    return "-" if value is None else "yes" if value else "no"
+_STATES = {None: "-", True: "yes", False: "no"}
 
 
 def _names(title: str, rows: Sequence[KernelOperation]) -> Table:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
@@ -47,14 +47,13 @@ def ls(
     """
     chosen = None if target is None else resolve_target(target)
     if as_json:
-        found = [_as_json(each) for each in ([chosen] if chosen else TARGETS.values())]
+        found = [
+            {**plain(dataclasses.asdict(each)), **_neuron_ls(each)}
+            for each in ([chosen] if chosen else TARGETS.values())
+        ]
         print_json(found[0] if chosen else found)
     else:
         Console().print(*(_describe(chosen) if chosen else [_targets_table()]))
-
-
-def _as_json(target: Target) -> dict[str, Any]:
-    return {**plain(dataclasses.asdict(target)), **_neuron_ls(target)}
 
 
 # -- devices, as neuron-ls shows them --------------------------------------------------
@@ -64,12 +63,8 @@ def _neuron_ls(target: Target) -> dict[str, Any]:
     """What `neuron-ls` prints of an instance; nothing for a bare chip."""
     if target.instance is None:
         return {}
-    return {
-        "instance_type": target.name,
-        "neuron_devices": [
-            _device(target, index) for index in range(target.instance.chips)
-        ],
-    }
+    devices = [_device(target, index) for index in range(target.instance.chips)]
+    return {"instance_type": target.name, "neuron_devices": devices}
 
 
 def _device(target: Target, index: int) -> dict[str, Any]:
@@ -110,18 +105,14 @@ def neighbours(topology: Topology, index: int) -> list[int]:
 
 def _devices_table(target: Target) -> Table:
     columns = {"device": NUMBER, "cores": WORD, "memory": NUMBER, "connected to": PLAIN}
-    devices = (_device(target, n) for n in range(target.chips // target.instances))
-    return table("Devices, as neuron-ls shows them", columns, map(_device_row, devices))
-
-
-def _device_row(device: Mapping[str, Any]) -> tuple[str, ...]:
-    ids = device["neuroncore_ids"]
-    return (
-        str(device["neuron_device"]),
-        f"{ids[0]}-{ids[-1]}" if len(ids) > 1 else str(ids[0]),
-        _binary(device["memory_size"]),
-        _ranges(device["connected_to"]) or "-",
-    )
+    rows = []
+    for n in range(target.chips // target.instances):
+        device = _device(target, n)
+        ids = device["neuroncore_ids"]
+        memory, others = device["memory_size"], _ranges(device["connected_to"])
+        cores = "-".join(map(str, dict.fromkeys((ids[0], ids[-1]))))
+        rows.append((str(n), cores, _binary(memory), others or "-"))
+    return table("Devices, as neuron-ls shows them", columns, rows)
 
 
 def _ranges(numbers: list[int]) -> str:
@@ -163,7 +154,17 @@ def _targets_table() -> Table:
 def _describe(target: Target) -> Iterator[Table]:
     yield _facts(f"{target.name}: {target.chip.product}", _target_facts(target))
     yield _facts(f"Core: {target.core.name}", _core_facts(target.core, target.chip))
-    yield _engines_table(target.core)
+    columns = {"engine": {"style": "bold"}, "clock": RIGHT}
+    rows = (
+        (
+            engine.name,
+            f"{engine.clock_hz / 1e9:g} GHz",
+            _by_dtype(width, "\n") if (width := engine.elements_per_cycle) else "-",
+            ", ".join(engine.dtypes) or "-",
+        )
+        for engine in target.core.engines
+    )
+    yield table("Engines", columns | {"elements/cycle": PLAIN, "dtypes": PLAIN}, rows)
     if target.chips > 1:
         yield _devices_table(target)
 
@@ -210,20 +211,6 @@ def _core_facts(core: CoreSpec, chip: ChipSpec) -> dict[str, str]:
         "FP8 of the policy": chip.forward_fp8 or "-",
         "capabilities": ", ".join(sorted(core.capabilities)) or "-",
     }
-
-
-def _engines_table(core: CoreSpec) -> Table:
-    columns = {"engine": {"style": "bold"}, "clock": RIGHT}
-    rows = (
-        (
-            engine.name,
-            f"{engine.clock_hz / 1e9:g} GHz",
-            _by_dtype(width, "\n") if (width := engine.elements_per_cycle) else "-",
-            ", ".join(engine.dtypes) or "-",
-        )
-        for engine in core.engines
-    )
-    return table("Engines", columns | {"elements/cycle": PLAIN, "dtypes": PLAIN}, rows)
 
 
 def _by_dtype(values: ByDtype, separator: str = ", ") -> str:

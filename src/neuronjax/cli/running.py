@@ -39,10 +39,11 @@ from neuronjax.cli.sources import (
     SourceArgument,
     find,
 )
-from neuronjax.diagnostics.differences import Difference, difference
+from neuronjax.diagnostics.differences import alike, parts, steps_apart
+from neuronjax.diagnostics.op_errors import errors_of
 from neuronjax.report.profile_tables import QUEUE_TITLES
 from neuronjax.report.tables import NUMBER, RIGHT
-from neuronjax.testing.bits import leaves_of
+from neuronjax.testing.bits import leaves_of, type_text
 from neuronjax.timing.work import Queue
 
 _RESULT = {"style": "bold", "overflow": "fold"}
@@ -55,6 +56,44 @@ class CommandOutcome:
     results: Mapping[str, np.ndarray]
     instructions: Mapping[Queue, int]
     native: Mapping[str, np.ndarray] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """The distance of an array from a reference.
+
+    Attributes:
+        max_abs: the largest absolute error.
+        max_ulp: the largest distance in units in the last place of the dtype; None for
+            integers.
+        relative_l2: norm of the error over the norm of the reference.
+    """
+
+    equal: bool
+    differing: int
+    max_abs: float
+    max_ulp: float | None
+    relative_l2: float
+
+
+def difference(actual: np.ndarray, reference: np.ndarray) -> Difference:
+    """Compare arrays of one shape and dtype.
+
+    Complex numbers are compared as their two parts."""
+    actual, reference = parts(actual), parts(reference)
+    a, b = (np.asarray(x, np.float64) for x in (actual, reference))
+    with np.errstate(invalid="ignore", over="ignore"):
+        same = alike(a, b)
+        error = np.where(same, 0.0, np.abs(a - b))
+    is_integer = actual.dtype.kind in "iub"
+    steps = np.zeros(0) if is_integer else steps_apart(actual, reference)
+    return Difference(
+        equal=bool(same.all()),
+        differing=int((~same).sum()),
+        max_abs=float(np.nan_to_num(error, nan=np.inf, posinf=np.inf).max(initial=0.0)),
+        max_ulp=None if is_integer else float(steps.max(initial=0.0)),
+        relative_l2=errors_of(a, b).relative_l2,
+    )
 
 
 def run(
@@ -116,12 +155,27 @@ def run(
         native=leaves_of(native) if compare else None,
     )
     if output:
-        _save(output, outcome.results)
+        # NumPy's file format knows NumPy's dtypes only; float32 holds the narrow ones.
+        # A file, for np.savez would append the suffix to a path without it.
+        arrays: dict[str, Any] = {
+            k: (v if v.dtype.kind in "biufc" else v.astype(np.float32))
+            for k, v in outcome.results.items()
+        }
+        with output.open("wb") as file:
+            np.savez(file, **arrays)
     if as_json:
         words = {name: asked.words[name] for name in ("target", "policy")}
         print_json({"source": source, **words, **_as_json(outcome)})
     else:
-        _print(f"{source} on {asked.words['setting']}", outcome)
+        console = Console()
+        console.print(_results_table(f"{source} on {asked.words['setting']}", outcome))
+        if outcome.native is not None:
+            console.print(_differences_table(outcome.results, outcome.native))
+        columns = dict.fromkeys(
+            (QUEUE_TITLES[queue] for queue in outcome.instructions), NUMBER
+        )
+        row = [f"{count:,}" for count in outcome.instructions.values()]
+        console.print(table("Instructions by engine", columns, [row]))
 
 
 def _refuse_beside_script(options: Mapping[str, Any]) -> None:
@@ -133,18 +187,6 @@ def _refuse_beside_script(options: Mapping[str, Any]) -> None:
             remedy="name the function, file.py:function; or write the script's own "
             "options after its name",
         )
-
-
-def _save(path: Path, results: Mapping[str, np.ndarray]) -> None:
-    """An .npz file; np.savez would append the suffix to a path without it."""
-    arrays: dict[str, Any] = {k: _storable(v) for k, v in results.items()}
-    with path.open("wb") as file:
-        np.savez(file, **arrays)
-
-
-def _storable(array: np.ndarray) -> np.ndarray:
-    """NumPy's file format knows NumPy's dtypes only; float32 holds the narrow ones."""
-    return array if array.dtype.kind in "biufc" else array.astype(np.float32)
 
 
 # -- what is shown ---------------------------------------------------------------------
@@ -165,27 +207,15 @@ def _summary(array: np.ndarray) -> dict[str, Any]:
     }
 
 
-def _difference(outcome: CommandOutcome, name: str) -> Difference | None:
-    if outcome.native is None:
-        return None
-    return difference(outcome.results[name], outcome.native[name])
-
-
 def _as_json(outcome: CommandOutcome) -> dict[str, Any]:
     results = []
     for name, array in outcome.results.items():
-        found = _difference(outcome, name)
-        compared = {} if found is None else {"difference": dataclasses.asdict(found)}
+        compared = {}
+        if outcome.native is not None:
+            found = difference(array, outcome.native[name])
+            compared = {"difference": dataclasses.asdict(found)}
         results.append({"name": name, **_summary(array), **compared})
     return {"results": results, "instructions": dict(outcome.instructions)}
-
-
-def _print(title: str, outcome: CommandOutcome) -> None:
-    console = Console()
-    console.print(_results_table(title, outcome))
-    if outcome.native is not None:
-        console.print(_differences_table(outcome))
-    console.print(_instructions_table(outcome.instructions))
 
 
 def _results_table(title: str, outcome: CommandOutcome) -> Table:
@@ -198,21 +228,23 @@ def _results_table(title: str, outcome: CommandOutcome) -> Table:
     )
     for name, array in outcome.results.items():
         facts = _summary(array)
-        kind = f"{facts['dtype']}[{','.join(map(str, array.shape))}]"
         ends = (_number(facts["min"]), _number(facts["max"]))
-        rows.add_row(name, kind, *ends, str(facts["nan"]), str(facts["inf"]))
+        rows.add_row(
+            name, type_text(array), *ends, str(facts["nan"]), str(facts["inf"])
+        )
     return rows
 
 
-def _differences_table(outcome: CommandOutcome) -> Table:
+def _differences_table(
+    results: Mapping[str, np.ndarray], native: Mapping[str, np.ndarray]
+) -> Table:
     headings = ("differing", "largest", "in ULP", "relative L2")
     rows = table(
         "Against jax.jit on this computer",
         {"result": _RESULT} | dict.fromkeys(headings, RIGHT),
     )
-    for name, array in outcome.results.items():
-        found = _difference(outcome, name)
-        assert found is not None
+    for name, array in results.items():
+        found = difference(array, native[name])
         rows.add_row(
             name,
             f"{found.differing} of {array.size}",
@@ -221,12 +253,6 @@ def _differences_table(outcome: CommandOutcome) -> Table:
             f"{found.relative_l2:.2e}",
         )
     return rows
-
-
-def _instructions_table(counts: Mapping[Queue, int]) -> Table:
-    columns = dict.fromkeys((QUEUE_TITLES[queue] for queue in counts), NUMBER)
-    row = [f"{count:,}" for count in counts.values()]
-    return table("Instructions by engine", columns, [row])
 
 
 def _number(value: float | None) -> str:

@@ -6,7 +6,6 @@ import runpy
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import typer
@@ -61,16 +60,11 @@ def run_script(
     except nj.NeuronJaxError:
         raise
     except Exception as error:
-        shown = error.with_traceback(_from_script(str(path), error))
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename != str(path):
+            trace = trace.tb_next
+        shown = error.with_traceback(trace)
         sys.excepthook(type(shown), shown, shown.__traceback__)
         raise typer.Exit(1) from None
     finally:
         sys.argv, sys.path[:] = before
-
-
-def _from_script(file: str, error: Exception) -> TracebackType | None:
-    """The traceback without those who run the script; None of one that is no Python."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename != file:
-        trace = trace.tb_next
-    return trace

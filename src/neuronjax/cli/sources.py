@@ -92,16 +92,15 @@ class SavedSource:
         """
         artifact = read_artifact(self.name)
         types, names = artifact.in_avals, artifact.argument_names
-        words = [jax.eval_shape(_words, type) for type in types]
+        words = [
+            jax.eval_shape(jax.random.key_data, type) if is_key(type.dtype) else type
+            for type in types
+        ]
         arrays = with_values(words, names, inputs, seed)
         leaves = [as_declared(*pair) for pair in zip(arrays, types, strict=True)]
         if artifact.in_tree is None:
             return tuple(leaves), {}
         return jax.tree.unflatten(artifact.in_tree, leaves)
-
-
-def _words(x: Any) -> Any:
-    return jax.random.key_data(x) if is_key(x.dtype) else x
 
 
 @dataclass(frozen=True)

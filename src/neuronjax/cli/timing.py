@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +14,6 @@ from rich.table import Table
 
 from neuronjax.api.asked import own_setting
 from neuronjax.api.profile import profile as profile_step
-from neuronjax.api.profile_result import Profile
 from neuronjax.cli.application import (
     JsonOption,
     OwnTargetOption,
@@ -142,7 +141,12 @@ def profile(
         stages.stage("pricing changes")
         priced = found.limits() if limits else ()
         stages.stage("writing")
-        _write(found, plot, perfetto, csv)
+        if plot:
+            found.plot().savefig(plot)
+        if perfetto:
+            found.to_perfetto(perfetto)
+        if csv:
+            found.to_csv(csv)
     if as_json:
         changes = [dataclasses.asdict(change) for change in priced]
         print_json({**found.as_dict(), "limits": changes})
@@ -165,17 +169,6 @@ def profile(
 def _short(lines: Mapping[str, Usage]) -> dict[str, Usage]:
     shown = places(lines)
     return {shown[line]: used for line, used in lines.items()}
-
-
-def _write(
-    found: Profile, plot: Path | None, perfetto: Path | None, csv: Path | None
-) -> None:
-    if plot:
-        found.plot().savefig(plot)
-    if perfetto:
-        found.to_perfetto(perfetto)
-    if csv:
-        found.to_csv(csv)
 
 
 # -- several targets -------------------------------------------------------------------
@@ -249,7 +242,9 @@ def _comparison(title: str, found: list[dict[str, Any]]) -> Table:
     )
     known = [row for row in found if "error" not in row]
     for row in known:
-        memory = f"{binary(row['hbm_bytes'])}, {_share(row)}"
+        share = percent(row["hbm_bytes"] / row["hbm_capacity_bytes"])
+        share = share if row["fits"] else f"[red]{share}[/red]"
+        memory = f"{binary(row['hbm_bytes'])}, {share}"
         busiest = QUEUE_TITLES[row["busiest"]]
         rows.add_row(
             row["target"],
@@ -266,11 +261,6 @@ def _comparison(title: str, found: list[dict[str, Any]]) -> Table:
     ]
     rows.caption = "\n".join(failed) or None
     return rows
-
-
-def _share(row: dict[str, Any]) -> str:
-    share = percent(row["hbm_bytes"] / row["hbm_capacity_bytes"])
-    return share if row["fits"] else f"[red]{share}[/red]"
 
 
 # -- what the model rests on -----------------------------------------------------------
@@ -296,7 +286,8 @@ def constants(
         neuronjax constants dma
         neuronjax constants --assumptions --json
     """
-    chosen = [c for c in _constants() if text.lower() in c.name.lower()]
+    every = (*RULES.values(), *PLANNING.values(), *COLLECTIVES.values())
+    chosen = [c for c in every if text.lower() in c.name.lower()]
     chosen = [c for c in chosen if c.is_assumption or not assumptions]
     if not chosen:
         raise InvalidProgramError(
@@ -306,18 +297,6 @@ def constants(
     assumed = sum(constant.is_assumption for constant in chosen)
     title = f"The time model: {len(chosen)} figures, {assumed} of them assumptions"
     show(constants_table(title, chosen), lambda: [*map(vars, chosen)], as_json)
-
-
-def _constants() -> Iterator[Constant]:
-    yield from RULES.values()
-    yield from PLANNING.values()
-    yield from COLLECTIVES.values()
-
-
-def _value(constant: Constant) -> str:
-    if constant.unit == "s":
-        return seconds(constant.value)
-    return f"{constant.value:.6g} {constant.unit}"
 
 
 def constants_table(title: str, chosen: Sequence[Constant]) -> Table:
@@ -332,13 +311,15 @@ def constants_table(title: str, chosen: Sequence[Constant]) -> Table:
         leading=1,
     )
     for constant in chosen:
+        value = f"{constant.value:.6g} {constant.unit}"
+        value = seconds(constant.value) if constant.unit == "s" else value
         mark = "[yellow]ASSUMPTION[/yellow]: " if constant.is_assumption else ""
         fitted = (
             f" (fitted to {escape(constant.fitted_to)})" if constant.fitted_to else ""
         )
         rows.add_row(
             constant.name,
-            _value(constant),
+            value,
             f"{mark}{escape(constant.source)}{fitted}",
         )
     return rows

@@ -69,25 +69,6 @@ class _CodeWriter:
         yield f"{values.shape} {values.dtype}"
         yield hashlib.sha256(values.tobytes()).hexdigest()
 
-    def _sequence(self, values: Any) -> Iterator[str]:
-        yield from map(self.of, values)
-
-    def _set(self, values: Any) -> Iterator[str]:
-        yield from sorted(map(self.of, values))
-
-    def _mapping(self, values: Mapping[Any, Any]) -> Iterator[str]:
-        for key, value in values.items():
-            yield f"{self.of(key)}: {self.of(value)}"
-
-    def _module(self, module: types.ModuleType) -> Iterator[str]:
-        yield module.__name__
-
-    def _partial(self, partial: functools.partial) -> Iterator[str]:
-        yield from map(self.of, (partial.func, partial.args, partial.keywords))
-
-    def _method(self, method: types.MethodType) -> Iterator[str]:
-        yield from map(self.of, (method.__func__, method.__self__))
-
     def _class(self, cls: type) -> Iterator[str]:
         yield f"{cls.__module__}.{cls.__qualname__}"
         yield from (self._global(base, cls.__module__) for base in cls.__bases__)
@@ -125,14 +106,20 @@ class _CodeWriter:
 
     _KINDS: tuple[tuple[Any, Callable[..., Iterator[str]]], ...] = (
         (types.FunctionType, _function),
-        (types.MethodType, _method),
-        (functools.partial, _partial),
-        (types.ModuleType, _module),
+        (types.MethodType, lambda self, m: map(self.of, (m.__func__, m.__self__))),
+        (
+            functools.partial,
+            lambda self, p: map(self.of, (p.func, p.args, p.keywords)),
+        ),
+        (types.ModuleType, lambda self, module: iter([module.__name__])),
         (type, _class),
         ((np.ndarray, np.generic, jax.Array), _array),
-        ((tuple, list), _sequence),
-        ((set, frozenset), _set),
-        (Mapping, _mapping),
+        ((tuple, list), lambda self, values: map(self.of, values)),
+        ((set, frozenset), lambda self, values: iter(sorted(map(self.of, values)))),
+        (
+            Mapping,
+            lambda self, held: (f"{self.of(k)}: {self.of(held[k])}" for k in held),
+        ),
     )
 
 

@@ -7,6 +7,7 @@ then the ops that explain it are searched by further runs up to there.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,7 @@ from neuronjax.diagnostics.lane_errors import Compared
 from neuronjax.diagnostics.op_errors import Errors
 from neuronjax.diagnostics.op_records import FirstDivergence, Iteration, OpRecord
 from neuronjax.diagnostics.op_walk import ParallelWalk
-from neuronjax.diagnostics.parallel_runs import Executor, OpPath, Side
+from neuronjax.diagnostics.parallel_runs import OpPath, Side
 from neuronjax.diagnostics.reference64 import Reference64
 from neuronjax.execution import stages
 from neuronjax.execution.inputs_outputs import CallContext
@@ -43,7 +44,7 @@ REFERENCES = ("float32", *DOUBLES)
 DEFAULT_TOLERANCE = 0.1
 
 
-def float32_policy(policy: Policy, *, name: str = "float32") -> Policy:
+def float32_policy(policy: Policy) -> Policy:
     """What the "float32" reference computes: the program in FP32, as JAX on a host.
 
     No cast but the program's own, sums in whatever order XLA likes, and the elementary
@@ -64,7 +65,7 @@ def float32_policy(policy: Policy, *, name: str = "float32") -> Policy:
         sparsity=None,
         collective_reduce_dtype=None,
         rules=(),
-        name=name,
+        name="float32",
     )
 
 
@@ -149,8 +150,8 @@ class _Sums:
 
     def add(self, iterations: tuple[int, ...], found: Compared) -> None:
         self.executions += 1
-        self.isolation = _sum(self.isolation, found.isolation) or Errors()
-        self.accumulation = _sum(self.accumulation, found.accumulation) or Errors()
+        self.isolation += found.isolation or Errors()
+        self.accumulation += found.accumulation or Errors()
         self.expected = _sum(self.expected, found.expected)
         self.actual = _sum(self.actual, found.actual)
         pair = (found.isolation, found.accumulation)
@@ -259,35 +260,10 @@ class _ReachedError(Exception):
     """Ends a trial at the op it is about; a signal, seen by nobody else."""
 
 
-def _is_explained(
-    walk: ParallelWalk, arguments: Sequence[Any], first: _First, tolerance: float
-) -> bool:
-    """Whether the divergence is gone in a walk."""
-    diverged = False
-
-    def heard(path: OpPath, iterations: tuple[int, ...], found: Compared) -> None:
-        nonlocal diverged
-        if (path, iterations, found.device) == first[:3]:
-            errors = found.accumulation
-            diverged = errors is not None and exceeds(errors, path, tolerance)
-            raise _ReachedError
-
-    walk.heard = heard
-    try:
-        walk.run(arguments)
-    except _ReachedError:
-        pass
-    return not diverged
-
-
 #: So many roundings tell a reader something; more do not.
 FEW_CAUSES = 3
 #: Relative error of what is as near as FP32 allows.
 ORDINARY = 2.0**-18
-
-
-def _is_ordinary(record: OpRecord) -> bool:
-    return record.isolation.relative_l2 <= ORDINARY
 
 
 def _explanation(
@@ -307,15 +283,26 @@ def _explanation(
     reference, actual = sides
 
     def explains(chosen: Sequence[Any]) -> bool:
+        diverged = False
+
+        def heard(path: OpPath, iterations: tuple[int, ...], found: Compared) -> None:
+            nonlocal diverged
+            if (path, iterations, found.device) == first[:3]:
+                errors = found.accumulation
+                diverged = errors is not None and exceeds(errors, path, tolerance)
+                raise _ReachedError
+
         walk = ParallelWalk(
             reference,
             actual,
-            recorder,
+            heard,
             isolates=False,
             replaced=frozenset(chosen),
             stage="explaining",
         )
-        return _is_explained(walk, arguments, first, tolerance)
+        with contextlib.suppress(_ReachedError):
+            walk.run(arguments)
+        return not diverged
 
     return smallest_set(suspects, explains)  # type: ignore[return-value]
 
@@ -362,34 +349,33 @@ def compare_sides(
         is_verified = bool(causes)
         if found is not None and found.amplifies(records[path]):
             # Of roundings that every FP32 op makes any others would do as well.
-            ordinary = [c for c in causes if _is_ordinary(records[c])]
+            errors = {c: records[c].isolation.relative_l2 for c in causes}
+            ordinary = [c for c, error in errors.items() if error <= ORDINARY]
             if ordinary or len(causes) > FEW_CAUSES:
                 causes, is_verified = (path,), False
+    first = recorder.first
+    divergence = None
+    if first is not None:
+        named = sorted((records[c] for c in causes), key=lambda r: r.number)
+        divergence = FirstDivergence(
+            record=records[first.path],
+            iteration=first.iterations,
+            errors=first.errors,
+            causes=tuple(named),
+            verified=is_verified,
+        )
+    sides = (reference, baseline) if baseline else (reference,)
+    wide = [s.executor for s in sides if isinstance(s.executor, Reference64)]
+    kept = ", ".join(sorted({name for each in wide for name in each.kept_in_float32}))
+    note = f"the float64 reference is in FP32 too, and shows no error, in: {kept}"
     return Comparison(
         ops=tuple(records.values()),
-        first_divergence=_divergence(recorder.first, causes, is_verified, records),
+        first_divergence=divergence,
         verdict=found,
         tolerance=tolerance,
-        notes=_notes(reference.executor, baseline and baseline.executor),
+        notes=(note,) if kept else (),
         seconds=time.perf_counter() - start,
         **names,
-    )
-
-
-def _divergence(
-    first: _First | None,
-    causes: Sequence[OpPath],
-    is_verified: bool,
-    records: Mapping[OpPath, OpRecord],
-) -> FirstDivergence | None:
-    if first is None:
-        return None
-    return FirstDivergence(
-        record=records[first.path],
-        iteration=first.iterations,
-        errors=first.errors,
-        causes=tuple(sorted((records[c] for c in causes), key=lambda r: r.number)),
-        verified=is_verified,
     )
 
 
@@ -398,14 +384,3 @@ def _witness(program: Program, actual: Side) -> Recorder:
     graph = ValueSources(program)
     units = path_units(graph, contractions)
     return Recorder(units, contractions, masked_values(graph))
-
-
-def _notes(*executors: Executor | None) -> tuple[str, ...]:
-    kept: set[str] = set()
-    for executor in executors:
-        if isinstance(executor, Reference64):
-            kept |= executor.kept_in_float32
-    if not kept:
-        return ()
-    names = ", ".join(sorted(kept))
-    return (f"the float64 reference is in FP32 too, and shows no error, in: {names}",)

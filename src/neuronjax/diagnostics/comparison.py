@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ from neuronjax.diagnostics.faults.fault import Fault
 from neuronjax.diagnostics.faults.page import SHOWN_FAULTS, lines_to_change, page
 from neuronjax.diagnostics.faults.verdict import FaultVerdict
 from neuronjax.diagnostics.op_errors import Errors
-from neuronjax.diagnostics.op_records import FirstDivergence, OpRecord
+from neuronjax.diagnostics.op_records import FirstDivergence, OpRecord, figures
 from neuronjax.errors import InvalidProgramError
 from neuronjax.report.tables import Displayed
 
@@ -90,8 +90,7 @@ class Comparison(Displayed):
     @property
     def differing(self) -> tuple[OpRecord, ...]:
         """Ops with an error of their own, the worst first."""
-        own = [r for r in self.ops if r.errs]
-        return tuple(sorted(own, key=lambda r: _badness(r.isolation), reverse=True))
+        return _worst_first((r for r in self.ops if r.errs), "isolation")
 
     def sorted(self, sort: str = "isolation") -> tuple[OpRecord, ...]:
         """Ops in the order of a table.
@@ -113,9 +112,7 @@ class Comparison(Displayed):
         found = [r for r in self.ops if r.is_arithmetic and r.accumulation.differing]
         if sort == "order":
             return tuple(found)
-        return tuple(
-            sorted(found, key=lambda r: _badness(r.accumulation), reverse=True)
-        )
+        return _worst_first(found, "accumulation")
 
     def outliers(self, factor: float = 4.0) -> tuple[OpRecord, ...]:
         """Ops that err more in isolation than ops of their kind do, the worst first.
@@ -128,8 +125,13 @@ class Comparison(Displayed):
         for r in self.ops:
             kinds.setdefault(r.op, []).append(r.isolation.relative_l2)
         usual = {op: statistics.median_low(errors) for op, errors in kinds.items()}
-        found = [r for r in self.differing if _stands_out(r, factor * usual[r.op])]
-        return tuple(sorted(found, key=lambda r: _excess(r, usual[r.op]), reverse=True))
+
+        def excess(r: OpRecord) -> tuple[float, float]:
+            error = r.isolation.relative_l2
+            return (error / usual[r.op] if usual[r.op] else math.inf), error
+
+        found = [r for r in self.differing if excess(r)[0] > factor]
+        return tuple(sorted(found, key=excess, reverse=True))
 
     def table(self, sort: str = "isolation", rows: int = _SHOWN_ROWS) -> Table:
         """The ops of `sorted`, at most so many rows, as a table of Rich, 80 columns
@@ -142,11 +144,9 @@ class Comparison(Displayed):
     def by_module(self) -> list[dict[str, Any]]:
         """Ops grouped by module and pass, the worst isolation error first."""
         rows = _grouped(self.ops, "label", lambda r: r.label)
-        return [{**self._part(row["worst"]), **row} for row in rows]
-
-    def _part(self, number: int) -> dict[str, str]:
-        record = self.ops[number]
-        return {"module": record.module, "phase": record.phase}
+        worst = [self.ops[row["worst"]] for row in rows]
+        parts = [{"module": r.module, "phase": r.phase} for r in worst]
+        return [part | row for part, row in zip(parts, rows, strict=True)]
 
     def by_source(self) -> list[dict[str, Any]]:
         """Ops grouped by the user's source line, the worst isolation error first."""
@@ -155,9 +155,7 @@ class Comparison(Displayed):
     def iterations(self, number: int) -> list[dict[str, Any]]:
         """The errors of an op in a loop, by iteration."""
         return [
-            {"iteration": i.index}
-            | _prefixed("isolation", i.isolation)
-            | _prefixed("accumulation", i.accumulation)
+            {"iteration": i.index} | figures(i, "isolation", "accumulation")
             for i in self.ops[number].iterations
         ]
 
@@ -349,20 +347,8 @@ def _worst(group: Sequence[OpRecord]) -> dict[str, Any]:
     }
 
 
-def _prefixed(kind: str, errors: Errors | None) -> dict[str, Any]:
-    if errors is None:
-        return {}
-    return {f"{kind}_{name}": value for name, value in errors.as_dict().items()}
-
-
-def _stands_out(record: OpRecord, limit: float) -> bool:
-    error = record.isolation.relative_l2
-    return error > limit or (limit == 0 and record.errs)
-
-
-def _excess(record: OpRecord, usual: float) -> tuple[float, float]:
-    error = record.isolation.relative_l2
-    return (math.inf if usual == 0 else error / usual), error
+def _worst_first(ops: Iterable[OpRecord], kind: str) -> tuple[OpRecord, ...]:
+    return tuple(sorted(ops, key=lambda r: _badness(getattr(r, kind)), reverse=True))
 
 
 def _badness(errors: Errors) -> tuple[float, float]:

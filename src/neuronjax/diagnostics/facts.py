@@ -95,19 +95,15 @@ def evaluate(op: Op, facts: Sequence[Fact]) -> tuple[Fact, ...]:
         return tuple(facts)
     if len(op.results) != 1:
         return tuple(unknown(result.type) for result in op.results)
-    return (_one(op, facts),)
-
-
-def _one(op: Op, facts: Sequence[Fact]) -> Fact:
     type = op.results[0].type
     name = op.name.removeprefix("stablehlo.")
     value = _value(op, name, facts)
     if value is not None:
-        return known(value.astype(type.dtype).reshape(type.shape))
+        return (known(value.astype(type.dtype).reshape(type.shape)),)
     rule = _BOUNDS.get(name)
     if rule is None or not is_integer(type.dtype):
-        return unknown(type)
-    return rule(op, facts)
+        return (unknown(type),)
+    return (rule(op, facts),)
 
 
 # -- values ----------------------------------------------------------------------------
@@ -159,10 +155,6 @@ def _slice(op: Op, x: np.ndarray) -> np.ndarray:
     return x[tuple(slice(*b) for b in bounds)]
 
 
-def _convert(op: Op, x: np.ndarray) -> np.ndarray:
-    return x.astype(op.results[0].type.dtype)
-
-
 def _divide(op: Op, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Rounds toward zero; x / 0 is left to the chip."""
     if not is_integer(x.dtype):
@@ -186,7 +178,7 @@ _VALUES: Mapping[str, Value] = {
     "reverse": lambda op, x: np.flip(x, op.attributes["dimensions"]),
     "slice": _slice,
     "concatenate": lambda op, *xs: np.concatenate(xs, op.attributes["dimension"]),
-    "convert": _convert,
+    "convert": lambda op, x: x.astype(op.results[0].type.dtype),
     "compare": lambda op, *xs: comparison(op.attributes["comparison_direction"])(*xs),
     "select": lambda op, p, x, y: np.where(p, x, y),
     "clamp": lambda op, low, x, high: np.minimum(np.maximum(x, low), high),

@@ -114,7 +114,27 @@ class PortabilityReport(Displayed):
         return json.dumps(self.as_dict(), indent=2)
 
     def __rich__(self) -> Table:
-        return as_table(self)
+        title = f"{self.program} on {self.setting}"
+        style = {"collapse_padding": False, "leading": 1}
+        if not self.findings:
+            return new_table(
+                title, {}, [["Nothing found."]], show_header=False, **style
+            )
+        pages = (f"{key}: {page}" for key, page in self.documents.items())
+        meaning = "Errors are what the compiler refuses or certainly changes."
+        return new_table(
+            title,
+            {
+                "severity": WORD,
+                "what, where, and what to write instead": {"overflow": "fold"},
+            },
+            (
+                (Text(f.severity, _STYLES[f.severity]), Text("\n").join(_lines(f)))
+                for f in self.findings
+            ),
+            "\n".join([f"{_counted(self)}. {meaning}", *pages]),
+            **style,
+        )
 
     def __repr__(self) -> str:
         counts = _counted(self) or "nothing found"
@@ -128,27 +148,6 @@ def cited_keys(source: str) -> set[str]:
     return set(re.findall(r"\b[A-Z][A-Z0-9]+(?:-[A-Z]+)?\b", source)) & set(DOCUMENTS)
 
 
-def as_table(report: PortabilityReport) -> Table:
-    """The report as a table that needs no more than 80 columns."""
-    title = f"{report.program} on {report.setting}"
-    style = {"collapse_padding": False, "leading": 1}
-    if not report.findings:
-        return new_table(title, {}, [["Nothing found."]], show_header=False, **style)
-    return new_table(
-        title,
-        {
-            "severity": WORD,
-            "what, where, and what to write instead": {"overflow": "fold"},
-        },
-        (
-            (Text(f.severity, _STYLES[f.severity]), Text("\n").join(_lines(f)))
-            for f in report.findings
-        ),
-        _summary(report),
-        **style,
-    )
-
-
 def _lines(finding: Finding) -> Iterator[Text]:
     times = f" ({finding.count} times)" if finding.count > 1 else ""
     yield Text.assemble((finding.rule, "bold"), f"{times}: {finding.message}")
@@ -158,12 +157,6 @@ def _lines(finding: Finding) -> Iterator[Text]:
         yield Text(f"at: {places}", "dim")
     yield Text(f"instead: {finding.remedy}")
     yield Text(f"source: {finding.source}", "dim")
-
-
-def _summary(report: PortabilityReport) -> str:
-    pages = (f"{key}: {page}" for key, page in report.documents.items())
-    meaning = "Errors are what the compiler refuses or certainly changes."
-    return "\n".join([f"{_counted(report)}. {meaning}", *pages])
 
 
 def _counted(report: PortabilityReport) -> str:

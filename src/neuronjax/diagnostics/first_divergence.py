@@ -10,6 +10,7 @@ is a run up to the op, so their number is limited; a smaller set may exist.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Hashable, Sequence
 
 from neuronjax.ir.program import Op, Program
@@ -27,7 +28,7 @@ def ancestors(program: Program, op: Op) -> set[Op]:
     Calls are not told apart: what one call of a function depends on, all do.
     """
     graph = ValueSources(program)
-    values = graph.behind([*op.operands, *(v for r in op.regions for v in r.results)])
+    values = graph.behind([*op.operands, *op.results])
     return {op} | {graph.makers[v] for v in values if v in graph.makers}
 
 
@@ -38,7 +39,11 @@ def smallest_set(
 
     Candidates come the most suspicious first; more of them are taken to explain no
     less. The set is empty if not even all of them together explain."""
-    trial = _RememberedTrials(explains)
+    left = itertools.count(MOST_TRIALS, -1)  # from when on all fail
+
+    def trial(chosen: Sequence[Hashable]) -> bool:
+        return next(left) > 0 and explains(chosen)
+
     size = _fewest(candidates, trial)
     if size is None:
         return ()
@@ -50,19 +55,9 @@ def smallest_set(
     return tuple(found)
 
 
-class _RememberedTrials:
-    """Trials until there are too many, from when on all fail."""
-
-    def __init__(self, explains: Callable[[Sequence[Hashable]], bool]) -> None:
-        self._explains = explains
-        self._left = MOST_TRIALS
-
-    def __call__(self, chosen: Sequence[Hashable]) -> bool:
-        self._left -= 1
-        return self._left >= 0 and self._explains(chosen)
-
-
-def _fewest(candidates: Sequence[Hashable], trial: _RememberedTrials) -> int | None:
+def _fewest(
+    candidates: Sequence[Hashable], trial: Callable[[Sequence[Hashable]], bool]
+) -> int | None:
     """How many of the first candidates explain: 1, 2, 4, ..., then by bisection."""
     low, high = 0, 1
     while not trial(candidates[:high]):

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from neuronjax.diagnostics.limits import Change, overlap
+from neuronjax.diagnostics.limits import Change, gaining, overlap
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import resolve_target
 from neuronjax.policy import Policy
@@ -91,24 +91,21 @@ def not_a_kernel(program: Program | None) -> Program:
 
 def kernel_changes(schedule: KernelSchedule, timeline: Timeline) -> tuple[Change, ...]:
     """Every change that gains something, the largest gain first."""
+    seconds = what_if(schedule, _once(lambda p: _free(p) if p.ring else p))
+    what = "reuse what is loaded, so that no transfer takes time"
     found = [
         *_line(schedule, timeline),
-        *_transfers(schedule),
-        *_resident(schedule),
+        _transfers(schedule),
+        _bound(schedule, "spills", what, seconds),
         overlap(timeline),
     ]
+    return tuple(gaining(found))
+
+
+def _bound(schedule: KernelSchedule, kind: str, what: str, seconds: float) -> Change:
     before = schedule.total_seconds
-    gains = [c for c in found if c.gain_seconds > 0.001 * before]
-    return tuple(sorted(gains, key=lambda change: change.seconds))
-
-
-def _change(schedule_seconds: float, kind: str, what: str, seconds: float) -> Change:
     return Change(
-        kind=kind,
-        what=what,
-        seconds=seconds,
-        before_seconds=schedule_seconds,
-        basis="bound",
+        kind=kind, what=what, seconds=seconds, before_seconds=before, basis="bound"
     )
 
 
@@ -148,10 +145,10 @@ def _line(schedule: KernelSchedule, timeline: Timeline) -> Iterator[Change]:
     }
     seconds = what_if(schedule, lambda n, p: _free(p) if n in entries else p)
     what = f"without {op.name} at {where.rpartition('/')[2]}"
-    yield _change(schedule.total_seconds, "line", what, seconds)
+    yield _bound(schedule, "line", what, seconds)
 
 
-def _transfers(schedule: KernelSchedule) -> Iterator[Change]:
+def _transfers(schedule: KernelSchedule) -> Change:
     def at_once(p: KernelPrice) -> KernelPrice:
         if not p.ring:
             return p
@@ -159,10 +156,4 @@ def _transfers(schedule: KernelSchedule) -> Iterator[Change]:
 
     seconds = what_if(schedule, _once(at_once))
     what = "fewer, larger DMA transfers: none of them waits for its start"
-    yield _change(schedule.total_seconds, "transfers", what, seconds)
-
-
-def _resident(schedule: KernelSchedule) -> Iterator[Change]:
-    seconds = what_if(schedule, _once(lambda p: _free(p) if p.ring else p))
-    what = "reuse what is loaded, so that no transfer takes time"
-    yield _change(schedule.total_seconds, "spills", what, seconds)
+    return _bound(schedule, "transfers", what, seconds)

@@ -9,9 +9,11 @@ with the precision; whether they still train is `neuronjax run` and `jit`'s to a
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
+
+from rich.table import Table
 
 from neuronjax.errors import NeuronJaxError
 from neuronjax.hardware import Target
@@ -19,7 +21,8 @@ from neuronjax.ir.instruction import InstructionProgram
 from neuronjax.ir.program import Program
 from neuronjax.lowering import lower
 from neuronjax.policy import Policy
-from neuronjax.report.profile_tables import QUEUE_TITLES
+from neuronjax.report.profile_tables import QUEUE_TITLES, changes_table
+from neuronjax.report.tables import Displayed
 from neuronjax.timing.timeline import Timeline
 from neuronjax.timing.work import QUEUES, Core, Queue
 
@@ -85,6 +88,28 @@ class Change:
         return self.before_seconds / self.seconds if self.seconds else float("inf")
 
 
+class Changes(Displayed, tuple[Change, ...]):
+    """Changes, the largest gain first."""
+
+    __slots__ = ()
+
+    def __rich__(self) -> Table:
+        return changes_table(
+            (change.what, change.seconds, change.speedup, change.basis == "bound")
+            for change in self
+        )
+
+    def __repr__(self) -> str:
+        told = (f"{change.what}: {change.speedup:.3g}x" for change in self)
+        return f"<neuronjax.Changes ({'; '.join(told)})>"
+
+
+def gaining(found: Iterable[Change]) -> list[Change]:
+    """Return the changes that gain something, the largest gain first."""
+    gains = (c for c in found if c.gain_seconds > 0.001 * c.before_seconds)
+    return sorted(gains, key=lambda change: change.seconds)
+
+
 def changes(subject: Subject) -> tuple[Change, ...]:
     """Every change that gains something, the largest gain first; one of each kind."""
     found = [
@@ -96,9 +121,8 @@ def changes(subject: Subject) -> tuple[Change, ...]:
         *_batches(subject),
     ]
     best: dict[str, Change] = {}
-    for change in sorted(found, key=lambda change: change.seconds):
-        if change.gain_seconds > 0.001 * change.before_seconds:
-            best.setdefault(change.kind, change)
+    for change in gaining(found):
+        best.setdefault(change.kind, change)
     return tuple(best.values())
 
 
@@ -140,14 +164,12 @@ def _spills(subject: Subject) -> Iterator[Change]:
         spec,
         sbuf_usable_bytes_per_partition=2**20 * spec.sbuf_usable_bytes_per_partition,
     )
-    timeline = subject.price(subject.instructions, _with_spec(subject.core, roomy))
+    chip = dataclasses.replace(subject.core.chip, core=roomy)  # type: ignore[arg-type]
+    timeline = subject.price(
+        subject.instructions, dataclasses.replace(subject.core, chip=chip)
+    )
     what = "fuse or tile so that every intermediate stays in SBUF"
     yield _change(subject, "spills", what, timeline.total_seconds, "bound")
-
-
-def _with_spec(core: Core, spec: object) -> Core:
-    chip = dataclasses.replace(core.chip, core=spec)  # type: ignore[arg-type]
-    return dataclasses.replace(core, chip=chip)
 
 
 def _transfers(subject: Subject) -> Iterator[Change]:

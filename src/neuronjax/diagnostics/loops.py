@@ -46,7 +46,8 @@ def trip_count(op: Op, initial: Sequence[Fact], functions: Functions) -> int | N
     if comparison is None or comparison.name != "stablehlo.compare":
         return None
     direction: str = comparison.attributes["comparison_direction"]
-    for counter, bound, flipped in _sides(comparison):
+    a, b = comparison.operands
+    for counter, bound, flipped in ((a, b, False), (b, a, True)):
         if counter not in condition.arguments:
             continue
         carry = condition.arguments.index(counter)
@@ -72,11 +73,6 @@ def carried(
         return unknown(type)
     last = int(first) + max(trips - 1, 0) * step
     return bounded(type, min(int(first), last), max(int(first), last))
-
-
-def _sides(comparison: Op) -> tuple[tuple[Value, Value, bool], ...]:
-    a, b = comparison.operands
-    return (a, b, False), (b, a, True)
 
 
 def _producer(region: Region, value: Value) -> Op | None:

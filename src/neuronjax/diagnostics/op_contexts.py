@@ -11,22 +11,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
 
 from neuronjax.diagnostics.facts import Fact, evaluate, unknown
-from neuronjax.diagnostics.findings import Severity
+from neuronjax.diagnostics.findings import Finding
 from neuronjax.diagnostics.loops import carried, invariant, trip_count
 from neuronjax.hardware import Target
-from neuronjax.ir.program import (
-    CHOICES,
-    CONTROL_FLOW,
-    Function,
-    Op,
-    Program,
-    Region,
-    Value,
-)
+from neuronjax.ir.program import CHOICES, CONTROL_FLOW, Op, Program, Region, Value
+from neuronjax.ir.value_sources import ValueSources
 from neuronjax.policy import Policy
 
 # Functions of jax.random, whose integer arithmetic is the generator's and not the
@@ -58,9 +50,8 @@ class OpContext:
 
     Attributes:
         facts: what is known of every value in sight.
-        producers: the op that made a value.
+        graph: from which values each value is computed, and by which op.
         users: the ops that read a value.
-        function: the function that holds the op.
         scope: the name stack, enclosing calls included.
         location: the user's line, "" where the caller's is to be taken.
         trips: how often the enclosing loops run it, 1 where one is not counted.
@@ -71,9 +62,8 @@ class OpContext:
     op: Op
     settings: Settings
     facts: Mapping[Value, Fact]
-    producers: Mapping[Value, Op]
+    graph: ValueSources
     users: Mapping[Value, Sequence[Op]]
-    function: str
     scope: str
     location: str
     trips: int
@@ -82,7 +72,7 @@ class OpContext:
 
     def fact(self, value: Value) -> Fact:
         """What is known of a value."""
-        return self.facts.get(value) or unknown(value.type)
+        return _known(self.facts, value)
 
     def fact_of_result(self) -> Fact:
         """What is known of the op's one result."""
@@ -90,50 +80,28 @@ class OpContext:
 
     def producer(self, value: Value, *through: str) -> Op | None:
         """The op that made a value, looking through ops of these names."""
-        op = self.producers.get(value)
+        op = self.graph.makers.get(value)
         while op is not None and op.name in through:
-            op = self.producers.get(op.operands[0])
+            op = self.graph.makers.get(op.operands[0])
         return op
 
 
-class Details(NamedTuple):
-    """What a finding says beside its place."""
-
-    severity: Severity = "info"
-    message: str = ""
-    remedy: str = ""
-    source: str = ""
+#: What is found in one context; a place of "" is that of the caller.
+Rules = Callable[[OpContext], Iterator[Finding]]
 
 
-Rules = Callable[[OpContext], Iterator["Noted"]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Noted:
-    """What a rule says of one context.
-
-    Attributes:
-        location: the user's line, or "" for that of the caller.
-        details: what the finding will say.
-        weight: for measures that are summed, the number.
-    """
-
-    rule: str
-    op: str
-    location: str
-    scope: str
-    details: Details
-    weight: int = 0
+def _known(facts: Mapping[Value, Fact], value: Value) -> Fact:
+    return facts.get(value) or unknown(value.type)
 
 
 @dataclass(frozen=True)
 class _Called:
-    results: tuple[Fact, ...]
-    notes: tuple[Noted, ...]
+    results: Sequence[Fact]
+    notes: tuple[Finding, ...]
 
 
-def visit(settings: Settings, rules: Rules) -> tuple[Noted, ...]:
-    """Applies rules to every op of a program that `main` reaches."""
+def visit(settings: Settings, rules: Rules) -> tuple[Finding, ...]:
+    """Apply rules to every op of a program that `main` reaches."""
     walker = _Walker(settings, rules)
     main = settings.program.entry
     facts = [unknown(value.type) for value in main.body.arguments]
@@ -144,16 +112,17 @@ class _Walker:
     """Walks functions, and remembers what came out."""
 
     def __init__(self, settings: Settings, rules: Rules) -> None:
-        self.settings = settings
-        self.rules = rules
-        self.producers: dict[Value, Op] = {}
+        self.settings, self.rules = settings, rules
+        self.functions = settings.program.functions
+        self.graph = ValueSources(settings.program)
         self.users: dict[Value, list[Op]] = {}
+        #: The lines that call each function.
+        self.call_lines: dict[str | None, set[str]] = {}
         for op in settings.program.walk():
-            self.producers.update((result, op) for result in op.results)
             for value in op.operands:
                 self.users.setdefault(value, []).append(op)
+            self.call_lines.setdefault(op.callee, set()).add(op.location.source)
         self._called: dict[tuple, _Called] = {}
-        self._call_lines = _call_lines(settings.program)
 
     def function(
         self,
@@ -165,114 +134,74 @@ class _Walker:
     ) -> _Called:
         key = (name, trips, in_generator, *[fact.key for fact in facts])
         if key not in self._called:
-            body = self.settings.program.functions[name].body
+            body = self.functions[name].body
             walk = _FunctionWalk(self, name, scope, trips, in_generator)
-            arguments = dict(zip(body.arguments, facts, strict=True))
-            self._called[key] = walk.region(body, arguments)
+            results = walk.region(body, dict(zip(body.arguments, facts, strict=True)))
+            self._called[key] = _Called(results, tuple(walk.notes))
         return self._called[key]
-
-    def location(self, function: str, op: Op) -> str:
-        """The user's line; "" for code that belongs to whoever calls it."""
-        source = op.location.source
-        return "" if source in self._call_lines.get(function, ()) else source
-
-
-def _call_lines(program: Program) -> dict[str, set[str]]:
-    """The lines that call each function."""
-    lines: dict[str, set[str]] = {}
-    for op in program.walk():
-        callee = op.callee
-        if callee is not None:
-            lines.setdefault(callee, set()).add(op.location.source)
-    return lines
 
 
 @dataclass(frozen=True)
 class _FunctionWalk:
-    """One function, walked with facts about its arguments."""
+    """One function, walked with facts about its arguments.
+
+    Attributes:
+        notes: what the rules have said so far.
+    """
 
     walker: _Walker
     function: str
     scope: str
     trips: int
     in_generator: bool
+    notes: list[Finding] = field(default_factory=list)
 
-    @property
-    def functions(self) -> Mapping[str, Function]:
-        return self.walker.settings.program.functions
-
-    def region(self, region: Region, facts: dict[Value, Fact]) -> _Called:
-        """Walks a region; `facts` grows by what its ops make."""
-        notes: list[Noted] = []
+    def region(self, region: Region, facts: dict[Value, Fact]) -> Sequence[Fact]:
+        """Walk a region; `facts` grows by what its ops make."""
         for op in region.ops:
-            operands = [facts.get(v) or unknown(v.type) for v in op.operands]
-            results, inner = self._op(op, operands, facts)
-            notes.extend(inner)
+            results = self._op(op, [_known(facts, v) for v in op.operands], facts)
             facts.update(zip(op.results, results, strict=True))
-        results = tuple([facts.get(v) or unknown(v.type) for v in region.results])
-        return _Called(results, tuple(notes))
+        return [_known(facts, v) for v in region.results]
 
     def _op(
         self, op: Op, operands: Sequence[Fact], facts: dict[Value, Fact]
-    ) -> tuple[Sequence[Fact], list[Noted]]:
-        loop = None
-        if op.name == "stablehlo.while":
-            loop = trip_count(op, operands, self.functions)
+    ) -> Sequence[Fact]:
+        walker, source = self.walker, op.location.source
+        is_loop = op.name == "stablehlo.while"
+        loop = trip_count(op, operands, walker.functions) if is_loop else None
+        # JAX keeps what it traced: a line inside its functions is some caller's.
+        is_own = source not in walker.call_lines.get(self.function, ())
+        location = source if is_own and not self.in_generator else ""
+        scope = "/".join(filter(None, (self.scope, op.location.scope)))
         context = OpContext(
             op=op,
-            settings=self.walker.settings,
+            settings=walker.settings,
             facts=facts,
-            producers=self.walker.producers,
-            users=self.walker.users,
-            function=self.function,
-            scope=_joined(self.scope, op.location.scope),
-            # JAX keeps what it traced: a line inside its functions is some caller's.
-            location=""
-            if self.in_generator
-            else self.walker.location(self.function, op),
+            graph=walker.graph,
+            users=walker.users,
+            scope=scope,
+            location=location,
             trips=self.trips,
             in_generator=self.in_generator,
             loop=loop,
         )
-        notes = list(self.walker.rules(context))
-        callee = op.callee
-        if callee is not None:
-            called = self._call(callee, operands, context)
-            notes += [
-                replace(n, location=n.location or context.location)
-                for n in called.notes
-            ]
-            return called.results, notes
-        if op.name == "stablehlo.while":
-            results, inner = self._while(op, operands, facts, loop)
-            return results, notes + inner
+        self.notes.extend(walker.rules(context))
+        if callee := op.callee:
+            inside = self.in_generator or bool(_GENERATORS.fullmatch(callee))
+            called = walker.function(callee, operands, scope, self.trips, inside)
+            for note in called.notes:
+                self.notes.append(replace(note, location=note.location or location))
+            return called.results
+        if is_loop:
+            return self._while(op, operands, facts, loop)
         if op.name not in CONTROL_FLOW:
-            return evaluate(op, operands), notes
-        return self._branches(op, operands, facts, notes)
-
-    def _call(
-        self, callee: str, operands: Sequence[Fact], context: OpContext
-    ) -> _Called:
-        in_generator = self.in_generator or bool(_GENERATORS.fullmatch(callee))
-        return self.walker.function(
-            callee, operands, context.scope, self.trips, in_generator
-        )
-
-    def _branches(
-        self,
-        op: Op,
-        operands: Sequence[Fact],
-        facts: dict[Value, Fact],
-        notes: list[Noted],
-    ) -> tuple[Sequence[Fact], list[Noted]]:
-        """All regions, or the one that a constant index selects."""
+            return evaluate(op, operands)
         chosen = branch_taken(op, operands[0]) if op.name in CHOICES else None
         if chosen is not None:
-            called = self.region(op.regions[chosen], dict(facts))
-            return called.results, [*notes, *called.notes]
+            return self.region(op.regions[chosen], dict(facts))
         for region in op.regions:
-            notes += self.region(region, dict(facts)).notes
-        return [unknown(result.type) for result in op.results], notes
+            self.region(region, dict(facts))
+        return [unknown(result.type) for result in op.results]
 
     def _while(
         self,
@@ -280,21 +209,19 @@ class _FunctionWalk:
         operands: Sequence[Fact],
         facts: dict[Value, Fact],
         trips: int | None,
-    ) -> tuple[Sequence[Fact], list[Noted]]:
+    ) -> Sequence[Fact]:
         inside = replace(self, trips=self.trips * (1 if trips is None else trips))
         carries = [
-            carried(op, i, operands, self.functions, trips)
+            carried(op, i, operands, self.walker.functions, trips)
             for i in range(len(operands))
         ]
-        notes: list[Noted] = []
         for region in op.regions:
             scope = {**facts, **dict(zip(region.arguments, carries, strict=True))}
-            notes += inside.region(region, scope).notes
-        results = [
+            inside.region(region, scope)
+        return [
             operands[i] if invariant(op, i) else unknown(result.type)
             for i, result in enumerate(op.results)
         ]
-        return results, notes
 
 
 def branch_taken(op: Op, index: Fact) -> int | None:

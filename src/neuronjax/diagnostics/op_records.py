@@ -22,6 +22,17 @@ MOVING = frozenset(f"stablehlo.{name}" for name in _MOVING.split())
 CONSTANT = MOVING | {"stablehlo.convert"}
 
 
+def figures(of: Any, *kinds: str) -> dict[str, Any]:
+    """Return the figures of some errors, those that there are, by kind and name."""
+    errors = {kind: getattr(of, kind) for kind in kinds}
+    return {
+        f"{kind}_{name}": value
+        for kind, found in errors.items()
+        if found is not None
+        for name, value in found.as_dict().items()
+    }
+
+
 @dataclass(frozen=True, kw_only=True)
 class Iteration:
     """The errors of one execution of an op inside loops.
@@ -114,19 +125,9 @@ class OpRecord:
 
     def as_dict(self) -> dict[str, Any]:
         """Flat: `isolation_max_ulp`, `accumulation_relative_l2`, ..."""
-        out: dict[str, Any] = {
-            name: getattr(self, name)
-            for name in (
-                *("number", "op", "scope", "module", "phase", "source", "result"),
-            )
-        }
-        out["executions"] = self.executions
-        kinds = ("isolation", "accumulation", "expected", "actual")
-        for kind in kinds:
-            errors = getattr(self, kind)
-            if errors is not None:
-                out.update({f"{kind}_{k}": v for k, v in errors.as_dict().items()})
-        return out
+        names = ("number", "op", "scope", "module", "phase", "source", "result")
+        out = {name: getattr(self, name) for name in (*names, "executions")}
+        return out | figures(self, "isolation", "accumulation", "expected", "actual")
 
 
 @dataclass(frozen=True, kw_only=True)

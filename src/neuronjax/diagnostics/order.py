@@ -10,6 +10,7 @@ or any function of an array.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -46,7 +47,13 @@ class SummationTree:
     @property
     def depth(self) -> int:
         """Additions one after the other on the longest path."""
-        return _depth(self.root)
+        deepest, waiting = 0, [(self.root, 0)]
+        while waiting:
+            node, depth = waiting.pop()
+            deepest = max(deepest, depth)
+            if not isinstance(node, int):
+                waiting += [(child, depth + 1) for child in node]
+        return deepest
 
     @property
     def is_left_fold(self) -> bool:
@@ -241,16 +248,6 @@ def _leaves(root: Node) -> list[int]:
     return found
 
 
-def _depth(root: Node) -> int:
-    deepest, waiting = 0, [(root, 0)]
-    while waiting:
-        node, depth = waiting.pop()
-        deepest = max(deepest, depth)
-        if not isinstance(node, int):
-            waiting += [(child, depth + 1) for child in node]
-    return deepest
-
-
 # -- text ------------------------------------------------------------------------------
 
 
@@ -310,28 +307,22 @@ def _is_falling(spine: Sequence[Node]) -> bool:
 
 
 def _runs(nodes: Sequence[Node]) -> Iterator[str]:
-    """Three or more leaves that count up or down by one as a range."""
+    """Yield nodes as text, three or more leaves that count by one as a range."""
     at = 0
     while at < len(nodes):
-        end = _end_of_run(nodes, at)
-        if end - at > 2:
-            yield f"{nodes[at]}..{nodes[end - 1]}"
-            at = end
-            continue
         node = nodes[at]
+        length = max(_counting(nodes[at:], step) for step in (1, -1))
+        if length > 2:
+            yield f"{node}..{nodes[at + length - 1]}"
+            at += length
+            continue
         yield str(node) if isinstance(node, int) else f"({_text(node)})"
         at += 1
 
 
-def _end_of_run(nodes: Sequence[Node], at: int) -> int:
-    end = at + 1
-    step = None
-    while end < len(nodes):
-        last, node = nodes[end - 1], nodes[end]
-        if not (isinstance(last, int) and isinstance(node, int)):
-            break
-        if abs(node - last) != 1 or step not in (None, node - last):
-            break
-        step = node - last
-        end += 1
-    return end
+def _counting(nodes: Sequence[Node], step: int) -> int:
+    """Return how many leaves, from the first, count in such steps."""
+    if not isinstance(nodes[0], int):
+        return 0
+    pairs = zip(nodes, itertools.count(nodes[0], step), strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))

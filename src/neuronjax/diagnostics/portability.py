@@ -14,20 +14,20 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from neuronjax.diagnostics.findings import SEVERITIES, Finding, PortabilityReport
-from neuronjax.diagnostics.op_contexts import Details, Noted, OpContext, Settings, visit
-from neuronjax.diagnostics.rule import PortabilityRule, ProgramRule, Verdict
+from neuronjax.diagnostics.op_contexts import OpContext, Settings, visit
+from neuronjax.diagnostics.rule import PortabilityRule, Verdict
 from neuronjax.diagnostics.rules import PROGRAM_RULES, RULES
-from neuronjax.diagnostics.rules.dtypes import DtypeRule, arguments, entering
+from neuronjax.diagnostics.rules.dtypes import DtypeRule, arguments
 from neuronjax.diagnostics.rules.limits import instructions
 from neuronjax.errors import NeuronJaxError, UnimplementedError
 from neuronjax.hardware import Target
-from neuronjax.ir.program import Op, Program
+from neuronjax.ir.program import Program
 from neuronjax.lowering import lower
 from neuronjax.policy import Policy
 from neuronjax.report.setting import setting_line
 
-_BY_ID = {rule.id: rule for rule in RULES}
-_COUNT = "instructions"  # a note that carries a weight and is no finding
+_PER_PROGRAM = frozenset(rule.id for rule in RULES if rule.per_program)
+_COUNT = "instructions"  # a note that counts instructions and is no finding
 
 
 def examine(
@@ -53,11 +53,9 @@ def examine(
         sdk=tuple(map(int, version.split("."))),
     )
     notes = visit(settings, _notes)
-    findings = [
-        *_argument_findings(settings),
-        *_grouped(notes),
-        *_program_findings(settings, sum(n.weight for n in notes)),
-    ]
+    count = sum(note.count for note in notes if note.rule == _COUNT)
+    occurrences = [note for note in notes if note.rule != _COUNT]
+    findings = [*_about_program(settings, count), *_grouped(occurrences)]
     findings += _lowering_findings(program, target, policy, findings)
     return report(findings, target=target, policy=policy, sdk=version, name=name)
 
@@ -71,10 +69,13 @@ def report(
     name: str,
 ) -> PortabilityReport:
     """A report of findings in order: worst first, then by line."""
-    order = {severity: i for i, severity in enumerate(SEVERITIES)}
-    ordered = sorted(
-        findings, key=lambda f: (order[f.severity], _line_key(f.location), f.rule)
-    )
+
+    def order(found: Finding) -> tuple:
+        file, _, line = found.location.rpartition(":")
+        number = int(line) if line.isdigit() else 0
+        return SEVERITIES.index(found.severity), file, number, found.rule
+
+    ordered = sorted(findings, key=order)
     return PortabilityReport(
         program=name,
         target=target.name,
@@ -84,134 +85,77 @@ def report(
     )
 
 
-def _line_key(location: str) -> tuple[str, int]:
-    file, _, line = location.rpartition(":")
-    return file, int(line) if line.isdigit() else 0
-
-
 # -- one op ----------------------------------------------------------------------------
 
 
-def _rules_by_op() -> dict[str, list[PortabilityRule]]:
-    by_op: dict[str, list[PortabilityRule]] = {}
-    for rule in RULES:
-        for name in rule.ops or ("",):
-            by_op.setdefault(name, []).append(rule)
-    return by_op
+_BY_OP: dict[str, list[PortabilityRule | DtypeRule]] = {}
+for _rule in RULES:
+    for _name in _rule.ops or ("",):
+        _BY_OP.setdefault(_name, []).append(_rule)
 
 
-_BY_OP = _rules_by_op()
-
-
-def _notes(context: OpContext) -> Iterator[Noted]:
-    """What all rules say of one op."""
-    name = context.op.name.partition(".")[2]
+def _notes(context: OpContext) -> Iterator[Finding]:
+    """Yield what all rules say of one op."""
+    op, name = context.op, context.op.name.partition(".")[2]
+    where = {"op": op.name, "location": context.location, "scope": context.scope}
     for rule in (*_BY_OP.get(name, ()), *_BY_OP[""]):
-        verdict = rule.check(context)
-        if verdict is not None:
-            noted = _noted(context, rule.id, _details(rule, verdict))
-            yield noted if verdict.at is None else _at(noted, verdict.at)
-    for dtype_rule, _ in entering(context):
-        severity, title = dtype_rule.severity, dtype_rule.title
-        details = Details(severity, title, dtype_rule.remedy, dtype_rule.source)
-        yield _noted(context, dtype_rule.id, details)
-    weight = instructions(context)
-    if weight:
-        yield replace(_noted(context, _COUNT, Details()), weight=weight)
+        answer = rule.check(context)
+        if isinstance(answer, Verdict) and answer.at is not None:
+            line = answer.at.location.source or context.location
+            yield rule.finding(
+                answer, **where | {"op": answer.at.name, "location": line}
+            )
+        elif answer:
+            yield rule.finding("" if answer is True else answer, **where)
+    if weight := instructions(context):
+        nothing = dict.fromkeys(("message", "remedy", "source"), "")
+        yield Finding(rule=_COUNT, severity="info", count=weight, **nothing)
 
 
-def _details(rule: PortabilityRule, verdict: Verdict) -> Details:
-    message = f"{rule.title}: {verdict.detail}" if verdict.detail else rule.title
-    severity = verdict.severity or rule.severity
-    return Details(severity, message, verdict.remedy or rule.remedy, rule.source)
-
-
-def _noted(context: OpContext, rule: str, details: Details) -> Noted:
-    return Noted(
-        rule=rule,
-        op=context.op.name,
-        location=context.location,
-        scope=context.scope,
-        details=details,
-    )
-
-
-def _at(noted: Noted, op: Op) -> Noted:
-    """A note about another op."""
-    return replace(noted, op=op.name, location=op.location.source or noted.location)
-
-
-def _grouped(notes: Sequence[Noted]) -> Iterator[Finding]:
-    """One finding for a rule, an op and a line; for some rules, for all lines."""
-    groups: dict[tuple, list[Noted]] = {}
+def _grouped(notes: Sequence[Finding]) -> Iterator[Finding]:
+    """Yield one finding for a rule, an op and a line; for some rules, for all lines."""
+    groups: dict[tuple, list[Finding]] = {}
     for note in notes:
-        if note.rule == _COUNT:
-            continue
         key: tuple = (note.rule, note.op, note.location)
-        if _per_program(note.rule):
-            key = (note.rule, note.details.severity)
+        if note.rule in _PER_PROGRAM:
+            key = (note.rule, note.severity)
         groups.setdefault(key, []).append(note)
-    return map(_finding, groups.values())
-
-
-def _per_program(rule: str) -> bool:
-    return rule in _BY_ID and _BY_ID[rule].per == "program"
-
-
-def _finding(group: Sequence[Noted]) -> Finding:
-    """The worst of equal notes, with their number."""
-    worst = min(group, key=lambda note: SEVERITIES.index(note.details.severity))
-    finding = Finding(
-        rule=worst.rule,
-        op=worst.op,
-        location=worst.location,
-        scope=worst.scope,
-        count=len(group),
-        **worst.details._asdict(),
-    )
-    if not _per_program(worst.rule):
-        return finding
-    names = sorted({note.op.partition(".")[2] for note in group})
-    message = f"{worst.details.message}: {', '.join(names)}"
-    return replace(finding, message=message, op="", location="", scope="")
+    for group in groups.values():
+        worst = min(group, key=lambda note: SEVERITIES.index(note.severity))
+        found = replace(worst, count=len(group))
+        if worst.rule in _PER_PROGRAM:
+            names = sorted({note.op.partition(".")[2] for note in group})
+            message = f"{worst.message}: {', '.join(names)}"
+            found = replace(found, message=message, op="", location="", scope="")
+        yield found
 
 
 # -- the whole program -----------------------------------------------------------------
 
 
-def _argument_findings(settings: Settings) -> Iterator[Finding]:
+def _about_program(settings: Settings, count: int) -> Iterator[Finding]:
+    """Yield what rules say of the arguments, and of the program as a whole."""
     for rule, name, type in arguments(settings):
-        yield _found(rule, f"argument {name} ({type}): {rule.title}")
-
-
-def _program_findings(settings: Settings, count: int) -> Iterator[Finding]:
+        found = rule.finding("")
+        yield replace(found, message=f"argument {name} ({type}): {rule.title}")
     for rule in PROGRAM_RULES:
-        verdict = rule.check(settings, count)
-        if verdict is not None:
-            yield _found(rule, f"{rule.title}: {verdict.detail}")
-
-
-def _found(rule: DtypeRule | ProgramRule, message: str) -> Finding:
-    words = {n: getattr(rule, n) for n in ("severity", "remedy", "source")}
-    return Finding(rule=rule.id, message=message, **words)
+        if detail := rule.check(settings, count):
+            yield rule.finding(detail)
 
 
 def _lowering_findings(
     program: Program, target: Target, policy: Policy, found: Sequence[Finding]
 ) -> list[Finding]:
-    """What the emulator refuses, unless a rule has said so of the same op."""
+    """Return what the emulator refuses, unless a rule has said so of the same op."""
     try:
         lower(program, target=target, policy=policy)
     except NeuronJaxError as error:
         finding = from_error(error)
         said = {f.op for f in found if f.severity == "error"}
-        return [] if finding.op in said or _is_argument(finding.op) else [finding]
+        # Arguments of a dtype that no core has are found by their dtype rules.
+        is_said = finding.op in said or finding.op.startswith("argument ")
+        return [] if is_said else [finding]
     return []
-
-
-def _is_argument(op: str) -> bool:
-    """Arguments of a dtype that no core has are found by their dtype rules."""
-    return op.startswith("argument ")
 
 
 # -- errors ----------------------------------------------------------------------------

@@ -46,19 +46,14 @@ class JudgedBatches:
     ) -> JudgedBatches:
         """The call's own batch, more, those held out, or variations in their place."""
         keywords = first[1]
-        varied = () if holdout else _variations(first, variations)
+        varied: tuple[Batch, ...] = ()
+        if not holdout and any(map(_is_float, jax.tree.leaves(first))):
+            varied = tuple(_varied(first, seed) for seed in range(variations))
         return cls(
             seen=(first, *((args, keywords) for args in batches)),
             held_out=varied or tuple((args, keywords) for args in holdout),
             varied=bool(varied),
         )
-
-
-def _variations(batch: Batch, count: int) -> tuple[Batch, ...]:
-    """None of a batch without floats."""
-    if not any(map(_is_float, jax.tree.leaves(batch))):
-        return ()
-    return tuple(_varied(batch, seed) for seed in range(count))
 
 
 def _varied(batch: Batch, seed: int) -> Batch:

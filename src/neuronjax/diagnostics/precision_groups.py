@@ -28,20 +28,16 @@ class HeardOp(NamedTuple):
     """What rules see of an op."""
 
     op: str
-    params: tuple[str, ...]
-    scope: str
-    source: str
+    params: tuple[str, ...] = ()
+    scope: str = ""
+    source: str = ""
     module: str = ""
 
     def matches(self, selectors: Mapping[str, str]) -> bool:
         """Whether a rule of these selectors is about it."""
         rule = Rule(**selectors, rounding="rne")  # type: ignore[arg-type]
-        return rule.matches(self.op, **self.texts)
-
-    @property
-    def texts(self) -> dict[str, Any]:
-        """What selectors look at, by the parameter of `Policy.for_op`."""
-        return {k: v for k, v in self._asdict().items() if k != "op"}
+        texts = self._asdict()
+        return rule.matches(texts.pop("op"), **texts)
 
 
 class ListeningPolicy(Policy):
@@ -115,25 +111,31 @@ def find_groups(heard: Sequence[HeardOp], by: str | Selection) -> Groups:
     ops = Counter(heard)
     if not isinstance(by, str):
         named = {name: dict(selectors) for name, selectors in by.items()}
-        return _checked(_owned(ops, named), by)
+        found = _owned(ops, named)
+        missing = [n for n in by if n not in {group.name for group in found.groups}]
+        if missing:
+            raise InvalidProgramError(
+                f"the group {missing[0]!r}, {dict(by[missing[0]])}, has no op that a "
+                "candidate can change",
+                remedy="correct its pattern, or leave it out",
+            )
+        return found
     if by not in KINDS:
         raise InvalidProgramError(
             f"groups is {by!r}",
             remedy=f"one of {', '.join(KINDS)}, or selectors by name: "
             '{"head": {"param": "head/kernel"}}',
         )
-    keys = {op: _KEYS[by](op) for op in ops}
-    names = sorted(filter(None, dict.fromkeys(keys.values())), key=_depth)
+    keys = {op: _KEYS[by](op) or None for op in ops}
+    # A rule for "block" comes before that for "block/mlp".
+    names = sorted(
+        filter(None, dict.fromkeys(keys.values())), key=lambda n: n.count("/")
+    )
     readable = {name: {by: _PATTERNS[by](name)} for name in names}
-    if _as_wanted(ops, keys, readable):
+    if all(_owner(op, readable) == keys[op] for op in ops):
         return _owned(ops, readable)
     exact = {name: {by: _exact(by, ops, keys, name)} for name in names}
     return _owned(ops, exact)
-
-
-def _depth(name: str) -> int:
-    """A rule for "block" comes before that for "block/mlp"."""
-    return name.count("/")
 
 
 def _param(op: HeardOp) -> str | None:
@@ -143,19 +145,11 @@ def _param(op: HeardOp) -> str | None:
     return next(reversed(inside or op.params), None)
 
 
-def _module(op: HeardOp) -> str | None:
-    return "/".join(read_name_stack(op.scope).names) or None
-
-
-def _line(op: HeardOp) -> str | None:
-    return op.source.rpartition("/")[2] or None
-
-
 _KEYS: Mapping[str, Callable[[HeardOp], str | None]] = {
     "module": lambda op: op.module,
     "param": _param,
-    "scope": _module,
-    "source": _line,
+    "scope": lambda op: "/".join(read_name_stack(op.scope).names),
+    "source": lambda op: op.source.rpartition("/")[2],
     "op": lambda op: op.op,
 }
 
@@ -190,12 +184,6 @@ def _owner(op: HeardOp, named: Selection) -> str | None:
     return found[-1] if found else None
 
 
-def _as_wanted(
-    ops: Iterable[HeardOp], keys: Mapping[HeardOp, str | None], named: Selection
-) -> bool:
-    return all(_owner(op, named) == keys[op] for op in ops)
-
-
 def _owned(ops: Mapping[HeardOp, int], named: Selection) -> Groups:
     """Groups by what their rules do."""
     counts: Counter[str | None] = Counter()
@@ -221,20 +209,5 @@ def explained(shown: Sequence[OpGroup], groups: Sequence[OpGroup]) -> Iterator[s
     for group in shown:
         inside = [name for name in names if name.startswith(f"{group.name}/")]
         if inside:
-            yield f"{group.name}: its own ops, without those of {_few(inside)}"
-
-
-def _few(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 1} more inside it" if len(names) > 1 else ""
-    return f"{names[0]}{more}"
-
-
-def _checked(found: Groups, by: Selection) -> Groups:
-    missing = [n for n in by if n not in {group.name for group in found.groups}]
-    if missing:
-        raise InvalidProgramError(
-            f"the group {missing[0]!r}, {dict(by[missing[0]])}, has no op that a "
-            "candidate can change",
-            remedy="correct its pattern, or leave it out",
-        )
-    return found
+            more = f" and {len(inside) - 1} more inside it" if len(inside) > 1 else ""
+            yield f"{group.name}: its own ops, without those of {inside[0]}{more}"

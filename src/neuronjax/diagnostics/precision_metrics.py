@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from neuronjax.diagnostics.differences import alike, ratio
+from neuronjax.diagnostics.differences import alike
+from neuronjax.diagnostics.op_errors import errors_of
 from neuronjax.errors import InvalidProgramError
 
 #: How many paths an error names.
@@ -34,20 +35,25 @@ Chooser = str | Callable[[Any], Any] | None
 
 
 def relative_l2(reference: np.ndarray, actual: np.ndarray) -> float:
-    """Norm of the error over the norm of the reference."""
-    error, size = np.linalg.norm(actual - reference), np.linalg.norm(reference)
-    return ratio(float(error), float(size))
+    """Return the norm of the error over the norm of the reference."""
+    return errors_of(actual, reference).relative_l2
 
 
 def max_relative(reference: np.ndarray, actual: np.ndarray) -> float:
-    """The largest error over the largest magnitude of the reference."""
-    return ratio(_largest(actual - reference), _largest(reference))
+    """Return the largest error over the largest magnitude of the reference."""
+    if not _agree(reference, actual):
+        return math.inf
+    finite = np.isfinite(reference)
+    error, size = (
+        float(np.max(np.abs(x[finite]), initial=0.0))
+        for x in (actual - reference, reference)
+    )
+    if error == 0:
+        return 0.0
+    return error / size if size else math.inf
 
 
-def _largest(array: np.ndarray) -> float:
-    return float(np.max(np.abs(array), initial=0.0))
-
-
+#: How far arrays of float64 are apart, by the name of the metric.
 OF_ARRAYS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "relative_l2": relative_l2,
     "max_relative": max_relative,
@@ -64,8 +70,12 @@ def measured(metric: str | Metric, reference: Any, actual: Any) -> OutputError:
     if isinstance(metric, str):
         leaves = jax.tree.leaves_with_path(reference)
         pairs = zip(leaves, jax.tree.leaves(actual), strict=True)
-        found = (OutputError(_of_leaf(metric, r, a), _named(p)) for (p, r), a in pairs)
-        return max(found, key=_error, default=OutputError(0.0))
+        distance = OF_ARRAYS[metric]
+        with np.errstate(invalid="ignore", over="ignore"):
+            return worst(
+                OutputError(distance(_numbers(r), _numbers(a)), _named(path))
+                for (path, r), a in pairs
+            )
     error = metric(reference, actual)
     if np.ndim(error) == 0 and np.asarray(error).dtype.kind in "biuf":
         if error >= 0:
@@ -80,18 +90,14 @@ def measured(metric: str | Metric, reference: Any, actual: Any) -> OutputError:
     )
 
 
-def _error(found: OutputError) -> float:
-    return found.error
+def worst(found: Iterable[OutputError]) -> OutputError:
+    """Return the largest error of some arrays or batches; 0 of none."""
+    return max(found, key=lambda each: each.error, default=OutputError(0.0))
 
 
 def _named(path: Any) -> str:
     """Of a leaf, as `outputs=` takes it."""
     return jax.tree_util.keystr(path, simple=True, separator="/")
-
-
-def worst(found: Iterable[OutputError]) -> OutputError:
-    """The largest error of some batches."""
-    return max(found, key=_error)
 
 
 def check_metric(metric: str | Metric) -> None:
@@ -102,14 +108,6 @@ def check_metric(metric: str | Metric) -> None:
             remedy=f"one of {', '.join(OF_ARRAYS)}, or a function of the reference's "
             "outputs and the outputs",
         )
-
-
-def _of_leaf(metric: str, reference: np.ndarray, actual: np.ndarray) -> float:
-    r, a = _numbers(reference), _numbers(actual)
-    finite = np.isfinite(r)
-    if not _agree(r, a):
-        return math.inf
-    return OF_ARRAYS[metric](r[finite], a[finite])
 
 
 def _agree(r: np.ndarray, a: np.ndarray) -> bool:

@@ -66,7 +66,14 @@ class Candidates:
                 )
         found = cls(names=names, policies=policies)
         for name in found.differing:
-            found._check_ruled(name)
+            stated = name in _RULED and all(
+                getattr(policy, name) is not None for policy in found.policies
+            )
+            if not stated:
+                raise InvalidProgramError(
+                    f"candidates differ in Policy.{name}, which a rule cannot state",
+                    remedy="give all of them the same",
+                )
         return found
 
     def only(self, kept: Sequence[int]) -> Candidates:
@@ -98,7 +105,10 @@ class Candidates:
 
     def policy(self, groups: Groups, assignment: Assignment) -> Policy:
         """The policy under which every group has its candidate."""
-        base = self.policies[self._base(groups, assignment)]
+        counts = Counter(assignment)
+        most = max(counts, key=lambda chosen: (counts[chosen], chosen))
+        has_rest = groups.groups[0].selectors is None
+        base = self.policies[assignment[0] if has_rest else most]
         rules = []
         for group, chosen in zip(groups.groups, assignment, strict=True):
             policy = self.policies[chosen]
@@ -108,28 +118,12 @@ class Candidates:
         name = "searched" if rules else base.name
         return dataclasses.replace(base, rules=tuple(rules), name=name)
 
-    def _base(self, groups: Groups, assignment: Assignment) -> int:
-        if groups.groups[0].selectors is None:
-            return assignment[0]
-        counts = Counter(assignment)
-        return max(counts, key=lambda chosen: (counts[chosen], chosen))
-
     def _overrides(self, policy: Policy, base: Policy) -> dict[str, Any]:
         """What differs; of a policy that casts nothing, not how it would."""
         names = [n for n in self.differing if getattr(policy, n) != getattr(base, n)]
         if policy.auto_cast == "none":
             names = [name for name in names if name not in _OF_CASTS]
         return {name: getattr(policy, name) for name in names or ["auto_cast"]}
-
-    def _check_ruled(self, name: str) -> None:
-        stated = name in _RULED and all(
-            getattr(policy, name) is not None for policy in self.policies
-        )
-        if not stated:
-            raise InvalidProgramError(
-                f"candidates differ in Policy.{name}, which a rule cannot state",
-                remedy="give all of them the same",
-            )
 
 
 def _name(policy: Policy) -> str:

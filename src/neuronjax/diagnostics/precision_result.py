@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group as Rows, RenderableType
@@ -12,14 +13,16 @@ from rich.table import Table
 from rich.text import Text
 
 from neuronjax.diagnostics.precision_groups import OpGroup, explained
-from neuronjax.diagnostics.precision_path import became_of, path_to
 from neuronjax.diagnostics.precision_policies import Assignment, policy_code
 from neuronjax.diagnostics.precision_strategies import (
     EXCESS,
     EXCESS_HELD_OUT,
     SAVES_NO_TIME,
     Decision,
+    became_of,
+    path_to,
 )
+from neuronjax.diagnostics.precision_trials import Tried as Tried
 from neuronjax.policy import Policy
 from neuronjax.report.casts import AS_FAST_AS_TF32, NO_FASTER_THAN_TF32
 from neuronjax.report.quantities import seconds as in_words
@@ -43,21 +46,6 @@ _SHOWN_DECISIONS = 16
 _AS_FAST = 1.01
 _STYLES = {"kept": "green", "measured": ""}
 _REFUSED_LATER = {"undone": EXCESS_HELD_OUT, "given up": "better without"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tried:
-    """A policy that was run.
-
-    Attributes:
-        assignment: candidate by number, for every group.
-        seconds: predicted.
-        error: measured.
-    """
-
-    assignment: Assignment
-    seconds: float
-    error: float
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -129,6 +117,14 @@ class PrecisionSearch(Displayed):
         """Predicted time of the baseline over that of the policy."""
         return self.baseline_seconds / self.seconds if self.seconds else 1.0
 
+    @cached_property
+    def _path(self) -> tuple[int, ...]:
+        return path_to(self.assignment, self.decisions)
+
+    @cached_property
+    def _became(self) -> tuple[str, ...]:
+        return became_of(self.assignment, self.decisions)
+
     @property
     def precisions(self) -> dict[str, str]:
         """OpGroup -> its candidate."""
@@ -178,7 +174,7 @@ class PrecisionSearch(Displayed):
         """
         from neuronjax.report.plots_search import Trial, draw_search
 
-        path = [self.decisions[n] for n in path_to(self.assignment, self.decisions)]
+        path = [self.decisions[n] for n in self._path]
         changed = {d.assignment: self._change(d) for d in (*self.decisions, *path)}
         return draw_search(
             f"{self.name} on {self.target}: {self.speedup:.2f}x predicted",
@@ -273,9 +269,9 @@ class PrecisionSearch(Displayed):
     def steps_table(self) -> Table:
         """What leads from the baseline to the policy, and what was undone because of
         what was held out."""
-        path = path_to(self.assignment, self.decisions)
+        path = self._path
         told = [
-            (n, d)
+            n
             for n, d in enumerate(self.decisions)
             if n in path or d.stage == "held out"
         ]
@@ -284,29 +280,38 @@ class PrecisionSearch(Displayed):
             "Step by step, from the baseline",
             columns | dict.fromkeys(("predicted", "speed", "error"), NUMBER),
             (
-                (
-                    str(number),
-                    d.stage if number in path else "undone",
-                    self._names(d.groups),
-                    self.candidates[d.candidate],
-                    "" if d.seconds is None else in_words(d.seconds),
-                    f"{self.baseline_seconds / d.seconds:.2f}x" if d.seconds else "",
-                    "" if d.error is None else f"{d.error:.2g}",
-                )
-                for number, d in told[-_SHOWN_DECISIONS:]
+                (*self._told(n, "" if n in path else "undone"), time, speed, error)
+                for n in told[-_SHOWN_DECISIONS:]
+                for time, speed, error in [self._figures(n)]
             ),
-            "\n".join(self._explained(path)) or None,
+            "\n".join(self._explained()) or None,
         )
 
-    def _explained(self, path: Sequence[int]) -> Iterator[str]:
+    def _told(self, number: int, stage: str = "") -> tuple[str, ...]:
+        """Return the number of a decision, and what it did to which groups."""
+        d = self.decisions[number]
+        to = self.candidates[d.candidate]
+        return str(number), stage or d.stage, self._names(d.groups), to
+
+    def _figures(self, number: int) -> tuple[str, str, str]:
+        """Return the predicted time of a decision, how many times faster that is, and
+        its error, as far as they are known."""
+        d = self.decisions[number]
+        return (
+            "" if d.seconds is None else in_words(d.seconds),
+            f"{self.baseline_seconds / d.seconds:.2f}x" if d.seconds else "",
+            "" if d.error is None else f"{d.error:.2g}",
+        )
+
+    def _explained(self) -> Iterator[str]:
         """What a reader of the steps would wonder about."""
-        steps = [self.decisions[n] for n in path]
+        steps = [self.decisions[n] for n in self._path]
         for before, after in itertools.pairwise(steps):
             if after.candidate > before.assignment[after.groups[0]]:
                 to = self.candidates[after.candidate]
                 yield f"back to {to}: that is faster, for a cast takes time as well"
                 break
-        lost = became_of(self.assignment, self.decisions).count("given up")
+        lost = self._became.count("given up")
         if steps[-1].stage == "best" and lost:
             steps_lost = f"{lost} step{'s' * (lost > 1)}"
             yield f"best: one group alone, better than {steps_lost} that it gives up"
@@ -335,8 +340,7 @@ class PrecisionSearch(Displayed):
 
     def _casts(self) -> Iterator[str]:
         """Why a narrower type may take longer than TF32."""
-        became = became_of(self.assignment, self.decisions)
-        for d, outcome in zip(self.decisions, became, strict=True):
+        for d, outcome in zip(self.decisions, self._became, strict=True):
             to = self.candidates[d.candidate]
             instead = {self.candidates[self.assignment[group]] for group in d.groups}
             lost = outcome == "rejected" and d.why == SAVES_NO_TIME
@@ -346,14 +350,11 @@ class PrecisionSearch(Displayed):
 
     def _refused(self, group: int) -> tuple[str, str]:
         """The last cheaper candidate that a group did not get, and what decided."""
-        became = became_of(self.assignment, self.decisions)
-        for d, outcome in reversed(list(zip(self.decisions, became, strict=True))):
+        pairs = [*zip(self.decisions, self._became, strict=True)]
+        for d, outcome in reversed(pairs):
             is_refused = outcome == "rejected" or outcome in _REFUSED_LATER
-            if (
-                is_refused
-                and group in d.groups
-                and d.candidate < self.assignment[group]
-            ):
+            is_cheaper = group in d.groups and d.candidate < self.assignment[group]
+            if is_refused and is_cheaper:
                 return self.candidates[d.candidate], self._because(d, outcome)
         return "", ""
 
@@ -363,7 +364,7 @@ class PrecisionSearch(Displayed):
         if d.why == SAVES_NO_TIME and d.seconds and d.kept_seconds:
             return f"time {in_words(d.seconds)} >= {in_words(d.kept_seconds)}"
         if d.why != EXCESS or d.error is None:
-            return _brief(d.why)
+            return d.why if len(d.why) <= 24 else f"{d.why[:23]}…"
         return f"error {d.error:.3g}{self._margin} > {self.tolerance:g}"
 
     @property
@@ -373,22 +374,14 @@ class PrecisionSearch(Displayed):
     def decisions_table(self, rows: int | None = _SHOWN_DECISIONS) -> Table:
         """The decisions for which a program was run, the last `rows` of them or all
         (None)."""
-        became = became_of(self.assignment, self.decisions)
-        run = [(n, d) for n, d in enumerate(self.decisions) if d.error is not None]
+        run = [n for n, d in enumerate(self.decisions) if d.error is not None]
         shown = run if rows is None else run[-rows:]
         title = f"{len(shown)} of {len(run)} decisions that were measured"
         columns = {"#": RIGHT, "stage": PLAIN, "group": TEXT, "to": WORD}
         cells = (
-            (
-                str(number),
-                d.stage,
-                self._names(d.groups),
-                self.candidates[d.candidate],
-                "" if d.error is None else f"{d.error:.2g}",
-                "" if d.seconds is None else in_words(d.seconds),
-                Text(became[number], style=_STYLES.get(became[number], "red")),
-            )
-            for number, d in shown
+            (*self._told(n), error, time, Text(word, _STYLES.get(word, "red")))
+            for n in shown
+            for word, (time, _, error) in [(self._became[n], self._figures(n))]
         )
         return new_table(
             title,
@@ -407,7 +400,3 @@ class PrecisionSearch(Displayed):
         if len(groups) == len(self.groups):
             return "all"
         return ", ".join(self.groups[g].name for g in groups)
-
-
-def _brief(why: str) -> str:
-    return why if len(why) <= 24 else f"{why[:23]}…"

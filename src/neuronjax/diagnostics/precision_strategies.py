@@ -12,16 +12,17 @@ then lowers groups, candidate by candidate:
 
 Every state that is kept has been run as a whole, so that no sum of errors measured
 apart is trusted; and at the end, from the last state backwards, on batches that the
-search has not seen. Nothing here knows programs; a `Trials` does.
+search has not seen. Nothing here knows programs; `PolicyTrials` do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 from neuronjax.diagnostics.precision_policies import Assignment
+from neuronjax.diagnostics.precision_trials import BudgetSpentError, PolicyTrials
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 
 STRATEGIES = ("greedy", "bisection")
@@ -30,38 +31,6 @@ EXCESS = "exceeds the tolerance"
 SAVES_NO_TIME = "saves no time"
 EXCESS_HELD_OUT = "too much on held-out data"
 Outcome = Literal["kept", "measured", "rejected"]
-
-
-class BudgetSpentError(Exception):
-    """Ends a search that may run no more programs; a signal, seen by no caller."""
-
-
-class Trials(Protocol):
-    """What is known of assignments; each is lowered once, each program run once."""
-
-    def seconds(self, assignment: Assignment) -> float:
-        """The predicted time; an UnsupportedError where the target lacks something."""
-        ...
-
-    def program(self, assignment: Assignment) -> object:
-        """Equal for assignments that are the same program."""
-        ...
-
-    def error(self, assignment: Assignment) -> float:
-        """The error of a run; a BudgetSpentError where no more are allowed."""
-        ...
-
-    def known_error(self, assignment: Assignment) -> float | None:
-        """The error, if it has been run."""
-        ...
-
-    def held_out_error(self, assignment: Assignment) -> float | None:
-        """The error on batches that no other question is about; None without any."""
-        ...
-
-    def known_seconds(self, assignment: Assignment) -> float | None:
-        """The predicted time, if the target has all of it."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +106,7 @@ class Search:
         spent: whether the budget ended the search.
     """
 
-    trials: Trials
+    trials: PolicyTrials
     goal: Goal
     state: Assignment = ()
     decisions: list[Decision] = field(default_factory=list)
@@ -153,7 +122,16 @@ class Search:
         goal = self.goal
         self.state = goal.uniform(goal.baseline)
         try:
-            self._baseline()
+            error = self.trials.error(self.state)
+            if error > self.goal.tolerance:
+                raise InvalidProgramError(
+                    f"the baseline itself has an error of {error:.3g}, more than the "
+                    f"tolerance {self.goal.tolerance:.3g}",
+                    remedy="raise the tolerance, or end the candidates with a more "
+                    "precise one",
+                )
+            why = "where it begins"
+            self._decide("baseline", self._everything, self.state, "kept", why)
             self._uniform()
             for candidate in range(goal.candidates):
                 if goal.strategy == "greedy":
@@ -167,18 +145,6 @@ class Search:
         return self.state
 
     # -- the beginning -----------------------------------------------------------------
-
-    def _baseline(self) -> None:
-        error = self.trials.error(self.state)
-        if error > self.goal.tolerance:
-            raise InvalidProgramError(
-                f"the baseline itself has an error of {error:.3g}, more than the "
-                f"tolerance {self.goal.tolerance:.3g}",
-                remedy="raise the tolerance, or end the candidates with a more precise "
-                "one",
-            )
-        why = "where it begins"
-        self._decide("baseline", self._everything, self.state, "kept", why)
 
     def _uniform(self) -> None:
         """The first candidate for all groups that is within the tolerance."""
@@ -210,13 +176,15 @@ class Search:
     def _bisect(self, candidate: int) -> None:
         moves = self._moves(candidate)
         self._alone(candidate, [g for g in moves if g not in self._sensitivity])
-        hopeful = [g for g in moves if not self._is_beyond(self._with([g], candidate))]
+        known = {g: self.trials.known_error(self._with([g], candidate)) for g in moves}
+        # Groups that no run has shown to be beyond the tolerance.
+        hopeful = [g for g, e in known.items() if e is None or self.goal.allows(e)]
         order = sorted(hopeful, key=lambda g: (self._sensitivity[g], g))
-        start, kept, bound = self.state, 0, len(order) + 1
+        kept, bound = 0, len(order) + 1
         size = len(order)  # all of them first
         while kept < size < bound:
             chosen = tuple(order[:size])
-            assignment = _replaced(start, chosen, candidate)
+            assignment = self._with(chosen, candidate)
             useful = self._is_worth("together", chosen, assignment)
             if useful and self._keeps("together", chosen, assignment):
                 kept = size
@@ -237,9 +205,9 @@ class Search:
 
     def _alone(self, candidate: int, groups: Sequence[int]) -> dict[int, float]:
         """The error with each group lowered alone, of those within the tolerance."""
-        start, found = self.state, {}
+        found = {}
         for group in groups:
-            assignment = _replaced(start, [group], candidate)
+            assignment = self._with([group], candidate)
             error = self.trials.error(assignment)
             self._sensitivity.setdefault(group, error)
             if self.goal.allows(error):
@@ -252,7 +220,8 @@ class Search:
     # -- steps -------------------------------------------------------------------------
 
     def _with(self, groups: Sequence[int], candidate: int) -> Assignment:
-        return _replaced(self.state, groups, candidate)
+        """Return what all groups have now, with these groups changed."""
+        return tuple(candidate if g in groups else c for g, c in enumerate(self.state))
 
     def _is_worth(
         self, stage: str, groups: tuple[int, ...], assignment: Assignment
@@ -273,11 +242,6 @@ class Search:
             return "changes nothing"
         slower = seconds >= trials.seconds(self.state)
         return SAVES_NO_TIME * (slower and self.goal.objective == "time")
-
-    def _is_beyond(self, assignment: Assignment) -> bool:
-        """Whether a run has shown that."""
-        error = self.trials.known_error(assignment)
-        return error is not None and not self.goal.allows(error)
 
     def _keeps(
         self, stage: str, groups: tuple[int, ...], assignment: Assignment
@@ -361,7 +325,43 @@ class Search:
         return (seconds, late) if self.goal.objective == "time" else (late, seconds)
 
 
-def _replaced(
-    assignment: Assignment, groups: Sequence[int], candidate: int
-) -> Assignment:
-    return tuple(candidate if g in groups else c for g, c in enumerate(assignment))
+# -- the way to what was found ---------------------------------------------------------
+#
+# Not everything that was kept is in the result: what a search keeps on its way is given
+# up where a state that it had met before is better in the end, and undone where it
+# exceeds the tolerance on what was held out.
+
+
+def path_to(result: Assignment, decisions: Sequence[Decision]) -> tuple[int, ...]:
+    """Return the numbers of the decisions that make the result of the baseline."""
+    path: list[int] = []
+    free: frozenset[int] = frozenset()  # groups that a later decision sets
+    for number, d in reversed(tuple(enumerate(decisions))):
+        if d.outcome == "kept" and _agree(d.assignment, result, free):
+            path.append(number)
+            result, free = d.assignment, frozenset(d.groups)
+            if d.stage == "uniform":  # begins anew, whatever was kept before
+                result, free = decisions[0].assignment, frozenset()
+    return tuple(reversed(path))
+
+
+def became_of(result: Assignment, decisions: Sequence[Decision]) -> tuple[str, ...]:
+    """Return what became of decisions: "kept" of those on the path, "undone" of what
+    exceeded the tolerance on what was held out, "given up" of what was kept else; and
+    "rejected" or "measured"."""
+    path = path_to(result, decisions)
+    undone = {d.assignment for d in decisions if d.stage == "held out"}
+
+    def became(number: int, d: Decision) -> str:
+        if number in path:
+            return "kept"
+        if d.stage == "held out" or (d.outcome == "kept" and d.assignment in undone):
+            return "undone"
+        return "given up" if d.outcome == "kept" else d.outcome
+
+    return tuple(became(n, d) for n, d in enumerate(decisions))
+
+
+def _agree(one: Assignment, other: Assignment, free: frozenset[int]) -> bool:
+    pairs = enumerate(zip(one, other, strict=True))
+    return all(a == b for group, (a, b) in pairs if group not in free)

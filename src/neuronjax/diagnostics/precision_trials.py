@@ -17,10 +17,28 @@ import numpy as np
 from neuronjax.diagnostics.precision_groups import Groups
 from neuronjax.diagnostics.precision_metrics import OutputError
 from neuronjax.diagnostics.precision_policies import Assignment, Candidates
-from neuronjax.diagnostics.precision_strategies import BudgetSpentError
 from neuronjax.errors import UnsupportedError
 from neuronjax.ir.instruction import Block, InstructionProgram
+from neuronjax.ir.text import is_block
 from neuronjax.policy import Policy
+
+
+class BudgetSpentError(Exception):
+    """Ends a search that may run no more programs; a signal, seen by no caller."""
+
+
+class Tried(NamedTuple):
+    """A policy that was run.
+
+    Attributes:
+        assignment: candidate by number, for every group.
+        seconds: predicted.
+        error: measured.
+    """
+
+    assignment: Assignment
+    seconds: float
+    error: float
 
 
 class PricedPolicy(NamedTuple):
@@ -35,13 +53,9 @@ class PricedPolicy(NamedTuple):
     seconds: float
 
 
-# Called after every run: (how many, the error, the predicted time).
-Heard = Callable[[int, float, float], None]
-
-
 @dataclass(kw_only=True)
 class PolicyTrials:
-    """The `Trials` of a search.
+    """What is known of assignments; each is lowered once, each program run once.
 
     Attributes:
         candidates, groups: what an assignment's numbers mean.
@@ -51,7 +65,7 @@ class PolicyTrials:
         reference: the outputs that need no run, by identity of their program.
         most: how many programs may be run.
         runs: how many were.
-        heard: told of every run.
+        heard: called after every run: how many, the error, the predicted time.
         by_program: whether equal programs have equal outputs; else equal policies do.
         held_out: the error of a policy on batches held out; None without any. Such runs
             are not among `runs`.
@@ -66,7 +80,7 @@ class PolicyTrials:
     reference: dict[str | Policy, Any]
     most: int
     runs: int = 0
-    heard: Heard = lambda runs, error, seconds: None
+    heard: Callable[[int, float, float], None] = lambda runs, error, seconds: None
     by_program: bool = True
     held_out: Callable[[Policy], float] | None = None
     elements: int = 0
@@ -92,7 +106,14 @@ class PolicyTrials:
         """Of a run; a BudgetSpentError where no more are allowed."""
         key = self._key(assignment)
         if key not in self._errors:
-            self._errors[key] = found = self.error_of(self._outputs(key, assignment))
+            if key in self.reference:
+                outputs = self.reference[key]
+            elif self.runs >= self.most:
+                raise BudgetSpentError
+            else:
+                self.runs += 1
+                outputs = self.outputs(self.policy(assignment))
+            self._errors[key] = found = self.error_of(outputs)
             self.heard(self.runs, found.error, self.seconds(assignment))
         return self._errors[key].error
 
@@ -122,20 +143,12 @@ class PolicyTrials:
         found = self._priced.get(assignment)
         return found.seconds if isinstance(found, PricedPolicy) else None
 
-    def tried(self) -> Iterator[tuple[Assignment, float, float]]:
-        """Every assignment with an error: (assignment, seconds, error)."""
+    def tried(self) -> Iterator[Tried]:
+        """Yield every assignment with an error."""
         for assignment in list(self._priced):
             error = self.known_error(assignment)
             if error is not None:
-                yield assignment, self.seconds(assignment), error
-
-    def _outputs(self, key: str | Policy, assignment: Assignment) -> Any:
-        if key in self.reference:
-            return self.reference[key]
-        if self.runs >= self.most:
-            raise BudgetSpentError
-        self.runs += 1
-        return self.outputs(self.policy(assignment))
+                yield Tried(assignment, self.seconds(assignment), error)
 
     def _key(self, assignment: Assignment) -> str | Policy:
         return self.program(assignment) if self.by_program else self.policy(assignment)
@@ -143,10 +156,9 @@ class PolicyTrials:
     def _price(self, assignment: Assignment) -> PricedPolicy:
         if assignment not in self._priced:
             try:
-                found = self.price(self.policy(assignment))
+                self._priced[assignment] = self.price(self.policy(assignment))
             except UnsupportedError as error:
-                found = error
-            self._priced[assignment] = found
+                self._priced[assignment] = error
         found = self._priced[assignment]
         if isinstance(found, UnsupportedError):
             raise found
@@ -164,7 +176,7 @@ def _described(i: Any) -> tuple:
     attributes = {
         name: value.tobytes() if isinstance(value, np.ndarray) else value
         for name, value in i.attributes().items()
-        if not _is_block(value)
+        if not is_block(value)
     }
     return (
         type(i).__name__,
@@ -184,8 +196,3 @@ def _ends(block: Block) -> tuple:
     """What a block takes and returns."""
     arguments = [(buffer.number, str(buffer.type)) for buffer in block.arguments]
     return arguments, [view.buffer.number for view in block.results]
-
-
-def _is_block(value: Any) -> bool:
-    values = value if isinstance(value, tuple) else (value,)
-    return bool(values) and isinstance(values[0], Block)

@@ -1,7 +1,7 @@
 """What a portability rule is: an id, a document, and a small predicate over one op.
 
-A predicate gets an `OpContext` and returns None, or a `Verdict` that may sharpen the
-rule's severity and remedy for this one op. Rules are collected in `rules/`.
+A predicate gets an `OpContext` and says whether its rule applies. Rules are collected
+in `rules/`.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from neuronjax.diagnostics.findings import Severity
+from neuronjax.diagnostics.findings import Finding, Severity
 from neuronjax.diagnostics.op_contexts import OpContext, Settings
 from neuronjax.ir.program import Op
 
@@ -33,14 +33,13 @@ class Verdict:
     at: Op | None = None
 
 
-YES = Verdict()
-
-Check = Callable[[OpContext], Verdict | None]
+#: What a predicate says: that its rule applies or not, or with which detail it does.
+Answer = Verdict | str | bool | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class PortabilityRule:
-    """Something that the compiler refuses or changes.
+class RuleText:
+    """What a rule says.
 
     Attributes:
         id: unique, in words joined by "-".
@@ -48,10 +47,6 @@ class PortabilityRule:
         title: what is wrong, without the particulars.
         remedy: what to write instead.
         source: the document.
-        ops: the ops it is asked for, without dialect; empty for all.
-        check: the predicate.
-        per: "line" for one finding per op and line of the user's program, "program"
-            for one that names the ops.
     """
 
     id: str
@@ -59,31 +54,46 @@ class PortabilityRule:
     title: str
     remedy: str
     source: str
-    ops: frozenset[str] = frozenset()
-    check: Check
-    per: Literal["line", "program"] = "line"
+
+    def finding(self, answer: Verdict | str, **where: Any) -> Finding:
+        """Return what is found by an answer; `where` are the fields that say where."""
+        verdict = Verdict(answer) if isinstance(answer, str) else answer
+        title, detail = self.title, verdict.detail
+        return Finding(
+            rule=self.id,
+            severity=verdict.severity or self.severity,
+            message=f"{title}: {detail}" if detail else title,
+            remedy=verdict.remedy or self.remedy,
+            source=self.source,
+            **where,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProgramRule:
-    """A rule about a program as a whole; fields as in `PortabilityRule`.
+class PortabilityRule(RuleText):
+    """Something that the compiler refuses or changes.
+
+    Attributes:
+        ops: the ops it is asked for, without dialect; empty for all.
+        check: the predicate.
+        per_program: whether one finding names all ops; else there is one for each op
+            and line of the user's program.
+    """
+
+    ops: frozenset[str] = frozenset()
+    check: Callable[[OpContext], Answer]
+    per_program: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramRule(RuleText):
+    """A rule about a program as a whole.
 
     Attributes:
         check: gets the settings and the estimated number of instructions.
     """
 
-    id: str
-    severity: Severity
-    title: str
-    remedy: str
-    source: str
-    check: Callable[[Settings, int], Verdict | None]
-
-
-def always(context: OpContext) -> Verdict | None:
-    """For rules whose op alone decides."""
-    del context
-    return YES
+    check: Callable[[Settings, int], str | None]
 
 
 # -- reading ---------------------------------------------------------------------------
@@ -112,7 +122,7 @@ class Paragraph:
 
 
 def read_entries(text: str) -> Iterator[Paragraph]:
-    """The paragraphs of a text of rules."""
+    """Yield the paragraphs of a text of rules."""
     for paragraph in text.strip().split("\n\n"):
         found = _ENTRY.fullmatch(paragraph)
         assert found is not None, paragraph
@@ -124,8 +134,10 @@ def read_entries(text: str) -> Iterator[Paragraph]:
         yield Paragraph(words, names, words.pop("limit"))
 
 
-def read_rules(text: str, checks: Mapping[str, Check]) -> tuple[PortabilityRule, ...]:
-    """The rules of a text.
+def read_rules(
+    text: str, checks: Mapping[str, Callable[[OpContext], Answer]]
+) -> tuple[PortabilityRule, ...]:
+    """Return the rules of a text.
 
     Args:
         text: a paragraph for each, as `Paragraph` says.
@@ -136,7 +148,7 @@ def read_rules(text: str, checks: Mapping[str, Check]) -> tuple[PortabilityRule,
             **entry.fields,
             ops=frozenset(entry.names),
             check=checks[entry.fields["id"]],
-            per="program" if entry.limit else "line",
+            per_program=bool(entry.limit),
         )
         for entry in read_entries(text)
     )

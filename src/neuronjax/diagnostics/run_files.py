@@ -11,9 +11,9 @@ import contextlib
 import dataclasses
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from neuronjax.errors import InvalidProgramError
 from neuronjax.ir.json_text import json_object
@@ -71,23 +71,17 @@ def read_run(path: Path) -> StoredRun | None:
 
 
 @contextlib.contextmanager
-def written_run(path: Path, header: dict[str, Any]) -> Iterator[RunWriter]:
-    """A new file for a run, marked complete if the block ends without an error."""
+def written_run(path: Path, header: Record) -> Iterator[Callable[[Record], None]]:
+    """Open a new file for a run, and give a function that appends a line at once.
+
+    The file is marked complete if the block ends without an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
-        writer = RunWriter(file)
-        writer.write(header)
-        yield writer
-        writer.write(_END)
 
+        def write(line: Record) -> None:
+            file.write(json.dumps(line) + "\n")
+            file.flush()
 
-class RunWriter:
-    """Writes lines, each at once."""
-
-    def __init__(self, file: TextIO) -> None:
-        self._file = file
-
-    def write(self, line: dict[str, Any]) -> None:
-        """Appends one object."""
-        self._file.write(json.dumps(line) + "\n")
-        self._file.flush()
+        write(header)
+        yield write
+        write(_END)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -84,18 +84,15 @@ def _where(record: Mapping[str, Any]) -> str:
     params = " ".join(record["params"][:1])
     what = " ".join(filter(None, [record["kind"], op, shape, params]))
     where = f"{place(record['source'])}  {location.label}"
-    return "\n".join([where, what, *_faults(record)])
-
-
-def _faults(record: Mapping[str, Any]) -> Iterator[str]:
+    lines = [where, what]
     for kind, seen in record["faults"].items():
         since = f", since step {seen['since']}" if record["steps"] > 1 else ""
-        yield f"{kind} in {seen['steps']} of {record['steps']}{since}"
+        lines.append(f"{kind} in {seen['steps']} of {record['steps']}{since}")
+    return "\n".join(lines)
 
 
-def _bits(record: Mapping[str, Any]) -> str:
-    bits = record["effective_bits"]
-    return "" if bits is None else f"{bits:.1f}"
+def _told(number: float | None, spec: str) -> str:
+    return "" if number is None else f"{number:{spec}}"
 
 
 _LEGEND = {
@@ -104,12 +101,12 @@ _LEGEND = {
 }
 _COLUMNS = {
     "format": lambda record: record["format"].replace("float", "f"),
-    "amax": lambda record: "" if record["amax"] is None else f"{record['amax']:.1e}",
+    "amax": lambda record: _told(record["amax"], ".1e"),
     "flushed": lambda record: _percent(fraction(record, "underflow")),
     "over": lambda record: _percent(
         fraction(record, "overflow") + fraction(record, "saturated")
     ),
     "nan inf": lambda record: _percent(_nonfinite(record)),
     "lost": lambda record: _percent(fraction(record, "stagnant")),
-    "bits": _bits,
+    "bits": lambda record: _told(record["effective_bits"], ".1f"),
 }

@@ -39,7 +39,7 @@ def _line(i: Instruction, place: Place) -> str:
     operands = ", ".join(f"%{view.buffer.number}" for view in i.operands)
     head = f"{results} = {i.engine}.{i.name}({operands})"
     attributes = " ".join(
-        f"{k}={_short(v)}" for k, v in i.attributes().items() if not _is_block(v)
+        f"{k}={_short(v)}" for k, v in i.attributes().items() if not is_block(v)
     )
     written = _rounding(i)
     where = f" {place(i.location.source)}" if i.location.source else ""
@@ -61,7 +61,8 @@ def _buffer(buffer: Buffer) -> str:
     return f"%{buffer.number}:{buffer.type}"
 
 
-def _is_block(value: Any) -> bool:
+def is_block(value: Any) -> bool:
+    """Return whether an attribute is a block, or several."""
     return isinstance(value, Block) or (
         isinstance(value, tuple) and bool(value) and isinstance(value[0], Block)
     )

@@ -14,17 +14,17 @@ from neuronjax.timing.timeline import LoopSpan, Timeline
 from neuronjax.timing.work import Event, Queue
 
 Span = tuple[float, float]
-_MOST_SPANS = 32
+MOST_SPANS = 32
 
 
-def spans(event: Event, most: int = _MOST_SPANS) -> list[Span]:
-    """Start and end of an event's pieces the first time that it happens.
+def spans(event: Event) -> list[Span]:
+    """Return start and end of an event's pieces the first time that it happens.
 
-    More than `most` pieces are shown as so many longer ones.
+    More than `MOST_SPANS` pieces are shown as so many longer ones.
     """
     busy = event.queue_seconds
     whole = event.end_seconds - event.start_seconds
-    count = min(event.pieces, most)
+    count = min(event.pieces, MOST_SPANS)
     if count <= 1 or busy >= whole:
         return [(event.start_seconds, event.start_seconds + busy)]
     length = busy / count

@@ -49,11 +49,6 @@ def _energy(value: float | None, share: float = 1.0) -> str:
     return _NOBODY if value is None else f"{value * share:.3g}"
 
 
-def _machine(cost: TrainingCost | ServingCost) -> str:
-    """Its name, a long one on lines that end with a hyphen."""
-    return textwrap.fill(cost.machine, 17, break_long_words=False)
-
-
 def _per_million(value: float | None) -> str:
     """Dollars under a heading that says so."""
     return dollars(value).removeprefix("$")
@@ -71,7 +66,10 @@ def _table(
     caption: str | None = None,
 ) -> Table:
     """A row for each; what no row knows has no column."""
-    names: dict[str, Callable[[_Cost], str]] = {"machine": _machine}
+    # A long name is on lines that end with a hyphen.
+    names: dict[str, Callable[[_Cost], str]] = {
+        "machine": lambda c: textwrap.fill(c.machine, 17, break_long_words=False)
+    }
     if len({cost.policy for cost in costs if cost.policy}) > 1:
         names["policy"] = lambda cost: cost.policy or _NOBODY
     cells = {heading: list(map(cell, costs)) for heading, cell in columns.items()}
@@ -97,7 +95,6 @@ def training_tables(
     title: str, costs: Sequence[TrainingCost], remarks: Sequence[str]
 ) -> Group:
     """Time and money of a run; what a step consists of; what was assumed."""
-    first = costs[0] if costs else None
     columns: dict[str, Callable[[TrainingCost], str]] = {
         "step": lambda cost: seconds(cost.step_seconds),
         "tok/s": lambda cost: _count(cost.tokens_per_second),
@@ -105,7 +102,10 @@ def training_tables(
         "kWh": lambda cost: _count(cost.energy_kwh),
         "cost": lambda cost: dollars(cost.dollars),
         "$/Mtok": lambda cost: _per_million(cost.dollars_per_million_tokens),
-        "× first": lambda cost: _relative(cost, first),
+        # What the same amount of data costs, beside the first row.
+        "× first": lambda cost: (
+            f"{cost.dollars_per_batch / costs[0].dollars_per_batch:.2f}"
+        ),
     }
     parts: dict[str, Callable[[TrainingCost], str]] = {
         "copies": lambda cost: f"{cost.copies:,}",
@@ -120,13 +120,6 @@ def training_tables(
     if own:
         tables.append(_table("What a step consists of", own, parts, _LAUNCH))
     return Group(*tables, *map(Text, remarks))
-
-
-def _relative(cost: TrainingCost, first: TrainingCost | None) -> str:
-    """What the same amount of data costs, beside the first row."""
-    if first is None:
-        return _NOBODY
-    return f"{cost.dollars_per_batch / first.dollars_per_batch:.2f}"
 
 
 def serving_tables(

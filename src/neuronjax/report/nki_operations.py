@@ -98,16 +98,14 @@ class KernelOperation:
 @functools.cache
 def kernel_operations() -> tuple[KernelOperation, ...]:
     """The whole table, by package and kind, names in alphabetical order."""
-    return tuple(_rows())
-
-
-def _rows() -> Iterator[KernelOperation]:
-    yield from (_instruction(SPECS[name]) for name in sorted(SPECS))
-    yield from _named("isa", "function", _ISA_FUNCTIONS)
-    yield from _named("isa", "constant", _ISA_CONSTANTS)
-    yield from _named("language", "function", _LANGUAGE_FUNCTIONS)
-    yield from _named("language", "constant", _LANGUAGE_CONSTANTS)
-    yield from _named("collectives", "function", _COLLECTIVES)
+    return (
+        *(_instruction(SPECS[name]) for name in sorted(SPECS)),
+        *_named("isa", "function", _ISA_FUNCTIONS),
+        *_named("isa", "constant", _ISA_CONSTANTS),
+        *_named("language", "function", _LANGUAGE_FUNCTIONS),
+        *_named("language", "constant", _LANGUAGE_CONSTANTS),
+        *_named("collectives", "function", _COLLECTIVES),
+    )
 
 
 def _instruction(spec: InstructionSpec) -> KernelOperation:

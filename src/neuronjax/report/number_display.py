@@ -116,8 +116,14 @@ def formats_table() -> Group:
 
 def format_table(fmt: FloatFormat) -> Group:
     """The layout of a code and the limits of a format."""
+    fields = (
+        ("S" * fmt.signed, _SIGN),
+        ("E" * fmt.exponent_bits, _EXPONENT),
+        ("M" * fmt.mantissa_bits, _MANTISSA),
+    )
+    shown = [Text(letters, style=colour) for letters, colour in fields if letters]
     facts: dict[str, RenderableType] = {
-        "bits": _layout(fmt),
+        "bits": Text(" ").join([*shown, Text(f"({fmt.width})")]),
         "exponent bias": str(fmt.bias),
         "largest": _with_power(fmt.max_finite),
         "smallest normal": _with_power(fmt.min_normal),
@@ -133,16 +139,6 @@ def format_table(fmt: FloatFormat) -> Group:
 def _facts(title: str, facts: Mapping[str, RenderableType]) -> Group:
     columns = {"fact": WORD, "value": {"style": "bold"}}
     return Group(new_table(title, columns, facts.items(), show_header=False))
-
-
-def _layout(fmt: FloatFormat) -> Text:
-    fields = (
-        ("S" * fmt.signed, _SIGN),
-        ("E" * fmt.exponent_bits, _EXPONENT),
-        ("M" * fmt.mantissa_bits, _MANTISSA),
-    )
-    shown = [Text(letters, style=colour) for letters, colour in fields if letters]
-    return Text(" ").join([*shown, Text(f"({fmt.width})")])
 
 
 def _specials(fmt: FloatFormat) -> str:
@@ -180,11 +176,6 @@ def _mx_format_table(block: MXFormat) -> Group:
     return _facts(block.name, facts)
 
 
-def _int_format_table(fmt: IntFormat) -> Group:
-    facts = {"bits": str(fmt.width), "range": f"{fmt.min:,} to {fmt.max:,}"}
-    return _facts(fmt.name, facts)
-
-
 # -- arrays ----------------------------------------------------------------------------
 
 
@@ -192,9 +183,10 @@ def _mx_table(array: MXArray) -> RenderableType:
     if not _is_drawable(array.elements, array.scales) or not array.elements.size:
         return Text(repr(array))
     bits = f"{array.bits_per_element:.4g} bits per element"
+    times = f"{4 * array.elements.size / array.nbytes:.3g} times smaller than float32"
     rows = new_table(
         f"{array.format.name}, shape {array.shape}, blocks of {array.block_size} along "
-        f"axis {array.axis}: {bits}, {_size(array.nbytes, array.elements.size)}",
+        f"axis {array.axis}: {bits}, {array.nbytes:,} bytes, {times}",
         {"block": WORD, "scale": NUMBER, "× its elements": WORD},
     )
     size = array.block_size
@@ -204,15 +196,12 @@ def _mx_table(array: MXArray) -> RenderableType:
         block = lines[index[:-1]][index[-1] * size : (index[-1] + 1) * size]
         shown = " ".join(f"{x:>5.3g}" for x in block[:_ELEMENTS].astype(np.float64))
         more = " ..." if len(block) > _ELEMENTS else ""
-        rows.add_row(_place(index, array.axis), _scale(scales[index]), shown + more)
+        code = int(np.asarray(scales[index]).view(np.uint8))
+        scale = "NaN" if code == 255 else f"2^{code - 127}"
+        rows.add_row(_place(index, array.axis), scale, shown + more)
     if scales.size > _BLOCKS:
         rows.add_row(f"{scales.size - _BLOCKS:,} more", "", "")
     return rows
-
-
-def _scale(scale: Any) -> str:
-    code = int(np.asarray(scale).view(np.uint8))
-    return "NaN" if code == 255 else f"2^{code - 127}"
 
 
 def _sparse_table(array: SparseArray) -> RenderableType:
@@ -272,15 +261,13 @@ def _place(index: tuple[Any, ...], axis: int) -> str:
     return f"[{', '.join(map(str, others))}]"
 
 
-def _size(nbytes: int, elements: int) -> str:
-    return f"{nbytes:,} bytes, {4 * elements / nbytes:.3g} times smaller than float32"
-
-
 # -- rules -----------------------------------------------------------------------------
 
 _TABLES: dict[type, Callable[[Any], RenderableType]] = {
     FloatFormat: format_table,
-    IntFormat: _int_format_table,
+    IntFormat: lambda fmt: _facts(
+        fmt.name, {"bits": str(fmt.width), "range": f"{fmt.min:,} to {fmt.max:,}"}
+    ),
     MXFormat: _mx_format_table,
     MXArray: _mx_table,
     SparseArray: _sparse_table,

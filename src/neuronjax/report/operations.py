@@ -82,15 +82,10 @@ def _kind(dtype: str) -> str:
 def operations() -> tuple[Operation, ...]:
     """Return the whole table, in the order of the dialects."""
     rows = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
-    return tuple(map(_operation, rows))
-
-
-def _operation(row: dict[str, Any]) -> Operation:
-    uses = {
-        kind: Use(tuple(use["engines"]), use["label"])
-        for kind, use in row["uses"].items()
-    }
-    return Operation(**{**row, "uses": uses})
+    for row in rows:
+        uses = row["uses"].items()
+        row["uses"] = {k: Use(tuple(u["engines"]), u["label"]) for k, u in uses}
+    return tuple(Operation(**row) for row in rows)
 
 
 def select(text: str = "", *, missing: bool = False) -> Iterator[Operation]:

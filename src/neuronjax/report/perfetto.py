@@ -49,7 +49,11 @@ def write_perfetto(
         UnsupportedError: the library perfetto is not installed.
     """
     trace = _builder()
-    _process(trace, process)
+    descriptor = _packet(trace).track_descriptor
+    descriptor.uuid = _PROCESS_TRACK
+    descriptor.process.pid = _PROCESS
+    descriptor.process.process_name = process
+    descriptor.child_ordering = descriptor.EXPLICIT
     lanes = _Lanes(trace)
     for span, queue, row in sorted(_slices(timeline), key=lambda item: item[0]):
         track = lanes.track(queue, span)
@@ -81,14 +85,6 @@ def _packet(trace: Any, seconds: float | None = None) -> Any:
 
 def _nanoseconds(seconds: float) -> int:
     return round(seconds * 1e9)
-
-
-def _process(trace: Any, name: str) -> None:
-    descriptor = _packet(trace).track_descriptor
-    descriptor.uuid = _PROCESS_TRACK
-    descriptor.process.pid = _PROCESS
-    descriptor.process.process_name = name
-    descriptor.child_ordering = descriptor.EXPLICIT
 
 
 def _track(trace: Any, uuid: int, name: str) -> Any:
@@ -166,23 +162,19 @@ def _slice(
     for key, value in told.items():
         # What an event does not have would only be in the reader's way.
         if value and key not in _PLACES:
-            _argument(begin, key, value)
+            annotation = begin.debug_annotations.add()
+            annotation.name = key
+            if isinstance(value, bool):
+                annotation.bool_value = value
+            elif isinstance(value, int):
+                annotation.int_value = value
+            elif isinstance(value, float):
+                annotation.double_value = value
+            else:
+                annotation.string_value = value
     end = _packet(trace, span[1]).track_event
     end.type = end.TYPE_SLICE_END
     end.track_uuid = track
-
-
-def _argument(event: Any, name: str, value: Any) -> None:
-    annotation = event.debug_annotations.add()
-    annotation.name = name
-    if isinstance(value, bool):
-        annotation.bool_value = value
-    elif isinstance(value, int):
-        annotation.int_value = value
-    elif isinstance(value, float):
-        annotation.double_value = value
-    else:
-        annotation.string_value = value
 
 
 def _counter(trace: Any, uuid: int, name: str, samples: Samples) -> None:

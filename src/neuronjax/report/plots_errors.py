@@ -17,8 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from neuronjax.report.plots import Picture
-from neuronjax.report.plots_scale import axis_floor
-from neuronjax.report.plots_style import FAINT, INK, plain, shade_phases
+from neuronjax.report.plots_style import FAINT, INK, axis_floor, plain, shade_phases
 
 _ISOLATION, _ACCUMULATION, _FIRST = "#D55E00", "#0072B2", "#333333"
 _MARKS = (":", "--", "-.", (0, (1, 4)))

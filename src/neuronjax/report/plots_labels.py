@@ -67,20 +67,13 @@ def write_beside(
         )  # fmt: skip
         written.set_in_layout(False)
         box = written.get_window_extent()
-        if _holds(inside, box) and not any(box.overlaps(other) for other in taken):
+        holds = inside.containsx(box.x0) and inside.containsx(box.x1)
+        holds = holds and inside.containsy(box.y0) and inside.containsy(box.y1)
+        if holds and not any(box.overlaps(other) for other in taken):
             taken.append(box)
             return True
         written.remove()
     return False
-
-
-def _holds(outer: Bbox, inner: Bbox) -> bool:
-    return (
-        outer.x0 <= inner.x0
-        and inner.x1 <= outer.x1
-        and outer.y0 <= inner.y0
-        and inner.y1 <= outer.y1
-    )
 
 
 def box_around(axes: Axes, at: tuple[float, float], points: float) -> Bbox:

@@ -60,7 +60,8 @@ def draw_hbm(axes: Axes, timeline: Timeline, memory: MemoryPlan, core: Core) -> 
     shown = stages(memory)
     held = _held(memory, shown)
     edges = _edges(axes, timeline, memory, shown)
-    size, name = _binary_unit(max(memory.hbm.bytes, 1))
+    fitting = [size for size in _BINARY if memory.hbm.bytes >= size] or [2**10]
+    size, name = fitting[-1], _BINARY[fitting[-1]]
     base = np.zeros(len(shown))
     for category, layer in held.items():
         most = "at most " if len(set(layer)) > 1 else ""
@@ -81,7 +82,10 @@ def draw_hbm(axes: Axes, timeline: Timeline, memory: MemoryPlan, core: Core) -> 
         axes.set_ylim(0, _FOR_LEGEND * peak)
     if held:
         axes.legend(loc="upper left", fontsize=SMALL, frameon=False, ncols=2)
-    plain(axes, _hbm_title(memory, capacity_bytes(core)))
+    fits = "of" if memory.hbm.bytes <= capacity_bytes(core) else "do not fit in"
+    plain(
+        axes, f"HBM: {binary(memory.hbm.bytes)} {fits} {binary(capacity_bytes(core))}"
+    )
 
 
 def _is_near(limit: float, most: float) -> bool:
@@ -127,13 +131,6 @@ def _held(
     return held if shown else {}
 
 
-def _hbm_title(memory: MemoryPlan, capacity: int) -> str:
-    peak = memory.hbm.bytes
-    if peak > capacity:
-        return f"HBM: {binary(peak)} do not fit in {binary(capacity)}"
-    return f"HBM: {binary(peak)} of {binary(capacity)}"
-
-
 def _edges(
     axes: Axes, timeline: Timeline, memory: MemoryPlan, shown: Sequence[MemoryStage]
 ) -> np.ndarray:
@@ -148,8 +145,3 @@ def _capacity(axes: Axes, limit: float, text: str) -> None:
     axes.axhline(limit, color=INK, linewidth=1, linestyle="--")
     place = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "bottom"}
     annotate(axes, text, (1.0, limit), (-2, 2), path_effects=[HALO], **place)
-
-
-def _binary_unit(largest: float) -> tuple[float, str]:
-    fitting = [(size, name) for size, name in _BINARY.items() if largest >= size]
-    return fitting[-1] if fitting else (2**10, "KiB")

@@ -11,6 +11,7 @@ bring the bytes fast enough; right of it, the array is what limits.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +19,6 @@ from dataclasses import dataclass, replace
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from neuronjax.ir.instruction import Instruction
 from neuronjax.report.plots_labels import (
     HALO,
     SMALL,
@@ -26,8 +26,14 @@ from neuronjax.report.plots_labels import (
     boxes_along,
     write_beside,
 )
-from neuronjax.report.plots_scale import axis_floor
-from neuronjax.report.plots_style import COLOURS, FAINT, INK, annotate, plain
+from neuronjax.report.plots_style import (
+    COLOURS,
+    FAINT,
+    INK,
+    annotate,
+    axis_floor,
+    plain,
+)
 from neuronjax.report.profile_tables import QUEUE_TITLES
 from neuronjax.report.profile_usage import by_instruction, op_name
 from neuronjax.report.quantities import decimal
@@ -96,7 +102,11 @@ def points(timeline: Timeline) -> tuple[Point, ...]:
     for index, each in used.items():
         instruction = timeline.instructions[index]
         queue = each.bottleneck
-        operations = each.flops or _elements(instruction) * trips[index]
+        types = [view.type for view in instruction.operands]
+        types += [buffer.type for buffer in instruction.results]
+        # An operation for each element of the largest tensor.
+        elements = max((math.prod(type.shape) for type in types), default=0)
+        operations = each.flops or elements * trips[index]
         share = each.busy_seconds / whole if whole else 0.0
         if queue is None or not operations or share < _LEAST_SHARE:
             continue
@@ -111,13 +121,6 @@ def points(timeline: Timeline) -> tuple[Point, ...]:
         )
         found.append(point)
     return tuple(found)
-
-
-def _elements(instruction: Instruction) -> int:
-    """The most elements that it reads or writes in one tensor."""
-    types = [view.type for view in instruction.operands]
-    types += [buffer.type for buffer in instruction.results]
-    return max((math.prod(type.shape) for type in types), default=0)
 
 
 def draw_roofline(axes: Axes, timeline: Timeline, core: Core) -> Callable[[], None]:
@@ -295,15 +298,17 @@ def _legend(axes: Axes, placed: Sequence[_Mark]) -> None:
     present = {mark.point.queue for mark in placed}
     shapes = {mark.shape for mark in placed}
     queues = [(COLOURS[q], name) for q, name in QUEUE_TITLES.items() if q in present]
-    handles = [_handle("o", colour, colour, name) for colour, name in queues]
-    handles += [
-        _handle("o", FAINT, FAINT, "matmul"),
-        _handle("o", "none", FAINT, "other op"),
-    ]
+    looks = [("o", colour, colour, name) for colour, name in queues]
+    looks += [("o", FAINT, FAINT, "matmul"), ("o", "none", FAINT, "other op")]
     if ">" in shapes:
-        handles.append(_handle(">", "none", FAINT, "no HBM traffic"))
+        looks.append((">", "none", FAINT, "no HBM traffic"))
     if "v" in shapes:
-        handles.append(_handle("v", "none", FAINT, "slower than the axis"))
+        looks.append(("v", "none", FAINT, "slower than the axis"))
+    mark = functools.partial(Line2D, [], [], linestyle="")
+    handles = [
+        mark(marker=shape, markerfacecolor=face, markeredgecolor=edge, label=label)
+        for shape, face, edge, label in looks
+    ]
     axes.legend(
         handles=handles,
         title="busiest queue of an op; area: its time",
@@ -312,16 +317,4 @@ def _legend(axes: Axes, placed: Sequence[_Mark]) -> None:
         loc="upper left",
         fontsize=SMALL,
         frameon=False,
-    )
-
-
-def _handle(shape: str, face: str, edge: str, label: str) -> Line2D:
-    return Line2D(
-        [],
-        [],
-        linestyle="",
-        marker=shape,
-        markerfacecolor=face,
-        markeredgecolor=edge,
-        label=label,
     )

@@ -14,8 +14,8 @@ from neuronjax.report.plots import Picture
 from neuronjax.report.plots_style import FAINT, INK, plain
 from neuronjax.report.study_curves import Curve, Curves
 
-# Okabe and Ito's colours, told apart by all readers; dashes help where lines coincide.
-_COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+#: Okabe and Ito's colours, told apart by all readers; dashes help where lines coincide.
+COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _DASHES = ("-", "--", "-.", ":")
 
 Band = tuple[np.ndarray, np.ndarray]
@@ -61,7 +61,7 @@ def draw_study(
     figure = Picture(figsize=(9.0, 6.5), dpi=110, layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     looks = {
-        label: (_COLOURS[i % len(_COLOURS)], _DASHES[i // len(_COLOURS) % len(_DASHES)])
+        label: (COLOURS[i % len(COLOURS)], _DASHES[i // len(COLOURS) % len(_DASHES)])
         for i, label in enumerate(found)
     }
     for label, curve in found.items():

@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from neuronjax.ir.phases import PHASES, UNKNOWN
-from neuronjax.report.event_spans import busy_shares
+from neuronjax.report.event_spans import busy_shares, outermost
 from neuronjax.report.plots_labels import SMALL, write_within
 from neuronjax.report.plots_style import COLOURS, FAINT, INK, SPILL_COLOUR, plain
 from neuronjax.report.profile_tables import QUEUE_TITLES
@@ -100,14 +100,19 @@ def draw_timeline(axes: Axes, timeline: Timeline) -> Callable[[], None]:
     """
     rows = _TimelineRows.of(timeline)
     edges = np.linspace(0, timeline.total_seconds or 1e-9, _STRETCHES + 1)
-    _draw_around(axes, rows)
+    if timeline.around_seconds:
+        ends = timeline.scheduled_seconds, timeline.total_seconds
+        axes.axvspan(*(end / rows.unit for end in ends), **_AROUND)
     for loop in rows.loops:
         span = loop.start_seconds / rows.unit, loop.end_seconds / rows.unit
         axes.axvspan(*span, **_LOOP)
     for queue in rows.queues:
         _draw_lane(axes, rows, queue, edges)
     for run in rows.phases:
-        _draw_phase(axes, rows, run)
+        colour = PHASE_COLOURS[run.name]
+        start, width = run.start / rows.unit, (run.end - run.start) / rows.unit
+        place = rows.bands["phase"]
+        axes.barh(place, width, _BAND, left=start, color=colour, linewidth=0)
     _label_rows(axes, rows)
     axes.set_xlim(0, edges[-1] / rows.unit)
     _, name = time_unit(timeline.total_seconds)
@@ -137,7 +142,8 @@ def _name_all(axes: Axes, rows: _TimelineRows) -> None:
             times = f"{run.name} × {run.events}"
             counted = [times] if is_whole and run.events > 1 else []
             y = rows.base(queue) + _HEIGHT / 4
-            write([*counted, run.name], full, y, _ink_on(queue, run))
+            is_light = queue in ("scalar", "dma", "gpsimd") and not _spills(run)
+            write([*counted, run.name], full, y, INK if is_light else "white")
     around = Run("", rows.timeline.scheduled_seconds, rows.timeline.total_seconds)
     took = seconds(rows.timeline.around_seconds)
     texts = f"start and end of the program: {took}", f"around: {took}"
@@ -149,19 +155,16 @@ def _name_all(axes: Axes, rows: _TimelineRows) -> None:
 
 def _label_rows(axes: Axes, rows: _TimelineRows) -> None:
     timeline = rows.timeline
+    # What devices exchange is no engine's: the row says what it is.
+    titles = {**QUEUE_TITLES, "cc": "Collectives"}
     labels = {
-        rows.base(queue) + _HEIGHT / 2: f"{_title(queue)}  "
+        rows.base(queue) + _HEIGHT / 2: f"{titles[queue]}  "
         f"{percent(timeline.busy_seconds(queue) / timeline.total_seconds)}"
         for queue in rows.queues
     }
     labels |= {y: name for name, y in rows.bands.items()}
     axes.set_yticks(list(labels), list(labels.values()))
     axes.set_ylim(-0.6, max([len(rows.queues) - 0.6, *labels]) + 0.25)
-
-
-def _title(queue: Queue) -> str:
-    """What devices exchange is no engine's: the row says what it is."""
-    return "Collectives" if queue == "cc" else QUEUE_TITLES[queue]
 
 
 def _draw_lane(
@@ -176,20 +179,6 @@ def _draw_lane(
         axes.stairs(base + spills, times, baseline=base, fill=True, color=SPILL_COLOUR)
 
 
-def _draw_phase(axes: Axes, rows: _TimelineRows, run: Run) -> None:
-    colour = PHASE_COLOURS[run.name]
-    start, width = run.start / rows.unit, (run.end - run.start) / rows.unit
-    place = rows.bands["phase"]
-    axes.barh(place, width, _BAND, left=start, color=colour, linewidth=0)
-
-
-def _draw_around(axes: Axes, rows: _TimelineRows) -> None:
-    timeline = rows.timeline
-    if timeline.around_seconds:
-        ends = timeline.scheduled_seconds, timeline.total_seconds
-        axes.axvspan(*(end / rows.unit for end in ends), **_AROUND)
-
-
 def _is_spill(event: Event) -> bool:
     source = event.source
     return isinstance(source, Transfer) and source.reason.startswith("spill")
@@ -200,7 +189,8 @@ def _is_spill(event: Event) -> bool:
 
 def phase_runs(timeline: Timeline) -> list[Run]:
     """When which phase works most; none where the program has no gradients."""
-    of = _phases_of(timeline)
+    works = {e.instruction for e in timeline.events if isinstance(e.source, Work)}
+    of = {n: timeline.instructions[n].location.phase for n in sorted(works) if n >= 0}
     present: list[str] = [p for p in PHASES if p != UNKNOWN and p in of.values()]
     if "backward" not in present or not timeline.scheduled_seconds:
         return []
@@ -216,12 +206,6 @@ def phase_runs(timeline: Timeline) -> list[Run]:
         else:
             runs.append(run)
     return runs
-
-
-def _phases_of(timeline: Timeline) -> dict[int, str]:
-    """The phase of each instruction that computes."""
-    works = {e.instruction for e in timeline.events if isinstance(e.source, Work)}
-    return {n: timeline.instructions[n].location.phase for n in sorted(works) if n >= 0}
 
 
 def _shares(
@@ -255,8 +239,10 @@ def _named_runs(timeline: Timeline, queue: Queue) -> Iterator[Run]:
     for event in timeline.of(queue):
         if event.count > 1:
             continue
+        is_op = event.instruction >= 0 and not isinstance(event.source, Transfer)
+        name = event.name.lower().replace("_", " ")
         run = Run(
-            name=_name(event, timeline),
+            name=op_name(timeline.instructions[event.instruction]) if is_op else name,
             start=event.start_seconds,
             end=event.end_seconds,
             busy=event.queue_seconds,
@@ -297,39 +283,13 @@ def _spills(run: Run) -> bool:
     return run.name.startswith("spill")
 
 
-def _ink_on(queue: Queue, run: Run) -> str:
-    """The colour of a text on a lane, dark on the light ones."""
-    is_light = queue in ("scalar", "dma", "gpsimd") and not _spills(run)
-    return INK if is_light else "white"
-
-
-def _name(event: Event, timeline: Timeline) -> str:
-    if isinstance(event.source, Transfer) or event.instruction < 0:
-        return event.name.lower().replace("_", " ")
-    return op_name(timeline.instructions[event.instruction])
-
-
 # -- loops -----------------------------------------------------------------------------
 
 
 def _shown_loops(timeline: Timeline) -> list[LoopSpan]:
     """Return the longest of the loops that are in no other."""
-    loops = _outer_loops(timeline.loops)
+    loops = dict.fromkeys(loop for loop in outermost(timeline) if loop is not None)
     return sorted(loops, key=lambda x: x.end_seconds - x.start_seconds)[-_MOST_LOOPS:]
-
-
-def _outer_loops(loops: Sequence[LoopSpan]) -> list[LoopSpan]:
-    found: list[LoopSpan] = []
-    for loop in loops:  # inner ones come before the outer
-        found = [f for f in found if not _within(f, loop)]
-        found.append(loop)
-    return found
-
-
-def _within(inner: LoopSpan, outer: LoopSpan) -> bool:
-    return (
-        outer.first_event <= inner.first_event and inner.last_event <= outer.last_event
-    )
 
 
 def _legend(axes: Axes, rows: _TimelineRows) -> None:

@@ -10,12 +10,11 @@ than from start to end where it consists of `pieces` between those of others.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from neuronjax.errors import UnsupportedError
-from neuronjax.ir.instruction import Instruction
 from neuronjax.report.profile_usage import op_name
 from neuronjax.timing.timeline import Timeline
 from neuronjax.timing.work import Event, Transfer, Work
@@ -56,22 +55,21 @@ _NO_WORK = {
 def event_rows(timeline: Timeline) -> Iterator[dict[str, Any]]:
     """Every event, in the order of the timeline."""
     pairs = zip(timeline.instructions, timeline.fused, strict=True)
-    names = [_names(instruction, fused) for instruction, fused in pairs]
+    names = [
+        {
+            "op": op_name(instruction),
+            "fused_ops": ", ".join(map(op_name, fused)) if len(fused) > 1 else "",
+            "source_location": instruction.location.source,
+            "module": instruction.location.part,
+            "phase": instruction.location.phase,
+        }
+        for instruction, fused in pairs
+    ]
     nobody = {"op": "", "fused_ops": "", "source_location": ""}
     nobody |= {"module": "", "phase": ""}
     for event in timeline.events:
         named = names[event.instruction] if event.instruction >= 0 else nobody
         yield {**_when(event), **named, **_what(event)}
-
-
-def _names(instruction: Instruction, fused: Sequence[Instruction]) -> dict[str, str]:
-    return {
-        "op": op_name(instruction),
-        "fused_ops": ", ".join(map(op_name, fused)) if len(fused) > 1 else "",
-        "source_location": instruction.location.source,
-        "module": instruction.location.part,
-        "phase": instruction.location.phase,
-    }
 
 
 def _when(event: Event) -> dict[str, Any]:
@@ -92,20 +90,16 @@ def _when(event: Event) -> dict[str, Any]:
 def _what(event: Event) -> dict[str, Any]:
     """What an event does in one trip."""
     if isinstance(event.source, Transfer):
-        return {**_NO_WORK, **_transfer(event.source)}
+        return _NO_WORK | {
+            "hbm_read_bytes": event.source.hbm_read_bytes,
+            "hbm_write_bytes": event.source.hbm_write_bytes,
+            "dma_reason": event.source.reason,
+            "dma_row_bytes": event.source.row_bytes,
+            "is_transpose_mode": event.source.transposes,
+        }
     work = {column: getattr(event.source, field) for column, field in _WORK.items()}
     hbm = ("hbm_read_bytes", "hbm_write_bytes")
     return {**work, **_NO_TRANSFER, **{n: getattr(event.source, n) for n in hbm}}
-
-
-def _transfer(transfer: Transfer) -> dict[str, Any]:
-    return {
-        "hbm_read_bytes": transfer.hbm_read_bytes,
-        "hbm_write_bytes": transfer.hbm_write_bytes,
-        "dma_reason": transfer.reason,
-        "dma_row_bytes": transfer.row_bytes,
-        "is_transpose_mode": transfer.transposes,
-    }
 
 
 def write_csv(timeline: Timeline, path: Path) -> None:

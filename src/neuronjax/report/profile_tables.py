@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from rich.console import Group
@@ -11,9 +12,18 @@ from rich.table import Table
 from neuronjax.report.profile_summary import ENGINES, METRICS
 from neuronjax.report.profile_usage import NONE, Usage, total
 from neuronjax.report.quantities import binary, decimal, percent, seconds, time_unit
-from neuronjax.report.tables import NAME, NUMBER, PLAIN, TEXT, WORD, new_table
+from neuronjax.report.tables import (
+    NAME,
+    NUMBER,
+    PLAIN,
+    TEXT,
+    WORD,
+    Displayed,
+    new_table,
+)
 from neuronjax.timing.evidence import Confidence
 from neuronjax.timing.hbm import capacity_bytes
+from neuronjax.timing.kernel_timeline import KernelMemory
 from neuronjax.timing.memory_plan import MemoryPlan
 from neuronjax.timing.work import QUEUES, Core, Queue
 
@@ -45,6 +55,7 @@ def _headline(title: str, figures: Mapping[str, float]) -> Table:
     read, write = figures["hbm_read_bytes"], figures["hbm_write_bytes"]
     transposes = figures["adjusted_transpose_flops"]
     spilled = figures["spill_save_bytes"] + figures["spill_reload_bytes"]
+    whole = figures["adjusted_hardware_flops"]
     cells = [
         ("predicted time", seconds(figures["total_time"])),
         ("MFU", percent(figures["mfu_estimated_percent"])),
@@ -55,7 +66,7 @@ def _headline(title: str, figures: Mapping[str, float]) -> Table:
         ("per HBM byte", decimal(figures["mm_arithmetic_intensity"], "FLOP")),
         ("MBU", percent(figures["mbu_estimated_percent"])),
         ("spills", binary(spilled)),
-        ("transposes", percent(_share(transposes, figures))),
+        ("transposes", percent(transposes / whole if whole else 0.0)),
         ("MFU at best", percent(figures["mfu_max_achievable_estimated_percent"])),
         ("DMA efficiency", percent(figures["dma_efficiency_percent"])),
     ]
@@ -67,14 +78,10 @@ def _headline(title: str, figures: Mapping[str, float]) -> Table:
     return new_table(title, columns, rows, show_header=False)
 
 
-def _share(part: float, figures: Mapping[str, float]) -> float:
-    whole = figures["adjusted_hardware_flops"]
-    return part / whole if whole else 0.0
-
-
 def _queues(figures: Mapping[str, float], bound: Queue | Literal["waiting"]) -> Table:
     limit = "waiting for each other" if bound == "waiting" else QUEUE_TITLES[bound]
-    if figures["around_time"] > figures["total_time"] / 2:
+    around = figures["around_time"]
+    if around > figures["total_time"] / 2:
         limit = "what is around a program"
     counted: list[tuple[Queue, str, str]] = [
         *(
@@ -90,46 +97,26 @@ def _queues(figures: Mapping[str, float], bound: Queue | Literal["waiting"]) -> 
         | {"instructions": NUMBER, "": WORD},
         [
             *(
-                _queue_row(figures, queue, time, figures[count])
+                _queue_row(QUEUE_TITLES[queue], figures, time, figures[count])
                 for queue, time, count in counted
                 if figures[count] or queue == "dma"
             ),
-            *_around_rows(figures),
+            # What no queue works in, and every program takes once.
+            *([_queue_row("around", figures, "around_time")] * bool(around)),
         ],
     )
 
 
 def _queue_row(
-    figures: Mapping[str, float], queue: Queue, time: str, count: float
+    title: str, figures: Mapping[str, float], time: str, count: float | None = None
 ) -> tuple[str, ...]:
-    share = figures[f"{time}_percent"]
-    active = seconds(figures[time])
-    title = QUEUE_TITLES[queue]
-    return title, active, percent(share), f"{count:,.0f}", _bar(share)
-
-
-def _around_rows(figures: Mapping[str, float]) -> Iterator[tuple[str, ...]]:
-    """What no queue works in, and every program takes once."""
-    around, total = figures["around_time"], figures["total_time"]
-    if around:
-        share = around / total
-        yield "around", seconds(around), percent(share), "", _bar(share)
+    share = figures[time] / (figures["total_time"] or 1.0)
+    counted = "" if count is None else f"{count:,.0f}"
+    return title, seconds(figures[time]), percent(share), counted, _bar(share)
 
 
 def _bar(share: float) -> str:
     return "█" * round(_BAR * share) + "░" * (_BAR - round(_BAR * share))
-
-
-def memory_table(memory: MemoryPlan, core: Core) -> Table:
-    """HBM at its fullest, by what it is for, and SBUF, against what there is."""
-    peak, capacity = memory.hbm, capacity_bytes(core)
-    parts = (f"{kind} {binary(b)}" for kind, b in peak.categories.items() if b)
-    rows = (
-        _memory_row("HBM", peak.bytes, capacity, ", ".join(parts)),
-        _memory_row("SBUF", memory.sbuf_peak_bytes, core.sbuf_bytes, ""),
-    )
-    columns = {"memory": NAME, "needed": NUMBER, "of": NUMBER, "share": NUMBER}
-    return new_table("Memory at its fullest", columns | {"what for": PLAIN}, rows)
 
 
 def _memory_row(
@@ -139,6 +126,43 @@ def _memory_row(
     if needed > capacity:
         share = f"[red]{share}: does not fit[/red]"
     return name, binary(needed), binary(capacity), share, what_for
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class ShownMemory(Displayed, MemoryPlan):
+    """A `MemoryPlan` that shows HBM and SBUF at their fullest.
+
+    Attributes:
+        core: the logical core that has them.
+    """
+
+    core: Core
+
+    def __rich__(self) -> Table:
+        peak, capacity = self.hbm, capacity_bytes(self.core)
+        parts = (f"{kind} {binary(b)}" for kind, b in peak.categories.items() if b)
+        rows = (
+            _memory_row("HBM", peak.bytes, capacity, ", ".join(parts)),
+            _memory_row("SBUF", self.sbuf_peak_bytes, self.core.sbuf_bytes, ""),
+        )
+        columns = {"memory": NAME, "needed": NUMBER, "of": NUMBER, "share": NUMBER}
+        return new_table("Memory at its fullest", columns | {"what for": PLAIN}, rows)
+
+    def __repr__(self) -> str:
+        hbm = f"{binary(self.hbm.bytes)} of {binary(capacity_bytes(self.core))}"
+        sbuf = f"{binary(self.sbuf_peak_bytes)} of {binary(self.core.sbuf_bytes)}"
+        return f"<neuronjax.MemoryPlan HBM {hbm}, SBUF {sbuf}>"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class ShownKernelMemory(ShownMemory, KernelMemory):
+    """The same of a kernel."""
+
+
+def shown_memory(memory: MemoryPlan, core: Core) -> ShownMemory:
+    """The same plan, to be shown."""
+    shown = ShownKernelMemory if isinstance(memory, KernelMemory) else ShownMemory
+    return shown(core=core, **{f.name: getattr(memory, f.name) for f in fields(memory)})
 
 
 def confidence_table(found: Confidence, kind: str, predicted: float) -> Table:
@@ -182,15 +206,17 @@ def metrics_table(figures: Mapping[str, float]) -> Table:
     )
 
 
+_IN_WORDS: Mapping[str, Callable[[float], str]] = {
+    "s": seconds,
+    "B": binary,
+    "percent": percent,
+    "FLOP": lambda value: decimal(value, "FLOP"),
+}
+
+
 def _figure(value: float, unit: str) -> str:
-    if unit == "s":
-        return seconds(value)
-    if unit == "B":
-        return binary(value)
-    if unit == "percent":
-        return percent(value)
-    if unit == "FLOP":
-        return decimal(value, unit)
+    if unit in _IN_WORDS:
+        return _IN_WORDS[unit](value)
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.3g}"
 
 

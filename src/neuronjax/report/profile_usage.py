@@ -17,6 +17,12 @@ from neuronjax.report.places import cell_place
 from neuronjax.timing.timeline import Timeline
 from neuronjax.timing.work import QUEUES, Event, Queue, Reason, Transfer
 
+#: What is named alike in a `Usage` and in a `Work`.
+_SUMMED = (
+    *("flops", "hardware_flops", "transpose_flops", "dma_bytes"),
+    *("sbuf_read_bytes", "sbuf_write_bytes", "psum_read_bytes", "psum_write_bytes"),
+)
+
 
 @dataclass(kw_only=True)
 class Usage:
@@ -88,16 +94,13 @@ class Usage:
         spent = event.queue_seconds * event.count
         self.seconds[event.queue] += spent
         if isinstance(event.source, Transfer):
-            self._add_transfer(event, event.source)
+            self.counts[event.queue] += event.count
+            side = self.read_bytes if event.source.is_read else self.write_bytes
+            side[event.source.reason] += event.source.bytes * event.count
+            if event.queue_seconds:  # the other side of the same movement has none
+                self.dma_bytes += event.source.bytes * event.count
         else:
             self._add_work(event, spent)
-
-    def _add_transfer(self, event: Event, transfer: Transfer) -> None:
-        self.counts[event.queue] += event.count
-        side = self.read_bytes if transfer.is_read else self.write_bytes
-        side[transfer.reason] += transfer.bytes * event.count
-        if event.queue_seconds:  # the other side of the same movement has none
-            self.dma_bytes += transfer.bytes * event.count
 
     def _add_work(self, event: Event, spent: float) -> None:
         work, count = event.source, event.count
@@ -106,18 +109,13 @@ class Usage:
         self.counts[event.queue] += count * (1 if event.queue == "cc" else work.tiles)
         self.opcode_seconds[work.opcode] += spent
         self.opcode_counts[work.opcode] += work.tiles * count
-        self.flops += work.flops * count
-        self.hardware_flops += work.hardware_flops * count
-        self.transpose_flops += work.transpose_flops * count
+        for name in _SUMMED:
+            sofar = getattr(self, name)
+            setattr(self, name, sofar + getattr(work, name) * count)
         if work.hbm_read_bytes:
             self.read_bytes["input"] += work.hbm_read_bytes * count
         if work.hbm_write_bytes:
             self.write_bytes["output"] += work.hbm_write_bytes * count
-        self.dma_bytes += work.dma_bytes * count
-        self.sbuf_read_bytes += work.sbuf_read_bytes * count
-        self.sbuf_write_bytes += work.sbuf_write_bytes * count
-        self.psum_read_bytes += work.psum_read_bytes * count
-        self.psum_write_bytes += work.psum_write_bytes * count
 
 
 def usage(events: Iterable[Event]) -> Usage:

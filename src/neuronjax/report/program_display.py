@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -51,14 +51,16 @@ _SHORT = {"bfloat": "bf", "float": "f", "uint": "u", "int": "i", "complex": "c"}
 Row = tuple[str, ...]
 
 
-def program_table(
-    name: str, program: InstructionProgram, setting: str, rows: int = _SHOWN
-) -> Group:
+def program_table(name: str, program: InstructionProgram, setting: str) -> Group:
     """How many instructions of which engine and label there are, and the first of
     them."""
     every = list(program.walk())
     cut = {"no_wrap": True, "overflow": "ellipsis"}
-    found = list(itertools.islice(_program(program), rows + 1))
+    lines: list[Iterable[Row]] = [_block(program.main, 0)]
+    for function, callee in program.functions.items():
+        head = f"[bold]{escape(function)}:[/bold]"
+        lines += [[("", head, "", "")], _block(callee, 1)]
+    found = list(itertools.islice(itertools.chain(*lines), _SHOWN + 1))
     table = new_table(
         f"{name} on {setting}: {len(every)} instructions",
         {
@@ -67,11 +69,11 @@ def program_table(
             "label": WORD,
             "line": cut | {"max_width": 18},
         },
-        found[:rows],
+        found[:_SHOWN],
         expand=True,
     )
     more = [Text("the rest, and every attribute: .as_text('instructions')", "dim")]
-    return Group(table, *(more if len(found) > rows else ()), _counts(every))
+    return Group(table, *(more if len(found) > _SHOWN else ()), _counts(every))
 
 
 def _counts(instructions: list[Instruction]) -> Text:
@@ -83,33 +85,18 @@ def _counts(instructions: list[Instruction]) -> Text:
     return line
 
 
-def _program(program: InstructionProgram) -> Iterator[Row]:
-    yield from _block(program.main, 0)
-    for name, block in program.functions.items():
-        yield "", f"[bold]{escape(name)}:[/bold]", "", ""
-        yield from _block(block, 1)
-
-
 def _block(block: Block, depth: int) -> Iterator[Row]:
-    for instruction in block.instructions:
-        yield _row(instruction, depth)
-        for nested in instruction.blocks:
+    for i in block.instructions:
+        written = ""
+        if i.results:
+            first, *others = i.results
+            more = f" +{len(others)}" if others else ""
+            written = escape(f"%{first.number} {short_type(first.type)}{more}")
+        line = place(i.location.source) if i.location.source else ""
+        what = "  " * depth + f"{i.engine}.{i.name} {_told(i)}".rstrip()
+        yield written, escape(what), f"[{_STYLES[i.label]}]{i.label}[/]", line
+        for nested in i.blocks:
             yield from _block(nested, depth + 1)
-
-
-def _row(i: Instruction, depth: int) -> Row:
-    label = f"[{_STYLES[i.label]}]{i.label}[/]"
-    line = place(i.location.source) if i.location.source else ""
-    what = "  " * depth + f"{i.engine}.{i.name} {_told(i)}"
-    return _written(i), escape(what.rstrip()), label, line
-
-
-def _written(i: Instruction) -> str:
-    if not i.results:
-        return ""
-    first, *others = i.results
-    more = f" +{len(others)}" if others else ""
-    return escape(f"%{first.number} {short_type(first.type)}{more}")
 
 
 def _told(i: Instruction) -> str:

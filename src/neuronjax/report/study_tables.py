@@ -17,25 +17,25 @@ def final_figures(found: Curves, baseline: str, last: int) -> list[dict[str, Any
 
     A deviation is that of a sample (n - 1), NaN for one seed.
     """
-    return [_figures(label, found, baseline, last) for label in found]
-
-
-def _figures(label: str, found: Curves, baseline: str, last: int) -> dict[str, Any]:
-    own, difference = found[label], found[label].minus(found[baseline])
-    values = _final(own, last)
-    mean, deviation = _moments(values)
-    differences = _moments(_final(difference, last))
-    return {
-        "machine": label,
-        "seeds": len(own.seeds),
-        "steps": len(own.steps),
-        "mean": mean,
-        "std": deviation,
-        "difference": differences[0],
-        "difference_std": differences[1],
-        "diverged": int(np.sum(~np.isfinite(values))),
-        "unmoved": own.unmoved,
-    }
+    figures = []
+    for label, own in found.items():
+        values = _final(own, last)
+        mean, deviation = _moments(values)
+        differences = _moments(_final(own.minus(found[baseline]), last))
+        figures.append(
+            {
+                "machine": label,
+                "seeds": len(own.seeds),
+                "steps": len(own.steps),
+                "mean": mean,
+                "std": deviation,
+                "difference": differences[0],
+                "difference_std": differences[1],
+                "diverged": int(np.sum(~np.isfinite(values))),
+                "unmoved": own.unmoved,
+            }
+        )
+    return figures
 
 
 def _final(curve: Curve, last: int) -> np.ndarray:

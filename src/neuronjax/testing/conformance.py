@@ -166,15 +166,11 @@ def _cases(folder: Path, manifest: dict[str, Any]) -> list[Case]:
                 remedy="take all files of a set from one place",
             )
     arrays = {name.removesuffix(".npz"): read_npz(d) for name, d in data.items()}
-    return [_case(entry, arrays[entry["family"]]) for entry in manifest["cases"]]
-
-
-def _case(entry: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> Case:
-    held = {
-        kind: {name: arrays[key] for name, key in entry[kind].items()}
-        for kind in _ARRAYS
-    }
-    return Case(**{**entry, **held})
+    for entry in manifest["cases"]:
+        held = arrays[entry["family"]]
+        for kind in _ARRAYS:
+            entry[kind] = {name: held[key] for name, key in entry[kind].items()}
+    return [Case(**entry) for entry in manifest["cases"]]
 
 
 # -- Running ---------------------------------------------------------------------------
@@ -212,19 +208,15 @@ def _result(runner: Any, case: Case) -> Result:
     differences = tuple(_differences(returned, case.outputs))
     if not differences:
         return Result(case=case, outcome="passed")
-    call = _call(case, differences[0])
-    return Result(case=case, outcome="failed", differences=differences, call=call)
-
-
-def _call(case: Case, difference: LeafDifference) -> str:
-    """What to call to see a difference again, in hexadecimal patterns."""
+    difference = differences[0]
     parameters = (f"{name}={value!r}" for name, value in case.parameters.items())
     output = case.outputs[difference.path]
     inputs = (
         f"{name}={_patterns(array, output, difference.index)}"
         for name, array in case.inputs.items()
     )
-    return f"{case.function}({', '.join([*inputs, *parameters])})"
+    call = f"{case.function}({', '.join([*inputs, *parameters])})"
+    return Result(case=case, outcome="failed", differences=differences, call=call)
 
 
 def _patterns(array: np.ndarray, output: np.ndarray, index: tuple[int, ...]) -> str:

@@ -286,7 +286,11 @@ def _write(name: str, path: Path, today: Today, rounding_seed: int) -> GoldenRep
         sources=today.sources,
     )
     with locked(path):
-        written = not _holds_already(path, new)
+        try:
+            old = golden_file.read(path)
+        except InvalidProgramError:  # none, damaged, or of another version
+            old = None
+        written = old is None or not old.same_but_provenance(new)
         if written:
             new.write(path)
     return GoldenReport(
@@ -305,15 +309,6 @@ def _kept(
     for i, (array, leaf) in enumerate(zip(outputs, leaves, strict=True)):
         arrays[f"output/{i}"] = bits(array)[leaf.sampled]
     return arrays
-
-
-def _holds_already(path: Path, new: GoldenFile) -> bool:
-    if not golden_file.beside(path, ".json").exists():
-        return False
-    try:
-        return golden_file.read(path).same_but_provenance(new)
-    except InvalidProgramError:
-        return False  # damaged, or of another version: it is written anew
 
 
 # -- Comparing -------------------------------------------------------------------------
@@ -342,7 +337,12 @@ def _check_arguments(name: str, stored: GoldenFile, today: Today) -> None:
     problems = []
     if stored.target != today.target:
         problems.append(f"  target: {today.target}, expected {stored.target}")
-    problems += _policy_differences(today.policy, stored.policy)
+    names = [field.name for field in dataclasses.fields(Policy) if field.compare]
+    pairs = (
+        (name, getattr(today.policy, name), getattr(stored.policy, name))
+        for name in names
+    )
+    problems += [f"  policy.{n}: {a!r}, expected {b!r}" for n, a, b in pairs if a != b]
     now, then = ([leaf.path for leaf in x] for x in (today.leaves, stored.inputs))
     if now != then:
         problems.append(f"  arguments: {now}, expected {then}")
@@ -352,12 +352,6 @@ def _check_arguments(name: str, stored: GoldenFile, today: Today) -> None:
         head = f"golden {name}: the arguments are not those that were stored"
         text = "\n".join([head, *lines, _UPDATE_REMEDY])
         raise GoldenMismatch("arguments", text, leaves)
-
-
-def _policy_differences(now: Policy, then: Policy) -> list[str]:
-    names = [field.name for field in dataclasses.fields(Policy) if field.compare]
-    pairs = ((name, getattr(now, name), getattr(then, name)) for name in names)
-    return [f"  policy.{n}: {a!r}, expected {b!r}" for n, a, b in pairs if a != b]
 
 
 def _argument_differences(stored: GoldenFile, today: Today) -> list[LeafDifference]:

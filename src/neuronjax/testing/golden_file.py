@@ -26,7 +26,7 @@ from neuronjax.ir.array_file import read_npz
 from neuronjax.ir.json_text import json_object
 from neuronjax.policy import Policy, Rule
 from neuronjax.testing.archive import npz_bytes, sha256, write_atomically
-from neuronjax.testing.bits import LeafDifference, bits, compared, element_text
+from neuronjax.testing.bits import LeafDifference, compared
 from neuronjax.testing.op_hashes import OpHashes
 from neuronjax.testing.source_lines import EditedLines, SourceBlock, SourceLines
 
@@ -87,33 +87,20 @@ class Leaf:
         if (now.dtype, now.shape, now.sha256) == (self.dtype, self.shape, self.sha256):
             return None
         at = self.sampled
-        if (now.dtype, now.shape) != (self.dtype, self.shape) or at.size == self.size:
+        is_whole = at.size == self.size
+        if is_whole or (now.dtype, now.shape) != (self.dtype, self.shape):
             expected = np.zeros(self.shape, jnp.dtype(self.dtype))
-            if at.size == self.size:
+            if is_whole:
                 expected = self.array(kept).reshape(self.shape)
             return compared(self.path, array, expected)
-        return self._sampled_difference(array.reshape(-1)[at], self.array(kept))
-
-    def _sampled_difference(
-        self, now: np.ndarray, expected: np.ndarray
-    ) -> LeafDifference:
-        wrong = np.flatnonzero(bits(now) != bits(expected))
-        if not wrong.size:
-            return LeafDifference(
-                path=self.path,
-                what=f"the hash of {self.size} elements differs, none of {SAMPLES} "
-                "samples does",
+        found = compared(self.path, array.reshape(-1)[at], self.array(kept))
+        if found is None:
+            what = (
+                f"the hash of {self.size} elements differs, none of {SAMPLES} samples"
             )
-        first = int(wrong[0])
-        index = np.unravel_index(int(self.sampled[first]), self.shape)
-        return LeafDifference(
-            path=self.path,
-            index=tuple(int(i) for i in index),
-            actual=element_text(now[first]),
-            expected=element_text(expected[first]),
-            differing=int(wrong.size),
-            compared=SAMPLES,
-        )
+            return LeafDifference(path=self.path, what=f"{what} does")
+        index = np.unravel_index(int(at[found.index[0]]), self.shape)
+        return dataclasses.replace(found, index=tuple(int(i) for i in index))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -164,11 +151,16 @@ class GoldenFile:
     def write(self, path: Path) -> None:
         """Writes the three files; the caller holds the lock."""
         arrays = npz_bytes({**self.arrays, **_of_ops(self.ops)})
+        # Every field, the defaults too: a later default changes no old golden.
+        fields = dataclasses.fields(self.policy)
+        policy = {f.name: getattr(self.policy, f.name) for f in fields}
+        policy["rules"] = [{**r.selectors, **r.overrides} for r in self.policy.rules]
+        policy["placement"] = list(self.policy.placement)
         described = {
             "format": FORMAT,
             "version": VERSION,
             "target": self.target,
-            "policy": policy_fields(self.policy),
+            "policy": policy,
             "rounding_seed": self.rounding_seed,
             "x64": self.x64,
             "program": {"sha256": sha256(self.program), "same_as": self.fingerprint},
@@ -202,7 +194,29 @@ def read(path: Path) -> GoldenFile:
         raise InvalidProgramError(f"golden {path}: {error}", remedy=_REMEDY) from error
     try:
         _check(path, described, program, arrays)
-        return _golden(described, program, read_npz(arrays))
+        held = read_npz(arrays)
+        fields = described["policy"]
+        rules = tuple(Rule(**rule) for rule in fields["rules"])
+        placement = tuple(fields["placement"])
+        text = held.pop("op/lines").tobytes().decode()
+        return GoldenFile(
+            program=program,
+            fingerprint=described["program"]["same_as"],
+            target=described["target"],
+            policy=Policy(**{**fields, "rules": rules, "placement": placement}),
+            rounding_seed=described["rounding_seed"],
+            x64=described["x64"],
+            inputs=tuple(map(_leaf, described["inputs"])),
+            outputs=tuple(map(_leaf, described["outputs"])),
+            ops=OpHashes(
+                lines=tuple(text.split("\n")),
+                sequence=held.pop("op/sequence"),
+                hashes=held.pop("op/hashes"),
+            ),
+            arrays=held,
+            provenance=described["provenance"],
+            sources=_sources(described.get("sources")),
+        )
     except NeuronJaxError:
         raise
     except (AttributeError, LookupError, TypeError, ValueError) as error:
@@ -211,25 +225,6 @@ def read(path: Path) -> GoldenFile:
             f"form: {type(error).__name__}: {error}",
             remedy=_REMEDY,
         ) from error
-
-
-def _golden(
-    described: dict[str, Any], program: bytes, held: dict[str, np.ndarray]
-) -> GoldenFile:
-    return GoldenFile(
-        program=program,
-        fingerprint=described["program"]["same_as"],
-        target=described["target"],
-        policy=_policy(described["policy"]),
-        rounding_seed=described["rounding_seed"],
-        x64=described["x64"],
-        inputs=tuple(map(_leaf, described["inputs"])),
-        outputs=tuple(map(_leaf, described["outputs"])),
-        ops=_ops(held),
-        arrays=held,
-        provenance=described["provenance"],
-        sources=_sources(described.get("sources")),
-    )
 
 
 def _check(path: Path, described: Any, program: bytes, arrays: bytes) -> None:
@@ -272,20 +267,6 @@ def _version(package: str) -> str:
 # -- JSON -----------------------------------------------------------------------------
 
 
-def policy_fields(policy: Policy) -> dict[str, Any]:
-    """Every field, the defaults too: a later default does not change an old golden."""
-    found = {f.name: getattr(policy, f.name) for f in dataclasses.fields(policy)}
-    found["rules"] = [{**r.selectors, **r.overrides} for r in policy.rules]
-    found["placement"] = list(policy.placement)
-    return found
-
-
-def _policy(fields: dict[str, Any]) -> Policy:
-    rules = tuple(Rule(**rule) for rule in fields["rules"])
-    placement = tuple(fields["placement"])
-    return Policy(**{**fields, "rules": rules, "placement": placement})
-
-
 def _described(leaf: Leaf) -> dict[str, Any]:
     return {k: v for k, v in dataclasses.asdict(leaf).items() if v is not None}
 
@@ -315,12 +296,3 @@ def _same_text(a: SourceLines | None, b: SourceLines | None) -> bool:
 def _of_ops(ops: OpHashes) -> dict[str, np.ndarray]:
     text = np.frombuffer("\n".join(ops.lines).encode(), np.uint8)
     return {"op/lines": text, "op/sequence": ops.sequence, "op/hashes": ops.hashes}
-
-
-def _ops(held: dict[str, np.ndarray]) -> OpHashes:
-    text = held.pop("op/lines").tobytes().decode()
-    return OpHashes(
-        lines=tuple(text.split("\n")),
-        sequence=held.pop("op/sequence"),
-        hashes=held.pop("op/hashes"),
-    )

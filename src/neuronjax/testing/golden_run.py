@@ -70,6 +70,7 @@ class Today:
         paths, _ = jax.tree.flatten_with_path(outputs)
         given = zip(emulation.names, leaves, strict=True) if with_inputs else ()
         inputs = [_input(path, leaf, seed, n) for n, (path, leaf) in enumerate(given)]
+        places = (op.location for op in captured.program.walk() if op.name != CONSTANT)
         return cls(
             code=code,
             program=read_program(code, emulation.names),
@@ -78,18 +79,12 @@ class Today:
             inputs=tuple(array for array, _ in inputs),
             leaves=tuple(leaf for _, leaf in inputs),
             out_paths=tuple(path_text(path) for path, _ in paths),
-            sources=_sources(captured.program),
+            sources=SourceLines.of((p.file, p.line) for p in places if p.file),
         )
 
     def run(self, rounding_seed: int) -> GoldenRun:
         """The program, ready to be executed."""
         return GoldenRun.of(self.program, self.target, self.policy, rounding_seed)
-
-
-def _sources(program: Program) -> SourceLines:
-    # JAX gives a constant the line of the whole call, which is a test's.
-    places = (op.location for op in program.walk() if op.name != CONSTANT)
-    return SourceLines.of((p.file, p.line) for p in places if p.file)
 
 
 def _input(path: str, leaf: Any, seed: int, number: int) -> tuple[np.ndarray, Leaf]:

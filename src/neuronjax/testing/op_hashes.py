@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import itertools
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -68,7 +68,11 @@ class FirstChange:
 def first_change(before: OpHashes, now: OpHashes) -> FirstChange | None:
     """The first op that changed between two runs, or None."""
     count = min(before.hashes.size, now.hashes.size)
-    limit = _equal_lines(before.lines, now.lines)
+    kinds = (
+        [line.split("  # ")[0] for line in lines] for lines in (before.lines, now.lines)
+    )
+    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(*kinds))
+    limit = sum(1 for _ in same)
     same_op = before.sequence[:count] == now.sequence[:count]
     # Beyond the first instruction that is another one, indices mean something else.
     known = same_op & (now.sequence[:count] < limit)
@@ -85,14 +89,6 @@ def first_change(before: OpHashes, now: OpHashes) -> FirstChange | None:
         execution=int(np.count_nonzero(now.sequence[:at] == index)),
         position=at,
     )
-
-
-def _equal_lines(before: Sequence[str], now: Sequence[str]) -> int:
-    """Return how many instructions from the start are the same, wherever their
-    source."""
-    kinds = ([line.split("  # ")[0] for line in lines] for lines in (before, now))
-    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(*kinds))
-    return sum(1 for _ in same)
 
 
 def watched(

@@ -69,8 +69,13 @@ class ProgramChange:
         lines, edits = None, edits_between(*programs)
         if before is not None and before.files and after.files:
             lines = EditedLines.between(before, after)
-            touched = _Touched(lines, before, after)
-            edits = tuple(sorted(edits, key=lambda edit: not touched.by(edit)))
+            sides = (before, lines.before), (after, lines.after)
+
+            def is_elsewhere(edit: Edit) -> bool:
+                ops = zip((edit.before, edit.after), sides, strict=True)
+                return not any(_is_on(op, *side) for op, side in ops)
+
+            edits = tuple(sorted(edits, key=is_elsewhere))
         return cls(
             cause=_cause(lines, versions),
             edits=edits,
@@ -106,10 +111,8 @@ class ProgramChange:
         if self.lines is not None:
             yield from _shown_lines("-", self.lines.before)
             yield from _shown_lines("+", self.lines.after)
-        if self.edits:
-            yield f"first op that changed: {_edit_text(self.edits[0])}"
-        for edit in self.edits[1:_SHOWN_EDITS]:
-            yield f"  then: {_edit_text(edit)}"
+        for n, edit in enumerate(self.edits[:_SHOWN_EDITS]):
+            yield f"{'  then' if n else 'first op that changed'}: {edit.kind} {edit}"
         if len(self.edits) > _SHOWN_EDITS:
             yield f"  and {len(self.edits) - _SHOWN_EDITS} more"
         yield from self.first_lines.splitlines()
@@ -123,25 +126,9 @@ def _cause(lines: EditedLines | None, versions: Sequence[str]) -> Cause:
     return "source" if lines else "values"
 
 
-@dataclass(frozen=True)
-class _Touched:
-    """Which edits of ops are on edited lines."""
-
-    lines: EditedLines
-    before: SourceLines
-    after: SourceLines
-
-    def by(self, edit: Edit) -> bool:
-        """Whether the statement of the op, before or after, was edited."""
-        return self._holds(edit.after, self.after, self.lines.after) or self._holds(
-            edit.before, self.before, self.lines.before
-        )
-
-    @staticmethod
-    def _holds(
-        op: EditedOp | None, held: SourceLines, edited: Mapping[str, str]
-    ) -> bool:
-        return op is not None and not held.statement(op.source).isdisjoint(edited)
+def _is_on(op: EditedOp | None, held: SourceLines, edited: Mapping[str, str]) -> bool:
+    """Return whether the statement of an op was edited."""
+    return op is not None and not held.statement(op.source).isdisjoint(edited)
 
 
 def _shown_lines(sign: str, lines: Mapping[str, str]) -> Iterator[str]:
@@ -149,7 +136,3 @@ def _shown_lines(sign: str, lines: Mapping[str, str]) -> Iterator[str]:
         yield f"  {sign} {text.strip()}  ({place})"
     if len(lines) > _SHOWN_LINES:
         yield f"  {sign} ... {len(lines) - _SHOWN_LINES} more lines"
-
-
-def _edit_text(edit: Edit) -> str:
-    return f"{edit.kind} {edit}"

@@ -68,10 +68,13 @@ class DumpWalk:
         self._points: dict[Key, _Waypoint] = {}
         self._behind = _Behind(self.program, self._by_key)
         values = self.program.entry.body.arguments
-        entered = [
-            self._argument(value, np.asarray(array))
-            for value, array in zip(values, arguments, strict=True)
-        ]
+        entered = []
+        for value, array in zip(values, map(np.asarray, arguments), strict=True):
+            match = self._by_key.get(((), value))
+            if match is not None:
+                held = exact(array, self.model) if is_float(array.dtype) else array
+                array = self._noted(match, Held(held, array.shape), ((), ()))
+            entered.append(array)
         LegalWalk(self.side, self.model, self._made).run(entered)
         bounded = self._narrowed(entered)
         return [
@@ -124,13 +127,6 @@ class DumpWalk:
                 values[key] = saved.values
                 replaced[value] = self._device(point)
         return replaced
-
-    def _argument(self, value: Value, array: np.ndarray) -> Any:
-        match = self._by_key.get(((), value))
-        if match is None:
-            return array
-        held = exact(array, self.model) if is_float(array.dtype) else array
-        return self._noted(match, Held(held, array.shape), ((), ()))
 
     def _made(
         self, path: OpPath, iterations: tuple[int, ...], found: Mapping[Value, Held]

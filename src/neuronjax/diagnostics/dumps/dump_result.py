@@ -158,7 +158,8 @@ class DumpComparison(Displayed):
             word = "all of them are legal" if self.tensors else "nothing was compared"
             yield Text(word, style="green" if self.tensors else "bold red")
             return
-        yield Text(f"first outside: {first.tensor}, {_origin(first)}", style="bold red")
+        origin = first.place or "an argument: the device was given other numbers"
+        yield Text(f"first outside: {first.tensor}, {origin}", style="bold red")
         if first.place is not None and (code := first.place.code):
             yield Text(f"   > {cut(code, WIDTH - 5)}", style="cyan")
         for line in first.checked.as_text().partition(": ")[2].splitlines():
@@ -180,12 +181,6 @@ class DumpComparison(Displayed):
         hidden = len(self.unmatched) - _SHOWN_ROWS
         if hidden > 0:
             yield Text(f"and {hidden} more: .unmatched")
-
-
-def _origin(tensor: DumpedTensor) -> str:
-    if tensor.place is None:
-        return "an argument: the device was given other numbers"
-    return str(tensor.place)
 
 
 def _row(tensor: DumpedTensor) -> tuple[str, ...]:

@@ -87,18 +87,14 @@ def _made(
             yield NamedValue((calls, value), path, [], computes)
 
 
-def _saved_as(path: OpPath) -> str:
-    """A module's values are those of its forward pass; others say which pass."""
-    location = path.location
-    return location.part if location.phase == "forward" else location.label
-
-
 def _name_by_module(values: Sequence[NamedValue]) -> None:
     counts: Counter[str] = Counter()
     last: dict[str, NamedValue] = {}
     for value in values:
         assert value.path is not None
-        module, op = _saved_as(value.path), value.path.op.name.rpartition(".")[2]
+        location, op = value.path.location, value.path.op.name.rpartition(".")[2]
+        # A module's values are those of its forward pass; others say which pass.
+        module = location.part if location.phase == "forward" else location.label
         plain = [] if read_name_stack(value.path.scope).names else [op]
         for name in dict.fromkeys([*plain, op if module == TOP else f"{module}/{op}"]):
             number = counts[name]

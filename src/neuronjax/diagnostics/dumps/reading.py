@@ -6,7 +6,7 @@ Files are untrusted: none is unpickled, and what a header declares is checked.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,11 @@ from neuronjax.ir.array_file import read_npy, read_npz
 
 Dump = Mapping[str, Any] | str | Path
 _SEEN = ".npy, .npz, .safetensors, .parquet, or a folder of .npy"
+_REMEDY = f"save arrays of numbers, as np.save does it; objects are not read: {_SEEN}"
 
 
 def read_dump(source: Dump) -> dict[str, np.ndarray]:
-    """Tensors by name.
+    """Return tensors by name.
 
     Args:
         source: a mapping from names to arrays; or the path of a file or a folder. A
@@ -35,24 +36,21 @@ def read_dump(source: Dump) -> dict[str, np.ndarray]:
         UnsupportedError: Parquet without pyarrow.
     """
     if isinstance(source, Mapping):
+        told = "the mapping"
         found = {str(name): _array(str(name), x) for name, x in source.items()}
     else:
-        found = _of_path(Path(source))
+        told, found = str(source), _of_path(Path(source))
     if not found:
         raise InvalidProgramError(
-            f"{_told(source)} holds no tensor", remedy=f"give a mapping, {_SEEN}"
+            f"{told} holds no tensor", remedy=f"give a mapping, {_SEEN}"
         )
     for name, array in found.items():
         if array.dtype.kind not in "biufV" or array.dtype.names:
             raise InvalidProgramError(
-                f"{name!r} of {_told(source)} has dtype {array.dtype}",
+                f"{name!r} of {told} has dtype {array.dtype}",
                 remedy="save arrays of real numbers",
             )
     return found
-
-
-def _told(source: Dump) -> str:
-    return "the mapping" if isinstance(source, Mapping) else str(source)
 
 
 def _array(name: str, x: Any) -> np.ndarray:
@@ -66,7 +64,10 @@ def _array(name: str, x: Any) -> np.ndarray:
 
 def _of_path(path: Path) -> dict[str, np.ndarray]:
     if path.is_dir():
-        return dict(_of_folder(path))
+        return {
+            each.relative_to(path).with_suffix("").as_posix(): read_npy(each, _REMEDY)
+            for each in sorted(path.rglob("*.npy"))
+        }
     if not path.is_file():
         raise InvalidProgramError(
             f"{path}: no such file", remedy=f"name a file: {_SEEN}"
@@ -77,27 +78,6 @@ def _of_path(path: Path) -> dict[str, np.ndarray]:
             f"{path}: unknown kind of file {path.suffix!r}", remedy=f"give {_SEEN}"
         )
     return reader(path)
-
-
-def _of_folder(folder: Path) -> Iterator[tuple[str, np.ndarray]]:
-    for path in sorted(folder.rglob("*.npy")):
-        name = path.relative_to(folder).with_suffix("").as_posix()
-        yield name, _npy(path)[path.stem]
-
-
-# -- NumPy -----------------------------------------------------------------------------
-
-_NUMPY_REMEDY = (
-    "save arrays of numbers, as np.save does it; objects are not read: " + _SEEN
-)
-
-
-def _npy(path: Path) -> dict[str, np.ndarray]:
-    return {path.stem: read_npy(path, _NUMPY_REMEDY)}
-
-
-def _npz(path: Path) -> dict[str, np.ndarray]:
-    return read_npz(path, _NUMPY_REMEDY)
 
 
 # -- Parquet ---------------------------------------------------------------------------
@@ -152,8 +132,8 @@ def _of_row(path: Path, row: Mapping[str, Any]) -> np.ndarray:
 
 
 _READERS: dict[str, Callable[[Path], dict[str, np.ndarray]]] = {
-    ".npy": _npy,
-    ".npz": _npz,
+    ".npy": lambda path: {path.stem: read_npy(path, _REMEDY)},
+    ".npz": lambda path: read_npz(path, _REMEDY),
     ".safetensors": read_safetensors,
     ".parquet": _parquet,
 }

@@ -57,7 +57,10 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
         length = int.from_bytes(file.read(_PREFIX), "little")
         if length > min(size - _PREFIX, _LONGEST_HEADER):
             raise _broken(path, f"a header of {length} bytes in a file of {size}")
-        header = _parsed(path, file.read(length))
+        try:
+            header = json_object(file.read(length), _unique)
+        except ValueError as error:
+            raise _broken(path, f"its header: {error}") from None
     start = _PREFIX + length
     entries = {n: e for n, e in header.items() if n != "__metadata__"}
     spans = {n: _span(path, n, entry, size - start) for n, entry in entries.items()}
@@ -69,13 +72,6 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
         name: np.frombuffer(data[begin:end], dtype).reshape(shape)
         for name, (dtype, shape, (begin, end)) in spans.items()
     }
-
-
-def _parsed(path: Path, header: bytes) -> dict[str, Any]:
-    try:
-        return json_object(header, _unique)
-    except ValueError as error:
-        raise _broken(path, f"its header: {error}") from None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -8,14 +8,15 @@ changed, then by the types of the results alone, an op in place of another.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from neuronjax.diagnostics.edits.canonical_text import CONTROL
 from neuronjax.diagnostics.edits.flattening import FlatOp, FlatProgram
-from neuronjax.ir.program import CALLEES, Value
+from neuronjax.diagnostics.first_divergence import ancestors
+from neuronjax.ir.program import Value
 
 #: Up to so many pairs the subsequence is the longest; beyond, that of difflib.
 _LARGEST_TABLE = 1 << 24
@@ -53,19 +54,19 @@ class Alignment:
     def edits_behind(
         self, pair: AlignedPair
     ) -> tuple[list[AlignedPair], list[FlatOp], list[FlatOp]]:
-        """What a pair depends on that was edited, was added, was removed."""
-        behind = set(_behind(pair.after, self.after))
-        before = set(_behind(pair.before, self.before))
-        edited = [p for p in self.pairs if p.how != "same" and p.after in behind]
+        """Return what a pair depends on that was edited, was added, was removed."""
+        behind = ancestors(self.after.program, pair.after.op)
+        before = ancestors(self.before.program, pair.before.op)
+        edited = [p for p in self.pairs if p.how != "same" and p.after.op in behind]
         return (
             edited,
-            [op for op in self.added if op in behind],
-            [op for op in self.removed if op in before],
+            [op for op in self.added if op.op in behind],
+            [op for op in self.removed if op.op in before],
         )
 
 
 def aligned(before: FlatProgram, after: FlatProgram) -> Alignment:
-    """Pairs the ops of two programs."""
+    """Pair the ops of two programs."""
     left, right = before.ops, after.ops
     pairs = [
         (left[i], right[j], "same")
@@ -83,20 +84,31 @@ def aligned(before: FlatProgram, after: FlatProgram) -> Alignment:
             found = common([*map(key, gap_left)], [*map(key, gap_right)])
             more += [(gap_left[i], gap_right[j], how) for i, j in found]
         pairs = sorted(pairs + more, key=lambda p: p[1].number)
-    partner = {a: b for a, b, _ in pairs}
-    taken = set(partner.values())
-    wiring = _Wiring(before, after, partner, taken)
+    # The pair that an op is in.
+    of_left = {a: n for n, (a, _, _) in enumerate(pairs)}
+    of_right = {b: n for n, (_, b, _) in enumerate(pairs)}
+
+    def is_rewired(a: FlatOp, b: FlatOp) -> bool:
+        """Return whether two operands are made by ops that have other partners.
+
+        An operand that an op without a partner makes is no question of wiring: that op
+        is the edit."""
+        for v, w in zip(a.op.operands, b.op.operands, strict=True):
+            first = _origin(v, before, of_left)
+            second = _origin(w, after, of_right)
+            if first != second and None not in (first, second):
+                return True
+        return False
+
     return Alignment(
         before,
         after,
         tuple(
-            AlignedPair(
-                a, b, "rewired" if how == "same" and wiring.differs(a, b) else how
-            )
+            AlignedPair(a, b, "rewired" if how == "same" and is_rewired(a, b) else how)
             for a, b, how in pairs
         ),
-        tuple(o for o in left if o not in partner),
-        tuple(o for o in right if o not in taken),
+        tuple(o for o in left if o not in of_left),
+        tuple(o for o in right if o not in of_right),
     )
 
 
@@ -114,77 +126,17 @@ def _gaps(
         i, j = end_i + 1, end_j + 1
 
 
-@dataclass(eq=False)
-class _Wiring:
-    """Whether a pair of ops reads what corresponds."""
-
-    before: FlatProgram
-    after: FlatProgram
-    partner: dict[FlatOp, FlatOp]
-    taken: set[FlatOp]
-
-    def differs(self, a: FlatOp, b: FlatOp) -> bool:
-        """Whether two of their operands are made by ops that have other partners.
-
-        An operand that an op without a partner makes is no question of wiring: that op
-        is the edit."""
-        pairs = zip(a.op.operands, b.op.operands, strict=True)
-        return any(self._are_apart(v, w) for v, w in pairs)
-
-    def _are_apart(self, v: Value, w: Value) -> bool:
-        first, second = self.before.makers.get(v), self.after.makers.get(w)
-        if first is None and second is None:
-            return self._place(v) != self.after.places.get(w)
-        if first is None or second is None:
-            return first in self.partner or second in self.taken
-        if first not in self.partner or second not in self.taken:
-            return False
-        if self.partner[first] is not second:
-            return True
-        return first.op.results.index(v) != second.op.results.index(w)
-
-    def _place(self, v: Value) -> tuple[FlatOp | None, str, int] | None:
-        """The place that corresponds to an argument's."""
-        found = self.before.places.get(v)
-        if found is None or found[0] is None:
-            return found
-        return (self.partner.get(found[0]), *found[1:])
-
-
-def _behind(op: FlatOp, program: FlatProgram) -> Iterator[FlatOp]:
-    """Every op that one depends on, itself first, through calls and loops."""
-    seen, left = {(op, False)}, [(op, False)]
-    while left:
-        inner, is_outside = left.pop()
-        if not is_outside:
-            yield inner
-        for source in _read(inner, is_outside, program):
-            if source not in seen:
-                seen.add(source)
-                left.append(source)
-
-
-def _read(
-    op: FlatOp, is_outside: bool, program: FlatProgram
-) -> Iterator[tuple[FlatOp, bool]]:
-    """What makes an op's operands; a call that is come to from its body is outside, and
-    hands on its operands alone."""
-    if op.op.name in CONTROL and not is_outside:
-        yield from ((o, False) for o in program.ops if _is_in(o, op))
-    for value in op.op.operands:
-        maker = program.makers.get(value)
-        if maker is not None:
-            yield maker, False
-            continue
-        owner = program.places.get(value, (None, "", 0))[0]
-        if owner is not None:
-            yield owner, owner.op.name in CALLEES
-
-
-def _is_in(inner: FlatOp, op: FlatOp) -> bool:
-    if op.op.name in CALLEES:
-        return (*op.path.calls, op.op) == inner.path.calls
-    return any(inner.op is o for region in op.op.regions for o in region.ops)
+def _origin(
+    value: Value, program: FlatProgram, numbers: Mapping[FlatOp, int]
+) -> tuple | None:
+    """Return what makes a value, equal for what corresponds in both programs; None for
+    an op without a partner."""
+    maker = program.makers.get(value)
+    if maker is not None:
+        result = maker.op.results.index(value)
+        return (numbers[maker], result) if maker in numbers else None
+    owner, what, number = program.places.get(value, (None, "", -1))
+    return (None if owner is None else numbers.get(owner), what, number)
 
 
 # -- the longest common subsequence ----------------------------------------------------

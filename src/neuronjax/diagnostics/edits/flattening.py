@@ -34,7 +34,7 @@ class FlatOp:
     @property
     def kind(self) -> tuple[str, ...]:
         """Its name and the types of its results."""
-        return (self.op.name, *(str(v.type) for v in self.op.results))
+        return (self.op.name, *self.types)
 
     @property
     def types(self) -> tuple[str, ...]:
@@ -54,44 +54,37 @@ class FlatProgram:
             main, and its number.
     """
 
+    program: Program
     ops: tuple[FlatOp, ...]
     makers: Mapping[Value, FlatOp]
     places: Mapping[Value, tuple[FlatOp | None, str, int]]
 
 
 def flat(program: Program) -> FlatProgram:
-    """The row of a program."""
-    return _RowOfOps(program).done()
+    """Return the row of a program."""
+    ops: list[FlatOp] = []
+    makers: dict[Value, FlatOp] = {}
+    places: dict[Value, tuple[FlatOp | None, str, int]] = {}
 
-
-class _RowOfOps:
-    def __init__(self, program: Program) -> None:
-        self._program = program
-        self._ops: list[FlatOp] = []
-        self._makers: dict[Value, FlatOp] = {}
-        self._places: dict[Value, tuple[FlatOp | None, str, int]] = {}
-
-    def done(self) -> FlatProgram:
-        self._region(self._program.entry.body, None, "main", ())
-        return FlatProgram(tuple(self._ops), self._makers, self._places)
-
-    def _region(
-        self, region: Region, owner: FlatOp | None, what: str, calls: tuple[Op, ...]
+    def add(
+        region: Region, owner: FlatOp | None, what: str, calls: tuple[Op, ...]
     ) -> None:
         for number, value in enumerate(region.arguments):
-            self._places.setdefault(value, (owner, what, number))
+            places.setdefault(value, (owner, what, number))
         for op in region.ops:
             path = OpPath(calls, op)
-            entry = FlatOp(len(self._ops), path, fingerprint(path))
-            self._ops.append(entry)
+            entry = FlatOp(len(ops), path, fingerprint(path))
+            ops.append(entry)
             for value in op.results:
-                self._makers.setdefault(value, entry)
+                makers.setdefault(value, entry)
             if callee := op.callee:
-                body = self._program.functions[callee].body
-                self._region(body, entry, "call", (*calls, op))
+                add(program.functions[callee].body, entry, "call", (*calls, op))
             elif op.name in CONTROL:
                 for n, inner in enumerate(op.regions):
-                    self._region(inner, entry, str(n), calls)
+                    add(inner, entry, str(n), calls)
+
+    add(program.entry.body, None, "main", ())
+    return FlatProgram(program, tuple(ops), makers, places)
 
 
 def fingerprint(path: OpPath) -> str:

@@ -94,7 +94,11 @@ class _Describing:
         pairs = [p for p in self._alignment.pairs if p.how != "same"]
         edited = self._edits(pairs, self._alignment.added)
         removed = self._edits(removed=self._alignment.removed)
-        return sorted(edited, key=_order) + sorted(removed, key=_order)
+
+        def order(edit: Edit) -> int:
+            return edit.op.number
+
+        return sorted(edited, key=order) + sorted(removed, key=order)
 
     def _edits(
         self,
@@ -102,17 +106,16 @@ class _Describing:
         added: Sequence[FlatOp] = (),
         removed: Sequence[FlatOp] = (),
     ) -> list[Edit]:
-        found = [self._of_pair(pair) for pair in pairs]
+        found = []
+        for pair in pairs:
+            errors = self._found.get(pair)
+            what = changes(pair.before.op, pair.after.op) or self._reads(pair)
+            differs = None if errors is None else errors.first is not None
+            found.append(self._edit(pair.how, pair.before, pair.after, what, differs))
         found += [self._edit("added", None, op, constant_text(op.op)) for op in added]
         return found + [
             self._edit("removed", op, None, constant_text(op.op)) for op in removed
         ]
-
-    def _of_pair(self, pair: AlignedPair) -> Edit:
-        errors = self._found.get(pair)
-        what = changes(pair.before.op, pair.after.op) or self._reads(pair)
-        differs = None if errors is None else errors.first is not None
-        return self._edit(pair.how, pair.before, pair.after, what, differs)
 
     def _edit(
         self,
@@ -173,10 +176,6 @@ def _read_text(value: Value, program: FlatProgram) -> str:
     return constant_text(maker.op) or maker.op.name.rpartition(".")[2]
 
 
-def _order(edit: Edit) -> int:
-    return edit.op.number
-
-
 def _described(op: FlatOp, program: FlatProgram) -> EditedOp:
     """A constant is where it is read: JAX gives it the line of the whole call."""
     shown = _reader(op, program) if op.op.name == CONSTANT else op
@@ -215,12 +214,12 @@ def _outputs(
     found = []
     for path in dict.fromkeys((*before, *after)):
         x, y = first.get(path), second.get(path)
-        if x is None or y is None:
-            note = "only after" if x is None else "only before"
-            found.append(OutputDifference(path=path, errors=None, note=note))
-        elif x.shape != y.shape or x.dtype != y.dtype:
-            note = f"{x.dtype}{list(x.shape)} -> {y.dtype}{list(y.shape)}"
-            found.append(OutputDifference(path=path, errors=None, note=note))
-        else:
-            found.append(OutputDifference(path=path, errors=errors_of(y, x)))
+        errors, note = None, "only after" if x is None else "only before"
+        if x is not None and y is not None:
+            note = ""
+            if (x.shape, x.dtype) == (y.shape, y.dtype):
+                errors = errors_of(y, x)
+            else:
+                note = f"{x.dtype}{list(x.shape)} -> {y.dtype}{list(y.shape)}"
+        found.append(OutputDifference(path=path, errors=errors, note=note))
     return found

@@ -29,12 +29,10 @@ class PairErrors:
 
     Attributes:
         first: iterations of the first execution that differs; None where none does.
-        inputs_differ: whether an operand differed there.
     """
 
     errors: Errors = field(default_factory=Errors)
     first: tuple[int, ...] | None = None
-    inputs_differ: bool = False
     order: int = 0
 
 
@@ -61,9 +59,8 @@ class _Notes:
         device: int = 0,
     ) -> None:
         """After every op."""
-        op = self._ops[path]
-        read = [operands[v].actual for v in path.op.operands if v in operands]
-        self._heard((op, iterations, device), read, [x.actual for x in results])
+        moment = (self._ops[path], iterations, device)
+        self._heard(moment, [x.actual for x in results])
 
     def repeated(self, op: Op, done: int, device: int) -> None:
         """Every device is heard."""
@@ -86,15 +83,6 @@ def _run(
     return notes.results
 
 
-def _differs(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> bool:
-    if len(a) != len(b):
-        return True
-    return any(
-        x.shape != y.shape or x.dtype != y.dtype or x.tobytes() != y.tobytes()
-        for x, y in zip(a, b, strict=True)
-    )
-
-
 @dataclass
 class PairedRuns:
     """Both programs on the same arguments.
@@ -111,19 +99,19 @@ class PairedRuns:
     def run(self, arguments: tuple[Sequence[Any], Sequence[Any]]) -> tuple[Any, Any]:
         """The results of both; what differs is in `found` after it."""
         self.found: dict[AlignedPair, PairErrors] = {}
-        self._known: dict[_Moment, tuple[_Arrays, _Arrays]] = {}
+        self._known: dict[_Moment, _Arrays] = {}
         self._partner = {p.after: p for p in self.alignment.pairs}
         kept = {p.before for p in self.alignment.pairs}
 
-        def before(moment: _Moment, read: _Arrays, made: _Arrays) -> None:
+        def before(moment: _Moment, made: _Arrays) -> None:
             if moment[0] in kept:
-                self._known[moment] = (read, made)
+                self._known[moment] = made
 
         results = _run(self.sides[0], self.alignment.before, arguments[0], before)
         others = _run(self.sides[1], self.alignment.after, arguments[1], self._after)
         return results, others
 
-    def _after(self, moment: _Moment, read: _Arrays, made: _Arrays) -> None:
+    def _after(self, moment: _Moment, made: _Arrays) -> None:
         op, iterations, device = moment
         pair = self._partner.get(op)
         if pair is None:
@@ -133,7 +121,7 @@ class PairedRuns:
             return
         sums = self.found.setdefault(pair, PairErrors(order=len(self.found)))
         errors = Errors()
-        for x, y in zip(made, known[1], strict=True):
+        for x, y in zip(made, known, strict=True):
             if x.shape == y.shape:
                 errors = errors + errors_of(x, y)
         sums.errors = sums.errors + errors
@@ -142,4 +130,3 @@ class PairedRuns:
             is_off = errors.differing > 0
         if sums.first is None and is_off:
             sums.first = iterations
-            sums.inputs_differ = _differs(read, known[0])

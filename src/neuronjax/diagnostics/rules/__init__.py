@@ -11,11 +11,12 @@ from neuronjax.diagnostics.rules import (
 )
 from neuronjax.diagnostics.rules.limits import PROGRAM_RULES as PROGRAM_RULES
 
-RULES: tuple[PortabilityRule, ...] = (
+RULES: tuple[PortabilityRule | dtypes.DtypeRule, ...] = (
     *control.RULES,
     *dtypes.RULES,
     *integers.RULES,
     *indexing.RULES,
     *operators.RULES,
     *faults.RULES,
+    *dtypes.DTYPE_RULES,
 )

@@ -8,23 +8,8 @@ from __future__ import annotations
 
 from neuronjax.diagnostics.facts import is_integer
 from neuronjax.diagnostics.op_contexts import OpContext, branch_taken
-from neuronjax.diagnostics.rule import YES, Verdict, read_rules
+from neuronjax.diagnostics.rule import Answer, Verdict, read_rules
 from neuronjax.ir.program import Op, Region
-
-
-def _dynamic_while(context: OpContext) -> Verdict | None:
-    return YES if context.loop is None else None
-
-
-def _traced_branch(context: OpContext) -> Verdict | None:
-    index = context.fact(context.op.operands[0])
-    return YES if branch_taken(context.op, index) is None else None
-
-
-def _variadic(context: OpContext) -> Verdict | None:
-    tensors = len(context.op.results)
-    return Verdict(f"{tensors} tensors at once") if tensors > 1 else None
-
 
 _LISTED_BODIES = ("add", "multiply", "minimum", "maximum")
 _LOGICAL_BODIES = ("and", "or", "xor")
@@ -39,61 +24,45 @@ def combiner_of(region: Region) -> str | None:
     return op.name.removeprefix("stablehlo.") if plain else None
 
 
-def _body(context: OpContext) -> Verdict | None:
+def _body(context: OpContext) -> Answer:
     if len(context.op.results) > 1:
-        return None
+        return False
     name = combiner_of(context.op.regions[0])
-    if name in _LISTED_BODIES:
-        return None
     if name in _LOGICAL_BODIES:
         return Verdict(f"'{name}' is not in its list", "info")
-    return YES
+    return name not in _LISTED_BODIES
 
 
-def _initial(context: OpContext) -> Verdict | None:
-    op = context.op
-    initial = op.operands[len(op.operands) // 2 :]
-    return YES if any(context.fact(v).value is None for v in initial) else None
+def _initial(context: OpContext) -> Answer:
+    operands = context.op.operands
+    initial = operands[len(operands) // 2 :]
+    return any(context.fact(v).value is None for v in initial)
 
 
-def _comparator(context: OpContext) -> Verdict | None:
+def _comparator(context: OpContext) -> Answer:
     region = context.op.regions[0]
     root = next((op for op in region.ops if region.results[0] in op.results), None)
     direction = root.attributes.get("comparison_direction") if root else None
-    return None if direction in ("LE", "GE", "LT", "GT") else YES
+    return direction not in ("LE", "GE", "LT", "GT")
 
 
-def _topk_integers(context: OpContext) -> Verdict | None:
+def _topk_integers(context: OpContext) -> Answer:
     type = context.op.operands[0].type
     wide = is_integer(type.dtype) and type.dtype.itemsize >= 4
-    return Verdict(f"of {type.dtype}") if wide else None
+    return wide and f"of {type.dtype}"
 
 
 def _dilated(op: Op, name: str) -> bool:
     return any(d > 1 for d in op.attributes.get(name) or ())
 
 
-def _window_dilation(context: OpContext) -> Verdict | None:
+def _both(op: Op, *names: str) -> bool:
+    return all(_dilated(op, name) for name in names)
+
+
+def _window_dilation(context: OpContext) -> Answer:
     names = ("base_dilations", "window_dilations")
-    found = [name for name in names if _dilated(context.op, name)]
-    return Verdict(" and ".join(found)) if found else None
-
-
-def _window_operands(context: OpContext) -> Verdict | None:
-    count = len(context.op.operands)
-    return Verdict(f"{count} operands instead of 2") if count != 2 else None
-
-
-def _both_dilations(context: OpContext) -> Verdict | None:
-    both = _dilated(context.op, "lhs_dilation") and _dilated(context.op, "rhs_dilation")
-    return YES if both else None
-
-
-def _strided_dilation(context: OpContext) -> Verdict | None:
-    both = _dilated(context.op, "lhs_dilation") and _dilated(
-        context.op, "window_strides"
-    )
-    return YES if both else None
+    return " and ".join(name for name in names if _dilated(context.op, name))
 
 
 RULES = read_rules(
@@ -155,16 +124,20 @@ a strided convolution with a dilated input
 [ERR/EVRF011]
 """,
     {
-        "dynamic-while": _dynamic_while,
-        "traced-cond": _traced_branch,
-        "variadic-reduction": _variadic,
+        "dynamic-while": lambda c: c.loop is None,
+        "traced-cond": lambda c: branch_taken(c.op, c.fact(c.op.operands[0])) is None,
+        "variadic-reduction": lambda c: (
+            len(c.op.results) > 1 and f"{len(c.op.results)} tensors at once"
+        ),
         "reduction-body": _body,
         "reduction-init": _initial,
         "sort-comparator": _comparator,
         "topk-integer": _topk_integers,
         "window-dilation": _window_dilation,
-        "window-operands": _window_operands,
-        "convolution-dilations": _both_dilations,
-        "convolution-stride": _strided_dilation,
+        "window-operands": lambda c: (
+            len(c.op.operands) != 2 and f"{len(c.op.operands)} operands instead of 2"
+        ),
+        "convolution-dilations": lambda c: _both(c.op, "lhs_dilation", "rhs_dilation"),
+        "convolution-stride": lambda c: _both(c.op, "lhs_dilation", "window_strides"),
     },
 )

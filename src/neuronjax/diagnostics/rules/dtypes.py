@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from neuronjax.diagnostics.facts import Fact
-from neuronjax.diagnostics.findings import Severity
 from neuronjax.diagnostics.op_contexts import OpContext, Settings
-from neuronjax.diagnostics.rule import YES, Verdict, read_entries, read_rules
+from neuronjax.diagnostics.rule import Answer, RuleText, read_entries, read_rules
 from neuronjax.ir.program import TensorType
 
 
 @dataclass(frozen=True, kw_only=True)
-class DtypeRule:
-    """A rule about values of some dtypes; other fields as in `PortabilityRule`.
+class DtypeRule(RuleText):
+    """A rule about values of some dtypes, asked for every op.
 
     Attributes:
         dtypes: their names.
@@ -28,27 +28,30 @@ class DtypeRule:
             "before" or "since" an SDK; "" for everywhere.
     """
 
-    id: str
-    severity: Severity
     dtypes: tuple[str, ...]
-    title: str
-    remedy: str
-    source: str
     limit: str
+    ops: ClassVar[frozenset[str]] = frozenset()
+    per_program: ClassVar[bool] = False
+
+    def check(self, context: OpContext) -> Answer:
+        """Return whether a result of an op is meant, and none of its operands."""
+        op, settings = context.op, context.settings
+        return (
+            op.name not in _HANDED_ON
+            and any(self.judge(r.type, settings) for r in op.results)
+            and not any(self.judge(v.type, settings) for v in op.operands)
+        )
 
     def judge(self, type: TensorType, settings: Settings) -> bool:
-        """Whether a value of this type is meant."""
-        return type.dtype.name in self.dtypes and self._applies(settings)
-
-    def _applies(self, settings: Settings) -> bool:
+        """Return whether a value of this type is meant."""
         word, _, what = self.limit.partition(" ")
+        if type.dtype.name not in self.dtypes:
+            return False
         if word in ("with", "without"):
             has = what in settings.target.core.capabilities
             return has == (word == "with")
-        if word in ("before", "since"):
-            is_older = settings.sdk < tuple(map(int, what.split(".")))
-            return is_older == (word == "before")
-        return True
+        is_older = word and settings.sdk < tuple(map(int, what.split(".")))
+        return not word or is_older == (word == "before")
 
 
 DTYPE_RULES = tuple(
@@ -130,49 +133,42 @@ def _fits(dtype: np.dtype, fact: Fact) -> bool:
     return fact.within(*(_UINT32 if dtype == np.uint64 else _INT32))
 
 
-def _int64(context: OpContext) -> Verdict | None:
-    """Where 64-bit integers enter, unless they surely fit in 32 bits."""
-    if context.op.name in _HANDED_ON:
-        return None
-    wide = [r.type.dtype for r in context.op.results if is_wide(r.type)]
-    entered = wide and not any(is_wide(v.type) for v in context.op.operands)
-    if not entered or context.in_generator or context.op.name == "stablehlo.constant":
-        return None
-    fits = context.op.name == "stablehlo.iota" or _converted_fits(context)
-    return None if fits else Verdict(str(wide[0]))
-
-
 def is_wide(type: TensorType) -> bool:
     """Whether the elements are 64-bit integers."""
     return type.dtype in (np.int64, np.uint64)
 
 
-def _converted_fits(context: OpContext) -> bool:
-    source = context.op.operands[:1]
-    return all(_fits(context.op.results[0].type.dtype, context.fact(v)) for v in source)
-
-
-def _int64_constant(context: OpContext) -> Verdict | None:
-    (result,) = context.op.results
-    if not is_wide(result.type) or context.in_generator:
+def _int64(context: OpContext) -> Answer:
+    """Where 64-bit integers enter, unless they surely fit in 32 bits."""
+    op = context.op
+    wide = [r.type.dtype for r in op.results if is_wide(r.type)]
+    if not wide or any(is_wide(v.type) for v in op.operands) or context.in_generator:
         return None
+    if op.name in (*_HANDED_ON, "stablehlo.constant", "stablehlo.iota"):
+        return None
+    dtype = op.results[0].type.dtype
+    fits = all(_fits(dtype, context.fact(v)) for v in op.operands[:1])
+    return None if fits else str(wide[0])
+
+
+def _int64_constant(context: OpContext) -> Answer:
+    (result,) = context.op.results
     value = context.op.attributes["value"]
-    if not value.size:
+    if not is_wide(result.type) or context.in_generator or not value.size:
         return None
     fact = Fact(int(value.min()), int(value.max()))
     largest = max((fact.low, fact.high), key=abs)
-    return None if _fits(result.type.dtype, fact) else Verdict(f"{largest:.0f}")
+    return None if _fits(result.type.dtype, fact) else f"{largest:.0f}"
 
 
-def _fp8_overflow(context: OpContext) -> Verdict | None:
+def _fp8_overflow(context: OpContext) -> Answer:
     (value,), (result,) = context.op.operands, context.op.results
-    if result.type.dtype.name != "float8_e4m3":
-        return None
     moves = ("stablehlo.reshape", "stablehlo.transpose", "stablehlo.broadcast_in_dim")
     producer = context.producer(value, *moves)
     limited = ("stablehlo.clamp", "stablehlo.minimum", "func.call")
     clamped = producer is not None and producer.name in limited
-    return None if clamped or context.fact(value).value is not None else YES
+    is_free = not clamped and context.fact(value).value is None
+    return result.type.dtype.name == "float8_e4m3" and is_free
 
 
 _TRUNCATED = "the high 32 bits are dropped"
@@ -197,19 +193,6 @@ float8_e4m3 of a value beyond 240 is NaN on the device by one document, Inf by a
 """,
     {"int64": _int64, "int64-constant": _int64_constant, "fp8-overflow": _fp8_overflow},
 )
-
-
-def entering(context: OpContext) -> Iterator[tuple[DtypeRule, TensorType]]:
-    """The dtype rules that an op's results meet and its operands do not."""
-    if context.op.name in _HANDED_ON:
-        return
-    for rule in DTYPE_RULES:
-        types = [
-            r.type for r in context.op.results if rule.judge(r.type, context.settings)
-        ]
-        already = any(rule.judge(v.type, context.settings) for v in context.op.operands)
-        if types and not already:
-            yield rule, types[0]
 
 
 def arguments(settings: Settings) -> Iterator[tuple[DtypeRule, str, TensorType]]:

@@ -8,7 +8,6 @@ not hold them, a sum in a loop that stops growing. What depends on the data is l
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 
@@ -19,8 +18,8 @@ from neuronjax.diagnostics.faults.guards import SMALLEST_EPSILON
 from neuronjax.diagnostics.faults.naming import KINDS, LOST_GUARD, WHOLE_IN_FP32
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.op_contexts import OpContext
-from neuronjax.diagnostics.rule import Verdict, read_rules
-from neuronjax.ir.program import Op, Program, TensorType, Value
+from neuronjax.diagnostics.rule import Answer, Verdict, read_rules
+from neuronjax.ir.program import Op, TensorType, Value
 from neuronjax.ir.value_sources import ValueSources
 from neuronjax.numerics.float_format import FORMATS, FloatFormat, get_format
 
@@ -33,7 +32,7 @@ def _scalar(context: OpContext, value: Value) -> float | None:
         known = context.fact(value).scalar
         if known is not None:
             return float(known)
-        maker = context.producers.get(value)
+        maker = context.graph.makers.get(value)
         if maker is None or maker.name not in _SPREADS:
             return None
         value = maker.operands[0]
@@ -55,7 +54,7 @@ def _converted(context: OpContext) -> float | None:
     return x if fmt is not None and x and math.isfinite(x) else None
 
 
-def _overflows(context: OpContext) -> Verdict | None:
+def _overflows(context: OpContext) -> Answer:
     x, fmt = _converted(context), _format(context.op.results[0].type)
     if x is None or fmt is None:
         return None
@@ -63,24 +62,24 @@ def _overflows(context: OpContext) -> Verdict | None:
         rounded = float(np.float64(x).astype(context.op.results[0].type.dtype))
     if math.isfinite(rounded):
         return None
-    return Verdict(f"{x:.3g} in {fmt.name}, which ends at {fmt.max_finite:.3g}")
+    return f"{x:.3g} in {fmt.name}, which ends at {fmt.max_finite:.3g}"
 
 
-def _infinite_factor(context: OpContext) -> Verdict | None:
+def _infinite_factor(context: OpContext) -> Answer:
     """A product with Inf, NaN where the other factor is zero: what is left of -1e9."""
     fmt = _format(context.op.results[0].type)
     scalars = [_scalar(context, v) for v in context.op.operands]
     if fmt is None or not any(x is not None and math.isinf(x) for x in scalars):
         return None
-    return Verdict(f"a constant beyond {fmt.name}'s {fmt.max_finite:.3g} is Inf")
+    return f"a constant beyond {fmt.name}'s {fmt.max_finite:.3g} is Inf"
 
 
-def _vanishes(context: OpContext) -> Verdict | None:
+def _vanishes(context: OpContext) -> Answer:
     x, fmt = _converted(context), _format(context.op.results[0].type)
     if x is None or fmt is None or abs(x) > fmt.min_subnormal / 2:
         return None
     smallest = f"the smallest number is {fmt.min_subnormal:.3g}"
-    return Verdict(f"{x:.3g} becomes 0 in {fmt.name}: {smallest}")
+    return f"{x:.3g} becomes 0 in {fmt.name}: {smallest}"
 
 
 # -- epsilons --------------------------------------------------------------------------
@@ -90,7 +89,7 @@ _DIVIDES = frozenset(
 )
 
 
-def _epsilon(context: OpContext) -> Verdict | None:
+def _epsilon(context: OpContext) -> Answer:
     """A constant that guards a function against zero, and is none or nearly."""
     fmt = _format(context.op.results[0].type)
     guards = [x for v in context.op.operands if (x := _scalar(context, v)) is not None]
@@ -101,13 +100,13 @@ def _epsilon(context: OpContext) -> Verdict | None:
     # a root, where optimizers have one that is zero by default.
     became_zero = fmt.min_normal > SMALLEST_EPSILON and readers - {"stablehlo.sqrt"}
     if x == 0 and became_zero:
-        return Verdict(
+        return (
             f"it is 0 in {fmt.name}, whose smallest number is {fmt.min_subnormal:.3g}"
         )
     if not readers or not 0 < x < fmt.min_normal:
         return None
     limit = f"the smallest normal number of {fmt.name}, {fmt.min_normal:.3g}"
-    return Verdict(f"{x:.3g} is below {limit}")
+    return f"{x:.3g} is below {limit}"
 
 
 def _guarded(context: OpContext, value: Value) -> set[str]:
@@ -128,7 +127,7 @@ def _divides(op: Op, value: Value) -> bool:
     return op.operands[op.name == "stablehlo.divide"] is value
 
 
-def _decay(context: OpContext) -> Verdict | None:
+def _decay(context: OpContext) -> Answer:
     """`b * m + (1 - b) * g` whose b is rounded to 1."""
     dtype = context.op.results[0].type.dtype
     factors = [f for v in context.op.operands if (f := _factor(context, v)) is not None]
@@ -137,14 +136,12 @@ def _decay(context: OpContext) -> Verdict | None:
     rest, step = min(factors), unit_of(dtype)
     if rest > step / 2 * (1 + step):
         return None
-    return Verdict(
-        f"1 - {rest:.3g} is 1 in {dtype.name}, which has {1 - step:.6g} next"
-    )
+    return f"1 - {rest:.3g} is 1 in {dtype.name}, which has {1 - step:.6g} next"
 
 
 def _factor(context: OpContext, value: Value) -> float | None:
     """The constant that a product has as a factor."""
-    maker = context.producers.get(value)
+    maker = context.graph.makers.get(value)
     if maker is None or maker.name != "stablehlo.multiply":
         return None
     for operand in maker.operands:
@@ -158,7 +155,7 @@ def _factor(context: OpContext, value: Value) -> float | None:
 # -- whole numbers ---------------------------------------------------------------------
 
 
-def _whole(context: OpContext) -> Verdict | None:
+def _whole(context: OpContext) -> Answer:
     """Positions and counts in a float that does not hold them all."""
     (result,) = context.op.results
     unit = unit_of(result.type.dtype)
@@ -166,7 +163,7 @@ def _whole(context: OpContext) -> Verdict | None:
     if not unit or context.in_generator or largest is None or largest <= 1 / unit:
         return None
     name = result.type.dtype.name
-    return Verdict(f"whole numbers up to {largest:.0f}; {name} holds to {1 / unit:.0f}")
+    return f"whole numbers up to {largest:.0f}; {name} holds to {1 / unit:.0f}"
 
 
 def _largest_whole(context: OpContext) -> float | None:
@@ -194,16 +191,11 @@ def _is_exact(x: np.ndarray, dtype: np.dtype) -> bool:
 # -- sums in loops ---------------------------------------------------------------------
 
 
-@functools.lru_cache(maxsize=4)
-def _graph(program: Program) -> ValueSources:
-    return ValueSources(program)
-
-
-def _stagnates(context: OpContext) -> Verdict | None:
+def _stagnates(context: OpContext) -> Answer:
     """A carry that is added to in more turns than its format holds equal addends."""
     if context.loop is None:
         return None
-    graph, body = _graph(context.settings.program), context.op.regions[1]
+    graph, body = context.graph, context.op.regions[1]
     for place, argument in enumerate(body.arguments):
         unit = unit_of(argument.type.dtype)
         if not unit or context.loop <= 1 / (2 * unit):

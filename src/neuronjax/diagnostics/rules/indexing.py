@@ -6,14 +6,14 @@ others only the bounds are known, often those of the dtype.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from neuronjax.diagnostics.facts import Fact, unknown
+from neuronjax.diagnostics.facts import unknown
 from neuronjax.diagnostics.op_contexts import OpContext
-from neuronjax.diagnostics.rule import YES, Verdict, read_rules
+from neuronjax.diagnostics.rule import Answer, read_rules
 from neuronjax.ir.program import Op
 
 
@@ -50,7 +50,7 @@ def _vectors(op: Op, indices: np.ndarray) -> np.ndarray:
     return np.moveaxis(indices, axis, -1).reshape(-1, indices.shape[axis])
 
 
-def _outside(context: OpContext) -> Verdict | None:
+def _outside(context: OpContext) -> Answer:
     """An index that is out of bounds for certain."""
     limits = _limits(context.op)
     fact = context.fact(context.op.operands[1])
@@ -58,46 +58,36 @@ def _outside(context: OpContext) -> Verdict | None:
         return None
     if fact.value is None:
         sure = fact.low > max(limits) or fact.high < 0
-        return (
-            Verdict(f"up to {fact.high:.0f}, legal to {max(limits)}") if sure else None
-        )
+        return sure and f"up to {fact.high:.0f}, legal to {max(limits)}"
     vectors = _vectors(context.op, fact.value).astype(np.int64)
     bad = (vectors < 0) | (vectors > np.array(limits))
     if not bad.any():
         return None
     row, column = np.argwhere(bad)[0]
-    return Verdict(f"index {vectors[row, column]}, legal 0 to {limits[column]}")
+    return f"index {vectors[row, column]}, legal 0 to {limits[column]}"
 
 
-def _unproven(context: OpContext) -> Verdict | None:
+def _unproven(context: OpContext) -> Answer:
     """An index that may be out of bounds."""
     limits, fact = _limits(context.op), context.fact(context.op.operands[1])
     if fact.value is not None or not limits or fact.within(0, min(limits)):
-        return None
-    return None if _outside(context) else YES
+        return False
+    return not _outside(context)
 
 
-def _remapped(context: OpContext) -> Verdict | None:
+def _remapped(context: OpContext) -> Answer:
     """A gather that indexes an axis which its slices also span."""
     numbers = context.op.attributes["dimension_numbers"]
     absent = {*numbers["collapsed_slice_dims"], *numbers["operand_batching_dims"]}
     sizes = context.op.attributes["slice_sizes"]
     indexed = (a for a in numbers["start_index_map"] if a not in absent)
-    both = [a for a in indexed if sizes[a] > 1]
-    return Verdict(f"axis {both[0]}") if both else None
+    return next((f"axis {a}" for a in indexed if sizes[a] > 1), None)
 
 
-def _unbounded(context: OpContext, indices: Sequence[Any]) -> bool:
-    """Whether an index is neither a constant nor a loop counter."""
-
-    def open_(fact: Fact, widest: Fact) -> bool:
-        return (fact.low, fact.high) == (widest.low, widest.high)
-
-    return any(open_(context.fact(v), unknown(v.type)) for v in indices)
-
-
-def _update_index(context: OpContext) -> Verdict | None:
-    return YES if _unbounded(context, context.op.operands[2:]) else None
+def _update_index(context: OpContext) -> Answer:
+    """An index that is neither a constant nor a loop counter."""
+    pairs = ((context.fact(v), unknown(v.type)) for v in context.op.operands[2:])
+    return any((a.low, a.high) == (b.low, b.high) for a, b in pairs)
 
 
 RULES = read_rules(

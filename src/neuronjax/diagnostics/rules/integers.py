@@ -7,9 +7,11 @@ the random generators and of negative indices is left out.
 
 from __future__ import annotations
 
+import math
+
 from neuronjax.diagnostics.facts import Fact, is_integer
 from neuronjax.diagnostics.op_contexts import OpContext
-from neuronjax.diagnostics.rule import YES, Verdict, read_rules
+from neuronjax.diagnostics.rule import Answer, Verdict, read_rules
 from neuronjax.diagnostics.rules.control import combiner_of
 from neuronjax.ir.program import Op, TensorType
 
@@ -25,7 +27,7 @@ def _number(type: TensorType) -> bool:
     return is_integer(type.dtype) and type.dtype.kind != "b"
 
 
-def _arithmetic(context: OpContext) -> Verdict | None:
+def _arithmetic(context: OpContext) -> Answer:
     (result,) = context.op.results
     if not _number(result.type) or context.in_generator or _is_index_wrap(context):
         return None
@@ -36,7 +38,7 @@ def _arithmetic(context: OpContext) -> Verdict | None:
     if large:
         constant = max((large[0].low, large[0].high), key=abs)
         return Verdict(f"with the constant {constant:.0f}", "warning")
-    return YES
+    return True
 
 
 def _is_index_wrap(context: OpContext) -> bool:
@@ -49,7 +51,7 @@ def _is_index_wrap(context: OpContext) -> bool:
     )
 
 
-def _reduction(context: OpContext) -> Verdict | None:
+def _reduction(context: OpContext) -> Answer:
     type = context.op.results[0].type
     combiner = combiner_of(context.op.regions[0])
     if not _number(type) or context.in_generator or len(context.op.results) > 1:
@@ -57,53 +59,41 @@ def _reduction(context: OpContext) -> Verdict | None:
     if combiner not in ("add", "multiply"):
         return None
     source = context.op.operands[0]
-    terms = _terms(context)
+    shape = context.op.operands[0].type.shape
+    attributes = context.op.attributes
+    axes = attributes.get("dimensions")
+    sizes = [shape[a] for a in axes] if axes is not None else None
+    terms = math.prod(sizes or attributes.get("window_dimensions", ()))
     fact = context.fact(source)
     if combiner == "add" and _small(Fact(fact.low * terms, fact.high * terms)):
         return None
-    return Verdict(f"{combiner} of {terms} {type.dtype}")
+    return f"{combiner} of {terms} {type.dtype}"
 
 
-def _terms(context: OpContext) -> int:
-    shape = context.op.operands[0].type.shape
-    axes = context.op.attributes.get("dimensions")
-    sizes = [shape[a] for a in axes] if axes is not None else None
-    terms = 1
-    for size in sizes or context.op.attributes.get("window_dimensions", ()):
-        terms *= size
-    return terms
-
-
-def _dot(context: OpContext) -> Verdict | None:
-    types = [v.type for v in context.op.operands]
-    return YES if all(map(_number, types)) else None
-
-
-def _scatter(context: OpContext) -> Verdict | None:
+def _scatter(context: OpContext) -> Answer:
     combiner = combiner_of(context.op.regions[0])
     dtype = context.op.results[0].type.dtype
-    if combiner is None or not is_integer(dtype):
-        return None
-    return Verdict(f"'{combiner}' on {dtype}")
+    is_combined = combiner is not None and is_integer(dtype)
+    return is_combined and f"'{combiner}' on {dtype}"
 
 
-def _collective(context: OpContext) -> Verdict | None:
+def _collective(context: OpContext) -> Answer:
     type = context.op.results[0].type
     sums = combiner_of(context.op.regions[0]) in ("add", "multiply")
-    return Verdict(str(type.dtype)) if sums and _number(type) else None
+    return sums and _number(type) and str(type.dtype)
 
 
-def _shift(context: OpContext) -> Verdict | None:
+def _shift(context: OpContext) -> Answer:
     dtype = context.op.results[0].type.dtype
-    return None if dtype.itemsize == 4 else Verdict(f"of {dtype}")
+    return dtype.itemsize != 4 and f"of {dtype}"
 
 
 _FIXED_DIVISION = (2, 30)
 
 
-def _division(context: OpContext) -> Verdict | None:
+def _division(context: OpContext) -> Answer:
     old = context.settings.sdk < _FIXED_DIVISION
-    return YES if old and _number(context.op.results[0].type) else None
+    return old and _number(context.op.results[0].type)
 
 
 _INTEGRAL = ("floor", "ceil", "round_nearest_even", "round_nearest_afz", "sign")
@@ -113,15 +103,13 @@ _MOVES = tuple(
 )
 
 
-def _float_to_int(context: OpContext) -> Verdict | None:
+def _float_to_int(context: OpContext) -> Answer:
     (value,), (result,) = context.op.operands, context.op.results
     if is_integer(value.type.dtype) or not _number(result.type) or context.in_generator:
         return None
-    constant = context.fact(value).value
     producer = context.producer(value, *_MOVES)
-    if constant is not None or (producer is not None and _is_integral(producer)):
-        return None
-    return YES
+    is_whole = producer is not None and _is_integral(producer)
+    return context.fact(value).value is None and not is_whole
 
 
 def _is_integral(producer: Op) -> bool:
@@ -179,7 +167,7 @@ effect
     {
         "integer-fp32": _arithmetic,
         "integer-reduction": _reduction,
-        "integer-dot": _dot,
+        "integer-dot": lambda c: all(_number(v.type) for v in c.op.operands),
         "integer-scatter": _scatter,
         "integer-collective": _collective,
         "arithmetic-shift": _shift,

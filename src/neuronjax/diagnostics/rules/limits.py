@@ -11,9 +11,8 @@ import math
 import numpy as np
 
 from neuronjax.diagnostics.op_contexts import OpContext, Settings
-from neuronjax.diagnostics.rule import ProgramRule, Verdict, read_entries
+from neuronjax.diagnostics.rule import ProgramRule, read_entries
 from neuronjax.ir.instruction_set import DotDimensions
-from neuronjax.ir.program import TensorType
 
 # "over the threshold (5000000)": aws-neuron-sdk, issue 987.
 MOST_INSTRUCTIONS = 5_000_000
@@ -48,39 +47,33 @@ def _dot_tiles(context: OpContext) -> int:
     return batch * tiles
 
 
-def _bytes(type: TensorType) -> int:
-    return math.prod(type.shape) * type.dtype.itemsize
-
-
-def _memory(settings: Settings, count: int) -> Verdict | None:
+def _memory(settings: Settings, count: int) -> str | None:
     """Arguments, results and constants alone exceed the device's HBM."""
     program = settings.program
     values = [*program.entry.body.arguments, *program.entry.body.results]
-    constants = [
-        result
-        for op in program.walk()
-        if op.name == "stablehlo.constant"
-        for result in op.results
-    ]
-    needed = sum(_bytes(v.type) for v in (*values, *constants))
+    ops = (op for op in program.walk() if op.name == "stablehlo.constant")
+    constants = (result for op in ops for result in op.results)
+    needed = sum(
+        math.prod(v.type.shape) * v.type.dtype.itemsize for v in (*values, *constants)
+    )
     target, lnc = settings.target, settings.policy.lnc
     held = target.chip.hbm_bytes * target.chips // target.logical_cores(lnc)
     if needed <= held:
         return None
-    return Verdict(f"{needed / 2**30:.1f} GiB of {held / 2**30:g} GiB")
+    return f"{needed / 2**30:.1f} GiB of {held / 2**30:g} GiB"
 
 
-def _too_many(settings: Settings, count: int) -> Verdict | None:
+def _too_many(settings: Settings, count: int) -> str | None:
     if count <= MOST_INSTRUCTIONS:
         return None
-    return Verdict(f"about {count / 1e6:.0f} million, the limit is 5 million")
+    return f"about {count / 1e6:.0f} million, the limit is 5 million"
 
 
-def _x64(settings: Settings, count: int) -> Verdict | None:
+def _x64(settings: Settings, count: int) -> str | None:
     body = settings.program.entry.body
     wide = (np.int64, np.uint64, np.float64, np.complex128)
     found = [v for v in (*body.arguments, *body.results) if v.type.dtype in wide]
-    return Verdict(str(found[0].type.dtype)) if found else None
+    return str(found[0].type.dtype) if found else None
 
 
 _TEXT = """

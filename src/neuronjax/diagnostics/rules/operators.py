@@ -12,7 +12,7 @@ import re
 import numpy as np
 
 from neuronjax.diagnostics.op_contexts import OpContext
-from neuronjax.diagnostics.rule import YES, Verdict, always, read_rules
+from neuronjax.diagnostics.rule import Answer, Verdict, read_rules
 from neuronjax.ir import host_functions, kernel_call
 from neuronjax.lowering.refused import REFUSED
 from neuronjax.lowering.registry import RULES as LOWERING_RULES
@@ -40,45 +40,45 @@ _NO_OPERATORS = frozenset(
 _UNKNOWN_REMEDY = "compute it on the host: no other document mentions it"
 
 
-def _unlisted(context: OpContext) -> Verdict | None:
+def _unlisted(context: OpContext) -> Answer:
     dialect, _, name = context.op.name.partition(".")
     if dialect != "stablehlo" or name in LISTED | _NO_OPERATORS or name in _REFUSALS:
-        return None
+        return False
     if name in NOWHERE:
         return Verdict(severity="warning", remedy=_UNKNOWN_REMEDY)
-    return YES
+    return True
 
 
 _REFUSALS = {name.removeprefix("stablehlo.") for name in REFUSED}
 
 
-def _exponent(context: OpContext) -> Verdict | None:
+def _exponent(context: OpContext) -> Answer:
     exponent = context.fact(context.op.operands[1]).scalar
     if exponent is None:
-        return Verdict("a variable exponent")
+        return "a variable exponent"
     whole = float(exponent) == np.rint(float(exponent))
-    return None if whole else Verdict(f"exponent {float(exponent):g}")
+    return None if whole else f"exponent {float(exponent):g}"
 
 
 _PRECISION = re.compile(r"(lhs|rhs)_precision_type = (\w+)")
 _SHORT = {"float32": "f32", "bfloat16": "bf16", "float16": "f16", "float64": "f64"}
 
 
-def _algorithm(context: OpContext) -> Verdict | None:
+def _algorithm(context: OpContext) -> Answer:
     """A dot algorithm that asks for another precision than the operands have."""
     asked = _PRECISION.findall(context.op.attributes.get("algorithm") or "")
     dtypes = [v.type.dtype.name for v in context.op.operands]
     held = {_SHORT.get(name, name) for name in dtypes}
     other = sorted({name for _, name in asked} - held)
-    return Verdict(f"asks for {other[0]}, gets {dtypes[0]}") if other else None
+    return f"asks for {other[0]}, gets {dtypes[0]}" if other else None
 
 
-def _precision(context: OpContext) -> Verdict | None:
+def _precision(context: OpContext) -> Answer:
     """Find a precision that a casting policy may ignore."""
     policy, attributes = context.settings.policy, context.op.attributes
     asked = {"HIGH", "HIGHEST"}.intersection(attributes.get("precision_config", ()))
     may_ignore = policy.auto_cast != "none" and policy.dot_precision != "obeyed"
-    return Verdict(f"asks for {max(asked)}") if asked and may_ignore else None
+    return f"asks for {max(asked)}" if asked and may_ignore else None
 
 
 # Custom calls that mean something to the compiler or are gone before it.
@@ -94,61 +94,43 @@ KNOWN_CALLS = frozenset(
 )
 
 
-def _custom_call(context: OpContext) -> Verdict | None:
+def _custom_call(context: OpContext) -> Answer:
     name = context.op.attributes["call_target_name"]
     known = name in (*KNOWN_CALLS, host_functions.CALL, kernel_call.CALL)
-    return None if known else Verdict(repr(name))
-
-
-def _linear_algebra(context: OpContext) -> Verdict | None:
-    """What capture kept whole because JAX has no lowering for the platform."""
-    name = _left_to_host(context)
-    return Verdict(name) if name and not _CALLBACK.fullmatch(name) else None
-
-
-def _callback(context: OpContext) -> Verdict | None:
-    name = _left_to_host(context)
-    return Verdict(name) if _CALLBACK.fullmatch(name) else None
+    return None if known else repr(name)
 
 
 _CALLBACK = re.compile("debug_print|.*callback")
 
 
-def _left_to_host(context: OpContext) -> str:
-    """The primitive that capture kept whole for the host, or ""."""
+def _left_to_host(context: OpContext, *, is_callback: bool) -> str:
+    """Return the primitive that capture kept whole for the host, or ""."""
     if context.op.attributes["call_target_name"] != host_functions.CALL:
         return ""
-    return str(context.op.attributes.get("backend_config", "")).partition("[")[0]
+    name = str(context.op.attributes.get("backend_config", "")).partition("[")[0]
+    return name if bool(_CALLBACK.fullmatch(name)) == is_callback else ""
 
 
-def _generator_called(pattern: str) -> re.Pattern[str]:
-    return re.compile(rf"_?{pattern}(_\d+)?")
-
-
-def _calls(pattern: re.Pattern[str], context: OpContext) -> Verdict | None:
+def _calls(pattern: str, context: OpContext) -> bool:
+    """Whether an op calls the generator of a name."""
     callee = str(context.op.attributes.get("callee", ""))
-    return YES if pattern.fullmatch(callee) else None
+    return re.fullmatch(rf"_?{pattern}(_\d+)?", callee) is not None
 
 
-_THREEFRY = _generator_called(r"threefry(2x32|4x32|_2x32)")
-# JAX splits a key of "rbg", and folds into it, by threefry, each half on its own.
-_OF_RBG = Verdict(
-    "here it derives keys of rbg: split, fold_in, Flax's Rngs",
-    remedy='jax.random.key(seed, impl="unsafe_rbg"), which derives without it, or '
-    "derive keys outside",
-)
-_RANDINT = _generator_called("randint")
-
-
-def _threefry(context: OpContext) -> Verdict | None:
+def _threefry(context: OpContext) -> Answer:
     """A program with rng_bit_generator draws by rbg; what is left derives its keys."""
-    found = _calls(_THREEFRY, context)
+    if not _calls("threefry(2x32|4x32|_2x32)", context):
+        return False
     draws = (op.name for op in context.settings.program.walk())
-    is_rbg = found is not None and "stablehlo.rng_bit_generator" in draws
-    return _OF_RBG if is_rbg else found
+    # JAX splits a key of "rbg", and folds into it, by threefry, each half on its own.
+    return "stablehlo.rng_bit_generator" not in draws or Verdict(
+        "here it derives keys of rbg: split, fold_in, Flax's Rngs",
+        remedy='jax.random.key(seed, impl="unsafe_rbg"), which derives without it, or '
+        "derive keys outside",
+    )
 
 
-def _unimplemented(context: OpContext) -> Verdict | None:
+def _unimplemented(context: OpContext) -> Answer:
     """What neuronjax itself has no rule for."""
     name = context.op.name
     if name in REFUSED:
@@ -157,7 +139,7 @@ def _unimplemented(context: OpContext) -> Verdict | None:
     values = (*context.op.operands, *context.op.results)
     rewritten = any(value.type.dtype.kind == "c" for value in values)
     known = name in LOWERING_RULES or rewritten
-    return None if known else Verdict("no rule")
+    return None if known else "no rule"
 
 
 RULES = read_rules(
@@ -228,15 +210,16 @@ neuronjax does not run it
 """,
     {
         "threefry": _threefry,
-        "randint": lambda context: _calls(_RANDINT, context),
-        "rng-seed": always,
+        "randint": lambda c: _calls("randint", c),
+        "rng-seed": lambda c: True,
         "power-exponent": _exponent,
-        "reduce-precision": always,
+        "reduce-precision": lambda c: True,
         "dot-algorithm": _algorithm,
         "dot-precision": _precision,
         "custom-call": _custom_call,
-        "linear-algebra": _linear_algebra,
-        "host-callback": _callback,
+        # What capture kept whole because JAX has no lowering for the platform.
+        "linear-algebra": lambda c: _left_to_host(c, is_callback=False),
+        "host-callback": lambda c: _left_to_host(c, is_callback=True),
         "unlisted-operator": _unlisted,
         "not-emulated": _unimplemented,
     },

@@ -22,9 +22,11 @@ def _right(terms: np.ndarray) -> np.ndarray:
     return left(terms[..., ::-1])
 
 
-def _tiles(size: int, terms: np.ndarray) -> np.ndarray:
+def tiled(terms: np.ndarray, within: Fold = left, size: int = 128) -> np.ndarray:
+    """Add tiles by one fold, and their sums from left to right, as PSUM does."""
     starts = range(0, terms.shape[-1], size)
-    return left(np.stack([left(terms[..., s : s + size]) for s in starts], axis=-1))
+    sums = [within(terms[..., s : s + size]) for s in starts]
+    return left(np.stack(sums, axis=-1))
 
 
 def _lanes(count: int, terms: np.ndarray) -> np.ndarray:
@@ -64,11 +66,11 @@ def _cut(terms: np.ndarray) -> np.ndarray:
     return total
 
 
+_TILES = (512, 256, 128, 64, 32, 1024, 2048)
 FOLDS: Mapping[str, Fold] = {
     "left fold": left,
     "right fold": _right,
-    **{f"tiles of {n}": functools.partial(_tiles, n) for n in (512, 256, 128, 64, 32)},
-    **{f"tiles of {n}": functools.partial(_tiles, n) for n in (1024, 2048)},
+    **{f"tiles of {n}": functools.partial(tiled, size=n) for n in _TILES},
     **{f"{n} lanes": functools.partial(_lanes, n) for n in (2, 4, 8, 16, 32)},
     "tree of neighbours": _neighbours,
     "tree of halves": _halves,
@@ -82,15 +84,6 @@ def folds_of(count: int) -> dict[str, Fold]:
     """Those that differ for so many numbers at most: no tile is all of them."""
     sizes = {name: int(name.rpartition(" ")[2]) for name in FOLDS if "tiles" in name}
     return {name: f for name, f in FOLDS.items() if sizes.get(name, 0) < count}
-
-
-def tiled(
-    terms: np.ndarray, within: Fold, size: int = 128, across: Fold = left
-) -> np.ndarray:
-    """Tiles of the contraction by one fold, their sums in PSUM by another."""
-    starts = range(0, terms.shape[-1], size)
-    sums = [within(terms[..., s : s + size]) for s in starts]
-    return across(np.stack(sums, axis=-1))
 
 
 # -- FP32 operands of TensorE ----------------------------------------------------------
