@@ -101,7 +101,8 @@ figures: $(STAMP)
 	$(BIN)/python docs/figures.py
 	$(BIN)/neuronjax quickstart --output docs/images/loss_curves.png
 
-# All long proofs, which take an hour; `.ci/run` takes one of each: ARGS=--one-of-each.
+# All long proofs, which take more than an hour; `.ci/run` takes a part of one case of
+# each: ARGS="--one-of-each --part 1/4".
 slow: $(STAMP)
 	$(PYTEST) -m slow tests benchmarks/tests $(ARGS)
 

@@ -377,6 +377,7 @@ def forward(x, w):
 """
 
 
+@pytest.mark.slow
 def test_columns_that_nobody_stores_may_be_unwritten(tmp_path: Path) -> None:
     reference = tmp_path / "reference.py"
     reference.write_text(PRODUCT_OF_TAIL)

@@ -252,7 +252,6 @@ def quick(names: Iterable[str], *slow: str) -> list:
 
 
 @pytest.mark.slow_except(
-    "psum of BF16",
     "psum of complex numbers",
     "pmax, pmin",
     "permutation of some",
@@ -321,6 +320,7 @@ def test_a_training_step():
     np.testing.assert_array_equal(summed, np.broadcast_to(expected.sum(0), (4, 3)))
 
 
+@pytest.mark.slow
 def test_grad_and_vmap_around_pmap():
     mapped = nj.pmap(lambda w, x: lax.psum(w * x, "d"), "d", in_axes=(None, 0))
     w, x = integers(3), integers(4, 3)

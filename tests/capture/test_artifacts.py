@@ -198,6 +198,7 @@ def test_complex_arguments_and_results():
     assert_same(loaded(x), (x * x, jnp.real(x)))
 
 
+@pytest.mark.slow
 def test_typed_keys():
     def draw(key: jax.Array) -> Any:
         first, second = jax.random.split(key)
@@ -278,6 +279,7 @@ def test_stochastic_rounding(artifact):
         jax.jit(lambda: compiled(*ARGS, **KWARGS))()
 
 
+@pytest.mark.slow
 def test_delayed_scaling(artifact):
     policy = dataclasses.replace(nj.Policy.preset("fp8"), scaling="delayed")
     step = nj.jit(saved.network, policy=policy)

@@ -140,6 +140,7 @@ def test_vmap_of_keyword_arguments():
     agree(lambda jit: jax.vmap(jit(lambda x, *, w: x * w)), X, w=2 * X)
 
 
+@pytest.mark.slow
 def test_a_collective_of_a_vmap_inside():
     centred = lambda x: x - lax.pmean(x, "i")  # noqa: E731
     agree(lambda jit: jit(jax.vmap(centred, axis_name="i")), X)
@@ -206,7 +207,7 @@ CONTROL = {
 }  # fmt: skip
 
 
-@pytest.mark.slow_except("of a native jit", "optimization barrier", "names")
+@pytest.mark.slow_except("optimization barrier")
 @pytest.mark.parametrize("name", quick(CONTROL))
 def test_control_flow_and_calls(name):
     agree(CONTROL[name][0], *CONTROL[name][1:])
@@ -278,7 +279,7 @@ CUSTOM = (
 )  # fmt: skip
 
 
-@pytest.mark.slow_except("_custom_jvp")
+@pytest.mark.slow
 @pytest.mark.parametrize("build", CUSTOM, ids=lambda build: build.__name__)
 def test_custom_rules(build):
     agree(build, jnp.abs(X) if build is _custom_vmap else jnp.abs(ROW))
@@ -351,6 +352,7 @@ def test_abstract_evaluation_through_transformations():
     assert len(jax.make_jaxpr(gradient)(X, W).out_avals) == 1
 
 
+@pytest.mark.slow
 def test_lowering_by_keyword_and_for_keys_and_trees():
     shaped = jax.ShapeDtypeStruct
     lowered = jitted(layer).lower(shaped((3, 5), jnp.float32), w=W)
@@ -369,6 +371,7 @@ def test_ahead_of_time_compilation_of_a_native_jit():
     bits.assert_same(compiled(X, W), jax.grad(jitted(energy))(X, W))
 
 
+@pytest.mark.slow
 def test_export_of_a_native_jit():
     """Nothing of this processor's or of this XLA's own is in it, if that is said."""
     with nj.exportable():

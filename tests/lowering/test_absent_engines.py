@@ -30,6 +30,7 @@ def layer(x):
     return jax.nn.softmax(masked) + jnp.cumsum(x, axis=-1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["bf16", "fp16"])
 def test_values_are_those_of_a_chip_with_all_engines(policy):
     ours, theirs = (nj.jit(layer, target=t, policy=policy) for t in ("inf1", "trn1"))

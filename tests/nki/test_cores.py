@@ -60,6 +60,7 @@ def through_shared_memory(a):
     return squares
 
 
+@pytest.mark.slow
 def test_barriers_order_what_both_cores_do_with_shared_memory():
     a = data(64, 8)
     once = a * a + np.float32(1)
@@ -87,6 +88,7 @@ def exchange(rows, free, dtype, way=nisa.dma_engine.dma, turns=1):
     return kernel[2]
 
 
+@pytest.mark.slow
 def test_sendrecv_swaps_tiles():
     dtype = BF16
     a = data(2, 32, 12, dtype=dtype)
@@ -153,6 +155,7 @@ def in_a_device_loop(a, turns):
     return total
 
 
+@pytest.mark.slow
 def test_cores_meet_inside_a_device_loop():
     a = data(2, 8, 6)
     expected = a.copy()

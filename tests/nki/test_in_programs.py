@@ -134,6 +134,7 @@ def test_gradients_and_batches():
     assert len(kernels(within.lower(batch, B))) == 1
 
 
+@pytest.mark.slow
 def test_the_program_decides_the_chip():
     x = data(128, 4)
 
@@ -281,6 +282,7 @@ def test_a_result_that_another_chip_shapes_differently():
         nj.load(str(lowered.as_text()).encode(), target="trn1")
 
 
+@pytest.mark.slow
 def test_a_policy_decides_how_a_kernel_rounds():
     @nki.jit
     def narrow(x):

@@ -166,6 +166,7 @@ def test_functions():
     check(cases, small, POSITIVE, rtol=4e-6, atol=2e-6, eager=False)
 
 
+@pytest.mark.slow
 def test_large_arguments_of_the_sine_are_reduced():
     x = np.linspace(-50, 50, 64, dtype=F32).reshape(4, 16)
     check({"sin": (nl.sin, np.sin), "cos": (nl.cos, np.cos)}, x, atol=2e-5)
@@ -278,6 +279,7 @@ def test_gather_flattened():
     np.testing.assert_array_equal(found, np.take_along_axis(data, index.astype(int), 1))
 
 
+@pytest.mark.slow
 def test_rand_is_uniform_and_seeded():
     def kernel(seed):
         nl.random_seed(nl.load(seed))
@@ -294,6 +296,7 @@ def test_rand_is_uniform_and_seeded():
     np.testing.assert_array_equal(one, nki.jit(kernel)(seeds[0]))
 
 
+@pytest.mark.slow
 def test_dropout_zeroes_about_as_many_as_asked():
     ones = np.ones((128, 128), F32)
     [found] = results_of([lambda x: nl.dropout(x, 0.25)], ones)

@@ -57,6 +57,7 @@ def test_devices_of_pmap_are_the_ranks():
     equal(np.asarray(step(x)), in_pairs(x))
 
 
+@pytest.mark.slow
 def test_devices_join_in_loops_and_for_every_example():
     x = telling(4, 4, 2)
 

@@ -76,7 +76,7 @@ def wild(partitions, free, dtype, seed=0):
     return x.astype(np.float32).astype(dtype)
 
 
-@pytest.mark.slow_cases("e5m2")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("element", "dtype"), [(E4M3, BF16), (E5M2, np.float16)], ids=["e4m3", "e5m2"]
 )
@@ -154,7 +154,7 @@ def operand(partitions, free, element, seed):
     return elements, scales
 
 
-@pytest.mark.slow_cases("fp8-spread")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("formats", "partitions"),
     [((E4M3, E5M2), 96), ((E2M1, E4M3), 32)],

@@ -50,6 +50,7 @@ def test_stochastic_rounding_goes_up_or_down_in_proportion():
     assert (nearest[0] == 1).all()
 
 
+@pytest.mark.slow
 def test_stochastic_rounding_depends_on_the_seed_alone():
     x = data(128, 64)
     kernel = narrowed.with_rounding("stochastic")

@@ -156,6 +156,7 @@ def test_gradients_have_the_dtype_of_the_input(source: Any) -> None:
     np.testing.assert_array_equal(np.asarray(grad, np.float32), WEIGHTS)
 
 
+@pytest.mark.slow
 def test_forward_mode_and_second_derivatives() -> None:
     x = jnp.asarray(X[:4])
     value, tangent = jax.jvp(lambda x: cast(x, "float8_e4m3"), (x,), (x,))

@@ -247,7 +247,7 @@ def test_the_order_of_magnitudes_over_all_codes(dtype):
     np.testing.assert_array_equal(sparsify(pairs, "1:2").tags[0], second)
 
 
-@pytest.mark.slow_except("2:8")
+@pytest.mark.slow
 @some_patterns
 def test_a_short_last_group_keeps_zeros_beyond_the_end_only_if_it_must(pattern):
     kept, group = get_pattern(pattern).kept, get_pattern(pattern).group
@@ -314,6 +314,7 @@ def test_a_sparse_array_through_vmap():
     _assert_same(jax.vmap(SparseArray.todense)(batch), batch.todense())
 
 
+@pytest.mark.slow
 def test_inside_an_emulated_program():
     x = jnp.asarray(_data((32, 2), "bfloat16"))
     tags = lambda x: sparsify(x, "2:4").tags  # noqa: E731
@@ -324,7 +325,7 @@ def test_inside_an_emulated_program():
 # -- parts -----------------------------------------------------------------------------
 
 
-@pytest.mark.slow_except("2:8")
+@pytest.mark.slow
 @some_patterns
 def test_parts_in_any_order_make_the_array(pattern):
     sparse = sparsify(_data((50, 3), "float16"), pattern)

@@ -32,6 +32,7 @@ REPORTS = {
 }
 
 
+@pytest.mark.slow_cases("collect")
 @pytest.mark.parametrize("name", REPORTS)
 def test_the_setting_is_said(name):
     text = " ".join(str(REPORTS[name]("bf16")).split())

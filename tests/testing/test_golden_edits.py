@@ -54,6 +54,12 @@ def change(before, now, sources=..., versions=VERSIONS):
     )
 
 
+@pytest.mark.slow_except(
+    "recurrent-gate_bias",
+    "recurrent-reset_gate",
+    "recurrent-start",
+    "recurrent-pooling",
+)
 @pytest.mark.parametrize(
     ("model", "edit"), [(model, edit) for model in MODELS for edit in MODELS[model][1]]
 )
@@ -75,6 +81,7 @@ def test_the_edited_line_is_named_first(stored, path, model, edit):
     assert found.edits[0].op.source == f"model.py:{at}"
 
 
+@pytest.mark.slow
 def test_values_of_constants_are_shown(stored, path):
     shown = {
         edit: str(change(stored["block"], today("block", edit, path)).edits[0])

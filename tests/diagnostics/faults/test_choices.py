@@ -103,7 +103,7 @@ CASES = [
 ]
 
 
-@pytest.mark.slow_cases("slots")
+@pytest.mark.slow_cases("slots", "window", "best_two", "best")
 @pytest.mark.parametrize(
     ("kind", "faulty", "healthy", "arguments"),
     CASES,
@@ -117,6 +117,7 @@ def test_the_kind_and_line_and_its_twin(kind, faulty, healthy, arguments):
     assert compare(healthy, policy="fp32")(*arguments).faults == ()
 
 
+@pytest.mark.slow
 def test_a_hash_of_words_is_none():
     """Differences that wrap, as in Jenkins's: what is mixed has no size."""
 
@@ -129,6 +130,7 @@ def test_a_hash_of_words_is_none():
     assert compare(mixed, policy="fp32")(*words).faults == ()
 
 
+@pytest.mark.slow
 def test_a_count_of_choices_may_be_another():
     """One of many that were compared falls otherwise; it is a sum, and near."""
 
@@ -143,6 +145,7 @@ def test_a_count_of_choices_may_be_another():
     assert report.faults == ()
 
 
+@pytest.mark.slow
 def test_choices_that_data_decide_are_no_fault():
     """Equal scores but for the last digits of the operands."""
 
@@ -156,6 +159,7 @@ def test_choices_that_data_decide_are_no_fault():
     assert report.faults == ()
 
 
+@pytest.mark.slow
 def test_the_page_says_that_a_choice_fell_otherwise():
     """Between two, so that no index is far off."""
     report = compare(best, policy="fp32")(

@@ -201,7 +201,7 @@ CASES = [
 NAMES = [case[2].__name__ for case in CASES]
 
 
-@pytest.mark.slow_cases("loss_of_logits", "running_sum")
+@pytest.mark.slow_except("likelihood")
 @pytest.mark.parametrize(
     ("kind", "policy", "faulty", "healthy", "arguments"), CASES, ids=NAMES
 )
@@ -217,6 +217,7 @@ def test_the_line_comes_first_and_its_twin_is_left_alone(
 # -- what is no fault ------------------------------------------------------------------
 
 
+@pytest.mark.slow_cases("fp32")
 @pytest.mark.parametrize("policy", ["fp32", "bf16"])
 def test_a_gradient_that_is_zero_is_noise_in_float64_too(policy):
     """The bias of a softmax; its computed gradient is all rounding."""
@@ -231,6 +232,7 @@ def test_a_gradient_that_is_zero_is_noise_in_float64_too(policy):
     assert "nothing wrong" in str(report)
 
 
+@pytest.mark.slow_cases("fp8-0.02", "mxfp8-0.02", "tf32-0.0001")
 @pytest.mark.parametrize(
     ("policy", "error"),
     [("tf32", 1e-4), ("fp8", 0.02), ("mxfp8", 0.02), ("mxfp4", 0.02)],
@@ -257,6 +259,7 @@ def test_an_ill_conditioned_problem_is_not_the_programs_fault():
     assert report.faults == ()
 
 
+@pytest.mark.slow
 def test_a_choice_may_leave_out_what_wrapped():
     """Park and Miller's generator, after Schrage."""
 
@@ -361,6 +364,7 @@ def of_two_layers():
     return compare(two_layers, policy="bf16")(params, normal(32, 8, seed=2))
 
 
+@pytest.mark.slow
 def test_a_fault_is_in_a_part_of_the_parameters_where_there_are_no_modules():
     report = of_two_layers()
     assert report.faults[0].parameter == "params/decoder/kernel"
@@ -399,6 +403,7 @@ def test_what_no_result_tells_is_said_to_be_so():
     assert "no result tells" in str(report)
 
 
+@pytest.mark.slow
 def test_a_picture_marks_the_faults_even_if_nothing_is_finite(tmp_path):
     def function(x):
         return jax.nn.relu(jnp.cumsum(x)) * 2

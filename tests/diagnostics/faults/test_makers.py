@@ -217,6 +217,7 @@ CASES = [
 NAMES = [case[1].__name__ for case in CASES]
 
 
+@pytest.mark.slow_except("packed_key", "decayed")
 @pytest.mark.parametrize(("kind", "faulty", "healthy", "arguments"), CASES, ids=NAMES)
 def test_the_maker_comes_first_and_its_twin_is_left_alone(
     kind, faulty, healthy, arguments

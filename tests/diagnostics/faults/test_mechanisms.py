@@ -257,7 +257,7 @@ CASES = [
 ]
 
 
-@pytest.mark.slow_cases("rotated")
+@pytest.mark.slow_except("shifted", "scaled", "shares")
 @pytest.mark.parametrize(
     ("kind", "policy", "faulty", "healthy", "arguments"),
     CASES,

@@ -208,7 +208,16 @@ CASES = [
 ]
 
 
-@pytest.mark.slow_cases("balanced", "distances", "positions", "running")
+@pytest.mark.slow_cases(
+    "balanced",
+    "distances",
+    "positions",
+    "running",
+    "outlier",
+    "residual",
+    "area",
+    "partial_sums",
+)
 @pytest.mark.parametrize(
     ("kind", "policy", "faulty", "healthy", "arguments"),
     CASES,

@@ -204,7 +204,7 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.slow_cases("chances", "paths_of_three", "ratings")
+@pytest.mark.slow_except("left_over", "closing", "energies")
 @pytest.mark.parametrize(
     ("kind", "policy", "faulty", "healthy", "arguments"),
     CASES,

@@ -32,6 +32,7 @@ def problem(noise):
     return w, x, x @ w + normal(256, 32, seed=2, scale=noise)
 
 
+@pytest.mark.slow_except("bf16")
 @pytest.mark.parametrize("policy", ["bf16", "fp8"])
 def test_the_signs_that_the_data_turn_are_no_lost_step(policy):
     """In FP8 a step is off by more than half of itself, for a tenth of its elements

@@ -159,6 +159,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow_cases("delayed", "delayed_codes", "moments", "scaled_loss")
 @pytest.mark.parametrize(
     ("kind", "policy", "faulty", "healthy", "arguments"),
     CASES,
@@ -182,6 +183,7 @@ def test_a_constant_is_named_as_it_is_written_and_held(faulty, words):
     assert (fault.evidence, fault.remedy) == (words, MISREAD)
 
 
+@pytest.mark.slow
 def test_a_mask_may_be_inf():
     def attention(x):
         half = (x @ x.T).astype(jnp.float16)

@@ -168,6 +168,7 @@ def test_the_stated_order(n):
     np.testing.assert_array_equal(got, np.stack([oracle(row) for row in x]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [14, *slow(7)])
 def test_bluestein_in_the_stated_order(monkeypatch, n):
     """Alone, and behind a radix; from a smaller prime on, to have it short."""
