@@ -6,6 +6,7 @@ promotion, which Optax needs. Markers are declared in pyproject.toml.
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
@@ -46,7 +47,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--part",
         type=_part,
         metavar="K/N",
-        help="every N-th of the chosen tests, from the K-th on: N parts are all of them",
+        help="every N-th of the chosen tests, from the K-th on: N parts are all",
     )
 
 
@@ -94,6 +95,11 @@ def pytest_collection_modifyitems(
         kept = set(chosen)
         config.hook.pytest_deselected(items=[i for i in items if i not in kept])
         items[:] = chosen
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage only in what tests make: what is imported by now stays."""
+    gc.freeze()
 
 
 def _mark_slow(cases: dict[str, pytest.Item]) -> list[str]:

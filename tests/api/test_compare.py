@@ -235,6 +235,7 @@ def test_a_loop_that_runs_longer_is_an_error_of_the_loop():
     assert loop.accumulation.differing == 1
 
 
+@pytest.mark.slow
 def test_another_branch_is_an_error_of_the_branch():
     def function(x, w):
         return jax.lax.cond((x @ w)[0, 0] > 2.515, jnp.sin, jnp.cos, x)

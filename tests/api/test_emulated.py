@@ -48,6 +48,7 @@ def is_bf16(found) -> bool:
     return np.array_equal(found, EMULATED[0])
 
 
+@pytest.mark.slow
 def test_what_a_program_jits_is_emulated_and_stays_so():
     native = jax.jit
     with nj.emulated(target="trn1", policy="bf16"):
@@ -162,6 +163,7 @@ def test_state_that_nj_jit_would_lose_is_said():
         nj.jit(lambda model, x: model(x))(model, X)
 
 
+@pytest.mark.slow
 def test_equinox():
     eqx = pytest.importorskip("equinox")
     assert not is_bf16(eqx.filter_jit(product)(X))  # which Equinox remembers

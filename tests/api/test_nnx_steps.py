@@ -111,6 +111,7 @@ def test_what_is_only_read_is_no_result(graph):
     assert verdict_of(nj.compare(forward)(made()[0], X)).results == 1
 
 
+@pytest.mark.slow
 def test_what_is_written_besides_parameters():
     class Noisy(nnx.Module):
         def __init__(self, rngs):

@@ -42,6 +42,7 @@ def found():
     return run()
 
 
+@pytest.mark.slow
 def test_one_record_a_step(found):
     assert len(found.records) == 2 * 2 * 3
     first = found.records[0]

@@ -218,6 +218,7 @@ def test_arguments_that_no_symbolic_size_stands_for():
 # -- refusals and their remedies -------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_exported_function_by_the_remedy_of_its_refusal():
     exported = export.export(jax.jit(block), platforms=["cpu"])(X, W)
     with pytest.raises(nj.UnimplementedError, match=r"nj\.load\(exported\.serialize"):

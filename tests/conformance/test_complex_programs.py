@@ -182,6 +182,7 @@ def test_reductions_and_sorting():
     assert_same(np.asarray(got["ordered"]), np.sort(z, 0))
 
 
+@pytest.mark.slow
 def test_a_sum_is_two_sums():
     z = random(15, 3, 1030)
     total = np.asarray(nj.jit(lambda z: z.sum(1))(z))
@@ -325,6 +326,7 @@ def test_calls_and_composites():
     close(got, natively(program, *args))
 
 
+@pytest.mark.slow
 def test_pytrees_and_mixed_arguments():
     def program(state, scale, *, shift):
         return {

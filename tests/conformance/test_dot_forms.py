@@ -428,6 +428,7 @@ def test_f32_is_the_four_passes_whatever_the_policy():
     bits.assert_same(nj.jit(dot(Preset.F32_F32_F32), policy=policy)(a, b), plain)
 
 
+@pytest.mark.slow
 def test_bf16_sums_need_a_chip_that_adds_in_bf16():
     a, b = operands(256)
 

@@ -264,6 +264,7 @@ def test_forward_mode(name):
     assert str(caught.value.location).startswith(__file__)
 
 
+@pytest.mark.slow
 def test_forward_mode_is_emulated_with_the_function():
     """As the remedy says, whether the function is emulated by itself or not."""
     policy = nj.Policy.preset("bf16")

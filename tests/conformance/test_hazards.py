@@ -147,6 +147,7 @@ def test_dots_have_another_order_in_a_program():
     report("a dot in a program is no left fold", host, fold)
 
 
+@pytest.mark.slow
 def test_reductions_are_no_left_folds():
     rng = np.random.default_rng(6)
     x = data.cancelling(rng, (64, 700))

@@ -213,6 +213,7 @@ def test_control_flow_and_calls(name):
     agree(CONTROL[name][0], *CONTROL[name][1:])
 
 
+@pytest.mark.slow
 def test_a_function_that_calls_itself():
     def build(jit):
         @functools.partial(jit, static_argnums=1)
@@ -307,6 +308,7 @@ def test_closures_over_tracers(name):
     assert_close(CLOSURES[name](jitted)(), CLOSURES[name](jax.jit)())
 
 
+@pytest.mark.slow
 def test_an_inner_jit_of_a_closure_is_a_scope():
     inner = nj.jit(lambda x, w: jnp.tanh(x @ w), policy="bf16")
 
@@ -417,6 +419,7 @@ def test_threads_at_once():
         bits.assert_same(out, calls[number](), f"call {number}")
 
 
+@pytest.mark.slow
 def test_results_are_as_weakly_typed_as_natively():
     """A number of Python in, and what it makes of a BF16 array it meets later."""
 

@@ -290,6 +290,7 @@ def test_op_by_op_gives_the_fold_too(name):
         check_dots([pair], PLAIN, "trn2", policy, array)
 
 
+@pytest.mark.slow
 def test_in_a_scan_under_vmap_and_an_outer_jit():
     """Every step multiplies by a matrix and then by its transpose."""
     rng = np.random.default_rng(10)

@@ -201,6 +201,7 @@ def test_compositions_under_an_outer_jit_with_constants(operands, expected):
     assert_compositions(got, expected)
 
 
+@pytest.mark.slow
 def test_compositions_with_constants_in_the_program(operands, expected):
     x, y, z, scale, bias = operands
     got = nj.jit(lambda x, y, z: compositions(x, y, z, scale, bias))(x, y, z)

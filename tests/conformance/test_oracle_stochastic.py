@@ -133,6 +133,7 @@ def assert_draws(weights, *draws) -> None:
         assert 0.4 < np.mean(draw == low) < 0.6
 
 
+@pytest.mark.slow
 def test_gradients_draw_the_bits_of_their_seed(weighted):
     emulated, x, weights = weighted
     draws = [
@@ -191,6 +192,7 @@ def test_the_casts_of_matmul_operands_are_stochastic(name):
         floats.same_bits(dot.with_rounding_seed(1)(x, identity), out, "op by op")
 
 
+@pytest.mark.slow
 def test_the_published_sum_ends_near_2048():
     """1024 + 2048 x 0.5 in FP16: 1024 to nearest, 2048 on average stochastically."""
 

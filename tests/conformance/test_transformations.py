@@ -468,6 +468,7 @@ def test_a_gradient_does_not_trace_again():
     assert len(traced) == count
 
 
+@pytest.mark.slow
 def test_an_emulated_function_in_the_arguments_of_scan_and_cond():
     step = jitted(lambda x: jnp.tanh(x) * 0.5 + x)
 

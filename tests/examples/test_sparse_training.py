@@ -161,6 +161,7 @@ def test_masks_of_a_tree():
         np.testing.assert_array_equal(pruned[layer]["kernel"], expected)
 
 
+@pytest.mark.slow
 def test_axes_by_path():
     params = {"a": _normal(4, 16), "b": _normal(16, 4), "c": _normal(3)}
     axes = {"a": 1, "b": 0, "c": None}
@@ -192,6 +193,7 @@ def test_the_cubic_by_hand():
     assert jax.jit(kept)(steps).tolist() == [16, 16, 10, 6, 5, 4, 4]
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(
     pattern=st.sampled_from(list(PATTERNS)),

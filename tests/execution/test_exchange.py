@@ -212,6 +212,7 @@ def test_every_count_of_roundings_gives_other_bits():
     assert len(set(results.values())) == len(ALGORITHMS)
 
 
+@pytest.mark.slow
 def test_roundings_can_be_counted():
     """1 + 2^-9 + 2^-9 + ...: in bfloat16 each rounding drops what was added to it."""
     x = np.full((64, 64), 2.0**-9, np.float32).astype(BF16)

@@ -128,6 +128,7 @@ def test_the_remedies_of_control_flow():
         assert np.isfinite(nj.jit(function, target="inf1", policy="bf16")(X)).all()
 
 
+@pytest.mark.slow
 def test_collectives_are_refused_and_devices_are_not():
     mesh = nj.make_mesh((16,), ("dp",))
 
@@ -181,6 +182,7 @@ def test_int8_is_multiplied_as_it_is():
     assert {v.type.dtype.name for v in matmul.operands} == {"int8"}
 
 
+@pytest.mark.slow
 def test_sums_of_int8_are_fp32():
     """1,040 products of 127 x 127 are below 2^24; 1,199 are an odd number beyond it."""
     found = {}

@@ -178,6 +178,7 @@ def test_integers_and_booleans(dtype: str) -> None:
         assert (found == expected.astype(dtype)).all(), path
 
 
+@pytest.mark.slow
 def test_a_large_batch_of_tiny_matmuls_is_vectors() -> None:
     """Many 3 x 3 matrices: TensorE would load its array for each of them."""
     a, b = normal(0, 200, 3, 3), normal(1, 200, 3, 3)

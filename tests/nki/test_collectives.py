@@ -12,15 +12,11 @@ import neuronjax as nj
 from neuronjax import nki
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.nki import collectives as ncc, isa as nisa, language as nl
+from tests.arrays import bits
 from tests.oracles import collectives as oracle
 
 BF16 = ml_dtypes.bfloat16
 PAIRS = ((0, 2), (3, 1))
-
-
-def bits(x):
-    x = np.asarray(x)
-    return x.view(f"u{x.dtype.itemsize}")
 
 
 def equal(found, expected):

@@ -10,13 +10,9 @@ import pytest
 from neuronjax import nki
 from neuronjax.errors import InvalidProgramError
 from neuronjax.nki import isa as nisa, language as nl
+from tests.arrays import bits
 
 BF16 = ml_dtypes.bfloat16
-
-
-def bits(x):
-    x = np.asarray(x)
-    return x.view(f"u{x.dtype.itemsize}")
 
 
 def both(kernel, *arguments):
@@ -112,6 +108,7 @@ def test_gpsimd_moves_few_bytes_per_partition(dtype, most):
         exchange(16, most + 1, dtype, way).trace(b)
 
 
+@pytest.mark.slow
 def test_one_core_sends_and_gathers_in_place():
     """Slices of one tile: each core sends its half and receives the other."""
 

@@ -106,6 +106,7 @@ def test_binary_operators():
     check(cases, X, Y, POSITIVE, rtol=1e-5, eager=False)
 
 
+@pytest.mark.slow
 def test_integer_operators():
     cases = {}
     for name in "bitwise_and bitwise_or bitwise_xor left_shift right_shift".split():
@@ -272,6 +273,7 @@ def test_matmul_and_transposed_load():
     np.testing.assert_array_equal(kernel(half), half.T)
 
 
+@pytest.mark.slow
 def test_gather_flattened():
     data = RNG.normal(size=(16, 32)).astype(F32)
     index = RNG.integers(0, 32, (16, 8)).astype(np.uint32)
@@ -400,6 +402,7 @@ def test_different_partitions_do_not_broadcast():
         results_of([lambda x, y: nl.add(x, y)], X, X[:2])
 
 
+@pytest.mark.slow
 def test_functions_are_operators():
     assert operators.op_name(nl.add) == "add"
     assert operators.op_name(nl.max) == "maximum"

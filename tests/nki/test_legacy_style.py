@@ -206,6 +206,7 @@ def check_blocks(kernel, turns):
 BANKS = 8
 
 
+@pytest.mark.slow
 def test_blocks_of_psum_are_allocated_where_they_are_used():
     check_blocks(blocks_in_psum(2 * BANKS, nl.psum), 2 * BANKS)
 
@@ -227,6 +228,7 @@ def test_tiles_that_turn_in_two_banks():
     check_blocks(ncc.force_auto_alloc(blocks_in_psum(3, two, apart=False)), 3)
 
 
+@pytest.mark.slow
 def test_addresses_by_a_function():
     places = []
 
@@ -397,6 +399,7 @@ def test_rows_of_one_batch_with_a_mask_and_skipped_rows():
     np.testing.assert_array_equal(kernel(x, rows, fill), expected)
 
 
+@pytest.mark.slow
 def test_six_free_dimensions_take_several_instructions():
     @nki.jit
     def kernel(x):

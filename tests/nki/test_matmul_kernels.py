@@ -10,14 +10,10 @@ import pytest
 import neuronjax.nki.isa as nisa
 import neuronjax.nki.language as nl
 from neuronjax import nki
+from tests.arrays import bits
 from tests.execution.kernels.rolled import bodies
 
 K_TILE = 128
-
-
-def bits(x):
-    x = np.asarray(x)
-    return x.view(f"u{x.dtype.itemsize}")
 
 
 def data(*shape, dtype, seed=0):

@@ -10,6 +10,7 @@ import pytest
 from neuronjax import nki
 from neuronjax.errors import InvalidProgramError
 from neuronjax.nki import isa as nisa, language as nl
+from tests.arrays import bits
 from tests.oracles import nki_isa as oracle
 
 E4M3, E5M2, E2M1 = (
@@ -21,11 +22,6 @@ BF16 = ml_dtypes.bfloat16
 
 def x4(element):
     return getattr(nl, f"{np.dtype(element).name}_x4")
-
-
-def bits(x):
-    x = np.asarray(x)
-    return x.view(f"u{x.dtype.itemsize}")
 
 
 def same(found, expected):

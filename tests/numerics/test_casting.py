@@ -225,6 +225,7 @@ def test_the_gradient_of_a_batch() -> None:
 # -- Stochastic rounding
 
 
+@pytest.mark.slow
 def test_a_seed_is_a_key_of_random_bits() -> None:
     x = np.linspace(-3, 3, 1000, dtype=np.float32)
     options: dict[str, Any] = {"rounding": "stochastic", "random_bit_count": 20}

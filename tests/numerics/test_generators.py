@@ -86,6 +86,7 @@ def test_lanes_are_independent() -> None:
         assert words[lane].tolist() == expected
 
 
+@pytest.mark.slow
 def test_a_saved_state_continues_the_sequence() -> None:
     start = XorwowState.from_seed(jnp.uint32(2), (4,))
     whole, end = next_xorwow(start, 30)
@@ -171,6 +172,7 @@ def test_the_lfsr_has_the_maximal_period() -> None:
     assert all(_power(2, period // prime) != 1 for prime in (3, 5, 17, 257, 65537))
 
 
+@pytest.mark.slow
 def test_lfsr_words_are_successive_powers() -> None:
     seeds = np.array([1, 2, 0x8000_0000, 0xFFFF_FFFF, 0xDEAD_BEEF], np.uint32)
     words, state = next_lfsr(jnp.asarray(seeds), 20)

@@ -199,6 +199,7 @@ def test_fake_quantization_has_the_same_bits(name: str, rule: str) -> None:
     assert_same((values, bytes_), (array.dequantize(), to_codes(array.scales)))
 
 
+@pytest.mark.slow
 def test_the_model_against_fractions() -> None:
     """Nearest element by exact arithmetic on one binade and both ends."""
     fmt = MX_FORMATS["mxfp8_e4m3"]
@@ -440,6 +441,7 @@ def test_codes_of_elements(fmt: MXFormat) -> None:
     assert_same(to_codes(from_codes(every, fmt.element)), every)
 
 
+@pytest.mark.slow
 def test_bytes_and_bits() -> None:
     x = np.ones((64, 96), np.float32)
     assert quantize_mx(x).nbytes == 64 * 96 + 64 * 3

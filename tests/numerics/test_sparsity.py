@@ -223,6 +223,7 @@ def test_any_codes_against_the_model(layout, codes, seed):
     _assert_same(again.todense(), sparse.todense())
 
 
+@pytest.mark.slow
 def test_bfloat16_subnormals_and_payloads_survive_a_lone_select():
     """A select between a BF16 code and 0 must not become one between BF16 values."""
     codes = np.zeros((16, 2, 5), np.uint16)
@@ -421,6 +422,7 @@ def test_parts_inside_jit_are_checked_outside():
 # -- dense arrays that obey the pattern ------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_array_that_obeys_loses_nothing():
     x = np.zeros((32, 3), np.float32)
     x[[1, 5, 15, 16, 31]] = [[1], [-2], [NAN], [-INF], [1e-40]]

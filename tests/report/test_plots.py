@@ -290,6 +290,7 @@ def test_one_slow_op_does_not_stretch_the_roofline():
     assert "slower than the axis" in texts(axes)
 
 
+@pytest.mark.slow
 def test_the_words_of_a_roofline_are_explained():
     (axes,) = two_layers().plot("roofline").axes
     found = "\n".join(texts(axes))

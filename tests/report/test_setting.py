@@ -39,6 +39,7 @@ def test_the_setting_is_said(name):
     assert BF16 in text
 
 
+@pytest.mark.slow
 def test_the_defaults_have_a_name():
     for name in ("check", "collect", "profile"):
         assert DEFAULT in " ".join(str(REPORTS[name](None)).split())

@@ -110,6 +110,7 @@ def test_who_changed_the_program(stored, path):
     assert "JAX is the same" in change(before, now, sources=None).because
 
 
+@pytest.mark.slow
 def test_a_function_that_reads_another_value(tmp_path):
     def reading(scale):
         return lambda x: x * scale
@@ -124,6 +125,7 @@ def test_a_function_that_reads_another_value(tmp_path):
     assert "value 2.0 -> 3.0" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_results_in_another_order(tmp_path):
     """No op is another, and yet the program is."""
     guard = dict(directory=tmp_path, policy="bf16")
@@ -211,6 +213,7 @@ def test_a_golden_without_lines_is_read(guard, tmp_path):
     assert golden_file.read(tmp_path / "step").sources == stored.sources
 
 
+@pytest.mark.slow
 def test_a_stored_program_is_compared_op_by_op(tmp_path):
     def f(x):
         return {"y": jnp.tanh(x) * 2.0}

@@ -6,13 +6,8 @@ import numpy as np
 import pytest
 
 from neuronjax.api.compare import compare
-from tests.diagnostics.faults.marked import marked_line
-
-
-def normal(*shape, seed=0, scale=1.0):
-    x = np.random.default_rng(seed).normal(size=shape) * scale
-    return x.astype(np.float32)
-
+from tests.arrays import normal
+from tests.diagnostics.faults.marked import assert_named, marked_line
 
 # Each is (kind, faulty, healthy, arguments); the faulty line says so.
 
@@ -110,11 +105,7 @@ CASES = [
     ids=[case[1].__name__ for case in CASES],
 )
 def test_the_kind_and_line_and_its_twin(kind, faulty, healthy, arguments):
-    report = compare(faulty, policy="fp32")(*arguments)
-    assert report.faults
-    assert report.faults[0].record.source == marked_line(faulty)
-    assert report.faults[0].kind == kind
-    assert compare(healthy, policy="fp32")(*arguments).faults == ()
+    assert_named(kind, faulty, healthy, arguments, policy="fp32")
 
 
 @pytest.mark.slow

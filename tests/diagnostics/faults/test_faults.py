@@ -14,14 +14,10 @@ from jax.experimental import io_callback
 
 from neuronjax.api.compare import compare
 from neuronjax.policy import Policy
-from tests.diagnostics.faults.marked import marked_line
+from tests.arrays import normal
+from tests.diagnostics.faults.marked import assert_named
 
 LONG = 512
-
-
-def normal(*shape, seed=0, scale=1.0):
-    x = np.random.default_rng(seed).normal(size=shape) * scale
-    return x.astype(np.float32)
 
 
 # Each is (kind, policy, faulty, healthy, arguments); the faulty line says so.
@@ -208,10 +204,7 @@ NAMES = [case[2].__name__ for case in CASES]
 def test_the_line_comes_first_and_its_twin_is_left_alone(
     kind, policy, faulty, healthy, arguments
 ):
-    report = compare(faulty, policy=policy)(*arguments)
-    assert report.faults[0].record.source == marked_line(faulty)
-    assert report.faults[0].kind == kind
-    assert compare(healthy, policy=policy)(*arguments).faults == ()
+    assert_named(kind, faulty, healthy, arguments, policy=policy)
 
 
 # -- what is no fault ------------------------------------------------------------------

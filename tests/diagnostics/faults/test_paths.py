@@ -9,13 +9,8 @@ import numpy as np
 import pytest
 
 from neuronjax.api.compare import compare
+from tests.arrays import normal
 from tests.diagnostics.faults.marked import marked_line
-
-
-def normal(*shape, seed=0, scale=1.0):
-    x = np.random.default_rng(seed).normal(size=shape) * scale
-    return x.astype(np.float32)
-
 
 # Each is (kind, policy, faulty, healthy, arguments); the faulty line says so.
 

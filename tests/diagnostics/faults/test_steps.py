@@ -3,16 +3,11 @@ of which the data turn some."""
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from neuronjax.api.compare import compare
+from tests.arrays import normal
 from tests.diagnostics.faults.marked import marked_line
-
-
-def normal(*shape, seed=0, scale=1.0):
-    x = np.random.default_rng(seed).normal(size=shape) * scale
-    return x.astype(np.float32)
 
 
 def signed_step(w, x, y):
@@ -61,6 +56,7 @@ def phased(w, t):
     return w - 1e-3 * jnp.cos(phase.astype(jnp.float32))
 
 
+@pytest.mark.slow
 def test_a_step_that_was_taken_elsewhere_is_not_said_to_be_missing():
     report = compare(phased, policy="fp32")(normal(256), normal(256, seed=1))
     assert report.verdict is not None

@@ -238,6 +238,7 @@ def test_real_there_and_back_over_two_axes():
     assert error(transform(spectrum, "IRFFT", 3, 4), x) < BOUND
 
 
+@pytest.mark.slow
 def test_the_inverse_is_divided_last():
     """By the length, in one correctly rounded operation."""
     x = noise(6)

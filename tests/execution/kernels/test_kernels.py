@@ -14,13 +14,9 @@ import neuronjax.nki.isa as nisa
 import neuronjax.nki.language as nl
 from neuronjax import nki
 from neuronjax.errors import InvalidProgramError
+from tests.arrays import bits
 
 BF16 = ml_dtypes.bfloat16
-
-
-def bits(x):
-    x = np.asarray(x)
-    return x.view(f"u{x.dtype.itemsize}")
 
 
 def check(kernel, *args):
@@ -430,6 +426,7 @@ def test_jax_in_jax_out_and_vmap_is_one_after_another():
     np.testing.assert_array_equal(bits(batch[1]), bits(scale_bias(-a, b, bias)))
 
 
+@pytest.mark.slow
 def test_programs_of_a_grid_share_their_arguments():
     @nki.jit
     def kernel(a):

@@ -110,6 +110,7 @@ def test_functions_of_jax_are_on_the_line_that_calls_them():
     assert len(set(sources)) == 2
 
 
+@pytest.mark.slow
 def test_what_a_choice_leaves_out_is_no_fault():
     def entropy(p):
         return -jnp.where(p > 1, p * jnp.log(p - 1), 0.0)

@@ -160,6 +160,7 @@ def test_exponents(bins):
     assert record["exponents"] == dict(zip(starts, wanted, strict=True))
 
 
+@pytest.mark.slow
 def test_updates_that_change_nothing():
     x = jnp.asarray([1.0, 1.0, 0.0, 2.0], jnp.float32)
     u = jnp.asarray([1e-9, 0.5, 1e-9, 0.0], jnp.float32)
