@@ -269,12 +269,7 @@ def wide(seed: int) -> Callable[[tuple[int, ...]], np.ndarray]:
     return draw
 
 
-@pytest.mark.slow_except(
-    "kernels-shape0-wide",
-    "kernels-shape1-wide",
-    "xla-shape0-wide",
-    "xla-shape2-wide",
-)
+@pytest.mark.slow_except("kernels-shape0-wide")
 @pytest.mark.parametrize("draw", [accepted_limits, wide])
 @pytest.mark.parametrize("shape", [(2, 40, 130, 50), (2, 3, 40, 70), (1, 5, 3, 1)])
 def test_rows_are_fused_multiply_adds(draw, shape):
