@@ -156,7 +156,6 @@ def test_mapped_patches():
     same(found, np.stack([oracle(one, WIDE) for one in x]))
 
 
-@pytest.mark.slow_cases("kernel-2", "kernel-1")
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("dimensions", [1, 2])
 def test_a_larger_window_is_no_longer_program(dimensions):
