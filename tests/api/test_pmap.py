@@ -251,12 +251,7 @@ def quick(names: Iterable[str], *slow: str) -> list:
     return [pytest.param(n, marks=pytest.mark.slow) if n in slow else n for n in names]
 
 
-@pytest.mark.slow_except(
-    "psum of complex numbers",
-    "pmax, pmin",
-    "permutation of some",
-    "axis_index",
-)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", quick(SHARDED, "pmean", "groups", "psum of integers", "psum of booleans")
 )

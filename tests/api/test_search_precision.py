@@ -136,7 +136,7 @@ def errors(arguments):
     return found
 
 
-@pytest.mark.slow_except("bisection-0.02", "bisection-0.3")
+@pytest.mark.slow
 @pytest.mark.parametrize("tolerance", [0.003, 0.02, 0.06, 0.3])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_against_every_assignment_there_is(arguments, errors, tolerance, strategy):

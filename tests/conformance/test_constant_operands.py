@@ -167,7 +167,7 @@ def _with_64_bit_integers():
         yield
 
 
-@pytest.mark.slow_except("outer_jit-bool")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DTYPES)
 @pytest.mark.parametrize("known", [closure, outer_jit])
 def test_arrays(known, name):
