@@ -88,9 +88,9 @@ def pytest_collection_modifyitems(
     if config.getoption("one_of_each"):
         first = {item.nodeid.split("[")[0]: item for item in reversed(items)}
         chosen = sorted(first.values(), key=items.index)
-    if config.getoption("part"):
-        part, parts = config.getoption("part")
-        chosen = chosen[part - 1 :: parts]
+    if part := config.getoption("part"):
+        number, parts = part
+        chosen = chosen[number - 1 :: parts]
     if len(chosen) < len(items):
         kept = set(chosen)
         config.hook.pytest_deselected(items=[i for i in items if i not in kept])
