@@ -10,7 +10,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 NOTEBOOKS_STAMP := $(VENV)/.installed-notebooks
 DOCS_STAMP := $(VENV)/.installed-docs
-PYTEST := $(BIN)/python -m pytest --timeout=600 -n 2 --dist worksteal
+# Only `notebooks` needs nbval, and importing it takes seconds in each process.
+PYTEST := $(BIN)/python -m pytest -p no:nbval --timeout=600 -n 2 --dist worksteal
 CODE := $(wildcard src tests benchmarks examples scripts docs)
 
 # The emulator is defined on every host; its tests run where every host can follow.
@@ -105,7 +106,8 @@ figures: $(STAMP)
 	$(BIN)/python docs/figures.py
 	$(BIN)/neuronjax quickstart --output docs/images/loss_curves.png
 
-# All long proofs, which take an hour; `.ci/run` takes one of each: ARGS=--one-of-each.
+# All long proofs, which take more than an hour; `.ci/run` takes a part of one case of
+# each: ARGS="--one-of-each --part 1/4".
 slow: $(STAMP)
 	$(PYTEST) -m slow tests benchmarks/tests $(ARGS)
 
@@ -130,7 +132,7 @@ $(NOTEBOOKS_STAMP): $(STAMP)
 	touch $@
 
 notebooks: $(NOTEBOOKS_STAMP)
-	NEURONJAX_PROGRESS=0 PATH="$(abspath $(BIN)):$$PATH" $(PYTEST) --dist loadfile --nbval-lax -p no:cacheprovider notebooks $(ARGS)
+	NEURONJAX_PROGRESS=0 PATH="$(abspath $(BIN)):$$PATH" $(PYTEST) -p nbval --dist loadfile --nbval-lax -p no:cacheprovider notebooks $(ARGS)
 
 notebooks-refresh: $(NOTEBOOKS_STAMP)
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python notebooks/refresh.py $(ARGS)

@@ -6,6 +6,7 @@ promotion, which Optax needs. Markers are declared in pyproject.toml.
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
@@ -42,13 +43,37 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="of every parametrized test only the first case that -m and -k choose",
     )
+    parser.addoption(
+        "--part",
+        type=_part,
+        metavar="K/N",
+        help="every N-th of the chosen tests, from the K-th on: N parts are all",
+    )
+
+
+def _part(text: str) -> tuple[int, int]:
+    """Return the numbers of a part "K/N".
+
+    Raises:
+        ValueError: they are no numbers, or there is no such part.
+    """
+    part, parts = map(int, text.split("/"))
+    if not 1 <= part <= parts:
+        raise ValueError(f"there is no part {part} of {parts}")
+    return part, parts
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Return the line that says which part of the tests is run."""
+    part = config.getoption("part")
+    return ["part {} of {} of the chosen tests".format(*part)] if part else []
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> Iterator[None]:
-    """Mark the slow cases as slow; and, asked to, take one of each test."""
+    """Mark the slow cases as slow; and, asked to, take one of each test, or a part."""
     tests: dict[str, dict[str, pytest.Item]] = {}
     for item in items:
         test, _, case = item.nodeid.partition("[")
@@ -59,11 +84,22 @@ def pytest_collection_modifyitems(
         if whole and unknown:
             raise pytest.UsageError(f"{test} has no cases {unknown}")
     yield
+    chosen = list(items)
     if config.getoption("one_of_each"):
         first = {item.nodeid.split("[")[0]: item for item in reversed(items)}
-        left = [item for item in items if item not in first.values()]
-        config.hook.pytest_deselected(items=left)
-        items[:] = sorted(first.values(), key=items.index)
+        chosen = sorted(first.values(), key=items.index)
+    if part := config.getoption("part"):
+        number, parts = part
+        chosen = chosen[number - 1 :: parts]
+    if len(chosen) < len(items):
+        kept = set(chosen)
+        config.hook.pytest_deselected(items=[i for i in items if i not in kept])
+        items[:] = chosen
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage only in what tests make: what is imported by now stays."""
+    gc.freeze()
 
 
 def _mark_slow(cases: dict[str, pytest.Item]) -> list[str]:

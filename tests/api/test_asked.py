@@ -103,6 +103,12 @@ def first_line(report) -> str:
     return str(report).splitlines()[0]
 
 
+@pytest.mark.slow_except(
+    "compare-static",
+    "compare_dump-static",
+    "check-text",
+    "profile-text",
+)
 @pytest.mark.parametrize(("verb", "thing"), CELLS)
 def test_a_report_is_about_what_it_was_asked_about(verb, thing):
     function, arguments = THINGS[thing]()
@@ -127,6 +133,7 @@ def test_an_estimate_is_for_the_own_chip_and_policy(thing):
     assert (cost.machine, cost.policy) == ("trn3-ultraserver-gen2", "mxfp8")
 
 
+@pytest.mark.slow_cases("pmap", "emulated", "batch")
 @pytest.mark.parametrize("thing", THINGS)
 def test_a_search_is_for_the_own_target(thing):
     function, arguments = THINGS[thing]()
@@ -136,6 +143,7 @@ def test_a_search_is_for_the_own_target(thing):
     assert "trn3, LNC 2" in first_line(search(function)(*arguments))
 
 
+@pytest.mark.slow_cases("emulated", "loaded", "method", "text")
 @pytest.mark.parametrize("thing", ["emulated", "method", "lowered", "loaded", "text"])
 def test_a_golden_has_the_own_target_and_policy(thing, tmp_path):
     function, arguments = THINGS[thing]()
@@ -161,6 +169,7 @@ def test_the_values_are_those_of_the_own_policy(thing):
     assert nj.tolerance(function)(*arguments).allows(step(X, W))
 
 
+@pytest.mark.slow
 def test_two_programs_with_a_policy_each_are_not_compared_under_one_of_them():
     first, second = nj.jit(layer, policy="bf16"), nj.jit(layer, policy="fp8")
     with pytest.raises(InvalidProgramError, match="policy of one is bf16 and that of"):
@@ -188,6 +197,7 @@ def test_an_sdk_does_not_replace_a_policy_that_a_function_has(sdk):
     assert f"policy fp8 (matmuls in FP8), SDK {sdk}" in first_line(own)
 
 
+@pytest.mark.slow
 def test_a_lowered_program_runs_under_the_policy_it_was_lowered_again_for():
     for thing in ("lowered", "loaded", "text"):
         program, arguments = THINGS[thing]()

@@ -63,6 +63,7 @@ def test_a_cast_dot_errs_and_the_rest_does_not():
     assert any("test_compare.py" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_isolation_is_the_op_on_the_references_values():
     """By hand: the second dot on the FP32 reference's hidden values."""
     x, w = normal(*SIZE), normal(*SIZE, seed=1)
@@ -81,6 +82,7 @@ def test_isolation_is_the_op_on_the_references_values():
     assert second.accumulation.relative_l2 == pytest.approx(error, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_float64_is_double_precision():
     def function(x, w):
         return jax.nn.softmax(jnp.cumsum(x @ w, axis=0)), jnp.sort(x)[::-1]
@@ -123,6 +125,7 @@ def overflowing(x):
         return jnp.log(y + 1)
 
 
+@pytest.mark.slow
 def test_first_divergence_names_the_op_that_overflows():
     x = jnp.linspace(0.0, 1.0, 16)
     comparison = compare(overflowing, policy="fp32", tolerance=0.1)(x)
@@ -212,6 +215,7 @@ def test_loops_by_iteration():
     assert rows[4]["accumulation_relative_l2"] > rows[4]["isolation_relative_l2"]
 
 
+@pytest.mark.slow
 def test_a_loop_that_runs_longer_is_an_error_of_the_loop():
     def function(x, w):
         def small(state):
@@ -231,6 +235,7 @@ def test_a_loop_that_runs_longer_is_an_error_of_the_loop():
     assert loop.accumulation.differing == 1
 
 
+@pytest.mark.slow
 def test_another_branch_is_an_error_of_the_branch():
     def function(x, w):
         return jax.lax.cond((x @ w)[0, 0] > 2.515, jnp.sin, jnp.cos, x)
@@ -316,6 +321,7 @@ def test_the_command(tmp_path):
     assert json.loads(found.output)["first_divergence"]["causes"] == [0]
 
 
+@pytest.mark.slow
 def test_delayed_scaling_reads_the_history_that_the_function_was_given():
     """FP8 ends at 240: without a history the scale is 1, and all is out of range."""
     policy = Policy(
@@ -363,6 +369,7 @@ def test_unknown_words():
         comparison.table(sort="size")
 
 
+@pytest.mark.slow
 def test_complex_numbers():
     comparison = compare(lambda x: jnp.abs(x * (1 + 2j)))(normal(4))
     assert comparison.first_divergence is None
@@ -387,6 +394,7 @@ def test_a_result_prints_in_80_columns_and_as_html():
         assert comparison.table(sort).row_count
 
 
+@pytest.mark.slow
 def test_tables_name_the_part_and_the_pass():
     """And leave the units in the last place of a sound BF16 matmul, millions of those
     of FP32, to the records."""

@@ -48,6 +48,7 @@ def compared(**edit):
     return nj.compare(network(), against=network(**edit), policy="bf16")(P, X)
 
 
+@pytest.mark.slow
 def test_the_same_program_has_no_edits():
     found = compared()
     assert found.is_same
@@ -146,6 +147,7 @@ def test_a_tolerance_hides_what_is_smaller():
     assert edit(tolerance=1e-6)(P, X).first is not None
 
 
+@pytest.mark.slow
 def test_gradients_and_calls_are_aligned():
     def loss(epsilon):
         step = jax.checkpoint(network(epsilon))

@@ -118,6 +118,7 @@ def test_scaled_matmul_on_an_older_chip_names_the_line(function):
     assert raised.value.location == f"{__file__}:{first + 1}"
 
 
+@pytest.mark.slow_cases("quantize", "fold")
 @pytest.mark.parametrize(
     "function",
     [
@@ -160,6 +161,7 @@ def test_a_rank_that_is_not_there():
         nj.pmap(sent, axis_name="dp", devices=4)(X[:4])
 
 
+@pytest.mark.slow_cases("bare")
 @pytest.mark.parametrize("around", [lambda f: f, jax.jit], ids=["bare", "jit"])
 def test_the_remedies_of_linear_transpose_work(around):
     def f(x):

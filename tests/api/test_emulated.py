@@ -48,6 +48,7 @@ def is_bf16(found) -> bool:
     return np.array_equal(found, EMULATED[0])
 
 
+@pytest.mark.slow
 def test_what_a_program_jits_is_emulated_and_stays_so():
     native = jax.jit
     with nj.emulated(target="trn1", policy="bf16"):
@@ -59,6 +60,7 @@ def test_what_a_program_jits_is_emulated_and_stays_so():
     assert not is_bf16(jax.jit(product)(X))
 
 
+@pytest.mark.slow_cases("<lambda>0", "<lambda>2")
 @pytest.mark.parametrize(
     "decorate",
     [
@@ -79,6 +81,7 @@ def test_options_of_decorators_are_kept(decorate):
         assert "dot_general" in function.lower(X, 2).as_text()
 
 
+@pytest.mark.slow
 def test_nested_functions_are_one_program():
     def outer(x):
         return jax.jit(product)(jitted_before(x))
@@ -89,6 +92,7 @@ def test_nested_functions_are_one_program():
         np.testing.assert_array_equal(jax.jit(outer)(X), expected)
 
 
+@pytest.mark.slow
 def test_transformations_go_through():
     def loss(x):
         return product(x).sum()
@@ -100,6 +104,7 @@ def test_transformations_go_through():
         assert is_bf16(jax.vmap(jax.jit(product))(X[None])[0])
 
 
+@pytest.mark.slow
 def test_pmap_over_so_many_devices_as_the_program_names():
     def centred(x):
         return x - jax.lax.pmean(x, "i")
@@ -126,6 +131,7 @@ def nnx_state():
     return model, nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)
 
 
+@pytest.mark.slow_except("False")
 @pytest.mark.parametrize("graph", [True, False])
 def test_nnx_jit_trains_emulated(graph):
     """By the state that Flax lifts; the oracle splits and merges by hand."""
@@ -157,6 +163,7 @@ def test_state_that_nj_jit_would_lose_is_said():
         nj.jit(lambda model, x: model(x))(model, X)
 
 
+@pytest.mark.slow
 def test_equinox():
     eqx = pytest.importorskip("equinox")
     assert not is_bf16(eqx.filter_jit(product)(X))  # which Equinox remembers
@@ -182,6 +189,7 @@ def test_threads_are_inside():
     assert is_bf16(found[0])
 
 
+@pytest.mark.slow
 def test_scopes_nest_and_end_in_any_order():
     native = jax.jit, jax.pmap
     outer, inner = nj.emulated(policy="fp32"), nj.emulated(policy="bf16")
@@ -249,6 +257,7 @@ def test_the_hook_is_where_it_was():
     assert counted._cache_size() == 1
 
 
+@pytest.mark.slow_cases("partial")
 @pytest.mark.parametrize(
     "put",
     [

@@ -38,7 +38,7 @@ def program(kind):
     return gradient, sums
 
 
-@pytest.mark.slow_cases("AxisType.Auto")
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 def test_a_program_for_many_devices_runs_as_it_stands(kind):
     """With the bits of the same two functions of `nj.jit`, on a mesh of none."""
@@ -64,6 +64,7 @@ def test_a_mesh_is_set_for_good():
     assert jax.sharding.get_abstract_mesh().empty
 
 
+@pytest.mark.slow
 def test_a_partition_spec_is_over_the_mesh_around_it():
     doubled = nj.jit(lambda x: x * 2, in_shardings=P("dp"))
     with use_abstract_mesh(MESH):
@@ -127,6 +128,7 @@ CASES = [(name, AxisType.Auto) for name in PLACED]
 CASES += [(name, AxisType.Explicit) for name in PLACED if "constraint" not in name]
 
 
+@pytest.mark.slow_except("of no arguments-*")
 @pytest.mark.parametrize(("name", "kind"), CASES)
 def test_results_lie_where_jax_places_them(name, kind):
     with nj.emulated():
@@ -171,6 +173,7 @@ def test_transformations_outside_of_a_function(kind, is_set):
             assert jax.typeof(ours) == jax.typeof(native)
 
 
+@pytest.mark.slow
 def test_arrays_of_every_process_and_by_callback():
     with nj.emulated():
         mesh = jax.make_mesh((4,), ("dp",))
@@ -183,6 +186,7 @@ def test_arrays_of_every_process_and_by_callback():
         assert jax.typeof(doubled(x)) == jax.typeof(x)
 
 
+@pytest.mark.slow
 def test_the_mesh_of_a_with_block():
     with nj.emulated():
         mesh = jax.make_mesh((4,), ("dp",), (AxisType.Auto,))
@@ -217,6 +221,7 @@ def test_transformations_around_a_mesh_without_devices():
     np.testing.assert_allclose(rows, [loss(W, X)], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_axes_of_both_kinds():
     with nj.emulated():
         kinds = AxisType.Explicit, AxisType.Auto
@@ -227,6 +232,7 @@ def test_axes_of_both_kinds():
     assert jax.typeof(doubled(x)).sharding.spec == P("a", None)
 
 
+@pytest.mark.slow_except("AxisType.Explicit")
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 def test_a_print_in_a_shard_map_of_an_array_in_parts(kind, capfd):
     def printing(x):
@@ -243,6 +249,7 @@ def test_a_print_in_a_shard_map_of_an_array_in_parts(kind, capfd):
     assert capfd.readouterr().out.split() == ["sum", "6.0", "sum", "22.0"]
 
 
+@pytest.mark.slow
 def test_reports_under_a_mesh_that_is_set():
     """They run outside of the mesh, as the emulation does."""
     with nj.emulated(policy="bf16"):

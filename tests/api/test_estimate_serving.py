@@ -143,6 +143,7 @@ def test_what_is_shown(found):
     assert "<pre" in found._repr_html_()
 
 
+@pytest.mark.slow
 def test_a_cache_that_does_not_fit():
     large = 16_384
     priced = estimate_serving(

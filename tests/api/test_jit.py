@@ -22,7 +22,7 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.slow_except("calls")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_no_tracer_outlives_its_trace(name):
     x = jnp.ones(4)

@@ -23,7 +23,7 @@ def with_optimizer(make):
     return init
 
 
-@pytest.mark.slow_cases("P('x',)-chain")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [

@@ -404,6 +404,7 @@ def forward(x, w):
 """
 
 
+@pytest.mark.slow
 def test_columns_that_nobody_stores_may_be_unwritten(tmp_path: Path) -> None:
     reference = tmp_path / "reference.py"
     reference.write_text(PRODUCT_OF_TAIL)
@@ -419,6 +420,7 @@ def test_columns_that_nobody_stores_may_be_unwritten(tmp_path: Path) -> None:
     assert "do not depend on it" in verdict.advice[0].message
 
 
+@pytest.mark.slow
 def test_a_second_run_in_the_same_memory_proves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

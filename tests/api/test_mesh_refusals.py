@@ -59,6 +59,7 @@ def test_the_line_of_a_constraint():
     assert raised.value.location == f"{__file__}:{first + 1}"
 
 
+@pytest.mark.slow_cases("in", "constraint", "out")
 @pytest.mark.parametrize(
     "make",
     [
@@ -121,7 +122,13 @@ def test_device_put_in_a_scope_knows_the_axes():
 # -- devices of the host ---------------------------------------------------------------
 
 
-@pytest.mark.slow_cases("P('x',)-AxisType.Auto")
+@pytest.mark.slow_cases(
+    "P('x',)-AxisType.Auto",
+    "P()-AxisType.Explicit",
+    "P('x',)-AxisType.Explicit",
+    "P()-AxisType.Auto",
+    "P(None, 'x')-AxisType.Explicit",
+)
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 @pytest.mark.parametrize("spec", [P("x"), P(None, "x"), P()], ids=str)
 def test_arrays_on_a_mesh_of_the_host(kind, spec):

@@ -104,6 +104,7 @@ RETURNED = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow_except("in_a_tree", "reset", "under_remat")
 @pytest.mark.parametrize("function", RETURNED, ids=lambda f: f.__name__)
 def test_what_is_returned_is_not_lost(function):
     assert told(function, Cached(), X) == ""

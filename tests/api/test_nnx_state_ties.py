@@ -52,6 +52,7 @@ def made():
     return model, nnx.Optimizer(model, optax.adamw(1e-2), wrt=nnx.Param)
 
 
+@pytest.mark.slow_cases("plain")
 @pytest.mark.parametrize("jitted", [step, nnx.jit(step)], ids=["plain", "nnx.jit"])
 def test_a_report_has_a_shared_variable_once(jitted):
     profiled = nj.profile(jitted, target="trn2", policy="bf16")(*made(), TOKENS)
@@ -72,6 +73,7 @@ def test_its_gradient_is_that_of_both_uses():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), want, got)
 
 
+@pytest.mark.slow
 def test_outputs_of_a_profile_are_computed():
     profiled = nj.profile(nnx.jit(step), target="trn2", policy=FP32)(*made(), TOKENS)
     native = nnx.jit(step)(*made(), TOKENS)
@@ -99,6 +101,7 @@ def test_what_is_not_shared_is_as_it_was():
     assert untied(arguments) is arguments
 
 
+@pytest.mark.slow
 def test_a_state_may_be_given_twice():
     """A target network is the online one at first; both are plain pytrees."""
     graph, state = nnx.split(nnx.Linear(4, 4, rngs=nnx.Rngs(0)))

@@ -76,7 +76,7 @@ def verdict_of(report):
     return report.verdict
 
 
-@pytest.mark.slow_cases("nnx.jit")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "jitted", [nnx.jit, lambda step: step], ids=["nnx.jit", "as is"]
 )
@@ -92,11 +92,13 @@ def test_what_a_step_writes_is_judged(jitted):
     assert all(name.startswith(("model/", "optimizer/")) for name in names)
 
 
+@pytest.mark.slow
 def test_a_healthy_step_is_not_accused():
     report = nj.compare(nnx.jit(healthy), policy="bf16")(*made(), X)
     assert f"nothing wrong: all {ARRAYS + 1} results" in str(report)
 
 
+@pytest.mark.slow
 def test_a_step_of_the_scope_is_judged_too():
     with nj.emulated(policy="bf16"):
         step = nnx.jit(faulty)
@@ -109,6 +111,7 @@ def test_what_is_only_read_is_no_result(graph):
     assert verdict_of(nj.compare(forward)(made()[0], X)).results == 1
 
 
+@pytest.mark.slow
 def test_what_is_written_besides_parameters():
     class Noisy(nnx.Module):
         def __init__(self, rngs):
@@ -140,6 +143,7 @@ def test_hbm_holds_what_is_written():
     assert found["inputs"] == X.nbytes
 
 
+@pytest.mark.slow
 def test_bounds_of_what_is_written():
     bounds = nj.tolerance(nnx.jit(healthy))(*made(), X)
     assert len(bounds.outputs) == ARRAYS + 1
@@ -178,7 +182,7 @@ def steps_of_states(run, state, x):
     return losses, state[0]
 
 
-@pytest.mark.slow_cases("True")
+@pytest.mark.slow
 @pytest.mark.parametrize("compiled", [True, False])
 def test_what_is_evaluated_has_the_steps_behind_it(compiled):
     """As the function of states that a search carries on by hand; the module that was

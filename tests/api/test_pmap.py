@@ -251,13 +251,7 @@ def quick(names: Iterable[str], *slow: str) -> list:
     return [pytest.param(n, marks=pytest.mark.slow) if n in slow else n for n in names]
 
 
-@pytest.mark.slow_except(
-    "psum of BF16",
-    "psum of complex numbers",
-    "pmax, pmin",
-    "permutation of some",
-    "axis_index",
-)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", quick(SHARDED, "pmean", "groups", "psum of integers", "psum of booleans")
 )
@@ -321,6 +315,7 @@ def test_a_training_step():
     np.testing.assert_array_equal(summed, np.broadcast_to(expected.sum(0), (4, 3)))
 
 
+@pytest.mark.slow
 def test_grad_and_vmap_around_pmap():
     mapped = nj.pmap(lambda w, x: lax.psum(w * x, "d"), "d", in_axes=(None, 0))
     w, x = integers(3), integers(4, 3)

@@ -90,6 +90,7 @@ def test_what_would_save_time(tiled):
     assert "published_kernels.py:" in changes["line"].what
 
 
+@pytest.mark.slow
 def test_reports(tiled, tmp_path):
     text = tiled.summary()
     assert "matmul_tiled on trn2, LNC 1, NKI kernel" in text
@@ -323,6 +324,7 @@ def test_a_copy_within_hbm_passes_the_engines_once():
 # -- published kernels -----------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_published_kernels_compute():
     """What is timed is right: matmuls against NumPy, Mamba against its recurrence."""
     generator = np.random.default_rng(0)

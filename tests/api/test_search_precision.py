@@ -136,7 +136,7 @@ def errors(arguments):
     return found
 
 
-@pytest.mark.slow_except("greedy-0.06", "bisection-0.02", "bisection-0.3")
+@pytest.mark.slow
 @pytest.mark.parametrize("tolerance", [0.003, 0.02, 0.06, 0.3])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_against_every_assignment_there_is(arguments, errors, tolerance, strategy):
@@ -273,6 +273,7 @@ def test_a_uniform_policy_that_is_better_is_named(arguments):
     assert not said(found.assignment, 1.0, 1.0)
 
 
+@pytest.mark.slow
 def test_a_single_number_is_told():
     def total(w, x):
         return jnp.sum(x @ w)
@@ -282,6 +283,7 @@ def test_a_single_number_is_told():
     assert "one number was measured" in str(found)
 
 
+@pytest.mark.slow
 def test_compilations_are_counted():
     def wide(w, x):
         return jnp.tanh(x @ w) @ w

@@ -192,6 +192,7 @@ PAIRS = (0, 4), (0, 1), (0, 2), (2, 1), (3, 4), (1, 5)
 WAYS = [(SPECS[i], SPECS[j]) for i, j in PAIRS]
 
 
+@pytest.mark.slow_except("P('a', 'b')-P('b',)")
 @pytest.mark.parametrize(("before", "after"), WAYS, ids=str)
 def test_what_is_sharded_anew_keeps_its_values(before, after):
     """Over axes of unlike sizes, the partitioner numbers devices in another order."""
@@ -215,6 +216,7 @@ def gram(x):
     return lax.psum(x.T @ x, "dp")
 
 
+@pytest.mark.slow
 def test_some_axes_of_a_shard_map():
     mapped = jax.shard_map(
         gram,
@@ -227,6 +229,7 @@ def test_some_axes_of_a_shard_map():
     close(emulated(mapped)(X), X.T @ X, 1e-5)
 
 
+@pytest.mark.slow
 def test_a_shard_map_in_a_shard_map():
     def inner(x):
         total = lambda x: lax.psum(x, "tp")  # noqa: E731
@@ -250,6 +253,7 @@ def test_a_shard_map_in_a_shard_map():
     np.testing.assert_array_equal(got, X[:, :8] + X[:, 8:])
 
 
+@pytest.mark.slow
 def test_constraints_alone():
     def function(x):
         return lax.with_sharding_constraint(x * 2, over("dp")).sum(0)
@@ -260,6 +264,7 @@ def test_constraints_alone():
     close(lowered.compile()(X), 2 * X.sum(0))
 
 
+@pytest.mark.slow
 def test_a_mesh_with_explicit_axes():
     def function(params, x, y):
         x, y = jax.reshard((x, y), P("dp"))

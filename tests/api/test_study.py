@@ -42,6 +42,7 @@ def found():
     return run()
 
 
+@pytest.mark.slow
 def test_one_record_a_step(found):
     assert len(found.records) == 2 * 2 * 3
     first = found.records[0]
@@ -126,6 +127,7 @@ def test_target_and_targets_are_one_keyword():
         nj.study(train, target="trn1", targets="trn1", **machines)
 
 
+@pytest.mark.slow
 def test_a_function_that_is_emulated_is_studied_under_every_policy():
     def train(jit, seed):
         step = jit(nj.jit(lambda x: jnp.sum(x @ x), target="trn1", policy="fp8"))
@@ -177,7 +179,7 @@ NNX_LOOPS = {
 }
 
 
-@pytest.mark.slow_cases("nnx.jit")
+@pytest.mark.slow_cases("nnx.jit", "plain", "donated")
 @pytest.mark.parametrize("made", NNX_LOOPS.values(), ids=NNX_LOOPS)
 def test_what_a_step_writes_into_modules_is_trained(made):
     policies = ["native", "bf16"]

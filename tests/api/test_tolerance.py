@@ -106,7 +106,12 @@ LEGAL = {
 }
 
 
-@pytest.mark.slow_cases("attention-fp32", "loss-fp32", "recurrent-fp32")
+@pytest.mark.slow_except(
+    "layer norm-bf16",
+    "embedded-fp8",
+    "stepped-fp8",
+    "windows-fp8",
+)
 @pytest.mark.parametrize("policy", LEGAL)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_what_is_legal_is_inside(name, policy):
@@ -117,6 +122,7 @@ def test_what_is_legal_is_inside(name, policy):
         assert checked, f"{other}\n{checked}"
 
 
+@pytest.mark.slow_cases("mxfp4")
 @pytest.mark.parametrize("policy", ["mxfp8", "mxfp4"])
 def test_blocks_are_inside(policy):
     function, arguments = PROGRAMS["attention"]
@@ -255,6 +261,7 @@ def test_sampled_bounds_are_the_same_in_every_call():
     np.testing.assert_array_equal(first.atol, second.atol)
 
 
+@pytest.mark.slow_cases("recurrent")
 @pytest.mark.parametrize("name", ["attention", "recurrent", "stepped"])
 def test_sampled_bounds_hold_what_slopes_hold(name):
     """Samples for programs that would not need them."""
@@ -326,6 +333,7 @@ def test_integers_in_doubt_are_unknown():
     assert apart == 0
 
 
+@pytest.mark.slow
 def test_a_lowered_program_keeps_its_policy():
     a, b = normal(8, 16), normal(16, 8, seed=1)
     lowered = nj.jit(dot, policy="bf16", target="trn1").lower(a, b)
@@ -404,6 +412,7 @@ def test_outputs_of_another_program_are_refused():
         allowed.check((np.zeros((2, 4)), 1))
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_table(tmp_path):
     a, b = normal(8, 16), normal(16, 8, seed=1)
     path = tmp_path / "model.mlir"

@@ -83,6 +83,7 @@ def test_a_jax_export_artifact_keeps_its_pytrees(artifact, expected):
     assert_same(op_by_op(compiled, *ARGS, **KWARGS), expected)
 
 
+@pytest.mark.slow
 def test_an_artifact_of_the_policy_asked_for(artifact):
     step = nj.jit(saved.network, target="trn1", policy="bf16")
     compiled = nj.load(artifact, target="trn1", policy="bf16").compile()
@@ -198,6 +199,7 @@ def test_complex_arguments_and_results():
     assert_same(loaded(x), (x * x, jnp.real(x)))
 
 
+@pytest.mark.slow
 def test_typed_keys():
     def draw(key: jax.Array) -> Any:
         first, second = jax.random.split(key)
@@ -208,6 +210,7 @@ def test_typed_keys():
     assert_same(loaded(key), nj.jit(draw)(key))
 
 
+@pytest.mark.slow
 def test_the_platform_of_several_is_neuron():
     def which(x: jax.Array) -> jax.Array:
         return jax.lax.platform_dependent(
@@ -278,6 +281,7 @@ def test_stochastic_rounding(artifact):
         jax.jit(lambda: compiled(*ARGS, **KWARGS))()
 
 
+@pytest.mark.slow
 def test_delayed_scaling(artifact):
     policy = dataclasses.replace(nj.Policy.preset("fp8"), scaling="delayed")
     step = nj.jit(saved.network, policy=policy)

@@ -86,6 +86,7 @@ def in_a_scan(x):
     return jax.lax.scan(lambda c, _: (bent(c), None), x, None, 2)[0].sum()
 
 
+@pytest.mark.slow_except("<lambda>1-loss", "<lambda>5-in_a_scan")
 @pytest.mark.parametrize("function", [loss, in_a_scan])
 @pytest.mark.parametrize(
     "derived",

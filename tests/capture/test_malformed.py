@@ -91,7 +91,7 @@ def check(form: str, count: int) -> None:
     assert found.count("program") < count
 
 
-@pytest.mark.slow_cases("mlirbc")
+@pytest.mark.slow_cases("mlirbc", "portable artifact")
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_sample_of_mutations(form):
     check(form, 20)

@@ -48,7 +48,7 @@ def scanned(step):
     return lambda x, w: jax.lax.scan(lambda c, _: (step(c, w), None), x, None, 3)[0]
 
 
-@pytest.mark.slow_cases("export-twice")
+@pytest.mark.slow_except("text-twice")
 @pytest.mark.parametrize("around", [twice, scanned])
 def test_inside_an_emulated_function_it_has_the_functions_policy(load, around):
     found = nj.jit(around(load()), policy="bf16")
@@ -56,11 +56,13 @@ def test_inside_an_emulated_function_it_has_the_functions_policy(load, around):
     assert_same(op_by_op(found, X, W), found(X, W))
 
 
+@pytest.mark.slow_cases("export", "compiled", "lowered")
 def test_inside_an_emulated_function_its_own_policy_is_a_scope(load):
     found = nj.jit(twice(load(policy="fp8")), policy="bf16")(X, W)
     assert_same(found, nj.jit(twice(block), policy="fp8")(X, W))
 
 
+@pytest.mark.slow_cases("export", "text")
 def test_every_verb_of_a_function_that_calls_it(load):
     step, plain = twice(load()), twice(block)
     for verb in (nj.compare, nj.check, nj.tolerance, nj.profile):
@@ -82,7 +84,7 @@ def test_the_users_line_is_named():
         nj.load(bytes(text.serialize()))
 
 
-@pytest.mark.slow_cases("export")
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["export", "text"])
 def test_a_batch_is_a_loop(kind):
     program, step = LOADED[kind](policy="bf16"), nj.jit(block, policy="bf16")
@@ -119,6 +121,7 @@ def test_the_loss_scale_acts_on_a_saved_derivative():
     assert_same(gradient(program)(X, W), gradient(step)(X, W))
 
 
+@pytest.mark.slow
 def test_keys_and_unused_arguments():
     def noise(unused, key, x):
         return x + jax.random.uniform(key, x.shape), key
@@ -135,7 +138,7 @@ def test_keys_and_unused_arguments():
 # -- many devices ----------------------------------------------------------------------
 
 
-@pytest.mark.slow_cases("Auto")
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["Auto", "Explicit"])
 def test_an_artifact_for_several_devices(kind):
     mesh = AbstractMesh((3,), ("d",), axis_types=(getattr(AxisType, kind),))
@@ -189,6 +192,7 @@ def test_a_program_with_symbolic_sizes_is_a_function():
     np.testing.assert_allclose(found, jax.grad(lambda x: doubled(x).sum())(X), 1e-5)
 
 
+@pytest.mark.slow
 def test_a_verb_goes_before_the_policy_of_a_program_with_symbolic_sizes(tmp_path):
     data = symbolic(lambda x, w: x @ w, "n, 16", "16, m")
     step, w = nj.load(data, policy="bf16"), X.T.copy()
@@ -214,6 +218,7 @@ def test_arguments_that_no_symbolic_size_stands_for():
 # -- refusals and their remedies -------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_exported_function_by_the_remedy_of_its_refusal():
     exported = export.export(jax.jit(block), platforms=["cpu"])(X, W)
     with pytest.raises(nj.UnimplementedError, match=r"nj\.load\(exported\.serialize"):

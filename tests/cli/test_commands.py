@@ -68,6 +68,12 @@ def test_ls_lists_every_target(run):
     assert fits(text)
 
 
+@pytest.mark.slow_cases(
+    "trn1.32xlarge",
+    "trn3-ultraserver-gen2",
+    "trn2-ultraserver",
+    "trn3-ultraserver-gen1",
+)
 @pytest.mark.parametrize("name", TARGETS)
 def test_ls_describes_a_target(run, name):
     result = run("ls", name)

@@ -127,6 +127,7 @@ def test_run_takes_inputs(run):
     assert "no array" in run(*arguments, "--inputs", "short.npz").stderr
 
 
+@pytest.mark.slow
 def test_run_a_saved_program(run, saved):
     x = np.random.default_rng(0).standard_normal((4, 8), np.float32)
     w = np.random.default_rng(1).standard_normal((8, 3), np.float32)

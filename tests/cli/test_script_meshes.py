@@ -10,7 +10,7 @@ from tests.strangers.scripted import SCRIPTS, Script, compare_texts, judge_scrip
 CHOSEN = ("explicit_reshard", "kv_cache", "distributed_guard")
 
 
-@pytest.mark.slow_except("distributed_guard")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHOSEN)
 def test_a_sharded_script_prints_what_python_prints(name):
     """With the same types and shardings, and numbers that are near."""

@@ -101,6 +101,7 @@ def test_profile_json(run):
     assert data["limits"][0]["seconds"] < data["metrics"]["total_time"]
 
 
+@pytest.mark.slow
 def test_profile_writes_files(run, tmp_path):
     pytest.importorskip("perfetto")
     files = ("--plot", "p.png", "--perfetto", "p.pftrace", "--csv", "p.csv")

@@ -66,6 +66,7 @@ def test_keywords_with_and_without_a_value(message, words):
     assert in_options(message, flags) == words
 
 
+@pytest.mark.slow
 def test_a_search_says_why_a_narrower_type_is_no_faster(source):
     found = printed("search", source, "--tolerance", "0.01")
     line = "bf16 saves no time: TF32 is as fast in the array, and FP32 operands need no"

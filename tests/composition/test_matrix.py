@@ -11,17 +11,18 @@ from tests.composition.refusals import REFUSALS, refusal_of
 from tests.composition.verbs import VERBS
 
 CELLS = [(verb, kind) for verb in VERBS for kind in KINDS]
-#: `make test` runs all verbs on these kinds, and these verbs on all kinds.
-FEW_KINDS, FEW_VERBS = ("arrays", "psum"), ("jit", "check")
+#: `make test` runs all verbs on functions of arrays, these on a mesh, and on all kinds
+#: `check`, which computes nothing.
+ON_A_MESH = ("jit", "compare", "compare(against=)", "tolerance", "profile", "estimate")
 MOST_REFUSED = 0.05
 ERRORS = Path(__file__).parents[2] / "docs" / "errors.md"
 
 
 def _parameters():
     for verb, kind in CELLS:
-        marks = []
-        if kind not in FEW_KINDS and verb not in FEW_VERBS:
-            marks.append(pytest.mark.matrix)
+        on_a_mesh = kind == "psum" and verb in ON_A_MESH
+        quick = kind == "arrays" or verb == "check" or on_a_mesh
+        marks = [] if quick else [pytest.mark.matrix]
         yield pytest.param(verb, kind, marks=marks, id=f"{verb}-{kind}")
 
 

@@ -35,6 +35,7 @@ def test_print_shows_emulated_values(capfd):
     assert lines(capfd) == [f"y {BF16}"]
 
 
+@pytest.mark.slow_cases("grad", "scan")
 @pytest.mark.parametrize(
     ("call", "count"),
     [
@@ -157,6 +158,7 @@ def test_the_error_names_both_lines_and_the_ways_out(function):
     assert is_as_printed(raised.value, "bf16", "callbacks", "host")
 
 
+@pytest.mark.slow_cases("None", "policy3")
 @pytest.mark.parametrize(
     "policy",
     [None, "bf16", "bf16,seed=3", nj.Policy(seed=3), nj.Policy(seed=3, name="mine")],
@@ -212,6 +214,7 @@ def test_prints_change_neither_time_nor_bounds():
     assert not nj.compare(printed)(X).faults
 
 
+@pytest.mark.slow
 def test_equinox():
     eqx = pytest.importorskip("equinox")
     if os.environ.get("EQX_ON_ERROR", "raise") != "raise":

@@ -194,7 +194,14 @@ OVERFLOWING = {"chlo.square": 1e19}
 
 
 @pytest.mark.slow_cases(
-    "stablehlo.abs", "stablehlo.exponential", "stablehlo.log", "stablehlo.sqrt"
+    "stablehlo.abs",
+    "stablehlo.exponential",
+    "stablehlo.log",
+    "stablehlo.sqrt",
+    "stablehlo.sign",
+    "stablehlo.exponential_minus_one",
+    "stablehlo.log_plus_one",
+    "stablehlo.rsqrt",
 )
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.op)
 def test_functions_are_accurate(case):
@@ -381,6 +388,7 @@ def test_a_conversion_to_a_real_number_drops_the_imaginary_part():
     assert_same(got, z.real.copy())
 
 
+@pytest.mark.slow
 def test_ops_that_jax_does_not_write():
     z, w = POINTS[:12].reshape(3, 4), POINTS[20:24]
     sharded = single("stablehlo.custom_call", z, call_target_name="Sharding")

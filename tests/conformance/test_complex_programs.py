@@ -79,11 +79,13 @@ def moved(z, w, i):
     )
 
 
+@pytest.mark.slow
 def test_movement_changes_no_bit():
     args = random(10, 4, 3), random(11, 4, 3), np.int32(2)
     assert_same(nj.jit(moved)(*args), jax.jit(moved)(*args))
 
 
+@pytest.mark.slow
 def test_conversions():
     def program(x, n, z):
         return dict(
@@ -111,6 +113,7 @@ def test_iota():
     assert_same(same_both_ways(nj.jit(program)), expected)
 
 
+@pytest.mark.slow
 def test_constants_keep_their_bits():
     odd = np.array([0x7FA00001, 0x80000000, 0x00000001, 0xFF800000], np.uint32)
     numbers = parts(odd.view(np.float32), odd[::-1].view(np.float32))
@@ -170,6 +173,7 @@ def reduced(z):
     )
 
 
+@pytest.mark.slow
 def test_reductions_and_sorting():
     z = random(14, 7, 5)
     z[3] = z[2].real + 1j * z[1].imag  # equal real parts
@@ -178,6 +182,7 @@ def test_reductions_and_sorting():
     assert_same(np.asarray(got["ordered"]), np.sort(z, 0))
 
 
+@pytest.mark.slow
 def test_a_sum_is_two_sums():
     z = random(15, 3, 1030)
     total = np.asarray(nj.jit(lambda z: z.sum(1))(z))
@@ -194,6 +199,7 @@ def scattered(z, w):
     )
 
 
+@pytest.mark.slow
 def test_scatter():
     args = random(16, 4, 2), random(17, 3, 2)
     got = nj.jit(scattered)(*args)
@@ -241,6 +247,7 @@ def test_contractions_are_four_real_ones(product, shapes, policy):
     close(got, natively(product, z, w), tolerance)
 
 
+@pytest.mark.slow
 def test_complex_numbers_beside_a_bfloat16_matmul():
     def program(z, x, w):
         y = x @ w
@@ -256,6 +263,7 @@ def test_complex_numbers_beside_a_bfloat16_matmul():
     close(got[0], z * np.exp(1j * np.asarray(got[1]).astype(np.float64)), 1e-5)
 
 
+@pytest.mark.slow
 def test_rules_find_complex_parameters():
     def program(params, x):
         return x @ params["layer"]["kernel"]
@@ -294,6 +302,7 @@ def controlled(z, n):
     return scanned, looped, chosen, switched
 
 
+@pytest.mark.slow
 def test_control_flow_with_complex_carries():
     program, z = nj.jit(controlled), random(24, 6)
     for n in (np.int32(0), np.int32(2)):
@@ -317,6 +326,7 @@ def test_calls_and_composites():
     close(got, natively(program, *args))
 
 
+@pytest.mark.slow
 def test_pytrees_and_mixed_arguments():
     def program(state, scale, *, shift):
         return {
@@ -370,6 +380,7 @@ def holomorphic(z):
     return jnp.exp(z) / (z + 2)
 
 
+@pytest.mark.slow
 def test_holomorphic_gradients():
     z = np.complex64(0.3 - 0.7j)
     exact = natively(jax.grad(holomorphic, holomorphic=True), z)
@@ -408,6 +419,7 @@ def test_cotangents_are_cast_as_gradients():
     assert not np.allclose(got[0], exact[0], 1e-3)
 
 
+@pytest.mark.slow
 def test_vmap():
     def program(z, w):
         return jnp.square(z) @ w, z.real.sum()

@@ -23,6 +23,7 @@ from tests.conformance.module_text import (
 from tests.oracles import floats, integers, reduction
 
 
+@pytest.mark.slow
 def test_broadcasting_ops():
     rng = np.random.default_rng(4)
     x = rng.integers(1, 9, (3, 1, 4)).astype(np.int32)

@@ -167,7 +167,7 @@ def _with_64_bit_integers():
         yield
 
 
-@pytest.mark.slow_except("*-bool", "*-int32", "closure-int8")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DTYPES)
 @pytest.mark.parametrize("known", [closure, outer_jit])
 def test_arrays(known, name):
@@ -185,7 +185,7 @@ ELEMENTWISE = [
 ]
 
 
-@pytest.mark.slow_except("int32")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["int8", "int32", "uint32", "bfloat16", "float8_e5m2"])
 def test_literals(name):
     """Scalars of the program's text, spread over a tensor and not."""

@@ -52,6 +52,7 @@ def emulated(function, target="trn3"):
     return nj.jit(function, target=target, policy="fp32")
 
 
+@pytest.mark.slow
 def test_quantize_mx_packs_four_elements_to_a_word():
     words, scales = bits.same_both_ways(emulated(quantize), jnp.asarray(X))
     codes, wanted = microscaling.quantize(X, "mxfp8_e4m3", rule="neuron")

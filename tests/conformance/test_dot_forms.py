@@ -79,6 +79,7 @@ def by_definition(a: np.ndarray, b: np.ndarray, layout) -> np.ndarray:
     return wide > 0 if a.dtype == np.bool_ else wide
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     quick(["float32", "bfloat16", "int32", "bool"], "int32"),
@@ -247,6 +248,7 @@ def test_integer_dots_without_downcast_are_refused():
     assert np.array_equal(dot(x.astype(np.int8), x.astype(np.int8)), x * 2)
 
 
+@pytest.mark.slow
 def test_integers_that_make_floats():
     """Bytes in one BF16 pass, wider ones as FP32; a float partner is what it is."""
     rng = np.random.default_rng(7)
@@ -296,6 +298,7 @@ SPLIT = {
 POLICIES = {"none": nj.Policy(), "fp8": nj.Policy.preset("fp8")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["fp8", pytest.param("none", marks=slow)])
 def test_algorithms_round_as_they_say(policy):
     pairs = [operands(k) for k in ((130,) if policy == "fp8" else (3, 256))]
@@ -313,6 +316,7 @@ def test_algorithms_round_as_they_say(policy):
             floats.same_bits(out, want, f"{preset.name} {a.shape}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lhs", "rhs"),
     [
@@ -424,6 +428,7 @@ def test_f32_is_the_four_passes_whatever_the_policy():
     bits.assert_same(nj.jit(dot(Preset.F32_F32_F32), policy=policy)(a, b), plain)
 
 
+@pytest.mark.slow
 def test_bf16_sums_need_a_chip_that_adds_in_bf16():
     a, b = operands(256)
 

@@ -114,6 +114,7 @@ def test_integers_are_exact(name):
         same_numbers(result, integers.apply(op, x), f"{name} {op}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", quick(["int16", "int32"], "int32"))
 def test_integers_through_fp32_saturate(name):
     dtype = dtype_of(name)
@@ -209,7 +210,7 @@ def test_bounds_and_predicates_that_are_scalars(name):
 # ---- Floats.
 
 
-@pytest.mark.slow_cases("float16")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", quick([*FLOATS[1:], ON_TRN3], "float16", ON_TRN3))
 def test_narrow_arithmetic_rounds_the_fp32_result(name):
     dtype = dtype_of(name)
@@ -247,7 +248,7 @@ ROUNDINGS = {
 }
 
 
-@pytest.mark.slow_cases("bfloat16")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", quick([*FLOATS[1:], ON_TRN3], "bfloat16", ON_TRN3))
 def test_signs_and_roundings_of_every_code(name):
     dtype = dtype_of(name)
@@ -311,7 +312,7 @@ def reduced(x: float, source: FloatFormat, exponent: int, mantissa: int) -> floa
     return float(np.copysign(float(rounded), x))
 
 
-@pytest.mark.slow_cases("float8_e5m2")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", quick([*FLOATS, ON_TRN3], "float32", "float8_e5m2"))
 def test_reduce_precision(name):
     dtype = dtype_of(name)

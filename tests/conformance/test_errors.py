@@ -254,7 +254,7 @@ def scanned(f, x):
     return jax.lax.scan(lambda total, _: (total + f(x), None), 0.0, length=2)[0]
 
 
-@pytest.mark.slow_cases("jacfwd")
+@pytest.mark.slow_cases("jacfwd", "of cotangents", "linearize", "hessian")
 @pytest.mark.parametrize("name", FORWARD_MODE)
 def test_forward_mode(name):
     with pytest.raises(nj.UnsupportedError) as caught:
@@ -264,6 +264,7 @@ def test_forward_mode(name):
     assert str(caught.value.location).startswith(__file__)
 
 
+@pytest.mark.slow
 def test_forward_mode_is_emulated_with_the_function():
     """As the remedy says, whether the function is emulated by itself or not."""
     policy = nj.Policy.preset("bf16")

@@ -104,7 +104,7 @@ def _parts(x: jax.Array) -> tuple:
     return (x.real, x.imag) if jnp.iscomplexobj(x) else (x,)
 
 
-@pytest.mark.slow_cases("spectra")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs(name):
     near_native(PROGRAMS[name], matrix())
@@ -133,6 +133,7 @@ def test_alone_batched_and_in_a_loop():
     assert_same(same_both_ways(nj.jit(loop), a, b), want, "loop")
 
 
+@pytest.mark.slow
 def test_a_transform_alone_and_batched():
     x = jnp.asarray(np.random.default_rng(0).standard_normal((3, 20)), jnp.float32)
     power = nj.jit(lambda x: jnp.abs(jnp.fft.fft(x)) * 3 + x)

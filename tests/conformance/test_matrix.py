@@ -228,7 +228,7 @@ def test_the_selection_covers_programs_families_and_policies():
     assert {p for policies in SELECTED.values() for p in policies} == set(bits.POLICIES)
 
 
-@pytest.mark.slow_cases("fp32", "bf16", "fp16", "tf32", "fp8")
+@pytest.mark.slow_cases("fp32", "bf16", "fp16", "tf32", "fp8", "bf16_stochastic")
 @pytest.mark.parametrize("policy", bits.POLICIES)
 def test_chips_that_share_a_run(policy):
     """Trainium1 is Inferentia2, and FP8 alone tells the later chips apart."""
@@ -252,7 +252,7 @@ TRAIN = [
 
 
 # Three layers, GELU and tanh; a train step adds the backward pass, and compiles longer.
-@pytest.mark.slow_cases("mlp_sgd")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mlp_forward", *TRAIN])
 def test_in_an_outer_jit_with_other_arithmetic_around(name):
     function, args = make(name)

@@ -174,6 +174,7 @@ STARTS = [
 ]
 
 
+@pytest.mark.slow
 def test_slices_and_gathers_at_integers_of_every_dtype():
     """The reference interpreter clamps in the dtype of the index, which may be too
     narrow, and takes large unsigned ones for negative."""

@@ -140,6 +140,7 @@ def test_vmap_of_keyword_arguments():
     agree(lambda jit: jax.vmap(jit(lambda x, *, w: x * w)), X, w=2 * X)
 
 
+@pytest.mark.slow
 def test_a_collective_of_a_vmap_inside():
     centred = lambda x: x - lax.pmean(x, "i")  # noqa: E731
     agree(lambda jit: jit(jax.vmap(centred, axis_name="i")), X)
@@ -206,12 +207,13 @@ CONTROL = {
 }  # fmt: skip
 
 
-@pytest.mark.slow_except("of a native jit", "optimization barrier", "names")
+@pytest.mark.slow_except("optimization barrier")
 @pytest.mark.parametrize("name", quick(CONTROL))
 def test_control_flow_and_calls(name):
     agree(CONTROL[name][0], *CONTROL[name][1:])
 
 
+@pytest.mark.slow
 def test_a_function_that_calls_itself():
     def build(jit):
         @functools.partial(jit, static_argnums=1)
@@ -278,7 +280,7 @@ CUSTOM = (
 )  # fmt: skip
 
 
-@pytest.mark.slow_except("_custom_jvp")
+@pytest.mark.slow
 @pytest.mark.parametrize("build", CUSTOM, ids=lambda build: build.__name__)
 def test_custom_rules(build):
     agree(build, jnp.abs(X) if build is _custom_vmap else jnp.abs(ROW))
@@ -306,6 +308,7 @@ def test_closures_over_tracers(name):
     assert_close(CLOSURES[name](jitted)(), CLOSURES[name](jax.jit)())
 
 
+@pytest.mark.slow
 def test_an_inner_jit_of_a_closure_is_a_scope():
     inner = nj.jit(lambda x, w: jnp.tanh(x @ w), policy="bf16")
 
@@ -351,6 +354,7 @@ def test_abstract_evaluation_through_transformations():
     assert len(jax.make_jaxpr(gradient)(X, W).out_avals) == 1
 
 
+@pytest.mark.slow
 def test_lowering_by_keyword_and_for_keys_and_trees():
     shaped = jax.ShapeDtypeStruct
     lowered = jitted(layer).lower(shaped((3, 5), jnp.float32), w=W)
@@ -369,6 +373,7 @@ def test_ahead_of_time_compilation_of_a_native_jit():
     bits.assert_same(compiled(X, W), jax.grad(jitted(energy))(X, W))
 
 
+@pytest.mark.slow
 def test_export_of_a_native_jit():
     """Nothing of this processor's or of this XLA's own is in it, if that is said."""
     with nj.exportable():
@@ -414,6 +419,7 @@ def test_threads_at_once():
         bits.assert_same(out, calls[number](), f"call {number}")
 
 
+@pytest.mark.slow
 def test_results_are_as_weakly_typed_as_natively():
     """A number of Python in, and what it makes of a BF16 array it meets later."""
 

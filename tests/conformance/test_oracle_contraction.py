@@ -85,7 +85,7 @@ def test_the_oracle_rounds_a_fused_sum_once():
     assert np.mean(got != floats.add(floats.multiply(x, y), z)) > 0.1
 
 
-@pytest.mark.slow_except("fp32")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WIDE_FORMATS)
 def test_dots_equal_the_fold(name):
     rng = np.random.default_rng(1)
@@ -96,6 +96,7 @@ def test_dots_equal_the_fold(name):
     check_dots(pairs, BATCHED, "trn2", name, contraction.Array(lhs=name, rhs=name))
 
 
+@pytest.mark.slow
 def test_fp32_operands_in_groups_of_32_rows():
     rng = np.random.default_rng(1)
     pairs = [
@@ -201,6 +202,7 @@ def test_a_scale_brings_the_largest_number_just_below_the_format_s(target):
     check_dots(pairs, PLAIN, target, fp8_policy(scaled=True), array)
 
 
+@pytest.mark.slow
 def test_a_bf16_psum_rounds_every_tile():
     rng = np.random.default_rng(14)
     pairs = [(data.normal(rng, (6, k)), data.normal(rng, (k, 5))) for k in (100, 700)]
@@ -261,7 +263,7 @@ def test_declared_narrow_operands_are_one_pass_and_one_rounding():
         floats.same_bits(x, floats.round_to(expected, name).astype(dtype), name)
 
 
-@pytest.mark.slow_except("tf32")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WIDE_FORMATS)
 def test_matrices_with_few_rows_or_columns(name):
     """Shapes that XLA takes for matrix-vector products."""
@@ -275,7 +277,7 @@ def test_matrices_with_few_rows_or_columns(name):
     check_dots(pairs, PLAIN, "trn2", name, contraction.Array(lhs=name, rhs=name))
 
 
-@pytest.mark.slow_except("fp32")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fp32", "bf16", "fp8"])
 def test_op_by_op_gives_the_fold_too(name):
     rng = np.random.default_rng(9)
@@ -288,6 +290,7 @@ def test_op_by_op_gives_the_fold_too(name):
         check_dots([pair], PLAIN, "trn2", policy, array)
 
 
+@pytest.mark.slow
 def test_in_a_scan_under_vmap_and_an_outer_jit():
     """Every step multiplies by a matrix and then by its transpose."""
     rng = np.random.default_rng(10)

@@ -182,10 +182,12 @@ def assert_compositions(got, expected) -> None:
         floats.same_bits(got[name], values, name)
 
 
+@pytest.mark.slow
 def test_compositions_jitted(operands, expected):
     assert_compositions(nj.jit(compositions)(*operands), expected)
 
 
+@pytest.mark.slow
 def test_compositions_op_by_op(operands, expected):
     with jax.disable_jit():
         assert_compositions(nj.jit(compositions)(*operands), expected)
@@ -199,12 +201,14 @@ def test_compositions_under_an_outer_jit_with_constants(operands, expected):
     assert_compositions(got, expected)
 
 
+@pytest.mark.slow
 def test_compositions_with_constants_in_the_program(operands, expected):
     x, y, z, scale, bias = operands
     got = nj.jit(lambda x, y, z: compositions(x, y, z, scale, bias))(x, y, z)
     assert_compositions(got, expected)
 
 
+@pytest.mark.slow
 def test_compositions_under_vmap(operands, expected):
     x, y, z, scale, bias = operands
     emulated = jax.vmap(nj.jit(compositions), in_axes=(0, 0, 0, None, None))

@@ -171,7 +171,7 @@ def corners(dtype: str) -> np.ndarray:
         return np.concatenate(parts).astype(jnp.dtype(dtype))
 
 
-@pytest.mark.slow_except("bfloat16")
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_corners_of_every_rule_and_format(dtype):
     x = corners(dtype)

@@ -16,7 +16,7 @@ LENGTHS = (1, 2, 511, 512, 513, 1030)
 AXES = ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2))
 
 
-@pytest.mark.slow_cases("op by op")
+@pytest.mark.slow
 @pytest.mark.parametrize("eager", [False, True], ids=["jitted", "op by op"])
 def test_sums_and_products_are_tiles_of_left_folds(eager):
     rng = np.random.default_rng(1)
@@ -55,7 +55,7 @@ def test_a_sequential_policy_folds_sums_of_any_length_from_the_left():
     floats.same_bits(pooled, expected, "windows")
 
 
-@pytest.mark.slow_cases("op by op")
+@pytest.mark.slow
 @pytest.mark.parametrize("eager", [False, True], ids=["jitted", "op by op"])
 def test_a_zero_sum_is_positive(eager):
     zeros = np.array([-0.0, -(2.0**-127), -(2.0**-140)], np.float32)
@@ -68,6 +68,7 @@ def test_a_zero_sum_is_positive(eager):
             floats.same_bits(total, np.zeros(3, np.float32), f"{x.shape}")
 
 
+@pytest.mark.slow
 def test_extrema():
     rng = np.random.default_rng(2)
     arrays = [data.kinds(rng, (2, n)) for n in LENGTHS[:-1]]
@@ -123,7 +124,7 @@ def test_every_nan_that_leaves_is_the_canonical_one(dtype):
         floats.same_bits(out, np.full(out.shape, np.nan, dtype), "NaN")
 
 
-@pytest.mark.slow_except("(16, 511)")
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(3, 511), (16, 511), (2000, 9)], ids=str)
 def test_extrema_keep_a_nan_whatever_the_size(shape):
     x = np.ones(shape, np.float32)
@@ -190,7 +191,7 @@ def test_integer_sums_are_exact():
     floats.same_bits(product, np.prod(x, -1, dtype=np.int32), "product")
 
 
-@pytest.mark.slow_cases("jitted")
+@pytest.mark.slow
 @pytest.mark.parametrize("eager", [False, True], ids=["jitted", "op by op"])
 def test_scatter_adds_updates_in_order_of_their_indices(eager):
     rng = np.random.default_rng(8)
@@ -255,7 +256,7 @@ WINDOWS = {
 }
 
 
-@pytest.mark.slow_except("overlapping")
+@pytest.mark.slow
 @pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
 def test_pooling_and_its_gradients(window):
     rng = np.random.default_rng(9)
@@ -300,6 +301,7 @@ def test_average_pooling_divides_the_sum():
     floats.same_bits(nj.jit(average)(x), expected, "average")
 
 
+@pytest.mark.slow
 def test_a_large_window_is_tiled_with_its_padding():
     rng = np.random.default_rng(11)
     x, init = data.cancelling(rng, (30, 40)), np.float32(100.1)

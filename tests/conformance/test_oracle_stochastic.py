@@ -89,6 +89,7 @@ def test_unbiased_on_numbers_of_every_size():
         assert abs(np.sum(errors / gap)) < 4 * np.sqrt(variance), name
 
 
+@pytest.mark.slow
 def test_which_calls_draw_the_same_bits():
     x = np.full(COUNT, 1.001, np.float32)
 
@@ -132,6 +133,7 @@ def assert_draws(weights, *draws) -> None:
         assert 0.4 < np.mean(draw == low) < 0.6
 
 
+@pytest.mark.slow
 def test_gradients_draw_the_bits_of_their_seed(weighted):
     emulated, x, weights = weighted
     draws = [
@@ -154,6 +156,7 @@ def test_a_traced_call_without_a_seed_is_refused():
         jax.jit(lambda x: casts()(x))(np.ones(4, np.float32))
 
 
+@pytest.mark.slow
 def test_elements_ops_and_iterations_draw_different_bits():
     x = np.full(COUNT, 1 + 2.0**-8, np.float32)
 
@@ -173,7 +176,7 @@ def test_elements_ops_and_iterations_draw_different_bits():
         assert abs(shifted - 0.5) < 4 * 0.5 / np.sqrt(COUNT), (i, shifted)
 
 
-@pytest.mark.slow_except("fp8_e4m3")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bf16", "fp16", "fp8_e4m3"])
 def test_the_casts_of_matmul_operands_are_stochastic(name):
     """A product with the identity shows the rounded operand itself."""
@@ -189,6 +192,7 @@ def test_the_casts_of_matmul_operands_are_stochastic(name):
         floats.same_bits(dot.with_rounding_seed(1)(x, identity), out, "op by op")
 
 
+@pytest.mark.slow
 def test_the_published_sum_ends_near_2048():
     """1024 + 2048 x 0.5 in FP16: 1024 to nearest, 2048 on average stochastically."""
 

@@ -330,7 +330,7 @@ def matmul(lhs, rhs, *, rounding="rne", **fields):
     return out[0]
 
 
-@pytest.mark.slow_cases("normal")
+@pytest.mark.slow_cases("normal", "cancelling")
 @pytest.mark.parametrize("kind", oracle.KINDS)
 def test_bf16_psum(kind):
     x, w = (

@@ -83,6 +83,7 @@ def test_delayed_scaling_uses_the_previous_amax():
     np.testing.assert_array_equal(scaled, large @ w)
 
 
+@pytest.mark.slow
 def test_delayed_scaling_of_a_matmul_in_the_condition_of_a_loop():
     def function(w):
         return jax.lax.while_loop(lambda w: (w @ w).sum() < 1e4, lambda w: w * 2, w)

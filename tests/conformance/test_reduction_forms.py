@@ -109,6 +109,7 @@ def test_reductions_are_those_of_the_reference():
         floats.same_bits(got, want, name)
 
 
+@pytest.mark.slow
 def test_a_body_may_accumulate_in_a_wider_dtype():
     x = data.normal(np.random.default_rng(8), (40, 3)).astype(ml_dtypes.bfloat16)
     region = block("%x %y", op("%s", "subtract", "%x", "%y", dtype="f32"), "%s", "f32")
@@ -167,6 +168,7 @@ def test_a_reduction_by_any_body_is_one_left_fold():
     floats.same_bits(program(n), expected, "fold")
 
 
+@pytest.mark.slow
 def test_stochastic_bodies_draw_for_every_step_and_element():
     x = np.full((64, 64), 2.0**-9, ml_dtypes.bfloat16)
     policy = nj.Policy(auto_cast="matmult", rounding="stochastic", seed=1)

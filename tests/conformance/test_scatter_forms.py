@@ -191,6 +191,7 @@ def general_scatters() -> list[Scatter]:
     ]
 
 
+@pytest.mark.slow
 def test_general_scatters():
     cases = general_scatters()
     text, arrays = modules.module([c.form() for c in cases])
@@ -251,6 +252,7 @@ def test_every_dtype_and_every_integer_dtype_of_indices():
         floats.same_bits(got, case.expected()[0], case.name)
 
 
+@pytest.mark.slow
 def test_a_body_on_narrow_floats_rounds_every_update():
     rng = np.random.default_rng(4)
     table, updates = (some(rng, (n,), np.dtype(ml_dtypes.bfloat16)) for n in (3, 40))
@@ -264,6 +266,7 @@ def test_a_body_on_narrow_floats_rounds_every_update():
     )
 
 
+@pytest.mark.slow
 def test_scatters_of_jax():
     rng = np.random.default_rng(5)
     x, i = rng.standard_normal((6, 4)).astype(np.float32), np.array([4, 0, 4, 9, -1])

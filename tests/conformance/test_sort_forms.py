@@ -166,6 +166,7 @@ def test_total_order():
     floats.same_bits(indices, np.int32([4, 5, 7, 1, 3, 8, 6, 0, 2]), "indices")
 
 
+@pytest.mark.slow
 def test_what_looks_like_keys_is_executed():
     ties, unlike, _ = inputs()
     rest = compare("%rest", "LT", "%a1", "%b1")
@@ -191,6 +192,7 @@ def test_what_looks_like_keys_is_executed():
         floats.same_bits(np.sort(got, 1), np.sort(unlike, 1), f"permutation, {name}")
 
 
+@pytest.mark.slow
 def test_a_long_sort_by_a_block():
     rng = np.random.default_rng(2)
     x, order = (
@@ -255,6 +257,7 @@ def test_sorts_of_jax_in_every_dtype():
     same_trees(nj.jit(program)(arrays), jax.jit(program)(arrays))
 
 
+@pytest.mark.slow
 def test_jax_numpy_sorts():
     x, n = values("float32"), values("int8")
 
@@ -269,6 +272,7 @@ def test_jax_numpy_sorts():
     same_trees(nj.jit(program)(x, n), jax.jit(program)(x, n))
 
 
+@pytest.mark.slow
 def test_top_k_is_in_total_order():
     few = [name for name in DTYPES if "float8" not in name and name != "bool"]
     arrays = {name: jnp.asarray(values(name)) for name in few}

@@ -71,7 +71,7 @@ def test_a_program_without_inputs(policy):
     bits.assert_same(jax.jit(step)(), out)
 
 
-@pytest.mark.slow_cases("fp32")
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["fp32", "bf16"])
 def test_inputs_that_are_constants_of_an_outer_jit(policy):
     step = bits.emulated(layer, policy)
@@ -89,6 +89,7 @@ def test_sums_of_constants_of_an_outer_jit():
     bits.assert_same(jax.jit(lambda: step(x))(), bits.op_by_op(step, x))
 
 
+@pytest.mark.slow
 def test_sums_of_constant_signed_zeros():
     """0 + -0 is 0, also where XLA knows both and would leave the addition out."""
     x = jnp.asarray([[0.0, -0.0, -0.0], [-0.0, -0.0, 0.0]] * 3)
@@ -113,7 +114,7 @@ BATCHES = {
 }
 
 
-@pytest.mark.slow_except("axis size")
+@pytest.mark.slow
 @pytest.mark.parametrize(("options", "args"), BATCHES.values(), ids=BATCHES)
 def test_vmap_of_the_emulation_is_the_emulation_of_vmap(options, args):
     outside = jax.vmap(jitted(layer), **options)
@@ -129,6 +130,7 @@ def test_vmap_of_vmap():
     bits.assert_same(out, jitted(inside)(X, jnp.stack([W, -W])))
 
 
+@pytest.mark.slow
 def test_vmap_over_a_pytree_and_an_output_without_the_batch():
     def function(batch, scale):
         return {"scaled": batch["x"] * scale + batch["n"], "scale": scale + 1}
@@ -212,6 +214,7 @@ def test_gradient_of_an_integer_argument_is_float0():
     bits.assert_same(of_x, jnp.full_like(ROW, 3))
 
 
+@pytest.mark.slow
 def test_custom_derivatives_of_the_function_are_kept():
     @jax.custom_vjp
     def doubled_gradient(x):
@@ -250,6 +253,7 @@ def casts(lowered) -> int:
     return sum("bfloat16" in line or "bf16" in line for line in text.splitlines())
 
 
+@pytest.mark.slow
 def test_an_inner_jit_is_a_policy_scope():
     inner = nj.jit(lambda x, w: x @ w, policy="bf16")
     function = lambda x, w: (inner(x, w), x @ w)  # noqa: E731
@@ -298,7 +302,7 @@ def power(x, n, bias=0.0, *, negate=False):
     return {"y": -y if negate else y, "bias": y + bias}
 
 
-@pytest.mark.slow_except("from the end")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -387,6 +391,7 @@ def test_flax_linen_and_optax_train():
     assert int(optax.tree.get(state, "count")) == 6
 
 
+@pytest.mark.slow
 def test_flax_nnx_split_and_merge():
     graphdef, state = nnx.split(nnx.Linear(5, 4, rngs=nnx.Rngs(0)))
     apply = lambda state, x: nnx.merge(graphdef, state)(x)  # noqa: E731
@@ -463,6 +468,7 @@ def test_a_gradient_does_not_trace_again():
     assert len(traced) == count
 
 
+@pytest.mark.slow
 def test_an_emulated_function_in_the_arguments_of_scan_and_cond():
     step = jitted(lambda x: jnp.tanh(x) * 0.5 + x)
 

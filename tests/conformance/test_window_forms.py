@@ -91,6 +91,7 @@ WINDOWS = {
 }
 
 
+@pytest.mark.slow
 def test_integer_windows_are_those_of_the_reference():
     rng = np.random.default_rng(1)
     x, y = ints(rng, 6, 7), ints(rng, 6, 7)
@@ -124,7 +125,7 @@ WEIGHTED = block(
 )
 
 
-@pytest.mark.slow_cases("tiled")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dilated", "tiled"])
 def test_a_window_is_tiles_of_left_folds(name):
     x = data.normal(np.random.default_rng(2), (6, 7))
@@ -173,6 +174,7 @@ def test_cumulative_ops_run_along_the_axis():
             floats.same_bits(rounded, expected, f"{name} {reverse}, narrow")
 
 
+@pytest.mark.slow
 def test_cumulative_ops_of_integers_and_on_every_axis():
     n = ints(np.random.default_rng(4), 3, 5, 4)
 
@@ -200,6 +202,7 @@ def test_integers_go_through_fp32_where_the_policy_says_so():
     floats.same_bits(pairs, np.array([[2**24, 2]], I32), "fp32")
 
 
+@pytest.mark.slow
 def test_a_running_sum_of_growing_terms_never_falls():
     x = np.abs(data.cancelling(np.random.default_rng(5), (3, 4096)))
     total = bits.same_both_ways(nj.jit(lambda x: x.cumsum(-1)), x)
@@ -217,6 +220,7 @@ def test_cumlogsumexp():
     np.testing.assert_allclose(backward, exact, rtol=3e-6, atol=3e-6)
 
 
+@pytest.mark.slow
 def test_only_windows_that_reach_back_to_the_start_run():
     def classes(function, *arrays):
         instructions = nj.jit(function).lower(*arrays).compile().instructions
@@ -271,6 +275,7 @@ def selection_form(name: str, operand: np.ndarray, source: np.ndarray) -> module
     return modules.form(name, (operand, source), (operand,), text)
 
 
+@pytest.mark.slow
 def test_a_selection_sends_windows_in_order_to_what_they_select():
     rng = np.random.default_rng(10)
     operand = rng.integers(-3, 4, (6, 7)).astype(I32)

@@ -141,11 +141,7 @@ def results(dtype: np.dtype, **options: Any) -> dict[str, jax.Array]:
     return nj.jit(program, **options)(*sums, *products)
 
 
-@pytest.mark.slow_except(
-    "bfloat16-saturate-stochastic",
-    "float8_e4m3-saturate-rne",
-    "float8_e5m2-ieee-stochastic",
-)
+@pytest.mark.slow
 @pytest.mark.parametrize("rounding", ["rne", "stochastic"])
 @pytest.mark.parametrize("overflow", ["ieee", "saturate"])
 @pytest.mark.parametrize("name", FORMATS)
@@ -165,7 +161,7 @@ def test_every_operation(name, overflow, rounding):
     assert wrong == {}
 
 
-@pytest.mark.slow_cases("bfloat16")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["float8_e4m3", "bfloat16"])
 def test_op_by_op(name):
     dtype = np.dtype(getattr(ml_dtypes, name))

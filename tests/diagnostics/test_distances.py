@@ -70,6 +70,7 @@ def definition(a, r):
     }
 
 
+@pytest.mark.slow
 @given(data=st.data(), size=SIZES)
 @settings(max_examples=200, deadline=None)
 def test_every_figure(data, size):

@@ -65,6 +65,7 @@ CONSTANTS = {
 }
 
 
+@pytest.mark.slow_except("iota", "floor_divide", "or", "cond")
 @pytest.mark.parametrize("name", CONSTANTS)
 def test_constants_are_evaluated(name):
     (fact,) = walked(CONSTANTS[name])

@@ -38,6 +38,7 @@ def test_one_rounding_is_off_by_half_a_step():
     assert not found.allows(np.asarray([1.0, 304.0], BF16))
 
 
+@pytest.mark.slow_except("<lambda>0", "<lambda>4", "<lambda>10")
 @pytest.mark.parametrize(
     "function",
     [
@@ -108,6 +109,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.slow_except("sinh", "cube")
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_are_inside_exact_and_from_tables(name):
     x = np.random.default_rng(0).normal(size=512).astype(np.float32) * 2

@@ -50,6 +50,7 @@ def random_tree(leaves, generator, widest=2):
     return tuple(random_tree(leaves[a:b], generator, widest) for a, b in pieces)
 
 
+@pytest.mark.slow
 @given(st.integers(1, 24), st.randoms(use_true_random=False), st.sampled_from([2, 4]))
 def test_any_tree_is_found(addends: int, generator: random.Random, widest: int):
     leaves = list(range(addends))
@@ -140,6 +141,7 @@ def test_a_matmul_is_tiles_of_128():
     assert str(found) == "0..127 + (128..149)"
 
 
+@pytest.mark.slow
 def test_double_row_fp8_pairs_rows():
     rows = 256
 

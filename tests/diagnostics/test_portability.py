@@ -50,7 +50,12 @@ def found(report: PortabilityReport, rule: str, severity: str) -> list:
     return [f for f in report.findings if (f.rule, f.severity) == (rule, severity)]
 
 
-@pytest.mark.slow_cases("6-reduction-body")
+@pytest.mark.slow_except(
+    "*-dynamic-while",
+    "*-mx-scales",
+    "*-power-exponent",
+    "*-float64",
+)
 @pytest.mark.parametrize(
     "case", CASES, ids=[f"{i}-{case.rule}" for i, case in enumerate(CASES)]
 )

@@ -21,7 +21,7 @@ def test_names_begin_with_those_of_compare():
     assert {id.partition("-")[0] for id in _IDS} <= KINDS.keys()
 
 
-@pytest.mark.slow_cases("nnx_scan_and_remat", "transformer")
+@pytest.mark.slow_except("causal_decode")
 @pytest.mark.parametrize("name", STEPS)
 def test_a_model_as_people_write_it_has_none(name):
     step, arguments = STEPS[name]()

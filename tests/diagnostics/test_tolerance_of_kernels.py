@@ -54,6 +54,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow_cases("flash attention", "matmul", "blocks of K")
 @pytest.mark.parametrize("name", CASES)
 def test_a_right_kernel_is_within(name):
     kernel, reference, shapes = CASES[name]
@@ -64,6 +65,7 @@ def test_a_right_kernel_is_within(name):
         assert verdict, verdict.as_text()
 
 
+@pytest.mark.slow
 def test_a_kernel_that_leaves_a_tile_of_k_out_is_not():
     a, b = _normal(512, 64), _normal(512, 128)
     tolerance = error_bounds(lambda a, b: a.T @ b, [a, b])

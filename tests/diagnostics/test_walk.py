@@ -92,6 +92,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.slow_except("psum", "ppermute", "one device")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_fault_on_a_mesh_is_named_at_its_line(name):
     found = nj.compare(PROGRAMS[name], target=TARGET, policy="bf16")(data(mean=1e3))
@@ -127,6 +128,7 @@ def gradient(x, w):
 TRAIN = sharded(gradient, ins=(P("dp"), P()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["fp8", STOCHASTIC], ids=["fp8", "stochastic"])
 def test_the_actual_lane_has_the_bits_of_the_run(policy):
     x, w = data(), data(seed=1, shape=(8, 8))
@@ -183,6 +185,7 @@ def test_what_devices_hold_alike_runs_once(monkeypatch):
     assert executed.count("activation") == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["fp32", "bf16"])
 def test_results_of_a_mesh_are_within_their_bounds_and_faults_are_not(policy):
     x, w = data(), data(seed=1, shape=(8, 8))
@@ -253,6 +256,7 @@ def test_an_edit_on_a_mesh_is_named():
     assert same.first is None
 
 
+@pytest.mark.slow
 def test_a_dump_of_a_mesh_is_held_against_its_results():
     function, edited = rows()
     x, w = data(), data(seed=1, shape=(8, 8))

@@ -125,7 +125,7 @@ def test_the_bits_of_sr_ste_next_to_other_arithmetic():
     np.testing.assert_array_equal(twice, 2 * expected[0])
 
 
-@pytest.mark.slow_cases("bfloat16")
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_gradients_have_the_dtype_of_the_parameters(dtype):
     x = _normal(16).astype(dtype)
@@ -161,6 +161,7 @@ def test_masks_of_a_tree():
         np.testing.assert_array_equal(pruned[layer]["kernel"], expected)
 
 
+@pytest.mark.slow
 def test_axes_by_path():
     params = {"a": _normal(4, 16), "b": _normal(16, 4), "c": _normal(3)}
     axes = {"a": 1, "b": 0, "c": None}
@@ -192,6 +193,7 @@ def test_the_cubic_by_hand():
     assert jax.jit(kept)(steps).tolist() == [16, 16, 10, 6, 5, 4, 4]
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(
     pattern=st.sampled_from(list(PATTERNS)),
@@ -239,6 +241,7 @@ def _assert_obeys(params: dict, pattern: str) -> None:
         SparseArray.from_dense(params[layer]["kernel"], pattern)
 
 
+@pytest.mark.slow
 def test_keep_pattern_follows_its_schedule():
     schedule = cubic("2:4", begin=0, end=4)
     optimizer = optax.chain(

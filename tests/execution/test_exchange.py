@@ -212,6 +212,7 @@ def test_every_count_of_roundings_gives_other_bits():
     assert len(set(results.values())) == len(ALGORITHMS)
 
 
+@pytest.mark.slow
 def test_roundings_can_be_counted():
     """1 + 2^-9 + 2^-9 + ...: in bfloat16 each rounding drops what was added to it."""
     x = np.full((64, 64), 2.0**-9, np.float32).astype(BF16)
@@ -283,7 +284,7 @@ def test_reduce_dtype_narrower():
     same_bits(found, total.astype(np.float32))
 
 
-@pytest.mark.slow_except("int8")
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.int32, np.uint8, np.int8])
 def test_integers_are_exact(dtype):
     info = np.iinfo(dtype)
@@ -406,6 +407,7 @@ def test_stochastic_rounding_is_unbiased():
     assert abs((found > 1).mean() - 3 / 8) < 0.03
 
 
+@pytest.mark.slow
 def test_stochastic_bits_are_keyed_by_stage_and_hop():
     x = data((4, 8), BF16)
     (found,) = run(reduction("ring", ((0, 1, 2, 3),), rounding="stochastic"), x, key=9)
@@ -425,7 +427,7 @@ def test_stochastic_bits_are_keyed_by_stage_and_hop():
 # -- inside programs -------------------------------------------------------------------
 
 
-@pytest.mark.slow_cases("rdh")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["kangaring", "rdh"])
 def test_compiled_is_eager(name):
     x = data((16, 50), F32)

@@ -188,6 +188,7 @@ def exchanges(groups: Any, each: int, rows: int, seed: int) -> tuple[np.ndarray,
     return tuple(x.astype(np.int32) for x in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("groups", "each", "dtype"),
     [

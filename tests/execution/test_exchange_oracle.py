@@ -146,7 +146,7 @@ def cases(*quick, groups=tuple(GROUPS)):
 CASE = ("name", "groups", "dtypes")
 
 
-@pytest.mark.slow_cases("rdh-two chips-dtypes1", "ring:2-a chip-dtypes2")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     CASE, cases(("kangaring", "two chips"), ("rdh", "two chips"), ("ring:2", "a chip"))
 )

@@ -63,7 +63,7 @@ print("parent", digest_of())
 """
 
 
-@pytest.mark.slow_except("emulated")
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.parametrize(
     ("before", "outcome"),
@@ -172,6 +172,12 @@ class _Interrupting:
         pass
 
 
+@pytest.mark.slow_cases(
+    "capturing-False",
+    "compiling-False",
+    "lowering-False",
+    "emulating-False",
+)
 @pytest.mark.parametrize(
     ("stage", "soon"),
     [
@@ -202,6 +208,7 @@ def _run_and_wait(run):
     threading.Event().wait(60)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("disabled", [False, True])
 def test_a_host_that_fails_midway_leaves_the_next_call_right(disabled):
     """The call has had its number of stochastic rounding."""

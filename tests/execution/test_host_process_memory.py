@@ -97,7 +97,7 @@ WHILE_TRACED = {
 }
 
 
-@pytest.mark.slow_except("grad inside", "scan")
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WHILE_TRACED)
 def test_caches_may_be_cleared_while_a_program_is_traced(full, way):
     """It is what makes room for a program that is larger than what is left."""

@@ -52,6 +52,7 @@ THEIRS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 FLAGS = {"inf": jax.debug_infs, "nan": jax.debug_nans}
 
 
+@pytest.mark.slow_except("a broadcast one", "a NaN not chosen", "the canonical NaN")
 @pytest.mark.parametrize("name", OURS)
 def test_ours_do_not_stop(name):
     what, program = OURS[name]

@@ -141,6 +141,7 @@ def test_scopes(function, expected):
     assert sorted(found) == sorted(expected)
 
 
+@pytest.mark.slow
 def test_a_scope_around_the_call():
     program, x = mapped(psum), numbers(4, 64)
     first = np.asarray(program(x))
@@ -165,6 +166,7 @@ def test_scopes_change_the_bits_of_their_call_alone():
     assert np.any(np.asarray(a) != np.asarray(b))
 
 
+@pytest.mark.slow
 def test_rules_choose_too():
     rule = nj.Rule(
         scope="named",

@@ -66,6 +66,7 @@ def nothing_left(monkeypatch, tmp_path):
     assert not list(folder.iterdir())
 
 
+@pytest.mark.slow
 def test_a_partitioner_that_floods_its_log(monkeypatch, tmp_path, lower, nothing_left):
     child = tmp_path / "child.py"
     child.write_text(LIMITED + FLOODS)

@@ -63,6 +63,7 @@ def tile_source(tile):
     return room
 
 
+@pytest.mark.slow_cases("in_place-", "by_index_arrays-")
 @pytest.mark.parametrize(
     ("body", "names"),
     [
@@ -126,6 +127,12 @@ def touched_between(tile, result):
     result[...] = grown
 
 
+@pytest.mark.slow_cases(
+    "shifted--float32",
+    "part_of_a_result--float32",
+    "read_twice--float32",
+    "another_type--bfloat16",
+)
 @pytest.mark.parametrize(
     ("body", "copies", "dtype"),
     [

@@ -180,7 +180,7 @@ def captured(name: str) -> Program:
     return nj.jit(step).lower(*arguments).program
 
 
-@pytest.mark.slow_cases("linen", "nnx")
+@pytest.mark.slow_cases("linen", "nnx", "haiku", "equinox")
 @pytest.mark.parametrize("name", STEPS)
 def test_all_ops_have_a_part_and_a_pass(name):
     """Every op is of a module, of the loss or of the step; none is unknown."""

@@ -30,6 +30,7 @@ def layer(x):
     return jax.nn.softmax(masked) + jnp.cumsum(x, axis=-1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["bf16", "fp16"])
 def test_values_are_those_of_a_chip_with_all_engines(policy):
     ours, theirs = (nj.jit(layer, target=t, policy=policy) for t in ("inf1", "trn1"))
@@ -127,6 +128,7 @@ def test_the_remedies_of_control_flow():
         assert np.isfinite(nj.jit(function, target="inf1", policy="bf16")(X)).all()
 
 
+@pytest.mark.slow
 def test_collectives_are_refused_and_devices_are_not():
     mesh = nj.make_mesh((16,), ("dp",))
 
@@ -180,6 +182,7 @@ def test_int8_is_multiplied_as_it_is():
     assert {v.type.dtype.name for v in matmul.operands} == {"int8"}
 
 
+@pytest.mark.slow
 def test_sums_of_int8_are_fp32():
     """1,040 products of 127 x 127 are below 2^24; 1,199 are an odd number beyond it."""
     found = {}

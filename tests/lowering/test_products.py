@@ -48,6 +48,12 @@ PRODUCTS: dict[str, tuple[tuple[tuple[int, ...], ...], Callable[..., Any]]] = {
 }
 
 
+@pytest.mark.slow_except(
+    "ab,ab->ab-bf16",
+    "i,j->ij-tf32",
+    "ij,jk->ik-fp8",
+    "hls,hls->lsh-tf32",
+)
 @pytest.mark.parametrize("policy", ["fp32", "bf16", "fp8", "tf32"])
 @pytest.mark.parametrize("text", PRODUCTS)
 def test_a_dot_without_contraction_is_the_product(text: str, policy: str) -> None:
@@ -59,6 +65,7 @@ def test_a_dot_without_contraction_is_the_product(text: str, policy: str) -> Non
     assert "NcMatmul" not in engines(dot, a, b, policy=policy)
 
 
+@pytest.mark.slow_except("wider-float16", "wider-float8_e4m3", "wider-bool")
 @pytest.mark.parametrize(
     "dtype", ["bfloat16", "float16", "float8_e4m3", "int8", "bool"]
 )
@@ -108,7 +115,7 @@ def _shard_map(f: Callable[..., Any]) -> Callable[..., Any]:
     return jax.shard_map(f, mesh=nj.make_mesh((4,), ("d",)), **options)
 
 
-@pytest.mark.slow_cases("_grad")
+@pytest.mark.slow_cases("_grad", "_shard_map", "_scan")
 @pytest.mark.parametrize(
     "around", [_grad, lambda f: jax.vmap(f, (0, None)), _scan, _shard_map]
 )
@@ -127,6 +134,7 @@ def test_inside_of_other_programs(around: Callable[..., Any]) -> None:
 # ---- Vectors, and tiny matmuls.
 
 
+@pytest.mark.slow_cases("bxk,bky->bxy-shapes3", "abc,abc->ab-shapes0", "i,i->-shapes1")
 @pytest.mark.parametrize(
     ("text", "shapes"),
     [
@@ -153,6 +161,7 @@ def _ends(dtype: str) -> tuple[int, int]:
     return np.iinfo(dtype).min, np.iinfo(dtype).max
 
 
+@pytest.mark.slow_cases("int32", "bool")
 @pytest.mark.parametrize("dtype", ["int32", "int8", "bool"])
 def test_integers_and_booleans(dtype: str) -> None:
     """Sums wrap around, or saturate through FP32; booleans are OR of ANDs."""
@@ -169,6 +178,7 @@ def test_integers_and_booleans(dtype: str) -> None:
         assert (found == expected.astype(dtype)).all(), path
 
 
+@pytest.mark.slow
 def test_a_large_batch_of_tiny_matmuls_is_vectors() -> None:
     """Many 3 x 3 matrices: TensorE would load its array for each of them."""
     a, b = normal(0, 200, 3, 3), normal(1, 200, 3, 3)
@@ -212,6 +222,11 @@ def test_check_counts_products_as_elements() -> None:
 # ---- What jaxlib makes of such dots.
 
 
+@pytest.mark.slow_cases(
+    "i,i->-shapes4-False",
+    "hls,hls->hls-shapes0-False",
+    "abc,abc->ab-shapes3-False",
+)
 @pytest.mark.parametrize(
     ("text", "shapes", "is_dot"),
     [
@@ -247,6 +262,7 @@ def _highest(a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.einsum("ij,jk->ik", a, b, precision=lax.Precision.HIGHEST)
 
 
+@pytest.mark.slow_cases("_high")
 @pytest.mark.parametrize("dot", [_high, _highest])
 def test_a_precision_is_ignored_with_a_warning_or_obeyed(
     dot: Callable[..., Any],

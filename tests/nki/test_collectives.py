@@ -12,15 +12,11 @@ import neuronjax as nj
 from neuronjax import nki
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.nki import collectives as ncc, isa as nisa, language as nl
+from tests.arrays import bits
 from tests.oracles import collectives as oracle
 
 BF16 = ml_dtypes.bfloat16
 PAIRS = ((0, 2), (3, 1))
-
-
-def bits(x):
-    x = np.asarray(x)
-    return x.view(f"u{x.dtype.itemsize}")
 
 
 def equal(found, expected):
@@ -96,7 +92,7 @@ def sums(x, groups):
     return (out,)
 
 
-@pytest.mark.slow_cases("kangaring")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["auto", "kangaring"])
 def test_a_kernel_reduces_as_a_program_does(name):
     """The bits of `jax.lax.psum` in `nj.jit`, whoever chooses the algorithm."""
@@ -115,6 +111,7 @@ def test_a_kernel_reduces_as_a_program_does(name):
     equal(found, np.asarray(expected))
 
 
+@pytest.mark.slow
 def test_the_algorithm_is_part_of_what_a_kernel_is_compiled_for():
     x, groups = telling(8, 2, 16), ncc.ReplicaGroup([range(8)])
     found = []
@@ -210,6 +207,7 @@ def reduced_around_a_ring(x, y):
     return (total,)
 
 
+@pytest.mark.slow
 def test_a_ring_stores_every_partial_sum():
     x, y = telling(4, 2, 16), telling(4, 2, 16, seed=1)
     [found] = both(reduced_around_a_ring.with_ranks(4), x, y)
@@ -233,7 +231,7 @@ def of_any_length(x, metadata, placed):
     return out, table
 
 
-@pytest.mark.slow_cases("True")
+@pytest.mark.slow
 @pytest.mark.parametrize("placed", [False, True])
 def test_all_to_all_v(placed):
     """Every chunk by hand; columns are members in the group's order."""
@@ -323,6 +321,7 @@ def test_cores_of_a_rank_act_together_in_shared_memory():
     assert names.count("all_reduce") == 3
 
 
+@pytest.mark.slow
 def test_ranks_differ_in_what_a_device_loop_does():
     """Between collectives every rank goes its own way, compiled."""
 

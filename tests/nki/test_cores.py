@@ -10,13 +10,9 @@ import pytest
 from neuronjax import nki
 from neuronjax.errors import InvalidProgramError
 from neuronjax.nki import isa as nisa, language as nl
+from tests.arrays import bits
 
 BF16 = ml_dtypes.bfloat16
-
-
-def bits(x):
-    x = np.asarray(x)
-    return x.view(f"u{x.dtype.itemsize}")
 
 
 def both(kernel, *arguments):
@@ -60,6 +56,7 @@ def through_shared_memory(a):
     return squares
 
 
+@pytest.mark.slow
 def test_barriers_order_what_both_cores_do_with_shared_memory():
     a = data(64, 8)
     once = a * a + np.float32(1)
@@ -87,6 +84,7 @@ def exchange(rows, free, dtype, way=nisa.dma_engine.dma, turns=1):
     return kernel[2]
 
 
+@pytest.mark.slow
 def test_sendrecv_swaps_tiles():
     dtype = BF16
     a = data(2, 32, 12, dtype=dtype)
@@ -110,6 +108,7 @@ def test_gpsimd_moves_few_bytes_per_partition(dtype, most):
         exchange(16, most + 1, dtype, way).trace(b)
 
 
+@pytest.mark.slow
 def test_one_core_sends_and_gathers_in_place():
     """Slices of one tile: each core sends its half and receives the other."""
 
@@ -153,6 +152,7 @@ def in_a_device_loop(a, turns):
     return total
 
 
+@pytest.mark.slow
 def test_cores_meet_inside_a_device_loop():
     a = data(2, 8, 6)
     expected = a.copy()

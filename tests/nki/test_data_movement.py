@@ -14,7 +14,7 @@ from tests.oracles import nki_isa as oracle
 BF16 = ml_dtypes.bfloat16
 
 
-@pytest.mark.slow_cases("1-None")
+@pytest.mark.slow
 @pytest.mark.parametrize(("elements", "valid"), [(1, None), (4, 37)])
 def test_local_gather(elements, valid):
     x = normal(32, 64, dtype=BF16)
@@ -29,6 +29,7 @@ def test_local_gather(elements, valid):
     np.testing.assert_array_equal(found.view(np.uint16), expected.view(np.uint16))
 
 
+@pytest.mark.slow
 def test_gathers_within_a_partition_and_segments():
     x = normal(8, 6, 5)
     index = np.random.default_rng(1).integers(0, 30, (8, 4, 4)).astype(np.uint32)
@@ -44,6 +45,7 @@ def test_gathers_within_a_partition_and_segments():
     np.testing.assert_array_equal(found[1], oracle.sequence_bounds(ids))
 
 
+@pytest.mark.slow
 def test_nonzero_with_count_touches_one_partition_of_each_core():
     x = (np.random.default_rng(2).random((48, 8)) < 0.4).astype(np.int32)
     x[0] = [0, 1, 1, 0, 0, 1, 0, 0]
@@ -58,6 +60,7 @@ def test_nonzero_with_count_touches_one_partition_of_each_core():
     assert found[0].tolist() == [17, 18, 21, -1, -1, -1, -1, -1, 3]  # the reference's
 
 
+@pytest.mark.slow
 def test_topk_of_a_snake():
     x = normal(32, 3, dtype=BF16)
 
@@ -88,7 +91,7 @@ def test_dma_transposes_and_adds():
     same(found[2], oracle.dma_compute([a, b, a]), BF16)
 
 
-@pytest.mark.slow_cases("trn1")
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["trn1", "trn3"])
 def test_random_numbers_follow_their_seed(target):
     seeds = np.array([[7]], np.uint32)

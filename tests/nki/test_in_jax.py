@@ -69,7 +69,7 @@ def test_a_kernel_inside_jit_is_one_operation():
     same(jax.jit(kernel)(x, w), kernel(x, w))
 
 
-@pytest.mark.slow_except("axes2")
+@pytest.mark.slow
 @pytest.mark.parametrize("axes", [(0, 0), (0, None), (1, 0)])
 def test_an_example_has_the_same_bits_alone_and_in_a_batch(axes):
     kernel = affine()
@@ -85,6 +85,7 @@ def test_an_example_has_the_same_bits_alone_and_in_a_batch(axes):
         same(batch[n], alone)
 
 
+@pytest.mark.slow
 def test_vmap_of_vmap_inside_jit():
     kernel, x, w = affine(), data(2, 3, 128, 8), data(128, 8, seed=1)
     inner = jax.vmap(kernel, in_axes=(0, None))

@@ -134,6 +134,7 @@ def test_gradients_and_batches():
     assert len(kernels(within.lower(batch, B))) == 1
 
 
+@pytest.mark.slow
 def test_the_program_decides_the_chip():
     x = data(128, 4)
 
@@ -196,6 +197,7 @@ def test_derivatives_on_every_device_of_a_mesh():
     same(found, x.reshape(4, 4, 2).sum(0))
 
 
+@pytest.mark.slow
 def test_random_bits_start_from_the_seed_and_from_the_call():
     x = data(128, 2)
     plain = nj.jit(keys.with_seed(5), target="trn2")
@@ -281,6 +283,7 @@ def test_a_result_that_another_chip_shapes_differently():
         nj.load(str(lowered.as_text()).encode(), target="trn1")
 
 
+@pytest.mark.slow
 def test_a_policy_decides_how_a_kernel_rounds():
     @nki.jit
     def narrow(x):
@@ -306,6 +309,7 @@ def test_a_policy_decides_how_a_kernel_rounds():
     same(own(x), alone(x))
 
 
+@pytest.mark.slow
 def test_devices_round_with_bits_of_their_own():
     @nki.jit
     def narrow(x):

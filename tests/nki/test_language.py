@@ -106,6 +106,7 @@ def test_binary_operators():
     check(cases, X, Y, POSITIVE, rtol=1e-5, eager=False)
 
 
+@pytest.mark.slow
 def test_integer_operators():
     cases = {}
     for name in "bitwise_and bitwise_or bitwise_xor left_shift right_shift".split():
@@ -166,6 +167,7 @@ def test_functions():
     check(cases, small, POSITIVE, rtol=4e-6, atol=2e-6, eager=False)
 
 
+@pytest.mark.slow
 def test_large_arguments_of_the_sine_are_reduced():
     x = np.linspace(-50, 50, 64, dtype=F32).reshape(4, 16)
     check({"sin": (nl.sin, np.sin), "cos": (nl.cos, np.cos)}, x, atol=2e-5)
@@ -271,6 +273,7 @@ def test_matmul_and_transposed_load():
     np.testing.assert_array_equal(kernel(half), half.T)
 
 
+@pytest.mark.slow
 def test_gather_flattened():
     data = RNG.normal(size=(16, 32)).astype(F32)
     index = RNG.integers(0, 32, (16, 8)).astype(np.uint32)
@@ -278,6 +281,7 @@ def test_gather_flattened():
     np.testing.assert_array_equal(found, np.take_along_axis(data, index.astype(int), 1))
 
 
+@pytest.mark.slow
 def test_rand_is_uniform_and_seeded():
     def kernel(seed):
         nl.random_seed(nl.load(seed))
@@ -294,6 +298,7 @@ def test_rand_is_uniform_and_seeded():
     np.testing.assert_array_equal(one, nki.jit(kernel)(seeds[0]))
 
 
+@pytest.mark.slow
 def test_dropout_zeroes_about_as_many_as_asked():
     ones = np.ones((128, 128), F32)
     [found] = results_of([lambda x: nl.dropout(x, 0.25)], ones)
@@ -397,6 +402,7 @@ def test_different_partitions_do_not_broadcast():
         results_of([lambda x, y: nl.add(x, y)], X, X[:2])
 
 
+@pytest.mark.slow
 def test_functions_are_operators():
     assert operators.op_name(nl.add) == "add"
     assert operators.op_name(nl.max) == "maximum"

@@ -39,6 +39,7 @@ def test_index_arrays_masks_and_operators():
     )
 
 
+@pytest.mark.slow
 def test_blocks_and_accumulation_in_psum():
     @nki.jit
     def kernel(a, b):
@@ -60,6 +61,7 @@ def test_blocks_and_accumulation_in_psum():
     np.testing.assert_allclose(kernel(a, b), a.T @ b, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_instructions_return_tiles():
     @nki.jit
     def kernel(x):
@@ -204,10 +206,12 @@ def check_blocks(kernel, turns):
 BANKS = 8
 
 
+@pytest.mark.slow
 def test_blocks_of_psum_are_allocated_where_they_are_used():
     check_blocks(blocks_in_psum(2 * BANKS, nl.psum), 2 * BANKS)
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_spilled_with_a_warning():
     kernel = blocks_in_psum(BANKS + 1, nl.psum, apart=False)
     with pytest.warns(SpillWarning, match="18,432 bytes per partition of PSUM"):
@@ -215,6 +219,7 @@ def test_what_does_not_fit_is_spilled_with_a_warning():
     check_blocks(blocks_in_psum(BANKS, nl.psum, apart=False), BANKS)
 
 
+@pytest.mark.slow
 def test_tiles_that_turn_in_two_banks():
     two = ncc.psum.mod_alloc(base_bank=3, num_bank_tiles=(2,))
     check_blocks(blocks_in_psum(5, two), 5)
@@ -223,6 +228,7 @@ def test_tiles_that_turn_in_two_banks():
     check_blocks(ncc.force_auto_alloc(blocks_in_psum(3, two, apart=False)), 3)
 
 
+@pytest.mark.slow
 def test_addresses_by_a_function():
     places = []
 
@@ -244,6 +250,7 @@ def two_dimensions(x):
     return x
 
 
+@pytest.mark.slow
 def test_blocks_of_zeros_begin_to_live_at_their_first_use():
     @nki.jit
     def kernel(a, b):
@@ -323,6 +330,7 @@ def test_what_a_mask_leaves_out_has_no_value():
     np.testing.assert_array_equal(nki.simulate_kernel(kept, x), expected)
 
 
+@pytest.mark.slow
 def test_a_matmul_that_a_mask_leaves_out():
     @nki.jit
     def kernel(a, b):
@@ -391,6 +399,7 @@ def test_rows_of_one_batch_with_a_mask_and_skipped_rows():
     np.testing.assert_array_equal(kernel(x, rows, fill), expected)
 
 
+@pytest.mark.slow
 def test_six_free_dimensions_take_several_instructions():
     @nki.jit
     def kernel(x):

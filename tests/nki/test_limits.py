@@ -414,6 +414,7 @@ def test_runtime_indices_out_of_bounds(eager):
             gather(a, at)
 
 
+@pytest.mark.slow
 def test_under_a_transformation_results_are_poison():
     import jax
     import jax.numpy as jnp

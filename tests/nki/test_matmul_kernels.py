@@ -10,14 +10,10 @@ import pytest
 import neuronjax.nki.isa as nisa
 import neuronjax.nki.language as nl
 from neuronjax import nki
+from tests.arrays import bits
 from tests.execution.kernels.rolled import bodies
 
 K_TILE = 128
-
-
-def bits(x):
-    x = np.asarray(x)
-    return x.view(f"u{x.dtype.itemsize}")
 
 
 def data(*shape, dtype, seed=0):
@@ -132,6 +128,7 @@ def blocked(lhsT, rhs):
     return out
 
 
+@pytest.mark.slow
 def test_blocks_round_where_they_are_stored():
     dtype = ml_dtypes.bfloat16
     a, b = data(1024, 64, dtype=dtype), data(1024, 96, dtype=dtype, seed=1)
@@ -201,7 +198,7 @@ def transposes(a, identity):
     return results
 
 
-@pytest.mark.slow_cases("bfloat16")
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
 def test_transposes_move_bits(dtype):
     a = data(24, 32, dtype=dtype)

@@ -51,12 +51,14 @@ def test_devices_of_a_mesh_are_the_ranks():
         equal(np.asarray(step(x)), in_pairs(x * 2))
 
 
+@pytest.mark.slow
 def test_devices_of_pmap_are_the_ranks():
     x = telling(4, 2, 4)
     step = nj.jit(nj.pmap(pair_sums, axis_name="i"), target="trn2")
     equal(np.asarray(step(x)), in_pairs(x))
 
 
+@pytest.mark.slow
 def test_devices_join_in_loops_and_for_every_example():
     x = telling(4, 4, 2)
 

@@ -10,6 +10,7 @@ import pytest
 from neuronjax import nki
 from neuronjax.errors import InvalidProgramError
 from neuronjax.nki import isa as nisa, language as nl
+from tests.arrays import bits
 from tests.oracles import nki_isa as oracle
 
 E4M3, E5M2, E2M1 = (
@@ -21,11 +22,6 @@ BF16 = ml_dtypes.bfloat16
 
 def x4(element):
     return getattr(nl, f"{np.dtype(element).name}_x4")
-
-
-def bits(x):
-    x = np.asarray(x)
-    return x.view(f"u{x.dtype.itemsize}")
 
 
 def same(found, expected):
@@ -76,7 +72,7 @@ def wild(partitions, free, dtype, seed=0):
     return x.astype(np.float32).astype(dtype)
 
 
-@pytest.mark.slow_cases("e5m2")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("element", "dtype"), [(E4M3, BF16), (E5M2, np.float16)], ids=["e4m3", "e5m2"]
 )
@@ -154,7 +150,7 @@ def operand(partitions, free, element, seed):
     return elements, scales
 
 
-@pytest.mark.slow_cases("fp8-spread")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("formats", "partitions"),
     [((E4M3, E5M2), 96), ((E2M1, E4M3), 32)],

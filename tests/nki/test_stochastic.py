@@ -37,6 +37,7 @@ def neighbours(x):
     return low, np.where(low == x, x, step)
 
 
+@pytest.mark.slow
 def test_stochastic_rounding_goes_up_or_down_in_proportion():
     x = np.full((128, 512), 1 + 2**-7 * 0.25, np.float32)  # a quarter of the way
     found = np.asarray(narrowed.with_rounding("stochastic")(x)).astype(np.float32)
@@ -50,6 +51,7 @@ def test_stochastic_rounding_goes_up_or_down_in_proportion():
     assert (nearest[0] == 1).all()
 
 
+@pytest.mark.slow
 def test_stochastic_rounding_depends_on_the_seed_alone():
     x = data(128, 64)
     kernel = narrowed.with_rounding("stochastic")

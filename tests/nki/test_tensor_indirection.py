@@ -44,7 +44,7 @@ def distinct(partitions, columns, limit, group, dtype=np.int32, seed=0):
     return index
 
 
-@pytest.mark.slow_cases("vector")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("engine", "dtype", "count"),
     [
@@ -127,6 +127,7 @@ def test_matmuls_gather_and_scatter():
     same(found, oracle.scattered(wide, target, left_fold(*operands), TENSOR))
 
 
+@pytest.mark.slow
 def test_mx_matmuls_gather_words_and_scales():
     a, a_scale = operand(64, 20, E4M3, seed=0)
     b, b_scale = operand(64, 24, E2M1, seed=1)

@@ -265,6 +265,7 @@ def test_one_runtime_index_only():
         gathered.permute((1, 0, 2))
 
 
+@pytest.mark.slow
 @given(st.data(), st.sampled_from(["private_hbm", "sbuf"]))
 def test_an_ellipsis_at_the_end_changes_no_view(data, memory):
     shape = data.draw(SHAPES)

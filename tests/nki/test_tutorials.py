@@ -194,6 +194,7 @@ def mamba(delta, u, decay, b, c):
     return out
 
 
+@pytest.mark.slow
 def test_mamba_scan():
     delta, u, decay = abs(normal(32, 40)) * 0.2, normal(32, 40), -abs(normal(32, 3))
     b, c = normal(3, 40), normal(3, 40)

@@ -331,6 +331,7 @@ def test_what_is_written_whatever_the_run_does_and_what_may_not_be():
         assert surely_writes(program) == cleared
 
 
+@pytest.mark.slow
 def test_another_memory_shows_what_nothing_wrote():
     arrays = np.ones((8, 4), np.float32), np.array([[8]], np.int32)
     other = FreshMemory(of_floats=2.0, of_integers=3, shared=False)

@@ -69,7 +69,7 @@ def close(found, expected, ulps=4, floor=1e-30):
 REDUCING = ("add", "subtract", "multiply", "maximum", "minimum", "logical_xor")
 
 
-@pytest.mark.slow_except("minimum")
+@pytest.mark.slow
 @pytest.mark.parametrize("op", REDUCING)
 def test_tensor_reduce(op):
     scale = 1.0 if op != "multiply" else 1.02
@@ -110,6 +110,7 @@ def test_tensor_partition_reduce(op):
     same(found, oracle.tensor_partition_reduce(x, name))
 
 
+@pytest.mark.slow
 def test_accumulators_go_on_from_instruction_to_instruction():
     x, y = normal(64, 600), normal(64, 100, seed=1)
     zero = np.zeros(64, F32)
@@ -140,7 +141,7 @@ def test_accumulators_go_on_from_instruction_to_instruction():
     same(found[2], -register)
 
 
-@pytest.mark.slow_except("add")
+@pytest.mark.slow
 @pytest.mark.parametrize("op", ["add", "multiply", "maximum", "subtract"])
 def test_tensor_scalar_cumulative(op):
     x, start = normal(8, 50), normal(8, 1, seed=2)
@@ -163,7 +164,7 @@ def test_tensor_scalar_cumulative(op):
     same(found, expected)
 
 
-@pytest.mark.slow_except("False-ops1")
+@pytest.mark.slow
 @pytest.mark.parametrize("ops", [("multiply", "add"), ("subtract", "maximum")])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_tensor_tensor_scan(ops, reverse):
@@ -181,6 +182,7 @@ def test_tensor_tensor_scan(ops, reverse):
     same(found, expected, BF16)
 
 
+@pytest.mark.slow
 def test_scalar_tensor_tensor():
     a, b, v = normal(16, 33), normal(16, 33, seed=1, dtype=BF16), normal(16, 1, seed=2)
 
@@ -322,6 +324,7 @@ def test_nc_stream_shuffle_by_quadrants():
     np.testing.assert_array_equal(found, oracle.nc_stream_shuffle(old, x, mask))
 
 
+@pytest.mark.slow
 def test_exponential_and_reciprocal():
     x, most = normal(16, 80, scale=4), normal(16, 1, seed=1)
 
@@ -374,6 +377,7 @@ def test_activation_functions():
         close(values, expected, ulps=12, floor=0.05)
 
 
+@pytest.mark.slow
 def test_activation_reduce_and_activate2():
     x, bias = normal(16, 90), normal(16, 1, seed=1)
 

@@ -156,6 +156,7 @@ def test_gradients_have_the_dtype_of_the_input(source: Any) -> None:
     np.testing.assert_array_equal(np.asarray(grad, np.float32), WEIGHTS)
 
 
+@pytest.mark.slow
 def test_forward_mode_and_second_derivatives() -> None:
     x = jnp.asarray(X[:4])
     value, tangent = jax.jvp(lambda x: cast(x, "float8_e4m3"), (x,), (x,))
@@ -224,6 +225,7 @@ def test_the_gradient_of_a_batch() -> None:
 # -- Stochastic rounding
 
 
+@pytest.mark.slow
 def test_a_seed_is_a_key_of_random_bits() -> None:
     x = np.linspace(-3, 3, 1000, dtype=np.float32)
     options: dict[str, Any] = {"rounding": "stochastic", "random_bit_count": 20}

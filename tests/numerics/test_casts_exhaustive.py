@@ -171,7 +171,7 @@ def _gfloat_speaks(bits: np.ndarray, fmt: FloatFormat) -> np.ndarray:
     return speaks
 
 
-@pytest.mark.slow_except("float8_e8m0fnu")
+@pytest.mark.slow
 @each(TARGETS)
 def test_every_mode_is_that_of_gfloat(fmt: FloatFormat) -> None:
     _check_gfloat(fmt, *_samples(fmt, thinned=True))

@@ -59,6 +59,7 @@ def allowed(name: str, x: np.ndarray, want: np.ndarray) -> np.ndarray:
     return MAX_ULP[name] * 2.0**-23 * np.maximum(np.abs(want), terms)
 
 
+@pytest.mark.slow_except("digamma")
 @pytest.mark.parametrize("name", EXACT)
 def test_left_zeros(name):
     for zero in LEFT_ZEROS[name]:

@@ -54,7 +54,7 @@ def in_float64(name: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         return (-1.0) ** (x + 1) * special.factorial(x) * special.zeta(x + 1, y)
 
 
-@pytest.mark.slow_cases("zeta")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SPECIAL)
 def test_errors_stay_below_the_bound(name):
     x, y = sample(name)

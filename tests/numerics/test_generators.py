@@ -76,6 +76,7 @@ def test_xorwow_is_the_published_function() -> None:
     assert int(state.words[5]) == (PUBLISHED[5] + 1000 * 362437) % 2**32
 
 
+@pytest.mark.slow
 def test_lanes_are_independent() -> None:
     lanes = XorwowState.from_seed(jnp.uint32(1), (3, 5))
     words, _ = next_xorwow(lanes, 40)
@@ -85,6 +86,7 @@ def test_lanes_are_independent() -> None:
         assert words[lane].tolist() == expected
 
 
+@pytest.mark.slow
 def test_a_saved_state_continues_the_sequence() -> None:
     start = XorwowState.from_seed(jnp.uint32(2), (4,))
     whole, end = next_xorwow(start, 30)
@@ -98,6 +100,7 @@ def test_a_saved_state_continues_the_sequence() -> None:
     np.testing.assert_array_equal(unchanged.words, start.words)
 
 
+@pytest.mark.slow
 def test_the_generators_of_a_lane_take_turns() -> None:
     state = XorwowState.from_seed(jnp.uint32(3), (2, 4))
     assert state.words[0].size == 24  # the documented words per VectorE lane
@@ -113,7 +116,7 @@ def _by_map(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return jax.jit(lambda states: lax.map(function, states))
 
 
-@pytest.mark.slow_except("_by_map")
+@pytest.mark.slow
 @pytest.mark.parametrize("wrap", [jax.jit, jax.vmap, _by_map])
 def test_the_same_words_under_every_transformation(wrap: Callable) -> None:
     def draw(state: XorwowState) -> tuple[jax.Array, ...]:
@@ -169,6 +172,7 @@ def test_the_lfsr_has_the_maximal_period() -> None:
     assert all(_power(2, period // prime) != 1 for prime in (3, 5, 17, 257, 65537))
 
 
+@pytest.mark.slow
 def test_lfsr_words_are_successive_powers() -> None:
     seeds = np.array([1, 2, 0x8000_0000, 0xFFFF_FFFF, 0xDEAD_BEEF], np.uint32)
     words, state = next_lfsr(jnp.asarray(seeds), 20)

@@ -81,7 +81,7 @@ def test_too_many_elements_are_refused() -> None:
         jax.eval_shape(lambda key: random_bits((1 << 16, 1 << 16), key), jnp.uint32(0))
 
 
-@pytest.mark.slow_except("scan")
+@pytest.mark.slow
 @pytest.mark.parametrize("wrap", [jax.jit, jax.vmap, "scan", "eager"])
 def test_the_same_bits_under_every_transformation(wrap: Callable | str) -> None:
     keys = jnp.array(KEYS, jnp.uint32)
@@ -128,6 +128,7 @@ def test_neighbouring_elements_do_not_correlate(key: int) -> None:
         assert abs(_correlation(bits[lag:], bits[:-lag])) < SIGMAS / np.sqrt(N - lag)
 
 
+@pytest.mark.slow
 def test_keys_that_differ_in_one_bit_do_not_correlate() -> None:
     for key in KEYS[:2]:
         for bit in range(32):

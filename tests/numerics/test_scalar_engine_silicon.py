@@ -44,6 +44,7 @@ def seed() -> None:
     np.random.seed(42)
 
 
+@pytest.mark.slow
 def test_the_error_of_rsqrt_about_2() -> None:
     """Rows of sums of two normal numbers: mean squares of 1.70 to 2.36."""
     x, w, z, g = (

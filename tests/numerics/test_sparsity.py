@@ -223,6 +223,7 @@ def test_any_codes_against_the_model(layout, codes, seed):
     _assert_same(again.todense(), sparse.todense())
 
 
+@pytest.mark.slow
 def test_bfloat16_subnormals_and_payloads_survive_a_lone_select():
     """A select between a BF16 code and 0 must not become one between BF16 values."""
     codes = np.zeros((16, 2, 5), np.uint16)
@@ -247,7 +248,7 @@ def test_the_order_of_magnitudes_over_all_codes(dtype):
     np.testing.assert_array_equal(sparsify(pairs, "1:2").tags[0], second)
 
 
-@pytest.mark.slow_except("2:8")
+@pytest.mark.slow
 @some_patterns
 def test_a_short_last_group_keeps_zeros_beyond_the_end_only_if_it_must(pattern):
     kept, group = get_pattern(pattern).kept, get_pattern(pattern).group
@@ -314,6 +315,7 @@ def test_a_sparse_array_through_vmap():
     _assert_same(jax.vmap(SparseArray.todense)(batch), batch.todense())
 
 
+@pytest.mark.slow
 def test_inside_an_emulated_program():
     x = jnp.asarray(_data((32, 2), "bfloat16"))
     tags = lambda x: sparsify(x, "2:4").tags  # noqa: E731
@@ -324,7 +326,7 @@ def test_inside_an_emulated_program():
 # -- parts -----------------------------------------------------------------------------
 
 
-@pytest.mark.slow_except("2:8")
+@pytest.mark.slow
 @some_patterns
 def test_parts_in_any_order_make_the_array(pattern):
     sparse = sparsify(_data((50, 3), "float16"), pattern)
@@ -420,6 +422,7 @@ def test_parts_inside_jit_are_checked_outside():
 # -- dense arrays that obey the pattern ------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_array_that_obeys_loses_nothing():
     x = np.zeros((32, 3), np.float32)
     x[[1, 5, 15, 16, 31]] = [[1], [-2], [NAN], [-INF], [1e-40]]

@@ -655,6 +655,7 @@ def command_lines(draw: st.DrawFn) -> tuple[list[str], dict[str, Any]]:
     return words, {k: v for sets in chosen.values() for k, v in sets.items()}
 
 
+@pytest.mark.slow
 @given(command_lines())
 def test_flags_round_trip(case: tuple[list[str], dict[str, Any]]) -> None:
     words, fields = case

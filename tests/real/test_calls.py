@@ -72,6 +72,7 @@ def test_pytrees(function, tree):
     agree(lambda jit: jit(function), tree)
 
 
+@pytest.mark.slow
 def test_gradients_in_the_structure_of_the_argument():
     loss = lambda d: jnp.sum(d.x**2) * d.n  # noqa: E731
     out = agree(lambda jit: jax.grad(jit(loss)), Registered(X, 3))
@@ -223,6 +224,7 @@ def test_keys_come_and_go(implementation):
     assert out[1].dtype == key.dtype
 
 
+@pytest.mark.slow
 def test_raw_keys_and_keys_from_outside():
     raw = jax.random.PRNGKey(0)
     bits.assert_same(jitted(jax.random.split)(raw), jax.random.split(raw))

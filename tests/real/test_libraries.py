@@ -54,6 +54,10 @@ SLOW = (
     "jaxopt_simplex",
     "qwen3_prefill",
     "rax_ranking",
+    "pix_augmentations",
+    "numpyro_density",
+    "lineax_cholesky",
+    "jraph_attention",
 )
 @pytest.mark.parametrize(
     "program",

@@ -188,7 +188,7 @@ def spilled():
 EXAMPLES = {"two layers": two_layers, "all reduced": all_reduced, "spilled": spilled}
 
 
-@pytest.mark.slow_cases("two layers-roofline")
+@pytest.mark.slow_except("two layers-memory", "spilled-memory")
 @pytest.mark.parametrize("kind", ["timeline", "roofline", "memory", "all"])
 @pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
 def test_texts_do_not_overlap_and_nothing_is_cut_off(example, kind):
@@ -290,6 +290,7 @@ def test_one_slow_op_does_not_stretch_the_roofline():
     assert "slower than the axis" in texts(axes)
 
 
+@pytest.mark.slow
 def test_the_words_of_a_roofline_are_explained():
     (axes,) = two_layers().plot("roofline").axes
     found = "\n".join(texts(axes))
@@ -340,6 +341,7 @@ def test_memory_that_does_not_fit_is_said_in_the_title():
     assert axes.get_ylim()[1] > 32
 
 
+@pytest.mark.slow_cases("spilled", "two layers")
 @pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
 def test_ops_of_a_roofline_are_seen(example):
     """A dot is three points wide at least, and ops in one place are one dot."""

@@ -57,6 +57,7 @@ def held(how, name="HBM"):
     return [size for _, size in memory_samples(found.timeline, found.memory)[name]]
 
 
+@pytest.mark.slow_cases("jitted")
 @pytest.mark.parametrize("how", ["jitted", "mapped"])
 def test_what_comes_and_goes_in_a_call_is_seen(how):
     found = profiled(how)

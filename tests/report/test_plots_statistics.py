@@ -63,6 +63,7 @@ def test_what_was_lost_is_drawn_by_its_share(statistics):
     assert [y for _, y in found["updates lost: x + u == x"]] == [1.0]
 
 
+@pytest.mark.slow
 def test_names_lie_within_the_picture_and_apart(statistics):
     figure = statistics.plot()
     figure.draw_without_rendering()
@@ -80,6 +81,7 @@ def test_the_legend_names_the_backward_pass_once(statistics):
     assert len(labels) == len(set(labels))
 
 
+@pytest.mark.slow
 def test_where_nothing_is_lost_it_is_said():
     run = nj.jit(lambda x: x + 1, target="trn2", collect=nj.Collect(kinds=("add",)))
     _, below = run(jnp.ones(4))[1].plot().axes

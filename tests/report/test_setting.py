@@ -32,12 +32,14 @@ REPORTS = {
 }
 
 
+@pytest.mark.slow_cases("collect")
 @pytest.mark.parametrize("name", REPORTS)
 def test_the_setting_is_said(name):
     text = " ".join(str(REPORTS[name]("bf16")).split())
     assert BF16 in text
 
 
+@pytest.mark.slow
 def test_the_defaults_have_a_name():
     for name in ("check", "collect", "profile"):
         assert DEFAULT in " ".join(str(REPORTS[name](None)).split())

@@ -85,6 +85,7 @@ def test_an_error_ends_it(monkeypatch, capsys):
     assert "train on trn2: " in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_nested_and_transformed_programs_are_one(monkeypatch, capsys):
     train = call(monkeypatch, "1")
     jax.grad(lambda x: jax.vmap(train)(x[None]).sum())(X)
@@ -181,6 +182,7 @@ def amplifying(x):
     return jnp.sin(1e3 * (x @ x))
 
 
+@pytest.mark.slow
 def test_so_does_one_with_an_edit_or_a_divergence(said):
     nj.compare(turning, against=lambda x: turning(x * 2), policy="bf16")(X)
     assert any(s.startswith("running, op 2 of ") for s in said)

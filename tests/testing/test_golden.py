@@ -156,6 +156,7 @@ def test_another_program_is_a_warning_where_asked(folder):
     assert report.records[0]["path"] == "y"
 
 
+@pytest.mark.slow_cases("fail")
 @pytest.mark.parametrize("choice", [None, "edits", "bits", "fail"])
 def test_another_program_of_other_bits_is_a_failure(folder, choice):
     with pytest.raises(GoldenMismatch, match=r"then: added multiply") as caught:

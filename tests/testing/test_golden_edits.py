@@ -54,6 +54,12 @@ def change(before, now, sources=..., versions=VERSIONS):
     )
 
 
+@pytest.mark.slow_except(
+    "recurrent-gate_bias",
+    "recurrent-reset_gate",
+    "recurrent-start",
+    "recurrent-pooling",
+)
 @pytest.mark.parametrize(
     ("model", "edit"), [(model, edit) for model in MODELS for edit in MODELS[model][1]]
 )
@@ -75,6 +81,7 @@ def test_the_edited_line_is_named_first(stored, path, model, edit):
     assert found.edits[0].op.source == f"model.py:{at}"
 
 
+@pytest.mark.slow
 def test_values_of_constants_are_shown(stored, path):
     shown = {
         edit: str(change(stored["block"], today("block", edit, path)).edits[0])
@@ -103,6 +110,7 @@ def test_who_changed_the_program(stored, path):
     assert "JAX is the same" in change(before, now, sources=None).because
 
 
+@pytest.mark.slow
 def test_a_function_that_reads_another_value(tmp_path):
     def reading(scale):
         return lambda x: x * scale
@@ -117,6 +125,7 @@ def test_a_function_that_reads_another_value(tmp_path):
     assert "value 2.0 -> 3.0" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_results_in_another_order(tmp_path):
     """No op is another, and yet the program is."""
     guard = dict(directory=tmp_path, policy="bf16")
@@ -204,6 +213,7 @@ def test_a_golden_without_lines_is_read(guard, tmp_path):
     assert golden_file.read(tmp_path / "step").sources == stored.sources
 
 
+@pytest.mark.slow
 def test_a_stored_program_is_compared_op_by_op(tmp_path):
     def f(x):
         return {"y": jnp.tanh(x) * 2.0}

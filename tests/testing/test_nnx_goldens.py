@@ -65,6 +65,7 @@ def test_a_step_against_a_program_without_its_state(tmp_path):
     assert not report.edits
 
 
+@pytest.mark.slow
 def test_programs_that_differ_in_what_they_write(folder):
     assert_same_program(nnx.jit(healthy), folder / "step")(*made(), X)
     with pytest.raises(AssertionError, match="programs differ"):

@@ -56,6 +56,7 @@ def test_targets_and_policies_vary_a_test(pytester):
     )
 
 
+@pytest.mark.slow
 def test_results_are_approximately_those_of_jax(pytester):
     """With a tolerance: pytest 9.2 asks a JAX array for its `.flat`."""
     before = pytest.approx

@@ -100,6 +100,12 @@ def larger(sizes: dict[str, int], what: str) -> tuple[tuple[str, int], ...]:
     return tuple({**sizes, what: 2 * sizes[what]}.items())
 
 
+@pytest.mark.slow_except(
+    "batch-mlp-4-256-1-False",
+    "width-mlp-4-512-2-False",
+    "layers-mlp-4-256-1-False",
+    "layers-convolutions-1-32-1-True1",
+)
 @pytest.mark.parametrize(("make", "sizes", "gradient"), programs())
 @pytest.mark.parametrize("what", ["batch", "width", "layers"])
 def test_more_takes_no_less(make, sizes, gradient, what):
@@ -116,6 +122,12 @@ def test_twice_the_layers_take_about_twice_as_long(make, sizes, gradient):
     assert 1.2 * one < two < 2.6 * one
 
 
+@pytest.mark.slow_except(
+    "mlp-4-256-1-False",
+    "mlp-8-128-2-True",
+    "attention-1-512-2-True1",
+    "convolutions-1-32-1-True1",
+)
 @pytest.mark.parametrize(("make", "sizes", "gradient"), programs())
 def test_a_newer_chip_is_no_slower(make, sizes, gradient):
     """Two cores of trn2 against one of trn1."""

@@ -94,6 +94,7 @@ def test_events_are_made_when_they_are_asked_for():
     assert repr(timeline.events) == repr(events)
 
 
+@pytest.mark.slow
 def test_much_is_old_at_once_and_what_is_frozen_stays(monkeypatch):
     program = layers(*[256] * 4)
     monkeypatch.setattr("neuronjax.ir.collection.MANY", 0)

@@ -96,6 +96,7 @@ def gradients():
     return {name: profiled(jax.grad(f), weights, x) for name, f in functions.items()}
 
 
+@pytest.mark.slow
 def test_the_gradient_of_scanned_layers_costs_what_unrolled_ones_do(gradients):
     """Residuals of a turn are read and written a slice at a time."""
     one, two = gradients["scanned"], gradients["unrolled"]

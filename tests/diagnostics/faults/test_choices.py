@@ -6,13 +6,8 @@ import numpy as np
 import pytest
 
 from neuronjax.api.compare import compare
-from tests.diagnostics.faults.marked import marked_line
-
-
-def normal(*shape, seed=0, scale=1.0):
-    x = np.random.default_rng(seed).normal(size=shape) * scale
-    return x.astype(np.float32)
-
+from tests.arrays import normal
+from tests.diagnostics.faults.marked import assert_named, marked_line
 
 # Each is (kind, faulty, healthy, arguments); the faulty line says so.
 
@@ -103,20 +98,17 @@ CASES = [
 ]
 
 
-@pytest.mark.slow_cases("slots")
+@pytest.mark.slow_cases("slots", "window", "best_two", "best")
 @pytest.mark.parametrize(
     ("kind", "faulty", "healthy", "arguments"),
     CASES,
     ids=[case[1].__name__ for case in CASES],
 )
 def test_the_kind_and_line_and_its_twin(kind, faulty, healthy, arguments):
-    report = compare(faulty, policy="fp32")(*arguments)
-    assert report.faults
-    assert report.faults[0].record.source == marked_line(faulty)
-    assert report.faults[0].kind == kind
-    assert compare(healthy, policy="fp32")(*arguments).faults == ()
+    assert_named(kind, faulty, healthy, arguments, policy="fp32")
 
 
+@pytest.mark.slow
 def test_a_hash_of_words_is_none():
     """Differences that wrap, as in Jenkins's: what is mixed has no size."""
 
@@ -129,6 +121,7 @@ def test_a_hash_of_words_is_none():
     assert compare(mixed, policy="fp32")(*words).faults == ()
 
 
+@pytest.mark.slow
 def test_a_count_of_choices_may_be_another():
     """One of many that were compared falls otherwise; it is a sum, and near."""
 
@@ -143,6 +136,7 @@ def test_a_count_of_choices_may_be_another():
     assert report.faults == ()
 
 
+@pytest.mark.slow
 def test_choices_that_data_decide_are_no_fault():
     """Equal scores but for the last digits of the operands."""
 
@@ -156,6 +150,7 @@ def test_choices_that_data_decide_are_no_fault():
     assert report.faults == ()
 
 
+@pytest.mark.slow
 def test_the_page_says_that_a_choice_fell_otherwise():
     """Between two, so that no index is far off."""
     report = compare(best, policy="fp32")(

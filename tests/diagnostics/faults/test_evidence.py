@@ -273,6 +273,7 @@ def test_scatters_and_casts_that_wrap():
     assert wrapped(op, [seen(floats, floats)], whole) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 def test_inf_in_large_arrays_does_not_make_numpy_warn():
     """Their figures are counted on several threads; 1e305 squared is Inf there."""

@@ -14,14 +14,10 @@ from jax.experimental import io_callback
 
 from neuronjax.api.compare import compare
 from neuronjax.policy import Policy
-from tests.diagnostics.faults.marked import marked_line
+from tests.arrays import normal
+from tests.diagnostics.faults.marked import assert_named
 
 LONG = 512
-
-
-def normal(*shape, seed=0, scale=1.0):
-    x = np.random.default_rng(seed).normal(size=shape) * scale
-    return x.astype(np.float32)
 
 
 # Each is (kind, policy, faulty, healthy, arguments); the faulty line says so.
@@ -201,22 +197,20 @@ CASES = [
 NAMES = [case[2].__name__ for case in CASES]
 
 
-@pytest.mark.slow_cases("loss_of_logits", "running_sum")
+@pytest.mark.slow_except("likelihood")
 @pytest.mark.parametrize(
     ("kind", "policy", "faulty", "healthy", "arguments"), CASES, ids=NAMES
 )
 def test_the_line_comes_first_and_its_twin_is_left_alone(
     kind, policy, faulty, healthy, arguments
 ):
-    report = compare(faulty, policy=policy)(*arguments)
-    assert report.faults[0].record.source == marked_line(faulty)
-    assert report.faults[0].kind == kind
-    assert compare(healthy, policy=policy)(*arguments).faults == ()
+    assert_named(kind, faulty, healthy, arguments, policy=policy)
 
 
 # -- what is no fault ------------------------------------------------------------------
 
 
+@pytest.mark.slow_cases("fp32")
 @pytest.mark.parametrize("policy", ["fp32", "bf16"])
 def test_a_gradient_that_is_zero_is_noise_in_float64_too(policy):
     """The bias of a softmax; its computed gradient is all rounding."""
@@ -231,6 +225,7 @@ def test_a_gradient_that_is_zero_is_noise_in_float64_too(policy):
     assert "nothing wrong" in str(report)
 
 
+@pytest.mark.slow_cases("fp8-0.02", "mxfp8-0.02", "tf32-0.0001")
 @pytest.mark.parametrize(
     ("policy", "error"),
     [("tf32", 1e-4), ("fp8", 0.02), ("mxfp8", 0.02), ("mxfp4", 0.02)],
@@ -257,6 +252,7 @@ def test_an_ill_conditioned_problem_is_not_the_programs_fault():
     assert report.faults == ()
 
 
+@pytest.mark.slow
 def test_a_choice_may_leave_out_what_wrapped():
     """Park and Miller's generator, after Schrage."""
 
@@ -361,6 +357,7 @@ def of_two_layers():
     return compare(two_layers, policy="bf16")(params, normal(32, 8, seed=2))
 
 
+@pytest.mark.slow
 def test_a_fault_is_in_a_part_of_the_parameters_where_there_are_no_modules():
     report = of_two_layers()
     assert report.faults[0].parameter == "params/decoder/kernel"
@@ -399,6 +396,7 @@ def test_what_no_result_tells_is_said_to_be_so():
     assert "no result tells" in str(report)
 
 
+@pytest.mark.slow
 def test_a_picture_marks_the_faults_even_if_nothing_is_finite(tmp_path):
     def function(x):
         return jax.nn.relu(jnp.cumsum(x)) * 2

@@ -12,13 +12,8 @@ import pytest
 
 from neuronjax.api.compare import compare
 from neuronjax.policy import Policy
-from tests.diagnostics.faults.marked import marked_line
-
-
-def normal(*shape, seed=0, scale=1.0):
-    x = np.random.default_rng(seed).normal(size=shape) * scale
-    return x.astype(np.float32)
-
+from tests.arrays import normal
+from tests.diagnostics.faults.marked import assert_named
 
 # Each is (kind, policy, faulty, healthy, arguments); the faulty line says so.
 
@@ -217,15 +212,12 @@ CASES = [
 NAMES = [case[1].__name__ for case in CASES]
 
 
+@pytest.mark.slow_except("packed_key", "decayed")
 @pytest.mark.parametrize(("kind", "faulty", "healthy", "arguments"), CASES, ids=NAMES)
 def test_the_maker_comes_first_and_its_twin_is_left_alone(
     kind, faulty, healthy, arguments
 ):
-    report = compare(faulty, policy="fp32")(*arguments)
-    assert report.faults
-    assert report.faults[0].record.source == marked_line(faulty)
-    assert report.faults[0].kind == kind
-    assert compare(healthy, policy="fp32")(*arguments).faults == ()
+    assert_named(kind, faulty, healthy, arguments, policy="fp32")
 
 
 def test_the_amplifier_comes_second():

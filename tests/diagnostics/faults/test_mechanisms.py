@@ -17,14 +17,10 @@ from neuronjax.diagnostics.faults.naming import (
     WHOLE_IN_FP32,
 )
 from neuronjax.policy import Policy
-from tests.diagnostics.faults.marked import marked_line
+from tests.arrays import normal
+from tests.diagnostics.faults.marked import assert_named, marked_line
 
 BF16 = ml_dtypes.bfloat16
-
-
-def normal(*shape, seed=0, scale=1.0):
-    x = np.random.default_rng(seed).normal(size=shape) * scale
-    return x.astype(np.float32)
 
 
 # Each is (kind, policy, faulty, healthy, arguments); the faulty line says so.
@@ -257,18 +253,14 @@ CASES = [
 ]
 
 
-@pytest.mark.slow_cases("rotated")
+@pytest.mark.slow_except("shifted", "scaled", "shares")
 @pytest.mark.parametrize(
     ("kind", "policy", "faulty", "healthy", "arguments"),
     CASES,
     ids=[case[2].__name__ for case in CASES],
 )
 def test_the_kind_and_line_and_its_twin(kind, policy, faulty, healthy, arguments):
-    report = compare(faulty, policy=policy)(*arguments)
-    assert report.faults
-    assert report.faults[0].record.source == marked_line(faulty)
-    assert report.faults[0].kind == kind
-    assert compare(healthy, policy=policy)(*arguments).faults == ()
+    assert_named(kind, faulty, healthy, arguments, policy=policy)
 
 
 def test_nan_of_a_negative_variance_names_both_lines():

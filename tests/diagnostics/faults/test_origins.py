@@ -9,13 +9,8 @@ import pytest
 
 from neuronjax.api.compare import compare
 from neuronjax.policy import Policy
-from tests.diagnostics.faults.marked import marked_line
-
-
-def normal(*shape, seed=0, scale=1.0):
-    x = np.random.default_rng(seed).normal(size=shape) * scale
-    return x.astype(np.float32)
-
+from tests.arrays import normal
+from tests.diagnostics.faults.marked import assert_named, marked_line
 
 # Each is (kind, policy, faulty, healthy, arguments); the faulty line says so.
 
@@ -208,7 +203,16 @@ CASES = [
 ]
 
 
-@pytest.mark.slow_cases("balanced", "distances", "positions", "running")
+@pytest.mark.slow_cases(
+    "balanced",
+    "distances",
+    "positions",
+    "running",
+    "outlier",
+    "residual",
+    "area",
+    "partial_sums",
+)
 @pytest.mark.parametrize(
     ("kind", "policy", "faulty", "healthy", "arguments"),
     CASES,
@@ -218,12 +222,8 @@ def test_the_origin_comes_first_and_its_twin_is_left_alone(
     kind, policy, faulty, healthy, arguments
 ):
     target = "trn3" if policy == "mxfp4" or policy is PARTIAL else "trn2"
-    report = compare(faulty, target=target, policy=policy)(*arguments)
-    assert report.faults
-    assert report.faults[0].record.source == marked_line(faulty)
-    assert report.faults[0].kind == kind
-    if healthy is not None:
-        assert compare(healthy, target=target, policy=policy)(*arguments).faults == ()
+    options = {"target": target, "policy": policy}
+    assert_named(kind, faulty, healthy, arguments, **options)
 
 
 def test_both_operands_and_both_differences_are_named():

@@ -9,13 +9,8 @@ import numpy as np
 import pytest
 
 from neuronjax.api.compare import compare
+from tests.arrays import normal
 from tests.diagnostics.faults.marked import marked_line
-
-
-def normal(*shape, seed=0, scale=1.0):
-    x = np.random.default_rng(seed).normal(size=shape) * scale
-    return x.astype(np.float32)
-
 
 # Each is (kind, policy, faulty, healthy, arguments); the faulty line says so.
 
@@ -204,7 +199,7 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.slow_cases("chances", "paths_of_three", "ratings")
+@pytest.mark.slow_except("left_over", "closing", "energies")
 @pytest.mark.parametrize(
     ("kind", "policy", "faulty", "healthy", "arguments"),
     CASES,

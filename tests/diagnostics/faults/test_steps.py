@@ -3,16 +3,11 @@ of which the data turn some."""
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from neuronjax.api.compare import compare
+from tests.arrays import normal
 from tests.diagnostics.faults.marked import marked_line
-
-
-def normal(*shape, seed=0, scale=1.0):
-    x = np.random.default_rng(seed).normal(size=shape) * scale
-    return x.astype(np.float32)
 
 
 def signed_step(w, x, y):
@@ -32,6 +27,7 @@ def problem(noise):
     return w, x, x @ w + normal(256, 32, seed=2, scale=noise)
 
 
+@pytest.mark.slow_except("bf16")
 @pytest.mark.parametrize("policy", ["bf16", "fp8"])
 def test_the_signs_that_the_data_turn_are_no_lost_step(policy):
     """In FP8 a step is off by more than half of itself, for a tenth of its elements
@@ -60,6 +56,7 @@ def phased(w, t):
     return w - 1e-3 * jnp.cos(phase.astype(jnp.float32))
 
 
+@pytest.mark.slow
 def test_a_step_that_was_taken_elsewhere_is_not_said_to_be_missing():
     report = compare(phased, policy="fp32")(normal(256), normal(256, seed=1))
     assert report.verdict is not None

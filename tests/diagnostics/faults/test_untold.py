@@ -10,13 +10,8 @@ import pytest
 
 from neuronjax.api.compare import compare
 from neuronjax.diagnostics.faults.naming import MISREAD
-from tests.diagnostics.faults.marked import marked_line
-
-
-def normal(*shape, seed=0, scale=1.0):
-    x = np.random.default_rng(seed).normal(size=shape) * scale
-    return x.astype(np.float32)
-
+from tests.arrays import normal
+from tests.diagnostics.faults.marked import assert_named
 
 # Each is (kind, policy, faulty, healthy, arguments); the faulty line says so.
 
@@ -159,17 +154,14 @@ CASES = [
 ]
 
 
+@pytest.mark.slow_cases("delayed", "delayed_codes", "moments", "scaled_loss")
 @pytest.mark.parametrize(
     ("kind", "policy", "faulty", "healthy", "arguments"),
     CASES,
     ids=[case[2].__name__ for case in CASES],
 )
 def test_the_kind_and_line_and_its_twin(kind, policy, faulty, healthy, arguments):
-    report = compare(faulty, policy=policy)(*arguments)
-    assert report.faults
-    assert report.faults[0].record.source == marked_line(faulty)
-    assert report.faults[0].kind == kind
-    assert compare(healthy, policy=policy)(*arguments).faults == ()
+    assert_named(kind, faulty, healthy, arguments, policy=policy)
 
 
 @pytest.mark.parametrize(
@@ -182,6 +174,7 @@ def test_a_constant_is_named_as_it_is_written_and_held(faulty, words):
     assert (fault.evidence, fault.remedy) == (words, MISREAD)
 
 
+@pytest.mark.slow
 def test_a_mask_may_be_inf():
     def attention(x):
         half = (x @ x.T).astype(jnp.float16)

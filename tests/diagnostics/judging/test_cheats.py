@@ -63,6 +63,7 @@ def test_a_cheat_is_named(
     assert not [p for p in processes() if p.startswith(str(own))]
 
 
+@pytest.mark.slow
 def test_results_noted_for_known_seeds_do_not_fit_one_that_is_drawn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

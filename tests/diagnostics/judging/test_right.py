@@ -12,9 +12,7 @@ from tests.diagnostics.judging.right_cases import CASES
 from tests.diagnostics.judging.test_bugs import judged
 
 
-@pytest.mark.slow_except(
-    "softmax bfloat16 older", "matmul older bfloat16", "scan float32"
-)
+@pytest.mark.slow_except("matmul older bfloat16")
 @pytest.mark.parametrize("name", CASES)
 def test_it_is_accepted_and_a_wrong_one_is_not(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

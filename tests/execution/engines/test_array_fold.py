@@ -162,6 +162,12 @@ def all_exponents(seed: int) -> Callable[[tuple[int, ...]], np.ndarray]:
 SHAPES = [(1, 1, 4, 1), (2, 1, 36, 40), (1, 33, 512, 7)]
 
 
+@pytest.mark.slow_except(
+    "kernels-shape0-False-double row",
+    "kernels-shape1-True-double row",
+    "xla-shape0-False-quads",
+    "xla-shape2-True-quads",
+)
 @LAYOUTS
 @RANGES
 @pytest.mark.parametrize("shape", SHAPES)
@@ -263,6 +269,7 @@ def wide(seed: int) -> Callable[[tuple[int, ...]], np.ndarray]:
     return draw
 
 
+@pytest.mark.slow_except("kernels-shape0-wide")
 @pytest.mark.parametrize("draw", [accepted_limits, wide])
 @pytest.mark.parametrize("shape", [(2, 40, 130, 50), (2, 3, 40, 70), (1, 5, 3, 1)])
 def test_rows_are_fused_multiply_adds(draw, shape):

@@ -168,6 +168,7 @@ def test_the_stated_order(n):
     np.testing.assert_array_equal(got, np.stack([oracle(row) for row in x]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [14, *slow(7)])
 def test_bluestein_in_the_stated_order(monkeypatch, n):
     """Alone, and behind a radix; from a smaller prime on, to have it short."""
@@ -237,6 +238,7 @@ def test_real_there_and_back_over_two_axes():
     assert error(transform(spectrum, "IRFFT", 3, 4), x) < BOUND
 
 
+@pytest.mark.slow
 def test_the_inverse_is_divided_last():
     """By the length, in one correctly rounded operation."""
     x = noise(6)

@@ -42,6 +42,7 @@ def test_every_code_is_its_value_and_back():
     assert np.asarray(wide).tobytes() == expected.tobytes()
 
 
+@pytest.mark.slow
 def test_a_cast_to_fp4_in_a_loop_over_fp4():
     """A bitcast there is code that LLVM refuses."""
     rows = jnp.asarray(np.resize(EVERY, (5, 3)))
@@ -61,6 +62,7 @@ def test_a_cast_to_fp4_in_a_loop_over_fp4():
     assert found.tobytes() == np.stack(expected[::-1]).tobytes()
 
 
+@pytest.mark.slow_cases("False")
 @pytest.mark.parametrize("descending", [False, True])
 def test_fp4_is_sorted(descending):
     drawn = np.random.default_rng(0).permutation(np.repeat(EVERY, 3))
@@ -71,6 +73,7 @@ def test_fp4_is_sorted(descending):
     assert sorted(found.view(np.uint8)) == sorted(drawn.view(np.uint8))
 
 
+@pytest.mark.slow
 def test_fp4_is_carried_along_by_a_sort_and_chosen_by_top_k():
     keys = np.random.default_rng(1).permutation(16).astype(np.int32)
     moved = both_ways(
@@ -81,6 +84,7 @@ def test_fp4_is_carried_along_by_a_sort_and_chosen_by_top_k():
     assert largest.astype(np.float32).tolist() == [6.0, 4.0, 3.0]
 
 
+@pytest.mark.slow
 def test_fp4_loses_its_bit_of_significand():
     """1.5 is half-way between 1 and 2, and 3 between 2 and 4; the even one is taken."""
     normal = jnp.asarray(EVERY[2:6])

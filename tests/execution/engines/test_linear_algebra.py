@@ -143,7 +143,7 @@ def same_bits(actual: np.ndarray, expected: np.ndarray) -> None:
 # ---- Cholesky.
 
 
-@pytest.mark.slow_cases("complexes-False")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "lower"),
     [
@@ -182,6 +182,7 @@ def test_small_factors(shape):
         assert factor(a).shape == shape
 
 
+@pytest.mark.slow
 def test_a_matrix_that_is_not_definite_is_nan():
     """The one matrix, its triangle; as JAX's factor on every platform."""
     good = definite(floats(4, 4))
@@ -196,6 +197,7 @@ def test_a_matrix_that_is_not_definite_is_nan():
         same_bits(bad, triangle)
 
 
+@pytest.mark.slow
 def test_factor_error():
     """Within n roundings of the matrix, norm-wise (Higham, theorem 10.3)."""
     a = definite(floats(96, 96))
@@ -214,7 +216,7 @@ SOLVES = [
 ]
 
 
-@pytest.mark.slow_cases("*-False-*")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("left_side", "lower", "transpose_a"),
     [
@@ -252,6 +254,7 @@ def test_complex_solutions_divide_by_every_kind_of_pivot():
     np.testing.assert_array_equal(solve(a, b), want)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", [np.float16, pytest.param(ml_dtypes.bfloat16, marks=pytest.mark.slow)]
 )
@@ -291,12 +294,14 @@ def test_solutions_without_elements(a, b):
     assert solve(np.zeros(a, np.float32), np.zeros(b, np.float32)).shape == b
 
 
+@pytest.mark.slow
 def test_zero_pivot():
     """As IEEE 754 divides."""
     a, b = np.zeros((2, 2), np.float32), np.array([[1], [-1]], np.float32)
     np.testing.assert_array_equal(solve(a, b), [[np.inf], [np.nan]])
 
 
+@pytest.mark.slow
 def test_solution_error():
     """Backward error (Higham, theorem 8.5): each row within n roundings."""
     n = 96

@@ -69,6 +69,7 @@ def test_it_is_found_anywhere(place, value):
     np.testing.assert_array_equal(found.view(np.uint32), largest(x))
 
 
+@pytest.mark.slow_cases("float8_e4m3-False-float32")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("saturates", [False, True])
 @pytest.mark.parametrize("name", FORMATS)
@@ -89,6 +90,7 @@ def test_every_bfloat16_times_a_scale(name, saturates, dtype):
     np.testing.assert_array_equal(codes[fresh] | 0x80, wanted[fresh] | 0x80)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     st.integers(1, 4),
@@ -125,6 +127,7 @@ def test_factors_of_every_exponent(carry, top):
     np.testing.assert_array_equal(scales.astype(np.float64) * inverses, 1)
 
 
+@pytest.mark.slow
 def test_batches_are_rows():
     x = jnp.asarray(near(3, (3, 5, 700)))
     scale = jnp.exp2(jnp.arange(15, dtype=jnp.float32).reshape(3, 5))
@@ -140,13 +143,7 @@ def test_batches_are_rows():
         np.testing.assert_array_equal(got.ravel(), want)
 
 
-@pytest.mark.slow_cases(
-    "bfloat16-ieee",
-    "bfloat16-saturate",
-    "float16-ieee",
-    "float32-ieee",
-    "float32-saturate",
-)
+@pytest.mark.slow
 @pytest.mark.parametrize("overflow", ["ieee", "saturate"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_programs_have_the_same_bits_without(monkeypatch, dtype, overflow):

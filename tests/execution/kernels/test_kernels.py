@@ -14,13 +14,9 @@ import neuronjax.nki.isa as nisa
 import neuronjax.nki.language as nl
 from neuronjax import nki
 from neuronjax.errors import InvalidProgramError
+from tests.arrays import bits
 
 BF16 = ml_dtypes.bfloat16
-
-
-def bits(x):
-    x = np.asarray(x)
-    return x.view(f"u{x.dtype.itemsize}")
 
 
 def check(kernel, *args):
@@ -66,7 +62,7 @@ def scale_bias(a, b, bias):
     return out
 
 
-@pytest.mark.slow_cases("float32")
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float32, BF16])
 def test_products_and_sums_are_rounded_apart(dtype):
     """An FMA anywhere would differ from NumPy's separate operations."""
@@ -99,6 +95,7 @@ def copies(a):
     return {"copies": outs, "narrowed": narrowed}
 
 
+@pytest.mark.slow
 def test_copies_round_to_nearest_even_and_saturate():
     a = data(64, 96) * 60
     a[0, :4] = [np.nan, np.inf, -0.0, 1e-40]
@@ -294,7 +291,7 @@ def triangular(a, count):
     return tile_out(total)
 
 
-@pytest.mark.slow_except("0-0")
+@pytest.mark.slow
 @pytest.mark.parametrize(("bound", "turns"), [(3, 2), (0, 0), (8, 1)])
 def test_device_loops(bound, turns):
     a, count = data(8, 8), np.array([[bound, turns]], np.int32)
@@ -335,6 +332,7 @@ def structured(a, count):
     return tile_out(total), tile_out(seen)
 
 
+@pytest.mark.slow
 def test_structured_loops():
     a, count = data(8, 8), np.array([[6, 3]], np.int32)
     total, seen = check(structured, a, count)
@@ -417,6 +415,7 @@ def test_a_kernel_is_specialised_once():
     assert calls == [True, True, False, 0]
 
 
+@pytest.mark.slow
 def test_jax_in_jax_out_and_vmap_is_one_after_another():
     a, b, bias = (jnp.asarray(data(128, 64, seed=s)) for s in range(3))
     bias = bias[:, :1]
@@ -427,6 +426,7 @@ def test_jax_in_jax_out_and_vmap_is_one_after_another():
     np.testing.assert_array_equal(bits(batch[1]), bits(scale_bias(-a, b, bias)))
 
 
+@pytest.mark.slow
 def test_programs_of_a_grid_share_their_arguments():
     @nki.jit
     def kernel(a):

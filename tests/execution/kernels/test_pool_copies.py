@@ -56,6 +56,7 @@ def temporary_bytes(x):
     return found.temp_size_in_bytes
 
 
+@pytest.mark.slow
 def test_there_is_one_copy_of_a_pool(x, monkeypatch):
     pool_bytes = 2 * x.nbytes  # tiles and powers
     assert temporary_bytes(x) < 1.1 * pool_bytes
@@ -64,6 +65,7 @@ def test_there_is_one_copy_of_a_pool(x, monkeypatch):
     assert temporary_bytes(x) > 2 * pool_bytes
 
 
+@pytest.mark.slow_cases("0")
 @pytest.mark.parametrize("least", [0, 1 << 40])
 def test_bits_are_those_of_single_instructions(x, monkeypatch, least):
     monkeypatch.setattr(steps, "LONG_COPIED_BYTES", least)

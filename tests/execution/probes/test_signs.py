@@ -77,6 +77,7 @@ def standing_clock(x):
     return jax.lax.scan(turn, x[0, 0].astype(jnp.bfloat16), None, length=800)[0]
 
 
+@pytest.mark.slow_except("beyond_fp32-overflow", "out_of_int8-integer")
 @pytest.mark.parametrize(
     ("function", "kind"),
     [
@@ -99,6 +100,7 @@ def in_jax(x):
     return jax.nn.relu(jnp.cumsum(x.astype(jnp.bfloat16), axis=0))
 
 
+@pytest.mark.slow
 def test_functions_of_jax_are_on_the_line_that_calls_them():
     def function(x):
         return in_jax(x), jax.nn.relu(x.astype(jnp.bfloat16))
@@ -108,6 +110,7 @@ def test_functions_of_jax_are_on_the_line_that_calls_them():
     assert len(set(sources)) == 2
 
 
+@pytest.mark.slow
 def test_what_a_choice_leaves_out_is_no_fault():
     def entropy(p):
         return -jnp.where(p > 1, p * jnp.log(p - 1), 0.0)
@@ -148,6 +151,7 @@ def test_in_how_many_steps_and_since_when():
     assert float(traced["faults/overflow"]) == pytest.approx(2 / 5)
 
 
+@pytest.mark.slow_cases("add-int8", "mul-int8", "mul-int32", "sub-int32")
 @pytest.mark.parametrize("dtype", [jnp.int8, jnp.int32])
 @pytest.mark.parametrize("oracle", [operator.add, operator.sub, operator.mul])
 def test_integers_wrap_as_python_counts_them(oracle, dtype):
@@ -163,6 +167,7 @@ def test_integers_wrap_as_python_counts_them(oracle, dtype):
             assert ({kind for _, kind in found} == {"integer"}) == wraps
 
 
+@pytest.mark.slow
 def test_an_integer_that_a_choice_leaves_out_is_no_fault():
     def modulo(x):
         large = x.astype(jnp.int32) * 2**30

@@ -78,6 +78,7 @@ def expected(x: np.ndarray, y: np.ndarray, fmt: str) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fmt", "overflow", "size"),
     [
@@ -117,6 +118,7 @@ def test_a_tensor_that_is_flushed_has_no_effective_bits():
     assert (record["underflow"], record["effective_bits"]) == (512, 0)
 
 
+@pytest.mark.slow
 def test_mx_blocks():
     """Blocks along the first axis, the last of them not full."""
     x = np.random.default_rng(2).normal(size=(80, 6)).astype(np.float32)
@@ -158,6 +160,7 @@ def test_exponents(bins):
     assert record["exponents"] == dict(zip(starts, wanted, strict=True))
 
 
+@pytest.mark.slow
 def test_updates_that_change_nothing():
     x = jnp.asarray([1.0, 1.0, 0.0, 2.0], jnp.float32)
     u = jnp.asarray([1e-9, 0.5, 1e-9, 0.0], jnp.float32)

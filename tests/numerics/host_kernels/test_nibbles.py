@@ -34,6 +34,7 @@ def drawn(*shape: int) -> jax.Array:
     return jnp.asarray(np.random.default_rng(4).integers(0, 16, shape, np.uint8))
 
 
+@pytest.mark.slow_except("shape0", "shape5", "shape10", "shape17")
 @pytest.mark.parametrize(
     "shape",
     [
@@ -69,6 +70,7 @@ def test_a_kernel_is_called_and_none_is_exported():
     np.testing.assert_array_equal(codes(exported.call(x)), codes(cast(x, FP4)))
 
 
+@pytest.mark.slow_cases("rne", "half_away")
 @pytest.mark.parametrize("rounding", ["rne", "rtz", "half_away"])
 def test_every_number_of_16_bits_and_beside_it(rounding):
     every = np.arange(1 << 16, dtype=np.uint16)
@@ -87,6 +89,7 @@ def test_every_number_of_16_bits_and_beside_it(rounding):
             np.testing.assert_array_equal(found, codes(wanted))
 
 
+@pytest.mark.slow
 def test_transformations():
     given = drawn(6, 5, 33)
     np.testing.assert_array_equal(
@@ -106,6 +109,7 @@ def test_transformations():
     np.testing.assert_array_equal(grad(jnp.float32([0.3, -9, 2])), [1, 0, 1])
 
 
+@pytest.mark.slow_except("rne-shape0-1")
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("shape", [(33, 65), (64, 7), (1, 1), (96, 128)])
 @pytest.mark.parametrize("rounding", ["rne", "stochastic"])

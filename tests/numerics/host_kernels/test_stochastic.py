@@ -59,6 +59,7 @@ def test_a_kernel_is_called():
     assert "custom_call" not in text
 
 
+@pytest.mark.slow_except("float8_e5m2-ieee")
 @pytest.mark.parametrize("overflow", OVERFLOWS)
 @pytest.mark.parametrize("name", NARROW)
 def test_every_number_of_16_bits_and_beside_it(name, overflow):
@@ -71,6 +72,12 @@ def test_every_number_of_16_bits_and_beside_it(name, overflow):
         assert_as_xla(one, x, jnp.uint32(key))
 
 
+@pytest.mark.slow_cases(
+    "float8_e5m2-7",
+    "float8_e4m3-7",
+    "float4_e2m1fn-7",
+    "float8_e4m3fn-7",
+)
 @pytest.mark.parametrize("key", KEYS[1:])
 @pytest.mark.parametrize("name", NARROW)
 def test_sums_beside_a_carry(name, key):
@@ -137,6 +144,7 @@ def test_transformations(name):
     np.testing.assert_array_equal(codes(donated), codes(alone))
 
 
+@pytest.mark.slow
 def test_gradients_are_straight_through():
     x = jnp.asarray([0.3, -7.0, 300.0, -1e6], jnp.float32)
 
@@ -173,7 +181,7 @@ def avx2(monkeypatch):
     jax.clear_caches()
 
 
-@pytest.mark.slow_cases("float8_e5m2")
+@pytest.mark.slow_cases("float8_e5m2", "float4_e2m1fn", "float8_e3m4", "float8_e4m3")
 @pytest.mark.usefixtures("avx2")
 @pytest.mark.parametrize("name", NARROW)
 def test_without_avx512(name):

@@ -211,7 +211,7 @@ def others_than(*functions: str) -> str:
     return ",".join([*names, *(f"function_{f}" for f in functions)])
 
 
-@pytest.mark.slow_except("first")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FOREIGN)
 def test_every_choice_of_a_foreign_chip_is_found(kit, tmp_path, name):
     """And no other alternative fits."""
@@ -269,6 +269,7 @@ def emulator(kit, tmp_path, monkeypatch):
     return run_kit
 
 
+@pytest.mark.slow
 def test_the_emulator_confirms_itself(emulator):
     """A few of its kernels; all of them are in the next test."""
     report = emulator("cast_vector_float8_e4m3,subnormals_vector,special_max,mx_quant")
@@ -276,6 +277,7 @@ def test_the_emulator_confirms_itself(emulator):
     assert found == ["confirmed"] * 7
 
 
+@pytest.mark.slow
 def test_a_changed_emulator_is_found_out(emulator, monkeypatch):
     """Tiles of 128 in VectorE, FP32 operands without the fourth pass."""
     passes = matmul.four_passes
