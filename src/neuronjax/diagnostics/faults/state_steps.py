@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from neuronjax.diagnostics.distances import blocks_of, in_parts
 from neuronjax.diagnostics.faults.judgement import OF_DATA
 from neuronjax.diagnostics.faults.perturbation import perturbed, unit_of
 from neuronjax.diagnostics.faults.shares import Seen, Share, wide
-from neuronjax.diagnostics.op_errors import blocks_of, in_parts
 from neuronjax.ir.program import Value
 
 #: Share of an update that is lost, from which on a state has not moved as it should.
