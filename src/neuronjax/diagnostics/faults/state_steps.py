@@ -14,11 +14,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neuronjax.diagnostics.distances import blocks_of, in_parts
+from neuronjax.diagnostics.distances import blocks_of, figures, in_parts
 from neuronjax.diagnostics.faults.judgement import OF_DATA
 from neuronjax.diagnostics.faults.perturbation import perturbed, unit_of
 from neuronjax.diagnostics.faults.shares import Seen, Share, wide
 from neuronjax.ir.program import Value
+from neuronjax.numerics.host_kernels.figures import Distance
 
 #: Share of an update that is lost, from which on a state has not moved as it should.
 LOST_UPDATE = 0.5
@@ -132,12 +133,8 @@ def _step(before: np.ndarray, seen: Seen, size: float, step: float) -> StateStep
 
 
 def norm(x: np.ndarray) -> float:
-    """L2, of the finite elements."""
-
-    def square(x: np.ndarray) -> float:
-        return sum(_square(wide(block)) for [block] in blocks_of(x))
-
-    return math.sqrt(sum(in_parts(square, x)))
+    """Return the L2 norm of the finite elements."""
+    return math.sqrt(figures(x, x, {})[Distance.REFERENCE2])
 
 
 def _square(x: np.ndarray) -> float:
