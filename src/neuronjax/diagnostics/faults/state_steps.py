@@ -27,8 +27,6 @@ LOST_UPDATE = 0.5
 NEAR = 0.3
 #: A step that is smaller than this, over its state, is float64's rounding.
 NOISE = 2.0**-44
-#: A step that is farther off than itself is no condition of the data.
-ANOTHER = 1.0
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ class StateStep:
     @property
     def allowed(self) -> float:
         """The error that the condition of the problem explains."""
-        return min(max(OF_DATA * self.data_error, LOST_UPDATE), ANOTHER)
+        return max(OF_DATA * self.data_error, LOST_UPDATE)
 
     @property
     def is_lost(self) -> bool:
