@@ -142,13 +142,16 @@ class FaultSearch:
         yield from self._wrapping()
         yield from self._misread()
         yield from self._stagnating()
+        lost = [[*self._losing(w)] for w in self.wrong if w.how == "lost"]
+        for suspects in lost:
+            if suspects and suspects[0].is_update:
+                yield from suspects
         shown = self._shown()
         for moment, trace in shown:
             yield from self._traced_back(trace, moment[2])
         # A step that was wrong before it was added may be so by what shows earlier.
-        for wrong in self.wrong:
-            if wrong.how == "lost":
-                yield from self._losing(wrong)
+        for suspects in lost:
+            yield from suspects
         if not shown:
             yield from self._rounding_whole()
             yield from self._choosing()
@@ -256,7 +259,9 @@ class FaultSearch:
         is large where only its fraction, or a period, tells."""
         (last, evidence), (_, shown) = chain[-1], chain[0]
         is_own = evidence.own >= OWN * evidence.result.error
-        is_own &= not any(is_function(t) for t, _ in chain[1:-1])
+        between = chain[1:-1]
+        is_own &= all(s.own < PART * s.result.error for _, s in between)
+        is_own &= not any(is_function(t) for t, _ in between)
         lost = buries(last, evidence)
         if is_own and lost > OWN * min(shown.result.error, 1.0):
             return last
