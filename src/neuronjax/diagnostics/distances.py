@@ -69,7 +69,7 @@ def figures(
         if found is not None:
             return {**_NOTHING, **found, Broken.KNOWN2: found[Distance.REFERENCE2]}
         with np.errstate(all="ignore"):
-            return _total(_of_block(*block, setting) for block in blocks_of(a, r))
+            return _total(_of_block(x, y, setting) for x, y in blocks_of(a, r))
 
     return _total(in_parts(part, actual, reference))
 
@@ -147,7 +147,7 @@ def _of_block(
         found[Distance.ACTUAL2] = float(np.dot(a, a))
         found[Distance.PRODUCT] = float(np.dot(a, r))
         figure, differs = _different(actual, reference)
-        found[figure] = np.count_nonzero(differs)
+        found[figure] = _count(differs)
         steps = far / _spacing(a, r, setting) if Told.PRECISION in setting else far
         found[Distance.ULP] = float(steps.sum())
         found[Distance.ULP_MOST] = float(steps.max(initial=0.0))
@@ -155,7 +155,7 @@ def _of_block(
         found |= _range(actual, reference, np.abs(known), setting)
     if Told.LOST in setting and far.any():
         allowed = np.maximum(np.abs(known), setting.get(Told.FLOOR, 0.0))
-        found[Distance.LOST] = np.count_nonzero(far > allowed * setting[Told.LOST])
+        found[Distance.LOST] = _count(far > allowed * setting[Told.LOST])
     return found
 
 
@@ -177,7 +177,7 @@ def _finite(
         Broken.CHANGED: ~usable & ~alike(a, r),
         Broken.CEASED: finite != known,
     }
-    found |= {figure: np.count_nonzero(where) for figure, where in counted.items()}
+    found |= {figure: _count(where) for figure, where in counted.items()}
     pairs = (known, r), (usable, a), (usable, r), (usable, a - r)
     return tuple(np.where(where, x, 0.0) for where, x in pairs)
 
@@ -220,18 +220,22 @@ def _range(
     is_zero, limit = a == 0, setting[Told.LARGEST]
     found: dict[Distance | Broken, float] = {
         Distance.SIZE_MOST: float(size.max(initial=0.0)),
-        Distance.NOTHING: np.count_nonzero(is_zero),
+        Distance.NOTHING: _count(is_zero),
     }
     if found[Distance.NOTHING]:
-        found[Distance.ZEROS] = np.count_nonzero(is_zero & (r != 0))
+        found[Distance.ZEROS] = _count(is_zero & (r != 0))
     small = size < setting[Told.SMALLEST]
-    found[Distance.BENEATH] = np.count_nonzero(small & (size != 0))
+    found[Distance.BENEATH] = _count(small & (size != 0))
     if found[Distance.SIZE_MOST] > limit:
         beyond = size > limit
-        found[Distance.BEYOND] = np.count_nonzero(beyond)
+        found[Distance.BEYOND] = _count(beyond)
         clipped = beyond & (np.abs(a.astype(np.float64, copy=False)) == limit)
-        found[Distance.CLIPPED] = np.count_nonzero(clipped)
+        found[Distance.CLIPPED] = _count(clipped)
     return found
+
+
+def _count(where: np.ndarray) -> float:
+    return float(np.count_nonzero(where))
 
 
 def _bits(x: np.ndarray) -> np.ndarray:
