@@ -6,13 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from neuronjax.diagnostics.op_errors import (
-    BLOCK_ELEMENTS,
-    PART_ELEMENTS,
-    Errors,
-    errors_of,
-    same_bits,
-)
+from neuronjax.diagnostics.distances import BLOCK_ELEMENTS, PART_ELEMENTS, same_bits
+from neuronjax.diagnostics.op_errors import Errors, errors_of
 
 
 def of(actual, reference, dtype=np.float32, reference_dtype=None):

@@ -28,7 +28,8 @@ def walked(function, *args, look=lambda site: iter(())) -> tuple[Fact, ...]:
         sdk=(2, 32),
     )
     given = [unknown(value.type) for value in program.entry.body.arguments]
-    return _Walker(settings, look).function("main", given, "", 1, False).results
+    results = _Walker(settings, look).function("main", given, "", 1, False).results
+    return tuple(results)
 
 
 # -- constants -------------------------------------------------------------------------

@@ -238,9 +238,9 @@ _VALUES = values_file.stored({"done": [A, {"n": 1.5}], "failed": None})
 
 
 def _run_file(folder: Path) -> Path:
-    with written_run(folder / "x.jsonl", {"step": 0, "policy": "bf16"}) as run:
+    with written_run(folder / "x.jsonl", {"step": 0, "policy": "bf16"}) as write:
         for step in range(4):
-            run.write({"step": step, "loss": 0.1 * step})
+            write({"step": step, "loss": 0.1 * step})
     return folder / "x.jsonl"
 
 

@@ -1,28 +1,92 @@
-"""Figures of FP32 numbers beside their reference, by a kernel of this processor.
+"""Figures of numbers beside their reference: sums, counts and maxima.
 
-In one pass over them, where NumPy takes twenty and six times as long on two threads.
-Where there is no kernel, or the numbers are others or not finite, there are no figures,
-and NumPy is asked.
+Of FP32 numbers a kernel of this processor finds them in one pass, where NumPy takes
+twenty and six times as long on two threads. Where there is no kernel, or the numbers
+are of another format or not finite, NumPy finds them, in blocks that fit a cache. Large
+arrays are worked on by several threads.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable, Mapping
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
+from typing import TypeVar
 
 import numpy as np
 
+from neuronjax.diagnostics.differences import alike
 from neuronjax.numerics.host_kernels import choice
 from neuronjax.numerics.host_kernels.figures import MAXIMA, Distance, Told
 
-Figures = Mapping[Distance, float]
+# Below the size from which a BLAS starts threads for a dot product.
+BLOCK_ELEMENTS = 1 << 13
+#: What a thread takes at a time, and how many threads there are at most.
+PART_ELEMENTS = 1 << 17
+MAX_THREADS = 8
+_Part = TypeVar("_Part")
+_EXPONENT_FIELD = np.uint64(0x7FF0 << 48)
+
+
+class Broken(Enum):
+    """What is counted of Inf and NaN; the sums of `Distance` leave both out.
+
+    `CHANGED` are the elements with an Inf or NaN that is not the reference's, `CEASED`
+    those that are finite on one side alone. `KNOWN2` is the sum of squares of the
+    reference where it is finite, whether or not the other number is.
+    """
+
+    ACTUAL = "actual"
+    REFERENCE = "reference"
+    NAN = "nan"
+    CHANGED = "changed"
+    CEASED = "ceased"
+    KNOWN2 = "known2"
+
+
+Figures = Mapping[Distance | Broken, float]
+_NOTHING: Figures = dict.fromkeys((*Distance, *Broken), 0.0)
+
+
+def figures(
+    actual: np.ndarray, reference: np.ndarray, setting: Mapping[Told, float]
+) -> Figures:
+    """Return all figures that a setting asks for, of arrays of any dtype and size.
+
+    Args:
+        actual: of the declared dtype.
+        reference: of that, or wider.
+        setting: what `Told` says; a figure whose setting is left out is not found.
+            Without `PRECISION` errors are counted in whole numbers.
+    """
+
+    def part(a: np.ndarray, r: np.ndarray) -> Figures:
+        found = distances(a, r, setting)
+        if found is not None:
+            return {**_NOTHING, **found, Broken.KNOWN2: found[Distance.REFERENCE2]}
+        with np.errstate(all="ignore"):
+            return _total(_of_block(x, y, setting) for x, y in blocks_of(a, r))
+
+    return _total(in_parts(part, actual, reference))
+
+
+def _total(parts: Iterable[Figures]) -> Figures:
+    total = dict(_NOTHING)
+    for part in parts:
+        for figure, value in part.items():
+            known = total[figure]
+            total[figure] = max(known, value) if figure in MAXIMA else known + value
+    return total
 
 
 def distances(
     actual: np.ndarray, reference: np.ndarray, setting: Mapping[Told, float]
-) -> Figures | None:
-    """The figures of flat arrays, or None.
+) -> Mapping[Distance, float] | None:
+    """Return what the kernel finds of flat arrays, or None where it can find nothing.
 
     Args:
         actual: of any dtype.
@@ -57,3 +121,165 @@ def _kernel() -> tuple[Callable[..., None], int]:
     )
     kind = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4, ctypes.c_int64)
     return kind(where), lanes
+
+
+# -- by NumPy --------------------------------------------------------------------------
+
+
+def _of_block(
+    actual: np.ndarray, reference: np.ndarray, setting: Mapping[Told, float]
+) -> Figures:
+    """Return the figures of arrays that a cache holds."""
+    a, r = (x.astype(np.float64, copy=False) for x in (actual, reference))
+    found: dict[Distance | Broken, float] = {}
+    known, error = r, a - r
+    error2 = float(np.dot(error, error))
+    if not math.isfinite(error2):
+        known, a, r, error = _finite(a, r, found)
+        error2 = float(np.dot(error, error))
+    found[Distance.ERROR2] = error2
+    found[Distance.REFERENCE2] = float(np.dot(r, r))
+    is_whole = known is r
+    known2 = found[Distance.REFERENCE2] if is_whole else float(np.dot(known, known))
+    found[Broken.KNOWN2] = known2
+    far = np.abs(error, out=error)
+    if Told.STEP in setting:
+        found[Distance.ACTUAL2] = float(np.dot(a, a))
+        found[Distance.PRODUCT] = float(np.dot(a, r))
+        figure, differs = _different(actual, reference)
+        found[figure] = _count(differs)
+        steps = far / _spacing(a, r, setting) if Told.PRECISION in setting else far
+        found[Distance.ULP] = float(steps.sum())
+        found[Distance.ULP_MOST] = float(steps.max(initial=0.0))
+    if Told.LARGEST in setting:
+        found |= _range(actual, reference, np.abs(known), setting)
+    if Told.LOST in setting and far.any():
+        allowed = np.maximum(np.abs(known), setting.get(Told.FLOOR, 0.0))
+        found[Distance.LOST] = _count(far > allowed * setting[Told.LOST])
+    return found
+
+
+def _finite(
+    a: np.ndarray, r: np.ndarray, found: dict[Distance | Broken, float]
+) -> tuple[np.ndarray, ...]:
+    """Count Inf and NaN, and put zeros in their place.
+
+    Returns:
+        The reference where it is finite; and the numbers, the reference and the error
+        where both are.
+    """
+    finite, known = np.isfinite(a), np.isfinite(r)
+    usable = finite & known
+    counted = {
+        Broken.ACTUAL: ~finite,
+        Broken.REFERENCE: ~known,
+        Broken.NAN: np.isnan(a),
+        Broken.CHANGED: ~usable & ~alike(a, r),
+        Broken.CEASED: finite != known,
+    }
+    found |= {figure: _count(where) for figure, where in counted.items()}
+    pairs = (known, r), (usable, a), (usable, r), (usable, a - r)
+    return tuple(np.where(where, x, 0.0) for where, x in pairs)
+
+
+def _different(
+    actual: np.ndarray, reference: np.ndarray
+) -> tuple[Distance, np.ndarray]:
+    """Return where bits differ, or values from a reference of another dtype.
+
+    Two NaNs are alike.
+    """
+    if actual.dtype == reference.dtype:
+        figure, differs = Distance.DIFFERENT_BITS, _bits(actual) != _bits(reference)
+    else:
+        figure, differs = Distance.DIFFERENT, actual != reference.astype(actual.dtype)
+    if actual.dtype.kind in "iub":
+        return figure, differs
+    return figure, differs & ~(np.isnan(actual) & np.isnan(reference))
+
+
+def _spacing(a: np.ndarray, r: np.ndarray, setting: Mapping[Told, float]) -> np.ndarray:
+    """Return the spacing of a format at the larger of two magnitudes.
+
+    It is 2^(exponent - mantissa_bits), no finer than at the smallest normal number. The
+    exponent field of a float64 number is a power of two.
+    """
+    power = a.view(np.uint64) & _EXPONENT_FIELD
+    other = r.view(np.uint64) & _EXPONENT_FIELD
+    power, other = power.view(np.float64), other.view(np.float64)
+    np.maximum(power, other, out=power)
+    np.maximum(power, setting[Told.STEP], out=power)
+    power /= setting[Told.PRECISION]
+    return power
+
+
+def _range(
+    a: np.ndarray, r: np.ndarray, size: np.ndarray, setting: Mapping[Told, float]
+) -> Figures:
+    """Return the counts of zeros, and of what a format cannot hold."""
+    is_zero, limit = a == 0, setting[Told.LARGEST]
+    found: dict[Distance | Broken, float] = {
+        Distance.SIZE_MOST: float(size.max(initial=0.0)),
+        Distance.NOTHING: _count(is_zero),
+    }
+    if found[Distance.NOTHING]:
+        found[Distance.ZEROS] = _count(is_zero & (r != 0))
+    small = size < setting[Told.SMALLEST]
+    found[Distance.BENEATH] = _count(small & (size != 0))
+    if found[Distance.SIZE_MOST] > limit:
+        beyond = size > limit
+        found[Distance.BEYOND] = _count(beyond)
+        clipped = beyond & (np.abs(a.astype(np.float64, copy=False)) == limit)
+        found[Distance.CLIPPED] = _count(clipped)
+    return found
+
+
+def _count(where: np.ndarray) -> float:
+    return float(np.count_nonzero(where))
+
+
+def _bits(x: np.ndarray) -> np.ndarray:
+    x = np.ascontiguousarray(x)
+    return x if x.dtype.kind in "iub" else x.view(f"u{x.dtype.itemsize}")
+
+
+def same_bits(actual: np.ndarray, reference: np.ndarray) -> bool:
+    """Return whether two arrays of one shape hold the same bytes of the same dtype."""
+    if actual.dtype != reference.dtype:
+        return False
+    return bool(np.array_equal(_bits(actual), _bits(reference)))
+
+
+# -- parts -----------------------------------------------------------------------------
+
+
+def in_parts(function: Callable[..., _Part], *arrays: np.ndarray) -> Sequence[_Part]:
+    """Return what a function makes of flat parts of large arrays, in their order.
+
+    Several threads do so. NumPy's warnings are the caller's choice, which a thread does
+    not inherit.
+    """
+    flat = [np.asarray(x).reshape(-1) for x in arrays]
+    starts = range(0, max(1, flat[0].size), PART_ELEMENTS)
+    parts = [[x[n : n + PART_ELEMENTS] for x in flat] for n in starts]
+    if len(parts) == 1:
+        return [function(*parts[0])]
+    warns = np.geterr()
+
+    def of_part(part: Sequence[np.ndarray]) -> _Part:
+        with np.errstate(**warns):
+            return function(*part)
+
+    return [*_threads().map(of_part, parts)]
+
+
+@functools.cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1))
+
+
+def blocks_of(*arrays: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
+    """Yield flat arrays of one size, in parts that a cache holds."""
+    for start in range(0, arrays[0].size, BLOCK_ELEMENTS):
+        stop = start + BLOCK_ELEMENTS
+        yield tuple(x[start:stop] for x in arrays)

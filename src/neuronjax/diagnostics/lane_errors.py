@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from neuronjax.diagnostics.distances import same_bits
 from neuronjax.diagnostics.faults.shares import Seen
-from neuronjax.diagnostics.op_errors import Errors, errors_of, same_bits
+from neuronjax.diagnostics.op_errors import Errors, errors_of
 from neuronjax.diagnostics.parallel_runs import Lane, Side
 from neuronjax.diagnostics.reference64 import is_float
 from neuronjax.diagnostics.reference_substitution import Substituted, declared

@@ -2,35 +2,22 @@
 
 An `Errors` holds sums and maxima, so those of two arrays, two results of an op or two
 iterations of a loop can be merged; relative L2, cosine and SQNR follow from the sums.
-Everything is computed in float64, in blocks that fit a cache, and of large arrays on
-several threads. Numbers that are finite on one side alone are counted and left out of
-the sums.
+Numbers that are finite on one side alone are counted and left out of the sums.
 """
 
 from __future__ import annotations
 
-import functools
 import math
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from neuronjax.diagnostics.differences import alike
-from neuronjax.diagnostics.distances import Figures, distances
+from neuronjax.diagnostics.differences import ratio
+from neuronjax.diagnostics.distances import Broken, figures
 from neuronjax.numerics.host_kernels.figures import Distance, Told
-
-# Below the size from which a BLAS starts threads for a dot product.
-BLOCK_ELEMENTS = 1 << 13
-#: What a thread takes at a time, and how many threads there are at most.
-PART_ELEMENTS = 1 << 17
-MAX_THREADS = 8
-_Part = TypeVar("_Part")
-_EXPONENT_FIELD = np.uint64(0x7FF0 << 48)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,11 +72,7 @@ class Errors:
         began to be finite."""
         if self.nonfinite_changed:
             return math.inf
-        if self.sum_error2 == 0:
-            return 0.0
-        if self.sum_reference2 == 0:
-            return math.inf
-        return math.sqrt(self.sum_error2) / math.sqrt(self.sum_reference2)
+        return ratio(math.sqrt(self.sum_error2), math.sqrt(self.sum_reference2))
 
     @property
     def cosine(self) -> float:
@@ -117,134 +100,20 @@ _REPORTED = (
 )
 
 
-def same_bits(actual: np.ndarray, reference: np.ndarray) -> bool:
-    """Whether two arrays of one shape hold the same bytes of the same dtype."""
-    if actual.dtype != reference.dtype:
-        return False
-    return bool(np.array_equal(_bytes(actual), _bytes(reference)))
-
-
 def errors_of(actual: np.ndarray, reference: np.ndarray) -> Errors:
-    """The errors of an array in its declared format; the reference may be float64."""
-    spacing = _Spacing.of(actual.dtype)
-
-    def part(actual: np.ndarray, reference: np.ndarray) -> Errors:
-        found = distances(actual, reference, spacing.setting)
-        if found is not None:
-            return _of_figures(found, actual.size, actual.dtype == reference.dtype)
-        with np.errstate(all="ignore"):
-            blocks = blocks_of(actual, reference)
-            return _total([_block_errors(a, r, spacing) for a, r in blocks])
-
-    return _total(in_parts(part, actual, reference))
-
-
-def _total(found: Sequence[Errors]) -> Errors:
-    """As their sum, without an object for every partial one."""
-    sums = {name: sum(getattr(e, name) for e in found) for name in _SUMMED}
-    return Errors(max_ulp=max((e.max_ulp for e in found), default=0.0), **sums)
-
-
-def in_parts(function: Callable[..., _Part], *arrays: np.ndarray) -> Sequence[_Part]:
-    """A function of flat parts of large arrays, on several threads, in their order.
-
-    NumPy's warnings are the caller's choice, which a thread does not inherit."""
-    flat = [np.asarray(x).reshape(-1) for x in arrays]
-    starts = range(0, max(1, flat[0].size), PART_ELEMENTS)
-    parts = [[x[n : n + PART_ELEMENTS] for x in flat] for n in starts]
-    if len(parts) == 1:
-        return [function(*parts[0])]
-    warns = np.geterr()
-
-    def of_part(part: Sequence[np.ndarray]) -> _Part:
-        with np.errstate(**warns):
-            return function(*part)
-
-    return [*_threads().map(of_part, parts)]
-
-
-@functools.cache
-def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1))
-
-
-def blocks_of(*arrays: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
-    """Flat arrays of one size, in parts that a cache holds."""
-    for start in range(0, arrays[0].size, BLOCK_ELEMENTS):
-        stop = start + BLOCK_ELEMENTS
-        yield tuple(x[start:stop] for x in arrays)
-
-
-@dataclass(frozen=True)
-class _Spacing:
-    """Spacing of a format: 2^(exponent - mantissa_bits), no finer than at the smallest
-    normal number."""
-
-    is_float: bool
-    min_exponent: int = 0
-    mantissa_bits: int = 0
-
-    @classmethod
-    def of(cls, dtype: Any) -> _Spacing:
-        if np.dtype(dtype).kind in "iub":
-            return cls(False)
-        info: Any = ml_dtypes.finfo(dtype)
-        return cls(True, int(info.minexp), int(info.nmant))
-
-    @property
-    def setting(self) -> Mapping[Told, float]:
-        """The same for a kernel."""
-        smallest, steps = 2.0**self.min_exponent, 2.0**self.mantissa_bits
-        return {Told.STEP: smallest, Told.PRECISION: steps}
-
-    def at_either(self, a: np.ndarray, r: np.ndarray) -> np.ndarray:
-        """At the larger magnitude of float64 numbers: their exponent field is a power
-        of two."""
-        power = a.view(np.uint64) & _EXPONENT_FIELD
-        other = r.view(np.uint64) & _EXPONENT_FIELD
-        power, other = power.view(np.float64), other.view(np.float64)
-        np.maximum(power, other, out=power)
-        np.maximum(power, 2.0**self.min_exponent, out=power)
-        power *= 2.0**-self.mantissa_bits
-        return power
-
-
-def _block_errors(actual: np.ndarray, reference: np.ndarray, at: _Spacing) -> Errors:
-    a, r = actual.astype(np.float64), reference.astype(np.float64, copy=False)
-    error = a - r
-    error2 = float(np.dot(error, error))
-    if not math.isfinite(error2):
-        return _nonfinite_errors(actual, reference, a, r, at)
-    norm2 = float(np.dot(r, r))
-    if not error2 and actual.dtype.kind == "f" and not error.any():
-        return Errors(
-            elements=a.size,
-            differing=_differing(actual, reference),
-            sum_reference2=norm2,
-            sum_actual2=norm2,
-            sum_product=norm2,
-        )
-    ulp = np.abs(error, out=error)
-    if at.is_float:
-        ulp = np.divide(ulp, at.at_either(a, r), out=error)
+    """Return the errors of an array in its declared format; the reference may be
+    float64."""
+    found = figures(actual, reference, _steps_of(actual.dtype))
+    has_bits = actual.dtype == reference.dtype
+    different = Distance.DIFFERENT_BITS if has_bits else Distance.DIFFERENT
+    changed = int(found[Broken.CHANGED])
     return Errors(
-        elements=a.size,
-        differing=_differing(actual, reference),
-        max_ulp=float(ulp.max(initial=0.0)),
-        sum_ulp=float(ulp.sum()),
-        sum_error2=error2,
-        sum_reference2=norm2,
-        sum_actual2=float(np.dot(a, a)),
-        sum_product=float(np.dot(a, r)),
-    )
-
-
-def _of_figures(found: Figures, elements: int, bits: bool) -> Errors:
-    different = Distance.DIFFERENT_BITS if bits else Distance.DIFFERENT
-    return Errors(
-        elements=elements,
+        elements=actual.size,
         differing=int(found[different]),
-        max_ulp=found[Distance.ULP_MOST],
+        nonfinite=int(found[Broken.ACTUAL]),
+        nonfinite_reference=int(found[Broken.REFERENCE]),
+        nonfinite_changed=changed,
+        max_ulp=math.inf if changed else found[Distance.ULP_MOST],
         sum_ulp=found[Distance.ULP],
         sum_error2=found[Distance.ERROR2],
         sum_reference2=found[Distance.REFERENCE2],
@@ -253,55 +122,12 @@ def _of_figures(found: Figures, elements: int, bits: bool) -> Errors:
     )
 
 
-def _differing(actual: np.ndarray, reference: np.ndarray) -> int:
-    """How many bits differ of numbers that are finite."""
-    if actual.dtype != reference.dtype:
-        return int(np.count_nonzero(actual != reference.astype(actual.dtype)))
-    return int(np.count_nonzero(_bytes(actual) != _bytes(reference)))
-
-
-def _nonfinite_errors(
-    actual: np.ndarray,
-    reference: np.ndarray,
-    a: np.ndarray,
-    r: np.ndarray,
-    at: _Spacing,
-) -> Errors:
-    """Of a block with an Inf or NaN, or with errors that overflow."""
-    differs = _differs(actual, reference, a, r)
-    finite_a, finite_r = np.isfinite(a), np.isfinite(r)
-    usable = finite_a & finite_r
-    changed = ~usable & ~alike(a, r)
-    if not usable.all():
-        a, r = np.where(usable, a, 0.0), np.where(usable, r, 0.0)
-    error = np.abs(a - r)
-    ulp = error / at.at_either(a, r) if at.is_float else error
-    count = int(changed.sum())
-    return Errors(
-        elements=a.size,
-        differing=int(differs.sum()),
-        nonfinite=a.size - int(finite_a.sum()),
-        nonfinite_reference=a.size - int(finite_r.sum()),
-        nonfinite_changed=count,
-        max_ulp=math.inf if count else float(ulp.max(initial=0.0)),
-        sum_ulp=float(ulp.sum()),
-        sum_error2=float(np.dot(error, error)),
-        sum_reference2=float(np.dot(r, r)),
-        sum_actual2=float(np.dot(a, a)),
-        sum_product=float(np.dot(a, r)),
-    )
-
-
-def _differs(
-    actual: np.ndarray, reference: np.ndarray, a: np.ndarray, r: np.ndarray
-) -> np.ndarray:
-    """Where the bits are not alike."""
-    if actual.dtype != reference.dtype:
-        rounded = reference.astype(actual.dtype)
-        return (actual != rounded) & ~(np.isnan(a) & np.isnan(r))
-    return (_bytes(actual) != _bytes(reference)) & ~(np.isnan(a) & np.isnan(r))
-
-
-def _bytes(x: np.ndarray) -> np.ndarray:
-    x = np.ascontiguousarray(x)
-    return x if x.dtype.kind in "iub" else x.view(f"u{x.dtype.itemsize}")
+def _steps_of(dtype: Any) -> Mapping[Told, float]:
+    """Return in which steps the errors of a format are counted."""
+    if np.dtype(dtype).kind in "iub":
+        return {Told.STEP: 1.0}
+    info: Any = ml_dtypes.finfo(dtype)
+    return {
+        Told.STEP: 2.0 ** int(info.minexp),
+        Told.PRECISION: 2.0 ** int(info.nmant),
+    }

@@ -46,6 +46,7 @@ from neuronjax.ir.instruction_set import (
     Activation,
     Compare,
     DmaCopy,
+    DotDimensions,
     Im2col,
     Iota,
     LocalGather,
@@ -274,12 +275,14 @@ def _(i: TensorTensorScan, x: Arrays) -> Sequence[Any]:
 
 @_double.register
 def _(i: NcMatmul, x: Arrays) -> Sequence[Any]:
-    """One product of matrices for every member of the batch."""
-    d = i.dimensions
-    lhs = _matrix(x[0], d.lhs_batch, d.lhs_contract, k_last=True)
-    rhs = _matrix(x[1], d.rhs_batch, d.rhs_contract, k_last=False)
-    out = lhs.astype(np.float64) @ rhs.astype(np.float64)
-    return (out.reshape(i.results[0].type.shape),)
+    return (products(i.dimensions, *x).reshape(i.results[0].type.shape),)
+
+
+def products(d: DotDimensions, lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
+    """Return one product of matrices for every member of the batch."""
+    left = _matrix(lhs, d.lhs_batch, d.lhs_contract, k_last=True)
+    right = _matrix(rhs, d.rhs_batch, d.rhs_contract, k_last=False)
+    return left.astype(np.float64) @ right.astype(np.float64)
 
 
 def _matrix(

@@ -9,12 +9,12 @@ from hypothesis import given, strategies as st
 
 from neuronjax.api.compare import compare
 from neuronjax.capture.trace import capture
+from neuronjax.diagnostics.distances import PART_ELEMENTS
 from neuronjax.diagnostics.faults.evidence import absorbed, moved
 from neuronjax.diagnostics.faults.judgement import loses_elements
 from neuronjax.diagnostics.faults.perturbation import perturbed, unit_of
 from neuronjax.diagnostics.faults.shares import Seen, repeated, share_of
 from neuronjax.diagnostics.faults.whole_numbers import rounds_whole, wrapped
-from neuronjax.diagnostics.op_errors import PART_ELEMENTS
 
 FP16 = np.dtype("float16")
 FP32 = np.dtype("float32")

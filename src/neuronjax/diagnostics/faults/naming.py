@@ -54,15 +54,9 @@ LOST_GUARD = "an epsilon of the format (1e-4 in float16), or add it in float32"
 #: What to try where a constant is another number.
 MISREAD = "a constant that the format holds, or apply it in float32"
 _SUMS = frozenset(("reduce", "reduce_window"))
-#: A sum whose rounding is more than this of its smaller addend has absorbed it.
-OF_ADDEND = 1e-3
-#: If the sum is so many times its addend; among equals it is an ordinary rounding.
+#: A sum that is so many times its addend absorbs a part of it; among equals it is an
+#: ordinary rounding.
 LARGER = 4.0
-#: And if it is at least this share of what is wrong with the sum.
-OF_ERROR = 0.1
-#: Partial sums of a contraction have rounded more than once, if it errs by so many
-#: roundoffs of theirs.
-MANY = 4.0
 _DIFFERENCES = frozenset(("subtract", "add", "reduce", "dot_general", "convolution"))
 
 
@@ -224,14 +218,6 @@ def _absorbs(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     return FaultName(absorption_kind(s.is_running), text)
 
 
-def _rounds_away(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
-    """A sum in a loop whose turns each lose a part of what they add."""
-    if not s.is_running:
-        return None
-    text = f"every turn rounds away {_share(min(buries(t, t.worst), 1.0))} of an addend"
-    return FaultName(absorption_kind(s.is_running), text)
-
-
 def _loses_update(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     if not s.is_update:
         return None
@@ -297,7 +283,7 @@ def _buries(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     if s.role != "makes" or _short(t) not in ("add", "subtract"):
         return None
     lost = buries(t, e)
-    if lost < max(OF_ADDEND, LARGER * e.own) or e.own < OF_ERROR * e.result.error:
+    if lost < LARGER * e.own:
         return None
     return FaultName("absorption", f"its rounding is {_figure(lost)} of an addend")
 
@@ -310,7 +296,7 @@ def _rounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
         return FaultName("stagnation", text)
     if t.cast is not None:
         sums = unit_of(t.cast.sums)
-        if sums >= t.cast.unit and e.own > MANY * sums:
+        if sums >= t.cast.unit:
             text = f"partial sums in {t.cast.sums}, {text}"
             return FaultName("stagnation", text)
         largest, limit = largest_operand(e), cast_limit(t)
@@ -337,7 +323,6 @@ _RULES = (
     _bounds,
     _saturates,
     _absorbs,
-    _rounds_away,
     _loses_update,
     _rounds_whole,
     _underflows,

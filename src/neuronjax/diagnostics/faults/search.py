@@ -53,8 +53,6 @@ _PERIODIC = frozenset(
 )
 #: How many ops back a cause is near.
 NEARBY = 6
-#: A sum that absorbs loses at least this share of a roundoff.
-OF_ROUNDOFF = 0.1
 #: A sum with an offset that rounds away so much of what varies buries it.
 OF_OFFSET = 1e-3
 #: A bound that makes a number so many times smaller or larger replaces it.
@@ -169,23 +167,20 @@ class FaultSearch:
         """The ops that are farther off than they should be, on the way to a wrong
         result; those that make Inf or NaN, and then those that did so first, in front.
         """
-        off = [w for w in self.wrong if w.how != "lost"]
-        behind = {op for w in off for op in self._behind[w.index]}
-        broken = self._broken()
-        carrying = self._carrying
-        makes, carries, aside = [], [], []
+        broken, carrying = self._broken(), self._carrying
+        makes, carries = [], []
         for trace in self._recorder.traces.values():
             op = trace.path.op
             if op in broken and trace.made_nonfinite:
                 makes.append((trace.made_nonfinite, trace))
-            elif trace.first and op in behind and not hands_on(trace.first[2]):
-                (carries if op in carrying else aside).append((trace.first, trace))
+            elif trace.first and op in carrying and not hands_on(trace.first[2]):
+                carries.append((trace.first, trace))
         # An exponential may overflow for what is divided by it to be zero, and rightly.
+        off = (w for w in self.wrong if w.how != "lost")
         values = [self._results[w.index] for w in off] if makes else []
         reaching = {op for v in values for op in self._flow.carrying_nonfinite(v)}
         makes = sorted(makes, key=lambda m: (m[1].path.op not in reaching, _number(m)))
-        order = makes + sorted(carries, key=_number)
-        return order or sorted(aside, key=_number)
+        return makes + sorted(carries, key=_number)
 
     def _broken(self) -> set[Op]:
         """The ops behind results that are Inf or NaN."""
@@ -349,17 +344,13 @@ class FaultSearch:
     # -- states and sums ---------------------------------------------------------------
 
     def _stagnating(self) -> Iterator[Suspect]:
-        """Sums in a loop that leave out most of what is added to them, or round away as
-        much as a part of it."""
-        carrying = self._carrying
+        """Yield sums in a loop that leave out most of what is added to them."""
         for trace in self._recorder.traces.values():
-            loses = trace.own > OF_ROUNDOFF * rounds_to(trace) and not trace.is_broken
-            if not (loses and trace.first and trace.path.op in carrying):
+            if not trace.absorbs or trace.is_broken:
                 continue
-            part = PART * min(trace.worst.result.error, 1.0)
-            absorbs = trace.absorbs and trace.left_behind >= part
-            absorbs = absorbs or buries(trace, trace.worst) > PART
-            if absorbs and self._is_running(trace.path.op):
+            op, part = trace.path.op, PART * min(trace.worst.result.error, 1.0)
+            loses = trace.left_behind >= part and op in self._carrying
+            if loses and self._is_running(op):
                 yield Suspect(trace, "makes", self._on(trace), is_running=True)
 
     def _is_running(self, op: Op) -> bool:
@@ -462,9 +453,7 @@ class FaultSearch:
         """The first op whose results all underflow, if that makes a difference."""
         ask = self._flow, self._results, self._is_constant
         for trace in self._recorder.traces.values():
-            # Of what is cast first it may be the cotangent.
-            cast = trace.path.op.name == "stablehlo.convert"
-            if not cast and vanishes(trace) and vanishes_on(trace, *ask):
+            if vanishes(trace) and vanishes_on(trace, *ask):
                 results = self._on(trace)
                 if results:
                     yield Suspect(trace, "makes", results)

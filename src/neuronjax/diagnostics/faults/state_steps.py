@@ -14,11 +14,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from neuronjax.diagnostics.distances import blocks_of, figures, in_parts
 from neuronjax.diagnostics.faults.judgement import OF_DATA
 from neuronjax.diagnostics.faults.perturbation import perturbed, unit_of
 from neuronjax.diagnostics.faults.shares import Seen, Share, wide
-from neuronjax.diagnostics.op_errors import blocks_of, in_parts
 from neuronjax.ir.program import Value
+from neuronjax.numerics.host_kernels.figures import Distance
 
 #: Share of an update that is lost, from which on a state has not moved as it should.
 LOST_UPDATE = 0.5
@@ -26,8 +27,6 @@ LOST_UPDATE = 0.5
 NEAR = 0.3
 #: A step that is smaller than this, over its state, is float64's rounding.
 NOISE = 2.0**-44
-#: A step that is farther off than itself is no condition of the data.
-ANOTHER = 1.0
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class StateStep:
     @property
     def allowed(self) -> float:
         """The error that the condition of the problem explains."""
-        return min(max(OF_DATA * self.data_error, LOST_UPDATE), ANOTHER)
+        return max(OF_DATA * self.data_error, LOST_UPDATE)
 
     @property
     def is_lost(self) -> bool:
@@ -132,12 +131,8 @@ def _step(before: np.ndarray, seen: Seen, size: float, step: float) -> StateStep
 
 
 def norm(x: np.ndarray) -> float:
-    """L2, of the finite elements."""
-
-    def square(x: np.ndarray) -> float:
-        return sum(_square(wide(block)) for [block] in blocks_of(x))
-
-    return math.sqrt(sum(in_parts(square, x)))
+    """Return the L2 norm of the finite elements."""
+    return math.sqrt(figures(x, x, {})[Distance.REFERENCE2])
 
 
 def _square(x: np.ndarray) -> float:

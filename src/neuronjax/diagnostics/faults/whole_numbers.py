@@ -8,7 +8,6 @@ and a sum that has wrapped around is off by a multiple of the type's range.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from string import ascii_letters
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.shares import Seen, Share, wide
 from neuronjax.diagnostics.faults.units import Cast
+from neuronjax.diagnostics.reference64 import products
 from neuronjax.execution.probes.watching import is_word
 from neuronjax.ir.instruction_set import DotDimensions
 from neuronjax.ir.program import Op
@@ -103,21 +103,7 @@ def _arithmetic(op: Op, x: Sequence[np.ndarray], result: Seen) -> int:
 
 
 def _contracted(op: Op, x: Sequence[np.ndarray], result: Seen) -> int:
-    """The axes of a product of matrices that are shared get one letter each."""
-    left, right = (
-        [f"{side}{n}" for n in range(a.ndim)] for side, a in zip("lr", x, strict=True)
-    )
-    d = DotDimensions.of(op)
-    shared = (*d.lhs_batch, *d.lhs_contract), (*d.rhs_batch, *d.rhs_contract)
-    for m, n in zip(*shared, strict=True):
-        right[n] = left[m]
-    batch, summed = ([left[m] for m in axes] for axes in (d.lhs_batch, d.lhs_contract))
-    kept = [a for a in (*left, *right) if a not in batch + summed]
-    letters = dict(zip(dict.fromkeys(left + right), ascii_letters, strict=False))
-    lhs, rhs, out = (
-        "".join(letters[a] for a in group) for group in (left, right, batch + kept)
-    )
-    return _outside(np.einsum(f"{lhs},{rhs}->{out}", *x), result.dtype)
+    return _outside(products(DotDimensions.of(op), *x), result.dtype)
 
 
 def _converted(op: Op, x: Sequence[np.ndarray], result: Seen) -> int:
