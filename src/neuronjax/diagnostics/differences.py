@@ -7,7 +7,19 @@ NaNs at the same place are no difference; a NaN on one side alone is infinitely 
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
+
+
+def ratio(error: float, size: float) -> float:
+    """Return an error divided by the size of the reference.
+
+    It is 0 where there is no error, and Inf where the reference is zero.
+    """
+    if error == 0:
+        return 0.0
+    return float(error / size) if size else math.inf
 
 
 def alike(a: np.ndarray, b: np.ndarray) -> np.ndarray:
