@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neuronjax.diagnostics.differences import alike
+from neuronjax.diagnostics.differences import alike, ratio
 from neuronjax.errors import InvalidProgramError
 
 _BLOCK_ELEMENTS = 1 << 16
@@ -98,7 +98,7 @@ class Tolerance:
     @property
     def relative_l2_bound(self) -> float:
         """The bound of the norm, over the norm of the reference."""
-        return _ratio(self.l2_bound, self._norm)
+        return ratio(self.l2_bound, self._norm)
 
     @property
     def largest_passing(self) -> float:
@@ -109,7 +109,7 @@ class Tolerance:
         if self.bound.size and np.isposinf(self.bound).all():
             return math.inf
         bounded, unbounded = self._squares
-        return _ratio(
+        return ratio(
             math.hypot(self.l2_bound, math.sqrt(unbounded)),
             math.sqrt(bounded + unbounded),
         )
@@ -172,9 +172,9 @@ class Tolerance:
             worst=self._index(total.worst),
             times_bound=total.times_bound,
             furthest=self._index(total.furthest),
-            relative_l2=_ratio(error, self._norm),
+            relative_l2=ratio(error, self._norm),
             relative_l2_bound=self.relative_l2_bound,
-            distance=_ratio(math.sqrt(total.all_squares), norm),
+            distance=ratio(math.sqrt(total.all_squares), norm),
             is_within=error <= self.l2_bound,
         )
 
@@ -254,9 +254,3 @@ def sum_of_squares(x: np.ndarray) -> float:
     """Of a vector, in float64; not by BLAS, whose threads take longer to meet."""
     wide = x.astype(np.float64, copy=False)
     return float(np.einsum("i,i->", wide, wide))
-
-
-def _ratio(error: float, norm: float) -> float:
-    if norm == 0.0:
-        return 0.0 if error == 0.0 else math.inf
-    return error / norm
