@@ -7,6 +7,7 @@ what was emulated.
 from __future__ import annotations
 
 import functools
+import gc
 import threading
 import warnings
 
@@ -173,6 +174,7 @@ def test_equinox():
 
 
 def test_what_was_jitted_before_and_runs_is_said():
+    gc.unfreeze()  # tests freeze what they import, and this module is among it
     with (
         pytest.warns(nj.NotEmulatedWarning, match=r"product \(.*test_emulated\.py:\d+"),
         nj.emulated(policy="bf16"),

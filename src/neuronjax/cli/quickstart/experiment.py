@@ -13,14 +13,13 @@ import functools
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 
 import neuronjax as nj
 from neuronjax.cli.quickstart.data import Corpus
 from neuronjax.cli.quickstart.train import Trained, TrainingRecipe, train
-from neuronjax.report.progress import StudyProgress
 
 _LAST = 10  # the final training loss is the mean over as many steps
 _MATMULS = ("nc_matmul", "nc_matmul_mx")
@@ -98,21 +97,28 @@ class QuickstartRun:
         return math.exp(self.heldout_loss)
 
 
+class Bars(Protocol):
+    """Shows runs and their steps to who waits."""
+
+    def begin(self, what: str) -> None: ...
+    def advance(self, record: Mapping[str, Any]) -> None: ...
+
+
 def run_all(
-    machines: Sequence[Setup],
-    recipe: TrainingRecipe,
-    corpus: Corpus,
-    bars: StudyProgress,
+    machines: Sequence[Setup], recipe: TrainingRecipe, corpus: Corpus, bars: Bars
 ) -> list[QuickstartRun]:
-    """Train on every machine."""
-    runs = []
-    for machine in machines:
-        bars.begin(str(machine))
-        trained = train(
-            machine.jit, recipe, corpus, lambda loss: bars.advance({"loss": loss})
-        )
-        runs.append(_summary(machine, trained))
-    return runs
+    """Trains on every machine."""
+    return [_run(machine, recipe, corpus, bars) for machine in machines]
+
+
+def _run(
+    machine: Setup, recipe: TrainingRecipe, corpus: Corpus, bars: Bars
+) -> QuickstartRun:
+    def on_step(loss: float) -> None:
+        bars.advance({"loss": loss})
+
+    bars.begin(str(machine))
+    return _summary(machine, train(machine.jit, recipe, corpus, on_step))
 
 
 def _summary(machine: Setup, trained: Trained) -> QuickstartRun:

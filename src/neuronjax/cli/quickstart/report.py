@@ -11,6 +11,7 @@ import json
 import platform
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import matplotlib
@@ -20,25 +21,28 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from rich import box
 from rich.table import Table
 
 import neuronjax as nj
 from neuronjax.cli.quickstart.data import Corpus
 from neuronjax.cli.quickstart.experiment import QuickstartRun
 from neuronjax.cli.quickstart.train import TrainingRecipe
-from neuronjax.report.plots_study import COLOURS
-from neuronjax.report.tables import NAME, RIGHT, WORD, new_table
 
 _ENGINES = ("tensor", "vector", "scalar", "gpsimd", "dma", "sync")
-_MACHINE = {"target": NAME, "policy": WORD}
+# Okabe and Ito's colours, told apart by all readers; the native run is black.
+_COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
 def results_table(runs: Sequence[QuickstartRun]) -> Table:
     """Losses and host times, one row per run; the first run is the native one."""
-    losses = dict.fromkeys(("training", "held out", "perplexity"), RIGHT)
-    times = dict.fromkeys(("s/step", "× native", "compile s"), RIGHT | {"style": "dim"})
-    rows = (
-        (
+    table = _table("Loss in nats per character; seconds are this computer's")
+    for heading in ("training", "held out", "perplexity"):
+        table.add_column(heading, justify="right")
+    for heading in ("s/step", "× native", "compile s"):
+        table.add_column(heading, justify="right", style="dim")
+    for run in runs:
+        table.add_row(
             run.machine.target,
             run.machine.policy,
             f"{run.train_loss:.4f}",
@@ -48,27 +52,34 @@ def results_table(runs: Sequence[QuickstartRun]) -> Table:
             f"{run.seconds_per_step / runs[0].seconds_per_step:.2f}",
             f"{run.compile_seconds:.1f}",
         )
-        for run in runs
-    )
-    title = "Loss in nats per character; seconds are this computer's"
-    return new_table(title, _MACHINE | losses | times, rows, min_width=None)
+    return table
 
 
 def engines_table(runs: Sequence[QuickstartRun]) -> Table:
     """Instructions of the train step by engine, one row per emulated run."""
-    columns = dict.fromkeys(_ENGINES, RIGHT) | {"matmuls in": {"style": "dim"}}
-    rows = (
-        (
-            run.machine.target,
-            run.machine.policy,
-            *(str(run.instructions.get(engine, 0)) for engine in _ENGINES),
-            ", ".join(map(_short, run.matmul_dtypes)),
-        )
-        for run in runs
-        if run.instructions
+    table = _table("Instructions of the train step (a loop's body counts once)")
+    for engine in _ENGINES:
+        table.add_column(engine, justify="right")
+    table.add_column("matmuls in", style="dim")
+    for run in runs:
+        if run.instructions:
+            counts = (str(run.instructions.get(engine, 0)) for engine in _ENGINES)
+            dtypes = ", ".join(map(_short, run.matmul_dtypes))
+            table.add_row(run.machine.target, run.machine.policy, *counts, dtypes)
+    return table
+
+
+def _table(title: str) -> Table:
+    table = Table(
+        title=title,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        collapse_padding=True,
+        pad_edge=False,
     )
-    title = "Instructions of the train step (a loop's body counts once)"
-    return new_table(title, _MACHINE | columns, rows, min_width=None)
+    table.add_column("target", style="bold", no_wrap=True)
+    table.add_column("policy", no_wrap=True)
+    return table
 
 
 def _short(dtype: str) -> str:
@@ -96,7 +107,7 @@ def plot(runs: Sequence[QuickstartRun], corpus: Corpus, path: Path) -> None:
     for index, run in enumerate(runs):
         # Earlier runs are wider, so that an equal later one does not hide them.
         width = 1 + 0.6 * (len(runs) - 1 - index)
-        style = dict(color=COLOURS[index % len(COLOURS)], linewidth=width)
+        style = dict(color=_COLOURS[index % len(_COLOURS)], linewidth=width)
         steps = np.arange(1, len(run.losses) + 1)
         label = f"{run.machine}: {run.heldout_perplexity:.3f}"
         top.plot(steps, run.losses, label=label, **style)
@@ -128,14 +139,15 @@ def as_json(
         },
         "recipe": dataclasses.asdict(recipe),
         "unigram_entropy_nats": corpus.unigram_entropy(),
-        "runs": [
-            {
-                **dataclasses.asdict(run),
-                "train_loss": run.train_loss,
-                "heldout_perplexity": run.heldout_perplexity,
-                "ratio_to_native": run.seconds_per_step / runs[0].seconds_per_step,
-            }
-            for run in runs
-        ],
+        "runs": [_run_as_dict(run, runs[0]) for run in runs],
     }
     return json.dumps(document, indent=2)
+
+
+def _run_as_dict(run: QuickstartRun, native: QuickstartRun) -> dict[str, Any]:
+    return {
+        **dataclasses.asdict(run),
+        "train_loss": run.train_loss,
+        "heldout_perplexity": run.heldout_perplexity,
+        "ratio_to_native": run.seconds_per_step / native.seconds_per_step,
+    }
