@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from docs.made import scalar_engine
-from docs.made.contradictions import CONTRADICTIONS
 from docs.made.silicon import EVIDENCE, SILENT
+from docs.pages.contradictions import CONTRADICTIONS
 from neuronjax.ir.instruction import Label
 from neuronjax.numerics.elementary import MAX_ULP
 

@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from docs.made.contradictions import CONTRADICTIONS
 from neuronjax.hardware import (
     CAPABILITIES,
     CHIP_ALIASES,
@@ -28,6 +27,7 @@ from neuronjax.hardware import (
 from neuronjax.report.quantities import binary, decimal, seconds
 
 from .citations import citations
+from .contradictions import CONTRADICTIONS
 from .markdown import code, table
 
 _INTRODUCTION = """---

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import neuronjax.hardware as machines
-from docs.made.contradictions import CONTRADICTIONS
+from docs.pages.contradictions import CONTRADICTIONS
 from docs.made.operations import NAMES
 from docs.pages import (
     citations,

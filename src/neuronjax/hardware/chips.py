@@ -4,7 +4,7 @@ Units are in the field names (`_bytes`, `_hz`, `_cycles`, `_bytes_per_second`,
 `_tflops` = 1e12 floating-point operations per second, a multiply-add counting as 2).
 Nothing here computes: costs live in `timing`, rounding in `numerics`. Rules elsewhere
 branch on a name in `CoreSpec.capabilities`, never on a generation. `see
-CONTRADICTIONS` points to `docs/made/contradictions.py`.
+CONTRADICTIONS` points to `docs/pages/contradictions.py`.
 
 The bracketed key beside a value names its source, a page of the AWS Neuron SDK
 documentation at SDK 2.32.0 (github.com/aws-neuron/aws-neuron-sdk, commit 81ce03ae):

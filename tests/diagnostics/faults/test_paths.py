@@ -256,6 +256,20 @@ def test_an_overflow_is_no_sum_that_stagnates():
     assert first_line(twice, scores, policy="fp32") == marked_line(shares.__wrapped__)
 
 
+def test_an_overflow_comes_before_the_logarithm_of_zeros_that_it_leads_to():
+    """A number over the Inf of an exponential is zero, and its logarithm is Inf."""
+
+    def loss(logits, labels):
+        weights = jnp.exp(logits.astype(jnp.float16))  # here
+        shares = weights / weights.sum(-1, keepdims=True)
+        return -jnp.log(jnp.take_along_axis(shares, labels[:, None], 1)).mean()
+
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(8, 32)).astype(np.float32) * 3 + 4
+    labels = rng.integers(0, 32, 8).astype(np.int32)
+    assert first_line(loss, logits, labels) == marked_line(loss)
+
+
 def test_a_sum_above_a_line_is_no_divisor_of_a_callee():
     """Of a sigmoid, which divides by its sum, the format is too coarse; not here."""
 

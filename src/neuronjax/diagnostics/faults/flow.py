@@ -124,7 +124,10 @@ class Flow:
         """The ops through whose results an Inf or NaN reaches a value, or what is wrong
         for it: a number over Inf is zero."""
 
-        return self._through(value, lambda t: t.is_broken, lambda value: ())
+        def is_off(trace: OpTrace) -> bool:
+            return trace.is_broken or trace.first is not None
+
+        return self._through(value, is_off, lambda value: ())
 
     def _through(
         self,
