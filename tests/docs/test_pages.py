@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 import neuronjax.hardware as machines
-from docs.pages.contradictions import CONTRADICTIONS
 from docs.made.operations import NAMES
 from docs.pages import (
     citations,
@@ -26,6 +25,7 @@ from docs.pages import (
     matrix,
     reference,
 )
+from docs.pages.contradictions import CONTRADICTIONS
 from neuronjax.hardware import chips
 from neuronjax.policy.flags import FLAGS, UNSUPPORTED_VARIABLES
 
