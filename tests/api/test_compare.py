@@ -188,6 +188,7 @@ def test_roundings_on_write_explain_a_cancellation(function):
     assert "that only round on write" in str(report)
 
 
+@pytest.mark.slow
 def test_a_wide_reference_leaves_an_op_its_own_error():
     """Behind healed roundings the saturated one stays what explains."""
 
@@ -270,6 +271,7 @@ def test_stochastic_rounding_draws_the_same_bits_on_both_sides():
     assert by_op(differs, "dot_general")[0].isolation.differing > 0
 
 
+@pytest.mark.slow
 def test_the_emulated_values_are_those_of_a_run():
     """Bit for bit; rounding keys in a scan, a call and a branch included."""
     policy = Policy(auto_cast="matmult", rounding="stochastic", seed=3)
@@ -440,6 +442,7 @@ def test_a_saved_program(tmp_path):
     assert by_op(comparison, "dot_general")[0].isolation.differing
 
 
+@pytest.mark.slow
 def test_values_are_freed_after_their_last_use(monkeypatch):
     """A chain of 30 large values never holds more than a few of them."""
     from neuronjax.diagnostics import op_walk
@@ -464,6 +467,7 @@ def test_values_are_freed_after_their_last_use(monkeypatch):
     assert most <= 10
 
 
+@pytest.mark.slow
 def test_what_is_shown_again_has_the_errors_of_what_it_shows():
     """Reshaped, transposed and broadcast: measured once, and fed on in isolation."""
 

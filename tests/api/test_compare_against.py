@@ -59,6 +59,7 @@ def test_the_same_program_has_no_edits():
     assert "no bit differs" in str(found)
 
 
+@pytest.mark.slow
 def test_another_constant_is_named_where_it_is_read():
     found = compared(epsilon=1e-2)
     [edit] = found.edits
@@ -73,6 +74,7 @@ def test_another_constant_is_named_where_it_is_read():
     assert max(map(len, str(found).splitlines())) <= 80
 
 
+@pytest.mark.slow
 def test_another_op_in_its_place():
     found = compared(activation=jnp.sin)
     [edit] = found.edits
@@ -96,6 +98,7 @@ def test_the_same_op_of_another_value():
     assert differs == {"sums": False, "total": False, "y": True}
 
 
+@pytest.mark.slow
 def test_what_is_added_has_consequences_in_a_loop_too():
     found = compared(more=True)
     assert {e.kind for e in found.edits} == {"added"}
@@ -128,6 +131,7 @@ def test_an_edit_without_an_effect_says_so():
     assert "with the same values" in " ".join(str(found).split())
 
 
+@pytest.mark.slow
 def test_outputs_of_other_shapes_and_names():
     found = compared(rows=4)
     notes = {o.path: o.note for o in found.outputs}
@@ -141,6 +145,7 @@ def test_outputs_of_other_shapes_and_names():
     assert {o.path: o.note for o in found.outputs}["total"] == "only before"
 
 
+@pytest.mark.slow
 def test_a_tolerance_hides_what_is_smaller():
     edit = functools.partial(nj.compare, network(), against=network(more=True))
     assert edit(tolerance=1e-2)(P, X).first is None
@@ -169,6 +174,7 @@ def test_against_has_no_reference():
             nj.compare(network(), against=network(), **options)
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path):
     path = tmp_path / "model.py"
     path.write_text(

@@ -95,6 +95,7 @@ def test_a_dropped_row_is_found_from_the_result_alone():
     assert {op.module for op in first.ops} == {"encoder", "norm", "head"}
 
 
+@pytest.mark.slow
 def test_a_tensor_in_a_narrower_format_was_rounded_when_saved():
     dump = {n: x.astype(ml_dtypes.bfloat16) for n, x in device().items()}
     assert compared(dump).is_legal

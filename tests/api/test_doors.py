@@ -71,6 +71,7 @@ def test_trace_is_that_of_jax():
     )
 
 
+@pytest.mark.slow
 def test_a_loaded_program_is_called():
     blob = jax.export.export(jax.jit(layer), platforms=["cpu"])({"w": W}, X).serialize()
     program = nj.load(blob, policy="bf16")
@@ -91,6 +92,7 @@ def with_pallas(x, **options):
     return pl.pallas_call(doubled, out_shape=x, **options)(x)
 
 
+@pytest.mark.slow
 def test_the_remedy_of_pallas_works():
     with pytest.raises(nj.UnsupportedError, match=r"interpret=True"):
         nj.jit(with_pallas)(X)

@@ -155,6 +155,7 @@ def test_nnx_jit_trains_emulated(graph):
     assert losses[2] < losses[0]
 
 
+@pytest.mark.slow
 def test_state_that_nj_jit_would_lose_is_said():
     with pytest.warns(nj.NotEmulatedWarning, match=r"NNX.*kernel(.|\n)*nnx\.jit"):
         nj.jit(train_step)(*nnx_state(), X)

@@ -52,6 +52,7 @@ def judged(folder: Path, text: str, **options: object) -> nj.KernelVerdict:
     return nj.judge(path, **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_right_kernel_is_accepted(reference: Path, tmp_path: Path) -> None:
     verdict = judged(tmp_path, RIGHT, reference=reference, seeds=(0, 42))
     assert verdict.accepted
@@ -236,6 +237,7 @@ def test_a_tolerance_that_lets_a_copy_pass_decides_nothing(
         assert again.word == ("refused" if scale == "0.0" else "accepted")
 
 
+@pytest.mark.slow
 def test_what_wide_bounds_do_catch_is_wrong(tmp_path: Path) -> None:
     reference = tmp_path / "chaos.py"
     reference.write_text(CHAOS)
@@ -245,6 +247,7 @@ def test_what_wide_bounds_do_catch_is_wrong(tmp_path: Path) -> None:
     assert (verdict.word, verdict.correct, verdict.undecided) == ("refused", False, "")
 
 
+@pytest.mark.slow
 def test_a_limit_is_refused_whatever_the_bounds_are(tmp_path: Path) -> None:
     reference = tmp_path / "chaos.py"
     reference.write_text(CHAOS)

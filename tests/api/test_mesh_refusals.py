@@ -146,6 +146,7 @@ def test_arrays_on_a_mesh_of_the_host(kind, spec):
         np.testing.assert_array_equal(function(x, w), expected)
 
 
+@pytest.mark.slow
 def test_reports_of_arrays_on_explicit_axes():
     mesh = jax.make_mesh((1,), ("x",), (AxisType.Explicit,))
     x, w = (jax.device_put(a, NamedSharding(mesh, P("x"))) for a in (X, W))

@@ -142,6 +142,7 @@ def test_only_what_is_not_returned_is_lost(returned, lost):
     assert told(step, Cached(), X) == lost
 
 
+@pytest.mark.slow
 def test_under_an_outer_vmap():
     many = nnx.vmap(lambda _: Cached(), axis_size=3)(jnp.arange(3))
     xs = jnp.stack([X] * 3)

@@ -125,6 +125,7 @@ def test_what_is_written_besides_parameters():
     np.testing.assert_allclose(lowered.state["model/norm/mean/value"], mean, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_step_against_its_edit():
     report = nj.compare(nnx.jit(healthy), against=nnx.jit(faulty))(*made(), X)
     assert KERNEL in str([output.path for output in report.outputs])
@@ -235,6 +236,7 @@ def test_a_search_for_no_output_names_those_there_are_and_runs_nothing(monkeypat
 # -- names -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_parts_do_not_depend_on_how_the_state_is_passed():
     pure, state = returning(healthy)
     of_modules = nj.profile(nnx.jit(healthy))(*made(), X).by_module()

@@ -78,6 +78,7 @@ def test_json(profiled):
     assert data["by_op"]["nc_matmul"]["flops"] == 2 * 512 * 1024 * 2048
 
 
+@pytest.mark.slow
 def test_files(profiled, tmp_path):
     profiled.to_csv(tmp_path / "events.csv")
     lines = (tmp_path / "events.csv").read_text().splitlines()

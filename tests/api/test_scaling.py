@@ -10,6 +10,7 @@ from neuronjax.hardware import resolve_target
 from neuronjax.timing.collectives import collective_time
 
 
+@pytest.mark.slow
 def test_the_same_work_on_more_chips():
     found = scaling(7e9, tokens_per_step=4e6)
     assert [point.chips for point in found.points] == list(CHIPS)
@@ -22,6 +23,7 @@ def test_the_same_work_on_more_chips():
     assert found.points[-1].algorithm == "kangaring+ring"
 
 
+@pytest.mark.slow
 def test_work_that_grows_with_the_chips():
     found = scaling(7e9, tokens_per_device=8192)
     assert all(point.efficiency > 0.99 for point in found.points)
@@ -107,6 +109,7 @@ def test_too_little_work():
     assert point.limit == "too little work per chip"
 
 
+@pytest.mark.slow
 def test_it_prints_in_80_columns():
     found = scaling(
         4e11,

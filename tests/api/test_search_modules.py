@@ -82,6 +82,7 @@ def test_a_rule_about_no_module_names_the_nearest():
         nj.jit(loss, policy=policy).lower(STATE, X)
 
 
+@pytest.mark.slow
 def test_a_function_that_two_modules_call_is_lowered_for_each():
     """`jax.jit` inside makes one function of the program, called twice."""
 

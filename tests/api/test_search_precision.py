@@ -150,6 +150,7 @@ def test_against_every_assignment_there_is(arguments, errors, tolerance, strateg
     assert cost(chosen) <= best + 1
 
 
+@pytest.mark.slow
 def test_a_search_for_time_never_loses_any(arguments):
     found = search(objective="time")(*arguments)
     kept = [r["seconds"] for r in found.records if r["outcome"] == "kept"]
@@ -181,6 +182,7 @@ def whole_numbers(seed, *shape):
     return np.random.default_rng(seed).integers(-2, 3, shape).astype(np.float32)
 
 
+@pytest.mark.slow
 def test_what_was_held_out_undoes_what_fits_one_batch():
     """The batch that is seen has no error at all in FP8; the one held out has."""
     w, x = whole_numbers(0, WIDTH, WIDTH), whole_numbers(1, 8, WIDTH)
@@ -295,6 +297,7 @@ def test_compilations_are_counted():
     assert first.to_json_dict()["compilations"] == first.compilations
 
 
+@pytest.mark.slow
 def test_it_is_deterministic(arguments):
     one, two = (search(strategy="bisection")(*arguments) for _ in range(2))
     assert one.policy == two.policy
@@ -302,6 +305,7 @@ def test_it_is_deterministic(arguments):
     assert one.evaluations == two.evaluations
 
 
+@pytest.mark.slow
 def test_the_budget_is_respected(arguments):
     whole = search()(*arguments)
     assert not whole.budget_spent
@@ -400,6 +404,7 @@ def test_code_of_a_policy_makes_it_again(arguments):
     assert policy_code(nj.Policy()) == "nj.Policy()"
 
 
+@pytest.mark.slow
 def test_the_array_that_errs_most_is_named(arguments):
     def both(params, x):
         return {"rough": layers(params, x), "fine": x.sum()}
@@ -441,6 +446,7 @@ def rejects(match, function=layers, args=(), error=nj.InvalidProgramError, **opt
         search(function, **options)(*args)
 
 
+@pytest.mark.slow
 def test_errors_of_the_call(arguments):
     invalid = dict(args=arguments)
     rejects("no op whose precision", lambda p, x: x + 1, **invalid)
@@ -482,6 +488,7 @@ def test_what_the_target_lacks_is_left_out_by_default(arguments):
 # -- shown -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_shown_in_80_columns_and_drawn(arguments, tmp_path):
     found = search()(*arguments)
     text = found.summary()

@@ -52,6 +52,7 @@ def test_one_record_a_step(found):
     assert native[0] == float(jax.jit(step)(x, jnp.zeros(8))[1])
 
 
+@pytest.mark.slow
 def test_machines_see_the_same_seeds_and_differ(found):
     losses = {(r["policy"], r["seed"], r["step"]): r["loss"] for r in found.records}
     for seed in (0, 1):

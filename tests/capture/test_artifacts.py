@@ -123,6 +123,7 @@ def test_locations_name_the_line_of_the_file(tmp_path):
     assert op.location.source == f"{path}:2"
 
 
+@pytest.mark.slow
 def test_argument_names_are_pytree_paths(program, artifact):
     text = saved.FORMATS["mlir with locations"](program)
     names = ("params/b", "params/w", "x", "scale")
@@ -245,6 +246,7 @@ def test_gradients_of_an_artifact_that_holds_its_derivative():
 # ---- Under JAX's transformations.
 
 
+@pytest.mark.slow
 def test_inside_an_outer_jit_a_scan_and_op_by_op(small):
     compiled = nj.load(small).compile()
     wanted = compiled(X, Y)
@@ -587,6 +589,7 @@ def test_an_artifact_whose_signature_is_another_programs(artifact):
 # ---- The other process.
 
 
+@pytest.mark.slow
 def test_a_crash_and_a_timeout_leave_a_working_loader(small, monkeypatch):
     crash = b"module {" * 10_000
     for data in (crash, small, crash):

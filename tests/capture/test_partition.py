@@ -57,6 +57,7 @@ def only(lowered, kind):
 # -- what comes back -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_arguments_and_results_are_split_as_asked(lowered):
     (spmd,) = only(lowered, Spmd)
     assert spmd.mesh.axes == (("dp", 4), ("tp", 2))
@@ -117,6 +118,7 @@ def partitioned(text: str) -> tuple[Program, Program]:
         return program, partition.partition(program, module)
 
 
+@pytest.mark.slow
 def test_arithmetic_stays_as_it_is_written():
     """Nothing is folded, dropped or written out; unknown custom calls are replicated"""
     before, after = partitioned(ARITHMETIC)
@@ -209,6 +211,7 @@ def test_an_axis_that_does_not_divide():
         sharded.lower(jnp.ones((6, 2)))
 
 
+@pytest.mark.slow
 def test_a_mesh_larger_than_the_target():
     sharded = nj.jit(mlp, target="trn2", in_shardings=over("dp"))
     with pytest.raises(nj.InvalidProgramError, match=r"8 devices.* 4 logical"):
@@ -238,6 +241,7 @@ func.func @main(%a: tensor<8xf32>) -> tensor<8xf32> {
 """
 
 
+@pytest.mark.slow
 def test_a_mesh_whose_devices_are_in_another_order():
     x = np.arange(8, dtype=np.float32) * 10
     got = nj.load(PERMUTED.encode()).compile()(x)

@@ -89,6 +89,7 @@ def test_run_gives_the_numbers_of_the_chip(run):
     assert np.load("out.npz")["result"].tolist() == [0.0, 2.0, 4.0, 6.0]
 
 
+@pytest.mark.slow
 def test_run_json(run):
     arguments = ("run", "cli_program:layer", "--args", SHAPES, "--json")
     data = json.loads(run(*arguments, "--seed", "1").stdout)
@@ -101,6 +102,7 @@ def test_run_json(run):
     assert json.loads(run(*arguments, "--seed", "1").stdout) == data
 
 
+@pytest.mark.slow
 def test_run_compares_with_jax(run):
     arguments = ("run", "cli_program.py:layer", "--args", SHAPES, "--compare")
     result = run(*arguments, "--policy", "bf16")
@@ -317,6 +319,7 @@ def test_a_script_is_emulated_with_its_own_arguments(script, before, monkeypatch
     assert (sys.argv, sys.path) == (argv, path)
 
 
+@pytest.mark.slow
 def test_a_script_alone_is_run(script, monkeypatch):
     monkeypatch.delitem(sys.modules, "beside", raising=False)
     result = script("train.py")

@@ -80,6 +80,7 @@ def test_prints_are_in_the_order_of_the_program(capfd, ordered, eager):
     assert lines(capfd) == ["start", "start", *turns, "end 3.0"]
 
 
+@pytest.mark.slow
 def test_every_emulated_device_prints(capfd):
     def program(x):
         jax.debug.print("device {}", x)
@@ -131,6 +132,7 @@ def test_left_out_of_other_types(dtype, value):
     assert found.tolist() == [value] * 3
 
 
+@pytest.mark.slow
 def test_effects_are_in_order_and_left_out():
     seen = []
 

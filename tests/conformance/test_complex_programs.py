@@ -103,6 +103,7 @@ def test_conversions():
     assert_same(got, jax.jit(program)(*args))
 
 
+@pytest.mark.slow
 def test_iota():
     def program():
         return lax.iota(jnp.float32, 4).astype(jnp.complex64) + lax.broadcasted_iota(
@@ -365,6 +366,7 @@ def test_gradients_of_a_loss():
     close(got, natively(jax.grad(loss, argnums=(0, 1)), params, z), 1e-4)
 
 
+@pytest.mark.slow
 def test_gradients_of_integers_are_float0():
     def program(z, n):
         return jnp.sum(jnp.abs(z * n))
@@ -396,6 +398,7 @@ def test_holomorphic_gradients_of_gradients():
     close(twice(nj.jit(holomorphic))(z), natively(twice(holomorphic), z))
 
 
+@pytest.mark.slow
 def test_a_loss_scale_leaves_the_parts_apart():
     def energy(z):
         return jnp.sum(jnp.real(z * jnp.conj(z)))

@@ -64,6 +64,7 @@ def test_broadcasting_ops():
     assert np.array_equal(got[k + 2], np.full(a.shape, 7))
 
 
+@pytest.mark.slow
 def test_broadcasting_along_named_axes():
     x = np.float32([[1, 2, 3], [4, 5, 6]])
     y = np.array([10, 20], np.float32)
@@ -160,6 +161,7 @@ def test_batch_normalisation(name):
         same_numbers(got, want.astype(dtype), "grad")
 
 
+@pytest.mark.slow
 def test_custom_calls_that_mean_nothing():
     x = np.float32([[3, 1, 2], [4, 6, 5]])
     t, i = tensor(x.shape, x.dtype), tensor((2, 2), np.int32)

@@ -34,6 +34,7 @@ def report(hazard: str, host, expected) -> None:
         pytest.skip(f"this host's XLA does not show it: {hazard}")
 
 
+@pytest.mark.slow
 def test_multiply_add_is_contracted():
     rng = np.random.default_rng(1)
     x, y, z = (data.normal(rng, (4096,)) for _ in range(3))
@@ -74,6 +75,7 @@ def test_sums_with_constants_keep_their_order():
     report("(x + a) + b is x + (a + b)", jax.jit(program)(x), expected)
 
 
+@pytest.mark.slow
 def test_zeros_keep_their_signs():
     """Constants, padding and selections of +0 stay +0."""
     x = np.float32([-1.0, 2.0, -0.0, 0.0])

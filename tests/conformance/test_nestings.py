@@ -136,6 +136,7 @@ def test_vmap(options, function, arg):
     agree(lambda jit: jax.vmap(jit(function), **options), arg)
 
 
+@pytest.mark.slow
 def test_vmap_of_keyword_arguments():
     agree(lambda jit: jax.vmap(jit(lambda x, *, w: x * w)), X, w=2 * X)
 
@@ -435,6 +436,7 @@ def test_results_are_as_weakly_typed_as_natively():
     assert (narrow * nj.jit(doubled)(1.5)[0]).dtype == jnp.bfloat16
 
 
+@pytest.mark.slow
 def test_vmap_leaves_what_depends_on_no_batch_without_axis():
     step = nj.jit(lambda x, y: (x * y, y + 1))
     batched, single = jax.vmap(step, (0, None), (0, None))(X, 2.0)

@@ -134,6 +134,7 @@ def test_extrema_keep_a_nan_whatever_the_size(shape):
         assert np.all(np.isnan(out))
 
 
+@pytest.mark.slow
 def test_argmax_is_the_first_largest_and_the_first_nan():
     rng = np.random.default_rng(3)
     arrays = [data.kinds(rng, (3, n)) for n in (1, 9, 600)]
@@ -219,6 +220,7 @@ def test_scatter_adds_updates_in_order_of_their_indices(eager):
     floats.same_bits(gradient, expected, "embedding gradient")
 
 
+@pytest.mark.slow
 def test_a_narrow_scatter_add_rounds_once_after_all_updates():
     rng = np.random.default_rng(13)
     table, updates = (data.normal(rng, s) for s in ((5, 3), (60, 3)))

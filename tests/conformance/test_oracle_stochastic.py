@@ -40,6 +40,7 @@ def moderate(rng) -> np.ndarray:
     return x.astype(np.float32)
 
 
+@pytest.mark.slow
 def test_results_are_neighbours_and_both_occur():
     x = moderate(np.random.default_rng(1))
     for name, out in casts().with_rounding_seed(3)(x).items():
@@ -50,6 +51,7 @@ def test_results_are_neighbours_and_both_occur():
         assert 0.1 < np.mean(got[between] == low[between]) < 0.9, name
 
 
+@pytest.mark.slow
 def test_exact_and_special_values_stay():
     rng = np.random.default_rng(2)
     x = np.concatenate([moderate(rng), np.float32([0, -0.0, np.inf, -np.inf, np.nan])])

@@ -420,6 +420,7 @@ def test_the_exact_transpose_moves_bits(name):
     np.testing.assert_array_equal(out.view(f"u{result.itemsize}"), moved)
 
 
+@pytest.mark.slow
 def test_the_transpose_of_the_first_array_is_a_matmul():
     """Finite numbers come through; a NaN and an Inf spoil their row."""
     x = np.arange(12, dtype=np.float32).reshape(3, 4)

@@ -70,6 +70,7 @@ def test_delayed_scaling_over_two_steps(name):
     assert not history[2].any(), "two steps fill two rows"
 
 
+@pytest.mark.slow
 def test_delayed_scaling_uses_the_previous_amax():
     """Values 2^20 times larger than a step ago overflow; one step later they do not."""
     step = nj.jit(lambda x, w: x @ w, target="trn2", policy=DELAYED)

@@ -101,6 +101,7 @@ def reductions() -> list[modules.Form]:
     ]
 
 
+@pytest.mark.slow
 def test_reductions_are_those_of_the_reference():
     forms = reductions()
     text, arrays = modules.module(forms)

@@ -283,6 +283,7 @@ def test_top_k_is_in_total_order():
     same_trees(nj.jit(program)(arrays), jax.jit(program)(arrays))
 
 
+@pytest.mark.slow
 def test_top_k_in_narrow_dtypes():
     arrays, expected = {}, {}
     for name in ("float8_e5m2", "float8_e4m3", "bool"):
@@ -295,6 +296,7 @@ def test_top_k_in_narrow_dtypes():
         floats.same_bits(arrays[name][np.asarray(indices)], expected[name][:5], name)
 
 
+@pytest.mark.slow
 def test_approximate_top_k_is_exact():
     rng = np.random.default_rng(5)
     x = rng.standard_normal((7, 300)).astype(np.float32)

@@ -344,6 +344,7 @@ def test_more_devices_than_the_target_has():
         body(lambda x: x, jnp.zeros((1024,)), mesh=big, in_specs=P(), out_specs=P())
 
 
+@pytest.mark.slow
 def test_some_axes_left_to_the_partitioner():
     mapped = jax.shard_map(
         lambda x: lax.psum(x, "dp"),
@@ -357,6 +358,7 @@ def test_some_axes_left_to_the_partitioner():
     assert reduction.groups == ((0, 2, 4, 6), (1, 3, 5, 7))
 
 
+@pytest.mark.slow
 def test_axes_of_one_device_need_not_be_manual():
     mesh = nj.make_mesh((4, 1), ("dp", "tp"))
     options = dict(in_specs=P("dp"), out_specs=P("dp"), axis_names={"dp"})

@@ -206,6 +206,7 @@ def test_grad_with_aux_and_arguments_without_gradients():
     bits.assert_same(aux["next"], wanted_aux["next"])
 
 
+@pytest.mark.slow
 def test_gradient_of_an_integer_argument_is_float0():
     loss = lambda n, x: jnp.sum(x * n)  # noqa: E731
     grad = functools.partial(jax.grad, argnums=(0, 1), allow_int=True)
@@ -285,6 +286,7 @@ def _unscoped(w):
     return jax.lax.scan(body, X, None, length=2)[0].sum()
 
 
+@pytest.mark.slow
 def test_policy_scope_around_a_call_that_was_traced_without():
     step = jitted(lambda x, w: x @ w)
     before = step(X, W)
@@ -342,6 +344,7 @@ def test_donated_arguments_are_gone():
     assert state.is_deleted()
 
 
+@pytest.mark.slow
 def test_pytrees_of_any_kind():
     def function(tree, nothing):
         assert nothing is None
@@ -360,6 +363,7 @@ class _Point:
         self.x, self.name = x, name
 
 
+@pytest.mark.slow
 def test_python_scalars_keep_their_weak_type():
     step = jitted(lambda x, s: x * s)
     out = step(X.astype(jnp.bfloat16), 2.0)
@@ -428,6 +432,7 @@ def test_compiled_refuses_other_shapes():
         compiled(X[:2], W)
 
 
+@pytest.mark.slow
 def test_eval_shape_and_make_jaxpr():
     step = jitted(layer)
     assert jax.eval_shape(step, X, W) == jax.eval_shape(layer, X, W)

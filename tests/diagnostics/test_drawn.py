@@ -57,6 +57,7 @@ def test_what_is_shallow_is_not_drawn():
     assert error_bounds(lambda x: x @ x.T, [normal(8, 8)]).runs == 0
 
 
+@pytest.mark.slow
 def test_several_results_and_integers():
     def both(x):
         return {"s": contraction(x), "n": x.argmax(0), "t": (x[0] * 2, 3.0)}

@@ -104,6 +104,7 @@ def test_a_wider_accumulator_is_no_plain_one():
     assert found.is_compensated
 
 
+@pytest.mark.slow
 def test_more_addends_than_bfloat16_can_count():
     tree = left_fold(range(300))
     found = reveal_order(
@@ -129,6 +130,7 @@ def test_text(root, text):
     assert str(SummationTree(root)) == text
 
 
+@pytest.mark.slow
 def test_a_reduction_is_tiles_of_512():
     total = nj.jit(jnp.sum, policy="fp32")
     found = reveal_order(lambda x: total(jnp.asarray(x, jnp.float32)), 600)

@@ -246,6 +246,7 @@ def rows(outs=P("dp")):
     return [sharded(f, ins=(P("dp"), P()), outs=outs) for f in (layer, edited)]
 
 
+@pytest.mark.slow
 def test_an_edit_on_a_mesh_is_named():
     before, after = rows()
     x, w = data(), data(seed=1, shape=(8, 8))
@@ -335,6 +336,7 @@ def test_integers_over_devices_are_in_doubt_where_any_is(reduce):
     assert np.isinf(bounds.atol).all()
 
 
+@pytest.mark.slow
 def test_drawn_errors_of_a_sum_are_the_same_on_every_device():
     def function(x):
         total = lax.psum(x.astype(jnp.bfloat16), "dp").astype(jnp.float32)
@@ -366,6 +368,7 @@ def test_after_a_collective_devices_that_hold_the_same_share_their_work(monkeypa
     assert executed.count("activation") <= 2 * 5  # isolated, and in the run
 
 
+@pytest.mark.slow
 def test_an_edit_on_one_device_alone_is_named():
     def before(w):
         return lax.all_gather(jnp.sin(w * 2), "dp")

@@ -129,6 +129,7 @@ def test_examples_and_commands():
     assert str(ROOT) not in page
 
 
+@pytest.mark.slow
 def test_notebooks(tmp_path):
     pytest.importorskip("nbconvert")
     nbformat = pytest.importorskip("nbformat")

@@ -304,6 +304,7 @@ def test_integers_are_exact(dtype):
         same_bits(np.asarray(found), expected)
 
 
+@pytest.mark.slow
 def test_integers_through_fp32():
     x = np.full((8, 3), 2**24 + 1, np.int32)
     groups = (tuple(range(8)),)
@@ -352,6 +353,7 @@ def test_products():
         same_bits(found[0].reshape(8, 3)[chunk], total.astype(BF16))
 
 
+@pytest.mark.slow
 def test_overflow_of_partial_sums():
     x = np.full((8, 8), 200, np.float32).astype(FP8)  # the largest is 240
     groups = (tuple(range(8)),)

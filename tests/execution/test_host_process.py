@@ -141,6 +141,7 @@ def test_fast_math_is_refused_in_a_process_of_its_own():
     assert "remedy: take xla_cpu_enable_fast_math out of XLA_FLAGS" in done.stderr
 
 
+@pytest.mark.slow
 def test_compiler_options_that_change_bits_are_refused():
     fast = {"xla_cpu_enable_fast_math": True}
     with pytest.raises(nj.UnsupportedError, match="compiler_options turns on"):

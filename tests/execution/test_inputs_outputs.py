@@ -62,6 +62,7 @@ def test_ours_do_not_stop(name):
     assert np.asarray(got).tobytes() == np.asarray(expected).tobytes()
 
 
+@pytest.mark.slow_except("a NaN that is a result", "no number")
 @pytest.mark.parametrize("name", THEIRS)
 def test_the_users_stop(name):
     what, program = THEIRS[name]
@@ -77,6 +78,7 @@ def test_results_stop_compiled(name):
         nj.jit(program)(X)
 
 
+@pytest.mark.slow
 def test_an_argument_that_is_no_number_stops_what_computes_with_it():
     x = jnp.asarray(np.array([1, np.nan, 2], ml_dtypes.bfloat16))
     with jax.debug_nans(True), jax.disable_jit():

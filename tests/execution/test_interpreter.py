@@ -47,6 +47,7 @@ def test_large_results_are_made_again(monkeypatch):
     assert sines(emulated(lambda x: angles(x, 4), X)) >= 4
 
 
+@pytest.mark.slow
 def test_other_operands_are_other_work():
     def run(x, y):
         return jnp.sin(x) + 2 * jnp.sin(y) + jnp.cos(x)

@@ -68,6 +68,7 @@ def test_a_function_of_a_program_is_the_engines(function, name) -> None:
     assert_same(got, piecewise.evaluate(name, x))
 
 
+@pytest.mark.slow
 def test_a_narrow_result_is_rounded_once() -> None:
     x = X.astype(jnp.bfloat16)
     got = emulated(lambda x: jnp.exp(x))(x)
@@ -81,6 +82,7 @@ def test_functions_that_the_engine_has_not_are_the_exact_ones() -> None:
     assert_same(emulated(call)(X), emulated(call, nj.Policy())(X))
 
 
+@pytest.mark.slow
 def test_a_rule_chooses_it_for_an_op() -> None:
     rule = nj.Rule(op="exponential", transcendentals="scalar_engine")
     call = lambda x: (jnp.exp(x), jnp.tanh(x))  # noqa: E731
@@ -108,6 +110,7 @@ def gated(x):
     return out
 
 
+@pytest.mark.slow
 def test_a_kernel_follows_the_policy() -> None:
     want = piecewise.evaluate("silu", X)
     assert_same(emulated(lambda x: gated(x))(X), want)

@@ -207,6 +207,7 @@ def scatter(x: Any) -> Any:
 LARGE = np.full((4, 4), 2**24 + 1, np.int32)
 
 
+@pytest.mark.slow
 def test_integers_through_fp32():
     policy = nj.Policy(integer_path="fp32")
     assert (np.asarray(mapped(psum, policy=policy)(LARGE)) == 4 * 2**24).all()
@@ -222,6 +223,7 @@ def test_integers_as_stablehlo_has_them():
     assert (np.asarray(got) == 4 * (2**24 + 1)).all()
 
 
+@pytest.mark.slow
 def test_integers_are_what_the_chip_makes_of_them():
     """In FP32 over devices, exactly on one, and the user hears of it."""
     both = mapped(lambda x: (lax.psum(x, "x"), x + x))
@@ -232,6 +234,7 @@ def test_integers_are_what_the_chip_makes_of_them():
     assert (np.asarray(twice) == 2 * LARGE).all()
 
 
+@pytest.mark.slow
 def test_a_line_warns_once():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")

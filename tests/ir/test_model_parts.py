@@ -193,6 +193,7 @@ def test_all_ops_have_a_part_and_a_pass(name):
         assert parts >= PARTS[name], phase
 
 
+@pytest.mark.slow
 def test_matmuls_of_nnx_have_the_paths_of_their_weights():
     """Two per weight in the backward pass: one makes its gradient, reading none."""
     found = Counter(
@@ -211,6 +212,7 @@ def test_matmuls_of_nnx_have_the_paths_of_their_weights():
     assert found == expected
 
 
+@pytest.mark.slow
 def test_what_a_layer_computes_beside_its_children_is_the_layers():
     program = captured("nnx")
     where = {

@@ -37,6 +37,7 @@ def test_values_are_those_of_a_chip_with_all_engines(policy):
     np.testing.assert_array_equal(ours(X), theirs(X))
 
 
+@pytest.mark.slow
 def test_no_instruction_is_on_an_engine_that_is_not_there():
     compiled = nj.jit(layer, target="inf1", policy="bf16").lower(X).compile()
     engines = {i.engine for i in compiled.instructions}
@@ -64,6 +65,7 @@ def test_op_by_op_and_grad():
     assert np.isfinite(jax.grad(loss)(X)).all()
 
 
+@pytest.mark.slow
 def test_compare():
     assert "inf1" in str(nj.compare(layer, target="inf1", policy="bf16")(X))
     assert "inf1" in str(nj.compare(integer_dot, target="inf1")(BYTES, BYTES.T))
@@ -117,6 +119,7 @@ def test_ops_that_are_refused_by_name(function, message):
     assert "trn1, inf2, trn2, trn3, trn4" in str(error.value)
 
 
+@pytest.mark.slow
 def test_the_remedies_of_control_flow():
     def looped(x):
         return jax.lax.scan(lambda c, r: (c + r, c), x[0], x, unroll=True)[0]
@@ -209,6 +212,7 @@ def test_wide_integers_are_multiplied_by_no_engine():
         nj.jit(integer_dot, target="inf1")(wide, wide.T)
 
 
+@pytest.mark.slow
 def test_wide_integers_go_through_fp32_with_a_warning():
     numbers = jnp.asarray([2**24 + 1, 3], jnp.int32)
     step = nj.jit(lambda n: n + 2, target="inf1")
@@ -221,6 +225,7 @@ def test_wide_integers_go_through_fp32_with_a_warning():
     np.testing.assert_array_equal(exact(numbers), numbers + 2)
 
 
+@pytest.mark.slow
 def test_random_numbers_are_refused_until_integers_are_exact():
     """FP32 would make other numbers of the generator's, without a word."""
 

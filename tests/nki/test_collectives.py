@@ -342,6 +342,7 @@ def test_ranks_differ_in_what_a_device_loop_does():
         kernel.with_ranks(3)(x)
 
 
+@pytest.mark.slow
 def test_ranks_inside_an_outer_jit_and_written_arguments():
     @nki.jit(target="trn2")
     def kernel(x, y):

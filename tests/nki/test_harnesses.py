@@ -39,6 +39,7 @@ def operands():
     return [rng.standard_normal(shape, np.float32) for shape in shapes]
 
 
+@pytest.mark.slow
 def test_the_summary_has_the_older_names():
     timed = legacy.baremetal(product)
     timed(*operands())

@@ -61,6 +61,7 @@ def same(a, b):
     np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_a_kernel_inside_jit_is_one_operation():
     kernel, x, w = affine(), data(128, 32), data(128, 32, seed=1)
     step = jax.jit(lambda x, w: jnp.sin(kernel(x + 1, w)))
@@ -93,6 +94,7 @@ def test_vmap_of_vmap_inside_jit():
     same(nested[1, 2], kernel(x[1, 2], w))
 
 
+@pytest.mark.slow
 def test_without_a_derivative_the_error_names_the_remedy():
     kernel, x = affine(), data(128, 8)
     with pytest.raises(UnsupportedError, match=r"affine_kernel has no derivative") as e:

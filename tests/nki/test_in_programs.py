@@ -170,6 +170,7 @@ def test_on_every_device_of_a_mesh():
         same(step(A, B), step(A, B))
 
 
+@pytest.mark.slow
 def test_derivatives_on_every_device_of_a_mesh():
     """What `jax.shard_map` checks: a cotangent varies where its primal does."""
 

@@ -100,6 +100,7 @@ def test_vector_engine_transposes_in_squares(shape):
     assert [i.engine for i in found] == ["vector"] * squares
 
 
+@pytest.mark.slow
 def test_causal_selection_and_iota():
     @nki.jit
     def kernel(x):
@@ -140,6 +141,7 @@ def test_rows_by_index_and_a_reduction_over_windows():
     np.testing.assert_allclose(small, pooled, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_loop_reduce_and_launch_grids():
     def kernel(x):
         out = nl.ndarray((4, 8), dtype=x.dtype, buffer=nl.shared_hbm)
@@ -286,6 +288,7 @@ def test_a_part_of_several_blocks_is_no_tile():
         nki.simulate_kernel(together, normal(8, 8))
 
 
+@pytest.mark.slow
 def test_two_fp8_products_per_cell():
     @nki.jit(platform_target="trn2")
     def kernel(a, b):

@@ -151,6 +151,7 @@ def double_row(lhsT, rhs):
     return out
 
 
+@pytest.mark.slow
 def test_double_row_adds_the_pair_first():
     a = data(128, 2, 48, dtype=ml_dtypes.float8_e4m3)
     b = data(128, 2, 80, dtype=ml_dtypes.float8_e5m2, seed=1)

@@ -87,6 +87,7 @@ def test_masks_are_joined_by_an_ampersand():
         kernel(ONES, joined=False)
 
 
+@pytest.mark.slow
 def test_two_products_are_subtracted():
     @jit
     def kernel(x, y):

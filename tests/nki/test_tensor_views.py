@@ -46,6 +46,7 @@ def keys(shape):
     )
 
 
+@pytest.mark.slow
 @given(SHAPES.flatmap(lambda s: st.tuples(st.just(s), keys(s))))
 def test_hbm_indexing_is_numpys(case):
     shape, key = case

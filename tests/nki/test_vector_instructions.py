@@ -84,6 +84,7 @@ def test_tensor_reduce(op):
     same(found[1], oracle.tensor_reduce(y, op, 2), BF16)
 
 
+@pytest.mark.slow
 def test_bit_vector_reductions():
     x = np.random.default_rng(0).integers(0, 2**16, (16, 9)).astype(np.uint16)
 
@@ -311,6 +312,7 @@ def test_the_eight_largest():
     assert 0xFFFF in absent
 
 
+@pytest.mark.slow
 def test_nc_stream_shuffle_by_quadrants():
     x, old = normal(64, 5), normal(64, 5, seed=1)
     mask = [(7 * p) % 32 for p in range(32)]

@@ -69,6 +69,7 @@ def test_numbers_and_numpy_arrays() -> None:
     assert cast(np.ones((2, 0, 3)), "bfloat16").shape == (2, 0, 3)
 
 
+@pytest.mark.slow
 def test_options_reach_the_rounding() -> None:
     assert float(fake_cast(1e9, "float8_e4m3")) == np.inf
     assert float(fake_cast(1e9, "float8_e4m3", overflow="saturate")) == 240
@@ -77,6 +78,7 @@ def test_options_reach_the_rounding() -> None:
     assert float(fake_cast(2.9, "float4_e2m1fn", rounding="rtz")) == 2
 
 
+@pytest.mark.slow
 def test_integers_are_nearest_and_saturate() -> None:
     x = np.array([0.5, 1.5, -2.5, 127.5, 1e10, -1e10, np.inf, -np.inf, np.nan])
     for fmt in INTEGERS.values():
@@ -131,6 +133,7 @@ def test_no_gradient_where_the_value_stopped_at_the_largest(name: str) -> None:
     np.testing.assert_array_equal(plain, passes)
 
 
+@pytest.mark.slow
 def test_a_float8_cotangent_is_widened_exactly_and_arrives_rounded() -> None:
     """JAX gives a cotangent the dtype of the value: 1/3 arrives as FP8's nearest."""
     third = jnp.float32(1 / 3)
@@ -174,6 +177,7 @@ def test_targets_without_a_gradient(dtype: Any) -> None:
     np.testing.assert_array_equal(grad, np.zeros(6))
 
 
+@pytest.mark.slow
 def test_training_through_fp8_descends() -> None:
     """Straight-through gradients fit a weight whose cast is what counts."""
     target = jnp.float32([0.75, -1.5, 3.0])

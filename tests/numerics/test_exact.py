@@ -25,6 +25,7 @@ def test_other_platforms_draw_the_zero():
     assert "stablehlo.fft" not in text
 
 
+@pytest.mark.slow
 def test_the_zero_is_one_under_every_transformation():
     """A constant argument of an outer jit, a batch, a derivative."""
 

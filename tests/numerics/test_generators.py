@@ -132,6 +132,7 @@ def test_the_same_words_under_every_transformation(wrap: Callable) -> None:
         np.testing.assert_array_equal(np.asarray(ours), np.asarray(theirs))
 
 
+@pytest.mark.slow
 def test_words_look_random() -> None:
     words, _ = next_xorwow(XorwowState.from_seed(jnp.uint32(5), (512,)), 512)
     bits = np.unpackbits(np.asarray(words).view(np.uint8).reshape(-1, 4), axis=1)

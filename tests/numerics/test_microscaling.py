@@ -338,6 +338,7 @@ def test_large_scales() -> None:
     assert np.asarray(top.dequantize())[:3].tolist() == [-np.inf, 2.0**127, 0.0]
 
 
+@pytest.mark.slow
 def test_overflow_of_elements() -> None:
     def element(name: str, overflow: str) -> float:
         return quantized(-1.9999, format=name, overflow=overflow)[0][0]
@@ -607,6 +608,7 @@ def test_straight_through() -> None:
     assert_same(tangent, 2 * x)
 
 
+@pytest.mark.slow
 def test_straight_through_keeps_the_dtype_of_the_input() -> None:
     x = jnp.ones((2, 32), jnp.bfloat16)
     gradient = jax.grad(lambda x: fake_quantize(x)[0].sum())(x)

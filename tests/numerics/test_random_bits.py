@@ -54,6 +54,7 @@ def _disagreement(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.abs(flips - a.size / 2) / np.sqrt(a.size / 4)
 
 
+@pytest.mark.slow
 def test_bits_are_the_hash_of_key_and_row_major_index(strict_promotion: None) -> None:
     for key in KEYS:
         actual = np.asarray(random_bits((3, 4, 5), jnp.uint32(key))).reshape(-1)
@@ -178,6 +179,7 @@ def test_the_order_of_folds_matters() -> None:
     assert int(fold(fold(key, a), b)) != int(fold(fold(key, b), a))
 
 
+@pytest.mark.slow
 def test_folding_never_merges_data() -> None:
     folded = np.asarray(fold(jnp.uint32(3), jnp.arange(N, dtype=jnp.uint32)))
     assert np.unique(folded).size == N

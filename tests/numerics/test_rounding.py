@@ -361,6 +361,7 @@ def _composed(x: jax.Array, y: jax.Array) -> jax.Array:
     return cast(total * jnp.float32(0.5), E4M3FN, overflow="saturate")
 
 
+@pytest.mark.slow
 def test_composed_program_against_numpy() -> None:
     """jit, vmap and scan; the oracle rounds step by step with ml_dtypes."""
     rng = np.random.default_rng(2)

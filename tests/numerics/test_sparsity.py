@@ -135,6 +135,7 @@ def test_an_unknown_pattern_is_refused_with_all_names(name):
 # -- sparsify --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_by_hand():
     x = jnp.array([1, -3, 2, 0, 0, 0, -1, 5], jnp.float32)
     sparse = sparsify(x, "2:4")

@@ -668,6 +668,7 @@ def test_flags_round_trip(case: tuple[list[str], dict[str, Any]]) -> None:
 NAMES = st.sampled_from([name for flag in FLAGS for name in flag.names])
 
 
+@pytest.mark.slow
 @given(st.lists(NAMES | st.text("-=O1 a'", max_size=8), max_size=4))
 def test_any_words_parse_or_raise_an_error_of_ours(words: list[str]) -> None:
     for flags in (words, "".join(words), " ".join(words)):

@@ -163,6 +163,7 @@ class Model:
         return x * self.factor
 
 
+@pytest.mark.slow
 def test_methods_and_callable_objects():
     model = Model()
     calls = (
@@ -240,6 +241,7 @@ def test_gradient_beside_a_key():
     agree(lambda jit: jax.grad(jit(loss)), X, KEY)
 
 
+@pytest.mark.slow
 def test_cotangent_of_an_integer_is_float0():
     product = lambda x, n: (x * n).sum()  # noqa: E731
     pull = jax.vjp(jitted(product), X, jnp.arange(5))[1]

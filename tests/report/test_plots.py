@@ -50,6 +50,7 @@ def test_timeline_names_queues_with_their_shares():
     assert "spills to and from HBM" in found
 
 
+@pytest.mark.slow
 def test_roofline_names_roofs_and_ops():
     (axes,) = figure("roofline").axes
     found = texts(axes)
@@ -94,6 +95,7 @@ def test_another_kind_is_named():
         figure("pie")
 
 
+@pytest.mark.slow
 def test_nothing_can_be_drawn():
     assert figure("all", scheduled(())).axes
 
@@ -278,6 +280,7 @@ def test_time_around_a_program_is_told():
     assert "start and end of the program: 40.0 µs" in texts(axes)
 
 
+@pytest.mark.slow
 def test_one_slow_op_does_not_stretch_the_roofline():
     """A sum of squares ends with one division of one number: a thousand times slower
     than anything else, and a hundredth of the time."""
@@ -353,6 +356,7 @@ def test_ops_of_a_roofline_are_seen(example):
     assert sizes == sorted(sizes, reverse=True)  # the small ones are drawn on top
 
 
+@pytest.mark.slow
 def test_layers_are_one_dot():
     ops = [point for point in points(spilled().timeline) if point.is_matmul]
     (axes,) = spilled().plot("roofline").axes
@@ -362,6 +366,7 @@ def test_layers_are_one_dot():
     assert largest > 2 * 1500 * max(point.share for point in ops)
 
 
+@pytest.mark.slow
 def test_a_greys_name_is_in_the_legend():
     (axes,) = two_layers().plot("timeline").axes
     assert "program's start and end" in texts(axes)

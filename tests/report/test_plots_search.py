@@ -38,6 +38,7 @@ def written(figure):
     return [text.get_text() for text in axes.texts]
 
 
+@pytest.mark.slow
 def test_an_error_of_zero_is_below_the_axis_and_called_exact():
     figure = drawn(4e-5, 0.0, 3e-3)
     first, exact, last = heights(figure)[WITHIN]
@@ -53,10 +54,12 @@ def test_an_error_of_zero_is_below_the_axis_and_called_exact():
     assert label.xy[1] == exact
 
 
+@pytest.mark.slow
 def test_without_a_zero_there_is_no_such_line():
     assert "0: exact" not in written(drawn(4e-5, 3e-3))
 
 
+@pytest.mark.slow
 def test_what_is_not_finite_is_above():
     figure = drawn(4e-5, math.inf, 0.2)
     first, second = heights(figure)[BEYOND]
@@ -82,6 +85,7 @@ def test_the_legend_says_what_dots_are():
     assert labels == {WITHIN, BEYOND, "found", "steps kept"}
 
 
+@pytest.mark.slow
 def test_within_is_what_the_search_takes_for_it():
     figure = drawn(7e-3, 9e-3, 0.1, margin=1.25)
     assert heights(figure)[WITHIN] == [7e-3]
@@ -97,6 +101,7 @@ def test_times_fill_the_width():
     assert 900 < high < 1000
 
 
+@pytest.mark.slow
 def test_points_are_named_where_there_is_room():
     """The found one and its path first; one of two in the same place."""
     start, half = Trial(9e-4, 1e-3, "all fp32"), Trial(5e-4, 2e-3, "layers/0/q to bf16")

@@ -67,6 +67,7 @@ def test_a_long_program_is_cut_and_says_so():
     assert text.count("activation") == 40
 
 
+@pytest.mark.slow
 def test_compiled_and_lowered_show_the_same(lowered):
     compiled = lowered.compile()
     assert compiled._repr_html_() == lowered._repr_html_()

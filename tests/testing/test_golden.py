@@ -63,6 +63,7 @@ def rewritten(folder, **changes):
     dataclasses.replace(stored, **changes).write(folder / NAME)
 
 
+@pytest.mark.slow
 def test_it_holds(folder):
     report = check(folder)(*arguments())
     assert (report.program, report.today, report.leaves) == ("same", "", ())
@@ -116,6 +117,7 @@ def test_another_target_policy_or_argument_is_named(folder):
         check(folder, lambda params, z: layer(params, z))(params, x)
 
 
+@pytest.mark.slow
 def test_a_changed_result_names_leaf_and_op(copied):
     """As if the emulator had changed: other bits are stored than it gives."""
     stored = golden_file.read(copied / NAME)
@@ -148,6 +150,7 @@ def scaled(params, x):
     return {"y": jnp.tanh(x @ params["w"]) * 2, "sum": jnp.sum(x)}
 
 
+@pytest.mark.slow
 def test_another_program_is_a_warning_where_asked(folder):
     with pytest.warns(ProgramChangedWarning, match=r"other bits: y\[0, 0\]") as caught:
         report = check(folder, scaled, changed_program="warn")(*arguments())

@@ -94,6 +94,7 @@ def test_values_of_constants_are_shown(stored, path):
     }
 
 
+@pytest.mark.slow
 def test_who_changed_the_program(stored, path):
     """The same two programs, with what else is known of their making."""
     before, now = stored["block"], today("block", "scale", path)

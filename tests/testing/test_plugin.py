@@ -34,6 +34,7 @@ def test_loading_it_does_not_import_jax():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.slow
 def test_targets_and_policies_vary_a_test(pytester):
     pytester.makepyfile("""
         import pytest
@@ -83,6 +84,7 @@ def test_results_are_approximately_those_of_jax(pytester):
     assert pytest.approx is before
 
 
+@pytest.mark.slow
 def test_bad_markers_and_settings_are_refused(pytester):
     pytester.makepyfile("""
         import pytest

@@ -289,6 +289,7 @@ def test_more_bytes_are_never_faster(case, size, more):
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(case=st.sampled_from(CASES), factor=st.floats(1, 8), axis=st.integers(0, 2))
 def test_a_wider_link_is_never_slower(case, factor, axis):

@@ -138,6 +138,7 @@ def test_a_block_waits_for_the_room_of_the_one_before():
     assert timeline.flops == pytest.approx(2 * 2 * 2048 * 32768 * 128)
 
 
+@pytest.mark.slow
 def test_cores_that_share_rows_read_the_weights_each():
     arguments = norm_mlp_arguments(8192, 1024, 1024)
     plans = [plan_of(norm_mlp, *arguments, lnc=lnc) for lnc in (1, 2)]

@@ -114,6 +114,15 @@ def test_more_takes_no_less(make, sizes, gradient, what):
     assert two.total_seconds >= ALMOST * one.total_seconds
 
 
+@pytest.mark.slow_except(
+    "mlp-4-256-1-False",
+    "convolutions-1-32-1-True0",
+    "attention-1-512-2-True1",
+    "attention-8-128-1-True1",
+    "attention-8-256-1-False1",
+    "convolutions-1-64-2-True1",
+    "convolutions-1-32-1-True1",
+)
 @pytest.mark.parametrize(("make", "sizes", "gradient"), programs())
 def test_twice_the_layers_take_about_twice_as_long(make, sizes, gradient):
     """Less of a forward pass: its input and its result move once."""

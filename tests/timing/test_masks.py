@@ -133,6 +133,7 @@ def test_a_sliding_window_is_the_same_however_it_is_written():
     assert jax_nn < 0.25 * attention(is_causal=True).total_seconds
 
 
+@pytest.mark.slow
 def test_a_wider_window_takes_no_less():
     causal = attention(is_causal=True).total_seconds
     widths = (64, 128, 512, 2048, 8192)

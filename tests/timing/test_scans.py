@@ -104,6 +104,7 @@ def test_the_gradient_of_scanned_layers_costs_what_unrolled_ones_do(gradients):
     assert sum(bytes_of(one)) < 1.5 * sum(bytes_of(two))
 
 
+@pytest.mark.slow
 def test_rematerialisation_moves_less_and_takes_longer(gradients):
     plain, again = gradients["scanned"], gradients["rematerialised"]
     assert sum(bytes_of(again)) < sum(bytes_of(plain))

@@ -150,6 +150,7 @@ def test_how_far_a_bound_moves():
 # -- perturbed data --------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(-1e30, 1e30), min_size=1))
 def test_perturbed_data_stay_what_they_are(values):
     """Equal numbers stay equal, negatives negative, zeros zero; and within a unit."""

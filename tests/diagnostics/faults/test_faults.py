@@ -272,6 +272,7 @@ def test_an_argument_that_is_handed_through_is_nobodys_fault():
 # -- who is at fault -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_who_made_the_zeros_comes_before_who_divides_by_them():
     def normalized(x):
         p = jnp.exp(x.astype(jnp.float16))
@@ -284,6 +285,7 @@ def test_who_made_the_zeros_comes_before_who_divides_by_them():
     assert first.shows.short_op == "divide"
 
 
+@pytest.mark.slow
 def test_the_scale_comes_before_the_cast_that_it_spoils():
     def branch(x):
         scale = jnp.clip(240.0 / jnp.abs(x).max(), 1 / 16, 16.0)
@@ -377,6 +379,7 @@ def test_a_module_is_named_rather_than_its_parameter():
     assert "near params" not in text
 
 
+@pytest.mark.slow
 def test_a_report_ends_with_the_lines_and_the_picture_shows_the_same():
     report = of_two_layers()
     assert len(report.faults) == 2
@@ -418,6 +421,7 @@ def test_an_exponential_of_halves_overflows_in_a_sum():
     assert (fault.kind, fault.record.short_op) == ("overflow", "exponential")
 
 
+@pytest.mark.slow
 def test_nan_on_both_sides_is_found():
     report = compare(log_of_nothing, policy="bf16")(np.arange(1, 9, dtype=np.float32))
     assert report.ops[-1].accumulation.nonfinite_reference == 1
@@ -433,12 +437,14 @@ def test_a_weak_step_is_lost():
     assert report.verdict.wrong[0].how == "lost"
 
 
+@pytest.mark.slow
 def test_two_policies_are_not_judged():
     report = compare(variance, policy="bf16", reference="fp32")(normal(2, 8))
     assert report.verdict is None
     assert report.tolerance == 0.1
 
 
+@pytest.mark.slow
 def test_a_tolerance_asks_for_the_first_divergence_too():
     report = compare(loss_of_logits, policy="bf16", tolerance=0.1)(normal(4, 8) + 12)
     assert report.first_divergence is not None

@@ -220,6 +220,7 @@ def test_the_maker_comes_first_and_its_twin_is_left_alone(
     assert_named(kind, faulty, healthy, arguments, policy="fp32")
 
 
+@pytest.mark.slow
 def test_the_amplifier_comes_second():
     first, second, *_ = compare(elapsed, policy="fp32")(DAY).faults
     assert (first.role, first.record.short_op) == ("makes", "convert")

@@ -263,6 +263,7 @@ def test_the_kind_and_line_and_its_twin(kind, policy, faulty, healthy, arguments
     assert_named(kind, faulty, healthy, arguments, policy=policy)
 
 
+@pytest.mark.slow
 def test_nan_of_a_negative_variance_names_both_lines():
     """It is first told who made the operand negative, then which op made NaN of it."""
     report = compare(scaled, policy="fp32")(1e4 + normal(32, 64, seed=8, scale=0.1))
@@ -337,6 +338,7 @@ def test_what_has_the_range_of_fp32_is_not_told_to_be_kept_in_it(function, kind,
     assert (report.faults[0].kind, report.faults[0].remedy) == (kind, IN_FP32[kind])
 
 
+@pytest.mark.slow
 def test_positions_in_bf16_are_kept_in_fp32():
     report = compare(waves, policy="bf16")(np.ones(512, np.float32))
     assert report.faults[0].remedy == WHOLE_IN_FP32

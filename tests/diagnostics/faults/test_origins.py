@@ -238,6 +238,7 @@ def test_both_operands_and_both_differences_are_named():
         assert len({f.record.source for f in report.faults}) == 2
 
 
+@pytest.mark.slow
 def test_an_op_that_amplifies_explains_where_a_run_diverges():
     def spread(x, w):
         h = jax.nn.gelu(x @ w) + 300

@@ -243,6 +243,7 @@ def test_what_a_step_is_wrong_by_comes_before_the_step():
     assert first_line(step, weights, normal(4096, 16)) == marked_line(step)
 
 
+@pytest.mark.slow
 def test_an_overflow_is_no_sum_that_stagnates():
     @jax.jit
     def shares(scores):
@@ -256,6 +257,7 @@ def test_an_overflow_is_no_sum_that_stagnates():
     assert first_line(twice, scores, policy="fp32") == marked_line(shares.__wrapped__)
 
 
+@pytest.mark.slow
 def test_an_overflow_comes_before_the_logarithm_of_zeros_that_it_leads_to():
     """A number over the Inf of an exponential is zero, and its logarithm is Inf."""
 

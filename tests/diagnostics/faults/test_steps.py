@@ -37,6 +37,7 @@ def test_the_signs_that_the_data_turn_are_no_lost_step(policy):
     assert report.verdict.wrong == report.faults == ()
 
 
+@pytest.mark.slow
 def test_no_condition_of_the_data_excuses_a_state_without_room_for_its_step():
     w, x, y = problem(noise=0.15)
     report = compare(signed_step_in_bf16, policy="fp8")(

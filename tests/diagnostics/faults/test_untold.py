@@ -184,6 +184,7 @@ def test_a_mask_may_be_inf():
     assert compare(attention, policy="fp32")(normal(12, 4)).faults == ()
 
 
+@pytest.mark.slow
 def test_what_is_nothing_beside_another_may_vanish():
     def losses(residual):
         size = jnp.abs(residual)

@@ -45,6 +45,9 @@ WAYS = [(n, way) for n, case in CASES.items() for way in case.ways]
 WRONG = [(n, wrong) for n, case in CASES.items() for wrong in case.wrong]
 
 
+@pytest.mark.slow_except(
+    "a reciprocal by Newton", "rows and columns of sum 1", "a mean that runs"
+)
 @pytest.mark.parametrize("name", CASES)
 def test_the_reference_itself_is_accepted(name: str, tmp_path: Path) -> None:
     assert word(name, ("return", "return"), tmp_path) == "accepted"

@@ -79,6 +79,7 @@ def test_what_is_tried_and_caught(name: str, relative: float, tmp_path: Path) ->
         assert m.does_nothing == idle
 
 
+@pytest.mark.slow
 def test_a_large_reference_is_not_run_again(tmp_path: Path) -> None:
     case = case_of(tmp_path, "draw(2048, 2049)", "x", "return x + 1")
     found = mutants.tried(case, 0, case.tolerances(0, 1e-6))

@@ -60,6 +60,7 @@ def test_float16_is_correctly_rounded_at_the_exceptions(name):
     np.testing.assert_array_equal(executed(name, "float16", x), want)
 
 
+@pytest.mark.slow
 def test_a_program_rounds_like_the_instruction():
     x = np.float32([argument for argument, _ in EXCEPTIONS["float16"]["cbrt"]])
     got = emulated("cbrt")(jnp.asarray(x, jnp.float16))
@@ -86,6 +87,7 @@ def test_float32_is_the_polynomial_itself(name):
     np.testing.assert_array_equal(got.view(np.uint32), want.view(np.uint32))
 
 
+@pytest.mark.slow
 def test_a_result_rounded_elsewhere_has_no_exceptions():
     """Under auto-cast "all" the exceptions of the buffer's dtype do not apply."""
     x = np.float32([argument for argument, _ in EXCEPTIONS["float16"]["cbrt"]])

@@ -230,6 +230,7 @@ def test_a_call_is_one_operation():
     assert text.count(" = stablehlo.") <= 4
 
 
+@pytest.mark.slow
 def test_many_threads_may_ask_for_one_kernel():
     from concurrent.futures import ThreadPoolExecutor
 
@@ -242,6 +243,7 @@ def test_many_threads_may_ask_for_one_kernel():
         floats.same_bits(one, found[0])
 
 
+@pytest.mark.slow
 def test_long_passes_take_little_memory_or_another_way():
     lhs = draw(9, (1, 3, 9000), "cancelling", "bfloat16")
     rhs = draw(10, (1, 9000, 70), "cancelling", "bfloat16")

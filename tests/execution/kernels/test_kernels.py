@@ -377,6 +377,7 @@ def increment(a, step=1.0):
     nl.store(a, tile)
 
 
+@pytest.mark.slow
 def test_numpy_arguments_change_in_place():
     a = data(16, 8)
     expected = a + np.float32(2)
@@ -387,6 +388,7 @@ def test_numpy_arguments_change_in_place():
     np.testing.assert_array_equal(a, expected + np.float32(2))
 
 
+@pytest.mark.slow
 def test_a_kernel_is_specialised_once():
     calls = []
 

@@ -118,6 +118,7 @@ def test_what_a_choice_leaves_out_is_no_fault():
     assert not _found(_collected(entropy, ONES))
 
 
+@pytest.mark.slow
 def test_who_is_given_inf_has_not_made_it():
     def function(x):
         return jnp.exp(x) / 2

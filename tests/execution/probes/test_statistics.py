@@ -210,6 +210,7 @@ def flushed() -> Statistics:
     return statistics(probe(), x, cast(x, get_format("float8_e5m2")))
 
 
+@pytest.mark.slow
 def test_a_table_of_80_columns():
     found = flushed()
     text = found.table()

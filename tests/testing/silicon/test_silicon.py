@@ -420,6 +420,7 @@ def test_the_kit_needs_numpy_and_the_vendor_alone(kit):
     assert found - sys.stdlib_module_names <= own | vendor
 
 
+@pytest.mark.slow
 def test_every_probe_is_a_kernel_of_both_styles_and_has_a_question():
     for text in (kernel_text.newer(), kernel_text.older()):
         functions = [n.name for n in ast.parse(text).body if hasattr(n, "name")]
