@@ -122,12 +122,15 @@ class Table:
         return 0 if at is None else self._buffer.unsigned(at, width)
 
     def table(self, slot: int) -> Table | None:
-        """Reads a nested table."""
+        """Return the nested table of a slot, or None where the slot is empty."""
         at = self._field(slot)
         return None if at is None else Table(self._buffer, self._buffer.offset(at))
 
     def _vector(self, slot: int, width: int) -> tuple[int, int]:
-        """Where a vector's elements begin, and how many fit the buffer."""
+        """Return the offset of a vector's first element, and its number of elements.
+
+        A vector that reaches beyond the buffer is refused.
+        """
         at = self._field(slot)
         if at is None:
             return 0, 0
@@ -138,16 +141,16 @@ class Table:
         return start + 4, count
 
     def bytes(self, slot: int) -> bytes:
-        """A vector of bytes."""
+        """Return the bytes of a vector of bytes."""
         start, count = self._vector(slot, 1)
         return self._buffer.slice(start, count)
 
     def text(self, slot: int) -> str:
-        """Reads a string."""
+        """Return the text of a string."""
         return self._buffer.text(*self._vector(slot, 1))
 
     def integers(self, slot: int, width: int) -> tuple[int, ...]:
-        """A vector of unsigned integers."""
+        """Return the numbers of a vector of unsigned integers."""
         start, count = self._vector(slot, width)
         read = self._buffer.unsigned
         return tuple([read(start + width * i, width) for i in range(count)])

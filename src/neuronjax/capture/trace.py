@@ -250,13 +250,14 @@ _INSTEAD = {np.dtype(np.float64): "float32", np.dtype(np.complex128): "complex64
 
 # -- what cannot be differentiated -----------------------------------------------------
 
-# A `custom_vjp` says that it has no forward mode when its tangents are computed, which
-# may be long after the call, in somebody else's `jax.jit` and in JAX's words. So an
-# identity stands in front of the arguments. Its tangent is an operation that transposes
-# to the identity and that nothing computes: reverse mode takes it away, and forward
-# mode arrives at it before it does at the `custom_vjp`. `jax.linear_transpose` goes
-# through a function from its results, without tangents, and JAX cannot transpose a
-# `custom_vjp`: another identity stands behind the results, which a gradient ignores.
+# JAX refuses forward mode of a `custom_vjp` only when it computes the tangents, maybe
+# long after the call, in another `jax.jit`, and the message is JAX's. So the
+# arguments pass through an identity whose tangent is an operation that raises our error
+# when it is computed. Reverse mode transposes that operation to the identity; forward
+# mode computes it before it reaches the `custom_vjp`. `jax.linear_transpose` walks a
+# function back from its results and computes no tangents, and JAX cannot transpose a
+# `custom_vjp`. So the results pass through another identity, which refuses to be
+# transposed and which a gradient ignores.
 primal_p = Primitive("no_forward_mode")
 tangent_p = Primitive("no_forward_mode_tangent")
 result_p = Primitive("no_transpose")

@@ -44,18 +44,18 @@ class Readers:
                 self.readers[value].append(op)
 
     def after(self, op: Op) -> Iterator[Op]:
-        """The ops that read what an op makes."""
+        """Yield the ops that read a result of this op."""
         for result in op.results:
             yield from self.readers.get(result, ())
 
     def before(self, op: Op) -> Iterator[Op]:
-        """The ops that make what an op reads."""
+        """Yield the ops whose results this op reads."""
         for value in op.operands:
             if value in self.makers:
                 yield self.makers[value]
 
     def beside(self, op: Op) -> Iterator[Op]:
-        """The ops that read an operand too."""
+        """Yield the other ops that read an operand of this op."""
         for value in op.operands:
             yield from (other for other in self.readers[value] if other is not op)
 

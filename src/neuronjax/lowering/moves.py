@@ -189,7 +189,7 @@ def spread(
 
 
 def filled(context: Context, shape: tuple[int, ...], dtype: Any, value: Any) -> View:
-    """A tensor of one value: a scalar that is written once, and repeated."""
+    """Return a tensor that repeats one value, which is written to memory once."""
     with np.errstate(invalid="ignore"):
         number = np.array(value).astype(dtype)
     scalar = context.computed(Memset, (), (), dtype, engine="gpsimd", value=number)

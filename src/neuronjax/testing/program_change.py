@@ -127,7 +127,7 @@ def _cause(lines: EditedLines | None, versions: Sequence[str]) -> Cause:
 
 
 def _is_on(op: EditedOp | None, held: SourceLines, edited: Mapping[str, str]) -> bool:
-    """Return whether the statement of an op was edited."""
+    """Return whether an edited line belongs to the statement that an op comes from."""
     return op is not None and not held.statement(op.source).isdisjoint(edited)
 
 

@@ -60,13 +60,13 @@ _COMMON = {f.name for f in dataclasses.fields(Instruction)} - {"engine"}
 
 
 def kind_of(i: Instruction) -> tuple:
-    """Return what an instruction does, its operands and results aside."""
+    """Return the class and the attributes of an instruction, without its tensors."""
     kind = type(i)
     return kind, _attributes(kind)(i)
 
 
 @cache
 def _attributes(kind: type[Instruction]) -> Callable[[Instruction], Any]:
-    """Return what reads the fields that a class has besides those of all."""
+    """Return a getter of the fields that not every instruction class has."""
     fields = [f.name for f in dataclasses.fields(kind) if f.name not in _COMMON]
     return attrgetter(*fields) if fields else (lambda _: ())

@@ -1,10 +1,10 @@
 """What a tolerance is worth: which wrong kernels it would have caught.
 
 The wrong kernels are mutants of the reference. Some do nothing: they return zeros, or
-an input. The others are runs of the reference on arrays that hear of every function of
-NumPy (`_Heard`), in which one thing is done otherwise wherever one place of the source
-asks for it: a sum drops its last term, an addition turns its sign, a loop its last
-turn out, or an input is its mean everywhere.
+an input. Each of the others is a run of the reference with one change. Its arrays
+(`_Heard`) intercept every NumPy function, so that one place of the source computes
+something else: a sum drops its last term, an addition becomes a subtraction, or a loop
+omits its last turn. One more kind of mutant replaces an input by its mean.
 """
 
 from __future__ import annotations

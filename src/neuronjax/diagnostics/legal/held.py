@@ -117,19 +117,21 @@ class Executors(NamedTuple):
 
 
 def exact(values: Any, model: ErrorModel) -> Tracked:
-    """Numbers without an error."""
+    """Return numbers that have no error."""
     array = np.asarray(values)
     return Tracked(array.astype(carrier_of(array.shape)), model)
 
 
 def is_doubtful(held: Held) -> bool:
-    """Whether it is discrete, and some element depends on numbers that are closer than
-    their bounds."""
+    """Return whether a value is discrete and has a bound.
+
+    Such a value depends on numbers that are closer to each other than their bounds.
+    """
     return isinstance(held.x, Tracked) and held.x.dtype.kind in "iub"
 
 
 def doubtful(values: np.ndarray, places: Any, model: ErrorModel) -> Array:
-    """Values that are not known at some places."""
+    """Return values with an infinite bound at some places, and exact elsewhere."""
     is_discrete = values.dtype.kind in "iub"
     found = values if is_discrete else exact(values, model)
     if not np.any(places):
@@ -142,7 +144,7 @@ def doubtful(values: np.ndarray, places: Any, model: ErrorModel) -> Array:
 
 
 def places_in_doubt(held: Held) -> np.ndarray:
-    """Where a value is in doubt, all elements."""
+    """Return at which elements a value has a bound above zero."""
     if not isinstance(held.x, Tracked):
         return np.zeros(held.shape, bool)
     scale = np.asarray(held.x.scale())

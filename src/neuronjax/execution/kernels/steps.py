@@ -95,9 +95,11 @@ class ResolvedAccess:
                 return
 
     def elements(self) -> jax.Array:
-        """Return element numbers within the slot, of the view's shape, for a gather.
+        """Return the element numbers that a gather reads, in the shape of the view.
 
-        An illegal index has none: its elements lie behind the slot's last one."""
+        They count from the start of the slot. An index out of bounds gets a number
+        behind the last element of the slot.
+        """
         plan = self.plan
         found = jnp.asarray(relative_elements(plan.static)) + self.starts[0]
         if self.index is None:

@@ -139,11 +139,11 @@ def fault_kind(sign: str, probe: Probe) -> str:
 def faults_of(
     probe: Probe, signs: Sequence[Sequence[int]]
 ) -> dict[str, dict[str, int]]:
-    """By kind: in how many "steps", and "since" which.
+    """Return, for each kind of fault, how many steps have it and which was the first.
 
     Args:
-        probe: that shows them.
-        signs: by sign the number of steps, and the first.
+        probe: the probe that counted the signs.
+        signs: (number of steps, number of the first step) of each of `SIGNS`.
     """
     found: dict[str, dict[str, int]] = {}
     for sign, (steps, since) in zip(SIGNS, signs, strict=True):

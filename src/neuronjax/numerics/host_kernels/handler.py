@@ -55,12 +55,12 @@ def words(
 
 
 def element_words(blocks: int, elements: int, *numbers: int) -> np.ndarray:
-    """Return the same where threads are worth waking from so many elements on."""
+    """Return `words`, with several threads where there are more than FEW elements."""
     return words(blocks, threads() if elements > FEW else 1, 128, numbers)
 
 
 def row_words(x: jax.Array, each: int = MANY) -> np.ndarray:
-    """Return the plan of a kernel that reads `ROW_FIELDS`, for [outer, size]."""
+    """Return the `ROW_FIELDS` of a kernel that reads rows of x, [outer, size]."""
     outer, size = x.shape
     parts = row_parts(size, each)
     return element_words(outer * parts, x.size, size, parts, each)

@@ -179,12 +179,13 @@ class _StochasticPart:
             self._exactly(first, int64(CHUNK))
 
     def _likely(self, bits: Value, random: Value) -> tuple[Value, Value]:
-        """Codes, by random bits without their last shift, and whether they are sure.
+        """Return rounded codes, and whether each is sure to be right.
 
-        A magnitude in the binade below the smallest normal number is a fixed-point
-        number, where it stands for half of it; one above is larger as it is. It is one
-        unit too large where it was rounded, so that the sum is never too small, and by
-        two at most too large.
+        The random bits are those before the last shift of the mixer, which is applied
+        here. A magnitude in the binade below the smallest normal number is converted
+        to a fixed-point number of half its value; a larger magnitude stays as it is.
+        The conversion may round up by one unit. The sum is therefore never too small,
+        and at most two units too large.
         """
         c, drop, fmt = self._c, self._dropped, self._format
         like = lambda x: c.like(bits, x & 0xFFFFFFFF)  # noqa: E731
