@@ -127,7 +127,7 @@ def test_reports_are_the_same_without_the_kernel(monkeypatch, reference):
     a = (r * (1 + 1e-6 * rng.standard_normal(r.size))).astype(np.float32)
     a[::1000], r[::777] = 0, 0
     r = r.astype(reference)
-    seen = Seen(np.dtype(np.float32), r, a, None)
+    seen = Seen(np.dtype(np.float32), r, a)
     kernel = errors_of(a, r), share_of(seen, 2.0**-24)
     monkeypatch.setattr(choice, "enabled", False)
     for ours, numpys in zip(

@@ -18,8 +18,11 @@ import jax
 
 from neuronjax.diagnostics.comparison import Comparison
 from neuronjax.diagnostics.executors import Emulator, Signatures
+from neuronjax.diagnostics.faults.draws import Results
+from neuronjax.diagnostics.faults.flow import ORDINARY
 from neuronjax.diagnostics.faults.masks import masked_values
 from neuronjax.diagnostics.faults.recorder import Recorder
+from neuronjax.diagnostics.faults.shares import Seen
 from neuronjax.diagnostics.faults.units import contraction_casts, path_units
 from neuronjax.diagnostics.faults.verdict import verdict
 from neuronjax.diagnostics.first_divergence import ancestors, smallest_set
@@ -262,8 +265,6 @@ class _ReachedError(Exception):
 
 #: So many roundings tell a reader something; more do not.
 FEW_CAUSES = 3
-#: Relative error of what is as near as FP32 allows.
-ORDINARY = 2.0**-18
 
 
 def _explanation(
@@ -341,7 +342,12 @@ def compare_sides(
     stages.stage("judging")
     records, found, causes = recorder.records(), None, ()
     if witness is not None and results is not None:
-        found = verdict(setting.program, witness, arguments, records, results)
+
+        def draw(number: int) -> Sequence[Seen]:
+            return _drawn(reference, arguments, witness, number)
+
+        again = draw if reference.executor.is_wide else None
+        found = verdict(setting.program, witness, arguments, records, results, again)
     is_verified = False
     if tolerance is not None and recorder.first is not None and explain:
         path, sides = recorder.first.path, (reference, actual)
@@ -377,6 +383,24 @@ def compare_sides(
         seconds=time.perf_counter() - start,
         **names,
     )
+
+
+def _drawn(
+    reference: Side, arguments: Sequence[Any], witness: Recorder, number: int
+) -> Sequence[Seen]:
+    """Return the results of the reference on the data of a draw."""
+    kept = Results(witness.contractions)
+    walk = ParallelWalk(
+        reference,
+        reference,
+        lambda *_: None,
+        isolates=False,
+        witness=kept,
+        stage=f"drawing data {number}",
+        draw=number,
+    )
+    walk.run(arguments)
+    return kept.results
 
 
 def _witness(program: Program, actual: Side) -> Recorder:

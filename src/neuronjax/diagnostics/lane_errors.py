@@ -186,9 +186,9 @@ class LaneErrors:
             return np.asarray(declared(found))
 
         dtype = view(self.actual).type.dtype
-        return Seen(
-            dtype, array(self.reference), array(self.actual), array(self.perturbed)
-        )
+        found = array(self.perturbed)
+        perturbed = () if found is None else (found,)
+        return Seen(dtype, array(self.reference), array(self.actual), perturbed)
 
 
 def _errors(left: Lane, right: Lane, views: Views, value: Value) -> Errors:

@@ -61,6 +61,7 @@ class ParallelWalk(OpWalk):
         witness: looks at the numbers; against a wider reference also at those of
             perturbed data.
         stage: what this is, to who waits for it.
+        draw: which of the perturbed data.
     """
 
     def __init__(
@@ -73,8 +74,10 @@ class ParallelWalk(OpWalk):
         replaced: frozenset[OpPath] = frozenset(),
         witness: Witness | None = None,
         stage: str = "running",
+        draw: int = 0,
     ) -> None:
         super().__init__()
+        self._draw = draw
         self.reference, self.actual, self.heard = reference, actual, heard
         self._replaced, self._witness, self._stage = replaced, witness, stage
         self.shares = witness is None or not witness.hears_every_device
@@ -120,7 +123,7 @@ class ParallelWalk(OpWalk):
             unit = unit_of(view.type.dtype)
             if unit:
                 array = np.asarray(lane.arrays[view.number])
-                lane.arrays[view.number] = perturbed(array, unit)
+                lane.arrays[view.number] = perturbed(array, unit, self._draw)
 
     # -- of a walk ---------------------------------------------------------------------
 
@@ -228,7 +231,7 @@ class ParallelWalk(OpWalk):
             self._replace(row, op, spans, views, keys)
         elif name == "perturbed":
             unit = self._cast_unit(op)
-            moves = functools.partial(_moved_operands, unit=unit)
+            moves = functools.partial(_moved_operands, unit=unit, draw=self._draw)
             self._execute(row, spans[side].instructions, keys, moves)
         else:
             self._execute(row, spans[side].instructions, keys)
@@ -422,11 +425,13 @@ class ParallelWalk(OpWalk):
         )
 
 
-def _moved_operands(i: Instruction, operands: list[Any], unit: float) -> list[Any]:
+def _moved_operands(
+    i: Instruction, operands: list[Any], unit: float, draw: int
+) -> list[Any]:
     """Return the operands of a contraction moved by what their format cannot hold."""
     if not unit or not isinstance(i, NcMatmul):
         return operands
     return [
-        perturbed(x, unit) if unit_of(v.type.dtype) else x
+        perturbed(x, unit, draw) if unit_of(v.type.dtype) else x
         for x, v in zip(operands, i.operands, strict=True)
     ]

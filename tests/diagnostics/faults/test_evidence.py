@@ -22,7 +22,7 @@ FP32 = np.dtype("float32")
 
 def seen(actual, reference, perturbed=None, dtype=None):
     actual = np.asarray(actual)
-    wide = None if perturbed is None else np.asarray(perturbed, np.float64)
+    wide = () if perturbed is None else (np.asarray(perturbed, np.float64),)
     return Seen(dtype or actual.dtype, np.asarray(reference, np.float64), actual, wide)
 
 

@@ -81,12 +81,12 @@ def test_a_mask_is_in_what_sums_make_of_a_choice():
 )
 def test_elements_that_stand_for_minus_infinity(numbers, kept):
     x = np.array(numbers, np.float32)
-    seen = Seen(np.dtype("float32"), x.astype(np.float64), x, None)
+    seen = Seen(np.dtype("float32"), x.astype(np.float64), x)
     assert unmasked(seen, share_of(seen, 2**-24)).actual.size == kept
 
 
 def test_a_mask_that_overflows_is_left_in():
     reference = np.array([1, -1e9])
     actual = np.array([1, -np.inf], np.float16)
-    seen = Seen(np.dtype("float16"), reference, actual, None)
+    seen = Seen(np.dtype("float16"), reference, actual)
     assert unmasked(seen, share_of(seen, 2**-11)) is seen

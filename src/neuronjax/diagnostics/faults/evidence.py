@@ -27,6 +27,8 @@ class OpEvidence:
         rounds_whole: whether it rounds whole numbers to floats beside them.
         moved: of a bound: how far off the reference's operands the result is, relative
             to each in L2.
+        is_tie: whether it made other whole numbers, and all of them of floats so near
+            to where these change that FP32 cannot tell them apart.
     """
 
     result: Share
@@ -37,6 +39,7 @@ class OpEvidence:
     misread: int
     rounds_whole: bool
     moved: Mapping[Value, float]
+    is_tie: bool = False
 
 
 def flattened(evidence: OpEvidence) -> float:
@@ -79,6 +82,36 @@ def _unmoved(op: Op, state: Seen, result: Seen) -> float:
 def _of(hits: np.ndarray, among: np.ndarray) -> float:
     count = np.count_nonzero(among)
     return np.count_nonzero(hits & among) / count if count else 0.0
+
+
+#: Where the whole number changes that an op makes of a float.
+_CHANGES = {
+    "stablehlo.convert": 0.0,
+    "stablehlo.floor": 0.0,
+    "stablehlo.ceil": 0.0,
+    "stablehlo.round_nearest_even": 0.5,
+    "stablehlo.round_nearest_afz": 0.5,
+}
+#: Two floats that are nearer than this, over their size, may be one number in FP32.
+_ONE_IN_FP32 = 2.0**-21
+#: Of larger floats FP32 holds too little of what is beside the whole number.
+_LARGEST_WITH_FRACTION = 2.0**11
+
+
+def is_tie(op: Op, operands: Sequence[Seen], result: Seen) -> bool:
+    """Return whether other whole numbers were made only of floats beside a change,
+    which are the reference's for FP32."""
+    if op.name not in _CHANGES or operands[0].dtype.kind in "iub":
+        return False
+    if op.name == "stablehlo.convert" and result.dtype.kind not in "iu":
+        return False
+    flipped = np.asarray(result.actual) != np.asarray(result.reference)
+    given = wide(operands[0].reference)[flipped]
+    change = np.rint(given - _CHANGES[op.name]) + _CHANGES[op.name]
+    apart = np.abs(given - change) + np.abs(given - wide(operands[0].actual)[flipped])
+    size = np.abs(given)
+    beside = (apart <= _ONE_IN_FP32 * size) & (size < _LARGEST_WITH_FRACTION)
+    return bool(flipped.any() and beside.all())
 
 
 BOUNDS = frozenset(("stablehlo.maximum", "stablehlo.minimum", "stablehlo.clamp"))

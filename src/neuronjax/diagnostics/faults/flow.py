@@ -7,15 +7,18 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from neuronjax.diagnostics.faults.evidence import ADDS, OpEvidence
+from neuronjax.diagnostics.faults.judgement import OF_DATA
 from neuronjax.diagnostics.faults.recorder import PART, OpTrace, Recorder
 from neuronjax.diagnostics.faults.shares import MOST_LOST, Share
-from neuronjax.diagnostics.op_records import MOVING
+from neuronjax.diagnostics.op_records import CONSTANT, MOVING
 from neuronjax.ir.program import Op, Value
 from neuronjax.ir.value_sources import ValueSources
 
 #: A share of an error from which on it is an op's own.
 OWN = 0.5
 
+#: Relative error of what is as near as FP32 allows.
+ORDINARY = 2.0**-18
 #: A sum that is smaller than its terms by this is float64's rounding.
 NOISE = 2.0**-44
 #: The error of an addend that is less than this of another's is nothing beside it.
@@ -62,9 +65,9 @@ class Flow:
         return max(found, key=key or _error, default=None)
 
     def _makers(self, value: Value) -> Iterator[OpTrace]:
-        for inner in self.behind(value, lambda v: not _computes(self.trace(v))):
+        for inner in self.behind(value, lambda v: not computes(self.trace(v))):
             trace = self.trace(inner)
-            if trace is not None and _computes(trace):
+            if trace is not None and computes(trace):
                 yield trace
 
     def behind(
@@ -83,7 +86,7 @@ class Flow:
         """The name of the nearest value behind an op that has one, or ""."""
         for near in (trace, *self.near(trace, steps)):
             for operand in near.path.op.operands:
-                for v in self.behind(operand, lambda v: not _computes(self.trace(v))):
+                for v in self.behind(operand, lambda v: not computes(self.trace(v))):
                     if v in names:
                         return names[v]
         return ""
@@ -230,25 +233,33 @@ class Flow:
         ]
         return sorted(wrong, key=lambda w: (-w[0], w[1]))
 
-    def is_noise(self, value: Value, steps: int = 6) -> bool:
-        """Whether the reference's value is what rounding left of a sum that should be
-        zero, as in the gradient of a bias before a softmax."""
+    def owes_to_chance(self, value: Value) -> bool:
+        """Return whether a value owes its error to what FP32 leaves to chance.
+
+        Of the gradient of a bias before a softmax, which should be zero, the reference
+        has only float64's rounding, and perturbed data make another noise of that. A
+        float beside a whole number may become this or the next one.
+        """
         trace = self.maker(value)
-        if trace is None or not steps:
+        if trace is None:
             return False
-        evidence, name = trace.worst, trace.path.op.name
-        norms = [share.norm for share in evidence.operands.values()]
-        if name in _SUMS and evidence.result.norm < NOISE * max(norms, default=0.0):
-            return True
-        noisy = (
-            self.is_noise(v, steps - 1)
-            for v, share in evidence.operands.items()
-            if share.norm and v.type.dtype.kind not in "iub"
+        chain = self.chain(trace, trace.worst)
+        return any(
+            evidence.is_tie or _is_noise(step.path.op, evidence)
+            for step, evidence in chain
         )
-        if name in _SUMS:
-            found = list(noisy)
-            return bool(found) and all(found)
-        return name in _FACTORS and any(noisy)
+
+    def increments(self, value: Value, argument: Value) -> bool:
+        """Return whether a value is the sum of an argument, as it is, and something."""
+        trace = self.maker(value)
+        if trace is None or trace.path.op.name not in ADDS:
+            return False
+
+        def passes(value: Value) -> bool:
+            trace = self.trace(value)
+            return trace is None or trace.path.op.name in CONSTANT
+
+        return any(argument in self.behind(v, passes) for v in trace.path.op.operands)
 
     def near(self, trace: OpTrace, steps: int) -> Iterator[OpTrace]:
         """The ops behind one, the nearest first, so many steps back."""
@@ -261,8 +272,8 @@ class Flow:
             yield from level
 
 
-def _computes(trace: OpTrace | None) -> bool:
-    """Whether an op does more than to move numbers; an iota may round its own."""
+def computes(trace: OpTrace | None) -> bool:
+    """Return whether an op does more than to move numbers; an iota may round."""
     if trace is None:
         return False
     return trace.path.op.name not in MOVING or trace.own > 0
@@ -275,6 +286,20 @@ def _is_own(op: Op, evidence: OpEvidence) -> bool:
         return False
     before = max((x.error for x in evidence.operands.values()), default=0.0)
     return op.name != "stablehlo.convert" or before < evidence.result.error
+
+
+def _is_noise(op: Op, evidence: OpEvidence) -> bool:
+    """Return whether a sum leaves float64's rounding, and its error is FP32's rounding
+    of the terms, or what perturbed data do."""
+    result, operands = evidence.result, evidence.operands.values()
+    largest = max((share.norm for share in operands), default=0.0)
+    if op.name not in _SUMS or result.norm >= NOISE * largest:
+        return False
+    if not result.norm:
+        return True
+    terms = max(share.elements for share in operands) / result.elements
+    rounded = ORDINARY * math.sqrt(terms) * largest / result.norm
+    return result.error <= max(OF_DATA * result.data_error, rounded)
 
 
 def _error(trace: OpTrace) -> float:

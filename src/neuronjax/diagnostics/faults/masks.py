@@ -60,9 +60,8 @@ def unmasked(seen: Seen, share: Share) -> Seen:
     rest = np.abs(reference[~high])
     if not rest.size or rest.max() * TIMES > share.largest:
         return seen
-    same = seen.perturbed is seen.reference
     reference = seen.reference[~high]
-    perturbed = seen.perturbed
-    if perturbed is not None:
-        perturbed = reference if same else perturbed[~high]
+    perturbed = tuple(
+        reference if p is seen.reference else p[~high] for p in seen.perturbed
+    )
     return Seen(seen.dtype, reference, seen.actual[~high], perturbed)

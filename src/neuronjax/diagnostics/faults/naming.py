@@ -230,7 +230,7 @@ def _underflows(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     gone = t.zeros or (e.result.nothing if s.amplifier else 0.0)
     difference = _short(t) in ("subtract", "add", "reduce")
     breaks = s.amplifier is not None and s.amplifier.made_nonfinite is not None
-    if gone < (0 if breaks else FEW):
+    if gone < (0 if breaks else FEW) or (s.role == "amplifies" and t.beneath):
         return None
     if not gone or not (difference or t.beneath or _short(t) == "exponential"):
         return None

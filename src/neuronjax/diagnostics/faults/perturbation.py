@@ -3,7 +3,7 @@
 A number is multiplied by 1 + u s, where u is the format's unit roundoff and s, between
 -1 and 1, a hash of its magnitude: equal numbers stay equal, negatives negatives and
 zeros zeros, as under a rounding. So a constant feature stays constant, and a symmetric
-matrix symmetric.
+matrix symmetric. Every draw has another hash.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ def unit_of(dtype: Any) -> float:
     return 0.0 if np.dtype(name).kind in "iub" else 2.0**-53
 
 
-def perturbed(x: np.ndarray, unit: float) -> np.ndarray:
-    """Float64 numbers, moved by at most a unit roundoff."""
+def perturbed(x: np.ndarray, unit: float, draw: int = 0) -> np.ndarray:
+    """Move float64 numbers by at most a unit roundoff."""
     if not unit:
         return x
     bits = np.atleast_1d(np.abs(x)).view(np.uint64) * _FACTORS[0]
+    bits += np.uint64(draw) * _FACTORS[1]
     bits = (bits ^ (bits >> _SHIFTS[0])) * _FACTORS[1]
     bits ^= bits >> _SHIFTS[1]
     signed = (bits >> _SHIFTS[2]).astype(np.float64) * 2.0**-52 - 1

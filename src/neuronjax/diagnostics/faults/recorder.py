@@ -9,7 +9,7 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from neuronjax.diagnostics.faults.evidence import OpEvidence, absorbed, moved
+from neuronjax.diagnostics.faults.evidence import OpEvidence, absorbed, is_tie, moved
 from neuronjax.diagnostics.faults.judgement import excused, is_far, loses_elements
 from neuronjax.diagnostics.faults.masks import unmasked
 from neuronjax.diagnostics.faults.shares import Seen, Share, repeated, share_of
@@ -295,4 +295,5 @@ class Recorder:
             rounds_whole=rounds_whole(op, results[0], shares[0], own)
             or rounds_whole_operands(arrays, largest, cast, own),
             moved=moved(op, operands, results[0]),
+            is_tie=bool(shares[0].error) and is_tie(op, arrays, results[0]),
         )

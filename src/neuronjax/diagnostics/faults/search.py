@@ -21,7 +21,7 @@ import numpy as np
 
 from neuronjax.diagnostics.faults.choices import chosen_by, is_choice, is_magnitude
 from neuronjax.diagnostics.faults.evidence import ADDS, OpEvidence
-from neuronjax.diagnostics.faults.flow import OWN, Flow, Step, amplification
+from neuronjax.diagnostics.faults.flow import OWN, Flow, Step, amplification, computes
 from neuronjax.diagnostics.faults.guards import Misread, lost_guard, misread
 from neuronjax.diagnostics.faults.judgement import UNSEEN
 from neuronjax.diagnostics.faults.quantization import quantizing
@@ -30,6 +30,7 @@ from neuronjax.diagnostics.faults.state_steps import LOST_UPDATE
 from neuronjax.diagnostics.faults.traits import (
     ROUNDS,
     buries,
+    flushes,
     handed_on,
     hands_on,
     has_offset,
@@ -43,7 +44,7 @@ from neuronjax.diagnostics.faults.traits import (
 )
 from neuronjax.diagnostics.faults.wrong_results import Wrong, wrong_results
 from neuronjax.diagnostics.faults.zeros import flushed
-from neuronjax.diagnostics.op_records import CONSTANT
+from neuronjax.diagnostics.op_records import CONSTANT, MOVING
 from neuronjax.diagnostics.parallel_runs import OpPath
 from neuronjax.ir.program import Op, Program, Value
 from neuronjax.ir.value_sources import ValueSources
@@ -96,7 +97,11 @@ class FaultSearch:
     """
 
     def __init__(
-        self, program: Program, recorder: Recorder, arguments: Sequence[np.ndarray]
+        self,
+        program: Program,
+        recorder: Recorder,
+        arguments: Sequence[np.ndarray],
+        names: Sequence[str],
     ) -> None:
         self._program = program
         self._recorder = recorder
@@ -106,16 +111,27 @@ class FaultSearch:
         self._results = main.results
         pairs = zip(main.arguments, program.argument_names, strict=False)
         self._names = {v: name for v, name in pairs if "/" in name}
+        self._result_names = dict(zip(main.results, names, strict=True))
         self.wrong = tuple(
             wrong_results(
                 main,
                 arguments,
                 recorder.results,
                 recorder.units,
-                self._flow.is_noise,
+                self._flow.owes_to_chance,
                 lambda value: is_choice(self._flow, value),
+                self._increments,
             )
         )
+
+    def _increments(self, result: Value, argument: Value) -> bool:
+        """Return whether a result adds something to an argument of its name."""
+        if argument not in self._names:
+            return False
+        name, of_argument = self._result_names[result], self._names[argument]
+        within = of_argument.partition("/")[2]
+        is_named = within in (name, name.partition("/")[2])
+        return is_named and self._flow.increments(result, argument)
 
     @functools.cached_property
     def _behind(self) -> list[set[Op]]:
@@ -180,7 +196,17 @@ class FaultSearch:
         values = [self._results[w.index] for w in off] if makes else []
         reaching = {op for v in values for op in self._flow.carrying_nonfinite(v)}
         makes = sorted(makes, key=lambda m: (m[1].path.op not in reaching, _number(m)))
-        return makes + sorted(carries, key=_number)
+        main = self._main_path
+        return makes + sorted(
+            carries, key=lambda c: (c[1].path not in main, _number(c))
+        )
+
+    @functools.cached_property
+    def _main_path(self) -> set[OpPath]:
+        """The ops from which the wrong results have most of their error."""
+        makers = (self._flow.maker(self._results[w.index]) for w in self.wrong)
+        chains = (self._flow.chain(t, t.worst) for t in makers if t is not None)
+        return {trace.path for chain in chains for trace, _ in chain}
 
     def _broken(self) -> set[Op]:
         """The ops behind results that are Inf or NaN."""
@@ -207,6 +233,9 @@ class FaultSearch:
             yield from sorted(found, key=lambda suspect: not suspect.lost_guard)
             return
         chain = self._flow.chain(shown, evidence)
+        # What moves numbers makes nothing of them, though it may drop the large ones.
+        chain = [step for step in chain if computes(step[0])] or chain
+        shown, evidence = chain[0]
         origins = [t for t, _ in reversed(chain) if t is not shown]
         origins += self._flow.entries(chain)
         maker = next((t for t in origins if self._makes(t, shown)), None)
@@ -250,8 +279,7 @@ class FaultSearch:
         own, other = map(rounds_to, (trace, shown))
         if narrows(trace) and own == other:
             return True
-        flushes = trace.beneath > 0 and trace.zeros > 0
-        return own > other or flushes or trace.absorbs or trace.rounds_whole
+        return own > other or flushes(trace) or trace.absorbs or trace.rounds_whole
 
     def _loses_digits(self, chain: list[Step]) -> OpTrace | None:
         """Who lost the digits that show, though it rounds as any other op does: a large
@@ -441,13 +469,25 @@ class FaultSearch:
                 yield Suspect(trace, "makes", self._on(trace), misread=found)
 
     def _is_chosen_from(self, op: Op) -> bool:
-        """Whether all that reads a result is a choice, which may leave it out."""
-        readers = self._flow.readers(op.results[0])
-        return bool(readers) and all(
-            r.name == "stablehlo.select"
-            or (r.name == "stablehlo.broadcast_in_dim" and self._is_chosen_from(r))
-            for r in readers
-        )
+        """Return whether a choice reads all that has a result, and may leave it out.
+
+        What moves a result, or makes Inf or NaN of one, has it.
+        """
+        seen, left = {op}, [op]
+        while left:
+            readers = self._flow.readers(left.pop().results[0])
+            if not readers:
+                return False
+            others = {r for r in readers if r.name != "stablehlo.select"} - seen
+            if not all(map(self._hands_on, others)):
+                return False
+            seen |= others
+            left += others
+        return True
+
+    def _hands_on(self, op: Op) -> bool:
+        trace = self._flow.trace(op.results[0])
+        return op.name in MOVING or (trace is not None and trace.is_broken)
 
     def _vanishing(self) -> Iterator[Suspect]:
         """The first op whose results all underflow, if that makes a difference."""

@@ -8,7 +8,7 @@ an error has lost nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -37,13 +37,13 @@ class Seen(NamedTuple):
         dtype: as declared.
         reference: float64 for floats.
         actual: of the declared dtype.
-        perturbed: of the reference on perturbed data; None where it did not run.
+        perturbed: those of the reference on perturbed data, one for each draw.
     """
 
     dtype: Any
     reference: np.ndarray
     actual: np.ndarray
-    perturbed: np.ndarray | None
+    perturbed: tuple[np.ndarray, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ class Share:
     Attributes:
         elements: how many.
         error: relative L2; Inf where a number ceased or began to be finite.
-        data_error: the same of the perturbed reference; 0 where the error needs no
-            such excuse.
+        data_error: the same of the perturbed reference, as a root mean square of the
+            draws; 0 where the error needs no such excuse.
         lost: share of elements off by more than half of themselves; of integers, by
             more than a tenth and by more than one.
         data_lost: the same of the perturbed reference; 0 where few are lost.
@@ -105,11 +105,12 @@ def share_of(x: Seen, unit: float, excused: float = 0.0) -> Share:
     if counts[Distance.LOST]:  # unless it is nothing beside the others
         lost = _lost(x.actual, x.reference, floor, limit)
     data_error = data_lost = 0.0
-    if x.perturbed is not None and x.perturbed is not x.reference:
-        if error > excused or lost > MOST_LOST:
-            data_error = ratio(x.perturbed, x.reference)
-        if lost > MOST_LOST:
-            data_lost = _lost(x.perturbed, x.reference, floor, limit)
+    if error > excused or lost > MOST_LOST:
+        data_error = root_mean_square([ratio(p, x.reference) for p in x.perturbed])
+    if lost > MOST_LOST:
+        data_lost = root_mean_square(
+            [_lost(p, x.reference, floor, limit) for p in x.perturbed]
+        )
     return Share(
         elements=np.size(x.reference),
         error=error,
@@ -147,8 +148,13 @@ def wide(x: np.ndarray) -> np.ndarray:
 
 
 def ratio(a: np.ndarray, r: np.ndarray) -> float:
-    """Relative L2 error of float64 numbers that are finite on both sides."""
-    return _relative(figures(a, r, {}))
+    """Return the relative L2 error of numbers that are finite on both sides."""
+    return 0.0 if a is r else _relative(figures(a, r, {}))
+
+
+def root_mean_square(draws: Sequence[float]) -> float:
+    """Return the size of what several draws show; 0 without any."""
+    return math.sqrt(sum(x * x for x in draws) / max(1, len(draws)))
 
 
 def _relative(found: Figures) -> float:

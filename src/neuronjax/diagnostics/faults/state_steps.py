@@ -9,7 +9,7 @@ tell how much of that is the condition of the problem.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy as np
 from neuronjax.diagnostics.distances import blocks_of, figures, in_parts
 from neuronjax.diagnostics.faults.judgement import OF_DATA
 from neuronjax.diagnostics.faults.perturbation import perturbed, unit_of
-from neuronjax.diagnostics.faults.shares import Seen, Share, wide
+from neuronjax.diagnostics.faults.shares import Seen, Share, root_mean_square, wide
 from neuronjax.ir.program import Value
 from neuronjax.numerics.host_kernels.figures import Distance
 
@@ -34,11 +34,11 @@ class StateStep:
     """A step of a state against the reference's.
 
     Attributes:
-        size: its norm over the state's.
+        size: its norm over that of the next state.
         error: L2, relative to the step.
-        data_error: the same of the perturbed run.
+        data_error: the same of the perturbed runs, as a root mean square.
         format_error: the same of what rounds the reference's next state to the format
-            of the state, and of the elements that stayed where they were.
+            of the state.
         unmoved: share of elements that stayed where they were, and should not.
     """
 
@@ -61,14 +61,26 @@ class StateStep:
 
 
 class StateSteps:
-    """The arguments of main, each of which a result may be the next value of."""
+    """The arguments of main, each of which a result may be the next value of.
+
+    A result is, if it is near an argument. It is too, however far, if it adds something
+    to an argument of its name, as a parameter does that begins at zero.
+    """
 
     def __init__(
-        self, values: Sequence[Value], arguments: Sequence[np.ndarray]
+        self,
+        values: Sequence[Value],
+        arguments: Sequence[np.ndarray],
+        increments: Callable[[Value, Value], bool],
     ) -> None:
         self._values = values
         self._arguments = [np.asarray(x) for x in arguments]
+        self._increments = increments
         self._norms: dict[int, float] = {}
+
+    def is_incremented(self, value: Value) -> bool:
+        """Return whether a result adds something to an argument of its name."""
+        return any(self._increments(value, entry) for entry in self._values)
 
     def lost_step(
         self, value: Value, share: Share, seen: Seen, results: Sequence[Seen]
@@ -80,7 +92,7 @@ class StateSteps:
         for before, size, step in self._steps(value, np.asarray(seen.reference)):
             is_off = NOISE * size < step and error > LOST_UPDATE * step
             if is_off and not _is_copy(seen, results):
-                found = _step(before, seen, size, step)
+                found = _step(before, seen, norm(np.asarray(seen.reference)), step)
                 if found.is_lost:
                     return found
         return None
@@ -88,7 +100,7 @@ class StateSteps:
     def _steps(
         self, value: Value, reference: np.ndarray
     ) -> Iterator[tuple[np.ndarray, float, float]]:
-        """(state, its norm, norm of the step), where the step is much smaller."""
+        """Yield (state, its norm, norm of the step) of what a result is the next of."""
         for n, entry in enumerate(self._values):
             if entry.type != value.type:
                 continue
@@ -98,33 +110,34 @@ class StateSteps:
             step = _distance(self._arguments[n], reference, NEAR * size)
             if step < NEAR * size:
                 yield self._arguments[n], size, step
+            elif self._increments(value, entry):
+                yield self._arguments[n], size, norm(reference - self._arguments[n])
 
 
 def _step(before: np.ndarray, seen: Seen, size: float, step: float) -> StateStep:
     unit = unit_of(seen.dtype)
-    given = (before, seen.reference, seen.actual)
-    if seen.perturbed is not None:
-        given = (*given, seen.perturbed)
+    given = (before, seen.reference, seen.actual, *seen.perturbed)
 
     def sums(*parts: np.ndarray) -> np.ndarray:
-        total = np.zeros(4)
+        total = np.zeros(len(given))
         for state, after, actual, *others in blocks_of(*parts):
             start, end, found = map(wide, (state, after, actual))
             move = end - start
             stays = (found == start) & (move != 0)
-            rounded = np.where(stays, start, wide(end.astype(seen.dtype)))
-            errors = [found - end, rounded - end]
-            errors += [wide(x) - perturbed(start, unit) - move for x in others]
-            total[: len(errors)] += [_square(x) for x in errors]
-            total[3] += np.count_nonzero(stays)
+            errors = [found - end, wide(end.astype(seen.dtype)) - end]
+            errors += [
+                wide(x) - perturbed(start, unit, draw) - move
+                for draw, x in enumerate(others)
+            ]
+            total += [np.count_nonzero(stays), *map(_square, errors)]
         return total
 
-    *squares, unmoved = np.sum(in_parts(sums, *given), axis=0)
-    own, format, data = (math.sqrt(x) / step for x in squares)
+    unmoved, *squares = np.sum(in_parts(sums, *given), axis=0)
+    own, format, *data = (math.sqrt(x) / step for x in squares)
     return StateStep(
         size=step / size,
         error=own,
-        data_error=data,
+        data_error=root_mean_square(data),
         format_error=format,
         unmoved=float(unmoved) / max(1, seen.actual.size),
     )

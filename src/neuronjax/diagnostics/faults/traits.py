@@ -11,7 +11,7 @@ from neuronjax.diagnostics.faults.evidence import ADDS, OpEvidence
 from neuronjax.diagnostics.faults.flow import Flow
 from neuronjax.diagnostics.faults.judgement import COARSE
 from neuronjax.diagnostics.faults.perturbation import unit_of
-from neuronjax.diagnostics.faults.recorder import OpTrace
+from neuronjax.diagnostics.faults.recorder import PART, OpTrace
 from neuronjax.diagnostics.faults.state_steps import NEAR
 from neuronjax.diagnostics.op_records import MOVING
 from neuronjax.execution.probes.signs import GONE, SINGULAR
@@ -69,6 +69,14 @@ def cast_limit(trace: OpTrace) -> float:
 def largest_operand(evidence: OpEvidence) -> float:
     """The largest magnitude in the reference's operands."""
     return max((x.largest for x in evidence.operands.values()), default=0.0)
+
+
+def flushes(trace: OpTrace) -> bool:
+    """Return whether an op makes zeros of small numbers, and they are a part of its
+    error; those of a softmax are nothing beside the others."""
+    error = min(trace.worst.result.error, 1.0)
+    is_zero = trace.beneath > 0 and trace.zeros > 0
+    return is_zero and trace.own >= PART * error
 
 
 def narrows(trace: OpTrace) -> bool:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
+from neuronjax.diagnostics.faults.draws import with_draws
 from neuronjax.diagnostics.faults.fault import Fault
 from neuronjax.diagnostics.faults.naming import named
 from neuronjax.diagnostics.faults.recorder import Recorder
 from neuronjax.diagnostics.faults.search import FaultSearch, Suspect
+from neuronjax.diagnostics.faults.shares import Seen
 from neuronjax.diagnostics.faults.wrong_results import Wrong
 from neuronjax.diagnostics.op_records import OpRecord
 from neuronjax.diagnostics.parallel_runs import OpPath
@@ -99,8 +101,9 @@ def verdict(
     arguments: Sequence[np.ndarray],
     records: Mapping[OpPath, OpRecord],
     names: Sequence[str],
+    draw: Callable[[int], Sequence[Seen]] | None = None,
 ) -> FaultVerdict:
-    """From what was seen of every op.
+    """Return what is wrong, from what was seen of every op.
 
     Args:
         program: that was run.
@@ -108,12 +111,17 @@ def verdict(
         arguments: of main.
         records: of every op.
         names: of the results; too few or too many, and they are numbered.
+        draw: as at `with_draws`; None where no data are perturbed.
     """
     results = program.entry.body.results
     if len(names) != len(results):
         names = [str(n) for n in range(len(results))]
     with np.errstate(all="ignore"):  # of Inf and NaN in what was seen
-        search = FaultSearch(program, seen, arguments)
+        search = FaultSearch(program, seen, arguments, names)
+        doubtful = [w.index for w in search.wrong if w.how != "nonfinite"]
+        if draw is not None and doubtful:
+            seen.results = with_draws(seen.results, doubtful, draw)
+            search = FaultSearch(program, seen, arguments, names)
         suspects = search.suspects()
     faults = [_fault(s, search.parameter(s.trace), records, names) for s in suspects]
     known = [f for f in faults if f.kind != "other"]

@@ -8,19 +8,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from neuronjax.diagnostics.faults.judgement import (
-    HOPELESS,
     OF_DATA,
     excused,
     is_far,
     limit,
     loses_elements,
 )
-from neuronjax.diagnostics.faults.shares import MOST_LOST, Seen, Share, share_of
+from neuronjax.diagnostics.faults.shares import (
+    MOST_LOST,
+    Seen,
+    Share,
+    root_mean_square,
+    share_of,
+)
 from neuronjax.diagnostics.faults.state_steps import StateStep, StateSteps
 from neuronjax.ir.program import Region, Value
-
-#: A result this much smaller than another may be nothing beside it.
-NOTHING_BESIDE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,9 @@ def wrong_results(
     arguments: Sequence[np.ndarray],
     results: Sequence[Seen],
     units: Mapping[Value, float],
-    is_noise: Callable[[Value], bool],
+    is_chance: Callable[[Value], bool],
     is_choice: Callable[[Value], bool],
+    increments: Callable[[Value, Value], bool],
 ) -> Iterator[Wrong]:
     """Of a program's main, by what its results should be.
 
@@ -57,22 +60,23 @@ def wrong_results(
         arguments: of main, as they were given.
         results: of main.
         units: of every value, the coarsest format on the way to it.
-        is_noise: whether a value is what rounding left in the reference.
+        is_chance: whether a value owes its error to what FP32 leaves to chance.
         is_choice: whether a whole number is one of several, and no quantity.
+        increments: whether a result adds something to an argument of its name.
     """
     coarsest = [units.get(value, 0.0) for value in main.results]
     pairs = zip(results, coarsest, strict=True)
     shares = [share_of(x, unit, excused(unit)) for x, unit in pairs]
-    pairs = zip(shares, results, strict=True)
-    typical = max((s.norm for s, x in pairs if not _is_whole(x)), default=0.0)
-    states = StateSteps(main.arguments, arguments)
+    states = StateSteps(main.arguments, arguments, increments)
     for n, value in enumerate(main.results):
         if value in main.arguments:
             continue
         seen, share, unit = results[n], shares[n], coarsest[n]
-        how = _how(seen, share, unit, typical)
+        how = _how(seen, share, unit)
+        if how == "far" and states.is_incremented(value):
+            how = ""  # its step tells
         step = None if how else states.lost_step(value, share, seen, results)
-        if how == "far" and is_noise(value):
+        if (how == "far" or step) and is_chance(value):
             continue
         if _is_whole(seen) and is_choice(value):
             changed = _changed(seen)
@@ -81,26 +85,21 @@ def wrong_results(
             yield Wrong(n, how or "lost", share, limit(share, unit), step)
 
 
-def _how(seen: Seen, share: Share, unit: float, typical: float) -> str:
+def _how(seen: Seen, share: Share, unit: float) -> str:
     if _is_whole(seen):
         return "discrete" if loses_elements(share) else ""
     if share.nonfinite:
         return "nonfinite"
-    # What should be zero, like the gradient of a bias before a softmax, is noise in
-    # float64 too; perturbed data then make another noise of it.
-    is_noise = share.norm < NOTHING_BESIDE * typical and share.data_error > HOPELESS
-    if not is_noise and (is_far(share, unit) or loses_elements(share)):
-        return "far"
-    return ""
+    return "far" if is_far(share, unit) or loses_elements(share) else ""
 
 
 def _changed(seen: Seen) -> float:
     """The share of choices that fell otherwise; 0 where few did, or as many might by
     perturbed data."""
     changed = float(np.mean(seen.actual != seen.reference))
-    by_data = 0.0
-    if seen.perturbed is not None:
-        by_data = float(np.mean(seen.perturbed != seen.reference))
+    by_data = root_mean_square(
+        [float(np.mean(p != seen.reference)) for p in seen.perturbed]
+    )
     return changed if changed > max(MOST_LOST, OF_DATA * by_data) else 0.0
 
 

@@ -1,0 +1,154 @@
+"""What is left to chance is no fault: signs, ties and sums that should be zero."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from neuronjax.api.compare import compare
+from neuronjax.api.jit import jit
+from neuronjax.diagnostics.faults.draws import DRAWS, with_draws
+from neuronjax.diagnostics.faults.perturbation import perturbed
+from neuronjax.diagnostics.faults.shares import Seen, share_of
+from tests.arrays import normal
+
+ADAM = optax.adam(1e-3)
+
+
+def step_of(loss):
+    """Return a step of Adam."""
+
+    def step(params, state, *batch):
+        updates, state = ADAM.update(jax.grad(loss)(params, *batch), state)
+        return optax.apply_updates(params, updates), state
+
+    return step
+
+
+def test_every_draw_moves_otherwise_by_at_most_a_roundoff():
+    x = normal(64).astype(np.float64)
+    draws = [perturbed(x, 2.0**-9, draw) for draw in range(DRAWS)]
+    for draw in draws:
+        assert np.all(np.abs(draw - x) <= 2.0**-9 * np.abs(x))
+    assert len({draw.tobytes() for draw in draws}) == DRAWS
+
+
+def test_results_in_doubt_have_the_error_of_all_draws():
+    reference = np.ones(4)
+    seen = Seen(np.dtype("float32"), reference, np.full(4, 1.5, "f"), (reference,))
+    off = [reference + n / 10 for n in range(DRAWS)]
+
+    def draw(number):
+        return [seen._replace(perturbed=(off[number],))] * 2
+
+    first, second = with_draws([seen, seen], [1], draw)
+    assert first is seen
+    assert len(second.perturbed) == DRAWS
+    expected = np.sqrt(np.mean(np.square([n / 10 for n in range(DRAWS)])))
+    assert share_of(second, 2.0**-24).data_error == pytest.approx(expected)
+
+
+def attention_loss(p, x, y):
+    scores = (x @ p["q"]) @ (x @ p["k"] + p["bias"]).T / 4
+    return jnp.mean((jax.nn.softmax(scores) @ (x @ p["v"]) - y) ** 2)
+
+
+@pytest.mark.parametrize("policy", ["fp32", "bf16"])
+def test_the_bias_of_keys_has_no_gradient_at_any_step(policy):
+    """Its gradient is rounding, of which Adam makes steps."""
+    params = {k: normal(16, 16, seed=n, scale=0.25) for n, k in enumerate("qkv")}
+    params["bias"] = np.zeros(16, np.float32)
+    step, state = step_of(attention_loss), ADAM.init(params)
+    for seed in (10, 20, 30):
+        batch = normal(32, 16, seed=seed), normal(32, 16, seed=seed + 1)
+        report = compare(step, policy=policy, explain=False)(params, state, *batch)
+        assert report.faults == (), str(report)
+        params, state = jit(step, policy=policy)(params, state, *batch)
+
+
+def mlp_loss(p, x, y):
+    return jnp.mean((jnp.tanh(x @ p["w"] + p["b"]) @ p["v"] - y) ** 2)
+
+
+@pytest.mark.parametrize("seed", [0, 4, 5])
+def test_a_sign_that_flips_in_adams_first_step_is_no_fault(seed):
+    """One of 256 leaves that begin at zero goes the other way."""
+    keys = jax.random.split(jax.random.key(seed), 4)
+    params = {
+        "w": jax.random.normal(keys[0], (32, 256)) / 6,
+        "b": jnp.zeros(256),
+        "v": jax.random.normal(keys[1], (256, 4)) / 16,
+    }
+    batch = jax.random.normal(keys[2], (64, 32)), jax.random.normal(keys[3], (64, 4))
+    asked = compare(step_of(mlp_loss), policy="bf16", explain=False)
+    report = asked(params, ADAM.init(params), *batch)
+    assert report.faults == (), str(report)
+
+
+def test_a_first_step_that_is_wrong_is_told():
+    """A gradient that vanishes in FP16 leaves parameters at zero."""
+
+    def loss(p, x):
+        small = (x @ p["w"]).astype(jnp.float16) * jnp.float16(1e-4)
+        return jnp.sum((small * jnp.float16(1e-4)).astype(jnp.float32))
+
+    params, x = {"w": jnp.zeros((8, 4))}, normal(16, 8)
+    step = step_of(loss)
+    report = compare(step, policy="fp32", explain=False)(params, ADAM.init(params), x)
+    assert report.faults
+
+
+def scale_of(amax, scale):
+    """As Flax does for FP8."""
+    found = (448.0 / amax) / 2.0
+    found = jnp.where(amax > 0.0, found, scale)
+    return jnp.where(jnp.isfinite(amax), found, scale)
+
+
+def test_an_inf_that_a_choice_leaves_out_is_no_fault():
+    report = compare(scale_of, policy="bf16")(jnp.zeros(4), jnp.ones(4))
+    assert report.faults == (), str(report)
+
+
+def test_an_inf_of_which_zeros_are_made_is_a_fault():
+    def scaled(amax, x):
+        return x / (448.0 / amax)
+
+    report = compare(scaled, policy="bf16")(jnp.zeros(4), jnp.ones(4))
+    assert [fault.kind for fault in report.faults] == ["singular"]
+
+
+def bucket(distance):
+    """As T5 does with relative positions."""
+    large = jnp.log(distance.astype(jnp.float32) / 8) / np.log(16.0) * 8
+    return 8 + large.astype(jnp.int32)
+
+
+def test_floats_beside_a_whole_number_may_become_either():
+    """The bucket of 16 and 32 is a whole number but for FP32's rounding."""
+    table = normal(32, 4)
+
+    def embedded(distance):
+        return table[bucket(distance)]
+
+    distance = np.array([8, 16, 32, 64, 100], np.int32)
+    report = compare(embedded, policy="fp32")(distance)
+    assert report.faults == (), str(report)
+
+
+def test_zeros_of_a_softmax_are_not_at_fault():
+    """Logits of hundreds in BF16 are, whose exponential amplifies their rounding."""
+    width, heads, tokens = 64, 4, 64
+    params = {k: normal(width, width, seed=n) for n, k in enumerate("qkvo")}
+
+    def loss(p, x, y):
+        q, k, v = ((x @ p[c]).reshape(tokens, heads, -1) for c in "qkv")
+        scores = jnp.einsum("ihd,jhd->hij", q, k)
+        mixed = jnp.einsum("hij,jhd->ihd", jax.nn.softmax(scores), v)
+        return jnp.mean((mixed.reshape(tokens, width) @ p["o"] - y) ** 2)
+
+    batch = normal(tokens, width, seed=8), normal(tokens, width, seed=9)
+    report = compare(jax.grad(loss), policy="bf16", explain=False)(params, *batch)
+    assert report.faults
+    assert {fault.kind for fault in report.faults} <= {"coarse", "cancellation"}
