@@ -49,6 +49,9 @@ IN_FP32: Mapping[str, str] = {
 _OF_RANGE = frozenset(("overflow", "underflow"))
 #: What to try where a narrower float indexes or counts.
 WHOLE_IN_FP32 = "keep positions and counts as integers, or in FP32"
+#: What to try where a policy's cast does.
+OUT_OF_MATMUL = "keep them out of the matmul: multiply elementwise, or write a Rule with "
+OUT_OF_MATMUL += 'auto_cast="none" for this line'
 #: What to try where an epsilon is zero.
 LOST_GUARD = "an epsilon of the format (1e-4 in float16), or add it in float32"
 #: What to try where a constant is another number.
@@ -114,14 +117,14 @@ def _rounds_whole(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     """Identifiers, counts and keys."""
     if not t.rounds_whole:
         return None
-    held, of = _format(t), e.result.largest
+    held, of, advice = _format(t), e.result.largest, _of_whole(e)
     if t.cast is not None and of * unit_of(held) < 1:
-        held, of = t.cast.format, largest_operand(e)
+        held, of, advice = t.cast.format, largest_operand(e), OUT_OF_MATMUL
     unit, largest = unit_of(held), _figure(of)
     if not unit:
         return FaultName("integer", f"integers up to {largest}, computed in FP32")
     text = f"whole numbers up to {largest}; {held} holds them to {1 / unit:.0f}"
-    return FaultName("integer", text, _of_whole(e))
+    return FaultName("integer", text, advice)
 
 
 def _of_whole(e: OpEvidence) -> str:

@@ -12,12 +12,12 @@ import numpy as np
 from neuronjax.diagnostics.faults.evidence import OpEvidence, absorbed, moved
 from neuronjax.diagnostics.faults.judgement import excused, is_far, loses_elements
 from neuronjax.diagnostics.faults.masks import unmasked
-from neuronjax.diagnostics.faults.shares import Seen, Share, repeated, share_of
+from neuronjax.diagnostics.faults.shares import Seen, Share, repeated, share_of, wide
 from neuronjax.diagnostics.faults.units import Cast
 from neuronjax.diagnostics.faults.whole_numbers import (
     misread,
     rounds_whole,
-    rounds_whole_operands,
+    unheld,
     wrapped,
 )
 from neuronjax.diagnostics.parallel_runs import OpPath
@@ -280,7 +280,6 @@ class Recorder:
         known.update(zip(op.results, shares, strict=True))
         arrays = [operands[v] for v in op.operands if v in operands]
         own = own if math.isfinite(own) else math.inf
-        largest = max((share.largest for share in read.values()), default=0.0)
         cast = self.contractions.get(op)
         # Of an index and the number there, the number: a choice is no arithmetic.
         pairs = zip(op.results, shares, strict=True)
@@ -293,6 +292,6 @@ class Recorder:
             wrapped=wrapped(op, arrays, results[0]),
             misread=misread(op, arrays, results[0]),
             rounds_whole=rounds_whole(op, results[0], shares[0], own)
-            or rounds_whole_operands(arrays, largest, cast, own),
+            or (own > 0 and unheld([wide(x.reference) for x in arrays], cast)),
             moved=moved(op, operands, results[0]),
         )

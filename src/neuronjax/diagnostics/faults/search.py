@@ -19,7 +19,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from neuronjax.diagnostics.faults.choices import chosen_by, is_choice, is_magnitude
+from neuronjax.diagnostics.faults.choices import (
+    chosen_by,
+    is_choice,
+    is_integer,
+    is_magnitude,
+)
 from neuronjax.diagnostics.faults.evidence import ADDS, OpEvidence
 from neuronjax.diagnostics.faults.flow import OWN, Flow, Step, amplification
 from neuronjax.diagnostics.faults.guards import Misread, lost_guard, misread
@@ -403,13 +408,18 @@ class FaultSearch:
         return found
 
     def _rounding_whole(self) -> Iterator[Suspect]:
-        """Whole numbers that floats do not hold, behind wrong results that show it
-        though no op of floats does."""
+        """Yield who rounds whole numbers that floats do not hold, behind wrong results
+        that show it though no op of floats does, or before they are integers again."""
+        wrong = {w.index for w in self.wrong}
         for trace in self._recorder.traces.values():
             if trace.rounds_whole:
-                results = [w.index for w in self.wrong if w.index in self._on(trace)]
+                on = self._on(trace)
+                counts = trace.cast is not None and is_integer(
+                    self._flow, trace.path.op
+                )
+                results = on if counts else tuple(n for n in on if n in wrong)
                 if results:
-                    yield Suspect(trace, "makes", tuple(results))
+                    yield Suspect(trace, "makes", results)
 
     def _choosing(self) -> Iterator[Suspect]:
         """Who made the numbers by which a choice fell otherwise."""
