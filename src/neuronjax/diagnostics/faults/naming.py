@@ -50,8 +50,8 @@ _OF_RANGE = frozenset(("overflow", "underflow"))
 #: What to try where a narrower float indexes or counts.
 WHOLE_IN_FP32 = "keep positions and counts as integers, or in FP32"
 #: What to try where a policy's cast does.
-OUT_OF_MATMUL = "keep them out of the matmul: multiply elementwise, or write a Rule with "
-OUT_OF_MATMUL += 'auto_cast="none" for this line'
+OUT_OF_MATMUL = "keep them out of the matmul: multiply elementwise, or by a Rule with "
+OUT_OF_MATMUL += 'auto_cast="none" there'
 #: What to try where an epsilon is zero.
 LOST_GUARD = "an epsilon of the format (1e-4 in float16), or add it in float32"
 #: What to try where a constant is another number.
@@ -196,11 +196,11 @@ def _bounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
         return None
     e = s.bounding
     operands = e.operands.values()
-    if not e.moved:
+    if not e.cut_off:
         text = f"{_share(flattened(e))} became zero: the scale is not theirs"
         return FaultName("coarse", text)
     largest = _figure(max(x.largest for x in operands))
-    text = f"{largest} is bounded to {_figure(e.result.largest)}"
+    text = f"{largest} is bounded to {_figure(min(e.result.largest, _largest(t)))}"
     return FaultName("saturation", text)
 
 

@@ -9,7 +9,7 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from neuronjax.diagnostics.faults.evidence import OpEvidence, absorbed, moved
+from neuronjax.diagnostics.faults.evidence import OpEvidence, absorbed, cut_off
 from neuronjax.diagnostics.faults.judgement import excused, is_far, loses_elements
 from neuronjax.diagnostics.faults.masks import unmasked
 from neuronjax.diagnostics.faults.shares import Seen, Share, repeated, share_of, wide
@@ -76,7 +76,7 @@ class OpTrace:
             farther off than it should be; None where none is.
         made_nonfinite: the same of the first that makes an Inf or NaN of
             finite numbers.
-        bounding: of a bound, the one that moves each operand most.
+        bounding: of a bound, the one that takes most off each operand.
         emptiest: the one with most zeros.
         own, absorbed, zeros, beneath: the largest of any.
         vanished: the smallest share that underflows to zero of any.
@@ -118,9 +118,9 @@ class OpTrace:
         self.executions += 1
         if _badness(evidence.result) > _badness(self.worst.result):
             self.worst = evidence
-        for value, share in evidence.moved.items():
+        for value, lost in evidence.cut_off.items():
             known = self.bounding.setdefault(value, evidence)
-            if share > known.moved[value]:
+            if lost > known.cut_off[value]:
                 self.bounding[value] = evidence
         if evidence.result.nothing > self.emptiest.result.nothing:
             self.emptiest = evidence
@@ -293,5 +293,5 @@ class Recorder:
             misread=misread(op, arrays, results[0]),
             rounds_whole=rounds_whole(op, results[0], shares[0], own)
             or (own > 0 and unheld([wide(x.reference) for x in arrays], cast)),
-            moved=moved(op, operands, results[0]),
+            cut_off=cut_off(op, operands, results[0]),
         )

@@ -7,8 +7,8 @@ worst, to where the error is an op's own: if that op narrows, flushes or absorbs
 makes the error and the other amplifies it. An ordinary rounding makes none; then who
 amplifies it is at fault.
 
-Integers that wrap, and quantization that clips or flattens what it should hold, are
-wrong in every precision, so that no result tells; they are looked for by themselves.
+Integers that wrap, and quantizers that destroy more than their format does, are wrong in
+every precision, so that no result tells; they are looked for by themselves.
 """
 
 from __future__ import annotations
@@ -302,7 +302,7 @@ class FaultSearch:
         for near in self._flow.near(trace, NEARBY):
             norms = [
                 near.worst.operands[v].norm
-                for v in near.worst.moved
+                for v in near.worst.cut_off
                 if not self._is_constant(v)
             ]
             ratio = max(norms, default=0.0) / near.worst.result.norm if norms else 1.0
@@ -480,10 +480,11 @@ class FaultSearch:
                 yield from self._traced_back(trace, moment[2])
 
     def _quantizing(self) -> Iterator[Suspect]:
-        """Bounds and roundings before a cast to 8 bits or fewer that leave little of
-        what they should hold."""
-        for trace in self._recorder.traces.values():
-            for near, moment in quantizing(self._flow, self._graph, trace):
+        """Yield what clips or flattens numbers of 8 bits or fewer."""
+        traces = self._recorder.traces
+        for trace in traces.values():
+            found = quantizing(self._flow, self._graph, traces, trace)
+            for near, moment in found:
                 yield Suspect(near, "makes", self._on(near), trace, bounding=moment)
 
     def _is_constant(self, value: Value) -> bool:

@@ -115,7 +115,9 @@ def _step(before: np.ndarray, seen: Seen, size: float, step: float) -> StateStep
             rounded = np.where(stays, start, wide(end.astype(seen.dtype)))
             errors = [found - end, rounded - end]
             errors += [wide(x) - perturbed(start, unit) - move for x in others]
-            total[: len(errors)] += [_square(x) for x in errors]
+            # What should stay may be rounded, as by a cast on its way: that is no step.
+            moves = np.abs(move) > NOISE * np.abs(start)
+            total[: len(errors)] += [_square(x[moves]) for x in errors]
             total[3] += np.count_nonzero(stays)
         return total
 
