@@ -7,8 +7,8 @@ worst, to where the error is an op's own: if that op narrows, flushes or absorbs
 makes the error and the other amplifies it. An ordinary rounding makes none; then who
 amplifies it is at fault.
 
-Integers that wrap, and quantizers that destroy more than their format does, are wrong in
-every precision, so that no result tells; they are looked for by themselves.
+Integers that wrap, and quantizers that destroy more than their format does, are wrong
+in every precision, so that no result tells; they are looked for by themselves.
 """
 
 from __future__ import annotations
