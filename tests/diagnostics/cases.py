@@ -15,6 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from neuronjax.policy.scopes import policy_scope
+
 Shape = jax.ShapeDtypeStruct
 Source = Callable[..., Any] | str
 
@@ -54,6 +56,15 @@ def _loop(n: Any, x: jax.Array) -> jax.Array:
 
 def _spread(number: float) -> jax.Array:
     return jnp.full((8,), number, jnp.float32)
+
+
+def _turned(size: int) -> Callable[..., Any]:
+    def function(turns: jax.Array) -> jax.Array:
+        places = jnp.stack([jnp.arange(size), 2 * jnp.arange(size)], 1)
+        with policy_scope("bf16"):
+            return jnp.cos(places.astype(jnp.float32) @ turns)
+
+    return function
 
 
 def _running_sum(dtype: Any) -> Callable[..., Any]:
@@ -506,6 +517,13 @@ CASES = (
         bad=lambda x: x + jnp.arange(1024).astype(jnp.bfloat16),
         good=lambda x: x + jnp.arange(1024).astype(jnp.float32),
         args=(f32(1024),),
+    ),
+    Case(
+        rule="integer-in-matmul",
+        severity="warning",
+        bad=_turned(4096),
+        good=_turned(128),
+        args=(f32(2, 8),),
     ),
     Case(
         rule="stagnation-loop",

@@ -404,7 +404,7 @@ def _drawn(
 
 
 def _witness(program: Program, actual: Side) -> Recorder:
-    contractions = contraction_casts(actual)
+    contractions = contraction_casts(actual.regions)
     graph = ValueSources(program)
     units = path_units(graph, contractions)
     return Recorder(units, contractions, masked_values(graph))

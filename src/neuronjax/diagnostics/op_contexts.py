@@ -9,16 +9,20 @@ the call that led to it.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from neuronjax.diagnostics.facts import Fact, evaluate, unknown
+from neuronjax.diagnostics.faults.units import Cast, contraction_casts
 from neuronjax.diagnostics.findings import Finding
 from neuronjax.diagnostics.loops import carried, invariant, trip_count
+from neuronjax.errors import NeuronJaxError
 from neuronjax.hardware import Target
 from neuronjax.ir.program import CHOICES, CONTROL_FLOW, Op, Program, Region, Value
 from neuronjax.ir.value_sources import ValueSources
+from neuronjax.lowering import lower_by_op
 from neuronjax.policy import Policy
 
 # Functions of jax.random, whose integer arithmetic is the generator's and not the
@@ -42,6 +46,18 @@ class Settings:
     target: Target
     policy: Policy
     sdk: tuple[int, ...]
+
+    @functools.cached_property
+    def casts(self) -> Mapping[Op, Cast]:
+        """To what the policy casts the operands of contractions; none where the program
+        is not lowered."""
+        try:
+            _, regions = lower_by_op(
+                self.program, target=self.target, policy=self.policy
+            )
+        except NeuronJaxError:
+            return {}  # of which the report speaks by itself
+        return contraction_casts(regions)
 
 
 @dataclass(frozen=True, kw_only=True)

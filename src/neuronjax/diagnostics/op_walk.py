@@ -21,6 +21,8 @@ from neuronjax.diagnostics.executors import RoundingKey
 from neuronjax.diagnostics.faults.perturbation import perturbed, unit_of
 from neuronjax.diagnostics.faults.recorder import Witness
 from neuronjax.diagnostics.faults.shares import Seen
+from neuronjax.diagnostics.faults.units import Cast
+from neuronjax.diagnostics.faults.whole_numbers import is_exact, unheld
 from neuronjax.diagnostics.lane_errors import Compared, LaneErrors
 from neuronjax.diagnostics.op_errors import Errors, errors_of
 from neuronjax.diagnostics.parallel_runs import Lane, OpPath, Side
@@ -230,8 +232,9 @@ class ParallelWalk(OpWalk):
         elif name == "actual" and path in self._replaced:
             self._replace(row, op, spans, views, keys)
         elif name == "perturbed":
-            unit = self._cast_unit(op)
-            moves = functools.partial(_moved_operands, unit=unit, draw=self._draw)
+            assert self._witness is not None
+            cast = self._witness.contractions.get(op)
+            moves = functools.partial(self._moved_operands, cast)
             self._execute(row, spans[side].instructions, keys, moves)
         else:
             self._execute(row, spans[side].instructions, keys)
@@ -258,19 +261,36 @@ class ParallelWalk(OpWalk):
             number = views[lane.side][value].buffer.number
             lane.arrays[number] = reference.arrays[number]
 
-    def _cast_unit(self, op: Op) -> float:
-        """Return by what perturbed operands of a contraction are moved: what the policy
-        casts them to; FP32 is multiplied as it is."""
-        assert self._witness is not None
-        cast = self._witness.contractions.get(op)
-        return cast.unit if cast is not None and cast.unit > _FLOAT32 else 0.0
+    def _moved_operands(
+        self, cast: Cast | None, lane: Lane, i: Instruction, operands: list[Any]
+    ) -> list[Any]:
+        """Return the operands of a contraction moved by what the policy's cast cannot
+        hold; FP32 is multiplied as it is.
+
+        Whole numbers are no measurement, so they stay. Where the cast does not hold
+        them it makes others of them, and that no uncertainty of the data excuses.
+        """
+        is_cast = cast is not None and cast.unit > _FLOAT32
+        if not is_cast or not isinstance(i, NcMatmul):
+            return operands
+        exact = self._beside[lane].reference.read(i.operands)
+        if unheld(exact, cast):
+            return operands
+        return [
+            perturbed(x, cast.unit, self._draw)
+            if unit_of(v.type.dtype) and not is_exact(r)
+            else x
+            for x, r, v in zip(operands, exact, i.operands, strict=True)
+        ]
 
     def _execute(
         self,
         row: Lanes,
         instructions: Sequence[Instruction],
         keys: Keys,
-        moves: Callable[[Instruction, list[Any]], list[Any]] = lambda i, x: x,
+        moves: Callable[[Lane, Instruction, list[Any]], list[Any]] = (
+            lambda lane, i, x: x
+        ),
     ) -> None:
         """Execute instructions on one device, or on all those of a mesh.
 
@@ -278,11 +298,11 @@ class ParallelWalk(OpWalk):
             row: one lane of every device.
             instructions: of the lanes' side.
             keys: of stochastic rounding.
-            moves: changes the operands of an instruction before.
+            moves: changes the operands of an instruction in a lane before.
         """
         side = row[0].side
         for i in instructions:
-            given = [moves(i, [*map(declared, x.read(i.operands))]) for x in row]
+            given = [moves(x, i, [*map(declared, x.read(i.operands))]) for x in row]
             if side.joins(i):
                 made = self._once(side.executor.exchange, side, i, given, keys[side])
             else:
@@ -423,15 +443,3 @@ class ParallelWalk(OpWalk):
             repeats=repeats,
             device=found.device,
         )
-
-
-def _moved_operands(
-    i: Instruction, operands: list[Any], unit: float, draw: int
-) -> list[Any]:
-    """Return the operands of a contraction moved by what their format cannot hold."""
-    if not unit or not isinstance(i, NcMatmul):
-        return operands
-    return [
-        perturbed(x, unit, draw) if unit_of(v.type.dtype) else x
-        for x, v in zip(operands, i.operands, strict=True)
-    ]

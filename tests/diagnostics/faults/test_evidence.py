@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 from neuronjax.api.compare import compare
 from neuronjax.capture.trace import capture
 from neuronjax.diagnostics.distances import PART_ELEMENTS
-from neuronjax.diagnostics.faults.evidence import absorbed, moved
+from neuronjax.diagnostics.faults.evidence import absorbed, cut_off
 from neuronjax.diagnostics.faults.judgement import loses_elements
 from neuronjax.diagnostics.faults.perturbation import perturbed, unit_of
 from neuronjax.diagnostics.faults.shares import Seen, repeated, share_of
@@ -137,14 +137,20 @@ def test_a_sum_of_integers_that_wraps():
     assert wrapped(op, [seen(x, x), seen(zero, zero)], total) == 2
 
 
-def test_how_far_a_bound_moves():
+def test_what_a_bound_takes_off():
     x, high = np.float32([1, 3]), np.float32([2, 2])
     op = op_of(jnp.minimum, x, high)
     operands = dict(zip(op.operands, (seen(x, x), seen(high, high)), strict=True))
-    found = moved(op, operands, seen(np.float32([1, 2]), [1, 2]))
-    by_x, by_bound = (found[v] for v in op.operands)
-    assert by_x == pytest.approx(1 / np.sqrt(10))
-    assert by_bound == pytest.approx(1 / np.sqrt(8))
+    found = cut_off(op, operands, seen(np.float32([1, 2]), [1, 2]))
+    assert [found[v] for v in op.operands] == pytest.approx([1 / np.sqrt(2)] * 2)
+
+
+def test_what_a_bound_makes_zero_is_not_taken_off():
+    x, low = np.float32([-2, 3]), np.float32([0, 0])
+    op = op_of(jnp.maximum, x, low)
+    operands = dict(zip(op.operands, (seen(x, x), seen(low, low)), strict=True))
+    found = cut_off(op, operands, seen(np.float32([0, 3]), [0, 3]))
+    assert found[op.operands[0]] == 0
 
 
 # -- perturbed data --------------------------------------------------------------------

@@ -7,11 +7,12 @@ they are as near as their format allows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterator
 
 from neuronjax.diagnostics.faults.evidence import BOUNDS
 from neuronjax.diagnostics.faults.flow import Flow
 from neuronjax.diagnostics.faults.recorder import OpTrace
+from neuronjax.diagnostics.faults.traits import ROUNDS
 from neuronjax.diagnostics.op_records import MOVING
 from neuronjax.ir.program import Op, Value
 
@@ -53,15 +54,27 @@ def chosen_by(flow: Flow, value: Value) -> Iterator[tuple[OpTrace, OpTrace]]:
 
 
 def is_magnitude(flow: Flow, op: Op) -> bool:
-    """Whether a whole result is put in an order, or made a float, as it is; what a hash
-    does with it first is something else."""
+    """Return whether a whole result is put in an order, or made a float, as it is; what
+    a hash does with it first is something else."""
+    return _reaches(flow, op, _orders, MOVING)
+
+
+def is_integer(flow: Flow, op: Op) -> bool:
+    """Return whether a float result is made an integer, as an index or identifier."""
+    return _reaches(flow, op, _counts, MOVING | ROUNDS)
+
+
+def _reaches(
+    flow: Flow, op: Op, ends: Callable[[Op], bool], through: Container[str]
+) -> bool:
+    """Return whether an op is read by one that ends a search, through some others."""
     seen, left = {op}, [op]
     while left:
         for reader in flow.readers(left.pop().results[0]) - seen:
             seen.add(reader)
-            if _orders(reader):
+            if ends(reader):
                 return True
-            if reader.name in MOVING:
+            if reader.name in through:
                 left.append(reader)
     return False
 
@@ -87,3 +100,8 @@ def _orders(op: Op) -> bool:
     if op.name == "stablehlo.compare":
         return op.attributes["comparison_direction"] not in ("EQ", "NE")
     return op.name in BOUNDS
+
+
+def _counts(op: Op) -> bool:
+    """Return whether an op makes integers of floats."""
+    return op.name == "stablehlo.convert" and not _is_float(op.results[0])

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from neuronjax.diagnostics.faults.shares import Seen, Share, ratio, wide
+from neuronjax.diagnostics.faults.perturbation import unit_of
+from neuronjax.diagnostics.faults.shares import Seen, Share, wide
 from neuronjax.ir.program import Op, Value
+from neuronjax.numerics.float_format import get_format
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +29,8 @@ class OpEvidence:
         wrapped: integers beyond their type's range.
         misread: unsigned words whose sign is another.
         rounds_whole: whether it rounds whole numbers to floats beside them.
-        moved: of a bound: how far off the reference's operands the result is, relative
-            to each in L2.
+        cut_off: of a bound, or a cast that saturates: the root mean square of what it
+            takes off each operand in the reference.
         is_tie: whether it made other whole numbers, and all of them of floats so near
             to where these change that FP32 cannot tell them apart.
     """
@@ -38,7 +42,7 @@ class OpEvidence:
     wrapped: int
     misread: int
     rounds_whole: bool
-    moved: Mapping[Value, float]
+    cut_off: Mapping[Value, float]
     is_tie: bool = False
 
 
@@ -117,16 +121,36 @@ def is_tie(op: Op, operands: Sequence[Seen], result: Seen) -> bool:
 BOUNDS = frozenset(("stablehlo.maximum", "stablehlo.minimum", "stablehlo.clamp"))
 
 
-def moved(
+def cut_off(
     op: Op, operands: Mapping[Value, Seen], result: Seen
 ) -> Mapping[Value, float]:
-    """By how much a bound changes what it bounds."""
-    if op.name not in BOUNDS or result.dtype.kind in "iub":
+    """Return the root mean square of what a bound, or a cast to 8 bits that saturates,
+    takes off its operands.
+
+    What becomes zero is none of it, as in a ReLU.
+    """
+    x = [(v, wide(seen.reference)) for v, seen in operands.items()]
+    name = np.dtype(result.dtype).name
+    if op.name in BOUNDS and result.dtype.kind not in "iub":
+        bounded = wide(result.reference)
+    elif op.name == "stablehlo.convert" and is_short_float(result.dtype):
+        limit = get_format(name).max_finite
+        is_finite = np.isfinite(wide(result.actual)).all()
+        bounded = np.clip(x[0][1], -limit, limit) if x and is_finite else np.empty(0)
+    else:
         return {}
-    found = {}
-    bounded = wide(result.reference)
-    for value, seen in operands.items():
-        x = wide(seen.reference)
-        if x.shape == bounded.shape:
-            found[value] = ratio(bounded, x)
-    return found
+    return {
+        v: _norm(np.where(bounded, y - bounded, 0.0))
+        for v, y in x
+        if y.shape == bounded.shape
+    }
+
+
+def is_short_float(dtype: Any) -> bool:
+    """Return whether a dtype is a float of 8 bits or fewer, and no scale."""
+    return np.dtype(dtype).itemsize == 1 and unit_of(dtype) > 0
+
+
+def _norm(x: np.ndarray) -> float:
+    finite = x[np.isfinite(x)]
+    return float(np.linalg.norm(finite)) / math.sqrt(max(1, finite.size))

@@ -49,6 +49,9 @@ IN_FP32: Mapping[str, str] = {
 _OF_RANGE = frozenset(("overflow", "underflow"))
 #: What to try where a narrower float indexes or counts.
 WHOLE_IN_FP32 = "keep positions and counts as integers, or in FP32"
+#: What to try where a policy's cast does.
+OUT_OF_MATMUL = "keep them out of the matmul: multiply elementwise, or by a Rule with "
+OUT_OF_MATMUL += 'auto_cast="none" there'
 #: What to try where an epsilon is zero.
 LOST_GUARD = "an epsilon of the format (1e-4 in float16), or add it in float32"
 #: What to try where a constant is another number.
@@ -114,14 +117,14 @@ def _rounds_whole(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     """Identifiers, counts and keys."""
     if not t.rounds_whole:
         return None
-    held, of = _format(t), e.result.largest
+    held, of, advice = _format(t), e.result.largest, _of_whole(e)
     if t.cast is not None and of * unit_of(held) < 1:
-        held, of = t.cast.format, largest_operand(e)
+        held, of, advice = t.cast.format, largest_operand(e), OUT_OF_MATMUL
     unit, largest = unit_of(held), _figure(of)
     if not unit:
         return FaultName("integer", f"integers up to {largest}, computed in FP32")
     text = f"whole numbers up to {largest}; {held} holds them to {1 / unit:.0f}"
-    return FaultName("integer", text, _of_whole(e))
+    return FaultName("integer", text, advice)
 
 
 def _of_whole(e: OpEvidence) -> str:
@@ -193,11 +196,11 @@ def _bounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
         return None
     e = s.bounding
     operands = e.operands.values()
-    if not e.moved:
+    if not e.cut_off:
         text = f"{_share(flattened(e))} became zero: the scale is not theirs"
         return FaultName("coarse", text)
     largest = _figure(max(x.largest for x in operands))
-    text = f"{largest} is bounded to {_figure(e.result.largest)}"
+    text = f"{largest} is bounded to {_figure(min(e.result.largest, _largest(t)))}"
     return FaultName("saturation", text)
 
 

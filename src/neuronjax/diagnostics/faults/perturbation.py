@@ -3,7 +3,8 @@
 A number is multiplied by 1 + u s, where u is the format's unit roundoff and s, between
 -1 and 1, a hash of its magnitude: equal numbers stay equal, negatives negatives and
 zeros zeros, as under a rounding. So a constant feature stays constant, and a symmetric
-matrix symmetric. Every draw has another hash.
+matrix symmetric. Every draw has another hash. Whole numbers that a contraction reads are
+as exact as they look: the walk leaves them.
 """
 
 from __future__ import annotations

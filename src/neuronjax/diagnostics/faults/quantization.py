@@ -1,84 +1,188 @@
-"""Bounds and roundings before a cast to 8 bits or fewer that leave little of what they
-should hold, though float64 does the same: those of a scale that is not theirs.
+"""What a quantizer destroys: what its bounds take off, and what its roundings leave
+nothing of. Float64 does the same, so no result tells.
+
+A quantizer ends in a cast to 8 bits or fewer, or rounds to whole numbers and bounds
+them; how it makes its scales does not matter, for all is measured in its own steps. It
+is at fault if it costs a bit: if its error is twice that of a scale that fits. Floats
+round as much at every scale, whole numbers in proportion to the largest, so for them to
+clip a few may be the better choice. Or it is if most numbers become zero, and fewer are
+enough where something is divided by them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
-from neuronjax.diagnostics.faults.evidence import BOUNDS, OpEvidence, flattened
+from neuronjax.diagnostics.faults.evidence import (
+    BOUNDS,
+    OpEvidence,
+    flattened,
+    is_short_float,
+)
 from neuronjax.diagnostics.faults.flow import Flow
+from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.recorder import OpTrace
 from neuronjax.diagnostics.faults.traits import ROUNDS, is_short
 from neuronjax.diagnostics.op_records import CONSTANT
+from neuronjax.diagnostics.parallel_runs import OpPath
 from neuronjax.execution.probes.signs import FEW
-from neuronjax.ir.program import Op, Value
+from neuronjax.ir.program import Op, TensorType, Value
 from neuronjax.ir.value_sources import ValueSources
+from neuronjax.numerics.float_format import get_format
 
-#: What a bound moves, in L2, from which on it costs several roundings to 8 bits.
-CLIPPED = 0.1
+#: An error so many times as large as another takes a bit more.
+A_BIT = 2.0
 #: Share of elements that rounding makes zero, from which on little is left of them.
 FLATTENED = 0.4
-#: An epsilon is this small beside what it is added to.
-EPSILON = 1e-3
 #: A quotient that is so many times what dividend and divisor have it, is of few zeros.
 BLOWN_UP = 10.0
+#: The root mean square of roundings: of whole numbers, and of floats in roundoffs of
+#: their norm, where numbers are spread evenly between two powers of two.
+_OF_WHOLE = 1 / math.sqrt(12)
+_OF_FLOATS = 1 / math.sqrt(7)
+#: The largest whole number of 8 bits.
+_LARGEST_CODE = 255
+#: A bound on floats below this share of the format's largest is none of its range.
+_NEAR_LARGEST = 0.5
+_MEETS = BOUNDS | ROUNDS
+_SHOWS = frozenset(f"stablehlo.{n}" for n in ("convert", "reshape", "transpose"))
 _HANDS_ON = CONSTANT | {f"stablehlo.{n}" for n in ("multiply", "divide", "sqrt")}
 _DIVIDE = "stablehlo.divide"
 
 
+class Bound(NamedTuple):
+    """A bound, or a cast that saturates.
+
+    Attributes:
+        cut_off: the root mean square of what it takes off.
+        largest: what it bounds.
+        limit: what it leaves.
+        trace, evidence: of the op, when it takes off most.
+    """
+
+    cut_off: float
+    largest: float
+    limit: float
+    trace: OpTrace
+    evidence: OpEvidence
+
+
 def quantizing(
-    flow: Flow, graph: ValueSources, cast: OpTrace
+    flow: Flow, graph: ValueSources, traces: Mapping[OpPath, OpTrace], last: OpTrace
 ) -> Iterator[tuple[OpTrace, OpEvidence]]:
-    """What clips or flattens a value that an op casts, and when it does most."""
-    op = cast.path.op
-    if op.name != "stablehlo.convert" or not is_short(op.results[0]):
+    """Yield what clips or flattens numbers in a quantizer, and when it does most.
+
+    Args:
+        flow: from which values each value came.
+        graph: of the program.
+        traces: of every op.
+        last: the op with which a quantizer ends, if it does.
+    """
+    op = last.path.op
+    is_cast = _is_cast(op)
+    if not is_cast and (op.name not in _MEETS or _is_inside(flow, op)):
         return
-    for trace in _before(flow, op.operands[0]):
-        found = _clips(graph, trace) or _flattens(flow, graph, trace)
-        if found is not None:
-            yield trace, found
+    steps = [last, *_before(graph, traces, last.path)]
+    bounds = [b for t in steps if (b := _bound(graph, t)) is not None]
+    rounds = [t for t in steps if t.path.op.name in ROUNDS]
+    first = min(bounds, key=lambda b: b.limit, default=None)
+    ends_in_codes = rounds and first and 1 <= first.limit <= _LARGEST_CODE
+    if not is_cast and not ends_in_codes:
+        return
+    if first is not None and _costs_a_bit(op.results[0].type, bounds, first.limit):
+        yield first.trace, first.evidence
+    for trace in rounds:
+        share = flattened(trace.emptiest)
+        few = FEW < share and _is_divisor(flow, graph, trace)
+        if few or share > FLATTENED:
+            yield trace, trace.emptiest
 
 
-def _before(flow: Flow, value: Value) -> Iterator[OpTrace]:
-    """The bounds and roundings that a value went through last."""
-
-    def passes(value: Value) -> bool:
-        trace = flow.trace(value)
-        names = BOUNDS | ROUNDS | CONSTANT
-        return trace is None or trace.path.op.name in names
-
-    for inner in flow.behind(value, passes):
-        trace = flow.trace(inner)
-        if trace is not None and trace.path.op.name in BOUNDS | ROUNDS:
-            yield trace
+def _is_cast(op: Op) -> bool:
+    return op.name == "stablehlo.convert" and is_short(op.results[0])
 
 
-def _clips(graph: ValueSources, trace: OpTrace) -> OpEvidence | None:
+def _is_inside(flow: Flow, op: Op) -> bool:
+    """Return whether a quantizer goes on after an op."""
+    readers = flow.readers(op.results[0])
+    return any(r.name in _MEETS or _is_cast(r) for r in readers)
+
+
+def _before(
+    graph: ValueSources, traces: Mapping[OpPath, OpTrace], path: OpPath
+) -> Iterator[OpTrace]:
+    """Yield the bounds and roundings that a value went through last.
+
+    Calls are told apart: all that is clipped in a program may share one function.
+    """
+    left = [(path.calls, v) for v in _same_size(path.op)]
+    seen = set(left)
+    while left:
+        calls, value = left.pop()
+        maker = graph.makers.get(value)
+        found: list[tuple[tuple[Op, ...], Value]] = []
+        if maker is None and calls:
+            outer = set(graph.sources.get(value, ())).intersection(calls[-1].operands)
+            found = [(calls[:-1], v) for v in outer]
+        elif maker is not None and maker.callee:
+            found = [((*calls, maker), v) for v in graph.sources[value]]
+        elif maker is not None and maker.name in _MEETS | _SHOWS:
+            trace = traces.get(OpPath(calls, maker))
+            if trace is not None and maker.name in _MEETS:
+                yield trace
+            found = [(calls, v) for v in _same_size(maker)]
+        left += [f for f in found if f not in seen]
+        seen.update(found)
+
+
+def _same_size(op: Op) -> list[Value]:
+    """Return the operands that are no bounds spread over all."""
+    size = math.prod(op.results[0].type.shape)
+    return [v for v in op.operands if math.prod(v.type.shape) == size]
+
+
+def _bound(graph: ValueSources, trace: OpTrace) -> Bound | None:
+    """Return what an op takes off, if it does; what is a bound is farther off the
+    result than what is bounded."""
     found = [
-        (evidence.moved[v], n, evidence)
+        (evidence.cut_off[v], n, v, evidence)
         for n, (v, evidence) in enumerate(trace.bounding.items())
         if not graph.is_constant(v, CONSTANT)
     ]
-    if not found:
+    cut_off, _, value, evidence = min(found, default=(0.0, 0, None, trace.worst))
+    if not cut_off:
         return None
-    share, _, evidence = min(found, key=lambda f: f[:2])
-    return evidence if CLIPPED < share < 1 else None
+    dtype = trace.path.op.results[0].type.dtype
+    # The reference does not round to 8 bits, and so does not saturate.
+    ends = get_format(dtype.name).max_finite if is_short_float(dtype) else math.inf
+    limit = min(evidence.result.largest, ends)
+    return Bound(cut_off, evidence.operands[value].largest, limit, trace, evidence)
 
 
-def _flattens(flow: Flow, graph: ValueSources, trace: OpTrace) -> OpEvidence | None:
-    """Little but zeros is left; or of what something is divided by, a few."""
-    evidence = trace.emptiest
-    if trace.path.op.name not in ROUNDS:
-        return None
-    share = flattened(evidence)
-    few = FEW < share and _is_divisor(flow, graph, trace)
-    return evidence if few or share > FLATTENED else None
+def _costs_a_bit(type: TensorType, bounds: Sequence[Bound], limit: float) -> bool:
+    """Return whether bounds make the error of a quantizer twice what it need be.
+
+    Args:
+        type: what it ends in.
+        bounds: in it.
+        limit: the lowest.
+    """
+    cut_off = math.hypot(*(bound.cut_off for bound in bounds))
+    if not is_short_float(type.dtype):
+        largest = max(bound.largest for bound in bounds)
+        return math.hypot(cut_off, _OF_WHOLE) > A_BIT * _OF_WHOLE * largest / limit
+    if limit < _NEAR_LARGEST * get_format(type.dtype.name).max_finite:
+        return False
+    norm = min(bound.evidence.result.norm for bound in bounds)
+    own = _OF_FLOATS * unit_of(type.dtype) * norm
+    return math.hypot(cut_off, own) > A_BIT * own
 
 
 def _is_divisor(flow: Flow, graph: ValueSources, trace: OpTrace) -> bool:
-    """Whether something is divided by what came of a value, and owes its size to where
-    that is nothing."""
+    """Return whether something is divided by what came of a value, and owes its size to
+    where that is nothing."""
     seen, left = {trace.path.op}, [trace.path.op]
     while left:
         result = left.pop().results[0]
@@ -86,7 +190,7 @@ def _is_divisor(flow: Flow, graph: ValueSources, trace: OpTrace) -> bool:
             divides = reader.name == _DIVIDE and _is(flow, reader.operands[1], result)
             if divides and _is_blown_up(flow, reader):
                 return True
-            hands_on = reader.name in _HANDS_ON or _guards(flow, graph, reader)
+            hands_on = reader.name in _HANDS_ON or _guards(graph, reader)
             if hands_on and not divides:
                 seen.add(reader)
                 left.append(reader)
@@ -94,7 +198,7 @@ def _is_divisor(flow: Flow, graph: ValueSources, trace: OpTrace) -> bool:
 
 
 def _is(flow: Flow, operand: Value, value: Value) -> bool:
-    """Whether an operand is a value, though in a call or a loop."""
+    """Return whether an operand is a value, though in a call or a loop."""
     return value in flow.behind(operand, lambda v: v is not value)
 
 
@@ -105,14 +209,8 @@ def _is_blown_up(flow: Flow, quotient: Op) -> bool:
     return trace.worst.result.norm * divisor > BLOWN_UP * dividend > 0
 
 
-def _guards(flow: Flow, graph: ValueSources, op: Op) -> bool:
-    """Whether an op adds an epsilon."""
-    if op.name != "stablehlo.add":
-        return False
-    trace = flow.trace(op.results[0])
-    assert trace is not None
-    norms = {
-        graph.is_constant(v, CONSTANT): share.norm
-        for v, share in trace.worst.operands.items()
-    }
-    return len(norms) == 2 and norms[True] < EPSILON * norms[False]
+def _guards(graph: ValueSources, op: Op) -> bool:
+    """Return whether an op adds an epsilon."""
+    return op.name == "stablehlo.add" and any(
+        graph.is_constant(v, CONSTANT) for v in op.operands
+    )

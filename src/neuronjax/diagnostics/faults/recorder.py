@@ -9,15 +9,15 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from neuronjax.diagnostics.faults.evidence import OpEvidence, absorbed, is_tie, moved
+from neuronjax.diagnostics.faults.evidence import OpEvidence, absorbed, cut_off, is_tie
 from neuronjax.diagnostics.faults.judgement import excused, is_far, loses_elements
 from neuronjax.diagnostics.faults.masks import unmasked
-from neuronjax.diagnostics.faults.shares import Seen, Share, repeated, share_of
+from neuronjax.diagnostics.faults.shares import Seen, Share, repeated, share_of, wide
 from neuronjax.diagnostics.faults.units import Cast
 from neuronjax.diagnostics.faults.whole_numbers import (
     misread,
     rounds_whole,
-    rounds_whole_operands,
+    unheld,
     wrapped,
 )
 from neuronjax.diagnostics.parallel_runs import OpPath
@@ -76,7 +76,7 @@ class OpTrace:
             farther off than it should be; None where none is.
         made_nonfinite: the same of the first that makes an Inf or NaN of
             finite numbers.
-        bounding: of a bound, the one that moves each operand most.
+        bounding: of a bound, the one that takes most off each operand.
         emptiest: the one with most zeros.
         own, absorbed, zeros, beneath: the largest of any.
         vanished: the smallest share that underflows to zero of any.
@@ -118,9 +118,9 @@ class OpTrace:
         self.executions += 1
         if _badness(evidence.result) > _badness(self.worst.result):
             self.worst = evidence
-        for value, share in evidence.moved.items():
+        for value, lost in evidence.cut_off.items():
             known = self.bounding.setdefault(value, evidence)
-            if share > known.moved[value]:
+            if lost > known.cut_off[value]:
                 self.bounding[value] = evidence
         if evidence.result.nothing > self.emptiest.result.nothing:
             self.emptiest = evidence
@@ -280,7 +280,6 @@ class Recorder:
         known.update(zip(op.results, shares, strict=True))
         arrays = [operands[v] for v in op.operands if v in operands]
         own = own if math.isfinite(own) else math.inf
-        largest = max((share.largest for share in read.values()), default=0.0)
         cast = self.contractions.get(op)
         # Of an index and the number there, the number: a choice is no arithmetic.
         pairs = zip(op.results, shares, strict=True)
@@ -293,7 +292,7 @@ class Recorder:
             wrapped=wrapped(op, arrays, results[0]),
             misread=misread(op, arrays, results[0]),
             rounds_whole=rounds_whole(op, results[0], shares[0], own)
-            or rounds_whole_operands(arrays, largest, cast, own),
-            moved=moved(op, operands, results[0]),
+            or (own > 0 and unheld([wide(x.reference) for x in arrays], cast)),
+            cut_off=cut_off(op, operands, results[0]),
             is_tie=bool(shares[0].error) and is_tie(op, arrays, results[0]),
         )

@@ -7,8 +7,8 @@ worst, to where the error is an op's own: if that op narrows, flushes or absorbs
 makes the error and the other amplifies it. An ordinary rounding makes none; then who
 amplifies it is at fault.
 
-Integers that wrap, and quantization that clips or flattens what it should hold, are
-wrong in every precision, so that no result tells; they are looked for by themselves.
+Integers that wrap, and quantizers that destroy more than their format does, are wrong
+in every precision, so that no result tells; they are looked for by themselves.
 """
 
 from __future__ import annotations
@@ -19,7 +19,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from neuronjax.diagnostics.faults.choices import chosen_by, is_choice, is_magnitude
+from neuronjax.diagnostics.faults.choices import (
+    chosen_by,
+    is_choice,
+    is_integer,
+    is_magnitude,
+)
 from neuronjax.diagnostics.faults.evidence import ADDS, OpEvidence
 from neuronjax.diagnostics.faults.flow import OWN, Flow, Step, amplification, computes
 from neuronjax.diagnostics.faults.guards import Misread, lost_guard, misread
@@ -325,7 +330,7 @@ class FaultSearch:
         for near in self._flow.near(trace, NEARBY):
             norms = [
                 near.worst.operands[v].norm
-                for v in near.worst.moved
+                for v in near.worst.cut_off
                 if not self._is_constant(v)
             ]
             ratio = max(norms, default=0.0) / near.worst.result.norm if norms else 1.0
@@ -431,13 +436,18 @@ class FaultSearch:
         return found
 
     def _rounding_whole(self) -> Iterator[Suspect]:
-        """Whole numbers that floats do not hold, behind wrong results that show it
-        though no op of floats does."""
+        """Yield who rounds whole numbers that floats do not hold, behind wrong results
+        that show it though no op of floats does, or before they are integers again."""
+        wrong = {w.index for w in self.wrong}
         for trace in self._recorder.traces.values():
             if trace.rounds_whole:
-                results = [w.index for w in self.wrong if w.index in self._on(trace)]
+                on = self._on(trace)
+                counts = trace.cast is not None and is_integer(
+                    self._flow, trace.path.op
+                )
+                results = on if counts else tuple(n for n in on if n in wrong)
                 if results:
-                    yield Suspect(trace, "makes", tuple(results))
+                    yield Suspect(trace, "makes", results)
 
     def _choosing(self) -> Iterator[Suspect]:
         """Who made the numbers by which a choice fell otherwise."""
@@ -510,10 +520,11 @@ class FaultSearch:
                 yield from self._traced_back(trace, moment[2])
 
     def _quantizing(self) -> Iterator[Suspect]:
-        """Bounds and roundings before a cast to 8 bits or fewer that leave little of
-        what they should hold."""
-        for trace in self._recorder.traces.values():
-            for near, moment in quantizing(self._flow, self._graph, trace):
+        """Yield what clips or flattens numbers of 8 bits or fewer."""
+        traces = self._recorder.traces
+        for trace in traces.values():
+            found = quantizing(self._flow, self._graph, traces, trace)
+            for near, moment in found:
                 yield Suspect(near, "makes", self._on(near), trace, bounding=moment)
 
     def _is_constant(self, value: Value) -> bool:

@@ -129,7 +129,10 @@ def _step(before: np.ndarray, seen: Seen, size: float, step: float) -> StateStep
                 wide(x) - perturbed(start, unit, draw) - move
                 for draw, x in enumerate(others)
             ]
-            total += [np.count_nonzero(stays), *map(_square, errors)]
+            # What should stay may be rounded, as by a cast on its way: that is no step.
+            moves = np.abs(move) > NOISE * np.abs(start)
+            squares = (_square(x[moves]) for x in errors)
+            total += [np.count_nonzero(stays), *squares]
         return total
 
     unmoved, *squares = np.sum(in_parts(sums, *given), axis=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -9,10 +10,11 @@ import numpy as np
 
 from neuronjax.diagnostics.faults.judgement import COARSE
 from neuronjax.diagnostics.faults.perturbation import unit_of
-from neuronjax.diagnostics.parallel_runs import Side
+from neuronjax.ir.instruction import Block
 from neuronjax.ir.instruction_set import NcMatmul, NcMatmulMx, ScaleFromAmax
 from neuronjax.ir.program import Op, Value
 from neuronjax.ir.value_sources import ValueSources
+from neuronjax.lowering.context import LoweredRegion
 
 
 class Cast(NamedTuple):
@@ -37,26 +39,29 @@ class Cast(NamedTuple):
 _SCALED = (NcMatmulMx, ScaleFromAmax)
 
 
-def contraction_casts(side: Side) -> dict[Op, Cast]:
-    """The coarsest cast of operands of contractions."""
+def contraction_casts(regions: Mapping[Block, LoweredRegion]) -> dict[Op, Cast]:
+    """Return the coarsest cast of operands of contractions, by what every block was
+    lowered from."""
     casts: dict[Op, Cast] = {}
     written = {
         buffer.number: i.write_format
-        for block in side.regions
+        for block in regions
         for i in block.instructions
         if i.write_format is not None
         for buffer in i.results
     }
-    for block, lowered in side.regions.items():
-        for op, span in zip(lowered.region.ops, side.spans(block), strict=True):
-            scaled = any(isinstance(i, _SCALED) for i in span.instructions)
+    for block, lowered in regions.items():
+        bounds = itertools.pairwise((0, *lowered.ends))
+        for op, (start, end) in zip(lowered.region.ops, bounds, strict=True):
+            span = block.instructions[start:end]
+            scaled = any(isinstance(i, _SCALED) for i in span)
             found = [
                 Cast(
                     written.get(view.buffer.number, np.dtype(view.type.dtype).name),
                     scaled,
                     np.dtype(i.results[0].type.dtype).name,
                 )
-                for i in span.instructions
+                for i in span
                 if isinstance(i, NcMatmul | NcMatmulMx)
                 for view in i.operands
             ]

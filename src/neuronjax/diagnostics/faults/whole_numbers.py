@@ -22,6 +22,8 @@ from neuronjax.ir.program import Op
 
 #: Above this every float64 number is whole.
 _LARGEST = 2.0**53
+#: FP32 holds every whole number up to this.
+_EXACT = 2.0**24
 _FOLDS: dict[str, np.ufunc] = {
     "stablehlo.add": np.add,
     "stablehlo.subtract": np.subtract,
@@ -47,18 +49,27 @@ def rounds_whole(op: Op, result: Seen, share: Share, own: float) -> bool:
     return _is_whole(wide(result.reference))
 
 
-def rounds_whole_operands(
-    operands: Sequence[Seen], largest: float, cast: Cast | None, own: float
-) -> bool:
-    """Whether a policy casts whole numbers of a contraction to floats beside them."""
-    if cast is None or cast.is_scaled or not own or not cast.unit:
+def unheld(operands: Sequence[np.ndarray], cast: Cast | None) -> bool:
+    """Return whether a policy casts whole numbers of a contraction to floats that do
+    not hold them, though FP32 does: positions, counts, identifiers.
+    """
+    if cast is None or cast.is_scaled or not cast.unit:
         return False
-    is_beside = 1 / cast.unit < largest < _LARGEST
-    return is_beside and all(_is_whole(wide(x.reference)) for x in operands)
+    return any(is_exact(x) and not _holds(cast.unit, x) for x in operands)
+
+
+def is_exact(x: np.ndarray) -> bool:
+    """Return whether numbers are whole and so small that FP32 holds them all."""
+    return np.abs(x).max(initial=0) <= _EXACT and _is_whole(x)
+
+
+def _holds(unit: float, x: np.ndarray) -> bool:
+    """Return whether a format with this roundoff has the digits of all numbers."""
+    return _is_whole(np.frexp(x)[0] / unit)
 
 
 def _is_whole(x: np.ndarray) -> bool:
-    """Whether all numbers that are finite are."""
+    """Return whether all numbers that are finite are whole."""
     return bool(np.all((x == np.rint(x)) | ~np.isfinite(x)))
 
 

@@ -15,7 +15,12 @@ import numpy as np
 
 from neuronjax.diagnostics.facts import is_integer, unknown
 from neuronjax.diagnostics.faults.guards import SMALLEST_EPSILON
-from neuronjax.diagnostics.faults.naming import KINDS, LOST_GUARD, WHOLE_IN_FP32
+from neuronjax.diagnostics.faults.naming import (
+    KINDS,
+    LOST_GUARD,
+    OUT_OF_MATMUL,
+    WHOLE_IN_FP32,
+)
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.op_contexts import OpContext
 from neuronjax.diagnostics.rule import Answer, Verdict, read_rules
@@ -24,6 +29,8 @@ from neuronjax.ir.value_sources import ValueSources
 from neuronjax.numerics.float_format import FORMATS, FloatFormat, get_format
 
 _SPREADS = ("stablehlo.broadcast_in_dim", "stablehlo.reshape")
+_SHOWS = (*_SPREADS, "stablehlo.transpose", "stablehlo.slice")
+_MAKE_WHOLE = ("stablehlo.convert", "stablehlo.iota")
 
 
 def _scalar(context: OpContext, value: Value) -> float | None:
@@ -157,30 +164,47 @@ def _factor(context: OpContext, value: Value) -> float | None:
 
 def _whole(context: OpContext) -> Answer:
     """Positions and counts in a float that does not hold them all."""
-    (result,) = context.op.results
-    unit = unit_of(result.type.dtype)
-    largest = _largest_whole(context)
+    dtype = context.op.results[0].type.dtype
+    unit, largest = unit_of(dtype), _largest_whole(context, context.op, dtype)
     if not unit or context.in_generator or largest is None or largest <= 1 / unit:
         return None
-    name = result.type.dtype.name
-    return f"whole numbers up to {largest:.0f}; {name} holds to {1 / unit:.0f}"
+    return None if math.isinf(largest) else _beyond(largest, dtype.name)
 
 
-def _largest_whole(context: OpContext) -> float | None:
-    """Of an iota, or of integers that are one."""
-    op = context.op
+def _whole_in_matmul(context: OpContext) -> Answer:
+    """Positions and counts in a contraction whose operands the policy casts."""
+    makers = (context.producer(v, *_SHOWS) for v in context.op.operands)
+    whole = [m for m in makers if m is not None and m.name in _MAKE_WHOLE]
+    cast = context.settings.casts.get(context.op) if whole else None
+    if cast is None or cast.is_scaled or not cast.unit or context.in_generator:
+        return None
+    dtype = get_format(cast.format).dtype
+    largest = max(_largest_whole(context, m, dtype) or 0.0 for m in whole)
+    if largest <= 1 / cast.unit:
+        return None
+    is_known = math.isfinite(largest)
+    return Verdict(_beyond(largest, cast.format), None if is_known else "info")
+
+
+def _beyond(largest: float, name: str) -> str:
+    size = f"up to {largest:.0f}" if math.isfinite(largest) else "of any size"
+    return f"whole numbers {size}; {name} holds to {1 / unit_of(name):.0f}"
+
+
+def _largest_whole(context: OpContext, op: Op, dtype: np.dtype) -> float | None:
+    """Return the largest of an iota, or of converted integers; Inf where only their
+    type is known, and None where they are none or a dtype holds them all."""
     if op.name == "stablehlo.iota":
         return op.results[0].type.shape[op.attributes["iota_dimension"]] - 1
     (value,) = op.operands
     type, fact = value.type, context.fact(value)
     if not is_integer(type.dtype) or type.dtype.kind == "b":
         return None
-    widest = unknown(type)
-    if fact.low <= widest.low or fact.high >= widest.high:
+    if fact.value is not None and _is_exact(fact.value, dtype):
         return None
-    if fact.value is not None and _is_exact(fact.value, op.results[0].type.dtype):
-        return None
-    return max(abs(fact.low), abs(fact.high))
+    widest, largest = unknown(type), max(abs(fact.low), abs(fact.high))
+    is_known = fact.low > widest.low and fact.high < widest.high
+    return largest if is_known or type.dtype.itemsize == 1 else math.inf
 
 
 def _is_exact(x: np.ndarray, dtype: np.dtype) -> bool:
@@ -266,6 +290,11 @@ a float does not hold all of its whole numbers
 > {WHOLE_IN_FP32}, which holds to 16777216
 [IEEE 754]
 
+integer-in-matmul: warning in dot_general, convolution
+the policy casts whole numbers, before a matmul, to a float that does not hold them
+> {OUT_OF_MATMUL}
+[IEEE 754]
+
 stagnation-loop: warning in while
 a sum that a loop carries stops growing
 > {KINDS["stagnation"]}
@@ -278,6 +307,7 @@ a sum that a loop carries stops growing
         "underflow-epsilon": _epsilon,
         "absorption-decay": _decay,
         "integer-in-float": _whole,
+        "integer-in-matmul": _whole_in_matmul,
         "stagnation-loop": _stagnates,
     },
 )

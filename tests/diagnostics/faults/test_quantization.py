@@ -1,0 +1,127 @@
+"""What quantizers destroy, in several ways of writing one, and healthy ones beside."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from neuronjax.api.compare import compare
+from neuronjax.policy import Policy
+from tests.arrays import normal
+
+X = normal(64, 128)
+E4M3 = jnp.float8_e4m3fn
+
+
+def amax(x, axis=None):
+    return jnp.abs(x).max(axis, keepdims=axis is not None)
+
+
+def fp8(x, scale):
+    low = jnp.clip(x / scale, -448, 448).astype(E4M3)
+    return low.astype(jnp.float32) * scale
+
+
+def in_blocks(x, share):
+    blocks = x.reshape(-1, 32)
+    return fp8(blocks, amax(blocks, -1) * share / 448).reshape(x.shape)
+
+
+def powers_of_two(x, rounds):
+    blocks = x.reshape(-1, 32)
+    return fp8(blocks, jnp.exp2(rounds(jnp.log2(amax(blocks, -1) / 448))))
+
+
+def of_floor(x):
+    """As OCP MX 1.0 has it: the largest may be clipped by an eighth of itself."""
+    blocks = x.reshape(-1, 32)
+    return fp8(blocks, jnp.exp2(jnp.floor(jnp.log2(amax(blocks, -1))) - 8))
+
+
+def int8(x, largest):
+    step = largest / 127
+    codes = jnp.clip(jnp.round(x / step), -127, 127).astype(jnp.int8)
+    return codes.astype(jnp.float32) * step
+
+
+def bounded_first(x, largest):
+    step = largest / 127
+    return jnp.round(jnp.minimum(jnp.maximum(x / step, -127), 127)) * step
+
+
+def fake(x, largest, top=127):
+    step = largest / top
+    codes = jnp.clip(jnp.round(x / step), -top, top)
+    return x + jax.lax.stop_gradient(codes * step - x)
+
+
+def ternary(x):
+    size = jnp.abs(x).mean()
+    return jnp.clip(jnp.round(x / size), -1, 1) * size
+
+
+def two(x, share):
+    """The first of two quantizers, both of which clip in one function of JAX."""
+    return fp8(x, amax(x) * share / 448) + fp8(x * x, amax(x * x) / 448)
+
+
+def saturating(x, share):
+    scale = amax(x, -1) * share / 448
+    return (x / scale).astype(E4M3).astype(jnp.float32) * scale
+
+
+def clipped_gradient(x):
+    g = jnp.clip(x, -0.1, 0.1)
+    return fp8(g, amax(g) / 448)
+
+
+SATURATE = Policy(auto_cast="none", overflow="saturate")
+
+DESTROYS = {
+    "blocks": lambda x: in_blocks(x, 0.75),
+    "powers to nearest": lambda x: powers_of_two(x, jnp.round),
+    "powers down": lambda x: powers_of_two(x, jnp.floor),
+    "int8": lambda x: int8(x, amax(x) / 2),
+    "int8 of many": lambda x: int8(x, jnp.percentile(jnp.abs(x), 95)),
+    "bounds before rounding": lambda x: bounded_first(x, amax(x) / 2),
+    "fake": lambda x: fake(x, amax(x) / 3),
+    "fake int4": lambda x: fake(x, amax(x) / 5, 7),
+    "one of two": lambda x: two(x, 0.25),
+    "saturating": lambda x: saturating(x, 0.75),
+}
+
+HEALTHY = {
+    "blocks": lambda x: in_blocks(x, 1),
+    "a margin": lambda x: in_blocks(x, 0.97),
+    "tensor": lambda x: fp8(x, amax(x) / 448),
+    "powers up": lambda x: powers_of_two(x, jnp.ceil),
+    "OCP": of_floor,
+    "int8 of rows": lambda x: int8(x, amax(x, -1)),
+    "int8 of columns": lambda x: int8(x, amax(x, 0)),
+    "int8 but for a few": lambda x: int8(x, jnp.percentile(jnp.abs(x), 99.9)),
+    "fake": lambda x: fake(x, amax(x)),
+    "fake int4": lambda x: fake(x, 2.5 * jnp.std(x), 7),
+    "ternary": ternary,
+    "hard tanh": lambda x: jnp.clip(x, -1, 1).astype(E4M3).astype(jnp.float32),
+    "relu6": lambda x: int8(jnp.clip(3 * x, 0, 6), 6.0),
+    "clipped gradient": clipped_gradient,
+    "two": lambda x: two(x, 1),
+    "saturating": lambda x: saturating(x, 1),
+}
+
+
+def policy_of(name):
+    return SATURATE if name == "saturating" else "bf16"
+
+
+@pytest.mark.slow_except("blocks", "powers to nearest", "fake", "one of two", "int8")
+@pytest.mark.parametrize("name", DESTROYS)
+def test_what_costs_a_bit_is_a_fault(name):
+    found = compare(DESTROYS[name], target="trn3", policy=policy_of(name))(X)
+    assert {fault.kind for fault in found.faults} == {"saturation"}, str(found)
+
+
+@pytest.mark.slow_except("OCP", "int8 but for a few", "hard tanh", "a margin", "two")
+@pytest.mark.parametrize("name", HEALTHY)
+def test_what_is_as_good_as_its_format_is_none(name):
+    found = compare(HEALTHY[name], target="trn3", policy=policy_of(name))(X)
+    assert found.faults == (), str(found)
