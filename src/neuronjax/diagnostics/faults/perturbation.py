@@ -3,8 +3,8 @@
 A number is multiplied by 1 + u s, where u is the format's unit roundoff and s, between
 -1 and 1, a hash of its magnitude: equal numbers stay equal, negatives negatives and
 zeros zeros, as under a rounding. So a constant feature stays constant, and a symmetric
-matrix symmetric. Every draw has another hash. Whole numbers that a contraction reads are
-as exact as they look: the walk leaves them.
+matrix symmetric. Every draw has another hash. Whole numbers that a contraction reads
+are as exact as they look: the walk leaves them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def perturbed(x: np.ndarray, unit: float, draw: int = 0) -> np.ndarray:
     if not unit:
         return x
     bits = np.atleast_1d(np.abs(x)).view(np.uint64) * _FACTORS[0]
-    bits += np.uint64(draw) * _FACTORS[1]
+    bits += np.uint64(draw * int(_FACTORS[1]) % 2**64)
     bits = (bits ^ (bits >> _SHIFTS[0])) * _FACTORS[1]
     bits ^= bits >> _SHIFTS[1]
     signed = (bits >> _SHIFTS[2]).astype(np.float64) * 2.0**-52 - 1
