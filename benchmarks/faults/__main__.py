@@ -24,6 +24,7 @@ from benchmarks.faults.counted import NAME, table
 from benchmarks.faults.found import FEW, Found, found
 from benchmarks.faults.targets import missed
 from neuronjax.execution.interpreter import forget_kernels
+from tests import compilation_cache
 
 HELD_OUT = "held out"
 HALVES = {"seen": seen.FAULTS, HELD_OUT: held_out.FAULTS}
@@ -102,6 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.keep and options.name:
         parser.error("--keep is for whole sets, and --name asks about single faults")
+    compilation_cache.use()
     begun = results_file.Run(NAME)
     commit = begun.about["versions"]["commit"]
     console = Console()
