@@ -18,9 +18,9 @@ def adam(params, grads, rate=1e-2):
     return moved, mu, nu
 
 
-@fault("overflow", policy="fp16")
+@fault("overflow", policy="bf16")
 @source("reports of PPO on joint actions: the ratio of chances is Inf in half")
-@inputs("mlp 8x16x6 @1", "40x8 @2; 40x6 *3 @3; 40 -14..1 @4; 40 @5; 40 int 0..5 @6")
+@inputs("mlp 8x16x6 @1", "40x8 @2; 40x6 @3; 40 -14..1 @4; 40 @5; 40 int 0..5 @6")
 def a_ratio_of_joint_chances_in_half(params, states, actions, offset, gains, real):
     mask = (real > 0).astype(jnp.float32)
     old = -0.5 * jnp.sum(jnp.square(actions), axis=-1) + offset
