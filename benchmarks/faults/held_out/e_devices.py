@@ -249,7 +249,7 @@ def a_centre_without_members(points, centres):
         return 0.1 * centres + 0.9 * mean, cost
 
     costs = []
-    for _ in range(3):
+    for _ in range(2):
         centres, cost = improve(points, centres)
         centres = centres.at[4].set(jnp.minimum(centres[4], 60.0))
         costs.append(cost)
@@ -285,3 +285,33 @@ def heat_over_devices_that_stops(place, start, rate, source):
         return u.astype(jnp.float32), trace[None]
 
     return solve(field)
+
+
+@fault("integer", "coarse", policy="bf16")
+@source(
+    "reports of generation over stages: token ids are sent in the activations' dtype"
+)
+@inputs("8x16 @33; 4x16x16 *0.25 @34; 16x3000 *0.25 @35; 3000x16 @36; 16x6 w @37")
+def tokens_sent_as_activations(x, weights, unembed, table, readout):
+    @over(MESH4, (P(), P("x"), P(), P()), (P(), P()))
+    def generate(x, w, unembed, table):
+        rank = jax.lax.axis_index("x")
+        total = jnp.zeros((8, 16))
+        chosen = jnp.zeros((2, 8))
+        for turn in range(2):
+            h = jax.lax.pcast(layer_norm(x + total), "x", to="varying")
+            for stage in range(4):
+                grown = h + jax.nn.gelu(h @ w[0])
+                h = jnp.where(rank == stage, grown, h)
+                h = jax.lax.psum(jnp.where(rank == stage, h, 0.0), "x")
+                h = jax.lax.pcast(h, "x", to="varying")
+            best = jnp.argmax(h @ unembed, axis=-1)
+            mine = jnp.where(rank == 3, best, 0)
+            sent = jax.lax.psum(mine.astype(jnp.bfloat16), "x")  # fault
+            # + sent = jax.lax.psum(mine, "x")
+            total = total + table[sent.astype(jnp.int32)]
+            chosen = chosen.at[turn].set(sent.astype(jnp.float32))
+        return total, chosen
+
+    total, chosen = generate(x, weights, unembed, table)
+    return jax.nn.log_softmax(layer_norm(total) @ readout), chosen

@@ -16,35 +16,6 @@ def square_loss(params, x, y):
     return jnp.mean(jnp.square(mlp(params, x) - y))
 
 
-@fault("underflow", policy="fp16")
-@source("reports of Adam whose second moments are kept in half precision")
-@inputs("mlp 12x24x3 @1", "64x12 @2; 64x3 *0.02 @3")
-def second_moments_in_half(params, x, y):
-    def loss(params):
-        return 0.05 * jnp.mean(jnp.square(0.02 * mlp(params, x) - y))
-
-    mu, nu = zeros(params), zeros(params)
-    losses = []
-    for step in range(1, 4):
-        value, grads = jax.value_and_grad(lambda p: 1024.0 * loss(p))(params)
-        losses.append(value / 1024.0)
-        grads = jax.tree.map(lambda g: g / 1024.0, grads)
-        mu = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, mu, grads)
-        new = []
-        for v, g in zip(jax.tree.leaves(nu), jax.tree.leaves(grads), strict=True):
-            v = (0.99 * v + 0.01 * g * g).astype(jnp.float16)  # fault
-            # + v = 0.99 * v + 0.01 * g * g
-            new.append(v.astype(jnp.float32))
-        nu = jax.tree.unflatten(jax.tree.structure(nu), new)
-        one, two = 1 - 0.9**step, 1 - 0.99**step
-
-        def moved(p, m, v, one=one, two=two):
-            return p - 1e-2 * (m / one) / (jnp.sqrt(v / two) + 1e-7)
-
-        params = jax.tree.map(moved, params, mu, nu)
-    return params, jnp.stack(losses)
-
-
 @fault("absorption", "stagnation", policy="bf16")
 @source("reports of Lion on BF16 weights without a master copy")
 @inputs("mlp 16x32x4 @4", "16x32x16 @5; 16x32 int 0..4 @6")
@@ -183,30 +154,6 @@ def bias_correction_with_rates_in_bfloat16(params, x, y, count):
     return jax.tree.map(jnp.subtract, new, params), mu, nu, value
 
 
-@fault("absorption", "stagnation", policy="fp16")
-@source("reports of averaged weights in half precision that stay where they began")
-@inputs("mlp 8x16x2 @23", "128x16x8 @24; 128x16x2 *0.5 @25")
-def averaged_weights_that_stay_in_half(params, xs, ys):
-    def turn(carry, batch):
-        params, average, momentum = carry
-        value, grads = jax.value_and_grad(square_loss)(params, *batch)
-        momentum = jax.tree.map(lambda m, g: 0.9 * m + g, momentum, grads)
-        params = jax.tree.map(lambda p, m: p - 0.01 * m, params, momentum)
-        average = jax.tree.map(
-            lambda a, p: a + (2e-4 * (p - a)).astype(a.dtype),  # here
-            average,
-            params,
-        )
-        return (params, average, momentum), value
-
-    start = jax.tree.map(lambda p: p.astype(jnp.float16), params)  # -
-    # + start = params
-    carry = (params, start, zeros(params))
-    (params, average, _), values = jax.lax.scan(turn, carry, (xs, ys))
-    drift = jax.tree.map(lambda a, s: a.astype(jnp.float32) - s, average, start)
-    return params, drift, values
-
-
 @fault("non-finite", policy="fp8")
 @source("reports of LAMB: a leaf without a gradient has a trust ratio of 0/0")
 @inputs("experts: 3x12x16 *0.3 @26, out: 16x4 w, bias: 16 =0", "24x12 @29; 24x4 @30")
@@ -233,27 +180,6 @@ def trust_ratio_of_an_expert_without_tokens(params, x, y):
         # + direction = update / jnp.maximum(length, 1e-9)
         new.append(p - 0.01 * jnp.minimum(size, 10.0) * direction)
     return new, value
-
-
-@fault("overflow", policy="fp16")
-@source("reports of clipped training that stops: the norm of gradients is Inf in half")
-@inputs("mlp 16x32x1 @31", "32x16 *4 @32; 32x1 *900 @33")
-def global_norm_in_half(params, x, y):
-    def loss(params):
-        return 0.5 * jnp.mean(jnp.sum(jnp.square(mlp(params, x) - y), axis=-1))
-
-    value, grads = jax.value_and_grad(loss)(params)
-    total = 0.0
-    for g in jax.tree.leaves(grads):
-        half = g.astype(jnp.float16)  # -
-        total = total + jnp.sum(half * half).astype(jnp.float32)  # fault
-        # + total = total + jnp.sum(g * g)
-    norm = jnp.sqrt(total)
-    shrink = jnp.minimum(1.0, 5.0 / (norm + 1e-6))
-    grads = jax.tree.map(lambda g: g * shrink, grads)
-    momentum = jax.tree.map(lambda g: 0.9 * jnp.zeros_like(g) + g, grads)
-    params = jax.tree.map(lambda p, m: p - 0.05 * m, params, momentum)
-    return params, momentum, value
 
 
 @fault("integer", policy="bf16")

@@ -248,19 +248,15 @@ def scales_quantized_once_more(x, w, spread, lora_a, lora_b, y):
 
 @fault("saturation", "overflow", policy="bf16")
 @source("reports of FP8 activations without a scale: E4M3 ends at 240")
-@inputs("w1: 16x32 w @49, w2: 32x4 w", "40x16 @51; 40 *2 @52; 40x4 *0.3 @53", "32 =0")
-def activations_beyond_e4m3(params, x, loud, y, bias):
+@inputs("w1: 16x32 w @49, w2: 32x4 w", "40x16 @51; 40 *1.5 +2 @52; 32 =0; 16x4 w @53")
+def activations_beyond_e4m3(params, x, loud, bias, skip):
     x = x * jnp.exp(loud)[:, None]
-
-    def loss(params):
-        h = jax.nn.relu(x @ params["w1"] + bias)
-        size = jnp.float32(1)  # -
-        # + size = jax.lax.stop_gradient(jnp.max(h)) / 224
-        narrow = jnp.clip(h / size, -240, 240).astype(jnp.float8_e4m3)  # here
-        h = narrow.astype(jnp.float32) * size
-        out = h @ params["w2"]
-        return jnp.mean(jnp.abs(out - y)) / 10, h
-
-    (value, h), grads = jax.value_and_grad(loss, has_aux=True)(params)
-    momentum = jax.tree.map(lambda g: 0.1 * jnp.sign(g), grads)
-    return jax.tree.map(lambda p, m: p - m, params, momentum), h, value
+    mean = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
+    h = jax.nn.relu(x @ params["w1"] + bias)
+    size = jnp.float32(1)  # -
+    # + size = jnp.max(h, axis=-1, keepdims=True) / 224 + 1e-9
+    narrow = jnp.clip(h / size, -240, 240).astype(jnp.float8_e4m3)  # here
+    h = narrow.astype(jnp.float32) * size
+    out = h @ params["w2"] + x @ skip
+    out = out * jax.lax.rsqrt(mean + 1e-6)
+    return out, jax.nn.softmax(out), jnp.max(h, axis=-1)
