@@ -92,10 +92,10 @@ def entropy_with_illegal_actions(params, states, illegal, gains):
 def logits_with_a_common_offset(params, x, labels, shift):
     def loss(params):
         h = jnp.tanh(x @ params[0]["w"] + params[0]["b"]) + shift
-        weights = params[1]["w"] + 1.25
+        weights = 0.2 * params[1]["w"] + 1.25
         logits = (h @ weights + params[1]["b"]).astype(jnp.bfloat16)  # fault
         # + logits = h @ weights + params[1]["b"]
-        scores = jax.nn.log_softmax(logits.astype(jnp.float32) / 16)
+        scores = jax.nn.log_softmax(logits.astype(jnp.float32))
         return -jnp.mean(jnp.take_along_axis(scores, labels[:, None], 1)), scores
 
     (value, scores), grads = jax.value_and_grad(loss, has_aux=True)(params)
@@ -131,9 +131,8 @@ def gradients_without_a_loss_scale(params, x, readout, labels, share):
 def noise_of_uniform_numbers_that_are_one(params, x, noise, codebook, y):
     def loss(params):
         logits = jax.nn.log_softmax(mlp(params, x))
-        u = noise.astype(jnp.bfloat16)  # -
-        # + u = noise
-        gumbel = -jnp.log(-jnp.log(u))  # here
+        gumbel = -jnp.log(-jnp.log(noise.astype(jnp.bfloat16)))  # fault
+        # + gumbel = -jnp.log(-jnp.log(noise))
         soft = jax.nn.softmax((logits + gumbel.astype(jnp.float32)) / 0.7)
         hard = jax.nn.one_hot(jnp.argmax(soft, axis=-1), 12)
         chosen = soft + jax.lax.stop_gradient(hard - soft) * 0.1

@@ -84,7 +84,7 @@ def muon_with_a_norm_in_half(params, x, y):
     def loss(params):
         h = layer_norm(x) * params["gain"]
         out = x + jax.nn.silu(h @ params["up"]) @ params["down"]
-        return 1e-4 * jnp.mean(jnp.square(out - y))
+        return 3e-4 * jnp.mean(jnp.square(out - y))
 
     def orthogonal(m):
         g = m.astype(jnp.float16)
@@ -182,7 +182,7 @@ def trust_ratio_of_an_expert_without_tokens(params, x, y):
     return new, value
 
 
-@fault("integer", policy="bf16")
+@fault("integer", policy="mxfp8", target="trn3")
 @source("reports of schedules by tokens seen, counted in int32")
 @inputs("mlp 12x16x3 @34", "48x12 @35; 48 int 0..3 @36", "i32 700000")
 def tokens_seen_that_wrap_around(params, x, labels, step):

@@ -199,8 +199,7 @@ def the_nearer_root_for_distant_rays(pixels, centre, radius, light, target):
     ray = aim / jnp.sqrt(jnp.sum(jnp.square(aim), axis=-1, keepdims=True))
     back = eye - centre
     half = jnp.sum(ray * back, axis=-1)
-    rest = jnp.sum(back * back) - radius * radius
-    inner = half * half - rest  # fault
+    inner = half * half - (jnp.sum(back * back) - radius * radius)  # fault
     # + nearest = back - half[:, None] * ray
     # + inner = radius * radius - jnp.sum(jnp.square(nearest), axis=-1)
     hit = inner > 0

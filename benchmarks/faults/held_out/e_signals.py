@@ -47,7 +47,7 @@ def phases_of_oscillators(silence, pitch, strength, kernel, target):
     return out, jnp.mean(jnp.square(jnp.log1p(heard) - jnp.log1p(wanted)))
 
 
-@fault("integer", policy="bf16")
+@fault("integer", policy="fp8")
 @source("reports of augmentations on bytes: brighter pixels become dark")
 @inputs(
     "4x12x12x3 0..1 @10; 4 int 20..90 @11; 3x3x3x8 *0.3 @12; 8x3 w @13; 4 int 0..3 @14"
@@ -111,7 +111,7 @@ def windows_of_raw_pixels_in_half(pictures, wide, readout, narrow):
     return jnp.mean(h, axis=(1, 2)) @ readout, h
 
 
-@fault("integer", policy="bf16")
+@fault("integer", policy="mxfp8", target="trn3")
 @source("reports of packed sequences numbered in int8")
 @inputs("512x8 @27; 512 int 0..3 @28; 8x8 w @29; 200x8 *0.5 @30; 8x4 w @31")
 def packed_documents_numbered_in_bytes(x, ends, w, documents, readout):
@@ -135,9 +135,8 @@ def winners_by_equality_with_a_maximum(frames, codebook, values, gain, places):
     h = layer_norm(frames + places)
     scores = jnp.sum(h[:, :, None] * codebook, axis=-1) * gain
     scores = scores - 0.5 * jnp.sum(jnp.square(codebook), axis=-1)
-    half = scores.astype(jnp.bfloat16)  # -
-    # + half = scores
-    won = scores == jnp.max(half, axis=-1, keepdims=True)  # here
+    won = scores == jnp.max(scores.astype(jnp.bfloat16), -1, keepdims=True)  # fault
+    # + won = scores == jnp.max(scores, axis=-1, keepdims=True)
     share = won / jnp.maximum(jnp.sum(won, axis=-1, keepdims=True), 1)
     read = jnp.einsum("btk,kd->btd", share.astype(jnp.float32), values)
     used = jnp.mean(share, axis=(0, 1))

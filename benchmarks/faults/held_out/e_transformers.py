@@ -143,7 +143,7 @@ def one_pass_variance_of_a_shifted_stream(layers, x, drift):
     return layer_norm(x)
 
 
-@fault("non-finite", policy="bf16")
+@fault("non-finite", policy="fp8")
 @source("reports of blockwise attention whose first blocks are wholly masked")
 @inputs(by=lambda: (_layers(500, 1, 32, 64), "64x32 @11", "i32 20"))
 def blocks_of_keys_before_the_first_real_one(layers, x, padding):
