@@ -114,11 +114,7 @@ def muon_with_a_norm_in_half(params, x, y):
 def five_hundred_small_batches_in_bfloat16(params, xs, ys):
     def turn(total, batch):
         value, grads = jax.value_and_grad(square_loss)(params, *batch)
-        total = jax.tree.map(
-            lambda t, g: t + g.astype(t.dtype),  # here
-            total,
-            grads,
-        )
+        total = jax.tree.map(lambda t, g: t + g.astype(t.dtype), total, grads)  # here
         return total, value
 
     empty = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.bfloat16), params)  # -

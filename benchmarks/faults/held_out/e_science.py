@@ -221,9 +221,8 @@ def second_differences_of_a_network(params, x, ends):
 
     def curve(params, x):
         h = 5e-4
-        around = (
-            field(params, x + h) - 2 * field(params, x) + field(params, x - h)
-        )  # fault
+        after, at, before = (field(params, x + d) for d in (h, 0.0, -h))
+        around = after - 2 * at + before  # fault
         return around / (h * h)  # -
         # + slope = jax.grad(field, 1)
         # + return jax.grad(slope, 1)(params, x)
