@@ -267,8 +267,7 @@ class ParallelWalk(OpWalk):
         Whole numbers are no measurement, so they stay. Where the cast does not hold
         them it makes others of them, and that no uncertainty of the data excuses.
         """
-        is_cast = cast is not None and cast.unit > _FLOAT32
-        if not is_cast or not isinstance(i, NcMatmul):
+        if cast is None or cast.unit <= _FLOAT32 or not isinstance(i, NcMatmul):
             return operands
         exact = self._beside[lane].reference.read(i.operands)
         if unheld(exact, cast):
