@@ -282,9 +282,7 @@ class ParallelWalk(OpWalk):
         row: Lanes,
         instructions: Sequence[Instruction],
         keys: Keys,
-        moves: Callable[[Lane, Instruction, list[Any]], list[Any]] = (
-            lambda lane, i, x: x
-        ),
+        moves: Callable[..., list[Any]] = lambda lane, i, operands: operands,
     ) -> None:
         """Execute instructions on one device, or on all those of a mesh.
 
