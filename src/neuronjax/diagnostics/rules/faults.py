@@ -174,8 +174,8 @@ def _whole_in_matmul(context: OpContext) -> Answer:
     makers = (context.producer(v, *_SHOWS) for v in context.op.operands)
     whole = [m for m in makers if m is not None and m.name in _MAKE_WHOLE]
     cast = context.settings.casts.get(context.op) if whole else None
-    if cast is None or cast.is_scaled:
-        return None
+    if cast is None or cast.is_scaled or cast.unit <= unit_of("float32"):
+        return None  # FP32 and integers are multiplied as they are
     dtype = get_format(cast.format).dtype
     largest, is_known = max(_largest_whole(context, m, dtype) for m in whole)
     detail = _beyond(context, largest, cast.format)
