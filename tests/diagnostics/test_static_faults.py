@@ -68,6 +68,8 @@ def of_range(size):
         # How large these are is not known before the run.
         (turned, [i32(32, 2), f32(2, 8)], "bf16", ["info"]),
         (turned, [Shape((32, 2), jnp.uint8), f32(2, 8)], "bf16", []),
+        # These are multiplied as they are.
+        (jnp.dot, [Shape((32, 2), jnp.int8), Shape((2, 8), jnp.int8)], "bf16", []),
         # An outer product is no matmul.
         (turned, [i32(32, 1), f32(1, 8)], "bf16", []),
     ],

@@ -270,8 +270,7 @@ class ParallelWalk(OpWalk):
         Whole numbers are no measurement, so they stay. Where the cast does not hold
         them it makes others of them, and that no uncertainty of the data excuses.
         """
-        is_cast = cast is not None and cast.unit > _FLOAT32
-        if not is_cast or not isinstance(i, NcMatmul):
+        if cast is None or cast.unit <= _FLOAT32 or not isinstance(i, NcMatmul):
             return operands
         exact = self._beside[lane].reference.read(i.operands)
         if unheld(exact, cast):
@@ -288,9 +287,7 @@ class ParallelWalk(OpWalk):
         row: Lanes,
         instructions: Sequence[Instruction],
         keys: Keys,
-        moves: Callable[[Lane, Instruction, list[Any]], list[Any]] = (
-            lambda lane, i, x: x
-        ),
+        moves: Callable[..., list[Any]] = lambda lane, i, operands: operands,
     ) -> None:
         """Execute instructions on one device, or on all those of a mesh.
 

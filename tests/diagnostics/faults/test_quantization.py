@@ -74,6 +74,16 @@ def clipped_gradient(x):
     return fp8(g, amax(g) / 448)
 
 
+def sampled(x):
+    """Pixels by computed places, those outside at the edge: no quantizer."""
+    at = 8 * x
+    left = jnp.clip(jnp.floor(at), 0, 15)
+    table = jnp.sin(jnp.arange(17.0))
+    share = jnp.clip(at - left, 0, 1)
+    here, there = table[left.astype(int)], table[left.astype(int) + 1]
+    return (1 - share) * here + share * there
+
+
 SATURATE = Policy(auto_cast="none", overflow="saturate")
 
 DESTROYS = {
@@ -105,6 +115,7 @@ HEALTHY = {
     "relu6": lambda x: int8(jnp.clip(3 * x, 0, 6), 6.0),
     "clipped gradient": clipped_gradient,
     "two": lambda x: two(x, 1),
+    "sampled": sampled,
     "saturating": lambda x: saturating(x, 1),
 }
 
@@ -120,7 +131,9 @@ def test_what_costs_a_bit_is_a_fault(name):
     assert {fault.kind for fault in found.faults} == {"saturation"}, str(found)
 
 
-@pytest.mark.slow_except("OCP", "int8 but for a few", "hard tanh", "a margin", "two")
+@pytest.mark.slow_except(
+    "OCP", "sampled", "int8 but for a few", "hard tanh", "a margin", "two"
+)
 @pytest.mark.parametrize("name", HEALTHY)
 def test_what_is_as_good_as_its_format_is_none(name):
     found = compare(HEALTHY[name], target="trn3", policy=policy_of(name))(X)

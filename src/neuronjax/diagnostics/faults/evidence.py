@@ -129,21 +129,18 @@ def cut_off(
 
     What becomes zero is none of it, as in a ReLU.
     """
-    x = [(v, wide(seen.reference)) for v, seen in operands.items()]
-    name = np.dtype(result.dtype).name
     if op.name in BOUNDS and result.dtype.kind not in "iub":
         bounded = wide(result.reference)
     elif op.name == "stablehlo.convert" and is_short_float(result.dtype):
-        limit = get_format(name).max_finite
-        is_finite = np.isfinite(wide(result.actual)).all()
-        bounded = np.clip(x[0][1], -limit, limit) if x and is_finite else np.empty(0)
+        limit = get_format(np.dtype(result.dtype).name).max_finite
+        bounded = np.clip(wide(result.reference), -limit, limit)
+        if not np.isfinite(wide(result.actual)).all():
+            return {}  # it does not saturate
     else:
         return {}
-    return {
-        v: _norm(np.where(bounded, y - bounded, 0.0))
-        for v, y in x
-        if y.shape == bounded.shape
-    }
+    x = {v: wide(seen.reference) for v, seen in operands.items()}
+    found = {v: y - bounded for v, y in x.items() if y.shape == bounded.shape}
+    return {v: _norm(np.where(bounded, off, 0.0)) for v, off in found.items()}
 
 
 def is_short_float(dtype: Any) -> bool:

@@ -1,12 +1,12 @@
 """What a quantizer destroys: what its bounds take off, and what its roundings leave
 nothing of. Float64 does the same, so no result tells.
 
-A quantizer ends in a cast to 8 bits or fewer, or rounds to whole numbers and bounds
-them; how it makes its scales does not matter, for all is measured in its own steps. It
-is at fault if it costs a bit: if its error is twice that of a scale that fits. Floats
-round as much at every scale, whole numbers in proportion to the largest, so for them to
-clip a few may be the better choice. Or it is if most numbers become zero, and fewer are
-enough where something is divided by them.
+A quantizer ends in a cast to 8 bits or fewer, or rounds to whole numbers, bounds them
+and scales them back; how it makes its scales does not matter, for all is measured in
+its own steps. It is at fault if it costs a bit: if its error is twice that of a scale
+that fits. Floats round as much at every scale, whole numbers in proportion to the
+largest, so for them to clip a few may be the better choice. Or it is if most numbers
+become zero, and fewer are enough where something is divided by them.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _LARGEST_CODE = 255
 _NEAR_LARGEST = 0.5
 _MEETS = BOUNDS | ROUNDS
 _SHOWS = frozenset(f"stablehlo.{n}" for n in ("convert", "reshape", "transpose"))
-_HANDS_ON = CONSTANT | {f"stablehlo.{n}" for n in ("multiply", "divide", "sqrt")}
-_DIVIDE = "stablehlo.divide"
+_SCALES = frozenset(("stablehlo.multiply", "stablehlo.divide"))
+_HANDS_ON = CONSTANT | _SCALES | {"stablehlo.sqrt"}
 
 
 class Bound(NamedTuple):
@@ -81,8 +81,8 @@ def quantizing(
         last: the op with which a quantizer ends, if it does.
     """
     op = last.path.op
-    is_cast = _is_cast(op)
-    if not is_cast and (op.name not in _MEETS or _is_inside(flow, op)):
+    is_cast = op.name == "stablehlo.convert" and is_short(op.results[0])
+    if not is_cast and not (op.name in _MEETS and _is_scaled_back(flow, op)):
         return
     steps = [last, *_before(graph, traces, last.path)]
     bounds = [b for t in steps if (b := _bound(graph, t)) is not None]
@@ -95,19 +95,16 @@ def quantizing(
         yield first.trace, first.evidence
     for trace in rounds:
         share = flattened(trace.emptiest)
-        few = FEW < share and _is_divisor(flow, graph, trace)
+        few = FEW < share and _divides(graph, traces, trace)
         if few or share > FLATTENED:
             yield trace, trace.emptiest
 
 
-def _is_cast(op: Op) -> bool:
-    return op.name == "stablehlo.convert" and is_short(op.results[0])
-
-
-def _is_inside(flow: Flow, op: Op) -> bool:
-    """Return whether a quantizer goes on after an op."""
-    readers = flow.readers(op.results[0])
-    return any(r.name in _MEETS or _is_cast(r) for r in readers)
+def _is_scaled_back(flow: Flow, op: Op) -> bool:
+    """Return whether all that reads a result scales it, as it does codes; what counts
+    or indexes by whole numbers does something else with them."""
+    names = {reader.name for reader in flow.readers(op.results[0])}
+    return bool(names) and names <= _SCALES
 
 
 def _before(
@@ -151,9 +148,9 @@ def _bound(graph: ValueSources, trace: OpTrace) -> Bound | None:
         for n, (v, evidence) in enumerate(trace.bounding.items())
         if not graph.is_constant(v, CONSTANT)
     ]
-    cut_off, _, value, evidence = min(found, default=(0.0, 0, None, trace.worst))
-    if not cut_off:
+    if not found or not min(found)[0]:
         return None
+    cut_off, _, value, evidence = min(found)
     dtype = trace.path.op.results[0].type.dtype
     # The reference does not round to 8 bits, and so does not saturate.
     ends = get_format(dtype.name).max_finite if is_short_float(dtype) else math.inf
@@ -180,37 +177,26 @@ def _costs_a_bit(type: TensorType, bounds: Sequence[Bound], limit: float) -> boo
     return math.hypot(cut_off, own) > A_BIT * own
 
 
-def _is_divisor(flow: Flow, graph: ValueSources, trace: OpTrace) -> bool:
-    """Return whether something is divided by what came of a value, and owes its size to
-    where that is nothing."""
-    seen, left = {trace.path.op}, [trace.path.op]
-    while left:
-        result = left.pop().results[0]
-        for reader in flow.readers(result) - seen:
-            divides = reader.name == _DIVIDE and _is(flow, reader.operands[1], result)
-            if divides and _is_blown_up(flow, reader):
-                return True
-            hands_on = reader.name in _HANDS_ON or _guards(graph, reader)
-            if hands_on and not divides:
-                seen.add(reader)
-                left.append(reader)
-    return False
+def _divides(
+    graph: ValueSources, traces: Mapping[OpPath, OpTrace], codes: OpTrace
+) -> bool:
+    """Return whether something is divided by what came of codes, and owes its size to
+    where they are nothing."""
+
+    def hands_on(_: Value, reader: Value) -> bool:
+        maker = graph.makers.get(reader)
+        if maker is None or maker.callee or maker.name in _HANDS_ON:
+            return True
+        guards = (graph.is_constant(v, CONSTANT) for v in maker.operands)
+        return maker.name == "stablehlo.add" and any(guards)
+
+    reached = set(graph.ahead(codes.path.op.results, hands_on))
+    quotients = (t for t in traces.values() if t.path.op.name == "stablehlo.divide")
+    return any(t.path.op.operands[1] in reached and _is_blown_up(t) for t in quotients)
 
 
-def _is(flow: Flow, operand: Value, value: Value) -> bool:
-    """Return whether an operand is a value, though in a call or a loop."""
-    return value in flow.behind(operand, lambda v: v is not value)
-
-
-def _is_blown_up(flow: Flow, quotient: Op) -> bool:
-    trace = flow.trace(quotient.results[0])
-    assert trace is not None
-    dividend, divisor = (trace.worst.operands[v].norm for v in quotient.operands)
-    return trace.worst.result.norm * divisor > BLOWN_UP * dividend > 0
-
-
-def _guards(graph: ValueSources, op: Op) -> bool:
-    """Return whether an op adds an epsilon."""
-    return op.name == "stablehlo.add" and any(
-        graph.is_constant(v, CONSTANT) for v in op.operands
+def _is_blown_up(quotient: OpTrace) -> bool:
+    dividend, divisor = (
+        quotient.worst.operands[v].norm for v in quotient.path.op.operands
     )
+    return quotient.worst.result.norm * divisor > BLOWN_UP * dividend > 0

@@ -442,9 +442,7 @@ class FaultSearch:
         for trace in self._recorder.traces.values():
             if trace.rounds_whole:
                 on = self._on(trace)
-                counts = trace.cast is not None and is_integer(
-                    self._flow, trace.path.op
-                )
+                counts = trace.cast and is_integer(self._flow, trace.path.op)
                 results = on if counts else tuple(n for n in on if n in wrong)
                 if results:
                     yield Suspect(trace, "makes", results)

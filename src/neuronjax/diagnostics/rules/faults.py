@@ -165,10 +165,8 @@ def _factor(context: OpContext, value: Value) -> float | None:
 def _whole(context: OpContext) -> Answer:
     """Positions and counts in a float that does not hold them all."""
     dtype = context.op.results[0].type.dtype
-    unit, largest = unit_of(dtype), _largest_whole(context, context.op, dtype)
-    if not unit or context.in_generator or largest is None or largest <= 1 / unit:
-        return None
-    return None if math.isinf(largest) else _beyond(largest, dtype.name)
+    largest, is_known = _largest_whole(context, context.op, dtype)
+    return _beyond(context, largest, dtype.name) if is_known else None
 
 
 def _whole_in_matmul(context: OpContext) -> Answer:
@@ -176,35 +174,35 @@ def _whole_in_matmul(context: OpContext) -> Answer:
     makers = (context.producer(v, *_SHOWS) for v in context.op.operands)
     whole = [m for m in makers if m is not None and m.name in _MAKE_WHOLE]
     cast = context.settings.casts.get(context.op) if whole else None
-    if cast is None or cast.is_scaled or not cast.unit or context.in_generator:
-        return None
+    if cast is None or cast.is_scaled or cast.unit <= unit_of("float32"):
+        return None  # FP32 and integers are multiplied as they are
     dtype = get_format(cast.format).dtype
-    largest = max(_largest_whole(context, m, dtype) or 0.0 for m in whole)
-    if largest <= 1 / cast.unit:
-        return None
-    is_known = math.isfinite(largest)
-    return Verdict(_beyond(largest, cast.format), None if is_known else "info")
+    largest, is_known = max(_largest_whole(context, m, dtype) for m in whole)
+    detail = _beyond(context, largest, cast.format)
+    return detail and Verdict(detail, None if is_known else "info")
 
 
-def _beyond(largest: float, name: str) -> str:
-    size = f"up to {largest:.0f}" if math.isfinite(largest) else "of any size"
-    return f"whole numbers {size}; {name} holds to {1 / unit_of(name):.0f}"
+def _beyond(context: OpContext, largest: float, name: str) -> str:
+    unit = unit_of(name)
+    if not unit or context.in_generator or largest <= 1 / unit:
+        return ""
+    return f"whole numbers up to {largest:.0f}; {name} holds to {1 / unit:.0f}"
 
 
-def _largest_whole(context: OpContext, op: Op, dtype: np.dtype) -> float | None:
-    """Return the largest of an iota, or of converted integers; Inf where only their
-    type is known, and None where they are none or a dtype holds them all."""
+def _largest_whole(context: OpContext, op: Op, dtype: np.dtype) -> tuple[float, bool]:
+    """Return the largest of an iota, or of converted integers, and whether more is
+    known of it than its type; 0 where a dtype holds all of them."""
     if op.name == "stablehlo.iota":
-        return op.results[0].type.shape[op.attributes["iota_dimension"]] - 1
+        return op.results[0].type.shape[op.attributes["iota_dimension"]] - 1, True
     (value,) = op.operands
     type, fact = value.type, context.fact(value)
     if not is_integer(type.dtype) or type.dtype.kind == "b":
-        return None
+        return 0, False
     if fact.value is not None and _is_exact(fact.value, dtype):
-        return None
-    widest, largest = unknown(type), max(abs(fact.low), abs(fact.high))
+        return 0, False
+    widest = unknown(type)
     is_known = fact.low > widest.low and fact.high < widest.high
-    return largest if is_known or type.dtype.itemsize == 1 else math.inf
+    return max(abs(fact.low), abs(fact.high)), is_known
 
 
 def _is_exact(x: np.ndarray, dtype: np.dtype) -> bool:
