@@ -408,7 +408,7 @@ class ParallelWalk(OpWalk):
             return
 
         def seen(value: Value) -> Seen:
-            return bundle.seen(lambda lane: views[lane.side][value], lanes)
+            return bundle.seen(lambda lane: views[lane.side][value], lanes, value)
 
         known = views[self.reference]
         self._witness.saw(
