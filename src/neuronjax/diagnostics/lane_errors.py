@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from neuronjax.diagnostics.distances import Figures, figures, same_bits
-from neuronjax.diagnostics.faults.shares import Seen, asked
+from neuronjax.diagnostics.faults.shares import Seen, asked as asked_of
 from neuronjax.diagnostics.op_errors import Errors, errors_in, errors_of, steps_of
 from neuronjax.diagnostics.parallel_runs import Lane, Side
 from neuronjax.diagnostics.reference64 import is_float
@@ -67,7 +67,7 @@ class LaneErrors:
     fed: dict[tuple[int, Any], tuple[Any, ...]] = field(default_factory=dict)
     _known: dict[Value, Compared] = field(default_factory=dict)
     #: Of the results of the op at hand, what a witness will ask.
-    _found: dict[Value, Figures] = field(default_factory=dict)
+    asked: dict[Value, Figures] = field(default_factory=dict)
 
     def on_device(self, device: int) -> LaneErrors:
         """Return new lanes for the same, on a device."""
@@ -113,7 +113,7 @@ class LaneErrors:
     def compare(self, op: Op, views: Views, lanes: Lanes, repeats: bool) -> Compared:
         """An execution of an op; then its lanes are fed the reference's results."""
         total: list[Any] = [None] * 4
-        self._found.clear()
+        self.asked.clear()
         for value in op.results:
             if repeats:
                 found = self._repeated(value, op.operands[0])
@@ -134,7 +134,7 @@ class LaneErrors:
             if left not in lanes or right not in lanes:
                 return None
             is_seen = self.perturbed is not None and left is self.actual
-            found = self._found if is_seen and right is self.reference else None
+            found = self.asked if is_seen and right is self.reference else None
             return _errors(left, right, views, value, found)
 
         # The reference first: an array that becomes the baseline's is then shared.
@@ -194,7 +194,7 @@ class LaneErrors:
 
         dtype = view(self.actual).type.dtype
         runs = map(array, (self.reference, self.actual, self.perturbed))
-        return Seen(dtype, *runs, None if value is None else self._found.get(value))
+        return Seen(dtype, *runs, None if value is None else self.asked.get(value))
 
 
 def _errors(
@@ -228,7 +228,7 @@ def _errors(
         return Errors(elements=_size(value))
     if kept is None:
         return errors_of(a, r)
-    kept[value] = figures(a, r, {**steps_of(a.dtype), **asked(a.dtype)})
+    kept[value] = figures(a, r, {**steps_of(a.dtype), **asked_of(a.dtype)})
     return errors_in(kept[value], a, r)
 
 
