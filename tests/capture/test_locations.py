@@ -130,3 +130,29 @@ def test_an_error_in_a_derivative_names_the_users_line():
     )
     with pytest.raises(nj.UnsupportedError, match=r"at: .*test_locations.py:\d+"):
         jax.grad(nj.jit(lambda x: root(x).sum()))(jnp.eye(4))
+
+
+def summed(x):
+    return jax.lax.scan(lambda total, row: (total + row, total), x[0], x)  # summed
+
+
+def doubled(x):
+    _, first = jax.lax.scan(lambda total, row: (total, row * 2), x[0], x)  # doubled
+    _, second = jax.lax.scan(lambda total, row: (total, row * 3), x[0], x)  # tripled
+    return first, second
+
+
+def lines_of(function, name):
+    """What stands at the end of the lines that ops of a name have."""
+    compared = nj.compare(function, policy="bf16")(jnp.ones((4, 3)))
+    places = [o.source.rpartition(":")[2] for o in compared.ops if o.op == name]
+    text = Path(__file__).read_text().splitlines()
+    return [text[int(line) - 1].rpartition("# ")[2] for line in places]
+
+
+@pytest.mark.parametrize("op", ["dynamic_slice", "dynamic_update_slice"])
+def test_a_scan_has_its_own_lines_after_one_like_it(op):
+    """JAX keeps what it traced of its own functions, with lines of the first caller."""
+    name = f"stablehlo.{op}"
+    assert lines_of(summed, name) == ["summed"]
+    assert lines_of(doubled, name) == ["doubled", "tripled"]

@@ -7,9 +7,10 @@ user's program it came from.
 
 from __future__ import annotations
 
+import itertools
 import re
 import sysconfig
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -77,6 +78,7 @@ def decode_module(
     functions = {
         name: _Decoder(locations).function(name, op) for name, op in found.items()
     }
+    functions = _with_lent_lines(functions)
     body = functions[main].body
     return Program(
         functions,
@@ -88,6 +90,35 @@ def decode_module(
         result_shardings=shardings_of(found[main], "res_attrs", len(body.results)),
         partitions=_partitions(module),
     )
+
+
+def _with_lent_lines(functions: Mapping[str, Function]) -> dict[str, Function]:
+    """Return functions whose ops know that a call has lent them its line.
+
+    A library's function has no line of the user's. What JAX notes there is the line of
+    the first call, and the calls of a module share one function.
+    """
+    calls: dict[str | None, set[str]] = {}
+    for op in itertools.chain(*(f.walk() for f in functions.values())):
+        calls.setdefault(op.callee, set()).add(op.location.source)
+    return {
+        name: Function(name, _lent(f.body, calls.get(name, set()) - {""}))
+        for name, f in functions.items()
+    }
+
+
+def _lent(region: Region, lines: Collection[str]) -> Region:
+    if not lines:
+        return region
+    ops = [
+        replace(
+            op,
+            location=replace(op.location, is_lent=op.location.source in lines),
+            regions=tuple(_lent(inner, lines) for inner in op.regions),
+        )
+        for op in region.ops
+    ]
+    return replace(region, ops=tuple(ops))
 
 
 def _partitions(module: Any) -> int | None:

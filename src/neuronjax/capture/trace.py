@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -49,6 +50,10 @@ class Capture:
 
 
 _state = threading.local()
+_numbers = itertools.count()
+#: The number of a capture. JAX keeps what it has traced of the functions of libraries,
+#: with the lines of who called them first, apart for every value of a context.
+_CAPTURE = jax.make_user_context(default_value=None)
 
 
 def capturing() -> bool:
@@ -57,10 +62,11 @@ def capturing() -> bool:
 
 
 @contextlib.contextmanager
-def _capture_scope() -> Iterator[None]:
+def _capture_scope(number: int) -> Iterator[None]:
     _state.depth = getattr(_state, "depth", 0) + 1
     try:
-        with jax.disable_jit(False), exportable():  # no kernels of this machine's
+        # No kernels of this machine's.
+        with jax.disable_jit(False), exportable(), _CAPTURE(number):
             yield
     finally:
         _state.depth -= 1
@@ -68,7 +74,7 @@ def _capture_scope() -> Iterator[None]:
 
 def trace(function: Callable[..., Any], leaves: Sequence[Any]) -> ClosedJaxpr:
     """The jaxpr of a function of flat arrays, traced as `capture` would."""
-    with _capture_scope():
+    with _capture_scope(next(_numbers)):
         return jax.make_jaxpr(function)(*leaves)
 
 
@@ -99,11 +105,13 @@ class Traced:
         types: of the arguments.
         names: the pytree path of each argument, for rules and errors.
         stage: what `jax.jit(function).trace` returns.
+        number: of the capture.
     """
 
     types: tuple[jax.ShapeDtypeStruct, ...]
     names: Sequence[str]
     stage: Any
+    number: int
 
     @classmethod
     def of(
@@ -125,7 +133,8 @@ class Traced:
         """
         for leaf, name in zip(types, names, strict=True):
             check_argument(leaf, name)
-        with _capture_scope():
+        number = next(_numbers)
+        with _capture_scope(number):
             keep_whole(PLATFORM)
             try:
                 stage = jax.jit(function, keep_unused=True).trace(*types)
@@ -133,7 +142,7 @@ class Traced:
                 if found := of_mesh(error):
                     raise found from error
                 raise
-        return cls(types, names, stage)
+        return cls(types, names, stage, number)
 
     @property
     def closes_over_tracers(self) -> bool:
@@ -149,7 +158,7 @@ class Traced:
 
     def module(self) -> Any:
         """The MLIR module for platform "neuron"."""
-        with _capture_scope():
+        with _capture_scope(self.number):
             try:
                 lowered = self._without_tokens().lower(lowering_platforms=(PLATFORM,))
             except (NotImplementedError, ValueError, IndexError) as error:

@@ -50,6 +50,7 @@ class Broken(Enum):
 
 Figures = Mapping[Distance | Broken, float]
 _NOTHING: Figures = dict.fromkeys((*Distance, *Broken), 0.0)
+_TOLD, _FOUND = tuple(Told), tuple(Distance)
 
 
 def figures(
@@ -71,7 +72,8 @@ def figures(
         with np.errstate(all="ignore"):
             return _total(_of_block(x, y, setting) for x, y in blocks_of(a, r))
 
-    return _total(in_parts(part, actual, reference))
+    parts = in_parts(part, actual, reference)
+    return parts[0] if len(parts) == 1 else _total(parts)
 
 
 def _total(parts: Iterable[Figures]) -> Figures:
@@ -100,15 +102,15 @@ def distances(
     call, lanes = _kernel()
     ours = np.ascontiguousarray(actual)
     theirs = np.ascontiguousarray(reference, dtype=np.float64)
-    told = np.array([setting.get(s, 0.0) for s in Told])
-    lists = np.empty((len(Distance), lanes))
+    told = np.array([setting.get(s, 0.0) for s in _TOLD])
+    lists = np.empty((len(_FOUND), lanes))
     call(*(x.ctypes.data for x in (ours, theirs, told, lists)), ours.size)
     with np.errstate(invalid="ignore"):  # Inf less Inf, which the next line sees
         totals = lists.sum(axis=1)
     if not np.isfinite(totals[[Distance.ERROR2, Distance.REFERENCE2]]).all():
         return None
     totals[list(MAXIMA)] = lists[list(MAXIMA)].max(axis=1)
-    return dict(zip(Distance, totals.tolist(), strict=True))
+    return dict(zip(_FOUND, totals.tolist(), strict=True))
 
 
 @functools.cache

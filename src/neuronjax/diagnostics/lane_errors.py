@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from neuronjax.diagnostics.distances import same_bits
-from neuronjax.diagnostics.faults.shares import Seen
-from neuronjax.diagnostics.op_errors import Errors, errors_of
+from neuronjax.diagnostics.distances import Figures, figures, same_bits
+from neuronjax.diagnostics.faults.shares import Seen, asked as asked_of
+from neuronjax.diagnostics.op_errors import Errors, errors_in, errors_of, steps_of
 from neuronjax.diagnostics.parallel_runs import Lane, Side
 from neuronjax.diagnostics.reference64 import is_float
 from neuronjax.diagnostics.reference_substitution import Substituted, declared
@@ -66,6 +66,8 @@ class LaneErrors:
     #: What lanes were fed in the op at hand, by the identity of the reference value.
     fed: dict[tuple[int, Any], tuple[Any, ...]] = field(default_factory=dict)
     _known: dict[Value, Compared] = field(default_factory=dict)
+    #: Of the results of the op at hand, what a witness will ask.
+    asked: dict[Value, Figures] = field(default_factory=dict)
 
     def on_device(self, device: int) -> LaneErrors:
         """Return new lanes for the same, on a device."""
@@ -111,6 +113,7 @@ class LaneErrors:
     def compare(self, op: Op, views: Views, lanes: Lanes, repeats: bool) -> Compared:
         """An execution of an op; then its lanes are fed the reference's results."""
         total: list[Any] = [None] * 4
+        self.asked.clear()
         for value in op.results:
             if repeats:
                 found = self._repeated(value, op.operands[0])
@@ -130,7 +133,9 @@ class LaneErrors:
                 return None
             if left not in lanes or right not in lanes:
                 return None
-            return _errors(left, right, views, value)
+            is_seen = self.perturbed is not None and left is self.actual
+            found = self.asked if is_seen and right is self.reference else None
+            return _errors(left, right, views, value, found)
 
         # The reference first: an array that becomes the baseline's is then shared.
         base = errors(self.reference, self.baseline)
@@ -176,8 +181,10 @@ class LaneErrors:
         if self.rounded is not None:
             self.rounded.arrays[number] = entered
 
-    def seen(self, view: Callable[[Lane], Any], lanes: Lanes) -> Seen:
-        """One array of the runs."""
+    def seen(
+        self, view: Callable[[Lane], Any], lanes: Lanes, value: Value | None = None
+    ) -> Seen:
+        """Return one array of the runs; of the op at hand the result that is named."""
 
         def array(lane: Lane | None) -> Any:
             if lane is None or lane not in lanes:
@@ -186,13 +193,32 @@ class LaneErrors:
             return np.asarray(declared(found))
 
         dtype = view(self.actual).type.dtype
-        found = array(self.perturbed)
-        perturbed = () if found is None else (found,)
-        return Seen(dtype, array(self.reference), array(self.actual), perturbed)
+        moved = array(self.perturbed)
+        return Seen(
+            dtype,
+            array(self.reference),
+            array(self.actual),
+            perturbed=() if moved is None else (moved,),
+            found=None if value is None else self.asked.get(value),
+        )
 
 
-def _errors(left: Lane, right: Lane, views: Views, value: Value) -> Errors:
-    """Of one value; equal arrays become one."""
+def _errors(
+    left: Lane,
+    right: Lane,
+    views: Views,
+    value: Value,
+    kept: dict[Value, Figures] | None,
+) -> Errors:
+    """Return the errors of one value; equal arrays become one.
+
+    Args:
+        left: a lane that holds it.
+        right: another one.
+        views: where they do.
+        value: the value.
+        kept: takes the figures that a witness asks too; None where there is none.
+    """
     at = views[left.side][value].buffer.number
     ours = left.arrays[at]
     theirs = right.arrays[views[right.side][value].buffer.number]
@@ -206,7 +232,10 @@ def _errors(left: Lane, right: Lane, views: Views, value: Value) -> Errors:
         if not executor.is_wide:
             left.arrays[at] = theirs
         return Errors(elements=_size(value))
-    return errors_of(a, r)
+    if kept is None:
+        return errors_of(a, r)
+    kept[value] = figures(a, r, {**steps_of(a.dtype), **asked_of(a.dtype)})
+    return errors_in(kept[value], a, r)
 
 
 def _size(value: Value) -> int:

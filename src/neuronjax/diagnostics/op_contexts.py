@@ -3,8 +3,7 @@
 A call is followed with what is known of its arguments, so that a function called twice
 is seen twice; a callee called twice with the same facts is walked once and its findings
 are counted again. Library functions share one copy among their callers, with the lines
-of the first: an op that has the line of a call of its own function takes the line of
-the call that led to it.
+of the first: an op whose line is lent takes that of the call that led to it.
 """
 
 from __future__ import annotations
@@ -132,12 +131,9 @@ class _Walker:
         self.functions = settings.program.functions
         self.graph = ValueSources(settings.program)
         self.users: dict[Value, list[Op]] = {}
-        #: The lines that call each function.
-        self.call_lines: dict[str | None, set[str]] = {}
         for op in settings.program.walk():
             for value in op.operands:
                 self.users.setdefault(value, []).append(op)
-            self.call_lines.setdefault(op.callee, set()).add(op.location.source)
         self._called: dict[tuple, _Called] = {}
 
     def function(
@@ -151,7 +147,7 @@ class _Walker:
         key = (name, trips, in_generator, *[fact.key for fact in facts])
         if key not in self._called:
             body = self.functions[name].body
-            walk = _FunctionWalk(self, name, scope, trips, in_generator)
+            walk = _FunctionWalk(self, scope, trips, in_generator)
             results = walk.region(body, dict(zip(body.arguments, facts, strict=True)))
             self._called[key] = _Called(results, tuple(walk.notes))
         return self._called[key]
@@ -166,7 +162,6 @@ class _FunctionWalk:
     """
 
     walker: _Walker
-    function: str
     scope: str
     trips: int
     in_generator: bool
@@ -182,12 +177,11 @@ class _FunctionWalk:
     def _op(
         self, op: Op, operands: Sequence[Fact], facts: dict[Value, Fact]
     ) -> Sequence[Fact]:
-        walker, source = self.walker, op.location.source
+        walker = self.walker
         is_loop = op.name == "stablehlo.while"
         loop = trip_count(op, operands, walker.functions) if is_loop else None
-        # JAX keeps what it traced: a line inside its functions is some caller's.
-        is_own = source not in walker.call_lines.get(self.function, ())
-        location = source if is_own and not self.in_generator else ""
+        is_own = not (op.location.is_lent or self.in_generator)
+        location = op.location.source if is_own else ""
         scope = "/".join(filter(None, (self.scope, op.location.scope)))
         context = OpContext(
             op=op,

@@ -7,6 +7,7 @@ Numbers that are finite on one side alone are counted and left out of the sums.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -16,7 +17,7 @@ import ml_dtypes
 import numpy as np
 
 from neuronjax.diagnostics.differences import ratio
-from neuronjax.diagnostics.distances import Broken, figures
+from neuronjax.diagnostics.distances import Broken, Figures, figures
 from neuronjax.numerics.host_kernels.figures import Distance, Told
 
 
@@ -103,7 +104,12 @@ _REPORTED = (
 def errors_of(actual: np.ndarray, reference: np.ndarray) -> Errors:
     """Return the errors of an array in its declared format; the reference may be
     float64."""
-    found = figures(actual, reference, _steps_of(actual.dtype))
+    found = figures(actual, reference, steps_of(actual.dtype))
+    return errors_in(found, actual, reference)
+
+
+def errors_in(found: Figures, actual: np.ndarray, reference: np.ndarray) -> Errors:
+    """Return the errors that figures say, of what `steps_of` asks."""
     has_bits = actual.dtype == reference.dtype
     different = Distance.DIFFERENT_BITS if has_bits else Distance.DIFFERENT
     changed = int(found[Broken.CHANGED])
@@ -122,7 +128,8 @@ def errors_of(actual: np.ndarray, reference: np.ndarray) -> Errors:
     )
 
 
-def _steps_of(dtype: Any) -> Mapping[Told, float]:
+@functools.cache
+def steps_of(dtype: Any) -> Mapping[Told, float]:
     """Return in which steps the errors of a format are counted."""
     if np.dtype(dtype).kind in "iub":
         return {Told.STEP: 1.0}

@@ -33,6 +33,7 @@ from neuronjax.diagnostics.reference_substitution import (
     handed_on,
     substituted,
 )
+from neuronjax.diagnostics.turns import Turns
 from neuronjax.diagnostics.walk import Keys, Lanes, OpWalk, Spans, Views, count_ops
 from neuronjax.errors import InternalError
 from neuronjax.execution import stages
@@ -96,6 +97,7 @@ class ParallelWalk(OpWalk):
         # The lanes of the same device, by each of them.
         self._beside = dict.fromkeys(self._lanes, self._lanes)
         self._done: dict[Hashable, tuple[Any, Any]] = {}
+        self._turns = Turns()
         self._moment: tuple[Any, ...] = ()
         self._begun: set[OpPath] = set()
         self._count = count_ops(actual, actual.program.main)
@@ -198,6 +200,13 @@ class ParallelWalk(OpWalk):
             self._done.clear()
             self._lanes.fed.clear()
         bundles = [*dict.fromkeys(self._beside[lane] for lane in lanes)]
+        is_turn = bool(moment[1]) and not (self.on_mesh or self._replaced)
+        known = self._turns.again(path, spans, views, lanes) if is_turn else None
+        if known is not None:
+            bundles[0].asked = dict(known.asked)
+            self._look(path, views, bundles[0], lanes, known.found, known.repeats)
+            self.heard(path, self.position.iterations, known.found)
+            return
         rows: dict[str, list[Lane]] = {}
         for lane in lanes:
             rows.setdefault(lane.name, []).append(lane)
@@ -213,6 +222,9 @@ class ParallelWalk(OpWalk):
             found = bundle.compare(path.op, views, own, repeats)
             self._look(path, views, bundle, own, found, repeats)
             self.heard(path, self.position.iterations, found)
+            if is_turn:
+                about = found, dict(bundle.asked), repeats
+                self._turns.keep(path, spans, views, lanes, *about)
 
     def _execute_row(
         self,
@@ -428,7 +440,7 @@ class ParallelWalk(OpWalk):
             return
 
         def seen(value: Value) -> Seen:
-            return bundle.seen(lambda lane: views[lane.side][value], lanes)
+            return bundle.seen(lambda lane: views[lane.side][value], lanes, value)
 
         known = views[self.reference]
         self._witness.saw(

@@ -34,6 +34,7 @@ from neuronjax.execution.engines import Registers, execute
 from neuronjax.execution.engines.dma import index_vectors_last
 from neuronjax.execution.engines.scattering import SCATTERS
 from neuronjax.execution.exchange import exchange, is_same_for_all
+from neuronjax.execution.movement import moved
 from neuronjax.ir.block_set import MapBlock, ReduceBlock
 from neuronjax.ir.collective_set import Collective, ReduceScatter, Reduction
 from neuronjax.ir.instruction import (
@@ -228,6 +229,8 @@ _FUNCTIONS: dict[type[Instruction], Callable[[Any, Arrays], np.ndarray]] = {
     Select: lambda i, x: np.where(*x),
     ReducePrecision: lambda i, x: x[0],
     Memset: lambda i, x: _widened(i.value, i.results[0].type.dtype),
+    DmaCopy: moved,
+    Im2col: moved,
 }
 for _kind, _function in _FUNCTIONS.items():
     _double.register(_kind, lambda i, x, f=_function: (f(i, x),))
@@ -370,22 +373,7 @@ def _kernel(signed: SignedInstruction) -> Callable[..., Any]:
     return jax.jit(body)
 
 
-@_double.register
-def _(i: DmaCopy, x: Arrays) -> Sequence[Any]:
-    """What only says a shape costs nothing: a broadcast is a view."""
-    shape = i.results[0].type.shape
-    if i.kind == "reshape":
-        return (x[0].reshape(shape),)
-    if i.kind != "broadcast":
-        return _moved(i, x)
-    aligned = [1] * len(shape)
-    for size, n in zip(x[0].shape, i.parameters[0], strict=True):
-        aligned[n] = size
-    order = np.argsort(i.parameters[0]) if x[0].ndim else ()
-    return (np.broadcast_to(x[0].transpose(order).reshape(aligned), shape),)
-
-
-for _class in (Im2col, LocalGather, NcTranspose, LocalScatter, Pool):
+for _class in (LocalGather, NcTranspose, LocalScatter, Pool):
     _double.register(_class, _moved)
 
 

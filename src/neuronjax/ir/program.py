@@ -91,6 +91,8 @@ class Location:
         module: which part of the model it belongs to; "" where that was not asked for,
             see `ir.model_parts`.
         phase: "forward", "backward" or "optimizer"; "" where that cannot be told.
+        is_lent: whether the line is that of a call of the function that the op is in,
+            so that another call lends its own.
     """
 
     scope: str = ""
@@ -99,6 +101,7 @@ class Location:
     functions: tuple[str, ...] = ()
     module: str = ""
     phase: str = ""
+    is_lent: bool = False
 
     @property
     def source(self) -> str:
@@ -107,14 +110,15 @@ class Location:
 
     def inside(self, call: Location) -> Location:
         """That of a callee's op, where this call has led to it."""
-        known = self if self.file else call
+        known = self if self.file and not self.is_lent else call
         return Location(
             scope="/".join(filter(None, (call.scope, self.scope))),
             file=known.file,
             line=known.line,
-            functions=self.functions or call.functions,
+            functions=(not self.is_lent and self.functions) or call.functions,
             module=_inner_module(self.module, call.module),
             phase=self.phase or call.phase,
+            is_lent=known.is_lent,
         )
 
     @property

@@ -9,10 +9,12 @@ are as exact as they look: the walk leaves them.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 
+from neuronjax.diagnostics.distances import blocks_of
 from neuronjax.diagnostics.tolerance.model import roundoff
 from neuronjax.numerics.float_format import FLOAT8_E8M0FNU, FORMATS
 
@@ -20,6 +22,7 @@ _FACTORS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9))
 _SHIFTS = (np.uint64(29), np.uint64(32), np.uint64(11))
 
 
+@functools.cache
 def unit_of(dtype: Any) -> float:
     """The unit roundoff of a declared dtype, or of the name of a format; 0 for integers
     and scales."""
@@ -35,9 +38,14 @@ def perturbed(x: np.ndarray, unit: float, draw: int = 0) -> np.ndarray:
     """Move float64 numbers by at most a unit roundoff."""
     if not unit:
         return x
-    bits = np.atleast_1d(np.abs(x)).view(np.uint64) * _FACTORS[0]
-    bits += np.uint64(draw * int(_FACTORS[1]) % 2**64)
-    bits = (bits ^ (bits >> _SHIFTS[0])) * _FACTORS[1]
-    bits ^= bits >> _SHIFTS[1]
-    signed = (bits >> _SHIFTS[2]).astype(np.float64) * 2.0**-52 - 1
-    return x * (1 + unit * signed.reshape(x.shape))
+    seed = np.uint64(draw * int(_FACTORS[1]) % 2**64)
+    out = np.empty(x.shape)
+    for part, moved in blocks_of(x.reshape(-1), out.reshape(-1)):
+        bits = np.abs(part).view(np.uint64) * _FACTORS[0]
+        bits += seed
+        bits ^= bits >> _SHIFTS[0]
+        bits *= _FACTORS[1]
+        bits ^= bits >> _SHIFTS[1]
+        signed = (bits >> _SHIFTS[2]).astype(np.float64) * 2.0**-52 - 1
+        np.multiply(part, 1 + unit * signed, out=moved)
+    return out

@@ -7,6 +7,7 @@ an error has lost nothing.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -38,12 +39,14 @@ class Seen(NamedTuple):
         reference: float64 for floats.
         actual: of the declared dtype.
         perturbed: those of the reference on perturbed data, one for each draw.
+        found: the figures that `asked` names, where they are known.
     """
 
     dtype: Any
     reference: np.ndarray
     actual: np.ndarray
     perturbed: tuple[np.ndarray, ...] = ()
+    found: Figures | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +98,10 @@ def share_of(x: Seen, unit: float, excused: float = 0.0) -> Share:
         excused: an error up to this needs no excuse of the data.
     """
     is_whole = np.dtype(x.dtype).kind in "iu"
-    limit = LOST_WHOLE if is_whole else LOST
-    counts = figures(x.actual, x.reference, {**_range(x.dtype), Told.LOST: limit})
+    setting = asked(np.dtype(x.dtype))
+    limit, counts = setting[Told.LOST], x.found
+    if counts is None:
+        counts = figures(x.actual, x.reference, setting)
     size = max(1, np.size(x.reference))
     norm = math.sqrt(counts[Broken.KNOWN2] / size)
     error = math.inf if counts[Broken.CEASED] else _relative(counts)
@@ -169,11 +174,12 @@ def _lost(a: np.ndarray, r: np.ndarray, floor: float, lost: float) -> float:
     return found[Distance.LOST] / max(1, np.size(r))
 
 
-def _range(dtype: Any) -> Mapping[Told, float]:
-    """The smallest normal number of a dtype, and the largest."""
-    name = np.dtype(dtype).name
+@functools.cache
+def asked(dtype: np.dtype) -> Mapping[Told, float]:
+    """Return what is asked of an array: the range of its format, and what is lost."""
+    lost = LOST_WHOLE if dtype.kind in "iu" else LOST
     smallest, largest = 0.0, math.inf
-    if name in FORMATS:
-        fmt = get_format(name)
+    if dtype.name in FORMATS:
+        fmt = get_format(dtype.name)
         smallest, largest = fmt.min_normal, fmt.max_finite
-    return {Told.SMALLEST: smallest, Told.LARGEST: largest}
+    return {Told.SMALLEST: smallest, Told.LARGEST: largest, Told.LOST: lost}

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from neuronjax.diagnostics.legal.held import (
 from neuronjax.diagnostics.reference64 import is_float
 from neuronjax.diagnostics.tolerance.model import ErrorModel
 from neuronjax.diagnostics.tolerance.tracked import Tracked, moved
+from neuronjax.execution.movement import MOVES
 from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.instruction_set import (
     DmaCopy,
@@ -84,25 +84,12 @@ def _broadcast(i: DmaCopy, held: Held) -> Held:
     return Held(x, shape, hard)
 
 
-def _sliced(i: DmaCopy) -> Callable[[np.ndarray], np.ndarray]:
-    index = tuple(slice(*bounds) for bounds in zip(*i.parameters, strict=True))
-    return lambda v: v[index]
-
-
-_OF_ONE: Mapping[str, Callable[[Any], Callable[[np.ndarray], np.ndarray]]] = {
-    "reshape": lambda i: lambda v: v.reshape(i.results[0].type.shape),
-    "transpose": lambda i: lambda v: v.transpose(i.parameters[0]),
-    "slice": _sliced,
-    "reverse": lambda i: lambda v: np.flip(v, i.parameters[0]),
-}
-
-
 @legal.register
 def _(i: DmaCopy, x: Sequence[Held], at: Executors) -> list[Held]:
     if i.kind == "broadcast":
         return [_broadcast(i, x[0])]
-    if i.kind in _OF_ONE:
-        return [rearranged(x[0], _OF_ONE[i.kind](i))]
+    if i.kind in ("reshape", "transpose", "slice", "reverse"):
+        return [rearranged(x[0], lambda v: MOVES[i.kind](i, [v]))]
     data = {"dynamic_slice": 1, "concatenate": len(x)}.get(i.kind, 2)
     return _moved(i, x, at, range(data))
 
