@@ -10,6 +10,7 @@ sees nothing of it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,10 +21,16 @@ from typing import Any
 import numpy as np
 
 from neuronjax.diagnostics.tolerance import Tolerance, error_bounds
+from neuronjax.diagnostics.tolerance.bounds import SAMPLES
 from neuronjax.errors import InvalidProgramError, NeuronJaxError, line_in
 
 #: Numbers: a reference of more inputs is not run again with drawn errors, or changed.
 LARGE_INPUTS = 1 << 22
+
+
+#: Runs with drawn errors for the seeds after the first, whose tolerance decides what a
+#: verdict is worth. Student's t makes the bounds of so few twice as wide.
+_LATER_SAMPLES = 10
 
 
 class ReferenceFailed(InvalidProgramError):
@@ -117,7 +124,9 @@ class ReferenceCase:
         with _reference_runs(self.path):
             return _arrays(self.module.forward(*inputs))
 
-    def tolerances(self, seed: int, relative: float | None) -> tuple[Tolerance, ...]:
+    def tolerances(
+        self, seed: int, relative: float | None, *, is_later: bool = False
+    ) -> tuple[Tolerance, ...]:
         """What a right result may be, whatever the order of addition.
 
         Products of FP32 may be three of BF16, as public kernels make them.
@@ -126,6 +135,7 @@ class ReferenceCase:
             seed: of the inputs.
             relative: the relative L2 error of each result; None for what follows from
                 the reference.
+            is_later: whether fewer runs with drawn errors do, as for a second seed.
 
         Raises:
             UnimplementedError: a function of the reference has no rule.
@@ -133,9 +143,11 @@ class ReferenceCase:
         """
         if relative is not None:
             return tuple(Tolerance.of_norm(v, relative) for v in self.expected(seed))
-        return self._of_seed("tolerances", seed, self._derive)
+        usual = _LATER_SAMPLES if is_later else SAMPLES
+        derive = functools.partial(self._derive, usual)
+        return self._of_seed(f"tolerances, {usual}", seed, derive)
 
-    def _derive(self, seed: int) -> tuple[Tolerance, ...]:
+    def _derive(self, usual: int, seed: int) -> tuple[Tolerance, ...]:
         inputs = self.inputs(seed)
         with _reference_runs(self.path):
             found = error_bounds(
@@ -143,6 +155,7 @@ class ReferenceCase:
                 inputs,
                 products="bf16x3",
                 samples=0 if self.is_large(seed) else None,
+                usual=usual,
             )
         return tuple(found) if isinstance(found, list | tuple) else (found,)
 

@@ -77,6 +77,8 @@ def _flat_stack(v: np.ndarray, stack: tuple[int, ...], matrix: Any) -> np.ndarra
 
 def _stacked(a: Tracked, b: Tracked, model: ErrorModel, dtype: Any) -> Tracked:
     """[B, M, K] times [B, K, N]."""
+    if model.draw is not None and model.draw.knows_next:
+        return Tracked(np.matmul(a.value, b.value), model, dtype)
     kept = {s: t for s, t in a.shared.items() if _passes(t, -1)}
     kept_right = {s: t for s, t in b.shared.items() if _passes(t, -2)}
     left = _ProductSide(
