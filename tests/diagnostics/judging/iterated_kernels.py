@@ -245,7 +245,7 @@ KERNELS = {
         y = over(y, total(y))
         y = turned(y)""", "pass"),
          "a term is dropped": ("total(y))\n        y = turned(y)\n        y = o",
-                               "total(y[:, 0:31]))\n        y = turned(y)\n        y = o"
+                               "total(y[:, :31]))\n        y = turned(y)\n        y = o"
                                )}),
     "the vector of the largest value": IteratedKernel(
         "(lambda a: a @ a.T / 32)(draw(32, 32)), draw(32, 1)", "a, v",
