@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -66,6 +66,7 @@ def allocate(
     core: CoreSpec | None = None,
     lives: LiveRanges | None = None,
     spills: bool = False,
+    memories: Sequence[str] = ("sbuf", "psum"),
 ) -> Allocation:
     """Addresses of all storages in SBUF and PSUM.
 
@@ -75,6 +76,7 @@ def allocate(
         lives: its live ranges, if they are known.
         spills: whether the compiler moves out what does not fit, with a `SpillWarning`;
             operands of one instruction must fit still.
+        memories: which of them.
 
     Raises:
         InvalidProgramError: more is alive at once than there is memory, a fixed address
@@ -85,11 +87,11 @@ def allocate(
     lives = lives or live_ranges(program)
     groups: dict[tuple[int, str], list[_PlacedTile]] = defaultdict(list)
     for storage, segments in lives.segments.items():
-        if storage.memory in ("sbuf", "psum"):
+        if storage.memory in memories:
             key = (storage.number >> PROGRAM_BITS, storage.memory)
             groups[key].append(_tile(storage, segments))
     addresses: dict[Storage, tuple[int, int]] = {}
-    peaks, unplaced = {"sbuf": 0.0, "psum": 0.0}, []
+    peaks, unplaced = dict.fromkeys(memories, 0.0), []
     for (_, memory), tiles in groups.items():
         limit = capacity(core, memory)
         _check_addresses(tiles, limit, lives)
