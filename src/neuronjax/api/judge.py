@@ -216,6 +216,9 @@ def _judged(job: _Job) -> dict[str, Any]:
     if job.release is not None:
         ruled = releases.problems(job.candidate, program, job.release)
         found |= {kind: ruled[kind] + found[kind] for kind in ruled}
+    if program is not None:
+        ruled = releases.reported(program, job.release)
+        found |= {kind: (*found.get(kind, ()), *ruled[kind]) for kind in ruled}
     return found
 
 

@@ -34,7 +34,7 @@ _MOST_HELD = 1 << 28
 Key = TypeVar("Key")
 
 
-class _Errors(NamedTuple):
+class _StepErrors(NamedTuple):
     """The scales of a value's errors, as `Tracked` has them."""
 
     own: np.ndarray | None
@@ -51,18 +51,18 @@ class Steps:
     """
 
     def __init__(self) -> None:
-        self._found: list[_Errors | None] = []
+        self._found: list[_StepErrors | None] = []
         self._room = _MOST_HELD
 
     def are_known(self, number: int) -> bool:
         """Return whether a run before had the errors of a step, and they were kept."""
         return number < len(self._found) and self._found[number] is not None
 
-    def errors(self, number: int, x: Tracked) -> _Errors:
+    def errors(self, number: int, x: Tracked) -> _StepErrors:
         """Return the errors of a step, whose result in this run is x."""
         if number < len(self._found) and (known := self._found[number]) is not None:
             return known
-        found = _Errors(x.own, x.joint, x.shared)
+        found = _StepErrors(x.own, x.joint, x.shared)
         if number == len(self._found):
             self._room -= sum(e.nbytes for e in found[:2] if e is not None)
             self._found.append(found if self._room >= 0 else None)
@@ -89,7 +89,7 @@ class Draw:
 
     def made(self, x: Tracked) -> Tracked:
         """Return a value with one of the errors it may have, which is not carried."""
-        own, joint, shared = _Errors(x.own, x.joint, x.shared)
+        own, joint, shared = _StepErrors(x.own, x.joint, x.shared)
         if self.steps is not None:
             own, joint, shared = self.steps.errors(self._step, x)
             self._step += 1
