@@ -66,9 +66,9 @@ def profiler(
         )
         roofs(schedule.core, options["peak"])  # refuses an unknown peak
         if "PSUM" in schedule.found.short:
-            from neuronjax.nki.limits.addresses import allocate  # a kernel has it
+            from neuronjax.nki.limits.addresses import peak_bytes  # a kernel has it
 
-            allocate(program, spills=chosen.older, memories=("psum",))
+            peak_bytes(program, spills=chosen.older, memories=("psum",))
         timeline = kernel_timeline(schedule)
         return make(
             name=program.name,
