@@ -36,8 +36,8 @@ class HardwareReport:
 def _read() -> Iterator[HardwareReport]:
     path = resources.files("neuronjax.nki.releases") / "reports.json"
     for row in json.loads(path.read_text(encoding="utf-8")):
-        lists = {key: tuple(row.pop(key)) for key in ("chips", "releases")}
-        yield HardwareReport(**row, **lists)
+        row |= {key: tuple(row[key]) for key in ("chips", "releases")}
+        yield HardwareReport(**row)
 
 
 REPORTS = tuple(_read())
