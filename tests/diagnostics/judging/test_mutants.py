@@ -119,3 +119,11 @@ def test_the_reference_is_left_as_it_was(tmp_path: Path) -> None:
     mutants.tried(case, 0, case.tolerances(0, 1e-6))
     assert (case.expected(0)[0] == before).all()
     assert not hasattr(case.module, "range")
+
+
+def test_the_reference_has_its_own_rules_of_python(tmp_path: Path) -> None:
+    """Nothing of the judge's file is inherited: annotations are values here."""
+    lines = "def f(a: int): ...\n    assert f.__annotations__['a'] is int\n    return x"
+    case = case_of(tmp_path, "draw(4, 8)", "x", lines)
+    assert case.expected(0)[0].shape == (4, 8)
+    assert case.module.__file__ == str(case.path)

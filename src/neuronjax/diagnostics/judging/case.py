@@ -107,7 +107,8 @@ class ReferenceCase:
         vars(module).update(dict.fromkeys((FOR, WHILE), lambda x: x))
         with _reference_runs(path):
             tree = _Asking().visit(ast.parse(path.read_bytes()))
-            exec(compile(tree, str(path), "exec"), vars(module))
+            code = compile(tree, str(path), "exec", dont_inherit=True)
+            exec(code, vars(module))
         for name in ("get_inputs", "forward"):
             if not callable(getattr(module, name, None)):
                 raise InvalidProgramError(

@@ -68,11 +68,10 @@ def _with_stack(x: Tracked, stack: tuple[int, ...]) -> Tracked:
     """Matrices as one stack, broadcast to it; what is pending stays so if it can."""
     if isinstance(x, Pending) and x.shape[:-2] == stack and not x.is_settled:
         return x.with_one_stack()
-    return moved(lambda v: _flat_stack(v, stack, x.shape[-2:]), x)
-
-
-def _flat_stack(v: np.ndarray, stack: tuple[int, ...], matrix: Any) -> np.ndarray:
-    return np.broadcast_to(v, (*stack, *matrix)).reshape(-1, *matrix)
+    matrix = x.shape[-2:]
+    return moved(
+        lambda v: np.broadcast_to(v, (*stack, *matrix)).reshape(-1, *matrix), x
+    )
 
 
 def _stacked(a: Tracked, b: Tracked, model: ErrorModel, dtype: Any) -> Tracked:
