@@ -38,6 +38,7 @@ _MADE = {
     "matrix": matrix.matrix_table,
     "nki-releases": releases.releases_table,
     "nki-differences": releases.differences_table,
+    "nki-reports": releases.reports_table,
 }
 _FETCHED = re.compile(
     r"<(?:script|img|iframe)[^>]+src=[\"']?https?:|<link[^>]+stylesheet[^>]+https?:"

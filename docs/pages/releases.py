@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from neuronjax.nki.releases.differences import DIFFERENCES, ReleaseDifference, When
 from neuronjax.nki.releases.release import RELEASES
+from neuronjax.nki.releases.reports import REPORTS
 
 from .markdown import code, table
 
@@ -36,6 +37,25 @@ def differences_table() -> str:
         for said, same in names.items()
     )
     heads = ("from", "before", "name", "what is so", "of", "remedy", "in", "source")
+    return table(heads, rows)
+
+
+def reports_table() -> str:
+    """Every public report that a chip or the compiler does otherwise."""
+    rows = (
+        (
+            code(r.name),
+            ", ".join(r.chips) or "not said",
+            ", ".join(r.releases),
+            r.does,
+            r.documented,
+            r.remedy,
+            "limit" if r.lost else "advice",
+            r.source,
+        )
+        for r in REPORTS
+    )
+    heads = ("name", "chip", "NKI", "seen: it", "documented", "remedy", "in", "source")
     return table(heads, rows)
 
 

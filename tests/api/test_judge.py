@@ -206,7 +206,14 @@ def test_bounds_that_catch_nothing_decide_nothing(turns: int, tmp_path: Path) ->
     assert "tolerance=0.02" in verdict.undecided
     assert verdict.as_text().startswith("undecided: candidate.py, kernel")
     assert from_json(verdict.to_json()) == verdict
-    # The remedy: a tolerance of the user's own decides as ever.
+    # The remedies: a tolerance of the user's own decides as ever, and so do few turns.
+    assert "turn less often" in verdict.undecided
+    reference.write_text(CHAOS.replace("40", "6"))
+    few = CHAOTIC.replace("TURNS", str(min(turns, 6)))
+    assert judged(tmp_path, few, reference=reference, seeds=(0, 1)).word == (
+        "accepted" if turns else "refused"
+    )
+    reference.write_text(CHAOS)
     given = judged(tmp_path, text, reference=reference, seeds=(0, 1), tolerance=0.02)
     assert given.word == ("accepted" if turns else "refused")
 

@@ -103,6 +103,34 @@ def test_reports(tiled, tmp_path):
     assert len(tiled.plot("all").axes) == 4
 
 
+@nki.jit
+def nine_banks(x):
+    out = nl.ndarray((128, 128), dtype=x.dtype, buffer=nl.shared_hbm)
+    a = nl.load(x)
+    sums = nl.ndarray((128, 9 * 512), dtype=nl.float32, buffer=nl.psum)
+    for n in range(36):
+        nisa.nc_matmul(sums[:, 128 * n : 128 * n + 128], a, a)
+    tile = nl.ndarray((128, 9 * 512), nl.float32, buffer=nl.sbuf)
+    nisa.tensor_copy(dst=tile, src=sums)
+    nisa.dma_copy(dst=out, src=tile[:, :128])
+    return out
+
+
+def test_sums_that_do_not_fit_are_refused_as_running_refuses_them():
+    x = np.ones((128, 128), np.float32)
+    told = []
+    for ask in (nine_banks, nj.profile(nine_banks)):
+        with pytest.raises(InvalidProgramError, match=r"18,432 bytes .* of PSUM") as e:
+            ask(x)
+        told.append(str(e.value))
+    assert told[0] == told[1]
+
+
+def test_the_table_of_memory_has_a_row_of_sums(tiled):
+    row = next(x for x in str(tiled.memory).splitlines() if "PSUM" in x)
+    assert "2 MiB" in row
+
+
 def test_memory_over_time(tiled):
     memory = tiled.memory
     samples = memory_samples(tiled.timeline, memory)

@@ -40,6 +40,23 @@ def test_options(run):
     assert data["dtype"] == "float32"
 
 
+#: As nccom-test writes it, and as this command did before.
+SAME = {
+    "-r 32 -b 64K -e 1M -f 4 -d bf16 allr": "all_reduce --ranks 32 --min 64K --max 1M "
+    "--factor 4 --dtype bf16",
+    "--minbytes 1M --maxbytes 1M --stepfactor 2 allg": "all_gather --min 1M --max 1M",
+    "redsct -b 1M -e 1M": "reduce_scatter --min 1M --max 1M",
+    "alltoall -b 1M -e 1M -d fp32": "all_to_all --min 1M --max 1M --dtype fp32",
+}
+
+
+@pytest.mark.parametrize("line", SAME)
+def test_a_line_of_nccom_test_means_the_same(run, line):
+    found, other = run(*line.split()), run(*SAME[line].split())
+    assert found.exit_code == 0
+    assert found.stdout == other.stdout
+
+
 @pytest.mark.parametrize(
     "arguments",
     [(), ("all_reduce", "--target", "trn9"), ("sum",), ("all_reduce", "--min", "x")],

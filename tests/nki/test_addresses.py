@@ -1,8 +1,7 @@
-"""SBUF and PSUM: live ranges, capacity, addresses, against sweeps written out."""
+"""SBUF and PSUM: live ranges, capacity, fixed addresses, against sweeps written out."""
 
 from __future__ import annotations
 
-import itertools
 import re
 
 import numpy as np
@@ -13,8 +12,8 @@ import neuronjax.nki.language as nl
 from neuronjax import nki
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import resolve_target
-from neuronjax.ir import nki_dtypes as dtypes
-from neuronjax.nki.limits.addresses import allocate, capacity
+from neuronjax.nki.limits.addresses import peak_bytes
+from neuronjax.nki.limits.live_ranges import live_ranges
 from neuronjax.nki.limits.programs import checked
 
 
@@ -48,10 +47,7 @@ def chain(count, columns, kept=False):
 
 def test_memory_is_used_again():
     program = trace(chain(100, 8192))
-    found = allocate(program)
-    assert found.peak_bytes["sbuf"] == 8192 * 4
-    assert {a for _, a in found.addresses.values()} == {0}
-    assert not found.unplaced
+    assert peak_bytes(program)["sbuf"] == 8192 * 4
 
 
 def test_too_much_at_once():
@@ -88,10 +84,7 @@ def test_quadrants_are_used_side_by_side():
         for t in tiles:
             nisa.dma_copy(output((32, 16384)), t)
 
-    found = allocate(trace(kernel))
-    assert found.peak_bytes["sbuf"] == 16384 * 7
-    assert {p for p, _ in found.addresses.values()} == {0, 32, 64, 96}
-    assert not found.unplaced
+    assert peak_bytes(trace(kernel))["sbuf"] == 16384 * 7
 
 
 def test_what_a_loop_of_the_device_carries_is_alive_in_all_of_it():
@@ -109,15 +102,9 @@ def test_what_a_loop_of_the_device_carries_is_alive_in_all_of_it():
         return out
 
     program = trace(kernel, 4)
-    found = allocate(program)
-    by_name = {s.name: (found.addresses[s][1], lives) for s, lives in sbuf(found)}
-    assert by_name["total"] == (0, [(0, 4)])  # to the end of the loop, not to its add
-    assert by_name["first"][0] == by_name["second"][0] == 32
-    assert by_name["last"][0] == 0
-
-
-def sbuf(found):
-    return [(s, lives) for s, lives in found.lives.items() if s.memory == "sbuf"]
+    lives = {s.name: found for s, found in live_ranges(program).segments.items()}
+    assert lives["total"] == [(0, 4)]  # to the end of the loop, not to its add
+    assert peak_bytes(program)["sbuf"] == 2 * 32
 
 
 def fixed(first, second, interleaved=False, offset=64):
@@ -138,11 +125,7 @@ def fixed(first, second, interleaved=False, offset=64):
 
 
 def test_fixed_addresses_may_be_used_in_turns():
-    found = allocate(trace(fixed((0, 4096), (0, 4096 + 32))))
-    assert {s.name: a for s, a in found.addresses.items()} == {
-        "a": (0, 4096),
-        "b": (0, 4128),
-    }
+    assert trace(fixed((0, 4096), (0, 4096 + 32)))
     assert trace(fixed((0, 4096), (0, 4160), interleaved=True))
 
 
@@ -176,8 +159,8 @@ def test_in_place_reuse_at_one_instruction():
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_first_fit_never_overlaps(seed):
-    """Random programs, every pair of tiles compared."""
+def test_what_is_in_use_at_once(seed):
+    """Random programs, every position swept."""
     generator = np.random.default_rng(seed)
     sizes = [
         (int(p), int(f))
@@ -204,31 +187,15 @@ def test_first_fit_never_overlaps(seed):
         return out
 
     program = trace(kernel)
-    core = resolve_target("trn2").core
-    found = allocate(program)
-    assert not found.unplaced
-    blocks = []
-    for storage, (partition, first) in found.addresses.items():
-        size = storage.free_size * dtypes.itemsize(storage.dtype)
-        assert first + size <= capacity(core, storage.memory)
-        if storage.memory == "psum":
-            assert first // 2048 == (first + size - 1) // 2048
-        rows = (partition, partition + storage.shape[0])
-        lives = found.lives[storage]
-        time = (lives[0][0], lives[-1][1] + 1)
-        blocks.append((storage.memory, time, rows, (first, first + size)))
-    for a, b in itertools.combinations(blocks, 2):
-        apart = any(x[1] <= y[0] or y[1] <= x[0] for x, y in zip(a[1:], b[1:]))
-        # One may end in the instruction in which the other begins: not so here.
-        assert a[0] != b[0] or apart
-    for memory in ("sbuf", "psum"):
-        assert found.peak_bytes[memory] == swept(found, memory)
+    found = peak_bytes(program)
+    assert found == {m: swept(program, m) for m in ("sbuf", "psum")}
+    assert peak_bytes(program, memories=("psum",)) == {"psum": found["psum"]}
 
 
-def swept(found, memory):
+def swept(program, memory):
     """Bytes alive at every position, in quadrants."""
     changes: dict[int, float] = {}
-    for storage, lives in found.lives.items():
+    for storage, lives in live_ranges(program).segments.items():
         if storage.memory == memory:
             quadrants = {1: 1, 2: 2}.get(-(-storage.shape[0] // 32), 4)
             for first, last in lives:
@@ -250,4 +217,4 @@ def test_cores_have_memories_of_their_own():
         return out
 
     program = nki.jit(kernel).with_target("trn2")[2].trace()
-    assert allocate(program).peak_bytes["sbuf"] == 6 * 8192 * 4
+    assert peak_bytes(program)["sbuf"] == 6 * 8192 * 4

@@ -35,6 +35,12 @@ _SHORT = {
     "fp8e4": "float8_e4m3",
     "fp8e5": "float8_e5m2",
 }
+_COLLECTIVES = {
+    "allr": "all_reduce",
+    "allg": "all_gather",
+    "redsct": "reduce_scatter",
+    "alltoall": "all_to_all",
+}
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 _SIZE = re.compile(r"(\d+)([KMG]?)")
 _RANGE = re.compile(r"(\w+):(\w+)(?::x?(\d+))?")
@@ -106,7 +112,8 @@ def collective_bench(
     Args:
         op: "all_reduce", "reduce_scatter", "all_gather", "all_to_all",
             "collective_permute" (every rank sends to the next) or
-            "collective_broadcast".
+            "collective_broadcast"; or nccom-test's "allr", "redsct", "allg",
+            "alltoall".
         target: a chip, instance or UltraServer, or several: "trn2.48xlarge:4".
         ranks: how many devices the only group has, from device 0 on; None for all. Or
             which, by number.
@@ -123,7 +130,7 @@ def collective_bench(
             or sizes that are none.
         UnsupportedError: ranks on several nodes which no network joins.
     """
-    machine = resolve_target(target)
+    op, machine = _COLLECTIVES.get(op, op), resolve_target(target)
     devices = _devices(ranks, machine, lnc)
     name, itemsize = _element(dtype)
     time_of = _timer(op, machine, devices, algorithm, lnc)

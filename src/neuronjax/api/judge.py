@@ -17,14 +17,7 @@ from typing import Any
 
 from neuronjax.api.profile import profile
 from neuronjax.api.profile_result import Profile
-from neuronjax.diagnostics.judging import (
-    checking,
-    mutants,
-    noted,
-    releases,
-    running,
-    sandbox,
-)
+from neuronjax.diagnostics.judging import checking, mutants, releases, running, sandbox
 from neuronjax.diagnostics.judging.case import ReferenceCase
 from neuronjax.diagnostics.judging.comparing import decided
 from neuronjax.diagnostics.judging.guard import Limits
@@ -216,6 +209,9 @@ def _judged(job: _Job) -> dict[str, Any]:
     if job.release is not None:
         ruled = releases.problems(job.candidate, program, job.release)
         found |= {kind: ruled[kind] + found[kind] for kind in ruled}
+    if program is not None:
+        ruled = releases.reported(program, job.release)
+        found |= {kind: (*found.get(kind, ()), *ruled[kind]) for kind in ruled}
     return found
 
 
@@ -241,7 +237,7 @@ def _checked(job: _Job, candidate: TracedCandidate) -> dict[str, Any]:
         allowed, found["tolerance"] = _allowed(job.case, job)
         first = job.case.tolerances(job.seeds[0], allowed)
         found["mutants"] = mutants.tried(job.case, job.seeds[0], first)
-        wanted = noted.seeds(program, job.seeds)
+        wanted = running.with_unknown(program, job.seeds)
         found["seeds"], failed = running.seeds(
             job.case, candidate, wanted, allowed, job.limits.seconds
         )

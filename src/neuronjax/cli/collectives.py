@@ -8,22 +8,30 @@ import typer
 
 from neuronjax.api.collective_bench import collective_bench
 from neuronjax.cli.application import JsonOption, TargetOption, show
-from neuronjax.cli.options import options_of
+from neuronjax.cli.options import Offer, options_of
 from neuronjax.cli.timing import constants_table
 from neuronjax.errors import InvalidProgramError
 from neuronjax.timing.assumptions import COLLECTIVE_CONSTANTS as CONSTANTS
 
 
-@options_of(collective_bench, "ranks", "dtype", "algorithm")
+@options_of(
+    collective_bench, "algorithm", ranks=Offer(short="-r"), dtype=Offer(short="-d")
+)
 def cc_test(
     op: Annotated[
         str | None,
-        typer.Argument(help="all_reduce, all_gather, reduce_scatter, all_to_all, ..."),
+        typer.Argument(help="all_reduce, all_gather, ...; or allr, allg, redsct, ..."),
     ] = None,
     target: TargetOption = "trn2.48xlarge",
-    smallest: Annotated[str, typer.Option("--min", help="Smallest size.")] = "1K",
-    largest: Annotated[str, typer.Option("--max", help="Largest size.")] = "1G",
-    factor: Annotated[int, typer.Option(help="From one size to the next.")] = 2,
+    smallest: Annotated[
+        str, typer.Option("--min", "-b", "--minbytes", help="Smallest size.")
+    ] = "1K",
+    largest: Annotated[
+        str, typer.Option("--max", "-e", "--maxbytes", help="Largest size.")
+    ] = "1G",
+    factor: Annotated[
+        int, typer.Option("--factor", "-f", "--stepfactor", help="Between sizes.")
+    ] = 2,
     *,
     constants: Annotated[
         bool, typer.Option("--constants", help="List the model's figures instead.")
@@ -34,12 +42,14 @@ def cc_test(
     """Says how long a collective takes, by size, as nccom-test prints it.
 
     Nothing is run: the times are modelled. Sizes are the larger of what a rank has
-    before and after; K, M and G are binary.
+    before and after; K, M and G are binary. Names of collectives and options that
+    nccom-test has mean here what they mean there.
 
     Examples:
 
         neuronjax cc-test all_reduce --target trn2.48xlarge
         neuronjax cc-test all_gather --target trn2.48xlarge:4 --min 1M --dtype fp32
+        neuronjax cc-test -r 64 -b 1M -e 1G -f 4 -d bf16 allr
         neuronjax cc-test --constants
     """
     if constants:

@@ -36,6 +36,7 @@ class Offer:
 
     Attributes:
         flag: the option; "" for the keyword's name.
+        short: another name of it, of one letter.
         metavar: what stands for the value in the help.
         help: of values that the command line writes in another way.
         repeated: whether it can be given several times.
@@ -43,6 +44,7 @@ class Offer:
     """
 
     flag: str = ""
+    short: str = ""
     metavar: str | None = None
     help: str = ""
     repeated: bool = False
@@ -143,7 +145,7 @@ def _parameter(
         kind, default = list[kind], None
     option = typer.Option(
         default,
-        *filter(None, [offer.flag]),
+        *filter(None, [offer.flag or f"--{keyword.replace('_', '-')}", offer.short]),
         help=(offer.help or help_of(verb, keyword)) + " Repeatable." * offer.repeated,
         metavar=offer.metavar,
     )

@@ -47,7 +47,8 @@ def profiler(
     kernel's arguments: arrays or ShapeDtypeStructs, and static values.
 
     Raises:
-        InvalidProgramError: a policy was given.
+        InvalidProgramError: a policy was given, or, of the call, the kernel does not
+            fit PSUM, which running refuses too.
     """
     if policy is not None:
         raise InvalidProgramError(
@@ -64,6 +65,10 @@ def profiler(
             program, machine, lnc=options["lnc"], trips=options["trips"]
         )
         roofs(schedule.core, options["peak"])  # refuses an unknown peak
+        if "PSUM" in schedule.found.short:
+            from neuronjax.nki.limits.addresses import peak_bytes  # a kernel has it
+
+            peak_bytes(program, spills=chosen.older, memories=("psum",))
         timeline = kernel_timeline(schedule)
         return make(
             name=program.name,

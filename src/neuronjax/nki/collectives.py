@@ -431,13 +431,9 @@ def _emit(
         label=name,
     )
     tensors = [*dsts, *srcs]
-    if prod(trace.grid) > 1 and any(_is_shared(t) for t in tensors):
+    if prod(trace.grid) > 1 and any(t.storage.memory == "shared_hbm" for t in tensors):
         return _once(where, tensors, make)
     return make()
-
-
-def _is_shared(t: NkiTensor) -> bool:
-    return t.storage.memory == "shared_hbm"
 
 
 def _once(

@@ -138,15 +138,20 @@ class ShownMemory(Displayed, MemoryPlan):
 
     core: Core
 
-    def __rich__(self) -> Table:
+    @property
+    def _rows(self) -> tuple[tuple[str, ...], ...]:
         peak, capacity = self.hbm, capacity_bytes(self.core)
         parts = (f"{kind} {binary(b)}" for kind, b in peak.categories.items() if b)
-        rows = (
+        return (
             _memory_row("HBM", peak.bytes, capacity, ", ".join(parts)),
             _memory_row("SBUF", self.sbuf_peak_bytes, self.core.sbuf_bytes, ""),
         )
+
+    def __rich__(self) -> Table:
         columns = {"memory": NAME, "needed": NUMBER, "of": NUMBER, "share": NUMBER}
-        return new_table("Memory at its fullest", columns | {"what for": PLAIN}, rows)
+        return new_table(
+            "Memory at its fullest", columns | {"what for": PLAIN}, self._rows
+        )
 
     def __repr__(self) -> str:
         hbm = f"{binary(self.hbm.bytes)} of {binary(capacity_bytes(self.core))}"
@@ -156,7 +161,13 @@ class ShownMemory(Displayed, MemoryPlan):
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class ShownKernelMemory(ShownMemory, KernelMemory):
-    """The same of a kernel."""
+    """The same of a kernel, and PSUM."""
+
+    @property
+    def _rows(self) -> tuple[tuple[str, ...], ...]:
+        held = max(self.psum_usage, default=0)
+        capacity = self.core.lnc * self.core.spec.psum_bytes
+        return (*super()._rows, _memory_row("PSUM", held, capacity, ""))
 
 
 def shown_memory(memory: MemoryPlan, core: Core) -> ShownMemory:

@@ -26,6 +26,21 @@ RECURRENCE = """s = np.zeros_like(x[0])
     for t in range(4):
         s = 0.5 * s + x[t]
     return s"""
+WHILE = """s, t = np.zeros_like(x[0]), 0
+    while t < 4:
+        s, t = 0.5 * s + x[t], t + 1
+    return s"""
+BREAK = """s, t = np.zeros_like(x[0]), 0
+    while True:
+        s, t = 0.5 * s + x[t], t + 1
+        if t == 4:
+            break
+    return s"""
+ROWS = """s = np.zeros_like(x[0])
+    for row in x:
+        s = 0.5 * s + row
+    return s"""
+PAIRS = "return np.stack([a * b for a, b in zip(x, y)][::-1] + [y[0]] * 4)[:4]"
 #: Inputs, their names, the reference, and what is tried beside zeros.
 CASES = {
     "a sum": ("draw(4, 8)", "x", "return x.sum(1)", {
@@ -44,6 +59,18 @@ CASES = {
     "a recurrence": ("draw(4, 8)", "x", RECURRENCE, {
         "input 0 is its mean", "a loop without its last turn, line 13",
         "an addition with the other sign, line 14"}),
+    "a recurrence of while": ("draw(4, 8)", "x", WHILE, {
+        "input 0 is its mean", "a loop without its last turn, line 13",
+        "an addition with the other sign, line 14"}),
+    "a loop that breaks": ("draw(4, 8)", "x", BREAK, {
+        "input 0 is its mean", "a loop without its last turn, line 13",
+        "an addition with the other sign, line 14"}),
+    "a loop over rows": ("draw(4, 8)", "x", ROWS, {
+        "input 0 is its mean", "a loop without its last turn, line 13",
+        "an addition with the other sign, line 14"}),
+    "a loop over pairs": ("draw(4, 8), draw(4, 8)", "x, y", PAIRS, {
+        "the result is input 0", "the result is input 1", "input 0 is its mean",
+        "input 1 is its mean", "a loop without its last turn, line 12"}),
     "in place": ("draw(4, 8), draw(4, 8)", "x, w", "x -= w\n    return x", {
         "the result is input 0", "the result is input 1", "input 0 is its mean",
         "input 1 is its mean", "an addition with the other sign, line 12"}),
@@ -92,3 +119,11 @@ def test_the_reference_is_left_as_it_was(tmp_path: Path) -> None:
     mutants.tried(case, 0, case.tolerances(0, 1e-6))
     assert (case.expected(0)[0] == before).all()
     assert not hasattr(case.module, "range")
+
+
+def test_the_reference_has_its_own_rules_of_python(tmp_path: Path) -> None:
+    """Nothing of the judge's file is inherited: annotations are values here."""
+    lines = "def f(a: int): ...\n    assert f.__annotations__['a'] is int\n    return x"
+    case = case_of(tmp_path, "draw(4, 8)", "x", lines)
+    assert case.expected(0)[0].shape == (4, 8)
+    assert case.module.__file__ == str(case.path)

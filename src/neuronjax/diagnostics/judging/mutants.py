@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from neuronjax.diagnostics.judging.case import ReferenceCase
+from neuronjax.diagnostics.judging.case import FOR, WHILE, ReferenceCase
 from neuronjax.diagnostics.judging.verdict import TriedMutant
 from neuronjax.diagnostics.tolerance import Tolerance
 from neuronjax.diagnostics.tolerance.fresh import names_changed
@@ -28,6 +28,7 @@ _MOST_RUNS = 24
 _MOST_READ = 1 << 30
 
 _SIGNS = {np.add: np.subtract, np.subtract: np.add}
+_SHORT_LOOP = "a loop without its last turn"
 Results = Sequence[np.ndarray]
 
 
@@ -63,7 +64,7 @@ def tried(
         first = _ChangedRun(case, None)
         first.results(inputs)
         runs = min(_MOST_RUNS, _MOST_READ // max(1, first.read))
-        for what, wrong in itertools.islice(_wrong(case, inputs, first.sites), runs):
+        for what, wrong in itertools.islice(_wrong(case, inputs, first), runs):
             if wrong and [w.shape for w in wrong] == [r.shape for r in right]:
                 found.append(_judged(what, wrong, right, allowed, does_nothing=False))
     return tuple(mutant for mutant in found if mutant is not None)
@@ -117,7 +118,7 @@ def _idle(inputs: Sequence[Any], right: Results) -> Iterator[tuple[str, Results]
 
 
 def _wrong(
-    case: ReferenceCase, inputs: Sequence[Any], sites: Sequence[_Site]
+    case: ReferenceCase, inputs: Sequence[Any], right: _ChangedRun
 ) -> Iterator[tuple[str, Results | None]]:
     """Return mutants of every kind in turn, so that a few have some of each."""
     kinds: dict[str, list[Any]] = {}
@@ -125,12 +126,12 @@ def _wrong(
         is_float = isinstance(x, np.ndarray) and x.dtype.kind not in "iubOSU"
         if is_float and x.size > 1:
             kinds.setdefault("input", []).append(number)
-    for site in sites:
+    for site in right.turns:
         kinds.setdefault(site.what, []).append(site)
     for of_kinds in itertools.zip_longest(*kinds.values()):
         for one in of_kinds:
             if isinstance(one, _Site):
-                yield str(one), _ChangedRun(case, one).results(inputs)
+                yield str(one), _ChangedRun(case, one, right.turns[one]).results(inputs)
             elif one is not None:
                 mean = np.mean(inputs[one].astype(np.float64))
                 flat = np.full_like(inputs[one], mean)
@@ -141,28 +142,32 @@ def _wrong(
 class _ChangedRun:
     """One run of a reference, in which one place may do otherwise.
 
+    Args:
+        case: the reference.
+        changed: the place.
+        last: of a `while`, the turn that it omits.
+
     Attributes:
-        sites: where a run can do otherwise, in the order of their first execution.
+        turns: how often each place ran where a run can do otherwise, in the order of
+            their first execution.
         read: how many numbers its functions read, those of a product as often as it
             multiplies them.
     """
 
-    def __init__(self, case: ReferenceCase, changed: _Site | None) -> None:
-        self._case, self._changed = case, changed
+    def __init__(
+        self, case: ReferenceCase, changed: _Site | None, last: int = 0
+    ) -> None:
+        self._case, self._changed, self._last = case, changed, last
         self._file = str(case.path)
-        self._known: dict[_Site, None] = {}
+        self.turns: dict[_Site, int] = {}
         self.read = 0
         self._array = type("_HeardHere", (_Heard,), {"run": self})
-
-    @property
-    def sites(self) -> list[_Site]:
-        return [*self._known]
 
     def results(self, inputs: Sequence[Any]) -> Results | None:
         """Return what the reference returns; None where the change makes it fail."""
         copies = [np.array(x) if isinstance(x, np.ndarray) else x for x in inputs]
         forward = self._case.module.forward
-        names = {"range": self._range}
+        names = {FOR: self._for, WHILE: self._while}
         with names_changed(forward, names), np.errstate(all="ignore"):
             try:
                 found = forward(*map(self._heard, copies))
@@ -179,13 +184,28 @@ class _ChangedRun:
         if frame is None:
             return False
         site = _Site(what, frame.f_lineno, frame.f_lasti)
-        self._known.setdefault(site)
+        self.turns[site] = self.turns.get(site, 0) + 1
         return site == self._changed
 
-    def _range(self, *bounds: Any) -> range:
-        turns = range(*bounds)
-        is_changed = len(turns) > 1 and self._is_changed("a loop without its last turn")
-        return turns[:-1] if is_changed else turns
+    def _for(self, over: Iterable[Any]) -> Iterator[Any]:
+        """Return the turns of a loop, in the place that is changed all but the last."""
+        turns, is_changed = iter(over), False
+        for turn in turns:
+            for following in turns:
+                is_changed = self._is_changed(_SHORT_LOOP)
+                yield turn
+                turn = following
+            if not is_changed:
+                yield turn
+
+    def _while(self, condition: Any) -> Any:
+        """Return whether a loop turns: in the place that is changed not the last time.
+
+        Only a run before this one knows which time is the last."""
+        if not condition:
+            return condition
+        is_changed = self._is_changed(_SHORT_LOOP)
+        return not (is_changed and self.turns[self._changed] == self._last)
 
     def called(self, function: Any, args: Any, named: Any) -> Any:
         """Return what a function of NumPy makes of arrays that hear."""

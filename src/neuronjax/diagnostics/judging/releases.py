@@ -16,11 +16,14 @@ from neuronjax.nki.releases.meeting import (
     met_by_uses,
 )
 from neuronjax.nki.releases.release import NEWEST, OLDER, Release
+from neuronjax.nki.releases.reports import reports_met
 from neuronjax.nki.releases.uses import uses_of_file
 
 RULE = "nki-release"
 #: What the emulator does by newer rules than the release's: named, never silent.
 NEWER_RULE = "nki-newer-rule"
+#: What a chip or a compiler was seen to do otherwise than documented.
+REPORT_RULE = "hardware-report"
 _KINDS = {"lost": "limits", "values": "hazards", "order": "advice", "note": "advice"}
 
 
@@ -51,8 +54,32 @@ def problems(
     }
 
 
+def reported(
+    program: KernelProgram, release: Release | None
+) -> dict[str, tuple[Problem, ...]]:
+    """Limits and advice of public reports on chips and compilers, see `reports.json`.
+
+    A report that the compiler refuses such kernels is a limit where its release is
+    named."""
+    found: dict[str, list[Problem]] = {"limits": [], "advice": []}
+    for report, location in reports_met(program, release):
+        kind = "limits" if report.lost and release is not None else "advice"
+        seen = " and ".join(report.chips) or "a chip"
+        told = f"{report.name} was seen on {seen}, NKI {', '.join(report.releases)}: "
+        told += f"it {report.does}; documented: {report.documented} ({report.source})"
+        found[kind].append(
+            Problem(
+                rule=REPORT_RULE,
+                location=location,
+                message=told,
+                remedy=report.remedy,
+            )
+        )
+    return {kind: tuple(_counted(same)) for kind, same in found.items()}
+
+
 def _counted(problems: list[Problem]) -> Iterator[Problem]:
-    """Advice that is the same on many lines once, at the first, with their count."""
+    """What is the same on many lines once, at the first, with their count."""
     lines = Counter((p.rule, p.message) for p in problems)
     first = {(p.rule, p.message): p for p in reversed(problems)}
     for key in lines:

@@ -38,7 +38,8 @@ def stored(tree: Any) -> StoredValues:
     held = [_numpy(a) for a in arrays]
     names = [a.dtype.name for a in held]
     out = io.BytesIO()
-    np.savez(out, *(_bits(a) for a in held))
+    bits = (np.ascontiguousarray(a).view(f"u{a.dtype.itemsize}") for a in held)
+    np.savez(out, *bits)
     text = json.dumps({"tree": described, "dtypes": names})
     return StoredValues(text.encode(), out.getvalue())
 
@@ -46,10 +47,6 @@ def stored(tree: Any) -> StoredValues:
 def _numpy(array: Any) -> np.ndarray:
     is_numpy = isinstance(array, np.ndarray)
     return array if is_numpy else np.asarray(arguments.to_jax(array))
-
-
-def _bits(array: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}")
 
 
 def read(text: bytes, arrays: bytes) -> Any:

@@ -16,7 +16,7 @@ import neuronjax.diagnostics.tolerance.elementwise
 import neuronjax.diagnostics.tolerance.movement
 import neuronjax.diagnostics.tolerance.reductions
 import neuronjax.diagnostics.tolerance.stepwise  # noqa: F401
-from neuronjax.diagnostics.tolerance.drawn import Draw, sharpened
+from neuronjax.diagnostics.tolerance.drawn import Draw, Steps, sharpened
 from neuronjax.diagnostics.tolerance.fresh import names_changed, stand_ins
 from neuronjax.diagnostics.tolerance.judged import Tolerance, sum_of_squares
 from neuronjax.diagnostics.tolerance.model import SHARED_SPREAD, ErrorModel, error_model
@@ -27,7 +27,7 @@ from neuronjax.diagnostics.tolerance.tracked import Tracked, as_tracked, over_bl
 _OTHER_WAYS = 2.0
 #: Runs with drawn errors. Half as many as usual: Student's t then reaches further, and
 #: a judge has several seeds.
-_SAMPLES = 16
+SAMPLES = 16
 
 
 def error_bounds(
@@ -40,6 +40,7 @@ def error_bounds(
     functions: str | Mapping[str, float] = "silicon",
     failure: float = 1e-12,
     samples: int | None = None,
+    usual: int = SAMPLES,
 ) -> Any:
     """Runs a NumPy reference once, for its results and how far a right kernel may be.
 
@@ -77,8 +78,9 @@ def error_bounds(
             ("exp", "rsqrt", "sqrt", "reciprocal", "other").
         failure: probability that one right element is refused.
         samples: how many runs with errors that are drawn narrow the bounds, see
-            `drawn.py`; None for 16 where slopes alone bound a result by more than a
-            128th of it, as they do of loops of many turns, and for none else.
+            `drawn.py`; None for `usual` where slopes alone bound a result by more than
+            a 128th of it, as they do of loops of many turns, and for none else.
+        usual: how many that is.
 
     Returns:
         A `Tolerance`, or a tuple, list or dict of them as the reference returns.
@@ -101,14 +103,17 @@ def error_bounds(
         with names_changed(forward, names), np.errstate(all="ignore"):
             return forward(*tracked)
 
+    steps = Steps()
+
     def values(draw: Draw) -> Iterator[tuple[int, np.ndarray]]:
+        draw.steps = steps
         for number, x in enumerate(jax.tree.leaves(run(draw))):
             yield number, as_tracked(x, model).value
 
     leaves, tree = jax.tree.flatten(run(None))
     with np.errstate(all="ignore"):
         found = {n: tolerance_of(as_tracked(x, model)) for n, x in enumerate(leaves)}
-    found = sharpened(found, values, samples, failure, usual=_SAMPLES, ways=_OTHER_WAYS)
+    found = sharpened(found, values, samples, failure, usual=usual, ways=_OTHER_WAYS)
     return jax.tree.unflatten(tree, [found[n] for n in range(len(leaves))])
 
 

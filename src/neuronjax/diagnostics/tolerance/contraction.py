@@ -68,15 +68,16 @@ def _with_stack(x: Tracked, stack: tuple[int, ...]) -> Tracked:
     """Matrices as one stack, broadcast to it; what is pending stays so if it can."""
     if isinstance(x, Pending) and x.shape[:-2] == stack and not x.is_settled:
         return x.with_one_stack()
-    return moved(lambda v: _flat_stack(v, stack, x.shape[-2:]), x)
-
-
-def _flat_stack(v: np.ndarray, stack: tuple[int, ...], matrix: Any) -> np.ndarray:
-    return np.broadcast_to(v, (*stack, *matrix)).reshape(-1, *matrix)
+    matrix = x.shape[-2:]
+    return moved(
+        lambda v: np.broadcast_to(v, (*stack, *matrix)).reshape(-1, *matrix), x
+    )
 
 
 def _stacked(a: Tracked, b: Tracked, model: ErrorModel, dtype: Any) -> Tracked:
     """[B, M, K] times [B, K, N]."""
+    if model.draw is not None and model.draw.knows_next:
+        return Tracked(np.matmul(a.value, b.value), model, dtype)
     kept = {s: t for s, t in a.shared.items() if _passes(t, -1)}
     kept_right = {s: t for s, t in b.shared.items() if _passes(t, -2)}
     left = _ProductSide(

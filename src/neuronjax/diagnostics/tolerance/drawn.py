@@ -13,13 +13,13 @@ and distances divided by it, so that a kink (`relu`) nearby is seen.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from scipy.special import stdtrit
 
 from neuronjax.diagnostics.tolerance.judged import Tolerance
-from neuronjax.diagnostics.tolerance.tracked import Tracked
+from neuronjax.diagnostics.tolerance.tracked import Shared, Tracked
 
 SAMPLES = 32
 AMPLITUDE = 4.0
@@ -28,30 +28,83 @@ _FLOOR = 0.125
 #: Of an output, as a share of its typical number.
 _LITTLE = 2.0**-7
 
+#: Bytes that the errors of one run may hold for the others.
+_MOST_HELD = 1 << 28
+
 Key = TypeVar("Key")
 
 
+class _StepErrors(NamedTuple):
+    """The scales of a value's errors, as `Tracked` has them."""
+
+    own: np.ndarray | None
+    joint: np.ndarray | None
+    shared: Mapping[int, Shared]
+
+
+class Steps:
+    """The errors that every step of a reference makes, as its first run has them.
+
+    A reference takes the same steps in every run, for a branch that depends on an
+    inexact number is refused. Between runs its values differ by roundings, and the
+    scales of roundings by less, so that the later runs compute values alone.
+    """
+
+    def __init__(self) -> None:
+        self._found: list[_StepErrors | None] = []
+        self._room = _MOST_HELD
+
+    def are_known(self, number: int) -> bool:
+        """Return whether a run before had the errors of a step, and they were kept."""
+        return number < len(self._found) and self._found[number] is not None
+
+    def errors(self, number: int, x: Tracked) -> _StepErrors:
+        """Return the errors of a step, whose result in this run is x."""
+        if number < len(self._found) and (known := self._found[number]) is not None:
+            return known
+        found = _StepErrors(x.own, x.joint, x.shared)
+        if number == len(self._found):
+            self._room -= sum(e.nbytes for e in found[:2] if e is not None)
+            self._found.append(found if self._room >= 0 else None)
+        return found
+
+
 class Draw:
-    """The errors of one run, always the same for the same number."""
+    """The errors of one run, always the same for the same number.
+
+    Attributes:
+        steps: what the runs of one reference share; None for nothing.
+    """
 
     def __init__(self, samples: int, number: int) -> None:
-        self._generator = np.random.default_rng((samples, number))
+        self._generator = np.random.Generator(np.random.SFC64((samples, number)))
         self._alike: dict[str, float] = {}
+        self._step = 0
+        self.steps: Steps | None = None
+
+    @property
+    def knows_next(self) -> bool:
+        """Whether the errors of the next step are known, and need not be computed."""
+        return self.steps is not None and self.steps.are_known(self._step)
 
     def made(self, x: Tracked) -> Tracked:
         """Return a value with one of the errors it may have, which is not carried."""
-        if x.dtype.kind in "iub" or x.is_exact:
+        own, joint, shared = _StepErrors(x.own, x.joint, x.shared)
+        if self.steps is not None:
+            own, joint, shared = self.steps.errors(self._step, x)
+            self._step += 1
+        if x.dtype.kind in "iub" or (own is None and joint is None and not shared):
             return x
-        error = np.zeros(x.shape, np.float32)
-        if x.own is not None:
-            error += x.own * self._numbers(x.shape)
-        if x.joint is not None:  # which elements have it alike is not known
+        error: np.ndarray | float = 0.0
+        if own is not None:
+            error = own * self._numbers(x.shape)
+        if joint is not None:  # which elements have it alike is not known
             common, single = self._numbers(()), self._numbers(x.shape)
-            error += x.joint * (np.float32(0.5**0.5) * (common + single))
-        for term in x.shared.values():
+            error = error + joint * (np.float32(0.5**0.5) * (common + single))
+        for term in shared.values():
             size = term.scale * x.value if term.is_relative else term.scale
             error = error + size * self._of(term.cause)
-        value = x.value + AMPLITUDE * error
+        value = x.value + error
         if not np.isfinite(value).all():
             # What may be anything, as what may overflow, is no number from here on.
             value = np.where(np.isfinite(error), value, np.nan)
@@ -59,9 +112,11 @@ class Draw:
         return Tracked(value.astype(x.value.dtype, copy=False), x.model, x.dtype)
 
     def _numbers(self, shape: tuple[int, ...]) -> np.ndarray:
-        """Return uniform numbers of mean 0 and variance 1: roundings are such."""
+        """Return uniform numbers of mean 0 and of `AMPLITUDE`: roundings are such."""
         found = np.asarray(self._generator.random(shape, np.float32))
-        return (found - np.float32(0.5)) * np.float32(12**0.5)
+        found -= np.float32(0.5)
+        found *= np.float32(12**0.5 * AMPLITUDE)
+        return found
 
     def _of(self, cause: str) -> float:
         """Return what a table, or a constant, is off by wherever a run meets it."""

@@ -136,7 +136,7 @@ def mean(
     x: Tracked, axis: Axis = None, dtype: Any = None, keepdims: bool = False
 ) -> Any:
     """`numpy.mean`."""
-    return total(x, axis, keepdims=keepdims) / float(count(x, axis))
+    return np.sum(x, axis, keepdims=keepdims) / float(count(x, axis))
 
 
 def variance(
@@ -148,9 +148,9 @@ def variance(
     keepdims: bool = False,
 ) -> Any:
     """`numpy.var`, computed around the mean or as the difference of two means."""
-    centred = x - mean(x, axis, keepdims=True)
+    centred = x - np.mean(x, axis, keepdims=True)
     n = count(x, axis)
-    result = total(centred * centred, axis, keepdims=keepdims) / float(n - ddof)
+    result = np.sum(centred * centred, axis, keepdims=keepdims) / float(n - ddof)
     squares = np.mean(np.square(x.value), axis=axis, keepdims=keepdims)
     loss = (x.model.sums.unit * math.sqrt(n) * squares).astype(np.float32)
     result.joint = loss if result.joint is None else result.joint + loss
@@ -264,7 +264,7 @@ largest, smallest = extreme(np.max, 1), extreme(np.min, -1)
 FUNCTIONS[np.sum] = total
 FUNCTIONS[np.mean] = mean
 FUNCTIONS[np.var] = variance
-FUNCTIONS[np.std] = lambda x, *args, **named: np.sqrt(variance(x, *args, **named))
+FUNCTIONS[np.std] = lambda x, *args, **named: np.sqrt(np.var(x, *args, **named))
 FUNCTIONS[np.max] = FUNCTIONS[np.amax] = largest
 FUNCTIONS[np.min] = FUNCTIONS[np.amin] = smallest
 FUNCTIONS[np.argmax] = place_of(np.argmax, 1)
@@ -273,7 +273,7 @@ FUNCTIONS[np.sort] = ordered
 FUNCTIONS[np.argsort] = places_in_order
 FUNCTIONS[np.cumsum] = running
 FUNCTIONS[np.linalg.norm] = lambda x, axis=None, keepdims=False: np.sqrt(
-    total(x * x, axis, keepdims=keepdims)
+    np.sum(x * x, axis, keepdims=keepdims)
 )
 UFUNCS[np.add, "reduce"] = _reduced(total)
 UFUNCS[np.maximum, "reduce"] = _reduced(largest)

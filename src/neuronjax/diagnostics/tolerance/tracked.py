@@ -322,8 +322,9 @@ def _lost(value: np.ndarray, given: Any, model: ErrorModel) -> np.ndarray | None
         return None
     with np.errstate(over="ignore", invalid="ignore"):
         stored = value.astype(get_format(model.stored.name).dtype).astype(value.dtype)
-        lost = np.where(stored == value, 0.0, stored - value)
-    return np.nan_to_num(lost, nan=0.0).astype(np.float32) if lost.any() else None
+        same = (stored == value) | np.isnan(value)
+        lost = np.where(same, 0.0, stored - value)
+    return lost.astype(np.float32) if lost.any() else None
 
 
 def declared(*operands: Any) -> np.dtype:

@@ -1,18 +1,16 @@
-"""SBUF and PSUM: whether a program fits, and an address for every storage.
+"""SBUF and PSUM: whether a program fits, and addresses that the user fixed.
 
 Bytes are those of one partition. A storage occupies quadrants of 32 partitions: one,
 two or four. A program is refused only if no allocation could hold it, which is when
-what is alive at one point is more than there is; the addresses found here are first fit
-and some storages may find no place ("unplaced"), which a better allocator may have.
-Every core of a grid has memories of its own.
+what is alive at one point is more than there is; no address is chosen. Every core of a
+grid has memories of its own.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from neuronjax.errors import InvalidProgramError
@@ -24,20 +22,6 @@ from neuronjax.nki.limits.live_ranges import LiveRanges, Segment, live_ranges
 QUADRANT, QUADRANTS = 32, 4
 SHOWN = 5
 PROGRAM_BITS = 24  # programs of a grid number their storages apart, see nki.trace
-
-
-@dataclass(frozen=True, kw_only=True)
-class Allocation:
-    """Where a program's tiles lie."""
-
-    #: (partition, byte in the partition) of every storage that has a place.
-    addresses: Mapping[Storage, tuple[int, int]]
-    #: (first, last) positions of a storage's lives, see `live_ranges`.
-    lives: Mapping[Storage, list[Segment]]
-    #: Of "sbuf" and "psum", the most that is alive at once, per partition and, in a
-    #: grid, of the fullest core.
-    peak_bytes: Mapping[str, float]
-    unplaced: tuple[Storage, ...]  # storages for which first fit found no place
 
 
 class SpillWarning(UserWarning):
@@ -61,13 +45,16 @@ class _PlacedTile(NamedTuple):
         return self.nbytes * self.quadrants
 
 
-def allocate(
+def peak_bytes(
     program: KernelProgram,
     core: CoreSpec | None = None,
     lives: LiveRanges | None = None,
     spills: bool = False,
-) -> Allocation:
-    """Addresses of all storages in SBUF and PSUM.
+    memories: Sequence[str] = ("sbuf", "psum"),
+) -> dict[str, float]:
+    """Return the most bytes of a partition that are in use at once, by memory.
+
+    In a grid they are those of the fullest core.
 
     Args:
         program: a traced kernel.
@@ -75,6 +62,7 @@ def allocate(
         lives: its live ranges, if they are known.
         spills: whether the compiler moves out what does not fit, with a `SpillWarning`;
             operands of one instruction must fit still.
+        memories: which of them.
 
     Raises:
         InvalidProgramError: more is alive at once than there is memory, a fixed address
@@ -85,24 +73,16 @@ def allocate(
     lives = lives or live_ranges(program)
     groups: dict[tuple[int, str], list[_PlacedTile]] = defaultdict(list)
     for storage, segments in lives.segments.items():
-        if storage.memory in ("sbuf", "psum"):
+        if storage.memory in memories:
             key = (storage.number >> PROGRAM_BITS, storage.memory)
             groups[key].append(_tile(storage, segments))
-    addresses: dict[Storage, tuple[int, int]] = {}
-    peaks, unplaced = {"sbuf": 0.0, "psum": 0.0}, []
+    peaks = dict.fromkeys(memories, 0.0)
     for (_, memory), tiles in groups.items():
         limit = capacity(core, memory)
         _check_addresses(tiles, limit, lives)
         peak = _check_capacity(tiles, limit, program, lives, spills)
         peaks[memory] = max(peaks[memory], peak)
-        bank = core.psum_bank_bytes_per_partition if memory == "psum" else 0
-        unplaced += _place(tiles, limit, bank, addresses)
-    return Allocation(
-        addresses=addresses,
-        lives=lives.segments,
-        peak_bytes=peaks,
-        unplaced=tuple(unplaced),
-    )
+    return peaks
 
 
 def capacity(core: CoreSpec, memory: str) -> int:
@@ -246,81 +226,3 @@ def _overlap(
         location=lives.instructions[position].location,
         remedy="addresses that do not overlap while both are in use, or no address=",
     )
-
-
-# ---- First fit.
-
-
-def _place(
-    tiles: list[_PlacedTile],
-    limit: int,
-    bank: int,
-    addresses: dict[Storage, tuple[int, int]],
-) -> list[Storage]:
-    """Gives addresses; returns what found no place."""
-    unplaced: list[Storage] = []
-    active: list[tuple[int, int, int, int, int]] = []  # last, quadrants, bytes
-    waiting = sorted(
-        tiles,
-        key=lambda t: (t.storage.address is None, t.lives[0][0], t.storage.number),
-    )
-    fixed = [t for t in waiting if t.storage.address is not None]
-    blocks = [_block(t, _fixed(t)) for t in fixed]
-    addresses |= {t.storage: _fixed(t) for t in fixed}
-    for tile in waiting[len(fixed) :]:
-        first, last = tile.lives[0][0], tile.lives[-1][1]
-        active = [b for b in active if b[0] >= first]
-        there = active
-        if fixed:
-            there = active + [
-                b
-                for b, t in zip(blocks, fixed, strict=True)
-                if t.lives[0][0] <= last and t.lives[-1][1] >= first
-            ]
-        found = _gap(tile, there, limit, bank)
-        if found is None:
-            unplaced.append(tile.storage)
-            continue
-        addresses[tile.storage] = found
-        active.append(_block(tile, found))
-    return unplaced
-
-
-def _block(
-    tile: _PlacedTile, address: tuple[int, int]
-) -> tuple[int, int, int, int, int]:
-    quadrant = address[0] // QUADRANT
-    until = -(-(address[0] + tile.storage.shape[0]) // QUADRANT)
-    end = address[1] + tile.nbytes
-    return (tile.lives[-1][1], quadrant, until, address[1], end)
-
-
-def _gap(
-    tile: _PlacedTile,
-    blocks: list[tuple[int, int, int, int, int]],
-    limit: int,
-    bank: int,
-) -> tuple[int, int] | None:
-    """The lowest free address, in PSUM at a bank or within one."""
-    best: tuple[int, int] | None = None
-    for quadrant in range(0, QUADRANTS, tile.quadrants):
-        until = quadrant + tile.quadrants
-        taken = sorted((b[3], b[4]) for b in blocks if b[1] < until and quadrant < b[2])
-        start = 0
-        for first, end in taken:
-            if start + tile.nbytes <= first:
-                break
-            start = _aligned(max(start, end), tile.nbytes, bank)
-        fits = start + tile.nbytes <= limit
-        if fits and (best is None or start < best[1]):
-            best = (quadrant * QUADRANT, start)
-    return best
-
-
-def _aligned(start: int, nbytes: int, bank: int) -> int:
-    """Tiles of PSUM that fit a bank do not cross one; others begin at one."""
-    if not bank:
-        return start
-    if nbytes > bank or start // bank != (start + nbytes - 1) // bank:
-        return -(-start // bank) * bank
-    return start

@@ -6,7 +6,7 @@ import weakref
 
 from neuronjax.hardware import CoreSpec
 from neuronjax.ir.kernel import KernelProgram
-from neuronjax.nki.limits.addresses import allocate
+from neuronjax.nki.limits.addresses import peak_bytes
 from neuronjax.nki.limits.initialised import Initialised, check_results
 from neuronjax.nki.limits.live_ranges import live_ranges
 
@@ -43,6 +43,6 @@ def checked(
     Initialised(program, lives=lives, partial=older).check()
     if complete:
         check_results(program)
-    allocate(program, core, lives, spills=older)
+    peak_bytes(program, core, lives, spills=older)
     _PASSED.setdefault(program, set()).add(how)
     return program
