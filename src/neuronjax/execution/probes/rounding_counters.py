@@ -334,12 +334,12 @@ def _flags(
 def _stagnation(
     layout: CounterLayout, operands: Sequence[jax.Array], y: jax.Array
 ) -> dict[str, jax.Array]:
-    """Non-zero updates, and those of them after which the number is what it was."""
+    """Non-zero updates, and those of them after which a number is what it was."""
     updates = stagnant = jnp.bool_(False)
     for n in layout.updates:
         nonzero = _magnitude(operands[1 - n]) != 0
         updates |= nonzero
-        stagnant |= nonzero & (operands[n] == y)
+        stagnant |= nonzero & (operands[n] == y) & (_magnitude(y) < _INF)
     return {"updates": updates, "stagnant": stagnant}
 
 
