@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neuronjax.execution.probes.constants import Numbers
 from neuronjax.ir.instruction import Instruction, InstructionProgram, View
 from neuronjax.ir.instruction_set import DmaCopy, TensorCopy, TensorScalar, TensorTensor
+from neuronjax.ir.provenance import Provenance
 from neuronjax.ir.traversal import DataFlow, Functions, entries
 from neuronjax.numerics.float_format import FORMATS, INTEGERS, IntFormat, get_format
 
@@ -52,15 +52,15 @@ class Bound(NamedTuple):
 
 
 def quantizing_bounds(
-    program: InstructionProgram, constants: Mapping[int, Numbers]
+    program: InstructionProgram, provenance: Provenance
 ) -> dict[int, Bound]:
     """Return the clips of quantizers, by the identity of their last instruction.
 
     Args:
         program: the instructions.
-        constants: which numbers its buffers repeat.
+        provenance: which numbers its buffers repeat.
     """
-    sides = _sides(program, constants)
+    sides = _sides(program, provenance)
     if not sides:
         return {}
     finder = _BoundFinder(program.functions, sides)
@@ -84,20 +84,18 @@ class _ClipSide(NamedTuple):
     """
 
     value: View
-    numbers: Numbers
+    numbers: frozenset[float]
     inner: int | None
 
 
-def _sides(
-    program: InstructionProgram, constants: Mapping[int, Numbers]
-) -> dict[int, _ClipSide]:
+def _sides(program: InstructionProgram, provenance: Provenance) -> dict[int, _ClipSide]:
     """The sides of clips that are at the end of a format."""
     found: dict[int, _ClipSide] = {}
     written: dict[int, int] = {}
     for i in program.walk():
         if getattr(i, "op", "") not in _BOUNDS or len(i.operands) != 2:
             continue
-        numbers = [constants.get(v.buffer.number, frozenset()) for v in i.operands]
+        numbers = list(map(provenance.numbers, i.operands))
         is_float = i.results[0].type.dtype.name in FORMATS
         if isinstance(i, TensorTensor) and is_float and any(numbers) != all(numbers):
             value = i.operands[0 if numbers[1] else 1]

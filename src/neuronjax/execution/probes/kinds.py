@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -11,7 +10,6 @@ import numpy as np
 
 from neuronjax.execution.probes.bounds import Bound, quantizing_bounds
 from neuronjax.execution.probes.collect import WATCHED, Probe
-from neuronjax.execution.probes.constants import Numbers, constants
 from neuronjax.execution.probes.signs import MAKERS
 from neuronjax.execution.probes.states import StateWrites, is_narrow, written_format
 from neuronjax.execution.probes.watching import may_wrap
@@ -58,15 +56,14 @@ class PlanFacts(NamedTuple):
         states: the writes of the next values of states.
         bounds: the clips of quantizers, by identity.
         kinds: that are selected.
-        constants: which numbers of the program buffers repeat, by their own number.
-        chosen: of those that nothing but a choice reads, which may leave them out.
+        chosen: numbers of the buffers that nothing but a choice reads, which may leave
+            them out.
     """
 
     provenance: Provenance
     states: StateWrites
     bounds: Mapping[int, Bound]
     kinds: Sequence[str]
-    constants: Mapping[int, Numbers]
     chosen: frozenset[int]
 
     @classmethod
@@ -74,26 +71,19 @@ class PlanFacts(NamedTuple):
         cls, program: InstructionProgram, names: Sequence[str], kinds: Sequence[str]
     ) -> PlanFacts:
         """Those of a program whose arguments have these names."""
-        numbers = constants(program)
+        provenance = find_provenance(program, names)
         watched = "quantize" in kinds
         return cls(
-            provenance=find_provenance(program, names),
-            states=StateWrites.of(program, numbers),
-            bounds=quantizing_bounds(program, numbers) if watched else {},
+            provenance=provenance,
+            states=StateWrites.of(program, provenance),
+            bounds=quantizing_bounds(program, provenance) if watched else {},
             kinds=kinds,
-            constants=numbers,
             chosen=frozenset(_chosen(program)),
         )
 
     def is_constant(self, view: View) -> bool:
-        """Whether a view is constant."""
-        return bool(self.constants.get(view.buffer.number))
-
-    def is_number(self, view: View) -> bool:
-        """Whether a view repeats one number of the program."""
-        return self.is_constant(view) and not any(
-            map(math.isnan, self.constants[view.buffer.number])
-        )
+        """Whether a view repeats constants of the program."""
+        return bool(self.provenance.numbers(view))
 
     def advances(self, i: Instruction) -> bool:
         """Whether it writes the next value of a state that is none of its operands."""
@@ -198,7 +188,8 @@ def _is_update(i: Instruction, facts: PlanFacts) -> bool:
     if id(i) in facts.states.running or facts.advances(i):
         return True
     kept, shape = i in facts.states, i.results[0].type.shape
-    guards = any(map(facts.is_number, i.operands))  # as an epsilon does
+    # An epsilon guards; NaN is not equal to itself.
+    guards = any(n == n for v in i.operands for n in facts.provenance.numbers(v))
     if not kept and (guards or not shape):
         return False
     is_argument = kept or bool(_changed(i, facts.provenance))

@@ -13,9 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from neuronjax.execution.probes.constants import Numbers
 from neuronjax.ir.collective_set import Spmd
-from neuronjax.ir.instruction import Block, Buffer, Instruction, InstructionProgram
+from neuronjax.ir.instruction import Block, Instruction, InstructionProgram, View
 from neuronjax.ir.instruction_set import (
     Call,
     DmaCopy,
@@ -26,6 +25,7 @@ from neuronjax.ir.instruction_set import (
     TensorTensor,
 )
 from neuronjax.ir.program import TensorType
+from neuronjax.ir.provenance import Provenance
 from neuronjax.ir.traversal import DataFlow, Functions, entries
 from neuronjax.numerics.float_format import FORMATS, get_format
 
@@ -54,11 +54,9 @@ class StateWrites:
     returned: frozenset[int]
 
     @classmethod
-    def of(
-        cls, program: InstructionProgram, constants: Mapping[int, Numbers]
-    ) -> StateWrites:
-        """Find those of a program, whose buffers repeat these numbers."""
-        finder = _StateFinder(program.functions, constants)
+    def of(cls, program: InstructionProgram, provenance: Provenance) -> StateWrites:
+        """Find those of a program."""
+        finder = _StateFinder(program.functions, provenance)
         finder.returning(_MAIN, program.main)
         return cls(
             finder.sums,
@@ -102,13 +100,13 @@ def is_narrow(i: Instruction) -> bool:
 class _StateFinder(DataFlow[_Carried]):
     nothing = _Carried()
 
-    def __init__(self, functions: Functions, constants: Mapping[int, Numbers]) -> None:
+    def __init__(self, functions: Functions, provenance: Provenance) -> None:
         super().__init__(functions)
         self.sums: dict[int, tuple[int, ...]] = {}
         self.before: dict[int, int] = {}
         self.running: set[int] = set()
         self.returned: set[int] = set()
-        self._constants = constants
+        self._provenance = provenance
         self._types: dict[Place, TensorType] = {}
         # The buffers of the block that is looked at, and of those around it, that hold
         # states as they were.
@@ -190,17 +188,17 @@ class _StateFinder(DataFlow[_Carried]):
 
     def _scaled(self, i: Instruction) -> _Carried:
         for n, view in enumerate(i.operands):
-            fact, factor = self.of(view), i.operands[1 - n].buffer
+            fact, factor = self.of(view), i.operands[1 - n]
             if fact.exact and self._may_decay(factor):
                 return _Carried(scaled=fact.exact)
         return self.nothing
 
-    def _may_decay(self, factor: Buffer) -> bool:
+    def _may_decay(self, factor: View) -> bool:
         """Whether it is one number, which may be that of a decay."""
-        numbers = self._constants.get(factor.number)
+        numbers = self._provenance.numbers(factor)
         if numbers:
             return any(_LEAST_DECAY < number <= 1 for number in numbers)
-        return not factor.type.shape or factor.number in self._repeated
+        return not factor.type.shape or factor.buffer.number in self._repeated
 
     def _moved(self, i: Instruction) -> _Carried:
         fact, given = self.of(i.operands[0]), i.operands[0].buffer
