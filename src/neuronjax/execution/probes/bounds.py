@@ -9,12 +9,12 @@ too. Every other bound is meant, as those of relu6, of a hard tanh and of gradie
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from neuronjax.ir.instruction import Instruction, InstructionProgram, View
+from neuronjax.ir.instruction import Block, Instruction, InstructionProgram
 from neuronjax.ir.instruction_set import DmaCopy, TensorCopy, TensorScalar, TensorTensor
 from neuronjax.ir.provenance import Provenance
 from neuronjax.ir.traversal import DataFlow, Functions, entries
@@ -60,94 +60,57 @@ def quantizing_bounds(
         program: the instructions.
         provenance: which numbers its buffers repeat.
     """
-    sides = _sides(program, provenance)
-    if not sides:
-        return {}
-    finder = _BoundFinder(program.functions, sides)
+    finder = _BoundFinder(program.functions, provenance)
     finder.block(program.main, [finder.nothing] * len(program.main.arguments))
-    outer = {side.inner: n for n, side in sides.items() if side.inner is not None}
-    found: dict[int, Bound] = {}
-    for n, ends in finder.ends.items():
-        last = outer.get(n, n)
-        known = found.get(last, Bound(_first(sides, last), frozenset()))
-        found[last] = known._replace(ends=known.ends | ends)
-    return found
-
-
-class _ClipSide(NamedTuple):
-    """A minimum or maximum with a constant.
-
-    Attributes:
-        value: what it bounds.
-        numbers: the magnitudes that it is bounded to.
-        inner: the side of the same clip before it, by its identity.
-    """
-
-    value: View
-    numbers: frozenset[float]
-    inner: int | None
-
-
-def _sides(program: InstructionProgram, provenance: Provenance) -> dict[int, _ClipSide]:
-    """The sides of clips that are at the end of a format."""
-    found: dict[int, _ClipSide] = {}
-    written: dict[int, int] = {}
-    for i in program.walk():
-        if getattr(i, "op", "") not in _BOUNDS or len(i.operands) != 2:
-            continue
-        numbers = list(map(provenance.numbers, i.operands))
-        is_float = i.results[0].type.dtype.name in FORMATS
-        if isinstance(i, TensorTensor) and is_float and any(numbers) != all(numbers):
-            value = i.operands[0 if numbers[1] else 1]
-            magnitudes = frozenset(map(abs, numbers[0] or numbers[1]))
-            found[id(i)] = _ClipSide(
-                value, magnitudes, written.get(value.buffer.number)
-            )
-            written[i.results[0].number] = id(i)
-    at_end = {end.value for end in _all_ends()}
-    return found if any(side.numbers & at_end for side in found.values()) else {}
-
-
-def _first(sides: Mapping[int, _ClipSide], last: int) -> int:
-    """The buffer with what a clip is given."""
-    inner = sides[last].inner
-    return sides[last if inner is None else inner].value.buffer.number
+    return finder.found
 
 
 class _Clipped(NamedTuple):
-    """What a value has gone through last: sides of clips, by identity, and a rounding
-    to whole numbers."""
+    """What a value has gone through last.
 
-    sides: frozenset[int] = frozenset()
+    Attributes:
+        bounds: the last sides of clips, by identity, with what each clip is given.
+        numbers: the magnitudes that they are bounded to.
+        rounded: whether it is rounded to whole numbers too.
+        before: what is clipped, if nothing has happened since.
+    """
+
+    bounds: frozenset[tuple[int, int]] = frozenset()
+    numbers: frozenset[float] = frozenset()
     rounded: bool = False
+    before: int | None = None
 
 
 class _BoundFinder(DataFlow[_Clipped]):
-    """Attributes:
-    ends: of the sides that are a quantizer's, those of its formats.
-    """
-
     nothing = _Clipped()
 
-    def __init__(self, functions: Functions, sides: Mapping[int, _ClipSide]) -> None:
+    def __init__(self, functions: Functions, provenance: Provenance) -> None:
         super().__init__(functions)
-        self.ends: dict[int, frozenset[End]] = {}
-        self._sides = sides
+        self.found: dict[int, Bound] = {}
+        self._numbers = provenance.numbers
 
     def join(self, one: _Clipped, other: _Clipped) -> _Clipped:
-        return _Clipped(one.sides | other.sides, one.rounded or other.rounded)
+        return _Clipped(
+            one.bounds | other.bounds,
+            one.numbers | other.numbers,
+            one.rounded or other.rounded,
+        )
+
+    def block(self, block: Block, arguments: Sequence[_Clipped]) -> list[_Clipped]:
+        """Clips end where a function does: its buffers are its own."""
+        given = [fact._replace(before=None) for fact in arguments]
+        return [fact._replace(before=None) for fact in super().block(block, given)]
 
     def transfer(self, i: Instruction) -> Sequence[_Clipped] | None:
         if entries(i, self.functions):
             return None
         found, op = self.nothing, getattr(i, "op", "")
-        if id(i) in self._sides:
-            inner = self.of(self._sides[id(i)].value)
-            found = inner._replace(sides=inner.sides | {id(i)})
+        if op in _BOUNDS and len(i.operands) == 2:
+            found = self._bounded(i)
         elif op in _ROUNDS:
-            found = self.of(i.operands[0])._replace(rounded=True)
+            found = self.of(i.operands[0])._replace(rounded=True, before=None)
         elif isinstance(i, DmaCopy | TensorCopy) and len(i.operands) == 1:
-            found = self._moved(i, self.of(i.operands[0]))
+            found = self._moved(i, self.of(i.operands[0])._replace(before=None))
         elif isinstance(i, TensorTensor | TensorScalar) and op in _ARITHMETIC:
             for given in map(self.of, i.operands):
                 self._quantizes(given, _whole_ends() if given.rounded else frozenset())
@@ -155,6 +118,24 @@ class _BoundFinder(DataFlow[_Clipped]):
 
     def nested(self, i: Instruction) -> Sequence[_Clipped]:
         return super().nested(i) or [self.nothing] * len(i.results)
+
+    def _bounded(self, i: Instruction) -> _Clipped:
+        """A minimum or maximum of a float with a constant."""
+        numbers = list(map(self._numbers, i.operands))
+        is_float = i.results[0].type.dtype.name in FORMATS
+        if (
+            not isinstance(i, TensorTensor)
+            or not is_float
+            or any(numbers) == all(numbers)
+        ):
+            return self.nothing
+        value = i.operands[0 if numbers[1] else 1]
+        given = self.of(value)
+        before = value.buffer.number if given.before is None else given.before
+        others = given.bounds if given.before is None else frozenset()
+        magnitudes = given.numbers.union(*(map(abs, found) for found in numbers))
+        bounds = others | {(id(i), before)}
+        return _Clipped(bounds, magnitudes, given.rounded, before)
 
     def _moved(self, i: Instruction, given: _Clipped) -> _Clipped:
         written = np.dtype(i.results[0].type.dtype)
@@ -165,10 +146,10 @@ class _BoundFinder(DataFlow[_Clipped]):
         return given._replace(rounded=given.rounded and written.kind not in "iu")
 
     def _quantizes(self, given: _Clipped, ends: frozenset[End]) -> None:
-        for n in given.sides:
-            at = frozenset(e for e in ends if e.value in self._sides[n].numbers)
-            if at:
-                self.ends[n] = self.ends.get(n, frozenset()) | at
+        at = frozenset(end for end in ends if end.value in given.numbers)
+        for n, before in given.bounds if at else ():
+            known = self.found.get(n, Bound(before, frozenset()))
+            self.found[n] = known._replace(ends=known.ends | at)
 
 
 @functools.cache
@@ -201,8 +182,3 @@ def _whole_ends() -> frozenset[End]:
     """Of the integers that quantizers keep in floats."""
     formats = [IntFormat(w, signed) for w in _WIDTHS for signed in (True, False)]
     return frozenset().union(*map(_integer_ends, formats))
-
-
-@functools.cache
-def _all_ends() -> frozenset[End]:
-    return _whole_ends().union(*(ends_of(f.dtype) for f in FORMATS.values()))
