@@ -44,7 +44,7 @@ _MOVES = (
 )
 
 
-class _Descent(NamedTuple):
+class _Origin(NamedTuple):
     """What a buffer descends from.
 
     Attributes:
@@ -67,19 +67,19 @@ class Provenance:
         facts: of every buffer that is known of, by number.
     """
 
-    facts: Mapping[int, _Descent]
+    facts: Mapping[int, _Origin]
 
     def of(self, view: View) -> frozenset[str]:
         """The arguments that a view descends from."""
-        return self.facts.get(view.buffer.number, _Descent()).names
+        return self.facts.get(view.buffer.number, _Origin()).names
 
     def is_whole(self, view: View) -> bool:
         """Whether it is all of them."""
-        return self.facts.get(view.buffer.number, _Descent()).whole
+        return self.facts.get(view.buffer.number, _Origin()).whole
 
     def numbers(self, view: View) -> frozenset[float]:
         """The constants that a view repeats."""
-        return self.facts.get(view.buffer.number, _Descent()).numbers
+        return self.facts.get(view.buffer.number, _Origin()).numbers
 
 
 def find_provenance(program: InstructionProgram, names: Sequence[str]) -> Provenance:
@@ -93,7 +93,7 @@ def find_provenance(program: InstructionProgram, names: Sequence[str]) -> Proven
         names = [""] * len(program.main.arguments)
     finder = _Finder(program.functions)
     named = (n or f"argument {k}" for k, n in enumerate(names))
-    finder.block(program.main, [_Descent(frozenset((name,)), True) for name in named])
+    finder.block(program.main, [_Origin(frozenset((name,)), True) for name in named])
     return Provenance(finder.facts)
 
 
@@ -101,30 +101,30 @@ def find_provenance(program: InstructionProgram, names: Sequence[str]) -> Proven
 _CONTROL = (Branch, Call, Loop, Spmd)
 
 
-class _Finder(DataFlow[_Descent]):
+class _Finder(DataFlow[_Origin]):
     """The provenance of all buffers."""
 
-    nothing = _Descent()
+    nothing = _Origin()
 
     def __init__(self, functions: Functions) -> None:
         super().__init__(functions)
         self._called: set[tuple] = set()
 
-    def bind(self, buffers: Sequence[Buffer], facts: Sequence[_Descent]) -> None:
+    def bind(self, buffers: Sequence[Buffer], facts: Sequence[_Origin]) -> None:
         """A buffer of a callee descends from the arguments of all its calls."""
         known = (self.facts.get(buffer.number, self.nothing) for buffer in buffers)
         super().bind(buffers, list(map(self.join, known, facts)))
 
-    def join(self, one: _Descent, other: _Descent) -> _Descent:
-        return _Descent(
+    def join(self, one: _Origin, other: _Origin) -> _Origin:
+        return _Origin(
             one.names | other.names,
             one.whole or other.whole,
             one.numbers | other.numbers,
         )
 
-    def transfer(self, i: Instruction) -> Sequence[_Descent] | None:
+    def transfer(self, i: Instruction) -> Sequence[_Origin] | None:
         if isinstance(i, Memset):
-            return [_Descent(numbers=frozenset((_repeated(i.value),)))]
+            return [_Origin(numbers=frozenset((_repeated(i.value),)))]
         if not (isinstance(i, _MOVES) and i.operands):
             return None
         (names, whole, numbers), *others = map(self.of, i.operands)
@@ -132,9 +132,9 @@ class _Finder(DataFlow[_Descent]):
         is_constant = numbers and all(other.numbers for other in others)
         if not is_constant or not isinstance(i, DmaCopy | TensorCopy):
             numbers = frozenset()
-        return [_Descent(names, whole, numbers)] * len(i.results)
+        return [_Origin(names, whole, numbers)] * len(i.results)
 
-    def nested(self, i: Instruction) -> Sequence[_Descent]:
+    def nested(self, i: Instruction) -> Sequence[_Origin]:
         """What blocks return is a parameter no more; a loop has what it starts with,
         but a call alone hands constants on."""
         for entry in entries(i, self.functions) if isinstance(i, _CONTROL) else ():

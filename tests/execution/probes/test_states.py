@@ -163,7 +163,7 @@ def test_a_state_that_moves_is_no_fault(function, args):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("function", [update, in_float32(update)])
+@pytest.mark.parametrize("function", [update, in_float32(update), second_moment])
 def test_what_rounds_stochastically_loses_nothing(function):
     policy = nj.Policy(rounding="stochastic")
     assert not faults(function, *bf16(SMALL, SMALL), policy=policy)

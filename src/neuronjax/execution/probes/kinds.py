@@ -253,11 +253,9 @@ def _updated(i: Instruction, facts: PlanFacts) -> tuple[int, ...]:
     """Which operands of a sum the other may be an update of: the state, or the argument
     of the program, if one is; both, if none is or both are. A difference updates the
     first."""
-    if not _is_sum(i):
+    if not _is_sum(i) or facts.advances(i):
         return ()
-    if facts.advances(i):
-        return ()
-    if i in facts.states:
+    if i in facts.states and id(i) in facts.states.sums:
         return facts.states.sums[id(i)]
     candidates = (0, 1) if getattr(i, "op", None) == "add" else (0,)
     changed = tuple(n for n in _changed(i, facts.provenance) if n in candidates)
