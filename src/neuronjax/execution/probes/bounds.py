@@ -39,7 +39,7 @@ class End(NamedTuple):
     limit: float
 
 
-class Bound(NamedTuple):
+class Clip(NamedTuple):
     """The last side of a clip.
 
     Attributes:
@@ -53,7 +53,7 @@ class Bound(NamedTuple):
 
 def quantizing_bounds(
     program: InstructionProgram, provenance: Provenance
-) -> dict[int, Bound]:
+) -> dict[int, Clip]:
     """Return the clips of quantizers, by the identity of their last instruction.
 
     Args:
@@ -86,7 +86,7 @@ class _BoundFinder(DataFlow[_Clipped]):
 
     def __init__(self, functions: Functions, provenance: Provenance) -> None:
         super().__init__(functions)
-        self.found: dict[int, Bound] = {}
+        self.found: dict[int, Clip] = {}
         self._numbers = provenance.numbers
 
     def join(self, one: _Clipped, other: _Clipped) -> _Clipped:
@@ -148,7 +148,7 @@ class _BoundFinder(DataFlow[_Clipped]):
     def _quantizes(self, given: _Clipped, ends: frozenset[End]) -> None:
         at = frozenset(end for end in ends if end.value in given.numbers)
         for n, before in given.bounds if at else ():
-            known = self.found.get(n, Bound(before, frozenset()))
+            known = self.found.get(n, Clip(before, frozenset()))
             self.found[n] = known._replace(ends=known.ends | at)
 
 

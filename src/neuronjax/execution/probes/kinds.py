@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neuronjax.execution.probes.bounds import Bound, quantizing_bounds
+from neuronjax.execution.probes.bounds import Clip, quantizing_bounds
 from neuronjax.execution.probes.collect import WATCHED, Probe
 from neuronjax.execution.probes.signs import MAKERS
 from neuronjax.execution.probes.states import StateWrites, is_narrow, written_format
@@ -62,7 +62,7 @@ class PlanFacts(NamedTuple):
 
     provenance: Provenance
     states: StateWrites
-    bounds: Mapping[int, Bound]
+    bounds: Mapping[int, Clip]
     kinds: Sequence[str]
     chosen: frozenset[int]
 
