@@ -115,10 +115,10 @@ class StepAccumulator:
             self._add_rows({slot: row})
             return
         number, wide = self.plan.before(i), self.plan.wide(i)
-        earlier = () if number is None else (environment[number],)
+        earlier = [] if number is None else [environment[number]]
         before = after = results[0]
         if probe.ends:
-            (before,) = earlier
+            before = earlier[0]
         elif wide is not None:
             (before,) = execute(wide)
         elif probe.compared:

@@ -114,7 +114,12 @@ class _StateFinder(DataFlow[_Carried]):
         self._repeated: set[int] = set()  # buffers that repeat one number
 
     def join(self, one: _Carried, other: _Carried) -> _Carried:
-        return _Carried(*(a | b for a, b in zip(one, other, strict=True)))
+        return _Carried(
+            one.exact | other.exact,
+            one.scaled | other.scaled,
+            one.stepped | other.stepped,
+            one.writes | other.writes,
+        )
 
     def block(self, block: Block, arguments: Sequence[_Carried]) -> list[_Carried]:
         outer = self._holders
