@@ -211,9 +211,8 @@ class Interpretation:
         operands = [environment[v.buffer.number] for v in i.operands]
         results = self.execute(i, operands, environment, key)
         self._tell(i, operands, results)
-        self.accumulator.count(
-            i, operands, results, lambda i: self.execute(i, operands, {}, key)
-        )
+        again = lambda i: self.execute(i, operands, {}, key)  # noqa: E731
+        self.accumulator.count(i, operands, results, again, environment)
         return results
 
     def _tell(self, i: Instruction, operands: Arrays, results: Arrays) -> None:

@@ -209,10 +209,9 @@ class _Devices:
         """
         if not waiting:
             return
-        uniformity = self._uniformity
-        reads = set().union(*map(uniformity.reads, waiting)) & scope.arrays.keys()
+        reads = set().union(*map(self._reads, waiting)) & scope.arrays.keys()
         later = {view.buffer.number for view in block.results}
-        later = later.union(*map(uniformity.reads, block.instructions[position:]))
+        later = later.union(*map(self._reads, block.instructions[position:]))
         outputs = [b.number for i in waiting for b in i.results if b.number in later]
         once = {n: scope.arrays[n] for n in reads - scope.varying}
         own = {n: scope.arrays[n] for n in reads & scope.varying}
@@ -233,6 +232,12 @@ class _Devices:
         results, observed = self._map(one, own)
         scope.arrays.update(zip(outputs, results, strict=True))
         self._interpreter.accumulator.add(self._of_all(observed))
+
+    def _reads(self, i: Instruction) -> frozenset[int]:
+        """What an instruction reads, and what is measured beside that."""
+        plan = self._interpreter.accumulator.plan
+        beside = set() if plan is None else plan.reads(i)
+        return self._uniformity.reads(i) | beside
 
     def _of_all(self, observed: Observed) -> Observed:
         """Return what all devices together have observed, of what each has."""

@@ -1,4 +1,5 @@
-"""From which arguments of a program its buffers descend, through moves and casts.
+"""From which arguments and numbers of a program its buffers descend, through moves and
+casts.
 
 Read off the instructions, so that it holds for what lowering has inserted too: the
 operand of a matmul is the parameter that it was before it was scaled, cast and laid
@@ -10,6 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
 
 from neuronjax.ir.collective_set import Spmd
 from neuronjax.ir.instruction import Buffer, Instruction, InstructionProgram, View
@@ -19,6 +23,7 @@ from neuronjax.ir.instruction_set import (
     Call,
     DmaCopy,
     Loop,
+    Memset,
     NcTranspose,
     QuantizeMx,
     Sparsify,
@@ -39,29 +44,42 @@ _MOVES = (
 )
 
 
-#: The arguments that a buffer descends from, and whether it is all of them: no slice,
-#: nothing repeated.
-_Descent = tuple[frozenset[str], bool]
-_NOTHING: _Descent = (frozenset(), False)
+class _Origin(NamedTuple):
+    """What a buffer descends from.
+
+    Attributes:
+        names: of the arguments.
+        whole: whether it is all of them: no slice, nothing repeated.
+        numbers: constants of the program that it repeats, one for each call that hands
+            another to a function; NaN stands for an array of several.
+    """
+
+    names: frozenset[str] = frozenset()
+    whole: bool = False
+    numbers: frozenset[float] = frozenset()
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """The arguments of main that buffers descend from, by moves and casts.
+    """The arguments and numbers that buffers descend from, by moves and casts.
 
     Attributes:
         facts: of every buffer that is known of, by number.
     """
 
-    facts: Mapping[int, _Descent]
+    facts: Mapping[int, _Origin]
 
     def of(self, view: View) -> frozenset[str]:
         """The arguments that a view descends from."""
-        return self.facts.get(view.buffer.number, _NOTHING)[0]
+        return self.facts.get(view.buffer.number, _Origin()).names
 
     def is_whole(self, view: View) -> bool:
         """Whether it is all of them."""
-        return self.facts.get(view.buffer.number, _NOTHING)[1]
+        return self.facts.get(view.buffer.number, _Origin()).whole
+
+    def numbers(self, view: View) -> frozenset[float]:
+        """The constants that a view repeats."""
+        return self.facts.get(view.buffer.number, _Origin()).numbers
 
 
 def find_provenance(program: InstructionProgram, names: Sequence[str]) -> Provenance:
@@ -74,8 +92,8 @@ def find_provenance(program: InstructionProgram, names: Sequence[str]) -> Proven
     if len(names) != len(program.main.arguments):
         names = [""] * len(program.main.arguments)
     finder = _Finder(program.functions)
-    whole = [(frozenset({n or f"argument {k}"}), True) for k, n in enumerate(names)]
-    finder.block(program.main, whole)
+    named = (n or f"argument {k}" for k, n in enumerate(names))
+    finder.block(program.main, [_Origin(frozenset((name,)), True) for name in named])
     return Provenance(finder.facts)
 
 
@@ -83,39 +101,58 @@ def find_provenance(program: InstructionProgram, names: Sequence[str]) -> Proven
 _CONTROL = (Branch, Call, Loop, Spmd)
 
 
-class _Finder(DataFlow[_Descent]):
+class _Finder(DataFlow[_Origin]):
     """The provenance of all buffers."""
 
-    nothing = _NOTHING
+    nothing = _Origin()
 
     def __init__(self, functions: Functions) -> None:
         super().__init__(functions)
         self._called: set[tuple] = set()
 
-    def bind(self, buffers: Sequence[Buffer], facts: Sequence[_Descent]) -> None:
+    def bind(self, buffers: Sequence[Buffer], facts: Sequence[_Origin]) -> None:
         """A buffer of a callee descends from the arguments of all its calls."""
-        known = (self.facts.get(buffer.number, _NOTHING) for buffer in buffers)
+        known = (self.facts.get(buffer.number, self.nothing) for buffer in buffers)
         super().bind(buffers, list(map(self.join, known, facts)))
 
-    def join(self, one: _Descent, other: _Descent) -> _Descent:
-        return one[0] | other[0], one[1] or other[1]
+    def join(self, one: _Origin, other: _Origin) -> _Origin:
+        return _Origin(
+            one.names | other.names,
+            one.whole or other.whole,
+            one.numbers | other.numbers,
+        )
 
-    def transfer(self, i: Instruction) -> Sequence[_Descent] | None:
+    def transfer(self, i: Instruction) -> Sequence[_Origin] | None:
+        if isinstance(i, Memset):
+            return [_Origin(numbers=frozenset((_repeated(i.value),)))]
         if not (isinstance(i, _MOVES) and i.operands):
             return None
-        names, whole = self.of(i.operands[0])
+        (names, whole, numbers), *others = map(self.of, i.operands)
         whole = whole and _size(i.results[0]) == _size(i.operands[0].buffer)
-        return [(names, whole)] * len(i.results)
+        is_constant = numbers and all(other.numbers for other in others)
+        if not is_constant or not isinstance(i, DmaCopy | TensorCopy):
+            numbers = frozenset()
+        return [_Origin(names, whole, numbers)] * len(i.results)
 
-    def nested(self, i: Instruction) -> Sequence[_Descent]:
-        """What blocks return is a parameter no more; a loop has what it starts with."""
+    def nested(self, i: Instruction) -> Sequence[_Origin]:
+        """What blocks return is a parameter no more; a loop has what it starts with,
+        but a call alone hands constants on."""
         for entry in entries(i, self.functions) if isinstance(i, _CONTROL) else ():
-            call = (id(entry.block), *self.given(entry))
+            given = self.given(entry)
+            if not isinstance(i, Call):
+                given = tuple(fact._replace(numbers=frozenset()) for fact in given)
+            call = (id(entry.block), *given)
             if isinstance(i, Call) and call in self._called:
                 continue
             self._called.add(call)
-            self.enter(entry)
+            self.block(entry.block, given)
         return [self.nothing] * len(i.results)
+
+
+def _repeated(value: np.ndarray) -> float:
+    """The number that all elements are; NaN if there are several."""
+    same = value.size and (value.size == 1 or not any(value.strides))
+    return float(value.flat[0]) if same else np.nan
 
 
 def _size(buffer: Buffer) -> int:

@@ -77,7 +77,31 @@ def standing_clock(x):
     return jax.lax.scan(turn, x[0, 0].astype(jnp.bfloat16), None, length=800)[0]
 
 
-@pytest.mark.slow_except("beyond_fp32-overflow", "out_of_int8-integer")
+def scan_that_adds_inf(x):
+    def turn(total, row):
+        return total + jnp.where(row > 50, jnp.inf, row), None  # here
+
+    return jax.lax.scan(turn, jnp.zeros(16), x.at[3].set(100))[0]
+
+
+def while_that_adds_inf(x):
+    def turn(state):
+        n, total = state
+        return n + 1, total + jnp.where(n == 3, jnp.inf, x[0])  # here
+
+    return jax.lax.while_loop(lambda s: s[0] < 8, turn, (0, jnp.zeros(16)))[1]
+
+
+def scan_that_adds_an_overflow(x):
+    def turn(total, row):
+        return total + jnp.exp(row), None  # here
+
+    return jax.lax.scan(turn, jnp.zeros(16), x.at[3].set(100))[0]
+
+
+@pytest.mark.slow_except(
+    "beyond_fp32-overflow", "out_of_int8-integer", "scan_that_adds_inf-overflow"
+)
 @pytest.mark.parametrize(
     ("function", "kind"),
     [
@@ -90,6 +114,9 @@ def standing_clock(x):
         (sum_beyond_int8, "integer"),
         (lost_update, "absorption"),
         (standing_clock, "stagnation"),
+        (scan_that_adds_inf, "overflow"),
+        (while_that_adds_inf, "overflow"),
+        (scan_that_adds_an_overflow, "overflow"),
     ],
 )
 def test_a_fault_is_named_on_its_line(function, kind):

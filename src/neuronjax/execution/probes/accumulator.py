@@ -95,6 +95,7 @@ class StepAccumulator:
         operands: Arrays,
         results: Arrays,
         execute: Callable[[Instruction], Arrays],
+        environment: Mapping[int, jax.Array],
     ) -> None:
         """Counts what an instruction did to the numbers, if one is to be measured.
 
@@ -103,39 +104,31 @@ class StepAccumulator:
             operands: what it was given.
             results: what it has written.
             execute: executes another instruction on the same operands.
+            environment: the arrays of the block, by the number of the buffer.
         """
         slot = None if self.plan is None else self.plan.slot(i)
         if self.plan is None or slot is None:
             return
         probe = self.plan.probe(slot)
-        if probe.counted:
-            row = self._counted(self.plan, slot, i, operands, results, execute)
-        else:
+        if not probe.counted:
             row = Counters(None, watch(probe, i, operands, results[0]))
-        self._add_rows({slot: row})
-
-    def _counted(
-        self,
-        plan: ProbePlan,
-        slot: int,
-        i: Instruction,
-        operands: Arrays,
-        results: Arrays,
-        execute: Callable[[Instruction], Arrays],
-    ) -> Counters:
-        """Counts the elements of a result."""
-        probe, wide = plan.probe(slot), plan.wide(i)
+            self._add_rows({slot: row})
+            return
+        number, wide = self.plan.before(i), self.plan.wide(i)
+        earlier = [] if number is None else [environment[number]]
         before = after = results[0]
-        if wide is not None:
+        if probe.ends:
+            before = earlier[0]
+        elif wide is not None:
             (before,) = execute(wide)
         elif probe.compared:
             before = operands[0]
         elif probe.never_zero:
             before = revived(after, operands[0])
-        layout = CounterLayout.of(probe, plan.collect)
-        summed = operands if layout.updates else ()
+        layout = CounterLayout.of(probe, self.plan.collect)
+        summed = operands if layout.updates else earlier
         scales = results[1] if probe.blocked is not None else None
-        return count_rounding(layout, before, after, summed, scales)
+        self._add_rows({slot: count_rounding(layout, before, after, summed, scales)})
 
     def add(self, observed: Observed) -> None:
         """Adds what a part of the program has observed."""

@@ -25,9 +25,11 @@ from neuronjax.policy.values import check_pattern
 KINDS: Mapping[str, str] = {
     "cast": "copies to a narrower format, those of matmul operands included",
     "mx": "quantizations to MX blocks, by element and by block",
+    "quantize": "clips to the ends of a format of 8 bits or fewer, before a cast to it",
     "matmul": "results of matmuls, as PSUM hands them on",
     "write": "results of other arithmetic that are narrower than FP32",
-    "update": "additions to an argument (p - lr * g), or to what a loop carries",
+    "update": "additions to an argument (p - lr * g), or to what a loop carries; sums "
+    "that are its next value (b * m + g), if they are narrower than FP32",
     "add": "every other addition and subtraction of floats",
     "result": "FP32 results of all other arithmetic",
     "finite": 'of "add" and "result" the largest number, and who makes Inf and NaN',
@@ -35,7 +37,7 @@ KINDS: Mapping[str, str] = {
 }
 """What can be measured."""
 
-DEFAULT_KINDS = ("cast", "mx", "matmul", "write", "update", "finite", "integer")
+DEFAULT_KINDS = tuple(kind for kind in KINDS if kind not in ("add", "result"))
 #: Of these no element is counted.
 WATCHED = frozenset(("finite", "integer"))
 
@@ -154,6 +156,10 @@ class Probe:
         compared: whether the numbers before the rounding are seen, so that overflow,
             underflow, saturation and effective bits are known.
         updates: which operands of a sum count as updated by the other.
+        advances: whether it writes the next value of a state that is none of its
+            operands, but is compared with the result.
+        ends: of a clip the magnitudes to which it clips, each with the magnitude above
+            which a number is clipped, and not only rounded.
         blocked: the axis of MX blocks, or None.
         running: whether the sum is what a loop carries to its next turn.
     """
@@ -172,6 +178,8 @@ class Probe:
     phase: str = field(default="", compare=False)
     compared: bool = True
     updates: tuple[int, ...] = ()
+    advances: bool = False
+    ends: tuple[tuple[float, float], ...] = ()
     blocked: int | None = None
     running: bool = False
 
@@ -197,6 +205,11 @@ class Probe:
     def counted(self) -> bool:
         """Whether its elements are counted."""
         return self.kind not in WATCHED
+
+    @property
+    def is_update(self) -> bool:
+        """Whether what it is to add should not be lost."""
+        return self.kind == "update" or self.advances
 
     @property
     def never_zero(self) -> bool:

@@ -8,17 +8,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from neuronjax.execution.probes.bounds import Clip, quantizing_bounds
 from neuronjax.execution.probes.collect import WATCHED, Probe
 from neuronjax.execution.probes.signs import MAKERS
+from neuronjax.execution.probes.states import StateWrites, is_narrow, written_format
 from neuronjax.execution.probes.watching import may_wrap
 from neuronjax.ir.instruction import Buffer, Instruction, InstructionProgram, View
 from neuronjax.ir.instruction_set import (
     Activation,
     Call,
-    DmaCopy,
     LocalScatter,
-    Loop,
-    Memset,
     NcMatmul,
     NcMatmulMx,
     NcMatmulSparse,
@@ -32,7 +31,6 @@ from neuronjax.ir.instruction_set import (
     TensorTensorScan,
 )
 from neuronjax.ir.provenance import Provenance, find_provenance
-from neuronjax.ir.traversal import DataFlow, Functions, entries
 from neuronjax.numerics.float_format import FORMATS, get_format
 
 _MATMULS = (NcMatmul, NcMatmulMx, NcMatmulSparse)
@@ -55,16 +53,17 @@ class PlanFacts(NamedTuple):
 
     Attributes:
         provenance: the arguments that buffers descend from.
-        running: the carried operands of running sums, by the sums' identity.
+        states: the writes of the next values of states.
+        bounds: the clips of quantizers, by identity.
         kinds: that are selected.
-        constants: numbers of the buffers that repeat one number of the program.
-        chosen: of those that nothing but a choice reads, which may leave them out.
+        chosen: numbers of the buffers that nothing but a choice reads, which may leave
+            them out.
     """
 
     provenance: Provenance
-    running: Mapping[int, tuple[int, ...]]
+    states: StateWrites
+    bounds: Mapping[int, Clip]
     kinds: Sequence[str]
-    constants: frozenset[int]
     chosen: frozenset[int]
 
     @classmethod
@@ -72,24 +71,30 @@ class PlanFacts(NamedTuple):
         cls, program: InstructionProgram, names: Sequence[str], kinds: Sequence[str]
     ) -> PlanFacts:
         """Those of a program whose arguments have these names."""
-        constants: set[int] = set()
-        for i in program.walk():
-            read = {view.buffer.number for view in i.operands}
-            moves = isinstance(i, DmaCopy | TensorCopy)
-            if isinstance(i, Memset) or (moves and read <= constants):
-                constants.update(buffer.number for buffer in i.results)
         provenance = find_provenance(program, names)
+        watched = "quantize" in kinds
         return cls(
             provenance=provenance,
-            running=running_sums(program),
+            states=StateWrites.of(program, provenance),
+            bounds=quantizing_bounds(program, provenance) if watched else {},
             kinds=kinds,
-            constants=frozenset(constants),
             chosen=frozenset(_chosen(program)),
         )
 
     def is_constant(self, view: View) -> bool:
-        """Whether a view repeats one number of the program."""
-        return view.buffer.number in self.constants
+        """Whether a view repeats constants of the program."""
+        return bool(self.provenance.numbers(view))
+
+    def advances(self, i: Instruction) -> bool:
+        """Whether it writes the next value of a state that is none of its operands."""
+        return id(i) in self.states.before and i in self.states and not _dithers(i)
+
+    def before(self, i: Instruction) -> int | None:
+        """The number of a buffer that is measured beside an instruction's: the state
+        before its step, or what a clip is given."""
+        if id(i) in self.bounds:
+            return self.bounds[id(i)].before
+        return self.states.before[id(i)] if self.advances(i) else None
 
 
 def _chosen(program: InstructionProgram) -> set[int]:
@@ -123,7 +128,7 @@ def probe_of(i: Instruction, facts: PlanFacts) -> Probe | None:
         op=f"{i.name}.{op}" if op else i.name,
         scope=i.location.scope,
         source=i.location.source,
-        format=i.format if isinstance(i, QuantizeMx) else _written(i),
+        format=i.format if isinstance(i, QuantizeMx) else written_format(i),
         shape=i.results[0].type.shape,
         params=tuple(sorted(names)),
         module=i.location.module,
@@ -131,8 +136,10 @@ def probe_of(i: Instruction, facts: PlanFacts) -> Probe | None:
         phase=i.location.phase,
         compared=kind in ("cast", "mx") or (is_widened(i) and kind not in WATCHED),
         updates=() if kind in WATCHED else _updated(i, facts),
+        advances=facts.advances(i),
+        ends=tuple(sorted(facts.bounds[id(i)].ends)) if kind == "quantize" else (),
         blocked=blocked,
-        running=id(i) in facts.running,
+        running=id(i) in facts.states.running,
     )
 
 
@@ -146,11 +153,13 @@ def _kind(i: Instruction, facts: PlanFacts) -> str | None:
         return None
     if isinstance(i, TensorCopy):
         return "cast" if _narrows(i) else None
+    if id(i) in facts.bounds:
+        return "quantize"
     if isinstance(i, _MATMULS):
         return "matmul"
     if _is_update(i, facts):
         return "update"
-    if get_format(_written(i)).mantissa_bits < get_format("float32").mantissa_bits:
+    if is_narrow(i):
         return "write"
     return _of_fp32(i, facts)
 
@@ -174,19 +183,26 @@ def _of_fp32(i: Instruction, facts: PlanFacts) -> str:
 
 
 def _is_update(i: Instruction, facts: PlanFacts) -> bool:
-    if not _is_sum(i) or not i.results[0].type.shape:
-        return id(i) in facts.running
-    return id(i) in facts.running or (
-        len(_updated(i, facts)) == 1 and bool(_changed(i, facts.provenance))
-    )
+    if not _is_sum(i) or _dithers(i):
+        return False
+    if id(i) in facts.states.running or facts.advances(i):
+        return True
+    kept, shape = i in facts.states, i.results[0].type.shape
+    # An epsilon guards; NaN is not equal to itself.
+    guards = any(n == n for v in i.operands for n in facts.provenance.numbers(v))
+    if not kept and (guards or not shape):
+        return False
+    is_argument = kept or bool(_changed(i, facts.provenance))
+    return is_argument and len(_updated(i, facts)) == 1
+
+
+def _dithers(i: Instruction) -> bool:
+    """Whether it rounds stochastically: a state that stays has lost nothing then."""
+    return is_narrow(i) and i.rounding == "stochastic"
 
 
 def _is_float(buffer: Buffer) -> bool:
     return buffer.type.dtype.name in FORMATS
-
-
-def _written(i: Instruction) -> str:
-    return i.write_format or i.results[0].type.dtype.name
 
 
 def _narrows(i: TensorCopy) -> bool:
@@ -194,7 +210,7 @@ def _narrows(i: TensorCopy) -> bool:
     if not _is_float(i.operands[0].buffer):
         return False
     source = get_format(i.operands[0].type.dtype)
-    written = get_format(_written(i))
+    written = get_format(written_format(i))
     return (
         written.mantissa_bits < source.mantissa_bits
         or written.max_finite < source.max_finite
@@ -211,7 +227,7 @@ def is_widened(i: Instruction) -> bool:
     return (
         isinstance(i, (TensorTensor, TensorScalar))
         and i.op in _WIDENED
-        and _written(i) != "float32"
+        and written_format(i) != "float32"
     )
 
 
@@ -234,86 +250,13 @@ def _changed(i: Instruction, provenance: Provenance) -> tuple[int, ...]:
 
 
 def _updated(i: Instruction, facts: PlanFacts) -> tuple[int, ...]:
-    """Which operands of a sum the other may be an update of: what a loop carries, or
-    the argument of the program, if one is; both, if none is or both are. A difference
-    updates the first."""
-    if not _is_sum(i):
+    """Which operands of a sum the other may be an update of: the state, or the argument
+    of the program, if one is; both, if none is or both are. A difference updates the
+    first."""
+    if not _is_sum(i) or facts.advances(i):
         return ()
-    if id(i) in facts.running:
-        return facts.running[id(i)]
+    if i in facts.states and id(i) in facts.states.sums:
+        return facts.states.sums[id(i)]
     candidates = (0, 1) if getattr(i, "op", None) == "add" else (0,)
     changed = tuple(n for n in _changed(i, facts.provenance) if n in candidates)
     return changed or candidates
-
-
-# -- running sums ----------------------------------------------------------------------
-
-# The sums that a loop carries to its next turn: losses, moments, gradients. Such a sum
-# has an operand that the loop has carried, as it was or cast, and its result is carried
-# on in the same place.
-
-
-class _Carried(NamedTuple):
-    """Places in the carry of a loop that a value is from.
-
-    Attributes:
-        places: the loop by its identity, and the number.
-        sums: a place, and the addition to it on the way, by its identity.
-    """
-
-    places: frozenset[tuple[int, int]] = frozenset()
-    sums: frozenset[tuple[tuple[int, int], int]] = frozenset()
-
-
-def running_sums(program: InstructionProgram) -> dict[int, tuple[int, ...]]:
-    """Of every running sum, by its identity, the operands that were carried."""
-    finder = _CarryFinder(program.functions)
-    finder.block(program.main, [_Carried()] * len(program.main.arguments))
-    return {id(i): finder.carried[id(i)] for i in finder.running}
-
-
-class _CarryFinder(DataFlow[_Carried]):
-    nothing = _Carried()
-
-    def __init__(self, functions: Functions) -> None:
-        super().__init__(functions)
-        self.carried: dict[int, tuple[int, ...]] = {}
-        self.running: list[Instruction] = []
-        self._sums: dict[int, Instruction] = {}
-
-    def join(self, one: _Carried, other: _Carried) -> _Carried:
-        return _Carried(one.places | other.places, one.sums | other.sums)
-
-    def transfer(self, i: Instruction) -> Sequence[_Carried] | None:
-        if i.blocks or entries(i, self.functions):
-            return None
-        if isinstance(i, TensorTensor) and i.op in ("add", "subtract"):
-            return [self._sum(i)]
-        moves = isinstance(i, TensorCopy | DmaCopy) and len(i.operands) == 1
-        moved = self.of(i.operands[0]) if moves else self.nothing
-        return [moved] * len(i.results)
-
-    def _sum(self, i: TensorTensor) -> _Carried:
-        operands = i.operands if i.op == "add" else i.operands[:1]
-        added = tuple(n for n, view in enumerate(operands) if self.of(view).places)
-        if not added:
-            return self.nothing
-        self.carried[id(i)], self._sums[id(i)] = added, i
-        sums = frozenset((p, id(i)) for n in added for p in self.of(operands[n]).places)
-        before = frozenset(s for n in added for s in self.of(operands[n]).sums)
-        places = frozenset(place for place, _ in sums)
-        return _Carried(places, before | sums)
-
-    def nested(self, i: Instruction) -> Sequence[_Carried]:
-        """A loop's turn is looked at once: what a sum is added to is in its carry."""
-        if not isinstance(i, Loop):
-            outs = [self.enter(entry) for entry in entries(i, self.functions)]
-            return list(outs[0]) if len(outs) == 1 and outs[0] else self._unknown(i)
-        places = [(id(i), n) for n in range(len(i.operands))]
-        carry = [_Carried(frozenset((place,))) for place in places]
-        for place, out in zip(places, self.block(i.body, carry), strict=True):
-            self.running += [self._sums[s] for p, s in out.sums if p == place]
-        return self._unknown(i)
-
-    def _unknown(self, i: Instruction) -> Sequence[_Carried]:
-        return [self.nothing] * len(i.results)

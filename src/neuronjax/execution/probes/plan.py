@@ -61,6 +61,7 @@ class ProbePlan:
         # The rest is by the identity of instructions, but for callees and locations.
         self._slots: dict[int, int] = {}
         self._wide: dict[int, Instruction] = {}
+        self._before: dict[int, int] = {}
         self._called: dict[int, Slots] = {}
         self._callees: dict[str, list[int]] = {}
         self._told: dict[int, Location] = {}
@@ -102,6 +103,17 @@ class ProbePlan:
         of its own."""
         return self._wide.get(id(i))
 
+    def before(self, i: Instruction) -> int | None:
+        """The number of the buffer that is looked at beside an instruction's: a state
+        before its step, or what a clip is given."""
+        return self._before.get(id(i))
+
+    def reads(self, i: Instruction) -> set[int]:
+        """The numbers of the buffers that are looked at beside those of an instruction
+        and of the blocks inside it."""
+        inside = (i, *(inner for block in i.blocks for inner in block.walk()))
+        return {self._before[id(x)] for x in inside if id(x) in self._before}
+
     def called(self, i: Call) -> Slots:
         """Where a call counts what its function has counted."""
         return self._called.get(id(i), {})
@@ -137,6 +149,9 @@ class ProbePlan:
             if probe is None or not self._may_match(probe):
                 return None
             self._slots[id(i)] = self._new(probe)
+            before = self._facts.before(i) if probe.advances or probe.ends else None
+            if before is not None:
+                self._before[id(i)] = before
             if is_widened(i) and probe.counted:
                 self._wide[id(i)] = widened(i)
         return self._slots[id(i)]

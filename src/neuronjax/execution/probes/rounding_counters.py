@@ -63,6 +63,7 @@ _MAGNITUDE = np.uint32(0x7FFF_FFFF)
 _INF = np.uint32(0x7F80_0000)
 _BINADE = np.uint32(1 << 23)
 _ZERO = np.uint32(0)
+_ROUNDED = np.uint32(2)  # ulps of FP32
 _SHIFT = np.uint32(8)  # of an error in units of 2^-23 binades
 
 
@@ -92,6 +93,8 @@ class CounterLayout:
     compared: bool
     never_zero: bool
     updates: tuple[int, ...]
+    advances: bool
+    ends: tuple[tuple[float, float], ...]
     blocked: int | None
     bins: int
     every: int
@@ -104,6 +107,8 @@ class CounterLayout:
             probe.compared,
             probe.never_zero,
             probe.updates,
+            probe.advances,
+            probe.ends,
             probe.blocked,
             bins,
             collect.every,
@@ -151,7 +156,7 @@ def count_rounding(
         layout: what to count.
         before: what was to be written; `after` again where that is not known.
         after: what was written, MX elements without their scales.
-        operands: of a sum whose updates are counted.
+        operands: of a sum whose updates are counted; or the state before its step.
         scales: of MX blocks, float8_e8m0fnu.
     """
     return _kernel(layout)(before, after, tuple(operands), scales)
@@ -184,6 +189,8 @@ def _count(
     flags = _flags(layout, x, element, y)
     if layout.updates:
         flags |= _stagnation(layout, [cut.rows(a) for a in operands], cut.rows(after))
+    if layout.advances:
+        flags |= _stays(cut.rows(operands[0]), cut.rows(before), cut.rows(after))
     names, words = list(flags), _packed(list(flags.values()))
     words += _histogram_words(layout, x)
     if layout.compared:
@@ -319,6 +326,11 @@ def _flags(
         "nan": y > _INF,
         "inf": y == _INF,
     }
+    if layout.ends:
+        clipped = [
+            (y == _bits_of(end)) & (x > _bits_of(limit)) for end, limit in layout.ends
+        ]
+        seen["saturated"] = functools.reduce(lax.bitwise_or, clipped)
     if layout.never_zero:
         seen["underflow"] = (x != 0) & (element == 0)
     if not layout.compared:
@@ -334,13 +346,21 @@ def _flags(
 def _stagnation(
     layout: CounterLayout, operands: Sequence[jax.Array], y: jax.Array
 ) -> dict[str, jax.Array]:
-    """Non-zero updates, and those of them after which the number is what it was."""
+    """Non-zero updates, and those of them after which a number is what it was."""
     updates = stagnant = jnp.bool_(False)
     for n in layout.updates:
         nonzero = _magnitude(operands[1 - n]) != 0
         updates |= nonzero
-        stagnant |= nonzero & (operands[n] == y)
+        stagnant |= nonzero & (operands[n] == y) & (_magnitude(y) < _INF)
     return {"updates": updates, "stagnant": stagnant}
+
+
+def _stays(state: jax.Array, x: jax.Array, y: jax.Array) -> dict[str, jax.Array]:
+    """The steps of a state, before their rounding, and those after which it is what it
+    was; what FP32 rounds in two products and their sum is no step."""
+    step = jnp.where(x > state, x - state, state - x)
+    updates = (step > _ROUNDED) & (_magnitude(state) < _INF)
+    return {"updates": updates, "stagnant": updates & (y == state)}
 
 
 def _scaled(y: jax.Array, codes: jax.Array, filled: np.ndarray | bool) -> jax.Array:

@@ -65,10 +65,12 @@ class Statistics(Shown):
         subnormal: below the format's smallest normal number after it, and not zero; an
             element of an MX block before its scale.
         overflow: numbers that became Inf or NaN. saturated: larger than the largest
-            number of the format (or block), and set to that.
+            number of the format (or block), and set to that; of a clip that is not
+            only by rounding.
         nan_in: NaNs before, nan, inf: after it.
-        updates: of additions, where what is added is not zero; stagnant: of them, where
-            the sum is what it was before.
+        updates: of additions, where what is added is not zero; of other writes of the
+            next value of a state, where that is another before the rounding. stagnant:
+            of them, where a number is what it was before.
         blocks: MX blocks, and those of them with elements that underflow, that
             saturate, or that are all NaN.
 
@@ -245,14 +247,18 @@ def _known(probe: Probe, counts: dict[str, int]) -> dict[str, Any]:
     units = known.pop("error_units")
     if not probe.counted:
         return dict.fromkeys(set(known) | {"effective_bits"})
-    unknown = () if probe.compared else COMPARED
-    if probe.never_zero:
-        unknown = tuple(name for name in unknown if name != "underflow")
-    unknown += () if probe.blocked is not None else BLOCKS
-    unknown += () if probe.updates else SUMS
-    known |= dict.fromkeys(unknown)
+    known |= dict.fromkeys(_unknown(probe))
     known["effective_bits"] = _effective_bits(probe, units, counts)
     return known
+
+
+def _unknown(probe: Probe) -> set[str]:
+    """The counters that a probe cannot tell."""
+    unknown = set() if probe.compared else set(COMPARED)
+    unknown -= {"underflow"} if probe.never_zero else set()
+    unknown -= {"saturated"} if probe.ends else set()
+    unknown |= set() if probe.blocked is not None else set(BLOCKS)
+    return unknown | (set() if probe.updates or probe.advances else set(SUMS))
 
 
 def _effective_bits(
@@ -270,9 +276,7 @@ def _metrics(probes: Sequence[Probe], sums: Mapping[str, Any]) -> dict[str, Any]
     """Fractions of all, and effective bits; of a kind all probes know the same."""
     if not any(probe.counted for probe in probes):
         return {}
-    unknown: set[str] = set()
-    unknown |= set() if any(probe.compared for probe in probes) else set(COMPARED)
-    unknown |= set() if any(probe.updates for probe in probes) else set(SUMS)
+    unknown = set.intersection(*map(_unknown, probes))
     xp = jnp if isinstance(sums["elements"], Tracer) else np
     values = {
         name: sums[part] / xp.maximum(sums[whole], 1)

@@ -54,13 +54,14 @@ def signs_of_step(
     numbers = numbers[..., 0] + numbers[..., 1] * np.float32(2.0**32)
     n = {name: numbers[:, k] for k, name in enumerate(COUNTERS)}
     top = lax.bitcast_convert_type(arrays["amax"], jnp.uint32)
-    integer, update = (
-        np.asarray([p.kind == kind for p in plan.probes], np.bool_)
-        for kind in ("integer", "update")
-    )
+    integer = np.asarray([p.kind == "integer" for p in plan.probes], np.bool_)
+    update = np.asarray([p.is_update for p in plan.probes], np.bool_)
     inf, nan = n["inf"] + n["nan"] > 0, n["nan"] > 0
     found = Finiteness(inf | (top >= INF_BITS), nan | (top > INF_BITS))
     made = _made(plan, found)
+    # A cast sees what it is given.
+    cast = np.asarray([p.kind == "cast" for p in plan.probes], np.bool_)
+    made = Finiteness(*(x & (~cast | (n["overflow"] > 0)) for x in made))
     several = n["elements"] > 1
     broken = _broken(plan, found, arguments, results)
     return jnp.stack(

@@ -1,0 +1,184 @@
+"""Bounds that clip for a quantizer: which they are, and where their formats end.
+
+A bound is one side of a clip, a minimum or maximum with a number of the program. It is
+a quantizer's if that number is where a format of 8 bits ends, and what it bounds goes
+on to a cast to that format; or, of an integer that is kept in floats, if it is rounded
+too. Every other bound is meant, as those of relu6, of a hard tanh and of gradients.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from neuronjax.ir.instruction import Block, Instruction, InstructionProgram
+from neuronjax.ir.instruction_set import DmaCopy, TensorCopy, TensorScalar, TensorTensor
+from neuronjax.ir.provenance import Provenance
+from neuronjax.ir.traversal import DataFlow, Functions, entries
+from neuronjax.numerics.float_format import FORMATS, INTEGERS, IntFormat, get_format
+
+_BOUNDS = ("maximum", "minimum")
+_ROUNDS = ("round_nearest_even", "round_nearest_afz", "floor")
+_ARITHMETIC = ("add", "subtract", "multiply", "divide")
+#: Widths of integers that quantizers keep in floats; those of fewer bits are choices.
+_WIDTHS = range(4, 9)
+
+
+class End(NamedTuple):
+    """The largest magnitude of one sign.
+
+    Attributes:
+        value: the magnitude.
+        limit: what is above it is not rounded to it, but clipped.
+    """
+
+    value: float
+    limit: float
+
+
+class Clip(NamedTuple):
+    """The last side of a clip.
+
+    Attributes:
+        before: number of the buffer with what is clipped.
+        ends: at which it clips.
+    """
+
+    before: int
+    ends: frozenset[End]
+
+
+def quantizing_bounds(
+    program: InstructionProgram, provenance: Provenance
+) -> dict[int, Clip]:
+    """Return the clips of quantizers, by the identity of their last instruction.
+
+    Args:
+        program: the instructions.
+        provenance: which numbers its buffers repeat.
+    """
+    finder = _BoundFinder(program.functions, provenance)
+    finder.block(program.main, [finder.nothing] * len(program.main.arguments))
+    return finder.found
+
+
+class _Clipped(NamedTuple):
+    """What a value has gone through last.
+
+    Attributes:
+        bounds: the last sides of clips, by identity, with what each clip is given.
+        numbers: the magnitudes that they are bounded to.
+        rounded: whether it is rounded to whole numbers too.
+        before: what is clipped, if nothing has happened since.
+    """
+
+    bounds: frozenset[tuple[int, int]] = frozenset()
+    numbers: frozenset[float] = frozenset()
+    rounded: bool = False
+    before: int | None = None
+
+
+class _BoundFinder(DataFlow[_Clipped]):
+    nothing = _Clipped()
+
+    def __init__(self, functions: Functions, provenance: Provenance) -> None:
+        super().__init__(functions)
+        self.found: dict[int, Clip] = {}
+        self._numbers = provenance.numbers
+
+    def join(self, one: _Clipped, other: _Clipped) -> _Clipped:
+        return _Clipped(
+            one.bounds | other.bounds,
+            one.numbers | other.numbers,
+            one.rounded or other.rounded,
+        )
+
+    def block(self, block: Block, arguments: Sequence[_Clipped]) -> list[_Clipped]:
+        """Clips end where a function does: its buffers are its own."""
+        given = [fact._replace(before=None) for fact in arguments]
+        return [fact._replace(before=None) for fact in super().block(block, given)]
+
+    def transfer(self, i: Instruction) -> Sequence[_Clipped] | None:
+        if entries(i, self.functions):
+            return None
+        found, op = self.nothing, getattr(i, "op", "")
+        if op in _BOUNDS and len(i.operands) == 2:
+            found = self._bounded(i)
+        elif op in _ROUNDS:
+            found = self.of(i.operands[0])._replace(rounded=True, before=None)
+        elif isinstance(i, DmaCopy | TensorCopy) and len(i.operands) == 1:
+            found = self._moved(i, self.of(i.operands[0])._replace(before=None))
+        elif isinstance(i, TensorTensor | TensorScalar) and op in _ARITHMETIC:
+            for given in map(self.of, i.operands):
+                self._quantizes(given, _whole_ends() if given.rounded else frozenset())
+        return [found] * len(i.results)
+
+    def nested(self, i: Instruction) -> Sequence[_Clipped]:
+        return super().nested(i) or [self.nothing] * len(i.results)
+
+    def _bounded(self, i: Instruction) -> _Clipped:
+        """A minimum or maximum of a float with a constant."""
+        numbers = list(map(self._numbers, i.operands))
+        is_float = i.results[0].type.dtype.name in FORMATS
+        if (
+            not isinstance(i, TensorTensor)
+            or not is_float
+            or any(numbers) == all(numbers)
+        ):
+            return self.nothing
+        value = i.operands[0 if numbers[1] else 1]
+        given = self.of(value)
+        before = value.buffer.number if given.before is None else given.before
+        others = given.bounds if given.before is None else frozenset()
+        magnitudes = given.numbers.union(*(map(abs, found) for found in numbers))
+        bounds = others | {(id(i), before)}
+        return _Clipped(bounds, magnitudes, given.rounded, before)
+
+    def _moved(self, i: Instruction, given: _Clipped) -> _Clipped:
+        written = np.dtype(i.results[0].type.dtype)
+        if isinstance(i, DmaCopy) or i.operands[0].type.dtype == written:
+            return given
+        self._quantizes(given, ends_of(written))
+        # What indexes is meant to end at the last place.
+        return given._replace(rounded=given.rounded and written.kind not in "iu")
+
+    def _quantizes(self, given: _Clipped, ends: frozenset[End]) -> None:
+        at = frozenset(end for end in ends if end.value in given.numbers)
+        for n, before in given.bounds if at else ():
+            known = self.found.get(n, Clip(before, frozenset()))
+            self.found[n] = known._replace(ends=known.ends | at)
+
+
+@functools.cache
+def ends_of(dtype: np.dtype) -> frozenset[End]:
+    """Return where a format of 8 bits or fewer ends: of a float also where others with
+    its bits do, for float8_e4m3fn is clipped at 240 for a core that has no more."""
+    if dtype.itemsize > 1 or dtype.name not in FORMATS | INTEGERS:
+        return frozenset()
+    if dtype.name in INTEGERS:
+        return _integer_ends(INTEGERS[dtype.name])
+    bits = _bits(dtype.name)
+    alike = [fmt for fmt in FORMATS.values() if _bits(fmt.name) == bits]
+    halves = [2.0 ** (f.max_exponent - f.mantissa_bits - 1) for f in alike]
+    return frozenset(
+        End(f.max_finite, f.max_finite + h) for f, h in zip(alike, halves, strict=True)
+    )
+
+
+def _bits(name: str) -> tuple[int, int]:
+    fmt = get_format(name)
+    return fmt.exponent_bits, fmt.mantissa_bits
+
+
+def _integer_ends(fmt: IntFormat) -> frozenset[End]:
+    return frozenset(End(x, x + 0.5) for x in (float(fmt.max), -float(fmt.min)) if x)
+
+
+@functools.cache
+def _whole_ends() -> frozenset[End]:
+    """Of the integers that quantizers keep in floats."""
+    formats = [IntFormat(w, signed) for w in _WIDTHS for signed in (True, False)]
+    return frozenset().union(*map(_integer_ends, formats))

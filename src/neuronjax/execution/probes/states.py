@@ -1,0 +1,230 @@
+"""Writes of the next value of a state: of an argument of the program, or of what a loop
+carries.
+
+Such a write is a sum of the state, as it was, cast or times one number, that is carried
+on in the same place or returned with the type of the argument; or a cast of such a sum
+to the type of the state. Losses, moments, averages and weights are kept so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from neuronjax.ir.collective_set import Spmd
+from neuronjax.ir.instruction import Block, Instruction, InstructionProgram, View
+from neuronjax.ir.instruction_set import (
+    Call,
+    DmaCopy,
+    Loop,
+    Select,
+    TensorCopy,
+    TensorScalar,
+    TensorTensor,
+)
+from neuronjax.ir.program import TensorType
+from neuronjax.ir.provenance import Provenance
+from neuronjax.ir.traversal import DataFlow, Functions, entries
+from neuronjax.numerics.float_format import FORMATS, get_format
+
+#: A state that decays by more keeps less of a rounding than of what is added.
+_LEAST_DECAY = 0.5
+#: An argument, or a place in what a loop or a mesh is given: whose it is, by identity,
+#: and the number.
+Place = tuple[int, int]
+_MAIN = 0
+
+
+@dataclass(frozen=True)
+class StateWrites:
+    """The writes of states, by the identity of their instructions.
+
+    Attributes:
+        sums: the operands that are the state, of sums that have it as it was.
+        before: of the others the number of the buffer that holds the state.
+        running: those that a loop carries to its next turn.
+        returned: those that the program, or the function of a mesh, returns.
+    """
+
+    sums: Mapping[int, tuple[int, ...]]
+    before: Mapping[int, int]
+    running: frozenset[int]
+    returned: frozenset[int]
+
+    @classmethod
+    def of(cls, program: InstructionProgram, provenance: Provenance) -> StateWrites:
+        """Find those of a program."""
+        finder = _StateFinder(program.functions, provenance)
+        finder.returning(_MAIN, program.main)
+        return cls(
+            finder.sums,
+            finder.before,
+            frozenset(finder.running),
+            frozenset(finder.returned),
+        )
+
+    def __contains__(self, i: Instruction) -> bool:
+        return id(i) in self.running or id(i) in self.returned
+
+
+class _Carried(NamedTuple):
+    """What a value has to do with states.
+
+    Attributes:
+        exact: those that it is, perhaps cast.
+        scaled: those that it is times one number.
+        stepped: those that it is plus something.
+        writes: a state, and a write of it on the way, by its identity.
+    """
+
+    exact: frozenset[Place] = frozenset()
+    scaled: frozenset[Place] = frozenset()
+    stepped: frozenset[Place] = frozenset()
+    writes: frozenset[tuple[Place, int]] = frozenset()
+
+
+def written_format(i: Instruction) -> str:
+    """Return the name of what an instruction's first result is rounded to."""
+    return i.write_format or i.results[0].type.dtype.name
+
+
+def is_narrow(i: Instruction) -> bool:
+    """Whether the first result is a float of fewer digits than FP32's."""
+    written = written_format(i)
+    digits = get_format("float32").mantissa_bits
+    return written in FORMATS and get_format(written).mantissa_bits < digits
+
+
+class _StateFinder(DataFlow[_Carried]):
+    nothing = _Carried()
+
+    def __init__(self, functions: Functions, provenance: Provenance) -> None:
+        super().__init__(functions)
+        self.sums: dict[int, tuple[int, ...]] = {}
+        self.before: dict[int, int] = {}
+        self.running: set[int] = set()
+        self.returned: set[int] = set()
+        self._provenance = provenance
+        self._types: dict[Place, TensorType] = {}
+        # The buffers of the block that is looked at, and of those around it, that hold
+        # states as they were.
+        self._holders: dict[Place, int] = {}
+        self._repeated: set[int] = set()  # buffers that repeat one number
+
+    def join(self, one: _Carried, other: _Carried) -> _Carried:
+        return _Carried(
+            one.exact | other.exact,
+            one.scaled | other.scaled,
+            one.stepped | other.stepped,
+            one.writes | other.writes,
+        )
+
+    def block(self, block: Block, arguments: Sequence[_Carried]) -> list[_Carried]:
+        outer = self._holders
+        held = {
+            place: buffer.number
+            for buffer, fact in zip(block.arguments, arguments, strict=True)
+            for place in fact.exact
+            if buffer.type == self._types[place]
+        }
+        self._holders = outer | held
+        found = super().block(block, arguments)
+        self._holders = outer
+        return found
+
+    def returning(self, owner: int, block: Block) -> None:
+        """Look into a block that is given states, and returns their next values."""
+        outs = self._given_states(owner, block)
+        for out, view in zip(outs, block.results, strict=True):
+            self.returned.update(
+                n for place, n in out.writes if self._types[place] == view.type
+            )
+
+    def _given_states(self, owner: int, block: Block) -> list[_Carried]:
+        places = [(owner, n) for n in range(len(block.arguments))]
+        types = (buffer.type for buffer in block.arguments)
+        self._types |= dict(zip(places, types, strict=True))
+        return self.block(block, [_Carried(frozenset((p,))) for p in places])
+
+    def transfer(self, i: Instruction) -> Sequence[_Carried] | None:
+        if entries(i, self.functions):
+            return None
+        found, op = self.nothing, getattr(i, "op", "")
+        if isinstance(i, TensorTensor) and op in ("add", "subtract"):
+            found = self._sum(i)
+        elif isinstance(i, TensorTensor | TensorScalar) and op == "multiply":
+            found = self._scaled(i)
+        elif isinstance(i, TensorCopy | DmaCopy) and len(i.operands) == 1:
+            found = self._moved(i)
+        elif isinstance(i, Select) or op in ("maximum", "minimum"):
+            writes = (self.of(view).writes for view in i.operands)
+            found = _Carried(writes=frozenset().union(*writes))
+        return [found] * len(i.results)
+
+    def _sum(self, i: TensorTensor) -> _Carried:
+        facts = list(map(self.of, i.operands if i.op == "add" else i.operands[:1]))
+        exact = tuple(n for n, fact in enumerate(facts) if fact.exact or fact.stepped)
+        if exact:
+            self.sums[id(i)] = exact
+            places = frozenset().union(
+                *(facts[n].exact | facts[n].stepped for n in exact)
+            )
+            writes = frozenset().union(*(facts[n].writes for n in exact))
+            writes |= {(place, id(i)) for place in places}
+            return _Carried(stepped=places, writes=writes)
+        scaled = [fact.scaled for fact in facts if fact.scaled]
+        if len(scaled) != 1:
+            return self.nothing
+        writes = self._writes(i, scaled[0]) if is_narrow(i) else frozenset()
+        return _Carried(stepped=scaled[0], writes=writes)
+
+    def _writes(
+        self, i: Instruction, places: frozenset[Place]
+    ) -> frozenset[tuple[Place, int]]:
+        """The states of its type that an instruction writes, if one is held here."""
+        type = i.results[0].type
+        held = [p for p in places if p in self._holders and self._types[p] == type]
+        if not held:
+            return frozenset()
+        self.before[id(i)] = self._holders[held[0]]
+        return frozenset((place, id(i)) for place in held)
+
+    def _scaled(self, i: Instruction) -> _Carried:
+        for n, view in enumerate(i.operands):
+            fact, factor = self.of(view), i.operands[1 - n]
+            if fact.exact and self._may_decay(factor):
+                return _Carried(scaled=fact.exact)
+        return self.nothing
+
+    def _may_decay(self, factor: View) -> bool:
+        """Whether it is one number, which may be that of a decay."""
+        numbers = self._provenance.numbers(factor)
+        if numbers:
+            return any(_LEAST_DECAY < number <= 1 for number in numbers)
+        return not factor.type.shape or factor.buffer.number in self._repeated
+
+    def _moved(self, i: Instruction) -> _Carried:
+        fact, given = self.of(i.operands[0]), i.operands[0].buffer
+        if math.prod(given.type.shape) == 1 or given.number in self._repeated:
+            self._repeated.add(i.results[0].number)
+        if isinstance(i, TensorCopy) and is_narrow(i):
+            return fact._replace(writes=fact.writes | self._writes(i, fact.stepped))
+        return fact
+
+    def nested(self, i: Instruction) -> Sequence[_Carried]:
+        """A loop's turn is looked at once: what a sum is added to is in its carry."""
+        if isinstance(i, Loop):
+            for n, out in enumerate(self._given_states(id(i), i.body)):
+                self.running.update(w for p, w in out.writes if p == (id(i), n))
+            return [self.nothing] * len(i.results)
+        outer = self._holders
+        self._holders = {} if isinstance(i, Call | Spmd) else outer
+        if isinstance(i, Spmd):
+            self.returning(id(i), i.body)
+            found = []
+        else:
+            found = super().nested(i)
+        self._holders = outer
+        return found or [self.nothing] * len(i.results)
