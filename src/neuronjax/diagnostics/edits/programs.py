@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from neuronjax.diagnostics.edits.changed_attributes import (
     changes,
     constant_text,
 )
+from neuronjax.diagnostics.edits.correspondence import ComparedValue, Correspondence
 from neuronjax.diagnostics.edits.edit_result import (
     Edit,
     EditedOp,
@@ -23,12 +24,19 @@ from neuronjax.diagnostics.edits.edit_result import (
     ProgramComparison,
 )
 from neuronjax.diagnostics.edits.flattening import FlatOp, FlatProgram, flat
-from neuronjax.diagnostics.edits.value_runs import PairedRuns, PairErrors
+from neuronjax.diagnostics.edits.value_runs import ProgramRun, RunValue
 from neuronjax.diagnostics.op_errors import errors_of
 from neuronjax.diagnostics.op_records import MOVING
 from neuronjax.ir.program import TOP, Program, Value
 from neuronjax.policy import Policy
 from neuronjax.report.setting import setting_line
+
+#: What a user calls the ops that have a name of the compiler's own.
+_WORDS = {
+    "sdy.manual_computation": "shard_map",
+    "stablehlo.case": "branch",
+    "stablehlo.while": "loop",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,11 +64,14 @@ def compare_programs(
 ) -> ProgramComparison:
     """Both programs under one policy, op by op."""
     alignment = aligned(flat(before.setting.program), flat(after.setting.program))
-    sides = before.setting.emulated(policy), after.setting.emulated(policy)
-    runs = PairedRuns(alignment, sides, tolerance)
-    results = runs.run((before.arrays, after.arrays))
-    found = runs.found
-    described = _Describing(alignment, found)
+    programs = (before, alignment.before), (after, alignment.after)
+    runs = tuple(
+        ProgramRun.of(each.setting.emulated(policy), program, each.arrays)
+        for each, program in programs
+    )
+    outputs = _Outputs((before.outputs, after.outputs), runs)
+    matched = Correspondence(alignment, runs, outputs.partners, tolerance).found
+    described = _Describing(alignment, matched)
     return ProgramComparison(
         names=(before.name, after.name),
         target=before.setting.target.name,
@@ -68,11 +79,12 @@ def compare_programs(
         setting=setting_line(before.setting.target, policy),
         tolerance=tolerance,
         pairs=len(alignment.pairs),
-        compared=len(found),
+        compared=len(matched),
         edits=tuple(described.edits()),
-        first=described.first(),
-        differing=sum(errors.first is not None for errors in found.values()),
-        outputs=tuple(_outputs(before.outputs, after.outputs, *results)),
+        is_edit=alignment.is_edit,
+        first=described.first(outputs.paths),
+        differing=sum(match.differs for match in matched.values()),
+        outputs=tuple(outputs.differences()),
     )
 
 
@@ -85,7 +97,7 @@ class _Describing:
     """What was found, in the words of a result."""
 
     def __init__(
-        self, alignment: Alignment, found: dict[AlignedPair, PairErrors]
+        self, alignment: Alignment, found: Mapping[FlatOp, ComparedValue]
     ) -> None:
         self._alignment, self._found = alignment, found
 
@@ -103,14 +115,14 @@ class _Describing:
     def _edits(
         self,
         pairs: Sequence[AlignedPair] = (),
-        added: Sequence[FlatOp] = (),
-        removed: Sequence[FlatOp] = (),
+        added: Iterable[FlatOp] = (),
+        removed: Iterable[FlatOp] = (),
     ) -> list[Edit]:
         found = []
         for pair in pairs:
-            errors = self._found.get(pair)
+            match = self._found.get(pair.after)
             what = changes(pair.before.op, pair.after.op) or self._reads(pair)
-            differs = None if errors is None else errors.first is not None
+            differs = None if match is None else match.differs
             found.append(self._edit(pair.how, pair.before, pair.after, what, differs))
         found += [self._edit("added", None, op, constant_text(op.op)) for op in added]
         return found + [
@@ -146,26 +158,78 @@ class _Describing:
         pairs = zip(*texts, strict=True)
         return ", ".join(f"reads {a} -> {b}" for a, b in pairs if a != b)
 
-    def first(self) -> FirstDifference | None:
-        """The first that differs; what only moves numbers, if nothing else does."""
-        off = [p for p, errors in self._found.items() if errors.first is not None]
+    def first(self, paths: Mapping[RunValue, str]) -> FirstDifference | None:
+        """Return the first that differs; what only moves numbers, if nothing else does.
+
+        Args:
+            paths: by which the program after returns its values.
+        """
+        off = [match for match in self._found.values() if match.differs]
         if not off:
             return None
-        told = [p for p in off if p.after.op.name not in MOVING or p.how != "same"]
-        pair = min(told or off, key=lambda p: self._found[p].order)
-        sums = self._found[pair]
+        told = [match for match in off if match.after.name not in MOVING]
+        match = min(told or off, key=lambda match: match.order)
+        before, after = match.before.op, match.after.op
+        assert before is not None
+        assert after is not None
+        _, left, right, device = match.beside
+        index = _farthest(left, right)
+        # The op itself, and the constants that it reads.
+        own = {
+            after,
+            *(value.root.op for value in match.after.reads if value.is_constant),
+        }
+        edited = [
+            p for p in self._alignment.pairs if p.how != "same" and p.after in own
+        ]
+        because = edited, own.intersection(self._alignment.added), ()
+        is_edit = any(because)
+        if not is_edit and self._alignment.is_edit:
+            because = self._alignment.edits_behind(before, after)
         return FirstDifference(
-            before=_described(pair.before, self._alignment.before),
-            after=_described(pair.after, self._alignment.after),
-            is_edit=pair.how != "same",
-            iteration=sums.first or (),
-            errors=sums.errors,
-            because=tuple(
-                self._edits(*self._alignment.edits_behind(pair))
-                if pair.how == "same"
-                else self._edits([pair])
-            ),
+            before=_described(before, self._alignment.before),
+            after=_described(after, self._alignment.after),
+            output=paths.get(match.after),
+            type=f"{right.dtype}{list(right.shape) or ' scalar'}",
+            is_edit=is_edit,
+            iteration=match.after.iterations,
+            device=device,
+            errors=match.errors,
+            index=index,
+            numbers=(str(left[index]), str(right[index])),
+            equal=sum(m.order < match.order for m in self._found.values()),
+            equal_behind=tuple(self._equal_behind(match)),
+            because=tuple(self._edits(*because)),
         )
+
+    def _equal_behind(
+        self, match: ComparedValue
+    ) -> Iterator[tuple[EditedOp, EditedOp]]:
+        """Yield the nearest ops behind a value that make equal values in both."""
+        values, equal = [*match.after.reads], []
+        for value in values:  # which grows meanwhile
+            known = self._found.get(value.op) if value.op else None
+            if known is None or known.differs:
+                values += (v for v in value.reads if v not in values)
+            elif known not in equal:
+                equal.append(known)
+        for known in sorted(equal, key=lambda known: known.order):
+            assert known.before.op is not None
+            assert known.after.op is not None
+            yield (
+                _described(known.before.op, self._alignment.before),
+                _described(known.after.op, self._alignment.after),
+            )
+
+
+def _farthest(left: np.ndarray, right: np.ndarray) -> tuple[int, ...]:
+    """Return the index of the element that is farthest from its partner."""
+    with np.errstate(all="ignore"):
+        a, b = left.astype(np.float64), right.astype(np.float64)
+        same = (a == b) & (np.signbit(a) == np.signbit(b))
+        same |= np.isnan(a) & np.isnan(b)
+        apart = np.where(same, -1, np.nan_to_num(np.abs(a - b), nan=np.inf))
+    return tuple(map(int, np.unravel_index(apart.argmax(), apart.shape)))
 
 
 def _read_text(value: Value, program: FlatProgram) -> str:
@@ -182,7 +246,7 @@ def _described(op: FlatOp, program: FlatProgram) -> EditedOp:
     location = shown.path.location
     return EditedOp(
         number=shown.number,
-        op=op.op.name.rpartition(".")[2],
+        op=_WORDS.get(op.op.name) or op.op.name.rpartition(".")[2],
         # The line that is shown says which function it is in.
         module=location.label if location.module else TOP,
         source=location.source,
@@ -202,24 +266,43 @@ def _reader(op: FlatOp, program: FlatProgram) -> FlatOp:
     return op
 
 
-def _outputs(
-    before: Sequence[str],
-    after: Sequence[str],
-    left: Sequence[np.ndarray],
-    right: Sequence[np.ndarray],
-) -> list[OutputDifference]:
-    """By path; a path of one program alone is named."""
-    first = dict(zip(before, left, strict=True))
-    second = dict(zip(after, right, strict=True))
-    found = []
-    for path in dict.fromkeys((*before, *after)):
-        x, y = first.get(path), second.get(path)
-        errors, note = None, "only after" if x is None else "only before"
-        if x is not None and y is not None:
-            note = ""
-            if (x.shape, x.dtype) == (y.shape, y.dtype):
-                errors = errors_of(y, x)
-            else:
-                note = f"{x.dtype}{list(x.shape)} -> {y.dtype}{list(y.shape)}"
-        found.append(OutputDifference(path=path, errors=errors, note=note))
-    return found
+class _Outputs:
+    """The results of both, by path.
+
+    Attributes:
+        paths: of the values that the program after returns.
+        partners: what the program before returns by the same path and of the same type.
+    """
+
+    def __init__(
+        self, names: Sequence[Sequence[str]], runs: Sequence[ProgramRun]
+    ) -> None:
+        sides = [*zip(names, runs, strict=True)]
+        self._arrays = [dict(zip(n, r.arrays, strict=True)) for n, r in sides]
+        before, after = (dict(zip(n, r.results, strict=True)) for n, r in sides)
+        self.paths = {value: path for path, value in after.items()}
+        self.partners = {
+            value: before[path]
+            for path, value in after.items()
+            if path in before and value.op and before[path].op and not self._note(path)
+        }
+
+    def _pair(self, path: str) -> list[np.ndarray | None]:
+        return [arrays.get(path) for arrays in self._arrays]
+
+    def _note(self, path: str) -> str:
+        """Return why the results of a path are not compared."""
+        x, y = self._pair(path)
+        if x is None or y is None:
+            return "only after" if x is None else "only before"
+        if (x.shape, x.dtype) == (y.shape, y.dtype):
+            return ""
+        return f"{x.dtype}{list(x.shape)} -> {y.dtype}{list(y.shape)}"
+
+    def differences(self) -> Iterator[OutputDifference]:
+        """Yield the difference of every path; a path of one program alone is named."""
+        for path in dict.fromkeys(p for arrays in self._arrays for p in arrays):
+            x, y = self._pair(path)
+            note = self._note(path)
+            errors = None if note else errors_of(y, x)
+            yield OutputDifference(path=path, errors=errors, note=note)
