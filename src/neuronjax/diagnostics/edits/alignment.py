@@ -16,7 +16,6 @@ import numpy as np
 from neuronjax.diagnostics.edits.canonical_text import CONTROL
 from neuronjax.diagnostics.edits.changed_attributes import CONSTANT
 from neuronjax.diagnostics.edits.flattening import FlatOp, FlatProgram
-from neuronjax.diagnostics.first_divergence import ancestors
 from neuronjax.ir.program import Value
 
 #: Up to so many pairs the subsequence is the longest; beyond, that of difflib.
@@ -59,19 +58,6 @@ class Alignment:
         fewest = min(sum(o.op.name != CONSTANT for o in ops) for ops in sides)
         same = (p for p in self.pairs if p.how == "same")
         return 2 * sum(p.after.op.name != CONSTANT for p in same) >= fewest
-
-    def edits_behind(
-        self, before: FlatOp, after: FlatOp
-    ) -> tuple[list[AlignedPair], list[FlatOp], list[FlatOp]]:
-        """Return what an op and its partner depend on that was edited, was added, was
-        removed."""
-        ours = ancestors(self.after.program, after.op)
-        theirs = ancestors(self.before.program, before.op)
-        return (
-            [p for p in self.pairs if p.how != "same" and p.after.op in ours],
-            [op for op in self.added if op.op in ours],
-            [op for op in self.removed if op.op in theirs],
-        )
 
 
 def aligned(before: FlatProgram, after: FlatProgram) -> Alignment:

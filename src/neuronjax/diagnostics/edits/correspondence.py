@@ -12,7 +12,6 @@ import functools
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 from neuronjax.diagnostics.edits.alignment import AlignedPair, Alignment
 from neuronjax.diagnostics.edits.changed_attributes import CONSTANT
@@ -84,10 +83,14 @@ class Correspondence:
         self._given = {v.content: v for v in given if v.tells}
         self._moments = {(v.op, v.iterations, v.result): v for v in self._before}
         self._alike = defaultdict[Hashable, list[RunValue]](list)
+        # What devices add up, and the sums.
+        self._sums = defaultdict[RunValue, list[RunValue]](list)
         self._on_line = defaultdict[Hashable, list[RunValue]](list)
         for value in self._computed(self._before):
             self._alike[self._key(value)].append(value)
             self._on_line[_line(value)].append(value)
+            if value.name == _ALL_REDUCE:
+                self._sums[value.reads[0].root].append(value)
         # How often an op of a line runs in the program after.
         self._runs_of = Counter(map(_line, self._computed(runs[1].values)))
         self.found: dict[FlatOp, ComparedValue] = {}
@@ -111,9 +114,9 @@ class Correspondence:
         is_given = root.name == _ALL_GATHER and root.content in self._given
         return root.content if root.op is None or is_given else root
 
-    def _key(self, value: RunValue) -> tuple[str, frozenset[Hashable]]:
+    def _key(self, value: RunValue) -> tuple[Hashable, frozenset[Hashable]]:
         """Return what is equal for the same op of values that correspond."""
-        return value.name, frozenset(map(self._token, value.reads))
+        return value.kind, frozenset(map(self._token, value.reads))
 
     def _match(self, value: RunValue, order: int) -> None:
         partner = self._returned.get(value)
@@ -169,18 +172,17 @@ class Correspondence:
 
     def _candidates(self, value: RunValue) -> list[RunValue]:
         """Return those that the same op makes of values that correspond."""
-        key = name, tokens = self._key(value)
-        if tokens <= {_CONSTANT}:
+        key = self._key(value)
+        if key[1] <= {_CONSTANT}:
             return []
         found = [*self._alike.get(key, ())]
-        if name == _ALL_REDUCE:
+        if value.name == _ALL_REDUCE:
             found += self._partial.get(value.reads[0].root, ())
         whole = self._beside(found, value)
         if whole or not found:
             return whole
         self._partial[value] = found
-        sums = (self._alike.get((_ALL_REDUCE, frozenset({o})), ()) for o in found)
-        return self._beside(chain.from_iterable(sums), value)
+        return self._beside((s for o in found for s in self._sums[o]), value)
 
     def _aligned(self, value: RunValue) -> RunValue | None:
         """Return what the partner of its op made in the same iteration, where both read

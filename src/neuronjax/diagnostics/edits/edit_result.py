@@ -195,28 +195,8 @@ class ProgramComparison(Displayed):
 
     def to_json_dict(self) -> dict[str, Any]:
         """A JSON value."""
-        first = self.first
-        return {
-            "names": list(self.names),
-            "target": self.target,
-            "policy": self.policy,
-            "tolerance": self.tolerance,
-            "pairs": self.pairs,
-            "differing": self.differing,
+        return asdict(self) | {
             "is_same": self.is_same,
-            "edits": [asdict(edit) for edit in self.edits],
-            "first": None
-            if first is None
-            else {
-                "before": asdict(first.before),
-                "after": asdict(first.after),
-                "is_edit": first.is_edit,
-                "iteration": list(first.iteration),
-                "output": first.output,
-                "index": list(first.index),
-                "numbers": list(first.numbers),
-                "equal": first.equal,
-            },
             "outputs": [
                 {
                     "path": o.path,

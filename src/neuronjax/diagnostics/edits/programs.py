@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -174,52 +174,53 @@ class _Describing:
         assert after is not None
         _, left, right, device = match.beside
         index = _farthest(left, right)
-        # The op itself, and the constants that it reads.
-        own = {
-            after,
-            *(value.root.op for value in match.after.reads if value.is_constant),
-        }
-        edited = [
-            p for p in self._alignment.pairs if p.how != "same" and p.after in own
-        ]
-        because = edited, own.intersection(self._alignment.added), ()
-        is_edit = any(because)
-        if not is_edit and self._alignment.is_edit:
-            because = self._alignment.edits_behind(before, after)
+        known = [m for m in self._found.values() if m.before.op and not m.differs]
+        equal = {m.after.op: m.before.op for m in known}
+        way, ends = _behind(match.after, equal)
+        way_before, _ = _behind(match.before, equal.values())
+        programs = self._alignment
+        because = self._edits(
+            [p for p in programs.pairs if p.how != "same" and p.after in way],
+            [op for op in programs.added if op in way],
+            [op for op in programs.removed if op in way_before],
+        )
+        shown = _described(after, programs.after)
         return FirstDifference(
-            before=_described(before, self._alignment.before),
-            after=_described(after, self._alignment.after),
+            before=_described(before, programs.before),
+            after=shown,
             output=paths.get(match.after),
             type=f"{right.dtype}{list(right.shape) or ' scalar'}",
-            is_edit=is_edit,
+            is_edit=any(e.after and e.after.number == shown.number for e in because),
             iteration=match.after.iterations,
             device=device,
             errors=match.errors,
             index=index,
             numbers=(str(left[index]), str(right[index])),
             equal=sum(m.order < match.order for m in self._found.values()),
-            equal_behind=tuple(self._equal_behind(match)),
-            because=tuple(self._edits(*because)),
+            equal_behind=tuple(
+                (_described(equal[op], programs.before), _described(op, programs.after))
+                for op in ends
+            ),
+            because=tuple(because),
         )
 
-    def _equal_behind(
-        self, match: ComparedValue
-    ) -> Iterator[tuple[EditedOp, EditedOp]]:
-        """Yield the nearest ops behind a value that make equal values in both."""
-        values, equal = [*match.after.reads], []
-        for value in values:  # which grows meanwhile
-            known = self._found.get(value.op) if value.op else None
-            if known is None or known.differs:
-                values += (v for v in value.reads if v not in values)
-            elif known not in equal:
-                equal.append(known)
-        for known in sorted(equal, key=lambda known: known.order):
-            assert known.before.op is not None
-            assert known.after.op is not None
-            yield (
-                _described(known.before.op, self._alignment.before),
-                _described(known.after.op, self._alignment.after),
-            )
+
+def _behind(
+    value: RunValue, equal: Container[FlatOp | None]
+) -> tuple[set[FlatOp], list[FlatOp]]:
+    """Return the ops that lead to a value, behind ops that make equal values, and the
+    latter in the order of the program."""
+    way, ends = {value.op}, set[FlatOp]()
+    values = dict.fromkeys(value.reads)
+    left = [*values]
+    for read in left:  # which grows meanwhile
+        if read.op in equal:
+            ends.add(read.op)
+        elif read.op is not None:
+            way.add(read.op)
+            left += (v for v in read.reads if v not in values)
+            values.update(dict.fromkeys(read.reads))
+    return way, sorted(ends, key=lambda op: op.number)
 
 
 def _farthest(left: np.ndarray, right: np.ndarray) -> tuple[int, ...]:

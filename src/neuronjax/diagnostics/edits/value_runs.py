@@ -52,6 +52,16 @@ class RunValue:
         """Of the op, "stablehlo.add"; "" of an argument."""
         return self.op.op.name if self.op else ""
 
+    @functools.cached_property
+    def kind(self) -> tuple[Any, ...]:
+        """What is equal for ops that do the same to operands of any shape."""
+        if self.op is None:
+            return ()
+        op = self.op.op
+        inside = (inner.name for region in op.regions for inner in region.ops)
+        words = {k: v for k, v in op.attributes.items() if isinstance(v, str)}
+        return op.name, *inside, *sorted(words.items())
+
     @property
     def root(self) -> RunValue:
         """The value whose elements this one shows, in another order or shape."""
