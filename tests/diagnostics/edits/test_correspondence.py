@@ -4,6 +4,7 @@ What they compute is written in other ways: on a mesh and on one device, in a lo
 unrolled, batched and one by one."""
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,8 +27,8 @@ MASK = (np.arange(LENGTH) <= np.arange(BATCH)[:, None] % LENGTH).astype(np.float
 
 def compared(before, after, *arguments, **options):
     """The comparison; its page fits the terminal and has no word of the compiler's."""
-    options = {"target": "trn2.48xlarge", "policy": "fp32"} | options
-    found = nj.compare(before, against=after, **options)(*arguments)
+    asked: dict[str, Any] = {"target": "trn2.48xlarge", "policy": "fp32"} | options
+    found = nj.compare(before, against=after, **asked)(*arguments)
     page = str(found)
     assert max(map(len, page.splitlines())) <= 80
     assert "manual_computation" not in page
@@ -265,3 +266,18 @@ def test_a_signed_zero_and_a_nan_are_values_too():
     found, _ = compared(jnp.log, lambda x: jnp.log(x) + 1, np.float32([-1, 2]))
     assert found.first is not None
     assert found.first.index == (1,)
+
+
+def test_a_sum_is_no_maximum():
+    """What one computes beside is compared with nothing; so is an argument returned."""
+
+    def one(x):
+        return {"sum": x.sum(), "x": x * 2}
+
+    def other(x):
+        return {"shifted": (x - x.max()).sum(), "sum": x.sum(), "x": x}
+
+    found, _ = compared(one, other, X)
+    assert found.first is not None
+    assert found.first.output == "x"
+    assert found.first.after.op == "argument"

@@ -58,7 +58,8 @@ class Correspondence:
         tolerance: relative L2 error up to which values are equal; 0 for any bit.
 
     Attributes:
-        found: by op of the program after, in the order of its run.
+        found: by op of the program after, in the order of its run; None is the op of
+            arguments.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class Correspondence:
         self._taken: set[RunValue] = set(returned.values())
         # Those before of which values after are the parts that devices add up.
         self._partial: dict[RunValue, Sequence[RunValue]] = {}
-        self._pairs: dict[FlatOp, AlignedPair] = {}
+        self._pairs: dict[FlatOp | None, AlignedPair] = {}
         if alignment.is_edit:
             self._pairs = {p.after: p for p in alignment.pairs}
         values = [*runs[0].values, *runs[1].values]
@@ -93,8 +94,8 @@ class Correspondence:
                 self._sums[value.reads[0].root].append(value)
         # How often an op of a line runs in the program after.
         self._runs_of = Counter(map(_line, self._computed(runs[1].values)))
-        self.found: dict[FlatOp, ComparedValue] = {}
-        for order, value in enumerate(runs[1].values):
+        self.found: dict[FlatOp | None, ComparedValue] = {}
+        for order, value in enumerate(dict.fromkeys((*runs[1].values, *returned))):
             self._match(value, order)
 
     @staticmethod
@@ -129,7 +130,6 @@ class Correspondence:
         beside = values_beside(partner, value)
         if beside is None:
             return
-        assert value.op is not None
         errors, off = beside.errors, self._is_off(beside)
         new = ComparedValue(partner, value, beside, errors, off, order)
         known = self.found.setdefault(value.op, new)

@@ -229,17 +229,20 @@ class ProgramComparison(Displayed):
         ):
             yield Text(cut(f"   {number} in {name}: {op}"))
             yield from _code(op)
-        how_many = f"{errors.differing} of {_counted(errors.elements, 'element')}"
         yield Text(
-            f"   {how_many}, relative L2 {short(errors.relative_l2)}, at most "
+            f"   elements that differ: {errors.differing} of {errors.elements}, "
+            f"relative L2 {short(errors.relative_l2)}, at most "
             f"{short(errors.max_ulp)} ulp"
         )
         if not first.equal:
             yield Text("   no value before it can be matched with one of the other")
             return
-        equal = _counted(first.equal, "value")
-        yield Text(f"   equal in both, of what they compute before it: {equal}; last")
-        for before, after in first.equal_behind[:_NEAREST]:
+        near = first.equal_behind[:_NEAREST]
+        nearest = "; the nearest to it:" if near else ""
+        yield Text(
+            f"   values before it that are equal in both: {first.equal}{nearest}"
+        )
+        for before, after in near:
             there = f" ({before.line})" if before.line != after.line else ""
             yield Text(cut(f"     {after}{there}"))
 
@@ -251,27 +254,24 @@ class ProgramComparison(Displayed):
                 style="bold red",
             )
         limit = "bit" if self.tolerance == 0 else "value"
-        compared = _counted(self.compared, "value")
-        what = f"no {limit} differs in what both compute: {compared}"
+        what = f"no {limit} differs in what both compute: {self.compared} compared"
         return Text(what, style="green")
 
     def _edits(self) -> Iterator[Text]:
         """Yield the edits, those on which the difference depends in front."""
         if not self.edits:
             return
-        count = f"of the ops {self.pairs} are in both"
+        count = f"ops in both: {self.pairs}; edits: {len(self.edits)}"
         if not self.is_edit:
-            yield Text(
-                f"{count} and {len(self.edits)} are not: no program and its edit"
-            )
+            yield Text(f"{count}, too many to be one program and its edit")
             return
-        yield Text(f"{count}; {_counted(len(self.edits), 'edit')}:")
+        yield Text(count)
         because = () if self.first is None else self.first.because
         lines: dict[str, list[Edit]] = {}
         for edit in (*because, *(e for e in self.edits if e not in because)):
             lines.setdefault(edit.op.source, []).append(edit)
         for edits in [*lines.values()][:_SHOWN]:
-            leads = "leads to it: " if edits[0] in because else ""
+            leads = "leads to it, " if edits[0] in because else ""
             yield Text(f"{leads}{_text(edits)}")
             yield from _code(edits[0].op)
         if len(lines) > _SHOWN:
@@ -288,10 +288,6 @@ def _text(edits: Sequence[Edit]) -> str:
     names = dict.fromkeys(" ".join(filter(None, (e.op.op, e.what))) for e in edits)
     shown = [*names][:_NAMES] + ["..."] * (len(names) > _NAMES)
     return f"{kinds} on {edit.op.line}: {', '.join(shown)}"
-
-
-def _counted(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
 def _code(op: EditedOp) -> Iterator[Text]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,8 +69,14 @@ def compare_programs(
         ProgramRun.of(each.setting.emulated(policy), program, each.arrays)
         for each, program in programs
     )
-    outputs = _Outputs((before.outputs, after.outputs), runs)
-    matched = Correspondence(alignment, runs, outputs.partners, tolerance).found
+    left, right = (
+        dict(zip(each.outputs, zip(run.results, run.arrays, strict=True), strict=True))
+        for each, run in zip((before, after), runs, strict=True)
+    )
+    outputs = [_output(path, left, right) for path in dict.fromkeys((*left, *right))]
+    alike = [output.path for output in outputs if output.errors is not None]
+    returned = {right[path][0]: left[path][0] for path in alike}
+    matched = Correspondence(alignment, runs, returned, tolerance).found
     described = _Describing(alignment, matched)
     return ProgramComparison(
         names=(before.name, after.name),
@@ -82,9 +88,9 @@ def compare_programs(
         compared=len(matched),
         edits=tuple(described.edits()),
         is_edit=alignment.is_edit,
-        first=described.first(outputs.paths),
+        first=described.first({value: path for path, (value, _) in right.items()}),
         differing=sum(match.differs for match in matched.values()),
-        outputs=tuple(outputs.differences()),
+        outputs=tuple(outputs),
     )
 
 
@@ -97,7 +103,7 @@ class _Describing:
     """What was found, in the words of a result."""
 
     def __init__(
-        self, alignment: Alignment, found: Mapping[FlatOp, ComparedValue]
+        self, alignment: Alignment, found: Mapping[FlatOp | None, ComparedValue]
     ) -> None:
         self._alignment, self._found = alignment, found
 
@@ -170,11 +176,9 @@ class _Describing:
         told = [match for match in off if match.after.name not in MOVING]
         match = min(told or off, key=lambda match: match.order)
         before, after = match.before.op, match.after.op
-        assert before is not None
-        assert after is not None
         _, left, right, device = match.beside
         index = _farthest(left, right)
-        known = [m for m in self._found.values() if m.before.op and not m.differs]
+        known = [m for m in self._found.values() if not m.differs]
         equal = {m.after.op: m.before.op for m in known}
         way, ends = _behind(match.after, equal)
         way_before, _ = _behind(match.before, equal.values())
@@ -196,7 +200,7 @@ class _Describing:
             errors=match.errors,
             index=index,
             numbers=(str(left[index]), str(right[index])),
-            equal=sum(m.order < match.order for m in self._found.values()),
+            equal=sum(m.order < match.order for m in known),
             equal_behind=tuple(
                 (_described(equal[op], programs.before), _described(op, programs.after))
                 for op in ends
@@ -207,16 +211,16 @@ class _Describing:
 
 def _behind(
     value: RunValue, equal: Container[FlatOp | None]
-) -> tuple[set[FlatOp], list[FlatOp]]:
+) -> tuple[set[FlatOp | None], list[FlatOp]]:
     """Return the ops that lead to a value, behind ops that make equal values, and the
     latter in the order of the program."""
-    way, ends = {value.op}, set[FlatOp]()
+    way, ends = {value.op}, set[FlatOp]()  # None stands for the arguments
     values = dict.fromkeys(value.reads)
     left = [*values]
     for read in left:  # which grows meanwhile
-        if read.op in equal:
+        if read.op is not None and read.op in equal:
             ends.add(read.op)
-        elif read.op is not None:
+        else:
             way.add(read.op)
             left += (v for v in read.reads if v not in values)
             values.update(dict.fromkeys(read.reads))
@@ -241,8 +245,12 @@ def _read_text(value: Value, program: FlatProgram) -> str:
     return constant_text(maker.op) or maker.op.name.rpartition(".")[2]
 
 
-def _described(op: FlatOp, program: FlatProgram) -> EditedOp:
-    """A constant is where it is read: JAX gives it the line of the whole call."""
+def _described(op: FlatOp | None, program: FlatProgram) -> EditedOp:
+    """Return an op as reports name it, "argument" where no op has made a value.
+
+    A constant is where it is read: JAX gives it the line of the whole call."""
+    if op is None:
+        return EditedOp(number=-1, op="argument", module=TOP, source="", result="")
     shown = _reader(op, program) if op.op.name == CONSTANT else op
     location = shown.path.location
     return EditedOp(
@@ -267,43 +275,17 @@ def _reader(op: FlatOp, program: FlatProgram) -> FlatOp:
     return op
 
 
-class _Outputs:
-    """The results of both, by path.
-
-    Attributes:
-        paths: of the values that the program after returns.
-        partners: what the program before returns by the same path and of the same type.
-    """
-
-    def __init__(
-        self, names: Sequence[Sequence[str]], runs: Sequence[ProgramRun]
-    ) -> None:
-        sides = [*zip(names, runs, strict=True)]
-        self._arrays = [dict(zip(n, r.arrays, strict=True)) for n, r in sides]
-        before, after = (dict(zip(n, r.results, strict=True)) for n, r in sides)
-        self.paths = {value: path for path, value in after.items()}
-        self.partners = {
-            value: before[path]
-            for path, value in after.items()
-            if path in before and value.op and before[path].op and not self._note(path)
-        }
-
-    def _pair(self, path: str) -> list[np.ndarray | None]:
-        return [arrays.get(path) for arrays in self._arrays]
-
-    def _note(self, path: str) -> str:
-        """Return why the results of a path are not compared."""
-        x, y = self._pair(path)
-        if x is None or y is None:
-            return "only after" if x is None else "only before"
-        if (x.shape, x.dtype) == (y.shape, y.dtype):
-            return ""
-        return f"{x.dtype}{list(x.shape)} -> {y.dtype}{list(y.shape)}"
-
-    def differences(self) -> Iterator[OutputDifference]:
-        """Yield the difference of every path; a path of one program alone is named."""
-        for path in dict.fromkeys(p for arrays in self._arrays for p in arrays):
-            x, y = self._pair(path)
-            note = self._note(path)
-            errors = None if note else errors_of(y, x)
-            yield OutputDifference(path=path, errors=errors, note=note)
+def _output(
+    path: str,
+    before: Mapping[str, tuple[RunValue, np.ndarray]],
+    after: Mapping[str, tuple[RunValue, np.ndarray]],
+) -> OutputDifference:
+    """Return how far the results of a path are apart, or why they are not compared."""
+    if path not in before or path not in after:
+        note = "only before" if path in before else "only after"
+        return OutputDifference(path=path, errors=None, note=note)
+    x, y = before[path][1], after[path][1]
+    if (x.shape, x.dtype) == (y.shape, y.dtype):
+        return OutputDifference(path=path, errors=errors_of(y, x))
+    note = f"{x.dtype}{list(x.shape)} -> {y.dtype}{list(y.shape)}"
+    return OutputDifference(path=path, errors=None, note=note)

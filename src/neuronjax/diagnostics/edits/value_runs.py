@@ -162,7 +162,7 @@ class ProgramRun:
     program: FlatProgram
     values: list[RunValue] = field(default_factory=list)
     results: list[RunValue] = field(default_factory=list)
-    contractions: ClassVar[Mapping[Op, Cast]] = {}
+    contractions: Mapping[Op, Cast] = field(default_factory=dict)
     hears_every_device: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
