@@ -147,7 +147,14 @@ def compare(
         static_argnums=static_argnums, static_argnames=static_argnames
     )
     if against is not None:
-        _check_alone(reference, baseline)
+        if reference != "float64" or baseline is not None:
+            raise InvalidProgramError(
+                "`against` is another program under the same policy, and has no"
+                " reference",
+                op="compare",
+                remedy="leave reference= and baseline= out, or compare each with its"
+                " own",
+            )
         given = {"target": target, "policy": policy}
         setting = shared_setting((function, against), given)
         asked = Asked.of(function, **setting, **static)
@@ -208,16 +215,6 @@ def _setting(program: Program, asked: Asked, rounding_seed: int) -> Setting:
         call_index=np.uint32(rounding_seed),  # type: ignore[arg-type]
         amax_history=asked.amax_history,
     )
-
-
-def _check_alone(reference: Reference, baseline: Reference | None) -> None:
-    """Refuse a reference beside another program."""
-    if reference != "float64" or baseline is not None:
-        raise InvalidProgramError(
-            "`against` is another program under the same policy, and has no reference",
-            op="compare",
-            remedy="leave reference= and baseline= out, or compare each with its own",
-        )
 
 
 def _edited(
