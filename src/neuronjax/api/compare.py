@@ -89,12 +89,13 @@ def compare(
     arguments, explain; the ops at fault are `.faults`. Any other reference, or a
     tolerance, asks where two runs first diverge: `.first_divergence`.
 
-    With `against`, the question is another: what an edit has done. Both functions are
-    captured and emulated under the one policy, on the same arguments. Their ops are
-    aligned by what they compute and in which module (a longest common subsequence);
-    what has no partner, reads other values or has other attributes is an edit. The
-    first op whose values differ is named, with its line: an edit, or the consequence of
-    those that it depends on. Outputs are compared by their paths.
+    With `against`, the question is another: where do two programs part that should
+    compute the same? Both are captured and emulated under the one policy, on the same
+    arguments. A value of one is a value of the other where both return it by one name,
+    the same op makes it of values that match, its elements are the same, or one line
+    makes it; the parts of devices are gathered. The first that both compute and that
+    differs is named, with both lines. The ops are aligned too (a longest common
+    subsequence), and what was edited is listed.
 
         print(nj.compare(step, against=faster_step, policy="bf16")(params, batch))
 
@@ -146,7 +147,14 @@ def compare(
         static_argnums=static_argnums, static_argnames=static_argnames
     )
     if against is not None:
-        _check_alone(reference, baseline)
+        if reference != "float64" or baseline is not None:
+            raise InvalidProgramError(
+                "`against` is another program under the same policy, and has no"
+                " reference",
+                op="compare",
+                remedy="leave reference= and baseline= out, or compare each with its"
+                " own",
+            )
         given = {"target": target, "policy": policy}
         setting = shared_setting((function, against), given)
         asked = Asked.of(function, **setting, **static)
@@ -207,16 +215,6 @@ def _setting(program: Program, asked: Asked, rounding_seed: int) -> Setting:
         call_index=np.uint32(rounding_seed),  # type: ignore[arg-type]
         amax_history=asked.amax_history,
     )
-
-
-def _check_alone(reference: Reference, baseline: Reference | None) -> None:
-    """Refuse a reference beside another program."""
-    if reference != "float64" or baseline is not None:
-        raise InvalidProgramError(
-            "`against` is another program under the same policy, and has no reference",
-            op="compare",
-            remedy="leave reference= and baseline= out, or compare each with its own",
-        )
 
 
 def _edited(

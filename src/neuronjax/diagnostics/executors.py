@@ -56,8 +56,8 @@ def by_device(
     arrays = [np.asarray(x) for x in results]
     alike = isinstance(i, Collective) and is_same_for_all(i, devices)
     if alike:
-        return [[x[0] for x in arrays]] * devices
-    return [[x[device] for x in arrays] for device in range(devices)]
+        return [[x[0, ...] for x in arrays]] * devices
+    return [[x[device, ...] for x in arrays] for device in range(devices)]
 
 
 @dataclass

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from neuronjax.diagnostics.edits.canonical_text import CONTROL
+from neuronjax.diagnostics.edits.changed_attributes import CONSTANT
 from neuronjax.diagnostics.edits.flattening import FlatOp, FlatProgram
-from neuronjax.diagnostics.first_divergence import ancestors
 from neuronjax.ir.program import Value
 
 #: Up to so many pairs the subsequence is the longest; beyond, that of difflib.
@@ -51,18 +51,13 @@ class Alignment:
     removed: tuple[FlatOp, ...]
     added: tuple[FlatOp, ...]
 
-    def edits_behind(
-        self, pair: AlignedPair
-    ) -> tuple[list[AlignedPair], list[FlatOp], list[FlatOp]]:
-        """Return what a pair depends on that was edited, was added, was removed."""
-        behind = ancestors(self.after.program, pair.after.op)
-        before = ancestors(self.before.program, pair.before.op)
-        edited = [p for p in self.pairs if p.how != "same" and p.after.op in behind]
-        return (
-            edited,
-            [op for op in self.added if op.op in behind],
-            [op for op in self.removed if op.op in before],
-        )
+    @property
+    def is_edit(self) -> bool:
+        """Whether most of the smaller program is in the other, as after an edit."""
+        sides = (self.before.ops, self.after.ops)
+        fewest = min(sum(o.op.name != CONSTANT for o in ops) for ops in sides)
+        same = (p for p in self.pairs if p.how == "same")
+        return 2 * sum(p.after.op.name != CONSTANT for p in same) >= fewest
 
 
 def aligned(before: FlatProgram, after: FlatProgram) -> Alignment:

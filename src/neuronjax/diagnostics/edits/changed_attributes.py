@@ -41,18 +41,12 @@ def _changes(before: Op, after: Op) -> Iterator[str]:
 def _change(then: Any, now: Any) -> str:
     if not _are_alike(then, now) or (_is_one_number(then) and _is_one_number(now)):
         return f"{value_text(then)} -> {value_text(now)}"
-    differing = [n for n, (a, b) in enumerate(_pairs(then, now)) if a != b]
+    bits = (np.ascontiguousarray(a).reshape(-1, 1).view(np.uint8) for a in (then, now))
+    differing = np.flatnonzero(np.not_equal(*bits).any(1))
     index = np.unravel_index(differing[0], then.shape)
     at = ", ".join(str(int(n)) for n in index)
     how_many = f"{len(differing)} of {then.size} elements"
     return f"at [{at}]: {then[index]!s} -> {now[index]!s}, {how_many}"
-
-
-def _pairs(then: np.ndarray, now: np.ndarray) -> Iterator[tuple[bytes, bytes]]:
-    """The elements' bits."""
-    flats = (np.ascontiguousarray(a).reshape(-1) for a in (then, now))
-    for a, b in zip(*flats, strict=True):
-        yield a.tobytes(), b.tobytes()
 
 
 def _are_alike(a: Any, b: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from neuronjax.diagnostics.op_errors import Errors
 from neuronjax.report.places import OpPlace
 from neuronjax.report.tables import NUMBER, TEXT, WIDTH, Displayed, cut, new_table
 
-_SHOWN = 8
+_SHOWN, _NAMES, _NEAREST = 8, 5, 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,22 +74,49 @@ class Edit:
 
 @dataclass(frozen=True, kw_only=True)
 class FirstDifference:
-    """The first op, in the order of `against`, whose values differ.
+    """The first value, in the order of `against`, that both compute and that differs.
 
     Attributes:
-        before, after: the op in both programs.
-        is_edit: whether the op itself was edited; else its operands differ.
+        before, after: the op that makes it in both programs.
+        output: the path by which both return it; None where they do not.
+        type: of the whole value, the parts of devices gathered.
+        is_edit: whether the op or a constant that it reads was edited; else its
+            operands differ.
         iteration: of the loops around it; () outside of loops.
+        device: the first on which the parts differ; None where they are gathered.
         errors: of all its executions, `against` beside the function.
+        index: the element that differs most.
+        numbers: this element in the function and in `against`.
+        equal: how many ops before it make values that are equal.
+        equal_behind: of these the nearest that it is computed from, in both programs.
         because: the edits that it depends on; itself if it is one.
     """
 
     before: EditedOp
     after: EditedOp
+    output: str | None
+    type: str
     is_edit: bool
     iteration: tuple[int, ...]
+    device: int | None
     errors: Errors
+    index: tuple[int, ...]
+    numbers: tuple[str, str]
+    equal: int
+    equal_behind: tuple[tuple[EditedOp, EditedOp], ...]
     because: tuple[Edit, ...]
+
+    def __str__(self) -> str:
+        name = f"what {self.after.op} makes" if self.output is None else self.output
+        turn = ".".join(map(str, self.iteration))
+        parts = [
+            name,
+            self.type,
+            turn and f"iteration {turn}",
+            "" if self.device is None else f"device {self.device}",
+            f"at {list(self.index)}" if self.index else "",
+        ]
+        return ", ".join(filter(None, parts))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,10 +151,11 @@ class ProgramComparison(Displayed):
         policy: what both were emulated under.
         tolerance: relative L2 error up to which values are the same; 0 for any bit.
         pairs: how many ops of the two are one another's.
-        compared: how many of them ran in both.
+        compared: how many ops of `against` make values that the function makes too.
         edits: in the order of `against`, what was removed last.
-        first: None where no value differs.
-        differing: how many pairs have values that differ.
+        is_edit: whether most ops are the same in both, so that the others are edits.
+        first: None where no value that both compute differs.
+        differing: how many of those that are compared have values that differ.
         outputs: by path.
     """
 
@@ -139,6 +167,7 @@ class ProgramComparison(Displayed):
     pairs: int
     compared: int
     edits: tuple[Edit, ...]
+    is_edit: bool
     first: FirstDifference | None
     differing: int
     outputs: tuple[OutputDifference, ...]
@@ -166,24 +195,8 @@ class ProgramComparison(Displayed):
 
     def to_json_dict(self) -> dict[str, Any]:
         """A JSON value."""
-        first = self.first
-        return {
-            "names": list(self.names),
-            "target": self.target,
-            "policy": self.policy,
-            "tolerance": self.tolerance,
-            "pairs": self.pairs,
-            "differing": self.differing,
+        return asdict(self) | {
             "is_same": self.is_same,
-            "edits": [asdict(edit) for edit in self.edits],
-            "first": None
-            if first is None
-            else {
-                "before": asdict(first.before),
-                "after": asdict(first.after),
-                "is_edit": first.is_edit,
-                "iteration": list(first.iteration),
-            },
             "outputs": [
                 {
                     "path": o.path,
@@ -201,48 +214,85 @@ class ProgramComparison(Displayed):
         )
 
     def __rich__(self) -> RenderableType:
-        before, after = self.names
-        edits = "1 edit" if len(self.edits) == 1 else f"{len(self.edits)} edits"
-        head = (
-            f"{before} and {after} on {self.setting}\n"
-            f"{self.pairs} ops are in both, {edits}; {self.differing} of "
-            f"{self.compared} that ran differ"
-        )
-        parts: list[RenderableType] = [
-            Text(head),
-            *self._edits(),
-            *self._finding(),
-        ]
-        return Group(*parts, self.table())
-
-    def _edits(self) -> Iterator[Text]:
-        for edit in self.edits[:_SHOWN]:
-            effect = "" if edit.differs is not False else ", with the same values"
-            yield Text(cut(f"{edit.kind}: {edit}{effect}"))
-            if code := edit.op.code:
-                yield Text(cut(f"   > {code}"), style="cyan")
-        hidden = len(self.edits) - _SHOWN
-        if hidden > 0:
-            yield Text(f"and {hidden} more: .edits")
+        head = Text(f"{' and '.join(self.names)} on {self.setting}")
+        return Group(head, *self._finding(), *self._edits(), self.table())
 
     def _finding(self) -> Iterator[Text]:
         first = self.first
         if first is None:
-            limit = "bit" if self.tolerance == 0 else "value"
-            yield Text(f"no {limit} differs in what both compute", style="green")
+            yield self._nothing()
             return
-        how = "an edit" if first.is_edit else "a consequence"
-        at = ".".join(map(str, first.iteration))
-        where = f", iteration {at}" if first.iteration else ""
-        yield Text(f"first to differ: {first.after}{where}: {how}", style="bold red")
         errors = first.errors
+        yield Text(f"the first value that differs: {first}", style="bold red")
+        for name, op, number in zip(
+            self.names, (first.before, first.after), first.numbers, strict=True
+        ):
+            yield Text(cut(f"   {number} in {name}: {op}"))
+            yield from _code(op)
         yield Text(
-            f"   {errors.differing} of {errors.elements} elements, relative L2 "
-            f"{short(errors.relative_l2)}"
+            f"   elements that differ: {errors.differing} of {errors.elements}, "
+            f"relative L2 {short(errors.relative_l2)}, at most "
+            f"{short(errors.max_ulp)} ulp"
         )
-        if not first.is_edit:
-            for edit in first.because[-_SHOWN:]:
-                yield Text(cut(f"   of {edit.kind}: {edit}"))
+        if not first.equal:
+            yield Text("   no value before it can be matched with one of the other")
+            return
+        near = first.equal_behind[:_NEAREST]
+        nearest = "; the nearest to it:" if near else ""
+        yield Text(
+            f"   values before it that are equal in both: {first.equal}{nearest}"
+        )
+        for before, after in near:
+            there = f" ({before.line})" if before.line != after.line else ""
+            yield Text(cut(f"     {after}{there}"))
+
+    def _nothing(self) -> Text:
+        if not self.compared:
+            return Text(
+                "no value of one can be matched with a value of the other: they share"
+                " no name and type of a result, and no line",
+                style="bold red",
+            )
+        limit = "bit" if self.tolerance == 0 else "value"
+        what = f"no {limit} differs in what both compute: {self.compared} compared"
+        return Text(what, style="green")
+
+    def _edits(self) -> Iterator[Text]:
+        """Yield the edits, those on which the difference depends in front."""
+        if not self.edits:
+            return
+        count = f"ops in both: {self.pairs}; edits: {len(self.edits)}"
+        if not self.is_edit:
+            yield Text(f"{count}, too many to be one program and its edit")
+            return
+        yield Text(count)
+        because = () if self.first is None else self.first.because
+        lines: dict[str, list[Edit]] = {}
+        for edit in (*because, *(e for e in self.edits if e not in because)):
+            lines.setdefault(edit.op.source, []).append(edit)
+        for edits in [*lines.values()][:_SHOWN]:
+            leads = "leads to it, " if edits[0] in because else ""
+            yield Text(f"{leads}{_text(edits)}")
+            yield from _code(edits[0].op)
+        if len(lines) > _SHOWN:
+            yield Text(f"and on {len(lines) - _SHOWN} more lines: .edits")
+
+
+def _text(edits: Sequence[Edit]) -> str:
+    """Return what was done on one line."""
+    edit, *others = edits
+    if not others:
+        effect = ", with the same values" if edit.differs is False else ""
+        return f"{edit.kind}: {edit}{effect}"
+    kinds = ", ".join(dict.fromkeys(e.kind for e in edits))
+    names = dict.fromkeys(" ".join(filter(None, (e.op.op, e.what))) for e in edits)
+    shown = [*names][:_NAMES] + ["..."] * (len(names) > _NAMES)
+    return f"{kinds} on {edit.op.line}: {', '.join(shown)}"
+
+
+def _code(op: EditedOp) -> Iterator[Text]:
+    if op.code:
+        yield Text(cut(f"     > {op.code}"), style="cyan")
 
 
 def _row(output: OutputDifference) -> tuple[str, ...]:

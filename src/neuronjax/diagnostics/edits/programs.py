@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from neuronjax.diagnostics.edits.changed_attributes import (
     changes,
     constant_text,
 )
+from neuronjax.diagnostics.edits.correspondence import ComparedValue, Correspondence
 from neuronjax.diagnostics.edits.edit_result import (
     Edit,
     EditedOp,
@@ -23,12 +24,19 @@ from neuronjax.diagnostics.edits.edit_result import (
     ProgramComparison,
 )
 from neuronjax.diagnostics.edits.flattening import FlatOp, FlatProgram, flat
-from neuronjax.diagnostics.edits.value_runs import PairedRuns, PairErrors
+from neuronjax.diagnostics.edits.value_runs import ProgramRun, RunValue
 from neuronjax.diagnostics.op_errors import errors_of
 from neuronjax.diagnostics.op_records import MOVING
 from neuronjax.ir.program import TOP, Program, Value
 from neuronjax.policy import Policy
 from neuronjax.report.setting import setting_line
+
+#: What a user calls the ops that have a name of the compiler's own.
+_WORDS = {
+    "sdy.manual_computation": "shard_map",
+    "stablehlo.case": "branch",
+    "stablehlo.while": "loop",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,11 +64,20 @@ def compare_programs(
 ) -> ProgramComparison:
     """Both programs under one policy, op by op."""
     alignment = aligned(flat(before.setting.program), flat(after.setting.program))
-    sides = before.setting.emulated(policy), after.setting.emulated(policy)
-    runs = PairedRuns(alignment, sides, tolerance)
-    results = runs.run((before.arrays, after.arrays))
-    found = runs.found
-    described = _Describing(alignment, found)
+    programs = (before, alignment.before), (after, alignment.after)
+    runs = tuple(
+        ProgramRun.of(each.setting.emulated(policy), program, each.arrays)
+        for each, program in programs
+    )
+    left, right = (
+        dict(zip(each.outputs, zip(run.results, run.arrays, strict=True), strict=True))
+        for each, run in zip((before, after), runs, strict=True)
+    )
+    outputs = [_output(path, left, right) for path in dict.fromkeys((*left, *right))]
+    alike = [output.path for output in outputs if output.errors is not None]
+    returned = {right[path][0]: left[path][0] for path in alike}
+    matched = Correspondence(alignment, runs, returned, tolerance).found
+    described = _Describing(alignment, matched)
     return ProgramComparison(
         names=(before.name, after.name),
         target=before.setting.target.name,
@@ -68,11 +85,12 @@ def compare_programs(
         setting=setting_line(before.setting.target, policy),
         tolerance=tolerance,
         pairs=len(alignment.pairs),
-        compared=len(found),
+        compared=len(matched),
         edits=tuple(described.edits()),
-        first=described.first(),
-        differing=sum(errors.first is not None for errors in found.values()),
-        outputs=tuple(_outputs(before.outputs, after.outputs, *results)),
+        is_edit=alignment.is_edit,
+        first=described.first({value: path for path, (value, _) in right.items()}),
+        differing=sum(match.differs for match in matched.values()),
+        outputs=tuple(outputs),
     )
 
 
@@ -85,7 +103,7 @@ class _Describing:
     """What was found, in the words of a result."""
 
     def __init__(
-        self, alignment: Alignment, found: dict[AlignedPair, PairErrors]
+        self, alignment: Alignment, found: Mapping[FlatOp | None, ComparedValue]
     ) -> None:
         self._alignment, self._found = alignment, found
 
@@ -103,14 +121,14 @@ class _Describing:
     def _edits(
         self,
         pairs: Sequence[AlignedPair] = (),
-        added: Sequence[FlatOp] = (),
-        removed: Sequence[FlatOp] = (),
+        added: Iterable[FlatOp] = (),
+        removed: Iterable[FlatOp] = (),
     ) -> list[Edit]:
         found = []
         for pair in pairs:
-            errors = self._found.get(pair)
+            match = self._found.get(pair.after)
             what = changes(pair.before.op, pair.after.op) or self._reads(pair)
-            differs = None if errors is None else errors.first is not None
+            differs = None if match is None else match.differs
             found.append(self._edit(pair.how, pair.before, pair.after, what, differs))
         found += [self._edit("added", None, op, constant_text(op.op)) for op in added]
         return found + [
@@ -146,26 +164,77 @@ class _Describing:
         pairs = zip(*texts, strict=True)
         return ", ".join(f"reads {a} -> {b}" for a, b in pairs if a != b)
 
-    def first(self) -> FirstDifference | None:
-        """The first that differs; what only moves numbers, if nothing else does."""
-        off = [p for p, errors in self._found.items() if errors.first is not None]
+    def first(self, paths: Mapping[RunValue, str]) -> FirstDifference | None:
+        """Return the first that differs; what only moves numbers, if nothing else does.
+
+        Args:
+            paths: by which the program after returns its values.
+        """
+        off = [match for match in self._found.values() if match.differs]
         if not off:
             return None
-        told = [p for p in off if p.after.op.name not in MOVING or p.how != "same"]
-        pair = min(told or off, key=lambda p: self._found[p].order)
-        sums = self._found[pair]
-        return FirstDifference(
-            before=_described(pair.before, self._alignment.before),
-            after=_described(pair.after, self._alignment.after),
-            is_edit=pair.how != "same",
-            iteration=sums.first or (),
-            errors=sums.errors,
-            because=tuple(
-                self._edits(*self._alignment.edits_behind(pair))
-                if pair.how == "same"
-                else self._edits([pair])
-            ),
+        told = [match for match in off if match.after.name not in MOVING]
+        match = min(told or off, key=lambda match: match.order)
+        before, after = match.before.op, match.after.op
+        _, left, right, device = match.beside
+        index = _farthest(left, right)
+        known = [m for m in self._found.values() if not m.differs]
+        equal = {m.after.op: m.before.op for m in known}
+        way, ends = _behind(match.after, equal)
+        way_before, _ = _behind(match.before, equal.values())
+        programs = self._alignment
+        because = self._edits(
+            [p for p in programs.pairs if p.how != "same" and p.after in way],
+            [op for op in programs.added if op in way],
+            [op for op in programs.removed if op in way_before],
         )
+        shown = _described(after, programs.after)
+        return FirstDifference(
+            before=_described(before, programs.before),
+            after=shown,
+            output=paths.get(match.after),
+            type=f"{right.dtype}{list(right.shape) or ' scalar'}",
+            is_edit=any(e.after and e.after.number == shown.number for e in because),
+            iteration=match.after.iterations,
+            device=device,
+            errors=match.errors,
+            index=index,
+            numbers=(str(left[index]), str(right[index])),
+            equal=sum(m.order < match.order for m in known),
+            equal_behind=tuple(
+                (_described(equal[op], programs.before), _described(op, programs.after))
+                for op in ends
+            ),
+            because=tuple(because),
+        )
+
+
+def _behind(
+    value: RunValue, equal: Container[FlatOp | None]
+) -> tuple[set[FlatOp | None], list[FlatOp]]:
+    """Return the ops that lead to a value, behind ops that make equal values, and the
+    latter in the order of the program."""
+    way, ends = {value.op}, set[FlatOp]()  # None stands for the arguments
+    values = dict.fromkeys(value.reads)
+    left = [*values]
+    for read in left:  # which grows meanwhile
+        if read.op is not None and read.op in equal:
+            ends.add(read.op)
+        else:
+            way.add(read.op)
+            left += (v for v in read.reads if v not in values)
+            values.update(dict.fromkeys(read.reads))
+    return way, sorted(ends, key=lambda op: op.number)
+
+
+def _farthest(left: np.ndarray, right: np.ndarray) -> tuple[int, ...]:
+    """Return the index of the element that is farthest from its partner."""
+    with np.errstate(all="ignore"):
+        a, b = left.astype(np.float64), right.astype(np.float64)
+        same = (a == b) & (np.signbit(a) == np.signbit(b))
+        same |= np.isnan(a) & np.isnan(b)
+        apart = np.where(same, -1, np.nan_to_num(np.abs(a - b), nan=np.inf))
+    return tuple(map(int, np.unravel_index(apart.argmax(), apart.shape)))
 
 
 def _read_text(value: Value, program: FlatProgram) -> str:
@@ -176,13 +245,17 @@ def _read_text(value: Value, program: FlatProgram) -> str:
     return constant_text(maker.op) or maker.op.name.rpartition(".")[2]
 
 
-def _described(op: FlatOp, program: FlatProgram) -> EditedOp:
-    """A constant is where it is read: JAX gives it the line of the whole call."""
+def _described(op: FlatOp | None, program: FlatProgram) -> EditedOp:
+    """Return an op as reports name it, "argument" where no op has made a value.
+
+    A constant is where it is read: JAX gives it the line of the whole call."""
+    if op is None:
+        return EditedOp(number=-1, op="argument", module=TOP, source="", result="")
     shown = _reader(op, program) if op.op.name == CONSTANT else op
     location = shown.path.location
     return EditedOp(
         number=shown.number,
-        op=op.op.name.rpartition(".")[2],
+        op=_WORDS.get(op.op.name) or op.op.name.rpartition(".")[2],
         # The line that is shown says which function it is in.
         module=location.label if location.module else TOP,
         source=location.source,
@@ -202,24 +275,17 @@ def _reader(op: FlatOp, program: FlatProgram) -> FlatOp:
     return op
 
 
-def _outputs(
-    before: Sequence[str],
-    after: Sequence[str],
-    left: Sequence[np.ndarray],
-    right: Sequence[np.ndarray],
-) -> list[OutputDifference]:
-    """By path; a path of one program alone is named."""
-    first = dict(zip(before, left, strict=True))
-    second = dict(zip(after, right, strict=True))
-    found = []
-    for path in dict.fromkeys((*before, *after)):
-        x, y = first.get(path), second.get(path)
-        errors, note = None, "only after" if x is None else "only before"
-        if x is not None and y is not None:
-            note = ""
-            if (x.shape, x.dtype) == (y.shape, y.dtype):
-                errors = errors_of(y, x)
-            else:
-                note = f"{x.dtype}{list(x.shape)} -> {y.dtype}{list(y.shape)}"
-        found.append(OutputDifference(path=path, errors=errors, note=note))
-    return found
+def _output(
+    path: str,
+    before: Mapping[str, tuple[RunValue, np.ndarray]],
+    after: Mapping[str, tuple[RunValue, np.ndarray]],
+) -> OutputDifference:
+    """Return how far the results of a path are apart, or why they are not compared."""
+    if path not in before or path not in after:
+        note = "only before" if path in before else "only after"
+        return OutputDifference(path=path, errors=None, note=note)
+    x, y = before[path][1], after[path][1]
+    if (x.shape, x.dtype) == (y.shape, y.dtype):
+        return OutputDifference(path=path, errors=errors_of(y, x))
+    note = f"{x.dtype}{list(x.shape)} -> {y.dtype}{list(y.shape)}"
+    return OutputDifference(path=path, errors=None, note=note)

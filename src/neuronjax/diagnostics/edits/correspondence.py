@@ -1,0 +1,204 @@
+"""Which value of one run is which of another: what both programs claim to compute.
+
+Two values correspond where both programs return them by the same name, where the same
+op reads values that correspond, where both are one array, where the alignment of the
+programs pairs their ops, or where one line made both. A sum over devices of a part's
+sum corresponds to the sum of the whole.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from neuronjax.diagnostics.edits.alignment import AlignedPair, Alignment
+from neuronjax.diagnostics.edits.changed_attributes import CONSTANT
+from neuronjax.diagnostics.edits.flattening import FlatOp
+from neuronjax.diagnostics.edits.value_runs import (
+    Beside,
+    ProgramRun,
+    RunValue,
+    values_beside,
+)
+from neuronjax.diagnostics.op_errors import Errors
+
+_ALL_GATHER, _ALL_REDUCE = "stablehlo.all_gather", "stablehlo.all_reduce"
+_CONSTANT = "a constant"
+
+
+@dataclass
+class ComparedValue:
+    """The values of an op beside those that correspond, all executions added up.
+
+    Attributes:
+        before, after: the first that differ; the first of all where none does.
+        beside: these two.
+        errors: of all executions.
+        differs: whether any does.
+        order: of `after` among the values of its run.
+    """
+
+    before: RunValue
+    after: RunValue
+    beside: Beside
+    errors: Errors
+    differs: bool
+    order: int
+
+
+class Correspondence:
+    """The values of two runs on the same arguments.
+
+    Args:
+        alignment: of the two programs.
+        runs: of the program before and of the one after.
+        returned: which value before is returned by the name of a value after.
+        tolerance: relative L2 error up to which values are equal; 0 for any bit.
+
+    Attributes:
+        found: by op of the program after, in the order of its run; None is the op of
+            arguments.
+    """
+
+    def __init__(
+        self,
+        alignment: Alignment,
+        runs: tuple[ProgramRun, ProgramRun],
+        returned: Mapping[RunValue, RunValue],
+        tolerance: float,
+    ) -> None:
+        self._tolerance, self._returned = tolerance, returned
+        self._before = runs[0].values
+        # The values before that values after correspond to.
+        self._partners: dict[RunValue, RunValue] = {}
+        self._taken: set[RunValue] = set(returned.values())
+        # Those before of which values after are the parts that devices add up.
+        self._partial: dict[RunValue, Sequence[RunValue]] = {}
+        self._pairs: dict[FlatOp | None, AlignedPair] = {}
+        if alignment.is_edit:
+            self._pairs = {p.after: p for p in alignment.pairs}
+        values = [*runs[0].values, *runs[1].values]
+        given = (v for value in values for v in value.reads if v.op is None)
+        self._given = {v.content: v for v in given if v.tells}
+        self._moments = {(v.op, v.iterations, v.result): v for v in self._before}
+        self._alike = defaultdict[Hashable, list[RunValue]](list)
+        # What devices add up, and the sums.
+        self._sums = defaultdict[RunValue, list[RunValue]](list)
+        self._on_line = defaultdict[Hashable, list[RunValue]](list)
+        for value in self._computed(self._before):
+            self._alike[self._key(value)].append(value)
+            self._on_line[_line(value)].append(value)
+            if value.name == _ALL_REDUCE:
+                self._sums[value.reads[0].root].append(value)
+        # How often an op of a line runs in the program after.
+        self._runs_of = Counter(map(_line, self._computed(runs[1].values)))
+        self.found: dict[FlatOp | None, ComparedValue] = {}
+        for order, value in enumerate(dict.fromkeys((*runs[1].values, *returned))):
+            self._match(value, order)
+
+    @staticmethod
+    def _computed(values: Sequence[RunValue]) -> list[RunValue]:
+        return [v for v in values if v.root is v and v.name != CONSTANT]
+
+    @functools.cached_property
+    def _by_content(self) -> dict[Hashable, RunValue]:
+        computed = (v for v in self._computed(self._before) if v.tells)
+        return {**self._given, **{v.content: v for v in computed}}
+
+    def _token(self, value: RunValue) -> Hashable:
+        """Return what is equal for values of both runs that correspond."""
+        root = self._partners.get(value.root, value.root).root
+        if root.is_constant:
+            return _CONSTANT
+        is_given = root.name == _ALL_GATHER and root.content in self._given
+        return root.content if root.op is None or is_given else root
+
+    def _key(self, value: RunValue) -> tuple[Hashable, frozenset[Hashable]]:
+        """Return what is equal for the same op of values that correspond."""
+        return value.kind, frozenset(map(self._token, value.reads))
+
+    def _match(self, value: RunValue, order: int) -> None:
+        partner = self._returned.get(value)
+        if partner is None and value.root is value and value.name != CONSTANT:
+            partner = self._partner(value)
+        if partner is None:
+            return
+        self._partners[value] = partner
+        self._taken.add(partner)
+        beside = values_beside(partner, value)
+        if beside is None:
+            return
+        errors, off = beside.errors, self._is_off(beside)
+        new = ComparedValue(partner, value, beside, errors, off, order)
+        known = self.found.setdefault(value.op, new)
+        if known is new:
+            return
+        known.errors = new.errors = known.errors + errors
+        if new.differs and not known.differs:
+            self.found[value.op] = new
+
+    def _is_off(self, beside: Beside) -> bool:
+        if self._tolerance == 0:
+            return beside.errors.differing > 0
+        return beside.errors.relative_l2 > self._tolerance
+
+    def _beside(self, others: Iterable[RunValue], value: RunValue) -> list[RunValue]:
+        """Return those that can be compared with a value."""
+        return [o for o in others if values_beside(o, value) is not None]
+
+    def _partner(self, value: RunValue) -> RunValue | None:
+        """Return the value before that a value after should be equal to."""
+        alike = self._candidates(value)
+        aligned = self._aligned(value)
+        if aligned in alike:
+            return aligned
+        for other in alike:
+            if (beside := values_beside(other, value)) and not self._is_off(beside):
+                return other
+        if value.tells and value.content in self._by_content:
+            return self._by_content[value.content]
+        if aligned is not None:
+            return aligned
+        left = [o for o in alike if o not in self._taken]
+        if len(left) == 1:
+            return left[0]
+        line = _line(value)
+        if self._runs_of[line] != len(self._on_line[line]):
+            return None
+        left = [o for o in self._on_line[line] if o not in self._taken]
+        return next(iter(self._beside(left, value)), None)
+
+    def _candidates(self, value: RunValue) -> list[RunValue]:
+        """Return those that the same op makes of values that correspond."""
+        key = self._key(value)
+        if key[1] <= {_CONSTANT}:
+            return []
+        found = [*self._alike.get(key, ())]
+        if value.name == _ALL_REDUCE:
+            found += self._partial.get(value.reads[0].root, ())
+        whole = self._beside(found, value)
+        if whole or not found:
+            return whole
+        self._partial[value] = found
+        return self._beside((s for o in found for s in self._sums[o]), value)
+
+    def _aligned(self, value: RunValue) -> RunValue | None:
+        """Return what the partner of its op made in the same iteration, where both read
+        a value that corresponds or the ops are the same."""
+        pair = self._pairs.get(value.op)
+        if pair is None:
+            return None
+        moment = (pair.before, value.iterations, value.result)
+        other = self._moments.get(moment)
+        if other is None or pair.how == "same":
+            return other
+        own, others = (set(map(self._token, v.reads)) for v in (value, other))
+        return other if own & others - {_CONSTANT} or not own else None
+
+
+def _line(value: RunValue) -> Hashable:
+    """Return where a value is made, and by which op."""
+    assert value.op is not None
+    return value.op.path.source or value, value.name, value.result
