@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from neuronjax.diagnostics.comparison import Comparison
 from neuronjax.diagnostics.executors import Emulator, Signatures
 from neuronjax.diagnostics.faults.masks import masked_values
 from neuronjax.diagnostics.faults.recorder import Recorder
+from neuronjax.diagnostics.faults.trials import executions
 from neuronjax.diagnostics.faults.units import contraction_casts, path_units
 from neuronjax.diagnostics.faults.verdict import verdict
 from neuronjax.diagnostics.first_divergence import ancestors, smallest_set
@@ -341,7 +343,16 @@ def compare_sides(
     stages.stage("judging")
     records, found, causes = recorder.records(), None, ()
     if witness is not None and results is not None:
-        found = verdict(setting.program, witness, arguments, records, results)
+        tries = explain and reference.executor.is_wide
+        execute = functools.partial(executions, reference, arguments)
+        found = verdict(
+            setting.program,
+            witness,
+            arguments,
+            records,
+            results,
+            *([execute] if tries else []),
+        )
     is_verified = False
     if tolerance is not None and recorder.first is not None and explain:
         path, sides = recorder.first.path, (reference, actual)

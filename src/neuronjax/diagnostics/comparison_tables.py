@@ -18,8 +18,16 @@ _PART_WIDTH = 13
 
 
 def short(value: float) -> str:
-    """Two significant digits."""
-    return "0" if value == 0 else f"{value:.2g}"
+    """Return two significant digits, and of what is between 100 and a million all
+    digits before the point."""
+    if value == 0:
+        return "0"
+    return f"{value:.0f}" if 100 <= abs(value) < 1e6 else f"{value:.2g}"
+
+
+def percent(share: float) -> str:
+    """Return a share as "0.78 %"."""
+    return f"{100 * share:.2g} %" if share < 0.995 else "100 %"
 
 
 def part_of(record: OpRecord, width: int = _PART_WIDTH) -> str:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from neuronjax.diagnostics.faults.fault import Fault
-from neuronjax.diagnostics.faults.naming import named
+from neuronjax.diagnostics.faults.naming import FaultName, named
 from neuronjax.diagnostics.faults.recorder import Recorder
+from neuronjax.diagnostics.faults.remedies import Remedy, tried_op
 from neuronjax.diagnostics.faults.search import FaultSearch, Suspect
+from neuronjax.diagnostics.faults.trials import Executions, Wanted
 from neuronjax.diagnostics.faults.wrong_results import Wrong
 from neuronjax.diagnostics.op_records import OpRecord
 from neuronjax.diagnostics.parallel_runs import OpPath
 from neuronjax.ir import host_functions
 from neuronjax.ir.program import Program
+from neuronjax.ir.value_sources import ValueSources
+
+#: The remedies of so many faults are tried.
+MOST_TRIED = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,8 +105,9 @@ def verdict(
     arguments: Sequence[np.ndarray],
     records: Mapping[OpPath, OpRecord],
     names: Sequence[str],
+    execute: Callable[[Wanted], Executions] = lambda wanted: {},
 ) -> FaultVerdict:
-    """From what was seen of every op.
+    """Return what is wrong, from what was seen of every op.
 
     Args:
         program: that was run.
@@ -108,24 +115,54 @@ def verdict(
         arguments: of main.
         records: of every op.
         names: of the results; too few or too many, and they are numbered.
+        execute: executes ops again, on which remedies are tried.
     """
     results = program.entry.body.results
     if len(names) != len(results):
         names = [str(n) for n in range(len(results))]
     with np.errstate(all="ignore"):  # of Inf and NaN in what was seen
         search = FaultSearch(program, seen, arguments)
-        suspects = search.suspects()
-    faults = [_fault(s, search.parameter(s.trace), records, names) for s in suspects]
-    known = [f for f in faults if f.kind != "other"]
+        found = [(suspect, named(suspect)) for suspect in search.suspects()]
+        found = [f for f in found if f[1].kind != "other"] or found
+        remedies = _remedies(found, seen, search.wrong, ValueSources(program), execute)
     return FaultVerdict(
         results=len(results),
         wrong=tuple(
             _wrong_result(w, names[w.index], results[w.index].type.dtype.name)
             for w in search.wrong
         ),
-        faults=tuple(known or faults),
+        faults=tuple(
+            _fault(s, name, str(remedy), search.parameter(s.trace), records, names)
+            for (s, name), remedy in zip(found, remedies, strict=True)
+        ),
         unjudged=tuple(dict.fromkeys(_sent(program))),
     )
+
+
+def _remedies(
+    found: Sequence[tuple[Suspect, FaultName]],
+    seen: Recorder,
+    wrong: Sequence[Wrong],
+    graph: ValueSources,
+    execute: Callable[[Wanted], Executions],
+) -> list[Remedy]:
+    """Return what to try against every fault, tried for the first ones."""
+    shown = [tried_op(suspect, name.kind) for suspect, name in found]
+    moments = [(t.path, t.first or t.made_nonfinite) for t in shown[:MOST_TRIED]]
+    kept = execute({path: m[1] if m else None for path, m in moments}) if found else {}
+    steps = {w.index: w.step.size for w in wrong if w.step is not None}
+    return [
+        Remedy(
+            name=name,
+            suspect=suspect,
+            shown=trace,
+            execution=kept.get(trace.path),
+            unit=seen.unit(trace.path.op),
+            step=max((steps.get(n, 0.0) for n in suspect.results), default=0.0),
+            graph=graph,
+        )
+        for (suspect, name), trace in zip(found, shown, strict=True)
+    ]
 
 
 def _sent(program: Program) -> Iterator[str]:
@@ -162,11 +199,13 @@ def _wrong_result(wrong: Wrong, name: str, dtype: str) -> WrongResult:
 
 def _fault(
     suspect: Suspect,
+    name: FaultName,
+    remedy: str,
     parameter: str,
     records: Mapping[OpPath, OpRecord],
     names: Sequence[str],
 ) -> Fault:
-    name, trace = named(suspect), suspect.trace
+    trace = suspect.trace
     moment = trace.first or trace.made_nonfinite
     return Fault(
         kind=name.kind,
@@ -176,6 +215,6 @@ def _fault(
         shows=None if suspect.amplifier is None else records[suspect.amplifier.path],
         iteration=moment[1] if moment else (),
         evidence=name.evidence,
-        remedy=name.remedy,
+        remedy=remedy,
         outputs=tuple(names[n] for n in suspect.results),
     )
