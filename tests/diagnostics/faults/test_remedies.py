@@ -6,7 +6,7 @@ import pytest
 
 from neuronjax import compare
 from neuronjax.diagnostics.faults.naming import IN_FP32, KINDS
-from neuronjax.diagnostics.faults.trials import fitted, jitter
+from neuronjax.diagnostics.faults.trials import fitted
 from tests.arrays import normal
 
 BF16 = jnp.bfloat16
@@ -14,11 +14,6 @@ BF16 = jnp.bfloat16
 
 def first(function, *args, policy="fp32", **options):
     return compare(function, policy=policy, **options)(*args).faults[0]
-
-
-def ill_conditioned(size):
-    left, right = (np.linalg.qr(normal(size, size, seed=n))[0] for n in (1, 2))
-    return (left * np.logspace(0, -6, size)) @ right
 
 
 def of_rows(x):
@@ -97,16 +92,6 @@ def test_code_in_fp32_is_not_told_to_be_kept_in_it():
 @pytest.mark.parametrize("kind", sorted(IN_FP32))
 def test_advice_for_fp32_does_not_speak_of_it(kind):
     assert "FP32" not in IN_FP32[kind]
-
-
-def test_a_jitter_is_tried():
-    square = ill_conditioned(16)
-    square = square @ square.T
-    share = jitter(square)
-    assert 1e-9 < share < 1e-4
-    mean = np.trace(square) / 16
-    np.linalg.cholesky((square + share * mean * np.eye(16)).astype(np.float32))
-    assert jitter(-np.eye(4)) == 0.0
 
 
 def test_scales_of_numbers_and_of_rows():

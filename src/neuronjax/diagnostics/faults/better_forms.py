@@ -36,6 +36,7 @@ FORMS: Mapping[str, str] = {
     "1 - x * x": "(1 - x) * (1 + x) for 1 - x * x",
     "sqrt(x) - sqrt(y)": "(x - y) / (sqrt(x) + sqrt(y)) for sqrt(x) - sqrt(y)",
 }
+_PARSED = {formula: ast.parse(formula, mode="eval").body for formula in FORMS}
 #: What is right already where the maximum is taken off before: only for these faults.
 RANGES: Mapping[str, tuple[str, ...]] = {
     "exp(x) / sum(exp(x))": ("overflow",),
@@ -71,11 +72,8 @@ def better_form(graph: ValueSources, ops: Collection[Op], scope: str, kind: str)
         return CONDITIONED
     ends = [*dict.fromkeys(v for op in ops for v in _ahead(graph, op))]
     for formula, written in FORMS.items():
-        if kind not in RANGES.get(formula, (kind,)):
-            continue
-        pattern = ast.parse(formula, mode="eval").body
-        for value in ends:
-            found = _match(graph, pattern, value, {})
+        for value in ends if kind in RANGES.get(formula, (kind,)) else ():
+            found = _match(graph, _PARSED[formula], value, {})
             if found is not None and not found.isdisjoint(ops):
                 return written
     return ""

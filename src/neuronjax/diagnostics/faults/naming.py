@@ -244,6 +244,8 @@ def _narrows(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
         return None
     source = t.path.op.operands[0].type.dtype
     text = f"{_format(t)} rounds the numbers by {short(e.result.error)} of their size"
+    if e.own < e.result.error / 2:
+        text = f"its operand is off by {short(e.result.error)} of its size"
     if s.amplifier is not None:
         text += f"; {_makes(s.amplifier)}"
     if source.kind in "iu":

@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from neuronjax.diagnostics.comparison_tables import percent, short
-from neuronjax.diagnostics.faults.better_forms import CONDITIONED, better_form
+from neuronjax.diagnostics.faults.better_forms import better_form
 from neuronjax.diagnostics.faults.evidence import ADDS
 from neuronjax.diagnostics.faults.judgement import excused, limit
 from neuronjax.diagnostics.faults.naming import IN_FP32, KINDS, FaultName, short_name
@@ -23,13 +23,7 @@ from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.recorder import OpTrace
 from neuronjax.diagnostics.faults.search import Suspect
 from neuronjax.diagnostics.faults.traits import is_short
-from neuronjax.diagnostics.faults.trials import (
-    Execution,
-    distance,
-    fitted,
-    held,
-    jitter,
-)
+from neuronjax.diagnostics.faults.trials import Execution, distance, fitted, held
 from neuronjax.diagnostics.op_records import CONSTANT
 from neuronjax.diagnostics.reference64 import is_float
 from neuronjax.execution.probes.signs import FEW
@@ -97,7 +91,10 @@ class Remedy:
         given = self.name.advice or (self._scaled() if kind in _SCALABLE else "")
         if given:
             return given
-        form = "" if kind in _OF_NUMBERS else self._form()
+        form = ""
+        if kind not in _OF_NUMBERS:
+            ops = {self.suspect.trace.path.op, self.shown.path.op}
+            form = better_form(self.graph, ops, self.suspect.trace.path.scope, kind)
         known = form or IN_FP32.get(kind, KINDS[kind])
         if not self._is_narrow() or kind == "saturation":
             return known
@@ -125,6 +122,7 @@ class Remedy:
     def _wider(self, execution: Execution) -> tuple[bool, str]:
         """Return whether a wider format helps, and a sentence that says so."""
         trace, kind = self.suspect.trace, self.name.kind
+        values = (*trace.path.op.operands, *trace.path.op.results)
         where, what = "FP32", "it"
         if trace.cast is not None and trace.cast.unit > unit_of(_BFLOAT16):
             error = execution.error(_BFLOAT16)
@@ -150,6 +148,8 @@ class Remedy:
             helps, left = error <= limit(seen.result, unit_of(_FLOAT32)), _error(error)
             if self.shown is not self.suspect.trace:
                 what = f"all up to {short_name(self.shown)}"
+            elif all(unit_of(v.type.dtype) <= unit_of(_FLOAT32) for v in values):
+                what = "all before it"
         if helps:
             return True, f"keep {what} in {where}, which leaves {left}"
         return False, f"{where} alone would still leave {left}"
@@ -161,22 +161,6 @@ class Remedy:
         grows = shown.error / made.error if made.error else 0.0
         is_other = self.shown is not self.suspect.trace and math.isfinite(grows)
         return unit_of(_FLOAT32) * grows if is_other else 0.0
-
-    # -- other formulas ----------------------------------------------------------------
-
-    def _form(self) -> str:
-        """Return what computes the same and keeps the digits, or ""."""
-        ops = {self.suspect.trace.path.op, self.shown.path.op}
-        scope = self.suspect.trace.path.scope
-        form = better_form(self.graph, ops, scope, self.name.kind)
-        if form != CONDITIONED or self.execution is None:
-            return form
-        matrix = next(iter(self.execution.operands.values()))
-        if short_name(self.shown) == "triangular_solve":
-            number = float(np.max(np.linalg.cond(matrix)))
-            return f"{form} (that of this factor is {short(number)})"
-        share = jitter(matrix) if short_name(self.shown) == "cholesky" else 0.0
-        return f"{form} ({share:g} of its mean suffices in FP32)" if share else form
 
     # -- scales ------------------------------------------------------------------------
 

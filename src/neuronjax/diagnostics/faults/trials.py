@@ -181,18 +181,3 @@ def distance(made: np.ndarray, x: np.ndarray) -> tuple[float, float]:
     more than half of themselves."""
     with np.errstate(invalid="ignore"):
         return ratio(made, x), float((np.abs(made - x) > np.abs(x) / 2).mean())
-
-
-# -- matrices --------------------------------------------------------------------------
-
-
-def jitter(matrix: np.ndarray) -> float:
-    """Return the least power of ten of its mean that, added to the diagonal, makes a
-    matrix one that Cholesky's factorization takes in FP32; 0 where none does."""
-    mean = np.einsum("...ii->...", matrix).mean() / matrix.shape[-1]
-    for exponent in range(-8, 0):
-        added = 10.0**exponent * mean * np.eye(matrix.shape[-1])
-        with contextlib.suppress(np.linalg.LinAlgError):
-            np.linalg.cholesky((matrix + added).astype(np.float32))
-            return 10.0**exponent
-    return 0.0

@@ -21,8 +21,9 @@ from neuronjax.ir import host_functions
 from neuronjax.ir.program import Program
 from neuronjax.ir.value_sources import ValueSources
 
-#: The remedies of so many faults are tried.
+#: The remedies of so many faults are tried, on what happened in so many executions.
 MOST_TRIED = 3
+MOST_EXECUTIONS = 2048
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +150,8 @@ def _remedies(
     """Return what to try against every fault, tried for the first ones."""
     shown = [tried_op(suspect, name.kind) for suspect, name in found]
     moments = [(t.path, t.first or t.made_nonfinite) for t in shown[:MOST_TRIED]]
-    kept = execute({path: m[1] if m else None for path, m in moments}) if found else {}
+    near = [(path, m) for path, m in moments if m is None or m[0] < MOST_EXECUTIONS]
+    kept = execute({path: m[1] if m else None for path, m in near}) if near else {}
     steps = {w.index: w.step.size for w in wrong if w.step is not None}
     return [
         Remedy(
@@ -158,7 +160,9 @@ def _remedies(
             shown=trace,
             execution=kept.get(trace.path),
             unit=seen.unit(trace.path.op),
-            step=max((steps.get(n, 0.0) for n in suspect.results), default=0.0),
+            step=max(steps.get(n, 0.0) for n in suspect.results)
+            if suspect.is_update
+            else 0.0,
             graph=graph,
         )
         for (suspect, name), trace in zip(found, shown, strict=True)
