@@ -1,11 +1,13 @@
 """A remedy is tried on the op at fault before it is printed; a claim is measured."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from neuronjax import compare
 from neuronjax.diagnostics.faults.naming import IN_FP32, KINDS
+from neuronjax.diagnostics.faults.remedies import UNSCALED
 from neuronjax.diagnostics.faults.trials import fitted
 from tests.arrays import normal
 
@@ -102,3 +104,26 @@ def test_scales_of_numbers_and_of_rows():
     assert rows.lost == 0
     assert rows.axes == (1,)
     assert columns.axes == (0,)
+
+
+def test_numbers_that_vanish_in_fp32_too_are_no_remedy():
+    """Their norm is next to nothing, so that an error in L2 would not tell."""
+
+    def tails(x, w):
+        z = x @ w
+        return jnp.log(0.5 * (1 - jax.lax.erf(z)))
+
+    z = np.linspace(0, 6, 64, dtype=np.float32)[:, None] * np.ones(16, np.float32)
+    fault = first(tails, z, np.full((16, 4), 1 / 16, np.float32), policy="bf16")
+    assert fault.kind == "cancellation"
+    assert "FP32 alone would still leave" in fault.remedy
+
+
+def test_a_rounding_to_integers_is_not_told_to_be_kept_in_fp32():
+    """Squares over many powers of ten, of which no linear scale is right."""
+
+    def codes(v):
+        return jnp.round(v / v.max() * 255).astype(jnp.uint8).astype(jnp.float32)
+
+    v = np.exp(8 * normal(256)).astype(np.float32)
+    assert first(codes, v).remedy == UNSCALED

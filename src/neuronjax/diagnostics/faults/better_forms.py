@@ -111,7 +111,8 @@ def _match(
     given, short = [*op.operands], op.name.rpartition(".")[2]
     if short == "square":
         given, short = [*given, *given], "multiply"
-    if short != _OPS.get(name, name):
+    adds = [inner.name for region in op.regions for inner in region.ops]
+    if short != _OPS.get(name, name) or (adds and adds != ["stablehlo.add"]):
         return None
     orders = [parts, parts[::-1]] if name in ("Add", "Mult") else [parts]
     for order in orders:

@@ -247,7 +247,7 @@ def _narrows(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     if e.own < e.result.error / 2:
         text = f"its operand is off by {short(e.result.error)} of its size"
     if s.amplifier is not None:
-        text += f"; {_makes(s.amplifier)}"
+        text += _makes(s.amplifier)
     if source.kind in "iu":
         return FaultName("integer", text, _of_whole(e))
     return FaultName("coarse", text)
@@ -257,11 +257,12 @@ def _makes(t: OpTrace) -> str:
     """What an op does with an error that is small yet."""
     op = _NOUNS.get(short_name(t), short_name(t))
     if t.first is None and t.made_nonfinite is None:
-        return f"{op} chooses by the rounded numbers"
+        is_choice = any(v.type.dtype.kind in "iub" for v in t.path.op.results)
+        return f"; {op} chooses by the rounded numbers" if is_choice else ""
     shown = math.inf if t.first is None else t.first[2].result.error
     if math.isinf(shown):
-        return f"{op} turns that into Inf or NaN"
-    return f"{op} turns that into a relative error of {short(shown)}"
+        return f"; {op} turns that into Inf or NaN"
+    return f"; {op} turns that into a relative error of {short(shown)}"
 
 
 def _amplifies(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
@@ -269,6 +270,8 @@ def _amplifies(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     if e.own >= e.result.error or operand >= e.result.error:
         return None
     text = f"it turns a relative error of {short(operand)} into {short(e.result.error)}"
+    if e.result.error < 2 * operand:
+        text = f"its operands have a relative error of {short(operand)} already"
     if short_name(t) in SINGULAR:
         return FaultName("singular", text)
     if short_name(t) in _DIFFERENCES and not _grows(t, e):

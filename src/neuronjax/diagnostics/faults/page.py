@@ -122,7 +122,9 @@ def _of_fault(n: int, fault: Fault) -> Iterator[Text]:
     place = _place(record)
     if not _names_module(record) and fault.parameter:
         place += f", near {_cut(fault.parameter, 30)}"
-    yield Text.assemble((f"{n}. {fault.kind}", "bold"), f"  {record.line}  {place}")
+    kind, line = f"{n}. {fault.kind}", f"  {record.line}  "
+    place = _cut(place, WIDTH - len(kind + line))
+    yield Text.assemble((kind, "bold"), line, place)
     code = linecache.getline(*_file_and_line(record.source)).strip()
     if code:
         yield Text(f"{_INDENT}> {_cut(code, WIDTH - 5)}", style="cyan")

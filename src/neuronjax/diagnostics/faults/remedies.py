@@ -30,6 +30,8 @@ from neuronjax.execution.probes.signs import FEW
 from neuronjax.ir.value_sources import ValueSources
 from neuronjax.numerics.float_format import FORMATS, get_format
 
+#: What to try where no scale that was tried fits.
+UNSCALED = "use a scale for each block of numbers, or a format with more digits"
 #: What helps besides a wider format.
 _BESIDES: Mapping[str, str] = {
     "overflow": "scale before it",
@@ -89,8 +91,8 @@ class Remedy:
     def __str__(self) -> str:
         kind = self.name.kind
         given = self.name.advice or (self._scaled() if kind in _SCALABLE else "")
-        if given:
-            return given
+        if given or self.suspect.bounding is not None:
+            return given or UNSCALED
         form = ""
         if kind not in _OF_NUMBERS:
             ops = {self.suspect.trace.path.op, self.shown.path.op}
@@ -123,15 +125,16 @@ class Remedy:
         """Return whether a wider format helps, and a sentence that says so."""
         trace, kind = self.suspect.trace, self.name.kind
         values = (*trace.path.op.operands, *trace.path.op.results)
-        where, what = "FP32", "it"
+        made = execution.rounded(_FLOAT32)
+        gone = float(((made == 0) & (execution.result != 0)).mean())
+        breaks = self.suspect.amplifier and self.suspect.amplifier.made_nonfinite
+        where, what, few = "FP32", "it", 0.0 if breaks else FEW
         if trace.cast is not None and trace.cast.unit > unit_of(_BFLOAT16):
             error = execution.error(_BFLOAT16)
             helps = error <= excused(unit_of(_BFLOAT16))
             where, what, left = "BF16", "this matmul", _error(error)
-        elif kind == "underflow":
-            made = execution.rounded(_FLOAT32)
-            gone = float(((made == 0) & (execution.result != 0)).mean())
-            helps, where = gone < FEW, "FP32 or BF16"
+        elif kind == "underflow" or gone > few:
+            helps, where = gone <= few, "FP32 or BF16" if kind == "underflow" else where
             left = f"{percent(gone)} of zeros" if gone else "no number that became zero"
         elif kind in ("absorption", "stagnation") and execution.op.name in ADDS:
             norms = [float(np.linalg.norm(x)) for x in execution.operands.values()]
@@ -148,6 +151,8 @@ class Remedy:
             helps, left = error <= limit(seen.result, unit_of(_FLOAT32)), _error(error)
             if self.shown is not self.suspect.trace:
                 what = f"all up to {short_name(self.shown)}"
+            elif trace.cast is not None:
+                what = "its partial sums" if kind == "stagnation" else "this matmul"
             elif all(unit_of(v.type.dtype) <= unit_of(_FLOAT32) for v in values):
                 what = "all before it"
         if helps:

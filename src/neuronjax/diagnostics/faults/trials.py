@@ -20,6 +20,7 @@ from neuronjax.diagnostics.op_walk import ParallelWalk
 from neuronjax.diagnostics.parallel_runs import OpPath, Side
 from neuronjax.diagnostics.reference64 import is_float
 from neuronjax.diagnostics.walk import Keys, Lanes, Spans, Views
+from neuronjax.execution.probes.signs import FEW
 from neuronjax.ir.program import Op, Value
 from neuronjax.numerics.float_format import get_format
 
@@ -53,12 +54,13 @@ class Execution:
         return _rounded(made, dtype) if is_float(made.dtype) else made
 
     def error(self, dtype: Any) -> float:
-        """Return the relative L2 error of `rounded`; Inf where a number ceases to be
-        finite."""
+        """Return the relative L2 error of `rounded`, or the share of numbers that are
+        lost if that is more; Inf where a number ceases to be finite."""
         made = self.rounded(dtype)
         if (np.isfinite(made) != np.isfinite(self.result)).any():
             return math.inf
-        return ratio(made.astype(np.float64), self.result.astype(np.float64))
+        error, lost = distance(*(x.astype(np.float64) for x in (made, self.result)))
+        return max(error, lost) if lost > FEW else error
 
 
 def _rounded(x: np.ndarray, dtype: Any) -> np.ndarray:
