@@ -75,7 +75,7 @@ def better_form(graph: ValueSources, ops: Collection[Op], scope: str, kind: str)
         for value in ends if kind in RANGES.get(formula, (kind,)) else ():
             found = _match(graph, _PARSED[formula], value, {})
             if found is not None and not found.isdisjoint(ops):
-                return written
+                return f"write {written}"
     return ""
 
 

@@ -51,9 +51,9 @@ IN_FP32: Mapping[str, str] = {
 #: What to try where a narrower float indexes or counts.
 WHOLE_IN_FP32 = "keep positions and counts as integers, or in FP32"
 #: What to try where an epsilon is zero.
-LOST_GUARD = "an epsilon of the format (1e-4 in float16), or add it in float32"
+LOST_GUARD = "use an epsilon of the format (1e-4 in float16), or add it in float32"
 #: What to try where a constant is another number.
-MISREAD = "a constant that the format holds, or apply it in float32"
+MISREAD = "use a constant that the format holds, or apply it in float32"
 #: What to try where an Inf became a NaN.
 INF_BEFORE = "mend the op that makes the Inf, or guard its operand with jnp.where"
 _SUMS = frozenset(("reduce", "reduce_window"))
