@@ -343,16 +343,11 @@ def compare_sides(
     stages.stage("judging")
     records, found, causes = recorder.records(), None, ()
     if witness is not None and results is not None:
-        tries = explain and reference.executor.is_wide
-        execute = functools.partial(executions, reference, arguments)
-        found = verdict(
-            setting.program,
-            witness,
-            arguments,
-            records,
-            results,
-            *([execute] if tries else []),
-        )
+        execute = None
+        if explain and reference.executor.is_wide:
+            execute = functools.partial(executions, reference, arguments)
+        ask = setting.program, witness, arguments, records, results
+        found = verdict(*ask, execute)
     is_verified = False
     if tolerance is not None and recorder.first is not None and explain:
         path, sides = recorder.first.path, (reference, actual)

@@ -52,12 +52,9 @@ def tried_op(suspect: Suspect, kind: str) -> OpTrace:
     if shown is None:
         return trace
     if suspect.bounding is not None:  # of the numbers themselves, or of their scale
-        return trace if _shape(trace) == _shape(shown) else shown
+        ours, theirs = (t.path.op.results[0].type.shape for t in (trace, shown))
+        return trace if ours == theirs else shown
     return shown if kind in ("coarse", "integer") else trace
-
-
-def _shape(trace: OpTrace) -> tuple[int, ...]:
-    return trace.path.op.results[0].type.shape
 
 
 def _error(size: float) -> str:
@@ -132,7 +129,7 @@ class Remedy:
         if trace.cast is not None and trace.cast.unit > unit_of(_BFLOAT16):
             error = execution.error(_BFLOAT16)
             helps = error <= excused(unit_of(_BFLOAT16))
-            where, what, left = "BF16", "this matmul", _error(error)
+            where, what, left = "BF16 by a Rule", "this matmul", _error(error)
         elif kind == "underflow" or gone > few:
             helps, where = gone <= few, "FP32 or BF16" if kind == "underflow" else where
             left = f"{percent(gone)} of zeros" if gone else "no number that became zero"

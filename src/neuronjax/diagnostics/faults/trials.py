@@ -46,12 +46,8 @@ class Execution:
 
     def rounded(self, dtype: Any) -> np.ndarray:
         """Return the result where operands and result are rounded to a float."""
-        given = {
-            v: _rounded(x, dtype) if is_float(v.type.dtype) else x
-            for v, x in self.operands.items()
-        }
-        made = self.run(given)
-        return _rounded(made, dtype) if is_float(made.dtype) else made
+        given = {v: _rounded(x, dtype) for v, x in self.operands.items()}
+        return _rounded(self.run(given), dtype)
 
     def error(self, dtype: Any) -> float:
         """Return the relative L2 error of `rounded`, or the share of numbers that are
@@ -64,11 +60,12 @@ class Execution:
 
 
 def _rounded(x: np.ndarray, dtype: Any) -> np.ndarray:
-    """Round float64 numbers to a format, whose subnormals are zero as on the chip."""
-    name = np.dtype(dtype).name
-    with np.errstate(all="ignore"):
-        near = np.asarray(x).astype(dtype).astype(np.float64)
-    return np.where(np.abs(near) < get_format(name).min_normal, 0.0, near)
+    """Round floats to a format, whose subnormals are zero as on the chip."""
+    if not is_float(x.dtype):
+        return x
+    near = x.astype(dtype).astype(np.float64)
+    least = get_format(np.dtype(dtype).name).min_normal
+    return np.where(np.abs(near) < least, 0.0, near)
 
 
 Executions = Mapping[OpPath, Execution]
@@ -96,7 +93,7 @@ class _Keeper(ParallelWalk):
         super().__init__(
             side, side, lambda *_: None, isolates=False, stage="trying remedies"
         )
-        self._wanted = wanted
+        self._left = dict(wanted)
         self.found: dict[OpPath, Execution] = {}
 
     def leaf(
@@ -104,16 +101,15 @@ class _Keeper(ParallelWalk):
     ) -> None:
         """Execute an op, and keep it if it is wanted."""
         super().leaf(path, spans, views, keys, lanes)
-        if path not in self._wanted or path in self.found or not path.op.results:
+        iterations = self.position.iterations
+        if path not in self._left or self._left[path] not in (None, iterations):
             return
-        side, known, arrays = self.reference, views[self.reference], lanes[0].arrays
-        meant, instructions = self._wanted[path], spans[self.reference].instructions
-        joins = any(map(side.joins, instructions))
-        if joins or (meant is not None and meant != self.position.iterations):
-            return
-        at = {v: known[v].buffer.number for v in (*path.op.operands, *path.op.results)}
-        read = {n for i in instructions for n in side.reads(i)} & arrays.keys()
-        held, key = {n: arrays[n] for n in read}, keys[side]
+        del self._left[path]
+        side, arrays = self.reference, lanes[0].arrays
+        instructions, key = spans[side].instructions, keys[side]
+        at = {v: view.buffer.number for v, view in views[side].items()}
+        read = {n for i in instructions for n in side.reads(i)}
+        held = {n: x for n, x in arrays.items() if n in read}
 
         def run(operands: Mapping[Value, np.ndarray]) -> np.ndarray:
             own = held | {at[v]: x for v, x in operands.items()}
@@ -123,10 +119,11 @@ class _Keeper(ParallelWalk):
                 own |= {b.number: x for b, x in zip(i.results, made, strict=True)}
             return np.asarray(own[at[path.op.results[0]]])
 
-        operands = {v: np.asarray(arrays[at[v]]) for v in path.op.operands}
-        result = np.asarray(arrays[at[path.op.results[0]]])
-        self.found[path] = Execution(path.op, operands, result, run)
-        if self.found.keys() == self._wanted.keys():
+        if not any(map(side.joins, instructions)):
+            operands = {v: np.asarray(arrays[at[v]]) for v in path.op.operands}
+            result = np.asarray(arrays[at[path.op.results[0]]])
+            self.found[path] = Execution(path.op, operands, result, run)
+        if not self._left:
             raise _FoundError
 
 
@@ -157,9 +154,8 @@ class Fitted:
 
 def held(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """Return numbers as a format of floats or integers holds them."""
-    with np.errstate(all="ignore"):
-        if dtype.kind not in "iu":
-            return x.astype(dtype).astype(np.float64)
+    if dtype.kind not in "iu":
+        return x.astype(dtype).astype(np.float64)
     info = np.iinfo(dtype)
     return np.clip(np.rint(x), info.min, info.max)
 
@@ -181,5 +177,4 @@ def fitted(x: np.ndarray, dtype: np.dtype) -> list[Fitted]:
 def distance(made: np.ndarray, x: np.ndarray) -> tuple[float, float]:
     """Return the relative L2 error of numbers, and the share of them that are off by
     more than half of themselves."""
-    with np.errstate(invalid="ignore"):
-        return ratio(made, x), float((np.abs(made - x) > np.abs(x) / 2).mean())
+    return ratio(made, x), float((np.abs(made - x) > np.abs(x) / 2).mean())

@@ -106,7 +106,7 @@ def verdict(
     arguments: Sequence[np.ndarray],
     records: Mapping[OpPath, OpRecord],
     names: Sequence[str],
-    execute: Callable[[Wanted], Executions] = lambda wanted: {},
+    execute: Callable[[Wanted], Executions] | None = None,
 ) -> FaultVerdict:
     """Return what is wrong, from what was seen of every op.
 
@@ -116,7 +116,7 @@ def verdict(
         arguments: of main.
         records: of every op.
         names: of the results; too few or too many, and they are numbered.
-        execute: executes ops again, on which remedies are tried.
+        execute: executes ops again, on which remedies are tried; None for no trial.
     """
     results = program.entry.body.results
     if len(names) != len(results):
@@ -133,7 +133,7 @@ def verdict(
             for w in search.wrong
         ),
         faults=tuple(
-            _fault(s, name, str(remedy), search.parameter(s.trace), records, names)
+            _fault(s, name, remedy, search.parameter(s.trace), records, names)
             for (s, name), remedy in zip(found, remedies, strict=True)
         ),
         unjudged=tuple(dict.fromkeys(_sent(program))),
@@ -145,28 +145,26 @@ def _remedies(
     seen: Recorder,
     wrong: Sequence[Wrong],
     graph: ValueSources,
-    execute: Callable[[Wanted], Executions],
-) -> list[Remedy]:
+    execute: Callable[[Wanted], Executions] | None,
+) -> list[str]:
     """Return what to try against every fault, tried for the first ones."""
     shown = [tried_op(suspect, name.kind) for suspect, name in found]
-    moments = [(t.path, t.first or t.made_nonfinite) for t in shown[:MOST_TRIED]]
-    near = [(path, m) for path, m in moments if m is None or m[0] < MOST_EXECUTIONS]
-    kept = execute({path: m[1] if m else None for path, m in near}) if near else {}
+    moments = {t.path: t.first or t.made_nonfinite for t in shown[:MOST_TRIED]}
+    near = {
+        path: moment and moment[1]
+        for path, moment in moments.items()
+        if moment is None or moment[0] < MOST_EXECUTIONS
+    }
+    kept = execute(near) if execute is not None and near else {}
     steps = {w.index: w.step.size for w in wrong if w.step is not None}
-    return [
-        Remedy(
-            name=name,
-            suspect=suspect,
-            shown=trace,
-            execution=kept.get(trace.path),
-            unit=seen.unit(trace.path.op),
-            step=max(steps.get(n, 0.0) for n in suspect.results)
-            if suspect.is_update
-            else 0.0,
-            graph=graph,
-        )
-        for (suspect, name), trace in zip(found, shown, strict=True)
-    ]
+    remedies = []
+    for (suspect, name), trace in zip(found, shown, strict=True):
+        lost = [steps[n] for n in suspect.results if n in steps and suspect.is_update]
+        execution, unit = kept.get(trace.path), seen.unit(trace.path.op)
+        step = max(lost, default=0.0)
+        remedy = Remedy(name, suspect, trace, execution, unit, step, graph)
+        remedies.append(str(remedy))
+    return remedies
 
 
 def _sent(program: Program) -> Iterator[str]:
