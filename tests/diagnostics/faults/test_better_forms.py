@@ -89,3 +89,9 @@ def test_a_solver_is_told_of_the_condition_number(name):
     assert better_form(graph, {op}, "jit(solve)/dot_general", "singular") == solves
     inside = "jit(solved)/jit(solve)/while/body/select_n"
     assert better_form(graph, {op}, inside, "singular") == CONDITIONED
+
+
+def test_a_formula_with_more_digits_is_no_remedy_outside_of_a_domain():
+    x = np.float32([-3.0, 1.0])
+    fault = compare(lambda x: jnp.log(1 + x), policy="fp32")(x).faults[0]
+    assert (fault.kind, "log1p" in fault.remedy) == ("non-finite", False)

@@ -39,7 +39,7 @@ FORMS: Mapping[str, str] = {
 _PARSED = {formula: ast.parse(formula, mode="eval").body for formula in FORMS}
 #: What is right already where the maximum is taken off before: only for these faults.
 RANGES: Mapping[str, tuple[str, ...]] = {
-    "exp(x) / sum(exp(x))": ("overflow",),
+    "exp(x) / sum(exp(x))": ("overflow", "non-finite"),
     "log(sum(exp(x)))": ("overflow", "underflow", "singular", "non-finite"),
 }
 _OPS: Mapping[str, str] = {
@@ -72,7 +72,11 @@ def better_form(graph: ValueSources, ops: Collection[Op], scope: str, kind: str)
         return CONDITIONED
     ends = [*dict.fromkeys(v for op in ops for v in _ahead(graph, op))]
     for formula, written in FORMS.items():
-        for value in ends if kind in RANGES.get(formula, (kind,)) else ():
+        if kind not in RANGES.get(formula, (kind,)):
+            continue
+        if kind == "non-finite" and "exp" not in formula:
+            continue  # it keeps digits, and not what is outside of a domain
+        for value in ends:
             found = _match(graph, _PARSED[formula], value, {})
             if found is not None and not found.isdisjoint(ops):
                 return f"write {written}"

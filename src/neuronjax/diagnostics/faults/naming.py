@@ -246,7 +246,7 @@ def _narrows(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     text = f"{_format(t)} rounds the numbers by {short(e.result.error)} of their size"
     if e.own < e.result.error / 2:
         text = f"its operand is off by {short(e.result.error)} of its size"
-    if s.amplifier is not None:
+    elif s.amplifier is not None:
         text += _makes(s.amplifier)
     if source.kind in "iu":
         return FaultName("integer", text, _of_whole(e))
