@@ -111,7 +111,7 @@ def _wraps(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 
 
 def _rounds_whole(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
-    """Identifiers, counts and keys."""
+    """Name identifiers, counts and keys that a float does not hold."""
     if not t.rounds_whole:
         return None
     held, of = _format(t), e.result.largest
@@ -125,12 +125,12 @@ def _rounds_whole(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 
 
 def _of_whole(e: OpEvidence) -> str:
-    """What to try with whole numbers, if FP32 holds them."""
+    """Return what to try with whole numbers, if FP32 holds them."""
     return WHOLE_IN_FP32 if e.result.largest <= 2.0**24 else ""
 
 
 def _overflows(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
-    """A number that the format cannot hold, or an Inf out of finite numbers."""
+    """Name a number that the format cannot hold, or an Inf of finite numbers."""
     share = e.result
     if not share.beyond or share.nonfinite == 0:
         return None
@@ -175,7 +175,7 @@ def _makes_nonfinite(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 
 
 def _overflows_in_cast(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
-    """An operand of a contraction that the policy casts to what cannot hold it."""
+    """Name an operand of a contraction that the policy's cast cannot hold."""
     if t.cast is None or not e.result.nonfinite:
         return None
     if any(x.nonfinite for x in e.operands.values()):
@@ -188,7 +188,7 @@ def _overflows_in_cast(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | Non
 
 
 def _bounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
-    """A bound before a cast, or on the scale of one."""
+    """Name a bound before a cast, or on the scale of one."""
     if s.bounding is None:
         return None
     e = s.bounding
@@ -239,7 +239,7 @@ def _underflows(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 
 
 def _narrows(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
-    """A cast whose rounding another op amplifies."""
+    """Name a cast whose rounding another op amplifies."""
     if short_name(t) != "convert":
         return None
     source = t.path.op.operands[0].type.dtype
@@ -254,7 +254,7 @@ def _narrows(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 
 
 def _makes(t: OpTrace) -> str:
-    """What an op does with an error that is small yet."""
+    """Say what an op does with an error that is small yet."""
     op = _NOUNS.get(short_name(t), short_name(t))
     if t.first is None and t.made_nonfinite is None:
         is_choice = any(v.type.dtype.kind in "iub" for v in t.path.op.results)
@@ -280,13 +280,13 @@ def _amplifies(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 
 
 def _grows(t: OpTrace, e: OpEvidence) -> bool:
-    """Whether a sum of two is larger than both, so that nothing cancels."""
+    """Return whether a sum of two is larger than both, so that nothing cancels."""
     addends = [x.norm for x in e.operands.values()]
     return short_name(t) in ("add", "subtract") and e.result.norm > max(addends)
 
 
 def _buries(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
-    """A sum that rounds away much of its smaller addend."""
+    """Name a sum that rounds away much of its smaller addend."""
     if s.role != "makes" or short_name(t) not in ("add", "subtract"):
         return None
     lost = buries(t, e)
@@ -352,7 +352,7 @@ def _format(t: OpTrace) -> str:
 
 
 def _end(t: OpTrace) -> str:
-    """ "65504, where float16 ends"."""
+    """Return "65504, where float16 ends"."""
     name = _format(t)
     largest = get_format(name).max_finite if name in FORMATS else math.inf
     return f"{short(largest)}, where {name} ends"

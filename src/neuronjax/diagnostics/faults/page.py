@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 import textwrap
 from collections.abc import Iterator
 
@@ -14,6 +13,7 @@ from neuronjax.diagnostics.faults.verdict import FaultVerdict, WrongResult
 from neuronjax.diagnostics.op_records import OpRecord
 from neuronjax.execution.probes.signs import FEW, MOSTLY
 from neuronjax.ir.program import TOP
+from neuronjax.report.places import code_at
 from neuronjax.report.tables import WIDTH
 
 _SHOWN_RESULTS = 4
@@ -40,7 +40,7 @@ def lines_to_change(verdict: FaultVerdict) -> Iterator[Text]:
     """Yield the end of a report: the first lines at fault, as the files have them."""
     lines = []
     for fault in verdict.lines[:SHOWN_FAULTS]:
-        code = linecache.getline(*_file_and_line(fault.record.source)).strip()
+        code = code_at(fault.record.source)
         if code:  # there is none of what was typed at a prompt
             lines.append(f"{_INDENT}{fault.record.line}: {code}")
     if lines:
@@ -120,12 +120,12 @@ def _of_step(wrong: WrongResult) -> str:
 def _of_fault(n: int, fault: Fault) -> Iterator[Text]:
     record = fault.record
     place = _place(record)
-    if not _names_module(record) and fault.parameter:
+    if record.module == TOP and fault.parameter:
         place += f", near {_cut(fault.parameter, 30)}"
     kind, line = f"{n}. {fault.kind}", f"  {record.line}  "
     place = _cut(place, WIDTH - len(kind + line))
     yield Text.assemble((kind, "bold"), line, place)
-    code = linecache.getline(*_file_and_line(record.source)).strip()
+    code = code_at(record.source)
     if code:
         yield Text(f"{_INDENT}> {_cut(code, WIDTH - 5)}", style="cyan")
     yield from _wrapped("", _why(fault))
@@ -144,15 +144,6 @@ def _why(fault: Fault) -> str:
 def _place(record: OpRecord) -> str:
     module = "" if record.module == TOP else f" in {_cut(record.label, 36)}"
     return f"op {record.number}, {record.short_op}{module}"
-
-
-def _names_module(record: OpRecord) -> bool:
-    return record.module != TOP
-
-
-def _file_and_line(source: str) -> tuple[str, int]:
-    path, _, line = source.rpartition(":")
-    return path, int(line) if line.isdigit() else 0
 
 
 def _wrapped(lead: str, text: str) -> Iterator[Text]:

@@ -80,18 +80,18 @@ class FaultVerdict:
 
     @property
     def lines(self) -> tuple[Fault, ...]:
-        """The first fault of every line."""
+        """Return the first fault of every line."""
         lines: dict[str, Fault] = {}
         for fault in self.faults:
             lines.setdefault(fault.record.source, fault)
         return tuple(lines.values())
 
     def amplifies(self, record: OpRecord) -> bool:
-        """Whether an op amplifies the errors of others."""
+        """Return whether an op amplifies the errors of others."""
         return any(f.record is record and f.role == "amplifies" for f in self.faults)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return a dict for JSON."""
         return {
             "results": self.results,
             "wrong": [asdict(w) for w in self.wrong],
@@ -168,7 +168,7 @@ def _remedies(
 
 
 def _sent(program: Program) -> Iterator[str]:
-    """The calls that hand values to the host and may keep them there."""
+    """Yield the calls that hand values to the host and may keep them there."""
     for op in program.walk():
         text = str(op.attributes.get("backend_config", ""))
         called = host_functions.find(text)
