@@ -4,8 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import io_callback
 
-from neuronjax import compare
+from neuronjax import Policy, compare
 from neuronjax.diagnostics.faults.naming import IN_FP32, KINDS
 from neuronjax.diagnostics.faults.remedies import UNSCALED
 from neuronjax.diagnostics.faults.trials import fitted
@@ -127,3 +128,18 @@ def test_a_rounding_to_integers_is_not_told_to_be_kept_in_fp32():
 
     v = np.exp(8 * normal(256)).astype(np.float32)
     assert first(codes, v).remedy == UNSCALED
+
+
+def test_a_host_is_not_called_for_a_trial():
+    heard = []
+
+    def told(x):
+        io_callback(lambda x: heard.append(1), None, x)
+        return jnp.exp(x.astype(jnp.float16))
+
+    policy = Policy(callbacks="host")
+    fault = first(told, np.float32([1, 12]), policy=policy)
+    assert fault.remedy == KINDS["overflow"]
+    calls = len(heard)
+    first(told, np.float32([1, 12]), policy=policy, explain=False)
+    assert len(heard) == 2 * calls

@@ -10,7 +10,7 @@ import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -130,26 +130,22 @@ class _Keeper(ParallelWalk):
 # -- scales ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Fitted:
+class Fitted(NamedTuple):
     """Numbers in a short format, scaled so that the largest is its largest.
 
     Attributes:
-        axes: that share a scale; () for one scale for all.
-        factor: of the one scale, or the median of several.
+        off: by how much they are wrong: the larger of the next two.
         error: relative L2.
         lost: share of numbers that are off by more than half of themselves.
+        factor: of the one scale, or the median of several.
+        axes: that share a scale; () for one scale for all.
     """
 
-    axes: tuple[int, ...]
-    factor: float
+    off: float
     error: float
     lost: float
-
-    @property
-    def off(self) -> float:
-        """By how much the numbers are wrong."""
-        return max(self.error, self.lost)
+    factor: float
+    axes: tuple[int, ...]
 
 
 def held(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
@@ -169,8 +165,8 @@ def fitted(x: np.ndarray, dtype: np.dtype) -> list[Fitted]:
     for axes in ((), *filter(None, rows)):
         most = amax.max(axis=axes or None, keepdims=True, initial=0.0)
         factor = largest / np.where(most == 0, 1.0, most)
-        error, lost = distance(held(x * factor, dtype) / factor, x)
-        found.append(Fitted(axes, float(np.median(factor)), error, lost))
+        off = distance(held(x * factor, dtype) / factor, x)
+        found.append(Fitted(max(off), *off, float(np.median(factor)), axes))
     return found
 
 

@@ -121,6 +121,8 @@ def verdict(
     results = program.entry.body.results
     if len(names) != len(results):
         names = [str(n) for n in range(len(results))]
+    unjudged = tuple(dict.fromkeys(_sent(program)))
+    execute = None if unjudged else execute  # a host is not called for a trial
     with np.errstate(all="ignore"):  # of Inf and NaN in what was seen
         search = FaultSearch(program, seen, arguments)
         found = [(suspect, named(suspect)) for suspect in search.suspects()]
@@ -136,7 +138,7 @@ def verdict(
             _fault(s, name, remedy, search.parameter(s.trace), records, names)
             for (s, name), remedy in zip(found, remedies, strict=True)
         ),
-        unjudged=tuple(dict.fromkeys(_sent(program))),
+        unjudged=unjudged,
     )
 
 
