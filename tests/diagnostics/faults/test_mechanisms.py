@@ -360,3 +360,15 @@ def test_the_headline_speaks_of_ops_that_the_report_shows():
     error = f"{worst.accumulation.relative_l2:.2g}"
     text = " ".join(str(report).split())
     assert f"the largest error in the run is {error} nothing wrong" in text
+
+
+def test_an_error_that_no_result_is_wrong_by_is_said_to_be_none():
+    """The gradient of a bias before a softmax is zero but for rounding."""
+
+    def scored(bias, q, k, v):
+        return (jax.nn.softmax(q @ (k + bias).T) @ v).sum()
+
+    arguments = [normal(*size, seed=n) for n, size in enumerate([(8,), (4, 8)])]
+    arguments += [normal(6, 8, seed=n) for n in (2, 3)]
+    text = " ".join(str(compare(jax.grad(scored), policy="bf16")(*arguments)).split())
+    assert "and no result is wrong by it nothing wrong: " in text
