@@ -125,8 +125,8 @@ def compare(
         tolerance: relative L2 error of an op's result, in accumulation, from which on
             the run has diverged. Default: none against double precision, any bit where
             the reference is the policy itself and with `against`, else 0.1.
-        explain: search the smallest set of ops that explains the first divergence; each
-            trial is a run up to it.
+        explain: search the smallest set of ops that explains the first divergence, each
+            trial a run up to it; and try remedies on the first ops at fault.
         rounding_seed: the call index of stochastic rounding, the same on all sides.
             Delayed scaling reads the history that the function was given
             (`with_amax_history`); without one its scales are 1, as in a first step.

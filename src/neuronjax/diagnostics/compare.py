@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from neuronjax.diagnostics.faults.flow import ORDINARY
 from neuronjax.diagnostics.faults.masks import masked_values
 from neuronjax.diagnostics.faults.recorder import Recorder
 from neuronjax.diagnostics.faults.shares import Seen
+from neuronjax.diagnostics.faults.trials import executions
 from neuronjax.diagnostics.faults.units import contraction_casts, path_units
 from neuronjax.diagnostics.faults.verdict import verdict
 from neuronjax.diagnostics.first_divergence import ancestors, smallest_set
@@ -342,12 +344,13 @@ def compare_sides(
     stages.stage("judging")
     records, found, causes = recorder.records(), None, ()
     if witness is not None and results is not None:
-
-        def draw(number: int) -> Sequence[Seen]:
-            return _drawn(reference, arguments, witness, number)
-
-        again = draw if reference.executor.is_wide else None
-        found = verdict(setting.program, witness, arguments, records, results, again)
+        draw = execute = None
+        if reference.executor.is_wide:
+            draw = functools.partial(_drawn, reference, arguments, witness)
+            if explain:
+                execute = functools.partial(executions, reference, arguments)
+        ask = setting.program, witness, arguments, records, results
+        found = verdict(*ask, draw, execute)
     is_verified = False
     if tolerance is not None and recorder.first is not None and explain:
         path, sides = recorder.first.path, (reference, actual)

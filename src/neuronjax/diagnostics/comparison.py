@@ -247,13 +247,16 @@ class Comparison(Displayed):
 
     def _headline(self) -> Text:
         unrounded = ", unrounded" if self.reference == "float64" else ""
-        worst = self.sorted("accumulation")[:1]
+        worst = next(iter(self.sorted("accumulation")), None)
         largest = "no error in the run"
-        if worst:
-            error = short(worst[0].accumulation.relative_l2)
-            largest = f"largest in the run: {error}"
-            if worst[0] in self._shown():
-                largest += f", op {worst[0].number}"
+        if worst is not None:
+            error = worst.accumulation.relative_l2
+            largest = f"the largest error in the run is {short(error)}"
+            if worst in self._shown():
+                largest += f", at op {worst.number}"
+            is_fine = self.verdict is not None and not self.verdict.wrong
+            if is_fine and error > 1:  # of what should be zero
+                largest += ", and no result is wrong by it"
         rounding = sum(1 for r in self.ops if r.only_rounds)
         more = f", {rounding} that only round on write" if rounding else ""
         return Text(

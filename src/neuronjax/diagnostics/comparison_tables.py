@@ -18,12 +18,20 @@ _PART_WIDTH = 13
 
 
 def short(value: float) -> str:
-    """Two significant digits."""
-    return "0" if value == 0 else f"{value:.2g}"
+    """Return two significant digits, and of what is between 100 and a million all
+    digits before the point."""
+    if value == 0:
+        return "0"
+    return f"{value:.0f}" if 100 <= abs(value) < 1e6 else f"{value:.2g}"
+
+
+def percent(share: float) -> str:
+    """Return a share as "0.78 %"."""
+    return f"{100 * share:.2g} %" if share < 0.995 else "100 %"
 
 
 def part_of(record: OpRecord, width: int = _PART_WIDTH) -> str:
-    """The end of a module's path and the pass: "…attn/out bwd" of
+    """Return the end of a module's path and the pass: "…attn/out bwd" of
     "params/layers/attn/out"; the table of modules has all of it."""
     after = f" {SHORT_PHASES[record.phase]}" if record.phase else ""
     width -= len(after)
@@ -37,7 +45,7 @@ def part_of(record: OpRecord, width: int = _PART_WIDTH) -> str:
 
 
 def line_of(record: OpRecord, width: int) -> str:
-    """The line with as much of the file's name as there is room for:
+    """Return the line with as much of the file's name as there is room for:
     "fault_bf…:98"; the findings name all of it."""
     file, colon, number = record.line.rpartition(":")
     if len(record.line) <= width or not file:
@@ -52,7 +60,7 @@ def _fixed_table(
     numbers: str,
     apart: int = 2,
 ) -> Table:
-    """80 columns, so far `apart`; modules have what ops, lines and numbers leave."""
+    """Return a table of 80 columns; modules have what ops, lines and numbers leave."""
     return new_table(
         title,
         {name: _CUT | _LOOKS.get(name, {}) for name in names.split("|")}
@@ -81,8 +89,8 @@ _LOOKS: dict[str, Look] = {
 
 
 def op_table(title: str, ops: Sequence[OpRecord]) -> Table:
-    """One row per op; units in the last place, millions of FP32 for a sound matmul of
-    BF16, are in the records alone."""
+    """Return one row per op; units in the last place, of which a sound matmul of BF16
+    is off by millions of FP32's, are in the records alone."""
     numbered = _longest(str(r.number) for r in ops)
     room = _NAMES_WIDTH - numbered - min(_OP_WIDTH, _longest(r.short_op for r in ops))
     parts = _longest(part_of(r, _NAMES_WIDTH) for r in ops)
@@ -112,7 +120,7 @@ def _longest(cells: Iterable[str]) -> int:
 
 
 def group_table(groups: Sequence[Mapping[str, Any]]) -> Table:
-    """One row per module."""
+    """Return one row per module."""
     rows = (
         (
             g["label"],
@@ -128,7 +136,7 @@ def group_table(groups: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def three_way_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """The ops whose actual error exceeds the expected one, the largest first."""
+    """Return the ops whose actual error exceeds the expected one, largest first."""
     worse = [row for row in rows if row["ratio"] > R_RATIO]
     worse.sort(key=lambda row: row["actual_relative_l2"], reverse=True)
     cells = (

@@ -39,12 +39,17 @@ class OpPlace:
     @property
     def code(self) -> str:
         """What is written on the line; "" where no file holds it."""
-        path, _, line = self.source.rpartition(":")
-        return linecache.getline(path, int(line) if line.isdigit() else 0).strip()
+        return code_at(self.source)
 
     def __str__(self) -> str:
         inside = "" if self.module == TOP else f" in {self.module}"
         return f"{self.op}{inside}, {self.line}"
+
+
+def code_at(source: str) -> str:
+    """Return what is written on the line `file:line`; "" where no file holds it."""
+    path, _, line = source.rpartition(":")
+    return linecache.getline(path, int(line) if line.isdigit() else 0).strip()
 
 
 def place(source: str) -> str:

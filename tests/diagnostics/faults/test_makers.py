@@ -272,7 +272,7 @@ def test_an_overflow_in_a_cast_of_the_policy():
     report = compare(layer, policy=policy)(normal(8, 16) * 300, normal(16, 4))
     fault, *_ = report.faults
     assert (fault.kind, fault.record.short_op) == ("overflow", "dot_general")
-    assert "float8_e4m3 ends at 2.4e+02" in fault.evidence
+    assert "float8_e4m3 ends at 240" in fault.evidence
 
 
 def test_nan_of_finite_numbers_is_told_from_inf():
@@ -284,4 +284,4 @@ def test_nan_of_finite_numbers_is_told_from_inf():
     assert compare(share)(ones, zeros).faults[0].kind == "singular"
     [both] = compare(share)(np.float32([0, 1, 1]), np.zeros(3, np.float32)).faults
     assert both.kind == "non-finite"
-    assert "1 of 3 are NaN, 2 Inf, of finite operands" in both.evidence
+    assert "1 of 3 numbers are NaN and 2 are Inf, though" in both.evidence

@@ -293,8 +293,11 @@ def normed_with_more(x):
 @pytest.mark.parametrize(
     ("faulty", "words"),
     [
-        (normed, "1e-12 is 0 in float16; 1 of 4 are Inf or NaN"),
-        (normed_by_attribute, "the epsilon is 0 in float16; 1 of 4 are Inf or NaN"),
+        (normed, "1e-12 is 0 in float16; 1 of 4 numbers are Inf or NaN"),
+        (
+            normed_by_attribute,
+            "the epsilon is 0 in float16; 1 of 4 numbers are Inf or NaN",
+        ),
     ],
 )
 def test_an_epsilon_that_the_format_makes_zero_is_named(faulty, words):
@@ -343,7 +346,7 @@ def test_positions_in_bf16_are_kept_in_fp32():
     report = compare(waves, policy="bf16")(np.ones(512, np.float32))
     assert report.faults[0].remedy == WHOLE_IN_FP32
     assert report.faults[0].evidence == (
-        "whole numbers up to 5.1e+02; bfloat16 holds them to 256"
+        "the whole numbers reach 511; bfloat16 holds all of them only up to 256"
     )
     assert report.notes == ()
 
@@ -356,4 +359,16 @@ def test_the_headline_speaks_of_ops_that_the_report_shows():
     assert [r.short_op for r in report.differing] == ["cosine"]
     error = f"{worst.accumulation.relative_l2:.2g}"
     text = " ".join(str(report).split())
-    assert f"largest in the run: {error} nothing wrong" in text
+    assert f"the largest error in the run is {error} nothing wrong" in text
+
+
+def test_an_error_that_no_result_is_wrong_by_is_said_to_be_none():
+    """The gradient of a bias before a softmax is zero but for rounding."""
+
+    def scored(bias, q, k, v):
+        return (jax.nn.softmax(q @ (k + bias).T) @ v).sum()
+
+    arguments = [normal(*size, seed=n) for n, size in enumerate([(8,), (4, 8)])]
+    arguments += [normal(6, 8, seed=n) for n in (2, 3)]
+    text = " ".join(str(compare(jax.grad(scored), policy="bf16")(*arguments)).split())
+    assert "and no result is wrong by it nothing wrong: " in text

@@ -77,5 +77,5 @@ def test_what_many_wrong_results_have_in_common_is_in_the_headline():
     weights = {f"w{n}": jnp.ones(8, jnp.bfloat16) for n in range(5)}
     gradients = {name: x / 2 for name, x in weights.items()}
     report = compare(step, policy="bf16")(weights, gradients)
-    text = "5 of 5 results wrong, all of them bfloat16 states whose step is lost"
+    text = "5 of 5 results are wrong, all of them bfloat16 states whose step is lost"
     assert text in str(report)

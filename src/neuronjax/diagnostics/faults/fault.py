@@ -21,7 +21,7 @@ class Fault:
         shows: the op at which the error shows first, where that is another.
         iteration: of the loops around it, when it first happened.
         evidence: what was seen, in words and numbers.
-        remedy: what to try.
+        remedy: what to try; "which leaves an error of" was measured on the op itself.
         outputs: paths of the results that depend on it.
     """
 
@@ -36,7 +36,7 @@ class Fault:
     outputs: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Flat, for a data frame or JSON."""
+        """Return a flat dict, for a data frame or JSON."""
         return {
             "kind": self.kind,
             "role": self.role,

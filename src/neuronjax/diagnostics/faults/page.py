@@ -1,19 +1,19 @@
-"""A verdict as people read it: what is wrong, on which line, why, and what to try."""
+"""A verdict in sentences: what is wrong, on which line, why, and what to try."""
 
 from __future__ import annotations
 
-import linecache
 import textwrap
 from collections.abc import Iterator
 
 from rich.text import Text
 
-from neuronjax.diagnostics.comparison_tables import short
+from neuronjax.diagnostics.comparison_tables import percent, short
 from neuronjax.diagnostics.faults.fault import Fault
 from neuronjax.diagnostics.faults.verdict import FaultVerdict, WrongResult
 from neuronjax.diagnostics.op_records import OpRecord
 from neuronjax.execution.probes.signs import FEW, MOSTLY
 from neuronjax.ir.program import TOP
+from neuronjax.report.places import code_at
 from neuronjax.report.tables import WIDTH
 
 _SHOWN_RESULTS = 4
@@ -22,7 +22,7 @@ _INDENT = "   "
 
 
 def page(verdict: FaultVerdict) -> Iterator[Text]:
-    """The lines of a verdict, 80 columns wide."""
+    """Yield the lines of a verdict, 80 columns wide."""
     yield _headline(verdict)
     for wrong in verdict.wrong[:_SHOWN_RESULTS]:
         yield from _wrapped("", _of_result(wrong))
@@ -33,14 +33,14 @@ def page(verdict: FaultVerdict) -> Iterator[Text]:
         yield from _of_fault(n, fault)
     hidden = len(verdict.lines) - SHOWN_FAULTS
     if hidden > 0:
-        yield Text(f"{_INDENT}and {hidden} more lines: .faults")
+        yield Text(f"{_INDENT}and {hidden} more on other lines: .faults")
 
 
 def lines_to_change(verdict: FaultVerdict) -> Iterator[Text]:
-    """The end of a report: the first lines at fault, as they stand in the files."""
+    """Yield the end of a report: the first lines at fault, as the files have them."""
     lines = []
     for fault in verdict.lines[:SHOWN_FAULTS]:
-        code = linecache.getline(*_file_and_line(fault.record.source)).strip()
+        code = code_at(fault.record.source)
         if code:  # there is none of what was typed at a prompt
             lines.append(f"{_INDENT}{fault.record.line}: {code}")
     if lines:
@@ -52,13 +52,16 @@ def lines_to_change(verdict: FaultVerdict) -> Iterator[Text]:
 def _headline(verdict: FaultVerdict) -> Text:
     total = verdict.results
     if verdict.wrong:
-        text = f"{len(verdict.wrong)} of {total} results wrong{_in_common(verdict)}"
-        return Text(text, style="bold red")
+        wrong = len(verdict.wrong)
+        are = f"{wrong} of {total} results {'is' if wrong == 1 else 'are'}"
+        are = "the result is" if total == 1 else are
+        return Text(f"{are} wrong{_in_common(verdict)}", style="bold red")
     if verdict.faults:
-        what = "no result tells, for float64 does the same; but"
+        what = "no result differs from float64, but float64 makes the same mistake:"
         return Text(what, style="bold red")
     if not total:
-        return Text("nothing judged: the program has no result", style="yellow")
+        text = "nothing was judged, for the program has no result"
+        return Text(text, style="yellow")
     results = "the result is" if total == 1 else f"all {total} results are"
     found = f"{results} as near as formats and data allow"
     if verdict.unjudged:
@@ -75,7 +78,7 @@ _COMMON = {
 
 
 def _in_common(verdict: FaultVerdict) -> str:
-    """What all of several wrong results are, if they are the same."""
+    """Return what all of several wrong results are, if they are the same."""
     wrong = verdict.wrong
     common = {_COMMON.get(w.how, "") for w in wrong}
     dtypes = {w.dtype for w in wrong}
@@ -88,16 +91,21 @@ def _in_common(verdict: FaultVerdict) -> str:
 
 def _of_result(wrong: WrongResult) -> str:
     name = _end(wrong.name, 24)  # which tells it from others
+    if name != "the result":  # the only one
+        name = f"result {name}"
+    if wrong.how == "nonfinite" and wrong.elements == 1:
+        return f"{name}: it is Inf or NaN"
     if wrong.how == "nonfinite":
-        return f"{name}: {wrong.nonfinite} of {wrong.elements} are Inf or NaN"
+        return f"{name}: {wrong.nonfinite} of {wrong.elements} numbers are Inf or NaN"
     if wrong.how in ("discrete", "chosen"):
-        return f"{name}: {_percent(wrong.lost)} of the whole numbers differ"
+        return f"{name}: {percent(wrong.lost)} of the whole numbers differ"
     if wrong.how == "lost":
-        return f"{name}: its step, {short(wrong.step)} of it, {_of_step(wrong)}"
-    allowed = f"formats and data explain {short(wrong.allowed)}"
+        step = f"its step, {short(wrong.step)} of the state's size,"
+        return f"{name}: {step} {_of_step(wrong)}"
     if wrong.relative_l2 <= wrong.allowed:
-        return f"{name}: {_percent(wrong.lost)} of the elements lost"
-    return f"{name}: relative error {short(wrong.relative_l2)}; {allowed}"
+        return f"{name}: {percent(wrong.lost)} of the numbers are lost"
+    allowed = f"its formats and data explain {short(wrong.allowed)}"
+    return f"{name}: the relative error is {short(wrong.relative_l2)}; {allowed}"
 
 
 def _of_step(wrong: WrongResult) -> str:
@@ -105,17 +113,19 @@ def _of_step(wrong: WrongResult) -> str:
         return "was not taken"
     off = f"is off by {short(wrong.step_error)} of itself"
     if wrong.unmoved > FEW:
-        return f"{off}; {_percent(wrong.unmoved)} of the elements did not move"
+        return f"{off}; {percent(wrong.unmoved)} of the numbers did not move"
     return f"{off}; formats and data explain {short(wrong.step_allowed)}"
 
 
 def _of_fault(n: int, fault: Fault) -> Iterator[Text]:
     record = fault.record
     place = _place(record)
-    if not _names_module(record) and fault.parameter:
+    if record.module == TOP and fault.parameter:
         place += f", near {_cut(fault.parameter, 30)}"
-    yield Text.assemble((f"{n}. {fault.kind}", "bold"), f"  {record.line}  {place}")
-    code = linecache.getline(*_file_and_line(record.source)).strip()
+    kind, line = f"{n}. {fault.kind}", f"  {record.line}  "
+    place = _cut(place, WIDTH - len(kind + line))
+    yield Text.assemble((kind, "bold"), line, place)
+    code = code_at(record.source)
     if code:
         yield Text(f"{_INDENT}> {_cut(code, WIDTH - 5)}", style="cyan")
     yield from _wrapped("", _why(fault))
@@ -123,27 +133,17 @@ def _of_fault(n: int, fault: Fault) -> Iterator[Text]:
 
 
 def _why(fault: Fault) -> str:
-    since = ""
+    since = shows = ""
     if fault.iteration:
-        since = f"since iteration {'.'.join(map(str, fault.iteration))}: "
-    shows = ""
+        since = f" since iteration {'.'.join(map(str, fault.iteration))}"
     if fault.shows is not None and fault.shows.number != fault.record.number:
-        shows = f"; shows at {_place(fault.shows)}, {fault.shows.line}"
-    return f"{fault.role} the error, {since}{fault.evidence}{shows}"
+        shows = f"; it shows at {_place(fault.shows)}, {fault.shows.line}"
+    return f"it {fault.role} the error{since}: {fault.evidence}{shows}"
 
 
 def _place(record: OpRecord) -> str:
     module = "" if record.module == TOP else f" in {_cut(record.label, 36)}"
     return f"op {record.number}, {record.short_op}{module}"
-
-
-def _names_module(record: OpRecord) -> bool:
-    return record.module != TOP
-
-
-def _file_and_line(source: str) -> tuple[str, int]:
-    path, _, line = source.rpartition(":")
-    return path, int(line) if line.isdigit() else 0
 
 
 def _wrapped(lead: str, text: str) -> Iterator[Text]:
@@ -163,7 +163,3 @@ def _cut(text: str, width: int) -> str:
 
 def _end(text: str, width: int) -> str:
     return text if len(text) <= width else "…" + text[1 - width :]
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.2g} %" if share < 0.995 else "100 %"

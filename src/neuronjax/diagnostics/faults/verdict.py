@@ -10,15 +10,22 @@ import numpy as np
 
 from neuronjax.diagnostics.faults.draws import with_draws
 from neuronjax.diagnostics.faults.fault import Fault
-from neuronjax.diagnostics.faults.naming import named
+from neuronjax.diagnostics.faults.naming import FaultName, named
 from neuronjax.diagnostics.faults.recorder import Recorder
+from neuronjax.diagnostics.faults.remedies import Remedy, tried_op
 from neuronjax.diagnostics.faults.search import FaultSearch, Suspect
 from neuronjax.diagnostics.faults.shares import Seen
+from neuronjax.diagnostics.faults.trials import Executions, Wanted
 from neuronjax.diagnostics.faults.wrong_results import Wrong
 from neuronjax.diagnostics.op_records import OpRecord
 from neuronjax.diagnostics.parallel_runs import OpPath
 from neuronjax.ir import host_functions
 from neuronjax.ir.program import Program
+from neuronjax.ir.value_sources import ValueSources
+
+#: The remedies of so many faults are tried, on what happened in so many executions.
+MOST_TRIED = 3
+MOST_EXECUTIONS = 2048
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,18 +82,18 @@ class FaultVerdict:
 
     @property
     def lines(self) -> tuple[Fault, ...]:
-        """The first fault of every line."""
+        """Return the first fault of every line."""
         lines: dict[str, Fault] = {}
         for fault in self.faults:
             lines.setdefault(fault.record.source, fault)
         return tuple(lines.values())
 
     def amplifies(self, record: OpRecord) -> bool:
-        """Whether an op amplifies the errors of others."""
+        """Return whether an op amplifies the errors of others."""
         return any(f.record is record and f.role == "amplifies" for f in self.faults)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return a dict for JSON."""
         return {
             "results": self.results,
             "wrong": [asdict(w) for w in self.wrong],
@@ -102,6 +109,7 @@ def verdict(
     records: Mapping[OpPath, OpRecord],
     names: Sequence[str],
     draw: Callable[[int], Sequence[Seen]] | None = None,
+    execute: Callable[[Wanted], Executions] | None = None,
 ) -> FaultVerdict:
     """Return what is wrong, from what was seen of every op.
 
@@ -112,32 +120,65 @@ def verdict(
         records: of every op.
         names: of the results; too few or too many, and they are numbered.
         draw: as at `with_draws`; None where no data are perturbed.
+        execute: executes ops again, on which remedies are tried; None for no trial.
     """
     results = program.entry.body.results
     if len(names) != len(results):
         names = [str(n) for n in range(len(results))]
+    unjudged = tuple(dict.fromkeys(_sent(program)))
+    execute = None if unjudged else execute  # a host is not called for a trial
     with np.errstate(all="ignore"):  # of Inf and NaN in what was seen
         search = FaultSearch(program, seen, arguments, names)
         doubtful = [w.index for w in search.wrong if w.how != "nonfinite"]
-        if draw is not None and doubtful:
+        if draw is not None and doubtful and not unjudged:
             seen.results = with_draws(seen.results, doubtful, draw)
             search = FaultSearch(program, seen, arguments, names)
-        suspects = search.suspects()
-    faults = [_fault(s, search.parameter(s.trace), records, names) for s in suspects]
-    known = [f for f in faults if f.kind != "other"]
+        found = [(suspect, named(suspect)) for suspect in search.suspects()]
+        found = [f for f in found if f[1].kind != "other"] or found
+        remedies = _remedies(found, seen, search.wrong, ValueSources(program), execute)
     return FaultVerdict(
         results=len(results),
         wrong=tuple(
             _wrong_result(w, names[w.index], results[w.index].type.dtype.name)
             for w in search.wrong
         ),
-        faults=tuple(known or faults),
-        unjudged=tuple(dict.fromkeys(_sent(program))),
+        faults=tuple(
+            _fault(s, name, remedy, search.parameter(s.trace), records, names)
+            for (s, name), remedy in zip(found, remedies, strict=True)
+        ),
+        unjudged=unjudged,
     )
 
 
+def _remedies(
+    found: Sequence[tuple[Suspect, FaultName]],
+    seen: Recorder,
+    wrong: Sequence[Wrong],
+    graph: ValueSources,
+    execute: Callable[[Wanted], Executions] | None,
+) -> list[str]:
+    """Return what to try against every fault, tried for the first ones."""
+    shown = [tried_op(suspect, name.kind) for suspect, name in found]
+    moments = {t.path: t.first or t.made_nonfinite for t in shown[:MOST_TRIED]}
+    near = {
+        path: moment and moment[1]
+        for path, moment in moments.items()
+        if moment is None or moment[0] < MOST_EXECUTIONS
+    }
+    kept = execute(near) if execute is not None and near else {}
+    steps = {w.index: w.step.size for w in wrong if w.step is not None}
+    remedies = []
+    for (suspect, name), trace in zip(found, shown, strict=True):
+        lost = [steps[n] for n in suspect.results if n in steps and suspect.is_update]
+        execution, unit = kept.get(trace.path), seen.unit(trace.path.op)
+        step = max(lost, default=0.0)
+        remedy = Remedy(name, suspect, trace, execution, unit, step, graph)
+        remedies.append(str(remedy))
+    return remedies
+
+
 def _sent(program: Program) -> Iterator[str]:
-    """The calls that hand values to the host and may keep them there."""
+    """Yield the calls that hand values to the host and may keep them there."""
     for op in program.walk():
         text = str(op.attributes.get("backend_config", ""))
         called = host_functions.find(text)
@@ -170,11 +211,13 @@ def _wrong_result(wrong: Wrong, name: str, dtype: str) -> WrongResult:
 
 def _fault(
     suspect: Suspect,
+    name: FaultName,
+    remedy: str,
     parameter: str,
     records: Mapping[OpPath, OpRecord],
     names: Sequence[str],
 ) -> Fault:
-    name, trace = named(suspect), suspect.trace
+    trace = suspect.trace
     moment = trace.first or trace.made_nonfinite
     return Fault(
         kind=name.kind,
@@ -184,6 +227,6 @@ def _fault(
         shows=None if suspect.amplifier is None else records[suspect.amplifier.path],
         iteration=moment[1] if moment else (),
         evidence=name.evidence,
-        remedy=name.remedy,
+        remedy=remedy,
         outputs=tuple(names[n] for n in suspect.results),
     )

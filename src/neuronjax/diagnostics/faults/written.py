@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-import linecache
 import operator
 import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from neuronjax.ir.program import Op
+from neuronjax.report.places import code_at
 
 _NUMBER = re.compile(r"(?<![\w.])\d[\d_]*\.?\d*(?:e[+-]?\d+)?(?![\w.])")
 _OPERATORS: dict[type[ast.operator], Callable[..., float]] = {
@@ -31,10 +31,9 @@ class Written(NamedTuple):
 
 def numbers_of(op: Op) -> Iterator[Written]:
     """The numbers on an op's line, and what is computed of numbers alone."""
-    path, _, line = op.location.source.rpartition(":")
-    code = linecache.getline(path, int(line)) if line.isdigit() else ""
+    code = code_at(op.location.source)
     try:
-        tree = ast.parse(code.strip().removesuffix(":"))
+        tree = ast.parse(code.removesuffix(":"))
     except SyntaxError:  # the line is a part of a statement
         for token in _NUMBER.findall(code):
             yield Written(float(token), True)

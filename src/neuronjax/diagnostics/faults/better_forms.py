@@ -1,0 +1,141 @@
+"""Formulas that lose digits or range, and functions that compute the same without."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection, Iterator, Mapping
+
+from neuronjax.diagnostics.op_records import MOVING
+from neuronjax.ir.program import CALLEES, Op, Value
+from neuronjax.ir.value_sources import ValueSources
+
+#: What a program computes -> what to write instead. A name stands for any value, the
+#: same one wherever it stands; the larger formulas come first.
+FORMS: Mapping[str, str] = {
+    "log(1 - 1 / (1 + exp(y)))": "jax.nn.log_sigmoid(-x) for log(1 - sigmoid(x))",
+    "log(1 - logistic(x))": "jax.nn.log_sigmoid(-x) for log(1 - sigmoid(x))",
+    "log(1 / (1 + exp(y)))": "jax.nn.log_sigmoid(x) for log(sigmoid(x))",
+    "log(logistic(x))": "jax.nn.log_sigmoid(x) for log(sigmoid(x))",
+    "log(exp(x) / sum(exp(x)))": "jax.nn.log_softmax(x) for log(softmax(x))",
+    "log(exp(x) / sum(exp(x)) + c)": "jax.nn.log_softmax(x) for log(softmax(x) + c)",
+    "log(1 - t * t)": "jnp.log1p(t) + jnp.log1p(-t) for log(1 - t * t), or, of a tanh, "
+    "2 * (log(2) - x - jax.nn.softplus(-2 * x))",
+    "log(1 + exp(x))": "jax.nn.softplus(x) for log(1 + exp(x))",
+    "log(exp(x) + exp(y))": "jnp.logaddexp(x, y) for log(exp(x) + exp(y))",
+    "log(sum(exp(x)))": "jax.nn.logsumexp(x) for log(sum(exp(x)))",
+    "log(1 + x)": "jnp.log1p(x) for log(1 + x)",
+    "exp(x) / sum(exp(x))": "jax.nn.softmax(x) for exp(x) / sum(exp(x))",
+    "sum(x * x) / n - y * y": "jnp.var(x), which takes off the mean before it squares",
+    "exp(x) - 1": "jnp.expm1(x) for exp(x) - 1",
+    "1 - exp(x)": "-jnp.expm1(x) for 1 - exp(x)",
+    "1 - cos(x)": "2 * jnp.sin(x / 2) ** 2 for 1 - cos(x)",
+    "sqrt(x * x + y * y)": "jnp.hypot(x, y) for sqrt(x * x + y * y)",
+    "sqrt(sum(x * x))": "a norm of x / max(abs(x)), multiplied by max(abs(x)) after it",
+    "x * x - y * y": "(x - y) * (x + y) for x * x - y * y",
+    "1 - x * x": "(1 - x) * (1 + x) for 1 - x * x",
+    "sqrt(x) - sqrt(y)": "(x - y) / (sqrt(x) + sqrt(y)) for sqrt(x) - sqrt(y)",
+}
+_PARSED = {formula: ast.parse(formula, mode="eval").body for formula in FORMS}
+#: What is right already where the maximum is taken off before: only for these faults.
+RANGES: Mapping[str, tuple[str, ...]] = {
+    "exp(x) / sum(exp(x))": ("overflow", "non-finite"),
+    "log(sum(exp(x)))": ("overflow", "underflow", "singular", "non-finite"),
+}
+_OPS: Mapping[str, str] = {
+    "exp": "exponential",
+    "cos": "cosine",
+    "sum": "reduce",
+    "Add": "add",
+    "Sub": "subtract",
+    "Mult": "multiply",
+    "Div": "divide",
+}
+#: What solves equations, by the names of ops and of functions of JAX.
+SOLVING = frozenset(
+    "cholesky triangular_solve solve inv lu lu_solve cho_solve det slogdet".split()
+)
+CONDITIONED = (
+    "solve it by QR or jnp.linalg.lstsq of the matrix itself, not of its square, or "
+    "add a jitter to its diagonal: the condition number decides what is left"
+)
+#: So many values on from an op at fault, a formula may end.
+_AHEAD = 12
+_KEEPS = MOVING - {"stablehlo.constant"} | {"stablehlo.convert", *CALLEES}
+
+
+def better_form(graph: ValueSources, ops: Collection[Op], scope: str, kind: str) -> str:
+    """Return what computes the same as the formula that an op is a part of, or ""."""
+    inner = re.findall(r"\w+", scope.partition("/")[2])  # the first is the user's
+    names = {op.name.rpartition(".")[2] for op in ops} | set(inner)
+    if names & SOLVING:
+        return CONDITIONED
+    ends = [*dict.fromkeys(v for op in ops for v in _ahead(graph, op))]
+    for formula, written in FORMS.items():
+        if kind not in RANGES.get(formula, (kind,)):
+            continue
+        if kind == "non-finite" and "exp" not in formula:
+            continue  # it keeps digits, and not what is outside of a domain
+        for value in ends:
+            found = _match(graph, _PARSED[formula], value, {})
+            if found is not None and not found.isdisjoint(ops):
+                return f"write {written}"
+    return ""
+
+
+def _ahead(graph: ValueSources, op: Op) -> Iterator[Value]:
+    """Yield an op's results and the values that are computed from them, near by."""
+    level = [*op.results]
+    for _ in range(_AHEAD):
+        yield from level
+        level = [reader for value in level for reader in graph.readers.get(value, ())]
+        level = [*dict.fromkeys(level)][:_AHEAD]
+
+
+def _match(
+    graph: ValueSources, pattern: ast.expr, value: Value, names: dict[str, Value]
+) -> set[Op] | None:
+    """Return the ops that a formula consists of, or None where a value is another."""
+    value = _computed(graph, value)
+    if isinstance(pattern, ast.Name):
+        return set() if names.setdefault(pattern.id, value) is value else None
+    op = graph.makers.get(value)
+    if op is None:
+        return None
+    if isinstance(pattern, ast.Constant):
+        number = op.attributes.get("value")
+        is_it = op.name == "stablehlo.constant" and (number == pattern.value).all()
+        return set() if is_it else None
+    if isinstance(pattern, ast.BinOp):
+        name, parts = type(pattern.op).__name__, [pattern.left, pattern.right]
+    else:
+        assert isinstance(pattern, ast.Call)
+        assert isinstance(pattern.func, ast.Name)
+        name, parts = pattern.func.id, pattern.args
+    given, short = [*op.operands], op.name.rpartition(".")[2]
+    if short == "square":
+        given, short = [*given, *given], "multiply"
+    adds = [inner.name for region in op.regions for inner in region.ops]
+    if short != _OPS.get(name, name) or (adds and adds != ["stablehlo.add"]):
+        return None
+    orders = [parts, parts[::-1]] if name in ("Add", "Mult") else [parts]
+    for order in orders:
+        found, known = {op}, dict(names)
+        for part, operand in zip(order, given, strict=False):  # a sum begins with zero
+            inner = _match(graph, part, operand, known)
+            if inner is None:
+                break
+            found |= inner
+        else:
+            names.update(known)
+            return found
+    return None
+
+
+def _computed(graph: ValueSources, value: Value) -> Value:
+    """Return the value that others only show again, or round."""
+    while True:
+        maker, sources = graph.makers.get(value), graph.sources.get(value, ())
+        if len(sources) != 1 or (maker is not None and maker.name not in _KEEPS):
+            return value
+        value = sources[0]
