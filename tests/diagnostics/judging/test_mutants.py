@@ -127,3 +127,17 @@ def test_the_reference_has_its_own_rules_of_python(tmp_path: Path) -> None:
     case = case_of(tmp_path, "draw(4, 8)", "x", lines)
     assert case.expected(0)[0].shape == (4, 8)
     assert case.module.__file__ == str(case.path)
+
+
+UNTIL = """s = x
+    while abs(s).max() > 1e-3:
+        s = s - 0.5 * s
+    return s"""
+
+
+def test_a_loop_that_a_change_never_ends_is_left(tmp_path: Path) -> None:
+    case = case_of(tmp_path, "draw(4, 8)", "x", UNTIL)
+    found = mutants.tried(case, 0, case.tolerances(0, 1e-6))
+    names = {m.what for m in found}
+    assert "a loop without its last turn, line 13" in names
+    assert not any("other sign" in name for name in names)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +29,8 @@ _MOST_READ = 1 << 30
 
 _SIGNS = {np.add: np.subtract, np.subtract: np.add}
 _SHORT_LOOP = "a loop without its last turn"
+_SHORT_SUM = "a sum without its last term"
+_OTHER_SIGN = "an addition with the other sign"
 Results = Sequence[np.ndarray]
 
 
@@ -131,12 +133,13 @@ def _wrong(
     for of_kinds in itertools.zip_longest(*kinds.values()):
         for one in of_kinds:
             if isinstance(one, _Site):
-                yield str(one), _ChangedRun(case, one, right.turns[one]).results(inputs)
+                yield str(one), _ChangedRun(case, one, right.turns).results(inputs)
             elif one is not None:
                 mean = np.mean(inputs[one].astype(np.float64))
                 flat = np.full_like(inputs[one], mean)
                 given = [*inputs[:one], flat, *inputs[one + 1 :]]
-                yield f"input {one} is its mean", _ChangedRun(case, None).results(given)
+                run = _ChangedRun(case, None, right.turns)
+                yield f"input {one} is its mean", run.results(given)
 
 
 class _ChangedRun:
@@ -145,7 +148,7 @@ class _ChangedRun:
     Args:
         case: the reference.
         changed: the place.
-        last: of a `while`, the turn that it omits.
+        usual: `turns` of the run without a change; none if it is this one.
 
     Attributes:
         turns: how often each place ran where a run can do otherwise, in the order of
@@ -155,9 +158,13 @@ class _ChangedRun:
     """
 
     def __init__(
-        self, case: ReferenceCase, changed: _Site | None, last: int = 0
+        self,
+        case: ReferenceCase,
+        changed: _Site | None,
+        usual: Mapping[_Site, int] = {},
     ) -> None:
-        self._case, self._changed, self._last = case, changed, last
+        self._case, self._usual = case, usual
+        self._places = () if changed is None else (changed,)
         self._file = str(case.path)
         self.turns: dict[_Site, int] = {}
         self.read = 0
@@ -171,28 +178,28 @@ class _ChangedRun:
         with names_changed(forward, names), np.errstate(all="ignore"):
             try:
                 found = forward(*map(self._heard, copies))
-            except Exception:  # a loop that lacks a turn may leave a name undefined
+            except Exception:  # as where a loop that lacks a turn leaves no name
                 return None
         held = found if isinstance(found, list | tuple) else (found,)
         return [np.asarray(_plain(x)) for x in held]
 
-    def _is_changed(self, what: str) -> bool:
-        """Return whether the place that runs now does otherwise, and note it."""
+    def _noted(self, what: str) -> _Site | None:
+        """Note that a place runs, and return it; None for none of the reference."""
         frame = sys._getframe(2)
         while frame is not None and frame.f_code.co_filename != self._file:
             frame = frame.f_back
         if frame is None:
-            return False
+            return None
         site = _Site(what, frame.f_lineno, frame.f_lasti)
         self.turns[site] = self.turns.get(site, 0) + 1
-        return site == self._changed
+        return site
 
     def _for(self, over: Iterable[Any]) -> Iterator[Any]:
         """Return the turns of a loop, in the place that is changed all but the last."""
         turns, is_changed = iter(over), False
         for turn in turns:
             for following in turns:
-                is_changed = self._is_changed(_SHORT_LOOP)
+                is_changed = self._noted(_SHORT_LOOP) in self._places
                 yield turn
                 turn = following
             if not is_changed:
@@ -201,20 +208,24 @@ class _ChangedRun:
     def _while(self, condition: Any) -> Any:
         """Return whether a loop turns: in the place that is changed not the last time.
 
-        Only a run before this one knows which time is the last."""
-        if not condition:
+        Only a run before this one knows which time is the last. A loop that a change
+        keeps from its end is left by an error."""
+        site = self._noted(_SHORT_LOOP) if condition else None
+        if site is None:
             return condition
-        is_changed = self._is_changed(_SHORT_LOOP)
-        return not (is_changed and self.turns[self._changed] == self._last)
+        turns, usual = self.turns[site], self._usual.get(site, 0)
+        if self._usual and turns > 2 * usual:
+            raise RuntimeError("turns without end")
+        return not (site in self._places and turns == usual)
 
     def called(self, function: Any, args: Any, named: Any) -> Any:
         """Return what a function of NumPy makes of arrays that hear."""
         args = _plain(args)
         named = {name: _plain(value) for name, value in named.items()}
-        if function in _SIGNS and self._is_changed("an addition with the other sign"):
+        if function in _SIGNS and self._noted(_OTHER_SIGN) in self._places:
             function = _SIGNS[function]
         short = _SUMS[function](args, named) if function in _SUMS else None
-        if short is not None and self._is_changed("a sum without its last term"):
+        if short is not None and self._noted(_SHORT_SUM) in self._places:
             args = short
         result = function(*args, **named)
         size = sum(x.size for x in args if isinstance(x, np.ndarray))
