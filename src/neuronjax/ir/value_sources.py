@@ -63,6 +63,18 @@ class ValueSources:
 
         return all(map(passes, self.behind([value], lambda v, _: passes(v))))
 
+    def origin(
+        self, value: Value, through: Container[str], stop: Value | None = None
+    ) -> Value:
+        """Return where a value comes from, through calls and ops of these names."""
+        while value is not stop:
+            maker, sources = self.makers.get(value), self.sources.get(value, ())
+            passes = maker is None or maker.name in through or maker.name in CALLEES
+            if not passes or len(sources) != 1:
+                return value
+            value = sources[0]
+        return value
+
     def _add(self, op: Op) -> None:
         for result in op.results:
             self.makers[result] = op

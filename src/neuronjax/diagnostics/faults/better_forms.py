@@ -6,8 +6,8 @@ import ast
 import re
 from collections.abc import Collection, Iterator, Mapping
 
-from neuronjax.diagnostics.op_records import MOVING
-from neuronjax.ir.program import CALLEES, Op, Value
+from neuronjax.diagnostics.op_records import CONSTANT
+from neuronjax.ir.program import Op, Value
 from neuronjax.ir.value_sources import ValueSources
 
 #: What a program computes -> what to write instead. A name stands for any value, the
@@ -61,7 +61,8 @@ CONDITIONED = (
 )
 #: So many values on from an op at fault, a formula may end.
 _AHEAD = 12
-_KEEPS = MOVING - {"stablehlo.constant"} | {"stablehlo.convert", *CALLEES}
+#: What shows a value again, or rounds it.
+_KEEPS = CONSTANT - {"stablehlo.constant"}
 
 
 def better_form(graph: ValueSources, ops: Collection[Op], scope: str, kind: str) -> str:
@@ -96,7 +97,7 @@ def _match(
     graph: ValueSources, pattern: ast.expr, value: Value, names: dict[str, Value]
 ) -> set[Op] | None:
     """Return the ops that a formula consists of, or None where a value is another."""
-    value = _computed(graph, value)
+    value = graph.origin(value, _KEEPS)
     if isinstance(pattern, ast.Name):
         return set() if names.setdefault(pattern.id, value) is value else None
     op = graph.makers.get(value)
@@ -130,12 +131,3 @@ def _match(
             names.update(known)
             return found
     return None
-
-
-def _computed(graph: ValueSources, value: Value) -> Value:
-    """Return the value that others only show again, or round."""
-    while True:
-        maker, sources = graph.makers.get(value), graph.sources.get(value, ())
-        if len(sources) != 1 or (maker is not None and maker.name not in _KEEPS):
-            return value
-        value = sources[0]

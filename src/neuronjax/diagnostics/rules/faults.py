@@ -9,7 +9,6 @@ not hold them, a sum in a loop that stops growing. What depends on the data is l
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -28,6 +27,7 @@ from neuronjax.ir.program import Op, TensorType, Value
 from neuronjax.ir.value_sources import ValueSources
 from neuronjax.numerics.float_format import FORMATS, FloatFormat, get_format
 
+_ROUNDS = ("stablehlo.convert",)
 _SPREADS = ("stablehlo.broadcast_in_dim", "stablehlo.reshape")
 _SHOWS = (*_SPREADS, "stablehlo.transpose", "stablehlo.slice")
 _MAKE_WHOLE = ("stablehlo.convert", "stablehlo.iota")
@@ -232,28 +232,16 @@ def _stagnates(context: OpContext) -> Answer:
 
 def _running_sum(graph: ValueSources, result: Value, carry: Value) -> Op | None:
     """The sum of a carry and an addend that does not depend on it."""
-    result = _origin(graph, result, carry)
+    result = graph.origin(result, _ROUNDS, carry)
     maker = graph.makers.get(result)
     if maker is None or maker.name != "stablehlo.add":
         return None
-    origins = [_origin(graph, v, carry) for v in maker.operands]
+    origins = [graph.origin(v, _ROUNDS, carry) for v in maker.operands]
     if [o is carry for o in origins].count(True) != 1:
         return None
     (addend,) = [maker.operands[n] for n, o in enumerate(origins) if o is not carry]
     is_rounded = result.type.dtype == carry.type.dtype
     return maker if is_rounded and carry not in graph.behind([addend]) else None
-
-
-def _origin(graph: ValueSources, value: Value, stop: Value) -> Value:
-    """Where a value comes from, through conversions and calls."""
-    while value is not stop:
-        maker = graph.makers.get(value)
-        passes = maker is None or maker.name in ("stablehlo.convert", "func.call")
-        sources: Sequence[Value] = graph.sources.get(value, ())
-        if not passes or len(sources) != 1:
-            return value
-        value = sources[0]
-    return value
 
 
 RULES = read_rules(
