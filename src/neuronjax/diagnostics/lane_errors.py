@@ -193,8 +193,13 @@ class LaneErrors:
             return np.asarray(declared(found))
 
         dtype = view(self.actual).type.dtype
-        runs = map(array, (self.reference, self.actual, self.perturbed))
-        return Seen(dtype, *runs, None if value is None else self.asked.get(value))
+        return Seen(
+            dtype,
+            array(self.reference),
+            array(self.actual),
+            array(self.perturbed),
+            None if value is None else self.asked.get(value),
+        )
 
 
 def _errors(
