@@ -1,9 +1,9 @@
 """`compare` of a GPT train step, in seconds and over the native step.
 
 The quickstart's GPT under Adam, bf16 against float32, without the search for causes:
-1 million parameters, and 10 million once. "Cold" holds the compilation of every
-distinct instruction, as on a user's first call in a process; the value is the second
-call's time.
+1 million parameters, and 10 million once. "Cold" holds the compilation of a program for
+every kind of instruction and size, as on a user's first call in a process; the value is
+the second call's time.
 """
 
 from __future__ import annotations

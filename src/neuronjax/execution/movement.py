@@ -14,17 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.instruction_set import DmaCopy, Im2col, Window
 
 Arrays = Sequence[np.ndarray]
 
 
-def moved(i: Instruction, x: Sequence[Any]) -> np.ndarray | None:
-    """Return what an instruction moves, or None for one that does more than that."""
-    if isinstance(i, DmaCopy):
-        return MOVES[i.kind](i, [*map(np.asarray, x)])
-    return patches(i.window, np.asarray(x[0])) if isinstance(i, Im2col) else None
+def moved(i: DmaCopy | Im2col, x: Sequence[Any]) -> np.ndarray:
+    """Return what an instruction makes of arrays."""
+    if isinstance(i, Im2col):
+        return patches(i.window, np.asarray(x[0]))
+    return MOVES[i.kind](i, [*map(np.asarray, x)])
 
 
 def patches(window: Window, x: np.ndarray) -> np.ndarray:
