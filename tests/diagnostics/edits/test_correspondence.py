@@ -242,7 +242,7 @@ def test_results_of_other_pytrees():
     found, page = compared(one, other, X)
     assert found.first is not None
     assert found.first.output == "loss"
-    assert "the first value that differs: loss, float32 scalar" in page
+    assert "the first value that differs: output loss, float32 scalar" in page
     assert "only before" in page
 
 
@@ -256,6 +256,9 @@ def test_the_same_product_written_in_other_ways():
 
     found, _ = compared(one, other, W["hidden"], X, tolerance=1e-6)
     assert found.first is None
+    found, _ = compared(one, lambda w, x: other(w, x * 2), W["hidden"], X)
+    assert found.first is not None
+    assert found.first.after.op == "dot_general"
 
 
 @pytest.mark.slow

@@ -107,10 +107,10 @@ class FirstDifference:
     because: tuple[Edit, ...]
 
     def __str__(self) -> str:
-        name = f"what {self.after.op} makes" if self.output is None else self.output
+        names = {None: f"what {self.after.op} makes", "the result": "the result"}
         turn = ".".join(map(str, self.iteration))
         parts = [
-            name,
+            names.get(self.output, f"output {self.output}"),
             self.type,
             turn and f"iteration {turn}",
             "" if self.device is None else f"device {self.device}",

@@ -175,7 +175,7 @@ class _Describing:
             return None
         told = [match for match in off if match.after.name not in MOVING]
         match = min(told or off, key=lambda match: match.order)
-        before, after = match.before.op, match.after.op
+        before, after = match.before.root.op, match.after.root.op
         _, left, right, device = match.beside
         index = _farthest(left, right)
         known = [m for m in self._found.values() if not m.differs]
