@@ -53,7 +53,7 @@ def unheld(operands: Sequence[np.ndarray], cast: Cast | None) -> bool:
     """Return whether a policy casts whole numbers of a contraction to floats that do
     not hold them, though FP32 does: positions, counts, identifiers.
     """
-    if cast is None or cast.is_scaled or not cast.unit:
+    if cast is None or cast.is_scaled or cast.unit <= 1 / _EXACT:
         return False
     return any(is_exact(x) and not _holds(cast.unit, x) for x in operands)
 
