@@ -149,5 +149,9 @@ def is_short_float(dtype: Any) -> bool:
 
 
 def _norm(x: np.ndarray) -> float:
-    finite = x[np.isfinite(x)]
-    return float(np.linalg.norm(finite)) / math.sqrt(max(1, finite.size))
+    """Return the root mean square of the finite numbers."""
+    norm = float(np.linalg.norm(x.reshape(-1)))
+    if not math.isfinite(norm):
+        x = x[np.isfinite(x)]
+        norm = float(np.linalg.norm(x.reshape(-1)))
+    return norm / math.sqrt(max(1, x.size))
