@@ -53,6 +53,27 @@ def chosen_by(flow: Flow, value: Value) -> Iterator[tuple[OpTrace, OpTrace]]:
             yield flow.chain(worst, worst.worst)[-1][0], chooser
 
 
+def is_chosen_from(flow: Flow, op: Op) -> bool:
+    """Return whether a choice reads all that has a result, and may leave it out.
+
+    What moves a result, or makes Inf or NaN of one, has it.
+    """
+    seen, left = {op}, [op]
+    while left:
+        readers = flow.readers(left.pop().results[0])
+        others = {r for r in readers if r.name != "stablehlo.select"} - seen
+        if not readers or not all(_hands_on(flow, r) for r in others):
+            return False
+        seen |= others
+        left += others
+    return True
+
+
+def _hands_on(flow: Flow, op: Op) -> bool:
+    trace = flow.trace(op.results[0])
+    return op.name in MOVING or (trace is not None and trace.is_broken)
+
+
 def is_magnitude(flow: Flow, op: Op) -> bool:
     """Return whether a whole result is put in an order, or made a float, as it is; what
     a hash does with it first is something else."""

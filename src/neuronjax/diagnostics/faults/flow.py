@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from neuronjax.diagnostics.faults.evidence import ADDS, OpEvidence
-from neuronjax.diagnostics.faults.judgement import OF_DATA
+from neuronjax.diagnostics.faults.judgement import COARSE, NOTHING_LEFT, OF_DATA
 from neuronjax.diagnostics.faults.recorder import PART, OpTrace, Recorder
 from neuronjax.diagnostics.faults.shares import MOST_LOST, Share
 from neuronjax.diagnostics.op_records import CONSTANT, MOVING
@@ -17,6 +17,8 @@ from neuronjax.ir.value_sources import ValueSources
 #: A share of an error from which on it is an op's own.
 OWN = 0.5
 
+#: So many times as large an error costs three bits.
+THREE_BITS = 8.0
 #: Relative error of what is as near as FP32 allows.
 ORDINARY = 2.0**-18
 #: A sum that is smaller than its terms by this is float64's rounding.
@@ -233,21 +235,24 @@ class Flow:
         ]
         return sorted(wrong, key=lambda w: (-w[0], w[1]))
 
-    def owes_to_chance(self, value: Value) -> bool:
-        """Return whether a value owes its error to what FP32 leaves to chance.
+    def owes_to_chance(self, value: Value, unit: float) -> bool:
+        """Return whether a value owes its error to chance, and to no op.
 
         Of the gradient of a bias before a softmax, which should be zero, the reference
         has only float64's rounding, and perturbed data make another noise of that. A
-        float beside a whole number may become this or the next one.
+        float beside a whole number may become this or the next one. In 8 bits the
+        roundings of a few layers leave little.
+
+        Args:
+            value: that is wrong.
+            unit: roundoff of the coarsest format on its way.
         """
         trace = self.maker(value)
         if trace is None:
             return False
         chain = self.chain(trace, trace.worst)
-        return any(
-            evidence.is_tie or _is_noise(step.path.op, evidence)
-            for step, evidence in chain
-        )
+        is_chance = any(e.is_tie or _is_noise(t.path.op, e) for t, e in chain)
+        return is_chance or (unit > COARSE and _is_ordinary(chain))
 
     def increments(self, value: Value, argument: Value) -> bool:
         """Return whether a value is the sum of an argument, as it is, and something."""
@@ -289,17 +294,24 @@ def _is_own(op: Op, evidence: OpEvidence) -> bool:
 
 
 def _is_noise(op: Op, evidence: OpEvidence) -> bool:
-    """Return whether a sum leaves float64's rounding, and its error is FP32's rounding
-    of the terms, or what perturbed data do."""
+    """Return whether a sum leaves float64's rounding, of terms that are as near as FP32
+    allows, or that perturbed data move as far."""
     result, operands = evidence.result, evidence.operands.values()
     largest = max((share.norm for share in operands), default=0.0)
     if op.name not in _SUMS or result.norm >= NOISE * largest:
         return False
-    if not result.norm:
-        return True
-    terms = max(share.elements for share in operands) / result.elements
-    rounded = ORDINARY * math.sqrt(terms) * largest / result.norm
-    return result.error <= max(OF_DATA * result.data_error, rounded)
+    is_near = max(share.error for share in operands) <= ORDINARY
+    return is_near or result.error <= OF_DATA * result.data_error
+
+
+def _is_ordinary(chain: list[Step]) -> bool:
+    """Return whether the error of 8 bits and fewer grew along a chain by no op that
+    costs all the digits that such a format has, and perturbed data do as much."""
+    share = chain[0][1].result
+    most = min(OF_DATA * share.data_error, NOTHING_LEFT)
+    if share.error > most or share.lost > max(MOST_LOST, OF_DATA * share.data_lost):
+        return False
+    return all(amplification(evidence) < THREE_BITS for _, evidence in chain[:-1])
 
 
 def _error(trace: OpTrace) -> float:

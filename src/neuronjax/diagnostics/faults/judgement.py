@@ -18,17 +18,15 @@ COARSE = 2.0**-6
 #: A relative error that nobody minds in a result, for three of its digits are right;
 #: differences in FP32 come near to it in programs that are as good as they can be.
 UNSEEN = 1e-3
-#: An error that no condition of the data excuses; of formats of 8 bits and fewer the
-#: roundings of a few layers come near to this, and then as much as the result is no
-#: longer excused.
+#: An error that no condition of the data excuses, unless it grew in 8 bits and fewer
+#: from op to op; then up to an error as large as the result.
 HOPELESS = 0.35
 NOTHING_LEFT = 1.0
 
 
 def limit(share: Share, unit: float) -> float:
     """Return the relative L2 error up to which an array is as good as it can be."""
-    most = NOTHING_LEFT if unit > COARSE else HOPELESS
-    return max(min(OF_DATA * share.data_error, most), excused(unit))
+    return max(min(OF_DATA * share.data_error, HOPELESS), excused(unit))
 
 
 def excused(unit: float) -> float:

@@ -22,6 +22,7 @@ import numpy as np
 from neuronjax.diagnostics.faults.choices import (
     chosen_by,
     is_choice,
+    is_chosen_from,
     is_integer,
     is_magnitude,
 )
@@ -33,13 +34,13 @@ from neuronjax.diagnostics.faults.quantization import quantizing
 from neuronjax.diagnostics.faults.recorder import PART, Moment, OpTrace, Recorder
 from neuronjax.diagnostics.faults.state_steps import LOST_UPDATE
 from neuronjax.diagnostics.faults.traits import (
-    ROUNDS,
     buries,
     flushes,
     handed_on,
     hands_on,
     has_offset,
     is_function,
+    is_periodic,
     is_too_large,
     narrows,
     only_renames,
@@ -49,14 +50,11 @@ from neuronjax.diagnostics.faults.traits import (
 )
 from neuronjax.diagnostics.faults.wrong_results import Wrong, wrong_results
 from neuronjax.diagnostics.faults.zeros import flushed
-from neuronjax.diagnostics.op_records import CONSTANT, MOVING
+from neuronjax.diagnostics.op_records import CONSTANT
 from neuronjax.diagnostics.parallel_runs import OpPath
 from neuronjax.ir.program import Op, Program, Value
 from neuronjax.ir.value_sources import ValueSources
 
-_PERIODIC = frozenset(
-    f"stablehlo.{name}" for name in ("cosine", "sine", "tan", "remainder")
-)
 #: How many ops back a cause is near.
 NEARBY = 6
 #: A sum with an offset that rounds away so much of what varies buries it.
@@ -238,9 +236,6 @@ class FaultSearch:
             yield from sorted(found, key=lambda suspect: not suspect.lost_guard)
             return
         chain = self._flow.chain(shown, evidence)
-        # What moves numbers makes nothing of them, though it may drop the large ones.
-        chain = [step for step in chain if computes(step[0])] or chain
-        shown, evidence = chain[0]
         origins = [t for t, _ in reversed(chain) if t is not shown]
         origins += self._flow.entries(chain)
         maker = next((t for t in origins if self._makes(t, shown)), None)
@@ -262,6 +257,8 @@ class FaultSearch:
     def _amplifying(self, chain: list[Step]) -> list[Step]:
         """The step that amplifies an error most, and those before it that did as much
         of it as the others together."""
+        # What moves numbers makes nothing of them, though it may drop the large ones.
+        chain = [step for step in chain if computes(step[0])] or chain
         times = [amplification(seen) for _, seen in chain]
         flagged = [n for n, (t, _) in enumerate(chain) if not n or t.first is not None]
         worst = max(flagged, key=lambda n: times[n])
@@ -302,7 +299,9 @@ class FaultSearch:
         is_offset = chain[0][0].path.op.name in ADDS and has_offset(last, evidence)
         if is_own and is_offset and lost > OF_OFFSET:
             return last
-        periodic = [n for n, (t, _) in enumerate(chain[:-1]) if self._is_periodic(t)]
+        periodic = [
+            n for n, (t, _) in enumerate(chain[:-1]) if is_periodic(self._flow, t)
+        ]
         for trace, step in chain[periodic[0] + 1 :] if periodic else ():
             if step.own >= PART * step.result.error:
                 return trace
@@ -311,14 +310,6 @@ class FaultSearch:
             if operand.rounds_whole and error >= PART * evidence.result.error:
                 return operand
         return None
-
-    def _is_periodic(self, trace: OpTrace) -> bool:
-        """Whether an op takes a number modulo another."""
-        name = trace.path.op.name
-        if name != "stablehlo.subtract":
-            return name in _PERIODIC
-        makers = (self._flow.maker(v) for v in trace.path.op.operands)
-        return any(t is not None and t.path.op.name in ROUNDS for t in makers)
 
     def _replacing(self, trace: OpTrace, results: tuple[int, ...]) -> Iterator[Suspect]:
         """The bound on a scale of which a cast underflows or clips."""
@@ -383,12 +374,9 @@ class FaultSearch:
                 continue
             op, part = trace.path.op, PART * min(trace.worst.result.error, 1.0)
             loses = trace.left_behind >= part and op in self._carrying
-            if loses and self._is_running(op):
+            # In a loop the result returns to its op.
+            if loses and any(op in self._flow.ops_behind(v) for v in op.operands):
                 yield Suspect(trace, "makes", self._on(trace), is_running=True)
-
-    def _is_running(self, op: Op) -> bool:
-        """Whether a result returns to its op in a loop."""
-        return any(op in self._flow.ops_behind(v) for v in op.operands)
 
     def _losing(self, wrong: Wrong) -> Iterator[Suspect]:
         """Who loses the step of a state: ops on numbers as large as the state."""
@@ -462,7 +450,7 @@ class FaultSearch:
             wraps = trace.wrapped or (
                 trace.misread and is_magnitude(self._flow, trace.path.op)
             )
-            if wraps and not self._is_chosen_from(trace.path.op):
+            if wraps and not is_chosen_from(self._flow, trace.path.op):
                 results = self._on(trace)
                 if results:
                     yield Suspect(trace, "makes", results)
@@ -475,27 +463,6 @@ class FaultSearch:
             found = misread(trace, self._is_constant, is_broken=is_broken)
             if found is not None and self._on(trace):
                 yield Suspect(trace, "makes", self._on(trace), misread=found)
-
-    def _is_chosen_from(self, op: Op) -> bool:
-        """Return whether a choice reads all that has a result, and may leave it out.
-
-        What moves a result, or makes Inf or NaN of one, has it.
-        """
-        seen, left = {op}, [op]
-        while left:
-            readers = self._flow.readers(left.pop().results[0])
-            if not readers:
-                return False
-            others = {r for r in readers if r.name != "stablehlo.select"} - seen
-            if not all(map(self._hands_on, others)):
-                return False
-            seen |= others
-            left += others
-        return True
-
-    def _hands_on(self, op: Op) -> bool:
-        trace = self._flow.trace(op.results[0])
-        return op.name in MOVING or (trace is not None and trace.is_broken)
 
     def _vanishing(self) -> Iterator[Suspect]:
         """The first op whose results all underflow, if that makes a difference."""
@@ -511,7 +478,7 @@ class FaultSearch:
         """Ops that make nothing but Inf and NaN, though no result has them."""
         for trace in self._recorder.traces.values():
             op, moment = trace.path.op, trace.made_nonfinite
-            if moment is None or self._is_chosen_from(op):
+            if moment is None or is_chosen_from(self._flow, op):
                 continue
             share = moment[2].result
             if share.nonfinite == share.elements and self._on(trace):

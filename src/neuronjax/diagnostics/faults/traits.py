@@ -23,6 +23,9 @@ _PRODUCTS = frozenset(("stablehlo.multiply", "stablehlo.divide"))
 #: These make no difference between a small number and nothing; to add a constant to it
 #: does, as a guard.
 _LEAVE_OUT = _SUMS | {f"stablehlo.{n}" for n in ("exponential", "compare", "select")}
+_PERIODIC = frozenset(
+    f"stablehlo.{name}" for name in ("cosine", "sine", "tan", "remainder")
+)
 ROUNDS = frozenset(
     f"stablehlo.{name}" for name in ("round_nearest_even", "round_nearest_afz", "floor")
 )
@@ -47,6 +50,15 @@ def has_offset(trace: OpTrace, evidence: OpEvidence) -> bool:
 def is_function(trace: OpTrace) -> bool:
     """Whether an op is a function with a singular point."""
     return trace.path.op.name.rpartition(".")[2] in SINGULAR
+
+
+def is_periodic(flow: Flow, trace: OpTrace) -> bool:
+    """Return whether an op takes a number modulo another."""
+    name = trace.path.op.name
+    if name != "stablehlo.subtract":
+        return name in _PERIODIC
+    makers = (flow.maker(v) for v in trace.path.op.operands)
+    return any(t is not None and t.path.op.name in ROUNDS for t in makers)
 
 
 def is_too_large(trace: OpTrace, evidence: OpEvidence) -> bool:

@@ -49,7 +49,7 @@ def wrong_results(
     arguments: Sequence[np.ndarray],
     results: Sequence[Seen],
     units: Mapping[Value, float],
-    is_chance: Callable[[Value], bool],
+    is_chance: Callable[[Value, float], bool],
     is_choice: Callable[[Value], bool],
     increments: Callable[[Value, Value], bool],
 ) -> Iterator[Wrong]:
@@ -60,7 +60,7 @@ def wrong_results(
         arguments: of main, as they were given.
         results: of main.
         units: of every value, the coarsest format on the way to it.
-        is_chance: whether a value owes its error to what FP32 leaves to chance.
+        is_chance: whether a value owes its error to chance, given the coarsest unit.
         is_choice: whether a whole number is one of several, and no quantity.
         increments: whether a result adds something to an argument of its name.
     """
@@ -76,7 +76,7 @@ def wrong_results(
         if how == "far" and states.is_incremented(value):
             how = ""  # its step tells
         step = None if how else states.lost_step(value, share, seen, results)
-        if (how == "far" or step) and is_chance(value):
+        if (how == "far" or step) and is_chance(value, unit):
             continue
         if _is_whole(seen) and is_choice(value):
             changed = _changed(seen)
