@@ -19,7 +19,7 @@ import jax
 
 from neuronjax.diagnostics.comparison import Comparison
 from neuronjax.diagnostics.executors import Emulator, Signatures
-from neuronjax.diagnostics.faults.draws import Results
+from neuronjax.diagnostics.faults.draws import LastResults
 from neuronjax.diagnostics.faults.flow import ORDINARY
 from neuronjax.diagnostics.faults.masks import masked_values
 from neuronjax.diagnostics.faults.recorder import Recorder
@@ -392,7 +392,7 @@ def _drawn(
     reference: Side, arguments: Sequence[Any], witness: Recorder, number: int
 ) -> Sequence[Seen]:
     """Return the results of the reference on the data of a draw."""
-    kept = Results(witness.contractions)
+    kept = LastResults(witness.contractions)
     walk = ParallelWalk(
         reference,
         reference,

@@ -19,7 +19,7 @@ DRAWS = 5
 
 
 @dataclass
-class Results:
+class LastResults:
     """A witness that looks at no op, and keeps the results of main.
 
     Attributes:

@@ -9,7 +9,7 @@ from typing import Any
 from neuronjax.diagnostics.faults.evidence import ADDS, OpEvidence
 from neuronjax.diagnostics.faults.judgement import COARSE, NOTHING_LEFT, OF_DATA
 from neuronjax.diagnostics.faults.recorder import PART, OpTrace, Recorder
-from neuronjax.diagnostics.faults.shares import MOST_LOST, Share
+from neuronjax.diagnostics.faults.shares import MOST_LOST, NOISE, Share
 from neuronjax.diagnostics.op_records import CONSTANT, MOVING
 from neuronjax.ir.program import Op, Value
 from neuronjax.ir.value_sources import ValueSources
@@ -21,8 +21,6 @@ OWN = 0.5
 THREE_BITS = 8.0
 #: Relative error of what is as near as FP32 allows.
 ORDINARY = 2.0**-18
-#: A sum that is smaller than its terms by this is float64's rounding.
-NOISE = 2.0**-44
 #: The error of an addend that is less than this of another's is nothing beside it.
 LITTLE = 1e-2
 _SUMS = frozenset(

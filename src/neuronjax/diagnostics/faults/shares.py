@@ -29,6 +29,8 @@ LEAST_WHOLE = 15.0
 MOST_LOST = 0.1
 #: Numbers smaller than the typical one by this much of a roundoff are nothing.
 NOTHING = 2.0**-10
+#: What is smaller than this beside what it is made of is float64's rounding.
+NOISE = 2.0**-44
 
 
 class Seen(NamedTuple):
@@ -109,6 +111,11 @@ def share_of(x: Seen, unit: float, excused: float = 0.0) -> Share:
     lost = 0.0
     if counts[Distance.LOST]:  # unless it is nothing beside the others
         lost = _lost(x.actual, x.reference, floor, limit)
+    if lost > MOST_LOST and not is_whole:
+        # What float64 itself has only as rounding is off by no share of itself.
+        known = np.abs(x.reference) >= NOISE * norm
+        lost = _lost(np.asarray(x.actual)[known], x.reference[known], floor, limit)
+        lost *= float(np.mean(known))
     data_error = data_lost = 0.0
     if error > excused or lost > MOST_LOST:
         data_error = root_mean_square([ratio(p, x.reference) for p in x.perturbed])

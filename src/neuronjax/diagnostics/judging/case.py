@@ -15,8 +15,9 @@ import functools
 import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,15 @@ class _Asking(ast.NodeTransformer):
         return ast.fix_missing_locations(ast.copy_location(call, of))
 
 
+class _AskingLoader(SourceFileLoader):
+    """Imports a file whose loops ask; its code is not kept beside it."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Return the code of the file, changed."""
+        tree = _Asking().visit(ast.parse(Path(self.path).read_bytes()))
+        return compile(tree, self.path, "exec", dont_inherit=True)
+
+
 class ReferenceFailed(InvalidProgramError):
     """The reference raises: no candidate is to blame."""
 
@@ -98,7 +108,8 @@ class ReferenceCase:
             InvalidProgramError: there is no such file, or a function is missing.
             ReferenceFailed: it cannot be imported.
         """
-        spec = importlib.util.spec_from_file_location("reference", path)
+        loader = _AskingLoader("reference", str(path))
+        spec = importlib.util.spec_from_file_location("reference", path, loader=loader)
         if not path.is_file() or spec is None or spec.loader is None:
             raise InvalidProgramError(
                 f"{path} is no Python file", op="reference", remedy="name a .py file"
@@ -106,9 +117,7 @@ class ReferenceCase:
         module = importlib.util.module_from_spec(spec)
         vars(module).update(dict.fromkeys((FOR, WHILE), lambda x: x))
         with _reference_runs(path):
-            tree = _Asking().visit(ast.parse(path.read_bytes()))
-            code = compile(tree, str(path), "exec", dont_inherit=True)
-            exec(code, vars(module))
+            loader.exec_module(module)
         for name in ("get_inputs", "forward"):
             if not callable(getattr(module, name, None)):
                 raise InvalidProgramError(
