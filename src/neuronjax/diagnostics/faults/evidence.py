@@ -31,8 +31,7 @@ class OpEvidence:
         rounds_whole: whether it rounds whole numbers to floats beside them.
         cut_off: of a bound, or a cast that saturates: the root mean square of what it
             takes off each operand in the reference.
-        is_tie: whether it made other whole numbers, and all of them of floats so near
-            to where these change that FP32 cannot tell them apart.
+        is_tie: whether it chose otherwise by chance, as at `is_tie`.
     """
 
     result: Share
@@ -104,7 +103,10 @@ _LARGEST_WITH_FRACTION = 2.0**11
 
 def is_tie(op: Op, operands: Sequence[Seen], result: Seen) -> bool:
     """Return whether other whole numbers were made only of floats beside a change,
-    which are the reference's for FP32."""
+    which are the reference's for FP32, or one of many comparisons fell otherwise."""
+    if op.name == "stablehlo.compare":
+        flips = np.count_nonzero(np.asarray(result.actual) != result.reference)
+        return flips == 1 < np.size(result.reference)
     if op.name not in _CHANGES or operands[0].dtype.kind in "iub":
         return False
     if op.name == "stablehlo.convert" and result.dtype.kind not in "iu":
