@@ -199,17 +199,7 @@ class FaultSearch:
         values = [self._results[w.index] for w in off] if makes else []
         reaching = {op for v in values for op in self._flow.carrying_nonfinite(v)}
         makes = sorted(makes, key=lambda m: (m[1].path.op not in reaching, _number(m)))
-        main = self._main_path
-        return makes + sorted(
-            carries, key=lambda c: (c[1].path not in main, _number(c))
-        )
-
-    @functools.cached_property
-    def _main_path(self) -> set[OpPath]:
-        """The ops from which the wrong results have most of their error."""
-        makers = (self._flow.maker(self._results[w.index]) for w in self.wrong)
-        chains = (self._flow.chain(t, t.worst) for t in makers if t is not None)
-        return {trace.path for chain in chains for trace, _ in chain}
+        return makes + sorted(carries, key=_number)
 
     def _broken(self) -> set[Op]:
         """The ops behind results that are Inf or NaN."""

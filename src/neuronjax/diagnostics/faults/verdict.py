@@ -129,7 +129,7 @@ def verdict(
     execute = None if unjudged else execute  # a host is not called for a trial
     with np.errstate(all="ignore"):  # of Inf and NaN in what was seen
         search = FaultSearch(program, seen, arguments, names)
-        doubtful = [w.index for w in search.wrong if w.how != "nonfinite"]
+        doubtful = [w.index for w in search.wrong if w.is_doubtful]
         if draw is not None and doubtful and not unjudged:
             seen.results = with_draws(seen.results, doubtful, draw)
             search = FaultSearch(program, seen, arguments, names)

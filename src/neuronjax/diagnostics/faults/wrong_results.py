@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from neuronjax.diagnostics.faults.judgement import (
+    HOPELESS,
     OF_DATA,
     excused,
     is_far,
@@ -42,6 +43,11 @@ class Wrong:
     share: Share
     allowed: float
     step: StateStep | None = None
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether more draws of perturbed data may excuse it."""
+        return self.how != "nonfinite" and self.share.error <= HOPELESS
 
 
 def wrong_results(
