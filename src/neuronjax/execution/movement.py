@@ -41,13 +41,15 @@ def patches(window: Window, x: np.ndarray) -> np.ndarray:
     if not math.prod(counts):
         return np.zeros((groups, 0, math.prod(window.sizes) * channels), x.dtype)
     axes = tuple(range(2, 2 + len(spatial)))
-    views = np.lib.stride_tricks.sliding_window_view(base, reach, axes)
+    # NumPy makes no such view of floats of 8 bits.
+    codes = base.view(f"u{base.itemsize}")
+    views = np.lib.stride_tricks.sliding_window_view(codes, reach, axes)
     every = slice(None)
     strides = (slice(None, None, n) for n in window.strides)
     steps = (slice(None, None, n) for n in window.window_dilations)
     views = np.moveaxis(views[every, every, *strides, every, *steps], len(axes) + 2, -1)
     positions = math.prod(views.shape[2 : 2 + len(axes)])
-    return views.reshape(groups, batch * positions, -1)
+    return views.reshape(groups, batch * positions, -1).view(x.dtype)
 
 
 def _broadcast(i: DmaCopy, x: Arrays) -> np.ndarray:

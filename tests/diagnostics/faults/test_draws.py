@@ -11,6 +11,7 @@ from neuronjax.api.jit import jit
 from neuronjax.diagnostics.faults.draws import DRAWS, with_draws
 from neuronjax.diagnostics.faults.perturbation import perturbed
 from neuronjax.diagnostics.faults.shares import Seen, share_of
+from neuronjax.diagnostics.op_records import MOVING
 from tests.arrays import normal
 
 ADAM = optax.adam(1e-3)
@@ -152,3 +153,15 @@ def test_zeros_of_a_softmax_are_not_at_fault():
     report = compare(jax.grad(loss), policy="bf16", explain=False)(params, *batch)
     assert report.faults
     assert {fault.kind for fault in report.faults} <= {"coarse", "cancellation"}
+
+
+def test_what_moves_numbers_amplifies_no_error():
+    """A slice drops the large numbers, beside which the error was small."""
+
+    def spectrum(x):
+        turns = jnp.arange(64.0)[:, None] * jnp.arange(64.0) * np.float32(np.pi / 64)
+        return ((x + 1e6) @ jnp.cos(turns))[:, 1:] * 2
+
+    report = compare(spectrum, policy="fp32", explain=False)(normal(8, 64))
+    assert report.faults
+    assert not {fault.record.op for fault in report.faults} & MOVING

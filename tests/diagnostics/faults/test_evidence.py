@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 from neuronjax.api.compare import compare
 from neuronjax.capture.trace import capture
 from neuronjax.diagnostics.distances import PART_ELEMENTS
-from neuronjax.diagnostics.faults.evidence import absorbed, cut_off
+from neuronjax.diagnostics.faults.evidence import absorbed, cut_off, is_tie
 from neuronjax.diagnostics.faults.judgement import loses_elements
 from neuronjax.diagnostics.faults.perturbation import perturbed, unit_of
 from neuronjax.diagnostics.faults.shares import Seen, repeated, share_of
@@ -289,3 +289,23 @@ def test_inf_in_large_arrays_does_not_make_numpy_warn():
     assert report.verdict is not None
     assert report.verdict.wrong[0].how == "nonfinite"
     assert report.faults[0].kind == "overflow"
+
+
+def test_a_float_beside_a_whole_number_becomes_either_by_chance():
+    op = op_of(lambda x: x.astype(jnp.int32), np.float32([2.0]))
+    given = seen(np.float32([2.0]), [2.0 - 2.0**-40])
+    assert is_tie(op, [given], seen(np.int32([2]), [1], dtype=np.dtype("int32")))
+
+
+def test_a_float_that_is_another_number_is_no_tie():
+    op = op_of(lambda x: x.astype(jnp.int32), np.float32([2.0]))
+    given = seen(np.float32([1.9]), [2.0])
+    assert not is_tie(op, [given], seen(np.int32([1]), [2], dtype=np.dtype("int32")))
+
+
+@pytest.mark.parametrize(("size", "flips", "tie"), [(64, 1, 1), (64, 2, 0), (1, 1, 0)])
+def test_one_comparison_of_many_falls_otherwise_by_chance(size, flips, tie):
+    op = op_of(lambda x, y: x > y, np.zeros(size, "f"), np.zeros(size, "f"))
+    zeros = seen(np.zeros(size, "f"), np.zeros(size))
+    result = seen(np.arange(size) < flips, np.zeros(size, bool))
+    assert is_tie(op, [zeros, zeros], result) == tie
