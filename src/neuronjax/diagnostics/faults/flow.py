@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from neuronjax.diagnostics.faults.evidence import ADDS, OpEvidence
-from neuronjax.diagnostics.faults.judgement import COARSE, NOTHING_LEFT, OF_DATA
+from neuronjax.diagnostics.faults.judgement import COARSE, OF_DATA
 from neuronjax.diagnostics.faults.recorder import PART, OpTrace, Recorder
 from neuronjax.diagnostics.faults.shares import MOST_LOST, NOISE, Share
 from neuronjax.diagnostics.op_records import CONSTANT, MOVING
@@ -306,8 +306,9 @@ def _is_ordinary(chain: list[Step]) -> bool:
     """Return whether the error of 8 bits and fewer grew along a chain by no op that
     costs all the digits that such a format has, and perturbed data do as much."""
     share = chain[0][1].result
-    most = min(OF_DATA * share.data_error, NOTHING_LEFT)
-    if share.error > most or share.lost > max(MOST_LOST, OF_DATA * share.data_lost):
+    if share.error > OF_DATA * share.data_error:
+        return False
+    if share.lost > max(MOST_LOST, OF_DATA * share.data_lost):
         return False
     return all(amplification(evidence) < THREE_BITS for _, evidence in chain[:-1])
 

@@ -19,9 +19,8 @@ COARSE = 2.0**-6
 #: differences in FP32 come near to it in programs that are as good as they can be.
 UNSEEN = 1e-3
 #: An error that no condition of the data excuses, unless it grew in 8 bits and fewer
-#: from op to op; then up to an error as large as the result.
+#: from op to op.
 HOPELESS = 0.35
-NOTHING_LEFT = 1.0
 
 
 def limit(share: Share, unit: float) -> float:
