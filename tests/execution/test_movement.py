@@ -51,7 +51,7 @@ COPIES = {
 def test_the_engines_move_the_same_bits(name):
     kind, parameters, shapes, starts, result = COPIES[name]
     assert {case[0] for case in COPIES.values()} == set(MOVES)
-    for dtype in ("float32", "bfloat16", "float8_e4m3fn", "int32", "uint4", "bool"):
+    for dtype in (*DTYPES, "uint8"):
         arrays = [any_values(shape, dtype) for shape in shapes]
         arrays += [np.int32(start) for start in starts]
         types = [TensorType(x.shape, x.dtype) for x in arrays]

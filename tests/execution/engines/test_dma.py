@@ -21,7 +21,7 @@ from neuronjax.ir.program import TensorType
 from neuronjax.numerics.host_kernels import choice
 
 DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn", "float4_e2m1fn")
-DTYPES = (*DTYPES, "int8", "int32", "bool", "uint4")
+DTYPES = (*DTYPES, "float8_e5m2", "int8", "int32", "bool", "uint4")
 
 
 @pytest.fixture(params=["kernel", "gather"])
