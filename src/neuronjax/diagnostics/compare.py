@@ -401,6 +401,7 @@ def _drawn(
         witness=kept,
         stage=f"drawing data {number}",
         draw=number,
+        is_again=True,
     )
     walk.run(arguments)
     return kept.results

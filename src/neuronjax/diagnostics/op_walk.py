@@ -37,6 +37,7 @@ from neuronjax.diagnostics.turns import Turns
 from neuronjax.diagnostics.walk import Keys, Lanes, OpWalk, Spans, Views, count_ops
 from neuronjax.errors import InternalError
 from neuronjax.execution import stages
+from neuronjax.ir.algebra_set import HostCall
 from neuronjax.ir.instruction import Instruction, View
 from neuronjax.ir.instruction_set import NcMatmul
 from neuronjax.ir.program import Op, Value
@@ -65,6 +66,8 @@ class ParallelWalk(OpWalk):
             perturbed data.
         stage: what this is, to who waits for it.
         draw: which of the perturbed data.
+        is_again: whether a walk before this one has shown the host the values, so that
+            what only looks at them, as a print does, is not called.
     """
 
     def __init__(
@@ -78,9 +81,10 @@ class ParallelWalk(OpWalk):
         witness: Witness | None = None,
         stage: str = "running",
         draw: int = 0,
+        is_again: bool = False,
     ) -> None:
         super().__init__()
-        self._draw = draw
+        self._draw, self._is_again = draw, is_again
         self.reference, self.actual, self.heard = reference, actual, heard
         self._replaced, self._witness, self._stage = replaced, witness, stage
         self.shares = witness is None or not witness.hears_every_device
@@ -311,6 +315,9 @@ class ParallelWalk(OpWalk):
         """
         side = row[0].side
         for i in instructions:
+            is_host = isinstance(i, HostCall)
+            if self._is_again and is_host and i.function.kind == "debug":
+                continue
             given = [moves(x, i, [*map(declared, x.read(i.operands))]) for x in row]
             if side.joins(i):
                 made = self._once(side.executor.exchange, side, i, given, keys[side])

@@ -1,7 +1,7 @@
-"""What a turn of a loop leaves to the next: an op that reads the same arrays again.
+"""Ops of a loop that read the same arrays in every turn.
 
-Constants, what is made of them, and what a body makes of values that no turn changes
-are the same in every turn; they are executed and measured once.
+Such an op makes the same result in every turn, so it is executed and measured once. It
+reads constants, values that are made of constants, or values that no turn changes.
 """
 
 from __future__ import annotations

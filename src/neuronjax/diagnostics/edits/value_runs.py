@@ -72,12 +72,12 @@ class RunValue:
 
     @property
     def is_constant(self) -> bool:
-        """Whether the program's text holds it."""
+        """Whether the value stands in the text of the program."""
         return self.root.name == CONSTANT
 
     @functools.cached_property
     def content(self) -> tuple[Any, ...]:
-        """Its type and a hash of its elements, equal for equal arrays."""
+        """The type of the value and a hash of its elements; equal for equal arrays."""
         [whole] = [*gathered(self.parts, self.parts[0].shape)][:1] or [None]
         arrays = self.parts if whole is None else [whole]
         digest = hashlib.sha256(b"".join(a.tobytes() for a in arrays)).hexdigest()

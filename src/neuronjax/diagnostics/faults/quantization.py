@@ -1,5 +1,7 @@
-"""What a quantizer destroys: what its bounds take off, and what its roundings leave
-nothing of. Float64 does the same, so no result tells.
+"""Find quantizers that destroy what they should keep.
+
+Their bounds cut numbers off, or their roundings make zeros of them. The float64
+reference does the same, so no result shows it.
 
 A quantizer ends in a cast to 8 bits or fewer, or rounds to whole numbers, bounds them
 and scales them back; how it makes its scales does not matter, for all is measured in

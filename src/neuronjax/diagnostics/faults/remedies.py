@@ -157,8 +157,10 @@ class Remedy:
         return False, f"{where} alone would still leave {left}"
 
     def _handed_on(self) -> float:
-        """Return what the op that shows the error makes of a rounding to FP32 where the
-        error comes from, if a small error grows as a large one does."""
+        """Return the error that would show if its origin were rounded to FP32.
+
+        A small error is taken to grow as many times as the one that was seen.
+        """
         made, shown = self.suspect.trace.worst.result, self.shown.worst.result
         grows = shown.error / made.error if made.error else 0.0
         is_other = self.shown is not self.suspect.trace and math.isfinite(grows)

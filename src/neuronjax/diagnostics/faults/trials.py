@@ -91,7 +91,12 @@ class _Keeper(ParallelWalk):
 
     def __init__(self, side: Side, wanted: Wanted) -> None:
         super().__init__(
-            side, side, lambda *_: None, isolates=False, stage="trying remedies"
+            side,
+            side,
+            lambda *_: None,
+            isolates=False,
+            stage="trying remedies",
+            is_again=True,
         )
         self._left = dict(wanted)
         self.found: dict[OpPath, Execution] = {}
@@ -131,7 +136,9 @@ class _Keeper(ParallelWalk):
 
 
 class Fitted(NamedTuple):
-    """Numbers in a short format, scaled so that the largest is its largest.
+    """What a scale makes of numbers that a short format stores.
+
+    The scale moves the largest number to the largest of the format.
 
     Attributes:
         off: by how much they are wrong: the larger of the next two.

@@ -27,7 +27,6 @@ from neuronjax.nki.kernel import Kernel
 STATUS, PROGRAM = "status.json", "program.nkx"
 #: What public collections call their kernels, the likeliest first.
 NAMES = ("kernel", "optimized_kernel", "nki_kernel")
-_MOST_WARNINGS = 20
 
 
 def main() -> NoReturn:

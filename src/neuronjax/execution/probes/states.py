@@ -1,9 +1,9 @@
-"""Writes of the next value of a state: of an argument of the program, or of what a loop
-carries.
+"""Find the instructions that write the next value of a state.
 
-Such a write is a sum of the state, as it was, cast or times one number, that is carried
-on in the same place or returned with the type of the argument; or a cast of such a sum
-to the type of the state. Losses, moments, averages and weights are kept so.
+A state is an argument of the program, or a value that a loop carries. Its next value is
+a sum: one addend is the state as it was, perhaps cast or times one number. The sum, or
+a cast of it, is carried on in the same place, or returned with the type of the
+argument. Weights, moments, averages and running losses are such states.
 """
 
 from __future__ import annotations
