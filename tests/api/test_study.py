@@ -145,6 +145,24 @@ def test_a_function_that_is_emulated_is_studied_under_every_policy():
         assert losses[policy] == float(wanted)
 
 
+def test_until_sure_stops_a_policy_that_is_decided(made_up_runs):
+    """BF16 trains like the host; FP8 scatters by more than four seeds can tell."""
+
+    def loss(policy, seed, n):
+        late = 0.1 * (-1) ** seed if policy == "fp8" and n > 30 else 0.0
+        return 2 ** (-n / 10) + 0.001 * seed + late
+
+    ran = made_up_runs(loss, steps=40)
+    policies = ["native", "bf16", "fp8"]
+    found = nj.study(iter, policies=policies, seeds=4, until_sure=True, progress=False)
+    counts = {policy: [p for p, _ in ran].count(policy) for policy in policies}
+    assert counts == {"native": 4, "bf16": 2, "fp8": 4}
+    assert found.verdicts()["bf16"].kind == "like"
+    assert found.verdicts()["fp8"].kind == "undecided"
+    assert found.confidence == pytest.approx(1 - 0.05 / 3)
+    assert [row["seeds"] for row in found.final()] == [4, 2, 4]
+
+
 # -- loops that train, and loops that do not -------------------------------------------
 
 

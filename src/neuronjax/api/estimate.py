@@ -263,7 +263,7 @@ class Estimate(PricedTable):
             title += f", {decimal(first.tokens)} tokens"
         elif first is not None and first.steps is not None:
             title += f", {first.steps:,} steps"
-        return training_tables(title, self.costs, self._remarks())
+        return training_tables(title, self.costs, self.remarks())
 
 
 def _machines(given: Any) -> tuple[Machine, ...]:

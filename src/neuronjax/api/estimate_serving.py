@@ -188,7 +188,7 @@ class ServingEstimate(PricedTable):
             f"{traffic.output_tokens:,}, batch {traffic.batch}"
             f"{self._shown_utilization()}"
         )
-        return serving_tables(title, self.costs, self._remarks())
+        return serving_tables(title, self.costs, self.remarks())
 
 
 def _given_away(profiled: Profile) -> Profile:

@@ -88,7 +88,8 @@ class PricedTable(Displayed):
             "notes": list(self.notes),
         }
 
-    def _remarks(self) -> list[str]:
+    def remarks(self) -> list[str]:
+        """Return the settings, prices, refusals and notes as lines."""
         prices = {cost.machine: cost.price for cost in self.costs}
         settings = (setting_line(p.target, p.policy, p.core.lnc) for p in self.profiles)
         lines = [f"on {setting}" for setting in dict.fromkeys(settings)]

@@ -10,43 +10,43 @@ missing.
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import dataclasses
-import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import jax
-import numpy as np
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 
-from neuronjax.api.asked import Asked
-from neuronjax.api.jit import Emulated
-from neuronjax.api.lowered import Compiled, Lowered
-from neuronjax.api.nnx_state import in_place
-from neuronjax.diagnostics.code_fingerprint import code_fingerprint
-from neuronjax.diagnostics.run_files import Record, read_run, run_path, written_run
+from neuronjax.api.estimate import estimate
+from neuronjax.api.instance_costs import Names
+from neuronjax.api.study_costs import StudyCosts, labelled, study_costs
+from neuronjax.api.study_machines import (
+    Policies,
+    StudyMachine,
+    baseline_of,
+    machines_of,
+)
+from neuronjax.api.study_runs import KEYS, StudyRuns, Train
+from neuronjax.diagnostics.run_files import Record
 from neuronjax.errors import InvalidProgramError
-from neuronjax.hardware import resolve_target
 from neuronjax.policy import Policy
 from neuronjax.report.progress import StudyProgress
-from neuronjax.report.setting import setting_line
 from neuronjax.report.study_curves import Curves, curves
 from neuronjax.report.study_tables import final_figures, final_table
+from neuronjax.report.study_verdicts import (
+    TrainingVerdict,
+    last_steps,
+    training_verdicts,
+)
 from neuronjax.report.tables import Displayed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Train = Callable[..., Iterable[Any]]
-Policies = Sequence[str | Policy] | Mapping[str, str | Policy]
-
-NATIVE = "native"
-_HOST = "host"
-_KEYS = ("policy", "target", "seed")
+#: Of intervals, all looks at them together.
+_CONFIDENCE = 0.95
 
 
 def study(
@@ -60,9 +60,18 @@ def study(
     folder: str | Path | None = None,
     if_changed: Literal["error", "rerun"] = "error",
     baseline: str | None = None,
+    margin: float = 0.02,
+    until_sure: bool = False,
+    at: Sequence[Any] | None = None,
+    instance: Names = None,
+    steps: int | None = None,
+    against: Any = (),
     progress: bool = True,
 ) -> Study:
-    """Train under every policy, on every target, with every seed.
+    """Train under every policy, on every target, with every seed, and judge.
+
+    A verdict says of each policy that it trains like the baseline, needs so many times
+    the steps, is worse, diverges, or what would decide; of one seed there is none.
 
     Args:
         train: a generator function `train(jit, seed, **options)` that yields after
@@ -75,7 +84,7 @@ def study(
             "native" is `jax.jit` on the host; "trn3/mxfp8" is for that target alone.
         target: as `neuronjax.jit`; one, or several; None for "trn2".
         targets: the same by another name.
-        seeds: so many (0, 1, ...), or which.
+        seeds: how many (0, 1, ...), or which.
         options: more keywords of `train`, the same for all runs.
         folder: where each run is a file of JSON lines. What is complete there is read
             and not run again; what is not starts anew. None keeps nothing.
@@ -83,15 +92,26 @@ def study(
             other options or another policy of the same name.
         baseline: the machine that others are compared with, as labelled in the table;
             None for the first.
+        margin: what a policy may lose and still train like the baseline: a share of
+            what the baseline wins from its first step to its end. It is never less
+            than the baseline's ends scatter over the seeds.
+        until_sure: stop running a policy once its verdict is decided. Intervals are wider then: every look at them may be wrong.
+        at: a training step of the real size and its arguments, `(step, *arguments)`,
+            as arrays or `jax.ShapeDtypeStruct`s. It is priced, not run: the result has
+            the dollars to the same loss.
+        instance: with `at`, as `estimate`.
+        steps: with `at`, those of the baseline to its loss, at the real size.
+        against: with `at`, as `estimate`.
         progress: whether to show bars, in a terminal or a notebook, and in a terminal
             a line for each run that ended.
 
     Returns:
-        The `Study`: records, a table of final losses, a picture.
+        The `Study`: records, verdicts, a table of final losses, dollars, a picture.
 
     Raises:
         InvalidProgramError: unknown policies, targets or baseline; a `train` that
-            yields nothing or no numbers; a changed file under `if_changed="error"`.
+            yields nothing or no numbers; a changed file under `if_changed="error"`; a
+            margin below 0; what `estimate` refuses.
 
     Example:
         >>> def train(jit, seed):
@@ -107,287 +127,83 @@ def study(
         raise InvalidProgramError(
             "target= and targets=, which mean the same", remedy="give one of them"
         )
-    machines = _machines(policies, target or targets or "trn2")
+    machines = machines_of(policies, target or targets or "trn2")
     chosen = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
-    reference = _baseline(baseline, machines)
+    reference = baseline_of(baseline, machines)
     if not chosen:
         raise InvalidProgramError("a study without seeds", remedy="give seeds=3")
     if if_changed not in ("error", "rerun"):
         raise InvalidProgramError(
             f"if_changed is {if_changed!r}", remedy='choose "error" or "rerun"'
         )
-    every = _StudyRuns(
+    if not margin >= 0:
+        raise InvalidProgramError(f"a margin of {margin}", remedy="0.02 is usual")
+    if at is None and (instance is not None or steps is not None or against):
+        raise InvalidProgramError(
+            "instance=, steps= or against= without at=",
+            remedy="give at=(step, *arguments), the training step of the real size",
+        )
+    every = StudyRuns(
         train=train,
         options=dict(options or {}),
         folder=None if folder is None else Path(folder),
     )
-    found = every.stored(machines, chosen, if_changed)
-    total = len(machines) * len(chosen)
-    with StudyProgress(total, done=len(found), shown=progress) as bars:
-        for machine in machines:
-            jit = machine.jit()
-            for seed in chosen:
-                if (machine, seed) not in found:
-                    found[machine, seed] = every.run(machine, jit, seed, bars)
-    runs = (found[machine, seed] for machine in machines for seed in chosen)
-    return Study(
-        records=[record for run in runs for record in run],
+    looks = max(len(chosen) - 1, 1) if until_sure else 1
+    judged = Study(
+        records=[],
         labels={(m.policy, m.target): m.label for m in machines},
         baseline=reference.label,
         settings={m.label: m.setting for m in machines},
+        numerics={m.label: m.numerics for m in machines},
+        margin=margin,
+        confidence=1 - (1 - _CONFIDENCE) / looks,
     )
-
-
-# -- what a run happens on -------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _StudyMachine:
-    """A target and a policy by name, and what tables and pictures call them."""
-
-    policy: str
-    target: str
-    label: str
-    numerics: Policy | None  # None on the host
-
-    @property
-    def setting(self) -> str:
-        """Target, logical core, policy and SDK, in words."""
-        if self.numerics is None:
-            return "this machine, JAX's own numbers"
-        return setting_line(resolve_target(self.target), self.numerics)
-
-    def jit(self) -> Callable[..., Any]:
-        """What `train` compiles with."""
-        return _StudyJit(self.target, self.numerics)
-
-
-def _machines(policies: Policies, targets: str | Sequence[str]) -> list[_StudyMachine]:
-    chips = [targets] if isinstance(targets, str) else list(targets)
-    pairs: dict[tuple[str, str], Policy | None] = {}
-    for name, numerics, own_target in _named(policies):
-        where = [_HOST] if numerics is None else [own_target] if own_target else chips
-        for target in where:
-            if numerics is not None:
-                resolve_target(target)  # refuses an unknown one before the first run
-            if pairs.setdefault((name, target), numerics) != numerics:
-                raise InvalidProgramError(
-                    f"two policies are called {name!r}", remedy="give each its own name"
-                )
-    if not pairs:
-        remedy = 'give policies=["native", "bf16"]'
-        raise InvalidProgramError("a study without policies", remedy=remedy)
-    emulated = {target for name, target in pairs if target != _HOST}
-    return [
-        _StudyMachine(
-            policy=name,
-            target=target,
-            label=f"{target}/{name}" if p and len(emulated) > 1 else name,
-            numerics=p,
-        )
-        for (name, target), p in pairs.items()
-    ]
-
-
-def _named(policies: Policies) -> Iterator[tuple[str, Policy | None, str]]:
-    """Name, policy (None for the host's own numbers) and target, "" for all of them."""
-    if isinstance(policies, Mapping):
-        for name, policy in policies.items():
-            yield name, None if policy == NATIVE else Policy.resolve(policy), ""
-        return
-    for policy in [policies] if isinstance(policies, (str, Policy)) else policies:
-        if policy == NATIVE:
-            yield NATIVE, None, ""
-        elif isinstance(policy, str):
-            target, _, name = policy.rpartition("/")
-            yield name, Policy.preset(name), target
-        else:
-            yield _name_of(policy), Policy.resolve(policy), ""
-
-
-def _name_of(policy: Any) -> str:
-    name = getattr(policy, "name", None)
-    if not name:
-        raise InvalidProgramError(
-            f"a policy without a name: {policy!r}",
-            remedy='give policies={"a name": policy, ...}',
-        )
-    return name
-
-
-def _baseline(wanted: str | None, machines: Sequence[_StudyMachine]) -> _StudyMachine:
-    if wanted is None:
-        return machines[0]
-    for machine in machines:
-        if machine.label == wanted:
-            return machine
-    raise InvalidProgramError(
-        f"no machine is called {wanted!r}",
-        remedy=f"one of: {', '.join(m.label for m in machines)}",
-    )
-
-
-class _StudyJit:
-    """What `train` compiles with on a machine; keeps what it compiled.
-
-    What a function writes into modules is in them afterwards, or a study would train
-    nothing. A function given again is the one compiled before, with its calls counted
-    from 0: the random bits of stochastic rounding do not depend on the runs before.
-    """
-
-    def __init__(self, target: str, policy: Policy | None) -> None:
-        named = {"target": target, "policy": policy}
-        self._machine: dict[str, Any] = named if policy else {}
-        self._compiled: dict[Any, Callable[..., Any]] = {}
-
-    def __call__(self, function: Any = None, **jit_options: Any) -> Any:
-        if function is None:
-            return functools.partial(self, **jit_options)
-        key = (function, code_fingerprint(jit_options))
-        if key not in self._compiled:
-            self._compiled[key] = self._made(function, jit_options)
-        made = self._compiled[key]
-        return made.anew() if isinstance(made, Emulated | Compiled) else made
-
-    def _made(self, function: Any, options: Mapping[str, Any]) -> Callable[..., Any]:
-        asked = Asked.of(function, **self._machine, **options)
-        if isinstance(asked.step, Lowered):
-            return asked.step.compile() if self._machine else asked.native()
-        step = asked.step.in_place()
-        made = step if self._machine else in_place(step.native, function)
-        return functools.partial(made, *asked.first) if asked.first else made
-
-
-# -- runs ------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _StudyRuns:
-    """What is the same for all runs."""
-
-    train: Train
-    options: Mapping[str, Any]
-    folder: Path | None
-
-    def stored(
-        self,
-        machines: Sequence[_StudyMachine],
-        seeds: Sequence[int],
-        if_changed: Literal["error", "rerun"],
-    ) -> dict[tuple[_StudyMachine, int], tuple[Record, ...]]:
-        """The runs that are complete in the folder."""
-        found = {}
-        for machine in machines if self.folder else ():
-            for seed in seeds:
-                path = self._path(machine, seed)
-                stored = read_run(path)
-                if stored is None or not stored.complete:
-                    continue
-                if stored.header.get("fingerprint") == self._fingerprint(machine):
-                    found[machine, seed] = stored.records
-                elif if_changed == "error":
-                    raise InvalidProgramError(
-                        f"{path} was made by another train function, other options or "
-                        f"another policy {machine.policy!r}",
-                        remedy='run it again with if_changed="rerun", or use another '
-                        "folder",
-                    )
+    stored = every.stored(machines, chosen, if_changed)
+    rounds = _rounds(every, machines, chosen, stored, judged, until_sure, progress)
+    found = dataclasses.replace(judged, records=rounds)
+    if at is None:
         return found
-
-    def run(
-        self,
-        machine: _StudyMachine,
-        jit: Callable[..., Any],
-        seed: int,
-        bars: StudyProgress,
-    ) -> tuple[Record, ...]:
-        """Trains once."""
-        bars.begin(f"{machine.label} seed {seed}")
-        try:
-            with self._writer(machine, seed) as write:
-                return tuple(self._records(machine, jit, seed, bars, write))
-        except Exception as error:
-            error.add_note(f"in the run of {machine.label} with seed {seed}")
-            raise
-
-    def _writer(
-        self, machine: _StudyMachine, seed: int
-    ) -> contextlib.AbstractContextManager[Callable[[Record], None] | None]:
-        if self.folder is None:
-            return contextlib.nullcontext()
-        return written_run(self._path(machine, seed), self._header(machine, seed))
-
-    def _records(
-        self,
-        machine: _StudyMachine,
-        jit: Callable[..., Any],
-        seed: int,
-        bars: StudyProgress,
-        write: Callable[[Record], None] | None,
-    ) -> Iterator[Record]:
-        where = dict(zip(_KEYS, (machine.policy, machine.target, seed), strict=True))
-        step = None
-        for step, yielded in enumerate(self.train(jit, seed, **self.options)):
-            record = {**where, "step": step, **_metrics(yielded)}
-            if write is not None:
-                write(record)
-            bars.advance(record)
-            yield record
-        if step is None:
-            raise InvalidProgramError(
-                "train yielded nothing", remedy="yield the loss after every step"
-            )
-
-    def _path(self, machine: _StudyMachine, seed: int) -> Path:
-        assert self.folder is not None
-        return run_path(self.folder, machine.target, machine.policy, f"seed{seed}")
-
-    def _header(self, machine: _StudyMachine, seed: int) -> Record:
-        return {
-            "fingerprint": self._fingerprint(machine),
-            "policy": machine.policy,
-            "target": machine.target,
-            "seed": seed,
-            "train": getattr(self.train, "__qualname__", type(self.train).__qualname__),
-            "options": {name: repr(value) for name, value in self.options.items()},
-            "numerics": repr(machine.numerics),
-            "jax": jax.__version__,
-        }
-
-    def _fingerprint(self, machine: _StudyMachine) -> str:
-        numerics = machine.numerics
-        if numerics is not None:
-            numerics = dataclasses.replace(numerics, name=None)
-        return f"{self._of_train}-{code_fingerprint(numerics)}"
-
-    @functools.cached_property
-    def _of_train(self) -> str:
-        return code_fingerprint(self.train, self.options)
+    priced = found.costs(at[0], instance=instance, steps=steps, against=against)
+    return dataclasses.replace(found, cost=priced(*at[1:]))
 
 
-def _metrics(yielded: Any) -> Record:
-    """What `train` yielded, as plain numbers."""
-    named = yielded if isinstance(yielded, Mapping) else {"loss": yielded}
-    return {str(name): _number(str(name), value) for name, value in named.items()}
+def _rounds(
+    every: StudyRuns,
+    machines: Sequence[StudyMachine],
+    seeds: Sequence[int],
+    stored: Mapping[tuple[StudyMachine, int], tuple[Record, ...]],
+    judged: Study,
+    until_sure: bool,
+    progress: bool,
+) -> list[Record]:
+    """Run every machine seed by seed, and return the records in the machines' order.
+
+    With `until_sure` a machine whose verdict is decided drops out, and the last round
+    is that in which only the baseline is left."""
+    found: dict[StudyMachine, list[Record]] = {machine: [] for machine in machines}
+    jits = {machine: machine.jit() for machine in machines}
+    left = list(machines)
+    total = len(machines) * len(seeds)
+    with StudyProgress(total, done=len(stored), shown=progress) as bars:
+        for seed in seeds:
+            for machine in left:
+                run = stored.get((machine, seed))
+                run = run or every.run(machine, jits[machine], seed, bars)
+                found[machine] += run
+            if until_sure:
+                verdicts = dataclasses.replace(judged, records=_flat(found)).verdicts()
+                left = [m for m in left if not _decided(verdicts[m.label])]
+                if all(machine.label == judged.baseline for machine in left):
+                    break
+    return _flat(found)
 
 
-def _number(name: str, value: Any) -> int | float:
-    if name in _KEYS:
-        raise InvalidProgramError(
-            f"train yielded a metric called {name!r}",
-            remedy=f"{', '.join(_KEYS)} are the run's own; use another name",
-        )
-    array = np.asarray(value)
-    if array.size != 1 or array.dtype.kind not in "biufV":
-        raise InvalidProgramError(
-            f"train yielded {name!r} of shape {array.shape} and dtype {array.dtype}",
-            remedy="yield the loss, or a dict of single numbers",
-        )
-    number = array.reshape(())
-    return int(number) if array.dtype.kind in "biu" else float(number)
+def _flat(found: Mapping[StudyMachine, list[Record]]) -> list[Record]:
+    return [record for runs in found.values() for record in runs]
 
 
-# -- what is found ---------------------------------------------------------------------
+def _decided(verdict: TrainingVerdict) -> bool:
+    return verdict.kind not in ("baseline", "undecided")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -400,18 +216,26 @@ class Study(Displayed):
         labels: (policy, target) -> what tables and pictures call it.
         baseline: the label of the machine that others are compared with.
         settings: label -> target, logical core, policy and SDK, in words.
+        numerics: label -> policy; None of the host.
+        margin: as `study` was given it.
+        confidence: of the verdicts' intervals.
+        cost: dollars to the same loss, where `study` was given `at`.
     """
 
     records: list[Record] = dataclasses.field(repr=False)
     labels: Mapping[tuple[str, str], str]
     baseline: str
     settings: Mapping[str, str]
+    numerics: Mapping[str, Policy | None] = dataclasses.field(repr=False)
+    margin: float
+    confidence: float
+    cost: StudyCosts | None = None
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """What `train` yielded: "loss", ..."""
         names = dict.fromkeys(name for record in self.records for name in record)
-        return tuple(name for name in names if name not in (*_KEYS, "step"))
+        return tuple(name for name in names if name not in (*KEYS, "step"))
 
     def curves(self, metric: str | None = None) -> Curves:
         """A metric as arrays [seeds, steps], by label.
@@ -424,26 +248,86 @@ class Study(Displayed):
         """
         return curves(self.records, self.labels, self._metric(metric))
 
-    def final(self, metric: str | None = None, *, last: int = 1) -> list[Record]:
+    def verdicts(
+        self, metric: str | None = None, *, last: int | None = None
+    ) -> dict[str, TrainingVerdict]:
+        """Say of every machine whether it trains as the baseline does, by label.
+
+        The direction in which the baseline's metric moves is the better one.
+
+        Args:
+            metric: as `curves`.
+            last: over how many steps an end is the mean; None for a tenth of all.
+        """
+        found = self.curves(metric)
+        return training_verdicts(
+            found,
+            self.baseline,
+            margin=self.margin,
+            last=last_steps(found, last),
+            confidence=self.confidence,
+        )
+
+    def costs(
+        self, step: Any, *, instance: Names = None, **keywords: Any
+    ) -> Callable[..., StudyCosts]:
+        """Predict what every policy costs to the baseline's loss, at the real size.
+
+        Args:
+            step: a training step of the real size; it is priced, not run.
+            instance: as `estimate`. Policies that were studied on another chip than
+                these have are left out.
+            keywords: as `estimate`; `steps` or `tokens` are those of the baseline.
+
+        Returns:
+            A function of the step's arguments (arrays or ShapeDtypeStructs) that
+            returns the `StudyCosts`.
+
+        Raises:
+            InvalidProgramError: no policy was studied on these chips; what `estimate`
+                refuses.
+        """
+        targets = {label: target for (_, target), label in self.labels.items()}
+        policies = labelled(self.numerics, targets, instance)
+        priced = estimate(step, instance=instance, policy=policies, **keywords)
+
+        def costed(*args: Any, **kwargs: Any) -> StudyCosts:
+            return study_costs(priced(*args, **kwargs), self.verdicts())
+
+        return costed
+
+    def final(
+        self, metric: str | None = None, *, last: int | None = None
+    ) -> list[Record]:
         """Final values by machine, and their differences to the baseline's.
 
         Args:
             metric: as `curves`.
-            last: of how many steps the mean is a run's final value.
+            last: of how many steps the mean is a run's final value; None for a tenth of
+                all.
 
         Returns:
             A dict for each machine: mean and std over seeds, the mean and std of the
-            differences to the baseline, seed by seed, and the seeds whose metric ends
-            where it began, within its noise ("unmoved").
+            differences to the baseline, seed by seed, and the ends of their interval
+            ("difference_low"); the ratio of steps to the same value ("steps_ratio") and
+            its interval; the verdict in words and its margin; how many runs "diverged";
+            and the seeds whose metric ends where it began, within its noise
+            ("unmoved").
         """
-        name = self._metric(metric)
-        return final_figures(self.curves(name), self.baseline, last)
+        found = self.curves(metric)
+        verdicts = self.verdicts(metric, last=last)
+        return final_figures(found, verdicts, self.baseline, last_steps(found, last))
 
-    def table(self, metric: str | None = None, *, last: int = 1) -> Table:
+    def table(self, metric: str | None = None, *, last: int | None = None) -> Table:
         """`final` as a table of Rich."""
-        name = self._metric(metric)
-        figures = self.final(name, last=last)
-        return final_table(figures, name, self.baseline, last, self.settings)
+        return final_table(
+            self.final(metric, last=last),
+            self.verdicts(metric, last=last),
+            self._metric(metric),
+            self.baseline,
+            self.confidence,
+            self.settings,
+        )
 
     def plot(
         self, metric: str | None = None, *, band: str = "ci95", smooth: int = 1
@@ -466,16 +350,26 @@ class Study(Displayed):
         name = self._metric(metric)
         return draw_study(self.curves(name), name, self.baseline, band, smooth)
 
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON: final figures, verdicts and, if asked for, dollars."""
+        return {
+            "baseline": self.baseline,
+            "confidence": self.confidence,
+            "settings": dict(self.settings),
+            "rows": self.final(),
+            "costs": self.cost and self.cost.records,
+        }
+
     def to_csv(self, path: str | Path) -> None:
         """Writes a line for every record."""
-        columns = (*_KEYS, "step", *self.metrics)
+        columns = (*KEYS, "step", *self.metrics)
         with Path(path).open("w", newline="") as file:
             writer = csv.DictWriter(file, columns)
             writer.writeheader()
             writer.writerows(self.records)
 
     def __rich__(self) -> RenderableType:
-        return self.table()
+        return Group(self.table(), *([self.cost.__rich__()] if self.cost else []))
 
     def _metric(self, wanted: str | None) -> str:
         names = self.metrics

@@ -14,6 +14,7 @@
                    compare-targets, constants
     money.py       estimate     what training costs
                    estimate-serving  what served tokens cost
+    studying.py    study        does it train, and for how many dollars
     coverage.py    ops          StableHLO and CHLO, op by op
     conformance.py conformance  another implementation, bit by bit
     silicon.py     silicon-kit, silicon-check  a real chip, bit by bit
@@ -37,6 +38,7 @@ from neuronjax.cli.money import estimate, estimate_serving
 from neuronjax.cli.running import run
 from neuronjax.cli.script import ScriptCommand
 from neuronjax.cli.silicon import silicon_check, silicon_kit
+from neuronjax.cli.studying import study
 from neuronjax.cli.timing import compare_targets, constants, profile
 from neuronjax.cli.tour import quickstart
 
@@ -49,6 +51,7 @@ for command in (
     *(check, judge, nki_diff, compare, tolerance, compare_dump),
     *(
         search,
+        study,
         profile,
         compare_targets,
         estimate,

@@ -60,10 +60,10 @@ def _number(option: str, text: str) -> float:
         ) from None
 
 
-_INSTANCES = Offer(metavar="I", repeated=True)
+INSTANCES = Offer(metavar="I", repeated=True)
 _POLICIES = Offer(metavar="P", repeated=True)
 _PRICES = Offer(flag="--price", metavar="[I=]USD", repeated=True, read=_prices)
-_AGAINST = Offer(
+AGAINST = Offer(
     metavar="NAME=SECONDS,USD[,TOKENS]",
     help="A machine you measured: seconds of a step, dollars per hour, tokens of a "
     "step.",
@@ -76,10 +76,10 @@ _AGAINST = Offer(
     estimate_step,
     *("steps", "tokens", "tokens_per_step", "terms", "devices", "watts", "lnc"),
     "utilization",
-    instance=_INSTANCES,
+    instance=INSTANCES,
     policy=_POLICIES,
     price_per_hour=_PRICES,
-    against=_AGAINST,
+    against=AGAINST,
 )
 def estimate(
     source: SourceArgument,
@@ -112,7 +112,7 @@ def estimate(
     estimate_served,
     *("prompt_tokens", "output_tokens", "batch", "prefill_batch"),
     *("terms", "devices", "watts", "lnc", "utilization"),
-    instance=_INSTANCES,
+    instance=INSTANCES,
     policy=_POLICIES,
     price_per_hour=_PRICES,
 )

@@ -1,8 +1,9 @@
-"""`neuronjax quickstart`: a GPT, natively and on emulated chips."""
+"""`neuronjax quickstart`: whether a GPT trains on emulated chips, and its price."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import shutil
 import sys
@@ -13,9 +14,12 @@ import typer
 from rich.console import Console
 
 import neuronjax as nj
-from neuronjax.cli.application import CacheOption, check_folders
+from neuronjax.api.study import study
+from neuronjax.cli.application import CacheOption, check_folders, plain
 from neuronjax.execution import stages
-from neuronjax.report.progress import StudyProgress
+
+_MACHINES = ("trn2/bf16", "trn2/fp8", "trn3/mxfp8")
+_PRICED = {"instance": "trn2.48xlarge", "steps": 100_000}
 
 
 def quickstart(
@@ -24,13 +28,16 @@ def quickstart(
         typer.Option(
             metavar="TARGET/POLICY",
             help="What to emulate; repeatable. "
-            "Default: trn1/bf16, trn2/fp8, trn3/mxfp8.",
+            "Default: trn2/bf16, trn2/fp8, trn3/mxfp8.",
         ),
     ] = None,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="Training steps. Default: 100.")
+        int | None, typer.Option(min=1, help="Training steps. Default: 45.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the parameters and batches.")] = 0,
+    seeds: Annotated[
+        int,
+        typer.Option(min=1, help="Runs of each machine."),
+    ] = 3,
     output: Annotated[
         Path, typer.Option(dir_okay=False, help="Where the picture goes.")
     ] = Path("neuronjax-quickstart.png"),
@@ -41,50 +48,71 @@ def quickstart(
     cache: CacheOption = True,
     tiny: Annotated[bool, typer.Option("--tiny", hidden=True)] = False,
 ) -> None:
-    """Trains a GPT natively and on emulated chips, and compares.
+    """Trains a GPT natively and on emulated chips, and says which train like it.
 
     A Flax transformer of a million parameters learns English from the documentation
-    that Python carries: with FP32 `jax.jit`, and with the numbers of each chip. Same
-    initial parameters, same batches. Takes one and a half to three minutes on two
-    cores.
+    that Python carries: with FP32 `jax.jit`, and with the numbers of each chip. All
+    start from the same parameters and see the same batches, seed by seed. What a GPT of
+    124 million parameters would cost is predicted from its shapes.
 
     Examples:
 
         neuronjax quickstart
-        neuronjax quickstart --targets trn2/fp8 --targets trn2/bf16 --steps 200
+        neuronjax quickstart --targets trn2/fp8 --targets trn1/bf16 --steps 200
         neuronjax quickstart --json results.json --output curves.png
     """
-    # Flax, Optax and matplotlib take seconds to import and only this command uses them.
-    with stages.watching("Flax, Optax and Matplotlib", "loading"):
-        from neuronjax.cli.quickstart import data, experiment, report, train
+    # Flax and Optax take seconds to import and only this command uses them.
+    with stages.watching("Flax and Optax", "loading"):
+        from neuronjax.cli.quickstart import data, train
 
-    chosen = train.TINY if tiny else train.TrainingRecipe()
-    chosen = dataclasses.replace(chosen, seed=seed, steps=steps or chosen.steps)
-    emulated = map(experiment.Setup.parse, targets or experiment.EMULATED)
-    machines = [experiment.NATIVE, *emulated]
+    recipe = train.TINY if tiny else train.TrainingRecipe()
+    recipe = dataclasses.replace(recipe, steps=steps or recipe.steps)
+    machines = [_checked(text) for text in targets or _MACHINES]
+    check_folders([output, json_path])
     if cache:
         nj.keep_compiled()
-    corpus = data.load()
-    console = Console()
-    check_folders([output, json_path])
-    progress = StudyProgress(len(machines), steps=chosen.steps, logs=True)
-    with progress as bars:
-        runs = experiment.run_all(machines, chosen, corpus, bars)
-    console.print(report.results_table(runs), report.engines_table(runs))
-    report.plot(runs, corpus, output)
-    console.print(f"Loss curves: {output}", highlight=False, soft_wrap=True)
+    priced = {} if targets else {"at": train.priced(), **_PRICED}
+    found = study(
+        train.train,
+        policies=["native", *machines],
+        seeds=seeds,
+        options={"recipe": recipe, "corpus": data.load()},
+        **priced,
+    )
+    console = Console(soft_wrap=True, highlight=False)
+    Console().print(found)
+    found.plot(smooth=max(1, recipe.steps // 20)).savefig(output)
+    console.print(f"Loss curves: {output}")
     if json_path:
-        json_path.write_text(report.as_json(runs, chosen, corpus) + "\n")
-        console.print(f"Results: {json_path}", highlight=False, soft_wrap=True)
+        document = {
+            "versions": {"neuronjax": nj.__version__},
+            "recipe": dataclasses.asdict(recipe),
+            "records": found.records,
+            **plain(found.as_dict()),
+        }
+        json_path.write_text(json.dumps(document, indent=2) + "\n")
+        console.print(f"Results: {json_path}")
     console.print(
-        f"Your own script, as it stands: {_command()} run --policy bf16 train.py",
-        highlight=False,
-        soft_wrap=True,
+        f"Your own: {_command()} study train.py --policies native,bf16,fp8",
     )
 
 
+def _checked(text: str) -> str:
+    """Return "trn2/fp8" as it is.
+
+    Raises:
+        InvalidProgramError: the text has another form.
+    """
+    if "/" not in text:
+        raise nj.InvalidProgramError(
+            f"{text!r} is no target and policy",
+            remedy='write them with a slash between: "trn2/fp8"',
+        )
+    return text
+
+
 def _command() -> str:
-    """How this command is reached: `make quickstart` puts nothing on the PATH."""
+    """Return how this command is reached: `make quickstart` puts it on no PATH."""
     if shutil.which("neuronjax"):
         return "neuronjax"
     return os.path.relpath(Path(sys.executable).with_name("neuronjax"))

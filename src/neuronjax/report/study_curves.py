@@ -42,6 +42,15 @@ class Curve:
         a, b = (_at(curve, seeds, steps) for curve in (self, other))
         return Curve(seeds, steps, a - b)
 
+    def rows(self, seeds: Sequence[int]) -> Curve:
+        """Return the runs of these seeds, in their order."""
+        seeds = tuple(seeds)
+        return Curve(seeds, self.steps, _at(self, seeds, self.steps))
+
+    def scaled(self, factor: float) -> Curve:
+        """Return the curve with its values times a factor."""
+        return Curve(self.seeds, self.steps, self.values * factor)
+
     def smoothed(self, window: int) -> Curve:
         """Every row as the mean over `window` steps that end at a column."""
         window = min(window, len(self.steps))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -9,10 +10,13 @@ import numpy as np
 from rich.table import Table
 
 from neuronjax.report.study_curves import Curve, Curves
-from neuronjax.report.tables import RIGHT, new_table
+from neuronjax.report.study_verdicts import Interval, TrainingVerdict
+from neuronjax.report.tables import NUMBER, new_table
 
 
-def final_figures(found: Curves, baseline: str, last: int) -> list[dict[str, Any]]:
+def final_figures(
+    found: Curves, verdicts: Mapping[str, TrainingVerdict], baseline: str, last: int
+) -> list[dict[str, Any]]:
     """Mean and standard deviation of every machine's final values; see `Study.final`.
 
     A deviation is that of a sample (n - 1), NaN for one seed.
@@ -22,20 +26,31 @@ def final_figures(found: Curves, baseline: str, last: int) -> list[dict[str, Any
         values = _final(own, last)
         mean, deviation = _moments(values)
         differences = _moments(_final(own.minus(found[baseline]), last))
+        verdict = verdicts[label]
         figures.append(
-            {
-                "machine": label,
+            {"machine": label}
+            | _ends_of("difference", verdict.difference)
+            | _ends_of("steps_ratio", verdict.steps_ratio)
+            | {
                 "seeds": len(own.seeds),
                 "steps": len(own.steps),
                 "mean": mean,
                 "std": deviation,
                 "difference": differences[0],
                 "difference_std": differences[1],
-                "diverged": int(np.sum(~np.isfinite(values))),
+                "diverged": len(verdict.diverged),
                 "unmoved": own.unmoved,
+                "verdict": verdict.words(baseline),
+                "margin": verdict.margin,
             }
         )
     return figures
+
+
+def _ends_of(name: str, found: Interval | None) -> dict[str, float | None]:
+    """Return an interval as flat figures."""
+    names = {name: "estimate", f"{name}_low": "low", f"{name}_high": "high"}
+    return {key: found and getattr(found, field) for key, field in names.items()}
 
 
 def _final(curve: Curve, last: int) -> np.ndarray:
@@ -50,22 +65,45 @@ def _moments(values: np.ndarray) -> tuple[float, float]:
 
 def final_table(
     figures: Sequence[Mapping[str, Any]],
+    verdicts: Mapping[str, TrainingVerdict],
     metric: str,
     baseline: str,
-    last: int,
+    confidence: float,
     settings: Mapping[str, str],
 ) -> Table:
     """`final_figures` as a table of at most 80 columns, and what the machines are."""
     notes = [f"{label} is {setting}." for label, setting in settings.items()]
-    notes.append(f"Differences are taken seed by seed against {baseline}.")
+    notes += _explained(verdicts, baseline, confidence)
     notes += _unmoved(figures, metric)
-    of = f"mean of the last {last} steps" if last > 1 else "at the last step"
-    headings = ("seeds", "steps", metric, f"− {baseline}", "diverged")
+    scale = next(abs(r["mean"]) for r in figures if r["machine"] == baseline)
+    known = np.isfinite(scale) and scale > 0
+    digits = max(2, 3 - math.floor(math.log10(scale))) if known else 4
+    headings = ("seeds", metric, f"− {baseline}", "steps ×")
     return new_table(
-        f"{metric}, {of}, mean ± std over seeds",
-        {"machine": {"overflow": "fold"}} | dict.fromkeys(headings, RIGHT),
-        [_cells(row, baseline) for row in figures],
+        f"{metric} at the end, mean ± std over seeds",
+        {"machine": {"overflow": "fold"}}
+        | dict.fromkeys(headings, NUMBER)
+        | {"verdict": {"overflow": "fold"}},
+        [_cells(row, verdicts[row["machine"]], baseline, digits) for row in figures],
         caption="\n".join(notes),
+    )
+
+
+def _explained(
+    verdicts: Mapping[str, TrainingVerdict], baseline: str, confidence: float
+) -> Iterator[str]:
+    """Say what differences, ratios and the margin are."""
+    if len(verdicts) < 2:
+        return
+    yield (
+        f"− {baseline}: the difference of ends, seed by seed; steps ×: the steps to "
+        f"the same value, over {baseline}'s; ± is half of a "
+        f"{100 * confidence:.4g} % interval."
+    )
+    margin = next(iter(verdicts.values())).margin
+    yield (
+        f"Up to {margin:.2g} worse is like {baseline}: the margin, which is never less "
+        "than its ends scatter over the seeds."
     )
 
 
@@ -83,23 +121,17 @@ def _unmoved(figures: Sequence[Mapping[str, Any]], metric: str) -> Iterator[str]
         )
 
 
-def _cells(row: Mapping[str, Any], baseline: str) -> tuple[str, ...]:
-    same = row["machine"] == baseline
+def _cells(
+    row: Mapping[str, Any], verdict: TrainingVerdict, baseline: str, digits: int
+) -> tuple[str, ...]:
+    mean, deviation = row["mean"], row["std"]
+    final = Interval(mean, mean - deviation, mean + deviation)
+    difference, ratio = verdict.difference, verdict.steps_ratio
     return (
         row["machine"],
         str(row["seeds"]),
-        str(row["steps"]),
-        _pair(row["mean"], row["std"]),
-        "" if same else _pair(row["difference"], row["difference_std"], "+"),
-        str(row["diverged"]) if row["diverged"] else "",
+        final.shown(most=digits),
+        difference.shown("+", digits) if difference else "",
+        ratio.shown(most=3) if ratio else "",
+        verdict.words(baseline),
     )
-
-
-def _pair(mean: float, deviation: float, sign: str = "") -> str:
-    """`mean ± deviation`, both with the digits that the deviation warrants."""
-    known = np.isfinite(deviation) and deviation > 0
-    smallest = deviation if known else abs(mean)
-    leading = np.floor(np.log10(smallest)) if np.isfinite(smallest) and smallest else 0
-    digits = int(np.clip((1 if known else 3) - leading, 2, 7))
-    text = f"{mean:{sign}.{digits}f}"
-    return text if np.isnan(deviation) else f"{text} ± {deviation:.{digits}f}"

@@ -1,12 +1,8 @@
 """Trains a Flax model with Optax: what a user would write, with `jit` as an argument.
 
-A `TrainingRecipe` holds model, optimizer, sizes and seed, and no machine. The defaults
-train 1,037,696 parameters on 16 x 64 characters per step: one and a half to three
-minutes on two cores for one native and three emulated runs, and enough to see learning.
-
-Give `jax.jit` for the native run, and for the same program on an emulated chip:
-
-    train(functools.partial(neuronjax.jit, target="trn2", policy="fp8"), recipe, corpus)
+A `TrainingRecipe` holds model, optimizer and sizes, and no machine. The defaults train
+1,037,696 parameters on 8 x 64 characters per step, long enough to see learning.
+`neuronjax.study` gives `train` a `jit` for each machine, and `jax.jit` for the host.
 """
 
 from __future__ import annotations
@@ -14,12 +10,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
+from flax import nnx
 
 from neuronjax.cli.quickstart import model
 from neuronjax.cli.quickstart.data import VOCAB_SIZE, Corpus
@@ -39,16 +37,14 @@ class TrainingRecipe:
         length: predictions per sequence.
         peak_rate: learning rate after the warm-up, a tenth of all steps.
         heldout_batches: batches of the evaluation.
-        seed: of the initial parameters and of the batches.
     """
 
     model: GPTConfig = _MODEL
-    steps: int = 100
-    batch: int = 16
+    steps: int = 45
+    batch: int = 8
     length: int = 64
     peak_rate: float = 5e-3
-    heldout_batches: int = 8
-    seed: int = 0
+    heldout_batches: int = 4
 
     def optimizer(self) -> optax.GradientTransformation:
         """AdamW under clipped gradients, a linear warm-up and a cosine decay."""
@@ -72,55 +68,67 @@ TINY = TrainingRecipe(
 """Learns nothing; tries every part in seconds."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Trained:
-    """What a run leaves: losses in nats per character, times of this computer."""
-
-    losses: list[float]
-    heldout_loss: float
-    compile_seconds: float
-    step_seconds: list[float]
-    step: Any  # the compiled train step
+#: What is priced: 124 million parameters, 8 x 1,024 tokens for each copy.
+REAL = TrainingRecipe(
+    model=GPTConfig(
+        vocab_size=50_304,
+        layers=12,
+        heads=12,
+        width=768,
+        hidden=2048,
+        dtype="bfloat16",
+        scan_layers=True,
+    ),
+    batch=8,
+    length=1024,
+)
 
 
 def train(
-    jit: Callable[..., Any],
-    recipe: TrainingRecipe,
-    corpus: Corpus,
-    on_step: Callable[[float], object] = lambda loss: None,
-) -> Trained:
-    """Trains from scratch, then evaluates; `on_step` is told every loss."""
-    graphdef, params = model.create(recipe.model, recipe.seed)
-    loss_of = functools.partial(model.loss, graphdef)
+    jit: Callable[..., Any], seed: int, *, recipe: TrainingRecipe, corpus: Corpus
+) -> Iterator[dict[str, float]]:
+    """Train from scratch, then evaluate.
+
+    Yields:
+        After every step its loss in nats per character and the seconds that it took on
+        this computer, those of compilation included; with the last step also the loss
+        on text that was held out.
+    """
+    train_step, loss_of = functions(recipe)
+    step, evaluate = jit(train_step), jit(loss_of)
+    _, params = model.create(recipe.model, seed)
+    state = recipe.optimizer().init(params)
+    sizes = dict(size=recipe.batch, length=recipe.length)
+    heldout = corpus.heldout_batches(count=recipe.heldout_batches, **sizes)
+    batches = corpus.batches(steps=recipe.steps, seed=seed, **sizes)
+    for n, tokens in enumerate(batches, 1):
+        start = time.perf_counter()
+        params, state, loss = step(params, state, tokens)
+        record = {"loss": float(loss), "seconds": time.perf_counter() - start}
+        if n == recipe.steps:
+            losses = [evaluate(params, batch) for batch in heldout]
+            record["held out"] = float(np.mean(losses))
+        yield record
+
+
+@functools.cache
+def functions(recipe: TrainingRecipe) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return the train step and the loss of a recipe, the same for all seeds."""
+    shapes = nnx.eval_shape(lambda: model.GPT(recipe.model, nnx.Rngs(0)))
+    loss_of = functools.partial(model.loss, nnx.graphdef(shapes))
     optimizer = recipe.optimizer()
-    state = optimizer.init(params)
 
     def train_step(params: Any, state: Any, tokens: Any) -> tuple[Any, Any, Any]:
         loss, gradients = jax.value_and_grad(loss_of)(params, tokens)
         updates, state = optimizer.update(gradients, state, params)
         return optax.apply_updates(params, updates), state, loss
 
-    sizes = dict(size=recipe.batch, length=recipe.length)
-    batches = corpus.batches(steps=recipe.steps, seed=recipe.seed, **sizes)
-    heldout = corpus.heldout_batches(count=recipe.heldout_batches, **sizes)
+    return train_step, loss_of
 
-    start = time.perf_counter()
-    step = jit(train_step).lower(params, state, heldout[0]).compile()
-    evaluate = jit(loss_of).lower(params, heldout[0]).compile()
-    compile_seconds = time.perf_counter() - start
 
-    losses, step_seconds = [], []
-    for tokens in batches:
-        start = time.perf_counter()
-        params, state, loss = step(params, state, tokens)
-        losses.append(float(loss))  # waits for the step to end
-        step_seconds.append(time.perf_counter() - start)
-        on_step(losses[-1])
-
-    return Trained(
-        losses=losses,
-        heldout_loss=float(np.mean([evaluate(params, batch) for batch in heldout])),
-        compile_seconds=compile_seconds,
-        step_seconds=step_seconds,
-        step=step,
-    )
+def priced(recipe: TrainingRecipe = REAL) -> tuple[Any, ...]:
+    """Return a recipe's train step and the shapes of its arguments, nothing run."""
+    params = jax.eval_shape(lambda: model.create(recipe.model)[1])
+    state = jax.eval_shape(recipe.optimizer().init, params)
+    shape = (recipe.batch, recipe.length + 1)
+    return functions(recipe)[0], params, state, jax.ShapeDtypeStruct(shape, jnp.int32)

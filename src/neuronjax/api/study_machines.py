@@ -1,0 +1,140 @@
+"""What the runs of a study happen on: targets and policies by name, and their `jit`."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from neuronjax.api.asked import Asked
+from neuronjax.api.jit import Emulated
+from neuronjax.api.lowered import Compiled, Lowered
+from neuronjax.api.nnx_state import in_place
+from neuronjax.diagnostics.code_fingerprint import code_fingerprint
+from neuronjax.errors import InvalidProgramError
+from neuronjax.hardware import resolve_target
+from neuronjax.policy import Policy
+from neuronjax.report.setting import setting_line
+
+Policies = Sequence[str | Policy] | Mapping[str, str | Policy]
+
+NATIVE = "native"
+_HOST = "host"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StudyMachine:
+    """A target and a policy by name, and what tables and pictures call them."""
+
+    policy: str
+    target: str
+    label: str
+    numerics: Policy | None  # None on the host
+
+    @property
+    def setting(self) -> str:
+        """Target, logical core, policy and SDK, in words."""
+        if self.numerics is None:
+            return "this machine, JAX's own numbers"
+        return setting_line(resolve_target(self.target), self.numerics)
+
+    def jit(self) -> Callable[..., Any]:
+        """What `train` compiles with."""
+        return _StudyJit(self.target, self.numerics)
+
+
+def machines_of(policies: Policies, targets: str | Sequence[str]) -> list[StudyMachine]:
+    chips = [targets] if isinstance(targets, str) else list(targets)
+    pairs: dict[tuple[str, str], Policy | None] = {}
+    for name, numerics, own_target in _named(policies):
+        where = [_HOST] if numerics is None else [own_target] if own_target else chips
+        for target in where:
+            if numerics is not None:
+                resolve_target(target)  # refuses an unknown one before the first run
+            if pairs.setdefault((name, target), numerics) != numerics:
+                raise InvalidProgramError(
+                    f"two policies are called {name!r}", remedy="give each its own name"
+                )
+    if not pairs:
+        remedy = 'give policies=["native", "bf16"]'
+        raise InvalidProgramError("a study without policies", remedy=remedy)
+    emulated = {target for name, target in pairs if target != _HOST}
+    return [
+        StudyMachine(
+            policy=name,
+            target=target,
+            label=f"{target}/{name}" if p and len(emulated) > 1 else name,
+            numerics=p,
+        )
+        for (name, target), p in pairs.items()
+    ]
+
+
+def _named(policies: Policies) -> Iterator[tuple[str, Policy | None, str]]:
+    """Name, policy (None for the host's own numbers) and target, "" for all of them."""
+    if isinstance(policies, Mapping):
+        for name, policy in policies.items():
+            yield name, None if policy == NATIVE else Policy.resolve(policy), ""
+        return
+    for policy in [policies] if isinstance(policies, (str, Policy)) else policies:
+        if policy == NATIVE:
+            yield NATIVE, None, ""
+        elif isinstance(policy, str):
+            target, _, name = policy.rpartition("/")
+            yield name, Policy.preset(name), target
+        else:
+            yield _name_of(policy), Policy.resolve(policy), ""
+
+
+def _name_of(policy: Any) -> str:
+    name = getattr(policy, "name", None)
+    if not name:
+        raise InvalidProgramError(
+            f"a policy without a name: {policy!r}",
+            remedy='give policies={"a name": policy, ...}',
+        )
+    return name
+
+
+def baseline_of(wanted: str | None, machines: Sequence[StudyMachine]) -> StudyMachine:
+    if wanted is None:
+        return machines[0]
+    for machine in machines:
+        if machine.label == wanted:
+            return machine
+    raise InvalidProgramError(
+        f"no machine is called {wanted!r}",
+        remedy=f"one of: {', '.join(m.label for m in machines)}",
+    )
+
+
+class _StudyJit:
+    """What `train` compiles with on a machine; keeps what it compiled.
+
+    What a function writes into modules is in them afterwards, or a study would train
+    nothing. A function given again is the one compiled before, with its calls counted
+    from 0: the random bits of stochastic rounding do not depend on the runs before.
+    """
+
+    def __init__(self, target: str, policy: Policy | None) -> None:
+        named = {"target": target, "policy": policy}
+        self._machine: dict[str, Any] = named if policy else {}
+        self._compiled: dict[Any, Callable[..., Any]] = {}
+
+    def __call__(self, function: Any = None, **jit_options: Any) -> Any:
+        if function is None:
+            return functools.partial(self, **jit_options)
+        key = (function, code_fingerprint(jit_options))
+        if key not in self._compiled:
+            self._compiled[key] = self._made(function, jit_options)
+        made = self._compiled[key]
+        return made.anew() if isinstance(made, Emulated | Compiled) else made
+
+    def _made(self, function: Any, options: Mapping[str, Any]) -> Callable[..., Any]:
+        asked = Asked.of(function, **self._machine, **options)
+        if isinstance(asked.step, Lowered):
+            return asked.step.compile() if self._machine else asked.native()
+        step = asked.step.in_place()
+        made = step if self._machine else in_place(step.native, function)
+        return functools.partial(made, *asked.first) if asked.first else made

@@ -1,0 +1,138 @@
+"""`neuronjax study`: whether a loop trains under each policy, and its price."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+import neuronjax as nj
+from neuronjax.api.study import study as study_training
+from neuronjax.cli.application import CacheOption, JsonOption, check_folders, show
+from neuronjax.cli.money import AGAINST, INSTANCES
+from neuronjax.cli.options import Offer, options_of
+from neuronjax.cli.sources import FunctionSource, find, program
+from neuronjax.errors import InvalidProgramError
+
+_USUAL = "train"
+
+
+def read_policies(given: Sequence[str]) -> list[str | nj.Policy]:
+    """Read "native,bf16" as two policies, and "bf16,rounding=stochastic" as one."""
+    return [
+        policy
+        for text in given
+        for policy in (
+            [replace(nj.Policy.resolve(text), name=text)]
+            if "=" in text
+            else text.split(",")
+        )
+    ]
+
+
+_POLICIES = Offer(
+    metavar="P[,P]",
+    help='"native" for jax.jit, presets ("bf16"), those of another target '
+    '("trn3/mxfp8"), or one with fields changed ("bf16,rounding=stochastic").',
+    repeated=True,
+    read=read_policies,
+)
+_TARGETS = Offer(
+    flag="--target",
+    metavar="T",
+    help="What to emulate: a chip, an instance or an UltraServer. Default: trn2.",
+    repeated=True,
+)
+_INSTANCES = replace(
+    INSTANCES,
+    help="With --at, the instance or UltraServer to price. Default: the largest one "
+    "with a trn2.",
+)
+_STEPS = Offer(help="With --at, the steps of the first policy at the real size.")
+
+
+@options_of(
+    study_training,
+    *("seeds", "margin", "until_sure", "folder", "if_changed", "baseline"),
+    policies=_POLICIES,
+    targets=_TARGETS,
+    instance=_INSTANCES,
+    steps=_STEPS,
+    against=AGAINST,
+)
+def study(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="`file.py`, whose function `train` it is, or `file.py:function`.",
+            show_default=False,
+        ),
+    ],
+    at: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FUNCTION",
+            help="The training step of the real size, `file.py:function`, to be priced "
+            "by shapes. Default: no prices.",
+        ),
+    ] = None,
+    shapes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--at-args",
+            metavar="SHAPES",
+            help="The arguments of --at: 'f32[8,16] i32[4]'. Repeatable. Default: its "
+            "attribute example_args.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(dir_okay=False, help="Write the curves as a picture."),
+    ] = None,
+    cache: CacheOption = True,
+    *,
+    as_json: JsonOption = False,
+    **keywords: Any,
+) -> None:
+    """Trains under every policy with every seed, and says which train like the first.
+
+    The file has a generator function `train(jit, seed)` that compiles its step with
+    `jit` and yields the loss after every step. "native" is `jax.jit` on this machine.
+
+    Examples:
+
+        neuronjax study train.py --policies native,bf16,fp8 --seeds 5
+        neuronjax study train.py --policies native,bf16,fp8,mxfp8 --target trn3
+            --seeds 8 --until-sure --folder runs --output curves.png
+        neuronjax study train.py --policies native,bf16,fp8 --at model.py:step
+            --steps 100000 --instance trn2.48xlarge --against 'H100 x 8=0.21,55'
+    """
+    check_folders([output])
+    if cache:
+        nj.keep_compiled()
+    train = find(source if ":" in source else f"{source}:{_USUAL}")
+    if not isinstance(train, FunctionSource):
+        raise InvalidProgramError(
+            f"{source} is a saved program, which trains nothing by itself",
+            remedy="give a Python file with a generator function train(jit, seed)",
+        )
+    alone = [
+        f"--{name}" for name in ("instance", "steps", "against") if keywords.get(name)
+    ]
+    if at is None and alone:
+        raise InvalidProgramError(
+            f"{', '.join(alone)} without --at",
+            remedy="name the training step of the real size: --at train.py:step",
+        )
+    if at is not None:
+        step, arguments = program(at, shapes)
+        keywords["at"] = (step, *arguments)
+    found = study_training(train.function, **keywords)
+    show(found, found.as_dict, as_json)
+    if output:
+        found.plot().savefig(output)
+        Console(stderr=True, soft_wrap=True).print(f"Curves: {output}", highlight=False)

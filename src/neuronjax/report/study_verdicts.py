@@ -1,0 +1,347 @@
+"""Verdicts of a study: whether a machine trains as the baseline does.
+
+Runs are paired by seed. A run ends at the mean of its metric over the last steps. The
+difference of two ends has Student's t interval over the seeds, as has the logarithm of
+the ratio of the steps that two runs take to the same value: to the worse one of the two
+ends, which both runs reach. The *margin* is what a difference may be: a share of what
+the baseline wins in training, but never less than its ends scatter over the seeds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from scipy.special import stdtrit
+
+from neuronjax.report.study_curves import Curve, Curves
+
+Kind = Literal["baseline", "like", "slower", "worse", "diverges", "undecided"]
+
+#: More seeds than these are not proposed.
+_MOST_SEEDS = 100
+#: From so many times the steps on the difference says more than the ratio.
+_MANY_TIMES = 4.0
+#: Of what the baseline wins, its ends may scatter by so much.
+_SHARE_OF_SCATTER = 0.25
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate and its confidence interval; of one seed `low` and `high` are NaN."""
+
+    estimate: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return self.shown()
+
+    @property
+    def half_width(self) -> float:
+        """Half of the distance from `low` to `high`."""
+        return (self.high - self.low) / 2
+
+    def negated(self) -> Interval:
+        """Return the interval of the estimate with the other sign."""
+        return Interval(-self.estimate, -self.high, -self.low)
+
+    def scaled(self, factor: float) -> Interval:
+        """Return the interval of the estimate times a positive number."""
+        return Interval(*(factor * x for x in (self.estimate, self.low, self.high)))
+
+    def exponential(self) -> Interval:
+        """Return the interval of e^x."""
+        return Interval(*map(math.exp, (self.estimate, self.low, self.high)))
+
+    def shown(self, sign: str = "", most: int = 7) -> str:
+        """Write `estimate ± half width`, with one or two digits of the width.
+
+        Args:
+            sign: "+" to write one before positive numbers too.
+            most: digits behind the point.
+        """
+        half = self.half_width
+        known = math.isfinite(half) and half > 0
+        smallest = half if known else abs(self.estimate)
+        # A width of 0.0196 has two digits, 0.020, one of 0.0212 has one.
+        leading = math.floor(math.log10(smallest / 2)) if 0 < smallest < math.inf else 0
+        digits = min(max((0 if known else 3) - leading, 2), most)
+        text = f"{self.estimate:{sign}.{digits}f}"
+        return text if math.isnan(half) else f"{text} ± {half:.{digits}f}"
+
+    def times(self, other: Interval) -> Interval:
+        """Return the interval of a product of independent positive estimates.
+
+        The relative widths are added in quadrature, each side by itself."""
+        value = self.estimate * other.estimate
+        low, high = (
+            math.hypot(*(math.log(getattr(i, end) / i.estimate) for i in (self, other)))
+            for end in ("low", "high")
+        )
+        return Interval(value, value * math.exp(-low), value * math.exp(high))
+
+
+def mean_interval(values: np.ndarray, confidence: float) -> Interval:
+    """Return the mean of values [n] with Student's t interval (n - 1)."""
+    mean, count = float(values.mean()), len(values)
+    if count < 2:
+        return Interval(mean, math.nan, math.nan)
+    deviation = float(values.std(ddof=1))
+    half = _quantile(confidence, count) * deviation / math.sqrt(count)
+    return Interval(mean, mean - half, mean + half)
+
+
+def _quantile(confidence: float, count: int) -> float:
+    return float(stdtrit(count - 1, (1 + confidence) / 2))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingVerdict:
+    """How a machine trains beside the baseline.
+
+    Attributes:
+        machine: its label.
+        kind: "like" the baseline, "slower" (to the same value), "worse", "diverges",
+            "undecided", or the "baseline" itself.
+        seeds: whose pairs of runs are compared: those that diverge in neither run.
+        difference: of the ends, the machine's less the baseline's.
+        steps_ratio: steps to the same value, over the baseline's.
+        margin: the largest difference that passes as "like".
+        diverged: seed -> the first step of which the metric is NaN or infinite, or
+            after which it stays above its start.
+        more_seeds: that would decide if they scatter as those seen; None where they
+            would be more than 100, or where seeds do not help.
+        reason: why more seeds do not help, else "".
+    """
+
+    machine: str
+    kind: Kind
+    seeds: int = 0
+    difference: Interval | None = None
+    steps_ratio: Interval | None = None
+    margin: float = math.nan
+    diverged: Mapping[int, int]
+    more_seeds: int | None = None
+    reason: str = ""
+
+    def words(self, baseline: str) -> str:
+        """Return the verdict as a sentence without its subject, the machine."""
+        return {
+            "baseline": lambda: "the baseline",
+            "like": lambda: f"trains like {baseline}",
+            "slower": self._delay,
+            "worse": self._distance,
+            "diverges": self._divergence,
+            "undecided": self._open_question,
+        }[self.kind]()
+
+    def _delay(self) -> str:
+        assert self.steps_ratio is not None
+        return f"needs {self.steps_ratio.shown(most=3)} times the steps"
+
+    def _distance(self) -> str:
+        found = self.difference
+        assert found is not None
+        return f"worse by {found.negated() if found.estimate < 0 else found}"
+
+    def _divergence(self) -> str:
+        steps = sorted(set(self.diverged.values()))
+        at = f"step {steps[0]}" + (f" to {steps[-1]}" if len(steps) > 1 else "")
+        total = self.seeds + len(self.diverged)
+        return f"diverges at {at}, in {len(self.diverged)} of {total} seeds"
+
+    def _open_question(self) -> str:
+        if self.reason:
+            return f"undecided: {self.reason}"
+        if self.more_seeds is None:
+            return f"undecided: more than {_MOST_SEEDS} seeds would be needed"
+        plural = "s" if self.more_seeds > 1 else ""
+        return f"undecided: {self.more_seeds} more seed{plural} would decide"
+
+
+# -- how it is decided -----------------------------------------------------------------
+
+
+def last_steps(found: Curves, given: int | None) -> int:
+    """Return over how many steps an end is the mean: as given, or a tenth of all."""
+    return given or max(1, min(len(curve.steps) for curve in found.values()) // 10)
+
+
+def training_verdicts(
+    found: Curves, baseline: str, *, margin: float, last: int, confidence: float
+) -> dict[str, TrainingVerdict]:
+    """Judge every machine by its runs and the baseline's.
+
+    The direction in which the baseline's metric moves is the better one.
+
+    Args:
+        found: label -> curves of a metric.
+        baseline: the label of the machine that others are held against.
+        margin: a share of what the baseline wins from its first step to its end.
+        last: the steps over which an end is the mean.
+        confidence: of the intervals, 0.95 for 95 %.
+    """
+    reference = found[baseline]
+    sign = 1.0 if _won(reference, last) >= 0 else -1.0
+    runs = {label: curve.scaled(sign) for label, curve in found.items()}
+    judge = _Judge(runs[baseline], baseline, margin, last, confidence, sign)
+    return {label: judge.verdict(label, curve) for label, curve in runs.items()}
+
+
+def _ends(curve: Curve, last: int) -> np.ndarray:
+    return curve.values[:, -last:].mean(axis=1)
+
+
+def _won(curve: Curve, last: int) -> float:
+    """Return how much the finite runs fall from their first step to their end."""
+    falls = curve.values[:, 0] - _ends(curve, last)
+    return float(np.mean(falls[np.isfinite(falls)])) if np.isfinite(falls).any() else 0
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """The baseline, of which smaller values are better, and what is asked of others."""
+
+    reference: Curve
+    baseline: str
+    share: float
+    last: int
+    confidence: float
+    sign: float
+
+    def verdict(self, label: str, own: Curve) -> TrainingVerdict:
+        """Judge a machine."""
+        diverged = self._divergences(own)
+        lost = {*diverged, *self._divergences(self.reference)}
+        common = [seed for seed in own.seeds if seed in self.reference.seeds]
+        seeds = tuple(seed for seed in common if seed not in lost)
+        judged = TrainingVerdict(
+            machine=label,
+            kind="undecided",
+            seeds=len(seeds),
+            margin=self._margin,
+            diverged=diverged,
+            reason=self._obstacle(),
+        )
+        if label == self.baseline:
+            return replace(judged, kind="baseline")
+        if judged.reason:
+            return judged
+        if diverged:
+            return replace(judged, kind="diverges")
+        return self._compared(judged, own.rows(seeds), self.reference.rows(seeds))
+
+    def _compared(
+        self, judged: TrainingVerdict, own: Curve, reference: Curve
+    ) -> TrainingVerdict:
+        """Judge by runs of equal seeds, all of them finite."""
+        differences = _ends(own, self.last) - _ends(reference, self.last)
+        worse = mean_interval(differences, self.confidence)
+        logs = _steps_ratios(own, reference, self.last)
+        ratio = mean_interval(np.log(logs), self.confidence).exponential()
+        kind = self._kind(worse, ratio)
+        return replace(
+            judged,
+            kind=kind,
+            difference=worse if self.sign > 0 else worse.negated(),
+            steps_ratio=ratio,
+            more_seeds=self._more_seeds(differences) if kind == "undecided" else None,
+        )
+
+    def _kind(self, worse: Interval, ratio: Interval) -> Kind:
+        if worse.high <= self._margin:
+            return "like"
+        if not worse.low > self._margin:
+            return "undecided"
+        return "slower" if 1 < ratio.low and ratio.high < _MANY_TIMES else "worse"
+
+    def _more_seeds(self, differences: np.ndarray) -> int | None:
+        """Return how many seeds more would part the interval from the margin."""
+        have = len(differences)
+        if have < 2:
+            return 2 - have
+        gap = abs(self._margin - differences.mean())
+        deviation = differences.std(ddof=1)
+        for count in range(have + 1, _MOST_SEEDS + 1):
+            half = _quantile(self.confidence, count) * deviation / math.sqrt(count)
+            if half < gap:
+                return count - have
+        return None
+
+    @cached_property
+    def _margin(self) -> float:
+        return max(self.share * _won(self.reference, self.last), self._scatter)
+
+    @cached_property
+    def _scatter(self) -> float:
+        """Return the standard deviation of the baseline's ends over the seeds."""
+        ends = _ends(self.reference, self.last)
+        ends = ends[np.isfinite(ends)]
+        return float(ends.std(ddof=1)) if len(ends) > 1 else 0.0
+
+    def _obstacle(self) -> str:
+        """Say why nothing can be held against the baseline, or ""."""
+        if len(self._divergences(self.reference)) == len(self.reference.seeds):
+            return f"{self.baseline} diverges itself"
+        if set(self.reference.unmoved) == set(self.reference.seeds):
+            return f"{self.baseline} does not train"
+        if self._scatter > _SHARE_OF_SCATTER * _won(self.reference, self.last):
+            return (
+                f"the ends of {self.baseline} scatter over the seeds by more than a "
+                "quarter of what it wins; train for more steps"
+            )
+        return ""
+
+    def _divergences(self, curve: Curve) -> dict[int, int]:
+        """Return the step of every run that diverges, by seed.
+
+        It is the first that is not finite, or, of a run that ends above its start by
+        more than the margin, the one from which its moving mean stays there."""
+        found = {}
+        for seed, row in zip(curve.seeds, curve.values, strict=True):
+            finite = np.isfinite(row)
+            if not finite.all():
+                found[seed] = int(curve.steps[np.argmin(finite)])
+                continue
+            mean = _moving_mean(row, self.last)
+            if mean[-1] > row[0] + self._margin:
+                below = np.flatnonzero(mean <= row[0] + self._margin)
+                found[seed] = int(curve.steps[below[-1] + 1 if below.size else 0])
+        return found
+
+
+def _steps_ratios(own: Curve, reference: Curve, last: int) -> np.ndarray:
+    """Return by seed the steps to the worse of two ends, over the reference's."""
+    ratios = []
+    for row, other in zip(own.values, reference.values, strict=True):
+        means = [_moving_mean(values, last) for values in (row, other)]
+        value = max(mean[-1] for mean in means)
+        reached = [_first_at(mean, value, last) for mean in means]
+        ratios.append(reached[0] / reached[1])
+    return np.array(ratios)
+
+
+def _moving_mean(row: np.ndarray, window: int) -> np.ndarray:
+    """Return the mean over the `window` steps that end at each, fewer at the start."""
+    sums = np.concatenate(([0.0], np.cumsum(row)))
+    ends = np.arange(1, len(row) + 1)
+    starts = np.maximum(ends - window, 0)
+    return (sums[ends] - sums[starts]) / (ends - starts)
+
+
+def _first_at(mean: np.ndarray, value: float, window: int) -> float:
+    """Return how many steps it takes to a value: to the middle of the first window
+    whose mean is that small, between two windows by a line."""
+    ends = np.arange(1, len(mean) + 1)
+    middles = ends - (np.minimum(ends, window) - 1) / 2
+    index = int(np.argmax(mean <= value))
+    if index == 0:
+        return float(middles[0])
+    above, below = mean[index - 1], mean[index]
+    part = float((above - value) / (above - below))
+    return float(middles[index - 1] + part * (middles[index] - middles[index - 1]))

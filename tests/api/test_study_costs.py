@@ -1,0 +1,113 @@
+"""Dollars to the same loss: an estimate's rows, times a study's ratios of steps."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import neuronjax as nj
+
+SHAPES = (
+    jax.ShapeDtypeStruct((256, 256), jnp.float32),
+    jax.ShapeDtypeStruct((512, 256), jnp.float32),
+)
+PRICED = {"instance": "trn2.48xlarge", "steps": 1000}
+
+
+def step(w, x):
+    loss, gradient = jax.value_and_grad(lambda w: jnp.mean(jnp.tanh(x @ w) ** 2))(w)
+    return w - gradient, loss
+
+
+@pytest.fixture
+def study(made_up_runs):
+    def studied(**speeds):
+        def loss(policy, seed, n):
+            return 1 + math.exp(-n * speeds[policy] / 40) + 0.001 * seed
+
+        made_up_runs(loss, steps=100)
+        return nj.study(iter, policies=list(speeds), seeds=3, progress=False)
+
+    return studied
+
+
+def test_a_policy_pays_for_the_steps_that_it_needs(study):
+    found = study(native=1.0, bf16=1.0, fp8=0.5)
+    costs = found.costs(step, **PRICED)(*SHAPES)
+    plain = nj.estimate(step, policy=["bf16", "fp8"], **PRICED)(*SHAPES)
+    ratios = {row["machine"]: row["steps_ratio"] for row in found.final()}
+    assert ratios["fp8"] == pytest.approx(2.0, rel=0.05)
+    for row, estimated in zip(costs.rows, plain.costs, strict=True):
+        assert row.policy == estimated.policy
+        assert row.step_seconds.estimate == estimated.step_seconds
+        ratio = ratios[row.policy]
+        assert row.steps == pytest.approx(1000 * ratio)
+        assert row.hours == pytest.approx(estimated.hours * ratio)
+        assert row.dollars.estimate == pytest.approx(estimated.dollars * ratio)
+        assert row.dollars.low <= row.dollars.estimate <= row.dollars.high
+
+
+def test_the_interval_holds_that_of_the_seconds(study):
+    costs = study(native=1.0, bf16=1.0).costs(step, **PRICED)(*SHAPES)
+    (row,) = costs.rows
+    seconds = row.step_seconds
+    assert row.dollars.high / row.dollars.estimate >= seconds.high / seconds.estimate
+
+
+def test_what_diverges_has_no_price(study):
+    found = study(native=1.0, bf16=1.0)
+    records = [
+        record | {"loss": np.nan} if record["policy"] == "bf16" else record
+        for record in found.records
+    ]
+    lost = dataclasses.replace(found, records=records)
+    (row,) = lost.costs(step, **PRICED)(*SHAPES).rows
+    assert row.verdict == "diverges"
+    assert row.steps is row.hours is row.dollars is None
+
+
+def test_the_table_fits_and_says_why_fewer_bits_take_longer(study):
+    against = nj.Machine(name="8 x H100", step_seconds=0.002, price_per_hour=55.0)
+    found = study(native=1.0, bf16=1.0, fp8=1.0)
+    costs = found.costs(step, against=against, **PRICED)(*SHAPES)
+    text = str(costs)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    assert "8 x H100" in text
+    assert costs.records[-1]["verdict"] == "given"
+    times = {row.policy: row.step_seconds.estimate for row in costs.rows}
+    assert ("keeps" in text) == (times["fp8"] > times["bf16"])
+
+
+def test_a_study_prices_its_own_step():
+    def train(jit, seed):
+        for n in range(20):
+            yield 1 / (n + 1) + 0.001 * seed
+
+    options = {"policies": ["native", "bf16"], "seeds": 2, "progress": False}
+    found = nj.study(train, at=(step, *SHAPES), **options, **PRICED)
+    assert "dollars to the same loss" in str(found)
+    assert found.as_dict()["costs"] == found.cost.records
+    assert nj.study(train, **options).cost is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"steps": 100}, "without at="),
+        ({"instance": "trn1.32xlarge"}, "without at="),
+        ({"at": (step, *SHAPES), "instance": "trn1.2xlarge"}, "study was on trn2"),
+        ({"margin": -1}, "margin"),
+    ],
+)
+def test_named_errors(options, message):
+    def train(jit, seed):
+        yield from (2.0, 1.0)
+
+    with pytest.raises(nj.InvalidProgramError, match=message):
+        nj.study(train, policies=["native", "bf16"], progress=False, **options)
