@@ -95,7 +95,8 @@ def study(
         margin: what a policy may lose and still train like the baseline: a share of
             what the baseline wins from its first step to its end. It is never less
             than the baseline's ends scatter over the seeds.
-        until_sure: stop running a policy once its verdict is decided. Intervals are wider then: every look at them may be wrong.
+        until_sure: stop running a policy once its verdict is decided. Intervals are
+            wider then, for every look at them may be wrong.
         at: a training step of the real size and its arguments, `(step, *arguments)`,
             as arrays or `jax.ShapeDtypeStruct`s. It is priced, not run: the result has
             the dollars to the same loss.
