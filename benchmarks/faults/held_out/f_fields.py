@@ -16,7 +16,7 @@ def great_circles_between_near_places(latitude, north, east, x):
     second = first + change
     cosine = jnp.cos(first) * jnp.cos(second)
     near = jnp.sin(first) * jnp.sin(second) + cosine * jnp.cos(turned)  # -
-    # + half = jnp.square(jnp.sin(change / 2)) + cosine * jnp.square(jnp.sin(turned / 2))
+    # + half = jnp.sin(change / 2) ** 2 + cosine * jnp.sin(turned / 2) ** 2
     angle = jnp.arccos(jnp.clip(near, -1.0, 1.0))  # fault
     # + angle = 2.0 * jnp.arcsin(jnp.sqrt(half))
     metres = 6371000.0 * angle
@@ -26,7 +26,7 @@ def great_circles_between_near_places(latitude, north, east, x):
 
 def slivers():
     """Sides, the longest first, and loads."""
-    b, c = uniform(11, 64, low=1, high=2), uniform(12, 64, low=3e-6, high=3e-5)
+    b, c = uniform(11, 64, low=1, high=2), uniform(12, 64, low=1e-6, high=1e-5)
     return b + c * uniform(13, 64, low=0.2, high=0.8), b, c, "64x3 @14"
 
 

@@ -22,7 +22,11 @@ def driven_oscillators_whose_clock_stops(place, speed, rate):
         clock = clock + jnp.asarray(step, clock.dtype)  # here
         return (place, speed, clock), jnp.mean(place * place)
 
-    state, power = jax.lax.scan(turn, (place, speed, clock), length=512)
+    def stretch(state, _):
+        state, power = jax.lax.scan(turn, state, length=64)
+        return state, jnp.mean(power)
+
+    state, power = jax.lax.scan(stretch, (place, speed, clock), length=8)
     return state[0], state[1], power
 
 
