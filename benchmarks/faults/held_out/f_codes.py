@@ -55,7 +55,7 @@ def keys_kept_in_fp8_as_they_are(x, wq, wk, wv, bias):
 
 @fault("absorption", "coarse", "stagnation", policy="bf16")
 @source("stochastic rounding whose noise is added in the short format")
-@inputs("16x12 70..120 @31; 16x12 -0.08..0.08 @32; 96x16x12 0..1 @33; 16x4 w @34")
+@inputs("16x12 70..110 @31; 16x12 0.02..0.1 @32; 96x16x12 0..1 @33; 16x4 w @34")
 def stochastic_rounding_with_short_noise(start, push, noise, x):
     start = jnp.round(start)
 
