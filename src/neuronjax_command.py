@@ -1,7 +1,7 @@
 """The `neuronjax` command: it says so where loading takes long.
 
-Outside the package, because importing `neuronjax` imports JAX, which takes seconds in
-which a terminal would show nothing. Under `python -m neuronjax` the package is first:
+Outside the package, because what a command needs of it imports JAX, which takes seconds
+in which a terminal would show nothing. Under `python -m neuronjax` the package is first:
 it imports this, which then begins at once.
 """
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
+import subprocess
+import sys
 import types
+from pathlib import Path
 
 import neuronjax as nj
 
@@ -79,10 +83,30 @@ NAMES = {
 def test_public_names():
     public = {
         name
-        for name, value in vars(nj).items()
-        if not name.startswith("_") and not isinstance(value, types.ModuleType)
+        for name in dir(nj)
+        if not name.startswith("_")
+        and not isinstance(getattr(nj, name), types.ModuleType)
     }
-    assert public == NAMES
+    assert public == NAMES == {*nj.__all__}
+
+
+IMPORTED = """
+import sys
+import neuronjax as nj
+assert "jax" not in sys.modules
+nj.cast, nj.policy.Policy
+assert not {"neuronjax.timing.schedule", "neuronjax.nki.kernel"} & {*sys.modules}
+assert not hasattr(nj, "nothing")
+"""
+
+
+def test_a_name_is_imported_when_it_is_asked_for():
+    source = os.fspath(Path(nj.__file__).parents[1])
+    subprocess.run(
+        [sys.executable, "-c", IMPORTED],
+        env={**os.environ, "PYTHONPATH": source},
+        check=True,
+    )
 
 
 def test_version_is_that_of_the_package():

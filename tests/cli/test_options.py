@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from neuronjax import cli
 from neuronjax.api.profile import profile
+from neuronjax.cli.application import COMMANDS
 from neuronjax.cli.options import Offer, help_of, in_options, options_of
 from neuronjax.errors import UnsupportedError
 
@@ -90,10 +96,23 @@ def test_an_error_keeps_its_kind_and_its_place():
     assert (error.op, error.location) == ("op", "a.py:1")
 
 
-@pytest.mark.parametrize("command", cli.app.registered_commands, ids=lambda c: c.name)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_says_what_it_is(command):
-    offered = typer.main.get_command_from_info(
-        command, pretty_exceptions_short=True, rich_markup_mode="markdown"
-    )
+    offered = typer.main.get_command(cli.app).get_command(None, command)
     for option in offered.params:
         assert getattr(option, "help", None) or option.name == "tiny", option.name
+
+
+def test_a_command_imports_no_other():
+    """Files of chips need no JAX."""
+    code = "import sys; from neuronjax.cli import app\ntry: app(['ls'])\n"
+    code += "finally: assert 'jax' not in sys.modules"
+    source = Path(cli.__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(source)},
+        capture_output=True,
+        check=False,
+    )
+    assert b"Assertion" not in done.stderr
+    assert b"trn2" in done.stdout

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -52,9 +53,13 @@ class CallEntry:
     under: Callable[[Target, Policy], CallEntry]
 
 
-#: What of a program needs the time model or the report, by name. Who only runs programs
-#: needs neither, so `api.readings`, which knows both, puts them here.
-READINGS: dict[str, Callable[..., Any]] = {}
+#: What a program is priced and shown by. It is imported when somebody asks: who only
+#: runs programs needs neither the time model nor the report.
+_READINGS = "neuronjax.api.readings"
+
+
+def _reading(name: str) -> Callable[..., Any]:
+    return getattr(importlib.import_module(_READINGS), name)
 
 
 class _Readable:
@@ -79,16 +84,16 @@ class _Readable:
             A `neuronjax.timing.timeline.Timeline`.
         """
         machine = None if target is None else resolve_target(target)
-        return READINGS["timeline"](self.lowered.under(target=machine), lnc)
+        return _reading("timeline")(self.lowered.under(target=machine), lnc)
 
     def __rich__(self) -> RenderableType:
-        return READINGS["table"](self.lowered)
+        return _reading("table")(self.lowered)
 
     def __str__(self) -> str:
-        return READINGS["text"](self.lowered)
+        return _reading("text")(self.lowered)
 
     def _repr_html_(self) -> str:
-        return READINGS["html"](self.lowered)
+        return _reading("html")(self.lowered)
 
     def __repr__(self) -> str:
         lowered, count = self.lowered, len(self.instructions)
@@ -155,7 +160,7 @@ class Lowered(_Readable):
         if dialect == "stablehlo":
             return str(self.program)
         if dialect == "instructions":
-            return READINGS["instructions"](self)
+            return _reading("instructions")(self)
         raise InvalidProgramError(
             f"dialect {dialect!r}", remedy='choose "stablehlo" or "instructions"'
         )

@@ -1,19 +1,17 @@
 """What a lowered program is priced and shown as, by the time model and the reports.
 
-`api.lowered` calls them by name, so that `jit` needs no time model to run a program.
+`api.lowered` imports this file when somebody asks, so that `jit` needs no time model.
 """
 
 from __future__ import annotations
 
 from rich.console import RenderableType
 
-from neuronjax.api.lowered import READINGS, Lowered
-from neuronjax.execution import stages
+from neuronjax.api.lowered import Lowered
 from neuronjax.ir.text import instruction_text
 from neuronjax.report.places import place
 from neuronjax.report.program_display import program_table
 from neuronjax.report.tables import as_html, as_text
-from neuronjax.report.waiting import Waiting
 from neuronjax.timing.memory import plan_memory
 from neuronjax.timing.schedule import schedule
 from neuronjax.timing.timeline import Timeline
@@ -34,11 +32,16 @@ def table(lowered: Lowered) -> RenderableType:
     return program_table(lowered.name, lowered.captured.instructions, lowered.setting)
 
 
-stages.watched_by(Waiting.of)
-READINGS.update(
-    timeline=timeline,
-    table=table,
-    text=lambda lowered: as_text(table(lowered)),
-    html=lambda lowered: as_html(table(lowered)),
-    instructions=lambda lowered: instruction_text(lowered.captured.instructions, place),
-)
+def text(lowered: Lowered) -> str:
+    """Return the table as text."""
+    return as_text(table(lowered))
+
+
+def html(lowered: Lowered) -> str:
+    """Return the table as a notebook shows it."""
+    return as_html(table(lowered))
+
+
+def instructions(lowered: Lowered) -> str:
+    """Return the instructions as text."""
+    return instruction_text(lowered.captured.instructions, place)

@@ -22,49 +22,30 @@
     about.py       exactness, bench, version
 
 A command is a function that reads its options and hands over; what it shows is made
-elsewhere. A `NeuronJaxError` is shown as its message, without a traceback, and ends
-with status 2.
+elsewhere. Its file is imported when the command is asked for. A `NeuronJaxError` is
+shown as its message, without a traceback, and ends with status 2.
 """
 
-from neuronjax.cli.about import bench, exactness, version
-from neuronjax.cli.application import app, main
-from neuronjax.cli.asking import check, compare, compare_dump, search, tolerance
-from neuronjax.cli.collectives import cc_test
-from neuronjax.cli.conformance import conformance
-from neuronjax.cli.coverage import ops
-from neuronjax.cli.hardware import ls
-from neuronjax.cli.judging import judge, nki_diff
-from neuronjax.cli.money import estimate, estimate_serving
-from neuronjax.cli.running import run
-from neuronjax.cli.script import ScriptCommand
-from neuronjax.cli.silicon import silicon_check, silicon_kit
-from neuronjax.cli.studying import study
-from neuronjax.cli.timing import compare_targets, constants, profile
-from neuronjax.cli.tour import quickstart
+from neuronjax.cli.application import COMMANDS, app, main
 
 __all__ = ["app", "main"]
 
 # In the order of `--help`; a command is called as its function is.
-app.command()(quickstart)
-app.command(cls=ScriptCommand)(run)
-for command in (
-    *(check, judge, nki_diff, compare, tolerance, compare_dump),
-    *(
-        search,
-        study,
-        profile,
-        compare_targets,
-        estimate,
-        estimate_serving,
-        ls,
-        ops,
-        conformance,
-        silicon_kit,
-    ),
-    *(silicon_check, cc_test, constants, exactness),
+for file, names in (
+    ("tour", "quickstart"),
+    ("running", "run"),
+    ("asking", "check"),
+    ("judging", "judge nki-diff"),
+    ("asking", "compare tolerance compare-dump search"),
+    ("studying", "study"),
+    ("timing", "profile compare-targets"),
+    ("money", "estimate estimate-serving"),
+    ("hardware", "ls"),
+    ("coverage", "ops"),
+    ("conformance", "conformance"),
+    ("silicon", "silicon-kit silicon-check"),
+    ("collectives", "cc-test"),
+    ("timing", "constants"),
+    ("about", "exactness bench version"),
 ):
-    app.command()(command)
-app.command(
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
-)(bench)
-app.command()(version)
+    COMMANDS.update(dict.fromkeys(names.split(), f"{__name__}.{file}"))

@@ -16,6 +16,10 @@ from neuronjax.cli.application import JsonOption, print_json, table
 from neuronjax.report import exactness as said
 from neuronjax.report.tables import TEXT
 
+#: What follows `bench` is for the benchmark.
+_ANYTHING = {"allow_extra_args": True, "ignore_unknown_options": True}
+SETTINGS = {"bench": {"context_settings": _ANYTHING}}
+
 
 def exactness(
     markdown: Annotated[

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,9 +19,26 @@ from neuronjax.cli.options import CommandConsole
 from neuronjax.errors import InvalidProgramError, NeuronJaxError
 from neuronjax.report.tables import Look, new_table
 
+#: The module of every command, by name. It may have `SETTINGS` of its commands, which
+#: they are registered with.
+COMMANDS: dict[str, str] = {}
+
 
 class _Commands(TyperGroup):
     """Commands whose NeuronJaxErrors are messages; a script is one to run."""
+
+    def __init__(self, **named: Any) -> None:
+        super().__init__(**named)
+        self.commands: Any = dict.fromkeys(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            return None
+        module, name = import_module(COMMANDS[cmd_name]), cmd_name.replace("-", "_")
+        settings = getattr(module, "SETTINGS", {}).get(name, {})
+        alone = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+        alone.command(cmd_name, **settings)(getattr(module, name))
+        return typer.main.get_command(alone)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         known = {o for p in self.get_params(ctx) for o in (*p.opts, *p.secondary_opts)}

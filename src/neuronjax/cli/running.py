@@ -31,7 +31,7 @@ from neuronjax.cli.application import (
     print_json,
     table,
 )
-from neuronjax.cli.script import SUFFIX, run_script, script_arguments
+from neuronjax.cli.script import SUFFIX, ScriptCommand, run_script, script_arguments
 from neuronjax.cli.sources import (
     InputsOption,
     SeedOption,
@@ -46,6 +46,7 @@ from neuronjax.report.tables import NUMBER, RIGHT
 from neuronjax.testing.bits import leaves_of, type_text
 from neuronjax.timing.work import Queue
 
+SETTINGS = {"run": {"cls": ScriptCommand}}
 _RESULT = {"style": "bold", "overflow": "fold"}
 
 

@@ -171,18 +171,13 @@ def framework_of(arrays: list[Any]) -> str:
     Raises:
         InvalidProgramError: JAX and PyTorch arrays are mixed.
     """
-    kinds = {_framework(a) for a in arrays}
-    if {"jax", "torch"} <= kinds:
+    is_jax = any(isinstance(a, jax.Array) for a in arrays)
+    is_torch = not all(isinstance(a, jax.Array | np.ndarray) for a in arrays)
+    if is_jax and is_torch:
         raise InvalidProgramError(
             "JAX and PyTorch arrays in one call", remedy="convert one kind"
         )
-    return next((k for k in ("jax", "torch") if k in kinds), "numpy")
-
-
-def _framework(array: Any) -> str:
-    if isinstance(array, jax.Array):
-        return "jax"
-    return "numpy" if isinstance(array, np.ndarray) else "torch"
+    return "jax" if is_jax else "torch" if is_torch else "numpy"
 
 
 def to_framework(array: jax.Array, dtype: str, framework: str) -> Any:

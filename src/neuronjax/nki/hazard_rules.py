@@ -189,7 +189,8 @@ class HazardWalk:
             if before.loop != now.loop:
                 return
             if before.turn != now.turn:
-                reduces = self.program.older and _is_reduction(i, access)
+                adds = i.name == "tensor_tensor" and i.attributes["op"] in ASSOCIATIVE
+                reduces = self.program.older and adds and access in i.outputs
                 self._add(
                     "loop-carried-reduction" if reduces else "loop-carried",
                     i,
@@ -211,7 +212,9 @@ class HazardWalk:
         if "accumulate_onto_values" in self.core.capabilities or not _is_followed(dst):
             return
         for _, writer in self._writers_of(dst):
-            begins = self.program.older and _clears(writer)
+            # Zeros are where an accumulation of the older style begins.
+            zeros = writer.name == "memset" and not any(writer.parameters)
+            begins = self.program.older and zeros
             if writer.name not in MATMULS and not begins:
                 self._add(
                     "accumulate-onto-values",
@@ -348,17 +351,5 @@ class HazardWalk:
         return False
 
 
-def _clears(i: KernelInstruction) -> bool:
-    """Whether it writes zeros: of the older style the begin of an accumulation."""
-    return i.name == "memset" and not any(i.parameters)
-
-
 def _is_followed(access: Access) -> bool:
     return access.dynamic is None and access.storage.memory != "registers"
-
-
-def _is_reduction(i: KernelInstruction, access: Access) -> bool:
-    """Whether it adds to `access` in place, or the like."""
-    if i.name != "tensor_tensor" or i.attributes["op"] not in ASSOCIATIVE:
-        return False
-    return access in i.outputs

@@ -139,7 +139,9 @@ def _without(view: Layout, dims: list[int], on_chip: bool) -> Layout:
 
 def _by_arrays(t: View, keys: list[Any]) -> View:
     """Every index an integer array or a number: the elements as one strided view."""
-    if t.dynamic is not None or any(not _is_static(k) for k in keys):
+    if t.dynamic is not None or not all(
+        isinstance(k, np.ndarray | int | np.integer) for k in keys
+    ):
         refuse("index", "index arrays beside a slice or a register", "use one kind")
     arrays = [_as_array(k, size) for k, size in zip(keys, t.shape, strict=True)]
     try:
@@ -211,13 +213,6 @@ def _common_shape(shapes: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def _unrepeated(array: np.ndarray) -> np.ndarray:
-    """One index of every axis along which the array repeats itself."""
-    if 0 not in array.strides:
-        return array
-    return array[tuple(slice(None if s else 1) for s in array.strides)]
-
-
 def check_indices(t: TensorView, arrays: Sequence[np.ndarray], remedy: str) -> None:
     """Refuses index arrays, one per dimension, that reach beyond the tensor."""
     for dim, array in enumerate(arrays):
@@ -248,7 +243,8 @@ def _index_range(array: np.ndarray) -> IndexRange:
         step = array.item(1) - first if count > 1 else 0
         if array.tobytes() == _ramp(first, step, count):
             return _range_of_ramp(first, step, shape)
-    array = _unrepeated(array)
+    if 0 in array.strides:  # one index of every axis along which it repeats itself
+        array = array[tuple(slice(None if s else 1) for s in array.strides)]
     if array.nbytes > _REMEMBERED_BYTES:
         return _read_range(array)
     return _known_range(array.shape, array.dtype, array.tobytes())
@@ -295,10 +291,6 @@ def elements_at(t: TensorView, arrays: Sequence[np.ndarray]) -> np.ndarray:
     """The element numbers of index arrays, one per dimension."""
     pairs = zip(arrays, t.strides, strict=True)
     return np.asarray(sum(a.astype(np.int64) * s for a, s in pairs)) + t.offset
-
-
-def _is_static(key: Any) -> bool:
-    return isinstance(key, np.ndarray | int | np.integer)
 
 
 def _as_array(key: Any, size: int) -> np.ndarray:

@@ -258,7 +258,9 @@ class Kernel:
             devices = 0 if self._ranks else kernel_calls.surrounding_devices()
         ranks = self._ranks or devices
         try:
-            launch = (self.grid, self._ranks, devices, *_chosen_algorithms(ranks))
+            # Of collectives, which a kernel may have: who says how they run.
+            said = (algorithm_from_scope(""), os.environ.get(VARIABLE)) if ranks else ()
+            launch = (self.grid, self._ranks, devices, *said)
             name = chosen_target(self.target).name
             key = (call.key(), name, launch, self.numerics)
         except arguments.Unhashable:
@@ -266,13 +268,6 @@ class Kernel:
         if key not in self._specialised:
             self._specialised[key] = _specialise(self, call, devices)
         return self._specialised[key]
-
-
-def _chosen_algorithms(ranks: int) -> tuple[str | None, ...]:
-    """Who says how collectives run, for a kernel that may have some."""
-    if not ranks:
-        return ()
-    return (algorithm_from_scope(""), os.environ.get(VARIABLE))
 
 
 def _bound(kernel: Kernel, args: Any, kwargs: Any) -> inspect.BoundArguments:
@@ -376,20 +371,17 @@ def _trace(
 def _arguments(
     trace: ProgramTrace, call: BoundCall, machine: AnyMachine | None
 ) -> list[Storage]:
+    # nki/guides/nki_simulator.rst, "How It Works".
+    buffer = MemoryRegion.shared_hbm if trace.grid else MemoryRegion.hbm
     with tracing(trace):
-        held = [_argument(trace, call, n) for n in range(len(call.arrays))]
+        held = [  # a scalar is a tensor of one element; HBM has one dimension at least
+            trace.allocate(call.shape(n) or (1,), dtype, buffer, f"argument{n}")
+            for n, dtype in enumerate(call.dtypes)
+        ]
     if machine is not None:
         for storage, array in zip(held, call.arrays, strict=True):
             machine.load(storage, canonical(array))
     return held
-
-
-def _argument(trace: ProgramTrace, call: BoundCall, number: int) -> Storage:
-    # A scalar is a tensor of one element; HBM has one dimension at least.
-    shape = call.shape(number) or (1,)
-    # nki/guides/nki_simulator.rst, "How It Works".
-    buffer = MemoryRegion.shared_hbm if trace.grid else MemoryRegion.hbm
-    return trace.allocate(shape, call.dtypes[number], buffer, f"argument{number}")
 
 
 def _tensor(storage: Storage) -> NkiTensor:

@@ -43,8 +43,10 @@ def linked(bodies: Sequence[Body]) -> list[Item]:
         InvalidProgramError: programs meet in loops of different kinds.
     """
     if len(bodies) == 1:
-        return [
-            _without_marks(item) for item in bodies[0] if not isinstance(item, Barrier)
+        return [  # a single program meets only itself
+            _of_body(i, linked([i.body.items])) if _is_point(i) else i  # type: ignore[union-attr]
+            for i in bodies[0]
+            if not isinstance(i, Barrier)
         ]
     split = [_split(body) for body in bodies]
     result: list[Item] = []
@@ -74,13 +76,6 @@ def _is_point(item: Any) -> bool:
     if isinstance(item, Barrier):
         return True
     return isinstance(item, Loop) and any(map(_is_point, item.body.items))
-
-
-def _without_marks(item: Item) -> Item:
-    """A single program meets only itself."""
-    if not _is_point(item):
-        return item
-    return _of_body(item, linked([item.body.items]))  # type: ignore[union-attr]
 
 
 def _of_body(loop: Any, items: Sequence[Item]) -> Item:

@@ -86,17 +86,13 @@ def dynamic_range(
     """
     if stop is None:
         start, stop = 0, start
-    _check_step(step)
-    return _turns(start, stop, step)
-
-
-def _check_step(step: Any) -> None:
     if not isinstance(step, int) or step < 1:
         refuse(
             "dynamic_range",
             f"step {step!r}",
             "the step must be a positive int known at compile time",
         )
+    return _turns(start, stop, step)
 
 
 def _turns(start: Bound, stop: Bound, step: int) -> Iterator[VirtualRegister]:

@@ -37,8 +37,9 @@ class NKIObject:
         for name in fields:
             if not hasattr(cls, name):
                 setattr(cls, name, None)
+        constant = bool | int | float | str | tuple | enum.Enum | None  # and no method
         for name, value in list(vars(cls).items()):
-            if not name.startswith("__") and _is_default(value):
+            if not name.startswith("__") and isinstance(value, constant):
                 fields.setdefault(name, Any)
         cls.__annotations__ = fields
 
@@ -52,11 +53,6 @@ class NKIObject:
 
     def __hash__(self) -> int:
         return hash(type(self))  # equal objects have equal hashes, and fields change
-
-
-def _is_default(value: Any) -> bool:
-    """A constant in a class body, in contrast to a method or descriptor."""
-    return isinstance(value, bool | int | float | str | tuple | enum.Enum | None)
 
 
 def _field_names(cls: type) -> list[str]:

@@ -57,7 +57,7 @@ def tried(
         seed: of its inputs.
         allowed: what each of its results may be.
     """
-    inputs, right = case.inputs(seed), [t.value for t in allowed]
+    inputs, right = case.drawn(seed), [t.value for t in allowed]
     found = [
         _judged(what, wrong, right, allowed, does_nothing=True)
         for what, wrong in _idle(inputs, right)

@@ -43,14 +43,10 @@ def _functions() -> Held:
         if isinstance(module, ModuleType) and (own or name in _PACKAGES):
             found |= _of(name, module)
             if own:
-                classes = [v for v in vars(module).values() if _is_of(v, name)]
-                for c in classes:
-                    found |= _of(f"{name}.{c.__name__}", c)
+                for c in vars(module).values():
+                    if isinstance(c, type) and c.__module__ == name:
+                        found |= _of(f"{name}.{c.__name__}", c)
     return found
-
-
-def _is_of(value: Any, module: str) -> bool:
-    return isinstance(value, type) and value.__module__ == module
 
 
 def _of(name: str, holder: Any) -> Held:

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-from scipy.special import stdtrit
 
 from neuronjax.diagnostics.tolerance.judged import Tolerance
 from neuronjax.diagnostics.tolerance.tracked import Shared, Tracked
@@ -166,6 +165,9 @@ class Spread:
         """
         if not self.count or found.bound is None or found.value.dtype.kind in "iub":
             return found
+        # It takes as long to import as a small reference takes to run.
+        from scipy.special import stdtrit
+
         quantile = -ways * float(stdtrit(self.count, failure / 2))
         scale = np.sqrt(self._squares / self.count)
         known = scale[np.isfinite(scale)]

@@ -15,7 +15,7 @@ import enum
 import functools
 import inspect
 import textwrap
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
@@ -105,16 +105,12 @@ class Request:
             self._check_content(operand)
         for operand in static:
             self._note_attribute(operand)
-        self._of_bits = not BITVEC.isdisjoint(self._operators())
+        operators = map(self.attributes.get, ("op", "op0", "op1"))
+        self._of_bits = not BITVEC.isdisjoint(operators)
         if sized:
             partitions = self._partitions(tensors)
             for operand in sized:
                 self._check_size(operand, partitions)
-
-    def _operators(self) -> Iterator[str]:
-        for key in ("op", "op0", "op1"):
-            if self.attributes.get(key) is not None:
-                yield self.attributes[key]
 
     # ---- Checks.
 

@@ -28,17 +28,11 @@ def promoted(a: str, b: str) -> str:
         refuse(None, f"{a} with {b}", "unpack x4 types first")
     if first.is_float != second.is_float:
         return a if first.is_float else b
-    if first.is_float:
-        return _of_floats(first, second)
-    return _of_integers(first, second)
-
-
-def _of_floats(a: dtypes.DTypeInfo, b: dtypes.DTypeInfo) -> str:
-    if a.itemsize != b.itemsize:
-        return a.name if a.itemsize > b.itemsize else b.name
-    if {a.name, b.name} <= {*FP8}:
-        return "bfloat16"
-    return "float32"
+    if not first.is_float:
+        return _of_integers(first, second)
+    if first.itemsize != second.itemsize:
+        return a if first.itemsize > second.itemsize else b
+    return "bfloat16" if {a, b} <= {*FP8} else "float32"
 
 
 def _of_integers(a: dtypes.DTypeInfo, b: dtypes.DTypeInfo) -> str:

@@ -64,7 +64,10 @@ def selected(t: NkiTensor, keys: list[Any]) -> NkiTensor | Rows:
     if len(found) != 1:
         refuse("index", f"{len(found)} tiles of indices", "use one")
     key = keys[found[0]]
-    slices = any(_is_range(k, n) for k, n in zip(keys, t.shape, strict=True))
+    slices = any(
+        isinstance(k, slice | DynamicSlice) and len(range(*bounds(k, n))) != 1
+        for k, n in zip(keys, t.shape, strict=True)
+    )
     if key.index.size == 1 and not slices:
         return _moved(t, keys, found[0])
     t, keys = _without_leading(t, keys, found[0])
@@ -87,12 +90,6 @@ def _without_leading(
     for key in keys[:count]:
         t = t.select(0, int(np.asarray(key).item()))
     return t, keys[count:]
-
-
-def _is_range(key: Any, size: int) -> bool:
-    if not isinstance(key, slice | DynamicSlice):
-        return False
-    return len(range(*bounds(key, size))) != 1
 
 
 def _moved(t: NkiTensor, keys: list[Any], dim: int) -> NkiTensor:

@@ -48,7 +48,6 @@ class _PlacedTile(NamedTuple):
 def peak_bytes(
     program: KernelProgram,
     core: CoreSpec | None = None,
-    lives: LiveRanges | None = None,
     spills: bool = False,
     memories: Sequence[str] = ("sbuf", "psum"),
 ) -> dict[str, float]:
@@ -59,7 +58,6 @@ def peak_bytes(
     Args:
         program: a traced kernel.
         core: by default that of the program's target.
-        lives: its live ranges, if they are known.
         spills: whether the compiler moves out what does not fit, with a `SpillWarning`;
             operands of one instruction must fit still.
         memories: which of them.
@@ -70,7 +68,7 @@ def peak_bytes(
             fixed addresses.
     """
     core = core or resolve_target(program.target).core
-    lives = lives or live_ranges(program)
+    lives = live_ranges(program)
     groups: dict[tuple[int, str], list[_PlacedTile]] = defaultdict(list)
     for storage, segments in lives.segments.items():
         if storage.memory in memories:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import InitVar, dataclass
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -37,7 +37,7 @@ from neuronjax.ir.kernel import (
 from neuronjax.ir.nki_instructions import SPECS
 from neuronjax.ir.nki_spec import Reading
 from neuronjax.nki.limits.element_maps import ElementNotes
-from neuronjax.nki.limits.live_ranges import LiveRanges, is_whole, live_ranges
+from neuronjax.nki.limits.live_ranges import is_whole, live_ranges
 from neuronjax.numerics.mx_layout import GROUP
 
 
@@ -61,7 +61,6 @@ class Initialised:
     #: Whether a loop of the device that may not turn counts as one that does not, and
     #: what passes through unwritten partitions as a read of them.
     certain: bool = False
-    lives: InitVar[LiveRanges | None] = None  # of the program, if they are known
     #: Whether an engine may compute with a tile of which only a part has values, as
     #: kernels of masks do.
     partial: bool = False
@@ -70,10 +69,10 @@ class Initialised:
     #: part of their operand do not.
     strict: bool = False
 
-    def __post_init__(self, lives: LiveRanges | None) -> None:
+    def __post_init__(self) -> None:
         self.written = ElementNotes(np.bool_)
         self._spoilt: dict[Storage, str | None] = {}  # where what was unwritten went
-        self._last = _last_uses(self.program, lives or live_ranges(self.program))
+        self._last = _last_uses(self.program)
         self._position = 0
 
     def check(self) -> None:
@@ -258,11 +257,11 @@ def _reads(i: KernelInstruction) -> Iterator[Access]:
             yield access.index
 
 
-def _last_uses(program: KernelProgram, lives: LiveRanges) -> dict[int, list[Storage]]:
+def _last_uses(program: KernelProgram) -> dict[int, list[Storage]]:
     """Storages by the position after which no instruction accesses them."""
     found: dict[int, list[Storage]] = defaultdict(list)
     kept = {access.storage for access in program.results}
-    for storage, segments in lives.segments.items():
+    for storage, segments in live_ranges(program).segments.items():
         if storage not in kept:
             found[segments[-1][1]].append(storage)
     return found

@@ -6,6 +6,7 @@ a loop of the device carries from turn to turn is alive in all of the loop.
 
 from __future__ import annotations
 
+import weakref
 from collections import defaultdict
 from typing import NamedTuple
 
@@ -39,15 +40,23 @@ def is_whole(access: Access) -> bool:
     return all(stride for stride, count in access.pattern if count > 1)
 
 
+#: Of programs that are alive: several questions about a kernel begin with them.
+_KNOWN: weakref.WeakKeyDictionary[KernelProgram, LiveRanges] = (
+    weakref.WeakKeyDictionary()
+)
+
+
 def live_ranges(program: KernelProgram) -> LiveRanges:
-    """The lives of every storage that an instruction accesses."""
+    """Return the lives of every storage that an instruction accesses."""
+    if (known := _KNOWN.get(program)) is not None:
+        return known
     walk = _AccessEvents()
     walk.block(program.body)
     end = len(walk.instructions)
     for access in program.results:
         walk.events[access.storage].append((end, False))
     segments = {s: _segments(events) for s, events in walk.events.items()}
-    return LiveRanges(segments, walk.instructions)
+    return _KNOWN.setdefault(program, LiveRanges(segments, walk.instructions))
 
 
 class _AccessEvents:

@@ -8,7 +8,6 @@ from neuronjax.hardware import CoreSpec
 from neuronjax.ir.kernel import KernelProgram
 from neuronjax.nki.limits.addresses import peak_bytes
 from neuronjax.nki.limits.initialised import Initialised, check_results
-from neuronjax.nki.limits.live_ranges import live_ranges
 
 # Programs that broke no limit, and how they were asked: it takes as long as running.
 _How = tuple[CoreSpec, bool, bool]
@@ -39,10 +38,9 @@ def checked(
     how = (core, complete, older)
     if how in _PASSED.get(program, ()):
         return program
-    lives = live_ranges(program)
-    Initialised(program, lives=lives, partial=older).check()
+    Initialised(program, partial=older).check()
     if complete:
         check_results(program)
-    peak_bytes(program, core, lives, spills=older)
+    peak_bytes(program, core, spills=older)
     _PASSED.setdefault(program, set()).add(how)
     return program

@@ -9,7 +9,7 @@ and parts and views of those. Library kernels have views of their own with such 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -161,43 +161,37 @@ class _Reader(ast.NodeVisitor):
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         outside = self.in_kernel, set(self.tensors)
         self.tensors -= {a.arg for a in ast.walk(node.args) if isinstance(a, ast.arg)}
-        if self._is_kernel(node):
+        made = [d.func if isinstance(d, ast.Call) else d for d in node.decorator_list]
+        if self._is_newer(made):
             self._check_signature(node)
             self.tensors |= {argument.arg for argument in node.args.args}
-        self.in_kernel = self.in_kernel or self._uses_nki(node)
+        self.in_kernel = self.in_kernel or self._is_newer(ast.walk(node))
         self.generic_visit(node)
         self.in_kernel, self.tensors = outside
 
     def visit_Compare(self, node: ast.Compare) -> None:
         if self.in_kernel and any(isinstance(o, ast.Is | ast.IsNot) for o in node.ops):
-            self.found.append(NkiUse(name="python: is", line=node.lineno))
+            self._syntax("is", node)
         self.generic_visit(node)
 
     def visit_While(self, node: ast.While) -> None:
         if self.in_kernel and isinstance(node.test, ast.Name):
-            self.found.append(NkiUse(name="python: while register", line=node.lineno))
+            self._syntax("while register", node)
         self.generic_visit(node)
 
     def _check_signature(self, node: ast.FunctionDef) -> None:
-        name = "python: * in a kernel's signature"
         if node.args.kwonlyargs:
-            self.found.append(NkiUse(name=name, line=node.lineno))
+            self._syntax("* in a kernel's signature", node)
         defaults = (*node.args.defaults, *node.args.kw_defaults)
         if any(isinstance(d, ast.List) for d in defaults):
-            name = "python: a list as default of a kernel"
-            self.found.append(NkiUse(name=name, line=node.lineno))
+            self._syntax("a list as default of a kernel", node)
 
-    def _is_kernel(self, node: ast.FunctionDef) -> bool:
-        made = [d.func if isinstance(d, ast.Call) else d for d in node.decorator_list]
-        return any(_namespace(self._full(d)) == NEWER for d in made)
+    def _syntax(self, what: str, node: ast.stmt | ast.expr) -> None:
+        self.found.append(NkiUse(name=f"python: {what}", line=node.lineno))
 
-    def _uses_nki(self, function: ast.FunctionDef) -> bool:
-        """Whether a function uses names of the newer style."""
-        return any(
-            _namespace(self._full(n)) == NEWER
-            for n in ast.walk(function)
-            if isinstance(n, ast.Attribute | ast.Name)
-        )
+    def _is_newer(self, nodes: Iterable[ast.AST]) -> bool:
+        """Return whether a name of the newer style is among some nodes."""
+        return any(_namespace(self._full(n)) == NEWER for n in nodes)
 
     def _is_tensor(self, node: ast.expr) -> bool:
         """Whether an expression is known to be a tensor of NKI, or a view of one."""
