@@ -76,13 +76,6 @@ PROGRAM_SECONDS = assumed(
     fitted_to="trn2, LNC 1: 12 us of MLP decode (12 [hardware sheet 9.4]), 20 of FP8"
     " decode, 30 of prefill of few rows [VL]; trn1: 22 us of Mamba",
 )
-TWO_CORES_SECONDS = assumed(
-    30e-6,
-    "s",
-    "more on a logical core of two physical ones, which begin and end together",
-    fitted_to="trn2, LNC 2: 36 us in all of MLP decode, 43 of QKV projections, 49 of"
-    " FP8 decode, 43 of prefill of few rows [VL]",
-)
 
 # -- TensorE ---------------------------------------------------------------------------
 
@@ -388,42 +381,6 @@ NULL_EXECUTION = assumed(
     "s",
     "launching a program without collectives",
     fitted_to="T16: mean of the null kernels, 0.086 to 0.154 ms",
-)
-TRN2_PAIR_BARRIER = assumed(
-    6.4e-05,
-    "s",
-    "wait for 2 ranks, once per execution",
-    fitted_to="T16: 2 ranks, 1 AR less null",
-)
-TRN2_FOUR_BARRIER = assumed(
-    0.00089,
-    "s",
-    "wait for 4 ranks, once per execution",
-    fitted_to="T16: 4 ranks, 1 AR less null",
-)
-TRN2_DOUBLING_BARRIER = assumed(
-    0.000495,
-    "s",
-    "more for twice the ranks, once per execution",
-    fitted_to="T16: 4 to 64 ranks, 1 AR less null",
-)
-TRN1_PAIR_BARRIER = assumed(
-    1e-05,
-    "s",
-    "wait for 2 ranks, once per execution",
-    fitted_to="T16: ranks 0 and 1 of trn1 less CC_NOP",
-)
-TRN1_FOUR_BARRIER = assumed(
-    0.00099,
-    "s",
-    "wait for 4 ranks, extrapolated, once per execution",
-    fitted_to="T16: 8 to 32 ranks of trn1, 1 AR",
-)
-TRN1_DOUBLING_BARRIER = assumed(
-    0.00132,
-    "s",
-    "more for twice the ranks, once per execution",
-    fitted_to="T16: 8 to 32 ranks of trn1, 1 AR",
 )
 HARDWARE_BARRIER_SHARE = assumed(
     0.55,

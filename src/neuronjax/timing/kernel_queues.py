@@ -136,6 +136,8 @@ class Array:
         spent = p.work.seconds
         if p.is_transpose and self._was_transpose:
             spent /= self._chained
+        if held is not None:
+            spent += p.seen_seconds
         if self._throttle is not None:
             spent = self._throttle.spent(start, spent, p.array_share)
         free = start + spent
