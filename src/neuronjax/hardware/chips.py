@@ -460,7 +460,7 @@ NEURON_CORE_V4 = dataclasses.replace(
     | set(
         (
             "float8_e4m3fn mx_matmul quantize_mx bf16_psum xorwow "
-            "background_transpose scalar_perf_modes vector_exponential dma_priority "
+            "scalar_perf_modes vector_exponential dma_priority "
             "sbuf_accumulate indirect activate2 scalar_engine_alu "
             "accumulate_onto_values"
         ).split()

@@ -338,31 +338,28 @@ def _rated(
 # -- a whole execution -----------------------------------------------------------------
 
 
-def barrier_seconds(target: Target, ranks: int, *, hardware: bool = False) -> float:
+def barrier_seconds(target: Target, ranks: int) -> float:
     """Return the wait for all ranks of the largest group, once per execution.
 
     One rank waits for nobody, and more wait in rounds, as `ChipSpec.barrier_seconds`
-    has it. `hardware` is the runtime's barrier on the device (since
-    SDK 2.27)."""
+    has it."""
     if ranks < 2:
         return 0.0
     seconds, four, doubling = target.chip.barrier_seconds
     if ranks > 2:
         seconds = four + doubling * max(0.0, math.log2(ranks / 4))
-    return seconds * (c.HARDWARE_BARRIER_SHARE.value if hardware else 1.0)
+    return seconds
 
 
 def execution_seconds(
     target: Target,
     ranks: int,
     collective_seconds: float = 0.0,
-    *,
-    hardware_barrier: bool = False,
 ) -> float:
     """A launch, the barrier, and the collectives of a program that has nothing else.
 
     `collective_seconds` are those of all its collectives together."""
-    barrier = barrier_seconds(target, ranks, hardware=hardware_barrier)
+    barrier = barrier_seconds(target, ranks)
     return c.NULL_EXECUTION.value + barrier + collective_seconds
 
 

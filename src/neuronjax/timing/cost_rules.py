@@ -107,7 +107,6 @@ class KernelPrice:
         seen_seconds: what of it holds up the array behind another matmul.
         rows, columns: of the tensor engine's array, first and count, in 32s.
         array_share: of the rows of its tile of the array, which work.
-        is_transpose: of the tensor engine.
     """
 
     work: Work
@@ -121,7 +120,6 @@ class KernelPrice:
     rows: tuple[int, int] = (0, 4)
     columns: tuple[int, int] = (0, 4)
     array_share: float = 1.0
-    is_transpose: bool = False
 
 
 KernelRule = Callable[[KernelInstruction, Core], KernelPrice]

@@ -409,7 +409,6 @@ def _matmul(
         rows=tiles[0],
         columns=tiles[1],
         array_share=min(1.0, task.rows / (tiles[0][1] * a.TILE_ROWS.value)),
-        is_transpose=is_transpose,
     )
 
 

@@ -84,11 +84,6 @@ def seen_load_seconds(core: Core, task: ArrayTask) -> float:
     return cycles * share * max(1.0, task.column_cycles) / clock(core, "tensor")
 
 
-def chained_transposes(core: Core) -> float:
-    """How much quicker a transpose is behind another: on NeuronCore-v4 they overlap."""
-    return a.BACKGROUND_TRANSPOSE.value if has(core, "background_transpose") else 1.0
-
-
 def array_latency_seconds(core: Core, rows: int | None = None) -> float:
     """From a matmul's last column entering the array to its sum being in PSUM.
 
