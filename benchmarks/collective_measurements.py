@@ -72,7 +72,6 @@ class Execution:
         all_reduces: one after the other.
         seconds: measured.
         fits: whether constants of the barrier were chosen to meet it.
-        hardware_barrier: whether the barrier on the device was switched on.
     """
 
     target: str
@@ -80,7 +79,6 @@ class Execution:
     all_reduces: int
     seconds: float
     fits: bool = False
-    hardware_barrier: bool = False
 
 
 def _series(given: dict[str, Any]) -> Series:

@@ -71,9 +71,7 @@ def execution_prediction(case: Execution) -> float:
     target, group = resolve_target(case.target), range(case.ranks)
     each = collective_time("all_reduce", ALL_REDUCE_BYTES, [group], target).seconds
     ranks = case.ranks if case.all_reduces else 1
-    return execution_seconds(
-        target, ranks, case.all_reduces * each, hardware_barrier=case.hardware_barrier
-    )
+    return execution_seconds(target, ranks, case.all_reduces * each)
 
 
 def medians() -> dict[str, float]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from benchmarks.validation import trn3_rows
 from benchmarks.validation.rows import BY_HAND, PAGES, US, Kind, Row
 
 _FILE = Path(__file__).parent / "library_kernels.json"
@@ -95,5 +96,5 @@ class _Baseline:
         )
 
 
-ROWS: tuple[Row, ...] = (*PAGES, *_rows())
+ROWS: tuple[Row, ...] = (*PAGES, *_rows(), *trn3_rows.ROWS)
 """Every published time."""

@@ -38,6 +38,7 @@ from neuronjax.timing.engines.tensor import (
     array_latency_seconds,
     load_seconds,
     multiply_seconds,
+    seen_load_seconds,
 )
 from neuronjax.timing.passes import ReducingPass
 from neuronjax.timing.work import Core, Work
@@ -46,7 +47,7 @@ from tests.timing.instructions import MATRICES, make
 BF16, FP32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
 FP8 = np.dtype(ml_dtypes.float8_e4m3)
 NS, US, MS = 1e-9, 1e-6, 1e-3
-TRN1, TRN2 = Core(CHIPS["trn1"], 1), Core(CHIPS["trn2"], 1)
+TRN1, TRN2, TRN3 = (Core(CHIPS[name], 1) for name in ("trn1", "trn2", "trn3"))
 
 
 _IN_PSUM = Reading(in_psum=frozenset({0}))
@@ -131,8 +132,13 @@ def _moving(core: Core, size: int, piece: int = 1 << 20) -> float:
     return moving_seconds(core, DmaTask(bytes=size, piece=piece), rate)
 
 
-def _matmul(moved: int, column_cycles: float = 1.0) -> ArrayTask:
-    return ArrayTask(held=128, moved=moved, column_cycles=column_cycles)
+def _matmul(moved: int, column_cycles: float = 1.0, packed: int = 1) -> ArrayTask:
+    return ArrayTask(held=128, moved=moved, column_cycles=column_cycles, packed=packed)
+
+
+def _interval(core: Core, task: ArrayTask) -> float:
+    """From a matmul to the next, whose stationary operand is another."""
+    return multiply_seconds(core, task) + seen_load_seconds(core, task)
 
 
 def _big_matmul() -> Instruction:
@@ -315,6 +321,14 @@ ROWS: tuple[MicroRow, ...] = (
         28.16 * MS,
         "KO",
         lambda: on(TRN2, "tensor", _big_matmul()).seconds,
+    ),
+    MicroRow(
+        "matmul of 512 columns in MXFP8, in a stream of them",
+        "trn3",
+        253.9 * NS,
+        "MXB",
+        lambda: _interval(TRN3, _matmul(512, 1, packed=4)),
+        is_input=True,
     ),
     # DMA.
     MicroRow(

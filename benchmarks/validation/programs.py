@@ -38,6 +38,12 @@ def matmul(m: int, k: int, n: int, dtype: str) -> Program:
     return jnp.matmul, (_struct(m, k, dtype=dtype), _struct(k, n, dtype=dtype))
 
 
+def matmul_by_rows(m: int, k: int, n: int) -> Program:
+    """Rows times rows, as of weights that lie with the contracted axis last."""
+    structs = _struct(m, k, dtype=BF16), _struct(n, k, dtype=BF16)
+    return lambda a, b: jnp.matmul(a, b.T), structs
+
+
 def fp8_matmul(m: int, k: int, n: int) -> Program:
     """FP8 values times FP8 values, scaled per column of the weights."""
 
@@ -354,6 +360,7 @@ PROGRAMS: dict[str, Callable[..., Program]] = {
     f.__name__: f
     for f in (
         matmul,
+        matmul_by_rows,
         fp8_matmul,
         mlp_fp32,
         layernorm,

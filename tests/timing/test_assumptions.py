@@ -46,7 +46,6 @@ def test_what_was_fitted_names_its_measurement():
         "PROGRAM_SECONDS",
         "RECIPROCAL_PASSES_V2",
         "THROTTLE_SINKING",
-        "TWO_CORES_SECONDS",
         "VISIBLE_STARTS",
     }
     assert all("trn" in measurement for measurement in fitted.values())

@@ -55,7 +55,7 @@ def test_a_profile_shows_it():
     assert sure.knows_chip
     assert "How sure" in str(found)
     assert sure.nearest[0].name[:20] in str(found)
-    other = nj.profile(lambda x: jnp.tanh(x @ x), target="trn3", policy="bf16")(x)
+    other = nj.profile(lambda x: jnp.tanh(x @ x), target="inf2", policy="bf16")(x)
     assert other.confidence is not None
     assert not other.confidence.knows_chip
     assert "none of this chip" in str(other)

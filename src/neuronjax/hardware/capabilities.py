@@ -26,7 +26,6 @@ CAPABILITIES: Mapping[str, str] = MappingProxyType(
         "sparse_matmul": "compressed stationary operand, up to 4:16 [A3, C3, C4]",
         "bf16_psum": "PSUM accumulates in BF16, RNE or stochastic [A4]",
         "exact_transpose": "the array transposes bits, NaN and Inf included [A3]",
-        "background_transpose": "a transpose overlaps another matmul [A4]",
         "quarter_tiling": "row and column tiles of 32 beside 64 [ISA]",
         "vector_perf_modes": "16-bit vector operations run at 2x or 4x [A3]",
         "scalar_perf_modes": "16-bit scalar-engine operations run at up to 2x [A4]",

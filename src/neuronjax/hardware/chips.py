@@ -36,6 +36,13 @@ documentation at SDK 2.32.0 (github.com/aws-neuron/aws-neuron-sdk, commit 81ce03
     DRV        aws-neuron-driver (github.com/aws-neuron/aws-neuron-driver, fca19f7d)
     KDA        latencies and profiler's counters of NKI kernels on trn2
                (github.com/Jerry2423/kda-for-trainium, 90770f2)
+    BMM        times and traffic of BF16 matmuls on trn3, in nki-library's test of
+               matmul_mxfp8 (github.com/aws-neuron/nki-library, 092a49d)
+    MXB        profile of a matmul in MXFP8 on trn3
+               (github.com/yahavb/trn2-matmul-bench, matmul_benchmark_trn3.log)
+    KLN        launches with all-reduces, once and again (github.com/foxl-ai/kiln,
+               docs/neuron-notes.md, SDK 2.32)
+    VL         regression baselines of the vendor's kernel library on trn2
     ANN        AWS's announcement of Trainium4, December 2025
     derived    arithmetic on quoted values; ASSUMPTION marks a guess
 """
@@ -123,6 +130,9 @@ class CoreSpec:
         max_free_sbuf_elements: free size of a vector or scalar access to SBUF.
         max_free_psum_elements: the same for PSUM.
         access_start_cycles: start of one SBUF or PSUM access.
+        seen_load_cycles: by which the load of a whole stationary operand, one row of
+            the contraction in a cell, holds up the array while it multiplies; None
+            where that was not measured.
         mx_dtypes: element dtypes of `nc_matmul_mx`.
         documented_tflops: the architecture guide's peaks of one core, for checking.
         capabilities: names in `neuronjax.hardware.CAPABILITIES`.
@@ -150,6 +160,7 @@ class CoreSpec:
     max_free_sbuf_elements: int
     max_free_psum_elements: int
     access_start_cycles: int
+    seen_load_cycles: float | None
     mx_dtypes: tuple[str, ...]
     documented_tflops: ByDtype
     capabilities: frozenset[str]
@@ -184,6 +195,8 @@ class ChipSpec:
         dma_streaming_bytes_per_second: rate of one engine whose next transfers wait
             already, or None where that was not measured.
         dma_start_seconds: fixed cost of one transfer.
+        joining_seconds: more that a program takes on a logical core of several physical
+            ones, which begin and end together.
         hwdge_issue_seconds: one hardware-generated descriptor, or None without.
         neuronlink_bytes_per_second: published sum over links and directions.
         cc_cores: cores that orchestrate collectives; without any there are none.
@@ -191,6 +204,8 @@ class ChipSpec:
         forward_fp8: 8-bit float of weights and activations, None without any.
         lnc_options: legal logical NeuronCore sizes, in physical cores.
         lnc_default: the runtime's default.
+        barrier_seconds: for which a program with collectives waits, once a launch: of 2
+            ranks, of 4, and more for every doubling of 4.
         base_clock_hz: of the profiler's cycle counts, or None if not published.
         serves_only: True for a chip that is sold for inference.
         projected: True for a chip that was never specified, or not yet: what is not
@@ -209,6 +224,7 @@ class ChipSpec:
     dma_engine_peak_bytes_per_second: int
     dma_streaming_bytes_per_second: int | None
     dma_start_seconds: float
+    joining_seconds: float
     hwdge_issue_seconds: float | None
     neuronlink_bytes_per_second: int
     cc_cores: int
@@ -216,6 +232,7 @@ class ChipSpec:
     forward_fp8: str | None
     lnc_options: tuple[int, ...]
     lnc_default: int
+    barrier_seconds: tuple[float, float, float]
     base_clock_hz: int | None = None
     serves_only: bool = False
     projected: bool = False
@@ -303,6 +320,7 @@ NEURON_CORE_V2 = CoreSpec(
     max_free_sbuf_elements=64 * KIB,  # [A2]
     max_free_psum_elements=4 * KIB,  # [A2]
     access_start_cycles=60,  # [A2]
+    seen_load_cycles=None,
     mx_dtypes=(),
     documented_tflops=ByDtype(fp8=92, bf16=92, fp32=23),  # [A2]
     capabilities=frozenset(
@@ -431,6 +449,9 @@ NEURON_CORE_V4 = dataclasses.replace(
         sparse=4,  # 4:16 [C4]
     ),
     k_tile_mx=512,  # [A4]
+    # A matmul of 512 columns and four rows in a cell is 253.9 ns long, 213.3 of them
+    # for its columns [MXB].
+    seen_load_cycles=24.4,  # [MXB]
     max_moving_free=4096,  # [ISA]; see CONTRADICTIONS
     max_moving_free_bf16=8192,  # [ISA]
     mx_dtypes=("float8_e4m3fn", "float8_e5m2", "float4_e2m1fn"),  # [ISA, A4]
@@ -439,7 +460,7 @@ NEURON_CORE_V4 = dataclasses.replace(
     | set(
         (
             "float8_e4m3fn mx_matmul quantize_mx bf16_psum xorwow "
-            "background_transpose scalar_perf_modes vector_exponential dma_priority "
+            "scalar_perf_modes vector_exponential dma_priority "
             "sbuf_accumulate indirect activate2 scalar_engine_alu "
             "accumulate_onto_values"
         ).split()
@@ -459,6 +480,7 @@ TRN1 = ChipSpec(
     dma_engine_peak_bytes_per_second=27_200_000_000,  # [DM]
     dma_streaming_bytes_per_second=None,
     dma_start_seconds=1300e-9,  # [DB]
+    joining_seconds=0.0,  # its logical cores are physical ones [LNC]
     hwdge_issue_seconds=None,
     neuronlink_bytes_per_second=384 * 10**9,  # [H2]
     cc_cores=6,  # [A2]
@@ -466,6 +488,8 @@ TRN1 = ChipSpec(
     forward_fp8="float8_e4m3",  # [ERR/EVRF051]
     lnc_options=(1,),  # [LNC]
     lnc_default=1,  # [LNC]
+    # Launches of 2 and of 8 to 32 ranks; 4 ranks are extrapolated.
+    barrier_seconds=(0.01e-3, 0.99e-3, 1.32e-3),  # [KLN]
     base_clock_hz=1_400_000_000,  # [PS]
 )
 
@@ -512,6 +536,9 @@ TRN2 = ChipSpec(
     dma_engine_peak_bytes_per_second=27_200_000_000,  # [DM]
     dma_streaming_bytes_per_second=25_600_000_000,  # SiLU, AdamW [KDA]
     dma_start_seconds=1300e-9,  # [DB]
+    # Fitted: LNC 2 takes 36 us in all beside MLP decode, 43 beside QKV projections and
+    # prefill of few rows, 49 beside decode in FP8 [VL]; 10 of them at LNC 1.
+    joining_seconds=30e-6,  # [VL]
     hwdge_issue_seconds=600e-9,  # [A3]
     neuronlink_bytes_per_second=1_280 * 10**9,  # [H2]
     cc_cores=16,  # [H2, DRV]; see CONTRADICTIONS
@@ -519,6 +546,8 @@ TRN2 = ChipSpec(
     forward_fp8="float8_e4m3",  # [ERR/EVRF051]
     lnc_options=(1, 2),  # [LNC]
     lnc_default=2,  # [LNC]
+    # Launches of 2 to 64 ranks; ASSUMPTION: the same on later chips.
+    barrier_seconds=(0.064e-3, 0.89e-3, 0.495e-3),  # [KLN]
     base_clock_hz=1_200_000_000,  # [PS]
 )
 
@@ -532,6 +561,9 @@ TRN3 = dataclasses.replace(
     dma_engine_bytes_per_second=33 * 10**9,  # [DM, DB]; see CONTRADICTIONS
     dma_engine_peak_bytes_per_second=38_400_000_000,  # [DM]
     dma_streaming_bytes_per_second=None,
+    # Fitted: a product of 256 x 256 x 128 takes 17 us [BMM], at LNC 2, which alone was
+    # measured: what of it is the program's and what the cores' is trn2's 10 us.
+    joining_seconds=5e-6,  # [BMM]
     neuronlink_bytes_per_second=2_560 * 10**9,  # [H3]; see CONTRADICTIONS
     published_tflops=ByDtype(
         mx=2517,  # [H3]

@@ -76,13 +76,6 @@ PROGRAM_SECONDS = assumed(
     fitted_to="trn2, LNC 1: 12 us of MLP decode (12 [hardware sheet 9.4]), 20 of FP8"
     " decode, 30 of prefill of few rows [VL]; trn1: 22 us of Mamba",
 )
-TWO_CORES_SECONDS = assumed(
-    30e-6,
-    "s",
-    "more on a logical core of two physical ones, which begin and end together",
-    fitted_to="trn2, LNC 2: 36 us in all of MLP decode, 43 of QKV projections, 49 of"
-    " FP8 decode, 43 of prefill of few rows [VL]",
-)
 
 # -- TensorE ---------------------------------------------------------------------------
 
@@ -103,11 +96,6 @@ PARALLEL_INPUT = assumed(
     " input, 2 x 128 [A2, A3, A4]; that this is the bound is not published",
 )
 ONE_ZERO = Constant(2, "ratio", "speed of an FP32 matmul with ones and zeros [ISA]")
-BACKGROUND_TRANSPOSE = Constant(
-    2,
-    "ratio",
-    "nearly, in chains of transposes on NeuronCore-v4, which overlap each other [A4]",
-)
 ACCESS_CLOCK = assumed(
     1,
     "clock",
@@ -287,18 +275,14 @@ CONSTANTS = _named()
 
 # -- planning --------------------------------------------------------------------------
 #
-# None is published, and none was fitted to a measurement. Each moves a measured
-# program, or one of a dozen others, by a point or more when it is four times as large
-# or small; what did not was removed.
+# Each moves a measured program, or one of a dozen others, by a point or more when it is
+# four times as large or small; what did not was removed.
 
 INLINE_LIMIT = assumed(
     200, "instructions", "a callee of no more is fused with its caller"
 )
 RESIDENT_SHARE = assumed(
     0.85, "fraction", "of SBUF for what stays, the rest being tiles in flight"
-)
-FEW_TILES = assumed(
-    8, "tiles", "of rows; no step joins a region that would have fewer because of it"
 )
 COLUMN_BLOCK_BYTES = assumed(
     4096,
@@ -332,8 +316,8 @@ CHUNK_BYTES = assumed(
     "B",
     "piece of a load that a consumer waits for: 4 KiB in each partition [DB]",
 )
-LOOP_TURN = assumed(
-    0.1e-6, "s", "sequencers compare, branch and fetch between two turns of a loop"
+LOOP_TURN = Constant(
+    1.4e-6, "s", "64 turns on the device take 257 us, unrolled 161 [KLN, its author]"
 )
 
 PLANNING_CONSTANTS = _named(CONSTANTS)
@@ -389,48 +373,5 @@ NULL_EXECUTION = assumed(
     "launching a program without collectives",
     fitted_to="T16: mean of the null kernels, 0.086 to 0.154 ms",
 )
-TRN2_PAIR_BARRIER = assumed(
-    6.4e-05,
-    "s",
-    "wait for 2 ranks, once per execution",
-    fitted_to="T16: 2 ranks, 1 AR less null",
-)
-TRN2_FOUR_BARRIER = assumed(
-    0.00089,
-    "s",
-    "wait for 4 ranks, once per execution",
-    fitted_to="T16: 4 ranks, 1 AR less null",
-)
-TRN2_DOUBLING_BARRIER = assumed(
-    0.000495,
-    "s",
-    "more for twice the ranks, once per execution",
-    fitted_to="T16: 4 to 64 ranks, 1 AR less null",
-)
-TRN1_PAIR_BARRIER = assumed(
-    1e-05,
-    "s",
-    "wait for 2 ranks, once per execution",
-    fitted_to="T16: ranks 0 and 1 of trn1 less CC_NOP",
-)
-TRN1_FOUR_BARRIER = assumed(
-    0.00099,
-    "s",
-    "wait for 4 ranks, extrapolated, once per execution",
-    fitted_to="T16: 8 to 32 ranks of trn1, 1 AR",
-)
-TRN1_DOUBLING_BARRIER = assumed(
-    0.00132,
-    "s",
-    "more for twice the ranks, once per execution",
-    fitted_to="T16: 8 to 32 ranks of trn1, 1 AR",
-)
-HARDWARE_BARRIER_SHARE = assumed(
-    0.55,
-    "fraction",
-    "of the wait that is left with the barrier on the device; 2.27: at least half",
-    fitted_to="T16: 32 ranks of trn1, 2.80 of 5.07 ms",
-)
-
 COLLECTIVE_CONSTANTS = _named(CONSTANTS, PLANNING_CONSTANTS)
 """Those of collectives, by name."""

@@ -18,7 +18,6 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Literal, get_args
 
 from neuronjax.errors import InvalidProgramError, UnsupportedError
@@ -339,40 +338,28 @@ def _rated(
 # -- a whole execution -----------------------------------------------------------------
 
 
-# For 2 ranks, for 4, and more for every doubling of 4.
-_TRN1 = (c.TRN1_PAIR_BARRIER, c.TRN1_FOUR_BARRIER, c.TRN1_DOUBLING_BARRIER)
-_TRN2 = (c.TRN2_PAIR_BARRIER, c.TRN2_FOUR_BARRIER, c.TRN2_DOUBLING_BARRIER)
-# ASSUMPTION: chips without a measurement, which are all others, are like trn2.
-_BARRIERS = MappingProxyType({"trn1": _TRN1, "inf2": _TRN1})
+def barrier_seconds(target: Target, ranks: int) -> float:
+    """Return the wait for all ranks of the largest group, once per execution.
 
-
-def barrier_seconds(target: Target, ranks: int, *, hardware: bool = False) -> float:
-    """The wait for all ranks of the largest group, once per execution.
-
-    One rank waits for nobody. `hardware` is the runtime's barrier on the device (since
-    SDK 2.27)."""
+    One rank waits for nobody, and more wait in rounds, as `ChipSpec.barrier_seconds`
+    has it."""
     if ranks < 2:
         return 0.0
-    pair, four, doubling = (
-        wait.value for wait in _BARRIERS.get(target.chip.name, _TRN2)
-    )
-    seconds = pair
+    seconds, four, doubling = target.chip.barrier_seconds
     if ranks > 2:
         seconds = four + doubling * max(0.0, math.log2(ranks / 4))
-    return seconds * (c.HARDWARE_BARRIER_SHARE.value if hardware else 1.0)
+    return seconds
 
 
 def execution_seconds(
     target: Target,
     ranks: int,
     collective_seconds: float = 0.0,
-    *,
-    hardware_barrier: bool = False,
 ) -> float:
     """A launch, the barrier, and the collectives of a program that has nothing else.
 
     `collective_seconds` are those of all its collectives together."""
-    barrier = barrier_seconds(target, ranks, hardware=hardware_barrier)
+    barrier = barrier_seconds(target, ranks)
     return c.NULL_EXECUTION.value + barrier + collective_seconds
 
 

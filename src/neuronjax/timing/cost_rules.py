@@ -104,9 +104,9 @@ class KernelPrice:
         start_seconds: from a transfer's trigger to its first byte.
         dma_engines: first one, and how many.
         load_seconds: of the stationary operand, where it is not there already.
+        seen_seconds: what of it holds up the array behind another matmul.
         rows, columns: of the tensor engine's array, first and count, in 32s.
         array_share: of the rows of its tile of the array, which work.
-        is_transpose: of the tensor engine.
     """
 
     work: Work
@@ -116,10 +116,10 @@ class KernelPrice:
     start_seconds: float = 0.0
     dma_engines: tuple[int, int] = (0, 0)
     load_seconds: float = 0.0
+    seen_seconds: float = 0.0
     rows: tuple[int, int] = (0, 4)
     columns: tuple[int, int] = (0, 4)
     array_share: float = 1.0
-    is_transpose: bool = False
 
 
 KernelRule = Callable[[KernelInstruction, Core], KernelPrice]

@@ -44,6 +44,7 @@ from neuronjax.timing.engines.tensor import (
     least_tile,
     load_seconds,
     multiply_seconds,
+    seen_load_seconds,
     tiles_at_once,
     transpose_cycles,
 )
@@ -127,6 +128,7 @@ def _tiling(c: Contraction, core: Core, held: int, moved: int) -> ArrayTiling:
         matmuls=blocks * strips * passes,
         loads=ceil(blocks * passes / core.lnc),
         parallel=parallel * core.lnc,
+        packed=c.rows_per_cell,
     )
     return ArrayTiling(
         task,
@@ -240,7 +242,6 @@ def transpose_works(
         column_cycles=transpose_cycles(core, item_bytes),
         matmuls=squares,
         loads=squares,
-        is_transpose=True,
     )
     exact = has(core, "exact_transpose")
     psum_item = 2 if exact and item_bytes <= 2 else 4
@@ -404,10 +405,10 @@ def _matmul(
     return KernelPrice(
         work=work,
         load_seconds=load_seconds(core, task),
+        seen_seconds=seen_load_seconds(core, task),
         rows=tiles[0],
         columns=tiles[1],
         array_share=min(1.0, task.rows / (tiles[0][1] * a.TILE_ROWS.value)),
-        is_transpose=is_transpose,
     )
 
 
@@ -429,6 +430,7 @@ def nc_matmul(i: KernelInstruction, core: Core) -> KernelPrice:
             moved=moving.free // per_cell,
             rows=stationary.partitions,
             column_cycles=_cycles(i, core, both),
+            packed=per_cell,
         ),
         per_cell=per_cell,
         is_transpose=bool(i.attributes.get("is_transpose")),
@@ -446,6 +448,7 @@ def nc_matmul_mx(i: KernelInstruction, core: Core) -> KernelPrice:
         moved=moving.free,
         rows=stationary.partitions,
         column_cycles=column_cycles(core, "mx", packed),
+        packed=packed,
     )
     out = operand(i.outputs[0])
     return _matmul(core, both, out, task, per_cell=packed, tiles=_tiles(i))

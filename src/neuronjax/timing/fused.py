@@ -125,6 +125,11 @@ class TiledRegion:
         """Whether it is control flow or a collective."""
         return self.form in ("control", "collective")
 
+    @property
+    def is_lone_matmul(self) -> bool:
+        """Whether it is one matmul, whose result has tiles of columns too."""
+        return self.has_matmul and len(self.steps) == 1
+
     def tiles(self, core: Core) -> int:
         """How many tiles the rows make."""
         return max(1, ceil(self.rows / core.rows_per_tile))

@@ -14,7 +14,6 @@ from math import inf
 from neuronjax.timing import assumptions as a
 from neuronjax.timing.assumptions import LOOP_TURN
 from neuronjax.timing.cost_rules import KernelPrice
-from neuronjax.timing.engines.tensor import chained_transposes
 from neuronjax.timing.engines.throttle import Throttle, is_throttled
 from neuronjax.timing.kernel_unroll import Stream
 from neuronjax.timing.work import Core
@@ -113,11 +112,9 @@ class Array:
     def __init__(self, core: Core, is_tiled: bool) -> None:
         self._is_tiled = is_tiled
         self._throttle = Throttle() if is_throttled(core) else None
-        self._chained = chained_transposes(core)
         self._start, self._end = -inf, -inf
         self._input = 0.0
         self._tiles = [[0.0] * _QUARTERS for _ in range(_QUARTERS)]
-        self._was_transpose = False
 
     @property
     def throttled_seconds(self) -> float:
@@ -134,14 +131,13 @@ class Array:
         if held is not None:
             start = max(start, max(held, self._start) + p.load_seconds)
         spent = p.work.seconds
-        if p.is_transpose and self._was_transpose:
-            spent /= self._chained
+        if held is not None:
+            spent += p.seen_seconds
         if self._throttle is not None:
             spent = self._throttle.spent(start, spent, p.array_share)
         free = start + spent
         if self._is_tiled:
             start = free = self._tile(p, start, spent)
-        self._was_transpose = p.is_transpose
         self._start, self._end = start, max(self._end, start + spent)
         return start, start + spent, free
 

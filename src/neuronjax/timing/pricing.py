@@ -127,6 +127,7 @@ class Pricing:
         most = max((w.tiles for found in options for w in found[0]), default=1)
         together = tiles_at_a_time(fused, region, self.core)
         tiles = ceil(region.tiles(self.core) / together)
+        tiles = most if region.is_lone_matmul else tiles
         out = PricedUnit(pieces=min(int(MOST_PIECES.value), tiles, most))
         load: dict[str, float] = {}
         chosen = self._choose(options, out.pieces)

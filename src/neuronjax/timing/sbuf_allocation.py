@@ -77,7 +77,6 @@ class SbufAllocation:
         self.passed_on: set[int] = set()
         self.from_psum: set[int] = set()
         self.bound: set[int] = set()
-        self.turns_in_dma = "dma_transpose" in self.core.spec.capabilities
 
     def run(self) -> BlockPlan:
         for n, unit in enumerate(self.units):
@@ -137,7 +136,7 @@ class SbufAllocation:
         if region.form == "other" and self._addressed(n, unit):
             return
         self.from_psum |= psum_results(fused, region)
-        self._mark_layouts(unit)
+        in_array = self._mark_layouts(unit)
         unit.copies = copies(fused, region, self.core)
         sums = accumulated_bytes(fused, region)
         unit.halves = max(1, ceil(2 * sums / self.capacity))
@@ -158,15 +157,19 @@ class SbufAllocation:
             blocks = ceil(region.lhs_bytes / rows)
             unit.passes = max(1, min(region.tiles(self.core), blocks))
         parts = parts_read(fused, region)
+        streams = n == 0 and region.is_lone_matmul  # nothing before it hides a load
         for value in (*region.whole, *region.streamed):
             if value not in self.sbuf:
                 batches = region.batches.get(value, 1)
                 is_whole = fits and value in region.whole and batches <= 2
+                is_whole = is_whole and not streams
                 times = unit.halves
                 if value in region.whole:  # of a batch every core has its members
                     times = unit.copies if batches == 1 else 1
                     times *= 1 if fits else unit.passes
-                self._read(unit, value, times, parts.get(value), is_whole)
+                part, turned = parts.get(value, (1.0, False))
+                turned = turned and value not in in_array
+                self._read(unit, value, times, (part, turned), is_whole)
         for value in region.whole if fits else ():
             is_read_again = self._next(value, n) != _NEVER
             if region.batches.get(value, 1) <= 2 and is_read_again:
@@ -176,12 +179,14 @@ class SbufAllocation:
         others = self.sbuf.besides(region.whole)
         unit.sbuf_bytes = min(self.capacity, used + others)
 
-    def _mark_layouts(self, unit: Unit) -> None:
+    def _mark_layouts(self, unit: Unit) -> set[int]:
         """Mark operands of matmuls that lie with the wrong axis on the partitions.
 
-        A value lies as its readers want it, unless reductions along its rows, or
-        scalars per row, bind the rows to the partitions; the DMA engines of some chips
-        transpose what comes from HBM.
+        A value that is computed lies as its readers want it, unless reductions along
+        its rows, or scalars per row, bind the rows to the partitions. What comes from
+        HBM lies as its owner has it. The array turns what lies wrong, once: on trn3
+        matmuls whose operands both have the contracted axis last take the time of
+        these transposes beside that of the products. Return the values it turns.
         """
         region, bound, reads = unit.region, self.bound, self.fused.reads
         turned: set[int] = set()  # once, for all who read them
@@ -196,15 +201,17 @@ class SbufAllocation:
                     bound.update(step.results)
                 continue
             for position in range(min(2, len(step.operands))):
-                if not contracts_late(self.fused, step, position):
-                    continue
-                for root in self.fused.access[step.operands[position]].roots:
-                    here = root in region.inside or root in self.sbuf
-                    is_bound = root in bound if here else not self.turns_in_dma
-                    if is_bound and root not in turned:
+                is_late = contracts_late(self.fused, step, position)
+                access = self.fused.access[step.operands[position]]
+                for root in access.roots:
+                    turns = is_late and root in bound
+                    if root not in region.inside and root not in self.sbuf:
+                        turns = is_late != access.transposes
+                    if turns and root not in turned:
                         found[n, position] = None
                         turned.add(root)
         unit.turned = tuple(found)
+        return turned
 
     # -- movements ---------------------------------------------------------------------
 
@@ -253,7 +260,7 @@ class SbufAllocation:
             row_bytes=row_bytes(type_, self.fused.sizes[value], size),
             reason=reason,
             is_read=is_read,
-            transposes=turned and self.turns_in_dma,
+            transposes=turned and "dma_transpose" in self.core.spec.capabilities,
         )
         unit.movements.append(Movement(transfer, value, whole))
 

@@ -279,14 +279,16 @@ class _Schedule:
                 found = arrived.get(value) or times.get(value)
                 if found is not None:
                     first, end = max(first, found[0]), max(end, found[1])
+            taken: dict[Queue, float] = {}  # works of a step have a queue by turns
             for work in p.way:
-                start = max(first, free.get(work.queue, 0.0))
+                before = taken.get(work.queue, free.get(work.queue, 0.0))
+                start = max(first, before)
                 part = work.seconds / work.tiles
                 done = max(start + work.seconds, end + part)
                 if work.queue == "tensor":
                     done += self._ramp(state, start, work.seconds)
-                wait = start - free.get(work.queue, 0.0)
-                note(p.step, work, start, done, work.tiles, wait)
+                note(p.step, work, start, done, work.tiles, start - before)
+                taken[work.queue] = start + work.seconds
                 free[work.queue] = done
                 first = start + part + work.latency_seconds
                 end = done + work.latency_seconds

@@ -18,7 +18,7 @@ from typing import Any
 from neuronjax.errors import InternalError
 from neuronjax.ir.instruction_set import DotDimensions
 from neuronjax.timing.access import rows_of
-from neuronjax.timing.assumptions import FEW_TILES, RESIDENT_SHARE
+from neuronjax.timing.assumptions import RESIDENT_SHARE
 from neuronjax.timing.fused import ALONE, Fused, FusedStep, TiledRegion
 from neuronjax.timing.instruction_kinds import MATMULS
 from neuronjax.timing.work import Core
@@ -243,11 +243,7 @@ class _Grouping:
         per_tile = self.per_tile
         before = ceil(region.rows / per_tile)
         after = ceil(max(rows, default=1) / per_tile)
-        coarse = (
-            after < before
-            and after < FEW_TILES.value
-            and not self._refines(region, rows)
-        )
+        coarse = after < before and not self._refines(region, rows)
         if coarse or (step.form == "matmul" and not self._pays(region, step)):
             return None
         return rows

@@ -56,7 +56,7 @@ class Core:
 
         Nothing more is seen of kernels on one core: streams of 0.6 ms are predicted
         within 1 % without it [KDA]."""
-        return a.TWO_CORES_SECONDS.value if self.lnc > 1 else 0.0
+        return self.chip.joining_seconds if self.lnc > 1 else 0.0
 
     @property
     def around_seconds(self) -> float:

@@ -3,8 +3,9 @@
 A matmul loads up to 128 columns of the stationary operand, then streams columns of the
 moving one; it takes max(min(64, stationary columns), moving columns) cycles [V26],
 times the cycles of a column (4 in FP32). The next stationary operand loads meanwhile
-[A2], but no sooner than the matmul before begins, which sets the pace of short ones.
-Row and column tiles of the array work side by side.
+[A2], but no sooner than the matmul before begins, which sets the pace of short ones; on
+NeuronCore-v4 a part of each load is seen instead, in matmuls and transposes of any
+length. Row and column tiles of the array work side by side.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class ArrayTask:
         matmuls: how many.
         loads: how many stationary operands.
         parallel: matmuls that the array's tiles do at once.
-        is_transpose: whether bits pass through.
+        packed: rows of the contraction that a cell holds.
     """
 
     held: int
@@ -45,7 +46,7 @@ class ArrayTask:
     matmuls: int = 1
     loads: int = 1
     parallel: int = 1
-    is_transpose: bool = False
+    packed: int = 1
 
 
 def multiply_seconds(core: Core, task: ArrayTask) -> float:
@@ -68,15 +69,19 @@ def load_seconds(core: Core, task: ArrayTask) -> float:
 def array_seconds(core: Core, task: ArrayTask) -> float:
     """Matmuls one after the other, their loads in the background of each other."""
     load, spent = load_seconds(core, task), multiply_seconds(core, task)
-    if task.is_transpose:
-        first = spent / task.matmuls
-        spent = first + (spent - first) / chained_transposes(core)
-    return load + max(spent, (task.loads - 1) * load)
+    if core.spec.seen_load_cycles is None:
+        return load + max(spent, (task.loads - 1) * load)
+    # Sums in FP32 fill a bank, and each of their passes loads its own operand.
+    columns = task.parallel * core.spec.psum_bank_bytes_per_partition / 4
+    loads = max(task.loads, task.moved / columns)
+    return load + spent + (loads - 1) * seen_load_seconds(core, task)
 
 
-def chained_transposes(core: Core) -> float:
-    """How much quicker a transpose is behind another: on NeuronCore-v4 they overlap."""
-    return a.BACKGROUND_TRANSPOSE.value if has(core, "background_transpose") else 1.0
+def seen_load_seconds(core: Core, task: ArrayTask) -> float:
+    """Return what a load in the background of another matmul holds up the array."""
+    cycles = (core.spec.seen_load_cycles or 0.0) * task.packed
+    share = task.held / core.spec.max_stationary_free
+    return cycles * share * max(1.0, task.column_cycles) / clock(core, "tensor")
 
 
 def array_latency_seconds(core: Core, rows: int | None = None) -> float:
