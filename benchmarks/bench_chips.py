@@ -17,8 +17,8 @@ from jax.sharding import Mesh
 import neuronjax as nj
 from benchmarks import training
 from benchmarks.harness import Effort, Result, in_fresh_process, interleave, ratio, row
-from neuronjax.cli.quickstart import model
 from neuronjax.execution.device_sharding import real_devices
+from tests.zoo import gpt_model as model
 
 TARGET = "trn2.48xlarge"
 CONFIG = model.GPTConfig(vocab_size=128, layers=4, heads=4, width=128, hidden=352)

@@ -35,9 +35,9 @@ from benchmarks.harness import (
 )
 from neuronjax.capture.decode import decode_module
 from neuronjax.capture.trace import PLATFORM
-from neuronjax.cli.quickstart import model
 from neuronjax.hardware import resolve_target
 from neuronjax.lowering import lower
+from tests.zoo import gpt_model as model
 
 # The chip of a policy, "trn2" but for microscaling.
 TARGET, MICROSCALING_TARGET = "trn2", "trn3"

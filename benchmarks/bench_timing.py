@@ -23,7 +23,6 @@ from jax import lax
 import neuronjax as nj
 from benchmarks.bench_nki import tiled
 from benchmarks.harness import Effort, Result, Samples, row
-from neuronjax.cli.quickstart import model
 from neuronjax.hardware import resolve_target
 from neuronjax.ir.instruction import Block, Instruction, InstructionProgram
 from neuronjax.ir.instruction_set import Call, Loop
@@ -32,6 +31,7 @@ from neuronjax.timing.memory import plan_memory
 from neuronjax.timing.schedule import schedule
 from neuronjax.timing.trips import static_trips, writers
 from neuronjax.timing.work import Core
+from tests.zoo import gpt_model as model
 
 Make = Callable[[], tuple[Callable[..., Any], Any]]
 TARGET = "trn2"

@@ -13,7 +13,7 @@ import jax
 import optax
 from flax import nnx
 
-from neuronjax.cli.quickstart import model
+from tests.zoo import gpt_model as model
 from tests.zoo.program import (
     Function,
     Program,

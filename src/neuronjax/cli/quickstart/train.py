@@ -25,7 +25,7 @@ from neuronjax.cli.quickstart import model
 from neuronjax.cli.quickstart.data import VOCAB_SIZE, Corpus
 from neuronjax.cli.quickstart.model import GPTConfig
 
-_MODEL = GPTConfig(vocab_size=VOCAB_SIZE, layers=5, scan_layers=True)
+_MODEL = GPTConfig(vocab_size=VOCAB_SIZE, layers=5)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,9 +61,7 @@ class TrainingRecipe:
 
 
 TINY = TrainingRecipe(
-    model=GPTConfig(
-        vocab_size=VOCAB_SIZE, layers=1, heads=1, width=16, hidden=16, scan_layers=True
-    ),
+    model=GPTConfig(vocab_size=VOCAB_SIZE, layers=1, heads=1, width=16, hidden=16),
     steps=2,
     batch=2,
     length=8,
