@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import neuronjax as nj
 from neuronjax import cli
-from neuronjax.cli.running import difference
+from neuronjax.testing.bits import difference
 from neuronjax.cli.sources import draw, parse_shapes
 from tests.cli.test_commands import fits
 

@@ -12,11 +12,13 @@ from neuronjax.testing.bits import (
     assert_ulp as assert_ulp,
 )
 from neuronjax.testing.golden import (
-    GoldenMismatch as GoldenMismatch,
-    GoldenReport as GoldenReport,
     ProgramChangedWarning as ProgramChangedWarning,
     check_stored as check_stored,
     golden as golden,
+)
+from neuronjax.testing.golden_report import (
+    GoldenMismatch as GoldenMismatch,
+    GoldenReport as GoldenReport,
 )
 from neuronjax.testing.same_program import (
     ProgramsDiffer as ProgramsDiffer,
