@@ -179,19 +179,13 @@ def _as_json(outcome: CommandOutcome) -> dict[str, Any]:
 
 
 def _results_table(title: str, outcome: CommandOutcome) -> Table:
-    rows = table(
-        title,
-        {"result": _RESULT}
-        | dict.fromkeys(
-            ("type", "min", "max", "NaN", "Inf"), RIGHT | {"overflow": "fold"}
-        ),
-    )
+    headings = ("type", "min", "max", "NaN", "Inf")
+    looks = dict.fromkeys(headings, RIGHT | {"overflow": "fold"})
+    rows = table(title, {"result": _RESULT} | looks)
     for name, array in outcome.results.items():
         facts = _summary(array)
-        ends = (_number(facts["min"]), _number(facts["max"]))
-        rows.add_row(
-            name, type_text(array), *ends, str(facts["nan"]), str(facts["inf"])
-        )
+        shown = (_number(facts[word]) for word in ("min", "max", "nan", "inf"))
+        rows.add_row(name, type_text(array), *shown)
     return rows
 
 
@@ -216,4 +210,6 @@ def _differences_table(
 
 
 def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.6g}"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return "-" if value is None else str(value)

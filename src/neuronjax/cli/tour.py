@@ -69,7 +69,7 @@ def quickstart(
     check_folders([output, json_path])
     progress = StudyProgress(len(machines), steps=chosen.steps, logs=True)
     with progress as bars:
-        runs = experiment.run_all(machines, chosen, corpus, bars)
+        runs = [experiment.run_on(each, chosen, corpus, bars) for each in machines]
     console.print(report.results_table(runs), report.engines_table(runs))
     report.plot(runs, corpus, output)
     console.print(f"Loss curves: {output}", highlight=False, soft_wrap=True)

@@ -16,13 +16,13 @@ from neuronjax.testing.golden import (
     check_stored as check_stored,
     golden as golden,
 )
+from neuronjax.testing.golden_compare import (
+    ProgramsDiffer as ProgramsDiffer,
+    assert_same_program as assert_same_program,
+)
 from neuronjax.testing.golden_report import (
     GoldenMismatch as GoldenMismatch,
     GoldenReport as GoldenReport,
-)
-from neuronjax.testing.same_program import (
-    ProgramsDiffer as ProgramsDiffer,
-    assert_same_program as assert_same_program,
 )
 from neuronjax.testing.silicon import (
     SiliconFinding as SiliconFinding,

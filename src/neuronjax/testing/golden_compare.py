@@ -8,28 +8,32 @@ is reported beside that, and does not hide it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 
+from neuronjax.api.asked import Asked
 from neuronjax.api.tolerance import tolerance as legal_results
-from neuronjax.diagnostics.edits.canonical_text import fingerprint
+from neuronjax.diagnostics.edits.canonical_text import fingerprint, first_difference
+from neuronjax.ir.program import Program
 from neuronjax.policy import Policy
 from neuronjax.testing import golden_file
-from neuronjax.testing.archive import sha256
 from neuronjax.testing.bits import LeafDifference, compared, listed
-from neuronjax.testing.golden_file import GoldenFile
+from neuronjax.testing.golden_file import GoldenFile, Leaf
 from neuronjax.testing.golden_report import GoldenMismatch, GoldenReport
 from neuronjax.testing.golden_run import GoldenRun, Today, stored_inputs, stored_program
-from neuronjax.testing.leaf_matching import Match, match
+from neuronjax.testing.leaf_matching import LeafMatch, match
 from neuronjax.testing.op_hashes import first_change
 from neuronjax.testing.program_change import ProgramChange, moved_versions
 
 _UPDATE_REMEDY = (
     "  if it is intended: pytest --neuronjax-update-golden, and review the difference"
 )
+_OTHERS = "the arguments are not those that were stored"
 _EMULATOR = (
     "the program, its arguments and its policy are as stored: the emulator changed"
 )
@@ -89,11 +93,10 @@ def _failing(report: GoldenReport, choice: str) -> str:
 def told(report: GoldenReport, head: str = "") -> str:
     """Return what is said of a golden that is another one today."""
     why = [] if report.change is None else [*report.change.report()]
-    if report.change is not None:
-        head = head or f"the function is another program now, with {report.today}"
-    head = head or "the arguments are not those that were stored; on those the " + (
-        "function gives the stored bits"
-    )
+    if not head and why:
+        head = f"the function is another program now, with {report.today}"
+    elif not head:
+        head = f"{_OTHERS}; on those the function gives the stored bits"
     parts = [*(f"  {line}" for line in why), listed(report.leaves)]
     if report.drift:
         parts += ["  of the arguments:" if why else "", listed(report.drift)]
@@ -112,7 +115,9 @@ def _text(
     return "\n".join([*body, _UPDATE_REMEDY])
 
 
-def _arguments(inputs: Sequence[np.ndarray], stored: GoldenFile, today: Today) -> Match:
+def _arguments(
+    inputs: Sequence[np.ndarray], stored: GoldenFile, today: Today
+) -> LeafMatch:
     then, now = ([leaf.path for leaf in x] for x in (stored.inputs, today.leaves))
 
     def differ(i: int, n: int) -> LeafDifference | None:
@@ -122,7 +127,7 @@ def _arguments(inputs: Sequence[np.ndarray], stored: GoldenFile, today: Today) -
 
 
 def _check_setting(
-    name: str, stored: GoldenFile, today: Today, arguments: Match
+    name: str, stored: GoldenFile, today: Today, arguments: LeafMatch
 ) -> None:
     """Refuse another target or policy, and arguments that the program does not take."""
     __tracebackhide__ = True
@@ -137,8 +142,7 @@ def _check_setting(
     problems += [f"  policy.{n}: {a!r}, expected {b!r}" for n, a, b in pairs if a != b]
     leaves = () if arguments.are_types_equal else arguments.differences
     if problems or leaves:
-        head = "the arguments are not those that were stored"
-        text = _text(name, head, [*problems, listed(leaves)], stored.provenance)
+        text = _text(name, _OTHERS, [*problems, listed(leaves)], stored.provenance)
         raise GoldenMismatch("arguments", text, leaves)
 
 
@@ -163,29 +167,26 @@ def check_bits(name: str, stored: GoldenFile, inputs: list[np.ndarray]) -> None:
 
 def _results(
     stored: GoldenFile, paths: Sequence[str], outputs: Sequence[np.ndarray]
-) -> Match:
+) -> LeafMatch:
     """Match results, without those of one side that are an argument handed through."""
     paths = [*paths, "amax_history"][: len(outputs)]
+    now = [Leaf.of(*each) for each in zip(paths, outputs, strict=True)]
     passed = {(leaf.path, leaf.sha256) for leaf in stored.inputs}
-    then = [leaf.path for leaf in stored.outputs]
-    kept = [
-        n
-        for n, (path, array) in enumerate(zip(paths, outputs, strict=True))
-        if path in then or (path, sha256(array)) not in passed
-    ]
-    held = [
-        n
-        for n, leaf in enumerate(stored.outputs)
-        if leaf.path in paths or (leaf.path, leaf.sha256) not in passed
-    ]
+
+    def counted(leaves: Sequence[Leaf], others: Sequence[Leaf]) -> list[int]:
+        shared = {leaf.path for leaf in others}
+        numbered = ((n, (leaf.path, leaf.sha256)) for n, leaf in enumerate(leaves))
+        return [n for n, it in numbered if it[0] in shared or it not in passed]
+
+    held, kept = counted(stored.outputs, now), counted(now, stored.outputs)
 
     def differ(i: int, n: int) -> LeafDifference | None:
         leaf, codes = stored.outputs[held[i]], stored.arrays[f"output/{held[i]}"]
         renamed = dataclasses.replace(leaf, path=paths[kept[n]])
         return renamed.difference(outputs[kept[n]], codes)
 
-    names = [then[n] for n in held], [paths[n] for n in kept]
-    return match("results", *names, differ)
+    then = [stored.outputs[n].path for n in held]
+    return match("results", then, [paths[n] for n in kept], differ)
 
 
 def changed(
@@ -231,3 +232,49 @@ def _check_legal(
         raise GoldenMismatch(
             "program", told(report, head), report.leaves, change=report.change
         )
+
+
+# -- Programs alone --------------------------------------------------------------------
+
+
+class ProgramsDiffer(AssertionError):
+    """Raised by `assert_same_program`."""
+
+
+def assert_same_program(
+    function: Callable[..., Any],
+    expected: Callable[..., Any] | str | os.PathLike[str],
+) -> Callable[..., None]:
+    """Asserts that two functions are captured as the same StableHLO.
+
+    Source lines, names of functions and arguments, and where constants stand do not
+    count; see `diagnostics.edits.canonical_text`.
+
+    Args:
+        function: as `neuronjax.compare`.
+        expected: another such function, or the path of a golden without its ending.
+
+    Returns:
+        A function of the arguments (arrays or ShapeDtypeStructs) that returns nothing.
+
+    Raises:
+        ProgramsDiffer: (when called) shows the first ops that differ.
+    """
+
+    def check(*args: Any, **kwargs: Any) -> None:
+        def of(function: Any) -> Program:
+            return Today.of(Asked.of(function), args, kwargs, with_inputs=False).program
+
+        now = of(function)
+        if isinstance(expected, str | os.PathLike):
+            wanted = stored_program(golden_file.read(Path(expected)))
+        else:
+            wanted = of(expected)
+        if fingerprint(now) == fingerprint(wanted):
+            return
+        lines = first_difference(wanted, now).split("\n")
+        raise ProgramsDiffer(
+            "\n  ".join(["the programs differ, first here (- expected):", *lines])
+        )
+
+    return check

@@ -14,7 +14,7 @@ from neuronjax.testing.bits import LeafDifference
 
 
 @dataclass(frozen=True, kw_only=True)
-class Match:
+class LeafMatch:
     """Leaves of today beside stored ones.
 
     Attributes:
@@ -39,7 +39,7 @@ def match(
     then: Sequence[str],
     now: Sequence[str],
     differ: Callable[[int, int], LeafDifference | None],
-) -> Match:
+) -> LeafMatch:
     """Match leaves by their paths.
 
     Args:
@@ -55,9 +55,16 @@ def match(
             f"{word} {', '.join(paths)}" for word, paths in lists if paths
         )
         counts = f"{len(now)}, expected {len(then)}: {names}"
-        return Match(differences=(LeafDifference(path=what, what=counts),))
-    orders = dict.fromkeys((tuple(range(len(now))), _by_name(then, now)))
-    found = (_matched(order, then, now, differ) for order in orders)
+        return LeafMatch(differences=(LeafDifference(path=what, what=counts),))
+    found = []
+    for order in dict.fromkeys((tuple(range(len(now))), _by_name(then, now))):
+        leaves = [leaf for n, i in enumerate(order) if (leaf := differ(i, n))]
+        pairs = ((then[i], now[n]) for n, i in enumerate(order))
+        renamed = tuple(f"{old} -> {new}" for old, new in pairs if old != new)
+        ordered = sorted(leaves, key=lambda leaf: leaf.badness, reverse=True)
+        found.append(
+            LeafMatch(differences=tuple(ordered), order=order, renamed=renamed)
+        )
     return min(found, key=lambda each: len(each.differences))
 
 
@@ -67,18 +74,3 @@ def _by_name(then: Sequence[str], now: Sequence[str]) -> tuple[int, ...]:
     places = {path: n for n, path in enumerate(then)}
     left = (n for path, n in places.items() if path not in now)
     return tuple(places[path] if path in places else next(left) for path in now)
-
-
-def _matched(
-    order: tuple[int, ...],
-    then: Sequence[str],
-    now: Sequence[str],
-    differ: Callable[[int, int], LeafDifference | None],
-) -> Match:
-    found = [leaf for n, i in enumerate(order) if (leaf := differ(i, n))]
-    pairs = ((then[i], now[n]) for n, i in enumerate(order))
-    return Match(
-        differences=tuple(sorted(found, key=lambda d: d.badness, reverse=True)),
-        order=order,
-        renamed=tuple(f"{old} -> {new}" for old, new in pairs if old != new),
-    )

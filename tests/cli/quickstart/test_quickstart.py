@@ -95,8 +95,12 @@ def test_bad_machines_are_refused(text):
         Setup.parse(text)
 
 
+SHOWN = {"neuronjax.cli.application"}
+
+
 def test_it_is_an_application():
-    """Of neuronjax its files import the public package, and one another."""
+    """Of neuronjax its files import the public package, one another, and how the
+    command draws tables and a study's curves."""
     for path in Path(model.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
@@ -106,8 +110,8 @@ def test_it_is_an_application():
             else:
                 continue
             inside = [name for name in names if name.startswith("neuronjax.")]
-            own = "neuronjax.cli.quickstart"
-            assert all(name.startswith(own) for name in inside), path
+            own = ("neuronjax.cli.quickstart", "neuronjax.report.")
+            assert {n for n in inside if not n.startswith(own)} <= SHOWN, path
 
 
 def test_native_is_jax():

@@ -13,13 +13,14 @@ import functools
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 
 import neuronjax as nj
 from neuronjax.cli.quickstart.data import Corpus
-from neuronjax.cli.quickstart.train import Trained, TrainingRecipe, train
+from neuronjax.cli.quickstart.train import TrainingRecipe, train
+from neuronjax.report.progress import StudyProgress
 
 _LAST = 10  # the final training loss is the mean over as many steps
 _MATMULS = ("nc_matmul", "nc_matmul_mx")
@@ -97,31 +98,14 @@ class QuickstartRun:
         return math.exp(self.heldout_loss)
 
 
-class Bars(Protocol):
-    """Shows runs and their steps to who waits."""
-
-    def begin(self, what: str) -> None: ...
-    def advance(self, record: Mapping[str, Any]) -> None: ...
-
-
-def run_all(
-    machines: Sequence[Setup], recipe: TrainingRecipe, corpus: Corpus, bars: Bars
-) -> list[QuickstartRun]:
-    """Trains on every machine."""
-    return [_run(machine, recipe, corpus, bars) for machine in machines]
-
-
-def _run(
-    machine: Setup, recipe: TrainingRecipe, corpus: Corpus, bars: Bars
+def run_on(
+    machine: Setup, recipe: TrainingRecipe, corpus: Corpus, bars: StudyProgress
 ) -> QuickstartRun:
-    def on_step(loss: float) -> None:
-        bars.advance({"loss": loss})
-
+    """Train on a machine, and show the steps."""
     bars.begin(str(machine))
-    return _summary(machine, train(machine.jit, recipe, corpus, on_step))
-
-
-def _summary(machine: Setup, trained: Trained) -> QuickstartRun:
+    trained = train(
+        machine.jit, recipe, corpus, lambda loss: bars.advance({"loss": loss})
+    )
     program = () if machine == NATIVE else trained.step.instructions
     matmuls = [i for i in program if i.name in _MATMULS]
     # Behind the two operands come the scales of microscaled ones.

@@ -106,32 +106,26 @@ class DecoderBlock(nnx.Module):
         return x + self.swiglu(self.mlp_norm(x))
 
 
-class StackedBlocks(nnx.Module):
-    """The blocks as one whose parameters have a leading axis of `layers`."""
+class GPT(nnx.Module):
+    """The whole model: int32 tokens [B, T] -> float32 logits [B, T, V].
+
+    The blocks are one whose parameters have a leading axis of `layers`.
+    """
 
     def __init__(self, config: GPTConfig, rngs: nnx.Rngs) -> None:
         make = nnx.vmap(lambda rngs: DecoderBlock(config, rngs))
-        self.layers = make(rngs.split(config.layers))
+        self.embed = nnx.Embed(config.vocab_size, config.width, rngs=rngs)
+        self.blocks = make(rngs.split(config.layers))
+        self.norm = nnx.RMSNorm(config.width, rngs=rngs)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
-        graphdef, params = nnx.split(self.layers)
+    def __call__(self, tokens: jax.Array) -> jax.Array:
+        graphdef, params = nnx.split(self.blocks)
 
         def body(x: jax.Array, layer: nnx.State) -> tuple[jax.Array, None]:
             return nnx.merge(graphdef, layer)(x), None
 
-        return jax.lax.scan(body, x, params)[0]
-
-
-class GPT(nnx.Module):
-    """The whole model: int32 tokens [B, T] -> float32 logits [B, T, V]."""
-
-    def __init__(self, config: GPTConfig, rngs: nnx.Rngs) -> None:
-        self.embed = nnx.Embed(config.vocab_size, config.width, rngs=rngs)
-        self.blocks = StackedBlocks(config, rngs)
-        self.norm = nnx.RMSNorm(config.width, rngs=rngs)
-
-    def __call__(self, tokens: jax.Array) -> jax.Array:
-        return self.embed.attend(self.norm(self.blocks(self.embed(tokens))))
+        x, _ = jax.lax.scan(body, self.embed(tokens), params)
+        return self.embed.attend(self.norm(x))
 
 
 # ---- The model as pure functions.
