@@ -103,7 +103,7 @@ leave-one-out: $(STAMP)
 
 # The pictures of README and docs.
 figures: $(STAMP)
-	$(BIN)/python docs/figures.py
+	PYTHONPATH=. $(BIN)/python docs/figures.py
 	$(BIN)/neuronjax quickstart --output docs/images/loss_curves.png
 
 # All long proofs, which take more than an hour; `.ci/run` takes a part of one case of

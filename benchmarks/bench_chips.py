@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 import neuronjax as nj
 from benchmarks import training
 from benchmarks.harness import Effort, Result, in_fresh_process, interleave, ratio, row
-from neuronjax.cli.quickstart import model
+from examples import gpt as model
 from neuronjax.execution.device_sharding import real_devices
 
 TARGET = "trn2.48xlarge"

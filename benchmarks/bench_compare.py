@@ -14,8 +14,8 @@ import jax
 
 from benchmarks import training
 from benchmarks.harness import Effort, Result, Samples, row, seconds_of
+from examples import gpt as model
 from neuronjax.api.compare import compare
-from neuronjax.cli.quickstart import model
 
 MILLION = model.GPTConfig(vocab_size=256, layers=4, heads=4, width=160, hidden=384)
 TEN_MILLION = model.GPTConfig(vocab_size=256, layers=6, heads=4, width=320, hidden=1280)

@@ -33,9 +33,9 @@ from benchmarks.harness import (
     ratio,
     row,
 )
+from examples import gpt as model
 from neuronjax.capture.decode import decode_module
 from neuronjax.capture.trace import PLATFORM
-from neuronjax.cli.quickstart import model
 from neuronjax.hardware import resolve_target
 from neuronjax.lowering import lower
 

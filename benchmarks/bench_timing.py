@@ -23,7 +23,7 @@ from jax import lax
 import neuronjax as nj
 from benchmarks.bench_nki import tiled
 from benchmarks.harness import Effort, Result, Samples, row
-from neuronjax.cli.quickstart import model
+from examples import gpt as model
 from neuronjax.hardware import resolve_target
 from neuronjax.ir.instruction import Block, Instruction, InstructionProgram
 from neuronjax.ir.instruction_set import Call, Loop

@@ -25,7 +25,7 @@ import numpy as np
 import neuronjax as nj
 from benchmarks import results_file, training
 from benchmarks.harness import Effort, Result, interleave, progress, ratio
-from neuronjax.cli.quickstart import model
+from examples import gpt as model
 
 TARGET, INSTANCE, POLICY = "trn2", "trn2.48xlarge", "bf16"
 FULL = Effort(repetitions=7, seconds=8.0, minimum=2)

@@ -13,7 +13,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import neuronjax as nj
-from neuronjax.cli.quickstart import model
+from examples import gpt as model
 
 Step = Callable[..., Any]
 

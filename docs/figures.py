@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 
 import neuronjax as nj
-from neuronjax.cli.quickstart import model
+from examples import gpt as model
 
 IMAGES = Path(__file__).parent / "images"
 

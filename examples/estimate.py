@@ -6,7 +6,7 @@ BF16 and FP8, beside a GPU node whose step you measured; then the same parameter
 served with a KV cache. Prices without a public list are yours: the defaults of
 `--trn3-price`, `--gpu-price` and `--gpu-step` are figures to replace, not quotes.
 
-    python examples/estimate.py --gpu-step 0.25 --gpu-price 40
+    python -m examples.estimate --gpu-step 0.25 --gpu-price 40
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from flax import nnx
 from rich.console import Console
 
 import neuronjax as nj
-from neuronjax.cli.quickstart.model import DecoderBlock, GPTConfig, create, loss
+from examples.gpt import DecoderBlock, GPTConfig, create, loss
 
 CONFIG = GPTConfig(
     vocab_size=32_768,

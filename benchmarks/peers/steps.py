@@ -28,7 +28,7 @@ from benchmarks.harness import Effort
 from benchmarks.peers.blocks import as_values
 from benchmarks.peers.contest import Entry, against
 from benchmarks.training import token_ids, train_step
-from neuronjax.cli.quickstart import model
+from examples import gpt as model
 
 Thunk = Callable[[], Any]
 

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 import neuronjax as nj
 from neuronjax import cli
-from neuronjax.cli.running import difference
 from neuronjax.cli.sources import draw, parse_shapes
+from neuronjax.testing.bits import difference
 from tests.cli.test_commands import fits
 
 PROGRAM = """

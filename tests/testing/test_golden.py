@@ -113,8 +113,8 @@ def test_another_target_policy_or_argument_is_named(folder):
         check(folder, policy="fp16")(params, x)
     with pytest.raises(GoldenMismatch, match=r"x: is float32\[3,8\], expected float32"):
         check(folder)(params, np.ones((3, 8), np.float32))
-    with pytest.raises(GoldenMismatch, match=r"\['params/w', 'z'\], expected \['par"):
-        check(folder, lambda params, z: layer(params, z))(params, x)
+    with pytest.raises(GoldenMismatch, match=r"arguments: 3, expected 2: with z"):
+        check(folder, lambda params, x, z: layer(params, x))(params, x, x)
 
 
 @pytest.mark.slow
@@ -152,10 +152,11 @@ def scaled(params, x):
 
 @pytest.mark.slow
 def test_another_program_is_a_warning_where_asked(folder):
-    with pytest.warns(ProgramChangedWarning, match=r"other bits: y\[0, 0\]") as caught:
+    with pytest.warns(ProgramChangedWarning, match="with other bits") as caught:
         report = check(folder, scaled, changed_program="warn")(*arguments())
     assert caught[0].filename == __file__
     assert (report.program, report.today) == ("changed", "other bits")
+    assert "y[0, 0]: " in str(caught[0].message)
     assert report.records[0]["path"] == "y"
 
 

@@ -13,7 +13,7 @@ import jax
 import optax
 from flax import nnx
 
-from neuronjax.cli.quickstart import model
+from examples import gpt as model
 from tests.zoo.program import (
     Function,
     Program,

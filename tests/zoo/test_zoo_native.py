@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from jax.extend.mlir.dialects import stablehlo
 
-from neuronjax.cli.quickstart import model
+from examples import gpt as model
 from tests.zoo import PROGRAMS, Program
 from tests.zoo.operations import lower, operations
 from tests.zoo.program import PyTree

@@ -15,6 +15,7 @@ import neuronjax as nj
 from neuronjax.cli.application import JsonOption, print_json, table
 from neuronjax.report import exactness as said
 from neuronjax.report.tables import TEXT
+from neuronjax.testing.golden_file import provenance
 
 #: What follows `bench` is for the benchmark.
 _ANYTHING = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -75,16 +76,9 @@ def version(as_json: JsonOption = False) -> None:
         neuronjax version
         neuronjax version --json
     """
-    import jax
-    import jaxlib
-
-    versions = {
-        "neuronjax": nj.__version__,
-        "jax": jax.__version__,
-        "jaxlib": jaxlib.__version__,
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-    }
+    held = provenance()
+    versions = {name: held[name] for name in ("jax", "jaxlib", "python")}
+    versions |= {"neuronjax": nj.__version__, "machine": platform.machine()}
     if as_json:
         print_json(versions)
         return

@@ -26,6 +26,7 @@ from neuronjax.hardware import (
     Topology,
     resolve_target,
 )
+from neuronjax.report.quantities import binary, decimal
 from neuronjax.report.tables import NAME, NUMBER, PLAIN, RIGHT, WORD
 
 
@@ -111,7 +112,7 @@ def _devices_table(target: Target) -> Table:
         ids = device["neuroncore_ids"]
         memory, others = device["memory_size"], _ranges(device["connected_to"])
         cores = "-".join(map(str, dict.fromkeys((ids[0], ids[-1]))))
-        rows.append((str(n), cores, _binary(memory), others or "-"))
+        rows.append((str(n), cores, binary(memory), others or "-"))
     return table("Devices, as neuron-ls shows them", columns, rows)
 
 
@@ -142,7 +143,7 @@ def _targets_table() -> Table:
                 target.core.name.split()[0],
                 str(target.chips),
                 str(target.logical_cores()),
-                _binary(target.chips * target.chip.hbm_bytes),
+                binary(target.chips * target.chip.hbm_bytes),
             )
             for name, target in TARGETS.items()
         ),
@@ -180,15 +181,15 @@ def _target_facts(target: Target) -> dict[str, str]:
         "chips": str(target.chips),
         "devices": f"{target.logical_cores()}, each {target.lnc_default} of "
         f"{target.physical_cores} physical cores",
-        "HBM per chip": f"{_binary(chip.hbm_bytes)}, "
-        f"{_decimal(chip.hbm_bytes_per_second)}B/s",
-        "NeuronLink per chip": f"{_decimal(chip.neuronlink_bytes_per_second)}B/s",
+        "HBM per chip": f"{binary(chip.hbm_bytes)}, "
+        f"{decimal(chip.hbm_bytes_per_second, 'B/s')}",
+        "NeuronLink per chip": decimal(chip.neuronlink_bytes_per_second, "B/s"),
         "DMA engines per chip": f"{chip.dma_engines}, "
-        f"{_decimal(chip.dma_engine_bytes_per_second)}B/s each",
+        f"{decimal(chip.dma_engine_bytes_per_second, 'B/s')} each",
         "published TFLOPS": _by_dtype(chip.published_tflops),
     }
     if instance and instance.efa_bits_per_second:
-        facts["EFA"] = f"{_decimal(instance.efa_bits_per_second)}b/s"
+        facts["EFA"] = decimal(instance.efa_bits_per_second, "b/s")
     if instance and instance.price:
         price = instance.price
         facts["list price"] = (
@@ -204,8 +205,8 @@ def _core_facts(core: CoreSpec, chip: ChipSpec) -> dict[str, str]:
         "MX": core.k_tile_mx,
     }
     return {
-        "SBUF": f"{_binary(core.sbuf_bytes)}, {core.partitions} partitions",
-        "PSUM": f"{_binary(core.psum_bytes)}, {core.psum_banks} banks",
+        "SBUF": f"{binary(core.sbuf_bytes)}, {core.partitions} partitions",
+        "PSUM": f"{binary(core.psum_bytes)}, {core.psum_banks} banks",
         "contraction tile": ", ".join(f"{n} {k}" for k, n in tiles.items() if n),
         "peak TFLOPS": _by_dtype(core.documented_tflops),
         "FP8 of the policy": chip.forward_fp8 or "-",
@@ -216,14 +217,3 @@ def _core_facts(core: CoreSpec, chip: ChipSpec) -> dict[str, str]:
 def _by_dtype(values: ByDtype, separator: str = ", ") -> str:
     given = dataclasses.asdict(values).items()
     return separator.join(f"{name} {v:g}" for name, v in given if v is not None)
-
-
-def _binary(size_bytes: int) -> str:
-    for power, unit in ((4, "TiB"), (3, "GiB"), (2, "MiB")):
-        if size_bytes >= 2 ** (10 * power):
-            return f"{size_bytes / 2 ** (10 * power):g} {unit}"
-    return f"{size_bytes / 1024:g} KiB"
-
-
-def _decimal(rate: float) -> str:
-    return f"{rate / 1e12:g} T" if rate >= 1e12 else f"{rate / 1e9:g} G"

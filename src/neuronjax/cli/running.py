@@ -39,11 +39,9 @@ from neuronjax.cli.sources import (
     SourceArgument,
     find,
 )
-from neuronjax.diagnostics.differences import alike, parts, steps_apart
-from neuronjax.diagnostics.op_errors import errors_of
 from neuronjax.report.profile_tables import QUEUE_TITLES
 from neuronjax.report.tables import NUMBER, RIGHT
-from neuronjax.testing.bits import leaves_of, type_text
+from neuronjax.testing.bits import difference, leaves_of, type_text
 from neuronjax.timing.work import Queue
 
 SETTINGS = {"run": {"cls": ScriptCommand}}
@@ -57,44 +55,6 @@ class CommandOutcome:
     results: Mapping[str, np.ndarray]
     instructions: Mapping[Queue, int]
     native: Mapping[str, np.ndarray] | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Difference:
-    """The distance of an array from a reference.
-
-    Attributes:
-        max_abs: the largest absolute error.
-        max_ulp: the largest distance in units in the last place of the dtype; None for
-            integers.
-        relative_l2: norm of the error over the norm of the reference.
-    """
-
-    equal: bool
-    differing: int
-    max_abs: float
-    max_ulp: float | None
-    relative_l2: float
-
-
-def difference(actual: np.ndarray, reference: np.ndarray) -> Difference:
-    """Compare arrays of one shape and dtype.
-
-    Complex numbers are compared as their two parts."""
-    actual, reference = parts(actual), parts(reference)
-    a, b = (np.asarray(x, np.float64) for x in (actual, reference))
-    with np.errstate(invalid="ignore", over="ignore"):
-        same = alike(a, b)
-        error = np.where(same, 0.0, np.abs(a - b))
-    is_integer = actual.dtype.kind in "iub"
-    steps = np.zeros(0) if is_integer else steps_apart(actual, reference)
-    return Difference(
-        equal=bool(same.all()),
-        differing=int((~same).sum()),
-        max_abs=float(np.nan_to_num(error, nan=np.inf, posinf=np.inf).max(initial=0.0)),
-        max_ulp=None if is_integer else float(steps.max(initial=0.0)),
-        relative_l2=errors_of(a, b).relative_l2,
-    )
 
 
 def run(
@@ -220,19 +180,13 @@ def _as_json(outcome: CommandOutcome) -> dict[str, Any]:
 
 
 def _results_table(title: str, outcome: CommandOutcome) -> Table:
-    rows = table(
-        title,
-        {"result": _RESULT}
-        | dict.fromkeys(
-            ("type", "min", "max", "NaN", "Inf"), RIGHT | {"overflow": "fold"}
-        ),
-    )
+    headings = ("type", "min", "max", "NaN", "Inf")
+    looks = dict.fromkeys(headings, RIGHT | {"overflow": "fold"})
+    rows = table(title, {"result": _RESULT} | looks)
     for name, array in outcome.results.items():
         facts = _summary(array)
-        ends = (_number(facts["min"]), _number(facts["max"]))
-        rows.add_row(
-            name, type_text(array), *ends, str(facts["nan"]), str(facts["inf"])
-        )
+        shown = (_number(facts[word]) for word in ("min", "max", "nan", "inf"))
+        rows.add_row(name, type_text(array), *shown)
     return rows
 
 
@@ -257,4 +211,6 @@ def _differences_table(
 
 
 def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.6g}"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return "-" if value is None else str(value)

@@ -12,15 +12,17 @@ from neuronjax.testing.bits import (
     assert_ulp as assert_ulp,
 )
 from neuronjax.testing.golden import (
-    GoldenMismatch as GoldenMismatch,
-    GoldenReport as GoldenReport,
     ProgramChangedWarning as ProgramChangedWarning,
     check_stored as check_stored,
     golden as golden,
 )
-from neuronjax.testing.same_program import (
+from neuronjax.testing.golden_compare import (
     ProgramsDiffer as ProgramsDiffer,
     assert_same_program as assert_same_program,
+)
+from neuronjax.testing.golden_report import (
+    GoldenMismatch as GoldenMismatch,
+    GoldenReport as GoldenReport,
 )
 from neuronjax.testing.silicon import (
     SiliconFinding as SiliconFinding,

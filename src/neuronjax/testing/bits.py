@@ -8,13 +8,59 @@ those of `diagnostics.differences`. JAX is needed to walk pytrees, not to compar
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from neuronjax.diagnostics.differences import parts, steps_apart
+from neuronjax.diagnostics.differences import alike, parts, steps_apart
+from neuronjax.diagnostics.op_errors import errors_of
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Difference:
+    """The distance of an array from a reference.
+
+    Attributes:
+        equal: whether the values are; zeros of both signs are one value.
+        differing: how many elements are not.
+        max_abs: the largest absolute error.
+        max_ulp: the largest distance in units in the last place of the dtype; None for
+            integers.
+        relative_l2: norm of the error over the norm of the reference.
+    """
+
+    equal: bool
+    differing: int
+    max_abs: float
+    max_ulp: float | None
+    relative_l2: float
+
+    def __str__(self) -> str:
+        ulp = "" if self.max_ulp is None else f" ({self.max_ulp:.4g} ULP)"
+        return (
+            f"at most {self.max_abs:.3g}{ulp} apart, relative L2 {self.relative_l2:.3g}"
+        )
+
+
+def difference(actual: np.ndarray, reference: np.ndarray) -> Difference:
+    """Compare arrays of one shape and dtype, complex numbers as their two parts."""
+    actual, reference = parts(actual), parts(reference)
+    a, b = (np.asarray(x, np.float64) for x in (actual, reference))
+    with np.errstate(invalid="ignore", over="ignore"):
+        same = alike(a, b)
+        error = np.where(same, 0.0, np.abs(a - b))
+    is_integer = actual.dtype.kind in "iub"
+    steps = np.zeros(0) if is_integer else steps_apart(actual, reference)
+    return Difference(
+        equal=bool(same.all()),
+        differing=int((~same).sum()),
+        max_abs=float(np.nan_to_num(error, nan=np.inf, posinf=np.inf).max(initial=0.0)),
+        max_ulp=None if is_integer else float(steps.max(initial=0.0)),
+        relative_l2=errors_of(a, b).relative_l2,
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,6 +75,7 @@ class LeafDifference:
         expected: the reference's value, as text in the same form.
         differing: how many elements differ.
         compared: of how many that were compared.
+        size: how far apart they are; None where they cannot be compared.
     """
 
     path: str
@@ -38,6 +85,14 @@ class LeafDifference:
     expected: str = ""
     differing: int = 0
     compared: int = 0
+    size: Difference | None = None
+
+    @property
+    def badness(self) -> tuple[float, float]:
+        """Orders differences, the largest last."""
+        if self.size is None:
+            return math.inf, math.inf
+        return self.size.relative_l2, self.size.max_ulp or 0.0
 
     def __str__(self) -> str:
         if self.what:
@@ -46,6 +101,7 @@ class LeafDifference:
         return (
             f"{where}: {self.actual}, expected {self.expected}; "
             f"{self.differing} of {self.compared} elements differ"
+            + (f", {self.size}" if self.size else "")
         )
 
     def record(self) -> dict[str, Any]:
@@ -159,6 +215,8 @@ def _difference(
         expected=element_text(expected.reshape(-1)[at]),
         differing=int(count),
         compared=actual.size,
+        # Unsigned integers are patterns of bits more often than numbers.
+        size=None if actual.dtype.kind == "u" else difference(actual, expected),
     )
 
 
@@ -173,8 +231,9 @@ def _raise_for(leaves: Iterable[LeafDifference | None], what: str) -> None:
 
 
 def listed(found: Sequence[LeafDifference]) -> str:
-    """One line per leaf."""
-    lines = [f"  {leaf}" for leaf in found[:_MOST_SHOWN]]
+    """One line per leaf, the largest difference first."""
+    ordered = sorted(found, key=lambda leaf: leaf.badness, reverse=True)
+    lines = [f"  {leaf}" for leaf in ordered[:_MOST_SHOWN]]
     if len(found) > _MOST_SHOWN:
         lines.append(f"  and {len(found) - _MOST_SHOWN} more")
     return "\n".join(lines)

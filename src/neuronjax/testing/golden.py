@@ -10,120 +10,40 @@ version, or an edit, may not. Section 10 of the design.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 import os
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-import jax
-import numpy as np
-
 from neuronjax.api.asked import Asked
+from neuronjax.api.lowered import Lowered
 from neuronjax.diagnostics.edits.canonical_text import fingerprint
-from neuronjax.errors import InternalError, InvalidProgramError
+from neuronjax.errors import InvalidProgramError
 from neuronjax.policy import Policy
-from neuronjax.testing import golden_file
+from neuronjax.testing import golden_compare, golden_file
 from neuronjax.testing.archive import locked
-from neuronjax.testing.bits import LeafDifference, bits, compared, listed
+from neuronjax.testing.bits import bits
 from neuronjax.testing.golden_file import GoldenFile, Leaf
-from neuronjax.testing.golden_run import (
-    GoldenRun,
-    Today,
-    stored_inputs,
-    stored_program,
-    x64,
-)
-from neuronjax.testing.op_hashes import FirstChange, first_change
-from neuronjax.testing.program_change import ProgramChange, moved_versions
+from neuronjax.testing.golden_report import GoldenMismatch, GoldenReport
+from neuronjax.testing.golden_run import Today, stored_inputs, x64
 
 ChangedProgram = Literal["warn", "bits", "fail", "edits"]
 #: What `update` and `changed_program` are where they are not given: the pytest plugin
 #: sets these, for the processes of pytest-xdist too, and says which session it is.
 UPDATE, CHANGED = "NEURONJAX_UPDATE_GOLDEN", "NEURONJAX_GOLDEN_PROGRAM"
+LEGAL = "NEURONJAX_GOLDEN_TOLERANCE"
 SESSION = "NEURONJAX_GOLDEN_SESSION"
 _CHOICES = ("warn", "bits", "fail", "edits")
+_TOLERANCES = ("legal", "none")
 _NAME = re.compile(r"[\w.+=,\[\]-]+")
-_UPDATE_REMEDY = (
-    "  if it is intended: pytest --neuronjax-update-golden, and review the difference"
-)
-_EMULATOR = (
-    "the program, its arguments and its policy are as stored: the emulator changed"
-)
-_COMPARE = (
-    "the stored program gives the stored bits; op by op: "
-    'neuronjax.compare(function, against="{path}")(*arguments)'
-)
-
-
-class GoldenMismatch(AssertionError):
-    """A golden does not hold.
-
-    Attributes:
-        kind: "missing", "arguments", "bits" of the stored program, or "program" for
-            today's.
-        leaves: what differs, leaf by leaf.
-        first_op: of "bits": the first op of the stored program that changed, where one
-            was found.
-        change: of "program": who changed the program, and the edits.
-    """
-
-    def __init__(
-        self,
-        kind: str,
-        message: str,
-        leaves: Sequence[LeafDifference] = (),
-        first_op: FirstChange | None = None,
-        change: ProgramChange | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.kind, self.leaves = kind, tuple(leaves)
-        self.first_op, self.change = first_op, change
 
 
 class ProgramChangedWarning(UserWarning):
-    """The function is another program today than the golden holds; it says why."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class GoldenReport:
-    """A golden that holds.
-
-    Attributes:
-        name: of the golden.
-        path: of its files, without the ending.
-        written: whether this run wrote them.
-        program: "same" or "changed", today's against the stored one.
-        today: "same bits" or "other bits" of today's program, "" where it is the
-            stored one.
-        leaves: what differs in today's program.
-        change: who changed the program, and the edits; None where it is the same.
-        provenance: of the golden.
-    """
-
-    name: str
-    path: Path
-    written: bool = False
-    program: str = "same"
-    today: str = ""
-    leaves: tuple[LeafDifference, ...] = ()
-    change: ProgramChange | None = None
-    provenance: dict[str, str] = dataclasses.field(default_factory=dict)
-
-    @property
-    def records(self) -> list[dict[str, Any]]:
-        """One dictionary per leaf that differs."""
-        return [leaf.record() for leaf in self.leaves]
-
-    def __str__(self) -> str:
-        if self.written:
-            return f"golden {self.name}: written to {self.path}"
-        today = f", {self.today}" if self.today else ""
-        return f"golden {self.name}: bits hold; program {self.program}{today}"
+    """The function, or what it is called with, is not what the golden holds."""
 
 
 def golden(
@@ -135,6 +55,7 @@ def golden(
     directory: str | os.PathLike[str] = "golden",
     update: bool | None = None,
     changed_program: ChangedProgram | None = None,
+    tolerance: Literal["legal", "none"] | None = None,
     rounding_seed: int = 0,
     input_seed: int = 0,
     **jit_options: Any,
@@ -154,8 +75,11 @@ def golden(
         changed_program: when today's program is not the stored one: with "edits" fail
             if its bits differ, and only warn if they do because another JAX makes
             another program of the same source; "warn" only; fail if its "bits" differ,
-            whoever changed it; or "fail" in any case. None: as the plugin is
-            configured, else "edits".
+            whoever changed it; or "fail" in any case. The same holds of arguments that
+            are not the stored ones. None: as the plugin is configured, else "edits".
+        tolerance: with "legal", other bits that are only a warning fail all the same
+            where `neuronjax.tolerance` does not allow them. None: as the plugin is
+            configured, else "none".
         rounding_seed: call index of stochastic rounding.
         input_seed: of arguments that are `ShapeDtypeStruct`s: uniform in [-1, 1), made
             anew on every run and not stored.
@@ -180,18 +104,22 @@ def golden(
     path = Path(directory) / name
     writes = bool(os.environ.get(UPDATE)) if update is None else update
     choice = changed_program or os.environ.get(CHANGED) or "edits"
-    if choice not in _CHOICES:
-        raise InvalidProgramError(
-            f"changed_program is {choice!r}", remedy=f"choose of {', '.join(_CHOICES)}"
-        )
+    legal = tolerance or os.environ.get(LEGAL) or "none"
+    chosen = {"changed_program": (choice, _CHOICES), "tolerance": (legal, _TOLERANCES)}
+    for option, (word, words) in chosen.items():
+        if word not in words:
+            raise InvalidProgramError(
+                f"{option} is {word!r}", remedy=f"choose of {', '.join(words)}"
+            )
 
-    @functools.wraps(asked.step)
     def check(*args: Any, **kwargs: Any) -> GoldenReport:
         __tracebackhide__ = True
         today = Today.of(asked, args, kwargs, input_seed)
         twice = "" if update is False else _used_twice(path, asked.step, today)
+        report = None
         try:
-            report = None if writes else _compare(name, path, today, choice)
+            if not writes:
+                report = golden_compare.compare(name, path, today, choice, legal)
         except GoldenMismatch as error:
             if twice:
                 error.add_note(twice)
@@ -203,13 +131,14 @@ def golden(
                 "compare another function with a golden, update=False",
             )
         if report is None:
-            return _write(name, path, today, rounding_seed)
-        if report.change is not None:
-            text = _changed_text(report, report.change)
+            report = _write(name, path, today, rounding_seed)
+        elif report.change is not None or report.drift:
+            text = golden_compare.told(report)
             warnings.warn(text, ProgramChangedWarning, stacklevel=2)
         return report
 
-    return check
+    is_program = isinstance(asked.step, Lowered)
+    return check if is_program else functools.wraps(asked.step)(check)
 
 
 def check_stored(path: str | os.PathLike[str]) -> GoldenReport:
@@ -226,7 +155,7 @@ def check_stored(path: str | os.PathLike[str]) -> GoldenReport:
     if where.suffix in (".json", ".mlirbc", ".npz"):
         where = where.with_suffix("")
     stored = golden_file.read(where)
-    _check_bits(where.name, stored, stored_inputs(stored))
+    golden_compare.check_bits(where.name, stored, stored_inputs(stored))
     return GoldenReport(name=where.name, path=where, provenance=dict(stored.provenance))
 
 
@@ -261,16 +190,13 @@ def _used_twice(path: Path, step: Any, today: Today) -> str:
 
 
 def _write(name: str, path: Path, today: Today, rounding_seed: int) -> GoldenReport:
-    run = today.run(rounding_seed)
-    outputs = run.outputs(today.inputs)
-    again, ops = run.watched(today.inputs)
-    if any(a.tobytes() != b.tobytes() for a, b in zip(outputs, again, strict=True)):
-        raise InternalError(
-            f"golden {name}: its bits depend on whether the ops are watched",
-            remedy="please report it, with the function",
-        )
+    outputs, ops = today.run(rounding_seed).watched(today.inputs)
     names = [*today.out_paths, "amax_history"][: len(outputs)]
     leaves = tuple(Leaf.of(*each) for each in zip(names, outputs, strict=True))
+    given = enumerate(zip(today.inputs, today.leaves, strict=True))
+    arrays = {f"input/{i}": bits(x) for i, (x, leaf) in given if leaf.seed is None}
+    for i, leaf in enumerate(leaves):
+        arrays[f"output/{i}"] = bits(outputs[i])[leaf.sampled]
     new = GoldenFile(
         program=today.code,
         fingerprint=fingerprint(today.program),
@@ -280,7 +206,7 @@ def _write(name: str, path: Path, today: Today, rounding_seed: int) -> GoldenRep
         x64=x64(),
         inputs=today.leaves,
         outputs=leaves,
-        arrays=_kept(today, leaves, outputs),
+        arrays=arrays,
         ops=ops,
         provenance=golden_file.provenance(),
         sources=today.sources,
@@ -293,157 +219,9 @@ def _write(name: str, path: Path, today: Today, rounding_seed: int) -> GoldenRep
         written = old is None or not old.same_but_provenance(new)
         if written:
             new.write(path)
-    return GoldenReport(
+    report = GoldenReport(
         name=name, path=path, written=written, provenance=dict(new.provenance)
     )
-
-
-def _kept(
-    today: Today, leaves: Sequence[Leaf], outputs: Sequence[np.ndarray]
-) -> dict[str, np.ndarray]:
-    arrays = {
-        f"input/{i}": bits(array)
-        for i, (array, leaf) in enumerate(zip(today.inputs, today.leaves, strict=True))
-        if leaf.seed is None
-    }
-    for i, (array, leaf) in enumerate(zip(outputs, leaves, strict=True)):
-        arrays[f"output/{i}"] = bits(array)[leaf.sampled]
-    return arrays
-
-
-# -- Comparing -------------------------------------------------------------------------
-
-
-def _compare(name: str, path: Path, today: Today, choice: str) -> GoldenReport:
-    __tracebackhide__ = True
-    if not golden_file.beside(path, ".json").exists():
-        raise GoldenMismatch(
-            "missing",
-            f"golden {name}: there is no {path}.json\n"
-            "  make it: pytest --neuronjax-update-golden",
-        )
-    stored = golden_file.read(path)
-    _check_arguments(name, stored, today)
-    inputs = stored_inputs(stored)
-    _check_bits(name, stored, inputs)
-    report = GoldenReport(name=name, path=path, provenance=dict(stored.provenance))
-    if fingerprint(today.program) == fingerprint(stored_program(stored)):
+    if old is None or not written:
         return report
-    return _changed(name, report, stored, today, choice)
-
-
-def _check_arguments(name: str, stored: GoldenFile, today: Today) -> None:
-    __tracebackhide__ = True
-    problems = []
-    if stored.target != today.target:
-        problems.append(f"  target: {today.target}, expected {stored.target}")
-    names = [field.name for field in dataclasses.fields(Policy) if field.compare]
-    pairs = (
-        (name, getattr(today.policy, name), getattr(stored.policy, name))
-        for name in names
-    )
-    problems += [f"  policy.{n}: {a!r}, expected {b!r}" for n, a, b in pairs if a != b]
-    now, then = ([leaf.path for leaf in x] for x in (today.leaves, stored.inputs))
-    if now != then:
-        problems.append(f"  arguments: {now}, expected {then}")
-    leaves = _argument_differences(stored, today) if now == then else []
-    if problems or leaves:
-        lines = [*problems, *([listed(leaves)] if leaves else [])]
-        head = f"golden {name}: the arguments are not those that were stored"
-        text = "\n".join([head, *lines, _UPDATE_REMEDY])
-        raise GoldenMismatch("arguments", text, leaves)
-
-
-def _argument_differences(stored: GoldenFile, today: Today) -> list[LeafDifference]:
-    found = []
-    for i, (leaf, array) in enumerate(zip(stored.inputs, today.inputs, strict=True)):
-        if leaf.seed is None:
-            expected = leaf.array(stored.arrays[f"input/{i}"]).reshape(leaf.shape)
-            found.append(compared(leaf.path, array, expected))
-        elif Leaf.of(leaf.path, array).sha256 != leaf.sha256:
-            what = f"is not what seed {leaf.seed} gives"
-            found.append(LeafDifference(path=leaf.path, what=what))
-    return [difference for difference in found if difference]
-
-
-def _check_bits(name: str, stored: GoldenFile, inputs: list[np.ndarray]) -> None:
-    """The stored program gives the stored bits."""
-    __tracebackhide__ = True
-    with jax.enable_x64(stored.x64):
-        program = stored_program(stored)
-        run = GoldenRun.of(program, stored.target, stored.policy, stored.rounding_seed)
-        leaves = _output_differences(stored, run.outputs(inputs))
-        if not leaves:
-            return
-        _, ops = run.watched(inputs)
-    change = first_change(stored.ops, ops)
-    detail = [f"first op that changed: {change}"] if change else []
-    head = f"golden {name}: the stored program gives other bits than it did"
-    text = _failure(head, [_EMULATOR], leaves, detail, stored)
-    raise GoldenMismatch("bits", text, leaves, first_op=change)
-
-
-def _output_differences(
-    stored: GoldenFile, outputs: Sequence[np.ndarray]
-) -> list[LeafDifference]:
-    if len(outputs) != len(stored.outputs):
-        what = f"{len(outputs)} results, expected {len(stored.outputs)}"
-        return [LeafDifference(path="results", what=what)]
-    found = [
-        leaf.difference(array, stored.arrays[f"output/{i}"])
-        for i, (leaf, array) in enumerate(zip(stored.outputs, outputs, strict=True))
-    ]
-    return [difference for difference in found if difference]
-
-
-def _failure(
-    head: str,
-    why: Sequence[str],
-    leaves: Sequence[LeafDifference],
-    detail: Sequence[str],
-    stored: GoldenFile,
-) -> str:
-    moved = moved_versions(stored.provenance, golden_file.provenance())
-    since = f"  changed since: {', '.join(moved) or 'no version'}"
-    body = [f"  {line}" for line in why]
-    rest = [f"  {line}" for line in detail]
-    lines = [head, *body, listed(leaves), *rest, since, _UPDATE_REMEDY]
-    return "\n".join(filter(None, lines))
-
-
-def _changed(
-    name: str, report: GoldenReport, stored: GoldenFile, today: Today, choice: str
-) -> GoldenReport:
-    """Today's program is another one: are its bits, and who made it another?"""
-    __tracebackhide__ = True
-    run = today.run(stored.rounding_seed)
-    leaves = _output_differences(stored, run.outputs(today.inputs))
-    change = ProgramChange.between(
-        (stored_program(stored), today.program),
-        (stored.sources, today.sources),
-        (stored.provenance, golden_file.provenance()),
-    )
-    found = dataclasses.replace(
-        report,
-        program="changed",
-        today="other bits" if leaves else "same bits",
-        leaves=tuple(leaves),
-        change=change,
-    )
-    fails = {"edits": change.cause != "jax", "bits": True, "warn": False}
-    if not (choice == "fail" or (leaves and fails[choice])):
-        return found
-    head = f"golden {name}: the function is another program now, with {found.today}"
-    compare = [_COMPARE.format(path=f"{report.path}.mlirbc")]
-    text = _failure(head, [*change.report()], leaves, compare, stored)
-    raise GoldenMismatch("program", text, leaves, change=change)
-
-
-def _changed_text(report: GoldenReport, change: ProgramChange) -> str:
-    op = f"; first op: {change.edits[0]}" if change.edits else ""
-    detail = f": {report.leaves[0]}" if report.leaves else ""
-    return (
-        f"golden {report.name}: the stored program gives the stored bits, but the "
-        f"function is another program now, with {report.today}{detail}; "
-        f"{change.because}{op}"
-    )
+    return golden_compare.changed(report, old, today, outputs)

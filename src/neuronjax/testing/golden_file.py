@@ -144,9 +144,13 @@ class GoldenFile:
             {k: v for k, v in vars(x).items() if k not in skipped}
             for x in (self, other)
         )
-        same_ops = np.array_equal(self.ops.hashes, other.ops.hashes)
-        same_ops &= self.ops.lines == other.ops.lines
-        return mine == others and same_ops and _same_text(self.sources, other.sources)
+        if mine != others or self.ops.kinds != other.ops.kinds:
+            return False
+        if not np.array_equal(self.ops.hashes, other.ops.hashes):
+            return False
+        if self.sources is None or other.sources is None:
+            return self.sources is other.sources
+        return not EditedLines.between(self.sources, other.sources)
 
     def write(self, path: Path) -> None:
         """Writes the three files; the caller holds the lock."""
@@ -282,12 +286,6 @@ def _sources(files: dict[str, list[Any]] | None) -> SourceLines | None:
         f: tuple(SourceBlock(*block) for block in held) for f, held in files.items()
     }
     return SourceLines(made)
-
-
-def _same_text(a: SourceLines | None, b: SourceLines | None) -> bool:
-    if a is None or b is None:
-        return a is b
-    return not EditedLines.between(a, b)
 
 
 # -- Hashes of ops --------------------------------------------------------------------

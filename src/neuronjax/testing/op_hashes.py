@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import types
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -42,6 +43,11 @@ class OpHashes:
     sequence: np.ndarray
     hashes: np.ndarray
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Return the instructions without their source lines, which move."""
+        return tuple(line.split("  # ")[0] for line in self.lines)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FirstChange:
@@ -68,10 +74,8 @@ class FirstChange:
 def first_change(before: OpHashes, now: OpHashes) -> FirstChange | None:
     """The first op that changed between two runs, or None."""
     count = min(before.hashes.size, now.hashes.size)
-    kinds = (
-        [line.split("  # ")[0] for line in lines] for lines in (before.lines, now.lines)
-    )
-    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(*kinds))
+    kinds = zip(before.kinds, now.kinds, strict=False)
+    same = itertools.takewhile(lambda pair: pair[0] == pair[1], kinds)
     limit = sum(1 for _ in same)
     same_op = before.sequence[:count] == now.sequence[:count]
     # Beyond the first instruction that is another one, indices mean something else.
@@ -98,48 +102,36 @@ def watched(
 
     `run(listeners, *arrays)` calls the interpreter, and can be traced.
     """
-    recorder = _HashRecorder(program)
-    jitted = NATIVE_JIT(lambda *arrays: run((recorder,), *arrays))
+    lines, numbers = [], {}
+    for number, instruction in enumerate(program.walk()):
+        numbers.setdefault(id(instruction), number)
+        lines.append(line_of(instruction))
+    seen: list[tuple[int, int]] = []
+
+    def record(number: int, *results: Any) -> None:
+        if len(seen) < MOST_EXECUTIONS:
+            seen.append((number, hash32(*map(np.asarray, results))))
+
+    def did_execute(instruction: Instruction, operands: Any, results: Any) -> None:
+        if results:
+            told = functools.partial(record, numbers[id(instruction)])
+            io_callback(told, None, *results, ordered=True)
+
+    listener = types.SimpleNamespace(did_execute=did_execute)
+    jitted = NATIVE_JIT(lambda *arrays: run((listener,), *arrays))
 
     def watched_run(*arrays: Any) -> tuple[Any, OpHashes]:
-        recorder.seen.clear()
+        seen.clear()
         results = jax.block_until_ready(jitted(*arrays))
         jax.effects_barrier()
-        return results, recorder.found()
+        sequence, hashes = zip(*seen, strict=True) if seen else ((), ())
+        return results, OpHashes(
+            lines=tuple(lines),
+            sequence=np.array(sequence, np.int32),
+            hashes=np.array(hashes, np.uint32),
+        )
 
     return watched_run
-
-
-class _HashRecorder:
-    """A listener of the interpreter."""
-
-    def __init__(self, program: InstructionProgram) -> None:
-        self._numbers: dict[int, int] = {}
-        lines = []
-        for number, instruction in enumerate(program.walk()):
-            self._numbers.setdefault(id(instruction), number)
-            lines.append(line_of(instruction))
-        self._lines = tuple(lines)
-        self._program = program  # keeps the ids alive
-        self.seen: list[tuple[int, int]] = []
-
-    def did_execute(
-        self, instruction: Instruction, operands: Any, results: Any
-    ) -> None:
-        if not results:
-            return
-        number = self._numbers[id(instruction)]
-        record = functools.partial(self._record, number)
-        io_callback(record, None, *results, ordered=True)
-
-    def _record(self, number: int, *results: Any) -> None:
-        if len(self.seen) < MOST_EXECUTIONS:
-            self.seen.append((number, hash32(*map(np.asarray, results))))
-
-    def found(self) -> OpHashes:
-        sequence = np.array([n for n, _ in self.seen], np.int32)
-        hashes = np.array([h for _, h in self.seen], np.uint32)
-        return OpHashes(lines=self._lines, sequence=sequence, hashes=hashes)
 
 
 def line_of(instruction: Instruction) -> str:

@@ -35,7 +35,7 @@ class SourceBlock(NamedTuple):
 
     def statement(self, line: int) -> range:
         """The lines of the statement that holds a line."""
-        first, last = _innermost(_statements(self.text), line - self.first + 1)
+        first, last = _innermost(_spans(self.text)[1], line - self.first + 1)
         return range(first + self.first - 1, last + self.first)
 
 
@@ -129,15 +129,16 @@ def _said(block: SourceBlock) -> Iterator[tuple[int, str]]:
 # -- Blocks and statements -------------------------------------------------------------
 
 _Span = tuple[int, int]  # the first and the last line
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def _block(lines: list[str], line: int) -> SourceBlock | None:
     if not 0 < line <= len(lines):
         return None
     text = "".join(lines)
-    first, last = _innermost(_functions(text), line)
-    if (first, last) == (line, line):
-        first, last = _innermost(_statements(text), line)
+    function = _innermost(_spans(text)[0], line)
+    outside = function == (line, line)
+    first, last = _innermost(_spans(text)[1], line) if outside else function
     return SourceBlock(first, textwrap.dedent("".join(lines[first - 1 : last])))
 
 
@@ -148,26 +149,17 @@ def _innermost(spans: Iterable[_Span], line: int) -> _Span:
 
 
 @functools.lru_cache(maxsize=64)
-def _statements(text: str) -> tuple[_Span, ...]:
-    """Of every statement; of a compound one its head."""
-    return tuple(_head(s) for s in _walk(text) if isinstance(s, ast.stmt))
+def _spans(text: str) -> tuple[list[_Span], list[_Span]]:
+    """Return those of functions, and of statements: of a compound one its head.
 
-
-@functools.lru_cache(maxsize=64)
-def _functions(text: str) -> tuple[_Span, ...]:
-    return tuple(
-        (node.lineno, node.end_lineno or node.lineno)
-        for node in _walk(text)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    )
-
-
-def _walk(text: str) -> Iterator[ast.AST]:
-    """Nothing for what does not parse, a notebook's cell with magics."""
+    There are none in what does not parse, a notebook's cell with magics."""
     try:
-        return ast.walk(ast.parse(text))
+        nodes = [*ast.walk(ast.parse(text))]
     except SyntaxError:
-        return iter(())
+        return [], []
+    functions = [n for n in nodes if isinstance(n, _FUNCTIONS)]
+    statements = [_head(node) for node in nodes if isinstance(node, ast.stmt)]
+    return [(f.lineno, f.end_lineno or f.lineno) for f in functions], statements
 
 
 def _head(node: ast.stmt) -> _Span:

@@ -66,7 +66,7 @@ def test_default_recipe_is_of_a_million_parameters():
 def test_training_learns():
     """A short native run of a small model falls below what letter counts can reach."""
     corpus = data.load()
-    small = model.GPTConfig(layers=1, width=64, hidden=128, scan_layers=True)
+    small = model.GPTConfig(layers=1, width=64, hidden=128)
     recipe = TrainingRecipe(model=small, steps=100, batch=16, peak_rate=1e-2)
     records = list(train(jax.jit, 0, recipe=recipe, corpus=corpus))
     assert len(records) == recipe.steps

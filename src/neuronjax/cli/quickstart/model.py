@@ -1,8 +1,7 @@
-"""A small GPT in Flax NNX: the model of the quickstart and of the program zoo.
+"""A small GPT in Flax NNX: the model of the quickstart.
 
 Pre-norm decoder: RMSNorm, rotary position embedding, causal multi-head attention,
-SwiGLU, and an output head tied to the embedding. Parameters are float32; `dtype` is
-the type that activations and matrix products are computed in. Nothing here knows about
+SwiGLU, and an output head tied to the embedding, in float32. Nothing here knows about
 neuronjax: it is the program a user would bring. The functions at the end are pure, of
 (graphdef, params, tokens), so any JAX transformation applies to them.
 
@@ -13,8 +12,6 @@ V the vocabulary.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +21,7 @@ from flax import nnx
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GPTConfig:
-    """The sizes and switches of a GPT.
+    """The sizes of a GPT.
 
     Attributes:
         vocab_size: V, the number of tokens.
@@ -32,13 +29,6 @@ class GPTConfig:
         heads: H, attention heads; must divide `width`, to an even head width.
         width: D, the size of the residual stream.
         hidden: the inner size of the SwiGLU.
-        dropout: the probability that a block output element is dropped; 0 is off.
-        dtype: name of the computation type; the parameters stay float32.
-        remat: recompute each block in the backward pass (`jax.checkpoint`).
-        scan_layers: stack the blocks' parameters and run them in one `lax.scan`.
-
-    Raises:
-        ValueError: if the heads do not divide the width into even head widths.
     """
 
     vocab_size: int = 256
@@ -46,17 +36,6 @@ class GPTConfig:
     heads: int = 4
     width: int = 128
     hidden: int = 352
-    dropout: float = 0.0
-    dtype: str = "float32"
-    remat: bool = False
-    scan_layers: bool = False
-
-    def __post_init__(self) -> None:
-        if self.width % (2 * self.heads):
-            raise ValueError(
-                f"width {self.width} must be a multiple of 2 * heads = "
-                f"{2 * self.heads}: rotary embedding turns pairs of a head's elements."
-            )
 
 
 # ---- Building blocks, without parameters.
@@ -91,17 +70,6 @@ def causal_attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
     return jnp.einsum("bhqk,bkhd->bqhd", weights.astype(v.dtype), v)
 
 
-def dropout(key: jax.Array | None, x: jax.Array, rate: float) -> jax.Array:
-    """x with each element zeroed with probability `rate` and the rest scaled up.
-
-    Without a key (evaluation) or with rate 0, x itself.
-    """
-    if key is None or rate == 0.0:
-        return x
-    keep = jax.random.bernoulli(key, 1.0 - rate, x.shape)
-    return jnp.where(keep, x / (1.0 - rate), jnp.zeros_like(x))
-
-
 # ---- Modules.
 
 
@@ -110,13 +78,13 @@ class DecoderBlock(nnx.Module):
 
     def __init__(self, config: GPTConfig, rngs: nnx.Rngs) -> None:
         def norm() -> nnx.RMSNorm:
-            return nnx.RMSNorm(config.width, dtype=dtype, rngs=rngs)
+            return nnx.RMSNorm(config.width, rngs=rngs)
 
         def linear(inputs: int, outputs: int) -> nnx.Linear:
-            return nnx.Linear(inputs, outputs, use_bias=False, dtype=dtype, rngs=rngs)
+            return nnx.Linear(inputs, outputs, use_bias=False, rngs=rngs)
 
-        dtype, width = jnp.dtype(config.dtype), config.width
-        self.heads, self.rate = config.heads, config.dropout
+        width = config.width
+        self.heads = config.heads
         self.attention_norm, self.mlp_norm = norm(), norm()
         self.qkv, self.out = linear(width, 3 * width), linear(width, width)
         self.gate_up = linear(width, 2 * config.hidden)
@@ -133,72 +101,31 @@ class DecoderBlock(nnx.Module):
         gate, up = jnp.split(self.gate_up(x), 2, axis=-1)
         return self.down(jax.nn.silu(gate) * up)
 
-    def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:
-        keys = (None, None) if key is None else jax.random.split(key)
-        x += dropout(keys[0], self.attend(self.attention_norm(x)), self.rate)
-        return x + dropout(keys[1], self.swiglu(self.mlp_norm(x)), self.rate)
-
-
-def _as_function(
-    block: DecoderBlock, remat: bool
-) -> tuple[Callable[..., Any], nnx.State]:
-    """The block as (function of (params, x, key), params)."""
-    graphdef, params = nnx.split(block)
-
-    def apply(params: nnx.State, x: jax.Array, key: jax.Array | None) -> jax.Array:
-        return nnx.merge(graphdef, params)(x, key)
-
-    return (jax.checkpoint(apply) if remat else apply), params
-
-
-class ListedBlocks(nnx.Module):
-    """The blocks one after the other; each appears in the program by itself."""
-
-    def __init__(self, config: GPTConfig, rngs: nnx.Rngs) -> None:
-        self.remat = config.remat
-        self.layers = nnx.List(
-            [DecoderBlock(config, rngs) for _ in range(config.layers)]
-        )
-
-    def __call__(self, x: jax.Array, keys: jax.Array | None) -> jax.Array:
-        for index, block in enumerate(self.layers):
-            apply, params = _as_function(block, self.remat)
-            x = apply(params, x, None if keys is None else keys[index])
-        return x
-
-
-class StackedBlocks(nnx.Module):
-    """The blocks as one whose parameters have a leading axis of `layers`."""
-
-    def __init__(self, config: GPTConfig, rngs: nnx.Rngs) -> None:
-        self.remat = config.remat
-        make = nnx.vmap(lambda rngs: DecoderBlock(config, rngs))
-        self.layers = make(rngs.split(config.layers))
-
-    def __call__(self, x: jax.Array, keys: jax.Array | None) -> jax.Array:
-        apply, params = _as_function(self.layers, self.remat)
-
-        def body(x: jax.Array, layer: tuple[Any, Any]) -> tuple[jax.Array, None]:
-            return apply(layer[0], x, layer[1]), None
-
-        return jax.lax.scan(body, x, (params, keys))[0]
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x += self.attend(self.attention_norm(x))
+        return x + self.swiglu(self.mlp_norm(x))
 
 
 class GPT(nnx.Module):
-    """The whole model: int32 tokens [B, T] -> float32 logits [B, T, V]."""
+    """The whole model: int32 tokens [B, T] -> float32 logits [B, T, V].
+
+    The blocks are one whose parameters have a leading axis of `layers`.
+    """
 
     def __init__(self, config: GPTConfig, rngs: nnx.Rngs) -> None:
-        blocks = StackedBlocks if config.scan_layers else ListedBlocks
-        dtype = jnp.dtype(config.dtype)
-        self.depth = config.layers
-        self.embed = nnx.Embed(config.vocab_size, config.width, dtype=dtype, rngs=rngs)
-        self.blocks = blocks(config, rngs)
-        self.norm = nnx.RMSNorm(config.width, dtype=dtype, rngs=rngs)
+        make = nnx.vmap(lambda rngs: DecoderBlock(config, rngs))
+        self.embed = nnx.Embed(config.vocab_size, config.width, rngs=rngs)
+        self.blocks = make(rngs.split(config.layers))
+        self.norm = nnx.RMSNorm(config.width, rngs=rngs)
 
-    def __call__(self, tokens: jax.Array, key: jax.Array | None = None) -> jax.Array:
-        keys = None if key is None else jax.random.split(key, self.depth)
-        x = self.norm(self.blocks(self.embed(tokens), keys))
-        return self.embed.attend(x).astype(jnp.float32)
+    def __call__(self, tokens: jax.Array) -> jax.Array:
+        graphdef, params = nnx.split(self.blocks)
+
+        def body(x: jax.Array, layer: nnx.State) -> tuple[jax.Array, None]:
+            return nnx.merge(graphdef, layer)(x), None
+
+        x, _ = jax.lax.scan(body, self.embed(tokens), params)
+        return self.embed.attend(self.norm(x))
 
 
 # ---- The model as pure functions.
@@ -209,30 +136,12 @@ def create(config: GPTConfig, seed: int = 0) -> tuple[nnx.GraphDef, nnx.State]:
     return nnx.split(GPT(config, nnx.Rngs(seed)))
 
 
-def logits(
-    graphdef: nnx.GraphDef,
-    params: nnx.State,
-    tokens: jax.Array,
-    key: jax.Array | None = None,
-) -> jax.Array:
-    """The next-token logits, float32 [B, T, V], of int32 tokens [B, T] in [0, V).
-
-    Structure and parameters come from `create`; without a key nothing is dropped.
-    """
-    return nnx.merge(graphdef, params)(tokens, key)
-
-
-def loss(
-    graphdef: nnx.GraphDef,
-    params: nnx.State,
-    tokens: jax.Array,
-    key: jax.Array | None = None,
-) -> jax.Array:
+def loss(graphdef: nnx.GraphDef, params: nnx.State, tokens: jax.Array) -> jax.Array:
     """Mean cross entropy, in nats, of predicting each token from those before it.
 
-    The arguments are those of `logits`; T tokens make T - 1 predictions.
+    Structure and parameters come from `create`; T tokens make T - 1 predictions.
     """
-    predictions = logits(graphdef, params, tokens[:, :-1], key)
+    predictions = nnx.merge(graphdef, params)(tokens[:, :-1])
     return optax.softmax_cross_entropy_with_integer_labels(
         predictions, tokens[:, 1:]
     ).mean()

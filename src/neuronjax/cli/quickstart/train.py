@@ -23,7 +23,7 @@ from neuronjax.cli.quickstart import model
 from neuronjax.cli.quickstart.data import VOCAB_SIZE, Corpus
 from neuronjax.cli.quickstart.model import GPTConfig
 
-_MODEL = GPTConfig(vocab_size=VOCAB_SIZE, layers=5, scan_layers=True)
+_MODEL = GPTConfig(vocab_size=VOCAB_SIZE, layers=5)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,9 +57,7 @@ class TrainingRecipe:
 
 
 TINY = TrainingRecipe(
-    model=GPTConfig(
-        vocab_size=VOCAB_SIZE, layers=1, heads=1, width=16, hidden=16, scan_layers=True
-    ),
+    model=GPTConfig(vocab_size=VOCAB_SIZE, layers=1, heads=1, width=16, hidden=16),
     steps=2,
     batch=2,
     length=8,
@@ -70,15 +68,7 @@ TINY = TrainingRecipe(
 
 #: What is priced: 124 million parameters, 8 x 1,024 tokens for each copy.
 REAL = TrainingRecipe(
-    model=GPTConfig(
-        vocab_size=50_304,
-        layers=12,
-        heads=12,
-        width=768,
-        hidden=2048,
-        dtype="bfloat16",
-        scan_layers=True,
-    ),
+    model=GPTConfig(vocab_size=50_304, layers=12, heads=12, width=768, hidden=2048),
     batch=8,
     length=1024,
 )

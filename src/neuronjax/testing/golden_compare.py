@@ -1,0 +1,280 @@
+"""A golden compared with what its function is today.
+
+Two things are asked apart: whether the stored program gives the stored bits on the
+stored arguments, and what today's program gives on them. What the arguments are today
+is reported beside that, and does not hide it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from neuronjax.api.asked import Asked
+from neuronjax.api.tolerance import tolerance as legal_results
+from neuronjax.diagnostics.edits.canonical_text import fingerprint, first_difference
+from neuronjax.ir.program import Program
+from neuronjax.policy import Policy
+from neuronjax.testing import golden_file
+from neuronjax.testing.bits import LeafDifference, compared, listed
+from neuronjax.testing.golden_file import GoldenFile, Leaf
+from neuronjax.testing.golden_report import GoldenMismatch, GoldenReport
+from neuronjax.testing.golden_run import GoldenRun, Today, stored_inputs, stored_program
+from neuronjax.testing.leaf_matching import LeafMatch, match
+from neuronjax.testing.op_hashes import first_change
+from neuronjax.testing.program_change import ProgramChange, moved_versions
+
+_UPDATE_REMEDY = (
+    "  if it is intended: pytest --neuronjax-update-golden, and review the difference"
+)
+_OTHERS = "the arguments are not those that were stored"
+_EMULATOR = (
+    "the program, its arguments and its policy are as stored: the emulator changed"
+)
+_COMPARE = (
+    "the stored program gives the stored bits; op by op: "
+    'neuronjax.compare(function, against="{path}")(*arguments)'
+)
+
+
+def compare(
+    name: str, path: Path, today: Today, choice: str, legal: str
+) -> GoldenReport:
+    """Return what was found of a golden that holds, or that may be another today."""
+    __tracebackhide__ = True
+    if not golden_file.beside(path, ".json").exists():
+        raise GoldenMismatch(
+            "missing",
+            f"golden {name}: there is no {path}.json\n"
+            "  make it: pytest --neuronjax-update-golden",
+        )
+    stored = golden_file.read(path)
+    inputs = stored_inputs(stored)
+    arguments = _arguments(inputs, stored, today)
+    _check_setting(name, stored, today, arguments)
+    check_bits(name, stored, inputs)
+    report = GoldenReport(
+        name=name,
+        path=path,
+        drift=arguments.differences,
+        renamed=arguments.renamed,
+        provenance=dict(stored.provenance),
+    )
+    if fingerprint(today.program) != fingerprint(stored_program(stored)):
+        given = [inputs[i] for i in arguments.order]
+        outputs = today.run(stored.rounding_seed).outputs(given)
+        report = changed(report, stored, today, outputs)
+        if legal == "legal" and report.leaves and not _failing(report, choice):
+            _check_legal(report, stored, inputs, outputs)
+    if kind := _failing(report, choice):
+        leaves = report.leaves or report.drift
+        raise GoldenMismatch(kind, told(report), leaves, change=report.change)
+    return report
+
+
+def _failing(report: GoldenReport, choice: str) -> str:
+    """Return what is a failure, "program" or "arguments", or ""."""
+    change = report.change
+    if change is not None:
+        fails = {"edits": change.cause != "jax", "bits": True, "warn": False}
+        if choice == "fail" or (report.leaves and fails[choice]):
+            return "program"
+    moved = moved_versions(report.provenance, golden_file.provenance())
+    is_theirs = choice == "edits" and bool(moved)
+    return "arguments" * bool(report.drift and choice != "warn" and not is_theirs)
+
+
+def told(report: GoldenReport, head: str = "") -> str:
+    """Return what is said of a golden that is another one today."""
+    why = [] if report.change is None else [*report.change.report()]
+    if not head and why:
+        head = f"the function is another program now, with {report.today}"
+    elif not head:
+        head = f"{_OTHERS}; on those the function gives the stored bits"
+    parts = [*(f"  {line}" for line in why), listed(report.leaves)]
+    if report.drift:
+        parts += ["  of the arguments:" if why else "", listed(report.drift)]
+    if report.renamed:
+        parts.append(f"  renamed: {', '.join(report.renamed)}")
+    compare = _COMPARE.format(path=f"{report.path}.mlirbc")
+    return _text(report.name, head, [*parts, f"  {compare}"], report.provenance)
+
+
+def _text(
+    name: str, head: str, parts: Sequence[str], provenance: Mapping[str, str]
+) -> str:
+    moved = moved_versions(provenance, golden_file.provenance())
+    since = f"  changed since: {', '.join(moved) or 'no version'}"
+    body = [f"golden {name}: {head}", *filter(None, parts), since]
+    return "\n".join([*body, _UPDATE_REMEDY])
+
+
+def _arguments(
+    inputs: Sequence[np.ndarray], stored: GoldenFile, today: Today
+) -> LeafMatch:
+    then, now = ([leaf.path for leaf in x] for x in (stored.inputs, today.leaves))
+
+    def differ(i: int, n: int) -> LeafDifference | None:
+        return compared(now[n], today.inputs[n], inputs[i])
+
+    return match("arguments", then, now, differ)
+
+
+def _check_setting(
+    name: str, stored: GoldenFile, today: Today, arguments: LeafMatch
+) -> None:
+    """Refuse another target or policy, and arguments that the program does not take."""
+    __tracebackhide__ = True
+    problems = []
+    if stored.target != today.target:
+        problems.append(f"  target: {today.target}, expected {stored.target}")
+    names = [field.name for field in dataclasses.fields(Policy) if field.compare]
+    pairs = (
+        (name, getattr(today.policy, name), getattr(stored.policy, name))
+        for name in names
+    )
+    problems += [f"  policy.{n}: {a!r}, expected {b!r}" for n, a, b in pairs if a != b]
+    leaves = () if arguments.are_types_equal else arguments.differences
+    if problems or leaves:
+        text = _text(name, _OTHERS, [*problems, listed(leaves)], stored.provenance)
+        raise GoldenMismatch("arguments", text, leaves)
+
+
+def check_bits(name: str, stored: GoldenFile, inputs: list[np.ndarray]) -> None:
+    """Refuse other bits of the stored program than the stored ones."""
+    __tracebackhide__ = True
+    with jax.enable_x64(stored.x64):
+        program = stored_program(stored)
+        run = GoldenRun.of(program, stored.target, stored.policy, stored.rounding_seed)
+        paths = [leaf.path for leaf in stored.outputs]
+        found = _results(stored, paths, run.outputs(inputs))
+        if not found.differences:
+            return
+        _, ops = run.watched(inputs)
+    change = first_change(stored.ops, ops)
+    parts = [f"  {_EMULATOR}", listed(found.differences)]
+    parts += [f"  first op that changed: {change}"] if change else []
+    head = "the stored program gives other bits than it did"
+    text = _text(name, head, parts, stored.provenance)
+    raise GoldenMismatch("bits", text, found.differences, first_op=change)
+
+
+def _results(
+    stored: GoldenFile, paths: Sequence[str], outputs: Sequence[np.ndarray]
+) -> LeafMatch:
+    """Match results, without those of one side that are an argument handed through."""
+    paths = [*paths, "amax_history"][: len(outputs)]
+    now = [Leaf.of(*each) for each in zip(paths, outputs, strict=True)]
+    passed = {(leaf.path, leaf.sha256) for leaf in stored.inputs}
+
+    def counted(leaves: Sequence[Leaf], others: Sequence[Leaf]) -> list[int]:
+        shared = {leaf.path for leaf in others}
+        numbered = ((n, (leaf.path, leaf.sha256)) for n, leaf in enumerate(leaves))
+        return [n for n, it in numbered if it[0] in shared or it not in passed]
+
+    held, kept = counted(stored.outputs, now), counted(now, stored.outputs)
+
+    def differ(i: int, n: int) -> LeafDifference | None:
+        leaf, codes = stored.outputs[held[i]], stored.arrays[f"output/{held[i]}"]
+        renamed = dataclasses.replace(leaf, path=paths[kept[n]])
+        return renamed.difference(outputs[kept[n]], codes)
+
+    then = [stored.outputs[n].path for n in held]
+    return match("results", then, [paths[n] for n in kept], differ)
+
+
+def changed(
+    report: GoldenReport,
+    stored: GoldenFile,
+    today: Today,
+    outputs: Sequence[np.ndarray],
+) -> GoldenReport:
+    """Add what another program does: are its bits others, and who made it another?"""
+    results = _results(stored, today.out_paths, outputs)
+    change = ProgramChange.between(
+        (stored_program(stored), today.program),
+        (stored.sources, today.sources),
+        (stored.provenance, golden_file.provenance()),
+    )
+    return dataclasses.replace(
+        report,
+        program="changed",
+        today="other bits" if results.differences else "same bits",
+        leaves=results.differences,
+        renamed=(*report.renamed, *results.renamed),
+        change=change,
+    )
+
+
+def _check_legal(
+    report: GoldenReport,
+    stored: GoldenFile,
+    inputs: Sequence[np.ndarray],
+    outputs: Sequence[np.ndarray],
+) -> None:
+    """Refuse results that no legal implementation of the stored program gives."""
+    __tracebackhide__ = True
+    with jax.enable_x64(stored.x64):
+        program = f"{report.path}.mlirbc"
+        setting = {"target": stored.target, "policy": stored.policy}
+        bounds = legal_results(program, **setting)(*inputs)
+        found = bounds.check(list(outputs[: len(bounds.outputs)]))
+    if not found:
+        head = (
+            f"neuronjax.tolerance does not allow the results: {found.worst.as_text()}"
+        )
+        raise GoldenMismatch(
+            "program", told(report, head), report.leaves, change=report.change
+        )
+
+
+# -- Programs alone --------------------------------------------------------------------
+
+
+class ProgramsDiffer(AssertionError):
+    """Raised by `assert_same_program`."""
+
+
+def assert_same_program(
+    function: Callable[..., Any],
+    expected: Callable[..., Any] | str | os.PathLike[str],
+) -> Callable[..., None]:
+    """Asserts that two functions are captured as the same StableHLO.
+
+    Source lines, names of functions and arguments, and where constants stand do not
+    count; see `diagnostics.edits.canonical_text`.
+
+    Args:
+        function: as `neuronjax.compare`.
+        expected: another such function, or the path of a golden without its ending.
+
+    Returns:
+        A function of the arguments (arrays or ShapeDtypeStructs) that returns nothing.
+
+    Raises:
+        ProgramsDiffer: (when called) shows the first ops that differ.
+    """
+
+    def check(*args: Any, **kwargs: Any) -> None:
+        def of(function: Any) -> Program:
+            return Today.of(Asked.of(function), args, kwargs, with_inputs=False).program
+
+        now = of(function)
+        if isinstance(expected, str | os.PathLike):
+            wanted = stored_program(golden_file.read(Path(expected)))
+        else:
+            wanted = of(expected)
+        if fingerprint(now) == fingerprint(wanted):
+            return
+        lines = first_difference(wanted, now).split("\n")
+        raise ProgramsDiffer(
+            "\n  ".join(["the programs differ, first here (- expected):", *lines])
+        )
+
+    return check

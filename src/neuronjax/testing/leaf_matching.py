@@ -1,0 +1,76 @@
+"""Which array of today is which stored one, also where it has another name now.
+
+A refactoring renames an attribute, and JAX then hands the arrays over in another order.
+So leaves are matched by position, and by name where that leaves fewer differences; what
+has a name on one side alone is matched in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from neuronjax.testing.bits import LeafDifference
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeafMatch:
+    """Leaves of today beside stored ones.
+
+    Attributes:
+        differences: of the leaves, the largest first.
+        order: of every leaf today, the number of the stored one; empty where there are
+            not as many.
+        renamed: what has another name, "p/fc1 -> p/fc2".
+    """
+
+    differences: tuple[LeafDifference, ...] = ()
+    order: tuple[int, ...] = ()
+    renamed: tuple[str, ...] = ()
+
+    @property
+    def are_types_equal(self) -> bool:
+        """Whether today's program takes what was stored."""
+        return not any(leaf.what for leaf in self.differences)
+
+
+def match(
+    what: str,
+    then: Sequence[str],
+    now: Sequence[str],
+    differ: Callable[[int, int], LeafDifference | None],
+) -> LeafMatch:
+    """Match leaves by their paths.
+
+    Args:
+        what: the leaves are, "arguments".
+        then: the paths of the stored ones.
+        now: the paths of today's.
+        differ: tells the difference of a stored leaf and one of today, by number.
+    """
+    if len(then) != len(now):
+        sides = ("without", then, now), ("with", now, then)
+        lists = ((word, [p for p in a if p not in b]) for word, a, b in sides)
+        names = "; ".join(
+            f"{word} {', '.join(paths)}" for word, paths in lists if paths
+        )
+        counts = f"{len(now)}, expected {len(then)}: {names}"
+        return LeafMatch(differences=(LeafDifference(path=what, what=counts),))
+    found = []
+    for order in dict.fromkeys((tuple(range(len(now))), _by_name(then, now))):
+        leaves = [leaf for n, i in enumerate(order) if (leaf := differ(i, n))]
+        pairs = ((then[i], now[n]) for n, i in enumerate(order))
+        renamed = tuple(f"{old} -> {new}" for old, new in pairs if old != new)
+        ordered = sorted(leaves, key=lambda leaf: leaf.badness, reverse=True)
+        found.append(
+            LeafMatch(differences=tuple(ordered), order=order, renamed=renamed)
+        )
+    return min(found, key=lambda each: len(each.differences))
+
+
+def _by_name(then: Sequence[str], now: Sequence[str]) -> tuple[int, ...]:
+    if len(set(then)) < len(then) or len(set(now)) < len(now):
+        return tuple(range(len(now)))  # names that say nothing
+    places = {path: n for n, path in enumerate(then)}
+    left = (n for path, n in places.items() if path not in now)
+    return tuple(places[path] if path in places else next(left) for path in now)
