@@ -57,6 +57,7 @@ from neuronjax.api.scaling import scaling as scaling
 from neuronjax.api.search_precision import search_precision as search_precision
 from neuronjax.api.study import Study as Study, study as study
 from neuronjax.api.tolerance import tolerance as tolerance
+from neuronjax.api.tracebacks import boundary as _boundary
 from neuronjax.diagnostics.comparison import Comparison as Comparison
 from neuronjax.diagnostics.dumps.dump_result import DumpComparison as DumpComparison
 from neuronjax.diagnostics.edits.edit_result import (
@@ -101,6 +102,11 @@ from neuronjax.policy.scopes import (
 from neuronjax.report.number_display import formats as formats
 
 __version__ = "0.1.0.dev0"
+
+for _verb in (check, collective_bench, compare, compare_dump, estimate, judge):
+    globals()[_verb.__name__] = _boundary(_verb)
+for _verb in (load, nki_diff, pmap, profile, scaling, search_precision, study):
+    globals()[_verb.__name__] = _boundary(_verb)
 
 
 def __getattr__(name: str) -> object:

@@ -7,6 +7,7 @@ of the user's program, and what to do about it.
 from __future__ import annotations
 
 import functools
+import linecache
 import sys
 import traceback
 import warnings
@@ -41,7 +42,8 @@ class NeuronJaxError(Exception):
         self.remedy = remedy
         lines = [f"{op}: {what}" if op else what]
         if location:
-            lines.append(f"  at: {location}")
+            lines.append(f"  at: {cell_place(location) or location}")
+            lines += [f"      {code}" for code in [code_at(location)] if code]
         if remedy:
             lines.append(f"  remedy: {remedy}")
         super().__init__("\n".join(lines))
@@ -108,6 +110,23 @@ def user_line() -> str:
 def _line(filename: str, number: int) -> str:
     """One string for all that a line of the program makes."""
     return f"{filename}:{number}"
+
+
+def code_at(source: str) -> str:
+    """Return what is written on the line `file:line`; "" where no file holds it."""
+    path, _, line = source.rpartition(":")
+    return linecache.getline(path, int(line) if line.isdigit() else 0).strip()
+
+
+def cell_place(source: str) -> str:
+    """Return `In[3]:12`; "" for a line that is not in a cell of a running IPython."""
+    python = sys.modules.get("IPython")
+    shell = None if python is None else python.get_ipython()
+    if shell is None:
+        return ""
+    file, _, line = source.rpartition(":")
+    found = shell.compile.format_code_name(file)  # ("Cell", "In[3]") or None
+    return "" if found is None else f"{found[1]}:{line}"
 
 
 def program_line() -> str:

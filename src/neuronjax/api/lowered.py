@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from rich.console import RenderableType
 
 from neuronjax.api.calls import CallState, may_round_stochastically
+from neuronjax.api.tracebacks import boundary
 from neuronjax.capture.trace import capturing
 from neuronjax.errors import InvalidProgramError
 from neuronjax.execution import host_process
@@ -199,6 +200,7 @@ class Lowered(_Readable):
         shape = (program.amax_history_length, program.amax_slots)
         return jnp.zeros(shape, jnp.float32)
 
+    @boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Compile, at the first call, and run: see `Compiled`."""
         if capturing():
@@ -214,6 +216,7 @@ class Lowered(_Readable):
         instructions = self.captured.instructions
         return may_round_stochastically(self.policy) or instructions.stochastic
 
+    @boundary
     def compile(self) -> Compiled:
         """Compiles for the host."""
         state = self.entry.state
@@ -247,6 +250,7 @@ class Compiled(_Readable):
         self._state = state
         self._takes = takes
 
+    @boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if capturing():
             return self.lowered.entry.inside(*args, **kwargs)

@@ -10,9 +10,10 @@ from rich.console import RenderableType
 from neuronjax.api.lowered import READINGS, Lowered
 from neuronjax.execution import stages
 from neuronjax.ir.text import instruction_text
+from neuronjax.report.html import as_html
 from neuronjax.report.places import place
 from neuronjax.report.program_display import program_table
-from neuronjax.report.tables import as_html, as_text
+from neuronjax.report.tables import as_text
 from neuronjax.report.waiting import Waiting
 from neuronjax.timing.memory import plan_memory
 from neuronjax.timing.schedule import schedule

@@ -253,8 +253,8 @@ class _StudyJit:
         asked = Asked.of(function, **self._machine, **options)
         if isinstance(asked.step, Lowered):
             return asked.step.compile() if self._machine else asked.native()
-        step = asked.step.in_place()
-        made = step if self._machine else in_place(step.native, function)
+        step = asked.step
+        made = step if self._machine else in_place(step.native, step.__wrapped__)
         return functools.partial(made, *asked.first) if asked.first else made
 
 

@@ -26,8 +26,8 @@ from rich.progress import (
 )
 
 from neuronjax.execution import stages
+from neuronjax.report.html import as_html
 from neuronjax.report.quantities import seconds as in_words
-from neuronjax.report.tables import as_html
 
 #: 1 shows progress in logs too, 0 nowhere.
 VARIABLE = "NEURONJAX_PROGRESS"
