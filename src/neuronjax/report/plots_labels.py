@@ -40,13 +40,15 @@ _PLACES: Sequence[tuple[tuple[float, float], str, str]] = (
 
 
 def write_within(
-    axes: Axes, texts: Iterable[str], start: float, end: float, y: float, ink: str
+    axes: Axes, texts: Iterable[str], start: float, end: float, y: float
 ) -> Text | None:
-    """The first of some texts that fits between two places on the x axis, centred."""
+    """The first of some texts that fits between two places on the x axis, centred;
+    legible over every colour, and over gaps."""
     (left, _), (right, _) = axes.transData.transform([(start, y), (end, y)])
-    centred = {"fontsize": SMALL, "ha": "center", "va": "center"}
+    centred = {"ha": "center", "va": "center", "path_effects": [HALO]}
     for text in texts:
-        written = axes.text((start + end) / 2, y, text, color=ink, **centred)
+        middle = (start + end) / 2
+        written = axes.text(middle, y, text, color=INK, fontsize=SMALL, **centred)
         written.set_in_layout(False)
         if written.get_window_extent().width + 2 * _MARGIN <= right - left:
             return written
