@@ -11,6 +11,7 @@ import linecache
 import sys
 import traceback
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Self
@@ -100,10 +101,7 @@ def _is_internal(filename: str) -> bool:
 
 def user_line() -> str:
     """The "file:line" of the innermost frame outside neuronjax and NumPy, or ""."""
-    frame = sys._getframe(1)
-    while frame is not None and _is_internal(frame.f_code.co_filename):
-        frame = frame.f_back
-    return _line(frame.f_code.co_filename, frame.f_lineno) if frame else ""
+    return _frame_line(_outer_frame(_is_internal)[0])
 
 
 @functools.lru_cache(maxsize=4096)
@@ -131,13 +129,12 @@ def cell_place(source: str) -> str:
 
 def program_line() -> str:
     """The "file:line" of the innermost frame of the user's program, or ""."""
-    frame, _ = _program_frame()
-    return _line(frame.f_code.co_filename, frame.f_lineno) if frame else ""
+    return _frame_line(_outer_frame(is_library)[0])
 
 
 def warn_user(text: str, category: type[Warning]) -> None:
     """Warns, at the innermost line that is the user's and no library's."""
-    _, level = _program_frame()
+    _, level = _outer_frame(is_library)
     warnings.warn(text, category, stacklevel=level)
 
 
@@ -153,12 +150,16 @@ def warn_once(source: str, text: str, category: type[Warning]) -> None:
     _warned.add((category, source))
 
 
-def _program_frame() -> tuple[FrameType | None, int]:
-    """The innermost frame that is no library's, and how far up from the caller's."""
+def _outer_frame(is_inside: Callable[[str], bool]) -> tuple[FrameType | None, int]:
+    """The innermost frame of another file, and how far up from the caller's."""
     frame, level = sys._getframe(2), 2
-    while frame is not None and is_library(frame.f_code.co_filename):
+    while frame is not None and is_inside(frame.f_code.co_filename):
         frame, level = frame.f_back, level + 1
     return frame, level
+
+
+def _frame_line(frame: FrameType | None) -> str:
+    return _line(frame.f_code.co_filename, frame.f_lineno) if frame else ""
 
 
 def is_library(filename: str) -> bool:

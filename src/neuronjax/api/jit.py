@@ -168,6 +168,8 @@ class Emulated:
             **{k: v for k, v in options.items() if k not in _OWN},
         )
         self._state = CallState(self._name)
+        #: What was called and did not return: an interrupt has ended its compilation.
+        self._unmade: list[bool] = []
 
     def _chosen(self, names: Sequence[str]) -> dict[str, Any]:
         return {name: self.options[name] for name in names if name in self.options}
@@ -198,11 +200,16 @@ class Emulated:
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:
         host_process.check()
+        if self._unmade:  # JAX has kept the trace, which says what it is at
+            stages.start(f"{self._name} on {self.target.name}", self)
+            stages.stage("compiling")
+        self._unmade.append(True)
         try:
             context = self._state.context(self._next_index(args, kwargs))
             around, args, kwargs = self._whole(self._step, args, kwargs)
             with around.outside():
                 results = self._jitted(context, around, *args, **kwargs)
+            self._unmade.clear()
             return _placed(results)
         except TypeError as error:
             if "abstract array" in str(error):

@@ -29,6 +29,7 @@ from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.program import Program
 from neuronjax.policy import Policy
 from neuronjax.report.setting import setting_line
+from neuronjax.report.tables import Displayed
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class CallEntry:
 READINGS: dict[str, Callable[..., Any]] = {}
 
 
-class _Readable:
+class _Readable(Displayed):
     """What a lowered program and a compiled one can be asked without being run."""
 
     lowered: Lowered
@@ -84,12 +85,6 @@ class _Readable:
 
     def __rich__(self) -> RenderableType:
         return READINGS["table"](self.lowered)
-
-    def __str__(self) -> str:
-        return READINGS["text"](self.lowered)
-
-    def _repr_html_(self) -> str:
-        return READINGS["html"](self.lowered)
 
     def __repr__(self) -> str:
         lowered, count = self.lowered, len(self.instructions)

@@ -10,10 +10,8 @@ from rich.console import RenderableType
 from neuronjax.api.lowered import READINGS, Lowered
 from neuronjax.execution import stages
 from neuronjax.ir.text import instruction_text
-from neuronjax.report.html import as_html
 from neuronjax.report.places import place
 from neuronjax.report.program_display import program_table
-from neuronjax.report.tables import as_text
 from neuronjax.report.waiting import Waiting
 from neuronjax.timing.memory import plan_memory
 from neuronjax.timing.schedule import schedule
@@ -39,7 +37,5 @@ stages.watched_by(Waiting.of)
 READINGS.update(
     timeline=timeline,
     table=table,
-    text=lambda lowered: as_text(table(lowered)),
-    html=lambda lowered: as_html(table(lowered)),
     instructions=lambda lowered: instruction_text(lowered.captured.instructions, place),
 )

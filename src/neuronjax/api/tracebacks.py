@@ -50,18 +50,15 @@ def boundary(function: T) -> T:
 
 
 def _shorten(error: BaseException) -> None:
+    python = sys.modules.get("IPython")
+    in_ipython = python is not None and python.get_ipython() is not None
     if isinstance(error, NeuronJaxError):
         error.__cause__, error.__suppress_context__ = None, True
     shown: TracebackType | None = None
     for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
         if not frame.f_code.co_filename.startswith(_HIDDEN):
             shown = TracebackType(shown, frame, frame.f_lasti, line)
-        elif _in_ipython():
+        elif in_ipython:
             frame.f_locals["__tracebackhide__"] = True
-    if not _in_ipython():
+    if not in_ipython:
         error.__traceback__ = shown
-
-
-def _in_ipython() -> bool:
-    python = sys.modules.get("IPython")
-    return python is not None and python.get_ipython() is not None

@@ -7,7 +7,7 @@ Colab show it too. A colour is a variable of the front end, else that of its tex
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import Any
 
@@ -60,10 +60,8 @@ def _table(table: Table, is_folded: bool) -> str:
     body = "".join(_row("td", table.columns, row) for row in rows)
     heads = [column.header for column in table.columns]
     head = _row("th", table.columns, heads) if table.show_header and any(heads) else ""
-    title, caption = (
-        f"<b>{''.join(map(_inline, _parts(text)))}</b>" if n == 0 else _block(text)
-        for n, text in enumerate((table.title or "", table.caption or ""))
-    )
+    title = f"<b>{_inlines(table.title or '')}</b>"
+    caption = _block(table.caption) if table.caption else ""
     found = (
         '<table style="margin:0 0 .5em 0;border-collapse:collapse">'
         f"<thead>{head}</thead><tbody>{body}</tbody></table>{caption}"
@@ -73,26 +71,24 @@ def _table(table: Table, is_folded: bool) -> str:
     return f"<div>{title}</div>{found}"
 
 
-def _row(tag: str, columns: Iterable[Column], cells: Iterable[Any]) -> str:
-    pairs = zip(columns, cells, strict=True)
-    return f"<tr>{''.join(_cell(tag, *pair) for pair in pairs)}</tr>"
-
-
-def _cell(tag: str, column: Column, cell: Any) -> str:
-    inside = "".join(map(_inline, _parts(cell)))
-    side = f"text-align:{'right' if column.justify == 'right' else 'left'}"
-    look = ";".join(filter(None, [side, _css(_CONSOLE.get_style(column.style or ""))]))
-    return f'<{tag} style="{look};white-space:pre-wrap">{inside}</{tag}>'
+def _row(tag: str, columns: Sequence[Column], cells: Iterable[Any]) -> str:
+    row = []
+    for column, cell in zip(columns, cells, strict=True):
+        side = f"text-align:{'right' if column.justify == 'right' else 'left'}"
+        look = f"{side};white-space:pre-wrap;{_css(_CONSOLE.get_style(column.style))}"
+        row.append(f'<{tag} style="{look}">{_inlines(cell)}</{tag}>')
+    return f"<tr>{''.join(row)}</tr>"
 
 
 def _block(part: Any) -> str:
     """Return a text that wraps, or what has a place for every character."""
-    if isinstance(part, str) and not part:
-        return ""
-    inside = "".join(map(_inline, _parts(part)))
     if isinstance(part, str | Text):
-        return f'<div style="white-space:pre-wrap">{inside}</div>'
-    return f'<pre style="{_FONT}">{inside}</pre>'
+        return f'<div style="white-space:pre-wrap">{_inlines(part)}</div>'
+    return f'<pre style="{_FONT}">{_inlines(part)}</pre>'
+
+
+def _inlines(drawn: Any) -> str:
+    return "".join(map(_inline, _parts(drawn)))
 
 
 def _inline(part: Any) -> str:
