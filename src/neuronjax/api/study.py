@@ -109,7 +109,8 @@ def study(
         )
     machines = _machines(policies, target or targets or "trn2")
     chosen = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
-    reference = _baseline(baseline, machines)
+    names = [machine.label for machine in machines]
+    reference = names[0] if baseline is None else _known(baseline, names, "machine")
     if not chosen:
         raise InvalidProgramError("a study without seeds", remedy="give seeds=3")
     if if_changed not in ("error", "rerun"):
@@ -133,7 +134,7 @@ def study(
     return Study(
         records=[record for run in runs for record in run],
         labels={(m.policy, m.target): m.label for m in machines},
-        baseline=reference.label,
+        baseline=reference,
         settings={m.label: m.setting for m in machines},
     )
 
@@ -215,16 +216,12 @@ def _name_of(policy: Any) -> str:
     return name
 
 
-def _baseline(wanted: str | None, machines: Sequence[_StudyMachine]) -> _StudyMachine:
-    if wanted is None:
-        return machines[0]
-    for machine in machines:
-        if machine.label == wanted:
-            return machine
-    raise InvalidProgramError(
-        f"no machine is called {wanted!r}",
-        remedy=f"one of: {', '.join(m.label for m in machines)}",
-    )
+def _known(wanted: str, names: Sequence[str], what: str) -> str:
+    if wanted not in names:
+        raise InvalidProgramError(
+            f"no {what} is called {wanted!r}", remedy=f"one of: {', '.join(names)}"
+        )
+    return wanted
 
 
 class _StudyJit:
@@ -479,10 +476,5 @@ class Study(Displayed):
 
     def _metric(self, wanted: str | None) -> str:
         names = self.metrics
-        if wanted is None:
-            return "loss" if "loss" in names else names[0]
-        if wanted not in names:
-            raise InvalidProgramError(
-                f"no metric is called {wanted!r}", remedy=f"one of: {', '.join(names)}"
-            )
-        return wanted
+        usual = "loss" if "loss" in names else names[0]
+        return usual if wanted is None else _known(wanted, names, "metric")

@@ -12,7 +12,6 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.patheffects import withStroke
-from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from neuronjax.report.plots_style import INK
@@ -41,7 +40,7 @@ _PLACES: Sequence[tuple[tuple[float, float], str, str]] = (
 
 def write_within(
     axes: Axes, texts: Iterable[str], start: float, end: float, y: float
-) -> Text | None:
+) -> None:
     """The first of some texts that fits between two places on the x axis, centred;
     legible over every colour, and over gaps."""
     (left, _), (right, _) = axes.transData.transform([(start, y), (end, y)])
@@ -51,9 +50,8 @@ def write_within(
         written = axes.text(middle, y, text, color=INK, fontsize=SMALL, **centred)
         written.set_in_layout(False)
         if written.get_window_extent().width + 2 * _MARGIN <= right - left:
-            return written
+            return
         written.remove()
-    return None
 
 
 def write_beside(

@@ -82,31 +82,26 @@ class Waiting:
         else:
             self._console.print(last, highlight=False, markup=False, soft_wrap=True)
 
-    def _now(self) -> str:
-        return self._stages[-1][0]
-
     def _draw(self, page: Page | None) -> None:
         """Draw one line until the end: what is being done, and for how long."""
-        status = self._console.status("") if page is None else None
-        with status or contextlib.nullcontext():
+        status = self._console.status("")
+        show = page.draw if page else status.update
+        with contextlib.nullcontext() if page else status:
             while not self._ended:
                 taken = in_words(time.perf_counter() - self._stages[0][1])
-                line = escape(f"{self._name}: {self._now()} {taken}")
-                _ = status.update(line) if status else page and page.draw(line)
+                show(escape(f"{self._name}: {self._stages[-1][0]} {taken}"))
                 with self._changed:
                     self._changed.wait_for(lambda: self._ended, 0.1)
 
     def _print(self) -> None:
         said: list[str] = []
-
-        def is_new() -> bool:
-            return self._ended or kind_of(self._now()) not in said
-
         while not self._ended:
-            said.append(kind_of(self._now()))
+            said.append(kind_of(self._stages[-1][0]))
             self._console.print(f"{self._name}: {said[-1]}", highlight=False)
             with self._changed:
-                self._changed.wait_for(is_new)
+                self._changed.wait_for(
+                    lambda: self._ended or kind_of(self._stages[-1][0]) not in said
+                )
 
 
 def summary(
