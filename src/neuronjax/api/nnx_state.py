@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -150,8 +150,9 @@ def _is_told(function: Callable[..., Any]) -> bool:
 def for_arguments(function: Callable[..., Any], arguments: Any) -> Callable[..., Any]:
     """Return what is traced for these arguments: the user's own function, whose trace
     JAX may have kept, where they hold no modules."""
-    is_plain = isinstance(function, WithState) and not _modules(arguments)
-    return function.__wrapped__ if is_plain else function
+    if isinstance(function, WithState) and not _modules(arguments):
+        return function.__wrapped__
+    return function
 
 
 def in_place(run: Callable[..., Any], function: Callable[..., Any]) -> Callable:
@@ -226,7 +227,7 @@ class _SteppedCall:
     result: Any
     variables: Mapping[str, Any] = field(default_factory=dict)
     written: Mapping[str, Any] = field(default_factory=dict)
-    returned: Container[str] = ()
+    returned: Collection[str] = ()
     rebuilt: Sequence[str] = ()
 
     @property

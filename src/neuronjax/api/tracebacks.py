@@ -41,7 +41,7 @@ def boundary(function: T) -> T:
         try:
             found = function(*args, **kwargs)
         except BaseException as error:
-            if jax.config.jax_traceback_filtering != "off":
+            if getattr(jax.config, "jax_traceback_filtering", "auto") != "off":
                 _shorten(error)
             raise
         return boundary(found) if isinstance(found, FunctionType) else found
