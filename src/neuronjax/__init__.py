@@ -120,12 +120,19 @@ _HOMES = {
     for name in node.names
 }
 __all__ = list(_HOMES)
+#: Errors leave these without the frames of this package.
+_VERBS = frozenset(
+    "check collective_bench compare compare_dump estimate judge load nki_diff pmap "
+    "profile scaling search_precision study".split()
+)
 
 
 def __getattr__(name: str) -> object:
     """Import what has a public name, or a room, when it is first asked for."""
     if name in _HOMES:
         found = getattr(importlib.import_module(str(_HOMES[name])), name)
+        if name in _VERBS:
+            found = importlib.import_module("neuronjax.api.tracebacks").boundary(found)
         return globals().setdefault(name, found)
     if name.startswith("_") or importlib.util.find_spec(f"{__name__}.{name}") is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -133,5 +140,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """Return the public names too that nobody has asked for yet."""
-    return sorted({*globals(), *_HOMES})
+    """Return the public names, and those that nobody has asked for yet."""
+    return sorted({*__all__, "nki", "testing"})

@@ -7,9 +7,11 @@ of the user's program, and what to do about it.
 from __future__ import annotations
 
 import functools
+import linecache
 import sys
 import traceback
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Self
@@ -41,7 +43,8 @@ class NeuronJaxError(Exception):
         self.remedy = remedy
         lines = [f"{op}: {what}" if op else what]
         if location:
-            lines.append(f"  at: {location}")
+            lines.append(f"  at: {cell_place(location) or location}")
+            lines += [f"      {code}" for code in [code_at(location)] if code]
         if remedy:
             lines.append(f"  remedy: {remedy}")
         super().__init__("\n".join(lines))
@@ -98,10 +101,7 @@ def _is_internal(filename: str) -> bool:
 
 def user_line() -> str:
     """The "file:line" of the innermost frame outside neuronjax and NumPy, or ""."""
-    frame = sys._getframe(1)
-    while frame is not None and _is_internal(frame.f_code.co_filename):
-        frame = frame.f_back
-    return _line(frame.f_code.co_filename, frame.f_lineno) if frame else ""
+    return _frame_line(_outer_frame(_is_internal)[0])
 
 
 @functools.lru_cache(maxsize=4096)
@@ -110,15 +110,31 @@ def _line(filename: str, number: int) -> str:
     return f"{filename}:{number}"
 
 
+def code_at(source: str) -> str:
+    """Return what is written on the line `file:line`; "" where no file holds it."""
+    path, _, line = source.rpartition(":")
+    return linecache.getline(path, int(line) if line.isdigit() else 0).strip()
+
+
+def cell_place(source: str) -> str:
+    """Return `In[3]:12`; "" for a line that is not in a cell of a running IPython."""
+    python = sys.modules.get("IPython")
+    shell = None if python is None else python.get_ipython()
+    if shell is None:
+        return ""
+    file, _, line = source.rpartition(":")
+    found = shell.compile.format_code_name(file)  # ("Cell", "In[3]") or None
+    return "" if found is None else f"{found[1]}:{line}"
+
+
 def program_line() -> str:
     """The "file:line" of the innermost frame of the user's program, or ""."""
-    frame, _ = _program_frame()
-    return _line(frame.f_code.co_filename, frame.f_lineno) if frame else ""
+    return _frame_line(_outer_frame(is_library)[0])
 
 
 def warn_user(text: str, category: type[Warning]) -> None:
     """Warns, at the innermost line that is the user's and no library's."""
-    _, level = _program_frame()
+    _, level = _outer_frame(is_library)
     warnings.warn(text, category, stacklevel=level)
 
 
@@ -134,12 +150,16 @@ def warn_once(source: str, text: str, category: type[Warning]) -> None:
     _warned.add((category, source))
 
 
-def _program_frame() -> tuple[FrameType | None, int]:
-    """The innermost frame that is no library's, and how far up from the caller's."""
+def _outer_frame(is_inside: Callable[[str], bool]) -> tuple[FrameType | None, int]:
+    """The innermost frame of another file, and how far up from the caller's."""
     frame, level = sys._getframe(2), 2
-    while frame is not None and is_library(frame.f_code.co_filename):
+    while frame is not None and is_inside(frame.f_code.co_filename):
         frame, level = frame.f_back, level + 1
     return frame, level
+
+
+def _frame_line(frame: FrameType | None) -> str:
+    return _line(frame.f_code.co_filename, frame.f_lineno) if frame else ""
 
 
 def is_library(filename: str) -> bool:

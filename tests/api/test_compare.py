@@ -389,7 +389,7 @@ def test_a_result_prints_in_80_columns_and_as_html():
     text = str(comparison)
     assert max(map(len, text.splitlines())) <= 80
     assert "dot_general" in text
-    assert "<pre" in comparison._repr_html_()
+    assert "<table" in comparison._repr_html_()
     assert json.dumps(comparison.to_json_dict())
     assert comparison.records[0]["op"] == comparison.ops[0].op
     for sort in ("accumulation", "order"):

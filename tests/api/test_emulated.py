@@ -156,16 +156,6 @@ def test_nnx_jit_trains_emulated(graph):
 
 
 @pytest.mark.slow
-def test_state_that_nj_jit_would_lose_is_said():
-    with pytest.warns(nj.NotEmulatedWarning, match=r"NNX.*kernel(.|\n)*nnx\.jit"):
-        nj.jit(train_step)(*nnx_state(), X)
-    model, _ = nnx_state()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        nj.jit(lambda model, x: model(x))(model, X)
-
-
-@pytest.mark.slow
 def test_equinox():
     eqx = pytest.importorskip("equinox")
     assert not is_bf16(eqx.filter_jit(product)(X))  # which Equinox remembers

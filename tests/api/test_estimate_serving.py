@@ -140,7 +140,7 @@ def test_what_is_shown(found):
     for part in (title, "TTFT", "KV", "kWh/Mtok"):
         assert part in text
     assert json.loads(found.to_json())["rows"] == found.records
-    assert "<pre" in found._repr_html_()
+    assert "<table" in found._repr_html_()
 
 
 @pytest.mark.slow

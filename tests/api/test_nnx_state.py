@@ -12,6 +12,7 @@ import pytest
 from flax import nnx
 
 import neuronjax as nj
+from neuronjax.api.nnx_state import in_place
 
 X = jnp.linspace(-1, 1, 4)
 
@@ -125,21 +126,68 @@ def test_what_is_only_read_is_not_lost(function):
     assert told(function, Cached(), X) == ""
 
 
+# -- what is not returned is written back ----------------------------------------------
+
+
 @pytest.mark.parametrize(
-    ("returned", "lost"),
+    ("returned", "kept"),
     [
-        (lambda m: None, "m/cache/value, m/count/value"),
-        (lambda m: m.count, "m/cache/value"),
-        (lambda m: {"cache": m.cache[...]}, "m/count/value"),
-        (lambda m: (m.count, m.cache[...] * 2), "m/cache/value"),
+        (lambda m: None, {"cache", "count"}),
+        (lambda m: m.count, {"cache"}),
+        (lambda m: {"cache": m.cache[...]}, {"count"}),
+        (lambda m: (m.count, m.cache[...] * 2), {"cache"}),
     ],
 )
-def test_only_what_is_not_returned_is_lost(returned, lost):
+@pytest.mark.parametrize("native", [False, True], ids=["emulated", "native"])
+def test_what_is_not_returned_is_written_back(returned, kept, native):
     def step(m, x):
         y = m(x)
         return y, returned(m)
 
-    assert told(step, Cached(), X) == lost
+    model, step = Cached(), nj.jit(step)
+    run = in_place(step.native, step.__wrapped__) if native else step
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(model, X)
+    changed = {
+        name
+        for name in ("weight", "count", "cache")
+        if np.any(getattr(model, name)[...] != getattr(Cached(), name)[...])
+    }
+    assert changed == kept
+
+
+def test_a_donated_module_has_its_variables_afterwards():
+    model = Cached()
+    step = nj.jit(lambda m, x: m(x), donate_argnums=0)
+    for _ in range(2):
+        step(model, X)
+    assert int(model.count[...]) == 2
+    np.testing.assert_array_equal(model.weight[...], np.full(4, 2.0))
+
+
+def test_a_variable_that_is_new_is_lost_and_told():
+    def sows(m, x):
+        y = m(x)
+        m.late = nnx.Variable(x)
+        return y
+
+    model = Cached()
+    assert told(sows, model, X) == "m/late/value"
+    assert int(model.count[...]) == 1
+    assert not hasattr(model, "late")
+
+
+@pytest.mark.parametrize("as_decorator", [False, True])
+def test_jaxs_own_jit_loses_it_in_a_scope_too(as_decorator):
+    model = Cached()
+    with nj.emulated():
+        step = (
+            jax.jit()(lambda m, x: m(x)) if as_decorator else jax.jit(lambda m, x: m(x))
+        )
+        with pytest.warns(nj.NotEmulatedWarning, match=r"m/count(.|\n)*nnx\.jit"):
+            step(model, X)
+    assert int(model.count[...]) == 0
 
 
 @pytest.mark.slow

@@ -494,7 +494,7 @@ def test_shown_in_80_columns_and_drawn(arguments, tmp_path):
     text = found.summary()
     assert max(map(len, text.splitlines())) <= 80
     assert "params/hot" in text
-    assert "<pre" in found._repr_html_()
+    assert "<table" in found._repr_html_()
     found.plot().savefig(tmp_path / "search.png")
     assert json.loads(json.dumps(found.to_json_dict()))["precisions"]
 

@@ -82,7 +82,7 @@ def test_limits_are_a_tuple_that_prints():
     assert tuple(found) == found
     assert "× faster" in str(found)
     assert found[0].what in repr(found)
-    assert "<pre" in found._repr_html_()
+    assert "<table" in found._repr_html_()
 
 
 def test_a_report_of_check_shows_itself():

@@ -134,6 +134,50 @@ def test_the_line_at_the_end_fits_80_columns(monkeypatch):
     assert summary(70 * "x", stages, 27.2) == f"{70 * 'x'}: 27.2 s"
 
 
+@pytest.fixture
+def pages(monkeypatch):
+    """What a notebook's cell shows, one page in the place of the other."""
+    ipython, found = pytest.importorskip("IPython"), []
+
+    class Place:
+        def update(self, data, *, raw):
+            found.append(data)
+
+    monkeypatch.setattr(ipython.display, "display", lambda *a, **k: Place())
+    return found
+
+
+def test_a_notebooks_line_is_replaced_by_the_summary(pages):
+    shown = Waiting("step_on trn2", Console(force_jupyter=True))
+    shown.stage("compiling")
+    shown.end()
+    assert re.match(r"step_on trn2: [\d.]+ .?s", pages[-1]["text/plain"])
+    assert "compiling" not in pages[-1]["text/plain"].partition("(")[0]
+    assert "step_on trn2" in pages[-1]["text/html"]
+
+
+def test_what_was_stopped_is_said_and_the_next_call_is_shown(monkeypatch, capsys):
+    train = call(monkeypatch, "1")
+    jitted = train._jitted
+
+    def interrupted(*args, **kwargs):
+        jitted.lower(*args, **kwargs)  # JAX keeps the trace
+        stages.stage("compiling")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(train, "_jitted", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train(X)
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert "train on trn2: stopped in compiling after " in last
+    assert last.endswith("XLA may go on compiling in the background")
+    train(X)
+    assert "train on trn2: compiling" in capsys.readouterr().err
+    train(X)
+    assert not capsys.readouterr().err
+
+
 # -- what is not compiled --------------------------------------------------------------
 
 

@@ -37,7 +37,7 @@ def asked_for_jaxs() -> bool:
 
     A program may set `jax.jit = functools.partial(nj.jit, ...)`, or to a function of
     its own that calls `nj.jit`."""
-    frame = sys._getframe(2)  # the caller of `jit`, or that function's
+    frame = sys._getframe(3)  # the caller of `jit`, or that function's
     for _ in range(2):
         package, _, rooms = (frame.f_globals.get("__name__") or "").partition(".")
         if package == "neuronjax":

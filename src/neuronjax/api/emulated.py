@@ -26,6 +26,7 @@ import jax
 from jaxlib.xla_client import make_cpu_client
 
 from neuronjax.api.jit import NATIVE_JIT, jit
+from neuronjax.api.nnx_state import as_in_jax
 from neuronjax.api.pmap import pmap
 from neuronjax.capture.decode import LIBRARY
 from neuronjax.errors import NotEmulatedWarning, warn_user
@@ -111,7 +112,9 @@ Setting = Mapping[str, Any]
 
 
 def _jit(setting: Setting, *function: Callable[..., Any], **options: Any) -> Any:
-    return jit(*function, **setting, **options)
+    if not function:
+        return functools.partial(_jit, setting, **options)
+    return jit(*map(as_in_jax, function), **setting, **options)
 
 
 def _pmap(

@@ -29,6 +29,7 @@ from neuronjax.api.calls import (
     signature_of,
 )
 from neuronjax.api.lowered import CallEntry, Lowered
+from neuronjax.api.tracebacks import boundary
 from neuronjax.capture import mesh_context
 from neuronjax.capture.mesh_context import MeshContext, Results, on_every_device
 from neuronjax.capture.trace import capturing
@@ -52,6 +53,7 @@ from neuronjax.report.setting import setting_line
 NATIVE_JIT = jax.jit
 
 
+@boundary
 def jit(
     function: Callable[..., Any] | None = None,
     *,
@@ -154,6 +156,7 @@ class Emulated:
         self._signature = signature_of(function)
         self._static = self.named("static")
         self._step = nnx_state.kept(function, options)
+        self._alone = nnx_state.as_in_jax(function)
         donated = self.named("donate")
         # In front of the user's arguments are the context and the mesh context.
         self._jitted = NATIVE_JIT(
@@ -165,6 +168,8 @@ class Emulated:
             **{k: v for k, v in options.items() if k not in _OWN},
         )
         self._state = CallState(self._name)
+        #: What was called and did not return: an interrupt has ended its compilation.
+        self._unmade: list[bool] = []
 
     def _chosen(self, names: Sequence[str]) -> dict[str, Any]:
         return {name: self.options[name] for name in names if name in self.options}
@@ -186,12 +191,7 @@ class Emulated:
         function = nnx_state.WithState(self.__wrapped__)
         return Emulated(function, **self.options)._with(self._state)
 
-    def in_place(self) -> Emulated:
-        """Return the same function, which leaves what it writes into the modules of its
-        arguments there."""
-        function = nnx_state.InPlace(self.__wrapped__, self.options)
-        return Emulated(function, **self.options)
-
+    @boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function on the emulated chip."""
         once, named = nnx_state.once(self._step, (args, kwargs))
@@ -200,11 +200,16 @@ class Emulated:
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:
         host_process.check()
+        if self._unmade:  # JAX has kept the trace, which says what it is at
+            stages.start(f"{self._name} on {self.target.name}", self)
+            stages.stage("compiling")
+        self._unmade.append(True)
         try:
             context = self._state.context(self._next_index(args, kwargs))
             around, args, kwargs = self._whole(self._step, args, kwargs)
             with around.outside():
                 results = self._jitted(context, around, *args, **kwargs)
+            self._unmade.clear()
             return _placed(results)
         except TypeError as error:
             if "abstract array" in str(error):
@@ -272,11 +277,13 @@ class Emulated:
         other.__dict__.update(self.__dict__, _state=state)
         return other
 
+    @boundary
     def captured(self, *args: Any, **kwargs: Any) -> CapturedProgram:
         """The program for arguments of these types, as all verbs share it: of what
         `nnx.jit` has made the results alone, where the function is not `reported`."""
-        return self._capture(self.__wrapped__, args, kwargs)
+        return self._capture(self._alone, args, kwargs)
 
+    @boundary
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """The program for arguments of these types (arrays or ShapeDtypeStructs)."""
         captured = self._capture(self._step, args, kwargs)
@@ -291,6 +298,7 @@ class Emulated:
         shardings = self._chosen(_SHARDINGS)
         return mesh_context.spread(self._step, shardings, self._unsharded)
 
+    @boundary
     def trace(self, *args: Any, **kwargs: Any) -> Any:
         """The emulation as `jax.jit(f).trace` returns it, a `jax.stages.Traced`; it is
         what `jax.export.export` asks for, so it is `exportable`."""
@@ -299,10 +307,15 @@ class Emulated:
         with exportable():
             return NATIVE_JIT(emulated, **options).trace(*args, **kwargs)
 
+    @boundary
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """Shapes and dtypes of the results, as `jax.eval_shape` of the function."""
-        once, named = nnx_state.once(self._step, (args, kwargs))
-        native = NATIVE_JIT(self._step, **self._unsharded)
+        return self._shapes(self._step, args, kwargs)
+
+    def _shapes(self, function: Callable, args: tuple, kwargs: dict) -> Any:
+        once, named = nnx_state.once(function, (args, kwargs))
+        function = nnx_state.for_arguments(function, (args, kwargs))
+        native = NATIVE_JIT(function, **self._unsharded)
         found = jax.eval_shape(native, *once, **named)
         return found.result if isinstance(found, nnx_state.Stepped) else found
 
@@ -435,6 +448,7 @@ class Emulated:
     ) -> tuple[Emulation, list, Callable]:
         """Flatten the call: an emulation of flat leaves, the leaves, the out tree."""
         host_process.check()
+        called = nnx_state.for_arguments(called, (args, kwargs))
         dynamic, rebuild = self._static.split(args, kwargs)
         paths, in_tree = jax.tree.flatten_with_path(dynamic)
         static = self._static.numbers
@@ -447,7 +461,7 @@ class Emulated:
 
         def function(*leaves: Any) -> list[Any]:
             args, kwargs = rebuild(jax.tree.unflatten(in_tree, around.placed(leaves)))
-            flat, tree = jax.tree.flatten(nnx_state.called(spread, args, kwargs))
+            flat, tree = jax.tree.flatten(spread(*args, **kwargs))
             found[:] = [tree]
             return flat
 
@@ -472,7 +486,7 @@ class Emulated:
             # Two traces of one function may differ in what is no array, as functions
             # that an optimizer holds do. JAX keeps the trace, so it tells which one.
             with around.inside():
-                tree = jax.tree.structure(self.eval_shape(*args, **kwargs))
+                tree = jax.tree.structure(self._shapes(called, args, kwargs))
         if not shardings:
             return called
         options = self._chosen(_STATIC)

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from rich.console import RenderableType
 
 from neuronjax.api.calls import CallState, may_round_stochastically
+from neuronjax.api.tracebacks import boundary
 from neuronjax.capture.trace import capturing
 from neuronjax.errors import InvalidProgramError
 from neuronjax.execution import host_process
@@ -29,6 +30,7 @@ from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.program import Program
 from neuronjax.policy import Policy
 from neuronjax.report.setting import setting_line
+from neuronjax.report.tables import Displayed
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ def _reading(name: str) -> Callable[..., Any]:
     return getattr(importlib.import_module(_READINGS), name)
 
 
-class _Readable:
+class _Readable(Displayed):
     """What a lowered program and a compiled one can be asked without being run."""
 
     lowered: Lowered
@@ -88,12 +90,6 @@ class _Readable:
 
     def __rich__(self) -> RenderableType:
         return _reading("table")(self.lowered)
-
-    def __str__(self) -> str:
-        return _reading("text")(self.lowered)
-
-    def _repr_html_(self) -> str:
-        return _reading("html")(self.lowered)
 
     def __repr__(self) -> str:
         lowered, count = self.lowered, len(self.instructions)
@@ -204,6 +200,7 @@ class Lowered(_Readable):
         shape = (program.amax_history_length, program.amax_slots)
         return jnp.zeros(shape, jnp.float32)
 
+    @boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Compile, at the first call, and run: see `Compiled`."""
         if capturing():
@@ -219,6 +216,7 @@ class Lowered(_Readable):
         instructions = self.captured.instructions
         return may_round_stochastically(self.policy) or instructions.stochastic
 
+    @boundary
     def compile(self) -> Compiled:
         """Compiles for the host."""
         state = self.entry.state
@@ -252,6 +250,7 @@ class Compiled(_Readable):
         self._state = state
         self._takes = takes
 
+    @boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if capturing():
             return self.lowered.entry.inside(*args, **kwargs)

@@ -1,9 +1,9 @@
 """State of Flax NNX that a function writes into the modules of its arguments.
 
-To `jax.jit`, and so to `jit`, a module is a pytree: the function gets a copy, and what
-it writes into the copy's variables and does not return is lost. `nnx.jit` splits and
-merges modules around `jax.jit`, so it is what keeps them, in `emulated` too; and `jit`
-keeps them for what `nnx.jit` has made, which runs `InPlace`.
+To `jax.jit` a module is a pytree: the function gets a copy, and what it writes into the
+copy's variables and does not return is lost. `nnx.jit` splits and merges modules around
+`jax.jit`, so it keeps them. `jit` keeps them too: every function runs `InPlace`. What
+`emulated` puts in the place of `jax.jit` loses what JAX loses, and warns: `AsInJax`.
 
 Reports judge, price and measure all that a function writes: they take it `WithState`,
 and what it writes is among its results.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,7 +78,9 @@ class WithState:
 class InPlace(WithState):
     """A function whose state is to be written back into the modules of its arguments.
 
-    Where a caller donates them, what it leaves as it was is written back too."""
+    Of what `nnx.jit` has made that is all that it writes; of another function what it
+    does not return, which a caller of `jax.jit` takes from the results. Where a caller
+    donates the modules, what it leaves as it was is written back too."""
 
     def __init__(
         self, function: Callable[..., Any], options: Mapping[str, Any]
@@ -87,22 +89,70 @@ class InPlace(WithState):
         self._donates = any("donate" in k and v is not None for k, v in options.items())
 
     def _state(self, call: _SteppedCall) -> Mapping[str, Any]:
-        if call.rebuilt:
-            name = getattr(self.__wrapped__, "__name__", "the function")
+        whole = _of_nnx_jit(self.__wrapped__, whole=True)
+        if whole and call.rebuilt:
             raise UnsupportedError(
-                f"{name} makes in its modules another {', '.join(call.rebuilt[:4])}: a "
-                "compiled step keeps only arrays that were there before",
+                f"{_name_of(self)} makes in its modules another "
+                f"{', '.join(call.rebuilt[:4])}: a compiled step keeps only arrays "
+                "that were there before",
                 remedy="make every variable before the first step, and keep in an "
                 "nnx.Variable what a step changes",
             )
-        return call.variables if self._donates else call.written
+        if not whole and not call.lost:
+            return {}
+        if not whole:
+            _warn_of_lost(self, [name for name in call.lost if name in call.rebuilt])
+        kept = call.variables if self._donates else call.written
+        apart = () if whole else {*call.returned, *call.rebuilt}
+        return {name: array for name, array in kept.items() if name not in apart}
+
+
+class AsInJax(WithState):
+    """A function whose state is lost where `jax.jit` loses it, with a warning."""
+
+    def _state(self, call: _SteppedCall) -> Mapping[str, Any]:
+        _warn_of_lost(self, call.lost)
+        return {}
+
+
+def _warn_of_lost(function: Callable[..., Any], names: Sequence[str]) -> None:
+    if names:
+        more = ", ..." if names[4:] else ""
+        warn_user(
+            f"{_name_of(function)} changes NNX variables of its arguments, which are "
+            f"lost, as under jax.jit: {', '.join(names[:4])}{more}\n"
+            "  remedy: jit it with nnx.jit, or with nj.jit, make every variable before "
+            "the first step; or return the changed module",
+            NotEmulatedWarning,
+        )
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    return getattr(function, "__name__", "the function")
 
 
 def kept(function: Callable[..., Any], options: Mapping[str, Any]) -> Callable:
-    """Return what `nnx.jit` has made `InPlace`, as it is itself, and others as given.
+    """Return a function `InPlace`, with the options of `jit`."""
+    return function if _is_told(function) else InPlace(function, options)
 
-    `options` are those of `jit`."""
-    return InPlace(function, options) if _of_nnx_jit(function, whole=True) else function
+
+def as_in_jax(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that loses what `jax.jit` of it loses."""
+    return function if _is_told(function) else AsInJax(function)
+
+
+def _is_told(function: Callable[..., Any]) -> bool:
+    """Whether it says what becomes of its state: a `WithState`, or the inner function
+    of `nnx.jit`, which returns the next state."""
+    return isinstance(function, WithState) or _of_nnx_jit(function, whole=False)
+
+
+def for_arguments(function: Callable[..., Any], arguments: Any) -> Callable[..., Any]:
+    """Return what is traced for these arguments: the user's own function, whose trace
+    JAX may have kept, where they hold no modules."""
+    if isinstance(function, WithState) and not _modules(arguments):
+        return function.__wrapped__
+    return function
 
 
 def in_place(run: Callable[..., Any], function: Callable[..., Any]) -> Callable:
@@ -120,7 +170,8 @@ def in_place(run: Callable[..., Any], function: Callable[..., Any]) -> Callable:
 def once(function: Callable[..., Any], arguments: Any) -> Any:
     """Return the arguments of a function; for a `WithState` variables that modules
     share are there once."""
-    return tied(arguments) if isinstance(function, WithState) else arguments
+    own = isinstance(function, WithState) and not isinstance(function, AsInJax)
+    return tied(arguments) if own else arguments
 
 
 def settled(found: Any, function: Callable[..., Any], arguments: Any) -> Any:
@@ -153,25 +204,6 @@ def _write(state: Mapping[str, Any], signature: Any, arguments: Any) -> None:
         nnx.update([node], nnx.state([fresh]))
 
 
-def called(function: Callable[..., Any], args: tuple, kwargs: dict) -> Any:
-    """Call a function that is being traced; warn of variables that it changes and does
-    not return."""
-    if isinstance(function, WithState) or _of_nnx_jit(function, whole=False):
-        return function(*args, **kwargs)
-    call = _SteppedCall.traced(function, args, kwargs)
-    lost = [name for name in call.written if name not in call.returned]
-    if lost:
-        name = getattr(function, "__name__", "the function")
-        warn_user(
-            f"{name} changes NNX variables of its arguments, which are lost, as under "
-            f"jax.jit: {', '.join(lost[:4])}{', ...' if lost[4:] else ''}\n"
-            "  remedy: jit what nnx.jit has made, nj.jit(nnx.jit(step)); or return the "
-            "changed module",
-            NotEmulatedWarning,
-        )
-    return call.result
-
-
 def _of_nnx_jit(function: Any, *, whole: bool) -> bool:
     """Whether `nnx.jit` has made it: the whole, or the inner function, which returns
     the next state."""
@@ -195,8 +227,13 @@ class _SteppedCall:
     result: Any
     variables: Mapping[str, Any] = field(default_factory=dict)
     written: Mapping[str, Any] = field(default_factory=dict)
-    returned: Container[str] = ()
+    returned: Collection[str] = ()
     rebuilt: Sequence[str] = ()
+
+    @property
+    def lost(self) -> Sequence[str]:
+        """What the function has written and does not return."""
+        return [name for name in self.written if name not in self.returned]
 
     @classmethod
     def traced(

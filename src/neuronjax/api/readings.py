@@ -11,7 +11,6 @@ from neuronjax.api.lowered import Lowered
 from neuronjax.ir.text import instruction_text
 from neuronjax.report.places import place
 from neuronjax.report.program_display import program_table
-from neuronjax.report.tables import as_html, as_text
 from neuronjax.timing.memory import plan_memory
 from neuronjax.timing.schedule import schedule
 from neuronjax.timing.timeline import Timeline
@@ -30,16 +29,6 @@ def timeline(lowered: Lowered, lnc: int | None) -> Timeline:
 def table(lowered: Lowered) -> RenderableType:
     """The instructions, as Rich draws them."""
     return program_table(lowered.name, lowered.captured.instructions, lowered.setting)
-
-
-def text(lowered: Lowered) -> str:
-    """Return the table as text."""
-    return as_text(table(lowered))
-
-
-def html(lowered: Lowered) -> str:
-    """Return the table as a notebook shows it."""
-    return as_html(table(lowered))
 
 
 def instructions(lowered: Lowered) -> str:

@@ -22,12 +22,7 @@ from rich.table import Table
 from neuronjax.api.estimate import estimate
 from neuronjax.api.instance_costs import Names
 from neuronjax.api.study_costs import StudyCosts, labelled, study_costs
-from neuronjax.api.study_machines import (
-    Policies,
-    StudyMachine,
-    baseline_of,
-    machines_of,
-)
+from neuronjax.api.study_machines import Policies, StudyMachine, known, machines_of
 from neuronjax.api.study_runs import KEYS, StudyRuns, Train
 from neuronjax.diagnostics.run_files import Record
 from neuronjax.errors import InvalidProgramError
@@ -130,7 +125,8 @@ def study(
         )
     machines = machines_of(policies, target or targets or "trn2")
     chosen = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
-    reference = baseline_of(baseline, machines)
+    names = [machine.label for machine in machines]
+    reference = names[0] if baseline is None else known(baseline, names, "machine")
     if not chosen:
         raise InvalidProgramError("a study without seeds", remedy="give seeds=3")
     if if_changed not in ("error", "rerun"):
@@ -153,7 +149,7 @@ def study(
     judged = Study(
         records=[],
         labels={(m.policy, m.target): m.label for m in machines},
-        baseline=reference.label,
+        baseline=reference,
         settings={m.label: m.setting for m in machines},
         numerics={m.label: m.numerics for m in machines},
         margin=margin,
@@ -374,10 +370,5 @@ class Study(Displayed):
 
     def _metric(self, wanted: str | None) -> str:
         names = self.metrics
-        if wanted is None:
-            return "loss" if "loss" in names else names[0]
-        if wanted not in names:
-            raise InvalidProgramError(
-                f"no metric is called {wanted!r}", remedy=f"one of: {', '.join(names)}"
-            )
-        return wanted
+        usual = "loss" if "loss" in names else names[0]
+        return usual if wanted is None else known(wanted, names, "metric")

@@ -97,16 +97,13 @@ def _name_of(policy: Any) -> str:
     return name
 
 
-def baseline_of(wanted: str | None, machines: Sequence[StudyMachine]) -> StudyMachine:
-    if wanted is None:
-        return machines[0]
-    for machine in machines:
-        if machine.label == wanted:
-            return machine
-    raise InvalidProgramError(
-        f"no machine is called {wanted!r}",
-        remedy=f"one of: {', '.join(m.label for m in machines)}",
-    )
+def known(wanted: str, names: Sequence[str], what: str) -> str:
+    """Return a name that is one of `names`, or refuse it."""
+    if wanted not in names:
+        raise InvalidProgramError(
+            f"no {what} is called {wanted!r}", remedy=f"one of: {', '.join(names)}"
+        )
+    return wanted
 
 
 class _StudyJit:
@@ -135,6 +132,6 @@ class _StudyJit:
         asked = Asked.of(function, **self._machine, **options)
         if isinstance(asked.step, Lowered):
             return asked.step.compile() if self._machine else asked.native()
-        step = asked.step.in_place()
-        made = step if self._machine else in_place(step.native, function)
+        step = asked.step
+        made = step if self._machine else in_place(step.native, step.__wrapped__)
         return functools.partial(made, *asked.first) if asked.first else made

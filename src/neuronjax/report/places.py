@@ -7,11 +7,10 @@ which cell a file was. Only for showing: rules and records keep the file itself.
 from __future__ import annotations
 
 import itertools
-import linecache
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from neuronjax.errors import cell_place, code_at
 from neuronjax.ir.program import TOP
 
 _NOWHERE = "(no line)"
@@ -46,12 +45,6 @@ class OpPlace:
         return f"{self.op}{inside}, {self.line}"
 
 
-def code_at(source: str) -> str:
-    """Return what is written on the line `file:line`; "" where no file holds it."""
-    path, _, line = source.rpartition(":")
-    return linecache.getline(path, int(line) if line.isdigit() else 0).strip()
-
-
 def place(source: str) -> str:
     """`file:line` without folders, a notebook's cell by its number."""
     if not source:
@@ -77,14 +70,3 @@ def _told_apart(sources: Sequence[str]) -> dict[str, str]:
         if len(set(shown.values())) == len(sources):
             return shown
     raise AssertionError
-
-
-def cell_place(source: str) -> str:
-    """`In[3]:12`; "" for a line that is not in a cell of a running IPython."""
-    python = sys.modules.get("IPython")
-    shell = None if python is None else python.get_ipython()
-    if shell is None:
-        return ""
-    file, _, line = source.rpartition(":")
-    found = shell.compile.format_code_name(file)  # ("Cell", "In[3]") or None
-    return "" if found is None else f"{found[1]}:{line}"

@@ -12,7 +12,6 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.patheffects import withStroke
-from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from neuronjax.report.plots_style import INK
@@ -40,18 +39,19 @@ _PLACES: Sequence[tuple[tuple[float, float], str, str]] = (
 
 
 def write_within(
-    axes: Axes, texts: Iterable[str], start: float, end: float, y: float, ink: str
-) -> Text | None:
-    """The first of some texts that fits between two places on the x axis, centred."""
+    axes: Axes, texts: Iterable[str], start: float, end: float, y: float
+) -> None:
+    """The first of some texts that fits between two places on the x axis, centred;
+    legible over every colour, and over gaps."""
     (left, _), (right, _) = axes.transData.transform([(start, y), (end, y)])
-    centred = {"fontsize": SMALL, "ha": "center", "va": "center"}
+    centred = {"ha": "center", "va": "center", "path_effects": [HALO]}
     for text in texts:
-        written = axes.text((start + end) / 2, y, text, color=ink, **centred)
+        middle = (start + end) / 2
+        written = axes.text(middle, y, text, color=INK, fontsize=SMALL, **centred)
         written.set_in_layout(False)
         if written.get_window_extent().width + 2 * _MARGIN <= right - left:
-            return written
+            return
         written.remove()
-    return None
 
 
 def write_beside(

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from neuronjax.errors import cell_place
 from neuronjax.ir.instruction import Instruction
-from neuronjax.report.places import cell_place
 from neuronjax.timing.timeline import Timeline
 from neuronjax.timing.work import QUEUES, Event, Queue, Reason, Transfer
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -26,8 +26,9 @@ from rich.progress import (
 )
 
 from neuronjax.execution import stages
+from neuronjax.report.html import as_html
 from neuronjax.report.quantities import seconds as in_words
-from neuronjax.report.tables import as_html
+from neuronjax.report.tables import as_text
 
 #: 1 shows progress in logs too, 0 nowhere.
 VARIABLE = "NEURONJAX_PROGRESS"
@@ -47,48 +48,12 @@ def way(console: Console, *, logs: bool = False) -> Way:
     return "log" if logs or wanted == "1" else "none"
 
 
-class ProgressBars:
-    """Rich's columns, drawn where the user looks from `start` to `end`."""
-
-    def __init__(
-        self,
-        *columns: ProgressColumn,
-        console: Console,
-        live: bool = True,
-        transient: bool = False,
-    ) -> None:
-        self._console = console
-        self._page: _Page | None = None
-        self._in_page = live and console.is_jupyter
-        self._bars = Progress(
-            *columns,
-            console=console,
-            transient=transient,
-            disable=not live or self._in_page,
-            # Rich would print above the bars, on the standard error, what is meant for
-            # a file.
-            redirect_stdout=sys.stdout.isatty(),
-        )
-
-    def start(self) -> None:
-        """Draws from now on."""
-        if self._in_page:
-            self._page = _Page()
-        self._bars.start()
-        self._draw()
-
-    def end(self) -> None:
-        """Draws for the last time."""
-        self._bars.stop()
-        self._draw(last=True)
-
-    def _draw(self, *, last: bool = False) -> None:
-        """Once more in a notebook; a terminal is drawn by a thread of Rich."""
-        if self._page is not None:
-            self._page.draw(self._bars, last=last)
+def kind_of(stage: str) -> str:
+    """A stage without what it is at."""
+    return stage.partition(",")[0]
 
 
-class WorkBars(ProgressBars):
+class WorkBars:
     """Bars, and the stages of the programs that are compiled for the one at hand.
 
     The process's display while they are entered; nothing inside another one.
@@ -104,18 +69,23 @@ class WorkBars(ProgressBars):
         transient: bool = False,
         counted: ProgressColumn | None = None,
     ) -> None:
-        console = Console(stderr=True)
-        self._way: Way = way(console, logs=logs) if shown else "none"
-        columns = (
+        self._console = Console(stderr=True)
+        self._way: Way = way(self._console, logs=logs) if shown else "none"
+        self._page: Page | None = None
+        self._bars = Progress(
             TextColumn(before),
             BarColumn(bar_width=None),
             counted or MofNCompleteColumn(),
             TextColumn("{task.fields[stage]:<10.10}", style="dim"),
             TextColumn(after),
             TimeElapsedColumn(),
+            console=self._console,
+            transient=transient,
+            disable=self._way != "live" or self._console.is_jupyter,
+            # Rich would print above the bars, on the standard error, what is meant for
+            # a file.
+            redirect_stdout=sys.stdout.isatty(),
         )
-        live = self._way == "live"
-        super().__init__(*columns, console=console, live=live, transient=transient)
         self._at: TaskID | None = None
 
     def _add(self, description: str, **options: Any) -> TaskID:
@@ -126,14 +96,21 @@ class WorkBars(ProgressBars):
     def stage(self, name: str) -> None:
         """What is done for the bar at hand."""
         if self._at is not None:
-            self._bars.update(self._at, stage=name)
+            self._bars.update(self._at, stage=kind_of(name))
             self._draw()
+
+    def _draw(self) -> None:
+        """Draw once more in a notebook; a terminal is drawn by a thread of Rich."""
+        if self._page is not None:
+            self._page.draw(self._bars.get_renderable())
 
     def __enter__(self) -> Self:
         if self._way != "none" and not stages.show(self, self):
             self._way = "none"
         if self._way == "live":
-            self.start()
+            self._page = Page() if self._console.is_jupyter else None
+            self._bars.start()
+            self._draw()
         return self
 
     def __exit__(
@@ -148,7 +125,10 @@ class WorkBars(ProgressBars):
         """Draws for the last time, where it was drawn."""
         if self._way == "live":
             self.stage("")  # nothing is done any more
-            super().end()
+            self._bars.stop()
+            if self._page is not None:
+                ended = "" if self._bars.live.transient else self._bars.get_renderable()
+                self._page.draw(ended, last=True)
 
     def _line(self, text: str) -> None:
         """A line above the bars, or of a log; a notebook has the bars alone."""
@@ -264,19 +244,18 @@ class CaseProgress(WorkBars):
         self._draw()
 
 
-class _Page:
+class Page:
     """A place below a notebook's cell."""
 
     def __init__(self) -> None:
         from IPython.display import display  # there in every notebook, else not needed
 
-        place: Any = display({"text/plain": ""}, raw=True, display_id=True)
-        self._place = place
+        self._place: Any = display({"text/plain": ""}, raw=True, display_id=True)
         self._drawn = 0.0
 
-    def draw(self, bars: Progress, *, last: bool) -> None:
+    def draw(self, drawn: RenderableType, *, last: bool = False) -> None:
         """Replaces what is there, unless that was done just now."""
         if last or time.monotonic() - self._drawn > _REDRAW_SECONDS:
-            html = {"text/html": as_html(bars.get_renderable())}
-            self._place.update(html, raw=True)
+            found = {"text/plain": as_text(drawn), "text/html": as_html(drawn)}
+            self._place.update(found, raw=True)
             self._drawn = time.monotonic()

@@ -16,7 +16,7 @@ from rich import box
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-WIDTH = 80
+from neuronjax.report.html import WIDTH, as_html
 
 Look = dict[str, Any]
 PLAIN: Look = {}
@@ -27,11 +27,6 @@ NUMBER: Look = {"justify": "right", "no_wrap": True}
 TEXT: Look = {"overflow": "fold", "ratio": 1}
 """How a column looks: as it comes, a word, a name, right-aligned, a number, a text
 that is folded."""
-
-_HTML = (
-    "<pre style=\"font-family:Menlo,'DejaVu Sans Mono',consolas,monospace;"
-    'line-height:1.15">{code}</pre>'
-)
 
 
 def new_table(
@@ -70,22 +65,10 @@ def cut(text: str, width: int = WIDTH) -> str:
 def as_text(drawn: RenderableType) -> str:
     """Plain text, no line longer than `WIDTH`, no blanks at the end of one."""
     out = io.StringIO()
-    _console(out).print(drawn)
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
-
-
-def as_html(drawn: RenderableType) -> str:
-    """Coloured text in a <pre>, without a style sheet."""
-    console = _console(io.StringIO(), record=True)
+    # Rich would show by itself in a notebook.
+    console = Console(file=out, width=WIDTH, color_system=None, force_jupyter=False)
     console.print(drawn)
-    return console.export_html(inline_styles=True, code_format=_HTML)
-
-
-def _console(out: io.StringIO, *, record: bool = False) -> Console:
-    """One that writes to `out` in a notebook too, where Rich would show by itself."""
-    return Console(
-        file=out, width=WIDTH, color_system=None, record=record, force_jupyter=False
-    )
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
 class Displayed(abc.ABC):
@@ -100,6 +83,10 @@ class Displayed(abc.ABC):
 
     def _repr_html_(self) -> str:
         return as_html(self.__rich__())
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        """Return what front ends choose from: HTML, and text for terminals."""
+        return {"text/plain": str(self), "text/html": self._repr_html_()}
 
 
 @dataclass(frozen=True)

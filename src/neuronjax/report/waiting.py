@@ -3,19 +3,21 @@
 Nothing is shown in the first two seconds, nor where the standard error is no terminal
 (a log, a pipe, CI), unless NEURONJAX_PROGRESS is 1; 0 shows nothing anywhere. A log
 gets a line for each kind of stage, a terminal and a notebook one line that is replaced.
-At the end there is one that says how long it took.
+At the end there is one, in its place, that says how long it took, or when it stopped.
 """
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import threading
 import time
 from collections.abc import Collection, Sequence
 
 from rich.console import Console
-from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.markup import escape
 
-from neuronjax.report.progress import ProgressBars, way
+from neuronjax.report.progress import Page, kind_of, way
 from neuronjax.report.quantities import seconds as in_words
 
 #: From when on somebody may wonder.
@@ -35,7 +37,7 @@ class Waiting:
         self._name, self._console = name, console
         self._stages = [("starting", time.perf_counter())]
         self._changed = threading.Condition()
-        self._ended = False
+        self._ended, self._error = False, None
         self._thread = threading.Thread(target=self._show, daemon=True)
         self._thread.start()
 
@@ -49,7 +51,7 @@ class Waiting:
         """The next stage begins, or is at another place."""
         with self._changed:
             before, begin = self._stages[-1]
-            if _kind(before) == _kind(name):  # of every op, in a comparison
+            if kind_of(before) == kind_of(name):  # of every op, in a comparison
                 self._stages[-1] = (name, begin)
                 return
             self._stages.append((name, time.perf_counter()))
@@ -58,7 +60,7 @@ class Waiting:
     def end(self) -> None:
         """The program is made, or is not to be."""
         with self._changed:
-            self._ended = True
+            self._ended, self._error = True, sys.exc_info()[0]
             self._changed.notify()
         self._thread.join()
 
@@ -69,51 +71,59 @@ class Waiting:
             self._changed.wait_for(lambda: self._ended, PATIENCE_SECONDS)
             if self._ended:
                 return
-        if self._console.is_terminal or self._console.is_jupyter:
-            self._draw()
+        page = Page() if self._console.is_jupyter else None
+        if page is not None or self._console.is_terminal:
+            self._draw(page)
         else:
             self._print()
-        last = summary(self._name, self._stages, time.perf_counter())
-        self._console.print(last, highlight=False, soft_wrap=True)
+        last = summary(self._name, self._stages, time.perf_counter(), self._error)
+        if page is not None:
+            page.draw(escape(last), last=True)
+        else:
+            self._console.print(last, highlight=False, markup=False, soft_wrap=True)
 
-    def _now(self) -> str:
-        return self._stages[-1][0]
-
-    def _draw(self) -> None:
-        line = StageLine(self._name, self._console)
-        line.start()
-        while not self._ended:
-            line.say(self._now())
-            with self._changed:
-                self._changed.wait_for(lambda: self._ended, 0.1)
-        line.end()
+    def _draw(self, page: Page | None) -> None:
+        """Draw one line until the end: what is being done, and for how long."""
+        status = self._console.status("")
+        show = page.draw if page else status.update
+        with contextlib.nullcontext() if page else status:
+            while not self._ended:
+                taken = in_words(time.perf_counter() - self._stages[0][1])
+                show(escape(f"{self._name}: {self._stages[-1][0]} {taken}"))
+                with self._changed:
+                    self._changed.wait_for(lambda: self._ended, 0.1)
 
     def _print(self) -> None:
         said: list[str] = []
-
-        def is_new() -> bool:
-            return self._ended or _kind(self._now()) not in said
-
         while not self._ended:
-            said.append(_kind(self._now()))
+            said.append(kind_of(self._stages[-1][0]))
             self._console.print(f"{self._name}: {said[-1]}", highlight=False)
             with self._changed:
-                self._changed.wait_for(is_new)
+                self._changed.wait_for(
+                    lambda: self._ended or kind_of(self._stages[-1][0]) not in said
+                )
 
 
-def summary(name: str, stages: Sequence[tuple[str, float]], end: float) -> str:
+def summary(
+    name: str,
+    stages: Sequence[tuple[str, float]],
+    end: float,
+    error: type[BaseException] | None = None,
+) -> str:
     """How long it took, and its longest stages, as many as fit.
 
     Args:
         name: of what took so long.
         stages: their names and beginnings, in seconds.
         end: of the last one.
+        error: what ended it before it was done.
     """
     ends = [*[begin for _, begin in stages[1:]], end]
     spent: dict[str, float] = {}
     for (stage, begin), until in zip(stages, ends, strict=True):
-        spent[_kind(stage)] = spent.get(_kind(stage), 0.0) + until - begin
-    whole = f"{name}: {in_words(end - stages[0][1])}"
+        spent[kind_of(stage)] = spent.get(kind_of(stage), 0.0) + until - begin
+    stopped = "" if error is None else f"stopped in {kind_of(stages[-1][0])} after "
+    whole = f"{name}: {stopped}{in_words(end - stages[0][1])}"
 
     def line(kinds: Collection[str]) -> str:
         said = [f"{k} {in_words(s)}" for k, s in spent.items() if k in kinds]
@@ -123,27 +133,6 @@ def summary(name: str, stages: Sequence[tuple[str, float]], end: float) -> str:
     kept = [kind for kind in longest if spent[kind] > WORTH_SAYING_SECONDS]
     while kept and len(line(kept)) > WIDTH:
         kept.pop()
-    return line(kept)
-
-
-def _kind(stage: str) -> str:
-    """A stage without what it is at."""
-    return stage.partition(",")[0]
-
-
-class StageLine(ProgressBars):
-    """One line: a spinner, what is being done, and for how long; gone at the end."""
-
-    def __init__(self, name: str, console: Console) -> None:
-        columns = (
-            SpinnerColumn(),
-            TextColumn(f"{name}: {{task.description}}", markup=False),
-            TimeElapsedColumn(),
-        )
-        super().__init__(*columns, console=console, transient=True)
-        self._task = self._bars.add_task("starting", total=None)
-
-    def say(self, stage: str) -> None:
-        """The stage at hand."""
-        self._bars.update(self._task, description=stage)
-        self._draw()
+    goes_on = stopped and kind_of(stages[-1][0]) == "compiling"
+    more = "; XLA may go on compiling in the background" if goes_on else ""
+    return line(kept) + more

@@ -217,7 +217,7 @@ def test_a_table_of_80_columns():
     assert all(part in text for part in ("model.py:7", "(top)", "%"))
     assert str(found) == text
     assert max(map(len, text.splitlines())) <= 80
-    assert "<pre" in found._repr_html_()
+    assert "<table" in found._repr_html_()
 
 
 def test_metrics_are_plain_floats():

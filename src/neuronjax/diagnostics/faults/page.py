@@ -11,9 +11,9 @@ from neuronjax.diagnostics.comparison_tables import percent, short
 from neuronjax.diagnostics.faults.fault import Fault
 from neuronjax.diagnostics.faults.verdict import FaultVerdict, WrongResult
 from neuronjax.diagnostics.op_records import OpRecord
+from neuronjax.errors import code_at
 from neuronjax.execution.probes.signs import FEW, MOSTLY
 from neuronjax.ir.program import TOP
-from neuronjax.report.places import code_at
 from neuronjax.report.tables import WIDTH
 
 _SHOWN_RESULTS = 4

@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from neuronjax.errors import code_at
 from neuronjax.ir.program import Op
-from neuronjax.report.places import code_at
 
 _NUMBER = re.compile(r"(?<![\w.])\d[\d_]*\.?\d*(?:e[+-]?\d+)?(?![\w.])")
 _OPERATORS: dict[type[ast.operator], Callable[..., float]] = {

@@ -1,0 +1,113 @@
+"""What Rich draws as HTML: tables, folded details, and the colours of the page's theme.
+
+There is no style sheet and no script, so that saved notebooks, nbconvert, VS Code and
+Colab show it too. A colour is a variable of the front end, else that of its text.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+from typing import Any
+
+from rich.console import Console, Group
+from rich.segment import Segment
+from rich.style import Style
+from rich.table import Column, Table
+from rich.text import Text
+
+#: Columns of text.
+WIDTH = 80
+#: The colour that says that something is wrong, and that of what matters less; others
+#: say nothing that the words beside them do not.
+COLOURS = {
+    "red": "var(--jp-mirror-editor-string-color,var(--vscode-errorForeground,inherit))",
+    "dim": "var(--jp-content-font-color2,inherit)",
+}
+_CONSOLE = Console(
+    file=io.StringIO(), width=WIDTH, force_jupyter=False, highlight=False
+)
+_FONT = "font-family:Menlo,'DejaVu Sans Mono',consolas,monospace;line-height:1.15"
+
+
+def as_html(drawn: Any) -> str:
+    """Return HTML: the first table as it is, those after it folded under their titles,
+    and texts between them."""
+    shown, has_table = [], False
+    for part in _parts(drawn):
+        is_table = isinstance(part, Table) and part.box is not None
+        shown.append(_table(part, has_table) if is_table else _block(part))
+        has_table = has_table or is_table
+    return "\n".join(shown)
+
+
+def _parts(drawn: Any) -> Iterator[Any]:
+    """Return what a drawing consists of: tables, texts, and what else Rich draws."""
+    if isinstance(drawn, str):
+        yield _CONSOLE.render_str(drawn, highlight=False)
+    elif isinstance(drawn, Group):
+        for part in drawn.renderables:
+            yield from _parts(part)
+    elif hasattr(drawn, "__rich__"):
+        yield from _parts(drawn.__rich__())
+    else:
+        yield drawn
+
+
+def _table(table: Table, is_folded: bool) -> str:
+    rows = zip(*(column.cells for column in table.columns), strict=True)
+    body = "".join(_row("td", table.columns, row) for row in rows)
+    heads = [column.header for column in table.columns]
+    head = _row("th", table.columns, heads) if table.show_header and any(heads) else ""
+    title = f"<b>{_inlines(table.title or '')}</b>"
+    caption = _block(table.caption) if table.caption else ""
+    found = (
+        '<table style="margin:0 0 .5em 0;border-collapse:collapse">'
+        f"<thead>{head}</thead><tbody>{body}</tbody></table>{caption}"
+    )
+    if is_folded and table.title:
+        return f"<details><summary>{title}</summary>{found}</details>"
+    return f"<div>{title}</div>{found}"
+
+
+def _row(tag: str, columns: Sequence[Column], cells: Iterable[Any]) -> str:
+    row = []
+    for column, cell in zip(columns, cells, strict=True):
+        side = f"text-align:{'right' if column.justify == 'right' else 'left'}"
+        look = f"{side};white-space:pre-wrap;{_css(_CONSOLE.get_style(column.style))}"
+        row.append(f'<{tag} style="{look}">{_inlines(cell)}</{tag}>')
+    return f"<tr>{''.join(row)}</tr>"
+
+
+def _block(part: Any) -> str:
+    """Return a text that wraps, or what has a place for every character."""
+    if isinstance(part, str | Text):
+        return f'<div style="white-space:pre-wrap">{_inlines(part)}</div>'
+    return f'<pre style="{_FONT}">{_inlines(part)}</pre>'
+
+
+def _inlines(drawn: Any) -> str:
+    return "".join(map(_inline, _parts(drawn)))
+
+
+def _inline(part: Any) -> str:
+    if isinstance(part, Text):  # which has no width to wrap to
+        style = _CONSOLE.get_style(part.style)
+        drawn = Segment.apply_style(part.render(_CONSOLE), style)
+    else:
+        drawn = _CONSOLE.render(part)
+    return "".join(map(_span, drawn))
+
+
+def _span(segment: Segment) -> str:
+    css = "" if segment.style is None else _css(segment.style)
+    text = escape(segment.text)
+    return f'<span style="{css}">{text}</span>' if css else text
+
+
+def _css(style: Style) -> str:
+    colour = "red" if style.color is not None and style.color.name == "red" else ""
+    said = COLOURS.get(colour or ("dim" if style.dim else ""))
+    looks = {"color": said, "font-weight": "bold" if style.bold else None}
+    return ";".join(f"{name}:{value}" for name, value in looks.items() if value)
