@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from neuronjax.diagnostics.faults.perturbation import unit_of
-from neuronjax.diagnostics.faults.shares import Seen, Share, wide
+from neuronjax.diagnostics.faults.shares import Seen, Share, norm, wide
 from neuronjax.ir.program import Op, Value
 from neuronjax.numerics.float_format import get_format
 
@@ -43,6 +43,11 @@ class OpEvidence:
     rounds_whole: bool
     cut_off: Mapping[Value, float]
     is_tie: bool = False
+
+    @property
+    def error_before(self) -> float:
+        """Return the largest error of an operand."""
+        return max((x.error for x in self.operands.values()), default=0.0)
 
 
 def flattened(evidence: OpEvidence) -> float:
@@ -142,18 +147,10 @@ def cut_off(
         return {}
     x = {v: wide(seen.reference) for v, seen in operands.items()}
     found = {v: y - bounded for v, y in x.items() if y.shape == bounded.shape}
-    return {v: _norm(np.where(bounded, off, 0.0)) for v, off in found.items()}
+    size = math.sqrt(max(1, bounded.size))
+    return {v: norm(np.where(bounded, off, 0.0)) / size for v, off in found.items()}
 
 
 def is_short_float(dtype: Any) -> bool:
     """Return whether a dtype is a float of 8 bits or fewer, and no scale."""
     return np.dtype(dtype).itemsize == 1 and unit_of(dtype) > 0
-
-
-def _norm(x: np.ndarray) -> float:
-    """Return the root mean square of the finite numbers."""
-    norm = float(np.linalg.norm(x.reshape(-1)))
-    if not math.isfinite(norm):
-        x = x[np.isfinite(x)]
-        norm = float(np.linalg.norm(x.reshape(-1)))
-    return norm / math.sqrt(max(1, x.size))

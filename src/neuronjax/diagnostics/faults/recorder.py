@@ -248,7 +248,7 @@ class Recorder:
             return amplifies and not any(
                 map(loses_elements, evidence.operands.values())
             )
-        return is_far(share, self.unit(op)) or loses_elements(share)
+        return is_far(share, self.unit(op))
 
     def _share(self, value: Value, seen: Seen, unit: float) -> Share:
         share = share_of(seen, unit, excused(unit))

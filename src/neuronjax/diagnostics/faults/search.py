@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -74,7 +74,6 @@ class Suspect:
         amplifier: the op at which the error shows, where that is another.
         is_running: whether a sum in a loop stops growing.
         is_update: whether the step of a state is lost.
-        is_inverted: whether the result is a divisor, and no more.
         bounding: when it clips, or flattens, most of what is quantized.
         lost_guard: of an op that makes Inf or NaN, the epsilon before it that is zero.
         misread: the constant of an op that its format does not hold.
@@ -86,7 +85,6 @@ class Suspect:
     amplifier: OpTrace | None = None
     is_running: bool = False
     is_update: bool = False
-    is_inverted: bool = False
     bounding: OpEvidence | None = None
     lost_guard: str = ""
     misread: Misread | None = None
@@ -146,11 +144,7 @@ class FaultSearch:
         found: dict[OpPath, Suspect] = {}
         for suspect in self._all():
             found.setdefault(suspect.trace.path, suspect)
-        known = [
-            replace(s, is_inverted=self._flow.is_divisor(s.trace.path.op))
-            for s in found.values()
-        ]
-        return known or [*self._swallowed(), *self._vanishing()]
+        return [*found.values()] or [*self._swallowed(), *self._vanishing()]
 
     def parameter(self, trace: OpTrace) -> str:
         """The path of the leaf of an argument that an op, or one shortly before it, is
@@ -383,7 +377,7 @@ class FaultSearch:
             step = self._wrong_step(trace)
             if step is not None:
                 yield from self._traced_back(step, step.worst)
-            if step is None or wrong.step.format_error > LOST_UPDATE:
+            if step is None or not wrong.step.has_room:
                 yield Suspect(trace, "makes", (wrong.index,), is_update=True)
 
     def _wrong_step(self, trace: OpTrace) -> OpTrace | None:
