@@ -26,7 +26,7 @@ from neuronjax.diagnostics.faults.choices import (
     is_integer,
     is_magnitude,
 )
-from neuronjax.diagnostics.faults.evidence import ADDS, OpEvidence
+from neuronjax.diagnostics.faults.evidence import ADDS, OpEvidence, narrows
 from neuronjax.diagnostics.faults.flow import OWN, Flow, Step, amplification, computes
 from neuronjax.diagnostics.faults.guards import Misread, lost_guard, misread
 from neuronjax.diagnostics.faults.judgement import UNSEEN
@@ -42,7 +42,6 @@ from neuronjax.diagnostics.faults.traits import (
     is_function,
     is_periodic,
     is_too_large,
-    narrows,
     only_renames,
     rounds_to,
     vanishes,
@@ -263,7 +262,7 @@ class FaultSearch:
         """Whether an op does more than to round its result as another one does. A cast
         gives up digits that were there, though the other has no more of them."""
         own, other = map(rounds_to, (trace, shown))
-        if narrows(trace) and own == other:
+        if narrows(trace.path.op) and own == other:
             return True
         return own > other or flushes(trace) or trace.absorbs or trace.rounds_whole
 
