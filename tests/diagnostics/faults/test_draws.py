@@ -165,3 +165,26 @@ def test_what_moves_numbers_amplifies_no_error():
     report = compare(spectrum, policy="fp32", explain=False)(normal(8, 64))
     assert report.faults
     assert not {fault.record.op for fault in report.faults} & MOVING
+
+
+@pytest.mark.slow_except("1")
+@pytest.mark.parametrize("seed", [1, 6])
+def test_few_elements_behind_ordinary_roundings_to_8_bits_are_chance(seed):
+    """A scale has six elements, whose errors another draw of the same roundings makes
+    elsewhere; no op on their way costs what 8 bits have."""
+
+    def squares(layers, x):
+        def loss(layers):
+            h = x
+            for w, scale in layers:
+                h = h @ w
+                h = (h - h.mean(0)) / jnp.sqrt(h.var(0) + 1e-5) * scale
+                h = jnp.maximum(h, 0)
+            return jnp.sum(h * h * x)
+
+        return jax.tree.map(jnp.square, jax.grad(loss)(layers))
+
+    keys = jax.random.split(jax.random.key(seed), 8)
+    layers = [(jax.random.normal(k, (6, 6)), jnp.ones(6)) for k in keys[:4]]
+    x = jax.random.normal(keys[7], (4, 6))
+    assert compare(squares, policy="fp8")(layers, x).faults == ()

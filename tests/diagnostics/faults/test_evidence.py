@@ -92,7 +92,7 @@ def test_a_sum_that_absorbs():
     pair = [seen(big, big), seen(small, small)]
     total = seen(big + small, big.astype(np.float64) + small)
     # Two of the four sums whose other addend is not zero are their larger addend.
-    assert absorbed(op_of(jnp.add, big, small), pair, total) == (0.5, 0)
+    assert absorbed(op_of(jnp.add, big, small), pair, total) == (0.5, np.sqrt(0.5))
     assert absorbed(op_of(jnp.multiply, big, small), pair, total) == (0.0, 0)
 
 
@@ -100,7 +100,7 @@ def test_a_difference_that_is_minus_its_smaller_operand_absorbs_nothing():
     one, half = np.float32([1.0, 1e-9]), np.float32([0.5, 1.0])
     op = op_of(jnp.subtract, one, half)
     found = absorbed(op, [seen(one, one), seen(half, half)], seen(one - half, one))
-    assert found == (0.5, 1)
+    assert found == (0.5, pytest.approx(1e-9 / np.sqrt(2)))
 
 
 def test_a_scatter_that_absorbs():
@@ -110,7 +110,19 @@ def test_a_scatter_that_absorbs():
     exact = np.float64([1e8 + 2, 1e8, 1, 3])
     given = [seen(state, state), seen(index, index), seen(gain, gain)]
     # Two elements should have changed, and one did.
-    assert absorbed(op, given, seen(np.float32([1e8, 1e8, 1, 3]), exact)) == (0.5, 0)
+    assert absorbed(op, given, seen(np.float32([1e8, 1e8, 1, 3]), exact)) == (0.5, 1)
+
+
+def test_a_cast_that_makes_what_it_made_before_absorbs_what_moves_the_reference():
+    x = np.float32([256.5, 4, 2])
+    op = op_of(lambda x: x.astype(jnp.bfloat16), x)
+    before = seen(np.float32([256, 3, 2]), np.float64([256, 3, 2]))
+    result = seen(np.float32([256, 4, 2]), x)
+    assert absorbed(op, [seen(x, x)], result) == (0, 0)
+    assert absorbed(op, [seen(x, x)], result, before) == (
+        0.5,
+        pytest.approx(0.5 / 3**0.5),
+    )
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import pytest
 from neuronjax.api.compare import compare
 from neuronjax.policy import Policy
 from tests.arrays import normal
-from tests.diagnostics.faults.marked import assert_named
+from tests.diagnostics.faults.marked import assert_named, marked_line
 
 # Each is (kind, policy, faulty, healthy, arguments); the faulty line says so.
 
@@ -285,3 +285,15 @@ def test_nan_of_finite_numbers_is_told_from_inf():
     [both] = compare(share)(np.float32([0, 1, 1]), np.zeros(3, np.float32)).faults
     assert both.kind == "non-finite"
     assert "1 of 3 numbers are NaN and 2 are Inf, though" in both.evidence
+
+
+def entropy_of_masked(x, mask):
+    chance = jax.nn.softmax(jnp.where(mask, x, -jnp.inf))
+    return -jnp.sum(chance * jnp.log(chance), axis=-1)  # here
+
+
+def test_a_zero_of_minus_infinity_is_made_by_no_op_before_it():
+    """The difference beside a maximum may round to zero, of which nothing comes."""
+    x = normal(24, 6, scale=0.1) + np.float32(1e3)
+    report = compare(entropy_of_masked, policy="fp32")(x, np.arange(6) > 1)
+    assert report.faults[0].record.source == marked_line(entropy_of_masked)

@@ -26,6 +26,20 @@ BF16 = ml_dtypes.bfloat16
 # Each is (kind, policy, faulty, healthy, arguments); the faulty line says so.
 
 
+def summed_in(dtype):
+    """Return a function that adds in FP32, and casts every sum."""
+
+    def total(rows):
+        def turn(total, row):
+            total = (total + row).astype(total.dtype)  # here
+            return total, None
+
+        last, _ = jax.lax.scan(turn, jnp.zeros(rows.shape[1], dtype), rows)
+        return last.astype(jnp.float32) / len(rows)
+
+    return total
+
+
 def short_sums(x, w):
     y = jax.lax.dot(x, w, preferred_element_type=jnp.int16)  # here
     return y.astype(jnp.float32)
@@ -214,6 +228,13 @@ CASES = [
         ],
     ),
     ("cancellation", "fp32", scaled, scaled_centred, [OFFSET]),
+    (
+        "stagnation",
+        "fp32",
+        summed_in(jnp.bfloat16),
+        summed_in(jnp.float32),
+        [1 + normal(600, 4, scale=0.1)],
+    ),
     # Some of what ReLU makes zero would not be; that is not why a sum overflows.
     (
         "overflow",

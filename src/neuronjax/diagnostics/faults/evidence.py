@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from neuronjax.diagnostics.faults.perturbation import unit_of
-from neuronjax.diagnostics.faults.shares import Seen, Share, wide
+from neuronjax.diagnostics.faults.shares import Seen, Share, norm, wide
 from neuronjax.ir.program import Op, Value
 from neuronjax.numerics.float_format import get_format
 
@@ -23,9 +23,8 @@ class OpEvidence:
         result: its worst result.
         operands: its float and integer operands.
         own: relative L2 error on the reference's values.
-        absorbed: share of sums equal to one addend where the other is not zero, or of
-            the elements that a scatter should add to and does not; the operand that
-            stayed.
+        absorbed: share of sums equal to one addend where the other is not zero, and the
+            root mean square of what these leave out.
         wrapped: integers beyond their type's range.
         misread: unsigned words whose sign is another.
         rounds_whole: whether it rounds whole numbers to floats beside them.
@@ -37,12 +36,17 @@ class OpEvidence:
     result: Share
     operands: Mapping[Value, Share]
     own: float
-    absorbed: tuple[float, int]
+    absorbed: tuple[float, float]
     wrapped: int
     misread: int
     rounds_whole: bool
     cut_off: Mapping[Value, float]
     is_tie: bool = False
+
+    @property
+    def error_before(self) -> float:
+        """Return the largest error of an operand."""
+        return max((x.error for x in self.operands.values()), default=0.0)
 
 
 def flattened(evidence: OpEvidence) -> float:
@@ -55,36 +59,47 @@ def flattened(evidence: OpEvidence) -> float:
 ADDS = frozenset(("stablehlo.add", "stablehlo.subtract"))
 
 
-def absorbed(op: Op, operands: Sequence[Seen], result: Seen) -> tuple[float, int]:
-    """The share of sums of two nonzero addends that are one of them, and which."""
+def narrows(op: Op) -> bool:
+    """Return whether an op is a cast that gives up digits."""
+    if op.name != "stablehlo.convert":
+        return False
+    before, after = (unit_of(v.type.dtype) for v in (*op.operands, *op.results))
+    return 0 < before < after
+
+
+def absorbed(
+    op: Op, operands: Sequence[Seen], result: Seen, state: Seen | None = None
+) -> tuple[float, float]:
+    """Return the share of sums of two nonzero addends that are one of them, and the
+    root mean square of what they leave out.
+
+    A state is what a scatter adds to, or what a cast in a loop made before: its addend
+    is what moves it in the reference.
+    """
     if result.dtype.kind in "iub":
-        return 0.0, 0
+        return 0.0, 0.0
+    total = wide(result.actual)
     if op.name == "stablehlo.scatter":
-        return _unmoved(op, operands[0], result), 0
+        adds = [inner.name for inner in op.regions[0].ops] == ["stablehlo.add"]
+        state = operands[0] if adds else None
+    if state is not None:
+        return _stays(total == wide(state.actual), result.reference - state.reference)
     if op.name not in ADDS or len(operands) != 2:
-        return 0.0, 0
+        return 0.0, 0.0
     left, right = (wide(x.actual) for x in operands)
     right = -right if op.name == "stablehlo.subtract" else right
-    total = wide(result.actual)
     finite = np.isfinite(total)
-    stays = (
-        _of((total == left) & finite, right != 0),
-        _of((total == right) & finite, left != 0),
+    return max(
+        _stays((total == left) & finite, right), _stays((total == right) & finite, left)
     )
-    return (stays[0], 0) if stays[0] >= stays[1] else (stays[1], 1)
 
 
-def _unmoved(op: Op, state: Seen, result: Seen) -> float:
-    """Of a scatter that adds, the share of elements that it should change and does
-    not."""
-    if [inner.name for inner in op.regions[0].ops] != ["stablehlo.add"]:
-        return 0.0
-    return _of(result.actual == state.actual, result.reference != state.reference)
-
-
-def _of(hits: np.ndarray, among: np.ndarray) -> float:
-    count = np.count_nonzero(among)
-    return np.count_nonzero(hits & among) / count if count else 0.0
+def _stays(stays: np.ndarray, addend: np.ndarray) -> tuple[float, float]:
+    hits = stays & (addend != 0)
+    if not hits.any():
+        return 0.0, 0.0
+    left_out = norm(np.where(hits, addend, 0.0)) / math.sqrt(addend.size)
+    return np.count_nonzero(hits) / np.count_nonzero(addend), left_out
 
 
 #: Where the whole number changes that an op makes of a float.
@@ -142,18 +157,10 @@ def cut_off(
         return {}
     x = {v: wide(seen.reference) for v, seen in operands.items()}
     found = {v: y - bounded for v, y in x.items() if y.shape == bounded.shape}
-    return {v: _norm(np.where(bounded, off, 0.0)) for v, off in found.items()}
+    size = math.sqrt(max(1, bounded.size))
+    return {v: norm(np.where(bounded, off, 0.0)) / size for v, off in found.items()}
 
 
 def is_short_float(dtype: Any) -> bool:
     """Return whether a dtype is a float of 8 bits or fewer, and no scale."""
     return np.dtype(dtype).itemsize == 1 and unit_of(dtype) > 0
-
-
-def _norm(x: np.ndarray) -> float:
-    """Return the root mean square of the finite numbers."""
-    norm = float(np.linalg.norm(x.reshape(-1)))
-    if not math.isfinite(norm):
-        x = x[np.isfinite(x)]
-        norm = float(np.linalg.norm(x.reshape(-1)))
-    return norm / math.sqrt(max(1, x.size))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from neuronjax.diagnostics.faults.evidence import ADDS, OpEvidence
-from neuronjax.diagnostics.faults.judgement import COARSE, OF_DATA
+from neuronjax.diagnostics.faults.judgement import COARSE, HOPELESS, OF_DATA, is_far
 from neuronjax.diagnostics.faults.recorder import PART, OpTrace, Recorder
 from neuronjax.diagnostics.faults.shares import MOST_LOST, NOISE, Share
 from neuronjax.diagnostics.op_records import CONSTANT, MOVING
@@ -100,19 +100,6 @@ class Flow:
         through = self._graph.ahead([value], lambda _, reader: not was_run(reader))
         readers = (r for v in through for r in self._graph.readers.get(v, ()))
         return {self._graph.makers[r] for r in readers if was_run(r)}
-
-    def is_divisor(self, op: Op) -> bool:
-        """Whether all that reads a result divides by it."""
-
-        def reads(reader: Op, place: int) -> bool:
-            makers = self._makers(reader.operands[place])
-            return any(maker.path.op is op for maker in makers)
-
-        readers = self.readers(op.results[0])
-        return bool(readers) and all(
-            r.name == "stablehlo.divide" and reads(r, 1) and not reads(r, 0)
-            for r in readers
-        )
 
     def ops_behind(self, value: Value) -> set[Op]:
         """Every op on which a value may depend."""
@@ -250,7 +237,7 @@ class Flow:
             return False
         chain = self.chain(trace, trace.worst)
         is_chance = any(e.is_tie or _is_noise(t.path.op, e) for t, e in chain)
-        return is_chance or (unit > COARSE and _is_ordinary(chain))
+        return is_chance or (unit > COARSE and _is_ordinary(chain, unit))
 
     def increments(self, value: Value, argument: Value) -> bool:
         """Return whether a value is the sum of an argument, as it is, and something."""
@@ -287,7 +274,7 @@ def _is_own(op: Op, evidence: OpEvidence) -> bool:
     which leaves it as it is."""
     if not evidence.own or evidence.own < OWN * evidence.result.error:
         return False
-    before = max((x.error for x in evidence.operands.values()), default=0.0)
+    before = evidence.error_before
     return op.name != "stablehlo.convert" or before < evidence.result.error
 
 
@@ -298,19 +285,21 @@ def _is_noise(op: Op, evidence: OpEvidence) -> bool:
     largest = max((share.norm for share in operands), default=0.0)
     if op.name not in _SUMS or result.norm >= NOISE * largest:
         return False
-    is_near = max(share.error for share in operands) <= ORDINARY
+    is_near = evidence.error_before <= ORDINARY
     return is_near or result.error <= OF_DATA * result.data_error
 
 
-def _is_ordinary(chain: list[Step]) -> bool:
-    """Return whether the error of 8 bits and fewer grew along a chain by no op that
-    costs all the digits that such a format has, and perturbed data do as much."""
-    share = chain[0][1].result
-    if share.error > OF_DATA * share.data_error:
+def _is_ordinary(chain: list[Step], unit: float) -> bool:
+    """Return whether the error of 8 bits and fewer began as a rounding of its format,
+    and no op on its way cost all the digits that such a format has.
+
+    How far off the end of a chain is does not matter then: another draw of the same
+    roundings is as far off. What has no digit left cannot lose one.
+    """
+    costly = [e for _, e in chain[:-1] if amplification(e) >= THREE_BITS]
+    if any(e.error_before < HOPELESS for e in costly):
         return False
-    if share.lost > max(MOST_LOST, OF_DATA * share.data_lost):
-        return False
-    return all(amplification(evidence) < THREE_BITS for _, evidence in chain[:-1])
+    return not is_far(chain[-1][1].result, unit)
 
 
 def _error(trace: OpTrace) -> float:
@@ -322,7 +311,7 @@ def amplification(evidence: OpEvidence) -> float:
     result, operands = evidence.result, evidence.operands.values()
     if result.nonfinite and not any(x.nonfinite for x in operands):
         return math.inf
-    largest = max((x.error for x in operands), default=0.0)
-    if math.isinf(largest) or not result.error:
+    before = evidence.error_before
+    if math.isinf(before) or not result.error:
         return 0.0
-    return result.error / largest if largest else math.inf
+    return result.error / before if before else math.inf

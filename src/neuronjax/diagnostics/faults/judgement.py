@@ -35,10 +35,10 @@ def excused(unit: float) -> float:
 
 
 def is_far(share: Share, unit: float) -> bool:
-    """Whether an array is farther off."""
+    """Return whether an array is farther off, or has lost elements."""
     if share.nonfinite != share.nonfinite_reference:
         return True
-    return share.error > limit(share, unit)
+    return share.error > limit(share, unit) or loses_elements(share)
 
 
 def loses_elements(share: Share) -> bool:

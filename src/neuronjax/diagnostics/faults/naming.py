@@ -217,8 +217,6 @@ def _absorbs(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     if not t.absorbs:
         return None
     text = f"in {percent(t.absorbed[0])} of the sums the smaller addend changes nothing"
-    if s.is_inverted:  # as in a sigmoid, whose neighbours are then one number
-        return FaultName("coarse", text)
     return FaultName(absorption_kind(s.is_running), text)
 
 
@@ -270,7 +268,7 @@ def _makes(t: OpTrace) -> str:
 
 
 def _amplifies(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
-    operand = max((x.error for x in e.operands.values()), default=0.0)
+    operand = e.error_before
     if e.own >= e.result.error or operand >= e.result.error:
         return None
     text = f"it turns a relative error of {short(operand)} into {short(e.result.error)}"

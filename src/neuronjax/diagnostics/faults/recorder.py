@@ -9,7 +9,13 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from neuronjax.diagnostics.faults.evidence import OpEvidence, absorbed, cut_off, is_tie
+from neuronjax.diagnostics.faults.evidence import (
+    OpEvidence,
+    absorbed,
+    cut_off,
+    is_tie,
+    narrows,
+)
 from neuronjax.diagnostics.faults.judgement import excused, is_far, loses_elements
 from neuronjax.diagnostics.faults.masks import unmasked
 from neuronjax.diagnostics.faults.shares import Seen, Share, repeated, share_of, wide
@@ -96,8 +102,7 @@ class OpTrace:
     bounding: dict[Value, OpEvidence] = field(default_factory=dict)
     emptiest: OpEvidence = field(init=False)
     own: float = 0.0
-    absorbed: tuple[float, int] = (0.0, 0)
-    absorbed_first: tuple[int, ...] = ()
+    absorbed: tuple[float, float] = (0.0, 0.0)
     rounded_away: float = 0.0
     left_out: float = 0.0
     left_behind: float = 0.0
@@ -113,7 +118,7 @@ class OpTrace:
     def __post_init__(self) -> None:
         self.emptiest = self.worst
 
-    def add(self, evidence: OpEvidence, iterations: tuple[int, ...]) -> None:
+    def add(self, evidence: OpEvidence) -> None:
         """One more."""
         self.executions += 1
         if _badness(evidence.result) > _badness(self.worst.result):
@@ -126,11 +131,11 @@ class OpTrace:
             self.emptiest = evidence
         self.own = max(self.own, evidence.own)
         if evidence.absorbed[0] > self.absorbed[0]:
-            self.absorbed, self.absorbed_first = evidence.absorbed, iterations
+            self.absorbed = evidence.absorbed
         if math.isfinite(evidence.own):
             away = evidence.own * evidence.result.norm
             self.rounded_away = max(self.rounded_away, away)
-        left_out = _left_out(evidence)
+        _, left_out = evidence.absorbed
         self.left_out += left_out
         self.left_behind += left_out / (evidence.result.norm or math.inf)
         self.zeros = max(self.zeros, evidence.result.zeros)
@@ -147,15 +152,6 @@ class OpTrace:
         """Whether sums leave out an addend, and it is a part of what they round away; a
         series that has converged leaves out its last terms, and is none the worse."""
         return self.absorbed[0] > MOSTLY and self.left_out >= PART * self.rounded_away
-
-
-def _left_out(evidence: OpEvidence) -> float:
-    share, stays = evidence.absorbed
-    operands = evidence.operands.items()
-    norms = [s.norm for v, s in operands if v.type.dtype.kind not in "iub"]
-    if not share or len(norms) != 2:  # a number added to itself is not left out
-        return 0.0
-    return math.sqrt(share) * norms[1 - stays]
 
 
 def _makes_nonfinite(evidence: OpEvidence) -> bool:
@@ -195,6 +191,8 @@ class Recorder:
     _count: int = 0
     # Of every device, as values are.
     _shares: dict[int, dict[Value, Share]] = field(default_factory=dict)
+    # What a cast in a loop made last.
+    _states: dict[tuple[int, OpPath], Seen] = field(default_factory=dict)
 
     def saw(
         self,
@@ -212,12 +210,17 @@ class Recorder:
             return
         self._count += 1
         known = self._shares.setdefault(device, {})
-        evidence = self._evidence(path.op, operands, results, own, repeats, known)
+        state = self._states.get((device, path))
+        if iterations and narrows(path.op):
+            self._states[device, path] = results[0]
+        evidence = self._evidence(
+            path.op, operands, results, own, repeats, known, state
+        )
         trace = self.traces.get(path)
         if trace is None:
             cast = self.contractions.get(path.op)
             trace = self.traces[path] = OpTrace(path, evidence, cast)
-        trace.add(evidence, iterations)
+        trace.add(evidence)
         moment = (self._count, iterations, evidence)
         if trace.first is None and self._is_off(path.op, evidence):
             trace.first = moment
@@ -248,7 +251,7 @@ class Recorder:
             return amplifies and not any(
                 map(loses_elements, evidence.operands.values())
             )
-        return is_far(share, self.unit(op)) or loses_elements(share)
+        return is_far(share, self.unit(op))
 
     def _share(self, value: Value, seen: Seen, unit: float) -> Share:
         share = share_of(seen, unit, excused(unit))
@@ -265,6 +268,7 @@ class Recorder:
         own: float,
         repeats: bool,
         known: dict[Value, Share],
+        state: Seen | None,
     ) -> OpEvidence:
         unit = self.unit(op)
         read = {
@@ -288,7 +292,7 @@ class Recorder:
             result=max(floats or shares, key=_badness),
             operands=read,
             own=own,
-            absorbed=absorbed(op, arrays, results[0]),
+            absorbed=absorbed(op, arrays, results[0], state),
             wrapped=wrapped(op, arrays, results[0]),
             misread=misread(op, arrays, results[0]),
             rounds_whole=rounds_whole(op, results[0], shares[0], own)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from neuronjax.diagnostics.faults.choices import (
     is_integer,
     is_magnitude,
 )
-from neuronjax.diagnostics.faults.evidence import ADDS, OpEvidence
+from neuronjax.diagnostics.faults.evidence import ADDS, OpEvidence, narrows
 from neuronjax.diagnostics.faults.flow import OWN, Flow, Step, amplification, computes
 from neuronjax.diagnostics.faults.guards import Misread, lost_guard, misread
 from neuronjax.diagnostics.faults.judgement import UNSEEN
@@ -42,7 +42,6 @@ from neuronjax.diagnostics.faults.traits import (
     is_function,
     is_periodic,
     is_too_large,
-    narrows,
     only_renames,
     rounds_to,
     vanishes,
@@ -74,7 +73,6 @@ class Suspect:
         amplifier: the op at which the error shows, where that is another.
         is_running: whether a sum in a loop stops growing.
         is_update: whether the step of a state is lost.
-        is_inverted: whether the result is a divisor, and no more.
         bounding: when it clips, or flattens, most of what is quantized.
         lost_guard: of an op that makes Inf or NaN, the epsilon before it that is zero.
         misread: the constant of an op that its format does not hold.
@@ -86,7 +84,6 @@ class Suspect:
     amplifier: OpTrace | None = None
     is_running: bool = False
     is_update: bool = False
-    is_inverted: bool = False
     bounding: OpEvidence | None = None
     lost_guard: str = ""
     misread: Misread | None = None
@@ -146,11 +143,7 @@ class FaultSearch:
         found: dict[OpPath, Suspect] = {}
         for suspect in self._all():
             found.setdefault(suspect.trace.path, suspect)
-        known = [
-            replace(s, is_inverted=self._flow.is_divisor(s.trace.path.op))
-            for s in found.values()
-        ]
-        return known or [*self._swallowed(), *self._vanishing()]
+        return [*found.values()] or [*self._swallowed(), *self._vanishing()]
 
     def parameter(self, trace: OpTrace) -> str:
         """The path of the leaf of an argument that an op, or one shortly before it, is
@@ -269,7 +262,7 @@ class FaultSearch:
         """Whether an op does more than to round its result as another one does. A cast
         gives up digits that were there, though the other has no more of them."""
         own, other = map(rounds_to, (trace, shown))
-        if narrows(trace) and own == other:
+        if narrows(trace.path.op) and own == other:
             return True
         return own > other or flushes(trace) or trace.absorbs or trace.rounds_whole
 
@@ -383,7 +376,7 @@ class FaultSearch:
             step = self._wrong_step(trace)
             if step is not None:
                 yield from self._traced_back(step, step.worst)
-            if step is None or wrong.step.format_error > LOST_UPDATE:
+            if step is None or not wrong.step.has_room:
                 yield Suspect(trace, "makes", (wrong.index,), is_update=True)
 
     def _wrong_step(self, trace: OpTrace) -> OpTrace | None:

@@ -159,6 +159,11 @@ def wide(x: np.ndarray) -> np.ndarray:
     return np.asarray(x).astype(np.float64, copy=False)
 
 
+def norm(x: np.ndarray) -> float:
+    """Return the L2 norm of the finite elements."""
+    return math.sqrt(figures(x, x, {})[Distance.REFERENCE2])
+
+
 def ratio(a: np.ndarray, r: np.ndarray) -> float:
     """Return the relative L2 error of numbers that are finite on both sides."""
     return 0.0 if a is r else _relative(figures(a, r, {}))

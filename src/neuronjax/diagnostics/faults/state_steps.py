@@ -14,18 +14,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neuronjax.diagnostics.distances import blocks_of, figures, in_parts
+from neuronjax.diagnostics.distances import blocks_of, in_parts
 from neuronjax.diagnostics.faults.judgement import OF_DATA
 from neuronjax.diagnostics.faults.perturbation import perturbed, unit_of
 from neuronjax.diagnostics.faults.shares import (
     NOISE,
     Seen,
     Share,
+    norm,
     root_mean_square,
     wide,
 )
 from neuronjax.ir.program import Value
-from neuronjax.numerics.host_kernels.figures import Distance
 
 #: Share of an update that is lost, from which on a state has not moved as it should.
 LOST_UPDATE = 0.5
@@ -58,10 +58,14 @@ class StateStep:
         return max(OF_DATA * self.data_error, LOST_UPDATE)
 
     @property
+    def has_room(self) -> bool:
+        """Return whether the state's format holds it."""
+        return self.format_error <= LOST_UPDATE
+
+    @property
     def is_lost(self) -> bool:
-        """Whether it is farther off than the data explain, or the state's format has
-        no room for it."""
-        return self.error > self.allowed or self.format_error > LOST_UPDATE
+        """Return whether it is farther off than the data explain, or has no room."""
+        return self.error > self.allowed or not self.has_room
 
 
 class StateSteps:
@@ -156,11 +160,6 @@ def _largest_square(seen: Seen) -> float:
     """Return the square of the error of the element that is farthest off."""
     apart = np.abs(wide(seen.actual) - wide(seen.reference))
     return float(np.max(apart, where=np.isfinite(apart), initial=0.0)) ** 2
-
-
-def norm(x: np.ndarray) -> float:
-    """Return the L2 norm of the finite elements."""
-    return math.sqrt(figures(x, x, {})[Distance.REFERENCE2])
 
 
 def _square(x: np.ndarray) -> float:

@@ -91,15 +91,6 @@ def flushes(trace: OpTrace) -> bool:
     return is_zero and trace.own >= PART * error
 
 
-def narrows(trace: OpTrace) -> bool:
-    """Whether a cast gives up digits."""
-    op = trace.path.op
-    if op.name != "stablehlo.convert":
-        return False
-    before, after = (unit_of(v.type.dtype) for v in (*op.operands, *op.results))
-    return 0 < before < after
-
-
 def rounds_to(trace: OpTrace) -> float:
     """The roundoff to which an op rounds its result, or a policy its operands, if to
     8 bits."""

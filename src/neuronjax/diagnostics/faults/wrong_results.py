@@ -82,7 +82,8 @@ def wrong_results(
         if how == "far" and states.is_incremented(value):
             how = ""  # its step tells
         step = None if how else states.lost_step(value, share, seen, results)
-        if (how == "far" or step) and is_chance(value, unit):
+        may_be = how == "far" or (step is not None and step.has_room)
+        if may_be and is_chance(value, unit):
             continue
         if _is_whole(seen) and is_choice(value):
             changed = _changed(seen)
@@ -96,7 +97,7 @@ def _how(seen: Seen, share: Share, unit: float) -> str:
         return "discrete" if loses_elements(share) else ""
     if share.nonfinite:
         return "nonfinite"
-    return "far" if is_far(share, unit) or loses_elements(share) else ""
+    return "far" if is_far(share, unit) else ""
 
 
 def _changed(seen: Seen) -> float:

@@ -26,7 +26,8 @@ def flushed(flow: Flow, shown: OpTrace, evidence: OpEvidence) -> OpTrace | None:
             return found
         op, evidence = trace.path.op, trace.emptiest
         seen.add(op)
-        before = max((x.nothing for x in evidence.operands.values()), default=0.0)
+        shares = evidence.operands.values()  # an exponential of -Inf is zero
+        before = max((x.nothing + x.nonfinite / x.elements for x in shares), default=0)
         cancels = op.name in ADDS and rounds_to(trace) > rounds_to(shown)
         gains = (op.name in _VANISHING or cancels) and evidence.result.nothing > before
         if trace.zeros or gains:
@@ -36,6 +37,8 @@ def flushed(flow: Flow, shown: OpTrace, evidence: OpEvidence) -> OpTrace | None:
 def _empty(op: Op, evidence: OpEvidence) -> list[Value]:
     """The operands with zeros, those in front that should have none; of a quotient the
     divisor, if it has."""
+    if op.name == "stablehlo.exponential":
+        return []  # of a zero it makes none
     shares = evidence.operands
     zeros = [v for v, share in shares.items() if share.nothing]
     if op.name == "stablehlo.divide" and op.operands[1] in zeros:
