@@ -74,12 +74,15 @@ def version(as_json: JsonOption = False) -> None:
     import jax
     import jaxlib
 
+    from neuronjax.numerics.host_kernels import choice
+
     versions = {
         "neuronjax": nj.__version__,
         "jax": jax.__version__,
         "jaxlib": jaxlib.__version__,
         "python": platform.python_version(),
         "machine": platform.machine(),
+        "kernels": choice.described(),
     }
     if as_json:
         print_json(versions)
@@ -87,3 +90,4 @@ def version(as_json: JsonOption = False) -> None:
     print(f"neuronjax {versions['neuronjax']}")
     print(f"jax {versions['jax']}, jaxlib {versions['jaxlib']}")
     print(f"Python {versions['python']}, {versions['machine']}")
+    print(f"kernels: {versions['kernels']}")
