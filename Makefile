@@ -2,7 +2,7 @@
 #   make test | slow | matrix | exhaustive | fuzz | lint | types | quickstart | bench
 #   make bench-test | validate | validate-kernels CORPUS=folder | figures | notebooks
 #   make leave-one-out CORPUS=folder | judge-kernels CORPUS=folder | docs | bench-all | clean | notebooks-refresh
-#   make docs-update | faults | strangers | versions | vendor-tests CORPUS=folder
+#   make docs-update | faults | strangers | versions | vendor-tests CORPUS=folder | arm64
 
 PYTHON ?= python3
 VENV := .venv
@@ -20,7 +20,7 @@ export JAX_PLATFORMS ?= cpu
 .PHONY: help .venv test slow lint format types quickstart bench bench-test validate \
 	validate-kernels validate-numerics leave-one-out judge-kernels vendor-tests \
 	figures bench-all matrix exhaustive fuzz notebooks notebooks-refresh docs \
-	docs-update faults strangers versions clean
+	docs-update faults strangers versions arm64 clean
 
 help:
 	@sed -n 's/^# *make /make /p' Makefile
@@ -122,6 +122,11 @@ PYTHONS ?= python3.11 python3.12 python3.13
 versions:
 	scripts/versions.sh $(PYTHONS)
 
+# The bits of an emulated arm64 beside those of this x86-64; hours. ARGS="flush sums"
+# chooses parts of tests/host_bits.py, ARM64_SECONDS bounds the emulated run.
+arm64: $(STAMP)
+	scripts/arm64.sh $(ARGS)
+
 # Random programs, FUZZ_MINUTES=10 of them from FUZZ_SEED=1.
 fuzz: $(STAMP)
 	$(PYTEST) -m fuzz tests/fuzz $(ARGS)
@@ -167,5 +172,5 @@ docs-update: $(DOCS_STAMP)
 	NEURONJAX_UPDATE_DOCS=1 $(PYTEST) docs $(ARGS)
 
 clean:
-	rm -rf $(VENV) .venv-* build dist site .pytest_cache .ruff_cache .hypothesis .cache
+	rm -rf $(VENV) .venv-* .arm64 build dist site .pytest_cache .ruff_cache .hypothesis .cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,8 +1,8 @@
 """The `neuronjax` command: it says so where loading takes long.
 
-It is outside the package, because what a command needs of that imports JAX, which takes
-seconds in which a terminal would show nothing. `python -m neuronjax` imports the package
-first, which imports this file at once.
+It is outside the package, because what a command needs of the package imports JAX,
+which takes seconds in which a terminal would show nothing. `python -m neuronjax`
+imports the package first, and the package imports this file at once.
 """
 
 from __future__ import annotations

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+from fractions import Fraction
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from neuronjax.numerics import exact
 from neuronjax.numerics.elementary_core import inverse, quotient
 from neuronjax.numerics.exact import opaque, opaque_zero, seal
+from tests.host_bits import beside_smallest
 
 
 def test_xla_evaluates_no_part_of_the_zero():
@@ -104,3 +107,34 @@ def test_a_constant_divided_by_a_broadcast(constant):
     np.testing.assert_array_equal(
         found[1], reciprocal.astype(np.float32).view(np.uint32)
     )
+
+
+def rounded_then_flushed(a, b) -> np.float32:
+    """The product by fractions: to 24 bits whatever the exponent, then flushed."""
+    product = Fraction(float(a)) * Fraction(float(b))
+    sign = np.float32(-1 if product < 0 else 1)
+    power, size = 0, abs(product)
+    while size < 2**23:
+        power, size = power - 1, size * 2
+    while size >= 2**24:
+        power, size = power + 1, size / 2
+    found = round(size) * Fraction(2) ** power
+    return sign * np.float32(float(found) if found >= Fraction(2) ** -126 else 0.0)
+
+
+@pytest.mark.parametrize("rounds_first", [True, False])
+def test_products_are_rounded_and_then_flushed(monkeypatch, rounds_first):
+    """As this host does it, and as one that flushes first is made to."""
+    a, b = beside_smallest()
+    a, b = (np.concatenate([x[::60], x[-25:]]) for x in (a, b))
+    a = a * np.where(np.arange(len(a)) % 2, -1, 1).astype(np.float32)
+    if not rounds_first:
+        monkeypatch.setattr(exact, "_rounds_first", lambda: False)
+    found = np.asarray(jax.jit(exact.product)(a, b, exact.opaque_zero()))
+    wanted = np.array([rounded_then_flushed(*pair) for pair in zip(a, b, strict=True)])
+    np.testing.assert_array_equal(found.view(np.uint32), wanted.view(np.uint32))
+    below = np.abs(a.astype(np.float64) * b) < 2.0**-126
+    assert (below & (wanted != 0)).any()  # where the two orders differ
+    large = np.float32([3e38, -3e38, np.inf, np.nan, 0.0]), np.float32([2, 2, 1, 1, -1])
+    found = np.asarray(jax.jit(exact.product)(*large, exact.opaque_zero()))
+    np.testing.assert_array_equal(found, large[0] * large[1])

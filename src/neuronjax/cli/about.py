@@ -76,12 +76,16 @@ def version(as_json: JsonOption = False) -> None:
         neuronjax version
         neuronjax version --json
     """
+    from neuronjax.numerics.host_kernels import choice
+
     held = provenance()
-    versions = {name: held[name] for name in ("jax", "jaxlib", "python")}
-    versions |= {"neuronjax": nj.__version__, "machine": platform.machine()}
+    versions = {"neuronjax": nj.__version__}
+    versions |= {name: held[name] for name in ("jax", "jaxlib", "python")}
+    versions |= {"machine": platform.machine(), "kernels": choice.described()}
     if as_json:
         print_json(versions)
         return
     print(f"neuronjax {versions['neuronjax']}")
     print(f"jax {versions['jax']}, jaxlib {versions['jaxlib']}")
     print(f"Python {versions['python']}, {versions['machine']}")
+    print(f"kernels: {versions['kernels']}")

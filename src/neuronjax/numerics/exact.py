@@ -17,6 +17,7 @@ which cost a sixth of the compilation of a small program. Whatever it is, the re
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.experimental.xla_metadata import set_xla_metadata
+
+from neuronjax.numerics.host_kernels.choice import is_exportable
 
 
 def opaque_zero() -> jax.Array:
@@ -66,6 +69,33 @@ def seal(x: jax.Array, zero: jax.Array) -> jax.Array:
         zero: the scalar of `opaque_zero`.
     """
     return lax.add(x, lax.broadcast(zero, x.shape))
+
+
+def product(a: jax.Array, b: jax.Array, zero: jax.Array) -> jax.Array:
+    """Return float32 `a * b`, not sealed: rounded, and then flushed, on every host.
+
+    An x86-64 does so. Others flush what lies below 2^-126 before they round it, also
+    where it would be rounded to 2^-126: the product 2^64 times larger tells. It
+    overflows only where the product itself is none of the smallest numbers.
+    """
+    plain = a * b
+    if _rounds_first():
+        return plain
+    up, down = np.float32(2.0**64), np.float32(2.0**-64)
+    # Sealed, for XLA would scale the constants together.
+    large = seal(seal(a * up, zero) * b, zero)
+    return jnp.where(lax.abs(large) == np.float32(2.0**-62), large * down, plain)
+
+
+def sealed_product(a: jax.Array, b: jax.Array, zero: jax.Array) -> jax.Array:
+    """Return `product`, sealed."""
+    return seal(product(a, b, zero), zero)
+
+
+def _rounds_first() -> bool:
+    """Whether what is traced now runs on an x86-64, and nowhere else."""
+    is_x86 = platform.machine() in ("x86_64", "AMD64")
+    return is_x86 and jax.default_backend() == "cpu" and not is_exportable()
 
 
 def opaque(x: jax.Array, zero: jax.Array) -> jax.Array:

@@ -6,9 +6,12 @@ import re
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
-from neuronjax.numerics.host_kernels import handler
+from neuronjax.numerics.float_format import get_format
+from neuronjax.numerics.host_kernels import choice, handler, nibbles
 
 HEADER = Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h"
 #: Sizes and alignments in bytes of what is no pointer and no structure.
@@ -76,10 +79,20 @@ def test_the_version_is_one_that_the_kernels_know():
         ("XLA_FFI_CallFrame", "extension_start", handler.FRAME["extension"]),
         ("XLA_FFI_CallFrame", "api", handler.FRAME["api"]),
         ("XLA_FFI_CallFrame", "ctx", handler.FRAME["context"]),
-        ("XLA_FFI_CallFrame", "args.args", handler.FRAME["args"]),
-        ("XLA_FFI_CallFrame", "rets.rets", handler.FRAME["rets"]),
-        ("XLA_FFI_CallFrame", "attrs.attrs", handler.FRAME["attrs"]),
+        ("XLA_FFI_CallFrame", "args", handler.FRAME["args"]),
+        ("XLA_FFI_CallFrame", "rets", handler.FRAME["rets"]),
+        ("XLA_FFI_CallFrame", "attrs", handler.FRAME["attrs"]),
+        ("XLA_FFI_Args", "size", handler.COUNT),
+        ("XLA_FFI_Args", "args", handler.ARGUMENTS),
+        ("XLA_FFI_Rets", "size", handler.COUNT),
+        ("XLA_FFI_Rets", "rets", handler.ARGUMENTS),
+        ("XLA_FFI_Attrs", "size", handler.COUNT),
+        ("XLA_FFI_Attrs", "attrs", handler.ATTRIBUTES),
+        ("XLA_FFI_Buffer", "dtype", handler.BUFFER_DTYPE),
         ("XLA_FFI_Buffer", "data", handler.BUFFER_DATA),
+        ("XLA_FFI_Buffer", "rank", handler.BUFFER_RANK),
+        ("XLA_FFI_Buffer", "dims", handler.BUFFER_DIMS),
+        ("XLA_FFI_Array", "size", handler.ARRAY_SIZE),
         ("XLA_FFI_Array", "data", handler.ARRAY_DATA),
         ("XLA_FFI_Extension_Base", "type", handler.EXTENSION_TYPE),
         ("XLA_FFI_Metadata_Extension", "metadata", handler.METADATA),
@@ -93,8 +106,13 @@ def test_the_version_is_one_that_the_kernels_know():
             "api_version.minor_version",
             handler.METADATA_MINOR,
         ),
-        ("XLA_FFI_Api", "XLA_FFI_Error_Destroy", handler.ERROR_DESTROY),
-        ("XLA_FFI_Api", "XLA_FFI_ThreadPool_Schedule", handler.SCHEDULE),
+        ("XLA_FFI_Api", "api_version.major_version", handler.API["major"]),
+        ("XLA_FFI_Api", "api_version.minor_version", handler.API["minor"]),
+        ("XLA_FFI_Api", "XLA_FFI_Error_Create", handler.API["create"]),
+        ("XLA_FFI_Api", "XLA_FFI_Error_Destroy", handler.API["destroy"]),
+        ("XLA_FFI_Api", "XLA_FFI_ThreadPool_Schedule", handler.API["schedule"]),
+        ("XLA_FFI_Error_Create_Args", "message", 16),
+        ("XLA_FFI_Error_Create_Args", "errc", 24),
         ("XLA_FFI_ThreadPool_Schedule_Args", "ctx", 16),
         ("XLA_FFI_ThreadPool_Schedule_Args", "task", 24),
         ("XLA_FFI_ThreadPool_Schedule_Args", "data", 32),
@@ -114,3 +132,39 @@ def test_fields_are_where_the_kernels_look(structure, field, offset):
 )
 def test_arguments_of_calls_have_their_size(structure, size):
     assert layout(structure)[1] == size
+
+
+def test_dtypes_have_the_numbers_of_the_header():
+    found = dict(re.findall(r"XLA_FFI_DataType_(\w+) = (\d+)", HEADER.read_text()))
+    spelled = {"bfloat16": "BF16", "bool": "PRED"}
+    for name, number in handler.DTYPES.items():
+        short = name.replace("float", "F").replace("uint", "U").replace("int", "S")
+        short = short.replace("complex", "C").replace("_", "").upper()
+        assert number == int(found[spelled.get(name, short)]), name
+
+
+NAME = "neuronjax_nibbles"
+
+
+@pytest.mark.skipif(not choice.usable(), reason="no kernels for this processor")
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda plan: plan[:-2], "other operands than were planned"),
+        (lambda plan: np.array([*plan[:-3], plan[-3] + 1, *plan[-2:]]), "planned"),
+        (lambda plan: np.array([*plan[:-2], 11, plan[-1]]), "planned"),
+        (lambda plan: np.array([*plan[:2], 1 << 62, *plan[3:]]), "no memory"),
+    ],
+)
+def test_a_wrong_call_is_an_error_of_xla(change, told):
+    """A plan that is not of these buffers, and one for which there is no memory."""
+    codes = jnp.arange(10, dtype=jnp.uint8)
+    dtype = get_format("float4_e2m1fn").dtype
+    packed = nibbles.packed(codes, dtype)
+    plan = handler.row_words(codes.reshape(1, -1))
+    plan = np.array([*plan, 6, 10, 32, 10], np.int64)
+    call = jax.ffi.ffi_call(NAME, jax.ShapeDtypeStruct((10,), dtype))
+    same = call(codes, plan=plan)
+    assert np.asarray(same).tobytes() == np.asarray(packed).tobytes()
+    with pytest.raises(jax.errors.JaxRuntimeError, match=told):
+        call(codes, plan=change(plan)).block_until_ready()

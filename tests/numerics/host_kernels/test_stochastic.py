@@ -162,7 +162,7 @@ def test_gradients_are_straight_through():
 def avx2(monkeypatch):
     """Kernels as a processor without AVX-512 has them."""
     from neuronjax.numerics.host_kernels import compiled, nibbles
-    from neuronjax.numerics.host_kernels.stochastic import StochasticKind
+    from neuronjax.numerics.host_kernels.elements import ElementKind
 
     if not llvm.get_host_cpu_features().get("avx2"):
         pytest.skip("no AVX2")
@@ -172,9 +172,9 @@ def avx2(monkeypatch):
     monkeypatch.setattr(compiled, "lanes", lambda: 8)
     monkeypatch.setattr(compiled.llvm, "get_host_cpu_name", lambda: "haswell")
     monkeypatch.setattr(compiled.llvm, "get_host_cpu_features", lambda: features)
-    name = StochasticKind.name.fget
+    name = ElementKind.name.fget
     assert name is not None
-    monkeypatch.setattr(StochasticKind, "name", property(lambda k: f"avx2_{name(k)}"))
+    monkeypatch.setattr(ElementKind, "name", property(lambda k: f"avx2_{name(k)}"))
     monkeypatch.setattr(nibbles, "NAME", "avx2_nibbles")
     jax.clear_caches()
     yield

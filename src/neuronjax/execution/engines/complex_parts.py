@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from neuronjax.execution.engines.dispatch import Arrays, Registers, write
 from neuronjax.ir.instruction import Instruction
 from neuronjax.numerics.elementary_core import magnitude, quotient
-from neuronjax.numerics.exact import seal
+from neuronjax.numerics.exact import seal, sealed_product
 from neuronjax.numerics.random_bits import fold
 
 Parts = tuple[jax.Array, ...]
@@ -29,11 +29,11 @@ def each(function: Callable[[jax.Array], jax.Array], parts: Parts) -> Parts:
 def product(a: Parts, b: Parts, zero: jax.Array) -> Parts:
     """(ar br - ai bi, ar bi + ai br), five roundings; shapes broadcast."""
     if len(a) == 1:
-        return (seal(a[0] * b[0], zero),)
+        return (sealed_product(a[0], b[0], zero),)
     (ar, ai), (br, bi) = a, b
     return (
-        seal(ar * br, zero) - seal(ai * bi, zero),
-        seal(ar * bi, zero) + seal(ai * br, zero),
+        sealed_product(ar, br, zero) - sealed_product(ai, bi, zero),
+        sealed_product(ar, bi, zero) + sealed_product(ai, br, zero),
     )
 
 
@@ -60,9 +60,9 @@ def ratio(a: Parts, b: Parts, zero: jax.Array) -> Parts:
     p, q = jnp.where(exchange, ai, ar), jnp.where(exchange, ar, ai)
     large, small = jnp.where(exchange, bi, br), jnp.where(exchange, br, bi)
     r = seal(quotient(small, large, zero), zero)
-    d = large + seal(small * r, zero)
-    re = quotient(p + seal(q * r, zero), d, zero)
-    im = quotient(q - seal(p * r, zero), d, zero)
+    d = large + sealed_product(small, r, zero)
+    re = quotient(p + sealed_product(q, r, zero), d, zero)
+    im = quotient(q - sealed_product(p, r, zero), d, zero)
     return (re, jnp.where(exchange, -im, im))
 
 

@@ -41,7 +41,7 @@ from neuronjax.execution.engines.complex_parts import (
 from neuronjax.execution.engines.dispatch import Arrays, Registers, execute, wide
 from neuronjax.ir.algebra_set import Fft
 from neuronjax.numerics.elementary_core import quotient
-from neuronjax.numerics.exact import opaque, own_kernel, seal
+from neuronjax.numerics.exact import opaque, own_kernel, seal, sealed_product
 
 Blocks = list[Parts]
 
@@ -240,8 +240,8 @@ def _odd_sums(
         constant, even, odd = sums
         t_q, u_q, cosine, sine = terms
         cosine, sine = cosine[None, :, None, None], sine[None, :, None, None]
-        even = _sum(even, each(lambda a: seal(a * cosine, zero), t_q))
-        odd = _sum(odd, each(lambda a: seal(a * sine, zero), u_q))
+        even = _sum(even, each(lambda a: sealed_product(a, cosine, zero), t_q))
+        odd = _sum(odd, each(lambda a: sealed_product(a, sine, zero), u_q))
         return (_sum(constant, t_q), even, odd), None
 
     # x + -0 is x for every x.

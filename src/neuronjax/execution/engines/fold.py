@@ -21,7 +21,7 @@ from jax import lax
 from neuronjax.execution.engines.array_fold import FoldOrder, Matrix
 from neuronjax.execution.engines.tensor import contract, has_host_kernels
 from neuronjax.ir.vector_sums import VECTOR_TILE
-from neuronjax.numerics.exact import opaque, seal
+from neuronjax.numerics.exact import opaque, seal, sealed_product
 
 Combine = Callable[[jax.Array, jax.Array], jax.Array]
 
@@ -31,8 +31,9 @@ IDENTITIES = {"add": np.float32(-0.0), "multiply": np.float32(1.0)}
 
 def combiner(op: str, zero: jax.Array) -> Combine:
     """The sealed float32 combination of two partial results."""
-    function = {"add": lax.add, "multiply": lax.mul}[op]
-    return lambda a, b: seal(function(a, b), zero)
+    if op == "multiply":
+        return functools.partial(sealed_product, zero=zero)
+    return lambda a, b: seal(lax.add(a, b), zero)
 
 
 def reduced_axis_first(x: jax.Array, axes: Sequence[int]) -> jax.Array:

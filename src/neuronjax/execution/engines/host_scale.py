@@ -33,13 +33,6 @@ def largest_magnitude(x: jax.Array) -> jax.Array:
     return scaling.largest_magnitudes(x.reshape(1, -1))[0]
 
 
-def factors(amax: jax.Array, carry: int, top: int) -> tuple[jax.Array, ...]:
-    """Scale and inverse of a largest magnitude; see `vector.scale_from_amax`."""
-    from neuronjax.execution.host_kernels import scaling  # it needs llvmlite
-
-    return tuple(v[0] for v in scaling.factors(amax.reshape(1), carry, top))
-
-
 def casts(i: TensorScalar) -> bool:
     """Whether a kernel does what an instruction says: a product rounded to FP8.
 

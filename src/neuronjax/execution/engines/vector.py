@@ -37,7 +37,7 @@ from neuronjax.ir.instruction_set import (
 )
 from neuronjax.numerics import elementary
 from neuronjax.numerics.elementary_core import flush
-from neuronjax.numerics.exact import opaque, seal
+from neuronjax.numerics.exact import opaque, product, seal
 from neuronjax.numerics.float_format import FLOAT32, get_format
 from neuronjax.numerics.microscaling import to_codes
 from neuronjax.numerics.order_free import (
@@ -144,7 +144,7 @@ BITWISE: dict[str, Function] = {
 ROUNDED: dict[str, Function] = {
     "add": lambda a, b, zero: lax.add(a, b),
     "subtract": lambda a, b, zero: lax.sub(a, b),
-    "multiply": lambda a, b, zero: lax.mul(a, b),
+    "multiply": product,
     **elementary.BINARY,
     **elementary.SPECIAL,
 }
@@ -297,8 +297,6 @@ def scale_from_amax(i: ScaleFromAmax, x: Sequence[jax.Array], r: Registers) -> A
     # this addition carries into the exponent.
     largest = int(np.float32(fmt.max_finite).view(np.uint32)) & 0x7FFFFF
     carry, top = 0x7FFFFF - largest, fmt.max_exponent - i.margin + 2 * 127
-    if host_scale.reads(x[0].dtype):
-        return host_scale.factors(x[0], carry, top)
     raised = (bits + np.uint32(carry)) >> np.uint32(23)
     exponent = np.int32(top) - raised.astype(jnp.int32)
     biased = lax.clamp(np.int32(1), exponent, np.int32(253))

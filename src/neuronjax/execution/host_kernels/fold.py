@@ -17,8 +17,7 @@ from neuronjax.execution.host_kernels.fold_kernel import (
 )
 from neuronjax.numerics.float_format import FORMATS, get_format
 from neuronjax.numerics.host_kernels import compiled
-from neuronjax.numerics.host_kernels.choice import host_call
-from neuronjax.numerics.host_kernels.handler import by_rows, threads, words
+from neuronjax.numerics.host_kernels.handler import called, threads, words
 from neuronjax.numerics.widening import widen_finite
 
 #: Multiply-adds below which another thread takes longer to wake than to help.
@@ -49,30 +48,19 @@ def fold(lhs: Matrix, rhs: Matrix, order: FoldOrder, settles: bool) -> jax.Array
     registers = fold_kernel.register_tile(kind, compiled.lanes())
     write = functools.partial(fold_kernel.write, kind=kind, registers=registers)
     result = jax.ShapeDtypeStruct((lhs.batch, lhs.free, rhs.free), jnp.float32)
-    target = host_call(compiled.registered(kind.name, write), result)
-    plan = _plan(sides[0], sides[1], order, settles, kind, registers)
+    plan = _plan(sides[0], sides[1], order, settles, registers)
+    # JAX keeps `again`, which therefore holds no arrays.
+    arrays, structure = jax.tree.flatten(tuple(sides))
+
+    def again(*arrays: jax.Array) -> jax.Array:
+        return fold(*structure.unflatten(arrays), order, settles)
+
     tables = [
         _table(x.array.dtype.name)
         for x, how in zip(sides, stored, strict=True)
         if how == "table"
     ]
-
-    def call(a: jax.Array, b: jax.Array, *scales: jax.Array) -> jax.Array:
-        return target(a, b, *tables, *scales, plan=plan)
-
-    # JAX keeps `again`, which therefore holds no arrays.
-    orders = [(x.k_first, x.scales is not None) for x in sides]
-
-    def again(a: jax.Array, b: jax.Array, *scales: jax.Array) -> jax.Array:
-        left = list(scales)
-        made = [
-            Matrix(array, k_first, left.pop(0) if is_scaled else None)
-            for array, (k_first, is_scaled) in zip((a, b), orders, strict=True)
-        ]
-        return fold(made[0], made[1], order, settles)
-
-    scales = [x.scales for x in sides if x.scales is not None]
-    return by_rows(call, again)(*(x.array for x in sides), *scales)
+    return called(kind.name, write, result, plan, again, *arrays, tables=tables)
 
 
 def _readable(x: Matrix) -> Matrix:
@@ -106,7 +94,6 @@ def _plan(
     rhs: Matrix,
     order: FoldOrder,
     settles: bool,
-    kind: FoldKind,
     registers: RegisterTile,
 ) -> np.ndarray:
     batch, m, n, k = lhs.batch, lhs.free, rhs.free, lhs.k
@@ -143,8 +130,7 @@ def _plan(
         blocks_m=blocks_m,
         blocks_n=blocks_n,
     )
-    depth = cells * kind.rows_per_cell
-    scratch = fold_kernel.scratch_bytes(kind, registers, depth, (block_m, block_n))
+    scratch = fold_kernel.scratch_bytes(registers, depth, (block_m, block_n))
     numbers = (plan[field] for field in FOLD_FIELDS)
     return words(batch * blocks_m * blocks_n, available, scratch, numbers)
 

@@ -14,19 +14,14 @@ hold a part of the result: `lanes` columns at a time, `rows` times `vectors` of 
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from llvmlite import ir
 
-from neuronjax.execution.host_kernels.panels import (
-    SIZES,
-    WORD,
-    PanelOperand,
-    PanelTile,
-    pack,
-)
+from neuronjax.execution.host_kernels.panels import WORD, PanelOperand, PanelPacker
 from neuronjax.numerics.host_kernels import handler
 from neuronjax.numerics.host_kernels.compiled import (
     F32,
@@ -36,7 +31,17 @@ from neuronjax.numerics.host_kernels.compiled import (
     POINTER,
     VOID,
     Code,
+    Processor,
     int64,
+)
+from neuronjax.numerics.host_kernels.elements import (
+    IMPLICIT,
+    INFINITY,
+    SIZES,
+    as_floats,
+    larger,
+    magnitude,
+    shaped,
 )
 
 Value = Any
@@ -72,7 +77,7 @@ class RegisterTile(NamedTuple):
         return self.vectors * self.lanes
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class FoldKind:
     """Which kernel.
 
@@ -97,25 +102,25 @@ class FoldKind:
     @property
     def name(self) -> str:
         """Of the call's target."""
-        parts = [self.lhs, self.rhs, str(self.rows_per_cell), str(self.passes)]
-        flags = ("in_range", "narrow", "lhs_scaled", "rhs_scaled")
-        parts += [flag for flag in flags if getattr(self, flag)]
-        return "_".join(["neuronjax_fold", *parts])
+        return "_".join(["neuronjax_fold", *map(str, dataclasses.astuple(self))])
 
     @property
     def operands(self) -> tuple[str, ...]:
         """Of the call, in their order; the result follows."""
-        sides = ("lhs", "rhs")
-        tables = [f"{x}_table" for x in sides if getattr(self, x) == "table"]
-        scales = [f"{x}_scales" for x in sides if getattr(self, f"{x}_scaled")]
-        return (*sides, *tables, *scales)
+        names: list[str] = []
+        for side in ("lhs", "rhs"):
+            scaled = getattr(self, f"{side}_scaled")
+            names += [side, f"{side}_scales"] if scaled else [side]
+        tables = (x for x in ("lhs", "rhs") if getattr(self, x) == "table")
+        return (*names, *(f"{x}_table" for x in tables))
 
 
 # Rows of running sums, two vectors each, that leave registers for operands and
-# products, by lanes and by rows in a cell.
+# products, by lanes and by rows in a cell: AVX2 has 16 registers, the others have 32.
 _ROWS = {
     16: {1: 12, 2: 8, 4: 6},
     8: {1: 6, 2: 4, 4: 4},
+    4: {1: 12, 2: 8, 4: 6},
 }
 
 
@@ -126,20 +131,20 @@ def register_tile(kind: FoldKind, lanes: int) -> RegisterTile:
     return RegisterTile(_ROWS[lanes][kind.rows_per_cell], vectors=2, lanes=lanes)
 
 
-def write(module: ir.Module, kind: FoldKind, registers: RegisterTile) -> str:
-    """The module of a kind, as text."""
+def write(
+    module: ir.Module, lanes: int, kind: FoldKind, registers: RegisterTile
+) -> str:
+    """Return the module of a kind, as text."""
+    del lanes  # those of `registers`
     block = _FoldBuilder(module, kind, registers).block()
     arguments = len(kind.operands)
     return handler.build(module, kind.name, block, arguments, 1, len(FOLD_FIELDS))
 
 
-def scratch_bytes(
-    kind: FoldKind, registers: RegisterTile, depth: int, block: tuple[int, int]
-) -> int:
+def scratch_bytes(registers: RegisterTile, depth: int, block: tuple[int, int]) -> int:
     """Return what one thread needs beside the operands, for panels of this depth."""
     wide = -(-block[1] // registers.columns) * registers.columns
     high = -(-block[0] // registers.rows) * registers.rows
-    depth *= 2 if kind.passes == 4 else 1
     tile = registers.rows * registers.columns
     return WORD * ((wide + high) * depth + 2 * tile) + 64 * 8
 
@@ -163,6 +168,7 @@ class _FoldBuilder:
     ) -> None:
         self._module = module
         self._kind = kind
+        self._processor = Processor.of(module.triple)
         self._registers = registers
         self._vector = ir.VectorType(F32, registers.lanes)
         self._integers = ir.VectorType(I32, registers.lanes)
@@ -193,14 +199,14 @@ class _FoldBuilder:
                 c.read(self._vector, c.at(right, n * lanes, WORD))
                 for n in range(j * vectors)
             ]
+            factors = self._factors(c, left, j * rows)
             out = []
             for r in range(rows):
-                factors = [
-                    c.splat(c.read(F32, c.at(left, i * rows + r, WORD)), lanes)
-                    for i in range(j)
-                ]
                 for v in range(vectors):
-                    pairs = [(factors[i], columns[i * vectors + v]) for i in range(j)]
+                    pairs = [
+                        (factors[i * rows + r], columns[i * vectors + v])
+                        for i in range(j)
+                    ]
                     out.append(_add_cell(c, sums[r * vectors + v], pairs, exact))
             return out
 
@@ -210,31 +216,36 @@ class _FoldBuilder:
         c.ret_void()
         return function
 
+    def _factors(self, c: Code, base: Value, count: int) -> list[Value]:
+        """So many numbers that follow one another, a vector of each."""
+        lanes = self._registers.lanes
+        if self._processor.by_lane and count % lanes == 0:
+            some = [
+                c.read(self._vector, c.at(base, n, WORD))
+                for n in range(0, count, lanes)
+            ]
+            return [c.shuffled(x, x, [n] * lanes) for x in some for n in range(lanes)]
+        return [c.splat(c.read(F32, c.at(base, n, WORD)), lanes) for n in range(count)]
+
     def _distance(self) -> ir.Function:
         """`i32 (ptr panels, i64 floats)`: as `array_fold.distance`."""
         function = self._function("distance", I32, (POINTER, I64))
         panels, floats = function.args
         c, lanes = Code.of(function), self._registers.lanes
 
-        def constant(x: int) -> ir.Constant:
-            return ir.Constant(self._integers, [x] * lanes)
-
         def step(n: Value, farthest: list[Value]) -> list[Value]:
             at = c.at(panels, c.mul(n, int64(lanes)), WORD)
-            bits = c.and_(c.read(self._integers, at), constant(0x7FFFFFFF))
-            bits = c.select(
-                c.icmp_signed("<", bits, constant(0x00800000)),
-                constant(0x3F800000),
-                bits,
-            )
-            infinite = c.icmp_signed(">", bits, constant(0x7F800000))
-            bits = c.select(infinite, constant(0x7F800000), bits)
-            other = c.sub(constant(2 * 0x3F800000), bits)
-            larger = c.select(c.icmp_signed(">", bits, other), bits, other)
-            [before] = farthest
-            return [c.select(c.icmp_signed(">", larger, before), larger, before)]
+            bits = magnitude(c, c.read(self._integers, at))
+            like = functools.partial(c.like, bits)
+            small = c.icmp_signed("<", bits, like(IMPLICIT))
+            bits = c.select(small, like(0x3F800000), bits)
+            infinite = c.icmp_signed(">", bits, like(INFINITY))
+            bits = c.select(infinite, like(INFINITY), bits)
+            other = c.sub(like(2 * 0x3F800000), bits)
+            return [larger(c, larger(c, bits, other), farthest[0])]
 
-        [found] = c.fold(c.sdiv(floats, int64(lanes)), [constant(0)], step)
+        nothing = ir.Constant(self._integers, [0] * lanes)
+        [found] = c.fold(c.sdiv(floats, int64(lanes)), [nothing], step)
         name = f"llvm.vector.reduce.smax.v{lanes}i32"
         reduce = c.external(name, I32, self._integers)
         c.ret(c.ashr(c.call(reduce, [found]), I32(23)))
@@ -244,61 +255,24 @@ class _FoldBuilder:
 
     def _merge(self) -> ir.Function:
         """`void (ptr sums, ptr out, i64 stride, i64 rows, i64 columns, i1 first, i1
-        last)`: adds sums to a result; the last ones as they leave PSUM."""
+        last)`: add sums to a result; the last ones as they leave PSUM."""
         function = self._function(
             "merge", VOID, (POINTER, POINTER, I64, I64, I64, I1, I1)
         )
         sums, out, stride, rows, columns, first, last = function.args
-        c, (_, vectors, lanes) = Code.of(function), self._registers
-        width = vectors * lanes
-
-        def one(kind: Any, zero: Value, nan: Value, source: Value, to: Value) -> None:
-            x = c.read(kind, source)
-            known = c.read(kind, to)
-            x = c.select(first, x, c.fadd(known, x))
-            settled = c.fadd(x, zero)
-            settled = c.select(c.fcmp_unordered("uno", settled, settled), nan, settled)
-            c.write(c.select(last, settled, x), to)
-
-        quiet = ir.Constant(I32, 0x7FC00000)
+        c, registers = Code.of(function), self._registers
         with c.loop(rows) as r:
-            source = c.at(sums, c.mul(r, int64(width)), WORD)
+            source = c.at(sums, c.mul(r, int64(registers.columns)), WORD)
             to = c.at(out, c.mul(r, stride), WORD)
-            is_whole = c.icmp_signed("==", columns, int64(width))
-            with c.if_else(is_whole) as (whole, part):
-                with whole:
-                    nans = ir.Constant(self._integers, [0x7FC00000] * lanes)
-                    zeros = ir.Constant(self._vector, [0.0] * lanes)
-                    for v in range(vectors):
-                        at = v * lanes
-                        one(
-                            self._vector,
-                            zeros,
-                            c.bitcast(nans, self._vector),
-                            c.at(source, at, WORD),
-                            c.at(to, at, WORD),
-                        )
-                with part, c.loop(columns) as n:
-                    one(
-                        F32,
-                        F32(0.0),
-                        c.bitcast(quiet, F32),
-                        c.at(source, n, WORD),
-                        c.at(to, n, WORD),
-                    )
-        c.ret_void()
-        return function
-
-    def _add_group(self) -> ir.Function:
-        """`void (ptr sums, ptr total, i1 first)`: a group's sums to those before."""
-        function = self._function("group", VOID, (POINTER, POINTER, I1))
-        sums, total, first = function.args
-        c, lanes = Code.of(function), self._registers.lanes
-        with c.loop(self._tile // lanes) as n:
-            at = c.mul(n, int64(lanes))
-            x, to = c.read(self._vector, c.at(sums, at, WORD)), c.at(total, at, WORD)
-            known = c.read(self._vector, to)
-            c.write(c.select(first, x, c.fadd(known, x)), to)
+            for n, lanes in c.strips(columns, registers.lanes):
+                place = c.at(to, n, WORD)
+                x = c.read(shaped(F32, lanes), c.at(source, n, WORD))
+                x = c.select(first, x, c.fadd(c.read(x.type, place), x))
+                settled = c.fadd(x, as_floats(c, c.like(x, 0)))
+                is_nan = c.fcmp_unordered("uno", settled, settled)
+                nan = as_floats(c, c.like(x, 0x7FC00000))
+                settled = c.select(is_nan, nan, settled)
+                c.write(c.select(last, settled, x), place)
         c.ret_void()
         return function
 
@@ -308,12 +282,14 @@ class _FoldBuilder:
         """`void (i64 index, ptr operands, ptr plan, ptr scratch)`; operands are the
         addresses of the kind's and of the result."""
         kind = self._kind
-        function = self._function("block", VOID, (I64, POINTER, POINTER, POINTER))
+        function = handler.block(self._module, kind.name)
         index, operands, plan, scratch = function.args
         self._exact, self._rounded = self._cells(True), None
-        if kind.rows_per_cell > 1 and not kind.in_range:
+        # Of one row, all products are exact to a processor that rounds first.
+        looks = kind.rows_per_cell > 1 or self._processor.flushes_first
+        if looks and not kind.in_range:
             self._rounded, self._far = self._cells(False), self._distance()
-        self._merged, self._grouped = self._merge(), self._add_group()
+        self._merged = self._merge()
         self._c = c = Code.of(function)
         names = (*kind.operands, "out")
         p = dict(zip(FOLD_FIELDS, c.numbers(plan, len(FOLD_FIELDS)), strict=True))
@@ -343,16 +319,9 @@ class _FoldBuilder:
         scales = where.get(f"{side}_scales")
         if scales is not None:
             scales = c.at(scales, c.mul(batch, p[f"{side}_scale_batch"]))
-        x = PanelOperand(
-            stored=stored,
-            data=data,
-            table=where.get(f"{side}_table", data),
-            scales=scales,
-            k=p[f"{side}_k"],
-            free=p[f"{side}_free"],
-            scale_k=p[f"{side}_scale_k"],
-            scale_free=p[f"{side}_scale_free"],
-        )
+        strides = (p[f"{side}_{x}"] for x in ("k", "free", "scale_k", "scale_free"))
+        table = where.get(f"{side}_table", data)
+        x = PanelOperand(stored, data, table, scales, *strides)
         registers = self._registers
         width = registers.rows if side == "lhs" else registers.columns
         there = c.smaller(p[f"block_{axis}"], c.sub(p[axis], first))
@@ -382,9 +351,10 @@ class _FoldBuilder:
             )
             in_range = None
             if self._rounded is not None:
+                whole = [c.mul(x.whole, int64(len(halves))) for x in sides]
                 far = c.add(
-                    c.call(self._far, [left, lhs.whole]),
-                    c.call(self._far, [right, rhs.whole]),
+                    c.call(self._far, [left, whole[0]]),
+                    c.call(self._far, [right, whole[1]]),
                 )
                 in_range = c.icmp_signed("<=", far, I32(126 - 2 + 2 * 127))
             with c.loop(rhs.panels) as nb, c.loop(lhs.panels) as na:
@@ -420,23 +390,24 @@ class _FoldBuilder:
         """The panels of a K tile, all of the high half before those of the low one."""
         c, p = self._c, self._p
         k0 = c.mul(t, p["k_tile"])
-        left = c.smaller(p["k_tile"], c.sub(p["k"], k0))
-        j, lanes = self._kind.rows_per_cell, self._registers.lanes
         with c.loop(side.panels) as n:
             at = c.mul(n, int64(side.width))
-            tile = PanelTile(
-                k0=k0,
-                left=left,
-                first=c.add(side.first, at),
-                there=c.smaller(int64(side.width), c.sub(side.there, at)),
-                cells=p["cells"],
-                cell_stride=p["cell_stride"],
-                row_stride=p["row_stride"],
-            )
             for h, half in enumerate(halves):
                 panel = c.add(c.mul(int64(h), side.whole), c.mul(n, side.floats))
-                out = c.at(to, panel, WORD)
-                pack(c, side.operand, tile, side.width, half, j, lanes, out)
+                PanelPacker(
+                    c=c,
+                    operand=side.operand,
+                    width=side.width,
+                    half=half,
+                    rows_per_cell=self._kind.rows_per_cell,
+                    lanes=self._registers.lanes,
+                    k0=k0,
+                    left=c.smaller(p["k_tile"], c.sub(p["k"], k0)),
+                    first=c.add(side.first, at),
+                    there=c.smaller(int64(side.width), c.sub(side.there, at)),
+                    **{x: p[x] for x in ("cells", "cell_stride", "row_stride")},
+                    out=c.at(to, panel, WORD),
+                ).write()
 
     def _pass(
         self, a: Value, b: Value, sums: Value, total: Value, in_range: Value | None
@@ -467,19 +438,35 @@ class _FoldBuilder:
                 right = c.at(b, c.mul(at, int64(j * columns)), WORD)
                 cells(left, right, count, sums)
                 first = c.icmp_signed("==", g, int64(0))
-                c.call(self._grouped, [sums, total, first])
+                size = (int64(columns), int64(rows), int64(columns))
+                c.call(self._merged, [sums, total, *size, first, I1(0)])
 
 
 def _add_cell(c: Code, total: Value, pairs: list[tuple], exact: bool) -> Value:
     """One cell's sum added to a running one.
 
     Exact products may be added by fused multiply-adds, which round as two operations
-    do; others are rounded first. A cell of one row hands on its product unrounded.
+    do; others are rounded first. A cell of one row hands on its product unrounded; that
+    the sum is rounded before it is flushed is sure where products are exact.
     """
     (a, b), *rest = pairs
     if not rest:
-        return c.fused(a, b, total)
+        return c.fused(a, b, total) if exact else _fused_first(c, a, b, total)
     s = c.fmul(a, b)
     for a, b in rest:
         s = c.fused(a, b, s) if exact else c.fadd(s, c.fmul(a, b))
     return c.fadd(total, s)
+
+
+def _fused_first(c: Code, a: Value, b: Value, total: Value) -> Value:
+    """a * b + total, rounded first and then flushed, where a processor flushes first.
+
+    The same sum 2^60 times larger tells what the rounded one is. It overflows only
+    where the sum is none of the smallest numbers.
+    """
+    like = functools.partial(c.like, total)
+    up, down = (as_floats(c, like((127 + n) << 23)) for n in (60, -60))
+    large = c.fused(c.fmul(a, up), b, c.fmul(total, up))
+    size = magnitude(c, c.bitcast(large, like(0).type))
+    is_smallest = c.icmp_signed("==", size, like((1 + 60) << 23))
+    return c.select(is_smallest, c.fmul(large, down), c.fused(a, b, total))

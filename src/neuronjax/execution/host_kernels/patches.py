@@ -17,7 +17,7 @@ from llvmlite import ir
 
 from neuronjax.ir.instruction_set import Window
 from neuronjax.numerics.host_kernels import handler
-from neuronjax.numerics.host_kernels.compiled import I64, POINTER, Code
+from neuronjax.numerics.host_kernels.compiled import I64, POINTER, Code, Value
 from neuronjax.numerics.host_kernels.handler import (
     MANY,
     ROW_FIELDS,
@@ -77,22 +77,21 @@ def _runs(
 def write(module: ir.Module, lanes: int) -> str:
     """Return the module, as text."""
     del lanes
-    function = handler.block(module, NAME)
-    index, operands, plan, _ = function.args
-    c = Code.of(function)
-    rows, _, each, run, *axes = c.numbers(plan, FIELDS)
-    source, target = c.pointers(operands, 2)
-    copy = c.external("memcpy", POINTER, POINTER, POINTER, I64)
-    *outer, (runs, between) = zip(axes[::2], axes[1::2], strict=True)
-    first = c.mul(index, each)
-    with c.loop(c.smaller(c.add(first, each), rows), first) as row:
-        begin, rest = source, row
-        for size, step in reversed(outer):
-            begin = c.at(begin, c.mul(c.srem(rest, size), step))
-            rest = c.sdiv(rest, size)
-        made = c.mul(row, runs)
-        with c.loop(runs) as n:
-            to = c.at(target, c.mul(c.add(made, n), run))
-            c.call(copy, [to, c.at(begin, c.mul(n, between)), run])
-    c.ret_void()
-    return handler.build(module, NAME, function, 1, 1, FIELDS)
+
+    def work(c: Code, index: Value, plan: list[Value], where: list[Value]) -> None:
+        rows, _, each, run, *axes = plan
+        source, target = where
+        copy = c.external("memcpy", POINTER, POINTER, POINTER, I64)
+        *outer, (runs, between) = zip(axes[::2], axes[1::2], strict=True)
+        first = c.mul(index, each)
+        with c.loop(c.smaller(c.add(first, each), rows), first) as row:
+            begin, rest = source, row
+            for size, step in reversed(outer):
+                begin = c.at(begin, c.mul(c.srem(rest, size), step))
+                rest = c.sdiv(rest, size)
+            made = c.mul(row, runs)
+            with c.loop(runs) as n:
+                to = c.at(target, c.mul(c.add(made, n), run))
+                c.call(copy, [to, c.at(begin, c.mul(n, between)), run])
+
+    return handler.kernel(module, NAME, (1, 1, FIELDS), work)

@@ -10,7 +10,6 @@ columns, or a block itself where K is the last axis.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -27,6 +26,7 @@ from neuronjax.numerics.host_kernels.elements import (
     BIAS,
     IMPLICIT,
     MANTISSA_BITS,
+    ElementKind,
     larger,
     magnitude,
     rounded,
@@ -40,29 +40,6 @@ NAN_SCALE, MAX_SCALE = 255, 254
 #: What the kernel reads in its plan: an array [outer, k, inner], the blocks of 32 along
 #: k, the last one maybe shorter, and the rows of `outer` that a thread takes at a time.
 QUANTIZE_FIELDS = ("outer", "k", "inner", "blocks", "rows")
-
-
-@dataclass(frozen=True)
-class QuantizeKind:
-    """Which kernel.
-
-    Attributes:
-        stored: "float32" or "bfloat16".
-        element: the name of the elements' format.
-        rule: of `mx_scales.BOUNDED`.
-        contiguous: whether K is the last axis.
-    """
-
-    stored: str
-    element: str
-    rule: str
-    contiguous: bool
-
-    @property
-    def name(self) -> str:
-        """Of the call's target."""
-        parts = ["neuronjax_quantize", self.stored, self.element, self.rule]
-        return "_".join([*parts, "last"] if self.contiguous else parts)
 
 
 def quantize(
@@ -86,7 +63,9 @@ def quantize(
 def _of_rows(x: jax.Array, element: str, rule: str) -> tuple[jax.Array, jax.Array]:
     """Return the same of [outer, k, inner], along k."""
     outer, k, inner = x.shape
-    kind = QuantizeKind(x.dtype.name, element, rule, contiguous=inner == 1)
+    kind = ElementKind(
+        "quantize", x.dtype.name, element, rule=rule, contiguous=inner == 1
+    )
     blocks = -(-k // BLOCK)
     rows = max(1, MANY // max(1, k * inner))
     plan = element_words(-(-outer // rows), x.size, outer, k, inner, blocks, rows)
@@ -100,22 +79,20 @@ def _of_rows(x: jax.Array, element: str, rule: str) -> tuple[jax.Array, jax.Arra
 # -- the kernel ------------------------------------------------------------------------
 
 
-def write(module: ir.Module, lanes: int, kind: QuantizeKind) -> str:
+def write(module: ir.Module, lanes: int, kind: ElementKind) -> str:
     """Return the module of a kind, as text; operands are the addresses of the input
     [outer, K, inner], of codes and of scales."""
-    function = handler.block(module, kind.name)
-    index, operands, plan, _ = function.args
-    c = Code.of(function)
-    numbers = c.numbers(plan, len(QUANTIZE_FIELDS))
-    p: dict[str, Value] = dict(zip(QUANTIZE_FIELDS, numbers, strict=True))
-    _Quantizer(c, kind, lanes, c.pointers(operands, 3)).block(p, index)
-    c.ret_void()
-    return handler.build(module, kind.name, function, 1, 2, len(QUANTIZE_FIELDS))
+
+    def work(c: Code, index: Value, plan: list[Value], where: list[Value]) -> None:
+        p = dict(zip(QUANTIZE_FIELDS, plan, strict=True))
+        _Quantizer(c, kind, lanes, where).block(p, index)
+
+    return handler.kernel(module, kind.name, (1, 2, len(QUANTIZE_FIELDS)), work)
 
 
 class _Quantizer:
     def __init__(
-        self, c: Code, kind: QuantizeKind, lanes: int, where: list[Value]
+        self, c: Code, kind: ElementKind, lanes: int, where: list[Value]
     ) -> None:
         self._c, self._kind, self._lanes = c, kind, lanes
         self._x, self._codes, self._scales = where
@@ -136,17 +113,9 @@ class _Quantizer:
                 if self._kind.contiguous:
                     self._last_axis(at, to, count)
                 else:
-                    self._columns(at, to, count, p["inner"])
-
-    def _columns(self, at: Value, to: Value, count: Value, inner: Value) -> None:
-        """A block of each column, as many at a time as a vector holds."""
-        c, lanes = self._c, self._lanes
-        strips = c.sdiv(inner, int64(lanes))
-        with c.loop(strips) as s:
-            n = c.mul(s, int64(lanes))
-            self._strided(c.add(at, n), c.add(to, n), count, inner, lanes)
-        with c.loop(inner, c.mul(strips, int64(lanes))) as n:
-            self._strided(c.add(at, n), c.add(to, n), count, inner, 0)
+                    for n, width in c.strips(p["inner"], self._lanes):
+                        place = (c.add(at, n), c.add(to, n))
+                        self._strided(*place, count, p["inner"], width)
 
     def _last_axis(self, at: Value, to: Value, count: Value) -> None:
         """A block by itself; the last one may be shorter."""

@@ -23,7 +23,7 @@ from neuronjax.execution.tiles.registry import (
     executes,
 )
 from neuronjax.execution.tiles.rounding import wide
-from neuronjax.numerics.exact import seal
+from neuronjax.numerics.exact import seal, sealed_product
 
 
 @executes("activation", "activation_reduce")
@@ -32,7 +32,7 @@ def activation(i: Signature, x: Operands, c: TileContext) -> Results:
     data, scale, bias, *state = x
     values = wide(flat(data), c.zero)
     if scale is not None:
-        values = seal(values * lanes(scale, values.shape[0], c.zero), c.zero)
+        values = sealed_product(values, lanes(scale, values.shape[0], c.zero), c.zero)
     if bias is not None:
         values = seal(values + lanes(bias, values.shape[0], c.zero), c.zero)
     values = function(i.attributes["op"], c.transcendentals)(values, c.zero)

@@ -16,7 +16,7 @@ from jax import lax
 from neuronjax.execution.engines.vector import COMPARISONS, EXACT, INTEGERS, ROUNDED
 from neuronjax.numerics import elementary
 from neuronjax.numerics.elementary_core import flush
-from neuronjax.numerics.exact import seal
+from neuronjax.numerics.exact import seal, sealed_product
 
 Function = Callable[[Any, Any, jax.Array], jax.Array]
 
@@ -90,7 +90,7 @@ ARITHMETIC: dict[str, Function] = {
     "logical_or": _logical(jnp.logical_or),
     "logical_xor": _logical(jnp.logical_xor),
     "abs": lambda a, b, zero: lax.abs(a),
-    "square": lambda a, b, zero: seal(a * a, zero),
+    "square": lambda a, b, zero: sealed_product(a, a, zero),
     "relu": lambda a, b, zero: lax.max(flush(a), jnp.float32(0)),
     "rsqrt": _elementary("rsqrt"),
     "reciprocal": _elementary("reciprocal"),

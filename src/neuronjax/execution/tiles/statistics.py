@@ -22,7 +22,7 @@ from neuronjax.execution.tiles.registry import (
 )
 from neuronjax.execution.tiles.rounding import wide
 from neuronjax.numerics.elementary_core import flush
-from neuronjax.numerics.exact import opaque, seal
+from neuronjax.numerics.exact import opaque, seal, sealed_product
 
 
 @executes("bn_stats")
@@ -40,7 +40,7 @@ def _moments(values: jax.Array, zero: jax.Array) -> jax.Array:
     number = jnp.full((partitions,), count, jnp.float32)
     mean = _quotient(reduced("add", values, zero), number, zero)
     spread = seal(values - mean[:, None], zero)
-    square = reduced("add", seal(spread * spread, zero), zero)
+    square = reduced("add", sealed_product(spread, spread, zero), zero)
     return jnp.stack([number, mean, square], axis=1)
 
 
@@ -51,10 +51,10 @@ def bn_aggr(i: Signature, x: Operands, c: TileContext) -> Results:
     groups = values.reshape(values.shape[0], -1, 3)
     count, mean, square = (groups[..., n] for n in range(3))
     total = reduced("add", count, c.zero)
-    weighted = reduced("add", seal(count * mean, c.zero), c.zero)
+    weighted = reduced("add", sealed_product(count, mean, c.zero), c.zero)
     grand = _quotient(weighted, total, c.zero)
     off = seal(mean - grand[:, None], c.zero)
-    between = seal(count * seal(off * off, c.zero), c.zero)
+    between = sealed_product(count, sealed_product(off, off, c.zero), c.zero)
     spread = reduced("add", seal(square + between, c.zero), c.zero)
     return (jnp.stack([grand, _quotient(spread, total, c.zero)], axis=1),)
 

@@ -12,6 +12,7 @@ import contextlib
 import functools
 import importlib.util
 import os
+import platform
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -48,12 +49,6 @@ def of_this_host(x: jax.Array) -> jax.Array:
     return host_p.bind(x)
 
 
-def host_call(target: str, results: Any) -> Callable[..., Any]:
-    """`jax.ffi.ffi_call` of a kernel of this host's."""
-    call = jax.ffi.ffi_call(target, results)
-    return lambda x, *others, **told: call(of_this_host(x), *others, **told)
-
-
 host_p = Primitive("of_this_host")
 host_p.def_impl(lambda x: x)
 host_p.def_abstract_eval(lambda x: x)
@@ -68,6 +63,15 @@ enabled = os.environ.get("NEURONJAX_HOST_KERNELS", "1") != "0"
 def usable() -> bool:
     """Whether programs traced now may have kernels, where they run on a CPU."""
     return enabled and not is_exportable() and _has_kernels()
+
+
+def described() -> str:
+    """Return for which processor kernels are compiled, or why there are none."""
+    if not _has_kernels():
+        return f"none for {platform.machine()}, XLA does their work"
+    from neuronjax.numerics.host_kernels import compiled
+
+    return f"{compiled.processor().name}, vectors of {compiled.lanes()} floats"
 
 
 @functools.cache

@@ -13,6 +13,7 @@ import functools
 import hashlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -26,24 +27,83 @@ DIGEST_BYTES = 16
 #: Of code; the largest kernel's is some 50 KB.
 MOST_BYTES = 1 << 24
 
-_LOCK = threading.Lock()
+_LOCK = threading.RLock()
 # By name. Code lives as long as its engine.
 _ENGINES: dict[str, llvm.ExecutionEngine] = {}
 
 
+@dataclass(frozen=True)
+class Processor:
+    """What kernels must be told of an architecture; the rest is LLVM's.
+
+    Attributes:
+        name: as people know it.
+        triples: how its triples begin.
+        lanes: floats of its vectors, and the features that they need; the widest first.
+        read_mode, write_mode: LLVM's functions of the mode of arithmetic.
+        mode_in_memory: whether they are told an address, or the mode itself.
+        flushing: bits of the mode: subnormal results are zeros, and so are operands.
+        flushes_first: whether a result below 2^-126 is a zero, also where rounding it
+            would make it 2^-126.
+        by_lane: whether a vector is multiplied with one lane of another one, so that
+            factors are read as vectors.
+        pause: LLVM's function for who waits, and its arguments.
+    """
+
+    name: str
+    triples: tuple[str, ...] = ()
+    lanes: tuple[tuple[int, tuple[str, ...]], ...] = ()
+    read_mode: str = ""
+    write_mode: str = ""
+    mode_in_memory: bool = False
+    flushing: int = 0
+    flushes_first: bool = False
+    by_lane: bool = False
+    pause: tuple[str, tuple[int, ...]] = ("", ())
+
+    @classmethod
+    def of(cls, triple: str) -> Processor:
+        """Return the one of a triple; without lanes, where there are no kernels."""
+        name = triple.split("-")[0]
+        return next((x for x in PROCESSORS if name in x.triples), cls(name))
+
+
+PROCESSORS = (
+    Processor(
+        name="x86-64",
+        triples=("x86_64",),
+        lanes=((16, ("avx512f",)), (8, ("avx2", "fma"))),
+        read_mode="llvm.x86.sse.stmxcsr",
+        write_mode="llvm.x86.sse.ldmxcsr",
+        mode_in_memory=True,
+        flushing=0x8040,
+        pause=("llvm.x86.sse2.pause", ()),
+    ),
+    Processor(
+        name="arm64",
+        triples=("aarch64", "arm64"),
+        lanes=((4, ()),),
+        read_mode="llvm.aarch64.get.fpcr",
+        write_mode="llvm.aarch64.set.fpcr",
+        flushing=1 << 24,
+        flushes_first=True,
+        by_lane=True,
+        pause=("llvm.aarch64.hint", (1,)),
+    ),
+)
+
+
 @functools.cache
 def lanes() -> int:
-    """Floats of a vector of this processor; 0 where there are no kernels for it.
+    """Floats of a vector of this processor; 0 where there are no kernels for it."""
+    known, features = processor(), llvm.get_host_cpu_features()
+    fits = (n for n, needed in known.lanes if all(map(features.get, needed)))
+    return next(fits, 0)
 
-    That is without fused multiply-adds of vectors, and on others than x86-64, where
-    they never ran.
-    """
-    if not llvm.get_process_triple().startswith("x86_64"):
-        return 0
-    features = llvm.get_host_cpu_features()
-    if features.get("avx512f"):
-        return 16
-    return 8 if features.get("avx2") and features.get("fma") else 0
+
+def processor() -> Processor:
+    """The one that this process runs on."""
+    return Processor.of(llvm.get_process_triple())
 
 
 def registered(name: str, write: Callable[[ir.Module], str]) -> str:
@@ -56,7 +116,7 @@ def registered(name: str, write: Callable[[ir.Module], str]) -> str:
     with _LOCK:
         if name not in _ENGINES:
             kind = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
-            capsule = jax.ffi.pycapsule(kind(_address(name, write)))
+            capsule = jax.ffi.pycapsule(kind(address(name, write)))
             jax.ffi.register_ffi_target(name, capsule, platform="cpu")
     return name
 
@@ -64,15 +124,11 @@ def registered(name: str, write: Callable[[ir.Module], str]) -> str:
 def address(name: str, write: Callable[[ir.Module], str]) -> int:
     """Where a function is that Python calls; arguments are as of `registered`."""
     with _LOCK:
-        return _address(name, write)
-
-
-def _address(name: str, write: Callable[[ir.Module], str]) -> int:
-    if name not in _ENGINES:
-        module = ir.Module(name)
-        module.triple = llvm.get_process_triple()
-        _ENGINES[name] = _compiled(write(module))
-    return _ENGINES[name].get_function_address(name)
+        if name not in _ENGINES:
+            module = ir.Module(name)
+            module.triple = llvm.get_process_triple()
+            _ENGINES[name] = _compiled(write(module))
+        return _ENGINES[name].get_function_address(name)
 
 
 def _compiled(text: str) -> llvm.ExecutionEngine:
@@ -132,7 +188,7 @@ def _emitted(text: str) -> bytes:
 
 
 I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
-F32 = ir.FloatType()
+F32, F64 = ir.FloatType(), ir.DoubleType()
 POINTER = ir.PointerType()
 VOID = ir.VoidType()
 
@@ -161,6 +217,15 @@ class Code(ir.IRBuilder):
         """The indices from start to stop, which may be none."""
         with self._loop(self.value(start), self.value(stop), []) as (index, _, _):
             yield index
+
+    def strips(self, count: Value, lanes: int) -> Iterator[tuple[Value, int]]:
+        """Indices of vectors and how many lanes they have, then those of what is left,
+        with 0; the body is written once for each."""
+        whole = self.sdiv(count, int64(lanes))
+        with self.loop(whole) as n:
+            yield self.mul(n, int64(lanes)), lanes
+        with self.loop(count, self.mul(whole, int64(lanes))) as n:
+            yield n, 0
 
     def fold(
         self,
@@ -231,8 +296,7 @@ class Code(ir.IRBuilder):
         """A vector of equal lanes."""
         kind = ir.VectorType(x.type, lanes)
         one = self.insert_element(ir.Constant(kind, ir.Undefined), x, I32(0))
-        mask = ir.Constant(ir.VectorType(I32, lanes), [0] * lanes)
-        return self.shuffle_vector(one, ir.Constant(kind, ir.Undefined), mask)
+        return self.shuffled(one, one, [0] * lanes)
 
     def shuffled(self, a: Value, b: Value, lanes: Iterable[int]) -> Value:
         """The lanes of two vectors that these numbers name, those of b after a's."""
@@ -241,10 +305,18 @@ class Code(ir.IRBuilder):
         return self.shuffle_vector(a, b, mask)
 
     def like(self, x: Value, bits: int) -> ir.Constant:
-        """A constant of 32 bits, for every lane where x is a vector."""
-        if isinstance(x.type, ir.VectorType):
-            return ir.Constant(ir.VectorType(I32, x.type.count), [bits] * x.type.count)
-        return ir.Constant(I32, bits)
+        """A constant as wide as an element of x, for every lane where x is a vector."""
+        lanes = getattr(x.type, "count", 0)
+        element = x.type.element if lanes else x.type
+        word = I64 if element in (I64, F64) else I32
+        if lanes:
+            return ir.Constant(ir.VectorType(word, lanes), [bits] * lanes)
+        return ir.Constant(word, bits)
+
+    def intrinsic(self, name: str, result: Any, *arguments: Value) -> Value:
+        """What a function of LLVM's or of the C library returns."""
+        kinds = [x.type for x in arguments]
+        return self.call(self.external(name, result, *kinds), arguments)
 
     def external(self, name: str, result: Any, *arguments: Any) -> ir.Function:
         """A function of the C library or an intrinsic, declared once."""

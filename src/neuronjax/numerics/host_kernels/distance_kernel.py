@@ -12,6 +12,7 @@ from llvmlite import ir
 
 from neuronjax.numerics.host_kernels.compiled import (
     F32,
+    F64,
     I32,
     I64,
     POINTER,
@@ -23,7 +24,6 @@ from neuronjax.numerics.host_kernels.elements import shaped
 from neuronjax.numerics.host_kernels.figures import MAXIMA, Distance, Told
 
 NAME = "neuronjax_distances"
-F64 = ir.DoubleType()
 Value = Any
 
 
@@ -75,7 +75,7 @@ def _added(
 ) -> list[Value]:
     """The figures with those of some more elements."""
     rounded = c.fptrunc(r, a.type)
-    bits = shaped(I32, getattr(a.type, "count", 0))
+    bits = c.like(a, 0).type
     actual = c.fpext(a, r.type)
     error = c.fsub(actual, r)
     size, far, ours = (_size(c, x) for x in (r, error, actual))
@@ -131,13 +131,7 @@ def _size(c: Code, x: Value) -> Value:
 
 def _steps(c: Code, size: Value, known: list[Value]) -> Value:
     """How many steps of the format, at a magnitude, make 1."""
-    like = shaped(I64, getattr(size.type, "count", 0))
     least = _larger(c, size, known[Told.STEP])
-    power = c.and_(c.bitcast(least, like), _all(like, _EXPONENT))
-    inverse = c.bitcast(c.sub(_all(like, _RECIPROCAL), power), size.type)
+    power = c.and_(c.bitcast(least, c.like(size, 0).type), c.like(size, _EXPONENT))
+    inverse = c.bitcast(c.sub(c.like(size, _RECIPROCAL), power), size.type)
     return c.fmul(inverse, known[Told.PRECISION])
-
-
-def _all(kind: Any, bits: int) -> ir.Constant:
-    count = getattr(kind, "count", 0)
-    return ir.Constant(kind, [bits] * count) if count else ir.Constant(kind, bits)

@@ -6,6 +6,7 @@ side, 0 for one alone.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,34 @@ BIAS = 127
 IMPLICIT = 1 << MANTISSA_BITS
 INFINITY = 0x7F800000
 MAGNITUDE = 0x7FFFFFFF
+
+
+@dataclass(frozen=True)
+class ElementKind:
+    """Which kernel of elements.
+
+    Attributes:
+        work: what it does.
+        stored: "float32" or "bfloat16".
+        element: the name of the codes' format, if there are codes.
+        saturates: whether an overflow stops at the largest value.
+        rule: of `mx_scales.BOUNDED`, for blocks with a scale.
+        contiguous: whether such blocks extend along the last axis.
+    """
+
+    work: str
+    stored: str
+    element: str = ""
+    saturates: bool = False
+    rule: str = ""
+    contiguous: bool = False
+
+    @property
+    def name(self) -> str:
+        """Of the call's target."""
+        flags = ["saturated"] * self.saturates + ["last"] * self.contiguous
+        parts = ["neuronjax", self.work, self.stored, self.element, self.rule, *flags]
+        return "_".join(filter(None, parts))
 
 
 def shaped(kind: Any, lanes: int) -> Any:

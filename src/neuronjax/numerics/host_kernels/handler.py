@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,13 +20,14 @@ import numpy as np
 from jax.custom_batching import custom_vmap
 from llvmlite import ir
 
-from neuronjax.numerics.host_kernels.choice import host_call
+from neuronjax.numerics.host_kernels.choice import of_this_host
 from neuronjax.numerics.host_kernels.compiled import (
     I32,
     I64,
     POINTER,
     VOID,
     Code,
+    Processor,
     int64,
     lanes,
     registered,
@@ -78,8 +79,9 @@ def called(
     plan: np.ndarray,
     again: Callable[..., Any],
     *arrays: jax.Array,
+    tables: Sequence[np.ndarray] = (),
 ) -> Any:
-    """Return what a kernel makes of arrays with rows in front.
+    """Return what a kernel makes of arrays with rows in front; `vmap` makes more rows.
 
     Args:
         name: of the kernel.
@@ -87,29 +89,23 @@ def called(
             argument are the lanes of a vector.
         results: shape and dtype of the result, or of each in a tuple.
         plan: of `words`.
-        again: as `by_rows`.
+        again: plans and calls the kernel for any number of rows.
         arrays: what it is called with.
+        tables: what it is called with for any number of rows, after the arrays.
     """
     target = registered(name, lambda module: write(module, lanes()))
-    kernel = host_call(target, results)
+    kernel = jax.ffi.ffi_call(target, results)
+    buffers = (*arrays, *tables, *jax.tree.leaves(results))
+    told = [n for x in buffers for n in (DTYPES[x.dtype.name], x.size)]
+    plan = np.array([*plan, *told], np.int64)
 
+    @custom_vmap
     def call(*arrays: jax.Array) -> Any:
-        found = kernel(*arrays, plan=plan)
+        first, *others = arrays
+        found = kernel(of_this_host(first), *others, *tables, plan=plan)
         return tuple(found) if isinstance(results, tuple) else found
 
-    return by_rows(call, again)(*arrays)
-
-
-def by_rows(call: Callable[..., Any], again: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a call of a kernel that `vmap` turns into one call with more rows.
-
-    Args:
-        call: the kernel's; all its arrays and results have rows in front.
-        again: plans and calls the kernel for any number of rows.
-    """
-    mappable = custom_vmap(call)
-
-    @mappable.def_vmap
+    @call.def_vmap
     def batched(count: int, mapped: Sequence[bool], *arrays: jax.Array) -> Any:
         stacked = [
             x if has else jnp.broadcast_to(x, (count, *x.shape))
@@ -120,7 +116,7 @@ def by_rows(call: Callable[..., Any], again: Callable[..., Any]) -> Callable[...
         split = jax.tree.map(lambda x: x.reshape(count, rows, *x.shape[1:]), found)
         return split, jax.tree.map(lambda _: True, found)
 
-    return mappable
+    return call(*arrays)
 
 
 @functools.cache
@@ -130,34 +126,53 @@ def threads() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-# Offsets in bytes; those of args, rets and attrs are of the pointers inside.
+# Offsets in bytes; those of args, rets and attrs are of their structures.
 FRAME = {
     "extension": 8,
     "api": 16,
     "context": 24,
-    "args": 72,
-    "rets": 112,
-    "attrs": 160,
+    "args": 40,
+    "rets": 80,
+    "attrs": 120,
 }
-BUFFER_DATA, ARRAY_DATA = 24, 16
+FRAME_BYTES = 168
+#: In each of the three structures: how many there are, and the pointers to them.
+COUNT, ARGUMENTS, ATTRIBUTES = 16, 32, 40
+BUFFER_DTYPE, BUFFER_DATA, BUFFER_RANK, BUFFER_DIMS = 16, 24, 32, 40
+ARRAY_SIZE, ARRAY_DATA = 8, 16
 EXTENSION_TYPE, METADATA_TYPE, METADATA = 8, 1, 24
 METADATA_MAJOR, METADATA_MINOR = 24, 28
 API_MAJOR, API_MINOR = 0, 3
-ERROR_DESTROY, SCHEDULE = 64, 136
-SCHEDULE_ARGS_BYTES, ERROR_ARGS_BYTES = 40, 24
+API = {"major": 32, "minor": 36, "create": 48, "destroy": 64, "schedule": 136}
+SCHEDULE_ARGS_BYTES, ERROR_ARGS_BYTES, CREATE_ARGS_BYTES = 40, 24, 28
+#: What XLA is told where a kernel cannot do its work, by the code of the error.
+OPERANDS, MEMORY, VERSION = 3, 8, 12
+ERRORS = {
+    OPERANDS: "a kernel of neuronjax is called with other operands than were planned",
+    MEMORY: "there is no memory for a kernel of neuronjax",
+    VERSION: "a kernel of neuronjax is called by another interface than it knows",
+}
+#: XLA's numbers of the dtypes of buffers.
+DTYPES = {
+    **{"bool": 1, "int4": 21, "int8": 2, "int16": 3, "int32": 4, "int64": 5},
+    **{"int2": 26, "uint2": 27, "uint4": 22, "uint8": 6, "uint16": 7, "uint32": 8},
+    **{"uint64": 9, "float16": 10, "float32": 11, "float64": 12, "complex64": 15},
+    **{"bfloat16": 16, "complex128": 18, "float8_e5m2": 19, "float8_e4m3fn": 20},
+    **{"float8_e4m3b11fnuz": 23, "float8_e5m2fnuz": 24, "float8_e4m3fnuz": 25},
+    **{"float8_e4m3": 28, "float8_e3m4": 29, "float4_e2m1fn": 32, "float8_e8m0fnu": 33},
+}
 
 # What threads share, words of 8 bytes: who may still look at it, the next block, those
 # done; then the plan, whose first three words say how many blocks there are, how many
-# are asked to help, and how much scratch each needs; then the operands.
+# are asked to help, and how much scratch each needs; then the operands. The plan of a
+# call goes on with dtype and size of every operand, which are compared and not kept.
 USERS, NEXT, DONE, PLAN = range(4)
 BLOCKS, HELPERS, SCRATCH, OWN = range(PLAN, PLAN + 4)
 # Beside them, of the caller alone: the arguments of its calls of XLA.
 CALL_WORDS = (SCHEDULE_ARGS_BYTES + ERROR_ARGS_BYTES) // 8
-# Flush subnormal results to zero, and take subnormal operands for zero.
-FLUSH = 0x8040
 
-# What llvmlite's builder cannot say, for its pointers to functions have types that LLVM
-# no longer knows: a call of an address, and the address of a function.
+# What llvmlite's builder cannot say, for its pointers to functions and to what is on
+# the stack have types that LLVM no longer knows.
 TEXT = """
 define internal ptr @call(ptr %function, ptr %argument) {{
   %result = call ptr %function(ptr %argument)
@@ -167,12 +182,27 @@ define internal ptr @task() {{
   ret ptr @"{task}"
 }}
 """
+ERROR_TEXT = """
+@message_{code} = internal constant [{size} x i8] c"{message}\\00"
+define internal ptr @error_{code}(ptr %create) {{
+  %arguments = alloca [4 x i64]
+  %message = getelementptr i64, ptr %arguments, i64 2
+  %code = getelementptr i64, ptr %arguments, i64 3
+  store [2 x i64] [i64 {bytes}, i64 0], ptr %arguments
+  store ptr @message_{code}, ptr %message
+  store i64 {code}, ptr %code
+  %error = call ptr %create(ptr %arguments)
+  ret ptr %error
+}}
+"""
 _ELSEWHERE = ir.Module()
 _WRITTEN = {
-    "call": ir.Function(
-        _ELSEWHERE, ir.FunctionType(POINTER, [POINTER, POINTER]), "call"
-    ),
-    "task": ir.Function(_ELSEWHERE, ir.FunctionType(POINTER, []), "task"),
+    name: ir.Function(_ELSEWHERE, ir.FunctionType(result, arguments), name)
+    for name, result, arguments in (
+        ("call", POINTER, [POINTER, POINTER]),
+        ("task", POINTER, []),
+        *((f"error_{code}", POINTER, [POINTER]) for code in ERRORS),
+    )
 }
 
 
@@ -182,40 +212,53 @@ def block(module: ir.Module, name: str) -> ir.Function:
     kind = ir.FunctionType(VOID, (I64, POINTER, POINTER, POINTER))
     function = ir.Function(module, kind, f"{name}_block")
     function.linkage = "internal"
+    # Its arithmetic stays between the changes of the processor's mode.
+    function.attributes.add("noinline")
     return function
 
 
-class RowPart(NamedTuple):
-    """The part of a row that a block works on, in a kernel that reads `ROW_FIELDS`.
+def kernel(
+    module: ir.Module,
+    name: str,
+    counts: tuple[int, int, int],
+    work: Callable[[Code, Any, list[Any], list[Any]], None],
+) -> str:
+    """Return the module of a kernel that needs no scratch, as text.
 
-    Attributes:
-        row: its number.
-        size: elements of a row.
-        start: the part's first element in the row.
-        count: how many elements there are.
+    Args:
+        module: as `build`.
+        name: of the kernel.
+        counts: of arguments, results, and fields of its plan.
+        work: writes what is done for a block, of its number, the fields, and the
+            addresses of arguments and results.
     """
+    args, rets, fields = counts
+    function = block(module, name)
+    index, operands, plan, _ = function.args
+    c = Code.of(function)
+    work(c, index, c.numbers(plan, fields), c.pointers(operands, args + rets))
+    c.ret_void()
+    return build(module, name, function, args, rets, fields)
 
-    row: Any
-    size: Any
-    start: Any
-    count: Any
 
-    @classmethod
-    def of(cls, c: Code, index: Any, plan: Any) -> RowPart:
-        """Return that of a block, by its number."""
-        size, parts, each = c.numbers(plan, len(ROW_FIELDS))
-        start = c.mul(c.srem(index, parts), each)
-        count = c.smaller(each, c.sub(size, start))
-        return cls(c.sdiv(index, parts), size, start, count)
+def row_part(c: Code, index: Any, plan: Sequence[Any]) -> tuple[Any, Any, Any, Any]:
+    """Return on what a block works, in a kernel that reads `ROW_FIELDS`.
+
+    The number of a row, its elements, the first one of the part, and how many follow.
+    """
+    size, parts, each = plan
+    start = c.mul(c.srem(index, parts), each)
+    count = c.smaller(each, c.sub(size, start))
+    return c.sdiv(index, parts), size, start, count
 
 
 def build(
     module: ir.Module, name: str, block: ir.Function, args: int, rets: int, fields: int
 ) -> str:
-    """The module with the function that XLA calls, `ptr name(ptr frame)`, as text.
+    """Return the module with the function that XLA calls, `ptr name(ptr frame)`.
 
     Args:
-        module: for an x86-64.
+        module: its triple names one of `compiled.PROCESSORS`.
         name: of the function.
         block: `void (i64 index, ptr operands, ptr plan, ptr scratch)`; operands are the
             addresses of the call's arguments and results.
@@ -223,33 +266,30 @@ def build(
         rets: its results.
         fields: of the kernel's own plan.
     """
+    processor = Processor.of(module.triple)
     operands = OWN + fields
-    asked = operands + args + rets
-    task = _task(module, f"{name}_task", block, operands)
+    task = _task(module, f"{name}_task", block, operands, processor)
     function = ir.Function(module, ir.FunctionType(POINTER, [POINTER]), name)
     [frame] = function.args
     c = Code.of(function)
     extension = c.read(POINTER, c.at(frame, FRAME["extension"]), 8)
-    null = ir.Constant(POINTER, None)
-    with c.if_then(c.icmp_unsigned("!=", extension, null)):
+    with c.if_then(c.icmp_unsigned("!=", extension, NULL)):
         kind = c.read(I32, c.at(extension, EXTENSION_TYPE))
         with c.if_then(c.icmp_signed("==", kind, I32(METADATA_TYPE))):
-            _describe(c, extension)
-            c.ret(null)
-    attrs = c.read(POINTER, c.at(frame, FRAME["attrs"]), 8)
-    plan = c.read(POINTER, c.at(c.read(POINTER, attrs, 8), ARRAY_DATA), 8)
-    size = 8 * (asked + CALL_WORDS)
-    shared = c.call(c.external("malloc", POINTER, I64), [int64(size)])
+            metadata = c.read(POINTER, c.at(extension, METADATA), 8)
+            c.write(I32(API_MAJOR), c.at(metadata, METADATA_MAJOR))
+            c.write(I32(API_MINOR), c.at(metadata, METADATA_MINOR))
+            c.ret(NULL)
+    plan, buffers = _checked(c, frame, args, rets, 3 + fields)
+    asked = operands + len(buffers)
+    size = int64(8 * (asked + CALL_WORDS))
+    shared = c.call(c.external("malloc", POINTER, I64), [size])
+    _require(c, frame, c.icmp_unsigned("!=", shared, NULL), MEMORY)
     for n in range(3 + fields):
         c.write(c.read(I64, c.at(plan, n, 8), 8), c.at(shared, PLAN + n, 8), 8)
-    at = operands
-    for table, count in (("args", args), ("rets", rets)):
-        buffers = c.read(POINTER, c.at(frame, FRAME[table]), 8)
-        for n in range(count):
-            buffer = c.read(POINTER, c.at(buffers, n, 8), 8)
-            data = c.read(POINTER, c.at(buffer, BUFFER_DATA), 8)
-            c.write(data, c.at(shared, at, 8), 8)
-            at += 1
+    for n, buffer in enumerate(buffers):
+        data = c.read(POINTER, c.at(buffer, BUFFER_DATA), 8)
+        c.write(data, c.at(shared, operands + n, 8), 8)
     helpers = c.read(I64, c.at(shared, HELPERS, 8), 8)
     # The caller counts twice: it works along, and then waits.
     c.write(c.add(helpers, int64(2)), c.at(shared, USERS, 8), 8)
@@ -257,112 +297,178 @@ def build(
         c.write(int64(0), c.at(shared, word, 8), 8)
     _ask(c, frame, shared, helpers, asked)
     c.call(task, [shared])
-    _wait(c, shared)
+    blocks = c.read(I64, c.at(shared, BLOCKS, 8), 8)
+    taken = _wait(c, shared, blocks, processor)
     _leave(c, shared)
-    c.ret(null)
-    return f"{module}{TEXT.format(task=task.name)}"
+    _require(c, frame, c.icmp_signed("==", taken, blocks), MEMORY)
+    c.ret(NULL)
+    texts = [str(module), TEXT.format(task=task.name)]
+    for code, message in ERRORS.items():
+        told = dict(code=code, message=message, size=len(message) + 1)
+        texts.append(ERROR_TEXT.format(**told, bytes=CREATE_ARGS_BYTES))
+    return "".join(texts)
 
 
-def _describe(c: Code, extension: Any) -> None:
-    """XLA asks which version of its interface this is."""
-    metadata = c.read(POINTER, c.at(extension, METADATA), 8)
-    c.write(I32(API_MAJOR), c.at(metadata, METADATA_MAJOR))
-    c.write(I32(API_MINOR), c.at(metadata, METADATA_MINOR))
+NULL = ir.Constant(POINTER, None)
+
+
+def _checked(
+    c: Code, frame: Any, args: int, rets: int, words: int
+) -> tuple[Any, list[Any]]:
+    """Return the plan and the buffers, if the call is one that the kernel knows."""
+
+    def require(left: Any, relation: str, right: Any, code: int = OPERANDS) -> None:
+        _require(c, frame, c.icmp_unsigned(relation, left, right), code)
+
+    require(c.read(I64, frame, 8), ">=", int64(FRAME_BYTES), VERSION)
+    api = c.read(POINTER, c.at(frame, FRAME["api"]), 8)
+    major, minor = (c.read(I32, c.at(api, API[x])) for x in ("major", "minor"))
+    require(major, "==", I32(API_MAJOR), VERSION)
+    require(minor, ">=", I32(API_MINOR), VERSION)
+    pointers = []
+    for table, count, where in (
+        ("args", args, ARGUMENTS),
+        ("rets", rets, ARGUMENTS),
+        ("attrs", 1, ATTRIBUTES),
+    ):
+        there = c.read(I64, c.at(frame, FRAME[table] + COUNT), 8)
+        require(there, "==", int64(count))
+        base = c.read(POINTER, c.at(frame, FRAME[table] + where), 8)
+        pointers += c.pointers(base, count)
+    *buffers, array = pointers
+    length = c.read(I64, c.at(array, ARRAY_SIZE), 8)
+    require(length, "==", int64(words + 2 * len(buffers)))
+    plan = c.read(POINTER, c.at(array, ARRAY_DATA), 8)
+    for n, buffer in enumerate(buffers):
+        dtype, elements = c.numbers(c.at(plan, words + 2 * n, 8), 2)
+        require(c.zext(c.read(I32, c.at(buffer, BUFFER_DTYPE)), I64), "==", dtype)
+        rank = c.read(I64, c.at(buffer, BUFFER_RANK), 8)
+        dims = c.read(POINTER, c.at(buffer, BUFFER_DIMS), 8)
+        size = _product(c, dims, rank)
+        require(size, "==", elements)
+    return plan, buffers
+
+
+def _product(c: Code, base: Any, count: Any) -> Any:
+    """Return the product of so many integers of 64 bits."""
+
+    def step(n: Any, so_far: list[Any]) -> list[Any]:
+        return [c.mul(so_far[0], c.read(I64, c.at(base, n, 8), 8))]
+
+    return c.fold(count, [int64(1)], step)[0]
+
+
+def _require(c: Code, frame: Any, condition: Any, code: int) -> None:
+    """Return an error of `ERRORS` from the kernel where a condition does not hold."""
+    with c.if_then(c.not_(condition), likely=False):
+        create = _function(c, frame, "create")
+        c.ret(c.call(_WRITTEN[f"error_{code}"], [create]))
+
+
+def _function(c: Code, frame: Any, name: str) -> Any:
+    """Return the address of a function of XLA's."""
+    api = c.read(POINTER, c.at(frame, FRAME["api"]), 8)
+    return c.read(POINTER, c.at(api, API[name]), 8)
 
 
 def _ask(c: Code, frame: Any, shared: Any, helpers: Any, at: int) -> None:
-    """Hands the task to XLA's threads; one that is refused is not waited for."""
-    api = c.read(POINTER, c.at(frame, FRAME["api"]), 8)
-    context = c.read(POINTER, c.at(frame, FRAME["context"]), 8)
-    schedule = c.read(POINTER, c.at(api, SCHEDULE), 8)
-    destroy = c.read(POINTER, c.at(api, ERROR_DESTROY), 8)
+    """Hand the task to XLA's threads; one that is refused is not waited for."""
     asked = c.at(shared, at, 8)
     refused = c.at(asked, SCHEDULE_ARGS_BYTES)
-    null = ir.Constant(POINTER, None)
     for arguments, size in ((asked, SCHEDULE_ARGS_BYTES), (refused, ERROR_ARGS_BYTES)):
         c.write(int64(size), arguments, 8)
-        c.write(null, c.at(arguments, 8), 8)
-    c.write(context, c.at(asked, 16), 8)
-    c.write(c.call(_WRITTEN["task"], []), c.at(asked, 24), 8)
-    c.write(shared, c.at(asked, 32), 8)
+        c.write(NULL, c.at(arguments, 8), 8)
+    context = c.read(POINTER, c.at(frame, FRAME["context"]), 8)
+    for n, x in enumerate((context, c.call(_WRITTEN["task"], []), shared), start=2):
+        c.write(x, c.at(asked, n, 8), 8)
+    schedule, destroy = (_function(c, frame, name) for name in ("schedule", "destroy"))
     with c.loop(helpers):
         error = c.call(_WRITTEN["call"], [schedule, asked])
-        with c.if_then(c.icmp_unsigned("!=", error, null)):
+        with c.if_then(c.icmp_unsigned("!=", error, NULL)):
             c.write(error, c.at(refused, 16), 8)
             c.call(_WRITTEN["call"], [destroy, refused])
-            c.atomic_rmw("sub", c.at(shared, USERS, 8), int64(1), "acq_rel")
+            _atomic(c, "sub", shared, USERS, 1)
 
 
-def _wait(c: Code, shared: Any) -> None:
-    """For blocks that others have taken: all are in work, or done."""
-    spin, over = c.append_basic_block("spin"), c.append_basic_block("over")
-    c.branch(spin)
+def _atomic(c: Code, op: str, shared: Any, word: int, x: int | Any) -> Any:
+    """Change a shared word, and return what it was."""
+    return c.atomic_rmw(op, c.at(shared, word, 8), c.value(x), "acq_rel")
+
+
+def _wait(c: Code, shared: Any, blocks: Any, processor: Processor) -> Any:
+    """Wait for the blocks that were taken; nobody takes another one from now on.
+
+    Return how many they are: all, unless the caller had no memory to take them.
+    """
+    taken = c.smaller(_atomic(c, "xchg", shared, NEXT, blocks), blocks)
+    look, spin, over = (c.append_basic_block(x) for x in ("look", "spin", "over"))
+    c.branch(look)
+    c.position_at_end(look)
+    done = _atomic(c, "add", shared, DONE, 0)
+    c.cbranch(c.icmp_signed("<", done, taken), spin, over)
     c.position_at_end(spin)
-    done = c.atomic_rmw("add", c.at(shared, DONE, 8), int64(0), "acq_rel")
-    blocks = c.read(I64, c.at(shared, BLOCKS, 8), 8)
-    c.cbranch(c.icmp_signed("<", done, blocks), spin, over)
+    pause, told = processor.pause
+    c.intrinsic(pause, VOID, *map(I32, told))
+    c.branch(look)
     c.position_at_end(over)
+    return taken
 
 
 def _leave(c: Code, shared: Any) -> None:
-    """The last one to leave frees what was shared."""
-    users = c.atomic_rmw("sub", c.at(shared, USERS, 8), int64(1), "acq_rel")
+    """Free what was shared, if this is the last one to leave."""
+    users = _atomic(c, "sub", shared, USERS, 1)
     with c.if_then(c.icmp_signed("==", users, int64(1))):
         c.call(c.external("free", VOID, POINTER), [shared])
 
 
 def _task(
-    module: ir.Module, name: str, block: ir.Function, operands: int
+    module: ir.Module, name: str, block: ir.Function, operands: int, on: Processor
 ) -> ir.Function:
-    """`void (ptr shared)`: works on blocks while there are any."""
+    """`void (ptr shared)`: work on blocks while there are any, and memory for it."""
     task = ir.Function(module, ir.FunctionType(VOID, [POINTER]), name)
     [shared] = task.args
     c = Code.of(task)
-    work, rest = c.append_basic_block("work"), c.append_basic_block("rest")
-    over = c.append_basic_block("over")
     blocks = c.read(I64, c.at(shared, BLOCKS, 8), 8)
-
-    def take() -> Any:
-        return c.atomic_rmw("add", c.at(shared, NEXT, 8), int64(1), "acq_rel")
-
-    first = take()
-    c.cbranch(c.icmp_signed("<", first, blocks), work, over)
-    c.position_at_end(work)
-    size = c.read(I64, c.at(shared, SCRATCH, 8), 8)
-    allocated = c.call(c.external("malloc", POINTER, I64), [size])
-    address = c.ptrtoint(allocated, I64)
-    aligned = c.and_(c.add(address, int64(63)), int64(-64))
-    scratch = c.inttoptr(aligned, POINTER)
-    mode = _flushing(c, scratch)
-    scratch = c.at(scratch, 64)
-    c.branch(rest)
-    c.position_at_end(rest)
-    index = c.phi(I64)
-    index.add_incoming(first, work)
-    c.call(block, [index, c.at(shared, operands, 8), c.at(shared, OWN, 8), scratch])
-    c.atomic_rmw("add", c.at(shared, DONE, 8), int64(1), "acq_rel")
-    following = take()
-    index.add_incoming(following, rest)
-    done = c.append_basic_block("done")
-    c.cbranch(c.icmp_signed("<", following, blocks), rest, done)
-    c.position_at_end(done)
-    _restored(c, mode)
-    c.call(c.external("free", VOID, POINTER), [allocated])
-    c.branch(over)
-    c.position_at_end(over)
+    is_left = c.icmp_signed("<", _atomic(c, "add", shared, NEXT, 0), blocks)
+    with c.if_then(is_left):
+        size = c.read(I64, c.at(shared, SCRATCH, 8), 8)
+        allocated = c.call(c.external("malloc", POINTER, I64), [size])
+        with c.if_then(c.icmp_unsigned("!=", allocated, NULL)):
+            aligned = c.and_(c.add(c.ptrtoint(allocated, I64), int64(63)), int64(-64))
+            scratch = c.inttoptr(aligned, POINTER)
+            before, flushing = scratch, c.at(scratch, 8)
+            _read_mode(c, on, before)
+            c.write(c.or_(c.read(I64, before), int64(on.flushing)), flushing)
+            _write_mode(c, on, flushing)
+            take, work, done = (
+                c.append_basic_block(x) for x in ("take", "work", "done")
+            )
+            c.branch(take)
+            c.position_at_end(take)
+            index = _atomic(c, "add", shared, NEXT, 1)
+            c.cbranch(c.icmp_signed("<", index, blocks), work, done)
+            c.position_at_end(work)
+            where = (c.at(shared, operands, 8), c.at(shared, OWN, 8))
+            c.call(block, [index, *where, c.at(scratch, 64)])
+            _atomic(c, "add", shared, DONE, 1)
+            c.branch(take)
+            c.position_at_end(done)
+            _write_mode(c, on, before)
+            c.call(c.external("free", VOID, POINTER), [allocated])
     _leave(c, shared)
     c.ret_void()
     return task
 
 
-def _flushing(c: Code, memory: Any) -> Any:
-    """Makes this thread flush subnormals; returns what says how it was before."""
-    before, changed = memory, c.at(memory, 4)
-    c.call(c.external("llvm.x86.sse.stmxcsr", VOID, POINTER), [before])
-    c.write(c.or_(c.read(I32, before), I32(FLUSH)), changed)
-    c.call(c.external("llvm.x86.sse.ldmxcsr", VOID, POINTER), [changed])
-    return before
+def _read_mode(c: Code, on: Processor, place: Any) -> None:
+    """Store this thread's mode of arithmetic at an address."""
+    if on.mode_in_memory:
+        c.intrinsic(on.read_mode, VOID, place)
+    else:
+        c.write(c.intrinsic(on.read_mode, I64), place, 8)
 
 
-def _restored(c: Code, before: Any) -> None:
-    c.call(c.external("llvm.x86.sse.ldmxcsr", VOID, POINTER), [before])
+def _write_mode(c: Code, on: Processor, place: Any) -> None:
+    """Make what is at an address this thread's mode of arithmetic."""
+    mode = place if on.mode_in_memory else c.read(I64, place, 8)
+    c.intrinsic(on.write_mode, VOID, mode)

@@ -11,7 +11,6 @@ again, all bits kept. So are those among which one overflows, or is a NaN.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -25,6 +24,7 @@ from neuronjax.numerics.host_kernels.elements import (
     BIAS,
     INFINITY,
     MANTISSA_BITS,
+    ElementKind,
     as_floats,
     ceiling,
     larger,
@@ -36,8 +36,8 @@ from neuronjax.numerics.host_kernels.elements import (
 from neuronjax.numerics.host_kernels.handler import (
     MANY,
     ROW_FIELDS,
-    RowPart,
     called,
+    row_part,
     row_words,
 )
 from neuronjax.numerics.random_bits import GOLDEN, LAST_SHIFT, STEPS
@@ -52,27 +52,6 @@ assert WINDOW % MANY == 0
 assert MANY % CHUNK == 0
 
 
-@dataclass(frozen=True)
-class StochasticKind:
-    """Which kernel.
-
-    Attributes:
-        stored: "float32" or "bfloat16".
-        element: the name of the codes' format, of 8 bits or fewer, with a sign.
-        saturates: whether an overflow stops at the largest value.
-    """
-
-    stored: str
-    element: str
-    saturates: bool
-
-    @property
-    def name(self) -> str:
-        """Of the call's target."""
-        name = f"neuronjax_stochastic_{self.stored}_{self.element}"
-        return f"{name}_saturated" if self.saturates else name
-
-
 def rounded(x: jax.Array, keys: jax.Array, element: str, saturates: bool) -> jax.Array:
     """Return [outer, size], each row rounded with `random_bits((size,), key)`.
 
@@ -85,7 +64,7 @@ def rounded(x: jax.Array, keys: jax.Array, element: str, saturates: bool) -> jax
         element: the name of a format of 8 bits or fewer, with a sign.
         saturates: whether an overflow stops at the largest value.
     """
-    kind = StochasticKind(x.dtype.name, element, saturates)
+    kind = ElementKind("stochastic", x.dtype.name, element, saturates)
     fmt = get_format(element)
     dtype = fmt.dtype if fmt.width == 8 else fmt.code_dtype
 
@@ -99,18 +78,17 @@ def rounded(x: jax.Array, keys: jax.Array, element: str, saturates: bool) -> jax
     return called(kind.name, kernel, result, row_words(x), again, x, keys)
 
 
-def write(module: ir.Module, lanes: int, kind: StochasticKind) -> str:
+def write(module: ir.Module, lanes: int, kind: ElementKind) -> str:
     """Return the module of a kind, as text."""
-    function = handler.block(module, kind.name)
-    index, operands, plan, _ = function.args
-    c = Code.of(function)
-    row, size, start, count = RowPart.of(c, index, plan)
-    x, keys, result = c.pointers(operands, 3)
-    key = c.read(I32, c.at(keys, row, 4))
-    at = c.mul(row, size)
-    _StochasticPart(c, kind, lanes, (x, result), at, start, key).round(count)
-    c.ret_void()
-    return handler.build(module, kind.name, function, 2, 1, len(ROW_FIELDS))
+
+    def work(c: Code, index: Value, plan: list[Value], where: list[Value]) -> None:
+        row, size, start, count = row_part(c, index, plan)
+        x, keys, result = where
+        key = c.read(I32, c.at(keys, row, 4))
+        at = c.mul(row, size)
+        _StochasticPart(c, kind, lanes, (x, result), at, start, key).round(count)
+
+    return handler.kernel(module, kind.name, (2, 1, len(ROW_FIELDS)), work)
 
 
 class _StochasticPart:
@@ -120,7 +98,7 @@ class _StochasticPart:
     def __init__(
         self,
         c: Code,
-        kind: StochasticKind,
+        kind: ElementKind,
         lanes: int,
         where: tuple[Value, Value],
         row: Value,
@@ -210,24 +188,16 @@ class _StochasticPart:
 
     def _exactly(self, first: Value, count: Value) -> None:
         c, lanes = self._c, self._lanes
-        whole = c.sdiv(count, int64(lanes))
         numbers = ir.Constant(shaped(I32, lanes), list(range(lanes)))
-        with c.loop(whole) as n:
-            at = c.add(first, c.mul(n, int64(lanes)))
-            index = c.add(c.splat(c.trunc(at, I32), lanes), numbers)
-            self._exact(at, index, lanes)
-        with c.loop(count, c.mul(whole, int64(lanes))) as n:
+        for n, width in c.strips(count, lanes):
             at = c.add(first, n)
-            self._exact(at, c.trunc(at, I32), 0)
-
-    def _exact(self, at: Value, index: Value, lanes: int) -> None:
-        c = self._c
-        key, second = (
-            c.splat(v, lanes) if lanes else v for v in (self._key, self._second)
-        )
-        random = _mixed(c, c.add(_mixed(c, c.xor(index, key)), second))
-        code = self._rounded(self._bits(at, lanes), random)
-        store_codes(c, code, self._codes, c.add(self._row, at), lanes)
+            index, key, second = c.trunc(at, I32), self._key, self._second
+            if width:
+                index, key, second = (c.splat(x, lanes) for x in (index, key, second))
+                index = c.add(index, numbers)
+            random = _mixed(c, c.add(_mixed(c, c.xor(index, key)), second))
+            code = self._rounded(self._bits(at, width), random)
+            store_codes(c, code, self._codes, c.add(self._row, at), width)
 
     def _rounded(self, bits: Value, random: Value) -> Value:
         """Codes: steps around the magnitude, and a carry out of 32 bits of a fraction.
