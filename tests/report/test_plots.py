@@ -16,9 +16,9 @@ from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import resolve_target
 from neuronjax.report.event_spans import busy_shares, spans
 from neuronjax.report.plots import draw
-from neuronjax.report.plots_labels import HALO
 from neuronjax.report.plots_memory import CATEGORY_COLOURS
 from neuronjax.report.plots_roofline import points
+from neuronjax.report.plots_style import axis_floor
 from neuronjax.report.plots_timeline import phase_runs
 from neuronjax.report.quantities import time_unit
 from neuronjax.timing.work import QUEUES, Core
@@ -226,9 +226,26 @@ def test_names_in_a_timeline_lie_within_what_they_name(example):
         assert text.get_fontsize() >= 7
 
 
-def test_names_in_a_timeline_are_legible_over_gaps():
-    (axes,) = two_layers().plot("timeline").axes
-    assert all(text.get_path_effects() == [HALO] for text in axes.texts)
+@pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
+def test_what_stands_behind_a_name_is_no_gap(example):
+    """Of a lane, where it is as high as the text, or higher."""
+    profiled = example()
+    drawn = profiled.plot("timeline")
+    drawn.draw_without_rendering()
+    (axes,) = drawn.axes
+    timeline = profiled.timeline
+    unit, _ = time_unit(timeline.total_seconds)
+    edges = np.linspace(0, timeline.total_seconds, 801)  # as it is drawn
+    queues = [q for q in QUEUES if timeline.busy_seconds(q) > 0]
+    for text in axes.texts:
+        _, y = text.get_position()
+        lane = len(queues) - 1 - round(y)
+        if round(y) == y or lane < 0:  # of phases, loops, and around the program
+            continue
+        box = text.get_window_extent().transformed(axes.transData.inverted())
+        shares = busy_shares(timeline, queues[lane], edges)
+        behind = (edges[:-1] >= box.x0 * unit) & (edges[1:] <= box.x1 * unit)
+        assert shares[behind].min() > 0.4, text
 
 
 def test_phases_follow_one_another():
@@ -264,11 +281,38 @@ def test_time_around_a_program_is_told():
 
 
 @pytest.mark.slow
+def test_one_slow_op_does_not_stretch_the_roofline():
+    """A sum of squares ends with one division of one number: a thousand times slower
+    than anything else, and a hundredth of the time."""
+    profiled = two_layers()
+    slowest, *rest = sorted(points(profiled.timeline), key=lambda p: p.rate)
+    assert slowest.rate < rest[0].rate / 100
+    (axes,) = profiled.plot("roofline").axes
+    bottom, _ = axes.get_ylim()
+    assert slowest.rate < bottom <= rest[0].rate
+    assert "slower than the axis" in texts(axes)
+
+
+@pytest.mark.slow
 def test_the_words_of_a_roofline_are_explained():
     (axes,) = two_layers().plot("roofline").axes
     found = "\n".join(texts(axes))
     for words in ("memory bound", "compute bound", "balance of BF16"):
         assert words in found
+
+
+@pytest.mark.parametrize(
+    ("values", "weights", "floor"),
+    [
+        ([1e-9, 1.0, *[2.0] * 20], None, 1.0),
+        ([1e-9, 1e-9, 1e-9, 1.0, *[2.0] * 20], None, 1e-9),
+        ([0.1, 1.0, *[2.0] * 20], None, 0.1),
+        ([1e-9, 1.0], [0.05, 0.95], 1.0),
+        ([0.0, 3.0, np.inf], None, 3.0),
+    ],
+)
+def test_an_axis_begins_above_a_few_outliers(values, weights, floor):
+    assert axis_floor(values, weights) == floor
 
 
 def test_outputs_are_called_outputs():
@@ -310,6 +354,16 @@ def test_ops_of_a_roofline_are_seen(example):
     assert len(marks) <= len(points(example().timeline))
     sizes = [mark.get_sizes()[0] for mark in marks]
     assert sizes == sorted(sizes, reverse=True)  # the small ones are drawn on top
+
+
+@pytest.mark.slow
+def test_layers_are_one_dot():
+    ops = [point for point in points(spilled().timeline) if point.is_matmul]
+    (axes,) = spilled().plot("roofline").axes
+    filled = [mark for mark in axes.collections if mark.get_facecolor().size]
+    assert len(filled) < len(ops)
+    largest = max(mark.get_sizes()[0] for mark in filled)
+    assert largest > 2 * 1500 * max(point.share for point in ops)
 
 
 @pytest.mark.slow

@@ -34,16 +34,46 @@ def labels(figure):
     return [text.get_text() for text in figure.legends[0].get_texts()]
 
 
-def test_every_error_has_its_dot_on_the_axis():
-    """However few are far below or above the others."""
+def test_few_small_errors_do_not_stretch_the_axis():
     rows = [row(n, 1e-3 * (1 + n)) for n in range(30)]
-    rows += [row(30, 1e-12), row(31, 1e9)]
+    rows += [row(30, 1e-12), row(31, 3e-11)]
+    figure = drawn(rows)
+    (axes,) = figure.axes
+    low, high = axes.get_ylim()
+    assert 1e-4 < low < 1e-3
+    assert 0.03 < high < 0.2
+    assert "below the axis" in labels(figure)
+    lowest = min(
+        y for dots in axes.collections for _, y in np.asarray(dots.get_offsets())
+    )
+    assert lowest >= low  # they are drawn, at the bottom
+
+
+def test_the_axis_is_at_most_five_decades_deep():
+    rows = [row(n, 10.0**-n) for n in range(12)]
     (axes,) = drawn(rows).axes
     low, high = axes.get_ylim()
-    dots = [dots.get_offsets() for dots in axes.collections]
-    heights = np.concatenate(dots)[:, 1]
-    assert len(heights) == len(rows)
-    assert low < heights.min() < heights.max() < high
+    assert high / low < 10**6
+
+
+def test_few_large_errors_do_not_hide_the_others():
+    """Against a reference that is nearly zero an error is as large as you like."""
+    rows = [row(n, 1e-3 * (1 + n)) for n in range(30)]
+    rows += [row(30 + n, 1e9) for n in range(5)]
+    figure = drawn(rows)
+    (axes,) = figure.axes
+    low, high = axes.get_ylim()
+    assert 1e-4 < low < 1e-3
+    assert 0.03 < high < 0.2
+    assert "above the axis" in labels(figure)
+    highest = max(
+        y for dots in axes.collections for _, y in np.asarray(dots.get_offsets())
+    )
+    assert 0.03 < highest <= high
+
+
+def test_without_outliers_there_are_no_arrows():
+    assert "below the axis" not in labels(drawn([row(0, 1e-3), row(1, 1e-2)]))
 
 
 BACK = "jit(step)/transpose(jvp())/mul"

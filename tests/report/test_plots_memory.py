@@ -101,6 +101,29 @@ def test_a_function_that_is_called_again_is_there_again():
     assert np.allclose(starts, [0, 1 / 3, 2 / 3], atol=0.03)
 
 
+def test_little_beside_what_is_always_there_is_not_flat():
+    """The base is squeezed, and the axis says so."""
+
+    def update(params, x):
+        return jnp.tanh(jnp.tanh(x @ params[0]) @ params[1]).sum()
+
+    params = [types(8192, 8192)] * 2
+    found = nj.profile(update, target="trn2", policy="bf16")(params, types(512, 8192))
+    least, most = np.min(held_of(found)), np.max(held_of(found))
+    assert 0 < most - least < 0.3 * most
+    (_, axes) = found.plot("memory").axes
+    assert axes.get_ylabel() == "MiB, squeezed below 528"
+    (bottom, top), (low, high) = axes.get_ylim(), axes.bbox.intervaly
+    heights = axes.transData.transform([(0, least / 2**20), (0, most / 2**20)])[:, 1]
+    assert bottom == 0
+    assert (heights[1] - heights[0]) / (high - low) > 0.4
+    assert top > most / 2**20
+
+
+def held_of(found):
+    return [size for _, size in memory_samples(found.timeline, found.memory)["HBM"]]
+
+
 @pytest.mark.parametrize("how", ["plain", "jitted", "mapped"])
 def test_labels_of_the_axis_do_not_overlap(how):
     drawn = profiled(how).plot("memory")

@@ -1,4 +1,10 @@
-"""The errors of a comparison along the ops of a program."""
+"""The errors of a comparison along the ops of a program.
+
+The axis shows five decades at most: below the largest error, or, where those would
+hold less than half of the ops, where most of them are; and fewer where only a few ops
+are far below all others. What is smaller stands at the bottom, as an arrow, what is
+larger at the top.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +12,16 @@ import math
 from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from neuronjax.report.plots import Picture
-from neuronjax.report.plots_style import INK, plain, shade_phases
+from neuronjax.report.plots_style import FAINT, INK, axis_floor, plain, shade_phases
 
 _ISOLATION, _ACCUMULATION, _FIRST = "#D55E00", "#0072B2", "#333333"
 _MARKS = (":", "--", "-.", (0, (1, 4)))
+_DECADES = 1e-5
 _EMPTY = 1e-12, 1.0  # the axis without an error
 _KINDS = (
     ("accumulation", _ACCUMULATION, "in the run (inherited too)", 7),
@@ -40,13 +48,19 @@ def draw_errors(
     shade_phases(axes, [row["phase"] for row in ops])
     arithmetic = [row for row in ops if row["number"] in computing]
     shown = {kind: _finite(arithmetic, kind) for kind, *_ in _KINDS}
-    errors = [error for found in shown.values() for _, error in found]
+    low, high = _limits([error for found in shown.values() for _, error in found])
     axes.set_yscale("log")
-    axes.set_ylim(*(min(errors) / 2, max(errors) * 3) if errors else _EMPTY)
+    axes.set_ylim(low, high)
     for kind, colour, label, size in _KINDS:
-        places = zip(*shown[kind], strict=True) if shown[kind] else ([], [])
-        axes.scatter(*places, linewidths=0, color=colour, label=label, s=size)
+        _draw_ops(axes, shown[kind], (low, high), color=colour, label=label, s=size)
         _draw_broken(axes, arithmetic, kind, colour)
+    every = [error for found in shown.values() for _, error in found]
+    for marker, where, beyond in (
+        ("v", "below", any(error < low for error in every)),
+        ("^", "above", any(error > high for error in every)),
+    ):
+        if beyond:
+            axes.scatter([], [], marker=marker, color=FAINT, label=f"{where} the axis")
     for (number, label), style in zip(marks, _MARKS, strict=False):
         axes.axvline(number, color=_FIRST, linewidth=0.8, linestyle=style, label=label)
     axes.set_xlabel("op, in program order", color=INK, fontsize=9)
@@ -57,6 +71,18 @@ def draw_errors(
     return figure
 
 
+def _limits(errors: Sequence[float]) -> tuple[float, float]:
+    if not errors:  # a logarithmic axis has nothing to begin with
+        return _EMPTY
+    ordered = np.sort(errors)
+    below = np.searchsorted(ordered, ordered * _DECADES)
+    held = np.arange(1, len(ordered) + 1) - below  # by five decades below each error
+    most = len(held) - 1 - int(np.argmax(held[::-1]))
+    top = ordered[-1 if 2 * held[-1] >= len(held) else most]
+    low = max(axis_floor(ordered[ordered <= top].tolist()), top * _DECADES)
+    return low / 2, top * 3
+
+
 def _finite(ops: Sequence[Row], kind: str) -> list[tuple[int, float]]:
     """Numbers and errors of the ops that have one."""
     found = [
@@ -65,6 +91,22 @@ def _finite(ops: Sequence[Row], kind: str) -> list[tuple[int, float]]:
         if row[f"{kind}_differing"]
     ]
     return [(number, error) for number, error in found if 0 < error < math.inf]
+
+
+def _draw_ops(
+    axes: Axes,
+    found: Sequence[tuple[int, float]],
+    limits: tuple[float, float],
+    **style: Any,
+) -> None:
+    low, high = limits
+    inside = [(n, error) for n, error in found if low <= error <= high]
+    axes.scatter([n for n, _ in inside], [e for _, e in inside], linewidths=0, **style)
+    style |= {"label": "", "s": 14, "alpha": 0.5, "linewidths": 0}
+    below = [n for n, error in found if error < low]
+    axes.scatter(below, [low * 1.2] * len(below), marker="v", **style)
+    above = [n for n, error in found if error > high]
+    axes.scatter(above, [high / 1.2] * len(above), marker="^", **style)
 
 
 def _draw_broken(axes: Axes, ops: Sequence[Row], kind: str, colour: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.patheffects import withStroke
+from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from neuronjax.report.plots_style import INK
@@ -39,19 +40,18 @@ _PLACES: Sequence[tuple[tuple[float, float], str, str]] = (
 
 
 def write_within(
-    axes: Axes, texts: Iterable[str], start: float, end: float, y: float
-) -> None:
-    """The first of some texts that fits between two places on the x axis, centred;
-    legible over every colour, and over gaps."""
+    axes: Axes, texts: Iterable[str], start: float, end: float, y: float, ink: str
+) -> Text | None:
+    """The first of some texts that fits between two places on the x axis, centred."""
     (left, _), (right, _) = axes.transData.transform([(start, y), (end, y)])
-    centred = {"ha": "center", "va": "center", "path_effects": [HALO]}
+    centred = {"fontsize": SMALL, "ha": "center", "va": "center"}
     for text in texts:
-        middle = (start + end) / 2
-        written = axes.text(middle, y, text, color=INK, fontsize=SMALL, **centred)
+        written = axes.text((start + end) / 2, y, text, color=ink, **centred)
         written.set_in_layout(False)
         if written.get_window_extent().width + 2 * _MARGIN <= right - left:
-            return
+            return written
         written.remove()
+    return None
 
 
 def write_beside(

@@ -1,7 +1,8 @@
 """Memory over time: what is in SBUF, and what HBM holds.
 
 What the arguments take in HBM is there all the time; results, activations and workspace
-come and go.
+come and go. Where they are little beside it, what is always there is squeezed into a
+part of the height, which the axis says.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from neuronjax.report.memory_samples import MemoryStage, sbuf_of, stage_edges, stages
 from neuronjax.report.plots_labels import HALO, SMALL
@@ -30,6 +32,9 @@ CATEGORY_COLOURS: Mapping[Category, str] = dict(
 )
 _SBUF_COLOUR = "#0072B2"
 _FOR_LEGEND = 1.45  # of the height
+#: Of the peak, what comes and goes is no more than that in a flat picture; and of the
+#: height, what is always there gets that much then.
+_FLAT, _SQUEEZED = 0.35, 0.22
 _BINARY = {2**10: "KiB", 2**20: "MiB", 2**30: "GiB", 2**40: "TiB"}
 
 
@@ -65,11 +70,16 @@ def draw_hbm(axes: Axes, timeline: Timeline, memory: MemoryPlan, core: Core) -> 
         axes.stairs(top, edges, baseline=base, fill=True, color=colour, label=label)
         base = top
     limit, peak = capacity_bytes(core) / size, base.max(initial=1e-12)
+    least = base.min(initial=peak)
     axes.set_ylabel(name, color=INK, fontsize=9)
     if _is_near(limit, peak):
         _capacity(axes, limit, f"{limit:.3g} {name} of HBM")
-        peak = max(peak, limit)
-    axes.set_ylim(0, _FOR_LEGEND * peak)
+        axes.set_ylim(0, _FOR_LEGEND * max(peak, limit))
+    elif 0 < peak - least < _FLAT * peak:
+        _squeeze(axes, least, peak)
+        axes.set_ylabel(f"{name}, squeezed below {least:.4g}", color=INK, fontsize=9)
+    else:
+        axes.set_ylim(0, _FOR_LEGEND * peak)
     if held:
         axes.legend(loc="upper left", fontsize=SMALL, frameon=False, ncols=2)
     fits = "of" if memory.hbm.bytes <= capacity_bytes(core) else "do not fit in"
@@ -81,6 +91,27 @@ def draw_hbm(axes: Axes, timeline: Timeline, memory: MemoryPlan, core: Core) -> 
 def _is_near(limit: float, most: float) -> bool:
     """Whether what there is belongs into a picture of what is used."""
     return limit < 3 * most
+
+
+def _squeeze(axes: Axes, least: float, peak: float) -> None:
+    """Gives what is always there a part of the height, so that the rest is not flat."""
+    heights = 0.0, least, least + _FOR_LEGEND * (peak - least)
+    parts = 0.0, _SQUEEZED, 1.0
+    axes.set_yscale(
+        "function",
+        functions=(
+            lambda y: np.interp(y, heights, parts),
+            lambda part: np.interp(part, parts, heights),
+        ),
+    )
+    axes.set_ylim(0, heights[-1])
+    above = MaxNLocator(4).tick_values(least, peak)
+    room = 0.15 * (heights[-1] - least)
+    ticks = [0.0, least, *(y for y in above if least + room < y < heights[-1])]
+    axes.set_yticks(ticks, [f"{tick:.4g}" for tick in ticks])
+    axes.axhline(least, color="white", linewidth=1.5)
+    across = {"marker": [(-1, -0.6), (1, 0.6)], "markersize": 9, "clip_on": False}
+    axes.plot([0], [_SQUEEZED], color=INK, transform=axes.transAxes, **across)
 
 
 def _held(

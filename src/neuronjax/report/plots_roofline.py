@@ -3,9 +3,10 @@
 Filled circles are matmuls: operations of the array, per byte that moves to or from HBM
 on the op's behalf, against the time that the op takes. Open circles are all other ops,
 one operation per element, whose roof is that of VectorE or ScalarE. An op that moves
-nothing stands at the right edge. A circle's area is the op's share of the queues' time.
-Left of the balance, HBM cannot bring the bytes fast enough; right of it, the array is
-what limits.
+nothing stands at the right edge, a rare one that is far slower than all others at the
+bottom. A circle's area is the op's share of the queues' time; ops of one name in one
+place, those of a model's layers say, are one circle. Left of the balance, HBM cannot
+bring the bytes fast enough; right of it, the array is what limits.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
@@ -25,7 +26,14 @@ from neuronjax.report.plots_labels import (
     boxes_along,
     write_beside,
 )
-from neuronjax.report.plots_style import COLOURS, FAINT, INK, annotate, plain
+from neuronjax.report.plots_style import (
+    COLOURS,
+    FAINT,
+    INK,
+    annotate,
+    axis_floor,
+    plain,
+)
 from neuronjax.report.profile_tables import QUEUE_TITLES
 from neuronjax.report.profile_usage import by_instruction, op_name
 from neuronjax.report.quantities import decimal
@@ -47,6 +55,7 @@ _WORDS = (
 )
 _ROOF_LINE = 0.032
 _LEAST_AREA = 26.0
+_IN_A_DECADE = 12  # places that are told apart
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +132,9 @@ def draw_roofline(axes: Axes, timeline: Timeline, core: Core) -> Callable[[], No
     slope, tops = hbm_bytes_per_second(core), dict(_tops(core))
     top = max(tops.values())
     left, right = _limits(found, slope, top)
-    bottom = min([top / 1e3, *(point.rate for point in found)]) / 4
+    rates, shares = [p.rate for p in found], [p.share for p in found]
+    low = min(axis_floor(rates, shares), top / 1e3) if found else slope * left
+    bottom = low / 4
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlim(left, right)
@@ -134,8 +145,7 @@ def draw_roofline(axes: Axes, timeline: Timeline, core: Core) -> Callable[[], No
     _name_tops(axes, tops)
     _draw_slope(axes, slope, top, left)
     _draw_balance(axes, peak_flops_per_second(core, "bf16"), slope)
-    marks = (_place(point, right) for point in found)
-    placed = sorted(marks, key=lambda mark: -mark.point.share)
+    placed = _joined([_place(point, right, bottom) for point in found])
     for mark in placed:
         _draw_mark(axes, mark)
     axes.set_xlabel(_WORDS, color=INK, fontsize=9)
@@ -189,9 +199,9 @@ def _draw_slope(axes: Axes, slope: float, top: float, left: float) -> None:
     colour = COLOURS["dma"]
     axes.plot([left, top / slope], [left * slope, top], color=colour, linewidth=1.5)
     lowest, _ = axes.get_ylim()
-    at = max(left, lowest / slope) ** 0.4 * (top / slope) ** 0.6  # off the legend
+    middle = math.sqrt(max(left, lowest / slope) * top / slope)
     text, style = f"HBM {slope / 1e9:,.0f} GB/s", {"va": "top", "color": colour}
-    annotate(axes, text, (at, at * slope), (5, -4), **style)
+    annotate(axes, text, (middle, middle * slope), (5, -4), **style)
 
 
 def _draw_balance(axes: Axes, peak: float | None, slope: float) -> None:
@@ -225,10 +235,27 @@ class _Mark:
         return max(_LEAST_AREA, 1500 * self.point.share)
 
 
-def _place(point: Point, right: float) -> _Mark:
-    """Ops without traffic stand at the right edge."""
+def _joined(marks: Sequence[_Mark]) -> list[_Mark]:
+    """Marks of one kind that lie on one another as one, the largest first."""
+    found: dict[tuple, _Mark] = {}
+    for mark in sorted(marks, key=lambda mark: -mark.point.share):
+        point = mark.point
+        places = (round(_IN_A_DECADE * math.log10(each)) for each in mark.at)
+        key = (point.name, point.queue, point.is_matmul, mark.shape, *places)
+        if key in found:
+            joined = found[key].point
+            point = replace(joined, share=joined.share + point.share)
+            mark = replace(found[key], point=point)
+        found[key] = mark
+    return sorted(found.values(), key=lambda mark: -mark.point.share)
+
+
+def _place(point: Point, right: float, bottom: float) -> _Mark:
+    """Ops without traffic stand at the right edge, very slow ones at the bottom."""
     is_inside = math.isfinite(point.intensity)
     x = point.intensity if is_inside else right / 1.7
+    if point.rate < bottom:
+        return _Mark(point, (x, bottom * 1.15), "v")
     return _Mark(point, (x, point.rate), "o" if is_inside else ">")
 
 
@@ -275,6 +302,8 @@ def _legend(axes: Axes, placed: Sequence[_Mark]) -> None:
     looks += [("o", FAINT, FAINT, "matmul"), ("o", "none", FAINT, "other op")]
     if ">" in shapes:
         looks.append((">", "none", FAINT, "no HBM traffic"))
+    if "v" in shapes:
+        looks.append(("v", "none", FAINT, "slower than the axis"))
     mark = functools.partial(Line2D, [], [], linestyle="")
     handles = [
         mark(marker=shape, markerfacecolor=face, markeredgecolor=edge, label=label)

@@ -1,7 +1,7 @@
 """A search for precision: predicted time against measured error.
 
-The axis of errors is logarithmic, and linear below the smallest of them, so that zero,
-which is exact, has a place. An error that is no number has a line above all others.
+The axis of errors is logarithmic. An error of zero has a line of its own below it,
+named "exact", and one that is no number a line above.
 """
 
 from __future__ import annotations
@@ -38,22 +38,35 @@ class Trial(NamedTuple):
 
 
 class _Scale(NamedTuple):
-    """The axis of errors: the smallest and the largest that are shown, and where what
-    is no number stands."""
+    """The axis of errors: what is shown lies between `low` and `high`; `exact` and
+    `broken` are where zero is, and what is no number."""
 
     low: float
     high: float
-    broken: float
 
     @classmethod
     def of(cls, tried: Sequence[Trial], tolerance: float) -> _Scale:
         errors = [t.error for t in tried if 0 < t.error < math.inf]
         shown = [*errors, *([tolerance] if tolerance else [])] or [_UNMEASURABLE]
-        low, high = min(shown) / 2, max(shown) * 2
-        return cls(low, high, high * max(3.0, (high / low) ** 0.12))
+        return cls(min(shown) / 2, max(shown) * 2)
+
+    @property
+    def step(self) -> float:
+        """How far the lines beyond the axis are from it, as a factor."""
+        return max(3.0, (self.high / self.low) ** 0.12)
+
+    @property
+    def exact(self) -> float:
+        return self.low / self.step
+
+    @property
+    def broken(self) -> float:
+        return self.high * self.step
 
     def place(self, error: float) -> float:
         """Where an error is drawn."""
+        if error == 0:
+            return self.exact
         return error if error < math.inf else self.broken
 
 
@@ -77,7 +90,7 @@ def draw_search(
     axes = figure.add_subplot()
     size, unit = time_unit(baseline_seconds)
     scale = _Scale.of(tried, tolerance)
-    axes.set_yscale("symlog", linthresh=scale.low, linscale=0.3)
+    axes.set_yscale("log")
     for within, colour, marker, label in _KINDS:
         chosen = [t for t in tried if (t.error * margin <= tolerance) == within]
         if chosen:
@@ -140,18 +153,21 @@ def _places(
 
 
 def _draw_ends(axes: Axes, scale: _Scale, trials: Sequence[Trial]) -> None:
-    """Names zero and what is no number, where something stands there."""
+    """The lines of what a logarithm cannot show, where something stands on them."""
     errors = [trial.error for trial in trials]
     bottom, top = scale.low, scale.high
     side = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "center"}
     ends = (
-        (0.0, "0: exact", 0.0 in errors),
+        (scale.exact, "0: exact", 0.0 in errors),
         (scale.broken, "not finite", any(not e < math.inf for e in errors)),
     )
     for place, text, is_shown in ends:
         if is_shown:
-            bottom, top = min(bottom, place - scale.low / 2), max(top, place * 2)
+            bottom, top = min(bottom, place / 2), max(top, place * 2)
             axes.axhline(place, color=FAINT, linewidth=0.8, linestyle=":", zorder=0)
             annotate(axes, text, (0, place), (-6, 0), fontsize=9, **side)
     axes.set_ylim(bottom, top)
-    axes.set_yticks([t for t in axes.get_yticks() if scale.low <= t <= scale.high])
+    ticks = [tick for tick in axes.get_yticks() if scale.low <= tick <= scale.high]
+    axes.set_yticks(ticks)
+    minor = axes.get_yticks(minor=True)
+    axes.set_yticks([t for t in minor if scale.low <= t <= scale.high], minor=True)

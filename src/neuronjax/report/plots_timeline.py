@@ -44,6 +44,10 @@ _AROUND: Mapping[str, Any] = {"color": "#F5EEDF", "linewidth": 0}
 _LOOP: Mapping[str, Any] = {"color": FAINT, "alpha": 0.18, "linewidth": 0}
 #: What is named fills this much of its stretch, which is this share of the whole time.
 _FILLED, _NAMED_SHARE = 0.75, 0.01
+#: Of a lane's height, what stands behind a text is more than that; in another colour
+#: less than that.
+_HIGH, _LOW = 0.5, 0.1
+_WHOLE = 0.9  # of a run, which a text is about
 _MOST_LOOPS = 8
 _IDLE = 1e-6  # a share that sums of spans leave of nothing
 #: Events of one name are one, if what is between them is less of the whole time.
@@ -121,23 +125,29 @@ def draw_timeline(axes: Axes, timeline: Timeline) -> Callable[[], None]:
 def _name_all(axes: Axes, rows: _TimelineRows) -> None:
     """Names what there is room for."""
 
-    def write(texts: Sequence[str], run: Run, y: float) -> None:
-        write_within(axes, texts, run.start / rows.unit, run.end / rows.unit, y)
+    def write(texts: Sequence[str], run: Run, y: float, ink: str) -> None:
+        write_within(axes, texts, run.start / rows.unit, run.end / rows.unit, y, ink)
 
     for run in rows.phases:
-        write([run.name], run, rows.bands["phase"])
+        ink = INK if run.name == "forward" else "white"
+        write([run.name], run, rows.bands["phase"], ink)
     for loop in rows.loops:
         turns = f"× {loop.trips:,}{'?' * loop.is_assumed}"
         run = Run("", loop.start_seconds, loop.end_seconds)
-        write([f"loop {turns}", turns], run, rows.bands["loops"])
+        write([f"loop {turns}", turns], run, rows.bands["loops"], INK)
     for queue in rows.queues:
         for run in _named_runs(rows.timeline, queue):
-            counted = [f"{run.name} × {run.events}"] if run.events > 1 else []
-            write([*counted, run.name], run, rows.base(queue) + _HEIGHT / 4)
+            full = _fullest(rows.timeline, queue, run)
+            is_whole = full.end - full.start > _WHOLE * (run.end - run.start)
+            times = f"{run.name} × {run.events}"
+            counted = [times] if is_whole and run.events > 1 else []
+            y = rows.base(queue) + _HEIGHT / 4
+            is_light = queue in ("scalar", "dma", "gpsimd") and not _spills(run)
+            write([*counted, run.name], full, y, INK if is_light else "white")
     around = Run("", rows.timeline.scheduled_seconds, rows.timeline.total_seconds)
     took = seconds(rows.timeline.around_seconds)
     texts = f"start and end of the program: {took}", f"around: {took}"
-    write(texts, around, (len(rows.queues) - 1) // 2)
+    write(texts, around, (len(rows.queues) - 1) // 2, INK)
 
 
 # -- rows ------------------------------------------------------------------------------
@@ -249,6 +259,28 @@ def _named_runs(timeline: Timeline, queue: Queue) -> Iterator[Run]:
         if run.end - run.start > _NAMED_SHARE * total
         and run.busy > _FILLED * (run.end - run.start)
     )
+
+
+def _fullest(timeline: Timeline, queue: Queue, run: Run) -> Run:
+    """The longest part of a run in which its lane is high, and of its colour, all
+    along: a text stands there and not over gaps."""
+    edges = np.linspace(0, timeline.total_seconds, _STRETCHES + 1)
+    spills = busy_shares(timeline, queue, edges, only=_is_spill)
+    shares = busy_shares(timeline, queue, edges)
+    is_own = spills > _HIGH if _spills(run) else (shares > _HIGH) & (spills < _LOW)
+    within = (edges[:-1] >= run.start) & (edges[1:] <= run.end)
+    longest = run._replace(end=run.start)
+    places = itertools.groupby(range(_STRETCHES), (is_own & within).__getitem__)
+    for is_full, group in places:
+        first, *rest = group
+        start, end = edges[first], edges[first + len(rest) + 1]
+        if is_full and end - start > longest.end - longest.start:
+            longest = run._replace(start=start, end=end)
+    return longest
+
+
+def _spills(run: Run) -> bool:
+    return run.name.startswith("spill")
 
 
 # -- loops -----------------------------------------------------------------------------
