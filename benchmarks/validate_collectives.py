@@ -21,10 +21,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.collective_measurements import EXECUTIONS, SERIES, Execution, Series
 from neuronjax.hardware import resolve_target
+from neuronjax.timing.assumptions import NULL_EXECUTION
 from neuronjax.timing.collectives import (
     CollectiveTime,
+    barrier_seconds,
     collective_time,
-    execution_seconds,
 )
 
 ALL_REDUCE_BYTES = 32 * 2**10  # of T16
@@ -71,7 +72,8 @@ def execution_prediction(case: Execution) -> float:
     target, group = resolve_target(case.target), range(case.ranks)
     each = collective_time("all_reduce", ALL_REDUCE_BYTES, [group], target).seconds
     ranks = case.ranks if case.all_reduces else 1
-    return execution_seconds(target, ranks, case.all_reduces * each)
+    launch = NULL_EXECUTION.value + barrier_seconds(target, ranks)
+    return launch + case.all_reduces * each
 
 
 def medians() -> dict[str, float]:

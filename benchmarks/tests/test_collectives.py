@@ -4,6 +4,7 @@ import statistics
 
 from benchmarks import validate_collectives as validation
 from benchmarks.collective_measurements import EXECUTIONS, SERIES
+from neuronjax.timing.evidence import HOW_SURE
 
 
 def test_measurements_of_nccom_test():
@@ -21,6 +22,22 @@ def test_misses_are_known():
     missed = {"T1", "T6", "T8", "T16 32 MiB"}
     assert {key for key, median in found.items() if median > 0.3} == missed
     assert missed <= validation.NOTES.keys()
+
+
+def test_the_interval_is_that_of_the_rows():
+    """What is printed beside a predicted collective, from rows that nothing fits."""
+    found = [
+        1 / (1 + error)
+        for series in validation.SERIES
+        for row, error in zip(series.rows, validation.errors(series), strict=True)
+        if not row.fits
+    ]
+    found += [1 / (1 + validation.execution_error(e)) for e in EXECUTIONS if not e.fits]
+    found.sort()
+    left_out = len(found) // 10
+    shares = f"{found[left_out]:.2f} to {found[-1 - left_out]:.2f}"
+    assert f"of {len(found)} measured" in HOW_SURE
+    assert shares in HOW_SURE
 
 
 def test_executions():

@@ -224,6 +224,16 @@ def _percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.0%}"
 
 
+def _mean_of(chip: str, best: Sequence[Prediction]) -> str:
+    """Return the mean absolute percentage error of a chip's best times."""
+    found = summarize(chip, [p for p in best if p.row.chip == chip])
+    means = (
+        f"{statistics.fmean(e):.1%}" if e else "-"
+        for e in (found.tuned, found.held_out)
+    )
+    return "mean absolute percentage error on {}: {}, held out {}".format(chip, *means)
+
+
 def _summary_table(predictions: Sequence[Prediction]) -> str:
     lines = [
         "Magnitudes of errors of best times",
@@ -236,6 +246,7 @@ def _summary_table(predictions: Sequence[Prediction]) -> str:
             f"{_percent(s.worst):>8}"
         )
     best = [p for p in predictions if p.row.kind == "best"]
+    lines += map(_mean_of, dict.fromkeys(p.row.chip for p in best), [best] * len(best))
     missed = sum(abs(p.error) > LARGEST_ERROR for p in best)
     bounds = [p for p in predictions if p.row.kind == "bound"]
     met = sum(p.seconds <= p.row.seconds for p in bounds)

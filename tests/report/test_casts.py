@@ -30,10 +30,13 @@ def test_what_casts_take_is_a_note():
 
 
 def test_the_note_is_true():
-    """The array takes as long, and all else but the casts too."""
+    """Products take the array as long; it turns an operand of 4 bytes in two passes."""
     bf16, tf32 = profiled("bf16"), profiled("tf32")
-    assert tf32.total_seconds < bf16.total_seconds
-    busy = [each.by_op()["nc_matmul"].seconds["tensor"] for each in (bf16, tf32)]
+    assert tf32.total_seconds < 1.02 * bf16.total_seconds
+    busy = [
+        sum(e.queue_seconds for e in each.timeline.of("tensor") if e.source.flops)
+        for each in (bf16, tf32)
+    ]
     assert busy[0] == pytest.approx(busy[1], rel=0.05)
 
 

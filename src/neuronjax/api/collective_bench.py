@@ -20,12 +20,14 @@ import numpy as np
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import Target, resolve_target
 from neuronjax.numerics.shown import Shown
+from neuronjax.report.tables import aligned
 from neuronjax.timing.collectives import (
     CollectiveTime,
     barrier_seconds,
     collective_time,
     time_over_nodes,
 )
+from neuronjax.timing.evidence import HOW_SURE
 
 # As nccom-test spells them.
 _SHORT = {
@@ -81,12 +83,7 @@ class CollectiveBench(Shown):
         return f"<neuronjax.CollectiveBench {what}>"
 
     def __str__(self) -> str:
-        rows = [_HEADINGS, *map(_row, self.records)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = (
-            " ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-            for row in rows
-        )
+        lines = aligned([_HEADINGS, *map(_row, self.records)], " ")
         title = (
             f"{self.op}, {len(self.ranks)} ranks of {self.target}; bandwidth in GB/s"
         )
@@ -94,7 +91,7 @@ class CollectiveBench(Shown):
             f"Modelled. An execution adds {self.barrier_seconds * 1e3:.2g} ms, once: "
             "the wait for all ranks."
         )
-        return "\n".join((title, *lines, note))
+        return "\n".join((title, *lines, note, HOW_SURE))
 
 
 def collective_bench(

@@ -19,7 +19,7 @@ from neuronjax.errors import InvalidProgramError, NeuronJaxError
 from neuronjax.hardware import INSTANCES, ChipSpec, Target, resolve_target
 from neuronjax.ir.collective_set import Spmd
 from neuronjax.policy import Policy
-from neuronjax.report.quantities import binary
+from neuronjax.report.quantities import binary, seconds
 from neuronjax.report.setting import policy_name, setting_line
 from neuronjax.report.tables import Displayed
 from neuronjax.timing.hbm import capacity_bytes, check_fits
@@ -93,6 +93,8 @@ class PricedTable(Displayed):
         prices = {cost.machine: cost.price for cost in self.costs}
         settings = (setting_line(p.target, p.policy, p.core.lnc) for p in self.profiles)
         lines = [f"on {setting}" for setting in dict.fromkeys(settings)]
+        lines.append("no whole step or served token was measured; as programs are:")
+        lines += dict.fromkeys(filter(None, map(_how_sure, self.profiles)))
         lines += [
             f"price: {machine}, {price.usd_per_hour:,.2f} USD/h ({price.basis})"
             for machine, price in prices.items()
@@ -108,6 +110,15 @@ class PricedTable(Displayed):
 
     def __repr__(self) -> str:
         return f"<neuronjax.{type(self).__name__} {self.name}, {len(self.costs)} rows>"
+
+
+def _how_sure(found: Profile) -> str:
+    """Return the interval of a profile's time on one core; "" where nothing has one."""
+    if (sure := found.confidence) is None:
+        return ""
+    low, high = seconds(sure.low_seconds), seconds(sure.high_seconds)
+    of_chip = "" if sure.knows_chip else ", none of this chip"
+    return f"{found.name} on a core of {found.core.chip.name}: {low} to {high}{of_chip}"
 
 
 # -- programs and machines -------------------------------------------------------------

@@ -20,12 +20,14 @@ import numpy as np
 
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import Target, resolve_target
+from neuronjax.report.tables import aligned
 from neuronjax.timing.collectives import (
     CollectiveTime,
     barrier_seconds,
     collective_time,
     time_over_nodes,
 )
+from neuronjax.timing.evidence import HOW_SURE
 
 CHIPS = (16, 64, 256, 1024, 4096, 16_384, 65_536, 100_000)
 _BACKWARD = 2 / 3  # of the compute of a step: two of its three matmuls
@@ -83,16 +85,9 @@ class Scaling:
         return [dataclasses.asdict(point) for point in self.points]
 
     def __str__(self) -> str:
-        rows = [_HEADINGS, *map(_row, self.points)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = (
-            "  ".join(
-                cell.rjust(width) if place < len(row) - 1 else cell
-                for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-            ).rstrip()
-            for row in rows
-        )
-        return "\n".join((self.title, *lines, "Milliseconds of a step; modelled."))
+        lines = aligned([_HEADINGS, *map(_row, self.points)], "  ", len(_HEADINGS) - 1)
+        last = ("Milliseconds of a step; modelled.", HOW_SURE)
+        return "\n".join((self.title, *lines, *last))
 
 
 _HEADINGS = (

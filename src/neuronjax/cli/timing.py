@@ -221,6 +221,8 @@ def _row(
         "target": target,
         "lnc": found.core.lnc,
         "seconds": found.total_seconds,
+        "interval_seconds": found.confidence
+        and (found.confidence.low_seconds, found.confidence.high_seconds),
         "mfu": found.metrics["mfu_estimated_percent"],
         "mbu": found.metrics["mbu_estimated_percent"],
         "bound": found.bound,
@@ -257,6 +259,11 @@ def _comparison(title: str, found: list[dict[str, Any]]) -> Table:
             memory,
         )
     failed = [
+        f"80 % sure, {row['target']}: {' to '.join(map(seconds, interval))}"
+        for row in known
+        if (interval := row["interval_seconds"])
+    ]
+    failed += [
         escape(f"{row['target']}: {row['error']}") for row in found if "error" in row
     ]
     rows.caption = "\n".join(failed) or None

@@ -536,8 +536,7 @@ TRN2 = ChipSpec(
     dma_engine_peak_bytes_per_second=27_200_000_000,  # [DM]
     dma_streaming_bytes_per_second=25_600_000_000,  # SiLU, AdamW [KDA]
     dma_start_seconds=1300e-9,  # [DB]
-    # Fitted: LNC 2 takes 36 us in all beside MLP decode, 43 beside QKV projections and
-    # prefill of few rows, 49 beside decode in FP8 [VL]; 10 of them at LNC 1.
+    # Fitted: 36 to 49 us are beside programs at LNC 2, 10 of them at LNC 1 too.
     joining_seconds=30e-6,  # [VL]
     hwdge_issue_seconds=600e-9,  # [A3]
     neuronlink_bytes_per_second=1_280 * 10**9,  # [H2]

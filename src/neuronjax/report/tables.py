@@ -57,6 +57,18 @@ def new_table(
     return table
 
 
+def aligned(rows: Sequence[tuple[str, ...]], gap: str, left: int = -1) -> list[str]:
+    """Return lines whose cells end below each other, or begin so at place `left`."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        gap.join(
+            cell.ljust(width) if place == left else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
 def cut(text: str, width: int = WIDTH) -> str:
     """Return a text of at most so many characters."""
     return text if len(text) <= width else text[: width - 1] + "…"

@@ -96,13 +96,6 @@ PARALLEL_INPUT = assumed(
     " input, 2 x 128 [A2, A3, A4]; that this is the bound is not published",
 )
 ONE_ZERO = Constant(2, "ratio", "speed of an FP32 matmul with ones and zeros [ISA]")
-ACCESS_CLOCK = assumed(
-    1,
-    "clock",
-    "SBUF and PSUM accesses of TensorE start in the 60 cycles of A2, counted at the"
-    " core's base clock and not at the array's",
-    fitted_to="trn1, matmul of one moving column: 188 ns [PG, picture]",
-)
 FP32_TRANSPOSE_PASSES = Constant(
     2,
     "passes",
@@ -256,12 +249,6 @@ LOOP_TURNS = assumed(
     "turns",
     "of a device loop that are scheduled one by one where all of them would be more"
     " than the limit of instructions; the others take as long as the last of these",
-)
-PRINT_COPIES = assumed(
-    1,
-    "transfers",
-    "of a tensor to HBM, where the host finds what device_print shows; what it takes"
-    " is not documented",
 )
 
 # -- host ------------------------------------------------------------------------------

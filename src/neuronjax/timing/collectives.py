@@ -351,24 +351,13 @@ def barrier_seconds(target: Target, ranks: int) -> float:
     return seconds
 
 
-def execution_seconds(
-    target: Target,
-    ranks: int,
-    collective_seconds: float = 0.0,
-) -> float:
-    """A launch, the barrier, and the collectives of a program that has nothing else.
-
-    `collective_seconds` are those of all its collectives together."""
-    barrier = barrier_seconds(target, ranks)
-    return c.NULL_EXECUTION.value + barrier + collective_seconds
-
-
 def launch_seconds(core: Core, target: Target, ranks: int) -> float:
     """What a launch adds to the time of a program, which has what is around it.
 
     A launch of nothing, as it was measured, has that too.
     """
-    return execution_seconds(target, ranks) - core.around_seconds
+    launch = c.NULL_EXECUTION.value + barrier_seconds(target, ranks)
+    return launch - core.around_seconds
 
 
 def queued_launch_seconds(target: Target, ranks: int, program_seconds: float) -> float:

@@ -4,7 +4,7 @@ The CC-cores work beside the engines, and wait for the tensors that they read an
 only. A kernel's rank is a logical NeuronCore; its CC-cores take collectives in the
 kernel's order, those of its physical cores one after the other (ASSUMPTION). Tensors in
 SBUF take as long as in HBM; parts whose lengths the run knows are all of their buffers
-(ASSUMPTION). What a whole launch waits for besides is `execution_seconds`.
+(ASSUMPTION). What a whole launch waits for besides is `collectives.launch_seconds`.
 """
 
 from __future__ import annotations

@@ -395,6 +395,4 @@ def device_print(i: KernelInstruction, core: Core) -> KernelPrice:
     strides = [prod(shape[n + 1 :]) for n in range(len(shape))]
     room = Storage(-1, "shared_hbm", shape, source.dtype)
     out = Access(room, source.dtype, 0, tuple(zip(strides, shape, strict=True)))
-    stored = transfer(replace(i, name="dma_copy", outputs=(out,)), core)
-    seconds = stored.work.seconds * a.PRINT_COPIES.value
-    return replace(stored, work=replace(stored.work, seconds=seconds))
+    return transfer(replace(i, name="dma_copy", outputs=(out,)), core)

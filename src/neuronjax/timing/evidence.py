@@ -66,6 +66,10 @@ class Confidence:
     knows_chip: bool
 
 
+#: Of collectives that nothing was fitted to, as `benchmarks/tests` finds them.
+HOW_SURE = "80 % of 78 measured collectives took 0.93 to 1.32 of the modelled time."
+
+
 @cache
 def measured_times() -> tuple[MeasuredTime, ...]:
     """All of them."""
