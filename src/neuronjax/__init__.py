@@ -16,9 +16,6 @@ was found, `testing/` keeps it. Every public function below is a file of `api/`,
 command of `cli/`.
 """
 
-import neuronjax_command  # noqa: F401  # first: in a terminal it says that this loads
-
-# isort: split
 import ast
 import importlib
 import importlib.util
