@@ -116,7 +116,7 @@ _HOMES = {
     if isinstance(node, ast.ImportFrom) and str(node.module).startswith(__name__)
     for name in node.names
 }
-__all__ = list(_HOMES)
+__all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> object:
