@@ -1,8 +1,7 @@
 """The `neuronjax` command: it says so where loading takes long.
 
-It is outside the package, because what a command needs of the package imports JAX,
-which takes seconds in which a terminal would show nothing. `python -m neuronjax`
-imports the package first, and the package imports this file at once.
+The package imports little, and a command its own file when it is asked for. What that
+file needs imports JAX, which takes seconds in which a terminal would show nothing.
 """
 
 from __future__ import annotations
@@ -16,21 +15,17 @@ from collections.abc import Iterator
 #: From when on somebody may wonder whether it has begun.
 _PATIENCE_SECONDS = 1.0
 _CLEAR = "\r\x1b[K"
-_line = contextlib.ExitStack()
 
 
 def main() -> None:
     """The entry point of the command."""
-    if not _is_early:
-        _line.enter_context(_loading())
-    with _line:
-        from neuronjax.cli import main as command
+    from neuronjax.cli import main as command
 
     command()
 
 
 @contextlib.contextmanager
-def _loading() -> Iterator[None]:
+def loading() -> Iterator[None]:
     """A line on a terminal's standard error after a while, gone at the end."""
     # As in `neuronjax.report.progress`, which is not to be imported here.
     if not sys.stderr.isatty() or os.environ.get("NEURONJAX_PROGRESS") == "0":
@@ -53,11 +48,5 @@ def _loading() -> Iterator[None]:
         shown.join()
 
 
-#: Whether it is `python -m neuronjax`, whose package is being imported.
-_is_early = sys.argv[:1] == ["-m"] and (
-    sys.orig_argv[sys.orig_argv.index("-m") + 1 :][:1] == ["neuronjax"]
-)
-if _is_early:
-    _line.enter_context(_loading())
 if __name__ == "__main__":
     main()

@@ -16,9 +16,6 @@ was found, `testing/` keeps it. Every public function below is a file of `api/`,
 command of `cli/`.
 """
 
-import neuronjax_command  # noqa: F401  # first: in a terminal it says that this loads
-
-# isort: split
 import ast
 import importlib
 import importlib.util
@@ -119,7 +116,7 @@ _HOMES = {
     if isinstance(node, ast.ImportFrom) and str(node.module).startswith(__name__)
     for name in node.names
 }
-__all__ = list(_HOMES)
+__all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
 #: Errors leave these without the frames of this package.
 _VERBS = frozenset(
     "check collective_bench compare compare_dump estimate judge load nki_diff pmap "

@@ -146,14 +146,32 @@ def test_the_tolerance_of_a_matmul_is_derived(turns: int, tmp_path: Path) -> Non
     assert (verdict.seeds[0].why == "") == verdict.accepted
 
 
-@pytest.mark.slow
+UNDERIVED = {
+    "a number of Python": (
+        "return x + y * np.sign(float(y[0, 0])) ** 2",
+        "converted to a number",
+    ),
+    "turns that an error decides": (
+        """z = x + y
+    left = np.max(np.abs(3 * z - z - 2 * z))
+    while left > 1e-7:
+        left = 0 * left
+    return z""",
+        "decides a branch",
+    ),
+}
+
+
+@pytest.mark.slow_cases("a number of Python")
+@pytest.mark.parametrize("name", UNDERIVED)
 def test_where_no_tolerance_is_derived_the_verdict_says_so(
-    reference: Path, tmp_path: Path
+    reference: Path, tmp_path: Path, name: str
 ) -> None:
-    number = "return x + y * np.sign(float(y[0, 0])) ** 2"
-    reference.write_text(REFERENCE.replace("return x + y", number))
+    result, why = UNDERIVED[name]
+    reference.write_text(REFERENCE.replace("return x + y", result))
     verdict = judged(tmp_path, RIGHT, reference=reference, seeds=(0,))
     assert "none is derived" in verdict.tolerance
+    assert why in verdict.tolerance
     assert verdict.seeds[0].allowed == 2e-5
     assert verdict.accepted
 

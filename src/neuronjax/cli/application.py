@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 from neuronjax.cli.options import CommandConsole
 from neuronjax.errors import InvalidProgramError, NeuronJaxError
 from neuronjax.report.tables import Look, new_table
+from neuronjax_command import loading
 
 #: The module of every command, by name. It may have `SETTINGS` of its commands, which
 #: they are registered with.
@@ -34,7 +35,9 @@ class _Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
             return None
-        module, name = import_module(COMMANDS[cmd_name]), cmd_name.replace("-", "_")
+        name = cmd_name.replace("-", "_")
+        with loading():
+            module = import_module(COMMANDS[cmd_name])
         settings = getattr(module, "SETTINGS", {}).get(name, {})
         alone = typer.Typer(add_completion=False, rich_markup_mode="markdown")
         alone.command(cmd_name, **settings)(getattr(module, name))
