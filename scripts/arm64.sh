@@ -62,4 +62,4 @@ different=$(diff "$here/compared.txt" "$here/there.txt" | grep -c '^>' || true)
 diff "$here/compared.txt" "$here/there.txt" | sed -n 's/^> /arm64 differs: /p' || true
 echo "arm64: $((lines - different)) equal, $different different," \
     "$(($(wc -l < "$here/here.txt") - lines)) not reached"
-[ "$different" -eq 0 ] && [ "$lines" -gt 0 ]
+[ "$different" -eq 0 ]

@@ -53,7 +53,8 @@ def fold(lhs: Matrix, rhs: Matrix, order: FoldOrder, settles: bool) -> jax.Array
     arrays, structure = jax.tree.flatten(tuple(sides))
 
     def again(*arrays: jax.Array) -> jax.Array:
-        return fold(*structure.unflatten(arrays), order, settles)
+        left, right = structure.unflatten(arrays)
+        return fold(left, right, order, settles)
 
     tables = [
         _table(x.array.dtype.name)

@@ -84,7 +84,7 @@ def write(module: ir.Module, lanes: int, kind: ElementKind) -> str:
     [outer, K, inner], of codes and of scales."""
 
     def work(c: Code, index: Value, plan: list[Value], where: list[Value]) -> None:
-        p = dict(zip(QUANTIZE_FIELDS, plan, strict=True))
+        p: dict[str, Value] = dict(zip(QUANTIZE_FIELDS, plan, strict=True))
         _Quantizer(c, kind, lanes, where).block(p, index)
 
     return handler.kernel(module, kind.name, (1, 2, len(QUANTIZE_FIELDS)), work)

@@ -99,9 +99,9 @@ def write(module: ir.Module, lanes: int, kind: ElementKind) -> str:
         first = c.add(c.mul(row, size), start)
         scaler = _Scaler(c, kind, lanes, first, count)
         if kind.element:
-            scaler.codes(*where, row)
+            scaler.codes(where[0], where[1], where[2], row)
         else:
-            scaler.largest(*where, index)
+            scaler.largest(where[0], where[1], index)
 
     return handler.kernel(module, kind.name, (args, 1, len(ROW_FIELDS)), work)
 
