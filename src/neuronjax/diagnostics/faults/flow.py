@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-from neuronjax.diagnostics.faults.evidence import ADDS, OpEvidence
+from neuronjax.diagnostics.faults.evidence import ADDS, OpEvidence, narrows
 from neuronjax.diagnostics.faults.judgement import COARSE, HOPELESS, OF_DATA, is_far
+from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.recorder import PART, OpTrace, Recorder
 from neuronjax.diagnostics.faults.shares import MOST_LOST, NOISE, Share
 from neuronjax.diagnostics.op_records import CONSTANT, MOVING
@@ -299,7 +300,16 @@ def _is_ordinary(chain: list[Step], unit: float) -> bool:
     costly = [e for _, e in chain[:-1] if amplification(e) >= THREE_BITS]
     if any(e.error_before < HOPELESS for e in costly):
         return False
+    share = chain[0][1].result
+    if any(_is_short_cast(t.path.op) for t, _ in chain) and (
+        share.error > OF_DATA * share.data_error
+    ):
+        return False  # not the policy rounds, but the program
     return not is_far(chain[-1][1].result, unit)
+
+
+def _is_short_cast(op: Op) -> bool:
+    return narrows(op) and unit_of(op.results[0].type.dtype) > COARSE
 
 
 def _error(trace: OpTrace) -> float:
