@@ -73,8 +73,9 @@ def version(as_json: JsonOption = False) -> None:
         neuronjax version --json
     """
     held = provenance()
-    versions = {name: held[name] for name in ("jax", "jaxlib", "python")}
-    versions |= {"neuronjax": nj.__version__, "machine": platform.machine()}
+    versions = {"neuronjax": nj.__version__}
+    versions |= {name: held[name] for name in ("jax", "jaxlib", "python")}
+    versions["machine"] = platform.machine()
     if as_json:
         print_json(versions)
         return
