@@ -157,9 +157,9 @@ def _as_json(
     results: Mapping[str, np.ndarray], natives: Mapping[str, np.ndarray] | None
 ) -> list[dict[str, Any]]:
     found = [{"name": name, **_summary(array)} for name, array in results.items()]
-    for row in found if natives is not None else ():
-        compared = difference(results[row["name"]], natives[row["name"]])
-        row["difference"] = dataclasses.asdict(compared)
+    for name, native in (natives or {}).items():
+        [row] = (row for row in found if row["name"] == name)
+        row["difference"] = dataclasses.asdict(difference(results[name], native))
     return found
 
 
