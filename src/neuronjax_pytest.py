@@ -29,15 +29,13 @@ if TYPE_CHECKING:
 
 # As in `neuronjax.testing.golden`, which is not to be imported here.
 UPDATE, CHANGED = "NEURONJAX_UPDATE_GOLDEN", "NEURONJAX_GOLDEN_PROGRAM"
-SESSION = "NEURONJAX_GOLDEN_SESSION"
+LEGAL, SESSION = "NEURONJAX_GOLDEN_TOLERANCE", "NEURONJAX_GOLDEN_SESSION"
 _CHOICES = ("warn", "bits", "fail", "edits")
 _VARIED = {"neuron_target": "trn2", "neuron_policy": None}
 _MARKERS = (
     "neuron_target(*names): run the test once for each target, 'trn2', 'trn3', ...",
     "neuron_policy(*policies): run the test once for each policy, 'bf16', 'fp8', ...",
 )
-_SAVED = pytest.StashKey[dict[str, str | None]]()
-_APPROX = pytest.StashKey[Any]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -70,6 +68,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "neuronjax_golden_program", "of the option, or edits", default="edits"
     )
     parser.addini(
+        "neuronjax_golden_tolerance",
+        "legal: other bits that are a warning are held against neuronjax.tolerance",
+        default="none",
+    )
+    parser.addini(
         "neuronjax_golden_directory",
         "where goldens are, relative to the test's file",
         default="golden",
@@ -86,23 +89,35 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(
             f"neuronjax_golden_program is {changed!r}: choose of {', '.join(_CHOICES)}"
         )
-    names = (UPDATE, CHANGED, SESSION)
-    config.stash[_SAVED] = {name: os.environ.get(name) for name in names}
-    os.environ[CHANGED] = changed
-    os.environ[SESSION] = str(time.monotonic_ns())
+    patch = pytest.MonkeyPatch()
+    config.add_cleanup(patch.undo)
+    patch.setenv(CHANGED, changed)
+    patch.setenv(LEGAL, config.getini("neuronjax_golden_tolerance"))
+    patch.setenv(SESSION, str(time.monotonic_ns()))
     if config.getoption("neuronjax_update_golden"):
-        os.environ[UPDATE] = "1"
-    config.stash[_APPROX] = pytest.approx
-    pytest.approx = _of_jax_arrays(pytest.approx)
+        patch.setenv(UPDATE, "1")
+    patch.setattr(pytest, "approx", _of_jax_arrays(pytest.approx))
 
 
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """Leaves the environment, and pytest, as they were."""
-    pytest.approx = config.stash.get(_APPROX, pytest.approx)
-    for name, value in config.stash.get(_SAVED, {}).items():
-        os.environ.pop(name, None)
-        if value is not None:
-            os.environ[name] = value
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Say which goldens were written, and after a whole run which no test uses."""
+    module = sys.modules.get("neuronjax.testing.golden")
+    used = module.used.get(os.environ[SESSION], {}) if module else {}
+    written = [report for report in used.values() if report and report.written]
+    if written:
+        others = len(used) - len(written)
+        terminalreporter.write_line(f"goldens: {len(written)} written, {others} not")
+    for report in written:
+        terminalreporter.write_line(f"  {report}")
+    is_named = config.args_source is pytest.Config.ArgsSource.ARGS
+    if is_named or "deselected" in terminalreporter.stats:
+        return
+    for folder in sorted({path.parent for path in used}):
+        held = {path.with_suffix("") for path in folder.glob("*.json")}
+        for path in sorted(held - used.keys()):
+            terminalreporter.write_line(f"no test uses the golden {path}", yellow=True)
 
 
 def _of_jax_arrays(approx: Any) -> Any:

@@ -26,3 +26,18 @@ def train_step(
     """One step of gradient descent: new parameters, and the loss before it."""
     value, gradients = jax.value_and_grad(loss)(parameters, x, labels)
     return jax.tree.map(lambda p, g: p - 0.125 * g, parameters, gradients), value
+
+
+def example_args() -> tuple[Parameters, jax.Array, jax.Array]:
+    """Parameters, features and labels, for tools that call `train_step`."""
+    keys = jax.random.split(jax.random.key(0), 5)
+    shapes = {"up": (16, 32), "bias": (32,), "down": (32, 4)}
+    parameters = {
+        name: jax.random.normal(key, shape) / 4
+        for key, (name, shape) in zip(keys, shapes.items(), strict=False)
+    }
+    x = jax.random.normal(keys[3], (8, 16))
+    return parameters, x, jax.random.randint(keys[4], (8,), 0, 4)
+
+
+train_step.example_args = example_args  # type: ignore[attr-defined]

@@ -1,9 +1,8 @@
-"""Files of arrays: their bytes, their locks, and that nobody sees half of one."""
+"""Files of arrays: their bytes, and that nobody sees half of one."""
 
 from __future__ import annotations
 
 import zipfile
-from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +11,7 @@ import pytest
 
 from neuronjax.errors import InvalidProgramError
 from neuronjax.ir.array_file import read_npz
-from neuronjax.testing.archive import locked, npz_bytes, write_atomically
+from neuronjax.testing.archive import npz_bytes, write_atomically
 from neuronjax.testing.inputs import drawn, raw_words
 
 ARRAYS = {"b/1": np.arange(5, dtype=">u4"), "a": np.asfortranarray(np.ones((2, 3)))}
@@ -37,19 +36,11 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
     assert list(path.parent.iterdir()) == [path]
 
 
-def _count(path, times):
-    for _ in range(times):
-        with locked(path):
-            path.write_text(str(int(path.read_text()) + 1))
-
-
-def test_writers_take_turns(tmp_path):
-    path = tmp_path / "count"
-    path.write_text("0")
-    with ThreadPoolExecutor(4) as pool:  # locks are of open files, not of processes
-        list(pool.map(lambda _: _count(path, 10), range(4)))
-    assert path.read_text() == "40"
-    assert list(tmp_path.iterdir()) == [path]
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(InvalidProgramError, match="x cannot be written") as caught:
+        write_atomically(tmp_path / "file" / "x", b"new")
+    assert "make the folder writable" in str(caught.value)
 
 
 def test_drawn_numbers_are_the_same_everywhere():

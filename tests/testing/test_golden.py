@@ -207,6 +207,26 @@ def test_damaged_files_are_refused(copied, ending):
         check_stored(copied / NAME)
 
 
+def test_both_sides_of_a_merge_are_refused(copied):
+    """And not made anew, which would accept whatever is computed now."""
+    path = copied / f"{NAME}.json"
+    path.write_text(path.read_text().replace(' "version"', '<<<<<<< HEAD\n "version"'))
+    with pytest.raises(InvalidProgramError, match="both sides of a merge") as caught:
+        check_stored(copied / NAME)
+    assert "git checkout --ours" in str(caught.value)
+
+
+def test_a_lowered_program_and_a_saved_one(tmp_path):
+    x = np.linspace(-1, 1, 8, dtype=np.float32)
+    lowered = nj.jit(lambda x: x * 2, policy="bf16").lower(x)
+    guard = functools.partial(golden, "low", directory=tmp_path)
+    assert guard(lowered, update=True)(x).written
+    assert guard(lowered, update=False)(x).program == "same"
+    saved = nj.load(tmp_path / "low.mlirbc", policy="bf16")
+    with pytest.warns(ProgramChangedWarning, match="renamed: x -> leaves/0"):
+        assert guard(saved, update=False)(x).today == "same bits"
+
+
 def test_a_newer_version_is_refused(copied):
     path = copied / f"{NAME}.json"
     path.write_text(path.read_text().replace('"version": 1', '"version": 99'))

@@ -142,11 +142,19 @@ def test_goldens_are_made_checked_and_updated(pytester):
     run().assert_outcomes(passed=2)
     path.write_text(path.read_text().replace("* 2", "* 3"))
     run("--neuronjax-golden-program", "warn").assert_outcomes(passed=2, warnings=2)
+    (pytester.path / "golden" / "old.trn2.json").write_text("{}")
+    run().stdout.fnmatch_lines(["no test uses the golden */golden/old.trn2"])
+    (pytester.path / "golden" / "old.trn2.json").unlink()
     result = run()
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(["*result[[]1]: 3 (0x40400000), expected 2 (0x4000*"])
-    run("--neuronjax-update-golden", "-k", "trn2").assert_outcomes(
-        passed=1, deselected=1
+    result = run("--neuronjax-update-golden", "-k", "trn2")
+    result.assert_outcomes(passed=1, deselected=1)
+    result.stdout.fnmatch_lines(
+        [
+            "goldens: 1 written, 0 not",
+            "  golden double.trn2: written to *1 results cha*",
+        ]
     )
     run("--neuronjax-golden-program", "fail").assert_outcomes(failed=1, passed=1)
 

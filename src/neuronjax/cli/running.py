@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -42,19 +41,9 @@ from neuronjax.cli.sources import (
 from neuronjax.report.profile_tables import QUEUE_TITLES
 from neuronjax.report.tables import NUMBER, RIGHT
 from neuronjax.testing.bits import difference, leaves_of, type_text
-from neuronjax.timing.work import Queue
 
 SETTINGS = {"run": {"cls": ScriptCommand}}
 _RESULT = {"style": "bold", "overflow": "fold"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class CommandOutcome:
-    """What a run left: arrays by path, instructions by engine, what jax.jit left."""
-
-    results: Mapping[str, np.ndarray]
-    instructions: Mapping[Queue, int]
-    native: Mapping[str, np.ndarray] | None
 
 
 def run(
@@ -110,32 +99,29 @@ def run(
     arguments, named = tied(found.values(shapes, inputs, seed))
     native = asked.native()(*arguments, **named) if compare else None
     lowered = asked.lowered(*arguments, **named)
-    outcome = CommandOutcome(
-        results=leaves_of(lowered.compile()(*arguments, **named)),
-        instructions=profile(lowered)().instruction_counts,
-        native=leaves_of(native) if compare else None,
-    )
+    results = leaves_of(lowered.compile()(*arguments, **named))
+    instructions = profile(lowered)().instruction_counts
+    natives = leaves_of(native) if compare else None
     if output:
         # NumPy's file format knows NumPy's dtypes only; float32 holds the narrow ones.
         # A file, for np.savez would append the suffix to a path without it.
         arrays: dict[str, Any] = {
             k: (v if v.dtype.kind in "biufc" else v.astype(np.float32))
-            for k, v in outcome.results.items()
+            for k, v in results.items()
         }
         with output.open("wb") as file:
             np.savez(file, **arrays)
     if as_json:
         words = {name: asked.words[name] for name in ("target", "policy")}
-        print_json({"source": source, **words, **_as_json(outcome)})
+        shown = {"results": _as_json(results, natives), "instructions": instructions}
+        print_json({"source": source, **words, **shown})
     else:
         console = Console()
-        console.print(_results_table(f"{source} on {asked.words['setting']}", outcome))
-        if outcome.native is not None:
-            console.print(_differences_table(outcome.results, outcome.native))
-        columns = dict.fromkeys(
-            (QUEUE_TITLES[queue] for queue in outcome.instructions), NUMBER
-        )
-        row = [f"{count:,}" for count in outcome.instructions.values()]
+        console.print(_results_table(f"{source} on {asked.words['setting']}", results))
+        if natives is not None:
+            console.print(_differences_table(results, natives))
+        columns = dict.fromkeys((QUEUE_TITLES[queue] for queue in instructions), NUMBER)
+        row = [f"{count:,}" for count in instructions.values()]
         console.print(table("Instructions by engine", columns, [row]))
 
 
@@ -168,22 +154,21 @@ def _summary(array: np.ndarray) -> dict[str, Any]:
     }
 
 
-def _as_json(outcome: CommandOutcome) -> dict[str, Any]:
-    results = []
-    for name, array in outcome.results.items():
-        compared = {}
-        if outcome.native is not None:
-            found = difference(array, outcome.native[name])
-            compared = {"difference": dataclasses.asdict(found)}
-        results.append({"name": name, **_summary(array), **compared})
-    return {"results": results, "instructions": dict(outcome.instructions)}
+def _as_json(
+    results: Mapping[str, np.ndarray], natives: Mapping[str, np.ndarray] | None
+) -> list[dict[str, Any]]:
+    found = [{"name": name, **_summary(array)} for name, array in results.items()]
+    for name, native in (natives or {}).items():
+        [row] = (row for row in found if row["name"] == name)
+        row["difference"] = dataclasses.asdict(difference(results[name], native))
+    return found
 
 
-def _results_table(title: str, outcome: CommandOutcome) -> Table:
+def _results_table(title: str, results: Mapping[str, np.ndarray]) -> Table:
     headings = ("type", "min", "max", "NaN", "Inf")
     looks = dict.fromkeys(headings, RIGHT | {"overflow": "fold"})
     rows = table(title, {"result": _RESULT} | looks)
-    for name, array in outcome.results.items():
+    for name, array in results.items():
         facts = _summary(array)
         shown = (_number(facts[word]) for word in ("min", "max", "nan", "inf"))
         rows.add_row(name, type_text(array), *shown)

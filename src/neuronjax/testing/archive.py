@@ -8,17 +8,17 @@ place, so that a reader sees the old file or the new one.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import io
 import os
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+
+from neuronjax.errors import InvalidProgramError
 
 _DATE = (1980, 1, 1, 0, 0, 0)
 _UNIX = 3
@@ -50,8 +50,14 @@ def sha256(data: bytes | np.ndarray) -> str:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Writes a file that nobody can see half of."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise InvalidProgramError(
+            f"{path} cannot be written: {error.strerror}",
+            remedy="make the folder writable, or name another",
+        ) from error
     try:
         with os.fdopen(number, "wb") as file:
             file.write(data)
@@ -60,13 +66,3 @@ def write_atomically(path: Path, data: bytes) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
-
-
-@contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """One process at a time for what belongs to a path; nothing is left beside it."""
-    key = hashlib.sha256(os.fsencode(path.absolute())).hexdigest()[:32]
-    lock = Path(tempfile.gettempdir()) / f"neuronjax-{os.getuid()}-{key}.lock"
-    with lock.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

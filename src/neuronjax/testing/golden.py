@@ -25,7 +25,6 @@ from neuronjax.diagnostics.edits.canonical_text import fingerprint
 from neuronjax.errors import InvalidProgramError
 from neuronjax.policy import Policy
 from neuronjax.testing import golden_compare, golden_file
-from neuronjax.testing.archive import locked
 from neuronjax.testing.bits import bits
 from neuronjax.testing.golden_file import GoldenFile, Leaf
 from neuronjax.testing.golden_report import GoldenMismatch, GoldenReport
@@ -114,6 +113,8 @@ def golden(
 
     def check(*args: Any, **kwargs: Any) -> GoldenReport:
         __tracebackhide__ = True
+        session = used.setdefault(os.environ.get(SESSION, ""), {})
+        session[path.resolve()] = None
         today = Today.of(asked, args, kwargs, input_seed)
         twice = "" if update is False else _used_twice(path, asked.step, today)
         report = None
@@ -135,6 +136,7 @@ def golden(
         elif report.change is not None or report.drift:
             text = golden_compare.told(report)
             warnings.warn(text, ProgramChangedWarning, stacklevel=2)
+        session[path.resolve()] = report
         return report
 
     is_program = isinstance(asked.step, Lowered)
@@ -161,6 +163,8 @@ def check_stored(path: str | os.PathLike[str]) -> GoldenReport:
 
 # -- Names -----------------------------------------------------------------------------
 
+#: What every golden said that this process has used, by session; None of a failure.
+used: dict[str, dict[Path, GoldenReport | None]] = {}
 #: Of every golden that this process has used: by whom, and for what.
 _taken: dict[tuple[str, Path], tuple[str, Any]] = {}
 
@@ -211,14 +215,13 @@ def _write(name: str, path: Path, today: Today, rounding_seed: int) -> GoldenRep
         provenance=golden_file.provenance(),
         sources=today.sources,
     )
-    with locked(path):
-        try:
-            old = golden_file.read(path)
-        except InvalidProgramError:  # none, damaged, or of another version
-            old = None
-        written = old is None or not old.same_but_provenance(new)
-        if written:
-            new.write(path)
+    try:
+        old = golden_file.read(path)
+    except InvalidProgramError:  # none, damaged, or of another version
+        old = None
+    written = old is None or not old.same_but_provenance(new)
+    if written:
+        new.write(path)
     report = GoldenReport(
         name=name, path=path, written=written, provenance=dict(new.provenance)
     )

@@ -56,7 +56,11 @@ def compare(
         )
     stored = golden_file.read(path)
     inputs = stored_inputs(stored)
-    arguments = _arguments(inputs, stored, today)
+    then, now = ([leaf.path for leaf in x] for x in (stored.inputs, today.leaves))
+    given = today.inputs
+    arguments = match(
+        "arguments", then, now, lambda i, n: compared(now[n], given[n], inputs[i])
+    )
     _check_setting(name, stored, today, arguments)
     check_bits(name, stored, inputs)
     report = GoldenReport(
@@ -67,8 +71,8 @@ def compare(
         provenance=dict(stored.provenance),
     )
     if fingerprint(today.program) != fingerprint(stored_program(stored)):
-        given = [inputs[i] for i in arguments.order]
-        outputs = today.run(stored.rounding_seed).outputs(given)
+        ordered = [inputs[i] for i in arguments.order]
+        outputs = today.run(stored.rounding_seed).outputs(ordered)
         report = changed(report, stored, today, outputs)
         if legal == "legal" and report.leaves and not _failing(report, choice):
             _check_legal(report, stored, inputs, outputs)
@@ -113,17 +117,6 @@ def _text(
     since = f"  changed since: {', '.join(moved) or 'no version'}"
     body = [f"golden {name}: {head}", *filter(None, parts), since]
     return "\n".join([*body, _UPDATE_REMEDY])
-
-
-def _arguments(
-    inputs: Sequence[np.ndarray], stored: GoldenFile, today: Today
-) -> LeafMatch:
-    then, now = ([leaf.path for leaf in x] for x in (stored.inputs, today.leaves))
-
-    def differ(i: int, n: int) -> LeafDifference | None:
-        return compared(now[n], today.inputs[n], inputs[i])
-
-    return match("arguments", then, now, differ)
 
 
 def _check_setting(

@@ -153,7 +153,7 @@ class GoldenFile:
         return not EditedLines.between(self.sources, other.sources)
 
     def write(self, path: Path) -> None:
-        """Writes the three files; the caller holds the lock."""
+        """Write the three files; two processes that write one golden write the same."""
         arrays = npz_bytes({**self.arrays, **_of_ops(self.ops)})
         # Every field, the defaults too: a later default changes no old golden.
         fields = dataclasses.fields(self.policy)
@@ -191,7 +191,14 @@ def read(path: Path) -> GoldenFile:
         InvalidProgramError: a file is missing, torn, edited, or of a newer version.
     """
     try:
-        described = json_object(beside(path, ".json").read_bytes())
+        text = beside(path, ".json").read_bytes()
+        if b"\n<<<<<<< " in text:
+            raise InvalidProgramError(
+                f"golden {path}: {path.name}.json holds both sides of a merge",
+                remedy="take all three files from one side, git checkout --ours or "
+                "--theirs, and run the test",
+            )
+        described = json_object(text)
         program = beside(path, ".mlirbc").read_bytes()
         arrays = beside(path, ".npz").read_bytes()
     except (OSError, ValueError) as error:
