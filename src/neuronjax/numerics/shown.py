@@ -1,13 +1,16 @@
 """`Shown`: a value that a notebook shows as a table.
 
 Numbers, and what else lies below the reports, know nothing of tables: for every such
-class a module above registers what is drawn. A class without a rule shows its text.
+class a module above registers what is drawn. These modules are imported when a value
+is first shown. A class without a rule shows its text.
 """
 
 from __future__ import annotations
 
 import functools
 import html
+import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -28,10 +31,25 @@ class Display(Protocol):
         ...
 
 
+#: The modules above that register rules, by name: who shows nothing needs none of them.
+_RULES_IN = ("neuronjax.report.number_display", "neuronjax.diagnostics.statistics")
+
+
+def _rule(rules: Any, value: Any) -> Callable[..., Any] | None:
+    """Return the rule of a value's class, None if no module has one."""
+    for name in _RULES_IN:
+        importlib.import_module(name)
+    found = rules.dispatch(type(value))
+    return None if found is rules.dispatch(object) else found
+
+
 @functools.singledispatch
 def picture_of(value: Any) -> Any:
-    """A Matplotlib figure of a value; the rule of its class draws it."""
-    raise TypeError(f"no picture of a {type(value).__name__}")
+    """Return a Matplotlib figure of a value, drawn by the rule of its class."""
+    draw = _rule(picture_of, value)
+    if draw is None:
+        raise TypeError(f"no picture of a {type(value).__name__}")
+    return draw(value)
 
 
 @dataclass(frozen=True)
@@ -49,9 +67,9 @@ class _PlainText:
 
 @functools.singledispatch
 def display_of(value: Any, **options: Any) -> Display:
-    """What is shown of a value; the options are those of its class' rule."""
-    del options
-    return _PlainText(value)
+    """Return what is shown of a value; the options are those of its class' rule."""
+    show = _rule(display_of, value)
+    return _PlainText(value) if show is None else show(value, **options)
 
 
 class Shown:
