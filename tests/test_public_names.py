@@ -97,7 +97,8 @@ assert "jax" not in sys.modules
 nj.cast, nj.policy.Policy
 assert not {"neuronjax.timing.schedule", "neuronjax.nki.kernel"} & {*sys.modules}
 assert not hasattr(nj, "nothing")
-x = nj.quantize_mx([[1.0] * 32], "mxfp8_e4m3", axis=-1)
+import numpy as np
+x = nj.quantize_mx(np.ones((1, 32), np.float32), "mxfp8_e4m3", axis=-1)
 assert "<table" in x._repr_html_()  # its display is imported then
 """
 

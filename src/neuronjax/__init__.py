@@ -129,7 +129,7 @@ def __getattr__(name: str) -> object:
     if name in _HOMES:
         found = getattr(importlib.import_module(str(_HOMES[name])), name)
         if name in _VERBS:
-            found = importlib.import_module("neuronjax.api.tracebacks").boundary(found)
+            found = importlib.import_module("neuronjax.api.calls").boundary(found)
         return globals().setdefault(name, found)
     if name.startswith("_") or importlib.util.find_spec(f"{__name__}.{name}") is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

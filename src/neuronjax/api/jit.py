@@ -23,13 +23,13 @@ from neuronjax.api.calls import (
     argument_name,
     as_array,
     asked_for_jaxs,
+    boundary,
     is_asked_about,
     may_round_stochastically,
     path_name,
     signature_of,
 )
 from neuronjax.api.lowered import CallEntry, Lowered
-from neuronjax.api.tracebacks import boundary
 from neuronjax.capture import mesh_context
 from neuronjax.capture.mesh_context import MeshContext, Results, on_every_device
 from neuronjax.capture.trace import capturing

@@ -18,8 +18,7 @@ import jax
 import jax.numpy as jnp
 from rich.console import RenderableType
 
-from neuronjax.api.calls import CallState, may_round_stochastically
-from neuronjax.api.tracebacks import boundary
+from neuronjax.api.calls import CallState, boundary, may_round_stochastically
 from neuronjax.capture.trace import capturing
 from neuronjax.errors import InvalidProgramError
 from neuronjax.execution import host_process

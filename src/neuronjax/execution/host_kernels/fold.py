@@ -78,7 +78,7 @@ def _readable(x: Matrix) -> Matrix:
 
 
 def _stored(x: Matrix) -> str:
-    """How an element is, of `elements.SIZES`; codes of 8 bits are read by a table."""
+    """How an element is, of `compiled.SIZES`; codes of 8 bits are read by a table."""
     name = x.array.dtype.name
     return name if name in ("float32", "bfloat16") else "table"
 

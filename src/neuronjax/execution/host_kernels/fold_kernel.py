@@ -29,19 +29,19 @@ from neuronjax.numerics.host_kernels.compiled import (
     I32,
     I64,
     POINTER,
+    SIZES,
     VOID,
     Code,
     Processor,
+    as_floats,
     int64,
+    shaped,
 )
 from neuronjax.numerics.host_kernels.elements import (
     IMPLICIT,
     INFINITY,
-    SIZES,
-    as_floats,
     larger,
     magnitude,
-    shaped,
 )
 
 Value = Any
@@ -82,7 +82,7 @@ class FoldKind:
     """Which kernel.
 
     Attributes:
-        lhs, rhs: how operands are stored, of `elements.SIZES`.
+        lhs, rhs: how operands are stored, of `compiled.SIZES`.
         rows_per_cell: J.
         passes: 1, or 4 of high and low halves.
         in_range: that all products are exact is promised, where J > 1.

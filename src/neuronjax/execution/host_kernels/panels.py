@@ -16,8 +16,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from llvmlite import ir
 
-from neuronjax.numerics.host_kernels.compiled import F32, I8, I32, I64, Code, int64
-from neuronjax.numerics.host_kernels.elements import as_floats, stored_bits
+from neuronjax.numerics.host_kernels.compiled import (
+    F32,
+    I8,
+    I32,
+    I64,
+    Code,
+    as_floats,
+    int64,
+    stored_bits,
+)
 
 Value = Any
 WORD = 4  # bytes of a float

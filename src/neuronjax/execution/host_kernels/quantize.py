@@ -21,7 +21,7 @@ from llvmlite import ir
 from neuronjax.execution.host_kernels.panels import BLOCK
 from neuronjax.numerics.float_format import FloatFormat, get_format
 from neuronjax.numerics.host_kernels import handler
-from neuronjax.numerics.host_kernels.compiled import I32, Code, int64
+from neuronjax.numerics.host_kernels.compiled import I32, Code, int64, stored_bits
 from neuronjax.numerics.host_kernels.elements import (
     BIAS,
     IMPLICIT,
@@ -31,7 +31,6 @@ from neuronjax.numerics.host_kernels.elements import (
     magnitude,
     rounded,
     store_codes,
-    stored_bits,
 )
 from neuronjax.numerics.host_kernels.handler import MANY, called, element_words
 

@@ -18,19 +18,23 @@ from llvmlite import ir
 
 from neuronjax.numerics.float_format import get_format
 from neuronjax.numerics.host_kernels import handler
-from neuronjax.numerics.host_kernels.compiled import I32, Code, int64
+from neuronjax.numerics.host_kernels.compiled import (
+    I32,
+    Code,
+    as_floats,
+    int64,
+    shaped,
+    stored_bits,
+)
 from neuronjax.numerics.host_kernels.elements import (
     IMPLICIT,
     INFINITY,
     ElementKind,
-    as_floats,
     ceiling,
     larger,
     magnitude,
     rounded,
-    shaped,
     store_codes,
-    stored_bits,
 )
 from neuronjax.numerics.host_kernels.handler import (
     MANY,

@@ -329,3 +329,29 @@ class Code(ir.IRBuilder):
         lanes = a.type.count if isinstance(a.type, ir.VectorType) else 0
         name = f"llvm.fma.v{lanes}f32" if lanes else "llvm.fma.f32"
         return self.call(self.external(name, a.type, *[a.type] * 3), [a, b, c])
+
+
+# -- elements: one, or a vector of `lanes` of them -------------------------------------
+
+#: Bytes of an element, by how it is stored; "table": codes of 8 bits.
+SIZES = {"float32": 4, "bfloat16": 2, "table": 1}
+
+
+def shaped(kind: Any, lanes: int) -> Any:
+    """A type, or that of a vector of it."""
+    return ir.VectorType(kind, lanes) if lanes else kind
+
+
+def stored_bits(c: Code, stored: str, base: Any, index: Any, lanes: int) -> Any:
+    """Elements that are stored as "float32" or "bfloat16"."""
+    address = c.at(base, index, SIZES[stored])
+    wide = shaped(I32, lanes)
+    if stored == "float32":
+        return c.read(wide, address)
+    bits = c.zext(c.read(shaped(I16, lanes), address, 2), wide)
+    return c.shl(bits, c.like(bits, 16))
+
+
+def as_floats(c: Code, bits: Any) -> Any:
+    """The numbers themselves."""
+    return c.bitcast(bits, shaped(F32, getattr(bits.type, "count", 0)))

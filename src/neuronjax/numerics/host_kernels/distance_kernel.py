@@ -19,8 +19,8 @@ from neuronjax.numerics.host_kernels.compiled import (
     VOID,
     Code,
     int64,
+    shaped,
 )
-from neuronjax.numerics.host_kernels.elements import shaped
 from neuronjax.numerics.host_kernels.figures import MAXIMA, Distance, Told
 
 NAME = "neuronjax_distances"

@@ -10,14 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 
 from neuronjax.numerics.float_format import FloatFormat
-from neuronjax.numerics.host_kernels.compiled import F32, I8, I16, I32, Code
+from neuronjax.numerics.host_kernels.compiled import I8, Code, as_floats, shaped
 
 Value = Any
-#: Bytes of an element, by how it is stored; "table": codes of 8 bits.
-SIZES = {"float32": 4, "bfloat16": 2, "table": 1}
 MANTISSA_BITS = 23
 BIAS = 127
 IMPLICIT = 1 << MANTISSA_BITS
@@ -53,21 +50,6 @@ class ElementKind:
         return "_".join(filter(None, parts))
 
 
-def shaped(kind: Any, lanes: int) -> Any:
-    """A type, or that of a vector of it."""
-    return ir.VectorType(kind, lanes) if lanes else kind
-
-
-def stored_bits(c: Code, stored: str, base: Value, index: Value, lanes: int) -> Value:
-    """Elements that are stored as "float32" or "bfloat16"."""
-    address = c.at(base, index, SIZES[stored])
-    wide = shaped(I32, lanes)
-    if stored == "float32":
-        return c.read(wide, address)
-    bits = c.zext(c.read(shaped(I16, lanes), address, 2), wide)
-    return c.shl(bits, c.like(bits, 16))
-
-
 def store_codes(c: Code, x: Value, base: Value, index: Value, lanes: int) -> None:
     """Stores codes of a byte."""
     c.write(c.trunc(x, shaped(I8, lanes)), c.at(base, index), 1)
@@ -81,11 +63,6 @@ def magnitude(c: Code, bits: Value) -> Value:
 def larger(c: Code, a: Value, b: Value) -> Value:
     """The maximum of signed integers."""
     return c.select(c.icmp_signed(">", a, b), a, b)
-
-
-def as_floats(c: Code, bits: Value) -> Value:
-    """The numbers themselves."""
-    return c.bitcast(bits, shaped(F32, getattr(bits.type, "count", 0)))
 
 
 def ceiling(fmt: FloatFormat, saturates: bool) -> int:

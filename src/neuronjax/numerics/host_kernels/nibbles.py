@@ -12,8 +12,7 @@ from jax.typing import DTypeLike
 from llvmlite import ir
 
 from neuronjax.numerics.host_kernels import handler
-from neuronjax.numerics.host_kernels.compiled import I8, I16, Code, Value, int64
-from neuronjax.numerics.host_kernels.elements import shaped
+from neuronjax.numerics.host_kernels.compiled import I8, I16, Code, Value, int64, shaped
 from neuronjax.numerics.host_kernels.handler import (
     ROW_FIELDS,
     called,

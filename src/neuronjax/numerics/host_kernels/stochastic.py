@@ -19,19 +19,24 @@ from llvmlite import ir
 
 from neuronjax.numerics.float_format import FloatFormat, get_format
 from neuronjax.numerics.host_kernels import handler
-from neuronjax.numerics.host_kernels.compiled import I1, I32, Code, int64
+from neuronjax.numerics.host_kernels.compiled import (
+    I1,
+    I32,
+    Code,
+    as_floats,
+    int64,
+    shaped,
+    stored_bits,
+)
 from neuronjax.numerics.host_kernels.elements import (
     BIAS,
     INFINITY,
     MANTISSA_BITS,
     ElementKind,
-    as_floats,
     ceiling,
     larger,
     magnitude,
-    shaped,
     store_codes,
-    stored_bits,
 )
 from neuronjax.numerics.host_kernels.handler import (
     MANY,
