@@ -47,6 +47,7 @@ COPIES = {
 }
 
 
+@pytest.mark.slow_cases("broadcast_*", "pad_*", "dynamic_slice_before", "reverse")
 @pytest.mark.parametrize("name", COPIES)
 def test_the_engines_move_the_same_bits(name):
     kind, parameters, shapes, starts, result = COPIES[name]

@@ -71,6 +71,7 @@ def sharded(function, data=3, **options):
 BATCHED = (W, X, IDS, MASK)
 
 
+@pytest.mark.slow
 def test_a_mean_of_the_devices_means_differs_at_the_loss():
     found, page = compared(sharded(mean_of_means), loss, *BATCHED)
     first = found.first

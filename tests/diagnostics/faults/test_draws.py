@@ -55,6 +55,7 @@ def attention_loss(p, x, y):
     return jnp.mean((jax.nn.softmax(scores) @ (x @ p["v"]) - y) ** 2)
 
 
+@pytest.mark.slow_cases("fp32")
 @pytest.mark.parametrize("policy", ["fp32", "bf16"])
 def test_the_bias_of_keys_has_no_gradient_at_any_step(policy):
     """Its gradient is rounding, of which Adam makes steps."""
@@ -72,6 +73,7 @@ def mlp_loss(p, x, y):
     return jnp.mean((jnp.tanh(x @ p["w"] + p["b"]) @ p["v"] - y) ** 2)
 
 
+@pytest.mark.slow_except("0")
 @pytest.mark.parametrize("seed", [0, 4, 5])
 def test_a_sign_that_flips_in_adams_first_step_is_no_fault(seed):
     """One of 256 leaves that begin at zero goes the other way."""
@@ -167,7 +169,7 @@ def test_what_moves_numbers_amplifies_no_error():
     assert not {fault.record.op for fault in report.faults} & MOVING
 
 
-@pytest.mark.slow_except("1")
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 6])
 def test_few_elements_behind_ordinary_roundings_to_8_bits_are_chance(seed):
     """A scale has six elements, whose errors another draw of the same roundings makes

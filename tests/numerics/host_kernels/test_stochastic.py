@@ -181,7 +181,7 @@ def avx2(monkeypatch):
     jax.clear_caches()
 
 
-@pytest.mark.slow_cases("float8_e5m2", "float4_e2m1fn", "float8_e3m4", "float8_e4m3")
+@pytest.mark.slow_except("float8_e4m3")
 @pytest.mark.usefixtures("avx2")
 @pytest.mark.parametrize("name", NARROW)
 def test_without_avx512(name):
