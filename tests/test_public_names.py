@@ -94,7 +94,8 @@ IMPORTED = """
 import sys
 import neuronjax as nj
 assert "jax" not in sys.modules
-nj.cast, nj.policy.Policy
+nj.policy.Policy
+assert float(nj.cast(1.3, "float8_e4m3")) == 1.25
 assert not {"neuronjax.timing.schedule", "neuronjax.nki.kernel"} & {*sys.modules}
 assert not hasattr(nj, "nothing")
 import numpy as np

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import importlib.util
 import os
 import platform
@@ -46,9 +47,12 @@ def is_exportable() -> bool:
 
 def of_this_host(x: jax.Array) -> jax.Array:
     """What a fast path of this host's is given; a named error for `jax.export`."""
+    importlib.import_module(_LOWERED_IN)
     return host_p.bind(x)
 
 
+#: Where `host_p` is lowered: the room of all that knows MLIR.
+_LOWERED_IN = "neuronjax.capture.host_calls"
 host_p = Primitive("of_this_host")
 host_p.def_impl(lambda x: x)
 host_p.def_abstract_eval(lambda x: x)
