@@ -348,7 +348,7 @@ class Study(Displayed):
         return draw_study(self.curves(name), name, self.baseline, band, smooth)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON: final figures, verdicts and, if asked for, dollars."""
+        """Return final figures, verdicts and, if asked for, dollars as plain data."""
         return {
             "baseline": self.baseline,
             "confidence": self.confidence,

@@ -55,7 +55,7 @@ class CostToLoss:
 
     @property
     def record(self) -> dict[str, Any]:
-        """Flat, for a data frame or JSON."""
+        """Return the fields in a flat dict, for a data frame or JSON."""
         flat = {}
         for name, value in asdict(self).items():
             if isinstance(value, dict):
@@ -82,7 +82,7 @@ class StudyCosts(Displayed):
 
     @property
     def records(self) -> list[dict[str, Any]]:
-        """A flat dict for every row: `pandas.DataFrame(costs.records)`."""
+        """Return a flat dict for every row: `pandas.DataFrame(costs.records)`."""
         return [row.record for row in self.rows]
 
     def __rich__(self) -> Group:

@@ -34,13 +34,13 @@ class StudyMachine:
 
     @property
     def setting(self) -> str:
-        """Target, logical core, policy and SDK, in words."""
+        """Return target, logical core, policy and SDK in words."""
         if self.numerics is None:
             return "this machine, JAX's own numbers"
         return setting_line(resolve_target(self.target), self.numerics)
 
     def jit(self) -> Callable[..., Any]:
-        """What `train` compiles with."""
+        """Return what `train` compiles with."""
         return _StudyJit(self.target, self.numerics)
 
 
@@ -72,7 +72,7 @@ def machines_of(policies: Policies, targets: str | Sequence[str]) -> list[StudyM
 
 
 def _named(policies: Policies) -> Iterator[tuple[str, Policy | None, str]]:
-    """Name, policy (None for the host's own numbers) and target, "" for all of them."""
+    """Yield name, policy (None for the host) and target ("" for all) of each."""
     if isinstance(policies, Mapping):
         for name, policy in policies.items():
             yield name, None if policy == NATIVE else Policy.resolve(policy), ""
@@ -107,7 +107,7 @@ def known(wanted: str, names: Sequence[str], what: str) -> str:
 
 
 class _StudyJit:
-    """What `train` compiles with on a machine; keeps what it compiled.
+    """What `train` compiles with on a machine. It keeps what it compiled.
 
     What a function writes into modules is in them afterwards, or a study would train
     nothing. A function given again is the one compiled before, with its calls counted

@@ -26,7 +26,7 @@ KEYS = ("policy", "target", "seed")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StudyRuns:
-    """What is the same for all runs."""
+    """The training loop, its options and the folder, which all runs share."""
 
     train: Train
     options: Mapping[str, Any]
@@ -38,7 +38,7 @@ class StudyRuns:
         seeds: Sequence[int],
         if_changed: Literal["error", "rerun"],
     ) -> dict[tuple[StudyMachine, int], tuple[Record, ...]]:
-        """The runs that are complete in the folder."""
+        """Return the runs that are complete in the folder."""
         found = {}
         for machine in machines if self.folder else ():
             for seed in seeds:
@@ -64,7 +64,7 @@ class StudyRuns:
         seed: int,
         bars: StudyProgress,
     ) -> tuple[Record, ...]:
-        """Trains once."""
+        """Train once, and return the records of the run."""
         bars.begin(f"{machine.label} seed {seed}")
         try:
             with self._writer(machine, seed) as write:
@@ -129,7 +129,7 @@ class StudyRuns:
 
 
 def _metrics(yielded: Any) -> Record:
-    """What `train` yielded, as plain numbers."""
+    """Return what `train` yielded as plain numbers."""
     named = yielded if isinstance(yielded, Mapping) else {"loss": yielded}
     return {str(name): _number(str(name), value) for name, value in named.items()}
 

@@ -71,7 +71,7 @@ def final_table(
     confidence: float,
     settings: Mapping[str, str],
 ) -> Table:
-    """`final_figures` as a table of at most 80 columns, and what the machines are."""
+    """Return `final_figures` as a table of 80 columns, and say what machines are."""
     notes = [f"{label} is {setting}." for label, setting in settings.items()]
     notes += _explained(verdicts, baseline, confidence)
     notes += _unmoved(figures, metric)

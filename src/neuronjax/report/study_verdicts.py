@@ -43,7 +43,7 @@ class Interval:
 
     @property
     def half_width(self) -> float:
-        """Half of the distance from `low` to `high`."""
+        """Return half of the distance from `low` to `high`."""
         return (self.high - self.low) / 2
 
     def negated(self) -> Interval:

@@ -46,7 +46,7 @@ def is_exportable() -> bool:
 
 
 def of_this_host(x: jax.Array) -> jax.Array:
-    """What a fast path of this host's is given; a named error for `jax.export`."""
+    """Return x, for a fast path of this host; `jax.export` meets a named error here."""
     importlib.import_module(_LOWERED_IN)
     return host_p.bind(x)
 

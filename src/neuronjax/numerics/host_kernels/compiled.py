@@ -95,14 +95,14 @@ PROCESSORS = (
 
 @functools.cache
 def lanes() -> int:
-    """Floats of a vector of this processor; 0 where there are no kernels for it."""
+    """Return the floats of a vector of this processor; 0 where it has no kernels."""
     known, features = processor(), llvm.get_host_cpu_features()
     fits = (n for n, needed in known.lanes if all(map(features.get, needed)))
     return next(fits, 0)
 
 
 def processor() -> Processor:
-    """The one that this process runs on."""
+    """Return the processor that this process runs on."""
     return Processor.of(llvm.get_process_triple())
 
 
@@ -338,12 +338,12 @@ SIZES = {"float32": 4, "bfloat16": 2, "table": 1}
 
 
 def shaped(kind: Any, lanes: int) -> Any:
-    """A type, or that of a vector of it."""
+    """Return the type of an element, or of a vector of `lanes` elements."""
     return ir.VectorType(kind, lanes) if lanes else kind
 
 
 def stored_bits(c: Code, stored: str, base: Any, index: Any, lanes: int) -> Any:
-    """Elements that are stored as "float32" or "bfloat16"."""
+    """Read elements that are stored as "float32" or "bfloat16", as bits of FP32."""
     address = c.at(base, index, SIZES[stored])
     wide = shaped(I32, lanes)
     if stored == "float32":
@@ -353,5 +353,5 @@ def stored_bits(c: Code, stored: str, base: Any, index: Any, lanes: int) -> Any:
 
 
 def as_floats(c: Code, bits: Any) -> Any:
-    """The numbers themselves."""
+    """Return the numbers that bits of FP32 stand for."""
     return c.bitcast(bits, shaped(F32, getattr(bits.type, "count", 0)))
