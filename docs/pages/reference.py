@@ -121,8 +121,9 @@ def public_names() -> tuple[str, ...]:
 
 
 def _names(module: object) -> Iterator[str]:
-    for name, value in vars(module).items():
-        if not name.startswith("_") and not inspect.ismodule(value):
+    """Yield the public names; `dir` has those that are imported when asked for."""
+    for name in sorted({*dir(module), *vars(module)}):
+        if not name.startswith("_") and not inspect.ismodule(getattr(module, name)):
             yield name
 
 
