@@ -122,7 +122,8 @@ def test_it_prints_in_80_columns():
     )
     lines = str(found).splitlines()
     assert max(map(len, lines)) <= 80
-    assert len(lines) == 6
+    assert len(lines) == 7
+    assert "modelled time" in lines[-1]
 
 
 @pytest.mark.parametrize(

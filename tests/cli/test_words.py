@@ -66,8 +66,20 @@ def test_keywords_with_and_without_a_value(message, words):
     assert in_options(message, flags) == words
 
 
+PRODUCT = """
+import jax.numpy as jnp
+
+def product(w, x):
+    return jnp.tanh(w.T @ x)
+
+product.example_args = (jnp.ones((512, 512)), jnp.ones((512, 512)))
+"""
+
+
 @pytest.mark.slow
-def test_a_search_says_why_a_narrower_type_is_no_faster(source):
+def test_a_search_says_why_a_narrower_type_is_no_faster(tmp_path):
+    (tmp_path / "product.py").write_text(PRODUCT)
+    source = f"{tmp_path / 'product.py'}:product"
     found = printed("search", source, "--tolerance", "0.01")
     line = "bf16 saves no time: TF32 is as fast in the array, and FP32 operands need no"
     assert line in " ".join(found.split())
