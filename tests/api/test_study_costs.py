@@ -79,6 +79,9 @@ def test_the_table_fits_and_says_why_fewer_bits_take_longer(study):
     assert max(map(len, text.splitlines())) <= 80
     assert "…" not in text
     assert "8 x H100" in text
+    assert "(95 %)" in text
+    looked_at = dataclasses.replace(found, confidence=0.975)
+    assert "(97.5 %)" in str(looked_at.costs(step, **PRICED)(*SHAPES))
     assert costs.records[-1]["verdict"] == "given"
     times = {row.policy: row.step_seconds.estimate for row in costs.rows}
     assert ("keeps" in text) == (times["fp8"] > times["bf16"])

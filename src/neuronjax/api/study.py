@@ -289,7 +289,8 @@ class Study(Displayed):
         priced = estimate(step, instance=instance, policy=policies, **keywords)
 
         def costed(*args: Any, **kwargs: Any) -> StudyCosts:
-            return study_costs(priced(*args, **kwargs), self.verdicts())
+            estimated = priced(*args, **kwargs)
+            return study_costs(estimated, self.verdicts(), self.confidence)
 
         return costed
 

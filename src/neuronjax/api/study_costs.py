@@ -73,12 +73,14 @@ class StudyCosts(Displayed):
     Attributes:
         rows: in the order of the estimate.
         estimate: what a step of the real size takes.
-        notes: where an 8-bit policy is slower than a wider one, and by what.
+        notes: which policy of fewer bits is slower than another, and by which op.
+        confidence: of the intervals of the ratios of steps.
     """
 
     rows: tuple[CostToLoss, ...]
     estimate: Estimate
     notes: tuple[str, ...]
+    confidence: float
 
     @property
     def records(self) -> list[dict[str, Any]]:
@@ -96,8 +98,9 @@ class StudyCosts(Displayed):
             columns,
             map(_cells, self.rows),
             caption="Steps: those asked for, times the study's ratio. Step: modelled. "
-            "From, to: the intervals of the ratio (95 %) and of measured times like it "
-            "(80 %), in quadrature.",
+            "From, to: the intervals of the ratio "
+            f"({100 * self.confidence:.4g} %) and of measured times like it (80 %), in "
+            "quadrature.",
         )
         return Group(table, *map(Text, self._remarks()))
 
@@ -121,6 +124,7 @@ def _cells(row: CostToLoss) -> tuple[str, ...]:
 def study_costs(
     estimated: Estimate,
     verdicts: Mapping[str, TrainingVerdict],
+    confidence: float,
 ) -> StudyCosts:
     """Charge every row of an estimate for the steps that its policy needs.
 
@@ -135,7 +139,9 @@ def study_costs(
             known = Interval(*3 * (cost.step_seconds,))
             rows.append(_row(cost, None, known))
     notes = tuple(_slower(estimated.profiles))
-    return StudyCosts(rows=tuple(rows), estimate=estimated, notes=notes)
+    return StudyCosts(
+        rows=tuple(rows), estimate=estimated, notes=notes, confidence=confidence
+    )
 
 
 def _seconds(cost: TrainingCost, found: Profile) -> Interval:

@@ -17,7 +17,7 @@ from neuronjax.report import exactness as said
 from neuronjax.report.tables import TEXT
 from neuronjax.testing.golden_file import provenance
 
-#: What follows `bench` is for the benchmark.
+#: The benchmark itself reads the arguments that follow `bench`.
 _ANYTHING = {"allow_extra_args": True, "ignore_unknown_options": True}
 SETTINGS = {"bench": {"context_settings": _ANYTHING}}
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from neuronjax.report.study_curves import Curve, Curves
-from neuronjax.report.study_verdicts import Interval, TrainingVerdict
+from neuronjax.report.study_curves import Curves
+from neuronjax.report.study_verdicts import Interval, TrainingVerdict, ends_of
 from neuronjax.report.tables import NUMBER, new_table
 
 
@@ -23,14 +23,14 @@ def final_figures(
     """
     figures = []
     for label, own in found.items():
-        values = _final(own, last)
+        values = ends_of(own, last)
         mean, deviation = _moments(values)
-        differences = _moments(_final(own.minus(found[baseline]), last))
+        differences = _moments(ends_of(own.minus(found[baseline]), last))
         verdict = verdicts[label]
         figures.append(
             {"machine": label}
-            | _ends_of("difference", verdict.difference)
-            | _ends_of("steps_ratio", verdict.steps_ratio)
+            | _flat("difference", verdict.difference)
+            | _flat("steps_ratio", verdict.steps_ratio)
             | {
                 "seeds": len(own.seeds),
                 "steps": len(own.steps),
@@ -47,14 +47,10 @@ def final_figures(
     return figures
 
 
-def _ends_of(name: str, found: Interval | None) -> dict[str, float | None]:
+def _flat(name: str, found: Interval | None) -> dict[str, float | None]:
     """Return an interval as flat figures."""
     names = {name: "estimate", f"{name}_low": "low", f"{name}_high": "high"}
     return {key: found and getattr(found, field) for key, field in names.items()}
-
-
-def _final(curve: Curve, last: int) -> np.ndarray:
-    return curve.values[:, -last:].mean(axis=1)
 
 
 def _moments(values: np.ndarray) -> tuple[float, float]:

@@ -193,13 +193,14 @@ def training_verdicts(
     return {label: judge.verdict(label, curve) for label, curve in runs.items()}
 
 
-def _ends(curve: Curve, last: int) -> np.ndarray:
+def ends_of(curve: Curve, last: int) -> np.ndarray:
+    """Return the end of every run: its mean over the last steps, [seeds]."""
     return curve.values[:, -last:].mean(axis=1)
 
 
 def _won(curve: Curve, last: int) -> float:
     """Return how much the finite runs fall from their first step to their end."""
-    falls = curve.values[:, 0] - _ends(curve, last)
+    falls = curve.values[:, 0] - ends_of(curve, last)
     return float(np.mean(falls[np.isfinite(falls)])) if np.isfinite(falls).any() else 0
 
 
@@ -240,7 +241,7 @@ class _Judge:
         self, judged: TrainingVerdict, own: Curve, reference: Curve
     ) -> TrainingVerdict:
         """Judge by runs of equal seeds, all of them finite."""
-        differences = _ends(own, self.last) - _ends(reference, self.last)
+        differences = ends_of(own, self.last) - ends_of(reference, self.last)
         worse = mean_interval(differences, self.confidence)
         logs = _steps_ratios(own, reference, self.last)
         ratio = mean_interval(np.log(logs), self.confidence).exponential()
@@ -280,7 +281,7 @@ class _Judge:
     @cached_property
     def _scatter(self) -> float:
         """Return the standard deviation of the baseline's ends over the seeds."""
-        ends = _ends(self.reference, self.last)
+        ends = ends_of(self.reference, self.last)
         ends = ends[np.isfinite(ends)]
         return float(ends.std(ddof=1)) if len(ends) > 1 else 0.0
 

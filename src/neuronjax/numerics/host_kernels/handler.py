@@ -171,8 +171,8 @@ BLOCKS, HELPERS, SCRATCH, OWN = range(PLAN, PLAN + 4)
 # Beside them, of the caller alone: the arguments of its calls of XLA.
 CALL_WORDS = (SCHEDULE_ARGS_BYTES + ERROR_ARGS_BYTES) // 8
 
-# What llvmlite's builder cannot say, for its pointers to functions and to what is on
-# the stack have types that LLVM no longer knows.
+# This is text because llvmlite's builder cannot write it: its pointers to functions and
+# to the stack have types that LLVM no longer knows.
 TEXT = """
 define internal ptr @call(ptr %function, ptr %argument) {{
   %result = call ptr %function(ptr %argument)
@@ -244,7 +244,8 @@ def kernel(
 def row_part(c: Code, index: Any, plan: Sequence[Any]) -> tuple[Any, Any, Any, Any]:
     """Return on what a block works, in a kernel that reads `ROW_FIELDS`.
 
-    The number of a row, its elements, the first one of the part, and how many follow.
+    The results are the number of the row, the size of the row, the first element of the
+    part, and the number of elements in the part.
     """
     size, parts, each = plan
     start = c.mul(c.srem(index, parts), each)
