@@ -1,4 +1,4 @@
-"""The drawing of the data flow, docs/images/data_flow.svg: `make figures`."""
+"""The drawing of the data flow, docs/images/data_flow.svg: `python docs/figures.py`."""
 
 from __future__ import annotations
 

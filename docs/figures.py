@@ -1,4 +1,7 @@
-"""The pictures of README and docs: `make figures`."""
+"""Draw the pictures of README and docs: `PYTHONPATH=. python docs/figures.py`.
+
+`neuronjax quickstart --output docs/images/loss_curves.png` draws the curves of README.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Runs notebooks again and saves their outputs in place.
 
-    python notebooks/refresh.py             # all of them, `make notebooks-refresh`
+    python notebooks/refresh.py             # all of them
     python notebooks/refresh.py 06 07       # some, by the start of their names
 
 What a run leaves behind that says nothing about the result is removed: times, execution

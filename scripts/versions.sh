@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # The whole of `make test` on each of these Pythons, with the newest JAX that pip offers it:
-#     scripts/versions.sh python3.11 python3.12 python3.13
+#     scripts/versions.sh [python3.11 python3.12 python3.13]
 # In environments of their own, .venv-3.11 and so on; a line for each, at the end.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export JAX_PLATFORMS="${JAX_PLATFORMS:-cpu}"
 status=0 verdicts=()
+[ $# -gt 0 ] || set -- python3.11 python3.12 python3.13
 for python in "$@"; do
     folder=".venv-${python#python}" bin=".venv-${python#python}/bin/python"
     log="$folder/versions.log"
