@@ -107,7 +107,7 @@ if typing.TYPE_CHECKING:  # at run time each is imported when it is first asked 
     )
     from neuronjax.report.number_display import formats as formats
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 #: The module of every public name: what the imports above say.
 _HOMES = {
