@@ -47,6 +47,7 @@ class Model:
         instructions: the products that each adds up in a cell, high and low of the left
             and the right operand; PSUM adds an instruction's result to those before.
         rows: that make one sum; the sums of a tile are added in FP32.
+        together: rows whose products are added exactly before they meet the sum.
         bits: significant ones of a sum, None for as many as it takes.
         towards_zero: whether a sum is cut off and not rounded.
     """
@@ -56,6 +57,7 @@ class Model:
     to_nearest: bool = False
     instructions: tuple[tuple[str, ...], ...] = FOUR
     rows: int = K_TILE
+    together: int = 1
     bits: int | None = FP32_BITS
     towards_zero: bool = False
 
@@ -119,9 +121,11 @@ def fold(pairs: Sequence[Pair], model: Model) -> np.ndarray:
     sums = []
     for start in range(0, k, model.rows):
         total = np.zeros((pairs[0][0].shape[1], pairs[0][1].shape[1]))
-        for row in range(start, min(start + model.rows, k)):
-            for a, b in pairs:
-                total = total + np.multiply.outer(a[row], b[row])
+        stop = min(start + model.rows, k)
+        for row in range(start, stop, model.together):
+            at = slice(row, min(row + model.together, stop))
+            # Exact in float64: products of halves have 24 bits.
+            total = total + sum(a[at].T @ b[at] for a, b in pairs)
             total = rounded(total, model)
         sums.append(total.astype(np.float32))
     return _added(sums)
