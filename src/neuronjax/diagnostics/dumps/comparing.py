@@ -27,7 +27,6 @@ from neuronjax.diagnostics.parallel_runs import OpPath, Side
 from neuronjax.diagnostics.reference64 import is_float
 from neuronjax.diagnostics.tolerance.drawn import Draw, sharpened
 from neuronjax.diagnostics.tolerance.model import ErrorModel, roundoff
-from neuronjax.diagnostics.tolerance.tracked import Tracked
 from neuronjax.ir.program import CALLEES, Op, Program, Value
 from neuronjax.ir.value_sources import ValueSources
 from neuronjax.numerics.float_format import FORMATS
@@ -190,9 +189,7 @@ def with_storage(held: Held, stored: str, model: ErrorModel) -> Held:
     with np.errstate(all="ignore"):
         half = half_steps(size, roundoff(stored)).astype(np.float32)
     half = np.where(np.isfinite(size), half, np.float32(0.0))
-    own = half if x.own is None else x.own + half
-    kept = Tracked(x.value, model, x.dtype, own, x.joint, x.shared)
-    return Held(kept, held.shape, before + half)
+    return Held(x.wider(half), held.shape, before + half)
 
 
 class _Behind:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from neuronjax.diagnostics.legal.functions import applied, knows
+from neuronjax.diagnostics.legal.functions import applied
 from neuronjax.diagnostics.legal.held import (
     Array,
     Executors,
@@ -25,7 +25,7 @@ from neuronjax.diagnostics.legal.held import (
     written,
 )
 from neuronjax.diagnostics.reference64 import is_float
-from neuronjax.diagnostics.reference64_tables import BINARY
+from neuronjax.diagnostics.reference64_tables import BINARY, UNARY
 from neuronjax.diagnostics.tolerance.elementwise import (
     ElementRule,
     elementwise,
@@ -175,7 +175,7 @@ def _(i: TensorTensor | TensorScalar, x: Sequence[Held], at: Executors) -> list[
 
 @legal.register
 def _(i: Activation, x: Sequence[Held], at: Executors) -> list[Held]:
-    if not knows(i.function):
+    if i.function not in UNARY:
         raise no_rule(i, i.function)
     assert isinstance(x[0].x, Tracked)
     return [written(applied(i.function, x[0].x), i)]

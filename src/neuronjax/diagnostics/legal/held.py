@@ -218,9 +218,7 @@ def rounded(
     beyond = ~(size <= format.largest) & is_number
     loss = np.where(beyond, np.float32(np.inf), np.where(is_number, loss, 0))
     hard = np.where(beyond, np.float32(np.inf), np.where(is_number, hard, before))
-    own = (loss if x.own is None else x.own + loss).astype(np.float32)
-    kept = Tracked(x.value, model, x.dtype, own, x.joint, x.shared)
-    return kept, np.broadcast_to(hard.astype(np.float32), x.shape)
+    return x.wider(loss), np.broadcast_to(hard.astype(np.float32), x.shape)
 
 
 #: Scale of an error that is as if uniform between the halves of two steps.

@@ -139,23 +139,11 @@ def _contracted(i: NcMatmul | NcMatmulMx, lhs: Tracked, rhs: Tracked) -> Tracked
     found, shape = matmul(a, b), i.results[0].type.shape
     psum = roundoff(i.results[0].type.dtype)
     if psum.unit > a.model.sums.unit:  # a rounding after every tile
-        found = _rounded_by_tile(found, a, b, psum.unit, i.k_tile)
+        tiles = math.ceil(a.shape[-1] / i.k_tile)
+        left, right = (np.square(x.value, dtype=np.float32) for x in (a, b))
+        walk = np.sqrt(np.square(found.value) + left @ right)
+        found = found.wider(psum.unit * math.sqrt(tiles / 3) * walk)
     return moved(lambda v: v.reshape(shape), found)
-
-
-def _rounded_by_tile(
-    found: Tracked, a: Tracked, b: Tracked, unit: float, k_tile: int
-) -> Tracked:
-    tiles = math.ceil(a.shape[-1] / k_tile)
-    squares = np.square(a.value, dtype=np.float32) @ np.square(
-        b.value, dtype=np.float32
-    )
-    walk = np.sqrt(np.square(found.value) + squares)
-    more = (unit * math.sqrt(tiles / 3) * walk).astype(np.float32)
-    own = more if found.own is None else found.own + more
-    return Tracked(
-        found.value, found.model, found.dtype, own, found.joint, found.shared
-    )
 
 
 @legal.register
@@ -185,10 +173,7 @@ def _(i: QuantizeMx, x: Sequence[Held], at: Executors) -> list[Held]:
     clipped = np.maximum(size - format.largest * exponents, 0.0)
     loss = half if i.rounding == "stochastic" else half * UNIFORM
     loss = loss + clipped
-    loss = np.nan_to_num(loss, nan=np.inf).astype(np.float32)
-    own = loss if whole.own is None else whole.own + loss
-    kept = Tracked(whole.value, at.model, np.float32, own, whole.joint, whole.shared)
-    return [Held(kept, shape), plain]
+    return [Held(whole.wider(np.nan_to_num(loss, nan=np.inf)), shape), plain]
 
 
 @legal.register

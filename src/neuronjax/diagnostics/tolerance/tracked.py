@@ -144,6 +144,11 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
         """Whether there is no error at all."""
         return not (self.has_own or self.has_joint or self.shared)
 
+    def wider(self, error: Any) -> Tracked:
+        """Return the same numbers with one more independent error of every element."""
+        own = np.asarray(error if self.own is None else self.own + error, np.float32)
+        return Tracked(self.value, self.model, self.dtype, own, self.joint, self.shared)
+
     def passed(self) -> Tracked:
         """Itself, once for everything that goes through its parts."""
         return self
