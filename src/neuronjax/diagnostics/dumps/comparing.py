@@ -18,7 +18,7 @@ import numpy as np
 from neuronjax.diagnostics.dumps.dump_result import DumpedTensor
 from neuronjax.diagnostics.dumps.matching import Match
 from neuronjax.diagnostics.dumps.naming import Key
-from neuronjax.diagnostics.legal.held import Held, drawn, exact, half_steps
+from neuronjax.diagnostics.legal.held import Held, drawn, half_steps
 from neuronjax.diagnostics.legal.results import LegalOutput, legal_output
 from neuronjax.diagnostics.legal.walk import LegalWalk, Made
 from neuronjax.diagnostics.op_records import MOVING
@@ -26,6 +26,7 @@ from neuronjax.diagnostics.parallel_runs import OpPath, Side
 from neuronjax.diagnostics.reference64 import is_float
 from neuronjax.diagnostics.tolerance.drawn import Draw, sharpened
 from neuronjax.diagnostics.tolerance.model import ErrorModel, roundoff
+from neuronjax.diagnostics.tolerance.tracked import exact
 from neuronjax.ir.program import CALLEES, Op, Program, Value
 from neuronjax.ir.value_sources import ValueSources
 from neuronjax.numerics.float_format import FORMATS

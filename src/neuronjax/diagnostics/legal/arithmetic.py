@@ -13,8 +13,6 @@ from neuronjax.diagnostics.legal.held import (
     Array,
     Executors,
     Held,
-    doubtful,
-    exact,
     exactly,
     in_float64,
     is_power_of_two,
@@ -34,7 +32,7 @@ from neuronjax.diagnostics.tolerance.elementwise import (
 )
 from neuronjax.diagnostics.tolerance.model import ErrorModel, Roundoff
 from neuronjax.diagnostics.tolerance.stepwise import stepwise
-from neuronjax.diagnostics.tolerance.tracked import Tracked
+from neuronjax.diagnostics.tolerance.tracked import Tracked, doubtful, exact
 from neuronjax.errors import UnimplementedError
 from neuronjax.ir.algebra_set import HostCall
 from neuronjax.ir.instruction import Instruction

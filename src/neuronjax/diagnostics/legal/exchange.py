@@ -19,7 +19,6 @@ from neuronjax.diagnostics.legal.arithmetic import no_rule
 from neuronjax.diagnostics.legal.held import (
     Executors,
     Held,
-    doubtful,
     is_doubtful,
     places_in_doubt,
     rounded,
@@ -28,7 +27,7 @@ from neuronjax.diagnostics.legal.movement import moved_together, rearranged
 from neuronjax.diagnostics.legal.sums import folded
 from neuronjax.diagnostics.reference64 import is_float
 from neuronjax.diagnostics.tolerance.model import roundoff
-from neuronjax.diagnostics.tolerance.tracked import Tracked
+from neuronjax.diagnostics.tolerance.tracked import Tracked, doubtful
 from neuronjax.execution.exchange import is_same_for_all
 from neuronjax.ir.collective_set import (
     Collective,

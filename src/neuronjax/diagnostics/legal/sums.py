@@ -16,8 +16,6 @@ from neuronjax.diagnostics.legal.held import (
     UNIFORM,
     Executors,
     Held,
-    doubtful,
-    exact,
     exactly,
     half_steps,
     in_float64,
@@ -30,7 +28,7 @@ from neuronjax.diagnostics.reference64_tables import REDUCTIONS
 from neuronjax.diagnostics.tolerance.contraction import matmul
 from neuronjax.diagnostics.tolerance.model import roundoff
 from neuronjax.diagnostics.tolerance.reductions import largest, running, smallest, total
-from neuronjax.diagnostics.tolerance.tracked import Tracked, moved
+from neuronjax.diagnostics.tolerance.tracked import Tracked, doubtful, exact, moved
 from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.instruction_set import (
     NcMatmul,
