@@ -13,8 +13,7 @@ from neuronjax.api.asked import Askable, Asked, arrays_of, check_real, output_na
 from neuronjax.diagnostics.compare import Setting
 from neuronjax.diagnostics.dumps.comparing import DumpWalk
 from neuronjax.diagnostics.dumps.dump_result import DumpComparison
-from neuronjax.diagnostics.dumps.matching import matched
-from neuronjax.diagnostics.dumps.naming import named_values
+from neuronjax.diagnostics.dumps.matching import matched, named_values
 from neuronjax.diagnostics.dumps.reading import Dump, read_dump
 from neuronjax.diagnostics.tolerance.model import error_model
 from neuronjax.policy import Policy

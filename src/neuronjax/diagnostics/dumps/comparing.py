@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from neuronjax.diagnostics.dumps.dump_result import DumpedTensor
-from neuronjax.diagnostics.dumps.matching import Match
-from neuronjax.diagnostics.dumps.naming import Key
+from neuronjax.diagnostics.dumps.matching import Key, Match
 from neuronjax.diagnostics.legal.held import Held, drawn, half_steps
 from neuronjax.diagnostics.legal.results import LegalOutput, legal_output
 from neuronjax.diagnostics.legal.walk import LegalWalk, Made

@@ -12,8 +12,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from neuronjax.diagnostics.edits.alignment import FlatOp, FlatProgram
 from neuronjax.diagnostics.edits.changed_attributes import CONSTANT
-from neuronjax.diagnostics.edits.flattening import FlatOp, FlatProgram
 from neuronjax.diagnostics.faults.evidence import Seen
 from neuronjax.diagnostics.faults.units import Cast
 from neuronjax.diagnostics.op_errors import Errors, errors_of

@@ -10,7 +10,6 @@ import numpy as np
 # Their rules register themselves.
 import neuronjax.diagnostics.legal.orders
 import neuronjax.diagnostics.legal.sums
-import neuronjax.diagnostics.legal.windows
 import neuronjax.diagnostics.tolerance.bounds
 import neuronjax.diagnostics.tolerance.movement  # noqa: F401
 from neuronjax.diagnostics.executors import Signatures
