@@ -51,10 +51,8 @@ def compare_dump(
         function: as `compare`. A PyTorch model is its exported StableHLO:
             `nj.load("model.mlir", policy="bf16")`.
         dump: a mapping from names to arrays; or a path: `.npy`, `.npz`, `.safetensors`,
-            a folder of `.npy`, or `.parquet` with a row for every tensor, columns name,
-            dtype, shape and data (bytes in row-major order). Files are untrusted; none
-            is unpickled. A tensor in a narrower format than the program's was rounded
-            to it when it was saved.
+            or a folder of `.npy`. Files are untrusted; none is unpickled. A tensor in a
+            narrower format than the program's was rounded to it when it was saved.
         target: as `compare`.
         policy: as `compare`.
         names: tensor to value, where names do not say it; names of values are those of
@@ -71,7 +69,7 @@ def compare_dump(
     Raises:
         InvalidProgramError: a file that cannot be read, no tensor, or when called
             `names` that are not there.
-        UnsupportedError: Parquet without pyarrow; when called, as `tolerance`.
+        UnsupportedError: when called, as `tolerance`.
         UnimplementedError: when called, an op without a rule.
     """
     model = error_model("fp32", None, "fp32", functions, failure)
