@@ -226,15 +226,12 @@ def _by_name(name: tuple[str, ...], values: Sequence[NamedValue]) -> list[NamedV
         for own in map(normal, value.names):
             if own == name:
                 return [value]
-            if _is_end(name, own) or (_is_second(own) and _is_end(name, own[:-1])):
+            # "mlp/add.1" is the name of the second of several ops in a module.
+            is_second = len(own) > 1 and own[-1].isdigit()
+            if _is_end(name, own) or (is_second and _is_end(name, own[:-1])):
                 ends.append(value)
                 break
     return ends
-
-
-def _is_second(own: tuple[str, ...]) -> bool:
-    """Whether it is the name of one of several ops in a module, "mlp/add.1"."""
-    return len(own) > 1 and own[-1].isdigit()
 
 
 def _is_end(a: tuple[str, ...], b: tuple[str, ...]) -> bool:
