@@ -125,8 +125,11 @@ def _array(used: Usage, total: float, roof: Roofs) -> _Figures:
 
 
 def _queues(timeline: Timeline, used: Usage, roof: Roofs) -> _Figures:
-    named = [(q, f"{q}_engine", f"{q}_engine_instruction_count") for q in ENGINES]
-    named += [("dma", "dma", "dma_transfer_count"), ("cc", "cc_op", "cc_op_count")]
+    named: list[tuple[Queue, str, str]] = [
+        *((q, f"{q}_engine", f"{q}_engine_instruction_count") for q in ENGINES),
+        ("dma", "dma", "dma_transfer_count"),
+        ("cc", "cc_op", "cc_op_count"),
+    ]
     for queue, name, count in named:
         busy = timeline.busy_seconds(queue)
         yield count, used.counts.get(queue, 0)
