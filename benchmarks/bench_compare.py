@@ -8,6 +8,7 @@ the second call's time.
 
 from __future__ import annotations
 
+import functools
 import time
 
 import jax
@@ -17,13 +18,17 @@ from benchmarks.harness import Effort, Result, Samples, row, seconds_of
 from examples import gpt as model
 from neuronjax.api.compare import compare
 
-MILLION = model.GPTConfig(vocab_size=256, layers=4, heads=4, width=160, hidden=384)
-TEN_MILLION = model.GPTConfig(vocab_size=256, layers=6, heads=4, width=320, hidden=1280)
+#: By millions of parameters.
+CONFIGS = {
+    1: model.GPTConfig(vocab_size=256, layers=4, heads=4, width=160, hidden=384),
+    10: model.GPTConfig(vocab_size=256, layers=6, heads=4, width=320, hidden=1280),
+}
 BATCH, TOKENS = 4, 64
 
 
-def measured(config: model.GPTConfig) -> Result:
+def measured(config: model.GPTConfig, effort: Effort) -> Result:
     """Seconds of the second comparison; the native step and the first as details."""
+    del effort
     step, args = training.gpt(config, BATCH, TOKENS)
     native = jax.jit(step)
     jax.block_until_ready(native(*args))
@@ -50,15 +55,5 @@ def measured(config: model.GPTConfig) -> Result:
     )
 
 
-@row("compare/gpt_1m")
-def million(effort: Effort) -> Result:
-    """A million parameters."""
-    del effort
-    return measured(MILLION)
-
-
-@row("compare/gpt_10m")
-def ten_million(effort: Effort) -> Result:
-    """Ten million parameters."""
-    del effort
-    return measured(TEN_MILLION)
+for _millions, _config in CONFIGS.items():
+    row(f"compare/gpt_{_millions}m")(functools.partial(measured, _config))

@@ -48,9 +48,17 @@ SIZES = {**dataclasses.asdict(CONFIG), "batch": BATCH, "tokens": TOKENS}
 EXACT = nj.Policy.preset("bf16")
 HOST = dataclasses.replace(EXACT, accumulation="host")
 TABLES = dataclasses.replace(EXACT, transcendentals="scalar_engine")
-# Targets of the run times and of the compile times of other presets.
-STEPS = {"fp8": 1.7, "mxfp8": 2.2, "fp32": 3.0, "tf32": None}
-COMPILED = {"fp8": 4.0, "mxfp8": 5.0}
+# Targets of the run times and of the compile times; "host" leaves the order of sums to
+# the host's XLA.
+STEPS = {
+    "bf16": (EXACT, 1.6),
+    "bf16_host": (HOST, 1.2),
+    "fp8": (nj.Policy.preset("fp8"), 1.7),
+    "mxfp8": (nj.Policy.preset("mxfp8"), 2.2),
+    "fp32": (nj.Policy.preset("fp32"), 3.0),
+    "tf32": (nj.Policy.preset("tf32"), None),
+}
+COMPILED = {"bf16": 2.5, "fp8": 4.0, "mxfp8": 5.0}
 DEEP = 12
 
 # ---- The program.
@@ -109,18 +117,6 @@ def step_time(policy: nj.Policy, effort: Effort) -> Result:
     )
 
 
-@row("gpt_step/bf16", target=1.6)
-def step_exact(effort: Effort) -> Result:
-    """The default: sums in the order of the systolic array."""
-    return step_time(EXACT, effort)
-
-
-@row("gpt_step/bf16_host", target=1.2)
-def step_host(effort: Effort) -> Result:
-    """Sums in whatever order the host's XLA likes."""
-    return step_time(HOST, effort)
-
-
 @row("gpt_step/bf16_tables", target=1.0)
 def step_tables(effort: Effort) -> Result:
     """ScalarE's functions by tables: over the default, which stands as native."""
@@ -129,8 +125,7 @@ def step_tables(effort: Effort) -> Result:
     return compare_calls(exact.executable, tables.executable, args, effort, sizes=SIZES)
 
 
-for _name, _target in STEPS.items():
-    _policy = nj.Policy.preset(_name)
+for _name, (_policy, _target) in STEPS.items():
     row(f"gpt_step/{_name}", target=_target)(functools.partial(step_time, _policy))
 
 # ---- Compile time.
@@ -140,7 +135,7 @@ def compile_warm(policy: nj.Policy, effort: Effort) -> Result:
     """Emulated over native compile time, the host's kernels known."""
     first_build(policy)  # leaves the kernels behind
     builds: dict[nj.Policy | None, list[Build]] = {None: [], policy: []}
-    thunks = [functools.partial(_build_into, builds, policy) for policy in builds]
+    thunks = [lambda p=p: builds[p].append(build(p)) for p in builds]
     # A build takes a minute where a step takes a second.
     few = Effort(repetitions=effort.repetitions // 8, seconds=60.0, minimum=1)
     native, emulated = interleave(thunks, few, before=jax.clear_caches, warm_up=0)
@@ -148,18 +143,11 @@ def compile_warm(policy: nj.Policy, effort: Effort) -> Result:
     return ratio(native, emulated, sizes=SIZES, details=details)
 
 
-row("gpt_compile/bf16_warm", target=2.5)(functools.partial(compile_warm, EXACT))
 for _name, _target in COMPILED.items():
-    _policy = nj.Policy.preset(_name)
+    _policy, _ = STEPS[_name]
     row(f"gpt_compile/{_name}_warm", target=_target)(
         functools.partial(compile_warm, _policy)
     )
-
-
-def _build_into(
-    builds: dict[nj.Policy | None, list[Build]], policy: nj.Policy | None
-) -> None:
-    builds[policy].append(build(policy))
 
 
 def _stages(prefix: str, builds: list[Build]) -> dict[str, float]:
@@ -243,8 +231,8 @@ def operations(policy: nj.Policy, effort: Effort) -> Result:
     return Result(value=value, unit="ops", sizes=SIZES, details=details)
 
 
-for _name in ("bf16", *COMPILED):
-    _policy = nj.Policy.preset(_name)
+for _name in COMPILED:
+    _policy, _ = STEPS[_name]
     row(f"gpt_operations/{_name}")(functools.partial(operations, _policy))
 
 # ---- Capture and lowering, per op of the captured program.

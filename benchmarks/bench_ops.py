@@ -2,14 +2,17 @@
 
 The emulator folds sums in a fixed order (tiles of 512 elements, each from its first
 element) and computes elementary functions by its own polynomials, where XLA may choose.
-Run time of a cached call only; compile time is the business of `bench_gpt`.
+2^22 float32 elements are 16 MiB in and out: XLA's own functions take about as long as
+the memory does, so what the emulation does besides counts too. `plain` rows time the
+function alone, without a program around it, the others a program of one instruction;
+`tables` rows are those of `transcendentals="scalar_engine"`. Run time of a cached call
+only; compile time is the business of `bench_gpt`.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,47 +20,72 @@ import numpy as np
 
 import neuronjax as nj
 from benchmarks.harness import Effort, Result, compare_calls, row
+from neuronjax.numerics.elementary import UNARY
+from neuronjax.numerics.exact import opaque_zero
 
+Function = Callable[[jax.Array], jax.Array]
 SUM_SHAPE = (4096, 1024)
-ELEMENTS = 2**20
-ELEMENTARY: dict[str, Callable[..., Any]] = {
+SMALL, LARGE = (2**20,), (2**22,)
+SUMS: dict[str, Function] = {
+    "last_axis": lambda x: x.sum(axis=-1),  # along the free dimension
+    "first_axis": lambda x: x.sum(axis=0),
+}
+ELEMENTARY: dict[str, Function] = {
     "exp": jnp.exp,
     "tanh": jnp.tanh,
     "log": jnp.log,
     "erf": jax.lax.erf,
     "rsqrt": jax.lax.rsqrt,
 }
+FUNCTIONS: dict[str, Function] = {
+    "exponential": jnp.exp,
+    "tanh": jnp.tanh,
+    "erf": jax.lax.erf,
+}
+TABLES = nj.Policy(transcendentals="scalar_engine")
 
 
-def compare_function(
-    function: Callable[..., Any], shape: tuple[int, ...], effort: Effort
+def compare(
+    function: Function,
+    ours: Function,
+    shape: tuple[int, ...],
+    low: float,
+    effort: Effort,
 ) -> Result:
-    """Emulated over native run time of a function of one float32 array in (0.1, 4)."""
-    values = np.random.default_rng(0).uniform(0.1, 4.0, shape).astype(np.float32)
-    emulated = nj.jit(function, target="trn2", policy="fp32")
+    """Ours over XLA's run time, of uniform float32 numbers from `low` to 4."""
+    values = np.random.default_rng(0).uniform(low, 4.0, shape).astype(np.float32)
     sizes = {"shape": shape, "dtype": "float32"}
-    argument = jnp.asarray(values)
-    return compare_calls(
-        jax.jit(lambda x: function(x)), emulated, (argument,), effort, sizes=sizes
-    )
+    native = jax.jit(lambda x: function(x))
+    return compare_calls(native, ours, (jnp.asarray(values),), effort, sizes=sizes)
 
 
-@row("sum/last_axis", target=3)
-def sum_last_axis(effort: Effort) -> Result:
-    """Each row's sum: along the free dimension."""
-    return compare_function(lambda x: x.sum(axis=-1), SUM_SHAPE, effort)
+def program(function: Function, policy: str | nj.Policy = "fp32") -> Function:
+    """The emulated program of a function."""
+    return nj.jit(lambda x: function(x), target="trn2", policy=policy)
 
 
-@row("sum/first_axis", target=3)
-def sum_first_axis(effort: Effort) -> Result:
-    """Each column's sum."""
-    return compare_function(lambda x: x.sum(axis=0), SUM_SHAPE, effort)
+def plain(name: str) -> Function:
+    """Our function alone."""
+    return jax.jit(lambda x: UNARY[name](x, opaque_zero()))
 
 
-def elementary(function: Callable[..., Any], effort: Effort) -> Result:
-    """A function of every element of a vector."""
-    return compare_function(function, (ELEMENTS,), effort)
+def _register(
+    name: str,
+    function: Function,
+    ours: Function,
+    shape: tuple[int, ...],
+    low: float = 0.1,
+    target: float | None = None,
+) -> None:
+    measure = functools.partial(compare, function, ours, shape, low)
+    row(name, target=target)(measure)
 
 
-for _name, _function in ELEMENTARY.items():
-    row(f"elementary/{_name}")(functools.partial(elementary, _function))
+for _name, _f in SUMS.items():
+    _register(f"sum/{_name}", _f, program(_f), SUM_SHAPE, target=3)
+for _name, _f in ELEMENTARY.items():
+    _register(f"elementary/{_name}", _f, program(_f), SMALL)
+for _name, _f in FUNCTIONS.items():
+    _register(f"function/{_name}", _f, program(_f), LARGE, -4.0, target=4)
+    _register(f"function/{_name}_plain", _f, plain(_name), LARGE, -4.0)
+    _register(f"function/{_name}_tables", _f, program(_f, TABLES), LARGE, -4.0)

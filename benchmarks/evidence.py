@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import results_file
-from benchmarks.validation.library_rows import ROWS
 from benchmarks.validation.report import Prediction, predict
-from benchmarks.validation.rows import Row
+from benchmarks.validation.rows import ROWS, Row
 from neuronjax.timing import evidence
 
 FILE = Path(evidence.__file__).parent / "measured_times.json"

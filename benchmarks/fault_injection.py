@@ -1,4 +1,4 @@
-"""How many injected faults `compare` finds: `python -m benchmarks.fault_injection`.
+"""Faults that are injected into programs, to count those that `compare` names.
 
 A fault changes what one op of a program of 200 to 2,000 ops computes, and at least one
 bit: a wrong rounding, a swapped order of accumulation, an overflow, or a sign in one
@@ -9,9 +9,6 @@ where the fault hides among the errors of the policy.
 
 from __future__ import annotations
 
-import argparse
-import time
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,9 +17,6 @@ import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from neuronjax.capture.trace import capture
 from neuronjax.diagnostics.compare import Setting, compare_sides
@@ -362,46 +356,3 @@ def _trial(case: Case, kind: str, generator: np.random.Generator) -> Trial | Non
         stands_out=bool(outliers) and outliers[0].number == number,
         diverges=far is not None and far.record.number == number,
     )
-
-
-def tables(found: Sequence[Trial]) -> tuple[Table, Table]:
-    """Found against the same policy, and against FP32."""
-    total = Counter(t.kind for t in found)
-    same = Table(title="against the same policy", title_justify="left", box=box.SIMPLE)
-    float32 = Table(title="against FP32", title_justify="left", box=box.SIMPLE)
-    for column in ("fault", "injected", "named"):
-        same.add_column(column)
-    for column in ("fault", "injected", "worst outlier", "first divergence", "either"):
-        float32.add_column(column)
-    for kind in (*total, "all"):
-        chosen = [t for t in found if kind in (t.kind, "all")]
-        same.add_row(kind, str(len(chosen)), str(sum(t.named for t in chosen)))
-        float32.add_row(
-            kind,
-            str(len(chosen)),
-            str(sum(t.stands_out for t in chosen)),
-            str(sum(t.diverges for t in chosen)),
-            str(sum(t.stands_out or t.diverges for t in chosen)),
-        )
-    return same, float32
-
-
-def main() -> None:
-    """Prints both tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--faults", type=int, default=100)
-    parser.add_argument("--policy", default="bf16")
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    start = time.perf_counter()
-    found = list(trials(options.faults, seed=options.seed, policy=options.policy))
-    sizes = sorted({t.ops for t in found})
-    console = Console(width=80)
-    for table in tables(found):
-        console.print(table)
-    seconds = time.perf_counter() - start
-    console.print(f"programs of {sizes} ops, policy {options.policy}, {seconds:.0f} s")
-
-
-if __name__ == "__main__":
-    main()

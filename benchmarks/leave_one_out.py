@@ -187,10 +187,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("corpus", type=Path, help="folder of the repositories")
     parser.add_argument("--output", type=Path, help="where to write the results")
     options = parser.parse_args(given)
-    try:
-        corpora.check(options.corpus)
-    except corpora.CorpusError as error:
-        print(error, file=sys.stderr)
+    if not corpora.is_there(options.corpus):
         return 2
     begun = results_file.Run("leave_one_out")
     entries = measure(options.corpus)

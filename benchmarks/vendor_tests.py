@@ -23,6 +23,7 @@ from typing import NamedTuple
 from xml.etree import ElementTree
 
 from benchmarks import harness
+from benchmarks.validation.corpus import what_to_fetch
 
 LIMIT_SECONDS = 1800
 
@@ -151,15 +152,6 @@ def table(found: list[TestResult]) -> Iterator[str]:
             yield f"  {r.name} passes, and is listed as one that does not"
 
 
-def what_to_fetch(corpus: Path) -> str:
-    """Commands that make the folder."""
-    lines = []
-    for name, suite in SUITES.items():
-        lines.append(f"git clone {suite.address} {corpus / name}")
-        lines.append(f"git -C {corpus / name} checkout {suite.commit}")
-    return "\n".join(lines)
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Run the tests, and print what became of them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -170,7 +162,8 @@ def main(arguments: list[str] | None = None) -> int:
     there = {name: s for name, s in SUITES.items() if (corpus / name).is_dir()}
     if not there:
         print(f"{corpus} has neither {' nor '.join(SUITES)}; fetch them:")
-        print(what_to_fetch(corpus))
+        addresses = {name: (s.address, s.commit) for name, s in SUITES.items()}
+        print(what_to_fetch(corpus, addresses))
         return 2
     right = True
     for name, suite in there.items():

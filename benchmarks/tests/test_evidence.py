@@ -5,8 +5,8 @@ import json
 import pytest
 
 from benchmarks import evidence, results_file
-from benchmarks.validation.library_rows import ROWS
 from benchmarks.validation.report import predict
+from benchmarks.validation.rows import ROWS
 
 STALE = "run python -m benchmarks.evidence"
 QUICK = ("attention 9216x9216 d64 bfloat16 causal", "mlp decode LNC1 B1 S1 H7168")

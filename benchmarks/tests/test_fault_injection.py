@@ -2,7 +2,6 @@
 
 import pytest
 
-from benchmarks import fault_injection
 from benchmarks.fault_injection import KINDS, trials
 
 
@@ -20,12 +19,3 @@ def test_99_of_100_faults_are_named():
     assert sorted({t.ops for t in found})[0] >= 200
     assert sum(t.named for t in found) >= 99
     assert sum(t.stands_out or t.diverges for t in found) >= 75
-
-
-def test_the_tables_add_up():
-    one = fault_injection.Trial(
-        "sign", 200, named=True, stands_out=False, diverges=True
-    )
-    same, float32 = fault_injection.tables([one, one])
-    assert list(same.columns[2].cells) == ["2", "2"]
-    assert list(float32.columns[4].cells) == ["2", "2"]

@@ -118,7 +118,7 @@ def test_the_command_writes_a_file_and_fails_when_told(tmp_path, capsys):
 
 
 def test_verdicts_are_by_time_and_begin_with_the_worst():
-    found = summary.verdicts(sample_results.PEERS["entries"])
+    found = summary.verdicts(sample_results.documents()["peers"]["entries"])
     outcomes = {(v.kind, v.peer): v.outcome for v in found}
     assert outcomes["casts to nearest", "jnp.astype"] == "slower"
     assert outcomes["casts to nearest", "torch"] == "faster"

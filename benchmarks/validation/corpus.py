@@ -138,13 +138,14 @@ def _row(given: Mapping[str, Any]) -> CorpusRow:
     )
 
 
-def what_to_fetch(corpus: Path) -> str:
+def what_to_fetch(
+    corpus: Path, repositories: Mapping[str, tuple[str, str]] = REPOSITORIES
+) -> str:
     """Commands that make the folder."""
-    lines = []
-    for name, (address, commit) in REPOSITORIES.items():
-        lines.append(f"git clone {address} {corpus / name}")
-        lines.append(f"git -C {corpus / name} checkout {commit}")
-    return "\n".join(lines)
+    return "\n".join(
+        f"git clone {address} {corpus / name}\ngit -C {corpus / name} checkout {commit}"
+        for name, (address, commit) in repositories.items()
+    )
 
 
 def check(corpus: Path) -> list[str]:

@@ -1,18 +1,21 @@
 """Published times of single instructions and transfers, against the time model.
 
-`python -m benchmarks.validation.micro_rows` prints predicted against published, with
-the error of each row and the median. A row that a constant was fitted to, or that is a
-constant, is shown and not counted. Times were read from pictures of profiles, so that
-two digits are what most of them are good for. Sources: DM, PG, KO, RMQ as in
-`timing/assumptions.py` (KO, RMQ, MAM: the tutorials of the blocked FP32 matmul, of
-RMSNorm with FP8 quantization, Trn2, and of the fused Mamba kernel, Trn1).
+`published_instructions.csv` has the times. `python -m benchmarks.validation.micro_rows`
+prints predicted against published, with the error of each row and the median. A row
+that a constant was fitted to, or that is a constant, is shown and not counted. Times
+were read from pictures of profiles, so that two digits are what most of them are good
+for. Sources: DM, PG, KO, RMQ as in `timing/assumptions.py` (KO, RMQ, MAM: the tutorials
+of the blocked FP32 matmul, of RMSNorm with FP8 quantization, Trn2, and of the fused
+Mamba kernel, Trn1).
 """
 
 from __future__ import annotations
 
+import csv
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -46,10 +49,7 @@ from tests.timing.instructions import MATRICES, make
 
 BF16, FP32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
 FP8 = np.dtype(ml_dtypes.float8_e4m3)
-NS, US, MS = 1e-9, 1e-6, 1e-3
-TRN1, TRN2, TRN3 = (Core(CHIPS[name], 1) for name in ("trn1", "trn2", "trn3"))
-
-
+NS = 1e-9
 _IN_PSUM = Reading(in_psum=frozenset({0}))
 
 
@@ -74,6 +74,12 @@ def duration(work: Work) -> float:
     return work.seconds + work.latency_seconds
 
 
+def _lasts(
+    core: Core, queue: str, instruction: Instruction, reading: Reading = PLAIN
+) -> float:
+    return duration(on(core, queue, instruction, reading))
+
+
 def _activation(n: int) -> Instruction:
     pair = ((128, n), BF16)
     return make(Activation, [pair], pair, engine="scalar", function="exponential")
@@ -94,7 +100,7 @@ def _tensor_tensor(n: int) -> Instruction:
     return make(TensorTensor, [pair, pair], pair, op="add")
 
 
-def _scalar_tensor_tensor() -> Work:
+def _scalar_tensor_tensor(core: Core) -> Work:
     """(data op scalar) op tensor, one tensor in PSUM."""
     summed, other = (LaneStream(memory, FP32, 512) for memory in ("psum", "sbuf"))
     task = LaneTask(
@@ -104,7 +110,7 @@ def _scalar_tensor_tensor() -> Work:
         written=(other,),
         ops=("multiply", "multiply"),
     )
-    return lane_work(TRN2, task)
+    return lane_work(core, task)
 
 
 def _largest() -> Instruction:
@@ -114,15 +120,16 @@ def _largest() -> Instruction:
 
 
 def _to_fp8() -> Instruction:
+    """Of a row that says that the narrow write halves VectorE's mode."""
     operands = [((128, 16384), BF16), ((128, 1), FP32)]
     return make(TensorScalar, operands, ((128, 16384), FP8), op="multiply")
 
 
-def _mamba_on_vector() -> float:
+def _mamba_on_vector(core: Core) -> float:
     """16 states, 2 tiles of 128 channels: 4 products and sums and a scan of 512."""
     pair = ((128, 512), FP32)
     scan = make(TensorTensorScan, [pair, ((), FP32)], pair, op="add", axis=1)
-    works = [on(TRN1, "vector", i) for i in (*[_tensor_tensor(512)] * 4, scan)]
+    works = [on(core, "vector", i) for i in (*[_tensor_tensor(512)] * 4, scan)]
     return 16 * 2 * sum(work.seconds for work in works)
 
 
@@ -158,7 +165,7 @@ class MicroRow:
         chip: on which.
         published: seconds.
         source: page or picture.
-        predicted: gives seconds.
+        predicted: seconds.
         is_input: whether the model has it from this very row.
     """
 
@@ -166,238 +173,57 @@ class MicroRow:
     chip: str
     published: float
     source: str
-    predicted: Callable[[], float]
-    is_input: bool = False
+    predicted: float
+    is_input: bool
 
     @property
     def error(self) -> float:
         """Relative: 0.1 for 10 % too long."""
-        return self.predicted() / self.published - 1
+        return self.predicted / self.published - 1
 
 
-ROWS: tuple[MicroRow, ...] = (
-    # ScalarE and VectorE.
-    MicroRow(
-        "ACT exp, N = 4096, BF16",
-        "trn2",
-        3.71 * US,
-        "DM",
-        lambda: duration(on(TRN2, "scalar", _activation(4096))),
+#: What the file calls the model of a row, with the numbers that follow there.
+MODELS: Mapping[str, Callable[..., float]] = {
+    "activation": lambda core, n: _lasts(core, "scalar", _activation(n)),
+    "identity": lambda core: _lasts(core, "scalar", _identity()),
+    "table_load": lambda core: assumptions.TABLE_LOAD.value,
+    "add": lambda core, n: _lasts(core, "vector", _tensor_tensor(n)),
+    "largest": lambda core: _lasts(core, "vector", _largest()),
+    "to_fp8": lambda core: _lasts(core, "vector", _to_fp8()),
+    "from_psum": lambda core, n: _lasts(core, "vector", _copy(n), _IN_PSUM),
+    "fused": lambda core: duration(_scalar_tensor_tensor(core)),
+    "fused_interval": lambda core: _scalar_tensor_tensor(core).seconds,
+    "mamba": _mamba_on_vector,
+    "matmul": lambda core, *a: (
+        multiply_seconds(core, _matmul(*a)) + array_latency_seconds(core)
     ),
-    MicroRow(
-        "ACT exp, N = 128, BF16",
-        "trn2",
-        0.40 * US,
-        "DM",
-        lambda: duration(on(TRN2, "scalar", _activation(128))),
-    ),
-    MicroRow(
-        "ACT, N = 16384",
-        "trn2",
-        15.2 * US,
-        "RMQ",
-        lambda: duration(on(TRN2, "scalar", _activation(16384))),
-    ),
-    MicroRow(
-        "Mamba C256, active VectorE of the kernel with scans",
-        "trn1",
-        0.9871 * 150.93 * US,
-        "MAM",
-        _mamba_on_vector,
-    ),
-    MicroRow(
-        "ACT_TABLE_LOAD of exp",
-        "trn2",
-        1.28 * US,
-        "DM",
-        lambda: assumptions.TABLE_LOAD.value,
-        is_input=True,
-    ),
-    MicroRow(
-        "ACT identity, [128, 1], FP32",
-        "trn1",
-        159 * NS,
-        "PG",
-        lambda: duration(on(TRN1, "scalar", _identity())),
-    ),
-    MicroRow(
-        "ACT identity, [128, 1], interval when dependent",
-        "trn1",
-        189 * NS,
-        "PG",
-        lambda: duration(on(TRN1, "scalar", _identity())),
-    ),
-    MicroRow(
-        "DVE tensor_tensor, 64 lanes x 8192, FP32",
-        "trn1",
-        14_968 * NS,
-        "PG",
-        lambda: duration(on(TRN1, "vector", _tensor_tensor(8192))),
-    ),
-    MicroRow(
-        "DVE abs-max, N = 16384, BF16",
-        "trn2",
-        17.25 * US,
-        "RMQ",
-        lambda: duration(on(TRN2, "vector", _largest())),
-    ),
-    MicroRow(
-        "DVE tensor_scalar, N = 16384, BF16 to FP8",
-        "trn2",
-        8.8 * US,
-        "RMQ",
-        lambda: duration(on(TRN2, "vector", _to_fp8())),
-        is_input=True,  # that the narrow write halves the mode is from here
-    ),
-    MicroRow(
-        "DVE scalar_tensor_tensor, N = 512, PSUM: interval",
-        "trn2",
-        640 * NS,
-        "RMQ",
-        lambda: _scalar_tensor_tensor().seconds,
-        is_input=True,
-    ),
-    MicroRow(
-        "DVE scalar_tensor_tensor, N = 512, PSUM: duration",
-        "trn2",
-        720 * NS,
-        "RMQ",
-        lambda: duration(_scalar_tensor_tensor()),
-    ),
-    MicroRow(
-        "DVE PSUM to SBUF, [128, 512], FP32",
-        "trn2",
-        690 * NS,
-        "KO",
-        lambda: duration(on(TRN2, "vector", _copy(512), _IN_PSUM)),
-    ),
-    # TensorE.
-    MicroRow(
-        "PE matmul, 96 moving columns, BF16: duration",
-        "trn1",
-        219 * NS,
-        "PG",
-        lambda: multiply_seconds(TRN1, _matmul(96)) + array_latency_seconds(TRN1),
-    ),
-    MicroRow(
-        "PE matmul, 1 moving column, BF16: duration",
-        "trn1",
-        188 * NS,
-        "PG",
-        lambda: multiply_seconds(TRN1, _matmul(1)) + array_latency_seconds(TRN1),
-        is_input=True,
-    ),
-    MicroRow(
-        "PE LDWEIGHTS, 1 element",
-        "trn1",
-        67 * NS,
-        "PG",
-        lambda: load_seconds(TRN1, ArrayTask(held=1, moved=1, rows=1)),
-    ),
-    MicroRow(
-        "PE FP32_LO_HI matmul, N = 512: interval",
-        "trn2",
-        430 * NS,
-        "KO",
-        lambda: multiply_seconds(TRN2, _matmul(512, 2)),
-    ),
-    MicroRow(
-        "PE FP32_LO_HI matmul, N = 512: duration",
-        "trn2",
-        595 * NS,
-        "KO",
-        lambda: multiply_seconds(TRN2, _matmul(512, 2)) + array_latency_seconds(TRN2),
-    ),
-    MicroRow(
-        "PE LDWEIGHTS, FP32",
-        "trn2",
-        190 * NS,
-        "KO",
-        lambda: load_seconds(TRN2, _matmul(512, 4)),
-    ),
-    MicroRow(
-        "PE active, FP32 [4096, 8192] x [8192, 8192]",
-        "trn2",
-        28.16 * MS,
-        "KO",
-        lambda: on(TRN2, "tensor", _big_matmul()).seconds,
-    ),
-    MicroRow(
-        "matmul of 512 columns in MXFP8, in a stream of them",
-        "trn3",
-        253.9 * NS,
-        "MXB",
-        lambda: _interval(TRN3, _matmul(512, 1, packed=4)),
-        is_input=True,
-    ),
-    # DMA.
-    MicroRow(
-        "DMA of 32 KiB by one engine",
-        "trn2",
-        1_416 * NS,
-        "DM",
-        lambda: _moving(TRN2, 32768, 8192),
-    ),
-    MicroRow(
-        "DMA of 2 KiB by one engine",
-        "trn2",
-        97 * NS,
-        "DM",
-        lambda: _moving(TRN2, 2048),
-    ),
-    MicroRow(
-        "DMA of 32 KiB by 16 engines, first to last byte",
-        "trn2",
-        468 * NS,
-        "DM",
-        lambda: _moving(TRN2, 32768 // engines(TRN2)),
-    ),
-    MicroRow(
-        "DMA of 32 KiB by one engine",
-        "trn1",
-        1_810 * NS,
-        "PG",
-        lambda: _moving(TRN1, 32768),
-    ),
-    MicroRow(
-        "DMA of 4 bytes by one engine",
-        "trn1",
-        7 * NS,
-        "PG",
-        lambda: _moving(TRN1, 4),
-        is_input=True,
-    ),
-    MicroRow(
-        "DMA trigger to first byte, load [128, 128]",
-        "trn2",
-        739 * NS,
-        "DM",
-        lambda: first_byte_seconds(TRN2, is_read=True),
-        is_input=True,
-    ),
-    MicroRow(
-        "DMA trigger to start, load [4, 4096]",
-        "trn2",
-        1.0 * US,
-        "DM",
-        lambda: first_byte_seconds(TRN2, is_read=True),
-    ),
-    MicroRow(
-        "DMA trigger to start, store",
-        "trn2",
-        0.6 * US,
-        "DM",
-        lambda: first_byte_seconds(TRN2, is_read=False),
-    ),
-    MicroRow(
-        "DMA end to dependent ACT",
-        "trn2",
-        0.3 * US,
-        "DM",
-        lambda: assumptions.DMA_SEMAPHORE.value,
-        is_input=True,
-    ),
-)
+    "matmul_interval": lambda core, *a: multiply_seconds(core, _matmul(*a)),
+    "mx_interval": lambda core, n: _interval(core, _matmul(n, packed=4)),
+    "load": lambda core, *a: load_seconds(core, _matmul(*a)),
+    "load_element": lambda core: load_seconds(core, ArrayTask(held=1, moved=1, rows=1)),
+    "product": lambda core: on(core, "tensor", _big_matmul()).seconds,
+    "dma": _moving,
+    "dma_by_all": lambda core, size: _moving(core, size // engines(core)),
+    "first_byte_read": lambda core: first_byte_seconds(core, is_read=True),
+    "first_byte_written": lambda core: first_byte_seconds(core, is_read=False),
+    "semaphore": lambda core: assumptions.DMA_SEMAPHORE.value,
+}
+
+
+def _row(given: Mapping[str, str]) -> MicroRow:
+    model, *numbers = given["model"].split()
+    return MicroRow(
+        name=given["name"],
+        chip=given["chip"],
+        published=float(given["ns"]) * NS,
+        source=given["source"],
+        predicted=MODELS[model](Core(CHIPS[given["chip"]], 1), *map(int, numbers)),
+        is_input=bool(given["input"]),
+    )
+
+
+_GIVEN = Path(__file__).with_name("published_instructions.csv").read_text()
+ROWS: tuple[MicroRow, ...] = tuple(map(_row, csv.DictReader(_GIVEN.splitlines())))
 
 
 def median_error(rows: tuple[MicroRow, ...] = ROWS) -> float:
@@ -412,7 +238,7 @@ def table(rows: tuple[MicroRow, ...] = ROWS) -> str:
         note = "  (input)" if row.is_input else ""
         lines.append(
             f"{row.name:52}{row.chip:6}{row.published / NS:9.0f}ns"
-            f"{row.predicted() / NS:9.0f}ns{row.error:+8.0%}{note}"
+            f"{row.predicted / NS:9.0f}ns{row.error:+8.0%}{note}"
         )
     lines.append(f"median error of {sum(not r.is_input for r in rows)} rows: ")
     lines[-1] += f"{median_error(rows):.1%}"

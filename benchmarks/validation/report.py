@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from benchmarks.validation.library_rows import ROWS
 from benchmarks.validation.programs import lowered
-from benchmarks.validation.rows import Row
+from benchmarks.validation.rows import ROWS, Row
 from neuronjax.hardware import resolve_target
 from neuronjax.timing.schedule import schedule
 from neuronjax.timing.work import QUEUES, Core, Queue

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.validation import micro_rows, nki_rows
-from benchmarks.validation.library_rows import ROWS
 from benchmarks.validation.report import Prediction, predict, summaries, tables
-from benchmarks.validation.rows import UNEXPRESSED
+from benchmarks.validation.rows import ROWS, UNEXPRESSED
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -78,7 +77,7 @@ def as_json(
                 "chip": row.chip,
                 "source": row.source,
                 "published_seconds": row.published,
-                "predicted_seconds": row.predicted(),
+                "predicted_seconds": row.predicted,
                 "error": row.error,
                 "is_input": row.is_input,
             }

@@ -17,7 +17,6 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import pytest
 
 import neuronjax as nj
 from neuronjax import nki
@@ -88,21 +87,6 @@ def safetensors_bytes(tensors: dict[str, np.ndarray]) -> bytes:
         data += array.tobytes()
     text = json.dumps(header).encode()
     return len(text).to_bytes(8, "little") + text + data
-
-
-def _parquet(folder: Path) -> Path:
-    pyarrow = pytest.importorskip("pyarrow")
-    from pyarrow import parquet  # pyright: ignore[reportMissingImports]
-
-    held = {name: np.asarray(a) for name, a in ARRAYS.items()}
-    rows = {
-        "name": list(held),
-        "dtype": [a.dtype.name for a in held.values()],
-        "shape": [list(a.shape) for a in held.values()],
-        "data": [a.tobytes() for a in held.values()],
-    }
-    parquet.write_table(pyarrow.table(rows), folder / "x.parquet")
-    return folder / "x.parquet"
 
 
 def _read_inputs(path: Path) -> Any:
@@ -252,7 +236,6 @@ LOADERS: dict[str, Loader] = {
         written("x.safetensors", safetensors_bytes({k: ARRAYS[k] for k in "ab"})),
         read_dump,
     ),
-    "parquet": Loader(_parquet, read_dump),
     "inputs": Loader(_saved(np.savez, "x.npz", **ARRAYS), _read_inputs),
     "constant": Loader(_saved(np.save, "x.npy", A), read_npy),
     "golden": Loader(

@@ -13,8 +13,7 @@ from neuronjax.api.asked import Askable, Asked, arrays_of, check_real, output_na
 from neuronjax.diagnostics.compare import Setting
 from neuronjax.diagnostics.dumps.comparing import DumpWalk
 from neuronjax.diagnostics.dumps.dump_result import DumpComparison
-from neuronjax.diagnostics.dumps.matching import matched
-from neuronjax.diagnostics.dumps.naming import named_values
+from neuronjax.diagnostics.dumps.matching import matched, named_values
 from neuronjax.diagnostics.dumps.reading import Dump, read_dump
 from neuronjax.diagnostics.tolerance.model import error_model
 from neuronjax.policy import Policy
@@ -52,10 +51,8 @@ def compare_dump(
         function: as `compare`. A PyTorch model is its exported StableHLO:
             `nj.load("model.mlir", policy="bf16")`.
         dump: a mapping from names to arrays; or a path: `.npy`, `.npz`, `.safetensors`,
-            a folder of `.npy`, or `.parquet` with a row for every tensor, columns name,
-            dtype, shape and data (bytes in row-major order). Files are untrusted; none
-            is unpickled. A tensor in a narrower format than the program's was rounded
-            to it when it was saved.
+            or a folder of `.npy`. Files are untrusted; none is unpickled. A tensor in a
+            narrower format than the program's was rounded to it when it was saved.
         target: as `compare`.
         policy: as `compare`.
         names: tensor to value, where names do not say it; names of values are those of
@@ -72,7 +69,7 @@ def compare_dump(
     Raises:
         InvalidProgramError: a file that cannot be read, no tensor, or when called
             `names` that are not there.
-        UnsupportedError: Parquet without pyarrow; when called, as `tolerance`.
+        UnsupportedError: when called, as `tolerance`.
         UnimplementedError: when called, an op without a rule.
     """
     model = error_model("fp32", None, "fp32", functions, failure)

@@ -204,9 +204,7 @@ def compare_dump(
     ask: Ask,
     dump: Annotated[
         Path,
-        typer.Argument(
-            help="A .npy, .npz, .safetensors or .parquet file; or a folder."
-        ),
+        typer.Argument(help="A .npy, .npz or .safetensors file; or a folder."),
     ],
     *,
     as_json: bool,

@@ -47,13 +47,7 @@ class SummationTree:
     @property
     def depth(self) -> int:
         """Additions one after the other on the longest path."""
-        deepest, waiting = 0, [(self.root, 0)]
-        while waiting:
-            node, depth = waiting.pop()
-            deepest = max(deepest, depth)
-            if not isinstance(node, int):
-                waiting += [(child, depth + 1) for child in node]
-        return deepest
+        return max(depth for _, depth in _nodes(self.root))
 
     @property
     def is_left_fold(self) -> bool:
@@ -235,17 +229,21 @@ def _one_after_the_other(root: Node) -> tuple[int, int, int] | None:
     return None
 
 
-def _leaves(root: Node) -> list[int]:
-    """The leaves from left to right; trees are deep, so without recursion."""
-    found: list[int] = []
-    waiting: list[Node] = [root]
+def _nodes(root: Node) -> list[tuple[Node, int]]:
+    """Return every subtree and its depth, from left to right, the whole before its
+    parts; trees are deep, so without recursion."""
+    found, waiting = [], [(root, 0)]
     while waiting:
-        node = waiting.pop()
-        if isinstance(node, int):
-            found.append(node)
-        else:
-            waiting.extend(reversed(node))
+        node, depth = waiting.pop()
+        found.append((node, depth))
+        if not isinstance(node, int):
+            waiting += [(child, depth + 1) for child in reversed(node)]
     return found
+
+
+def _leaves(root: Node) -> list[int]:
+    """Return the leaves from left to right."""
+    return [node for node, _ in _nodes(root) if isinstance(node, int)]
 
 
 # -- text ------------------------------------------------------------------------------
@@ -279,14 +277,8 @@ def _spine(node: Node) -> list[Node]:
 
 def _sizes(root: Node) -> dict[Any, int]:
     """How many leaves every subtree has."""
-    nodes, waiting = [], [root]
-    while waiting:
-        node = waiting.pop()
-        nodes.append(node)
-        if not isinstance(node, int):
-            waiting.extend(node)
     sizes: dict[Any, int] = {}
-    for node in reversed(nodes):
+    for node, _ in reversed(_nodes(root)):
         children = () if isinstance(node, int) else node
         sizes[_key(node)] = sum(sizes[_key(c)] for c in children) if children else 1
     return sizes

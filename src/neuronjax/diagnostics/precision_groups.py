@@ -20,7 +20,6 @@ from neuronjax.ir.name_stack import read_name_stack
 from neuronjax.policy import Policy, Rule
 
 CONTRACTIONS = frozenset({"stablehlo.dot_general", "stablehlo.convolution"})
-KINDS = ("module", "param", "scope", "source", "op")
 REST = "(others)"
 
 
@@ -120,18 +119,19 @@ def find_groups(heard: Sequence[HeardOp], by: str | Selection) -> Groups:
                 remedy="correct its pattern, or leave it out",
             )
         return found
-    if by not in KINDS:
+    if by not in _KINDS:
         raise InvalidProgramError(
             f"groups is {by!r}",
-            remedy=f"one of {', '.join(KINDS)}, or selectors by name: "
+            remedy=f"one of {', '.join(_KINDS)}, or selectors by name: "
             '{"head": {"param": "head/kernel"}}',
         )
-    keys = {op: _KEYS[by](op) or None for op in ops}
+    key, pattern = _KINDS[by]
+    keys = {op: key(op) or None for op in ops}
     # A rule for "block" comes before that for "block/mlp".
     names = sorted(
         filter(None, dict.fromkeys(keys.values())), key=lambda n: n.count("/")
     )
-    readable = {name: {by: _PATTERNS[by](name)} for name in names}
+    readable = {name: {by: pattern(name)} for name in names}
     if all(_owner(op, readable) == keys[op] for op in ops):
         return _owned(ops, readable)
     exact = {name: {by: _exact(by, ops, keys, name)} for name in names}
@@ -145,27 +145,26 @@ def _param(op: HeardOp) -> str | None:
     return next(reversed(inside or op.params), None)
 
 
-_KEYS: Mapping[str, Callable[[HeardOp], str | None]] = {
-    "module": lambda op: op.module,
-    "param": _param,
-    "scope": lambda op: "/".join(read_name_stack(op.scope).names),
-    "source": lambda op: op.source.rpartition("/")[2],
-    "op": lambda op: op.op,
-}
+def _whole(name: str) -> str:
+    return f"^{re.escape(name)}$"
 
 
-def _module_pattern(name: str) -> str:
-    """Of a name stack, in which transformations may stand around every part."""
+def _in_scope(name: str) -> str:
+    """A name stack, in which transformations may stand around every part."""
     parts = r"\)*/(?:.*[/(])?".join(map(re.escape, name.split("/")))
     return f"(?:^|[/(]){parts}[/)]"
 
 
-_PATTERNS: Mapping[str, Callable[[str], str]] = {
-    "module": lambda name: f"^{re.escape(name)}$",
-    "param": lambda name: f"^{re.escape(name)}$",
-    "scope": _module_pattern,
-    "source": lambda name: f"(?:^|/){re.escape(name)}$",
-    "op": lambda name: f"^{re.escape(name)}$",
+#: By what ops are grouped: the name of an op's group, and a pattern for a group's name.
+_KINDS: Mapping[str, tuple[Callable[[HeardOp], str | None], Callable[[str], str]]] = {
+    "module": (lambda op: op.module, _whole),
+    "param": (_param, _whole),
+    "scope": (lambda op: "/".join(read_name_stack(op.scope).names), _in_scope),
+    "source": (
+        lambda op: op.source.rpartition("/")[2],
+        lambda name: f"(?:^|/){re.escape(name)}$",
+    ),
+    "op": (lambda op: op.op, _whole),
 }
 
 

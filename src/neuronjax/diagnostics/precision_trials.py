@@ -12,13 +12,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from neuronjax.diagnostics.precision_groups import Groups
 from neuronjax.diagnostics.precision_metrics import OutputError
 from neuronjax.diagnostics.precision_policies import Assignment, Candidates
 from neuronjax.errors import UnsupportedError
-from neuronjax.ir.instruction import Block, InstructionProgram
+from neuronjax.ir.instruction import Block, Instruction, InstructionProgram
 from neuronjax.ir.text import is_block
 from neuronjax.policy import Policy
 
@@ -172,22 +170,13 @@ def program_identity(program: InstructionProgram) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def _described(i: Any) -> tuple:
-    attributes = {
-        name: value.tobytes() if isinstance(value, np.ndarray) else value
-        for name, value in i.attributes().items()
-        if not is_block(value)
-    }
+def _described(i: Instruction) -> tuple:
     return (
-        type(i).__name__,
+        [part for part in i.signature() if not is_block(part)],
         i.engine,
-        i.write_format,
-        i.rounding,
-        i.overflow,
         i.ordinal,
-        attributes,
         [view.buffer.number for view in i.operands],
-        [(buffer.number, str(buffer.type)) for buffer in i.results],
+        [buffer.number for buffer in i.results],
         list(map(_ends, i.blocks)),
     )
 

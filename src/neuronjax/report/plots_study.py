@@ -21,33 +21,25 @@ _DASHES = ("-", "--", "-.", ":")
 Band = tuple[np.ndarray, np.ndarray]
 
 
-def _ci95(values: np.ndarray) -> Band:
-    """Student's 95 % interval of the mean; of one seed there is none."""
-    count = len(values)
-    if count < 2:
-        return _range(values)
-    width = stdtrit(count - 1, 0.975) * values.std(axis=0, ddof=1) / np.sqrt(count)
+#: What a band shows: its half in deviations, None for all values, and its words.
+BANDS: Mapping[str, tuple[Callable[[int], float] | None, str]] = {
+    "ci95": (
+        lambda seeds: stdtrit(seeds - 1, 0.975) / np.sqrt(seeds),
+        "95 % confidence interval of the mean",
+    ),
+    "std": (lambda seeds: 1.0, "one standard deviation"),
+    "range": (None, "least to largest"),
+}
+
+
+def _band(values: np.ndarray, kind: str) -> Band:
+    """Return the limits of a band; one seed has all of its values."""
+    deviations, _ = BANDS[kind]
+    if deviations is None or len(values) < 2:
+        return values.min(axis=0), values.max(axis=0)
+    width = deviations(len(values)) * values.std(axis=0, ddof=1)
     mean = values.mean(axis=0)
     return mean - width, mean + width
-
-
-def _std(values: np.ndarray) -> Band:
-    if len(values) < 2:
-        return _range(values)
-    mean, deviation = values.mean(axis=0), values.std(axis=0, ddof=1)
-    return mean - deviation, mean + deviation
-
-
-def _range(values: np.ndarray) -> Band:
-    return values.min(axis=0), values.max(axis=0)
-
-
-BANDS: Mapping[str, tuple[Callable[[np.ndarray], Band], str]] = {
-    "ci95": (_ci95, "95 % confidence interval of the mean"),
-    "std": (_std, "one standard deviation"),
-    "range": (_range, "least to largest"),
-}
-"""What a band shows: how it is computed, and its words."""
 
 
 def draw_study(
@@ -84,7 +76,7 @@ def _draw(
     axes: Axes, curve: Curve, label: str, look: tuple[str, str], band: str
 ) -> None:
     colour, dashes = look
-    low, high = BANDS[band][0](curve.values)
+    low, high = _band(curve.values, band)
     mean = curve.values.mean(axis=0)
     axes.fill_between(curve.steps, low, high, color=colour, alpha=0.15, linewidth=0)
     axes.plot(curve.steps, mean, color=colour, linestyle=dashes, lw=1.6, label=label)

@@ -96,14 +96,10 @@ def metrics(
     if roof.base_clock_hz is not None:
         found["neuroncore_cycle_count"] = round(total * roof.base_clock_hz)
     found |= dict(_array(used, total, roof))
-    for engine in ENGINES:
-        found |= dict(_engine(timeline, used, engine))
-    found |= dict(_opcodes(used))
-    found |= dict(_dma(timeline, used, roof))
+    found |= dict(_queues(timeline, used, roof))
     found |= dict(_memories(used, total, roof))
-    found |= dict(_collectives(timeline, used))
     assert not found.keys() - METRICS.keys()
-    return found
+    return {name: found[name] for name in METRICS if name in found}
 
 
 def _share(part: float, whole: float) -> float:
@@ -128,28 +124,24 @@ def _array(used: Usage, total: float, roof: Roofs) -> _Figures:
     yield "mfu_max_achievable_estimated_percent", reachable if used.flops else 0.0
 
 
-def _engine(timeline: Timeline, used: Usage, engine: Queue) -> _Figures:
-    busy = timeline.busy_seconds(engine)
-    yield f"{engine}_engine_instruction_count", used.counts.get(engine, 0)
-    yield f"{engine}_engine_active_time", busy
-    share = _share(busy, timeline.total_seconds)
-    yield f"{engine}_engine_active_time_percent", share
-
-
-def _opcodes(used: Usage) -> _Figures:
+def _queues(timeline: Timeline, used: Usage, roof: Roofs) -> _Figures:
+    named: list[tuple[Queue, str, str]] = [
+        *((q, f"{q}_engine", f"{q}_engine_instruction_count") for q in ENGINES),
+        ("dma", "dma", "dma_transfer_count"),
+        ("cc", "cc_op", "cc_op_count"),
+    ]
+    for queue, name, count in named:
+        busy = timeline.busy_seconds(queue)
+        yield count, used.counts.get(queue, 0)
+        yield f"{name}_active_time", busy
+        yield f"{name}_active_time_percent", _share(busy, timeline.total_seconds)
     yield "matmul_instruction_count", used.opcode_counts.get("MATMUL", 0)
     yield "activate_instruction_count", used.opcode_counts.get("ACTIVATE", 0)
     yield "activate_instruction_time", used.opcode_seconds.get("ACTIVATE", 0.0)
-
-
-def _dma(timeline: Timeline, used: Usage, roof: Roofs) -> _Figures:
-    busy, count = timeline.busy_seconds("dma"), used.counts.get("dma", 0)
-    yield "dma_active_time", busy
-    yield "dma_active_time_percent", _share(busy, timeline.total_seconds)
-    yield "dma_transfer_count", count
     yield "dma_transfer_total_bytes", used.hbm_bytes
-    yield "dma_transfer_average_bytes", _share(used.hbm_bytes, count)
-    rate = _share(used.dma_bytes, busy)
+    moved = _share(used.hbm_bytes, used.counts.get("dma", 0))
+    yield "dma_transfer_average_bytes", moved
+    rate = _share(used.dma_bytes, timeline.busy_seconds("dma"))
     yield "dma_efficiency_percent", _share(rate, roof.dma_bytes_per_second)
 
 
@@ -171,13 +163,6 @@ def _memories(used: Usage, total: float, roof: Roofs) -> _Figures:
     yield "sbuf_write_bytes", used.sbuf_write_bytes + read
     yield "psum_read_bytes", used.psum_read_bytes
     yield "psum_write_bytes", used.psum_write_bytes
-
-
-def _collectives(timeline: Timeline, used: Usage) -> _Figures:
-    busy = timeline.busy_seconds("cc")
-    yield "cc_op_count", used.counts.get("cc", 0)
-    yield "cc_op_active_time", busy
-    yield "cc_op_active_time_percent", _share(busy, timeline.total_seconds)
 
 
 # -- what the figures are --------------------------------------------------------------

@@ -112,11 +112,8 @@ def _queue_row(
 ) -> tuple[str, ...]:
     share = figures[time] / (figures["total_time"] or 1.0)
     counted = "" if count is None else f"{count:,.0f}"
-    return title, seconds(figures[time]), percent(share), counted, _bar(share)
-
-
-def _bar(share: float) -> str:
-    return "█" * round(_BAR * share) + "░" * (_BAR - round(_BAR * share))
+    bar = ("█" * round(_BAR * share)).ljust(_BAR, "░")
+    return title, seconds(figures[time]), percent(share), counted, bar
 
 
 def _memory_row(

@@ -3,7 +3,6 @@
 import contextlib
 import io
 import json
-import sys
 import zipfile
 
 import jax.numpy as jnp
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 
 from neuronjax.diagnostics.dumps.reading import read_dump
-from neuronjax.errors import InvalidProgramError, NeuronJaxError, UnsupportedError
+from neuronjax.errors import InvalidProgramError, NeuronJaxError
 
 A = np.arange(12, dtype=np.float32).reshape(3, 4)
 B = np.asarray([1.5, -2.0], ml_dtypes.bfloat16)
@@ -178,38 +177,3 @@ def test_an_unknown_ending_is_refused(tmp_path):
     (tmp_path / "x.pt").write_bytes(b"PK")
     with pytest.raises(InvalidProgramError, match="unknown kind of file"):
         read_dump(tmp_path / "x.pt")
-
-
-def test_parquet_has_a_row_for_every_tensor(tmp_path):
-    pyarrow = pytest.importorskip("pyarrow")
-    from pyarrow import parquet  # pyright: ignore[reportMissingImports]
-
-    def write(**changes):
-        rows = {
-            "name": ["a", "b"],
-            "dtype": ["float32", "bfloat16"],
-            "shape": [[3, 4], [2]],
-            "data": [A.tobytes(), B.tobytes()],
-        }
-        columns = {k: v for k, v in (rows | changes).items() if v is not None}
-        parquet.write_table(pyarrow.table(columns), tmp_path / "x.parquet")
-        return tmp_path / "x.parquet"
-
-    found = read_dump(write())
-    np.testing.assert_array_equal(found["a"], A)
-    np.testing.assert_array_equal(found["b"], B)
-    with pytest.raises(InvalidProgramError, match="has no column data"):
-        read_dump(write(data=None))
-    with pytest.raises(InvalidProgramError, match="needs 52 bytes"):
-        read_dump(write(shape=[[13], [2]]))
-    (tmp_path / "y.parquet").write_bytes(b"PAR1")
-    with pytest.raises(InvalidProgramError, match=r"y\.parquet"):
-        read_dump(tmp_path / "y.parquet")
-
-
-def test_parquet_without_pyarrow_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    (tmp_path / "x.parquet").write_bytes(b"PAR1")
-    with pytest.raises(UnsupportedError) as caught:
-        read_dump(tmp_path / "x.parquet")
-    assert "neuronjax[parquet]" in (caught.value.remedy or "")

@@ -9,25 +9,23 @@ that are known.
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from neuronjax.diagnostics.dumps.dump_result import DumpedTensor
-from neuronjax.diagnostics.dumps.matching import Match
-from neuronjax.diagnostics.dumps.naming import Key
-from neuronjax.diagnostics.legal.held import Held, drawn, exact, half_steps
+from neuronjax.diagnostics.dumps.matching import Key, Match
+from neuronjax.diagnostics.legal.held import Held, drawn, half_steps
 from neuronjax.diagnostics.legal.results import LegalOutput, legal_output
-from neuronjax.diagnostics.legal.walk import LegalWalk
+from neuronjax.diagnostics.legal.walk import LegalWalk, Made
 from neuronjax.diagnostics.op_records import MOVING
 from neuronjax.diagnostics.parallel_runs import OpPath, Side
 from neuronjax.diagnostics.reference64 import is_float
 from neuronjax.diagnostics.tolerance.drawn import Draw, sharpened
 from neuronjax.diagnostics.tolerance.model import ErrorModel, roundoff
-from neuronjax.diagnostics.tolerance.tracked import Tracked
+from neuronjax.diagnostics.tolerance.tracked import exact
 from neuronjax.ir.program import CALLEES, Op, Program, Value
 from neuronjax.ir.value_sources import ValueSources
 from neuronjax.numerics.float_format import FORMATS
@@ -63,7 +61,7 @@ class DumpWalk:
     samples: int | None = None
 
     def run(self, arguments: Sequence[Any]) -> list[DumpedTensor]:
-        """The tensors in the order of execution, each with what it is worth."""
+        """Return the tensors in the order of execution, each with what it is worth."""
         self._by_key: dict[Key, Match] = {m.value.key: m for m in self.matches}
         self._points: dict[Key, _Waypoint] = {}
         self._behind = _Behind(self.program, self._by_key)
@@ -75,71 +73,57 @@ class DumpWalk:
                 held = exact(array, self.model) if is_float(array.dtype) else array
                 array = self._noted(match, Held(held, array.shape), ((), ()))
             entered.append(array)
-        LegalWalk(self.side, self.model, self._made).run(entered)
-        bounded = self._narrowed(entered)
+
+        def noted(key: Key, held: Held) -> Held:
+            return self._noted(self._by_key[key], held, self._behind.look(key))
+
+        LegalWalk(self.side, self.model, self._hearing(noted)).run(entered)
+
+        def sampled(draw: Draw) -> Iterable[tuple[Key, np.ndarray]]:
+            found: dict[Key, np.ndarray] = {}
+
+            def kept(key: Key, held: Held) -> Held:
+                point = self._points[key]
+                stored = stored_in(point.array, point.output.dtype)
+                saved = drawn(with_storage(held, stored, self.model), True, draw)
+                found[key] = saved.values
+                return self._device(point)
+
+            LegalWalk(self.side, self.model, self._hearing(kept), draw).run(entered)
+            return found.items()
+
+        bounds = {key: point.output.tolerance for key, point in self._points.items()}
+        bounds = sharpened(bounds, sampled, self.samples, self.model.failure)
         return [
             DumpedTensor(
                 tensor=point.match.tensor,
                 name=point.match.value.names[0],
                 how=point.match.how,
                 place=_place(point.match.value.path),
-                checked=bounded[key].check(point.array),
+                checked=dataclasses.replace(point.output, tolerance=bounds[key]).check(
+                    point.array
+                ),
                 since=point.since,
                 ops=point.ops,
             )
             for key, point in self._points.items()
         ]
 
-    def _narrowed(self, entered: Sequence[Any]) -> dict[Key, LegalOutput]:
-        """What the program may have, sharper by runs whose errors are drawn."""
-        outputs = {key: point.output for key, point in self._points.items()}
+    def _hearing(self, take: Callable[[Key, Held], Held]) -> Made:
+        """Return what hears a walk: tensors take the place of the values they are."""
 
-        def run(draw: Draw) -> Iterable[tuple[Key, np.ndarray]]:
-            found: dict[Key, np.ndarray] = {}
-            heard = functools.partial(self._sampled, found, draw)
-            LegalWalk(self.side, self.model, heard, draw).run(entered)
-            return found.items()
+        def made(
+            path: OpPath, iterations: tuple[int, ...], found: Mapping[Value, Held]
+        ) -> Mapping[Value, Held]:
+            keys = {value: (path.calls, value) for value in found}
+            # No value inside of a loop is matched.
+            return {
+                value: take(key, found[value])
+                for value, key in keys.items()
+                if not iterations and key in self._by_key
+            }
 
-        bounds = {key: output.tolerance for key, output in outputs.items()}
-        bounds = sharpened(bounds, run, self.samples, self.model.failure)
-        return {
-            key: dataclasses.replace(output, tolerance=bounds[key])
-            for key, output in outputs.items()
-        }
-
-    def _sampled(
-        self,
-        values: dict[Key, np.ndarray],
-        draw: Draw,
-        path: OpPath,
-        iterations: tuple[int, ...],
-        found: Mapping[Value, Held],
-    ) -> Mapping[Value, Held]:
-        replaced: dict[Value, Held] = {}
-        if iterations:
-            return replaced
-        for value, held in found.items():
-            key = (path.calls, value)
-            if key in self._points:
-                point = self._points[key]
-                stored = stored_in(point.array, point.output.dtype)
-                saved = drawn(with_storage(held, stored, self.model), True, draw)
-                values[key] = saved.values
-                replaced[value] = self._device(point)
-        return replaced
-
-    def _made(
-        self, path: OpPath, iterations: tuple[int, ...], found: Mapping[Value, Held]
-    ) -> Mapping[Value, Held]:
-        replaced: dict[Value, Held] = {}
-        if iterations:  # no value inside of a loop is matched
-            return replaced
-        for value, held in found.items():
-            match = self._by_key.get((path.calls, value))
-            if match is not None:
-                behind = self._behind.look((path.calls, value))
-                replaced[value] = self._noted(match, held, behind)
-        return replaced
+        return made
 
     def _noted(
         self, match: Match, held: Held, behind: tuple[Sequence[str], Sequence[OpPlace]]
@@ -190,9 +174,7 @@ def with_storage(held: Held, stored: str, model: ErrorModel) -> Held:
     with np.errstate(all="ignore"):
         half = half_steps(size, roundoff(stored)).astype(np.float32)
     half = np.where(np.isfinite(size), half, np.float32(0.0))
-    own = half if x.own is None else x.own + half
-    kept = Tracked(x.value, model, x.dtype, own, x.joint, x.shared)
-    return Held(kept, held.shape, before + half)
+    return Held(x.wider(half), held.shape, before + half)
 
 
 class _Behind:

@@ -1,25 +1,122 @@
 """Which op of one program is which of another, and what of the rest is an edit.
 
-The rows of ops are aligned by the longest common subsequence of their fingerprints.
-What is left between two pairs is paired by name and types, an op whose attributes were
-changed, then by the types of the results alone, an op in place of another.
+The ops of a program stand in a row, bodies of calls and loops behind them, each with a
+fingerprint of what it computes. The rows are aligned by the longest common subsequence
+of their fingerprints. What is left between two pairs is paired by name and types, an op
+whose attributes were changed, then by the types of the results alone, an op in place of
+another.
 """
 
 from __future__ import annotations
 
-import difflib
+import bisect
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
-
-from neuronjax.diagnostics.edits.canonical_text import CONTROL
+from neuronjax.diagnostics.edits.canonical_text import CONTROL, op_text, sha256
 from neuronjax.diagnostics.edits.changed_attributes import CONSTANT
-from neuronjax.diagnostics.edits.flattening import FlatOp, FlatProgram
-from neuronjax.ir.program import Value
+from neuronjax.diagnostics.parallel_runs import OpPath
+from neuronjax.ir.name_stack import read_name_stack
+from neuronjax.ir.program import Op, Program, Region, Value, is_cotangent_scope
 
-#: Up to so many pairs the subsequence is the longest; beyond, that of difflib.
-_LARGEST_TABLE = 1 << 24
+
+@dataclass(frozen=True, eq=False)
+class FlatOp:
+    """One op, as the calls reach it.
+
+    Attributes:
+        number: in the row.
+        path: which it is.
+        fingerprint: equal for ops that compute the same function under the same names;
+            what they read and where they stand in the source does not count.
+    """
+
+    number: int
+    path: OpPath
+    fingerprint: str
+
+    @property
+    def op(self) -> Op:
+        """As the program has it."""
+        return self.path.op
+
+    @property
+    def kind(self) -> tuple[str, ...]:
+        """Its name and the types of its results."""
+        return (self.op.name, *self.types)
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """Of its results."""
+        return tuple(str(v.type) for v in self.op.results)
+
+
+@dataclass(frozen=True, eq=False)
+class FlatProgram:
+    """A program's ops in a row, bodies of calls, loops and branches behind their op.
+
+    Attributes:
+        ops: the row.
+        makers: the op whose result a value is; of a body that is called twice the
+            first.
+        places: what is no op's result: the op whose body it is an argument of, None for
+            main, and its number.
+    """
+
+    program: Program
+    ops: tuple[FlatOp, ...]
+    makers: Mapping[Value, FlatOp]
+    places: Mapping[Value, tuple[FlatOp | None, str, int]]
+
+
+def flat(program: Program) -> FlatProgram:
+    """Return the row of a program."""
+    ops: list[FlatOp] = []
+    makers: dict[Value, FlatOp] = {}
+    places: dict[Value, tuple[FlatOp | None, str, int]] = {}
+
+    def add(
+        region: Region, owner: FlatOp | None, what: str, calls: tuple[Op, ...]
+    ) -> None:
+        for number, value in enumerate(region.arguments):
+            places.setdefault(value, (owner, what, number))
+        for op in region.ops:
+            path = OpPath(calls, op)
+            entry = FlatOp(len(ops), path, fingerprint(path))
+            ops.append(entry)
+            for value in op.results:
+                makers.setdefault(value, entry)
+            if callee := op.callee:
+                add(program.functions[callee].body, entry, "call", (*calls, op))
+            elif op.name in CONTROL:
+                for n, inner in enumerate(op.regions):
+                    add(inner, entry, str(n), calls)
+
+    add(program.entry.body, None, "main", ())
+    return FlatProgram(program, tuple(ops), makers, places)
+
+
+def fingerprint(path: OpPath) -> str:
+    """A hash of what an op computes, and of its name stack.
+
+    Not of its module, which what is around it may tell."""
+    scope = path.scope
+    names = "/".join(read_name_stack(scope).names)
+    backward = str(is_cotangent_scope(scope))
+    return sha256("\n".join((names, backward, op_text(path.op))))
+
+
+# -- pairs ----------------------------------------------------------------------------
+
+_Way = tuple[Callable[[FlatOp], Hashable], str]
+#: What is equal for ops that make a pair, and what the pair then is.
+_WAYS: tuple[_Way, ...] = (
+    (lambda o: o.fingerprint, "same"),
+    (lambda o: o.kind, "changed"),
+    (lambda o: (o.op.name in CONTROL, o.types), "replaced"),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,22 +160,7 @@ class Alignment:
 def aligned(before: FlatProgram, after: FlatProgram) -> Alignment:
     """Pair the ops of two programs."""
     left, right = before.ops, after.ops
-    pairs = [
-        (left[i], right[j], "same")
-        for i, j in common(
-            [o.fingerprint for o in left], [o.fingerprint for o in right]
-        )
-    ]
-    keys: tuple[tuple[Callable[[FlatOp], Hashable], str], ...] = (
-        (lambda o: o.kind, "changed"),
-        (lambda o: (o.op.name in CONTROL, o.types), "replaced"),
-    )
-    for key, how in keys:
-        more = []
-        for gap_left, gap_right in _gaps(left, right, pairs):
-            found = common([*map(key, gap_left)], [*map(key, gap_right)])
-            more += [(gap_left[i], gap_right[j], how) for i, j in found]
-        pairs = sorted(pairs + more, key=lambda p: p[1].number)
+    pairs = [*_pairs(left, right, _WAYS)]
     # The pair that an op is in.
     of_left = {a: n for n, (a, _, _) in enumerate(pairs)}
     of_right = {b: n for n, (_, b, _) in enumerate(pairs)}
@@ -107,18 +189,45 @@ def aligned(before: FlatProgram, after: FlatProgram) -> Alignment:
     )
 
 
-def _gaps(
-    left: Sequence[FlatOp],
-    right: Sequence[FlatOp],
-    pairs: Sequence[tuple[FlatOp, FlatOp, str]],
-) -> Iterator[tuple[Sequence[FlatOp], Sequence[FlatOp]]]:
-    """What lies between neighbouring pairs on both sides."""
+def _pairs(
+    left: Sequence[FlatOp], right: Sequence[FlatOp], ways: Sequence[_Way]
+) -> Iterator[tuple[FlatOp, FlatOp, str]]:
+    """Yield the pairs of two rows by the first way, and by the next those of what is
+    left between them."""
+    if not ways:
+        return
+    key, how = ways[0]
     i = j = 0
-    ends = [(a.number, b.number) for a, b, _ in pairs]
-    for end_i, end_j in [*ends, (len(left), len(right))]:
-        if i < end_i and j < end_j:
-            yield left[i:end_i], right[j:end_j]
-        i, j = end_i + 1, end_j + 1
+    for a, b in common([*map(key, left)], [*map(key, right)]):
+        yield from _pairs(left[i:a], right[j:b], ways[1:])
+        yield left[a], right[b], how
+        i, j = a + 1, b + 1
+    yield from _pairs(left[i:], right[j:], ways[1:])
+
+
+def common(
+    left: Sequence[Hashable], right: Sequence[Hashable]
+) -> list[tuple[int, int]]:
+    """Return indices of a longest common subsequence of two sequences, ascending.
+
+    This is the algorithm of Hunt and Szymanski (1977)."""
+    places = defaultdict[Hashable, list[int]](list)
+    for j, key in enumerate(right):
+        places[key].append(j)
+    # Of the subsequences of each length the one that ends first: its end, its pairs.
+    ends: list[int] = []
+    links: list[Any] = [None]
+    for i, key in enumerate(left):
+        for j in reversed(places[key]):
+            n = bisect.bisect_left(ends, j)
+            if ends[n : n + 1] != [j]:  # else the pair that was found before stays
+                ends[n : n + 1] = [j]
+                links[n + 1 : n + 2] = [(i, j, links[n])]
+    found, link = [], links[-1]
+    while link is not None:
+        *pair, link = link
+        found.append(tuple(pair))
+    return found[::-1]
 
 
 def _origin(
@@ -132,57 +241,3 @@ def _origin(
         return (numbers[maker], result) if maker in numbers else None
     owner, what, number = program.places.get(value, (None, "", -1))
     return (None if owner is None else numbers.get(owner), what, number)
-
-
-# -- the longest common subsequence ----------------------------------------------------
-
-
-def common(
-    left: Sequence[Hashable], right: Sequence[Hashable]
-) -> list[tuple[int, int]]:
-    """Indices of a longest common subsequence of two sequences, ascending."""
-    start = 0
-    while start < min(len(left), len(right)) and left[start] == right[start]:
-        start += 1
-    end = 0
-    while (
-        end < min(len(left), len(right)) - start
-        and left[len(left) - 1 - end] == right[len(right) - 1 - end]
-    ):
-        end += 1
-    a, b = left[start : len(left) - end], right[start : len(right) - end]
-    middle = _by_table(a, b) if len(a) * len(b) <= _LARGEST_TABLE else _by_blocks(a, b)
-    head = [(n, n) for n in range(start)]
-    tail = [(len(left) - n, len(right) - n) for n in range(end, 0, -1)]
-    return [*head, *((i + start, j + start) for i, j in middle), *tail]
-
-
-def _by_table(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, int]]:
-    numbers: dict[Hashable, int] = {}
-    x, y = (
-        np.asarray([numbers.setdefault(k, len(numbers)) for k in s]) for s in (a, b)
-    )
-    lengths = np.zeros((len(a) + 1, len(b) + 1), np.int32)
-    for i in range(len(a) - 1, -1, -1):
-        below = lengths[i + 1]
-        row = np.where(y == x[i], below[1:] + 1, below[:-1])
-        lengths[i, :-1] = np.maximum.accumulate(row[::-1])[::-1]
-    found, i, j = [], 0, 0
-    while i < len(a) and j < len(b):
-        if x[i] == y[j]:
-            found.append((i, j))
-            i, j = i + 1, j + 1
-        elif lengths[i + 1, j] >= lengths[i, j + 1]:
-            i += 1
-        else:
-            j += 1
-    return found
-
-
-def _by_blocks(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, int]]:
-    matcher = difflib.SequenceMatcher(None, a, b, autojunk=False)
-    return [
-        (block.a + n, block.b + n)
-        for block in matcher.get_matching_blocks()
-        for n in range(block.size)
-    ]

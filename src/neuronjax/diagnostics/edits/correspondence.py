@@ -13,9 +13,8 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from neuronjax.diagnostics.edits.alignment import AlignedPair, Alignment
+from neuronjax.diagnostics.edits.alignment import AlignedPair, Alignment, FlatOp
 from neuronjax.diagnostics.edits.changed_attributes import CONSTANT
-from neuronjax.diagnostics.edits.flattening import FlatOp
 from neuronjax.diagnostics.edits.value_runs import (
     Beside,
     ProgramRun,

@@ -48,9 +48,9 @@ class Edit:
     """
 
     kind: str
-    before: EditedOp | None
-    after: EditedOp | None
-    differs: bool | None
+    before: EditedOp | None = None
+    after: EditedOp | None = None
+    differs: bool | None = None
     what: str = ""
 
     @property

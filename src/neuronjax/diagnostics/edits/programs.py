@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 
 from neuronjax.diagnostics.compare import Setting
-from neuronjax.diagnostics.edits.alignment import AlignedPair, Alignment, aligned
+from neuronjax.diagnostics.edits.alignment import (
+    AlignedPair,
+    Alignment,
+    FlatOp,
+    FlatProgram,
+    aligned,
+    flat,
+)
 from neuronjax.diagnostics.edits.changed_attributes import (
     CONSTANT,
     changes,
@@ -23,7 +30,6 @@ from neuronjax.diagnostics.edits.edit_result import (
     OutputDifference,
     ProgramComparison,
 )
-from neuronjax.diagnostics.edits.flattening import FlatOp, FlatProgram, flat
 from neuronjax.diagnostics.edits.value_runs import ProgramRun, RunValue
 from neuronjax.diagnostics.op_errors import errors_of
 from neuronjax.diagnostics.op_records import MOVING
@@ -124,33 +130,24 @@ class _Describing:
         added: Iterable[FlatOp] = (),
         removed: Iterable[FlatOp] = (),
     ) -> list[Edit]:
-        found = []
+        programs, found = self._alignment, []
         for pair in pairs:
             match = self._found.get(pair.after)
-            what = changes(pair.before.op, pair.after.op) or self._reads(pair)
-            differs = None if match is None else match.differs
-            found.append(self._edit(pair.how, pair.before, pair.after, what, differs))
-        found += [self._edit("added", None, op, constant_text(op.op)) for op in added]
-        return found + [
-            self._edit("removed", op, None, constant_text(op.op)) for op in removed
-        ]
-
-    def _edit(
-        self,
-        kind: str,
-        before: FlatOp | None,
-        after: FlatOp | None,
-        what: str,
-        differs: bool | None = None,
-    ) -> Edit:
-        programs = self._alignment
-        return Edit(
-            kind=kind,
-            before=None if before is None else _described(before, programs.before),
-            after=None if after is None else _described(after, programs.after),
-            differs=differs,
-            what=what,
-        )
+            edit = Edit(
+                kind=pair.how,
+                before=_described(pair.before, programs.before),
+                after=_described(pair.after, programs.after),
+                differs=None if match is None else match.differs,
+                what=changes(pair.before.op, pair.after.op) or self._reads(pair),
+            )
+            found.append(edit)
+        for op in added:
+            shown, what = _described(op, programs.after), constant_text(op.op)
+            found.append(Edit(kind="added", after=shown, what=what))
+        for op in removed:
+            shown, what = _described(op, programs.before), constant_text(op.op)
+            found.append(Edit(kind="removed", before=shown, what=what))
+        return found
 
     def _reads(self, pair: AlignedPair) -> str:
         """Return which constants a rewired op reads in place of others."""

@@ -12,12 +12,12 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from neuronjax.diagnostics.edits.alignment import FlatOp, FlatProgram
 from neuronjax.diagnostics.edits.changed_attributes import CONSTANT
-from neuronjax.diagnostics.edits.flattening import FlatOp, FlatProgram
 from neuronjax.diagnostics.faults.evidence import Seen
 from neuronjax.diagnostics.faults.units import Cast
 from neuronjax.diagnostics.op_errors import Errors, errors_of
-from neuronjax.diagnostics.op_walk import Compared, ParallelWalk
+from neuronjax.diagnostics.op_walk import ParallelWalk
 from neuronjax.diagnostics.parallel_runs import OpPath, Side
 from neuronjax.execution.device_sharding import join_parts
 from neuronjax.ir.program import Op, Value
@@ -226,15 +226,12 @@ def _at(array: np.ndarray) -> Hashable:
     return array.ctypes.data, array.shape, array.dtype
 
 
-def _nothing(path: OpPath, iterations: tuple[int, ...], found: Compared) -> None:
-    """A walk of one program beside itself has no errors."""
-
-
 class _GatheringWalk(ParallelWalk):
     """A walk that follows values into a mesh, in parts, and out of it."""
 
     def __init__(self, side: Side, run: ProgramRun) -> None:
-        super().__init__(side, side, _nothing, isolates=False, witness=run)
+        # A walk of one program beside itself has no errors to hear of.
+        super().__init__(side, side, lambda *_: None, isolates=False, witness=run)
         self._run = run
 
     def cut(self, value: Any, part: tuple[slice, ...]) -> Any:

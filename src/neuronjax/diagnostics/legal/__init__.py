@@ -3,7 +3,7 @@
 A captured program is lowered under its policy, and its instructions are run on arrays
 that carry the scale of every element's error (`diagnostics.tolerance`, which the judge
 of kernels uses on NumPy references): `walk.py` goes through the program, `arithmetic`,
-`functions`, `movement`, `orders`, `sums` and `windows` say what an instruction makes of
+`movement`, `orders` and `sums` say what an instruction makes of
 values and errors, `held.py` how a format rounds, `results.py` what the outputs may be.
 
 Casts that the policy or the program asks for are part of the question: a number without

@@ -8,13 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from neuronjax.diagnostics.legal.functions import applied, knows
 from neuronjax.diagnostics.legal.held import (
     Array,
     Executors,
     Held,
-    doubtful,
-    exact,
     exactly,
     in_float64,
     is_power_of_two,
@@ -25,8 +22,9 @@ from neuronjax.diagnostics.legal.held import (
     written,
 )
 from neuronjax.diagnostics.reference64 import is_float
-from neuronjax.diagnostics.reference64_tables import BINARY
+from neuronjax.diagnostics.reference64_tables import BINARY, UNARY
 from neuronjax.diagnostics.tolerance.elementwise import (
+    RULES,
     ElementRule,
     elementwise,
     powered,
@@ -34,7 +32,7 @@ from neuronjax.diagnostics.tolerance.elementwise import (
 )
 from neuronjax.diagnostics.tolerance.model import ErrorModel, Roundoff
 from neuronjax.diagnostics.tolerance.stepwise import stepwise
-from neuronjax.diagnostics.tolerance.tracked import Tracked
+from neuronjax.diagnostics.tolerance.tracked import Tracked, doubtful, exact
 from neuronjax.errors import UnimplementedError
 from neuronjax.ir.algebra_set import HostCall
 from neuronjax.ir.instruction import Instruction
@@ -175,7 +173,7 @@ def _(i: TensorTensor | TensorScalar, x: Sequence[Held], at: Executors) -> list[
 
 @legal.register
 def _(i: Activation, x: Sequence[Held], at: Executors) -> list[Held]:
-    if not knows(i.function):
+    if i.function not in UNARY:
         raise no_rule(i, i.function)
     assert isinstance(x[0].x, Tracked)
     return [written(applied(i.function, x[0].x), i)]
@@ -307,3 +305,46 @@ def _(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
     """A scale is divided out again: it has no error that a result could see."""
     results = exactly(i, [h.values for h in x], at)
     return [Held(exact(r, at.model), ()) for r in results]
+
+
+# -- elementary functions: slopes from chords -----------------------------------------
+#
+# What a table of a chip is off by is `ErrorModel.functions`; here stands how the error
+# of an argument goes on.
+
+#: Functions whose table's error shrinks with the result.
+_RELATIVE = ("cbrt", "cosh")
+
+
+#: Where chords end: as far as an argument can be, and as far as it mostly is.
+_ENDS = (-1.0, -0.125, 0.125, 1.0)
+
+
+def _steepest(function: Callable[[Any], Any], x: np.ndarray, reach: Any) -> np.ndarray:
+    """Return the slope of the steepest chord from an argument to what it can be."""
+    x, reach = (np.asarray(v, np.float64) for v in (x, reach))
+    slopes = [
+        np.abs(function(x + end * reach) - function(x)) / np.abs(end * reach)
+        for end in _ENDS
+    ]
+    found = np.nan_to_num(np.maximum.reduce(slopes), nan=np.inf, posinf=np.inf)
+    return np.where(reach > 0, found, 0.0)
+
+
+def _rule(name: str, function: Callable[[Any], Any]) -> ElementRule:
+    return ElementRule(
+        lambda f, x, r: (_steepest(function, x[0], r[0]),),
+        error=name,
+        is_absolute=name not in _RELATIVE,
+        is_curved=True,
+    )
+
+
+_RULES = {name: RULES.get(f) or _rule(name, f) for name, f in UNARY.items()}
+
+
+def applied(name: str, x: Tracked) -> Tracked:
+    """Return a function of numbers, by StableHLO's and CHLO's names."""
+    if name == "rsqrt":  # so that an error shared by a row stays shared
+        return np.reciprocal(np.sqrt(x))  # type: ignore[return-value]
+    return elementwise(UNARY[name], _RULES[name], x)

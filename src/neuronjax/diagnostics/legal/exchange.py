@@ -19,7 +19,6 @@ from neuronjax.diagnostics.legal.arithmetic import no_rule
 from neuronjax.diagnostics.legal.held import (
     Executors,
     Held,
-    doubtful,
     is_doubtful,
     places_in_doubt,
     rounded,
@@ -28,7 +27,7 @@ from neuronjax.diagnostics.legal.movement import moved_together, rearranged
 from neuronjax.diagnostics.legal.sums import folded
 from neuronjax.diagnostics.reference64 import is_float
 from neuronjax.diagnostics.tolerance.model import roundoff
-from neuronjax.diagnostics.tolerance.tracked import Tracked
+from neuronjax.diagnostics.tolerance.tracked import Tracked, doubtful
 from neuronjax.execution.exchange import is_same_for_all
 from neuronjax.ir.collective_set import (
     Collective,
@@ -145,19 +144,12 @@ def _total(i: Reduction, k: int, x: Sequence[Held], at: Executors) -> Held:
     terms = [rounded(held.tracked(model), travels)[0] for held in x]
     whole: Any = np.stack(terms)  # type: ignore[call-overload]
     if travels.unit > model.sums.unit and i.op == "add":
-        whole = _rounded_sums(whole, travels.unit)
+        # Every term but the first is followed by a rounding of a partial sum, which is
+        # as large as the terms so far, in any order, may be together.
+        values = whole.value
+        sizes = np.sqrt(np.square(values).sum(0) + np.square(values.sum(0)))
+        error = travels.unit / math.sqrt(3) * sizes
+        whole = whole.wider(np.broadcast_to(error, whole.shape))
     found = folded(i.op, whole, (0,))
     result, hard = rounded(found, roundoff(dtype), i.rounding == "stochastic")
     return Held(result, x[0].shape, hard)
-
-
-def _rounded_sums(x: Tracked, unit: float) -> Tracked:
-    """Return terms whose errors are also those of the partial sums.
-
-    Every term but the first is followed by a rounding of a partial sum, which is as
-    large as the terms so far, in any order, may be together.
-    """
-    sizes = np.sqrt(np.square(x.value).sum(0) + np.square(x.value.sum(0)))
-    more = np.broadcast_to(unit / math.sqrt(3) * sizes, x.shape).astype(np.float32)
-    own = more if x.own is None else x.own + more
-    return Tracked(x.value, x.model, x.dtype, own, x.joint, x.shared)

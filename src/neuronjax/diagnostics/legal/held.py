@@ -17,7 +17,7 @@ from neuronjax.diagnostics.executors import Emulator, Position
 from neuronjax.diagnostics.reference64 import Reference64, is_float
 from neuronjax.diagnostics.tolerance.drawn import Draw
 from neuronjax.diagnostics.tolerance.model import ErrorModel, Roundoff, roundoff
-from neuronjax.diagnostics.tolerance.tracked import Shared, Tracked, carrier_of
+from neuronjax.diagnostics.tolerance.tracked import Shared, Tracked, exact
 from neuronjax.ir.instruction import Block, Instruction
 
 Array = Tracked | np.ndarray
@@ -116,31 +116,12 @@ class Executors(NamedTuple):
     run: Callable[[Block, Sequence[Held]], list[Held]]
 
 
-def exact(values: Any, model: ErrorModel) -> Tracked:
-    """Return numbers that have no error."""
-    array = np.asarray(values)
-    return Tracked(array.astype(carrier_of(array.shape)), model)
-
-
 def is_doubtful(held: Held) -> bool:
     """Return whether a value is discrete and has a bound.
 
     Such a value depends on numbers that are closer to each other than their bounds.
     """
     return isinstance(held.x, Tracked) and held.x.dtype.kind in "iub"
-
-
-def doubtful(values: np.ndarray, places: Any, model: ErrorModel) -> Array:
-    """Return values with an infinite bound at some places, and exact elsewhere."""
-    is_discrete = values.dtype.kind in "iub"
-    found = values if is_discrete else exact(values, model)
-    if not np.any(places):
-        return found
-    bound = np.where(places, np.float32(np.inf), np.float32(0.0))
-    joint = np.broadcast_to(bound, values.shape)
-    if isinstance(found, Tracked):
-        return Tracked(found.value, model, np.float32, None, joint)
-    return Tracked(values, model, values.dtype, None, joint)
 
 
 def places_in_doubt(held: Held) -> np.ndarray:
@@ -218,9 +199,7 @@ def rounded(
     beyond = ~(size <= format.largest) & is_number
     loss = np.where(beyond, np.float32(np.inf), np.where(is_number, loss, 0))
     hard = np.where(beyond, np.float32(np.inf), np.where(is_number, hard, before))
-    own = (loss if x.own is None else x.own + loss).astype(np.float32)
-    kept = Tracked(x.value, model, x.dtype, own, x.joint, x.shared)
-    return kept, np.broadcast_to(hard.astype(np.float32), x.shape)
+    return x.wider(loss), np.broadcast_to(hard.astype(np.float32), x.shape)
 
 
 #: Scale of an error that is as if uniform between the halves of two steps.

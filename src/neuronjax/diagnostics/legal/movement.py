@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -11,8 +10,6 @@ from neuronjax.diagnostics.legal.arithmetic import legal
 from neuronjax.diagnostics.legal.held import (
     Executors,
     Held,
-    doubtful,
-    exact,
     in_float64,
     is_doubtful,
     of_exact,
@@ -20,7 +17,8 @@ from neuronjax.diagnostics.legal.held import (
 )
 from neuronjax.diagnostics.reference64 import is_float
 from neuronjax.diagnostics.tolerance.model import ErrorModel
-from neuronjax.diagnostics.tolerance.tracked import Tracked, moved
+from neuronjax.diagnostics.tolerance.movement import moved_errors
+from neuronjax.diagnostics.tolerance.tracked import Tracked, doubtful, exact, moved
 from neuronjax.execution.movement import MOVES
 from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.instruction_set import (
@@ -143,27 +141,13 @@ def moved_together(x: Sequence[Held], mover: Mover, model: ErrorModel) -> Held:
     tracked = [h.tracked(model) for h in x]
     if all(t.is_exact for t in tracked):
         return Held(Tracked(value, model), value.shape)
+
+    def move(errors: Sequence[np.ndarray]) -> np.ndarray:
+        return np.asarray(mover([e.astype(float) for e in errors]), np.float32)
+
     hard = None
     if any(h.hard is not None for h in x):
-        hard = _errors(mover, [h.bound(model) for h in x], x)
-    sources = set(itertools.chain(*(t.shared for t in tracked)))
-    if len(tracked) == 1 and not sources:
-        own, joint = tracked[0].own, tracked[0].joint
-        own, joint = _errors(mover, [own], x), _errors(mover, [joint], x)
-        return Held(Tracked(value, model, np.float32, own, joint), value.shape, hard)
-    own = _errors(mover, [t.own for t in tracked], x)
-    joint = _errors(mover, [t.correlated() for t in tracked], x)
+        hard = move([h.bound(model) for h in x])
+    own = moved_errors(move, x, [t.own for t in tracked])
+    joint = moved_errors(move, x, [t.correlated() for t in tracked])
     return Held(Tracked(value, model, np.float32, own, joint), value.shape, hard)
-
-
-def _errors(
-    mover: Mover, errors: Sequence[np.ndarray | None], x: Sequence[Held]
-) -> np.ndarray | None:
-    """Errors moved as values are; None for none."""
-    if all(e is None for e in errors):
-        return None
-    whole = [
-        np.zeros(h.shape) if e is None else np.broadcast_to(e, h.shape).astype(float)
-        for e, h in zip(errors, x, strict=True)
-    ]
-    return np.asarray(mover(whole)).astype(np.float32)

@@ -15,7 +15,6 @@ from neuronjax.diagnostics.legal.held import (
     Array,
     Executors,
     Held,
-    doubtful,
     in_float64,
     of_exact,
 )
@@ -27,7 +26,7 @@ from neuronjax.diagnostics.tolerance.reductions import (
     smallest,
     worst_along,
 )
-from neuronjax.diagnostics.tolerance.tracked import Tracked
+from neuronjax.diagnostics.tolerance.tracked import Tracked, doubtful
 from neuronjax.ir.block_set import MapBlock, ReduceBlock
 from neuronjax.ir.instruction_set import Sort, TopK
 

@@ -10,18 +10,18 @@ import numpy as np
 # Their rules register themselves.
 import neuronjax.diagnostics.legal.orders
 import neuronjax.diagnostics.legal.sums
-import neuronjax.diagnostics.legal.windows
 import neuronjax.diagnostics.tolerance.bounds
 import neuronjax.diagnostics.tolerance.movement  # noqa: F401
 from neuronjax.diagnostics.executors import Signatures
 from neuronjax.diagnostics.legal.arithmetic import legal
 from neuronjax.diagnostics.legal.exchange import correlated, exchanged
-from neuronjax.diagnostics.legal.held import Executors, Held, drawn, exact, is_doubtful
+from neuronjax.diagnostics.legal.held import Executors, Held, drawn, is_doubtful
 from neuronjax.diagnostics.legal.movement import moved_together, rearranged
 from neuronjax.diagnostics.parallel_runs import Lane, OpPath, Side
 from neuronjax.diagnostics.reference64 import Reference64, is_float
 from neuronjax.diagnostics.tolerance.drawn import Draw
 from neuronjax.diagnostics.tolerance.model import ErrorModel
+from neuronjax.diagnostics.tolerance.tracked import exact
 from neuronjax.diagnostics.walk import Keys, Lanes, OpWalk, Spans, Views
 from neuronjax.errors import NeuronJaxError, UnsupportedError
 from neuronjax.ir.instruction import Block, Instruction, View

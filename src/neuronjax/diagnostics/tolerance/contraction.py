@@ -20,11 +20,10 @@ is counted as well: roundings of chains of `CHUNK` additions.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -78,25 +77,26 @@ def _stacked(a: Tracked, b: Tracked, model: ErrorModel, dtype: Any) -> Tracked:
     """[B, M, K] times [B, K, N]."""
     if model.draw is not None and model.draw.knows_next:
         return Tracked(np.matmul(a.value, b.value), model, dtype)
-    kept = {s: t for s, t in a.shared.items() if _passes(t, -1)}
-    kept_right = {s: t for s, t in b.shared.items() if _passes(t, -2)}
-    left = _ProductSide(
-        a.passed(), {s: t for s, t in a.shared.items() if s not in kept}, 2
-    )
-    right = _ProductSide(
-        b.passed(), {s: t for s, t in b.shared.items() if s not in kept_right}, 1
-    )
+    kept, loose = _parted(a.shared, -1)
+    kept_right, loose_right = _parted(b.shared, -2)
+    a, b = a.passed(), b.passed()
     shape, n = (a.shape[0], a.shape[1], b.shape[2]), a.shape[-1]
     value, own = new_values(shape), np.empty(shape, np.float32)
     is_rounded = model.products.unit > model.stored.unit
     joint = None
-    if left.is_inexact or right.is_inexact or is_rounded:
+    if (
+        is_rounded
+        or any(x.has_own or x.has_joint for x in (a, b))
+        or loose
+        or loose_right
+    ):
         joint = np.zeros(shape, np.float32)
     stored = model.of_result(dtype)
     in_stack = max(1, _BLOCK_ELEMENTS // max(1, shape[1] * shape[2]))
     for stack in _ranges(shape[0], in_stack):
-        (rows, a_alike), (columns, b_alike) = left.factor(stack), right.factor(stack)
-        alike = a_alike[:, :, None] & b_alike[:, None]
+        rows, columns = _factor(a, stack, loose), _factor(b, stack, loose_right)
+        alike = are_one_value(rows.scaled, 2)[:, :, None]
+        alike = alike & are_one_value(columns.scaled, 1)[:, None]
         is_biased = n > 1 and bool(alike.any())
         if is_biased and joint is None:
             joint = np.zeros(shape, np.float32)
@@ -118,25 +118,12 @@ def _stacked(a: Tracked, b: Tracked, model: ErrorModel, dtype: Any) -> Tracked:
     return Tracked(value, model, dtype, own, joint, terms)
 
 
-class _ProductSide:
-    """One of two stacks of matrices, as their products take them.
-
-    Args:
-        x: the stack.
-        shared: its errors that a sum does not hand on as they are.
-        axis: of a matrix, along which it is contracted.
-    """
-
-    def __init__(self, x: Tracked, shared: Mapping[int, Shared], axis: int) -> None:
-        self.x, self.shared, self.axis = x, shared, axis
-        self.is_inexact = x.has_own or x.has_joint or bool(shared)
-
-    def factor(self, stack: slice) -> tuple[_Factor, np.ndarray]:
-        """Some matrices, and which lines of them are one value."""
-        part = self.x.part((stack,))
-        joint = part.correlated(self.shared, (stack,))
-        factor = _Factor(part.value, part.own, joint)
-        return factor, are_one_value(part.value, self.axis)
+def _parted(
+    shared: Mapping[int, Shared], axis: int
+) -> tuple[dict[int, Shared], dict[int, Shared]]:
+    """Return the errors that a sum along an axis hands on as they are, and the rest."""
+    kept = {s: t for s, t in shared.items() if _passes(t, axis)}
+    return kept, {s: t for s, t in shared.items() if s not in kept}
 
 
 def _passes(term: Shared, axis: int) -> bool:
@@ -151,16 +138,12 @@ def _widened(term: Shared, axis: int, shape: tuple[int, ...]) -> Shared:
     return Shared(True, np.broadcast_to(first, shape))
 
 
-def _cut(error: np.ndarray | None, block: Any) -> np.ndarray | None:
-    return None if error is None else error[block]
-
-
 def _ranges(n: int, step: int) -> list[slice]:
     return [slice(i, i + step) for i in range(0, n, step)]
 
 
-class _Factor:
-    """One operand: FP32 arrays, those of squares computed when they are needed.
+class _Factor(NamedTuple):
+    """One operand: FP32 arrays.
 
     Attributes:
         unit: a power of two by which all is divided, that squares neither overflow nor
@@ -168,38 +151,35 @@ class _Factor:
         scaled: the values.
         own: independent errors; or None.
         joint: correlated errors; or None.
+        squares: of the values.
+        error_squares: of the independent errors; 0 without.
     """
 
-    def __init__(
-        self, value: np.ndarray, own: np.ndarray | None, joint: np.ndarray | None
-    ) -> None:
-        largest = float(max(value.max(initial=0.0), -value.min(initial=0.0)))
-        known = 0.0 < largest < math.inf
-        self.unit = 2.0 ** math.floor(math.log2(largest)) if known else 1.0
-        scale = np.float32(1 / self.unit)
-        self.scaled = np.multiply(value, scale, dtype=np.float32, casting="same_kind")
-        self.own = None if own is None else own * scale
-        self.joint = None if joint is None else joint * scale
-
-    @functools.cached_property
-    def squares(self) -> np.ndarray:
-        """Of the values."""
-        return np.square(self.scaled)
-
-    @functools.cached_property
-    def error_squares(self) -> np.ndarray:
-        """Of the independent errors; 0 without."""
-        return np.square(np.float32(0.0) if self.own is None else self.own)
+    unit: float
+    scaled: np.ndarray
+    own: np.ndarray | None
+    joint: np.ndarray | None
+    squares: np.ndarray
+    error_squares: np.ndarray
 
     def of(self, part: Any) -> _Factor:
-        """Some rows or columns; what is computed for the whole is computed once."""
-        side = object.__new__(_Factor)
-        side.unit, side.scaled = self.unit, self.scaled[part]
-        side.own, side.joint = _cut(self.own, part), _cut(self.joint, part)
-        side.squares = self.squares[part]
-        squares = self.error_squares
-        side.error_squares = squares[part] if squares.ndim else squares
-        return side
+        """Some rows or columns."""
+        unit, *arrays = self
+        return _Factor(unit, *(x[part] if np.ndim(x) else x for x in arrays))
+
+
+def _factor(x: Tracked, stack: slice, loose: Mapping[int, Shared]) -> _Factor:
+    """Return some matrices of a stack; shared errors that are loose are correlated."""
+    part = x.part((stack,))
+    value, own, joint = part.value, part.own, part.correlated(loose, (stack,))
+    largest = float(max(value.max(initial=0.0), -value.min(initial=0.0)))
+    known = 0.0 < largest < math.inf
+    unit = 2.0 ** math.floor(math.log2(largest)) if known else 1.0
+    scale = np.float32(1 / unit)
+    scaled = np.multiply(value, scale, dtype=np.float32, casting="same_kind")
+    own, joint = (None if e is None else e * scale for e in (own, joint))
+    errors = np.square(np.float32(0.0) if own is None else own)
+    return _Factor(unit, scaled, own, joint, np.square(scaled), errors)
 
 
 def _product(a: _Factor, b: _Factor, model: ErrorModel, stored: Any) -> Any:

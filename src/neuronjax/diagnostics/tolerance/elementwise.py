@@ -134,7 +134,11 @@ RULES: dict[Any, ElementRule] = {
     ),
     np.sin: _function("sin", lambda f, x, r: np.abs(np.cos(x)) + r, absolute=True),
     np.cos: _function("cos", lambda f, x, r: np.abs(np.sin(x)) + r, absolute=True),
-    np.arctan: _function("arctan", lambda f, x, r: 1.0, absolute=True),
+    np.arctan: _function(
+        "arctan",
+        lambda f, x, r: 1 / (1 + np.maximum(np.abs(x) - r, 0) ** 2),
+        absolute=True,
+    ),
 }
 
 _QUOTIENTS = (np.divide, np.reciprocal)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -60,23 +62,20 @@ def joined(function: Any, arrays: Any, **named: Any) -> Tracked:
     arrays = list(arrays)
     model = model_of(arrays)
     parts = [as_tracked(x, model) for x in arrays]
-    value = function([p.value for p in parts], **named)
-    own = _errors(function, parts, [p.own for p in parts], named)
-    joint = _errors(function, parts, [p.correlated() for p in parts], named)
+    move = functools.partial(function, **named)
+    value = move([p.value for p in parts])
+    own = moved_errors(move, parts, [p.own for p in parts])
+    joint = moved_errors(move, parts, [p.correlated() for p in parts])
     return Tracked(value, model, declared(*arrays), own, joint)
 
 
-def _errors(
-    function: Any, parts: list[Tracked], errors: list[Any], named: dict[str, Any]
-) -> Any:
+def moved_errors(move: Any, parts: Sequence[Any], errors: Sequence[Any]) -> Any:
+    """Return errors of arrays that are moved into one, moved as these are; or None."""
     if all(e is None for e in errors):
         return None
     none = np.float32(0.0)
-    whole = [
-        np.broadcast_to(none if e is None else e, p.shape)
-        for p, e in zip(parts, errors, strict=True)
-    ]
-    return function(whole, **named)
+    pairs = zip(parts, errors, strict=True)
+    return move([np.broadcast_to(none if e is None else e, p.shape) for p, e in pairs])
 
 
 def _pieces(function: Any) -> Any:

@@ -18,6 +18,7 @@ from neuronjax.diagnostics.tolerance.tracked import (
     UFUNCS,
     Shared,
     Tracked,
+    doubtful,
     moved,
     new_values,
     over_blocks,
@@ -198,17 +199,9 @@ def place_of(function: Any, sign: int) -> Any:
         least = np.max(v - reach, axis=-1, keepdims=True)
         doubt = np.sum(v + reach >= least, axis=-1) > 1
         doubt &= np.max(reach, axis=-1) > 0
-        return _index(value, doubt, x)
+        return doubtful(np.asarray(value), doubt, x.model)
 
     return rule
-
-
-def _index(value: Any, doubt: np.ndarray, x: Tracked) -> Any:
-    """A plain index, or one whose bound is infinite where it is in doubt."""
-    if not np.any(doubt):
-        return value
-    joint = np.where(doubt, np.inf, 0.0).astype(np.float32)
-    return Tracked(np.asarray(value), x.model, np.asarray(value).dtype, None, joint)
 
 
 def worst_along(x: Tracked, axis: int) -> np.ndarray:
@@ -239,7 +232,7 @@ def places_in_order(x: Tracked, axis: int = -1) -> Any:
     value = np.argsort(x.value, axis=axis, kind="stable")
     reach = x.model.spread * np.broadcast_to(np.asarray(x.scale()), x.shape)
     key, reach = (np.take_along_axis(v, value, axis) for v in (x.value, reach))
-    return _index(value, neighbours(key, reach, axis), x)
+    return doubtful(value, neighbours(key, reach, axis), x.model)
 
 
 def running(x: Tracked, axis: int | None = None, dtype: Any = None) -> Tracked:

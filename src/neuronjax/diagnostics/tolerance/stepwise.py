@@ -24,12 +24,10 @@ def converted(x: Tracked, dtype: np.dtype) -> Any:
     """`astype`: to a narrower float a rounding, to an integer a truncation."""
     if dtype.kind in "iu":
         return stepwise(np.trunc, x, dtype)
-    unit = x.model.of_result(dtype).unit
-    if unit <= x.model.of_result(x.dtype).unit:
-        return Tracked(x.value, x.model, dtype, x.own, x.joint, x.shared)
-    carrier = Tracked(x.value, x.model, dtype, x.own, x.joint, x.shared)
-    rule = ElementRule(lambda f, v, r: (1.0,))
-    return elementwise(np.positive, rule, carrier)
+    found = Tracked(x.value, x.model, dtype, x.own, x.joint, x.shared)
+    if x.model.of_result(dtype).unit <= x.model.of_result(x.dtype).unit:
+        return found
+    return elementwise(np.positive, ElementRule(lambda f, v, r: (1.0,)), found)
 
 
 def stepwise(function: Any, x: Tracked, dtype: Any = None) -> Tracked:

@@ -144,6 +144,11 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
         """Whether there is no error at all."""
         return not (self.has_own or self.has_joint or self.shared)
 
+    def wider(self, error: Any) -> Tracked:
+        """Return the same numbers with one more independent error of every element."""
+        own = np.asarray(error if self.own is None else self.own + error, np.float32)
+        return Tracked(self.value, self.model, self.dtype, own, self.joint, self.shared)
+
     def passed(self) -> Tracked:
         """Itself, once for everything that goes through its parts."""
         return self
@@ -325,6 +330,27 @@ def _lost(value: np.ndarray, given: Any, model: ErrorModel) -> np.ndarray | None
         same = (stored == value) | np.isnan(value)
         lost = np.where(same, 0.0, stored - value)
     return lost.astype(np.float32) if lost.any() else None
+
+
+def exact(values: Any, model: ErrorModel) -> Tracked:
+    """Return numbers that have no error."""
+    array = np.asarray(values)
+    return Tracked(array.astype(carrier_of(array.shape)), model)
+
+
+def doubtful(
+    values: np.ndarray, places: Any, model: ErrorModel
+) -> Tracked | np.ndarray:
+    """Return values with an infinite bound at some places, and exact elsewhere."""
+    is_discrete = values.dtype.kind in "iub"
+    found = values if is_discrete else exact(values, model)
+    if not np.any(places):
+        return found
+    bound = np.where(places, np.float32(np.inf), np.float32(0.0))
+    joint = np.broadcast_to(bound, values.shape)
+    if isinstance(found, Tracked):
+        return Tracked(found.value, model, np.float32, None, joint)
+    return Tracked(values, model, values.dtype, None, joint)
 
 
 def declared(*operands: Any) -> np.dtype:
