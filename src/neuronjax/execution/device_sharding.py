@@ -27,6 +27,7 @@ from neuronjax.errors import InvalidProgramError
 from neuronjax.execution.inputs_outputs import CallContext, Outcome
 from neuronjax.ir.collective_set import DeviceMesh, Split, Spmd
 from neuronjax.ir.instruction import Buffer, Instruction, InstructionProgram
+from neuronjax.ir.traversal import read_outside
 
 # -- global arrays as those of devices -------------------------------------------------
 
@@ -358,7 +359,8 @@ def in_parts(program: InstructionProgram, count: int) -> dict[int, int]:
     """
     uses: dict[int, set[int | None]] = {}
     for i in program.main.instructions:
-        for number, cut in (*_cuts(i, count), *((n, None) for n in _captured(i))):
+        captured = ((n, None) for block in i.blocks for n in read_outside(block))
+        for number, cut in (*_cuts(i, count), *captured):
             uses.setdefault(number, set()).add(cut)
     agreed = {number: cuts.pop() for number, cuts in uses.items() if len(cuts) == 1}
     return {number: cut for number, cut in agreed.items() if cut is not None}
@@ -372,18 +374,6 @@ def _cuts(i: Instruction, count: int) -> Iterator[tuple[int, int | None]]:
         return
     for buffer, split in zip(buffers, (*i.splits, *i.joins), strict=True):
         yield buffer.number, carried_dimension(split, i.mesh, count)
-
-
-def _captured(i: Instruction) -> Iterator[int]:
-    """The buffers that the blocks of an instruction read, their own included; those of
-    an `Spmd` have no others."""
-    if isinstance(i, Spmd):
-        return
-    for block in i.blocks:
-        yield from (view.buffer.number for view in block.results)
-        for inner in block.instructions:
-            yield from (view.buffer.number for view in inner.operands)
-            yield from _captured(inner)
 
 
 # -- how arrays travel: as words, which no host changes --------------------------------

@@ -52,7 +52,6 @@ class InstanceSpec:
         chips: how many.
         hosts: servers that hold them; more than one only in an UltraServer.
         topology: the network between the chips.
-        lnc_default: physical cores per logical NeuronCore.
         efa_bits_per_second: network to other instances, all interfaces together, or
             None if not published. Ranks share it equally: 50 Gb/s for each of the 64
             of trn2.48xlarge [CC].
@@ -66,11 +65,15 @@ class InstanceSpec:
     chips: int
     hosts: int
     topology: topology.Topology
-    lnc_default: int
-    efa_bits_per_second: int | None
-    efa_interfaces: int
-    price: ListPrice | None
+    efa_bits_per_second: int | None = None
+    efa_interfaces: int = 0
+    price: ListPrice | None = None
     block_price: ListPrice | None = None
+
+    @property
+    def lnc_default(self) -> int:
+        """Physical cores per logical NeuronCore."""
+        return self.chip.lnc_default
 
 
 def _listed(
@@ -101,7 +104,6 @@ TRN1_2XLARGE = InstanceSpec(
     chips=1,  # [T1]
     hosts=1,  # [T1]
     topology=topology.SINGLE_CHIP,
-    lnc_default=chips.TRN1.lnc_default,
     efa_bits_per_second=25 * _GBPS,  # "up to" [T1B]
     efa_interfaces=1,  # ASSUMPTION
     price=ListPrice(usd_per_hour=1.34, date="2022-10", region="us-east-1"),  # [LIST]
@@ -112,7 +114,6 @@ TRN1_32XLARGE = InstanceSpec(
     chips=16,  # [T1]
     hosts=1,  # [T1]
     topology=topology.TRN1_TORUS_4X4,
-    lnc_default=chips.TRN1.lnc_default,
     efa_bits_per_second=800 * _GBPS,  # [T1]
     efa_interfaces=8,  # of 100 Gb/s [VS]
     price=ListPrice(usd_per_hour=21.50, date="2022-10", region="us-east-1"),  # [LIST]
@@ -133,9 +134,6 @@ INF2_XLARGE = InstanceSpec(
     chips=1,  # [TI]
     hosts=1,  # [TI]
     topology=topology.SINGLE_CHIP,
-    lnc_default=chips.INF2.lnc_default,
-    efa_bits_per_second=None,
-    efa_interfaces=0,  # [derived]
     price=_listed(0.7582),  # [VS]
 )
 INF2_8XLARGE = dataclasses.replace(
@@ -164,9 +162,7 @@ INF1_XLARGE = InstanceSpec(
     chips=1,  # [T0]
     hosts=1,  # [T0]
     topology=topology.SINGLE_CHIP,
-    lnc_default=chips.INF1.lnc_default,
-    efa_bits_per_second=None,  # "up to 25 Gb/s", of the host: no collectives
-    efa_interfaces=0,  # [derived]
+    # "up to 25 Gb/s" is the network of the host: no collectives go over it.
     price=_listed(0.228, *_KARPENTER),  # [KP]
 )
 INF1_2XLARGE = dataclasses.replace(
@@ -195,10 +191,6 @@ TRN2_3XLARGE = InstanceSpec(
     chips=1,  # as its users list it; the name: [SDKR]
     hosts=1,  # [SDKR]
     topology=topology.SINGLE_CHIP,
-    lnc_default=chips.TRN2.lnc_default,
-    efa_bits_per_second=None,
-    efa_interfaces=0,  # [derived]
-    price=None,
     block_price=_block(2.235, "ap-southeast-4"),  # [CB]
 )
 TRN2_48XLARGE = InstanceSpec(
@@ -207,10 +199,8 @@ TRN2_48XLARGE = InstanceSpec(
     chips=16,  # [T2]
     hosts=1,  # [T2]
     topology=topology.TRN2_TORUS_4X4,
-    lnc_default=chips.TRN2.lnc_default,
     efa_bits_per_second=3_200 * _GBPS,  # [T2]
     efa_interfaces=16,  # of 200 Gb/s [CC]
-    price=None,
     block_price=_block(35.7608, "us-east-2"),  # [CB]
 )
 TRN2U_48XLARGE = dataclasses.replace(
@@ -233,10 +223,8 @@ TRN3_ULTRASERVER_GEN1 = InstanceSpec(
     chips=64,  # [T3]
     hosts=4,  # [T3]
     topology=topology.TRN3_SWITCH_4X16,
-    lnc_default=chips.TRN3.lnc_default,
     efa_bits_per_second=12_800 * _GBPS,  # [T3]
     efa_interfaces=64,  # ASSUMPTION: one for each chip
-    price=None,
 )
 TRN3_ULTRASERVER_GEN2 = dataclasses.replace(
     TRN3_ULTRASERVER_GEN1,
@@ -249,29 +237,9 @@ TRN3_ULTRASERVER_GEN2 = dataclasses.replace(
 )
 
 INSTANCES: Mapping[str, InstanceSpec] = MappingProxyType(
-    {
-        instance.name: instance
-        for instance in (
-            TRN1_2XLARGE,
-            TRN1_32XLARGE,
-            TRN1N_32XLARGE,
-            INF2_XLARGE,
-            INF2_8XLARGE,
-            INF2_24XLARGE,
-            INF2_48XLARGE,
-            INF1_XLARGE,
-            INF1_2XLARGE,
-            INF1_6XLARGE,
-            INF1_24XLARGE,
-            TRN2_3XLARGE,
-            TRN2_48XLARGE,
-            TRN2U_48XLARGE,
-            TRN2_ULTRASERVER,
-            TRN3_ULTRASERVER_GEN1,
-            TRN3_ULTRASERVER_GEN2,
-        )
-    }
+    {x.name: x for x in tuple(globals().values()) if isinstance(x, InstanceSpec)}
 )
+"""The instances above, in their order."""
 
 INSTANCE_ALIASES: Mapping[str, str] = MappingProxyType(
     {"u-trn2x64": "trn2-ultraserver"}  # the name in T2 of SDK 2.21

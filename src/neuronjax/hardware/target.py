@@ -52,8 +52,7 @@ class Target:
     @property
     def lnc_default(self) -> int:
         """Physical cores in a logical NeuronCore unless the user says otherwise."""
-        instance = self.instance
-        return self.chip.lnc_default if instance is None else instance.lnc_default
+        return self.chip.lnc_default
 
     @property
     def physical_cores(self) -> int:

@@ -103,6 +103,22 @@ SINGLE_CHIP = Topology(
     links=(),
 )
 
+# The driver knows a link to the east and one to the west [DRV]; no page shows a wiring.
+# ASSUMPTION: a chain, and the published rate is of all directions of both links.
+INF1_CHAIN_4 = Topology(
+    name="inf1-chain-4",
+    kind="chain",
+    shape=(4,),  # inf1.6xlarge [T0]
+    closed=(False,),
+    links=(Link(axis=0, per_chip=2, bytes_per_second=8 * GIB),),  # 32 / 2 / 2 [T0]
+)
+
+INF1_CHAIN_16 = dataclasses.replace(
+    INF1_CHAIN_4,
+    name="inf1-chain-16",
+    shape=(16,),  # inf1.24xlarge [T0]
+)
+
 INF2_CHAIN_6 = Topology(
     name="inf2-chain-6",
     kind="chain",
@@ -118,22 +134,6 @@ INF2_RING_12 = dataclasses.replace(
     kind="ring",
     shape=(12,),  # inf2.48xlarge [TI]
     closed=(True,),
-)
-
-# The driver knows a link to the east and one to the west [DRV]; no page shows a wiring.
-# ASSUMPTION: a chain, and the published rate is of all directions of both links.
-INF1_CHAIN_4 = Topology(
-    name="inf1-chain-4",
-    kind="chain",
-    shape=(4,),  # inf1.6xlarge [T0]
-    closed=(False,),
-    links=(Link(axis=0, per_chip=2, bytes_per_second=8 * GIB),),  # 32 / 2 / 2 [T0]
-)
-
-INF1_CHAIN_16 = dataclasses.replace(
-    INF1_CHAIN_4,
-    name="inf1-chain-16",
-    shape=(16,),  # inf1.24xlarge [T0]
 )
 
 TRN1_TORUS_4X4 = Topology(
@@ -200,19 +200,6 @@ TRN3_SWITCH_36X4 = dataclasses.replace(
 )
 
 TOPOLOGIES: Mapping[str, Topology] = MappingProxyType(
-    {
-        topology.name: topology
-        for topology in (
-            SINGLE_CHIP,
-            INF1_CHAIN_4,
-            INF1_CHAIN_16,
-            INF2_CHAIN_6,
-            INF2_RING_12,
-            TRN1_TORUS_4X4,
-            TRN2_TORUS_4X4,
-            TRN2_TORUS_4X4X4,
-            TRN3_SWITCH_4X16,
-            TRN3_SWITCH_36X4,
-        )
-    }
+    {x.name: x for x in tuple(globals().values()) if isinstance(x, Topology)}
 )
+"""The topologies above, in their order."""

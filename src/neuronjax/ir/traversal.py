@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import abc
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from neuronjax.ir.collective_set import Spmd
@@ -52,6 +52,25 @@ def walk(i: Instruction, functions: Functions) -> Iterator[Instruction]:
     for entry in entries(i, functions):
         for inner in entry.block.instructions:
             yield from walk(inner, functions)
+
+
+def read_outside(block: Block, known: Collection[int] = ()) -> dict[int, Buffer]:
+    """Return the buffers that a block and those inside it read and do not write, by
+    number, in the order in which they are read."""
+    known = {*known, *(b.number for b in block.arguments)}
+    found: dict[int, Buffer] = {}
+
+    def read(views: Iterable[View]) -> None:
+        buffers = (view.buffer for view in views)
+        found.update((b.number, b) for b in buffers if b.number not in known)
+
+    for i in block.instructions:
+        read(i.operands)
+        for inner in i.blocks:
+            found |= read_outside(inner, known)
+        known.update(b.number for b in i.results)
+    read(block.results)
+    return found
 
 
 class DataFlow(abc.ABC, Generic[Fact]):

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from neuronjax.ir.instruction import Block, View
+from neuronjax.ir.instruction import Block, Buffer, View
 from neuronjax.ir.program import CALLEES, Function, Op, Region, Value
+from neuronjax.ir.traversal import read_outside
 from neuronjax.lowering.context import Context
 from neuronjax.lowering.moves import converted
 from neuronjax.lowering.registry import lower_region
@@ -46,35 +47,20 @@ def lowered_bodies(
 ) -> tuple[list[Block], tuple[View, ...]]:
     """The blocks of some regions, and what they capture, an argument of each block."""
     blocks = [_lowered(region, context) for region in regions]
-    captured = {view.buffer: view for block in blocks for view in _free(block)}
-    views, buffers = tuple(captured.values()), tuple(captured)
+    captured: dict[int, Buffer] = {}
+    for block in blocks:
+        captured |= read_outside(block)
+    buffers = tuple(captured.values())
     taking = ((*block.arguments, *buffers) for block in blocks)
     pairs = zip(taking, blocks, strict=True)
-    return [Block(given, b.instructions, b.results) for given, b in pairs], views
+    taken = [Block(given, b.instructions, b.results) for given, b in pairs]
+    return taken, tuple(map(View, buffers))
 
 
 def _lowered(region: Region, context: Context) -> Block:
     child = context.child()
     child.memo = ChainMap()  # constants of its own, rather than captured ones
     return lower_region(inlined(region, context.shared.program.functions), child)
-
-
-def _free(block: Block) -> Iterator[View]:
-    """What a block reads and does not define, nested blocks included."""
-    defined = {buffer.number for buffer in block.arguments}
-    for instruction in block.walk():
-        defined.update(buffer.number for buffer in instruction.results)
-        for inner in instruction.blocks:
-            defined.update(buffer.number for buffer in inner.arguments)
-    yield from (v for v in _read(block) if v.buffer.number not in defined)
-
-
-def _read(block: Block) -> Iterator[View]:
-    for instruction in block.instructions:
-        yield from instruction.operands
-        for inner in instruction.blocks:
-            yield from _read(inner)
-    yield from block.results
 
 
 # -- calls -----------------------------------------------------------------------------

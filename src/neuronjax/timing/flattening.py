@@ -12,7 +12,7 @@ one way round (einsums of attention) become the other before anything is fused.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from neuronjax.ir.collective_set import Spmd
@@ -27,6 +27,7 @@ from neuronjax.ir.instruction_set import (
     TensorCopy,
 )
 from neuronjax.ir.program import Location, TensorType
+from neuronjax.ir.traversal import read_outside
 from neuronjax.timing.assumptions import INLINE_LIMIT
 from neuronjax.timing.instruction_kinds import is_kind
 
@@ -114,24 +115,6 @@ class Flattening:
             if total > INLINE_LIMIT.value:
                 break
         return total
-
-
-def read_outside(block: Block, known: Collection[int] = ()) -> dict[int, Buffer]:
-    """Buffers that a block and those inside it read and do not write, by number."""
-    known = {*known, *(b.number for b in block.arguments)}
-    found: dict[int, Buffer] = {}
-
-    def read(views: Iterable[View]) -> None:
-        buffers = (view.buffer for view in views)
-        found.update((b.number, b) for b in buffers if b.number not in known)
-
-    for i in block.instructions:
-        read(i.operands)
-        for inner in i.blocks:
-            found |= read_outside(inner, known)
-        known.update(b.number for b in i.results)
-    read(block.results)
-    return found
 
 
 # -- matmuls the other way round -------------------------------------------------------

@@ -28,8 +28,8 @@ from neuronjax.ir.instruction_set import (
     TensorTensorScan,
 )
 from neuronjax.ir.program import TensorType
-from neuronjax.ir.traversal import walk
-from neuronjax.timing.flattening import FlatNode, Flattening, read_outside
+from neuronjax.ir.traversal import read_outside, walk
+from neuronjax.timing.flattening import FlatNode, Flattening
 from neuronjax.timing.instruction_kinds import ELEMENTWISE
 
 _KNOWN = (*ELEMENTWISE, BitcastCopy, DmaCopy, Iota, Memset, TensorReduce)
