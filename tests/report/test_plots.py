@@ -7,9 +7,10 @@ import itertools
 
 import jax
 import jax.numpy as jnp
+import matplotlib
 import numpy as np
 import pytest
-from matplotlib.colors import to_hex
+from matplotlib.colors import to_hex, to_rgb
 
 import neuronjax as nj
 from neuronjax.errors import InvalidProgramError
@@ -372,3 +373,43 @@ def test_a_greys_name_is_in_the_legend():
     assert "program's start and end" in texts(axes)
     (axes,) = figure("timeline").axes
     assert "loop" in texts(axes)
+
+
+# -- on a page -------------------------------------------------------------------------
+
+
+def test_a_picture_has_no_background_and_its_ink_reads_on_light_and_dark_pages():
+    made = figure("all")
+    backgrounds = [made.get_facecolor(), *(axes.get_facecolor() for axes in made.axes)]
+    assert {colour[3] for colour in backgrounds} == {0.0}
+
+    def light(colour):
+        linear = [((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]
+        return np.dot(linear, (0.2126, 0.7152, 0.0722)) + 0.05
+
+    written = [axes.xaxis.label for axes in made.axes]
+    written += [axes.title for axes in made.axes]
+    written += [label for axes in made.axes for label in axes.get_xticklabels()]
+    for colour in {text.get_color() for text in written}:
+        assert light("white") / light(colour) > 4
+        assert light(colour) / light("#111111") > 4
+
+
+def test_pyplot_knows_a_picture_where_it_shows_figures(monkeypatch):
+    """And no more, once the picture was shown: a cell shows it once."""
+    from matplotlib import pyplot
+
+    monkeypatch.setattr("matplotlib.get_backend", lambda: "inline")
+    made = figure("timeline")
+    assert pyplot.get_fignums() == [made.number]
+    with pytest.raises(NotImplementedError):
+        made._ipython_display_()
+    assert not pyplot.get_fignums()
+    monkeypatch.setattr("matplotlib.get_backend", lambda: "agg")
+    figure("timeline")
+    assert not pyplot.get_fignums()
+
+
+def test_a_pictures_resolution_is_the_users(monkeypatch):
+    monkeypatch.setitem(matplotlib.rcParams, "figure.dpi", 40)
+    assert figure("timeline").dpi == 40

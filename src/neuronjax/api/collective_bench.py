@@ -16,11 +16,11 @@ from typing import Any
 
 import ml_dtypes  # noqa: F401  (registers its dtypes' names with NumPy)
 import numpy as np
+from rich.table import Table
 
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import Target, resolve_target
-from neuronjax.numerics.shown import Shown
-from neuronjax.report.tables import aligned
+from neuronjax.report.tables import NUMBER, Displayed, aligned, new_table
 from neuronjax.timing.collectives import (
     CollectiveTime,
     barrier_seconds,
@@ -52,7 +52,7 @@ _HEADINGS = ("size(B)", "count", "type", "algorithm", "time(us)", "algbw", "busb
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
-class CollectiveBench(Shown):
+class CollectiveBench(Displayed):
     """The times of one collective over several sizes; prints as nccom-test does.
 
     Attributes:
@@ -84,14 +84,21 @@ class CollectiveBench(Shown):
 
     def __str__(self) -> str:
         lines = aligned([_HEADINGS, *map(_row, self.records)], " ")
-        title = (
-            f"{self.op}, {len(self.ranks)} ranks of {self.target}; bandwidth in GB/s"
-        )
-        note = (
-            f"Modelled. An execution adds {self.barrier_seconds * 1e3:.2g} ms, once: "
-            "the wait for all ranks."
-        )
-        return "\n".join((title, *lines, note, HOW_SURE))
+        return "\n".join((self._title, *lines, self._note))
+
+    def __rich__(self) -> Table:
+        columns, rows = dict.fromkeys(_HEADINGS, NUMBER), map(_row, self.records)
+        return new_table(self._title, columns, rows, self._note)
+
+    @property
+    def _title(self) -> str:
+        ranks = f"{len(self.ranks)} ranks of {self.target}"
+        return f"{self.op}, {ranks}; bandwidth in GB/s"
+
+    @property
+    def _note(self) -> str:
+        wait = f"An execution adds {self.barrier_seconds * 1e3:.2g} ms, once"
+        return f"Modelled. {wait}: the wait for all ranks.\n{HOW_SURE}"
 
 
 def collective_bench(

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
+from typing import Any
 
 from matplotlib.figure import Figure
 
 from neuronjax.errors import InvalidProgramError
 from neuronjax.report.plots_memory import draw_hbm, draw_sbuf
 from neuronjax.report.plots_roofline import draw_roofline
-from neuronjax.report.plots_style import INK
+from neuronjax.report.plots_style import pictured
 from neuronjax.report.plots_timeline import draw_timeline
 from neuronjax.timing.memory_plan import MemoryPlan
 from neuronjax.timing.timeline import Timeline
@@ -24,30 +24,26 @@ _SIZES = {
 }
 
 
-class Picture(Figure):
-    """A figure that notebooks show, whether pyplot was imported or not."""
-
-    def _repr_png_(self) -> bytes:
-        out = io.BytesIO()
-        self.savefig(out, format="png")
-        return out.getvalue()
-
-
 def draw(
     kind: str, timeline: Timeline, memory: MemoryPlan, core: Core, title: str
 ) -> Figure:
-    """A figure; see `Profile.plot`."""
+    """Return a figure; see `Profile.plot`."""
     if kind not in _SIZES:
         raise InvalidProgramError(
             f"a picture of kind {kind!r}", remedy=f"one of {', '.join(_SIZES)}"
         )
-    figure = Picture(figsize=_SIZES[kind], dpi=110, layout="constrained")
-    figure.suptitle(title, x=0.01, ha="left", fontsize=12, color=INK)
-    name = _draw_panels(figure, kind, timeline, memory, core)
+    return _draw(kind, timeline, memory, core, title)
+
+
+@pictured
+def _draw(figure: Figure, kind: str, *shown: Any) -> None:
+    *panels, title = shown
+    figure.set_size_inches(_SIZES[kind])
+    figure.suptitle(title, x=0.01, ha="left", fontsize=12)
+    names = _draw_panels(figure, kind, *panels)
     figure.draw_without_rendering()  # text fits or not once the axes have their place
-    for each in name:
-        each()
-    return figure
+    for name in names:
+        name()
 
 
 def _draw_panels(

@@ -16,10 +16,16 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from neuronjax.report.plots import Picture
-from neuronjax.report.plots_style import FAINT, INK, axis_floor, plain, shade_phases
+from neuronjax.report.plots_style import (
+    FAINT,
+    INK,
+    axis_floor,
+    pictured,
+    plain,
+    shade_phases,
+)
 
-_ISOLATION, _ACCUMULATION, _FIRST = "#D55E00", "#0072B2", "#333333"
+_ISOLATION, _ACCUMULATION, _FIRST = "#D55E00", "#0072B2", INK
 _MARKS = (":", "--", "-.", (0, (1, 4)))
 _DECADES = 1e-5
 _EMPTY = 1e-12, 1.0  # the axis without an error
@@ -31,19 +37,21 @@ _KINDS = (
 Row = Mapping[str, Any]
 
 
+@pictured
 def draw_errors(
+    figure: Figure,
     title: str,
     ops: Sequence[Row],
     computing: Container[int],
     marks: Sequence[tuple[int, str]],
-) -> Figure:
-    """Relative L2 error by op, in the run and in isolation.
+) -> None:
+    """Draw the relative L2 error by op, in the run and in isolation.
 
     Ops without an error have no dot; an Inf or NaN that the reference lacks is a cross
     at the top. Greys are the backward pass and the optimizer. Ops that only move, whose
     numbers are not in `computing`, have no dot; `marks` are numbers and labels of ops
     that a report names."""
-    figure = Picture(figsize=(8, 3.6), layout="constrained")
+    figure.set_size_inches(8, 3.6)
     axes = figure.add_subplot()
     shade_phases(axes, [row["phase"] for row in ops])
     arithmetic = [row for row in ops if row["number"] in computing]
@@ -63,12 +71,11 @@ def draw_errors(
             axes.scatter([], [], marker=marker, color=FAINT, label=f"{where} the axis")
     for (number, label), style in zip(marks, _MARKS, strict=False):
         axes.axvline(number, color=_FIRST, linewidth=0.8, linestyle=style, label=label)
-    axes.set_xlabel("op, in program order", color=INK, fontsize=9)
-    axes.set_ylabel("relative L2 error", color=INK, fontsize=9)
+    axes.set_xlabel("op, in program order")
+    axes.set_ylabel("relative L2 error")
     axes.set_xlim(-1, len(ops))
     plain(axes, title)
-    figure.legend(loc="outside lower left", fontsize=8, frameon=False, ncols=3)
-    return figure
+    figure.legend(loc="outside lower left", ncols=3)
 
 
 def _limits(errors: Sequence[float]) -> tuple[float, float]:

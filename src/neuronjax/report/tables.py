@@ -109,3 +109,7 @@ class Drawing(Displayed):
 
     def __rich__(self) -> RenderableType:
         return self.drawn
+
+
+#: What `numerics.shown` asks for, of a value that Rich knows.
+display_of = Drawing
