@@ -104,7 +104,7 @@ def test_shown_in_80_columns_and_as_a_picture(found):
         ({"policies": ["bf17"]}, "bf17"),
         ({"policies": ["bf16"], "targets": "trn9"}, "trn9"),
         ({"policies": ["bf16"], "seeds": ()}, "without seeds"),
-        ({"policies": ["native"], "baseline": "fp8"}, "no machine is called"),
+        ({"policies": ["native"], "baseline": "fp8"}, "baseline is .fp8."),
         ({"policies": ["native"], "if_changed": "no"}, "if_changed"),
     ],
 )

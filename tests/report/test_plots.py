@@ -92,7 +92,7 @@ def test_everything_at_once():
 
 
 def test_another_kind_is_named():
-    with pytest.raises(InvalidProgramError, match=r"'pie'.*\n.*timeline, roofline"):
+    with pytest.raises(InvalidProgramError, match=r"'pie'.*\n.*'timeline', 'roofline'"):
         figure("pie")
 
 

@@ -178,6 +178,17 @@ def test_what_was_stopped_is_said_and_the_next_call_is_shown(monkeypatch, capsys
     assert not capsys.readouterr().err
 
 
+def test_a_compilation_that_jax_has_traced_before_says_so_and_so_does_a_loaded_one(
+    monkeypatch, capsys
+):
+    lowered = call(monkeypatch, "1").lower(X)
+    for program in (lowered, lowered, nj.load(str(lowered.program).encode())):
+        program.compile()
+        told = capsys.readouterr().err.splitlines()
+        assert " on trn2: compiling" in told[0]
+        assert "compiling" in told[-1]
+
+
 # -- what is not compiled --------------------------------------------------------------
 
 

@@ -20,7 +20,7 @@ from rich.table import Table
 
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import Target, resolve_target
-from neuronjax.report.tables import NUMBER, Displayed, aligned, new_table
+from neuronjax.report.tables import NUMBER, Displayed, new_table
 from neuronjax.timing.collectives import (
     CollectiveTime,
     barrier_seconds,
@@ -82,23 +82,15 @@ class CollectiveBench(Displayed):
         what = f"{self.op} over {ranks}, {len(self.records)} sizes"
         return f"<neuronjax.CollectiveBench {what}>"
 
-    def __str__(self) -> str:
-        lines = aligned([_HEADINGS, *map(_row, self.records)], " ")
-        return "\n".join((self._title, *lines, self._note))
-
     def __rich__(self) -> Table:
-        columns, rows = dict.fromkeys(_HEADINGS, NUMBER), map(_row, self.records)
-        return new_table(self._title, columns, rows, self._note)
-
-    @property
-    def _title(self) -> str:
         ranks = f"{len(self.ranks)} ranks of {self.target}"
-        return f"{self.op}, {ranks}; bandwidth in GB/s"
-
-    @property
-    def _note(self) -> str:
         wait = f"An execution adds {self.barrier_seconds * 1e3:.2g} ms, once"
-        return f"Modelled. {wait}: the wait for all ranks.\n{HOW_SURE}"
+        return new_table(
+            f"{self.op}, {ranks}; bandwidth in GB/s",
+            dict.fromkeys(_HEADINGS, NUMBER),
+            map(_row, self.records),
+            f"Modelled. {wait}: the wait for all ranks.\n{HOW_SURE}",
+        )
 
 
 def collective_bench(
@@ -136,7 +128,7 @@ def collective_bench(
     """
     op, machine = _COLLECTIVES.get(op, op), resolve_target(target)
     devices = _devices(ranks, machine, lnc)
-    name, itemsize = _element(dtype)
+    name, itemsize = element(dtype)
     time_of = _timer(op, machine, devices, algorithm, lnc)
     records = [
         _record(time_of(size), size, size // itemsize, name) for size in _sizes(sizes)
@@ -229,7 +221,8 @@ def _devices(
     return devices
 
 
-def _element(dtype: str) -> tuple[str, int]:
+def element(dtype: str) -> tuple[str, int]:
+    """Return the name and the bytes of a dtype, NumPy's or nccom-test's."""
     name = _SHORT.get(dtype, dtype)
     try:
         return name, np.dtype(name).itemsize

@@ -56,19 +56,17 @@ def draw_errors(
     shade_phases(axes, [row["phase"] for row in ops])
     arithmetic = [row for row in ops if row["number"] in computing]
     shown = {kind: _finite(arithmetic, kind) for kind, *_ in _KINDS}
-    low, high = _limits([error for found in shown.values() for _, error in found])
+    every = [error for found in shown.values() for _, error in found]
+    low, high = _limits(every)
     axes.set_yscale("log")
     axes.set_ylim(low, high)
     for kind, colour, label, size in _KINDS:
         _draw_ops(axes, shown[kind], (low, high), color=colour, label=label, s=size)
         _draw_broken(axes, arithmetic, kind, colour)
-    every = [error for found in shown.values() for _, error in found]
-    for marker, where, beyond in (
-        ("v", "below", any(error < low for error in every)),
-        ("^", "above", any(error > high for error in every)),
-    ):
-        if beyond:
-            axes.scatter([], [], marker=marker, color=FAINT, label=f"{where} the axis")
+    if min(every, default=low) < low:
+        axes.scatter([], [], marker="v", color=FAINT, label="below the axis")
+    if max(every, default=high) > high:
+        axes.scatter([], [], marker="^", color=FAINT, label="above the axis")
     for (number, label), style in zip(marks, _MARKS, strict=False):
         axes.axvline(number, color=_FIRST, linewidth=0.8, linestyle=style, label=label)
     axes.set_xlabel("op, in program order")
@@ -110,10 +108,13 @@ def _draw_ops(
     inside = [(n, error) for n, error in found if low <= error <= high]
     axes.scatter([n for n, _ in inside], [e for _, e in inside], linewidths=0, **style)
     style |= {"label": "", "s": 14, "alpha": 0.5, "linewidths": 0}
-    below = [n for n, error in found if error < low]
-    axes.scatter(below, [low * 1.2] * len(below), marker="v", **style)
-    above = [n for n, error in found if error > high]
-    axes.scatter(above, [high / 1.2] * len(above), marker="^", **style)
+    beyond = {
+        "v": (low * 1.2, lambda e: e < low),
+        "^": (high / 1.2, lambda e: e > high),
+    }
+    for marker, (at, is_there) in beyond.items():
+        places = [n for n, error in found if is_there(error)]
+        axes.scatter(places, [at] * len(places), marker=marker, **style)
 
 
 def _draw_broken(axes: Axes, ops: Sequence[Row], kind: str, colour: str) -> None:

@@ -51,14 +51,12 @@ def draw_statistics(figure: Figure, statistics: Statistics) -> None:
     below.set_xlabel("result, in program order")
     below.xaxis.set_major_locator(MaxNLocator(integer=True))
     below.set_xlim(-1, max(len(records), 1))
-    handles, labels = above.get_legend_handles_labels()
-    more = below.get_legend_handles_labels()
-    figure.legend(
-        handles + [h for h, name in zip(*more, strict=True) if name not in labels],
-        labels + [name for name in more[1] if name not in labels],
-        loc="outside lower left",
-        ncols=3,
-    )
+    named = {
+        name: handle
+        for axes in (above, below)
+        for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(named.values(), named.keys(), loc="outside lower left", ncols=3)
     figure.draw_without_rendering()
     _name_worst(below, records, lost)
 

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from neuronjax.errors import InvalidProgramError
+from neuronjax.policy.values import check_word
 from neuronjax.report.plots_style import FAINT, INK, pictured, plain
 from neuronjax.report.study_curves import Curve, Curves
 from neuronjax.report.study_verdicts import half_width
@@ -33,10 +33,7 @@ def draw_study(
     found: Curves, metric: str, baseline: str, band: str, smooth: int
 ) -> Figure:
     """Return two panels: the metric by step, and its difference to the baseline's."""
-    if band not in BANDS:
-        raise InvalidProgramError(
-            f"a band of kind {band!r}", remedy=f"one of {', '.join(BANDS)}"
-        )
+    check_word("band", band, BANDS)
     return _draw_panels(found, metric, baseline, band, smooth)
 
 

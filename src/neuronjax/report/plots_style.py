@@ -116,8 +116,8 @@ def annotate(
     **style: Any,
 ) -> None:
     """A small text that stands some points from a place."""
-    style = {"fontsize": 7.5, **style}
-    axes.annotate(text, at, xytext=offset, textcoords="offset points", **style)
+    place = {"xytext": offset, "textcoords": "offset points", "fontsize": 7.5}
+    axes.annotate(text, at, **(place | style))
 
 
 def plain(axes: Axes, title: str) -> None:
