@@ -178,17 +178,6 @@ def test_what_was_stopped_is_said_and_the_next_call_is_shown(monkeypatch, capsys
     assert not capsys.readouterr().err
 
 
-def test_a_compilation_that_jax_has_traced_before_says_so_and_so_does_a_loaded_one(
-    monkeypatch, capsys
-):
-    lowered = call(monkeypatch, "1").lower(X)
-    for program in (lowered, lowered, nj.load(str(lowered.program).encode())):
-        program.compile()
-        told = capsys.readouterr().err.splitlines()
-        assert " on trn2: compiling" in told[0]
-        assert "compiling" in told[-1]
-
-
 # -- what is not compiled --------------------------------------------------------------
 
 
@@ -278,3 +267,13 @@ def test_a_log_is_told_of_a_comparison(monkeypatch, capsys):
     monkeypatch.delenv(VARIABLE)
     nj.compare(turning, policy="bf16")(X)
     assert not capsys.readouterr().err
+
+
+def test_what_is_compiled_ahead_says_so_though_jax_has_traced_it_before(said):
+    lowered = nj.jit(turning).lower(X)
+    for program in (lowered, lowered, nj.load(str(lowered.program).encode())):
+        said.clear()
+        program.compile()
+        assert said[0].endswith(" on trn2")
+        assert "compiling" in said
+        assert said[-1] == "end"

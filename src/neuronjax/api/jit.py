@@ -352,12 +352,8 @@ class Emulated(Stateful):
             return nnx_state.settled(_placed(results), self._step, (args, kwargs))
 
         def compile(context: CallContext) -> Any:
-            try:
-                with around.outside():
-                    lowered = self._jitted.lower(context, around, *args, **kwargs)
-                    return lowered.compile()
-            finally:
-                stages.end(self)
+            with around.outside():
+                return self._jitted.lower(context, around, *args, **kwargs).compile()
 
         def leaves(args: tuple, kwargs: dict) -> list[Any]:
             _, args, kwargs = self._whole(self._step, args, kwargs)
