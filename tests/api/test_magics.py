@@ -18,7 +18,7 @@ class Shell:
     """Runs a cell as Python."""
 
     def __init__(self):
-        self.names = {}
+        self.names, self.execution_count = {}, 2
         nj.load_ipython_extension(self)
 
     def register_magic_function(self, function, kind):

@@ -36,8 +36,10 @@ def load(shell: Any) -> None:
         except InvalidProgramError as error:
             raise UsageError(str(error)) from None
         if cell is not None:
-            with scope:  # the magic's line counts as one of the cell
+            with scope:  # the cell has the number and the lines of the notebook's
+                shell.execution_count -= 1
                 done = shell.run_cell(cell if cell.startswith("%%") else f"#\n{cell}")
+                shell.execution_count += 1
             if not done.success:
                 raise UsageError("the emulated cell failed")
 

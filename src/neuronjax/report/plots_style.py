@@ -8,7 +8,6 @@ is made, with the resolution and the formats that the notebook asks for.
 from __future__ import annotations
 
 import functools
-import io
 import itertools
 import math
 import sys
@@ -46,18 +45,17 @@ _STYLE = {
 
 
 class Picture(Figure):
-    """A figure that a notebook shows once, with pyplot and without."""
+    """A figure that a notebook shows once."""
 
     def _ipython_display_(self) -> None:
-        """Take the figure from what pyplot shows at the end of the cell."""
+        """Show it in the formats asked for, and no second time below the cell."""
+        from IPython.display import display  # which has called this
+
         if pyplot := sys.modules.get("matplotlib.pyplot"):
             pyplot.close(self)
-        raise NotImplementedError  # IPython then shows it in the formats asked for
-
-    def _repr_png_(self) -> bytes:
-        out = io.BytesIO()
-        self.savefig(out, format="png")
-        return out.getvalue()
+        vars(self)["_ipython_display_"] = None  # as of any other figure
+        display(self)  # without the background that pyplot would ask for
+        del vars(self)["_ipython_display_"]
 
 
 P = ParamSpec("P")
@@ -86,10 +84,7 @@ def pictured(
 
 #: What is shaded along a program, and its name: a pause of another phase that is
 #: narrower than that, of all of it, divides nothing.
-_SHADES = (
-    ("backward", 0.3, "backward pass"),
-    ("optimizer", 0.12, "optimizer"),
-)
+_SHADES = (("backward", 0.3, "backward pass"), ("optimizer", 0.12, "optimizer"))
 _NARROW = 0.02
 
 
