@@ -117,23 +117,23 @@ _HOMES = {
     for name in node.names
 }
 __all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
-#: Errors leave these without the frames of this package.
-_VERBS = frozenset(
-    "check collective_bench compare compare_dump estimate judge load nki_diff pmap "
-    "profile scaling search_precision study".split()
-)
 
 
 def __getattr__(name: str) -> object:
     """Import what has a public name, or a room, when it is first asked for."""
     if name in _HOMES:
         found = getattr(importlib.import_module(str(_HOMES[name])), name)
-        if name in _VERBS:
+        if inspect.isfunction(found):  # errors leave it with the user's frames alone
             found = importlib.import_module("neuronjax.api.calls").boundary(found)
         return globals().setdefault(name, found)
     if name.startswith("_") or importlib.util.find_spec(f"{__name__}.{name}") is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return importlib.import_module(f"{__name__}.{name}")
+
+
+def load_ipython_extension(shell: typing.Any) -> None:
+    """Give IPython `%emulate`, for `%load_ext neuronjax`."""
+    importlib.import_module("neuronjax.api.magics").load(shell)
 
 
 def __dir__() -> list[str]:

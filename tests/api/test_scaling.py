@@ -122,7 +122,7 @@ def test_it_prints_in_80_columns():
     )
     lines = str(found).splitlines()
     assert max(map(len, lines)) <= 80
-    assert len(lines) == 7
+    assert len(lines) == 10
     assert "modelled time" in lines[-1]
 
 

@@ -104,7 +104,7 @@ def test_shown_in_80_columns_and_as_a_picture(found):
         ({"policies": ["bf17"]}, "bf17"),
         ({"policies": ["bf16"], "targets": "trn9"}, "trn9"),
         ({"policies": ["bf16"], "seeds": ()}, "without seeds"),
-        ({"policies": ["native"], "baseline": "fp8"}, "no machine is called"),
+        ({"policies": ["native"], "baseline": "fp8"}, "baseline is .fp8."),
         ({"policies": ["native"], "if_changed": "no"}, "if_changed"),
     ],
 )
@@ -237,6 +237,8 @@ NOISE = np.random.default_rng(0).normal(size=40)
 CURVES = {
     "noise alone": (2.4 + 0.25 * NOISE, True),
     "noise, and it falls": (2.4 + 0.25 * NOISE - np.linspace(0, 1, 40), False),
+    "it falls at first": (0.5 * 0.6 ** np.arange(12.0) + 0.03, False),
+    "it falls at first, with noise": (np.exp(-np.arange(40)) + 0.05 * NOISE, False),
     "it rises": (np.linspace(0, 1, 9) ** 2, False),
     "it falls a little on one batch": (2.4 - 1e-6 * np.arange(40), False),
     "equal": (np.full(40, 2.4), True),

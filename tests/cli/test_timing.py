@@ -144,7 +144,7 @@ def test_profile_warns_of_what_does_not_fit(run):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--by", "colour"), "one of op, source, module, phase"),
+        (("--by", "colour"), "'op', 'source', 'module', 'phase'"),
         (("--plot", "nowhere/p.png"), "there is no folder nowhere"),
         (("--lnc", "5"), "logical NeuronCore size 5"),
         (("--peak", "fp7"), "peak 'fp7'"),

@@ -232,7 +232,7 @@ def test_a_clean_kernel_and_the_report():
     )
     assert len(set(re.findall(r"test_hazards.py:(\d+)", text))) == 2
     assert "remedy: " in text
-    assert report._repr_html_().startswith("<pre>")
+    assert "remedy: " in report._repr_html_()
     from rich.console import Console
 
     console = Console(record=True, width=80, file=io.StringIO())

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import re
 import shlex
+import typing
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,7 +24,7 @@ from hypothesis import given
 
 import neuronjax as nj
 from neuronjax.errors import InvalidProgramError, UnsupportedError
-from neuronjax.policy import Policy, Rule, flags as policy_flags
+from neuronjax.policy import Policy, Preset, Rule, flags as policy_flags
 from neuronjax.policy.flags import (
     FLAGS,
     IGNORED_VARIABLES,
@@ -804,3 +806,27 @@ def test_a_rule_that_can_change_nothing_is_an_error(policy, is_idle):
     with pytest.raises(InvalidProgramError, match="can change nothing") as raised:
         step(jnp.eye(4))
     assert repr(rules[0]) in str(raised.value)
+
+
+def test_repr_is_the_name_and_what_differs_and_makes_it_again():
+    fp8 = Policy.preset("fp8")
+    assert repr(fp8) == (
+        "Policy(name='fp8', auto_cast='matmult', auto_cast_type='fp8',"
+        " scaling='current')"
+    )
+    assert repr(Policy()) == "Policy()"
+    rule = Rule(param="head", auto_cast="none")
+    for policy in (
+        dataclasses.replace(fp8, rules=(rule,), lnc=1, loss_scale=8.0),
+        Policy.for_sdk("2.9"),
+        Policy(sdk="2.9", auto_cast="none"),
+    ):
+        assert eval(repr(policy), {"Policy": Policy, "Rule": Rule}) == policy
+
+
+def test_editors_complete_the_presets():
+    assert typing.get_args(Preset) == tuple(PRESETS)
+    for verb in (nj.jit, nj.compare, nj.profile, nj.emulated, nj.load):
+        said = inspect.signature(verb).parameters["policy"].annotation
+        assert said == "Preset | str | Policy | None"
+    assert all(f'"{name}"' in nj.jit.__doc__ for name in PRESETS)

@@ -7,9 +7,10 @@ import itertools
 
 import jax
 import jax.numpy as jnp
+import matplotlib
 import numpy as np
 import pytest
-from matplotlib.colors import to_hex
+from matplotlib.colors import to_hex, to_rgb
 
 import neuronjax as nj
 from neuronjax.errors import InvalidProgramError
@@ -86,12 +87,10 @@ def test_points_of_the_roofline():
 def test_everything_at_once():
     found = figure("all")
     assert len(found.axes) == 4
-    found.set_dpi(40)
-    assert found._repr_png_().startswith(b"\x89PNG")
 
 
 def test_another_kind_is_named():
-    with pytest.raises(InvalidProgramError, match=r"'pie'.*\n.*timeline, roofline"):
+    with pytest.raises(InvalidProgramError, match=r"'pie'.*\n.*'timeline', 'roofline'"):
         figure("pie")
 
 
@@ -372,3 +371,46 @@ def test_a_greys_name_is_in_the_legend():
     assert "program's start and end" in texts(axes)
     (axes,) = figure("timeline").axes
     assert "loop" in texts(axes)
+
+
+# -- on a page -------------------------------------------------------------------------
+
+
+def test_a_picture_has_no_background_and_its_ink_reads_on_light_and_dark_pages():
+    made = figure("all")
+    backgrounds = [made.get_facecolor(), *(axes.get_facecolor() for axes in made.axes)]
+    assert {colour[3] for colour in backgrounds} == {0.0}
+
+    def light(colour):
+        linear = [((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]
+        return np.dot(linear, (0.2126, 0.7152, 0.0722)) + 0.05
+
+    written = [axes.xaxis.label for axes in made.axes]
+    written += [axes.title for axes in made.axes]
+    written += [label for axes in made.axes for label in axes.get_xticklabels()]
+    for colour in {text.get_color() for text in written}:
+        assert light("white") / light(colour) > 4
+        assert light(colour) / light("#111111") > 4
+
+
+def test_pyplot_knows_a_picture_where_it_shows_figures(monkeypatch):
+    """And no more, once the picture was shown: a cell shows it once."""
+    from IPython import display
+    from matplotlib import pyplot
+
+    shown = []
+    monkeypatch.setattr(display, "display", shown.append)
+    monkeypatch.setattr("matplotlib.get_backend", lambda: "inline")
+    made = figure("timeline")
+    assert pyplot.get_fignums() == [made.number]
+    made._ipython_display_()
+    assert shown == [made]
+    assert not pyplot.get_fignums()
+    monkeypatch.setattr("matplotlib.get_backend", lambda: "agg")
+    figure("timeline")
+    assert not pyplot.get_fignums()
+
+
+def test_a_pictures_resolution_is_the_users(monkeypatch):
+    monkeypatch.setitem(matplotlib.rcParams, "figure.dpi", 40)
+    assert figure("timeline").dpi == 40

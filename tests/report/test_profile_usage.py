@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from neuronjax.ir.program import Location
-from neuronjax.report.profile_tables import groups_table, parts_that_hold
+from neuronjax.report.profile_tables import UsageGroups, groups_table, parts_that_hold
 from neuronjax.report.profile_usage import (
     NONE,
     Usage,
@@ -119,3 +119,14 @@ def test_what_has_no_name_is_explained():
     unknown = {NONE: Usage(seconds={"tensor": MICRO})}
     assert "of no known phase" in as_text(groups_table("Phases", "phase", unknown))
     assert NONE not in as_text(groups_table("Ops", "op", {"head": WEIGHTS["head"]}))
+
+
+def test_groups_are_columns_of_a_data_frame_and_a_table():
+    found = UsageGroups("module", WEIGHTS)
+    assert str(found).startswith("Busiest modules")
+    assert "6 more" in str(found)
+    for used in found.values():  # a dict of dicts of numbers
+        assert used["busy_seconds"] == pytest.approx(used.busy_seconds)
+        assert all(isinstance(value, float | int) for value in used.values())
+    assert found["head"]["tensor_seconds"] == MICRO
+    assert repr(found["head"]) == "<neuronjax.Usage 1e-06 s of queues>"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.console import Group
 
-from neuronjax.report.tables import as_text, new_table
+from neuronjax.report.tables import Records, as_text, new_table
 
 
 @pytest.mark.parametrize("caption", [None, "one line", "one line\nand another"])
@@ -14,3 +14,28 @@ def test_a_blank_line_follows_a_table(caption):
     lines = as_text(Group(*tables)).split("\n")
     assert lines[lines.index("b") - 1] == ""
     assert lines[lines.index("b") - 2] != ""
+
+
+def test_records_are_a_list_of_flat_dicts_and_a_table():
+    rows = [{"op": f"add{n}", "seconds": n / 3, "note": None} for n in range(30)]
+    found = Records(rows)
+    assert found == rows
+    text = str(found)
+    assert "30 rows" in text
+    assert "0.3333" in text
+    assert "and 10 more" in text
+    assert "None" not in text
+    assert set(found._repr_mimebundle_()) == {"text/plain", "text/html"}
+
+
+def test_columns_for_which_there_is_no_room_are_named():
+    text = str(Records([{"first": "x" * 60, "second": "y" * 30, "third": 1}]))
+    assert max(map(len, text.splitlines())) <= 80
+    assert "y" * 30 not in text
+    assert text.rstrip().endswith("second, third")
+
+
+def test_records_may_be_drawn_by_who_makes_them():
+    found = Records([{"a": 1}], lambda: new_table("mine", {"": {}}, [["x"]]))
+    assert str(found).startswith("mine")
+    assert str(Records()).startswith("0 rows")

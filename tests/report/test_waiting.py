@@ -267,3 +267,13 @@ def test_a_log_is_told_of_a_comparison(monkeypatch, capsys):
     monkeypatch.delenv(VARIABLE)
     nj.compare(turning, policy="bf16")(X)
     assert not capsys.readouterr().err
+
+
+def test_what_is_compiled_ahead_says_so_though_jax_has_traced_it_before(said):
+    lowered = nj.jit(turning).lower(X)
+    for program in (lowered, lowered, nj.load(str(lowered.program).encode())):
+        said.clear()
+        program.compile()
+        assert said[0].endswith(" on trn2")
+        assert "compiling" in said
+        assert said[-1] == "end"

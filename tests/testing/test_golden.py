@@ -237,7 +237,7 @@ def test_a_newer_version_is_refused(copied):
 def test_bad_options_are_refused(tmp_path):
     with pytest.raises(InvalidProgramError, match="use letters"):
         golden("../x", layer)
-    with pytest.raises(InvalidProgramError, match="choose of warn, bits, fail"):
+    with pytest.raises(InvalidProgramError, match="'warn', 'bits', 'fail'"):
         golden("x", layer, changed_program="never")
 
 

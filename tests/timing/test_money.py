@@ -72,7 +72,7 @@ def test_no_price_is_invented(name):
 def test_terms():
     with pytest.raises(InvalidProgramError, match=r"trn2.48xlarge \(on demand\)"):
         money.price_of(TRN2, None, "on demand")
-    with pytest.raises(InvalidProgramError, match="terms 'spot'"):
+    with pytest.raises(InvalidProgramError, match="terms is 'spot'"):
         money.price_of(TRN1, None, "spot")  # type: ignore[arg-type]
     with pytest.raises(InvalidProgramError, match="price_per_hour of 0"):
         money.price_of(TRN1, 0.0)

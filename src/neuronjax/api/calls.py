@@ -8,6 +8,7 @@ a public function through.
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import inspect
@@ -19,7 +20,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FunctionType, TracebackType
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +43,9 @@ def asked_for_jaxs() -> bool:
 
     A program may set `jax.jit = functools.partial(nj.jit, ...)`, or to a function of
     its own that calls `nj.jit`."""
-    frame = sys._getframe(3)  # the caller of `jit`, or that function's
+    frame = sys._getframe(2)  # the caller of `jit`, or that function's
+    while frame.f_code.co_filename == __file__ and frame.f_back is not None:
+        frame = frame.f_back  # of its `boundary`
     for _ in range(2):
         package, _, rooms = (frame.f_globals.get("__name__") or "").partition(".")
         if package == "neuronjax":
@@ -201,15 +204,6 @@ class CallState:
     def __deepcopy__(self, memo: dict) -> CallState:
         return self  # nothing in it changes, but the count, which copies share
 
-    def with_rounding_seed(self, index: Any) -> CallState:
-        """With a given call index."""
-        index = jnp.asarray(index).astype(jnp.uint32)
-        return dataclasses.replace(self, call_index=index)
-
-    def with_amax_history(self, history: jax.Array) -> CallState:
-        """With a given history."""
-        return dataclasses.replace(self, amax_history=history)
-
     def context(self, index: Any) -> CallContext:
         """What accompanies the arguments of a call with this index."""
         return CallContext(call_index=index, amax_history=self.amax_history)
@@ -235,6 +229,44 @@ class CallState:
         return np.uint32(next(self.calls))
 
 
+class Stateful:
+    """What is called, and begins with a `CallState`: a function, or its program."""
+
+    _state: CallState
+
+    def with_rounding_seed(self, index: Any) -> Self:
+        """Return the same with a given call index for stochastic rounding.
+
+        Args:
+            index: an integer or a traced uint32, such as the step number. The same
+                index gives the same random bits.
+        """
+        index = jnp.asarray(index).astype(jnp.uint32)
+        return self.with_state(dataclasses.replace(self._state, call_index=index))
+
+    def with_amax_history(self, history: jax.Array) -> Self:
+        """Return the same with delayed scaling's state.
+
+        Args:
+            history: from `init_amax_history` or the previous call.
+
+        Returns:
+            What returns `(outputs, history of the next call)`; if it collects,
+            `((outputs, statistics), history of the next call)`.
+        """
+        return self.with_state(dataclasses.replace(self._state, amax_history=history))
+
+    def anew(self) -> Self:
+        """Return the same, with its compiled programs, as if never called before."""
+        return self.with_state(CallState(self._state.name))
+
+    def with_state(self, state: CallState) -> Self:
+        """Return the same, whose calls begin with this."""
+        other = copy.copy(self)
+        other._state = state
+        return other
+
+
 def may_round_stochastically(policy: Policy) -> bool:
     """Whether a call under this policy needs a call index."""
     return policy.rounding == "stochastic" or any(
@@ -250,6 +282,7 @@ _HIDDEN = (
     f"{Path(__file__).parents[1]}/",
     f"{Path(jax.__file__).parent}/",
     contextlib.__file__,
+    functools.__file__,
 )
 
 
@@ -258,9 +291,8 @@ def boundary(function: T) -> T:
     with the user's frames alone.
 
     The frames of this package and of JAX are left out, as JAX leaves out its own:
-    `JAX_TRACEBACK_FILTERING=off` shows all of them. IPython is told which to hide, and
-    has them in its debugger; elsewhere the traceback is without them. An error of ours
-    says all that the one which caused it does, so it comes alone."""
+    `JAX_TRACEBACK_FILTERING=off` shows all of them. An error of ours says all that the
+    one which caused it does, so it comes alone."""
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -277,15 +309,10 @@ def boundary(function: T) -> T:
 
 
 def _shorten(error: BaseException) -> None:
-    python = sys.modules.get("IPython")
-    in_ipython = python is not None and python.get_ipython() is not None
     if isinstance(error, NeuronJaxError):
         error.__cause__, error.__suppress_context__ = None, True
     shown: TracebackType | None = None
     for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
         if not frame.f_code.co_filename.startswith(_HIDDEN):
             shown = TracebackType(shown, frame, frame.f_lasti, line)
-        elif in_ipython:
-            frame.f_locals["__tracebackhide__"] = True
-    if not in_ipython:
-        error.__traceback__ = shown
+    error.__traceback__ = shown

@@ -13,14 +13,14 @@ from neuronjax.api.asked import Askable, Asked, own_setting
 from neuronjax.diagnostics.findings import PortabilityReport
 from neuronjax.diagnostics.portability import examine, from_error, report
 from neuronjax.errors import NeuronJaxError
-from neuronjax.policy import Policy
+from neuronjax.policy import Policy, Preset
 
 
 def check(
     function: Askable,
     *,
     target: str | None = None,
-    policy: str | Policy | None = None,
+    policy: Preset | str | Policy | None = None,
     sdk: str | None = None,
     static_argnums: int | Iterable[int] | None = None,
     static_argnames: str | Iterable[str] | None = None,

@@ -16,11 +16,11 @@ from typing import Any
 
 import ml_dtypes  # noqa: F401  (registers its dtypes' names with NumPy)
 import numpy as np
+from rich.table import Table
 
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import Target, resolve_target
-from neuronjax.numerics.shown import Shown
-from neuronjax.report.tables import aligned
+from neuronjax.report.tables import NUMBER, Displayed, new_table
 from neuronjax.timing.collectives import (
     CollectiveTime,
     barrier_seconds,
@@ -52,7 +52,7 @@ _HEADINGS = ("size(B)", "count", "type", "algorithm", "time(us)", "algbw", "busb
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
-class CollectiveBench(Shown):
+class CollectiveBench(Displayed):
     """The times of one collective over several sizes; prints as nccom-test does.
 
     Attributes:
@@ -82,16 +82,15 @@ class CollectiveBench(Shown):
         what = f"{self.op} over {ranks}, {len(self.records)} sizes"
         return f"<neuronjax.CollectiveBench {what}>"
 
-    def __str__(self) -> str:
-        lines = aligned([_HEADINGS, *map(_row, self.records)], " ")
-        title = (
-            f"{self.op}, {len(self.ranks)} ranks of {self.target}; bandwidth in GB/s"
+    def __rich__(self) -> Table:
+        ranks = f"{len(self.ranks)} ranks of {self.target}"
+        wait = f"An execution adds {self.barrier_seconds * 1e3:.2g} ms, once"
+        return new_table(
+            f"{self.op}, {ranks}; bandwidth in GB/s",
+            dict.fromkeys(_HEADINGS, NUMBER),
+            map(_row, self.records),
+            f"Modelled. {wait}: the wait for all ranks.\n{HOW_SURE}",
         )
-        note = (
-            f"Modelled. An execution adds {self.barrier_seconds * 1e3:.2g} ms, once: "
-            "the wait for all ranks."
-        )
-        return "\n".join((title, *lines, note, HOW_SURE))
 
 
 def collective_bench(
@@ -129,7 +128,7 @@ def collective_bench(
     """
     op, machine = _COLLECTIVES.get(op, op), resolve_target(target)
     devices = _devices(ranks, machine, lnc)
-    name, itemsize = _element(dtype)
+    name, itemsize = element(dtype)
     time_of = _timer(op, machine, devices, algorithm, lnc)
     records = [
         _record(time_of(size), size, size // itemsize, name) for size in _sizes(sizes)
@@ -222,7 +221,8 @@ def _devices(
     return devices
 
 
-def _element(dtype: str) -> tuple[str, int]:
+def element(dtype: str) -> tuple[str, int]:
+    """Return the name and the bytes of a dtype, NumPy's or nccom-test's."""
     name = _SHORT.get(dtype, dtype)
     try:
         return name, np.dtype(name).itemsize

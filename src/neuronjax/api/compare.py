@@ -36,7 +36,7 @@ from neuronjax.errors import InvalidProgramError
 from neuronjax.execution.captured import CapturedProgram
 from neuronjax.ir.program import Program
 from neuronjax.lowering.complex_program import real_program
-from neuronjax.policy import Policy
+from neuronjax.policy import Policy, Preset
 
 Reference = str | Policy
 
@@ -47,7 +47,7 @@ def compare(
     *,
     against: None = None,
     target: str | None = ...,
-    policy: str | Policy | None = ...,
+    policy: Preset | str | Policy | None = ...,
     reference: Reference = ...,
     baseline: Reference | None = ...,
     tolerance: float | None = ...,
@@ -62,7 +62,7 @@ def compare(
     *,
     against: Askable,
     target: str | None = ...,
-    policy: str | Policy | None = ...,
+    policy: Preset | str | Policy | None = ...,
     tolerance: float | None = ...,
     rounding_seed: int = ...,
     static_argnums: int | Iterable[int] | None = ...,
@@ -73,7 +73,7 @@ def compare(
     *,
     against: Askable | None = None,
     target: str | None = None,
-    policy: str | Policy | None = None,
+    policy: Preset | str | Policy | None = None,
     reference: Reference = "float64",
     baseline: Reference | None = None,
     tolerance: float | None = None,

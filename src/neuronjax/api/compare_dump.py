@@ -16,7 +16,7 @@ from neuronjax.diagnostics.dumps.dump_result import DumpComparison
 from neuronjax.diagnostics.dumps.matching import matched, named_values
 from neuronjax.diagnostics.dumps.reading import Dump, read_dump
 from neuronjax.diagnostics.tolerance.model import error_model
-from neuronjax.policy import Policy
+from neuronjax.policy import Policy, Preset
 
 
 def compare_dump(
@@ -24,7 +24,7 @@ def compare_dump(
     dump: Dump,
     *,
     target: str | None = None,
-    policy: str | Policy | None = None,
+    policy: Preset | str | Policy | None = None,
     names: Mapping[str, str] | None = None,
     functions: str | Mapping[str, float] = "silicon",
     failure: float = 1e-12,

@@ -31,7 +31,7 @@ from neuronjax.api.pmap import pmap
 from neuronjax.capture.decode import LIBRARY
 from neuronjax.errors import NotEmulatedWarning, warn_user
 from neuronjax.hardware import resolve_target
-from neuronjax.policy import Policy
+from neuronjax.policy import Policy, Preset
 
 #: Of every open scope the target and the policy, the last one opened at the end.
 _open: list[Mapping[str, Any]] = []
@@ -43,7 +43,7 @@ _INSIDE = jax.make_user_context(default_value=None)
 
 @contextlib.contextmanager
 def emulated(
-    *, target: str = "trn2", policy: str | Policy | None = None
+    *, target: str = "trn2", policy: Preset | str | Policy | None = None
 ) -> Iterator[None]:
     """Emulates what a program jits inside the block, as it stands.
 

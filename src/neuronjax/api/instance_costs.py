@@ -21,7 +21,7 @@ from neuronjax.ir.collective_set import Spmd
 from neuronjax.policy import Policy
 from neuronjax.report.quantities import binary, seconds
 from neuronjax.report.setting import policy_name, setting_line
-from neuronjax.report.tables import Displayed
+from neuronjax.report.tables import Displayed, Records
 from neuronjax.timing.hbm import capacity_bytes, check_fits
 from neuronjax.timing.money import Price, PricePerHour, Terms, price_of
 
@@ -54,9 +54,9 @@ class PricedTable(Displayed):
     costs: tuple[Any, ...]
 
     @property
-    def records(self) -> list[dict[str, Any]]:
+    def records(self) -> Records:
         """A flat dict for every row: `pandas.DataFrame(found.records)`."""
-        return [cost.record for cost in self.costs]
+        return Records(cost.record for cost in self.costs)
 
     def _cheapest(self, dollars: Callable[[Any], float]) -> Any:
         """The row with the least dollars: of those that fit, or of all if none does."""
@@ -75,7 +75,7 @@ class PricedTable(Displayed):
                 raise error
 
     def to_json(self) -> str:
-        """Rows, refusals and notes as a JSON object."""
+        """Records, refusals and notes as a JSON object."""
         return json.dumps(self.as_dict(), indent=2)
 
     def as_dict(self) -> dict[str, Any]:

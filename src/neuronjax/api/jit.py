@@ -20,6 +20,7 @@ from neuronjax.api import nnx_state
 from neuronjax.api.calls import (
     CallState,
     Named,
+    Stateful,
     argument_name,
     as_array,
     asked_for_jaxs,
@@ -45,7 +46,7 @@ from neuronjax.execution.transformations import Emulation
 from neuronjax.hardware import Target, resolve_target
 from neuronjax.ir.model_parts import with_parts
 from neuronjax.numerics.host_kernels.choice import exportable
-from neuronjax.policy import Policy
+from neuronjax.policy import Policy, Preset
 from neuronjax.policy.scopes import active_policy, policy_scope
 from neuronjax.report.setting import setting_line
 
@@ -53,12 +54,11 @@ from neuronjax.report.setting import setting_line
 NATIVE_JIT = jax.jit
 
 
-@boundary
 def jit(
     function: Callable[..., Any] | None = None,
     *,
     target: str = "trn2",
-    policy: str | Policy | None = None,
+    policy: Preset | str | Policy | None = None,
     static_argnums: int | Iterable[int] | None = None,
     static_argnames: str | Iterable[str] | None = None,
     donate_argnums: int | Iterable[int] | None = None,
@@ -68,7 +68,13 @@ def jit(
     collect: bool | str | Collect | None = None,
     **jit_options: Any,
 ) -> Any:
-    """Emulates a function on a Trainium chip; use it as `jax.jit`.
+    """Emulate a function on a Trainium chip; use it as `jax.jit`.
+
+    Presets of `policy` are "fp32", "bf16", "fp16", "tf32", "fp8", "mxfp8" and "mxfp4".
+
+        step = nj.jit(train_step, target="trn2", policy="fp8")
+        loss = step(model, optimizer, batch)  # modules of Flax NNX are updated
+        print(nj.profile(step)(model, optimizer, batch))  # where the time goes
 
     Args:
         function: what `jax.jit` takes. Without it, a decorator is returned.
@@ -108,15 +114,13 @@ def jit(
         collect=collect,
         **jit_options,
     )
-    make = _native if asked_for_jaxs() else Emulated
+    make: Callable[..., Any] = Emulated
+    if asked_for_jaxs():
+        given = {k: v for k, v in options.items() if v is not None}
+        make, options = NATIVE_JIT, {k: given[k] for k in given if k not in _NOT_JAX}
     if function is None:
         return lambda f: make(f, **options)
     return make(function, **options)
-
-
-def _native(function: Callable[..., Any], **options: Any) -> Any:
-    own = {k: v for k, v in options.items() if k not in _NOT_JAX and v is not None}
-    return NATIVE_JIT(function, **own)
 
 
 _STATIC = ("static_argnums", "static_argnames")
@@ -126,7 +130,7 @@ _NOT_JAX = ("target", "policy", "collect")
 _OWN = (*_NOT_JAX, *_SHARDINGS, *_STATIC, "donate_argnums", "donate_argnames")
 
 
-class Emulated:
+class Emulated(Stateful):
     """A function emulated on a chip; made by `neuronjax.jit`.
 
     Attributes:
@@ -183,13 +187,13 @@ class Emulated:
     def with_options(self, **changes: Any) -> Emulated:
         """Return the same function with other keywords of `jit`."""
         other = Emulated(self.__wrapped__, **{**self.options, **changes})
-        return other._with(self._state)
+        return other.with_state(self._state)
 
     def reported(self) -> Emulated:
         """Return the same function for a report, with what it writes into the modules
         of its arguments among its results."""
         function = nnx_state.WithState(self.__wrapped__)
-        return Emulated(function, **self.options)._with(self._state)
+        return Emulated(function, **self.options).with_state(self._state)
 
     @boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -217,15 +221,6 @@ class Emulated:
             raise
         finally:
             stages.end(self)
-
-    def with_rounding_seed(self, index: Any) -> Emulated:
-        """The same function with a given call index for stochastic rounding.
-
-        Args:
-            index: an integer or a traced uint32, such as the step number. The same
-                index gives the same random bits.
-        """
-        return self._with(self._state.with_rounding_seed(index))
 
     def init_amax_history(self, *args: Any, **kwargs: Any) -> jax.Array:
         """The empty amax history for `scaling="delayed"`: zeros, for scales of 1.
@@ -255,27 +250,6 @@ class Emulated:
     def amax_history(self) -> jax.Array | None:
         """The state of delayed scaling that a call begins with, if it was given one."""
         return self._state.amax_history
-
-    def with_amax_history(self, history: jax.Array) -> Emulated:
-        """The same function with delayed scaling's state.
-
-        Args:
-            history: from `init_amax_history` or the previous call.
-
-        Returns:
-            A function that returns `(outputs, history of the next call)`; if it
-            collects, `((outputs, statistics), history of the next call)`.
-        """
-        return self._with(self._state.with_amax_history(history))
-
-    def anew(self) -> Emulated:
-        """The same function, with its compiled programs, as if never called before."""
-        return self._with(CallState(self._name))
-
-    def _with(self, state: CallState) -> Emulated:
-        other = object.__new__(Emulated)
-        other.__dict__.update(self.__dict__, _state=state)
-        return other
 
     @boundary
     def captured(self, *args: Any, **kwargs: Any) -> CapturedProgram:
@@ -378,12 +352,8 @@ class Emulated:
             return nnx_state.settled(_placed(results), self._step, (args, kwargs))
 
         def compile(context: CallContext) -> Any:
-            try:
-                with around.outside():
-                    lowered = self._jitted.lower(context, around, *args, **kwargs)
-                    return lowered.compile()
-            finally:
-                stages.end(self)
+            with around.outside():
+                return self._jitted.lower(context, around, *args, **kwargs).compile()
 
         def leaves(args: tuple, kwargs: dict) -> list[Any]:
             _, args, kwargs = self._whole(self._step, args, kwargs)

@@ -29,12 +29,12 @@ from neuronjax.execution.captured import CapturedProgram
 from neuronjax.execution.inputs_outputs import CallContext, Outcome
 from neuronjax.execution.transformations import Emulation
 from neuronjax.hardware import Target, resolve_target
-from neuronjax.policy import Policy
+from neuronjax.policy import Policy, Preset
 from neuronjax.policy.scopes import active_policy, policy_scope
 
 
 def load(
-    source: Source, *, target: str = "trn2", policy: str | Policy | None = None
+    source: Source, *, target: str = "trn2", policy: Preset | str | Policy | None = None
 ) -> Lowered | Emulated:
     """Loads a saved program for a Trainium chip.
 

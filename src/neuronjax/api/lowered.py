@@ -18,16 +18,17 @@ import jax
 import jax.numpy as jnp
 from rich.console import RenderableType
 
-from neuronjax.api.calls import CallState, boundary, may_round_stochastically
+from neuronjax.api.calls import CallState, Stateful, boundary, may_round_stochastically
 from neuronjax.capture.trace import capturing
 from neuronjax.errors import InvalidProgramError
-from neuronjax.execution import host_process
+from neuronjax.execution import host_process, stages
 from neuronjax.execution.captured import CapturedProgram
 from neuronjax.execution.inputs_outputs import CallContext
 from neuronjax.hardware import Target, resolve_target
 from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.program import Program
 from neuronjax.policy import Policy
+from neuronjax.policy.values import check_word
 from neuronjax.report.setting import setting_line
 from neuronjax.report.tables import Displayed
 
@@ -152,13 +153,10 @@ class Lowered(_Readable):
         Args:
             dialect: "stablehlo", or "instructions" for the NeuronCore's.
         """
+        check_word("dialect", dialect, ("stablehlo", "instructions"))
         if dialect == "stablehlo":
             return str(self.program)
-        if dialect == "instructions":
-            return _reading("instructions")(self)
-        raise InvalidProgramError(
-            f"dialect {dialect!r}", remedy='choose "stablehlo" or "instructions"'
-        )
+        return _reading("instructions")(self)
 
     def under(
         self, *, target: Target | None = None, policy: Policy | None = None
@@ -225,7 +223,8 @@ class Lowered(_Readable):
         if history is None and self.captured.instructions.amax_slots:
             history = jax.eval_shape(self.init_amax_history)
         takes = CallContext(index, history)
-        return Compiled(self, self.entry.compile(takes), state, takes)
+        with stages.watching(f"{self.name} on {self.target.name}", "compiling"):
+            return Compiled(self, self.entry.compile(takes), state, takes)
 
 
 def types_text(arrays: Sequence[Any]) -> str:
@@ -234,7 +233,7 @@ def types_text(arrays: Sequence[Any]) -> str:
     return ", ".join(texts) or "without any array"
 
 
-class Compiled(_Readable):
+class Compiled(_Readable, Stateful):
     """A program compiled for the host; call it with arguments of the lowered types.
 
     Attributes:
@@ -271,33 +270,6 @@ class Compiled(_Readable):
                     "history = compiled.with_amax_history(history)(*args)",
                 )
         return CallContext(index, history)
-
-    def with_rounding_seed(self, index: Any) -> Compiled:
-        """The same program with a given call index for stochastic rounding.
-
-        Args:
-            index: an integer or a traced uint32, such as the step number. The same
-                index gives the same random bits.
-        """
-        return self._with(self._state.with_rounding_seed(index))
-
-    def with_amax_history(self, history: jax.Array) -> Compiled:
-        """The same program with delayed scaling's state.
-
-        Args:
-            history: from `Lowered.init_amax_history` or the previous call.
-
-        Returns:
-            A program that returns `(outputs, history of the next call)`.
-        """
-        return self._with(self._state.with_amax_history(history))
-
-    def anew(self) -> Compiled:
-        """The same program, as if never called before."""
-        return self._with(CallState(self.lowered.name))
-
-    def _with(self, state: CallState) -> Compiled:
-        return Compiled(self.lowered, self._executable, state, self._takes)
 
     def as_text(self, dialect: str = "instructions") -> str:
         """The program as text, with a label on every number: see `Lowered.as_text`."""

@@ -20,7 +20,7 @@ from neuronjax.api.calls import Named, path_name, signature_of
 from neuronjax.api.jit import jit
 from neuronjax.errors import InvalidProgramError, UnimplementedError
 from neuronjax.hardware import resolve_target
-from neuronjax.policy import Policy
+from neuronjax.policy import Policy, Preset
 
 
 def make_mesh(shape: Sequence[int], names: Sequence[str]) -> AbstractMesh:
@@ -95,7 +95,7 @@ def pmap(
     axis_size: int | None = None,
     donate_argnums: int | Iterable[int] = (),
     target: str = "trn2",
-    policy: str | Policy | None = None,
+    policy: Preset | str | Policy | None = None,
 ) -> Any:
     """Emulates a function on many devices; use it as `jax.pmap`.
 

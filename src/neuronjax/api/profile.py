@@ -25,7 +25,7 @@ from neuronjax.errors import InvalidProgramError, NeuronJaxError
 from neuronjax.execution import stages
 from neuronjax.hardware import Target
 from neuronjax.ir.instruction import InstructionProgram
-from neuronjax.policy import Policy
+from neuronjax.policy import Policy, Preset
 from neuronjax.report.profile_summary import roofs
 from neuronjax.timing.hbm import with_donation
 from neuronjax.timing.memory import plan_memory
@@ -41,7 +41,7 @@ def profile(
     step: Askable,
     *,
     target: str | None = None,
-    policy: str | Policy | None = None,
+    policy: Preset | str | Policy | None = None,
     lnc: int | None = None,
     peak: str | float = "bf16",
     batch_argnums: int | Sequence[int] = (),

@@ -23,8 +23,7 @@ from neuronjax.report.casts import cast_notes
 from neuronjax.report.memory_samples import memory_samples
 from neuronjax.report.profile_events import write_csv, write_parquet
 from neuronjax.report.profile_summary import metrics
-from neuronjax.report.profile_tables import ShownMemory, shown_memory
-from neuronjax.report.profile_usage import Usage
+from neuronjax.report.profile_tables import ShownMemory, UsageGroups, shown_memory
 from neuronjax.report.quantities import binary
 from neuronjax.report.setting import kernel_line, setting_line
 from neuronjax.report.tables import Displayed, as_text
@@ -150,32 +149,34 @@ class Profile(Displayed):
 
     # -- who takes the time ------------------------------------------------------------
 
-    def by_op(self) -> dict[str, Usage]:
+    def by_op(self) -> UsageGroups:
         """Time and bytes by instruction and operator, the busiest first; "(none)" is
         what belongs to no instruction, such as constants that are loaded."""
-        return usages.grouped(self.timeline, usages.op_name)
+        return UsageGroups("op", usages.grouped(self.timeline, usages.op_name))
 
-    def by_source(self) -> dict[str, Usage]:
+    def by_source(self) -> UsageGroups:
         """The same by `file:line` of the user's program; a notebook's cell, whose file
         has no name, by its number: `In[3]:12`."""
-        return usages.grouped(self.timeline, usages.source_line)
+        return UsageGroups("source", usages.grouped(self.timeline, usages.source_line))
 
-    def by_module(self) -> dict[str, Usage]:
+    def by_module(self) -> UsageGroups:
         """The same by part of the model and pass, "blocks/0/attn (backward)": the name
         stack (Flax linen, Haiku, `jax.named_scope`), the path of the parameters (Flax
         NNX, Equinox), or the function, whichever the framework leaves."""
-        return usages.grouped(self.timeline, usages.module_name)
+        return UsageGroups("module", usages.grouped(self.timeline, usages.module_name))
 
-    def by_phase(self) -> dict[str, Usage]:
+    def by_phase(self) -> UsageGroups:
         """The same by pass: "forward", "backward", "optimizer"; "(none)" where neither
         the name stack nor the flow of data tells."""
-        return usages.grouped(self.timeline, usages.phase_name)
+        return UsageGroups("phase", usages.grouped(self.timeline, usages.phase_name))
 
-    def by_engine(self) -> dict[str, Usage]:
+    def by_engine(self) -> UsageGroups:
         """The same by queue: engines, "dma", "cc"."""
         events = self.timeline.events
         found = {q: usages.usage(e for e in events if e.queue == q) for q in QUEUES}
-        return {queue: used for queue, used in found.items() if used.seconds}
+        return UsageGroups(
+            "engine", {q: used for q, used in found.items() if used.seconds}
+        )
 
     @property
     def lowered(self) -> Lowered:
@@ -215,7 +216,7 @@ class Profile(Displayed):
         return as_text(self.__rich__())
 
     def __rich__(self) -> Group:
-        ops = tables.groups_table("Busiest ops", "op", self.by_op(), limit=8)
+        ops = self.by_op().__rich__(8)
         notes = (Text(f"note: {note}") for note in self.notes)
         return Group(self.headline(), ops, self.confidence_table(), *notes)
 
@@ -229,7 +230,8 @@ class Profile(Displayed):
     def headline(self) -> Group:
         """Key figures, queues and memory, as tables of Rich."""
         return Group(
-            tables.summary_tables(self._title, self.metrics, self.bound),
+            tables.headline_table(self._title, self.metrics),
+            tables.queues_table(self.metrics, self.bound),
             self.memory.__rich__(),
         )
 

@@ -13,14 +13,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any
 
-import ml_dtypes  # noqa: F401  (registers its dtypes' names with NumPy)
-import numpy as np
+from rich.table import Table
 
+from neuronjax.api.collective_bench import element
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import Target, resolve_target
-from neuronjax.report.tables import aligned
+from neuronjax.report.tables import NUMBER, WORD, Displayed, Records, new_table
 from neuronjax.timing.collectives import (
     CollectiveTime,
     barrier_seconds,
@@ -67,8 +66,8 @@ class ScalePoint:
     limit: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Scaling:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Scaling(Displayed):
     """The points of `scaling`; prints as a table.
 
     Attributes:
@@ -80,19 +79,18 @@ class Scaling:
     points: tuple[ScalePoint, ...]
 
     @property
-    def records(self) -> list[dict[str, Any]]:
+    def records(self) -> Records:
         """A dict for every point."""
-        return [dataclasses.asdict(point) for point in self.points]
+        return Records(dataclasses.asdict(point) for point in self.points)
 
-    def __str__(self) -> str:
-        lines = aligned([_HEADINGS, *map(_row, self.points)], "  ", len(_HEADINGS) - 1)
-        last = ("Milliseconds of a step; modelled.", HOW_SURE)
-        return "\n".join((self.title, *lines, *last))
+    def __rich__(self) -> Table:
+        names = "chips|compute|comm|exposed|bubble|step|eff.".split("|")
+        columns = dict.fromkeys(names, NUMBER) | {"limited by": WORD}
+        told = f"Milliseconds of a step; modelled.\n{HOW_SURE}"
+        return new_table(self.title, columns, map(_row, self.points), told)
 
-
-_HEADINGS = (
-    "chips", "compute", "comm", "exposed", "bubble", "step", "eff.", "limited by"
-)  # fmt: skip
+    def __repr__(self) -> str:
+        return f"<neuronjax.Scaling {self.title}, {len(self.points)} points>"
 
 
 def _row(p: ScalePoint) -> tuple[str, ...]:
@@ -187,7 +185,7 @@ def scaling(
         microbatches=microbatches,
         layers=layers,
         hidden=hidden,
-        gradient_bytes=_itemsize(gradient_dtype),
+        gradient_bytes=element(gradient_dtype)[1],
         overlap=overlap,
         algorithm=algorithm,
     )
@@ -228,15 +226,6 @@ def _check(job: _Workload) -> None:
         if is_wrong:
             remedy = "see help(neuronjax.scaling)"
             raise InvalidProgramError(f"scaling with {what}", remedy=remedy)
-
-
-def _itemsize(dtype: str) -> int:
-    try:
-        return np.dtype(dtype).itemsize
-    except TypeError:
-        raise InvalidProgramError(
-            f"no dtype is called {dtype!r}", remedy="use NumPy's name: 'float32'"
-        ) from None
 
 
 # -- one point -------------------------------------------------------------------------

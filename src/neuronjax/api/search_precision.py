@@ -46,6 +46,7 @@ from neuronjax.diagnostics.precision_strategies import (
 from neuronjax.diagnostics.precision_trials import PolicyTrials, program_identity
 from neuronjax.errors import InvalidProgramError
 from neuronjax.policy import Policy
+from neuronjax.policy.values import check_word
 from neuronjax.report.progress import SearchProgress
 from neuronjax.report.setting import policy_name, setting_line
 
@@ -169,7 +170,8 @@ def search_precision(
         compiled=compiled,
     )
     given = Candidates.of(DEFAULT_CANDIDATES if candidates is None else candidates)
-    _check_words(strategy, objective)
+    check_word("strategy", strategy, STRATEGIES)
+    check_word("objective", objective, OBJECTIVES)
     _check_numbers(tolerance, max_evaluations, variations, margin)
     check_metric(metric)
     _check_pattern(outputs)
@@ -204,17 +206,6 @@ def search_precision(
 
 
 # -- words -----------------------------------------------------------------------------
-
-
-def _check_words(strategy: str, objective: str) -> None:
-    for name, word, words in (
-        ("strategy", strategy, STRATEGIES),
-        ("objective", objective, OBJECTIVES),
-    ):
-        if word not in words:
-            raise InvalidProgramError(
-                f"{name} is {word!r}", remedy=f"one of: {', '.join(words)}"
-            )
 
 
 def _check_numbers(tolerance: float, most: int, variations: int, margin: float) -> None:

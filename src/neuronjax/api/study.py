@@ -22,11 +22,12 @@ from rich.table import Table
 from neuronjax.api.estimate import estimate
 from neuronjax.api.instance_costs import Names
 from neuronjax.api.study_costs import StudyCosts, labelled, study_costs
-from neuronjax.api.study_machines import Policies, StudyMachine, known, machines_of
+from neuronjax.api.study_machines import Policies, StudyMachine, machines_of
 from neuronjax.api.study_runs import KEYS, StudyRuns, Train
 from neuronjax.diagnostics.run_files import Record
 from neuronjax.errors import InvalidProgramError
 from neuronjax.policy import Policy
+from neuronjax.policy.values import check_word
 from neuronjax.report.progress import StudyProgress
 from neuronjax.report.study_curves import Curves, curves
 from neuronjax.report.study_tables import final_figures, final_table
@@ -35,7 +36,7 @@ from neuronjax.report.study_verdicts import (
     last_steps,
     training_verdicts,
 )
-from neuronjax.report.tables import Displayed
+from neuronjax.report.tables import Displayed, Records
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -126,13 +127,11 @@ def study(
     machines = machines_of(policies, target or targets or "trn2")
     chosen = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
     names = [machine.label for machine in machines]
-    reference = names[0] if baseline is None else known(baseline, names, "machine")
+    reference = names[0] if baseline is None else baseline
+    check_word("baseline", reference, names)
     if not chosen:
         raise InvalidProgramError("a study without seeds", remedy="give seeds=3")
-    if if_changed not in ("error", "rerun"):
-        raise InvalidProgramError(
-            f"if_changed is {if_changed!r}", remedy='choose "error" or "rerun"'
-        )
+    check_word("if_changed", if_changed, ("error", "rerun"))
     if not margin >= 0:
         raise InvalidProgramError(f"a margin of {margin}", remedy="0.02 is usual")
     if at is None and (instance is not None or steps is not None or against):
@@ -189,18 +188,15 @@ def _rounds(
                 found[machine] += run
             if until_sure:
                 verdicts = dataclasses.replace(judged, records=_flat(found)).verdicts()
-                left = [m for m in left if not _decided(verdicts[m.label])]
+                unsure = ("baseline", "undecided")
+                left = [m for m in left if verdicts[m.label].kind in unsure]
                 if all(machine.label == judged.baseline for machine in left):
                     break
     return _flat(found)
 
 
-def _flat(found: Mapping[StudyMachine, list[Record]]) -> list[Record]:
-    return [record for runs in found.values() for record in runs]
-
-
-def _decided(verdict: TrainingVerdict) -> bool:
-    return verdict.kind not in ("baseline", "undecided")
+def _flat(found: Mapping[StudyMachine, list[Record]]) -> Records:
+    return Records(record for runs in found.values() for record in runs)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -372,4 +368,4 @@ class Study(Displayed):
     def _metric(self, wanted: str | None) -> str:
         names = self.metrics
         usual = "loss" if "loss" in names else names[0]
-        return usual if wanted is None else known(wanted, names, "metric")
+        return str(check_word("metric", wanted or usual, names))

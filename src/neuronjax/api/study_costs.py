@@ -24,7 +24,7 @@ from neuronjax.policy import Policy
 from neuronjax.report.money_tables import dollars, duration
 from neuronjax.report.quantities import decimal, seconds
 from neuronjax.report.study_verdicts import Interval, TrainingVerdict
-from neuronjax.report.tables import NAME, NUMBER, Displayed, new_table
+from neuronjax.report.tables import NAME, NUMBER, Displayed, Records, new_table
 from neuronjax.timing.money import TrainingCost
 
 _ONE = Interval(1.0, 1.0, 1.0)
@@ -83,9 +83,9 @@ class StudyCosts(Displayed):
     confidence: float
 
     @property
-    def records(self) -> list[dict[str, Any]]:
+    def records(self) -> Records:
         """Return a flat dict for every row: `pandas.DataFrame(costs.records)`."""
-        return [row.record for row in self.rows]
+        return Records(row.record for row in self.rows)
 
     def __rich__(self) -> Group:
         columns = {
@@ -102,11 +102,8 @@ class StudyCosts(Displayed):
             f"({100 * self.confidence:.4g} %) and of measured times like it (80 %), in "
             "quadrature.",
         )
-        return Group(table, *map(Text, self._remarks()))
-
-    def _remarks(self) -> Iterator[str]:
-        yield from (f"note: {note}" for note in self.notes)
-        yield from self.estimate.remarks()
+        notes = (f"note: {note}" for note in self.notes)
+        return Group(table, *map(Text, (*notes, *self.estimate.remarks())))
 
 
 def _cells(row: CostToLoss) -> tuple[str, ...]:

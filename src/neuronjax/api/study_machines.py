@@ -84,26 +84,7 @@ def _named(policies: Policies) -> Iterator[tuple[str, Policy | None, str]]:
             target, _, name = policy.rpartition("/")
             yield name, Policy.preset(name), target
         else:
-            yield _name_of(policy), Policy.resolve(policy), ""
-
-
-def _name_of(policy: Any) -> str:
-    name = getattr(policy, "name", None)
-    if not name:
-        raise InvalidProgramError(
-            f"a policy without a name: {policy!r}",
-            remedy='give policies={"a name": policy, ...}',
-        )
-    return name
-
-
-def known(wanted: str, names: Sequence[str], what: str) -> str:
-    """Return a name that is one of `names`, or refuse it."""
-    if wanted not in names:
-        raise InvalidProgramError(
-            f"no {what} is called {wanted!r}", remedy=f"one of: {', '.join(names)}"
-        )
-    return wanted
+            yield Policy.resolve(policy).named(), policy, ""
 
 
 class _StudyJit:

@@ -16,14 +16,14 @@ from neuronjax.diagnostics.legal.results import LegalResults, legal_output
 from neuronjax.diagnostics.legal.walk import LegalWalk
 from neuronjax.diagnostics.tolerance.drawn import Draw, sharpened
 from neuronjax.diagnostics.tolerance.model import error_model
-from neuronjax.policy import Policy
+from neuronjax.policy import Policy, Preset
 
 
 def tolerance(
     function: Askable,
     *,
     target: str | None = None,
-    policy: str | Policy | None = None,
+    policy: Preset | str | Policy | None = None,
     functions: str | Mapping[str, float] = "silicon",
     failure: float = 1e-12,
     samples: int | None = None,

@@ -29,8 +29,10 @@ from neuronjax.errors import InvalidProgramError, NeuronJaxError
 from neuronjax.execution import stages
 from neuronjax.hardware import CHIPS
 from neuronjax.policy import Policy
+from neuronjax.policy.values import check_word
 from neuronjax.report.places import places
 from neuronjax.report.profile_tables import (
+    GROUPS,
     QUEUE_TITLES,
     groups_table,
     metrics_table,
@@ -68,14 +70,12 @@ def _turns(text: str) -> tuple[str, int]:
     return line, int(number)
 
 
+#: What a table shows of a profile's groups, with a note perhaps.
 _GROUPS: Mapping[str, Any] = {
-    "op": lambda found, rows: ("Busiest ops", "op", found.by_op()),
-    "source": lambda found, rows: ("Busiest lines", "line", _short(found.by_source())),
-    "module": lambda found, rows: (
-        *("Busiest modules", "module"),
-        *parts_that_hold(found.by_module(), rows),
-    ),
-    "phase": lambda found, rows: ("Phases", "phase", found.by_phase()),
+    "op": lambda found, rows: [found],
+    "source": lambda found, rows: [_short(found)],
+    "module": parts_that_hold,
+    "phase": lambda found, rows: [found],
 }
 
 
@@ -132,8 +132,7 @@ def profile(
         neuronjax profile kernels.py:kernel --args 'bf16[1024,1024]' --by source
     """
     check_folders([plot, perfetto, csv])
-    if by not in _GROUPS:
-        raise InvalidProgramError(f"--by {by}", remedy=f"one of {', '.join(_GROUPS)}")
+    check_word("--by", by, _GROUPS)
     with stages.watching(source, "loading"):
         function, arguments = program(source, shapes)
         profiled = profile_step(function, target=target, policy=policy, **keywords)
@@ -153,7 +152,8 @@ def profile(
         return
     console = CommandConsole()
     console.print(found.headline())
-    console.print(groups_table(*_GROUPS[by](found, rows), limit=rows))
+    shown = _GROUPS[by](getattr(found, f"by_{by}")(), rows)
+    console.print(groups_table(*GROUPS[by], *shown, limit=rows))
     console.print(found.confidence_table())
     if metrics:
         console.print(metrics_table(found.metrics))

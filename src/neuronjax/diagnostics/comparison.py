@@ -12,6 +12,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
@@ -24,13 +25,20 @@ from neuronjax.diagnostics.comparison_tables import (
     short,
     three_way_table,
 )
-from neuronjax.diagnostics.faults.fault import Fault
-from neuronjax.diagnostics.faults.page import SHOWN_FAULTS, lines_to_change, page
+from neuronjax.diagnostics.faults.page import (
+    SHOWN_FAULTS,
+    Faults,
+    lines_to_change,
+    page,
+)
 from neuronjax.diagnostics.faults.verdict import FaultVerdict
 from neuronjax.diagnostics.op_errors import Errors
 from neuronjax.diagnostics.op_records import FirstDivergence, OpRecord, figures
 from neuronjax.errors import InvalidProgramError
-from neuronjax.report.tables import Displayed
+from neuronjax.policy.values import check_word
+from neuronjax.report.places import place
+from neuronjax.report.quantities import finite
+from neuronjax.report.tables import Displayed, Records
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,7 +46,7 @@ if TYPE_CHECKING:
 _PLAIN = ("name", "target", "policy", "reference", "baseline", "tolerance")
 SORTS = ("isolation", "accumulation", "order")
 _NAMES = ("number", "op", "module", "phase", "label", "source")
-_SHOWN_ROWS = 12
+_SHOWN_ROWS, _SHOWN_RECORDS = 12, 40
 _SHOWN_CAUSES = 6
 _SHOWN_OUTLIERS = 2
 #: An outlier is worth a line from this share of the tolerance on.
@@ -78,14 +86,17 @@ class Comparison(Displayed):
     seconds: float = field(default=0.0, compare=False)
 
     @property
-    def faults(self) -> tuple[Fault, ...]:
+    def faults(self) -> Faults:
         """Who is at fault, the op to look at first in front."""
-        return () if self.verdict is None else self.verdict.faults
+        return Faults(() if self.verdict is None else self.verdict.faults)
 
     @property
-    def records(self) -> list[dict[str, Any]]:
+    def records(self) -> Records:
         """One flat dict per op, for a data frame."""
-        return [record.as_dict() for record in self.ops]
+        shown = self.ops[:_SHOWN_RECORDS]
+        title = f"{len(shown)} of {len(self.ops)} ops"
+        rows = (record.as_dict() for record in self.ops)
+        return Records(rows, partial(op_table, title, shown))
 
     @property
     def differing(self) -> tuple[OpRecord, ...]:
@@ -103,10 +114,7 @@ class Comparison(Displayed):
         Raises:
             InvalidProgramError: another word.
         """
-        if sort not in SORTS:
-            raise InvalidProgramError(
-                f"sort is {sort!r}", remedy=f"choose one of: {', '.join(SORTS)}"
-            )
+        check_word("sort", sort, SORTS)
         if sort == "isolation":
             return self.differing
         found = [r for r in self.ops if r.is_arithmetic and r.accumulation.differing]
@@ -141,25 +149,28 @@ class Comparison(Displayed):
         title = f"{len(shown)} of {len(found)} ops, by {sort}"
         return op_table(title, shown)
 
-    def by_module(self) -> list[dict[str, Any]]:
+    def by_module(self) -> Records:
         """Ops grouped by module and pass, the worst isolation error first."""
         rows = _grouped(self.ops, "label", lambda r: r.label)
         worst = [self.ops[row["worst"]] for row in rows]
         parts = [{"module": r.module, "phase": r.phase} for r in worst]
-        return [part | row for part, row in zip(parts, rows, strict=True)]
+        found = (part | row for part, row in zip(parts, rows, strict=True))
+        return Records(found, partial(group_table, rows))
 
-    def by_source(self) -> list[dict[str, Any]]:
+    def by_source(self) -> Records:
         """Ops grouped by the user's source line, the worst isolation error first."""
-        return _grouped(self.ops, "source", lambda r: r.source)
+        rows = _grouped(self.ops, "source", lambda r: r.source)
+        shown = [row | {"source": place(row["source"])} for row in rows]
+        return Records(rows, partial(group_table, shown, "source", "line"))
 
-    def iterations(self, number: int) -> list[dict[str, Any]]:
+    def iterations(self, number: int) -> Records:
         """The errors of an op in a loop, by iteration."""
-        return [
+        return Records(
             {"iteration": i.index} | figures(i, "isolation", "accumulation")
             for i in self.ops[number].iterations
-        ]
+        )
 
-    def three_way(self) -> list[dict[str, Any]]:
+    def three_way(self) -> Records:
         """Baseline, expected (the reference) and actual: errors against the baseline.
 
         One dict per op that computes: `expected_relative_l2`, `actual_relative_l2`,
@@ -173,7 +184,7 @@ class Comparison(Displayed):
                 "this comparison has no baseline beside its reference",
                 remedy='compare(..., reference="bf16", baseline="float32")',
             )
-        return [
+        return Records(
             {
                 **{n: getattr(r, n) for n in _NAMES},
                 "expected_relative_l2": r.expected.relative_l2,
@@ -183,7 +194,7 @@ class Comparison(Displayed):
             }
             for r in self.ops
             if r.expected is not None and r.actual is not None and r.is_arithmetic
-        ]
+        )
 
     def plot(self) -> Figure:
         """The error along the program, as a Matplotlib figure."""
@@ -205,7 +216,7 @@ class Comparison(Displayed):
     def to_json_dict(self) -> dict[str, Any]:
         """A JSON value; Inf is None."""
         first = self.first_divergence
-        return _finite(
+        return finite(
             {
                 **{name: getattr(self, name) for name in _PLAIN},
                 "first_divergence": None
@@ -356,13 +367,3 @@ def _worst_first(ops: Iterable[OpRecord], kind: str) -> tuple[OpRecord, ...]:
 
 def _badness(errors: Errors) -> tuple[float, float]:
     return errors.relative_l2, errors.max_ulp
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
-    return value

@@ -119,11 +119,13 @@ def _longest(cells: Iterable[str]) -> int:
     return max(map(len, cells), default=0)
 
 
-def group_table(groups: Sequence[Mapping[str, Any]]) -> Table:
-    """Return one row per module."""
+def group_table(
+    groups: Sequence[Mapping[str, Any]], key: str = "label", heading: str = "module"
+) -> Table:
+    """Return one row per module, or line."""
     rows = (
         (
-            g["label"],
+            g[key],
             str(g["ops"]),
             str(g["differing"]),
             short(g["isolation_relative_l2"]),
@@ -131,8 +133,8 @@ def group_table(groups: Sequence[Mapping[str, Any]]) -> Table:
         )
         for g in groups
     )
-    title = "by module, the worst op of each"
-    return _fixed_table(title, rows, "module", "ops|differ|isolated|in run")
+    title = f"by {heading}, the worst op of each"
+    return _fixed_table(title, rows, heading, "ops|differ|isolated|in run")
 
 
 def three_way_table(rows: Sequence[Mapping[str, Any]]) -> Table:

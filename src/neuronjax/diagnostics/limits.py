@@ -21,8 +21,9 @@ from neuronjax.ir.instruction import InstructionProgram
 from neuronjax.ir.program import Program
 from neuronjax.lowering import lower
 from neuronjax.policy import Policy
-from neuronjax.report.profile_tables import QUEUE_TITLES, changes_table
-from neuronjax.report.tables import Displayed
+from neuronjax.report.profile_tables import QUEUE_TITLES
+from neuronjax.report.quantities import seconds
+from neuronjax.report.tables import NUMBER, TEXT, WORD, Displayed, new_table
 from neuronjax.timing.timeline import Timeline
 from neuronjax.timing.work import QUEUES, Core, Queue
 
@@ -94,9 +95,15 @@ class Changes(Displayed, tuple[Change, ...]):
     __slots__ = ()
 
     def __rich__(self) -> Table:
-        return changes_table(
-            (change.what, change.seconds, change.speedup, change.basis == "bound")
-            for change in self
+        kinds = {"bound": "at best", "re-priced": "predicted"}
+        rows = [
+            (c.what, seconds(c.seconds), f"{c.speedup:.2f}", kinds[c.basis])
+            for c in self
+        ]
+        return new_table(
+            "What would save most",
+            {"change": TEXT, "time": NUMBER, "× faster": NUMBER, "": WORD},
+            rows or [("nothing of what is tried", "", "", "")],
         )
 
     def __repr__(self) -> str:

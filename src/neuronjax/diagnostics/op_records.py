@@ -46,7 +46,7 @@ class Iteration:
     accumulation: Errors | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class OpRecord:
     """One op of the program.
 
@@ -79,6 +79,9 @@ class OpRecord:
     expected: Errors | None = None
     actual: Errors | None = None
     iterations: tuple[Iteration, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<neuronjax.OpRecord {self.number} {self.short_op} at {self.line}>"
 
     @property
     def label(self) -> str:

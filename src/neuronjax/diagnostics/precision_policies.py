@@ -127,11 +127,6 @@ class Candidates:
 
 
 def _name(policy: Policy) -> str:
-    if not policy.name:
-        raise InvalidProgramError(
-            f"a candidate without a name: {policy!r}",
-            remedy='give it one: dataclasses.replace(policy, name="...")',
-        )
     if policy.rules:
         raise InvalidProgramError(
             f"the candidate {policy.name!r} has rules, which are what is searched",
@@ -143,19 +138,13 @@ def _name(policy: Policy) -> str:
             "that of the steps before",
             remedy='use scaling="current"',
         )
-    return policy.name
+    return policy.named()
 
 
 def policy_code(policy: Policy) -> str:
     """Python that makes the policy again."""
-    plain = Policy.for_sdk(policy.sdk)
-    fields = [
-        f"    {f.name}={getattr(policy, f.name)!r},"
-        for f in dataclasses.fields(policy)
-        if f.name not in ("rules", "name")
-        and getattr(policy, f.name) != getattr(Policy(), f.name)
-        and (f.name == "sdk" or getattr(policy, f.name) != getattr(plain, f.name))
-    ]
+    given = {n: v for n, v in policy.given.items() if n not in ("rules", "name")}
+    fields = [f"    {name}={value!r}," for name, value in given.items()]
     rules = [f"        nj.{rule!r}," for rule in policy.rules]
     if rules:
         fields += ["    rules=(", *rules, "    ),"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Group as Rows, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -34,6 +34,7 @@ from neuronjax.report.tables import (
     TEXT,
     WORD,
     Displayed,
+    Records,
     new_table,
 )
 
@@ -132,9 +133,9 @@ class PrecisionSearch(Displayed):
         return {group.name: self.candidates[chosen] for group, chosen in pairs}
 
     @property
-    def records(self) -> list[dict[str, Any]]:
+    def records(self) -> Records:
         """One flat dict per decision, for a data frame."""
-        return [
+        return Records(
             {
                 "number": number,
                 "stage": d.stage,
@@ -147,7 +148,7 @@ class PrecisionSearch(Displayed):
                 "why": d.why,
             }
             for number, d in enumerate(self.decisions)
-        ]
+        )
 
     def as_code(self) -> str:
         """Python that makes the policy again."""
@@ -206,7 +207,7 @@ class PrecisionSearch(Displayed):
 
     def __rich__(self) -> RenderableType:
         tables = self._groups_table(), self.steps_table(), self.decisions_table()
-        return Rows(self._headline(), *tables)
+        return Group(self._headline(), *tables)
 
     def _headline(self) -> Text:
         lines = [

@@ -10,7 +10,6 @@ from rich.table import Table
 
 from neuronjax.execution.probes.statistics import Statistics as Statistics, fraction
 from neuronjax.ir.program import Location
-from neuronjax.numerics.shown import display_of, picture_of
 from neuronjax.report.places import place
 from neuronjax.report.tables import NUMBER, TEXT, Displayed, new_table
 
@@ -39,15 +38,14 @@ class StatisticsTable(Displayed):
             caption="; ".join(text for name, text in _LEGEND.items() if name in told),
         )
 
+    def plot(self) -> Figure:
+        """Return the figure of `Statistics.plot`."""
+        from neuronjax.report.plots_statistics import draw_statistics  # a slow import
 
-display_of.register(Statistics, StatisticsTable)
+        return draw_statistics(self.statistics)
 
 
-@picture_of.register(Statistics)
-def _(value: Statistics) -> Figure:
-    from neuronjax.report.plots_statistics import draw_statistics  # Matplotlib is slow
-
-    return draw_statistics(value)
+display_of = StatisticsTable
 
 
 def _badness(record: Mapping[str, Any]) -> tuple:

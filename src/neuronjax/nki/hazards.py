@@ -7,7 +7,6 @@ written in part) and what `limits` calls advice.
 
 from __future__ import annotations
 
-import html
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -27,10 +26,11 @@ from neuronjax.nki.limits.programs import checked
 from neuronjax.nki.limits.registry import advice_for, signature
 from neuronjax.nki.targets import chosen_target
 from neuronjax.nki.trace import Trace
+from neuronjax.numerics.shown import Shown
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class KernelReport:
+class KernelReport(Shown):
     """What `nki.check` found.
 
     Attributes:
@@ -39,6 +39,7 @@ class KernelReport:
         findings: errors first, then in the order of the program.
     """
 
+    shown_by = "neuronjax.report.tables"
     kernel: str
     target: str
     findings: tuple[KernelFinding, ...]
@@ -62,9 +63,6 @@ class KernelReport:
         styles = ["bold red" if f.severity == "error" else "" for f in self.findings]
         parts = [Text(t, style=s) for t, s in zip(rest, styles, strict=True)]
         return Group(Text(first, style="bold"), *parts)
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
 
 
 def check(

@@ -155,7 +155,7 @@ class Rule:
         return f"Rule({', '.join(f'{name}={value!r}' for name, value in given)})"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Policy:
     """What may happen to the numbers of a program. Hashable; change a copy of it with
     `dataclasses.replace`.
@@ -283,6 +283,26 @@ class Policy:
             value = _checked("Policy", field.name, getattr(self, field.name))
             object.__setattr__(self, field.name, value)
         self._check_pairing()
+
+    def named(self) -> str:
+        """Return its name, by which a report tells it from others."""
+        if not self.name:
+            raise InvalidProgramError(
+                f"a policy without a name: {self!r}",
+                remedy='give it one: dataclasses.replace(policy, name="...")',
+            )
+        return self.name
+
+    @property
+    def given(self) -> Mapping[str, Any]:
+        """Field -> value, for those that the SDK has otherwise; the name first."""
+        usual = dataclasses.replace(Policy(sdk=self.sdk), sdk=NEWEST_SDK)
+        names = ("name", *(f.name for f in dataclasses.fields(self)))
+        return {n: v for n in names if (v := getattr(self, n)) != getattr(usual, n)}
+
+    def __repr__(self) -> str:
+        given = (f"{name}={value!r}" for name, value in self.given.items())
+        return f"Policy({', '.join(given)})"
 
     def _check_pairing(self) -> None:
         """Refuses what the tensor engine cannot pair, and casts to blocks of ops that

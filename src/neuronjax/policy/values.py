@@ -12,9 +12,9 @@ import contextlib
 import difflib
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -77,6 +77,9 @@ is for weights (`WEIGHT_FORMATS`): `quantize_mx` has no FP4 output."""
 WEIGHT_FORMATS: Mapping[str, str] = {"mxfp4": "mxfp4_e2m1"}
 """Where weights, prepared offline, have another format than activations."""
 
+Preset = Literal["fp32", "bf16", "fp16", "tf32", "fp8", "mxfp8", "mxfp4"]
+"""The names below, which editors complete."""
+
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "fp32": {"auto_cast": "none"},
     "bf16": {"auto_cast": "matmult", "auto_cast_type": "bf16"},
@@ -92,9 +95,14 @@ FP32, and every other op computes in the dtype that the program declares."""
 
 def checked_choice(owner: str, name: str, value: object) -> object:
     """Returns `value` if it is legal for that field."""
-    legal = LEGAL[name]
+    return check_word(f"{owner}.{name}", value, LEGAL[name])
+
+
+def check_word(what: str, value: object, legal: Iterable[object]) -> object:
+    """Return a value that is one of `legal`; refuse others, with the nearest one."""
+    legal = tuple(legal)
     if not isinstance(value, (str, int, type(None))) or value not in legal:
-        raise illegal(f"{owner}.{name}", value, legal)
+        raise illegal(what, value, legal)
     return value
 
 

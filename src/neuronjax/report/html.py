@@ -97,13 +97,12 @@ def _inline(part: Any) -> str:
         drawn = Segment.apply_style(part.render(_CONSOLE), style)
     else:
         drawn = _CONSOLE.render(part)
-    return "".join(map(_span, drawn))
-
-
-def _span(segment: Segment) -> str:
-    css = "" if segment.style is None else _css(segment.style)
-    text = escape(segment.text)
-    return f'<span style="{css}">{text}</span>' if css else text
+    return "".join(
+        f'<span style="{css}">{escape(segment.text)}</span>'
+        if segment.style is not None and (css := _css(segment.style))
+        else escape(segment.text)
+        for segment in drawn
+    )
 
 
 def _css(style: Style) -> str:

@@ -1,6 +1,6 @@
 """Number formats, MX and sparse arrays as tables; what notebooks show of them.
 
-Registers a rule of `numerics.shown` for each. Of an array the header says what it is
+Of an array the header says what it is
 and takes; of a concrete one the first blocks or groups are drawn. `formats` is every
 format of the engines by name.
 """
@@ -25,7 +25,6 @@ from neuronjax.numerics.float_format import (
     get_number_format,
 )
 from neuronjax.numerics.microscaling import BLOCK_SIZE, MX_FORMATS, MXArray, MXFormat
-from neuronjax.numerics.shown import display_of
 from neuronjax.numerics.sparsity import SparseArray
 from neuronjax.report.tables import (
     NAME,
@@ -261,7 +260,7 @@ def _place(index: tuple[Any, ...], axis: int) -> str:
     return f"[{', '.join(map(str, others))}]"
 
 
-# -- rules -----------------------------------------------------------------------------
+# -- by class --------------------------------------------------------------------------
 
 _TABLES: dict[type, Callable[[Any], RenderableType]] = {
     FloatFormat: format_table,
@@ -272,5 +271,8 @@ _TABLES: dict[type, Callable[[Any], RenderableType]] = {
     MXArray: _mx_table,
     SparseArray: _sparse_table,
 }
-for _class, _draw in _TABLES.items():
-    display_of.register(_class, lambda value, draw=_draw: Drawing(draw(value)))
+
+
+def display_of(value: Any) -> Drawing:
+    """Return what is shown of a value, as `numerics.shown` asks for it."""
+    return Drawing(_TABLES[type(value)](value))

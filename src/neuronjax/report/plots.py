@@ -2,75 +2,58 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 
 from matplotlib.figure import Figure
 
-from neuronjax.errors import InvalidProgramError
+from neuronjax.policy.values import check_word
 from neuronjax.report.plots_memory import draw_hbm, draw_sbuf
 from neuronjax.report.plots_roofline import draw_roofline
-from neuronjax.report.plots_style import INK
+from neuronjax.report.plots_style import pictured
 from neuronjax.report.plots_timeline import draw_timeline
 from neuronjax.timing.memory_plan import MemoryPlan
 from neuronjax.timing.timeline import Timeline
 from neuronjax.timing.work import Core
 
-_SIZES = {
-    "timeline": (10.0, 4.0),
-    "roofline": (8.5, 5.5),
-    "memory": (10.0, 4.0),
-    "all": (12.0, 9.0),
+_GRIDS = {
+    "timeline": [["time"]],
+    "roofline": [["roof"]],
+    "memory": [["sbuf", "hbm"]],
+    "all": [["time", "time"], ["roof", "sbuf"], ["roof", "hbm"]],
 }
-
-
-class Picture(Figure):
-    """A figure that notebooks show, whether pyplot was imported or not."""
-
-    def _repr_png_(self) -> bytes:
-        out = io.BytesIO()
-        self.savefig(out, format="png")
-        return out.getvalue()
+"""Kind of picture -> its panels."""
+_SIZES = {"roofline": (8.5, 5.5), "all": (12.0, 9.0)}
+_RATIOS = {"all": {"height_ratios": (1.15, 0.8, 0.8), "width_ratios": (1.1, 1)}}
 
 
 def draw(
     kind: str, timeline: Timeline, memory: MemoryPlan, core: Core, title: str
 ) -> Figure:
-    """A figure; see `Profile.plot`."""
-    if kind not in _SIZES:
-        raise InvalidProgramError(
-            f"a picture of kind {kind!r}", remedy=f"one of {', '.join(_SIZES)}"
-        )
-    figure = Picture(figsize=_SIZES[kind], dpi=110, layout="constrained")
-    figure.suptitle(title, x=0.01, ha="left", fontsize=12, color=INK)
-    name = _draw_panels(figure, kind, timeline, memory, core)
+    """Return a figure; see `Profile.plot`."""
+    check_word("kind", kind, _GRIDS)
+    return _draw(kind, timeline, memory, core, title)
+
+
+@pictured
+def _draw(
+    figure: Figure,
+    kind: str,
+    timeline: Timeline,
+    memory: MemoryPlan,
+    core: Core,
+    title: str,
+) -> None:
+    figure.set_size_inches(_SIZES.get(kind, (10.0, 4.0)))
+    figure.suptitle(title, x=0.01, ha="left", fontsize=12)
+    panels = figure.subplot_mosaic(_GRIDS[kind], **_RATIOS.get(kind, {}))
+    names: list[Callable[[], None]] = []
+    if "sbuf" in panels:
+        draw_sbuf(panels["sbuf"], timeline, memory, core)
+        draw_hbm(panels["hbm"], timeline, memory, core)
+    if "time" in panels:
+        names.append(draw_timeline(panels["time"], timeline))
+    if "roof" in panels:
+        names.append(draw_roofline(panels["roof"], timeline, core))
     figure.draw_without_rendering()  # text fits or not once the axes have their place
-    for each in name:
-        each()
-    return figure
-
-
-def _draw_panels(
-    figure: Figure, kind: str, timeline: Timeline, memory: MemoryPlan, core: Core
-) -> list[Callable[[], None]]:
-    """Draws what is asked for, and returns what then writes names into it."""
-    if kind == "timeline":
-        return [draw_timeline(figure.subplots(), timeline)]
-    if kind == "roofline":
-        return [draw_roofline(figure.subplots(), timeline, core)]
-    if kind == "memory":
-        sbuf, hbm = figure.subplots(1, 2)
-        draw_sbuf(sbuf, timeline, memory, core)
-        draw_hbm(hbm, timeline, memory, core)
-        return []
-    axes = figure.subplot_mosaic(
-        [["time", "time"], ["roof", "sbuf"], ["roof", "hbm"]],
-        height_ratios=(1.15, 0.8, 0.8),
-        width_ratios=(1.1, 1),
-    )
-    draw_sbuf(axes["sbuf"], timeline, memory, core)
-    draw_hbm(axes["hbm"], timeline, memory, core)
-    return [
-        draw_timeline(axes["time"], timeline),
-        draw_roofline(axes["roof"], timeline, core),
-    ]
+    for name in names:
+        name()

@@ -16,10 +16,16 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from neuronjax.report.plots import Picture
-from neuronjax.report.plots_style import FAINT, INK, axis_floor, plain, shade_phases
+from neuronjax.report.plots_style import (
+    FAINT,
+    INK,
+    axis_floor,
+    pictured,
+    plain,
+    shade_phases,
+)
 
-_ISOLATION, _ACCUMULATION, _FIRST = "#D55E00", "#0072B2", "#333333"
+_ISOLATION, _ACCUMULATION, _FIRST = "#D55E00", "#0072B2", INK
 _MARKS = (":", "--", "-.", (0, (1, 4)))
 _DECADES = 1e-5
 _EMPTY = 1e-12, 1.0  # the axis without an error
@@ -31,44 +37,43 @@ _KINDS = (
 Row = Mapping[str, Any]
 
 
+@pictured
 def draw_errors(
+    figure: Figure,
     title: str,
     ops: Sequence[Row],
     computing: Container[int],
     marks: Sequence[tuple[int, str]],
-) -> Figure:
-    """Relative L2 error by op, in the run and in isolation.
+) -> None:
+    """Draw the relative L2 error by op, in the run and in isolation.
 
     Ops without an error have no dot; an Inf or NaN that the reference lacks is a cross
     at the top. Greys are the backward pass and the optimizer. Ops that only move, whose
     numbers are not in `computing`, have no dot; `marks` are numbers and labels of ops
     that a report names."""
-    figure = Picture(figsize=(8, 3.6), layout="constrained")
+    figure.set_size_inches(8, 3.6)
     axes = figure.add_subplot()
     shade_phases(axes, [row["phase"] for row in ops])
     arithmetic = [row for row in ops if row["number"] in computing]
     shown = {kind: _finite(arithmetic, kind) for kind, *_ in _KINDS}
-    low, high = _limits([error for found in shown.values() for _, error in found])
+    every = [error for found in shown.values() for _, error in found]
+    low, high = _limits(every)
     axes.set_yscale("log")
     axes.set_ylim(low, high)
     for kind, colour, label, size in _KINDS:
         _draw_ops(axes, shown[kind], (low, high), color=colour, label=label, s=size)
         _draw_broken(axes, arithmetic, kind, colour)
-    every = [error for found in shown.values() for _, error in found]
-    for marker, where, beyond in (
-        ("v", "below", any(error < low for error in every)),
-        ("^", "above", any(error > high for error in every)),
-    ):
-        if beyond:
-            axes.scatter([], [], marker=marker, color=FAINT, label=f"{where} the axis")
+    if min(every, default=low) < low:
+        axes.scatter([], [], marker="v", color=FAINT, label="below the axis")
+    if max(every, default=high) > high:
+        axes.scatter([], [], marker="^", color=FAINT, label="above the axis")
     for (number, label), style in zip(marks, _MARKS, strict=False):
         axes.axvline(number, color=_FIRST, linewidth=0.8, linestyle=style, label=label)
-    axes.set_xlabel("op, in program order", color=INK, fontsize=9)
-    axes.set_ylabel("relative L2 error", color=INK, fontsize=9)
+    axes.set_xlabel("op, in program order")
+    axes.set_ylabel("relative L2 error")
     axes.set_xlim(-1, len(ops))
     plain(axes, title)
-    figure.legend(loc="outside lower left", fontsize=8, frameon=False, ncols=3)
-    return figure
+    figure.legend(loc="outside lower left", ncols=3)
 
 
 def _limits(errors: Sequence[float]) -> tuple[float, float]:
@@ -103,10 +108,13 @@ def _draw_ops(
     inside = [(n, error) for n, error in found if low <= error <= high]
     axes.scatter([n for n, _ in inside], [e for _, e in inside], linewidths=0, **style)
     style |= {"label": "", "s": 14, "alpha": 0.5, "linewidths": 0}
-    below = [n for n, error in found if error < low]
-    axes.scatter(below, [low * 1.2] * len(below), marker="v", **style)
-    above = [n for n, error in found if error > high]
-    axes.scatter(above, [high / 1.2] * len(above), marker="^", **style)
+    beyond = {
+        "v": (low * 1.2, lambda e: e < low),
+        "^": (high / 1.2, lambda e: e > high),
+    }
+    for marker, (at, is_there) in beyond.items():
+        places = [n for n, error in found if is_there(error)]
+        axes.scatter(places, [at] * len(places), marker=marker, **style)
 
 
 def _draw_broken(axes: Axes, ops: Sequence[Row], kind: str, colour: str) -> None:

@@ -11,16 +11,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.patheffects import withStroke
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from neuronjax.report.plots_style import INK
-
 SMALL = 7.5
 """The smallest text of a picture, in points."""
-HALO = withStroke(linewidth=2.0, foreground="white")
-"""What keeps a text legible over lines."""
 _MARGIN = 3.0
 #: Where a label may stand by its point: the offset in points, and how it is aligned.
 _PLACES: Sequence[tuple[tuple[float, float], str, str]] = (
@@ -63,7 +58,7 @@ def write_beside(
     for offset, ha, va in _PLACES:
         written = axes.annotate(
             text, at, xytext=offset, textcoords="offset points", ha=ha, va=va,
-            fontsize=SMALL, zorder=5, path_effects=[HALO], **{"color": INK, **style},
+            fontsize=SMALL, zorder=5, **style,
         )  # fmt: skip
         written.set_in_layout(False)
         box = written.get_window_extent()

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from neuronjax.report.memory_samples import MemoryStage, sbuf_of, stage_edges, stages
-from neuronjax.report.plots_labels import HALO, SMALL
+from neuronjax.report.plots_labels import SMALL
 from neuronjax.report.plots_style import INK, annotate, plain
 from neuronjax.report.quantities import binary, time_unit
 from neuronjax.timing.hbm import capacity_bytes
@@ -51,7 +51,7 @@ def draw_sbuf(axes: Axes, timeline: Timeline, memory: MemoryPlan, core: Core) ->
         _capacity(axes, limit, f"{limit:.0f} KiB usable")
         most = limit
     axes.set_ylim(0, 1.2 * most)
-    axes.set_ylabel("KiB per partition", color=INK, fontsize=9)
+    axes.set_ylabel("KiB per partition")
     plain(axes, f"SBUF: at most {used.max(initial=0.0):.3g} of {limit:.0f} KiB")
 
 
@@ -71,17 +71,17 @@ def draw_hbm(axes: Axes, timeline: Timeline, memory: MemoryPlan, core: Core) -> 
         base = top
     limit, peak = capacity_bytes(core) / size, base.max(initial=1e-12)
     least = base.min(initial=peak)
-    axes.set_ylabel(name, color=INK, fontsize=9)
+    axes.set_ylabel(name)
     if _is_near(limit, peak):
         _capacity(axes, limit, f"{limit:.3g} {name} of HBM")
         axes.set_ylim(0, _FOR_LEGEND * max(peak, limit))
     elif 0 < peak - least < _FLAT * peak:
         _squeeze(axes, least, peak)
-        axes.set_ylabel(f"{name}, squeezed below {least:.4g}", color=INK, fontsize=9)
+        axes.set_ylabel(f"{name}, squeezed below {least:.4g}")
     else:
         axes.set_ylim(0, _FOR_LEGEND * peak)
     if held:
-        axes.legend(loc="upper left", fontsize=SMALL, frameon=False, ncols=2)
+        axes.legend(loc="upper left", fontsize=SMALL, ncols=2)
     fits = "of" if memory.hbm.bytes <= capacity_bytes(core) else "do not fit in"
     plain(
         axes, f"HBM: {binary(memory.hbm.bytes)} {fits} {binary(capacity_bytes(core))}"
@@ -109,7 +109,7 @@ def _squeeze(axes: Axes, least: float, peak: float) -> None:
     room = 0.15 * (heights[-1] - least)
     ticks = [0.0, least, *(y for y in above if least + room < y < heights[-1])]
     axes.set_yticks(ticks, [f"{tick:.4g}" for tick in ticks])
-    axes.axhline(least, color="white", linewidth=1.5)
+    axes.axhline(least, color=INK, linewidth=0.8, linestyle=":")
     across = {"marker": [(-1, -0.6), (1, 0.6)], "markersize": 9, "clip_on": False}
     axes.plot([0], [_SQUEEZED], color=INK, transform=axes.transAxes, **across)
 
@@ -137,11 +137,11 @@ def _edges(
     """Limits of the stages in the unit of the time axis, which is labelled."""
     unit, name = time_unit(timeline.total_seconds)
     axes.set_xlim(0, timeline.total_seconds / unit or 1)
-    axes.set_xlabel(f"time [{name}]", color=INK, fontsize=9)
+    axes.set_xlabel(f"time [{name}]")
     return stage_edges(timeline, memory, shown) / unit
 
 
 def _capacity(axes: Axes, limit: float, text: str) -> None:
     axes.axhline(limit, color=INK, linewidth=1, linestyle="--")
     place = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "bottom"}
-    annotate(axes, text, (1.0, limit), (-2, 2), path_effects=[HALO], **place)
+    annotate(axes, text, (1.0, limit), (-2, 2), **place)

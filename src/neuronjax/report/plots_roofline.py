@@ -19,21 +19,8 @@ from dataclasses import dataclass, replace
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from neuronjax.report.plots_labels import (
-    HALO,
-    SMALL,
-    box_around,
-    boxes_along,
-    write_beside,
-)
-from neuronjax.report.plots_style import (
-    COLOURS,
-    FAINT,
-    INK,
-    annotate,
-    axis_floor,
-    plain,
-)
+from neuronjax.report.plots_labels import SMALL, box_around, boxes_along, write_beside
+from neuronjax.report.plots_style import COLOURS, FAINT, annotate, axis_floor, plain
 from neuronjax.report.profile_tables import QUEUE_TITLES
 from neuronjax.report.profile_usage import by_instruction, op_name
 from neuronjax.report.quantities import decimal
@@ -140,7 +127,7 @@ def draw_roofline(axes: Axes, timeline: Timeline, core: Core) -> Callable[[], No
     axes.set_xlim(left, right)
     axes.set_ylim(bottom, top * 3)
     for name, each in tops.items():
-        colour = _roof_colour(name)
+        colour = COLOURS["vector" if name.startswith("VectorE") else "tensor"]
         axes.plot([each / slope, right], [each, each], color=colour, linewidth=1)
     _name_tops(axes, tops)
     _draw_slope(axes, slope, top, left)
@@ -148,8 +135,8 @@ def draw_roofline(axes: Axes, timeline: Timeline, core: Core) -> Callable[[], No
     placed = _joined([_place(point, right, bottom) for point in found])
     for mark in placed:
         _draw_mark(axes, mark)
-    axes.set_xlabel(_WORDS, color=INK, fontsize=9)
-    axes.set_ylabel("operations per second", color=INK, fontsize=9)
+    axes.set_xlabel(_WORDS)
+    axes.set_ylabel("operations per second")
     plain(axes, "Roofline of one logical core")
     _legend(axes, placed)
     lines = [((each / slope, each), (right, each)) for each in tops.values()]
@@ -177,10 +164,6 @@ def _limits(found: tuple[Point, ...], slope: float, top: float) -> tuple[float, 
     return left, max([*finite, ridge]) * 8
 
 
-def _roof_colour(name: str) -> str:
-    return COLOURS["vector"] if name.startswith("VectorE") else COLOURS["tensor"]
-
-
 def _name_tops(axes: Axes, tops: dict[str, float]) -> None:
     """Names of the horizontal roofs, right of the picture, with room between them."""
     bottom, top_of_axes = map(math.log10, axes.get_ylim())
@@ -192,7 +175,7 @@ def _name_tops(axes: Axes, tops: dict[str, float]) -> None:
         above = place
         beside = {"transform": axes.transAxes, "va": "center", "fontsize": 7.5}
         text = f"{name} {decimal(top, 'OP/s')}"
-        axes.text(1.01, place, text, color=_roof_colour(name), **beside)
+        axes.text(1.01, place, text, **beside)
 
 
 def _draw_slope(axes: Axes, slope: float, top: float, left: float) -> None:
@@ -200,8 +183,8 @@ def _draw_slope(axes: Axes, slope: float, top: float, left: float) -> None:
     axes.plot([left, top / slope], [left * slope, top], color=colour, linewidth=1.5)
     lowest, _ = axes.get_ylim()
     middle = math.sqrt(max(left, lowest / slope) * top / slope)
-    text, style = f"HBM {slope / 1e9:,.0f} GB/s", {"va": "top", "color": colour}
-    annotate(axes, text, (middle, middle * slope), (5, -4), **style)
+    text = f"HBM {slope / 1e9:,.0f} GB/s"
+    annotate(axes, text, (middle, middle * slope), (5, -4), va="top")
 
 
 def _draw_balance(axes: Axes, peak: float | None, slope: float) -> None:
@@ -210,7 +193,7 @@ def _draw_balance(axes: Axes, peak: float | None, slope: float) -> None:
         return
     balance = peak / slope
     axes.axvline(balance, color=FAINT, linewidth=0.8, linestyle=":", zorder=0)
-    upright = {"xycoords": ("data", "axes fraction"), "path_effects": [HALO]}
+    upright = {"xycoords": ("data", "axes fraction")}
     place = (balance, 0.015)
     sides = (("memory bound ◂", -5.0, "right"), ("▸ compute bound", 5.0, "left"))
     for text, offset, side in sides:
@@ -267,7 +250,7 @@ def _draw_mark(axes: Axes, mark: _Mark) -> None:
         s=mark.area,
         marker=mark.shape,
         facecolor=colour if is_matmul else "none",
-        edgecolor="white" if is_matmul else colour,
+        edgecolor="none" if is_matmul else colour,
         linewidth=0.6 if is_matmul else 1.2,
         alpha=0.85,
         zorder=3,
@@ -316,5 +299,4 @@ def _legend(axes: Axes, placed: Sequence[_Mark]) -> None:
         alignment="left",
         loc="upper left",
         fontsize=SMALL,
-        frameon=False,
     )

@@ -14,9 +14,8 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from neuronjax.report.plots import Picture
-from neuronjax.report.plots_labels import HALO, box_around, boxes_along, write_beside
-from neuronjax.report.plots_style import FAINT, INK, annotate, plain
+from neuronjax.report.plots_labels import box_around, boxes_along, write_beside
+from neuronjax.report.plots_style import FAINT, INK, annotate, pictured, plain
 from neuronjax.report.quantities import time_unit
 
 _WITHIN, _BEYOND, _FOUND = "#0072B2", "#D55E00", "#009E73"
@@ -70,7 +69,9 @@ class _Scale(NamedTuple):
         return error if error < math.inf else self.broken
 
 
+@pictured
 def draw_search(
+    figure: Figure,
     title: str,
     metric: str,
     tolerance: float,
@@ -80,13 +81,13 @@ def draw_search(
     tried: Sequence[Trial],
     path: Sequence[Trial],
     found: Trial,
-) -> Figure:
-    """Every policy tried is a dot, named where there is room, those of the path first;
-    the line goes from the baseline to what was found.
+) -> None:
+    """Draw a dot for every policy tried, named where there is room, those of the path
+    first, and a line from the baseline to what was found.
 
     What is within is so with the margin: the search decides by it.
     """
-    figure = Picture(figsize=(7.5, 4.6), dpi=110, layout="constrained")
+    figure.set_size_inches(7.5, 4.6)
     axes = figure.add_subplot()
     size, unit = time_unit(baseline_seconds)
     scale = _Scale.of(tried, tolerance)
@@ -105,15 +106,14 @@ def draw_search(
         name = f"tolerance / margin of {margin:g}"
         _draw_limit(axes, name, tolerance / margin, "top")
     axes.ticklabel_format(axis="x", useOffset=False)
-    axes.set_xlabel(f"predicted time, {unit}", color=INK)
-    axes.set_ylabel(metric, color=INK)
+    axes.set_xlabel(f"predicted time, {unit}")
+    axes.set_ylabel(metric)
     plain(axes, title)
     axes.grid(axis="y", color=FAINT, linewidth=0.4)
     _draw_ends(axes, scale, [*tried, found])
-    figure.legend(loc="outside lower left", frameon=False, fontsize=8, ncols=4)
+    figure.legend(loc="outside lower left", ncols=4)
     figure.draw_without_rendering()  # names fit or not once the axes have their place
     _name(axes, path, tried, size, scale)
-    return figure
 
 
 def _name(
@@ -141,7 +141,7 @@ def _name(
 
 def _draw_limit(axes: Axes, name: str, at: float, va: str) -> None:
     axes.axhline(at, color=INK, linewidth=0.8, linestyle="--")
-    place = {"xycoords": ("axes fraction", "data"), "path_effects": [HALO], "va": va}
+    place = {"xycoords": ("axes fraction", "data"), "va": va}
     offset = (4, 3 if va == "bottom" else -3)
     annotate(axes, name, (0, at), offset, fontsize=8, **place)
 

@@ -19,15 +19,14 @@ from matplotlib.transforms import Bbox
 from neuronjax.execution.probes.collect import element_format
 from neuronjax.execution.probes.statistics import Statistics, fraction
 from neuronjax.report.places import place
-from neuronjax.report.plots import Picture
 from neuronjax.report.plots_labels import box_around, write_beside
-from neuronjax.report.plots_style import FAINT, INK, plain, shade_phases
+from neuronjax.report.plots_style import FAINT, INK, pictured, plain, shade_phases
 
-_AMAX, _LIMIT = "#0072B2", "#333333"
+_AMAX, _LIMIT = "#0072B2", INK
 #: A share: its counters, its colour and mark, and what it is called.
 _LOST: Sequence[tuple[tuple[str, ...], str, str, str]] = (
     (("overflow", "saturated"), "#D55E00", "X", "overflowed or saturated"),
-    (("nan", "inf"), "#000000", "*", "NaN or Inf"),
+    (("nan", "inf"), INK, "*", "NaN or Inf"),
     (("underflow",), "#E69F00", "o", "flushed to 0, of non-zero numbers"),
     (("stagnant",), "#009E73", "s", "updates lost: x + u == x"),
 )
@@ -39,31 +38,27 @@ _WIDE = 1e38
 Record = Mapping[str, Any]
 
 
-def draw_statistics(statistics: Statistics) -> Figure:
-    """Two panels; see above."""
-    figure = Picture(figsize=(9.0, 6.0), dpi=110, layout="constrained")
+@pictured
+def draw_statistics(figure: Figure, statistics: Statistics) -> None:
+    """Draw two panels; see above."""
+    figure.set_size_inches(9.0, 6.0)
     above, below = figure.subplots(2, 1, sharex=True)
     records = statistics.records
     for axes in (above, below):
         shade_phases(axes, [record["phase"] for record in records])
     _draw_sizes(above, statistics, records)
     lost = list(_draw_lost(below, records))
-    below.set_xlabel("result, in program order", color=INK, fontsize=9)
+    below.set_xlabel("result, in program order")
     below.xaxis.set_major_locator(MaxNLocator(integer=True))
     below.set_xlim(-1, max(len(records), 1))
-    handles, labels = above.get_legend_handles_labels()
-    more = below.get_legend_handles_labels()
-    figure.legend(
-        handles + [h for h, name in zip(*more, strict=True) if name not in labels],
-        labels + [name for name in more[1] if name not in labels],
-        loc="outside lower left",
-        fontsize=8,
-        frameon=False,
-        ncols=3,
-    )
+    named = {
+        name: handle
+        for axes in (above, below)
+        for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(named.values(), named.keys(), loc="outside lower left", ncols=3)
     figure.draw_without_rendering()
     _name_worst(below, records, lost)
-    return figure
 
 
 def _draw_sizes(axes: Axes, statistics: Statistics, records: Sequence[Record]) -> None:
@@ -83,7 +78,7 @@ def _draw_sizes(axes: Axes, statistics: Statistics, records: Sequence[Record]) -
     if limits:
         label = "the format's largest"
         axes.scatter(*_columns(limits), s=40, marker="_", color=_LIMIT, label=label)
-    axes.set_ylabel("largest number", color=INK, fontsize=9)
+    axes.set_ylabel("largest number")
     plain(axes, f"{len(records)} results: how large they were")
 
 
@@ -93,7 +88,7 @@ def _draw_lost(
     """Draws what was lost, and yields where: the place, the share, and of what."""
     axes.set_yscale("log")
     axes.set_ylim(_FEWEST_SHARE, 2.0)
-    axes.set_ylabel("share of the elements", color=INK, fontsize=9)
+    axes.set_ylabel("share of the elements")
     plain(axes, "what rounding lost")
     axes.grid(axis="y", color=FAINT, linewidth=0.4)
     is_any = False
@@ -107,7 +102,7 @@ def _draw_lost(
             is_any = True
     if not is_any:
         middle = {"transform": axes.transAxes, "ha": "center", "fontsize": 9}
-        axes.text(0.5, 0.5, "nothing", color=INK, **middle)
+        axes.text(0.5, 0.5, "nothing", **middle)
 
 
 def _share(record: Record, counters: Sequence[str]) -> float:

@@ -7,50 +7,41 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from scipy.special import stdtrit
 
-from neuronjax.errors import InvalidProgramError
-from neuronjax.report.plots import Picture
-from neuronjax.report.plots_style import FAINT, INK, plain
+from neuronjax.policy.values import check_word
+from neuronjax.report.plots_style import FAINT, INK, pictured, plain
 from neuronjax.report.study_curves import Curve, Curves
+from neuronjax.report.study_verdicts import half_width
 
 #: Okabe and Ito's colours, told apart by all readers; dashes help where lines coincide.
-COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+COLOURS = (INK, "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _DASHES = ("-", "--", "-.", ":")
 
-Band = tuple[np.ndarray, np.ndarray]
-
-
-#: What a band shows: its half in deviations, None for all values, and its words.
-BANDS: Mapping[str, tuple[Callable[[int], float] | None, str]] = {
-    "ci95": (
-        lambda seeds: stdtrit(seeds - 1, 0.975) / np.sqrt(seeds),
-        "95 % confidence interval of the mean",
-    ),
-    "std": (lambda seeds: 1.0, "one standard deviation"),
-    "range": (None, "least to largest"),
+#: What a band shows, and how far it goes from the mean.
+BANDS = {
+    "ci95": "95 % confidence interval of the mean",
+    "std": "one standard deviation",
+    "range": "least to largest",
 }
-
-
-def _band(values: np.ndarray, kind: str) -> Band:
-    """Return the limits of a band; one seed has all of its values."""
-    deviations, _ = BANDS[kind]
-    if deviations is None or len(values) < 2:
-        return values.min(axis=0), values.max(axis=0)
-    width = deviations(len(values)) * values.std(axis=0, ddof=1)
-    mean = values.mean(axis=0)
-    return mean - width, mean + width
+_HALF_WIDTHS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
+    "ci95": lambda values: half_width(values, 0.95),
+    "std": lambda values: values.std(axis=0, ddof=1),
+}
 
 
 def draw_study(
     found: Curves, metric: str, baseline: str, band: str, smooth: int
 ) -> Figure:
-    """Two panels: the metric by step, and its difference to the baseline's."""
-    if band not in BANDS:
-        raise InvalidProgramError(
-            f"a band of kind {band!r}", remedy=f"one of {', '.join(BANDS)}"
-        )
-    figure = Picture(figsize=(9.0, 6.5), dpi=110, layout="constrained")
+    """Return two panels: the metric by step, and its difference to the baseline's."""
+    check_word("band", band, BANDS)
+    return _draw_panels(found, metric, baseline, band, smooth)
+
+
+@pictured
+def _draw_panels(
+    figure: Figure, found: Curves, metric: str, baseline: str, band: str, smooth: int
+) -> None:
+    figure.set_size_inches(9.0, 6.5)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     looks = {
         label: (COLOURS[i % len(COLOURS)], _DASHES[i // len(COLOURS) % len(_DASHES)])
@@ -61,22 +52,23 @@ def draw_study(
         if label != baseline:
             difference = curve.minus(found[baseline]).smoothed(smooth)
             _draw(below, difference, label, looks[label], band)
-    plain(above, f"{metric}: mean over seeds, band: {BANDS[band][1]}")
+    plain(above, f"{metric}: mean over seeds, band: {BANDS[band]}")
     plain(below, f"difference to {baseline}, seed by seed")
     below.axhline(0.0, color=FAINT, linewidth=1, zorder=0)
     moving = f" (moving mean over {smooth} steps)" if smooth > 1 else ""
-    below.set_xlabel(f"step{moving}", color=INK)
-    above.set_ylabel(metric, color=INK)
-    below.set_ylabel(f"{metric} − {baseline}", color=INK)
-    above.legend(frameon=False, labelcolor=INK)
-    return figure
+    below.set_xlabel(f"step{moving}")
+    above.set_ylabel(metric)
+    below.set_ylabel(f"{metric} − {baseline}")
+    above.legend()
 
 
 def _draw(
     axes: Axes, curve: Curve, label: str, look: tuple[str, str], band: str
 ) -> None:
     colour, dashes = look
-    low, high = _band(curve.values, band)
-    mean = curve.values.mean(axis=0)
+    mean, low, high = (getattr(curve.values, end)(0) for end in ("mean", "min", "max"))
+    if band in _HALF_WIDTHS and len(curve.seeds) > 1:  # of one seed there is none
+        half = _HALF_WIDTHS[band](curve.values)
+        low, high = mean - half, mean + half
     axes.fill_between(curve.steps, low, high, color=colour, alpha=0.15, linewidth=0)
     axes.plot(curve.steps, mean, color=colour, linestyle=dashes, lw=1.6, label=label)

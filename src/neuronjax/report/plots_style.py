@@ -1,17 +1,22 @@
-"""What all pictures of a profile share: colours, axes of time, panels.
+"""What all pictures share: how they are shown, colours, axes of time, panels.
 
-Figures are made without pyplot, so that drawing one touches no global state and needs
-no display.
+A picture has no background, and its ink reads on a light page and on a dark one. pyplot
+knows it where pyplot shows figures, so that a notebook shows it wherever in a cell it
+is made, with the resolution and the formats that the notebook asks for.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Concatenate, ParamSpec
 
+import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from neuronjax.timing.work import Queue
 
@@ -28,22 +33,64 @@ COLOURS: Mapping[Queue, str] = {
 }
 """The colour of a queue in every picture."""
 SPILL_COLOUR = "#8B1A1A"
-INK = "#333333"
-FAINT = "#BBBBBB"
+#: Of what is written: its contrast is more than 4 on white and on JupyterLab's black.
+INK = "#777777"
+FAINT = "#999999"
+_STYLE = {
+    **dict.fromkeys(("text.color", "axes.labelcolor"), INK),
+    **{"axes.facecolor": "none", "axes.edgecolor": FAINT, "axes.labelsize": 9},
+    **{"axes.spines.top": False, "axes.spines.right": False},
+    **{"legend.frameon": False, "legend.fontsize": 8},
+}
+
+
+class Picture(Figure):
+    """A figure that a notebook shows once."""
+
+    def _ipython_display_(self) -> None:
+        """Show it in the formats asked for, and no second time below the cell."""
+        from IPython.display import display  # which has called this
+
+        if pyplot := sys.modules.get("matplotlib.pyplot"):
+            pyplot.close(self)
+        vars(self)["_ipython_display_"] = None  # as of any other figure
+        display(self)  # without the background that pyplot would ask for
+        del vars(self)["_ipython_display_"]
+
+
+P = ParamSpec("P")
+
+
+def pictured(
+    draw: Callable[Concatenate[Figure, P], object],
+) -> Callable[P, Figure]:
+    """Make a function that draws into a figure return a figure, in our style."""
+
+    @functools.wraps(draw)
+    def drawn(*args: P.args, **kwargs: P.kwargs) -> Figure:
+        make: Callable[..., Figure] = Picture
+        may_show = {"matplotlib.pyplot", "ipykernel"} & {*sys.modules}
+        if may_show and mpl.get_backend().lower() != "agg":
+            from matplotlib import pyplot  # which keeps figures until it has shown them
+
+            make = functools.partial(pyplot.figure, FigureClass=Picture)
+        with mpl.rc_context(_STYLE):
+            figure = make(layout="constrained", facecolor="none")
+            draw(figure, *args, **kwargs)
+        return figure
+
+    return drawn
 
 
 #: What is shaded along a program, and its name: a pause of another phase that is
 #: narrower than that, of all of it, divides nothing.
-_SHADES = (
-    ("backward", "#DDDDDD", "backward pass"),
-    ("optimizer", "#F1F1F1", "optimizer"),
-)
+_SHADES = (("backward", 0.3, "backward pass"), ("optimizer", 0.12, "optimizer"))
 _NARROW = 0.02
 
 
 def shade_phases(axes: Axes, phases: Sequence[str]) -> None:
     """Shades the phases after the forward pass, by the phase of every place."""
-    for phase, colour, label in _SHADES:
+    for phase, alpha, label in _SHADES:
         spans: list[list[float]] = []
         for place, each in enumerate(phases):
             if each == phase:
@@ -52,7 +99,8 @@ def shade_phases(axes: Axes, phases: Sequence[str]) -> None:
                 spans[-1][1] = place + 0.5
         for n, span in enumerate(spans):
             named = "" if n else label
-            axes.axvspan(*span, color=colour, linewidth=0, zorder=0, label=named)
+            look = {"color": FAINT, "alpha": alpha, "linewidth": 0, "zorder": 0}
+            axes.axvspan(*span, **look, label=named)
 
 
 def annotate(
@@ -63,18 +111,14 @@ def annotate(
     **style: Any,
 ) -> None:
     """A small text that stands some points from a place."""
-    style = {"fontsize": 7.5, "color": INK, **style}
-    axes.annotate(text, at, xytext=offset, textcoords="offset points", **style)
+    place = {"xytext": offset, "textcoords": "offset points", "fontsize": 7.5}
+    axes.annotate(text, at, **(place | style))
 
 
 def plain(axes: Axes, title: str) -> None:
-    """A title, thin axes, and no frame."""
-    axes.set_title(title, loc="left", fontsize=11, color=INK)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        axes.spines[side].set_color(FAINT)
-    axes.tick_params(color=FAINT, labelcolor=INK, labelsize=9)
+    """Write a title, and make the ticks faint, which Matplotlib draws late."""
+    axes.set_title(title, loc="left", fontsize=11)
+    axes.tick_params(which="both", color=FAINT, labelcolor=INK, labelsize=9)
 
 
 # -- where a logarithmic axis may begin, so that a few points do not stretch it --------

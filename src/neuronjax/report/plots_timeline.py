@@ -28,9 +28,9 @@ from neuronjax.timing.timeline import LoopSpan, Timeline
 from neuronjax.timing.work import QUEUES, Event, Queue, Transfer, Work
 
 PHASE_COLOURS: Mapping[str, str] = {
-    "forward": "#DDDDDD",
+    "forward": "#BBBBBB",
     "backward": "#777777",
-    "optimizer": "#444444",
+    "optimizer": "#505050",
 }
 """Greys, dark enough apart for every reader; colours are those of the queues."""
 
@@ -40,7 +40,7 @@ _HEIGHT = 0.8
 _BAND = 0.36  # of phases and loops
 _BAND_STEP = 0.55
 #: Neither is a phase, nor like one.
-_AROUND: Mapping[str, Any] = {"color": "#F5EEDF", "linewidth": 0}
+_AROUND: Mapping[str, Any] = {"color": "#E69F00", "alpha": 0.12, "linewidth": 0}
 _LOOP: Mapping[str, Any] = {"color": FAINT, "alpha": 0.18, "linewidth": 0}
 #: What is named fills this much of its stretch, which is this share of the whole time.
 _FILLED, _NAMED_SHARE = 0.75, 0.01
@@ -116,7 +116,7 @@ def draw_timeline(axes: Axes, timeline: Timeline) -> Callable[[], None]:
     _label_rows(axes, rows)
     axes.set_xlim(0, edges[-1] / rows.unit)
     _, name = time_unit(timeline.total_seconds)
-    axes.set_xlabel(f"time [{name}]", color=INK, fontsize=9)
+    axes.set_xlabel(f"time [{name}]")
     plain(axes, "Timeline: how busy queues are")
     _legend(axes, rows)
     return lambda: _name_all(axes, rows)
@@ -129,7 +129,7 @@ def _name_all(axes: Axes, rows: _TimelineRows) -> None:
         write_within(axes, texts, run.start / rows.unit, run.end / rows.unit, y, ink)
 
     for run in rows.phases:
-        ink = INK if run.name == "forward" else "white"
+        ink = "black" if run.name == "forward" else "white"
         write([run.name], run, rows.bands["phase"], ink)
     for loop in rows.loops:
         turns = f"× {loop.trips:,}{'?' * loop.is_assumed}"
@@ -143,7 +143,7 @@ def _name_all(axes: Axes, rows: _TimelineRows) -> None:
             counted = [times] if is_whole and run.events > 1 else []
             y = rows.base(queue) + _HEIGHT / 4
             is_light = queue in ("scalar", "dma", "gpsimd") and not _spills(run)
-            write([*counted, run.name], full, y, INK if is_light else "white")
+            write([*counted, run.name], full, y, "black" if is_light else "white")
     around = Run("", rows.timeline.scheduled_seconds, rows.timeline.total_seconds)
     took = seconds(rows.timeline.around_seconds)
     texts = f"start and end of the program: {took}", f"around: {took}"
@@ -311,7 +311,6 @@ def _legend(axes: Axes, rows: _TimelineRows) -> None:
             bbox_to_anchor=(1.0, 1.0),
             borderaxespad=0.2,
             fontsize=SMALL,
-            frameon=False,
             ncols=len(looks),
             handlelength=1.4,
             columnspacing=1.2,

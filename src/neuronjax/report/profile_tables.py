@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from rich.console import Group
 from rich.table import Table
 
 from neuronjax.report.profile_summary import ENGINES, METRICS
@@ -43,14 +42,8 @@ _BAR = 24
 _NEAREST = 3
 
 
-def summary_tables(
-    title: str, figures: Mapping[str, float], bound: Queue | Literal["waiting"]
-) -> Group:
-    """The figures of `metrics` that a reader wants first, then the queues."""
-    return Group(_headline(title, figures), _queues(figures, bound))
-
-
-def _headline(title: str, figures: Mapping[str, float]) -> Table:
+def headline_table(title: str, figures: Mapping[str, float]) -> Table:
+    """Return the figures of `metrics` that a reader wants first."""
     flops = figures["model_flops"]
     read, write = figures["hbm_read_bytes"], figures["hbm_write_bytes"]
     transposes = figures["adjusted_transpose_flops"]
@@ -78,7 +71,10 @@ def _headline(title: str, figures: Mapping[str, float]) -> Table:
     return new_table(title, columns, rows, show_header=False)
 
 
-def _queues(figures: Mapping[str, float], bound: Queue | Literal["waiting"]) -> Table:
+def queues_table(
+    figures: Mapping[str, float], bound: Queue | Literal["waiting"]
+) -> Table:
+    """Return how long each queue works, and which one limits the program."""
     limit = "waiting for each other" if bound == "waiting" else QUEUE_TITLES[bound]
     around = figures["around_time"]
     if around > figures["total_time"] / 2:
@@ -259,6 +255,28 @@ def _cut(groups: Mapping[str, Usage], depth: int) -> dict[str, Usage]:
     return dict(sorted(found.items(), key=lambda item: -item[1].busy_seconds))
 
 
+#: How the tables of groups are called, and their first columns.
+GROUPS = {
+    "op": ("Busiest ops", "op"),
+    "source": ("Busiest lines", "line"),
+    "module": ("Busiest modules", "module"),
+    "phase": ("Phases", "phase"),
+    "engine": ("Queues", "queue"),
+}
+
+
+class UsageGroups(Displayed, dict[str, Usage]):
+    """Usage by one of `GROUPS`, the busiest first; a `pandas.DataFrame` of it has a
+    column for each name."""
+
+    def __init__(self, by: str, found: Mapping[str, Usage]) -> None:
+        super().__init__({name: used.told() for name, used in found.items()})
+        self.by = by
+
+    def __rich__(self, limit: int = 12) -> Table:
+        return groups_table(*GROUPS[self.by], self, limit=limit)
+
+
 def groups_table(
     title: str,
     heading: str,
@@ -307,19 +325,3 @@ def _figures(value: float) -> str:
     if value < 0.005:
         return "-"
     return f"{value:.2f}" if value < 9.995 else f"{value:,.0f}"
-
-
-def changes_table(changes: Iterable[tuple[str, float, float, bool]]) -> Table:
-    """What would save most time, the largest gain first.
-
-    Each is what to do, the time then, how many times faster that is, and whether no
-    program reaches it."""
-    rows = [
-        (what, seconds(time), f"{speedup:.2f}", "at best" if bound else "predicted")
-        for what, time, speedup, bound in changes
-    ]
-    return new_table(
-        "What would save most",
-        {"change": TEXT, "time": NUMBER, "× faster": NUMBER, "": WORD},
-        rows or [("nothing of what is tried", "", "", "")],
-    )

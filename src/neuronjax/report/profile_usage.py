@@ -24,9 +24,9 @@ _SUMMED = (
 )
 
 
-@dataclass(kw_only=True)
-class Usage:
-    """Sums over events.
+@dataclass(kw_only=True, repr=False)
+class Usage(dict[str, float]):
+    """Sums over events; the figures of a group, once it is `told`, as a dict too.
 
     Attributes:
         seconds: busy time by queue.
@@ -80,6 +80,17 @@ class Usage:
         """The queue that works longest, None where none does."""
         busiest = max(QUEUES, key=lambda queue: self.seconds.get(queue, 0.0))
         return busiest if self.seconds.get(busiest, 0.0) > 0 else None
+
+    def told(self) -> Usage:
+        """Make it a flat dict of its figures, for a data frame; seconds by queue."""
+        names = ("hbm_read_bytes", "hbm_write_bytes", *_SUMMED)
+        self["busy_seconds"] = self.busy_seconds
+        self.update({f"{queue}_seconds": s for queue, s in self.seconds.items()})
+        self.update({name: getattr(self, name) for name in names})
+        return self
+
+    def __repr__(self) -> str:
+        return f"<neuronjax.Usage {self.busy_seconds:.3g} s of queues>"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON: what is not zero."""

@@ -86,21 +86,21 @@ class WorkBars:
             # a file.
             redirect_stdout=sys.stdout.isatty(),
         )
-        self._at: TaskID | None = None
+        self._at = TaskID(0)
 
     def _add(self, description: str, **options: Any) -> TaskID:
         """A bar, which is then the one at hand."""
-        self._at = self._bars.add_task(description, **{"stage": "", **options})
+        options = {"stage": "", "status": ""} | options
+        self._at = self._bars.add_task(description, **options)
         return self._at
 
     def stage(self, name: str) -> None:
         """What is done for the bar at hand."""
-        if self._at is not None:
-            self._bars.update(self._at, stage=kind_of(name))
-            self._draw()
+        self._show(self._at, stage=kind_of(name))
 
-    def _draw(self) -> None:
-        """Draw once more in a notebook; a terminal is drawn by a thread of Rich."""
+    def _show(self, bar: TaskID, **changes: Any) -> None:
+        """Change a bar, and draw it in a notebook; Rich itself draws in a terminal."""
+        self._bars.update(bar, **changes)
         if self._page is not None:
             self._page.draw(self._bars.get_renderable())
 
@@ -110,7 +110,7 @@ class WorkBars:
         if self._way == "live":
             self._page = Page() if self._console.is_jupyter else None
             self._bars.start()
-            self._draw()
+            self.stage("")
         return self
 
     def __exit__(
@@ -160,7 +160,7 @@ class StudyProgress(WorkBars):
         )
         stored = f"{done} stored" if done else ""
         self._runs = self._add("runs", total=runs, completed=done, status=stored)
-        self._run = self._add("", total=None, status="", visible=False)
+        self._run = self._add("", total=None, visible=False)
         self._steps, self._what, self._status = steps, "", ""
         self._begun, self._count = 0.0, 0
 
@@ -168,22 +168,14 @@ class StudyProgress(WorkBars):
         """A run begins, and the one before it has ended."""
         self._end_run()
         self._what, self._count, self._begun = what, 0, time.perf_counter()
-        self._bars.reset(
-            self._run,
-            total=self._steps,
-            description=what,
-            status="",
-            stage="compiling",
-            visible=True,
-        )
-        self._draw()
+        self._bars.reset(self._run, total=self._steps, description=what, visible=True)
+        self._show(self._run, status="", stage="compiling")
 
     def advance(self, record: Mapping[str, Any]) -> None:
         """A step of the run ended."""
         self._count += 1
         self._status = f"loss {record['loss']:.4g}" if "loss" in record else ""
-        self._bars.update(self._run, advance=1, status=self._status, stage="")
-        self._draw()
+        self._show(self._run, advance=1, status=self._status, stage="")
 
     def _end_run(self) -> None:
         if self._what:
@@ -212,13 +204,12 @@ class SearchProgress(WorkBars):
             shown=shown,
             counted=TextColumn("{task.completed:.0f}"),
         )
-        self._runs = self._add("", total=None, status="")
+        self._runs = self._add("", total=None)
 
     def heard(self, runs: int, error: float, seconds: float) -> None:
         """A program was run."""
         status = f"error {error:.2g} at {in_words(seconds)}"
-        self._bars.update(self._runs, completed=runs, status=status, stage="")
-        self._draw()
+        self._show(self._runs, completed=runs, status=status, stage="")
         if self._way == "log":
             self._line(f"program {runs}: {status}")
 
@@ -234,14 +225,13 @@ class CaseProgress(WorkBars):
     def __init__(self, cases: int, *, shown: bool) -> None:
         after = "{task.fields[status]:<32.32}"
         super().__init__("cases", after, shown=shown, transient=True)
-        self._cases = self._add("", total=cases, status="")
+        self._cases = self._add("", total=cases)
         self._begun = -1
 
     def begin(self, name: str) -> None:
         """A case begins, and the one before it has ended."""
         self._begun += 1
-        self._bars.update(self._cases, completed=self._begun, status=name)
-        self._draw()
+        self._show(self._cases, completed=self._begun, status=name)
 
 
 class Page:

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _DECIMAL = ("", "k", "M", "G", "T", "P", "E")
+
+
+def finite(value: Any, broken: Callable[[float], Any] = lambda _: None) -> Any:
+    """Return plain data for JSON, with what `broken` makes of Inf and NaN."""
+    if isinstance(value, Mapping):
+        return {str(name): finite(part, broken) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(part, broken) for part in value]
+    is_broken = isinstance(value, float) and not math.isfinite(value)
+    return broken(value) if is_broken else value
 
 
 def seconds(value: float) -> str:

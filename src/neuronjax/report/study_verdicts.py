@@ -91,9 +91,14 @@ def mean_interval(values: np.ndarray, confidence: float) -> Interval:
     mean, count = float(values.mean()), len(values)
     if count < 2:
         return Interval(mean, math.nan, math.nan)
-    deviation = float(values.std(ddof=1))
-    half = _quantile(confidence, count) * deviation / math.sqrt(count)
+    half = float(half_width(values, confidence))
     return Interval(mean, mean - half, mean + half)
+
+
+def half_width(values: np.ndarray, confidence: float) -> np.ndarray:
+    """Return half of that interval, for the values [n, ...] of every place."""
+    deviation, count = values.std(axis=0, ddof=1), len(values)
+    return _quantile(confidence, count) * deviation / math.sqrt(count)
 
 
 def _quantile(confidence: float, count: int) -> float:

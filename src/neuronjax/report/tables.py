@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,18 +57,6 @@ def new_table(
     return table
 
 
-def aligned(rows: Sequence[tuple[str, ...]], gap: str, left: int = -1) -> list[str]:
-    """Return lines whose cells end below each other, or begin so at place `left`."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        gap.join(
-            cell.ljust(width) if place == left else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
-
-
 def cut(text: str, width: int = WIDTH) -> str:
     """Return a text of at most so many characters."""
     return text if len(text) <= width else text[: width - 1] + "…"
@@ -109,3 +97,46 @@ class Drawing(Displayed):
 
     def __rich__(self) -> RenderableType:
         return self.drawn
+
+
+#: What `numerics.shown` asks for, of a value that Rich knows.
+display_of = Drawing
+
+_SHOWN_ROWS = 20
+
+
+class Records(Displayed, list[dict[str, Any]]):
+    """Flat dicts, as `pandas.DataFrame` takes them, and a table of them."""
+
+    def __init__(
+        self,
+        rows: Iterable[dict[str, Any]] = (),
+        drawn: Callable[[], RenderableType] | None = None,
+    ) -> None:
+        super().__init__(rows)
+        self._drawn = drawn or self._table
+
+    def __rich__(self) -> RenderableType:
+        return self._drawn()
+
+    def _table(self) -> Table:
+        """Return the first rows, with as many columns as there is room for."""
+        shown, room, columns = self[:_SHOWN_ROWS], WIDTH, {}
+        names = dict.fromkeys(name for row in shown for name in row)
+        for name in names:
+            cells = [_cell(row.get(name)) for row in shown]
+            room -= max(map(len, [name, *cells])) + 2
+            if room >= 0:
+                columns[name] = cells
+        left = [f"and {len(self) - len(shown)} more"] * (len(self) > len(shown))
+        left += [name for name in names if name not in columns]
+        rows = zip(*columns.values(), strict=True)
+        looks = dict.fromkeys(columns or [""], WORD)
+        title = f"{len(self)} row{'s' * (len(self) != 1)}"
+        return new_table(title, looks, rows, ", ".join(left) or None)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return "" if value is None else str(value)

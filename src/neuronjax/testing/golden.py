@@ -24,6 +24,7 @@ from neuronjax.api.lowered import Lowered
 from neuronjax.diagnostics.edits.canonical_text import fingerprint
 from neuronjax.errors import InvalidProgramError
 from neuronjax.policy import Policy
+from neuronjax.policy.values import check_word
 from neuronjax.testing import golden_compare, golden_file
 from neuronjax.testing.bits import bits
 from neuronjax.testing.golden_file import GoldenFile, Leaf
@@ -104,12 +105,8 @@ def golden(
     writes = bool(os.environ.get(UPDATE)) if update is None else update
     choice = changed_program or os.environ.get(CHANGED) or "edits"
     legal = tolerance or os.environ.get(LEGAL) or "none"
-    chosen = {"changed_program": (choice, _CHOICES), "tolerance": (legal, _TOLERANCES)}
-    for option, (word, words) in chosen.items():
-        if word not in words:
-            raise InvalidProgramError(
-                f"{option} is {word!r}", remedy=f"choose of {', '.join(words)}"
-            )
+    check_word("changed_program", choice, _CHOICES)
+    check_word("tolerance", legal, _TOLERANCES)
 
     def check(*args: Any, **kwargs: Any) -> GoldenReport:
         __tracebackhide__ = True

@@ -16,6 +16,7 @@ from typing import Literal
 
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import ListPrice, Target
+from neuronjax.policy.values import check_word
 
 SECONDS_PER_HOUR = 3600.0
 MILLION = 1e6
@@ -68,10 +69,7 @@ def price_of(target: Target, given: PricePerHour, terms: Terms | None = None) ->
 
 
 def _listed(target: Target, terms: Terms | None) -> ListPrice | None:
-    if terms not in (None, "on demand", "Capacity Block"):
-        raise InvalidProgramError(
-            f"prices of terms {terms!r}", remedy='"on demand" or "Capacity Block"'
-        )
+    check_word("terms", terms, (None, "on demand", "Capacity Block"))
     if target.instance is None:
         return None
     prices = (target.instance.price, target.instance.block_price)

@@ -383,6 +383,11 @@ def test_a_module_is_named_rather_than_its_parameter():
 def test_a_report_ends_with_the_lines_and_the_picture_shows_the_same():
     report = of_two_layers()
     assert len(report.faults) == 2
+    fault = report.faults[0]
+    assert dict(fault) == fault.as_dict()  # a row of a data frame
+    assert repr(fault).startswith(f"<neuronjax.Fault {fault.kind} at test_faults.py:")
+    assert "2 ops at fault" in str(report.faults)
+    assert "<table" in report.faults._repr_html_()
     *_, title, first, second = str(report).rstrip().splitlines()
     assert title == "change first:"
     assert ': e = jnp.exp((h @ params["decoder"]["kernel"])' in first

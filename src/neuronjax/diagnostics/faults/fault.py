@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from neuronjax.diagnostics.op_records import OpRecord
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fault:
-    """An op that makes, or amplifies, an error.
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Fault(Mapping[str, Any]):
+    """An op that makes, or amplifies, an error; a mapping of what `as_dict` returns.
 
     Attributes:
         kind: a name of `naming.KINDS`.
@@ -34,6 +35,18 @@ class Fault:
     evidence: str
     remedy: str
     outputs: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"<neuronjax.Fault {self.kind} at {self.record.line or self.record.op}>"
+
+    def __getitem__(self, name: str) -> Any:
+        return self.as_dict()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.as_dict())
+
+    def __len__(self) -> int:
+        return len(self.as_dict())
 
     def as_dict(self) -> dict[str, Any]:
         """Return a flat dict, for a data frame or JSON."""

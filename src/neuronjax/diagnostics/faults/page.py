@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
+from rich.table import Table
 from rich.text import Text
 
 from neuronjax.diagnostics.comparison_tables import percent, short
@@ -14,7 +15,17 @@ from neuronjax.diagnostics.op_records import OpRecord
 from neuronjax.errors import code_at
 from neuronjax.execution.probes.signs import FEW, MOSTLY
 from neuronjax.ir.program import TOP
-from neuronjax.report.tables import WIDTH
+from neuronjax.report.tables import TEXT, WIDTH, WORD, Displayed, cut, new_table
+
+
+class Faults(Displayed, tuple[Fault, ...]):
+    """Ops at fault, as `pandas.DataFrame` takes them, and a table of them."""
+
+    def __rich__(self) -> Table:
+        columns = {"line": WORD, "fault": TEXT, "why": TEXT, "try": TEXT}
+        rows = ((f.record.line, f.kind, f.evidence, f.remedy) for f in self)
+        return new_table(f"{len(self)} ops at fault", columns, rows)
+
 
 _SHOWN_RESULTS = 4
 SHOWN_FAULTS = 3
@@ -46,7 +57,7 @@ def lines_to_change(verdict: FaultVerdict) -> Iterator[Text]:
     if lines:
         yield Text("change first:" if len(lines) > 1 else "change:", style="bold")
     for line in lines:
-        yield Text(_cut(line, WIDTH), style="cyan")
+        yield Text(cut(line, WIDTH), style="cyan")
 
 
 def _headline(verdict: FaultVerdict) -> Text:
@@ -121,13 +132,13 @@ def _of_fault(n: int, fault: Fault) -> Iterator[Text]:
     record = fault.record
     place = _place(record)
     if record.module == TOP and fault.parameter:
-        place += f", near {_cut(fault.parameter, 30)}"
+        place += f", near {cut(fault.parameter, 30)}"
     kind, line = f"{n}. {fault.kind}", f"  {record.line}  "
-    place = _cut(place, WIDTH - len(kind + line))
+    place = cut(place, WIDTH - len(kind + line))
     yield Text.assemble((kind, "bold"), line, place)
     code = code_at(record.source)
     if code:
-        yield Text(f"{_INDENT}> {_cut(code, WIDTH - 5)}", style="cyan")
+        yield Text(f"{_INDENT}> {cut(code, WIDTH - 5)}", style="cyan")
     yield from _wrapped("", _why(fault))
     yield from _wrapped("try: ", fault.remedy)
 
@@ -142,7 +153,7 @@ def _why(fault: Fault) -> str:
 
 
 def _place(record: OpRecord) -> str:
-    module = "" if record.module == TOP else f" in {_cut(record.label, 36)}"
+    module = "" if record.module == TOP else f" in {cut(record.label, 36)}"
     return f"op {record.number}, {record.short_op}{module}"
 
 
@@ -155,10 +166,6 @@ def _wrapped(lead: str, text: str) -> Iterator[Text]:
     )
     for line in lines:
         yield Text(_INDENT + line)
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def _end(text: str, width: int) -> str:

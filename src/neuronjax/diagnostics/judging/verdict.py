@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from rich.console import Group
 from neuronjax.diagnostics.judging import verdict_tables
 from neuronjax.errors import InvalidProgramError
 from neuronjax.ir.json_text import json_object
+from neuronjax.report.quantities import finite
 from neuronjax.report.tables import Displayed, as_text
 
 SCHEMA = "neuronjax.verdict/1"
@@ -177,7 +177,7 @@ class KernelVerdict(Displayed):
         Args:
             indent: as of `json.dumps`; None for one line.
         """
-        return json.dumps(_finite(dataclasses.asdict(self)), indent=indent)
+        return json.dumps(finite(dataclasses.asdict(self), str), indent=indent)
 
     def as_text(self) -> str:
         """The page that a terminal shows, in 80 columns."""
@@ -188,16 +188,6 @@ class KernelVerdict(Displayed):
 
     def __repr__(self) -> str:
         return f"<neuronjax.KernelVerdict {Path(self.candidate).name} {self.word}>"
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(k): _finite(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
 
 
 def from_json(text: str) -> KernelVerdict:

@@ -29,7 +29,7 @@ from neuronjax.execution.probes.rounding_counters import (
     exponent_bins,
 )
 from neuronjax.execution.probes.step_signs import faults_of, places_by_kind
-from neuronjax.numerics.shown import Shown, display_of, picture_of
+from neuronjax.numerics.shown import Shown
 
 #: Only known where the numbers before the rounding were seen.
 COMPARED = ("underflow", "overflow", "saturated", "nan_in")
@@ -85,6 +85,8 @@ class Statistics(Shown):
         collect: the selection.
         setting: target, logical core, policy and SDK, in words.
     """
+
+    shown_by = "neuronjax.diagnostics.statistics"
 
     arrays: Mapping[str, jax.Array]
     sites: tuple[Probe, ...]
@@ -208,15 +210,15 @@ class Statistics(Shown):
         Args:
             limit: how many of them; None for all.
         """
-        return str(display_of(self, limit=limit))
+        return str(self.display(limit=limit))
 
     def plot(self) -> Any:
         """A Matplotlib figure: the largest number of every result under what its format
         holds, and the shares that overflowed, were flushed to zero or lost."""
-        return picture_of(self)
+        return self.display().plot()
 
     def __rich__(self) -> Any:
-        return display_of(self).__rich__()
+        return self.display().__rich__()
 
     def __str__(self) -> str:
         return self.table()

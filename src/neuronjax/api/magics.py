@@ -1,0 +1,46 @@
+"""IPython's `%emulate` and `%%emulate`, which `%load_ext neuronjax` brings."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+from IPython.core.error import UsageError
+
+from neuronjax.api.emulated import emulated
+from neuronjax.errors import InvalidProgramError
+
+
+def load(shell: Any) -> None:
+    """Give an IPython shell the magic."""
+    opened = ExitStack()
+
+    def emulate(line: str, cell: str | None = None) -> None:
+        """Emulate what is jitted from here on, or in a cell, as `nj.emulated` does.
+
+        %emulate trn2 fp8     from here on, until another target or policy is named
+        %emulate off          no more
+        %%emulate trn2 fp8    in this cell alone
+        """
+        words = line.split()
+        if cell is None:
+            opened.close()
+        if cell is None and words == ["off"]:
+            return
+        if not 1 <= len(words) <= 2:
+            raise UsageError(f"%emulate TARGET [POLICY], or %emulate off, not {line!r}")
+        scope = opened if cell is None else ExitStack()
+        setting = dict(zip(("target", "policy"), words, strict=False))
+        try:
+            scope.enter_context(emulated(**setting))
+        except InvalidProgramError as error:
+            raise UsageError(str(error)) from None
+        if cell is not None:
+            with scope:  # the cell has the number and the lines of the notebook's
+                shell.execution_count -= 1
+                done = shell.run_cell(cell if cell.startswith("%%") else f"#\n{cell}")
+                shell.execution_count += 1
+            if not done.success:
+                raise UsageError("the emulated cell failed")
+
+    shell.register_magic_function(emulate, "line_cell")
