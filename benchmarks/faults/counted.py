@@ -35,7 +35,7 @@ def table(title: str, rows: Mapping[str, Mapping[str, int]]) -> Table:
 
 
 def kept_tables(folder: Path = results_file.RESULTS) -> Iterator[Table]:
-    """Those of the last count, which takes most of an hour: `make faults ARGS=--keep`."""
+    """Return the tables of the last count: `make faults ARGS=--keep`, an hour."""
     entries = results_file.read(folder / f"{NAME}.json")["entries"]
     for about, group in groupby(entries, lambda e: [e[k] for k in _ABOUT]):
         half, reference, commit = about
