@@ -177,7 +177,14 @@ class ProbePlan:
             probe = self._known[slot]
             here = probe.location.inside(call.location)
             if line and not probe.source:
-                probe = _at(probe, here)
+                probe = dataclasses.replace(
+                    probe,
+                    source=here.source,
+                    scope=here.scope,
+                    module=here.module,
+                    functions=here.functions,
+                    phase=here.phase,
+                )
                 if self.collect.matches(probe):
                     placed[slot] = self._new(probe)
             else:
@@ -193,18 +200,6 @@ class ProbePlan:
             module=here.module if here.module == known.module else "",
             phase=here.phase if here.phase == known.phase else "",
         )
-
-
-def _at(probe: Probe, here: Location) -> Probe:
-    """A probe where a call has led to it."""
-    return dataclasses.replace(
-        probe,
-        source=here.source,
-        scope=here.scope,
-        module=here.module,
-        functions=here.functions,
-        phase=here.phase,
-    )
 
 
 def _numbered(probes: Sequence[Probe]) -> tuple[Probe, ...]:
