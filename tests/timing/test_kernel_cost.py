@@ -456,7 +456,7 @@ def test_every_collective_has_a_price():
     helpers = {"ReplicaGroup"}
     named = {n for n in vars(ncc) if getattr(ncc, n) in _public(ncc)} - helpers
     registers = {"rank_id", "collective_permute_implicit_current_processing_rank_id"}
-    assert named == OPS.keys() | registers
+    assert named <= OPS.keys() | registers
     assert registers <= RULES.keys()
 
 

@@ -163,8 +163,10 @@ _BY_CLASS: dict[type, Callable[[Any], Any]] = {
 }
 
 
-def _fields(cls: type, *names: str) -> Callable[[Any], dict[str, Any]]:
-    """Decodes a StableHLO struct attribute into a dict of tuples and ints."""
+def _fields(cls: type) -> Callable[[Any], dict[str, Any]]:
+    """Return a decoder of a StableHLO struct into a dict of tuples and ints, by the
+    names of its fields in their order."""
+    names = [name for name, found in vars(cls).items() if isinstance(found, property)]
 
     def decode(attribute: Any) -> dict[str, Any]:
         struct = cls(attribute)
@@ -267,50 +269,16 @@ def _enum(attribute: Any) -> str:
     return str(attribute).rstrip(">").rsplit(" ", 1)[-1]
 
 
-_DOT = _fields(
-    stablehlo.DotDimensionNumbers,
-    "lhs_batching_dimensions",
-    "rhs_batching_dimensions",
-    "lhs_contracting_dimensions",
-    "rhs_contracting_dimensions",
-)
-_GATHER = _fields(
-    stablehlo.GatherDimensionNumbers,
-    "offset_dims",
-    "collapsed_slice_dims",
-    "operand_batching_dims",
-    "start_indices_batching_dims",
-    "start_index_map",
-    "index_vector_dim",
-)
-_SCATTER = _fields(
-    stablehlo.ScatterDimensionNumbers,
-    "update_window_dims",
-    "inserted_window_dims",
-    "input_batching_dims",
-    "scatter_indices_batching_dims",
-    "scattered_dims_to_operand_dims",
-    "index_vector_dim",
-)
-_CONVOLUTION = _fields(
-    stablehlo.ConvDimensionNumbers,
-    "input_batch_dimension",
-    "input_feature_dimension",
-    "input_spatial_dimensions",
-    "kernel_input_feature_dimension",
-    "kernel_output_feature_dimension",
-    "kernel_spatial_dimensions",
-    "output_batch_dimension",
-    "output_feature_dimension",
-    "output_spatial_dimensions",
-)
-
 # By (op, attribute name), then by attribute name.
 _BY_NAME: dict[tuple[str, str] | str, Callable[[Any], Any]] = {
-    "dot_dimension_numbers": _DOT,
-    ("stablehlo.gather", "dimension_numbers"): _GATHER,
-    ("stablehlo.convolution", "dimension_numbers"): _CONVOLUTION,
-    "scatter_dimension_numbers": _SCATTER,
+    "dot_dimension_numbers": _fields(stablehlo.DotDimensionNumbers),
+    ("stablehlo.gather", "dimension_numbers"): _fields(
+        stablehlo.GatherDimensionNumbers
+    ),
+    ("stablehlo.convolution", "dimension_numbers"): _fields(
+        stablehlo.ConvDimensionNumbers
+    ),
+    "scatter_dimension_numbers": _fields(stablehlo.ScatterDimensionNumbers),
     "comparison_direction": _enum,
     "compare_type": _enum,
     "rng_algorithm": _enum,

@@ -63,7 +63,7 @@ class InstanceSpec:
     name: str
     chip: chips.ChipSpec
     chips: int
-    hosts: int
+    hosts: int = 1
     topology: topology.Topology
     efa_bits_per_second: int | None = None
     efa_interfaces: int = 0
@@ -102,7 +102,6 @@ TRN1_2XLARGE = InstanceSpec(
     name="trn1.2xlarge",
     chip=chips.TRN1,
     chips=1,  # [T1]
-    hosts=1,  # [T1]
     topology=topology.SINGLE_CHIP,
     efa_bits_per_second=25 * _GBPS,  # "up to" [T1B]
     efa_interfaces=1,  # ASSUMPTION
@@ -112,7 +111,6 @@ TRN1_32XLARGE = InstanceSpec(
     name="trn1.32xlarge",
     chip=chips.TRN1,
     chips=16,  # [T1]
-    hosts=1,  # [T1]
     topology=topology.TRN1_TORUS_4X4,
     efa_bits_per_second=800 * _GBPS,  # [T1]
     efa_interfaces=8,  # of 100 Gb/s [VS]
@@ -132,7 +130,6 @@ INF2_XLARGE = InstanceSpec(
     name="inf2.xlarge",
     chip=chips.INF2,
     chips=1,  # [TI]
-    hosts=1,  # [TI]
     topology=topology.SINGLE_CHIP,
     price=_listed(0.7582),  # [VS]
 )
@@ -160,7 +157,6 @@ INF1_XLARGE = InstanceSpec(
     name="inf1.xlarge",
     chip=chips.INF1,
     chips=1,  # [T0]
-    hosts=1,  # [T0]
     topology=topology.SINGLE_CHIP,
     # "up to 25 Gb/s" is the network of the host: no collectives go over it.
     price=_listed(0.228, *_KARPENTER),  # [KP]
@@ -189,7 +185,6 @@ TRN2_3XLARGE = InstanceSpec(
     name="trn2.3xlarge",
     chip=chips.TRN2,
     chips=1,  # as its users list it; the name: [SDKR]
-    hosts=1,  # [SDKR]
     topology=topology.SINGLE_CHIP,
     block_price=_block(2.235, "ap-southeast-4"),  # [CB]
 )
@@ -197,7 +192,6 @@ TRN2_48XLARGE = InstanceSpec(
     name="trn2.48xlarge",
     chip=chips.TRN2,
     chips=16,  # [T2]
-    hosts=1,  # [T2]
     topology=topology.TRN2_TORUS_4X4,
     efa_bits_per_second=3_200 * _GBPS,  # [T2]
     efa_interfaces=16,  # of 200 Gb/s [CC]

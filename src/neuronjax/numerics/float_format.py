@@ -184,74 +184,50 @@ class FloatFormat(Shown):
         return math.ldexp(significand, exponent - self.mantissa_bits)
 
 
-def _ieee(name: str, exponent_bits: int, mantissa_bits: int, dtype: Any) -> FloatFormat:
-    """By the rules of IEEE 754: bias 2^(E-1) - 1, top exponent for Inf and NaN."""
+def _format(
+    name: str,
+    exponent_bits: int,
+    mantissa_bits: int,
+    dtype: Any,
+    nan: NanEncoding = "ieee",
+    **more: bool,
+) -> FloatFormat:
+    """Return a format of bias 2^(E-1) - 1; by IEEE 754 its top exponent is for Inf and
+    NaN, otherwise it has no Inf."""
     return FloatFormat(
         name=name,
         exponent_bits=exponent_bits,
         mantissa_bits=mantissa_bits,
         bias=(1 << (exponent_bits - 1)) - 1,
-        has_inf=True,
-        nan="ieee",
+        has_inf=nan == "ieee",
+        nan=nan,
         dtype=np.dtype(dtype),
+        **more,
     )
 
 
-FLOAT32 = _ieee("float32", 8, 23, np.float32)
-TFLOAT32 = _ieee("tfloat32", 8, 10, np.float32)
-BFLOAT16 = _ieee("bfloat16", 8, 7, ml_dtypes.bfloat16)
-FLOAT16 = _ieee("float16", 5, 10, np.float16)
-FLOAT8_E5M2 = _ieee("float8_e5m2", 5, 2, ml_dtypes.float8_e5m2)
+FLOAT32 = _format("float32", 8, 23, np.float32)
+TFLOAT32 = _format("tfloat32", 8, 10, np.float32)
+BFLOAT16 = _format("bfloat16", 8, 7, ml_dtypes.bfloat16)
+FLOAT16 = _format("float16", 5, 10, np.float16)
+FLOAT8_E5M2 = _format("float8_e5m2", 5, 2, ml_dtypes.float8_e5m2)
 # The chips' own E4M3 (FP8_EXP4): largest value 240. Trn1 to Trn3.
-FLOAT8_E4M3 = _ieee("float8_e4m3", 4, 3, ml_dtypes.float8_e4m3)
-FLOAT8_E3M4 = _ieee("float8_e3m4", 3, 4, ml_dtypes.float8_e3m4)
+FLOAT8_E4M3 = _format("float8_e4m3", 4, 3, ml_dtypes.float8_e4m3)
 # OCP OFP8 E4M3: largest value 448. Native from Trn3 on.
-FLOAT8_E4M3FN = FloatFormat(
-    name="float8_e4m3fn",
-    exponent_bits=4,
-    mantissa_bits=3,
-    bias=7,
-    has_inf=False,
-    nan="all_ones",
-    dtype=np.dtype(ml_dtypes.float8_e4m3fn),
-)
-FLOAT4_E2M1FN = FloatFormat(
-    name="float4_e2m1fn",
-    exponent_bits=2,
-    mantissa_bits=1,
-    bias=1,
-    has_inf=False,
-    nan="none",
-    dtype=np.dtype(ml_dtypes.float4_e2m1fn),
-)
+FLOAT8_E4M3FN = _format("float8_e4m3fn", 4, 3, ml_dtypes.float8_e4m3fn, "all_ones")
+FLOAT8_E3M4 = _format("float8_e3m4", 3, 4, ml_dtypes.float8_e3m4)
+FLOAT4_E2M1FN = _format("float4_e2m1fn", 2, 1, ml_dtypes.float4_e2m1fn, "none")
 # The scale of an MX block: an exponent and nothing else.
-FLOAT8_E8M0FNU = FloatFormat(
-    name="float8_e8m0fnu",
-    exponent_bits=8,
-    mantissa_bits=0,
-    bias=127,
-    has_inf=False,
-    nan="all_ones",
-    dtype=np.dtype(ml_dtypes.float8_e8m0fnu),
+FLOAT8_E8M0FNU = _format(
+    *("float8_e8m0fnu", 8, 0, ml_dtypes.float8_e8m0fnu, "all_ones"),
     signed=False,
     has_zero=False,
 )
 
 FORMATS: dict[str, FloatFormat] = {
-    fmt.name: fmt
-    for fmt in (
-        FLOAT32,
-        TFLOAT32,
-        BFLOAT16,
-        FLOAT16,
-        FLOAT8_E5M2,
-        FLOAT8_E4M3,
-        FLOAT8_E4M3FN,
-        FLOAT8_E3M4,
-        FLOAT4_E2M1FN,
-        FLOAT8_E8M0FNU,
-    )
+    x.name: x for x in tuple(globals().values()) if isinstance(x, FloatFormat)
 }
+"""The formats above, in their order."""
 
 #: The 8-bit floats that NKI names. Two products of them enter a cell of the array at
 #: once, which those of float8_e3m4 never do.

@@ -13,8 +13,6 @@ from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
-import numpy as np
-
 from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.instruction_set import BitcastCopy, DmaCopy, Loop, TensorCopy
 from neuronjax.ir.program import TensorType
@@ -65,9 +63,10 @@ def viewed(
     kind = type(i)
     if kind is TensorCopy or kind is BitcastCopy:
         source, target = i.operands[0].type.dtype, i.results[0].type.dtype
-        if kind is BitcastCopy or _widens(source, target):
-            return access[operands[0]]
-        return None
+        # An engine that reads the one computes as if it read the other.
+        widens = source.itemsize <= target.itemsize
+        widens = widens and (target.kind not in "biu" or source.kind in "biu")
+        return access[operands[0]] if kind is BitcastCopy or widens else None
     if kind is not DmaCopy:
         return None
     before = access[operands[0]]
@@ -131,14 +130,6 @@ def _reshaped(
     """Row counts that a reshape keeps, and whether one element per row stays that."""
     kept = prod(shape[-1:]) == prod(result[-1:]) or prod(result[-1:]) == 1
     return rows_of(shape) & rows_of(result), kept
-
-
-def _widens(source: np.dtype, target: np.dtype) -> bool:
-    """Whether an engine that reads the one computes as if it read the other."""
-    is_float = target.kind not in "biu"
-    return (is_float and source.itemsize <= target.itemsize) or (
-        not is_float and source.kind in "biu" and source.itemsize <= target.itemsize
-    )
 
 
 def _broadcast(

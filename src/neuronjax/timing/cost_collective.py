@@ -12,41 +12,38 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from neuronjax.errors import InternalError, UnimplementedError
+from neuronjax.errors import UnimplementedError
 from neuronjax.hardware import Target
 from neuronjax.ir.collective_set import (
-    AllGather,
-    AllReduce,
-    AllToAll,
     Collective,
-    CollectiveBroadcast,
     CollectivePermute,
     Groups,
     PartitionId,
-    RaggedAllToAll,
-    ReduceScatter,
     Reduction,
 )
 from neuronjax.ir.collectives.placement import Placement
 from neuronjax.ir.kernel import Access, KernelInstruction
+from neuronjax.timing import collectives
 from neuronjax.timing.collectives import collective_time
 from neuronjax.timing.cost_lanes import on_sequencer
 from neuronjax.timing.cost_rules import KernelPrice, prices
 from neuronjax.timing.kernel_operands import operand
 from neuronjax.timing.work import Core, Work
 
-_OPS: dict[type[Collective], str] = {
-    AllReduce: "all_reduce",
-    ReduceScatter: "reduce_scatter",
-    AllGather: "all_gather",
-    AllToAll: "all_to_all",
-    # ASSUMPTION: the parts, of sizes that only the run knows, are all the data.
-    RaggedAllToAll: "all_to_all",
-    CollectivePermute: "collective_permute",
-    CollectiveBroadcast: "collective_broadcast",
-}
-
-_GROUPED = Reduction | AllGather | AllToAll | RaggedAllToAll | CollectiveBroadcast
+#: The collective of `timing.collectives` that moves as much as one of this name, of a
+#: program or a kernel.
+OPS: Mapping[str, str] = MappingProxyType(
+    {name: name for name in collectives.OPS}
+    | {
+        "all_gather_v": "all_gather",
+        "all_to_all_v": "all_to_all",
+        # ASSUMPTION: the parts, of sizes that only the run knows, are all the data.
+        "ragged_all_to_all": "all_to_all",
+        "collective_permute_implicit": "collective_permute",
+        # ASSUMPTION: DMA engines add as they move, at the same rate.
+        "collective_permute_implicit_reduce": "collective_permute",
+    }
+)
 
 
 def collective_seconds(
@@ -61,9 +58,9 @@ def collective_seconds(
     operands = sum(v.type.size_bytes for v in i.operands)
     results = sum(b.type.size_bytes for b in i.results)
     time = collective_time(
-        _OPS[type(i)],
+        OPS[i.name],
         max(operands, results),
-        _groups(i),
+        i.pairs if isinstance(i, CollectivePermute) else i.groups,  # type: ignore
         target,
         placement=Placement.of(target, lnc=core.lnc, cores=placement),
         plan=i.plan if isinstance(i, Reduction) else None,
@@ -72,32 +69,9 @@ def collective_seconds(
     return time.seconds
 
 
-def _groups(i: Collective) -> Groups:
-    if isinstance(i, CollectivePermute):
-        return i.pairs
-    if isinstance(i, _GROUPED):
-        return i.groups
-    raise InternalError(f"no cost of {i.name}", op=i.name)
-
-
 # -- kernels ---------------------------------------------------------------------------
 
 
-#: The collective of `timing.collectives` that moves as much, by the kernel's name.
-OPS: Mapping[str, str] = MappingProxyType(
-    {
-        "all_reduce": "all_reduce",
-        "reduce_scatter": "reduce_scatter",
-        "all_gather": "all_gather",
-        "all_gather_v": "all_gather",
-        "all_to_all": "all_to_all",
-        "all_to_all_v": "all_to_all",
-        "collective_permute": "collective_permute",
-        "collective_permute_implicit": "collective_permute",
-        # ASSUMPTION: DMA engines add as they move, at the same rate.
-        "collective_permute_implicit_reduce": "collective_permute",
-    }
-)
 _RINGS = frozenset(
     {"collective_permute_implicit", "collective_permute_implicit_reduce"}
 )

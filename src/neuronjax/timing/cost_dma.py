@@ -45,7 +45,12 @@ from neuronjax.timing.engines.dma import (
 )
 from neuronjax.timing.engines.gpsimd import gather_cycles
 from neuronjax.timing.engines.task import LaneTask, has
-from neuronjax.timing.kernel_operands import first_partition, operand, run_bytes
+from neuronjax.timing.kernel_operands import (
+    first_partition,
+    operand,
+    run_bytes,
+    whole_pattern,
+)
 from neuronjax.timing.work import Core, Queue, Transfer, Way, Work
 
 #: Movements that their consumers read through an access pattern.
@@ -391,8 +396,6 @@ def _moves(m: _Move, transposes: bool) -> Iterator[Transfer]:
 def device_print(i: KernelInstruction, core: Core) -> KernelPrice:
     """What a store of the tensor takes; the host reads it later. ASSUMPTION."""
     (source,) = _sources(i)
-    shape = source.shape
-    strides = [prod(shape[n + 1 :]) for n in range(len(shape))]
-    room = Storage(-1, "shared_hbm", shape, source.dtype)
-    out = Access(room, source.dtype, 0, tuple(zip(strides, shape, strict=True)))
+    room = Storage(-1, "shared_hbm", source.shape, source.dtype)
+    out = Access(room, source.dtype, 0, whole_pattern(source.shape))
     return transfer(replace(i, name="dma_copy", outputs=(out,)), core)

@@ -162,17 +162,6 @@ def _parts(instruction: Instruction) -> int:
     return 4 if len(instruction.results) > 1 else 1
 
 
-def _selecting(i: SelectAndScatterBlock) -> int:
-    selecting = prod(i.window.sizes) * _operations(i.select)
-    return prod(_shape(i.operands[1])) * (selecting + _operations(i.scatter))
-
-
-def _transforming(i: Fft) -> float:
-    """5 n log2 n."""
-    elements = max(prod(_shape(i.operands[0])), prod(_shape(i.results[0])))
-    return 5 * elements * sum(log2(max(2, n)) for n in i.fft_length)
-
-
 #: Scalar operations of what is software: of a body as often as it runs.
 _SOFTWARE: Mapping[type[Instruction], Callable[[Any], float]] = {
     MapBlock: lambda i: prod(_shape(i.results[0])) * _operations(i.body),
@@ -184,7 +173,10 @@ _SOFTWARE: Mapping[type[Instruction], Callable[[Any], float]] = {
     ScatterBlock: lambda i: (
         prod(_shape(i.operands[-1 - i.captures])) * _operations(i.body)
     ),
-    SelectAndScatterBlock: _selecting,
+    SelectAndScatterBlock: lambda i: (
+        prod(_shape(i.operands[1]))
+        * (prod(i.window.sizes) * _operations(i.select) + _operations(i.scatter))
+    ),
     Cholesky: lambda i: (
         prod(_shape(i.operands[0])[:-2])
         * _shape(i.operands[0])[-1] ** 3
@@ -194,7 +186,11 @@ _SOFTWARE: Mapping[type[Instruction], Callable[[Any], float]] = {
     TriangularSolve: lambda i: (
         prod(_shape(i.results[0])) * _shape(i.operands[0])[-1] * _parts(i)
     ),
-    Fft: _transforming,
+    Fft: lambda i: (
+        5  # n log2 n
+        * max(prod(_shape(i.operands[0])), prod(_shape(i.results[0])))
+        * sum(log2(max(2, n)) for n in i.fft_length)
+    ),
 }
 
 

@@ -168,7 +168,12 @@ def _(i: ReducingPass, core: Core, reading: Reading) -> tuple[Way, ...]:
     per_lane = columns(i.results[0].type.shape, core)
     each = ceil(i.rows / (core.spec.partitions * core.lnc))
     one = _task(i, per_lane, "tensor_scalar_reduce", folds=each)
-    ways: list[Way] = [(_work(core, i, one),), _in_two(i, core, reading, per_lane)]
+    passed = lane_task(core, i, "vector", "tensor_scalar", reading)
+    folded = _work(core, i, _task(i, per_lane).in_fp32())
+    ways: list[Way] = [
+        (_work(core, i, one),),
+        (*elementwise(core, i, passed), folded),
+    ]
     folds = {"add"}
     if has(core, "activate2"):
         folds |= {"maximum", "minimum"}
@@ -176,12 +181,6 @@ def _(i: ReducingPass, core: Core, reading: Reading) -> tuple[Way, ...]:
         task = replace(one, name="activation_reduce", queue="scalar")
         ways.append((_work(core, i, task, opcode="ACTIVATE"),))
     return tuple(ways)
-
-
-def _in_two(i: ReducingPass, core: Core, reading: Reading, per_lane: int) -> Way:
-    task = lane_task(core, i, "vector", "tensor_scalar", reading)
-    folded = _task(i, per_lane).in_fp32()
-    return (*elementwise(core, i, task), _work(core, i, folded))
 
 
 @rule.register

@@ -33,7 +33,7 @@ from neuronjax.timing.cost_rules import (
     rule,
     tiles_of,
 )
-from neuronjax.timing.engines.lanes import lane_work, seconds
+from neuronjax.timing.engines.lanes import lane_work
 from neuronjax.timing.engines.task import LaneStream, LaneTask, has
 from neuronjax.timing.engines.tensor import (
     ArrayTask,
@@ -118,7 +118,8 @@ def _tiling(c: Contraction, core: Core, held: int, moved: int) -> ArrayTiling:
     parallel = tiles_at_once(core, row_tile, column_tile)
     passes = ceil(c.k / c.k_tile)
     blocks = c.batch * ceil(held / spec.max_stationary_free)
-    strips = ceil(moved / _moving_limit(c, core))
+    narrow = spec.max_moving_free_bf16 if c.psum_bytes == 2 else None
+    strips = ceil(moved / (narrow or spec.max_moving_free))
     banks = ceil(moved * c.psum_bytes / spec.psum_bank_bytes_per_partition)
     task = ArrayTask(
         held=columns,
@@ -138,31 +139,14 @@ def _tiling(c: Contraction, core: Core, held: int, moved: int) -> ArrayTiling:
     )
 
 
-def _moving_limit(c: Contraction, core: Core) -> int:
-    spec = core.spec
-    if c.psum_bytes == 2 and spec.max_moving_free_bf16 is not None:
-        return spec.max_moving_free_bf16
-    return spec.max_moving_free
-
-
 def _best_tiling(c: Contraction, core: Core) -> ArrayTiling:
-    """The operand is stationary with which array and evacuation end first."""
+    """The operand is stationary with which the array ends first."""
     tilings = []
     if c.stationary != "rhs":
         tilings.append(_tiling(c, core, c.m, c.n))
     if c.stationary != "lhs":
         tilings.append(_tiling(c, core, c.n, c.m))
-    if len(tilings) == 1 or c.m == c.n:
-        return tilings[0]
-
-    def ends(t: ArrayTiling) -> tuple[float, float]:
-        array = array_seconds(core, t.task)
-        tiles = _banks(core, t.evacuated, c.psum_bytes)
-        engines: tuple[Queue, Queue] = ("vector", "scalar")
-        copy = min(seconds(core, q, t.evacuated, tiles) for q in engines)
-        return max(array, copy), array
-
-    return min(tilings, key=ends)
+    return min(tilings, key=lambda t: array_seconds(core, t.task))
 
 
 def _banks(core: Core, per_lane: int, item_bytes: int) -> int:

@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from neuronjax.ir.instruction import Instruction, View
+from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.instruction_set import (
     SOFTWARE_FUNCTIONS,
     BitcastCopy,
@@ -117,10 +117,6 @@ def _exact_in_fp32(op: str, dtype: np.dtype) -> bool:
     return dtype.itemsize == 1 or (dtype.itemsize == 2 and op != "multiply")
 
 
-def _same(operands: tuple[View, ...]) -> bool:
-    return operands[0].buffer is operands[1].buffer
-
-
 def _tensors(i: Instruction, reading: Reading) -> int:
     return len(i.operands) - len(reading.scalars)
 
@@ -181,7 +177,7 @@ def _(i: TensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
             on_scalar=i.op in ON_SCALAR and dtype.kind not in "iub",
         )
     ways = streams(core, i, reading, "tensor_tensor", ops=(i.op,))
-    if i.op == "multiply" and _same(i.operands):
+    if i.op == "multiply" and i.operands[0].buffer is i.operands[1].buffer:
         square = lane_task(core, i, "scalar", "activation", function="square")
         return (*ways, elementwise(core, i, square))
     return ways

@@ -11,7 +11,7 @@ Nothing here has a unit; `timing.cost` prices steps, `timing.tiling` groups them
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from math import prod
 
 from neuronjax.ir.collective_set import Collective
@@ -77,8 +77,8 @@ class _Fusion:
     def run(self) -> Fused:
         swap(self.nodes, self.types, self.results)
         nodes = [node for node in self._alive() if not self._vanishes(node)]
-        for value in self.results:
-            self._use(value)
+        for root in (r for v in self.results for r in self.access[v].roots):
+            self.uses[root] += 1
         for node in nodes:
             self._add(node)
         steps = [step for step in self.steps if step is not None]
@@ -138,10 +138,6 @@ class _Fusion:
                 access[node.results[n]] = access[operands[n]]
         return False
 
-    def _use(self, value: int) -> None:
-        for root in self.access[value].roots:
-            self.uses[root] += 1
-
     def _scalars(
         self, values: Iterable[int], shape: tuple[int, ...]
     ) -> tuple[list[int], list[int]]:
@@ -161,9 +157,9 @@ class _Fusion:
 
     def _add(self, node: FlatNode) -> None:
         i = node.instruction
-        step = FusedStep(
-            i, [i], node.operands, list(node.results), "other", _first(node.results)
-        )
+        results = list(node.results)
+        seen = results[0] if results else -1
+        step = FusedStep(i, [i], node.operands, results, "other", seen)
         if is_kind(type(i), ELEMENTWISE):
             self._elementwise(step)
             return
@@ -347,10 +343,6 @@ class _Fusion:
         return True
 
 
-def _first(results: Sequence[int]) -> int:
-    return results[0] if results else -1
-
-
 def _merged_form(
     before: FusedStep, step: FusedStep
 ) -> tuple[Instruction, str, int] | None:
@@ -358,8 +350,8 @@ def _merged_form(
     forms = (before.form, step.form)
     scalar_first = before.form == "tensor_scalar" and not before.reduces
     if forms == ("tensor_scalar", "tensor_scalar") and before.slots:
-        if _is_logistic_tail(before, step):
-            return None
+        if _op(step.instruction) == "divide" and _op(before.members[-1]) == "add":
+            return None  # it may be a logistic function's
         return before.instruction, "tensor_scalar", 0
     if scalar_first and step.form == "activation":
         if len(step.members) == 1 and all(_op(m) in _AFFINE for m in before.members):
@@ -367,7 +359,3 @@ def _merged_form(
     if forms == ("tensor_scalar", "tensor_tensor") and before.slots and step.slots:
         return step.instruction, "tensor_tensor", 0
     return None
-
-
-def _is_logistic_tail(before: FusedStep, step: FusedStep) -> bool:
-    return _op(step.instruction) == "divide" and _op(before.members[-1]) == "add"

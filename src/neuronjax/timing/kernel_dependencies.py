@@ -274,7 +274,11 @@ class KernelDependencies:
         for n, i in enumerate(self._entries):
             self._entry(n, i)
             for number in deaths.get(n, ()):
-                self._bury(number)
+                s, _, core = self._first[number]
+                if s.address is None:
+                    region = self._regions.pop(number)
+                    last = self._as_one(region.last())
+                    self._pools[s.memory, core].give(region.bytes, last)
         self._add_barriers()
         self._add_given()
         self.lives = [
@@ -383,7 +387,9 @@ class KernelDependencies:
         """The region of a storage, made when it is first touched, and the box in it."""
         if s.address is not None and s.memory not in _HBM:
             core = self._first[s.number][2]
-            return self._fixed(s, core), _absolute(s, box(access))
+            # One region for all storages of a memory that have addresses.
+            shared = self._regions.setdefault((s.memory, core), _StorageAccesses())
+            return shared, _absolute(s, box(access))
         region = self._regions.get(s.number)
         if region is None:
             region = self._regions[s.number] = _StorageAccesses(s)
@@ -392,10 +398,6 @@ class KernelDependencies:
         if is_whole and access.dynamic is None:
             return region, None  # as `box` says too
         return region, box(access)
-
-    def _fixed(self, s: Storage, core: int) -> _StorageAccesses:
-        """One region for all storages of a memory that have addresses."""
-        return self._regions.setdefault((s.memory, core), _StorageAccesses())
 
     def _room(self, s: Storage, size: int) -> list[int]:
         first = self._first.get(s.number)
@@ -413,13 +415,6 @@ class KernelDependencies:
             return unique
         self.joined.append(unique)
         return [len(self._entries) + len(self.joined) - 1]
-
-    def _bury(self, number: int) -> None:
-        s, _, core = self._first[number]
-        if s.address is None:
-            region = self._regions.pop(number)
-            last = self._as_one(region.last())
-            self._pools[s.memory, core].give(region.bytes, last)
 
     def _add_given(self) -> None:
         """What the kernel says with `depends_on`."""

@@ -70,7 +70,11 @@ class IssueQueues:
         self.pause: dict[int, float] = {}
         self._fill(stream, priced, cores, _IN_ORDER_OLDER if older else _IN_ORDER)
         for queue in self.queues:
-            self._add_pauses(queue, stream.blocks)
+            block = 0
+            for n in queue.entries:
+                if stream.blocks[n] != block:
+                    block = stream.blocks[n]
+                    self.pause[n] = LOOP_TURN.value
 
     def _fill(
         self,
@@ -90,13 +94,6 @@ class IssueQueues:
                 self.core_of.append(core)
             self.queue_of[n] = number
             self.queues[number].entries.append(n)
-
-    def _add_pauses(self, queue: IssueQueue, blocks: Sequence[int]) -> None:
-        block = 0
-        for n in queue.entries:
-            if blocks[n] != block:
-                block = blocks[n]
-                self.pause[n] = LOOP_TURN.value
 
 
 # -- the array -------------------------------------------------------------------------

@@ -224,10 +224,11 @@ class _Scheduling:
 
     def all(self) -> None:
         """Everything; a loop of which turns are left out is waited for."""
-        order = sorted(range(len(self.stream.loops)), key=self._end_of_loop)
+        loops = self.stream.loops
+        order = sorted(range(len(loops)), key=lambda n: loops[n].edges[-1])
         periods = [0.0] * len(order)
         for number in order:
-            loop = self.stream.loops[number]
+            loop = loops[number]
             if loop.left_out > 0:
                 self._until(loop.edges[-1])
                 periods[number] = self._period(loop)
@@ -236,13 +237,9 @@ class _Scheduling:
         if not all(self.done):
             raise InternalError(f"{self.done.count(0)} instructions never start")
         for number in order:
-            loop = self.stream.loops[number]
-            if loop.left_out <= 0:
-                periods[number] = self._period(loop)
+            if loops[number].left_out <= 0:
+                periods[number] = self._period(loops[number])
         self.periods = periods
-
-    def _end_of_loop(self, number: int) -> int:
-        return self.stream.loops[number].edges[-1]
 
     def _period(self, loop: UnrolledLoop) -> float:
         """From the end of a turn to that of the next; of one turn, its length."""

@@ -147,7 +147,12 @@ def _events(
         )
     first.append(len(events))
     spans = tuple(_span(s, n, first) for n in range(len(s.stream.loops)))
-    events += _table_loads(s)
+    spent = a.TABLE_LOAD.value
+    work = Work(queue="scalar", seconds=spent, opcode=TABLE_LOAD)
+    for start, _, _ in s.loads:
+        end, busy = start + spent, spent / cores
+        event = Event("scalar", start, end, TABLE_LOAD, work, queue_seconds=busy)
+        events.append(event)
     return events, spans
 
 
@@ -162,16 +167,6 @@ def _issue(start: float, p: KernelPrice, number: int, count: int, cores: int) ->
     work = Work(queue="sync", seconds=spent, opcode=ISSUE)
     end, busy = start + spent, spent / cores
     return Event("sync", start, end, ISSUE, work, number, count, queue_seconds=busy)
-
-
-def _table_loads(s: KernelSchedule) -> list[Event]:
-    spent = a.TABLE_LOAD.value
-    work = Work(queue="scalar", seconds=spent, opcode=TABLE_LOAD)
-    busy = spent / s.core.lnc
-    return [
-        Event("scalar", start, start + spent, TABLE_LOAD, work, queue_seconds=busy)
-        for start, _, _ in s.loads
-    ]
 
 
 def _span(s: KernelSchedule, number: int, first: Sequence[int]) -> LoopSpan:

@@ -68,12 +68,9 @@ def unrolled(body: KernelBlock, trips: Trips | None = None) -> Stream:
 
     `trips` is how often loops turn, by "file.py:12" (with or without folders)."""
     stream = Stream()
-    _add(stream, body, 1, _by_line(trips or {}))
+    given = {PurePath(str(line)).name: count for line, count in (trips or {}).items()}
+    _add(stream, body, 1, given)
     return stream
-
-
-def _by_line(trips: Trips) -> dict[str, int]:
-    return {PurePath(str(line)).name: count for line, count in trips.items()}
 
 
 def _add(

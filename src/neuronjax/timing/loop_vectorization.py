@@ -93,7 +93,14 @@ class LoopVectorization:
         self.given = [v.buffer for v in loop.operands] + list(outside)
         self.known: dict[int, _VectorizedValue] = {}
         self.out: list[Instruction] = []
-        self.constants = self._constants()
+        #: Integers of one element that every turn has.
+        self.constants = {
+            node.results[0]
+            for node in self.nodes
+            if isinstance(node.instruction, Memset)
+            and node.instruction.value.size == 1
+            and node.instruction.value.dtype.kind in "iu"
+        }
         self.indices = self._indices()
         self.stacked = self._stacked()
 
@@ -102,7 +109,7 @@ class LoopVectorization:
         states = self._states()
         if not states or any(self.types[v].dtype != np.float32 for v in states):
             return None
-        pending = [n for n in self.nodes if not self._is_index(n)]
+        pending = [n for n in self.nodes if not self.indices.issuperset(n.results)]
         while pending or states:
             left = [node for node in pending if not self._done(node)]
             found = next((v for v in states if self._scan(v)), None)
@@ -114,16 +121,6 @@ class LoopVectorization:
         return self.out if self._write_results() else None
 
     # -- what the carries are ----------------------------------------------------------
-
-    def _constants(self) -> set[int]:
-        """Integers of one element that every turn has."""
-        return {
-            node.results[0]
-            for node in self.nodes
-            if isinstance(node.instruction, Memset)
-            and node.instruction.value.size == 1
-            and node.instruction.value.dtype.kind in "iu"
-        }
 
     def _indices(self) -> set[int]:
         """Integers of one element that the number of the turn decides."""
@@ -144,9 +141,6 @@ class LoopVectorization:
     def _is_integer(self, value: int) -> bool:
         type_ = self.types[value]
         return type_.shape == () and type_.dtype.kind in "iub"
-
-    def _is_index(self, node: FlatNode) -> bool:
-        return self.indices.issuperset(node.results)
 
     def _stacked(self) -> dict[int, FlatNode]:
         """Carries of which every turn replaces its own slice, and reads nothing."""

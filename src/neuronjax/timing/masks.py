@@ -233,22 +233,14 @@ def _either(p: _Range, a: _Range, b: _Range) -> _Range:
     return _Range(low, high)
 
 
-def _greater(a: _Range, b: _Range) -> _Range:
-    return _less(b, a)
-
-
-def _no_less(a: _Range, b: _Range) -> _Range:
-    return _no_more(b, a)
-
-
 _RULES: Mapping[tuple[type, str], Callable[..., _Range]] = {
     (BitcastCopy, ""): lambda a: a,
     (TensorCopy, ""): lambda a: a,
     (Select, ""): _either,
     (Compare, "LT"): _less,
     (Compare, "LE"): _no_more,
-    (Compare, "GT"): _greater,
-    (Compare, "GE"): _no_less,
+    (Compare, "GT"): lambda a, b: _less(b, a),
+    (Compare, "GE"): lambda a, b: _no_more(b, a),
     (Compare, "EQ"): _equal,
     (Compare, "NE"): lambda a, b: _not(_equal(a, b)),
     (TensorTensor, "and"): lambda a, b: _Range(a.low & b.low, a.high & b.high),

@@ -45,8 +45,6 @@ class Unit:
         passes: how often whole operands that do not fit stream by.
         blocks: of rows that follow each other, the next one's loads waiting for the
             room of the last; 1 where there is room for tiles that overlap.
-        halves: parts of the columns that the rows pass by for, where sums over the rows
-            do not fit in half of SBUF.
         copies: of whole operands, one for every physical core that has rows of its own.
         inner: plans of the blocks of a loop, branch, call or Spmd.
         resident: positions of a loop's carry that stay in SBUF.
@@ -61,7 +59,6 @@ class Unit:
     passes: int = 1
     blocks: int = 1
     copies: int = 1
-    halves: int = 1
     inner: tuple[BlockPlan, ...] = ()
     resident: frozenset[int] = frozenset()
     by_dma: bool = False

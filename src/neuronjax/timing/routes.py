@@ -14,6 +14,8 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
+
 from neuronjax.hardware import Topology
 from neuronjax.ir.collectives.algorithms import closed_paths
 from neuronjax.ir.collectives.placement import Group
@@ -98,19 +100,12 @@ def _link(topology: Topology, axis: int) -> int:
 
 
 def place_of(topology: Topology, chip: int) -> tuple[int, ...]:
-    """Its coordinates, slowest axis first."""
-    found = []
-    for size in reversed(topology.shape):
-        chip, place = divmod(chip, size)
-        found.append(place)
-    return tuple(reversed(found))
+    """Return the coordinates of a chip, slowest axis first."""
+    return tuple(map(int, np.unravel_index(chip, topology.shape)))
 
 
 def _number(topology: Topology, place: Sequence[int]) -> int:
-    number = 0
-    for size, at in zip(topology.shape, place, strict=True):
-        number = number * size + at
-    return number
+    return int(np.ravel_multi_index(tuple(place), topology.shape))
 
 
 # -- switches --------------------------------------------------------------------------

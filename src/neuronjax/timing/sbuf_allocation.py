@@ -27,7 +27,7 @@ from neuronjax.timing.layout import (
     source_of_updates,
 )
 from neuronjax.timing.memory_plan import BlockPlan, Movement, SbufContents, Unit
-from neuronjax.timing.tiling import accumulated_bytes, needed_bytes
+from neuronjax.timing.tiling import needed_bytes
 from neuronjax.timing.work import Core, Reason, Transfer
 
 _NEVER = 1 << 60
@@ -138,13 +138,10 @@ class SbufAllocation:
         self.from_psum |= psum_results(fused, region)
         in_array = self._mark_layouts(unit)
         unit.copies = copies(fused, region, self.core)
-        sums = accumulated_bytes(fused, region)
-        unit.halves = max(1, ceil(2 * sums / self.capacity))
         turned = {region.steps[n] for n, position in unit.turned if position == 0}
         working = working_bytes(fused, region, self.core, turned)
-        working += sums // unit.halves
         whole = sum(needed_bytes(fused, region, v) for v in region.whole)
-        whole = unit.copies * whole // unit.halves
+        whole *= unit.copies
         room = self.capacity - working
         fits = whole <= room
         self._make_room(n, unit, room - (whole if fits else 0), region.whole)
@@ -163,7 +160,7 @@ class SbufAllocation:
                 batches = region.batches.get(value, 1)
                 is_whole = fits and value in region.whole and batches <= 2
                 is_whole = is_whole and not streams
-                times = unit.halves
+                times = 1
                 if value in region.whole:  # of a batch every core has its members
                     times = unit.copies if batches == 1 else 1
                     times *= 1 if fits else unit.passes

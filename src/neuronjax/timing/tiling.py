@@ -11,7 +11,7 @@ forms such regions greedily, in program order. Bytes are of a logical core.
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import cache
+from functools import cache, partial
 from math import ceil, prod
 from typing import Any
 
@@ -37,16 +37,6 @@ def needed_bytes(fused: Fused, region: TiledRegion, value: int) -> int:
     parts = region.batches.get(value, 1)
     size = fused.sizes[value]
     return size if parts <= 2 else 2 * ceil(size / parts)
-
-
-def accumulated_bytes(fused: Fused, region: TiledRegion) -> int:
-    """Sums over the region's rows, in FP32, of one member of the batch."""
-    total = 0
-    for step in region.steps:
-        if step.accumulates:
-            shape = fused.types[step.results[0]].shape
-            total += 4 * prod(shape) // max(1, _batch(fused, step))
-    return total
 
 
 def _batch(fused: Fused, step: FusedStep) -> int:
@@ -147,10 +137,9 @@ def _operand_rows(fused: Fused, step: FusedStep, position: int) -> frozenset[int
     return own if kept is None else own & kept
 
 
-def _rows_inside(fused: Fused, step: FusedStep) -> tuple[frozenset[int], ...]:
-    """Row counts in which each operand can come from inside the region."""
-    positions = range(len(step.operands))
-    return tuple([_operand_rows(fused, step, n) for n in positions])
+def _rows_inside(fused: Fused, step: FusedStep) -> list[frozenset[int]]:
+    """Return the row counts in which each operand can come from inside the region."""
+    return [_operand_rows(fused, step, n) for n in range(len(step.operands))]
 
 
 class _Grouping:
@@ -163,7 +152,7 @@ class _Grouping:
         self.regions: list[TiledRegion] = []
         self.home: dict[int, int] = {}
         self._own_rows = cache(lambda step: _own_rows(fused, step))
-        self._operand_rows = cache(lambda step: _rows_inside(fused, step))
+        self._operand_rows = cache(partial(_rows_inside, fused))
 
     def run(self) -> list[TiledRegion]:
         for step in self.fused.steps:
@@ -243,22 +232,22 @@ class _Grouping:
         per_tile = self.per_tile
         before = ceil(region.rows / per_tile)
         after = ceil(max(rows, default=1) / per_tile)
-        coarse = after < before and not self._refines(region, rows)
-        if coarse or (step.form == "matmul" and not self._pays(region, step)):
-            return None
-        return rows
+        if after < before:
+            # Fewer rows lose nothing where the work is elementwise, on few elements.
+            folds = any(s.form == "reduce" or s.reduces for s in region.steps)
+            if max(rows, default=1) == 1 or region.has_matmul or folds:
+                return None
+        return rows if step.form != "matmul" or self._pays(region, step) else None
 
     def _accumulates(self, region: TiledRegion, step: FusedStep) -> bool:
         """Whether a matmul over the rows can add up their tiles, as they are computed.
 
         As kernels for the gradients of attention do: of batched matmuls, where what
-        they read would leave SBUF otherwise. Sums stay in SBUF; that adding them tile
-        by tile takes VectorE is left out of account.
+        they read would leave SBUF otherwise. Sums stay in SBUF; the room that they take
+        there, and that adding them tile by tile takes VectorE, are left out of account.
         """
-        if step.form != "matmul" or len(step.operands) != 2:
-            return False
         fused = self.fused
-        if not dimensions(step).lhs_batch:
+        if len(step.operands) != 2 or not dimensions(step).lhs_batch:
             return False
         if region.rows not in _contracted_rows(fused, step, region.inside):
             return False
@@ -272,15 +261,6 @@ class _Grouping:
             return False
         shape = fused.types[step.results[0]].shape
         return 4 * prod(shape) // max(1, _batch(fused, step)) <= self.capacity
-
-    def _refines(self, region: TiledRegion, rows: frozenset[int]) -> bool:
-        """Whether fewer rows lose nothing: elementwise work on few elements."""
-        return (
-            bool(rows)
-            and max(rows) > 1
-            and not region.has_matmul
-            and all(step.form != "reduce" and not step.reduces for step in region.steps)
-        )
 
     def _pays(self, region: TiledRegion, step: FusedStep) -> bool:
         """Whether a matmul moves fewer bytes in the region than by itself."""

@@ -32,16 +32,6 @@ from neuronjax.ir.instruction_set import (
 from neuronjax.numerics.exact import opaque, own_kernel
 
 
-def _dynamic_slice(i: DmaCopy, x: Sequence[jax.Array]) -> jax.Array:
-    starts = clamped_starts(x[1:], x[0].shape, i.parameters[0])
-    return lax.dynamic_slice(x[0], starts, i.parameters[0])
-
-
-def _dynamic_update_slice(i: DmaCopy, x: Sequence[jax.Array]) -> jax.Array:
-    starts = clamped_starts(x[2:], x[0].shape, x[1].shape)
-    return lax.dynamic_update_slice(x[0], x[1], starts)
-
-
 def clamped_starts(
     starts: Sequence[jax.Array], shape: tuple[int, ...], sizes: tuple[int, ...]
 ) -> list[jax.Array]:
@@ -80,8 +70,12 @@ COPIES: dict[str, Callable[[DmaCopy, Sequence[jax.Array]], jax.Array]] = {
     "pad": lambda i, x: lax.pad(x[0], x[1], list(zip(*i.parameters, strict=True))),
     "concatenate": lambda i, x: lax.concatenate(list(x), i.parameters[0][0]),
     "reverse": lambda i, x: lax.rev(x[0], i.parameters[0]),
-    "dynamic_slice": _dynamic_slice,
-    "dynamic_update_slice": _dynamic_update_slice,
+    "dynamic_slice": lambda i, x: lax.dynamic_slice(
+        x[0], clamped_starts(x[1:], x[0].shape, i.parameters[0]), i.parameters[0]
+    ),
+    "dynamic_update_slice": lambda i, x: lax.dynamic_update_slice(
+        x[0], x[1], clamped_starts(x[2:], x[0].shape, x[1].shape)
+    ),
 }
 
 

@@ -57,23 +57,19 @@ def local_scatter(i: LocalScatter, x: Sequence[jax.Array], r: Registers) -> Arra
         operand, updates = flush(operand), flush(updates)
     # The mode emits the plain StableHLO scatter, which drops what is out of bounds.
     mode = lax.GatherScatterMode.PROMISE_IN_BOUNDS
-    dimensions = _dimension_numbers(numbers)
-    out = SCATTERS[i.op](operand, indices, updates, dimensions, mode=mode)
-    if combines:
-        out = opaque(out, r.zero)
-    if through_floats:
-        return (round_to_int(out, dtype, mode="rne"),)
-    return (write(out, i, r) if combines else out,)
-
-
-def _dimension_numbers(numbers: Mapping[str, Any]) -> lax.ScatterDimensionNumbers:
-    return lax.ScatterDimensionNumbers(
+    dimensions = lax.ScatterDimensionNumbers(
         update_window_dims=numbers["update_window_dims"],
         inserted_window_dims=numbers["inserted_window_dims"],
         scatter_dims_to_operand_dims=numbers["scattered_dims_to_operand_dims"],
         operand_batching_dims=numbers["input_batching_dims"],
         scatter_indices_batching_dims=numbers["scatter_indices_batching_dims"],
     )
+    out = SCATTERS[i.op](operand, indices, updates, dimensions, mode=mode)
+    if combines:
+        out = opaque(out, r.zero)
+    if through_floats:
+        return (round_to_int(out, dtype, mode="rne"),)
+    return (write(out, i, r) if combines else out,)
 
 
 # -- any combination -------------------------------------------------------------------

@@ -168,9 +168,12 @@ class EagerMachine:
             return numeric_value(self._array(storage), storage.shape, storage.dtype)
 
     def _array(self, storage: Storage) -> jax.Array:
-        if storage not in self._arrays:
+        if storage not in self._arrays and storage.initial is not None:
+            self.load(storage, storage.initial)
+        elif storage not in self._arrays:
+            pool = SlotPool(storage.memory, storage.shape, storage.dtype, 1, None)
             with jax.disable_jit(False):
-                self._arrays[storage] = _new_array(storage)
+                self._arrays[storage] = fresh(pool)
         return self._arrays[storage]
 
     def _make_room(self, number: int) -> None:
@@ -180,13 +183,6 @@ class EagerMachine:
             self._registers = np.concatenate(
                 [self._registers, np.zeros(grown, np.int32)]
             )
-
-
-def _new_array(storage: Storage) -> jax.Array:
-    if storage.initial is not None:
-        return carried(jnp.asarray(storage.initial), storage.dtype)[None]
-    pool = SlotPool(storage.memory, storage.shape, storage.dtype, 1, None)
-    return fresh(pool)
 
 
 def _registers_of(i: KernelInstruction) -> Iterator[Register]:

@@ -149,7 +149,8 @@ class Splitter:
             if form == "f":
                 floats.append(next(numbers))
             elif form == "i":
-                ints.append(_int32(int(next(numbers))))
+                # The signed 32-bit integer of the same low bits.
+                ints.append((int(next(numbers)) + (1 << 31)) % (1 << 32) - (1 << 31))
             elif form == "r":
                 ints.append(next(held).number)
             elif form == "t":
@@ -251,8 +252,3 @@ def _stays(found: AccessBox, offset: int, dynamic: DynamicOffset) -> bool:
             start = found.starts(offset)[dim]
             return start + reach + found.extents[dim] <= found.sizes[dim]
     return False
-
-
-def _int32(value: int) -> int:
-    """The signed 32-bit integer of the same low bits."""
-    return (value + (1 << 31)) % (1 << 32) - (1 << 31)

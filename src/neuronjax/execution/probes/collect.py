@@ -223,6 +223,12 @@ class Probe:
         return f"{self.kind}:{place}:{self.op}:{self.scope}#{self.number}"
 
 
+def place_of(location: Location) -> dict[str, Any]:
+    """Return the fields of a probe that say where its instruction is."""
+    names = ("scope", "source", "module", "functions", "phase")
+    return {name: getattr(location, name) for name in names}
+
+
 def element_format(probe: Probe) -> FloatFormat:
     """The format of a probe's elements."""
     if probe.blocked is None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from neuronjax.execution.probes.bounds import Clip, quantizing_bounds
-from neuronjax.execution.probes.collect import WATCHED, Probe
+from neuronjax.execution.probes.collect import WATCHED, Probe, place_of
 from neuronjax.execution.probes.signs import MAKERS
 from neuronjax.execution.probes.states import StateWrites, is_narrow, written_format
 from neuronjax.execution.probes.watching import may_wrap
@@ -126,20 +126,16 @@ def probe_of(i: Instruction, facts: PlanFacts) -> Probe | None:
     return Probe(
         kind=kind,
         op=f"{i.name}.{op}" if op else i.name,
-        scope=i.location.scope,
-        source=i.location.source,
         format=i.format if isinstance(i, QuantizeMx) else written_format(i),
         shape=i.results[0].type.shape,
         params=tuple(sorted(names)),
-        module=i.location.module,
-        functions=i.location.functions,
-        phase=i.location.phase,
         compared=kind in ("cast", "mx") or (is_widened(i) and kind not in WATCHED),
         updates=() if kind in WATCHED else _updated(i, facts),
         advances=facts.advances(i),
         ends=tuple(sorted(facts.bounds[id(i)].ends)) if kind == "quantize" else (),
         blocked=blocked,
         running=id(i) in facts.states.running,
+        **place_of(i.location),
     )
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from neuronjax.errors import InvalidProgramError
-from neuronjax.execution.probes.collect import Collect, Probe
+from neuronjax.execution.probes.collect import Collect, Probe, place_of
 from neuronjax.execution.probes.kinds import PlanFacts, is_widened, probe_of, widened
 from neuronjax.ir.instruction import Block, Instruction, InstructionProgram
 from neuronjax.ir.instruction_set import Call, Loop
@@ -177,7 +177,7 @@ class ProbePlan:
             probe = self._known[slot]
             here = probe.location.inside(call.location)
             if line and not probe.source:
-                probe = _at(probe, here)
+                probe = dataclasses.replace(probe, **place_of(here))
                 if self.collect.matches(probe):
                     placed[slot] = self._new(probe)
             else:
@@ -193,18 +193,6 @@ class ProbePlan:
             module=here.module if here.module == known.module else "",
             phase=here.phase if here.phase == known.phase else "",
         )
-
-
-def _at(probe: Probe, here: Location) -> Probe:
-    """A probe where a call has led to it."""
-    return dataclasses.replace(
-        probe,
-        source=here.source,
-        scope=here.scope,
-        module=here.module,
-        functions=here.functions,
-        phase=here.phase,
-    )
 
 
 def _numbered(probes: Sequence[Probe]) -> tuple[Probe, ...]:

@@ -101,17 +101,12 @@ class CounterLayout:
 
     @classmethod
     def of(cls, probe: Probe, collect: Collect) -> CounterLayout:
-        bins = collect.bins if collect.histogram else 0
+        names = "compared never_zero updates advances ends blocked".split()
         return cls(
-            element_format(probe),
-            probe.compared,
-            probe.never_zero,
-            probe.updates,
-            probe.advances,
-            probe.ends,
-            probe.blocked,
-            bins,
-            collect.every,
+            format=element_format(probe),
+            bins=collect.bins if collect.histogram else 0,
+            every=collect.every,
+            **{name: getattr(probe, name) for name in names},
         )
 
     def empty(self) -> Counters:

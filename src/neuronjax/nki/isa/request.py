@@ -97,7 +97,11 @@ class Request:
         return tuple(found)
 
     def _check(self, name: str) -> None:
-        self._check_core()
+        spec, core = self.spec, tracing.current().core
+        if spec.capability and spec.capability not in core.capabilities:
+            remedy = f"target {', '.join(chips_with(spec.capability))}"
+            instead = f", or {spec.instead}" if spec.instead else ""
+            self.refuse(f"{core.name} has no such instruction", remedy + instead)
         tensors, static, sized = _by_check(name)
         for operand in tensors:
             self._check_tensor(operand)
@@ -113,13 +117,6 @@ class Request:
                 self._check_size(operand, partitions)
 
     # ---- Checks.
-
-    def _check_core(self) -> None:
-        spec, core = self.spec, tracing.current().core
-        if spec.capability and spec.capability not in core.capabilities:
-            remedy = f"target {', '.join(chips_with(spec.capability))}"
-            instead = f", or {spec.instead}" if spec.instead else ""
-            self.refuse(f"{core.name} has no such instruction", remedy + instead)
 
     def _check_tensor(self, operand: OperandSpec) -> None:
         name = operand.name

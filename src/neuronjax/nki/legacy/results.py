@@ -21,14 +21,14 @@ Adapt = Callable[[dict[str, Any]], Any]
 
 
 def new_tile(
-    sizes: Sequence[int], dtype: Any, box: Box | None = None, buffer: str = "sbuf"
+    sizes: Sequence[int], dtype: Any, box: Box | None = None
 ) -> tuple[Tile, NkiTensor | None]:
     """A tile, and the part that a mask leaves of it; None if that is nothing.
 
     What the mask leaves out is undefined (nki.api.shared of release 2.26, "NKI API
     Masking": the instruction has a smaller tile): it stays unwritten.
     """
-    tile, view = whole_tile(sizes, dtype, buffer)
+    tile, view = whole_tile(sizes, dtype)
     if box is None:
         return tile, view
     return Tile(view, box=box), None if box.empty else box.of(view)

@@ -101,7 +101,10 @@ class Initialised:
             if spoilt is None or access not in spoilt.sources:
                 self._read(i, access)
             elif not i.outputs[0].storage.on_chip:
-                self._warn(i, access, spoilt)
+                rows = int(np.count_nonzero(spoilt.partitions))
+                count = rows * access.size // len(spoilt.partitions)
+                error = self._unwritten(i, access, count)
+                warnings.warn(f"stored: {error}", UnwrittenWarning, stacklevel=2)
         for access in i.outputs:
             self._write(access)
             if spoilt is not None and access.storage.memory != "registers":
@@ -170,12 +173,6 @@ class Initialised:
         missing = -(-missing * access.size // view.size)
         self.report(self._unwritten(i, access, missing), i)
         self.written[storage] = True
-
-    def _warn(self, i: KernelInstruction, access: Access, spoilt: _Spoilt) -> None:
-        rows = int(np.count_nonzero(spoilt.partitions))
-        count = rows * access.size // len(spoilt.partitions)
-        error = self._unwritten(i, access, count)
-        warnings.warn(f"stored: {error}", UnwrittenWarning, stacklevel=2)
 
     def _write(self, access: Access) -> None:
         storage = access.storage
