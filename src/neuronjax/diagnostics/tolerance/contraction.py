@@ -164,8 +164,9 @@ class _Factor(NamedTuple):
 
     def of(self, part: Any) -> _Factor:
         """Some rows or columns."""
-        unit, *arrays = self
-        return _Factor(unit, *(x[part] if np.ndim(x) else x for x in arrays))
+        arrays: tuple[Any, ...] = self[1:]
+        cut = (x[part] if np.ndim(x) else x for x in arrays)
+        return _Factor(self.unit, *cut)
 
 
 def _factor(x: Tracked, stack: slice, loose: Mapping[int, Shared]) -> _Factor:
