@@ -210,24 +210,36 @@ def common(
 ) -> list[tuple[int, int]]:
     """Return indices of a longest common subsequence of two sequences, ascending.
 
-    This is the algorithm of Hunt and Szymanski (1977)."""
+    Between what is equal at both ends this is the algorithm of Hunt and Szymanski
+    (1977)."""
+    start = _alike(left, right)
+    end = _alike(left[start:][::-1], right[start:][::-1])
+    found = [(n, n) for n in range(start)]
+    found += [(len(left) - n, len(right) - n) for n in range(end, 0, -1)]
     places = defaultdict[Hashable, list[int]](list)
-    for j, key in enumerate(right):
-        places[key].append(j)
+    for j in range(start, len(right) - end):
+        places[right[j]].append(j)
     # Of the subsequences of each length the one that ends first: its end, its pairs.
     ends: list[int] = []
     links: list[Any] = [None]
-    for i, key in enumerate(left):
-        for j in reversed(places[key]):
+    for i in range(start, len(left) - end):
+        for j in reversed(places[left[i]]):
             n = bisect.bisect_left(ends, j)
             if ends[n : n + 1] != [j]:  # else the pair that was found before stays
                 ends[n : n + 1] = [j]
                 links[n + 1 : n + 2] = [(i, j, links[n])]
-    found, link = [], links[-1]
+    link = links[-1]
     while link is not None:
-        *pair, link = link
-        found.append(tuple(pair))
-    return found[::-1]
+        i, j, link = link
+        found.append((i, j))
+    return sorted(found)
+
+
+def _alike(left: Sequence[Hashable], right: Sequence[Hashable]) -> int:
+    """Return how many elements two sequences begin with alike."""
+    pairs = enumerate(zip(left, right, strict=False))
+    least = min(len(left), len(right))
+    return next((n for n, (a, b) in pairs if a != b), least)
 
 
 def _origin(

@@ -94,9 +94,9 @@ def _stacked(a: Tracked, b: Tracked, model: ErrorModel, dtype: Any) -> Tracked:
     stored = model.of_result(dtype)
     in_stack = max(1, _BLOCK_ELEMENTS // max(1, shape[1] * shape[2]))
     for stack in _ranges(shape[0], in_stack):
-        rows, columns = _factor(a, stack, loose), _factor(b, stack, loose_right)
-        alike = are_one_value(rows.scaled, 2)[:, :, None]
-        alike = alike & are_one_value(columns.scaled, 1)[:, None]
+        rows, alike_rows = _factor(a, stack, loose, 2)
+        columns, alike_columns = _factor(b, stack, loose_right, 1)
+        alike = alike_rows[:, :, None] & alike_columns[:, None]
         is_biased = n > 1 and bool(alike.any())
         if is_biased and joint is None:
             joint = np.zeros(shape, np.float32)
@@ -164,12 +164,17 @@ class _Factor(NamedTuple):
 
     def of(self, part: Any) -> _Factor:
         """Some rows or columns."""
-        unit, *arrays = self
-        return _Factor(unit, *(x[part] if np.ndim(x) else x for x in arrays))
+        arrays: tuple[Any, ...] = self[1:]
+        cut = (x[part] if np.ndim(x) else x for x in arrays)
+        return _Factor(self.unit, *cut)
 
 
-def _factor(x: Tracked, stack: slice, loose: Mapping[int, Shared]) -> _Factor:
-    """Return some matrices of a stack; shared errors that are loose are correlated."""
+def _factor(
+    x: Tracked, stack: slice, loose: Mapping[int, Shared], axis: int
+) -> tuple[_Factor, np.ndarray]:
+    """Return some matrices of a stack, and which lines along an axis are one value.
+
+    Shared errors that are loose are correlated ones."""
     part = x.part((stack,))
     value, own, joint = part.value, part.own, part.correlated(loose, (stack,))
     largest = float(max(value.max(initial=0.0), -value.min(initial=0.0)))
@@ -179,7 +184,8 @@ def _factor(x: Tracked, stack: slice, loose: Mapping[int, Shared]) -> _Factor:
     scaled = np.multiply(value, scale, dtype=np.float32, casting="same_kind")
     own, joint = (None if e is None else e * scale for e in (own, joint))
     errors = np.square(np.float32(0.0) if own is None else own)
-    return _Factor(unit, scaled, own, joint, np.square(scaled), errors)
+    factor = _Factor(unit, scaled, own, joint, np.square(scaled), errors)
+    return factor, are_one_value(value, axis)
 
 
 def _product(a: _Factor, b: _Factor, model: ErrorModel, stored: Any) -> Any:
