@@ -16,7 +16,8 @@ from typing import Any
 
 import ml_dtypes  # noqa: F401  (registers its dtypes' names with NumPy)
 import numpy as np
-from rich.table import Table
+from rich.console import Group
+from rich.text import Text
 
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import Target, resolve_target
@@ -82,14 +83,14 @@ class CollectiveBench(Displayed):
         what = f"{self.op} over {ranks}, {len(self.records)} sizes"
         return f"<neuronjax.CollectiveBench {what}>"
 
-    def __rich__(self) -> Table:
+    def __rich__(self) -> Group:
         ranks = f"{len(self.ranks)} ranks of {self.target}"
+        title = f"{self.op}, {ranks}; bandwidth in GB/s"
+        columns, rows = dict.fromkeys(_HEADINGS, NUMBER), map(_row, self.records)
         wait = f"An execution adds {self.barrier_seconds * 1e3:.2g} ms, once"
-        return new_table(
-            f"{self.op}, {ranks}; bandwidth in GB/s",
-            dict.fromkeys(_HEADINGS, NUMBER),
-            map(_row, self.records),
-            f"Modelled. {wait}: the wait for all ranks.\n{HOW_SURE}",
+        note = f"Modelled. {wait}: the wait for all ranks.\n{HOW_SURE}"
+        return Group(
+            new_table(f"{title}; bandwidth in GB/s", columns, rows), Text(note)
         )
 
 
