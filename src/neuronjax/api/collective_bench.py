@@ -89,9 +89,7 @@ class CollectiveBench(Displayed):
         columns, rows = dict.fromkeys(_HEADINGS, NUMBER), map(_row, self.records)
         wait = f"An execution adds {self.barrier_seconds * 1e3:.2g} ms, once"
         note = f"Modelled. {wait}: the wait for all ranks.\n{HOW_SURE}"
-        return Group(
-            new_table(f"{title}; bandwidth in GB/s", columns, rows), Text(note)
-        )
+        return Group(new_table(title, columns, rows), Text(note))
 
 
 def collective_bench(
