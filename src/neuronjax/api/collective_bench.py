@@ -49,7 +49,7 @@ _SIZE = re.compile(r"(\d+)([KMG]?)")
 _RANGE = re.compile(r"(\w+):(\w+)(?::x?(\d+))?")
 _MOST_LISTED = 1024  # ranks of a group that are named one by one
 _OVER_NODES = ("all_reduce", "reduce_scatter", "all_gather")
-_HEADINGS = ("size(B)", "count", "type", "algorithm", "time(us)", "algbw", "busbw")
+_HEADINGS: list[str] = "size(B) count type algorithm time(us) algbw busbw".split()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
