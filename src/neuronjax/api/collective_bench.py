@@ -49,7 +49,7 @@ _SIZE = re.compile(r"(\d+)([KMG]?)")
 _RANGE = re.compile(r"(\w+):(\w+)(?::x?(\d+))?")
 _MOST_LISTED = 1024  # ranks of a group that are named one by one
 _OVER_NODES = ("all_reduce", "reduce_scatter", "all_gather")
-_HEADINGS: list[str] = "size(B) count type algorithm time(us) algbw busbw".split()
+_HEADINGS = "size(B) count type algorithm time(us) algbw busbw".split()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -86,10 +86,10 @@ class CollectiveBench(Displayed):
     def __rich__(self) -> Group:
         ranks = f"{len(self.ranks)} ranks of {self.target}"
         title = f"{self.op}, {ranks}; bandwidth in GB/s"
-        columns, rows = dict.fromkeys(_HEADINGS, NUMBER), map(_row, self.records)
         wait = f"An execution adds {self.barrier_seconds * 1e3:.2g} ms, once"
         note = f"Modelled. {wait}: the wait for all ranks.\n{HOW_SURE}"
-        return Group(new_table(title, columns, rows), Text(note))
+        columns = {heading: NUMBER for heading in _HEADINGS}
+        return Group(new_table(title, columns, map(_row, self.records)), Text(note))
 
 
 def collective_bench(
