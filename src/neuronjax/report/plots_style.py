@@ -74,8 +74,8 @@ def pictured(
             from matplotlib import pyplot  # which keeps figures until it has shown them
 
             make = functools.partial(pyplot.figure, FigureClass=Picture)
-        with mpl.rc_context(_STYLE):
-            figure = make(layout="constrained", facecolor="none")
+        figure = make(layout="constrained", facecolor="none")
+        with mpl.rc_context(_STYLE):  # pyplot's first figure sets parameters that stay
             draw(figure, *args, **kwargs)
         return figure
 
