@@ -89,6 +89,9 @@ jax.jit(qr)(x)
 ---
 import neuronjax as nj
 nj.profile(lambda x: x @ x)(x).plot("timeline")
+---
+import neuronjax as nj
+nj.profile(lambda x: x @ x)(x).plot("timeline")
 print("below")
 ---
 import matplotlib.pyplot as plt

@@ -829,4 +829,4 @@ def test_editors_complete_the_presets():
     for verb in (nj.jit, nj.compare, nj.profile, nj.emulated, nj.load):
         said = inspect.signature(verb).parameters["policy"].annotation
         assert said == "Preset | str | Policy | None"
-    assert all(f'"{name}"' in nj.jit.__doc__ for name in PRESETS)
+    assert all(f'"{name}"' in str(nj.jit.__doc__) for name in PRESETS)

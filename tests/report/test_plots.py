@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import matplotlib
 import numpy as np
 import pytest
-from matplotlib.colors import to_hex, to_rgb
+from matplotlib.colors import to_hex, to_rgb, to_rgba
 
 import neuronjax as nj
 from neuronjax.errors import InvalidProgramError
@@ -379,7 +379,7 @@ def test_a_greys_name_is_in_the_legend():
 def test_a_picture_has_no_background_and_its_ink_reads_on_light_and_dark_pages():
     made = figure("all")
     backgrounds = [made.get_facecolor(), *(axes.get_facecolor() for axes in made.axes)]
-    assert {colour[3] for colour in backgrounds} == {0.0}
+    assert {to_rgba(colour)[3] for colour in backgrounds} == {0.0}
 
     def light(colour):
         linear = [((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]

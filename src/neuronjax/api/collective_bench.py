@@ -16,7 +16,8 @@ from typing import Any
 
 import ml_dtypes  # noqa: F401  (registers its dtypes' names with NumPy)
 import numpy as np
-from rich.table import Table
+from rich.console import Group
+from rich.text import Text
 
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import Target, resolve_target
@@ -48,7 +49,7 @@ _SIZE = re.compile(r"(\d+)([KMG]?)")
 _RANGE = re.compile(r"(\w+):(\w+)(?::x?(\d+))?")
 _MOST_LISTED = 1024  # ranks of a group that are named one by one
 _OVER_NODES = ("all_reduce", "reduce_scatter", "all_gather")
-_HEADINGS = ("size(B)", "count", "type", "algorithm", "time(us)", "algbw", "busbw")
+_HEADINGS = "size(B) count type algorithm time(us) algbw busbw".split()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -82,15 +83,13 @@ class CollectiveBench(Displayed):
         what = f"{self.op} over {ranks}, {len(self.records)} sizes"
         return f"<neuronjax.CollectiveBench {what}>"
 
-    def __rich__(self) -> Table:
+    def __rich__(self) -> Group:
         ranks = f"{len(self.ranks)} ranks of {self.target}"
+        title = f"{self.op}, {ranks}; bandwidth in GB/s"
         wait = f"An execution adds {self.barrier_seconds * 1e3:.2g} ms, once"
-        return new_table(
-            f"{self.op}, {ranks}; bandwidth in GB/s",
-            dict.fromkeys(_HEADINGS, NUMBER),
-            map(_row, self.records),
-            f"Modelled. {wait}: the wait for all ranks.\n{HOW_SURE}",
-        )
+        note = f"Modelled. {wait}: the wait for all ranks.\n{HOW_SURE}"
+        columns = {heading: NUMBER for heading in _HEADINGS}
+        return Group(new_table(title, columns, map(_row, self.records)), Text(note))
 
 
 def collective_bench(

@@ -14,7 +14,8 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from rich.table import Table
+from rich.console import Group
+from rich.text import Text
 
 from neuronjax.api.collective_bench import element
 from neuronjax.errors import InvalidProgramError
@@ -83,11 +84,11 @@ class Scaling(Displayed):
         """A dict for every point."""
         return Records(dataclasses.asdict(point) for point in self.points)
 
-    def __rich__(self) -> Table:
+    def __rich__(self) -> Group:
         names = "chips|compute|comm|exposed|bubble|step|eff.".split("|")
         columns = dict.fromkeys(names, NUMBER) | {"limited by": WORD}
-        told = f"Milliseconds of a step; modelled.\n{HOW_SURE}"
-        return new_table(self.title, columns, map(_row, self.points), told)
+        table = new_table(self.title, columns, map(_row, self.points))
+        return Group(table, Text(f"Milliseconds of a step; modelled.\n{HOW_SURE}"))
 
     def __repr__(self) -> str:
         return f"<neuronjax.Scaling {self.title}, {len(self.points)} points>"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -15,7 +16,7 @@ from neuronjax.timing.memory_plan import MemoryPlan
 from neuronjax.timing.timeline import Timeline
 from neuronjax.timing.work import Core
 
-_GRIDS = {
+_GRIDS: dict[str, Any] = {
     "timeline": [["time"]],
     "roofline": [["roof"]],
     "memory": [["sbuf", "hbm"]],

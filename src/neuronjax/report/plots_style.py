@@ -36,7 +36,7 @@ SPILL_COLOUR = "#8B1A1A"
 #: Of what is written: its contrast is more than 4 on white and on JupyterLab's black.
 INK = "#777777"
 FAINT = "#999999"
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     **dict.fromkeys(("text.color", "axes.labelcolor"), INK),
     **{"axes.facecolor": "none", "axes.edgecolor": FAINT, "axes.labelsize": 9},
     **{"axes.spines.top": False, "axes.spines.right": False},
@@ -74,8 +74,8 @@ def pictured(
             from matplotlib import pyplot  # which keeps figures until it has shown them
 
             make = functools.partial(pyplot.figure, FigureClass=Picture)
-        with mpl.rc_context(_STYLE):
-            figure = make(layout="constrained", facecolor="none")
+        figure = make(layout="constrained", facecolor="none")
+        with mpl.rc_context(_STYLE):  # pyplot's first figure sets parameters that stay
             draw(figure, *args, **kwargs)
         return figure
 

@@ -40,7 +40,7 @@ _HEIGHT = 0.8
 _BAND = 0.36  # of phases and loops
 _BAND_STEP = 0.55
 #: Neither is a phase, nor like one.
-_AROUND: Mapping[str, Any] = {"color": "#E69F00", "alpha": 0.12, "linewidth": 0}
+_AROUND: Mapping[str, Any] = {"color": "#E69F00", "alpha": 0.2, "linewidth": 0}
 _LOOP: Mapping[str, Any] = {"color": FAINT, "alpha": 0.18, "linewidth": 0}
 #: What is named fills this much of its stretch, which is this share of the whole time.
 _FILLED, _NAMED_SHARE = 0.75, 0.01
