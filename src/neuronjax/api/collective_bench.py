@@ -9,7 +9,6 @@ Nothing is run; `timing.collectives` says what the figures are made of.
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,6 +19,7 @@ import numpy as np
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import Target, resolve_target
 from neuronjax.numerics.shown import Shown
+from neuronjax.report.summaries import Summarised
 from neuronjax.report.tables import aligned
 from neuronjax.timing.collectives import (
     CollectiveTime,
@@ -52,7 +52,7 @@ _HEADINGS = ("size(B)", "count", "type", "algorithm", "time(us)", "algbw", "busb
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
-class CollectiveBench(Shown):
+class CollectiveBench(Summarised, Shown):
     """The times of one collective over several sizes; prints as nccom-test does.
 
     Attributes:
@@ -73,9 +73,9 @@ class CollectiveBench(Shown):
     barrier_seconds: float
     records: list[dict[str, Any]]
 
-    def to_json(self) -> str:
-        """Everything, as JSON."""
-        return json.dumps(dataclasses.asdict(self), indent=2)
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return dataclasses.asdict(self)
 
     def __repr__(self) -> str:
         ranks = f"{len(self.ranks)} ranks of {self.target}"

@@ -10,11 +10,11 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markdown import Markdown
 
 import neuronjax as nj
-from neuronjax.cli.application import JsonOption, print_json, table
+from neuronjax.cli.application import JsonOption, print_json
 from neuronjax.report import exactness as said
-from neuronjax.report.tables import TEXT
 from neuronjax.testing.golden_file import provenance
 
 #: The benchmark itself reads the arguments that follow `bench`.
@@ -38,17 +38,7 @@ def exactness(
     if markdown:
         print(said.page(), end="")
         return
-    console = Console()
-    for label, meaning in said.meanings().items():
-        columns = {"what": {"ratio": 1}, "rule": {"ratio": 2}, "switch": {"ratio": 1}}
-        rows = ([claim[head] for head in columns] for claim in said.claims(label))
-        console.print(table(f"{label}: {meaning}", columns, rows))
-    columns = {"claim": TEXT, "chip": {"overflow": "fold"}}
-    columns |= dict.fromkeys(("the chip", "here", "open"), TEXT)
-    found = said.measurements()
-    rows = ({**row, "claim": f"{row['claim']}: {row['']}"} for row in found)
-    title = "measurements of chips: relative L2 distances from FP32 NumPy"
-    console.print(table(title, columns, ([row[h] for h in columns] for row in rows)))
+    Console().print(Markdown(said.page()))
 
 
 def bench(context: typer.Context) -> None:

@@ -7,8 +7,6 @@ meaning within a version.
 from __future__ import annotations
 
 import dataclasses
-import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +17,7 @@ from rich.console import Group
 from neuronjax.diagnostics.judging import verdict_tables
 from neuronjax.errors import InvalidProgramError
 from neuronjax.ir.json_text import json_object
+from neuronjax.report.summaries import finite
 from neuronjax.report.tables import Displayed, as_text
 
 SCHEMA = "neuronjax.verdict/1"
@@ -171,13 +170,9 @@ class KernelVerdict(Displayed):
             return "accepted"
         return "undecided" if self.undecided else "refused"
 
-    def to_json(self, indent: int | None = 2) -> str:
-        """The verdict as JSON; numbers that are not finite are strings.
-
-        Args:
-            indent: as of `json.dumps`; None for one line.
-        """
-        return json.dumps(_finite(dataclasses.asdict(self)), indent=indent)
+    def as_dict(self) -> dict[str, Any]:
+        """Return the verdict as plain data; numbers that are not finite are strings."""
+        return finite(dataclasses.asdict(self), str)
 
     def as_text(self) -> str:
         """The page that a terminal shows, in 80 columns."""
@@ -188,16 +183,6 @@ class KernelVerdict(Displayed):
 
     def __repr__(self) -> str:
         return f"<neuronjax.KernelVerdict {Path(self.candidate).name} {self.word}>"
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(k): _finite(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
 
 
 def from_json(text: str) -> KernelVerdict:
