@@ -135,12 +135,12 @@ def pytest_terminal_summary(
         others = len(used) - len(told)
         told.insert(0, f"goldens: {len(told)} written, {others} not")
         terminalreporter.write_line("\n  ".join(told))
-    for path in map(Path, config.getoption("neuronjax_golden_report") if used else ()):
+    pages = (config.getoption("neuronjax_golden_report") or []) if used else []
+    for path in map(Path, pages):
         from neuronjax.testing.golden_page import page
 
-        path.write_text(
-            page([*filter(None, used.values())], is_html=path.suffix == ".html")
-        )
+        rows = [*filter(None, used.values())]
+        path.write_text(page(rows, is_html=path.suffix == ".html"))
         terminalreporter.write_line(f"goldens: {path}")
     if config.args_source is pytest.Config.ArgsSource.ARGS or config.stash[_IS_PART]:
         return
@@ -170,8 +170,8 @@ def pytest_deselected(items: list[pytest.Item]) -> None:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Hand over what the goldens of a process of pytest-xdist said."""
     config = session.config
-    if hasattr(config, "workeroutput"):
-        config.workeroutput["neuronjax"] = _used(), config.stash[_IS_PART]
+    output = getattr(config, "workeroutput", {})
+    output["neuronjax"] = _used(), config.stash[_IS_PART]
 
 
 @pytest.hookimpl(optionalhook=True)
