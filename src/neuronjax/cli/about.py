@@ -10,15 +10,16 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.markdown import Markdown
 
 import neuronjax as nj
-from neuronjax.cli.application import JsonOption, print_json
+from neuronjax.cli.application import JsonOption, print_json, table
 from neuronjax.report import exactness as said
+from neuronjax.report.tables import TEXT
 from neuronjax.testing.golden_file import provenance
 
 #: The benchmark itself reads the arguments that follow `bench`.
 _ANYTHING = {"allow_extra_args": True, "ignore_unknown_options": True}
+_ON_THE_PAGE = ("source", "sources", "tests", "shown by")
 SETTINGS = {"bench": {"context_settings": _ANYTHING}}
 
 
@@ -38,7 +39,12 @@ def exactness(
     if markdown:
         print(said.page(), end="")
         return
-    Console().print(Markdown(said.page()))
+    for title, rows in said.sections().items():
+        # The page alone says where a claim is from, and what tests it.
+        heads = [h for row in rows[:1] for h in row if h not in _ON_THE_PAGE]
+        cells = ([row[head] for head in heads] for row in rows)
+        if heads:
+            Console().print(table(title, dict.fromkeys(heads, TEXT), cells))
 
 
 def bench(context: typer.Context) -> None:

@@ -265,7 +265,7 @@ class LegalResults(Displayed):
                 "power": NUMBER,
             },
             (_row(o) for o in self.outputs),
-            caption=_POWER,
+            caption="power: all numbers of the output, off by this share, are refused",
             width=80,
             min_width=None,
         )
@@ -290,9 +290,6 @@ class LegalResults(Displayed):
     def __rich__(self) -> RenderableType:
         notes = [Text(f"note: {note}", style="dim") for note in self.notes]
         return Group(self.table(), *notes)
-
-
-_POWER = "power: all numbers of the output, off by this share, are refused"
 
 
 def _figures(output: LegalOutput) -> dict[str, Any]:
