@@ -110,7 +110,7 @@ def test_large_arguments_are_kept_once(tmp_path):
     stored = golden_file.read(tmp_path / "a")
     assert stored.arrays["input/1"].view(np.float32).tolist() == w.ravel().tolist()
     shared.write_bytes(shared.read_bytes()[:-1])
-    with pytest.raises(InvalidProgramError, match="does not hold the argument w"):
+    with pytest.raises(InvalidProgramError, match="does not hold the argument b"):
         golden_file.read(tmp_path / "a")
 
 

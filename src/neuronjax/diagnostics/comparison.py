@@ -358,12 +358,12 @@ def result_errors(path: str, result: Seen) -> dict[str, Any]:
     """Return a row of `Comparison.results`."""
     pair = result.actual, result.reference
     found, wanted = (np.asarray(x, np.float64) for x in pair)
-    with np.errstate(invalid="ignore"):
-        errors = np.where(alike(found, wanted), 0.0, np.abs(found - wanted))
-    if not errors.size:
+    if not found.size:
         return {"path": path, **dict.fromkeys(FIGURES, 0.0)}
-    size = np.sqrt(np.mean(np.square(wanted))) or 1.0
-    return {"path": path, **{n: float(of(errors) / size) for n, of in FIGURES.items()}}
+    with np.errstate(invalid="ignore", over="ignore"):
+        errors = np.where(alike(found, wanted), 0.0, np.abs(found - wanted))
+        errors /= np.sqrt(np.mean(np.square(wanted))) or 1.0
+        return {"path": path, **{n: float(of(errors)) for n, of in FIGURES.items()}}
 
 
 # -- groups ----------------------------------------------------------------------------
