@@ -52,7 +52,7 @@ def main() -> None:
     data_flow.PICTURE.write_text(data_flow.draw(), encoding="utf-8")
     step, types = train_step()
     profile = nj.profile(step, target="trn2", policy="bf16")(*types)
-    print(profile.summary())
+    print(profile)
     for what in ("timeline", "roofline", "memory"):
         figure = profile.plot(what)
         figure.savefig(IMAGES / f"{what}.png", dpi=120)

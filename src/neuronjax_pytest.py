@@ -24,6 +24,7 @@ import pytest
 
 if TYPE_CHECKING:
     from neuronjax.api.jit import Emulated
+    from neuronjax.diagnostics.legal.results import LegalResults
     from neuronjax.policy import Policy
     from neuronjax.testing import GoldenReport
 
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 UPDATE, CHANGED = "NEURONJAX_UPDATE_GOLDEN", "NEURONJAX_GOLDEN_PROGRAM"
 LEGAL, SESSION = "NEURONJAX_GOLDEN_TOLERANCE", "NEURONJAX_GOLDEN_SESSION"
 _CHOICES = ("warn", "bits", "fail", "edits")
+#: What the processes of pytest-xdist said of goldens, and whether tests were left out.
+_OF_WORKERS = pytest.StashKey[dict[str, dict[str, Any]]]()
+_IS_PART = pytest.StashKey[bool]()
+_CACHE = pytest.StashKey[list[Path]]()
 _VARIED = {"neuron_target": "trn2", "neuron_policy": None}
 _MARKERS = (
     "neuron_target(*names): run the test once for each target, 'trn2', 'trn3', ...",
@@ -53,6 +58,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "bits differ, fail, or fail if an edit changed its bits (edits, the default)",
     )
     group.addoption(
+        "--neuronjax-golden-report",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="write what goldens said for reviewers, as .md or .html; may be repeated",
+    )
+    group.addoption(
         "--neuronjax-target",
         action="append",
         metavar="NAME",
@@ -71,6 +83,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "neuronjax_golden_tolerance",
         "legal: other bits that are a warning are held against neuronjax.tolerance",
         default="none",
+    )
+    parser.addini(
+        "neuronjax_cache", "a folder for compiled programs, of the root's", default=""
     )
     parser.addini(
         "neuronjax_golden_directory",
@@ -96,28 +111,76 @@ def pytest_configure(config: pytest.Config) -> None:
     patch.setenv(SESSION, str(time.monotonic_ns()))
     if config.getoption("neuronjax_update_golden"):
         patch.setenv(UPDATE, "1")
+    config.stash[_OF_WORKERS], config.stash[_IS_PART] = {}, False
+    config.stash[_CACHE] = []
+    if folder := config.getini("neuronjax_cache"):
+        import neuronjax
+
+        config.stash[_CACHE].append(neuronjax.keep_compiled(config.rootpath / folder))
     patch.setattr(pytest, "approx", _of_jax_arrays(pytest.approx))
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Print the folder of compiled programs, whose name is the cache's key."""
+    return [f"compiled programs: {path}" for path in config.stash[_CACHE]]
 
 
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     """Say which goldens were written, and after a whole run which no test uses."""
-    module = sys.modules.get("neuronjax.testing.golden")
-    used = module.used.get(os.environ[SESSION], {}) if module else {}
-    written = [report for report in used.values() if report and report.written]
-    if written:
-        others = len(used) - len(written)
-        terminalreporter.write_line(f"goldens: {len(written)} written, {others} not")
-    for report in written:
-        terminalreporter.write_line(f"  {report}")
-    is_named = config.args_source is pytest.Config.ArgsSource.ARGS
-    if is_named or "deselected" in terminalreporter.stats:
+    used = {**_used(), **config.stash[_OF_WORKERS]}
+    told = [row["told"] for row in used.values() if row.get("state") == "written"]
+    if told:
+        others = len(used) - len(told)
+        told.insert(0, f"goldens: {len(told)} written, {others} not")
+        terminalreporter.write_line("\n  ".join(told))
+    pages = (config.getoption("neuronjax_golden_report") or []) if used else []
+    for path in map(Path, pages):
+        from neuronjax.testing.golden_page import page
+
+        rows = [*filter(None, used.values())]
+        path.write_text(page(rows, is_html=path.suffix == ".html"))
+        terminalreporter.write_line(f"goldens: {path}")
+    if config.args_source is pytest.Config.ArgsSource.ARGS or config.stash[_IS_PART]:
         return
-    for folder in sorted({path.parent for path in used}):
-        held = {path.with_suffix("") for path in folder.glob("*.json")}
-        for path in sorted(held - used.keys()):
+    for folder in sorted({Path(path).parent for path in used}):
+        texts = {
+            file.with_suffix(""): file.read_text() for file in folder.glob("*.json")
+        }
+        unused = [path for path in texts if str(path) not in used]
+        inputs = folder.glob("inputs/*")
+        unused += [i for i in inputs if not any(i.name in t for t in texts.values())]
+        for path in sorted(unused):
             terminalreporter.write_line(f"no test uses the golden {path}", yellow=True)
+
+
+def _used() -> dict[str, dict[str, Any]]:
+    """Return what every golden said that this process has used, by its path."""
+    module = sys.modules.get("neuronjax.testing.golden")
+    return module.used.get(os.environ[SESSION], {}) if module else {}
+
+
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    """Note that not every test runs."""
+    if items:
+        items[0].config.stash[_IS_PART] = True
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hand over what the goldens of a process of pytest-xdist said."""
+    config = session.config
+    output = getattr(config, "workeroutput", {})
+    output["neuronjax"] = _used(), config.stash[_IS_PART]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take what such a process has handed over."""
+    used, is_part = getattr(node, "workeroutput", {}).get("neuronjax", ({}, True))
+    stash = node.config.stash
+    stash[_OF_WORKERS] |= used
+    stash[_IS_PART] |= is_part
 
 
 def _of_jax_arrays(approx: Any) -> Any:
@@ -181,11 +244,21 @@ def neuron_jit(
     """`neuronjax.jit` for the test's target and policy."""
     import neuronjax
 
-    def jit(function: Callable[..., Any], **options: Any) -> Emulated:
-        chosen = {"target": neuron_target, "policy": neuron_policy, **options}
-        return neuronjax.jit(function, **chosen)
+    return _under(neuronjax.jit, target=neuron_target, policy=neuron_policy)
 
-    return jit
+
+@pytest.fixture
+def neuron_tolerance(
+    neuron_target: str, neuron_policy: str | Policy | None
+) -> Callable[..., Callable[..., LegalResults]]:
+    """`neuronjax.tolerance` for the test's target and policy."""
+    import neuronjax
+
+    return _under(neuronjax.tolerance, target=neuron_target, policy=neuron_policy)
+
+
+def _under(verb: Callable[..., Any], **setting: Any) -> Callable[..., Any]:
+    return lambda function, **options: verb(function, **{**setting, **options})
 
 
 @pytest.fixture

@@ -17,11 +17,12 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
-RULE = re.compile(r"(\w+) > ([\d.e+-]+)(x?)")
+RULE = re.compile(r"(\S+) > ([\d.e+-]+)(x?)")
+#: Says "-dirty" of a tree with edits.
+COMMIT = ("describe", "--always", "--abbrev=40", "--dirty", "--exclude=*")
 
 
 def git(*arguments: str, folder: Path | None = None) -> str:
@@ -37,9 +38,6 @@ def git(*arguments: str, folder: Path | None = None) -> str:
 
 def measured(source: str, target: str, policy: str, folder: Path) -> dict[str, Any]:
     """Return the figures of a function as it is in a folder, flat."""
-    import jax
-    import numpy as np
-
     import neuronjax as nj
     from neuronjax.testing.golden_file import provenance
 
@@ -52,34 +50,17 @@ def measured(source: str, target: str, policy: str, folder: Path) -> dict[str, A
     given = function.example_args
     arguments = given() if callable(given) else given
     setting = {"target": target, "policy": policy}
-    actual, _ = jax.tree.flatten_with_path(nj.jit(function, **setting)(*arguments))
-    bounds = nj.tolerance(function, **setting)(*arguments)
-    record: dict[str, Any] = {}
-    for (path, found), wanted in zip(actual, jax.tree.leaves(bounds.expected)):
-        error = np.abs(np.asarray(found, np.float64) - wanted)
-        size = np.sqrt(np.mean(np.square(wanted))) or 1.0
-        key = jax.tree_util.keystr(path, simple=True, separator="/") or "result"
-        record[f"{key}/rel_l2"] = float(np.sqrt(np.mean(np.square(error))) / size)
-        record[f"{key}/p99"] = float(np.percentile(error, 99) / size)
-        record[f"{key}/max"] = float(error.max(initial=0.0) / size)
-    for figure in ("rel_l2", "p99", "max"):
-        named = [value for key, value in record.items() if key.endswith(f"/{figure}")]
-        record[figure] = max(named, default=0.0)
-    compared = nj.compare(function, **setting)(*arguments)
-    kinds = Counter(fault.kind for fault in compared.faults)
-    record |= {"faults": sum(kinds.values())}
-    record |= {f"faults/{kind}": count for kind, count in kinds.items()}
-    record["predicted_seconds"] = nj.profile(function, **setting)(
-        *arguments
-    ).total_seconds
+    record = nj.compare(function, **setting)(*arguments).summary()
+    priced = nj.profile(function, **setting)(*arguments)
+    record["predicted_seconds"] = priced.total_seconds
     return {
-        "commit": git("rev-parse", "HEAD", folder=folder),
+        "commit": git(*COMMIT, folder=folder),
         "date": git("show", "-s", "--format=%cI", "HEAD", folder=folder),
         "subject": git("show", "-s", "--format=%s", "HEAD", folder=folder),
         "source": source,
-        **setting,
         **{f"version/{name}": text for name, text in provenance().items()},
         **record,
+        **setting,
     }
 
 
@@ -114,29 +95,25 @@ def kept(path: Path | None) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def failing(
-    rule: str, new: list[dict[str, Any]], old: list[dict[str, Any]]
-) -> list[str]:
-    """Return what a rule refuses, "rel_l2 > 1.2x" of the last or "rel_l2 > 0.01"."""
+def refusal(rule: str, record: dict[str, Any], before: list[dict[str, Any]]) -> str:
+    """Return why a rule refuses a record, or "": "rel_l2 > 1.2x" of the last record of
+    the same setting and another commit, or "rel_l2 > 0.01"."""
     match = RULE.fullmatch(rule.strip())
-    if match is None:
+    if match is None or match[1] not in record:
         raise SystemExit(
-            f"--fail-if {rule!r}: write 'rel_l2 > 1.2x' or 'rel_l2 > 0.01'"
+            f"--fail-if {rule!r}: write 'rel_l2 > 1.2x' or 'rel_l2 > 0.01'; figures: "
+            f"{', '.join(record)}"
         )
     figure, limit, is_ratio = match[1], float(match[2]), bool(match[3])
-    found = []
-    for record in new:
-        same = [r for r in old if all(r[k] == record[k] for k in KEYS)]
-        same = [r for r in same if r["commit"] != record["commit"]]
-        if is_ratio and not same:
-            continue
-        allowed = limit * same[-1][figure] if is_ratio else limit
-        if not record[figure] <= allowed:
-            found.append(
-                f"{record['policy']}: {figure} is {record[figure]:.3g}, allowed "
-                f"{allowed:.3g} ({rule.strip()})"
-            )
-    return found
+    same = [r for r in before if all(r[k] == record[k] for k in KEYS)]
+    last = [r[figure] for r in same if r["commit"] != record["commit"]]
+    if is_ratio and not last:
+        return ""
+    allowed = limit * last[-1] if is_ratio else limit
+    if record[figure] <= allowed:  # a NaN is refused
+        return ""
+    where = f"{record['commit'][:10]} {record['policy']}"
+    return f"{where}: {figure} is {record[figure]:.3g}, allowed {allowed:.3g} ({rule})"
 
 
 KEYS = ("source", "target", "policy")
@@ -171,7 +148,9 @@ def draw(records: list[dict[str, Any]], path: Path) -> None:
     top.set_title(f"{records[-1]['source']} on {records[-1]['target']} (x: a fault)")
     top.legend(frameon=False)
     bottom.set_ylabel("predicted µs")
-    bottom.set_xticks(range(len(commits)), [c[:7] for c in commits], rotation=90)
+    bottom.set_ylim(0, 1.3e6 * max(r["predicted_seconds"] for r in records))
+    places = range(0, len(commits), -(-len(commits) // 40))
+    bottom.set_xticks(places, [commits[n][:7] for n in places], rotation=90)
     for axes in (top, bottom):
         axes.grid(alpha=0.3)
     figure.savefig(path, dpi=110)
@@ -202,17 +181,21 @@ def main() -> None:
         new = [
             measured(options.source, options.target, p, folder) for p in options.policy
         ]
-    if options.append:
+    kept_now, refused = [], []
+    for record in new:
+        before = [*old, *kept_now]
+        why = refusal(options.fail_if, record, before) if options.fail_if else ""
+        (refused if why else kept_now).append(why or record)
+    if options.append:  # what a rule refuses is nothing to hold the next one against
         with options.append.open("a") as file:
-            file.writelines(json.dumps(record) + "\n" for record in new)
+            file.writelines(json.dumps(record) + "\n" for record in kept_now)
     for record in new:
         text = f"{record['commit'][:10]} {record['policy']}: relative L2 "
         text += f"{record['rel_l2']:.3g}, largest {record['max']:.3g}, "
         text += f"{record['faults']} faults"
         print(json.dumps(record) if options.json else text)
-    if options.plot:
+    if options.plot and (old or new):
         draw([*old, *new], options.plot)
-    refused = failing(options.fail_if, new, old) if options.fail_if else []
     if refused:
         raise SystemExit("\n".join(refused))
 

@@ -161,7 +161,7 @@ def main(sequence: int = 1024, width: int = 128) -> None:
     error = np.abs(found - expected).max()
     print(f"correct: the largest error is {error:.1e}; emulated in {seconds:.1f} s\n")
     one, four = (nj.profile(attention)(q, k, v, together=n) for n in (1, 4))
-    print(four.summary())
+    print(four)
     times = [1e6 * p.timeline.total_seconds for p in (one, four)]
     print("one tile of queries at a time: {:.0f} µs, four: {:.0f} µs".format(*times))
 

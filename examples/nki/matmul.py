@@ -72,7 +72,7 @@ def main(size: int = 1024) -> None:
     print("both are correct, and equal bit for bit\n")
     profiles = [nj.profile(kernel)(lhs_t, b) for kernel in (tiled, blocked)]
     for profile in profiles:
-        print(profile.summary())
+        print(profile)
     first, second = (p.timeline.total_seconds for p in profiles)
     print(f"blocked takes 1/{first / second:.1f} of the time")
     assert second < first

@@ -57,7 +57,7 @@ def main(rows: int = 2048, columns: int = 1024) -> None:
     # One rounding to BF16, of 8 significant bits.
     np.testing.assert_allclose(found, expected, rtol=2**-8)
     print("correct: every element is within one rounding to BF16\n")
-    print(nj.profile(rms_norm)(x, weight).summary())
+    print(nj.profile(rms_norm)(x, weight))
 
 
 if __name__ == "__main__":

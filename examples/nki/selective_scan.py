@@ -112,7 +112,7 @@ def main(channels: int = 256, time: int = 512, states: int = 16) -> None:
     print("both are correct, and equal bit for bit\n")
     profiles = [nj.profile(kernel)(*arguments) for kernel in (plain, balanced)]
     for profile in profiles:
-        print(profile.summary())
+        print(profile)
     first, second = (p.timeline.total_seconds for p in profiles)
     print(f"balanced takes {second / first:.0%} of the time")
     assert second < first

@@ -487,3 +487,33 @@ def test_what_is_shown_again_has_the_errors_of_what_it_shows():
     assert shown.max_ulp == tanh.accumulation.max_ulp
     assert shown.relative_l2 == pytest.approx(tanh.accumulation.relative_l2)
     assert 0 < total.isolation.relative_l2 < 1e-7
+
+
+def test_the_errors_of_results_are_those_of_numpy_in_float64():
+    x, w = (np.asarray(normal(8, 16, seed=n).reshape(s)) for n, s in enumerate(SHAPES))
+
+    def step(x, w):
+        return {"product": x @ w, "count": jnp.int32(3)}
+
+    comparison = compare(step, policy="bf16")(x, w)
+    found = comparison.summary()
+    emulated = np.asarray(jit(step, policy="bf16")(x, w)["product"], np.float64)
+    exact = x.astype(np.float64) @ w.astype(np.float64)
+    error = np.abs(emulated - exact) / np.sqrt(np.mean(exact**2))
+    assert found["results/product/rel_l2"] == pytest.approx(np.sqrt(np.mean(error**2)))
+    assert found["results/product/p99"] == pytest.approx(np.percentile(error, 99))
+    assert found["results/product/max"] == found["max"] == pytest.approx(error.max())
+    assert 1e-4 < found["rel_l2"] < 1e-2  # the casts count
+    assert (found["policy"], found["faults"]) == ("bf16", 0)
+    assert found["results/count/max"] == 0.0
+    assert all(isinstance(value, str | int | float) for value in found.values())
+
+
+SHAPES = (8, 16), (16, 8)
+
+
+def test_faults_are_counted_by_their_kind():
+    found = compare(lambda x: jnp.exp(x), policy="fp32")(np.full(8, 200, np.float32))
+    summary = found.summary()
+    kinds = {key: n for key, n in summary.items() if key.startswith("faults/")}
+    assert summary["faults"] == len(found.faults) == sum(kinds.values()) > 0

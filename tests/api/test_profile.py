@@ -62,7 +62,7 @@ def test_groups_add_up_to_the_queues(profiled):
 
 
 def test_summary_fits_80_columns(profiled):
-    text = profiled.summary()
+    text = str(profiled)
     assert max(map(len, text.splitlines())) <= 80
     for word in ("layer on trn2, LNC 2, policy bf16", "TensorE", "MFU", "nc_matmul"):
         assert word in text
@@ -143,7 +143,7 @@ def test_a_lowered_program_is_lowered_again_for_what_is_named(options):
     assert lowered.timeline().total_seconds > 0
     found, wanted = profile(lowered, **options)(), profile(layer, **options)(X, W)
     assert found.total_seconds == wanted.total_seconds
-    assert found.summary().splitlines()[0] == wanted.summary().splitlines()[0]
+    assert str(found).splitlines()[0] == str(wanted).splitlines()[0]
 
 
 def test_a_lowered_program_gives_away_what_its_function_does():
@@ -193,7 +193,7 @@ def test_values_are_computed_when_they_are_asked_for(monkeypatch):
 
     monkeypatch.setattr(Emulated, "__call__", counted)
     found = profile(lambda x: x + 1)(x)
-    found.summary()
+    str(found)
     assert not calls
     outputs = found.outputs
     assert outputs is found.outputs
@@ -213,7 +213,7 @@ def test_what_does_not_fit_is_an_error_on_request(profiled):
     profiled.check_memory()
     huge = jax.ShapeDtypeStruct((2**17, 2**16), jnp.float32)
     found = profile(lambda x: x + 1)(huge)
-    assert "does not fit" in found.summary()
+    assert "does not fit" in str(found)
     with pytest.raises(InvalidProgramError, match="needs 64 GiB of HBM"):
         found.check_memory()
 
@@ -249,7 +249,7 @@ def test_memory_over_time(profiled):
 def test_memory_prints_as_the_table_of_the_report(profiled):
     shown = str(profiled.memory)
     assert shown.startswith("Memory at its fullest")
-    assert shown in profiled.summary()
+    assert shown in str(profiled)
     assert "HBM 14 MiB of 23.8 GiB, SBUF" in repr(profiled.memory)
     assert len(repr(profiled.memory)) < 80
 
@@ -298,7 +298,7 @@ def test_collectives_have_figures():
     figures = found.metrics
     assert figures["cc_op_count"] == 1
     assert figures["cc_op_active_time"] == found.timeline.busy_seconds("cc") > 0
-    assert "CC-cores" in found.summary()
+    assert "CC-cores" in str(found)
     assert found.by_engine()["cc"].seconds["cc"] == figures["cc_op_active_time"]
 
 
@@ -373,5 +373,5 @@ def test_every_program_of_the_zoo_has_a_profile(program):
         busy = found.timeline.busy_seconds(queue)
         assert 0 <= busy <= found.total_seconds * (1 + 1e-9), queue
     assert found.metrics["model_flops"] == pytest.approx(found.timeline.flops)
-    assert max(map(len, found.summary().splitlines())) <= 80
+    assert max(map(len, str(found).splitlines())) <= 80
     assert json.loads(found.to_json())["metrics"] == found.metrics

@@ -92,7 +92,7 @@ def test_what_would_save_time(tiled):
 
 @pytest.mark.slow
 def test_reports(tiled, tmp_path):
-    text = tiled.summary()
+    text = str(tiled)
     assert "matmul_tiled on trn2, LNC 1, NKI kernel" in text
     assert max(map(len, text.splitlines())) <= 80
     plain = json.loads(tiled.to_json())
@@ -143,7 +143,7 @@ def test_memory_over_time(tiled):
     held = (K * M + K * N + M * N) * 2
     assert memory.hbm.bytes == held
     assert memory.edges[-1] == pytest.approx(tiled.total_seconds)
-    assert str(memory) in tiled.summary()
+    assert str(memory) in str(tiled)
     tiled.check_memory()
 
 

@@ -414,11 +414,11 @@ def test_the_array_that_errs_most_is_named(arguments):
     assert refused
     assert set(found.worst_where) == {"rough"}
     assert sum(found.worst_where.values()) <= len(refused)
-    assert "err most in\n  rough; outputs= says what" in found.summary()
+    assert "err most in\n  rough; outputs= says what" in str(found)
     alone = search(both, outputs="fine")(*arguments)
-    assert "rough" not in alone.summary()
+    assert "rough" not in str(alone)
     own = search(both, metric=lambda r, a: relative_l2(a["rough"], r["rough"]))
-    assert "outputs= says" not in own(*arguments).summary()
+    assert "outputs= says" not in str(own(*arguments))
 
 
 # -- metrics ---------------------------------------------------------------------------
@@ -491,7 +491,7 @@ def test_what_the_target_lacks_is_left_out_by_default(arguments):
 @pytest.mark.slow
 def test_shown_in_80_columns_and_drawn(arguments, tmp_path):
     found = search()(*arguments)
-    text = found.summary()
+    text = str(found)
     assert max(map(len, text.splitlines())) <= 80
     assert "params/hot" in text
     assert "<table" in found._repr_html_()

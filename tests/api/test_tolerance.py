@@ -424,3 +424,17 @@ def test_the_command_prints_the_table(tmp_path):
     [output] = json.loads(run.output)["outputs"]
     assert output["shape"] == [8, 8]
     assert output["unknown"] == 0
+
+
+def test_the_power_of_bounds_is_the_share_that_is_refused():
+    """And where zeros are legal too, it decides nothing."""
+    a, b = normal(16, 64, seed=1), normal(64, 16, seed=2)
+    legal = nj.tolerance(dot, policy="fp32")(a, b)
+    [output] = legal.outputs
+    assert 0 < output.power < 1e-3
+    assert not legal.check(output.expected * (1 + 1.5 * output.power))
+    assert legal.check(output.expected * (1 + 0.5 * output.power))
+    cancelled = nj.tolerance(lambda x: jnp.sum(x * 1e6) - jnp.sum(x * 1e6 + 0.001))
+    vague = cancelled(normal(64, seed=3))
+    assert vague.outputs[0].power >= 1
+    assert "undecided" in str(vague.check(vague.expected))

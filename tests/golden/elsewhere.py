@@ -21,7 +21,7 @@ import numpy as np
 import neuronjax as nj
 from neuronjax.numerics.host_kernels import choice
 from neuronjax.testing import golden_file
-from neuronjax.testing.golden_run import GoldenRun, stored_inputs, stored_program
+from neuronjax.testing.golden_run import run, stored_inputs, stored_program
 from tests import compilation_cache
 from tests.conformance.bits import digest
 
@@ -57,10 +57,8 @@ def digests() -> dict[str, str]:
     found = {}
     for name in NAMES:
         stored = golden_file.read(FOLDER / name)
-        run = GoldenRun.of(
-            stored_program(stored), stored.target, stored.policy, stored.rounding_seed
-        )
-        found[name] = digest(run.outputs(stored_inputs(stored)))
+        how = stored.target, stored.policy, stored.rounding_seed
+        found[name] = digest(run(stored_program(stored), *how, stored_inputs(stored)))
     for policy in POLICIES:
         step = nj.jit(wild, target="trn3", policy=policy)
         found[f"wild {policy}"] = digest(step(*values()))

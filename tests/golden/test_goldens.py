@@ -1,4 +1,5 @@
-"""Did a change of the emulator change a bit? Made with Python 3.11 and JAX 0.10.
+"""Did a change of the emulator change a bit? Made with Python 3.11 and JAX 0.10, and
+one of them with Python 3.13 and JAX 0.12: `make versions` reads both with both.
 
 `pytest tests/golden --neuronjax-update-golden` accepts a change; say in the commit why
 the bits are other ones.
@@ -22,6 +23,7 @@ STOCHASTIC = nj.Policy(
 CASES = {
     "mlp_bf16": (models.mlp_step, models.mlp_types, "trn2", "bf16"),
     "mlp_fp8": (models.mlp_step, models.mlp_types, "trn1", "fp8"),
+    "mlp_fp8_jax_0_12": (models.mlp_step, models.mlp_types, "trn1", "fp8"),
     "mlp_stochastic": (models.mlp_step, models.mlp_types, "trn2", STOCHASTIC),
     "attention_mxfp4": (models.attention, models.attention_types, "trn3", "mxfp4"),
     "recurrent_fp32": (models.recurrent, models.recurrent_types, "inf2", "fp32"),

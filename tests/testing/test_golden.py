@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 
 import jax
 import jax.numpy as jnp
@@ -82,9 +83,35 @@ def test_what_is_stored(folder):
     assert any(
         "tanh" in o.name for o in nj.load(folder / f"{NAME}.mlirbc").program.walk()
     )
-    assert any(line.endswith("test_golden.py:29") for line in stored.ops.lines)
     for path in folder.iterdir():
         assert str(folder).encode() not in path.read_bytes()
+
+
+def test_a_reviewer_reads_the_numbers_of_every_leaf(folder):
+    described = json.loads((folder / f"{NAME}.json").read_text())
+    x = arguments()[1]
+    first = " ".join(f"{value:.6g}" for value in x.ravel()[:4])
+    assert described["inputs"][1]["figures"] == (
+        f"norm {np.linalg.norm(x):.6g}, {x.min():.6g} to {x.max():.6g}; {first} ..."
+    )
+    assert all("figures" in leaf for leaf in described["outputs"])
+
+
+@slow
+def test_large_arguments_are_kept_once(tmp_path):
+    """And a golden of the version before, which had its own, holds and stays."""
+    w, x = np.ones((64, 64), np.float32), np.ones((2, 64), np.float32)
+    for name, function in (("a", jnp.matmul), ("b", lambda x, w: x @ w + 1)):
+        guard = functools.partial(golden, name, function, directory=tmp_path)
+        guard(update=True)(x, w)
+        assert guard(update=False)(x, w).program == "same"
+    [shared] = (tmp_path / "inputs").iterdir()
+    assert shared.read_bytes() == w.tobytes()
+    stored = golden_file.read(tmp_path / "a")
+    assert stored.arrays["input/1"].view(np.float32).tolist() == w.ravel().tolist()
+    shared.write_bytes(shared.read_bytes()[:-1])
+    with pytest.raises(InvalidProgramError, match="does not hold the argument b"):
+        golden_file.read(tmp_path / "a")
 
 
 def test_a_changed_bit_of_a_weight_is_named(folder):
@@ -118,32 +145,20 @@ def test_another_target_policy_or_argument_is_named(folder):
 
 
 @pytest.mark.slow
-def test_a_changed_result_names_leaf_and_op(copied):
+def test_a_changed_result_names_the_leaf(copied):
     """As if the emulator had changed: other bits are stored than it gives."""
     stored = golden_file.read(copied / NAME)
     arrays = {name: array.copy() for name, array in stored.arrays.items()}
     arrays["output/1"][3] ^= 1
     y = dataclasses.replace(stored.outputs[1], sha256="0" * 64)
-    at = next(i for i, n in enumerate(stored.ops.sequence) if _is_matmul(stored, n))
-    hashes = stored.ops.hashes.copy()
-    hashes[at:] ^= 1
-    ops = dataclasses.replace(stored.ops, hashes=hashes)
-    rewritten(copied, arrays=arrays, outputs=(stored.outputs[0], y), ops=ops)
+    rewritten(copied, arrays=arrays, outputs=(stored.outputs[0], y))
     with pytest.raises(GoldenMismatch, match="gives other bits") as caught:
         check(copied)(*arguments())
     [leaf] = caught.value.leaves
     assert (caught.value.kind, leaf.path, leaf.index) == ("bits", "y", (0, 3))
     assert leaf.differing == 1
-    op = caught.value.first_op
-    assert op is not None
-    assert op.line == "nc_matmul 2x4xfloat32  # test_golden.py:29"
-    assert op.position == at
-    assert "first op that changed: nc_matmul" in str(caught.value)
+    assert "the emulator changed" in str(caught.value)
     assert "pytest --neuronjax-update-golden" in str(caught.value)
-
-
-def _is_matmul(stored, number):
-    return stored.ops.lines[number].startswith("nc_matmul ")
 
 
 def scaled(params, x):
@@ -229,7 +244,8 @@ def test_a_lowered_program_and_a_saved_one(tmp_path):
 
 def test_a_newer_version_is_refused(copied):
     path = copied / f"{NAME}.json"
-    path.write_text(path.read_text().replace('"version": 1', '"version": 99'))
+    text = path.read_text()
+    path.write_text(text.replace(f'"version": {golden_file.VERSION}', '"version": 99'))
     with pytest.raises(InvalidProgramError, match="version 99, this neuronjax reads"):
         check_stored(copied / NAME)
 
@@ -298,7 +314,7 @@ def test_train_steps(tmp_path, name):
 
 
 @slow
-def test_a_fault_in_one_iteration_is_named(tmp_path, monkeypatch):
+def test_a_fault_in_one_iteration_is_seen(tmp_path, monkeypatch):
     """One element of an elementary function inside a loop is one percent too large."""
     guard = functools.partial(
         golden, "step", train_step, policy="bf16", directory=tmp_path
@@ -307,9 +323,7 @@ def test_a_fault_in_one_iteration_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(interpreter, "_execute", faulty(interpreter._execute))
     with pytest.raises(GoldenMismatch, match="gives other bits") as caught:
         guard(update=False)(*types())
-    op = caught.value.first_op
-    assert op is not None
-    assert op.line.startswith("activation 4x8xfloat32  # test_golden.py")
+    assert "neuronjax compare" in str(caught.value)
     assert {leaf.path for leaf in caught.value.leaves} >= {"0/layers", "1"}
 
 

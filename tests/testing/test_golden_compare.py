@@ -5,12 +5,16 @@ from __future__ import annotations
 import dataclasses
 import warnings
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from neuronjax.testing import (
     GoldenMismatch,
     ProgramChangedWarning,
+    ProgramsDiffer,
+    assert_same_program,
     golden,
     golden_compare,
     golden_file,
@@ -197,3 +201,33 @@ def test_results_that_are_handed_through_do_not_count(guard, tmp_path):
     assert "3, expected 2: with p/up" in found.what
     held = dataclasses.replace(stored, outputs=stored.outputs[:1])
     assert golden_compare._results(held, paths[:1], outputs[:1]).differences == ()
+
+
+# -- programs alone --------------------------------------------------------------------
+
+
+def layers(x):
+    def inner(x):
+        return jax.scipy.special.erf(x) + 2.0
+
+    return jax.jit(inner)(x) * jnp.arange(4.0)
+
+
+def renamed(y):
+    def other_name(y):
+        two = 2.0
+        return jax.scipy.special.erf(y) + two
+
+    return jax.jit(other_name)(y) * jnp.arange(4.0)
+
+
+def test_names_and_lines_do_not_matter():
+    assert_same_program(layers, renamed)(np.ones(4, np.float32))
+
+
+def test_the_first_differing_op_is_shown():
+    message = r"(?s)first here \(- expected\).*- .*multiply.*\+ .*sine"
+    with pytest.raises(ProgramsDiffer, match=message):
+        assert_same_program(lambda x: jnp.sin(x), layers)(jnp.ones(4))
+    with pytest.raises(ProgramsDiffer, match=r"test_golden_compare\.py:\d+"):
+        assert_same_program(lambda x: x + 1, lambda x: x + 2)(jnp.ones(4))

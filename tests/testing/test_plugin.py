@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -287,8 +288,68 @@ def test_under_xdist(pytester, monkeypatch):
         def test_double(golden, worker):
             golden("double", lambda x: x * 2)(np.arange(3, dtype=np.float32))
     """)
-    for options in (["--neuronjax-update-golden"], []):
-        result = pytester.runpytest_subprocess(*PLUGIN, "-n", "2", *options)
-        result.assert_outcomes(passed=8)
+    run = functools.partial(pytester.runpytest_subprocess, *PLUGIN, "-n", "2")
+    run("--neuronjax-update-golden").assert_outcomes(passed=8)
     left = sorted(p.name for p in (pytester.path / "golden").iterdir())
     assert len(left) == 6
+    # What the processes used is known where they end.
+    (pytester.path / "golden" / "old.json").write_text("{}")
+    result = run("--neuronjax-golden-report", "page.md")
+    result.assert_outcomes(passed=8)
+    result.stdout.fnmatch_lines(["no test uses the golden */golden/old"])
+    result.stdout.no_fnmatch_line("*golden */golden/double*")
+    page = (pytester.path / "page.md").read_text()
+    assert page == "## Goldens: 2 unchanged\n\n"
+
+
+@slow
+def test_a_tolerance_of_the_test_and_a_page(pytester, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(neuronjax_pytest.__file__).parent))
+    pytester.makepyfile(
+        """
+        import numpy as np
+        import pytest
+
+        def double(x):
+            return x @ x * FACTOR
+
+        X = np.arange(4, dtype=np.float32).reshape(2, 2)
+
+        @pytest.mark.neuron_policy("bf16")
+        def test_near(neuron_tolerance, neuron_jit):
+            bounds = neuron_tolerance(double)(X)
+            assert bounds.policy == "bf16"
+            assert bounds.check(neuron_jit(double)(X))
+            assert "power" in str(bounds)
+
+        def test_golden(golden):
+            golden("double", double)(X)
+    """.replace("FACTOR", "2")
+    )
+    [path] = pytester.path.glob("test_*.py")
+    run = functools.partial(pytester.runpytest_subprocess, *PLUGIN)
+    run("--neuronjax-update-golden").assert_outcomes(passed=2)
+    path.write_text(path.read_text().replace("* 2", "* 3"))
+    pages = ("page.md", "page.html")
+    run(*(f"--neuronjax-golden-report={page}" for page in pages))
+    for page in pages:
+        text = (pytester.path / page).read_text()
+        assert "failed: program" in text
+        assert path.name in text
+    run("--neuronjax-update-golden", f"--neuronjax-golden-report={pages[0]}")
+    assert "Goldens: 1 written" in (pytester.path / pages[0]).read_text()
+
+
+@slow
+def test_compiled_programs_are_kept_where_asked(pytester, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(neuronjax_pytest.__file__).parent))
+    pytester.makeini("[pytest]\nneuronjax_cache = kept")
+    pytester.makepyfile("""
+        import jax
+
+        def test_kept():
+            assert "kept" in str(jax.config.jax_compilation_cache_dir)
+    """)
+    result = pytester.runpytest_subprocess(*PLUGIN)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["compiled programs: */kept/xla-*"])

@@ -7,14 +7,16 @@ implementation should need nothing but the manifest and the arrays.
 
 from __future__ import annotations
 
+import io
 import json
+import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from neuronjax.testing.archive import npz_bytes, sha256, write_atomically
+from neuronjax.testing.archive import sha256, write_atomically
 from neuronjax.testing.conformance import MANIFEST, VERSION, Case
 
 RULES: Mapping[str, str] = {
@@ -134,6 +136,21 @@ def encoded(cases: Iterable[Case]) -> dict[str, bytes]:
     lines = json.dumps(manifest, separators=(",", ":"))
     lines = lines.replace('{"family"', '\n{"family"')
     return {**files, MANIFEST: f"{lines}\n".encode()}
+
+
+def npz_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
+    """The content of a published file, whose bytes never change."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
+        for name in sorted(arrays):
+            entry = zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0))
+            entry.create_system, entry.external_attr = 3, 0o644 << 16
+            array = arrays[name]
+            array = array.astype(array.dtype.newbyteorder("<"), order="C")
+            held = io.BytesIO()
+            np.lib.format.write_array(held, array, version=(1, 0), allow_pickle=False)
+            archive.writestr(entry, held.getvalue())
+    return out.getvalue()
 
 
 def _key(array: np.ndarray) -> str:

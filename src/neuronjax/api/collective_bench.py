@@ -9,7 +9,6 @@ Nothing is run; `timing.collectives` says what the figures are made of.
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -74,9 +73,9 @@ class CollectiveBench(Displayed):
     barrier_seconds: float
     records: list[dict[str, Any]]
 
-    def to_json(self) -> str:
-        """Everything, as JSON."""
-        return json.dumps(dataclasses.asdict(self), indent=2)
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return dataclasses.asdict(self)
 
     def __repr__(self) -> str:
         ranks = f"{len(self.ranks)} ranks of {self.target}"

@@ -7,7 +7,6 @@ many copies of it a machine runs; what of HBM it needs; and the table they make.
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -73,10 +72,6 @@ class PricedTable(Displayed):
             error = check_fits(found.memory, found.core)
             if error is not None:
                 raise error
-
-    def to_json(self) -> str:
-        """Records, refusals and notes as a JSON object."""
-        return json.dumps(self.as_dict(), indent=2)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

@@ -6,7 +6,6 @@ its own verdict and no other's.
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import time
@@ -38,9 +37,9 @@ class KernelVerdicts(Displayed, tuple[KernelVerdict, ...]):
 
     __slots__ = ()
 
-    def to_json(self) -> str:
-        """All of them, a list."""
-        return json.dumps([json.loads(v.to_json()) for v in self], indent=2)
+    def as_dict(self) -> Any:
+        """Return all of them, a list."""
+        return [verdict.as_dict() for verdict in self]
 
     def __rich__(self) -> Table:
         columns = {"": WORD, "kernel": NAME, "ms": NUMBER, "why": TEXT}

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rich.console import Group
 from rich.text import Text
@@ -75,9 +74,9 @@ class NkiDiff(Displayed):
     lost: bool
     schema: str = SCHEMA
 
-    def to_json(self) -> str:
-        """The same as JSON."""
-        return json.dumps(dataclasses.asdict(self), indent=2)
+    def as_dict(self) -> dict[str, Any]:
+        """Return the same as plain data."""
+        return dataclasses.asdict(self)
 
     def __rich__(self) -> Group:
         title = f"{place(self.candidate)} from NKI {self.old} to {self.new}"

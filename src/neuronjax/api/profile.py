@@ -76,7 +76,7 @@ def profile(
 
     Example:
         >>> profiled = nj.profile(train_step, target="trn2")(state, batch)
-        >>> print(profiled.summary())
+        >>> print(profiled)
     """
     if kernels.is_kernel(step):
         options = dict(target=target, lnc=lnc, trips=trips, peak=peak)

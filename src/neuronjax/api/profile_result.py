@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,7 +25,7 @@ from neuronjax.report.profile_summary import metrics
 from neuronjax.report.profile_tables import ShownMemory, UsageGroups, shown_memory
 from neuronjax.report.quantities import binary
 from neuronjax.report.setting import kernel_line, setting_line
-from neuronjax.report.tables import Displayed, as_text
+from neuronjax.report.tables import Displayed
 from neuronjax.timing.evidence import Confidence, confidence
 from neuronjax.timing.hbm import capacity_bytes, check_fits, donation_saves
 from neuronjax.timing.timeline import Timeline
@@ -211,10 +210,6 @@ class Profile(Displayed):
 
     # -- what is shown and written -----------------------------------------------------
 
-    def summary(self) -> str:
-        """Key figures, queues, memory and the busiest ops, in 80 columns."""
-        return as_text(self.__rich__())
-
     def __rich__(self) -> Group:
         ops = self.by_op().__rich__(8)
         notes = (Text(f"note: {note}") for note in self.notes)
@@ -299,7 +294,3 @@ class Profile(Displayed):
             "metrics": self.metrics,
             **{g: {key: u.as_dict() for key, u in used[g].items()} for g in groups},
         }
-
-    def to_json(self) -> str:
-        """`as_dict` as a JSON object."""
-        return json.dumps(self.as_dict(), indent=2)

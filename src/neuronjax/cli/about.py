@@ -19,6 +19,7 @@ from neuronjax.testing.golden_file import provenance
 
 #: The benchmark itself reads the arguments that follow `bench`.
 _ANYTHING = {"allow_extra_args": True, "ignore_unknown_options": True}
+_ON_THE_PAGE = ("source", "sources", "tests", "shown by")
 SETTINGS = {"bench": {"context_settings": _ANYTHING}}
 
 
@@ -38,17 +39,12 @@ def exactness(
     if markdown:
         print(said.page(), end="")
         return
-    console = Console()
-    for label, meaning in said.meanings().items():
-        columns = {"what": {"ratio": 1}, "rule": {"ratio": 2}, "switch": {"ratio": 1}}
-        rows = ([claim[head] for head in columns] for claim in said.claims(label))
-        console.print(table(f"{label}: {meaning}", columns, rows))
-    columns = {"claim": TEXT, "chip": {"overflow": "fold"}}
-    columns |= dict.fromkeys(("the chip", "here", "open"), TEXT)
-    found = said.measurements()
-    rows = ({**row, "claim": f"{row['claim']}: {row['']}"} for row in found)
-    title = "measurements of chips: relative L2 distances from FP32 NumPy"
-    console.print(table(title, columns, ([row[h] for h in columns] for row in rows)))
+    for title, rows in said.sections().items():
+        # The page alone says where a claim is from, and what tests it.
+        heads = [h for row in rows[:1] for h in row if h not in _ON_THE_PAGE]
+        cells = ([row[head] for head in heads] for row in rows)
+        if heads:
+            Console().print(table(title, dict.fromkeys(heads, TEXT), cells))
 
 
 def bench(context: typer.Context) -> None:

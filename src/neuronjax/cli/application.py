@@ -141,17 +141,8 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable.")]
 
 
 def print_json(data: Any) -> None:
-    """Data as JSON on standard output, sets as sorted lists."""
-    print(json.dumps(plain(data), indent=2))
-
-
-def plain(value: Any) -> Any:
-    """Sets as sorted lists, so that JSON can hold them."""
-    if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    return sorted(value) if isinstance(value, frozenset | set) else value
+    """Print data as JSON, sets as sorted lists."""
+    print(json.dumps(data, indent=2, default=sorted))
 
 
 def show(found: Any, data: Callable[[], Any], as_json: bool) -> None:

@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from neuronjax.cli.application import JsonOption, plain, print_json, table
+from neuronjax.cli.application import JsonOption, print_json, table
 from neuronjax.hardware import (
     TARGETS,
     ByDtype,
@@ -49,7 +49,7 @@ def ls(
     chosen = None if target is None else resolve_target(target)
     if as_json:
         found = [
-            {**plain(dataclasses.asdict(each)), **_neuron_ls(each)}
+            {**dataclasses.asdict(each), **_neuron_ls(each)}
             for each in ([chosen] if chosen else TARGETS.values())
         ]
         print_json(found[0] if chosen else found)

@@ -14,8 +14,8 @@ import typer
 from neuronjax.api.judge import judge as judge_kernel
 from neuronjax.api.judge_all import judge_all
 from neuronjax.api.nki_diff import nki_diff as diff_of_kernel
-from neuronjax.cli.application import JsonOption, TargetOption
-from neuronjax.cli.options import CommandConsole, Offer, options_of
+from neuronjax.cli.application import JsonOption, TargetOption, show
+from neuronjax.cli.options import Offer, options_of
 from neuronjax.diagnostics.judging.verdict import EXIT_STATUS, KernelVerdict
 from neuronjax.errors import InvalidProgramError, NeuronJaxError
 
@@ -86,10 +86,10 @@ def judge(
         found = judge_all(
             candidate, jobs=jobs, shown=_progress, target=target, **keywords
         )
-        _show(found, as_json)
+        show(found, found.as_dict, as_json)
         raise typer.Exit(EXIT_STATUS[found[0].word])
     verdict = judge_kernel(candidate, target=target, **keywords)
-    _show(verdict, as_json)
+    show(verdict, verdict.as_dict, as_json)
     raise typer.Exit(EXIT_STATUS[verdict.word])
 
 
@@ -128,15 +128,8 @@ def nki_diff(
         neuronjax nki-diff candidate.py --json
     """
     found = diff_of_kernel(candidate, **keywords)
-    _show(found, as_json)
+    show(found, found.as_dict, as_json)
     raise typer.Exit(1 if found.lost else 0)
-
-
-def _show(found: Any, as_json: bool) -> None:
-    if as_json:
-        print(found.to_json())
-    else:
-        CommandConsole().print(found)
 
 
 def _progress(verdict: KernelVerdict) -> None:

@@ -8,7 +8,8 @@ exactly.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -40,10 +41,11 @@ from neuronjax.cli.sources import (
 )
 from neuronjax.report.profile_tables import QUEUE_TITLES
 from neuronjax.report.tables import NUMBER, RIGHT
-from neuronjax.testing.bits import difference, leaves_of, type_text
+from neuronjax.testing.bits import difference, leaves_of
 
 SETTINGS = {"run": {"cls": ScriptCommand}}
 _RESULT = {"style": "bold", "overflow": "fold"}
+_FOLDED = RIGHT | {"overflow": "fold"}
 
 
 def run(
@@ -101,7 +103,8 @@ def run(
     lowered = asked.lowered(*arguments, **named)
     results = leaves_of(lowered.compile()(*arguments, **named))
     instructions = profile(lowered)().instruction_counts
-    natives = leaves_of(native) if compare else None
+    natives = leaves_of(native) if compare else {}
+    rows = [_row(name, array, natives.get(name)) for name, array in results.items()]
     if output:
         # NumPy's file format knows NumPy's dtypes only; float32 holds the narrow ones.
         # A file, for np.savez would append the suffix to a path without it.
@@ -113,13 +116,13 @@ def run(
             np.savez(file, **arrays)
     if as_json:
         words = {name: asked.words[name] for name in ("target", "policy")}
-        shown = {"results": _as_json(results, natives), "instructions": instructions}
+        shown = {"results": rows, "instructions": instructions}
         print_json({"source": source, **words, **shown})
     else:
         console = Console()
-        console.print(_results_table(f"{source} on {asked.words['setting']}", results))
-        if natives is not None:
-            console.print(_differences_table(results, natives))
+        console.print(_results_table(f"{source} on {asked.words['setting']}", rows))
+        if compare:
+            console.print(_differences_table(rows))
         columns = dict.fromkeys((QUEUE_TITLES[queue] for queue in instructions), NUMBER)
         row = [f"{count:,}" for count in instructions.values()]
         console.print(table("Instructions by engine", columns, [row]))
@@ -139,12 +142,13 @@ def _refuse_beside_script(options: Mapping[str, Any]) -> None:
 # -- what is shown ---------------------------------------------------------------------
 
 
-def _summary(array: np.ndarray) -> dict[str, Any]:
-    """Shape, dtype, range of the finite values, numbers of NaNs and Infs."""
+def _row(name: str, array: np.ndarray, native: np.ndarray | None) -> dict[str, Any]:
+    """Return shape, dtype, range of the finite values, numbers of NaNs and Infs."""
     real = np.abs(array) if array.dtype.kind == "c" else array
     values = np.asarray(real, np.float64)
     finite = values[np.isfinite(values)]
-    return {
+    found = {
+        "name": name,
         "shape": list(array.shape),
         "dtype": array.dtype.name,
         "min": float(finite.min()) if finite.size else None,
@@ -152,47 +156,30 @@ def _summary(array: np.ndarray) -> dict[str, Any]:
         "nan": int(np.isnan(values).sum()),
         "inf": int(np.isinf(values).sum()),
     }
-
-
-def _as_json(
-    results: Mapping[str, np.ndarray], natives: Mapping[str, np.ndarray] | None
-) -> list[dict[str, Any]]:
-    found = [{"name": name, **_summary(array)} for name, array in results.items()]
-    for name, native in (natives or {}).items():
-        [row] = (row for row in found if row["name"] == name)
-        row["difference"] = dataclasses.asdict(difference(results[name], native))
+    if native is not None:
+        found["difference"] = dataclasses.asdict(difference(array, native))
     return found
 
 
-def _results_table(title: str, results: Mapping[str, np.ndarray]) -> Table:
-    headings = ("type", "min", "max", "NaN", "Inf")
-    looks = dict.fromkeys(headings, RIGHT | {"overflow": "fold"})
-    rows = table(title, {"result": _RESULT} | looks)
-    for name, array in results.items():
-        facts = _summary(array)
-        shown = (_number(facts[word]) for word in ("min", "max", "nan", "inf"))
-        rows.add_row(name, type_text(array), *shown)
-    return rows
+def _results_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    looks = dict.fromkeys(("type", "min", "max", "NaN", "Inf"), _FOLDED)
+    shown = table(title, {"result": _RESULT} | looks)
+    for row in rows:
+        numbers = (_number(row[word]) for word in ("min", "max", "nan", "inf"))
+        shape = ",".join(map(str, row["shape"]))
+        shown.add_row(row["name"], f"{row['dtype']}[{shape}]", *numbers)
+    return shown
 
 
-def _differences_table(
-    results: Mapping[str, np.ndarray], native: Mapping[str, np.ndarray]
-) -> Table:
-    headings = ("differing", "largest", "in ULP", "relative L2")
-    rows = table(
-        "Against jax.jit on this computer",
-        {"result": _RESULT} | dict.fromkeys(headings, RIGHT),
-    )
-    for name, array in results.items():
-        found = difference(array, native[name])
-        rows.add_row(
-            name,
-            f"{found.differing} of {array.size}",
-            _number(found.max_abs),
-            _number(found.max_ulp),
-            f"{found.relative_l2:.2e}",
-        )
-    return rows
+def _differences_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    looks = dict.fromkeys(("differing", "largest", "in ULP", "relative L2"), RIGHT)
+    shown = table("Against jax.jit on this computer", {"result": _RESULT} | looks)
+    for row in rows:
+        found = row["difference"]
+        count = f"{found['differing']} of {math.prod(row['shape'])}"
+        sizes = (_number(found[word]) for word in ("max_abs", "max_ulp"))
+        shown.add_row(row["name"], count, *sizes, f"{found['relative_l2']:.2e}")
+    return shown
 
 
 def _number(value: float | None) -> str:

@@ -15,7 +15,7 @@ from rich.console import Console
 
 import neuronjax as nj
 from neuronjax.api.study import study
-from neuronjax.cli.application import CacheOption, check_folders, plain
+from neuronjax.cli.application import CacheOption, check_folders
 from neuronjax.execution import stages
 
 _MACHINES = ("trn2/bf16", "trn2/fp8", "trn3/mxfp8")
@@ -88,9 +88,9 @@ def quickstart(
             "versions": {"neuronjax": nj.__version__},
             "recipe": dataclasses.asdict(recipe),
             "records": found.records,
-            **plain(found.as_dict()),
+            **found.as_dict(),
         }
-        json_path.write_text(json.dumps(document, indent=2) + "\n")
+        json_path.write_text(json.dumps(document, indent=2, default=sorted) + "\n")
         console.print(f"Results: {json_path}")
     console.print(
         f"Your own: {_command()} study train.py --policies native,bf16,fp8",

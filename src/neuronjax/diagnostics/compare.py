@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from neuronjax.diagnostics.comparison import Comparison
+from neuronjax.diagnostics.comparison import Comparison, result_errors
 from neuronjax.diagnostics.executors import Emulator, Signatures
 from neuronjax.diagnostics.faults.draws import LastResults
 from neuronjax.diagnostics.faults.flow import ORDINARY
@@ -342,8 +342,11 @@ def compare_sides(
         stage=f"comparing with {names['reference']}",
     ).run(arguments)
     stages.stage("judging")
-    records, found, causes = recorder.records(), None, ()
+    records, found, causes, figures = recorder.records(), None, (), ()
     if witness is not None and results is not None:
+        numbers = [*map(str, range(len(witness.results)))]
+        results = results if len(results) == len(numbers) else numbers
+        figures = tuple(map(result_errors, results, witness.results))
         draw = execute = None
         if reference.executor.is_wide:
             draw = functools.partial(_drawn, reference, arguments, witness)
@@ -381,6 +384,7 @@ def compare_sides(
         ops=tuple(records.values()),
         first_divergence=divergence,
         verdict=found,
+        results=figures,
         tolerance=tolerance,
         notes=(note,) if kept else (),
         seconds=time.perf_counter() - start,

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -25,12 +27,14 @@ from neuronjax.diagnostics.comparison_tables import (
     short,
     three_way_table,
 )
+from neuronjax.diagnostics.differences import alike
 from neuronjax.diagnostics.faults.page import (
     SHOWN_FAULTS,
     Faults,
     lines_to_change,
     page,
 )
+from neuronjax.diagnostics.faults.shares import Seen
 from neuronjax.diagnostics.faults.verdict import FaultVerdict
 from neuronjax.diagnostics.op_errors import Errors
 from neuronjax.diagnostics.op_records import FirstDivergence, OpRecord, figures
@@ -38,6 +42,7 @@ from neuronjax.errors import InvalidProgramError
 from neuronjax.policy.values import check_word
 from neuronjax.report.places import place
 from neuronjax.report.quantities import finite
+from neuronjax.report.summaries import Scalar
 from neuronjax.report.tables import Displayed, Records
 
 if TYPE_CHECKING:
@@ -69,6 +74,8 @@ class Comparison(Displayed):
         ops: in program order.
         first_divergence: None where no op exceeds the tolerance.
         verdict: what is wrong, and who is at fault; None between two policies.
+        results: of every result its path and the errors of its elements: "rel_l2",
+            "p99" and "max", as shares of the reference's root mean square.
         notes: what a reader should know.
     """
 
@@ -82,6 +89,7 @@ class Comparison(Displayed):
     ops: tuple[OpRecord, ...]
     first_divergence: FirstDivergence | None
     verdict: FaultVerdict | None = None
+    results: tuple[dict[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
     seconds: float = field(default=0.0, compare=False)
 
@@ -213,7 +221,7 @@ class Comparison(Displayed):
         computing = {r.number for r in self.ops if r.is_arithmetic}
         return draw_errors(title, self.records, computing, marks)
 
-    def to_json_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """A JSON value; Inf is None."""
         first = self.first_divergence
         return finite(
@@ -228,10 +236,23 @@ class Comparison(Displayed):
                     "verified": first.verified,
                 },
                 "verdict": None if self.verdict is None else self.verdict.as_dict(),
+                "results": [*self.results],
                 "notes": list(self.notes),
                 "ops": self.records,
-            }
+            },
+            lambda _: None,
         )
+
+    def summary(self) -> dict[str, Scalar]:
+        """Return one flat dict: "rel_l2", "p99" and "max" of the worst result and, as
+        "results/loss/max", of each; "faults", and "faults/underflow" by their kind."""
+        kinds = Counter(fault.kind for fault in self.faults)
+        return {
+            **super().summary(),
+            **{n: max((r[n] for r in self.results), default=0.0) for n in FIGURES},
+            "faults": len(self.faults),
+            **{f"faults/{kind}": count for kind, count in kinds.items()},
+        }
 
     def __repr__(self) -> str:
         return (
@@ -332,6 +353,28 @@ class Comparison(Displayed):
             )
         if len(found) > _SHOWN_OUTLIERS:
             yield Text(f"  and {len(found) - _SHOWN_OUTLIERS} more: .outliers()")
+
+
+# -- results ---------------------------------------------------------------------------
+
+#: Of the errors of all elements, as shares of the reference's root mean square.
+FIGURES: Mapping[str, Callable[[np.ndarray], Any]] = {
+    "rel_l2": lambda errors: np.sqrt(np.mean(np.square(errors))),
+    "p99": lambda errors: np.percentile(errors, 99),
+    "max": np.max,
+}
+
+
+def result_errors(path: str, result: Seen) -> dict[str, Any]:
+    """Return a row of `Comparison.results`."""
+    pair = result.actual, result.reference
+    found, wanted = (np.asarray(x, np.float64) for x in pair)
+    if not found.size:
+        return {"path": path, **dict.fromkeys(FIGURES, 0.0)}
+    with np.errstate(invalid="ignore", over="ignore"):
+        errors = np.where(alike(found, wanted), 0.0, np.abs(found - wanted))
+        errors /= np.sqrt(np.mean(np.square(wanted))) or 1.0
+        return {"path": path, **{n: float(of(errors)) for n, of in FIGURES.items()}}
 
 
 # -- groups ----------------------------------------------------------------------------

@@ -8,7 +8,6 @@ those of `hardware/chips.py` where it has the document.
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections.abc import Iterator
 from typing import Any, Literal
@@ -108,10 +107,6 @@ class PortabilityReport(Displayed):
         """The pages that the findings cite, by their keys."""
         cited = {key for f in self.findings for key in cited_keys(f.source)}
         return {key: page for key, page in DOCUMENTS.items() if key in cited}
-
-    def to_json(self) -> str:
-        """The report as a JSON object."""
-        return json.dumps(self.as_dict(), indent=2)
 
     def __rich__(self) -> Table:
         title = f"{self.program} on {self.setting}"

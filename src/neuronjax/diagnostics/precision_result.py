@@ -154,7 +154,7 @@ class PrecisionSearch(Displayed):
         """Python that makes the policy again."""
         return policy_code(self.policy)
 
-    def to_json_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """A JSON value."""
         plain = ("name", "target", "strategy", "metric", "tolerance", "reference")
         figures = ("error", "baseline_error", "seconds", "baseline_seconds", "speedup")
@@ -192,10 +192,6 @@ class PrecisionSearch(Displayed):
             ],
             found=Trial(self.seconds, self.error),
         )
-
-    def summary(self) -> str:
-        """Key figures, groups and decisions, in 80 columns."""
-        return str(self)
 
     def __repr__(self) -> str:
         return (

@@ -44,7 +44,7 @@ BINARY: Mapping[str, Callable[..., Any]] = {
     "subtract": np.subtract,
     "xor": np.bitwise_xor,
 }
-UNARY: Mapping[str, Callable[[Any], Any]] = {
+UNARY: dict[str, Callable[[Any], Any]] = {
     "acos": np.arccos,
     "acosh": np.arccosh,
     "asin": np.arcsin,

@@ -50,8 +50,3 @@ def meanings() -> Mapping[str, str]:
 def claims(label: str) -> Sequence[Row]:
     """Return the claims of a label: what, rule, source, switch, tests."""
     return sections()[label.capitalize()]
-
-
-def measurements() -> Sequence[Row]:
-    """Return what public measurements of chips say about claims."""
-    return sections()["Measurements of chips"]

@@ -17,6 +17,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 
 from neuronjax.report.html import WIDTH, as_html
+from neuronjax.report.summaries import Summarised
 
 Look = dict[str, Any]
 PLAIN: Look = {}
@@ -71,7 +72,7 @@ def as_text(drawn: RenderableType) -> str:
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
-class Displayed(abc.ABC):
+class Displayed(Summarised, abc.ABC):
     """Mix-in of result objects: define `__rich__`."""
 
     @abc.abstractmethod

@@ -1,7 +1,7 @@
 """Files that hold arrays: `.npz`, the same bytes for the same arrays on every host.
 
-Entries in order of their names, stored and not compressed (compressors differ), with a
-fixed date. Arrays of dtypes that NumPy alone does not know are kept as unsigned
+Entries in order of their names, as NumPy stores them: not compressed, of a fixed date.
+Arrays of dtypes that NumPy alone does not know are kept as unsigned
 integers; their dtype's name is told elsewhere. Written beside the target and moved into
 place, so that a reader sees the old file or the new one.
 """
@@ -12,7 +12,6 @@ import hashlib
 import io
 import os
 import tempfile
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,25 +19,13 @@ import numpy as np
 
 from neuronjax.errors import InvalidProgramError
 
-_DATE = (1980, 1, 1, 0, 0, 0)
-_UNIX = 3
-
 
 def npz_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
-    """The file's content; every array C-ordered and little-endian."""
+    """Return the file's content; every array C-ordered and little-endian."""
     out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
-        for name in sorted(arrays):
-            entry = zipfile.ZipInfo(f"{name}.npy", _DATE)
-            entry.create_system, entry.external_attr = _UNIX, 0o644 << 16
-            archive.writestr(entry, _npy_bytes(arrays[name]))
-    return out.getvalue()
-
-
-def _npy_bytes(array: np.ndarray) -> bytes:
-    out = io.BytesIO()
-    array = array.astype(array.dtype.newbyteorder("<"), order="C")
-    np.lib.format.write_array(out, array, version=(1, 0), allow_pickle=False)
+    ordered = sorted(arrays.items())
+    little = {n: a.astype(a.dtype.newbyteorder("<"), order="C") for n, a in ordered}
+    np.savez(out, **little)  # type: ignore[arg-type]
     return out.getvalue()
 
 

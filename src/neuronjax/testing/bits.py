@@ -122,6 +122,7 @@ class BitsDiffer(AssertionError):
 
 
 _MOST_SHOWN = 8
+_FIRST = 4
 
 
 def assert_bitwise_equal(actual: Any, expected: Any, what: str = "") -> None:
@@ -280,6 +281,18 @@ def bits(array: np.ndarray) -> np.ndarray:
     if flat.dtype.itemsize > 8:
         raise TypeError(f"elements of {flat.dtype} have no integer of their width")
     return flat.view(f"u{flat.dtype.itemsize}")
+
+
+def figures_text(array: np.ndarray) -> str:
+    """ "norm 1.5, -0.5 to 1; 0.25 1 -0.5 ...": the first values last."""
+    numbers = np.asarray(parts(array), np.float64).reshape(-1)
+    if not numbers.size:
+        return "empty"
+    with np.errstate(all="ignore"):
+        norm = np.sqrt(np.sum(np.square(numbers)))
+    first = " ".join(f"{x:.6g}" for x in numbers[:_FIRST])
+    more = " ..." * (numbers.size > _FIRST)
+    return f"norm {norm:.6g}, {numbers.min():.6g} to {numbers.max():.6g}; {first}{more}"
 
 
 def type_text(array: Any) -> str:

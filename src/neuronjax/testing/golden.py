@@ -28,8 +28,9 @@ from neuronjax.policy.values import check_word
 from neuronjax.testing import golden_compare, golden_file
 from neuronjax.testing.bits import bits
 from neuronjax.testing.golden_file import GoldenFile, Leaf
+from neuronjax.testing.golden_page import row
 from neuronjax.testing.golden_report import GoldenMismatch, GoldenReport
-from neuronjax.testing.golden_run import Today, stored_inputs, x64
+from neuronjax.testing.golden_run import Today, run, stored_inputs, x64
 
 ChangedProgram = Literal["warn", "bits", "fail", "edits"]
 #: What `update` and `changed_program` are where they are not given: the pytest plugin
@@ -110,8 +111,9 @@ def golden(
 
     def check(*args: Any, **kwargs: Any) -> GoldenReport:
         __tracebackhide__ = True
+        place = str(path.resolve())
         session = used.setdefault(os.environ.get(SESSION, ""), {})
-        session[path.resolve()] = None
+        session[place] = {}
         today = Today.of(asked, args, kwargs, input_seed)
         twice = "" if update is False else _used_twice(path, asked.step, today)
         report = None
@@ -119,6 +121,7 @@ def golden(
             if not writes:
                 report = golden_compare.compare(name, path, today, choice, legal)
         except GoldenMismatch as error:
+            session[place] = row(name, error, str(error))
             if twice:
                 error.add_note(twice)
             raise
@@ -130,10 +133,12 @@ def golden(
             )
         if report is None:
             report = _write(name, path, today, rounding_seed)
-        elif report.change is not None or report.drift:
+        text = str(report)
+        if report.change is not None or report.drift:
             text = golden_compare.told(report)
-            warnings.warn(text, ProgramChangedWarning, stacklevel=2)
-        session[path.resolve()] = report
+            if not report.written:
+                warnings.warn(text, ProgramChangedWarning, stacklevel=2)
+        session[place] = row(name, report, text)
         return report
 
     is_program = isinstance(asked.step, Lowered)
@@ -154,14 +159,15 @@ def check_stored(path: str | os.PathLike[str]) -> GoldenReport:
     if where.suffix in (".json", ".mlirbc", ".npz"):
         where = where.with_suffix("")
     stored = golden_file.read(where)
-    golden_compare.check_bits(where.name, stored, stored_inputs(stored))
+    golden_compare.check_bits(where, stored, stored_inputs(stored))
     return GoldenReport(name=where.name, path=where, provenance=dict(stored.provenance))
 
 
 # -- Names -----------------------------------------------------------------------------
 
-#: What every golden said that this process has used, by session; None of a failure.
-used: dict[str, dict[Path, GoldenReport | None]] = {}
+#: What every golden said that this process has used, by session and path: a row of
+#: `golden_page`; nothing of what could not be asked.
+used: dict[str, dict[str, dict[str, Any]]] = {}
 #: Of every golden that this process has used: by whom, and for what.
 _taken: dict[tuple[str, Path], tuple[str, Any]] = {}
 
@@ -191,11 +197,13 @@ def _used_twice(path: Path, step: Any, today: Today) -> str:
 
 
 def _write(name: str, path: Path, today: Today, rounding_seed: int) -> GoldenReport:
-    outputs, ops = today.run(rounding_seed).watched(today.inputs)
+    setting = today.target, today.policy, rounding_seed
+    outputs = run(today.program, *setting, today.inputs)
     names = [*today.out_paths, "amax_history"][: len(outputs)]
-    leaves = tuple(Leaf.of(*each) for each in zip(names, outputs, strict=True))
-    given = enumerate(zip(today.inputs, today.leaves, strict=True))
-    arrays = {f"input/{i}": bits(x) for i, (x, leaf) in given if leaf.seed is None}
+    leaves = [Leaf.of(n, x).shown(x) for n, x in zip(names, outputs, strict=True)]
+    given = [*zip(today.leaves, today.inputs, strict=True)]
+    kept = ((i, x) for i, (leaf, x) in enumerate(given) if leaf.seed is None)
+    arrays = {f"input/{i}": bits(x) for i, x in kept}
     for i, leaf in enumerate(leaves):
         arrays[f"output/{i}"] = bits(outputs[i])[leaf.sampled]
     new = GoldenFile(
@@ -205,10 +213,9 @@ def _write(name: str, path: Path, today: Today, rounding_seed: int) -> GoldenRep
         policy=today.policy,
         rounding_seed=rounding_seed,
         x64=x64(),
-        inputs=today.leaves,
-        outputs=leaves,
+        inputs=tuple(leaf.shown(x) for leaf, x in given),
+        outputs=tuple(leaves),
         arrays=arrays,
-        ops=ops,
         provenance=golden_file.provenance(),
         sources=today.sources,
     )

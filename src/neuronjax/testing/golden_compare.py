@@ -21,13 +21,13 @@ from neuronjax.api.tolerance import tolerance as legal_results
 from neuronjax.diagnostics.edits.canonical_text import fingerprint, first_difference
 from neuronjax.ir.program import Program
 from neuronjax.policy import Policy
+from neuronjax.report.setting import policy_name
 from neuronjax.testing import golden_file
 from neuronjax.testing.bits import LeafDifference, compared, listed
 from neuronjax.testing.golden_file import GoldenFile, Leaf
 from neuronjax.testing.golden_report import GoldenMismatch, GoldenReport
-from neuronjax.testing.golden_run import GoldenRun, Today, stored_inputs, stored_program
+from neuronjax.testing.golden_run import Today, run, stored_inputs, stored_program
 from neuronjax.testing.leaf_matching import LeafMatch, match
-from neuronjax.testing.op_hashes import first_change
 from neuronjax.testing.program_change import ProgramChange, moved_versions
 
 _UPDATE_REMEDY = (
@@ -35,7 +35,8 @@ _UPDATE_REMEDY = (
 )
 _OTHERS = "the arguments are not those that were stored"
 _EMULATOR = (
-    "the program, its arguments and its policy are as stored: the emulator changed"
+    "  the program, its arguments and its policy are as stored: the emulator changed\n"
+    "  op by op: neuronjax compare {0}.mlirbc --inputs {0}.npz --policy {1}"
 )
 _COMPARE = (
     "the stored program gives the stored bits; op by op: "
@@ -62,7 +63,7 @@ def compare(
         "arguments", then, now, lambda i, n: compared(now[n], given[n], inputs[i])
     )
     _check_setting(name, stored, today, arguments)
-    check_bits(name, stored, inputs)
+    check_bits(path, stored, inputs)
     report = GoldenReport(
         name=name,
         path=path,
@@ -72,7 +73,8 @@ def compare(
     )
     if fingerprint(today.program) != fingerprint(stored_program(stored)):
         ordered = [inputs[i] for i in arguments.order]
-        outputs = today.run(stored.rounding_seed).outputs(ordered)
+        how = today.target, today.policy, stored.rounding_seed
+        outputs = run(today.program, *how, ordered)
         report = changed(report, stored, today, outputs)
         if legal == "legal" and report.leaves and not _failing(report, choice):
             _check_legal(report, stored, inputs, outputs)
@@ -139,23 +141,20 @@ def _check_setting(
         raise GoldenMismatch("arguments", text, leaves)
 
 
-def check_bits(name: str, stored: GoldenFile, inputs: list[np.ndarray]) -> None:
+def check_bits(path: Path, stored: GoldenFile, inputs: list[np.ndarray]) -> None:
     """Refuse other bits of the stored program than the stored ones."""
     __tracebackhide__ = True
     with jax.enable_x64(stored.x64):
-        program = stored_program(stored)
-        run = GoldenRun.of(program, stored.target, stored.policy, stored.rounding_seed)
-        paths = [leaf.path for leaf in stored.outputs]
-        found = _results(stored, paths, run.outputs(inputs))
-        if not found.differences:
-            return
-        _, ops = run.watched(inputs)
-    change = first_change(stored.ops, ops)
-    parts = [f"  {_EMULATOR}", listed(found.differences)]
-    parts += [f"  first op that changed: {change}"] if change else []
+        how = stored.target, stored.policy, stored.rounding_seed
+        outputs = run(stored_program(stored), *how, inputs)
+    found = _results(stored, [leaf.path for leaf in stored.outputs], outputs)
+    if not found.differences:
+        return
+    told = _EMULATOR.format(path, policy_name(stored.policy))
     head = "the stored program gives other bits than it did"
-    text = _text(name, head, parts, stored.provenance)
-    raise GoldenMismatch("bits", text, found.differences, first_op=change)
+    parts = [told, listed(found.differences)]
+    text = _text(path.name, head, parts, stored.provenance)
+    raise GoldenMismatch("bits", text, found.differences)
 
 
 def _results(

@@ -2,7 +2,8 @@
 
     NAME.json      what it is: target, policy, leaves with their hashes, provenance
     NAME.mlirbc    the program, a StableHLO portable artifact
-    NAME.npz       inputs, outputs or samples of them, and hashes of every op's results
+    NAME.npz       inputs, outputs or samples of them
+    inputs/HASH    bytes of a larger input, which all goldens of the folder share
 
 The JSON file is written last and holds the hashes of the others, so that a torn or
 edited set is found. Arrays are kept as unsigned integers of their width.
@@ -26,13 +27,14 @@ from neuronjax.ir.array_file import read_npz
 from neuronjax.ir.json_text import json_object
 from neuronjax.policy import Policy, Rule
 from neuronjax.testing.archive import npz_bytes, sha256, write_atomically
-from neuronjax.testing.bits import LeafDifference, compared
-from neuronjax.testing.op_hashes import OpHashes
+from neuronjax.testing.bits import LeafDifference, compared, figures_text
 from neuronjax.testing.source_lines import EditedLines, SourceBlock, SourceLines
 
-FORMAT, VERSION = "neuronjax-golden", 1
+FORMAT, VERSION = "neuronjax-golden", 2
 #: Larger outputs are kept as a hash and samples.
 WHOLE_BYTES, SAMPLES = 1 << 14, 512
+#: Larger inputs are kept once for all goldens of a folder.
+OWN_BYTES = 1 << 12
 _PACKAGES = ("neuronjax", "jax", "jaxlib", "numpy", "ml_dtypes")
 _REMEDY = "make it anew: pytest --neuronjax-update-golden"
 
@@ -47,6 +49,7 @@ class Leaf:
         shape: of the array.
         sha256: of its bytes.
         seed: of an input that is drawn and not kept, else None.
+        figures: for reviewers, its norm, range and first values.
     """
 
     path: str
@@ -54,11 +57,16 @@ class Leaf:
     shape: tuple[int, ...]
     sha256: str
     seed: int | None = None
+    figures: str | None = dataclasses.field(default=None, compare=False)
 
     @classmethod
     def of(cls, path: str, array: np.ndarray, seed: int | None = None) -> Leaf:
         """The description of an array."""
         return cls(path, array.dtype.name, array.shape, sha256(array), seed)
+
+    def shown(self, array: np.ndarray) -> Leaf:
+        """Return the description with the figures of its array."""
+        return dataclasses.replace(self, figures=figures_text(array))
 
     @property
     def size(self) -> int:
@@ -118,7 +126,6 @@ class GoldenFile:
         outputs: the results, flat.
         arrays: "input/N", the bits of what is not drawn; "output/N", those of the
             elements that are kept.
-        ops: of the run that made it.
         provenance: versions of packages, Python, the machine.
         sources: the functions that its ops come from; None in a golden of before they
             were kept.
@@ -133,20 +140,17 @@ class GoldenFile:
     inputs: tuple[Leaf, ...]
     outputs: tuple[Leaf, ...]
     arrays: Mapping[str, np.ndarray]
-    ops: OpHashes
     provenance: Mapping[str, str]
     sources: SourceLines | None = None
 
     def same_but_provenance(self, other: GoldenFile) -> bool:
         """Whether writing `other` in its place would change no bit that counts."""
-        skipped = ("provenance", "program", "arrays", "ops", "sources")
+        skipped = ("provenance", "program", "arrays", "sources")
         mine, others = (
             {k: v for k, v in vars(x).items() if k not in skipped}
             for x in (self, other)
         )
-        if mine != others or self.ops.kinds != other.ops.kinds:
-            return False
-        if not np.array_equal(self.ops.hashes, other.ops.hashes):
+        if mine != others:
             return False
         if self.sources is None or other.sources is None:
             return self.sources is other.sources
@@ -154,7 +158,14 @@ class GoldenFile:
 
     def write(self, path: Path) -> None:
         """Write the three files; two processes that write one golden write the same."""
-        arrays = npz_bytes({**self.arrays, **_of_ops(self.ops)})
+        own = dict(self.arrays)
+        for i, leaf in enumerate(self.inputs):
+            if leaf.seed is None and own[f"input/{i}"].nbytes > OWN_BYTES:
+                file = _shared(path, leaf)
+                data = own.pop(f"input/{i}").tobytes()
+                if not file.exists():
+                    write_atomically(file, data)
+        arrays = npz_bytes(own)
         # Every field, the defaults too: a later default changes no old golden.
         fields = dataclasses.fields(self.policy)
         policy = {f.name: getattr(self.policy, f.name) for f in fields}
@@ -209,7 +220,10 @@ def read(path: Path) -> GoldenFile:
         fields = described["policy"]
         rules = tuple(Rule(**rule) for rule in fields["rules"])
         placement = tuple(fields["placement"])
-        text = held.pop("op/lines").tobytes().decode()
+        inputs = tuple(map(_leaf, described["inputs"]))
+        for i, leaf in enumerate(inputs):
+            if leaf.seed is None and f"input/{i}" not in held:
+                held[f"input/{i}"] = _read_shared(path, leaf)
         return GoldenFile(
             program=program,
             fingerprint=described["program"]["same_as"],
@@ -217,13 +231,8 @@ def read(path: Path) -> GoldenFile:
             policy=Policy(**{**fields, "rules": rules, "placement": placement}),
             rounding_seed=described["rounding_seed"],
             x64=described["x64"],
-            inputs=tuple(map(_leaf, described["inputs"])),
+            inputs=inputs,
             outputs=tuple(map(_leaf, described["outputs"])),
-            ops=OpHashes(
-                lines=tuple(text.split("\n")),
-                sequence=held.pop("op/sequence"),
-                hashes=held.pop("op/hashes"),
-            ),
             arrays=held,
             provenance=described["provenance"],
             sources=_sources(described.get("sources")),
@@ -254,6 +263,21 @@ def _check(path: Path, described: Any, program: bytes, arrays: bytes) -> None:
                 "written with",
                 remedy="take all three files from one commit, or " + _REMEDY,
             )
+
+
+def _shared(path: Path, leaf: Leaf) -> Path:
+    return path.parent / "inputs" / leaf.sha256
+
+
+def _read_shared(path: Path, leaf: Leaf) -> np.ndarray:
+    file = _shared(path, leaf)
+    data = file.read_bytes() if file.is_file() else b""
+    if sha256(data) != leaf.sha256:
+        raise InvalidProgramError(
+            f"golden {path}: {file} does not hold the argument {leaf.path}",
+            remedy="take it from the commit of the golden, or " + _REMEDY,
+        )
+    return np.frombuffer(data, f"u{jnp.dtype(leaf.dtype).itemsize}")
 
 
 def beside(path: Path, ending: str) -> Path:
@@ -293,11 +317,3 @@ def _sources(files: dict[str, list[Any]] | None) -> SourceLines | None:
         f: tuple(SourceBlock(*block) for block in held) for f, held in files.items()
     }
     return SourceLines(made)
-
-
-# -- Hashes of ops --------------------------------------------------------------------
-
-
-def _of_ops(ops: OpHashes) -> dict[str, np.ndarray]:
-    text = np.frombuffer("\n".join(ops.lines).encode(), np.uint8)
-    return {"op/lines": text, "op/sequence": ops.sequence, "op/hashes": ops.hashes}

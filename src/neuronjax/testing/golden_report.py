@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from neuronjax.testing.bits import LeafDifference
-from neuronjax.testing.op_hashes import FirstChange
 from neuronjax.testing.program_change import ProgramChange
 
 
@@ -19,8 +18,6 @@ class GoldenMismatch(AssertionError):
         kind: "missing", "arguments", "bits" of the stored program, or "program" for
             today's.
         leaves: what differs, leaf by leaf, the largest difference first.
-        first_op: of "bits": the first op of the stored program that changed, where one
-            was found.
         change: of "program": who changed the program, and the edits.
     """
 
@@ -29,12 +26,11 @@ class GoldenMismatch(AssertionError):
         kind: str,
         message: str,
         leaves: Sequence[LeafDifference] = (),
-        first_op: FirstChange | None = None,
         change: ProgramChange | None = None,
     ) -> None:
         super().__init__(message)
         self.kind, self.leaves = kind, tuple(leaves)
-        self.first_op, self.change = first_op, change
+        self.change = change
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -28,13 +28,11 @@ from neuronjax.execution.transformations import (
     split_complex,
 )
 from neuronjax.hardware import resolve_target
-from neuronjax.ir.instruction import InstructionProgram
 from neuronjax.ir.program import Program
 from neuronjax.policy import Policy
 from neuronjax.testing.bits import as_numpy, path_text
 from neuronjax.testing.golden_file import GoldenFile, Leaf
 from neuronjax.testing.inputs import drawn
-from neuronjax.testing.op_hashes import OpHashes, watched
 from neuronjax.testing.source_lines import SourceLines
 
 # -- Today's program -------------------------------------------------------------------
@@ -82,10 +80,6 @@ class Today:
             sources=SourceLines.of((p.file, p.line) for p in places if p.file),
         )
 
-    def run(self, rounding_seed: int) -> GoldenRun:
-        """The program, ready to be executed."""
-        return GoldenRun.of(self.program, self.target, self.policy, rounding_seed)
-
 
 def _input(path: str, leaf: Any, seed: int, number: int) -> tuple[np.ndarray, Leaf]:
     if isinstance(leaf, jax.ShapeDtypeStruct):
@@ -104,50 +98,33 @@ def read_program(code: bytes, names: Sequence[str]) -> Program:
 # -- Running ---------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class GoldenRun:
-    """A program, ready to be executed."""
+def run(
+    program: Program,
+    target: str,
+    policy: Policy,
+    rounding_seed: int,
+    inputs: Sequence[np.ndarray],
+) -> list[np.ndarray]:
+    """Return a program's flat results; an amax history comes last."""
+    names, machine = program.argument_names, resolve_target(target)
+    emulation = Emulation(
+        function=_no_function, names=names, target=machine, policy=policy
+    )
+    instructions = emulation.lower(program)
 
-    program: Program
-    instructions: InstructionProgram
-    rounding_seed: int
-
-    @classmethod
-    def of(cls, program: Program, target: str, policy: Policy, seed: int) -> GoldenRun:
-        """Lowers the program for a target."""
-        emulation = Emulation(
-            function=_no_function,
-            names=program.argument_names,
-            target=resolve_target(target),
-            policy=policy,
-        )
-        instructions = emulation.lower(program)
-        return cls(program=program, instructions=instructions, rounding_seed=seed)
-
-    def outputs(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The flat results; an amax history comes last."""
-        jitted = NATIVE_JIT(lambda *arrays: self._traced((), *arrays))
-        return [np.asarray(x) for x in jitted(*map(jnp.asarray, inputs))]
-
-    def watched(
-        self, inputs: Sequence[np.ndarray]
-    ) -> tuple[list[np.ndarray], OpHashes]:
-        """The flat results, and the hashes of every op's results."""
-        run = watched(self.instructions, self._traced)
-        outputs, ops = run(*map(jnp.asarray, inputs))
-        return [np.asarray(x) for x in outputs], ops
-
-    def _traced(self, listeners: Sequence[Any], *arrays: jax.Array) -> list[jax.Array]:
-        instructions, history = self.instructions, None
+    def traced(*arrays: jax.Array) -> list[jax.Array]:
+        history = None
         if instructions.amax_slots:
             shape = (instructions.amax_history_length, instructions.amax_slots)
             history = jnp.zeros(shape, jnp.float32)
-        context = CallContext(jnp.uint32(self.rounding_seed), history)
+        context = CallContext(jnp.uint32(rounding_seed), history)
         plain = (jax.random.key_data(a) if is_key(a.dtype) else a for a in arrays)
         flat = split_complex([jnp.asarray(a) for a in plain])
-        found = interpreter.run(instructions, flat, context, tuple(listeners))
+        found = interpreter.run(instructions, flat, context)
         extra = [] if found.amax_history is None else [found.amax_history]
-        return [*join_complex(found.results, self.program), *extra]
+        return [*join_complex(found.results, program), *extra]
+
+    return [np.asarray(x) for x in NATIVE_JIT(traced)(*map(jnp.asarray, inputs))]
 
 
 def _no_function(*leaves: Any) -> list[Any]:

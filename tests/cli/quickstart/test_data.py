@@ -60,9 +60,3 @@ def test_a_text_of_one_window_has_one_batch():
     corpus = data.Corpus(train=np.arange(5), heldout=np.arange(5))
     (batch,) = corpus.batches(steps=1, size=2, length=4, seed=0)
     np.testing.assert_array_equal(batch, [range(5)] * 2)
-
-
-def test_unigram_entropy_of_fair_coins():
-    tokens = np.array([7, 9] * 8)
-    corpus = data.Corpus(train=tokens, heldout=tokens)
-    assert corpus.unigram_entropy() == pytest.approx(np.log(2))

@@ -49,12 +49,6 @@ class Corpus:
         windows = self.heldout[starts[:, None] + np.arange(length + 1)]
         return windows.reshape(count, size, length + 1)
 
-    def unigram_entropy(self) -> float:
-        """Loss, in nats, of the best predictor that ignores what came before."""
-        counts = np.bincount(self.train)
-        probability = counts[counts > 0] / len(self.train)
-        return float(-(probability * np.log(probability)).sum())
-
 
 def load(heldout_fraction: float = 0.1) -> Corpus:
     """Python's documentation topics in sorted order, split into train and held out."""

@@ -116,7 +116,7 @@ class DumpComparison(Displayed):
             padding=(0, 1, 0, 0),
         )
 
-    def to_json_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """A JSON value; Inf is None."""
         first = self.first
         return {

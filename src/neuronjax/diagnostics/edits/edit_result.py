@@ -193,7 +193,7 @@ class ProgramComparison(Displayed):
             min_width=None,
         )
 
-    def to_json_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """A JSON value."""
         return asdict(self) | {
             "is_same": self.is_same,

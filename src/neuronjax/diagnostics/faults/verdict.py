@@ -118,13 +118,10 @@ def verdict(
         seen: the numbers of the run.
         arguments: of main.
         records: of every op.
-        names: of the results; too few or too many, and they are numbered.
+        names: of the results.
         draw: as at `with_draws`; None where no data are perturbed.
         execute: executes ops again, on which remedies are tried; None for no trial.
     """
-    results = program.entry.body.results
-    if len(names) != len(results):
-        names = [str(n) for n in range(len(results))]
     unjudged = tuple(dict.fromkeys(_sent(program)))
     execute = None if unjudged else execute  # a host is not called for a trial
     with np.errstate(all="ignore"):  # of Inf and NaN in what was seen
@@ -137,9 +134,9 @@ def verdict(
         found = [f for f in found if f[1].kind != "other"] or found
         remedies = _remedies(found, seen, search.wrong, ValueSources(program), execute)
     return FaultVerdict(
-        results=len(results),
+        results=len(seen.results),
         wrong=tuple(
-            _wrong_result(w, names[w.index], results[w.index].type.dtype.name)
+            _wrong_result(w, names[w.index], seen.results[w.index].dtype.name)
             for w in search.wrong
         ),
         faults=tuple(

@@ -7,7 +7,6 @@ meaning within a version.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -171,13 +170,9 @@ class KernelVerdict(Displayed):
             return "accepted"
         return "undecided" if self.undecided else "refused"
 
-    def to_json(self, indent: int | None = 2) -> str:
-        """The verdict as JSON; numbers that are not finite are strings.
-
-        Args:
-            indent: as of `json.dumps`; None for one line.
-        """
-        return json.dumps(finite(dataclasses.asdict(self), str), indent=indent)
+    def as_dict(self) -> dict[str, Any]:
+        """Return the verdict as plain data; numbers that are not finite are strings."""
+        return finite(dataclasses.asdict(self), str)
 
     def as_text(self) -> str:
         """The page that a terminal shows, in 80 columns."""

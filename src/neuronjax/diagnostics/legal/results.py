@@ -64,6 +64,18 @@ class LegalOutput:
     atol = property(lambda self: self.tolerance.bound)
     l2 = property(lambda self: self.tolerance.l2_bound)
 
+    @property
+    def power(self) -> float:
+        """The smallest share by which all numbers can be off together and be refused.
+
+        From 1 on zeros are legal too, and the bounds decide nothing."""
+        values = np.abs(self.expected.astype(np.float64))
+        known = np.isfinite(values) & np.isfinite(self.atol) & (values > 0)
+        if not known.any():
+            return math.inf
+        alone = float(np.min(self.atol[known] / values[known]))
+        return min(alone, self.l2 / float(np.linalg.norm(values[known])))
+
     def check(self, actual: Any) -> CheckedOutput:
         """Compares an output of a run.
 
@@ -93,6 +105,7 @@ class LegalOutput:
             value=there(found),
             expected=there(self.expected),
             allowed=there(self.atol),
+            power=self.power,
         )
 
 
@@ -108,6 +121,7 @@ class CheckedOutput:
             NaN in place of a number.
         index: of the element that is farthest off in bounds; None of an empty output.
         value, expected, allowed: there: what was found, the reference, the bound.
+        power: of the bounds.
     """
 
     path: str
@@ -118,6 +132,7 @@ class CheckedOutput:
     value: float
     expected: float
     allowed: float
+    power: float
 
     def __bool__(self) -> bool:
         return bool(self.judged)
@@ -165,7 +180,10 @@ class LegalCheck(Displayed):
     def __rich__(self) -> RenderableType:
         wrong = [o for o in self.outputs if not o]
         if not wrong:
-            return Text("legal: every element is within its bound", style="green")
+            found = Text("legal: every element is within its bound", style="green")
+            if vague := [o.path for o in self.outputs if o.power >= 1]:
+                found.append(f"; undecided, zeros are too: {', '.join(vague)}", "red")
+            return found
         lines = [Text(o.as_text()) for o in wrong]
         head = f"not legal: {len(wrong)} of {len(self.outputs)} outputs"
         return Group(Text(head, style="bold red"), *lines)
@@ -244,13 +262,15 @@ class LegalResults(Displayed):
                 "median bound": NUMBER,
                 "largest": NUMBER,
                 "unknown": NUMBER,
+                "power": NUMBER,
             },
             (_row(o) for o in self.outputs),
+            caption="power: all numbers of the output, off by this share, are refused",
             width=80,
             min_width=None,
         )
 
-    def to_json_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """A JSON value: figures of every output, without the arrays."""
         return {
             "name": self.name,
@@ -285,6 +305,7 @@ def _figures(output: LegalOutput) -> dict[str, Any]:
         "median_bound": float(np.median(known)) if known.size else None,
         "largest_bound": float(known.max()) if known.size else None,
         "unknown": output.atol.size - known.size,
+        "power": output.power if math.isfinite(output.power) else None,
     }
 
 
@@ -297,6 +318,7 @@ def _row(output: LegalOutput) -> Sequence[str]:
         short(found["rms"]),
         *("" if bound is None else short(bound) for bound in bounds),
         str(found["unknown"]),
+        "none" if output.power >= 1 else f"{100 * output.power:.2g} %",
     )
 
 

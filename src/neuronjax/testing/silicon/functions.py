@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Mapping
 
 import jax
@@ -11,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from neuronjax.api.jit import jit
+from neuronjax.diagnostics.reference64_tables import UNARY
 from neuronjax.execution.tiles.activation_functions import function
 from neuronjax.hardware.activation_functions import ACTIVATION_FUNCTIONS
 from neuronjax.policy import Policy
@@ -33,18 +33,12 @@ _IN_JAX: Mapping[str, Callable[[jax.Array], jax.Array]] = {
     "silu": jax.nn.silu,
     "softplus": jax.nn.softplus,
 }
-_IN_FLOAT64: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
-    "exp": np.exp,
-    "tanh": np.tanh,
-    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
-    "erf": np.vectorize(math.erf),
-    "log": np.log,
-    "sin": np.sin,
-    "arctan": np.arctan,
-    "sqrt": np.sqrt,
-    "rsqrt": lambda x: 1 / np.sqrt(x),
-    "reciprocal": lambda x: 1 / x,
-    "silu": lambda x: x / (1 + np.exp(-x)),
+_IN_FLOAT64: Mapping[str, Callable[[np.ndarray], np.ndarray]] = UNARY | {
+    "exp": UNARY["exponential"],
+    "sigmoid": UNARY["logistic"],
+    "sin": UNARY["sine"],
+    "arctan": UNARY["atan"],
+    "silu": lambda x: x * UNARY["logistic"](x),
     "softplus": lambda x: np.logaddexp(0, x),
 }
 OURS = "transcendentals=exact"
