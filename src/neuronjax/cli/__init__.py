@@ -6,6 +6,7 @@
                    tolerance    how far off results may be, and still be right
                    compare-dump  tensors of a chip or another framework
                    search       the lowest precision within a tolerance
+    tracking.py    track        errors against float64, commit by commit
     judging.py     judge        a kernel: right, legal, safe, how fast
                    nki-diff     what a kernel loses by another NKI release
     hardware.py    ls           chips, instances, engines
@@ -37,6 +38,7 @@ for file, names in (
     ("asking", "check"),
     ("judging", "judge nki-diff"),
     ("asking", "compare tolerance compare-dump search"),
+    ("tracking", "track"),
     ("studying", "study"),
     ("timing", "profile compare-targets"),
     ("money", "estimate estimate-serving"),

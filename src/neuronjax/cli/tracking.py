@@ -1,0 +1,227 @@
+"""`neuronjax track`: how far results are from float64, commit by commit."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from neuronjax.api.compare import compare
+from neuronjax.api.keep_compiled import keep_compiled
+from neuronjax.api.profile import profile
+from neuronjax.cli.application import (
+    CacheOption,
+    JsonOption,
+    OwnTargetOption,
+    check_folders,
+    print_json,
+    table,
+)
+from neuronjax.cli.sources import Shapes, ShapesOption, SourceArgument, find
+from neuronjax.errors import InvalidProgramError
+from neuronjax.report.tables import NUMBER, WORD
+from neuronjax.testing.golden_file import provenance
+
+Record = Mapping[str, Any]
+_SHOWN = ("rel_l2", "p99", "max", "faults", "predicted_seconds")
+#: What two records share that can be compared.
+_SETTING = ("source", "target", "policy")
+_RULE = re.compile(r"\s*(\S+)\s*>\s*([\d.]+(?:e[+-]?\d+)?)(x?)\s*")
+
+
+def track(
+    source: SourceArgument,
+    policies: Annotated[
+        list[str] | None,
+        typer.Option("--policy", help="Repeatable. Default: the function's own."),
+    ] = None,
+    target: OwnTargetOption = None,
+    shapes: ShapesOption = None,
+    append: Annotated[
+        Path | None,
+        typer.Option(dir_okay=False, help="Keep the records, a line of JSON for each."),
+    ] = None,
+    fail_if: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RULE",
+            help="Refuse a record: 'rel_l2 > 1.2x', of the last, or 'rel_l2 > 0.01'.",
+        ),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REVISION",
+            help="Measure the commits after this one that --append does not hold.",
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Draw all records.")
+    ] = None,
+    cache: CacheOption = True,
+    as_json: JsonOption = False,
+) -> None:
+    """Says how far results are from float64, and keeps it commit by commit.
+
+    A record holds the commit, versions, every result's relative L2 error, 99th
+    percentile and largest error, faults by kind and predicted seconds. One that a rule
+    refuses is not kept. The exit status is 0, 1 where a record is refused, 2 where the
+    program cannot be read.
+
+    Examples:
+
+        neuronjax track model.py:step --policy bf16 --policy fp8 --append errors.jsonl
+        neuronjax track model.py:step --append errors.jsonl --fail-if 'rel_l2 > 1.2x'
+        neuronjax track model.py:step --since v1.0 --append errors.jsonl --plot it.png
+    """
+    check_folders([append, plot])
+    rule = _RULE.fullmatch(fail_if or "")
+    if rule is None and fail_if is not None:
+        raise InvalidProgramError(
+            f"--fail-if {fail_if!r}",
+            remedy="write 'rel_l2 > 1.2x', of the last record, or 'rel_l2 > 0.01'",
+        )
+    kept = _kept(append)
+    if since is not None:
+        options = {"--policy": policies, "--target": target, "--args": shapes}
+        found = [*_backfilled(source, since, options, kept)]
+    else:
+        if cache:
+            keep_compiled()
+        found = [*_measured(source, target, policies or [None], shapes)]
+    new, refusals = [], []
+    for record in found:
+        refusal = _refusal(rule, record, [*kept, *new]) if rule else ""
+        (refusals if refusal else new).append(refusal or record)
+    if append and new:
+        with append.open("a") as file:
+            file.writelines(json.dumps(record) + "\n" for record in new)
+    if plot and (drawn := [*kept, *found]):
+        from neuronjax.report.plots_tracking import draw_tracking
+
+        draw_tracking(drawn).savefig(plot)
+    if as_json:
+        print_json(found)
+    elif found:
+        columns = {"commit": WORD, "policy": WORD} | dict.fromkeys(_SHOWN, NUMBER)
+        figures = ([f"{record[name]:.3g}" for name in _SHOWN] for record in found)
+        names = ([record["commit"][:10], record["policy"]] for record in found)
+        rows = (a + b for a, b in zip(names, figures, strict=True))
+        Console().print(table(f"{source}: errors against float64", columns, rows))
+    print("".join(f"{line}\n" for line in refusals), end="", file=sys.stderr)
+    raise typer.Exit(1 if refusals else 0)
+
+
+def _measured(
+    source: str, target: str | None, policies: Sequence[str | None], shapes: Shapes
+) -> Iterator[Record]:
+    """Return a record for each policy, of the tree of this folder."""
+    date, subject = _git("show", "-s", "--format=%cI%n%s", "HEAD").split("\n", 1)
+    # "-dirty" is a tree with edits.
+    commit = _git("describe", "--always", "--abbrev=40", "--dirty", "--exclude=*")
+    about = {"source": source, "commit": commit, "date": date, "subject": subject}
+    about |= {f"version/{name}": version for name, version in provenance().items()}
+    found = find(source)
+    arguments, named = found.values(shapes, None, 0)
+    for policy in policies:
+        setting: dict[str, Any] = {"target": target, "policy": policy}
+        errors = compare(found.function, **setting)(*arguments, **named).summary()
+        priced = profile(found.function, **setting)(*arguments, **named)
+        # As it was written: a policy with changed fields has no name of its own.
+        written = {"policy": policy} if policy else {}
+        time = {"predicted_seconds": priced.total_seconds}
+        yield {**about, **errors, **time, **written}
+
+
+def _kept(path: Path | None) -> list[Record]:
+    """Return the records of a file, the oldest first."""
+    if path is None or not path.exists():
+        return []
+    try:
+        return [json.loads(line) for line in path.read_text().splitlines()]
+    except ValueError as error:
+        raise InvalidProgramError(
+            f"{path} is no file of records: {error}", remedy="--append another file"
+        ) from error
+
+
+def _refusal(rule: re.Match[str], record: Record, before: Sequence[Record]) -> str:
+    """Return why a rule refuses a record, or "".
+
+    Earlier records of the same commit, and of other settings, do not count."""
+    figure, limit, is_ratio = rule[1], float(rule[2]), bool(rule[3])
+    if figure not in record:
+        raise InvalidProgramError(
+            f"--fail-if: a record has no figure {figure!r}",
+            remedy=f"choose of {', '.join(record)}",
+        )
+    same = [r for r in before if all(r[key] == record[key] for key in _SETTING)]
+    last = [r[figure] for r in same if r["commit"] != record["commit"] and figure in r]
+    if is_ratio and not last:
+        return ""
+    allowed = limit * last[-1] if is_ratio else limit
+    if record[figure] <= allowed:  # a NaN is refused
+        return ""
+    was = f", it was {last[-1]:.3g}" if last else ""
+    where = f"{record['commit'][:10]} {record['policy']}"
+    return f"{where}: {figure} is {record[figure]:.3g}, allowed {allowed:.3g}{was}"
+
+
+# -- commits ---------------------------------------------------------------------------
+
+
+def _git(*arguments: str) -> str:
+    """Return what git says of the repository of this folder."""
+    command = ["git", *arguments]
+    found = subprocess.run(command, check=False, capture_output=True, text=True)
+    if found.returncode:
+        raise InvalidProgramError(
+            f"{' '.join(command)}: {found.stderr.strip()}",
+            remedy="start the command in a repository that has the commit",
+        )
+    return found.stdout.strip()
+
+
+def _backfilled(
+    source: str, since: str, options: Mapping[str, Any], kept: Sequence[Record]
+) -> Iterator[Record]:
+    """Return the records of the commits after a revision, without those kept.
+
+    Each is measured in a worktree and a process of its own, by the neuronjax and the
+    JAX of today. One that cannot be is named and left out.
+    """
+    command = [sys.executable, "-m", "neuronjax", "track", source, "--json"]
+    for option, value in options.items():
+        several = value if isinstance(value, list) else [value]
+        command += [f"{option}={each}" for each in several if each is not None]
+    done = {record["commit"] for record in kept if record["source"] == source}
+    below = _git("rev-parse", "--show-prefix")
+    for commit in _git("rev-list", "--reverse", f"{since}..HEAD").split():
+        if commit in done:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            tree = Path(folder, "tree")
+            _git("worktree", "add", "--detach", str(tree), commit)
+            try:
+                run = subprocess.run(
+                    command,
+                    cwd=tree / below,
+                    check=False,
+                    capture_output=True,
+                    text=True,
+                )
+            finally:
+                _git("worktree", "remove", "--force", str(tree))
+        if run.returncode:
+            last = (run.stderr.strip().splitlines() or ["no message"])[-1]
+            print(f"{commit[:10]} is left out: {last}", file=sys.stderr)
+        else:
+            yield from json.loads(run.stdout)
