@@ -140,5 +140,5 @@ def test_a_rule_is_held_against_the_last_of_the_same_policy():
     assert refusal("rel_l2 > 1.2x", record("c", float("nan")), old)
     # The same commit again is held against the one before it.
     assert refusal("rel_l2 > 1x", record("b", 0.15), old)
-    with pytest.raises(nj.InvalidProgramError, match="choose of .*rel_l2"):
+    with pytest.raises(nj.InvalidProgramError, match=r"choose of .*rel_l2"):
         refusal("l2 > 1", new, old)
