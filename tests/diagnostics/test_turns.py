@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,9 +11,10 @@ import pytest
 
 import neuronjax as nj
 from neuronjax.diagnostics.executors import Emulator
-from neuronjax.diagnostics.turns import KEPT, Turns
+from neuronjax.diagnostics.turns import KEPT, Memory
 from tests.arrays import normal
 
+PATH: Any = "an op"
 X, W = normal(6, 4, 8, seed=1), normal(8, 8, seed=2)
 
 
@@ -62,7 +65,7 @@ def said(function, policy="bf16"):
 @pytest.mark.parametrize("policy", ["bf16", STOCHASTIC])
 def test_every_turn_has_its_own_figures(function, policy, monkeypatch):
     kept = said(function, policy)
-    monkeypatch.setattr(Turns, "again", lambda *_: None)
+    monkeypatch.setattr(Memory, "_keep", lambda *_: None)
     assert repr(kept) == repr(said(function, policy))
 
 
@@ -79,18 +82,21 @@ def test_what_no_turn_changes_is_executed_once(monkeypatch):
     assert executed.count("exponential") < executed.count("tanh") / 3
 
 
-def test_large_arrays_are_not_kept(monkeypatch):
+def test_large_arrays_are_not_kept():
     """A turn would hold them for the next in every lane."""
-    kept = []
-    keep = Turns.keep
+    large, small = np.ones(KEPT + 1), np.ones(KEPT)
+    memory, made = Memory(), []
+    for turn in range(3):
+        memory.begin(PATH, (turn,))
+        for x in (large, small):
+            memory.once("size", [x], lambda x=x: made.append(x.size))
+    assert (made.count(KEPT + 1), made.count(KEPT)) == (3, 1)
 
-    def noted(self, path, *args):
-        keep(self, path, *args)
-        if path in self._known:
-            kept.extend(value.type for value in path.op.results)
 
-    monkeypatch.setattr(Turns, "keep", noted)
-    x = np.ones((2, KEPT + 1), np.float32)
-    nj.compare(lambda x: jax.lax.scan(lambda h, r: (h + r, h.sum()), x[0], x))(x)
-    assert kept
-    assert max(np.prod(t.shape) for t in kept) <= KEPT
+def test_an_op_whose_turns_share_nothing_is_not_remembered():
+    memory, made, kept = Memory(), [], np.ones(4)
+    for turn in range(4):
+        memory.begin(PATH, (turn,))
+        x = kept if turn > 1 else np.ones(4)
+        memory.once("sum", [x], lambda: made.append(turn))
+    assert made == [0, 1, 2, 3]

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import jax
 
 from neuronjax.diagnostics.comparison import Comparison, result_errors
-from neuronjax.diagnostics.executors import Emulator, Signatures
+from neuronjax.diagnostics.executors import Emulator
 from neuronjax.diagnostics.faults.draws import LastResults
 from neuronjax.diagnostics.faults.flow import ORDINARY
 from neuronjax.diagnostics.faults.masks import masked_values
@@ -88,21 +88,18 @@ class Setting:
     target: Target
     call_index: jax.Array | None = None
     amax_history: jax.Array | None = None
-    signatures: Signatures = field(default_factory=Signatures)
 
     def emulated(self, policy: Policy, *, obeys_scopes: bool = True) -> Side:
         """The program under a policy."""
         program, regions = self._lower(policy, obeys_scopes)
         context = CallContext(self.call_index, self.amax_history)
-        executor = Emulator(program, self.signatures, context)
+        executor = Emulator(program, context)
         return Side(program, regions, executor)
 
     def double(self, policy: Policy, *, rounds: bool) -> Side:
         """The program in double precision."""
         program, regions = self._lower(float32_policy(policy), False)
-        return Side(
-            program, regions, Reference64(program, self.signatures, rounds=rounds)
-        )
+        return Side(program, regions, Reference64(program, rounds=rounds))
 
     def _lower(self, policy: Policy, obeys_scopes: bool) -> tuple:
         stages.stage("lowering")
@@ -147,29 +144,17 @@ class _Sums:
 
     number: int
     executions: int = 0
-    isolation: Errors = field(default_factory=Errors)
-    accumulation: Errors = field(default_factory=Errors)
-    expected: Errors | None = None
-    actual: Errors | None = None
+    total: Compared = field(default_factory=Compared)
     iterations: list[Iteration] = field(default_factory=list)
 
     def add(self, iterations: tuple[int, ...], found: Compared) -> None:
         self.executions += 1
-        self.isolation += found.isolation or Errors()
-        self.accumulation += found.accumulation or Errors()
-        self.expected = _sum(self.expected, found.expected)
-        self.actual = _sum(self.actual, found.actual)
+        self.total = self.total.plus(found)
         pair = (found.isolation, found.accumulation)
         if iterations and any(e is not None and _errs(e) for e in pair):
             self.iterations.append(
                 Iteration(index=iterations, isolation=pair[0], accumulation=pair[1])
             )
-
-
-def _sum(total: Errors | None, more: Errors | None) -> Errors | None:
-    if more is None:
-        return total
-    return more if total is None else total + more
 
 
 def _errs(errors: Errors) -> bool:
@@ -227,14 +212,10 @@ class ErrorRecorder:
         assert self.first is not None
         path = self.first.path
         behind = ancestors(program, path.op)
-        erring = [
-            s
-            for s, sums in self._sums.items()
-            if s.op in behind and _errs(sums.isolation)
-        ]
-        worst = {s: self._sums[s].isolation for s in erring}
+        alone = {s: sums.total.isolation or Errors() for s, sums in self._sums.items()}
+        worst = {s: e for s, e in alone.items() if s.op in behind and _errs(e)}
         return sorted(
-            erring,
+            worst,
             key=lambda s: (s == path, worst[s].relative_l2, worst[s].max_ulp),
             reverse=True,
         )
@@ -245,8 +226,7 @@ class ErrorRecorder:
 
 
 def _record(path: OpPath, sums: _Sums) -> OpRecord:
-    heard: dict[str, Any] = {**vars(sums), "iterations": tuple(sums.iterations)}
-    location = path.location
+    location, total = path.location, sums.total
     return OpRecord(
         op=path.op.name,
         scope=location.scope,
@@ -254,7 +234,13 @@ def _record(path: OpPath, sums: _Sums) -> OpRecord:
         module=location.part,
         phase=location.phase,
         result=", ".join(str(v.type) for v in path.op.results),
-        **heard,
+        number=sums.number,
+        executions=sums.executions,
+        isolation=total.isolation or Errors(),
+        accumulation=total.accumulation or Errors(),
+        expected=total.expected,
+        actual=total.actual,
+        iterations=tuple(sums.iterations),
     )
 
 

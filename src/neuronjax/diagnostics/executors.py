@@ -9,7 +9,7 @@ what it holds, in wider floats if it `is_wide`, leaves it in that dtype by `leav
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -73,36 +73,15 @@ class Position:
     iterations: tuple[int, ...] = ()
 
 
-@dataclass
-class Signatures:
-    """Numbers for what instructions compute; shared by the sides of a comparison."""
-
-    _numbers: dict[tuple, int] = field(default_factory=dict)
-    _known: dict[int, tuple[Instruction, int]] = field(default_factory=dict)
-
-    def of(self, i: Instruction) -> int:
-        """Equal for instructions that compute the same function of their operands."""
-        known = self._known.get(id(i))
-        if known is None:
-            signature = i.signature()
-            number = self._numbers.setdefault(signature, len(self._numbers))
-            known = self._known[id(i)] = (i, number)  # kept alive: its id is the key
-        return known[1]
-
-
 class Emulator:
     """The engines of the emulated core, op by op."""
 
     is_wide = False
 
     def __init__(
-        self,
-        program: InstructionProgram,
-        signatures: Signatures,
-        context: CallContext = CallContext(),
+        self, program: InstructionProgram, context: CallContext = CallContext()
     ) -> None:
         self._stepper = Stepper(program, context)
-        self._signatures = signatures
         self.stochastic = program.stochastic
         self.first_key = RoundingKey(self._stepper.first_key, (program.seed,))
 
@@ -110,12 +89,11 @@ class Emulator:
         self, i: Instruction, key: RoundingKey, position: Position
     ) -> Hashable:
         """The signature; with the key where numbers are drawn."""
-        signature = self._signatures.of(i)
         if i.blocks or isinstance(i, Call):  # blocks belong to one program
-            return signature, id(self)
+            return i.signed, id(self)
         if i.rounding == "stochastic" or i.ordinal:
-            return signature, i.ordinal, key.path
-        return signature
+            return i.signed, i.ordinal, key.path
+        return i.signed
 
     def execute(
         self,

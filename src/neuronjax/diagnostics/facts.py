@@ -8,7 +8,6 @@ value or nothing. Semantics: docs/spec.md of openxla/stablehlo.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from neuronjax.execution.arithmetic import FUNCTIONS, comparison
 from neuronjax.ir.program import Op, TensorType
 
 LARGEST = 1 << 16  # elements of a value that is worth evaluating
@@ -128,11 +128,6 @@ def _value(op: Op, name: str, facts: Sequence[Fact]) -> np.ndarray | None:
         return np.asarray(rule(op, *operands))
 
 
-def comparison(direction: str) -> Callable[[Any, Any], Any]:
-    """The operator of a direction, "LT" and so on."""
-    return getattr(operator, direction.lower())
-
-
 def _iota(op: Op) -> np.ndarray:
     type = op.results[0].type
     axis = op.attributes["iota_dimension"]
@@ -170,7 +165,10 @@ def _remainder_value(op: Op, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.where(y == 0, x, np.fmod(x, np.where(y == 0, 1, y)))
 
 
+#: What NumPy's own function makes of constants.
+_PLAIN = "abs add and maximum minimum multiply negate or sign subtract".split()
 _VALUES: Mapping[str, Value] = {
+    **{name: lambda op, *x, f=FUNCTIONS[name]: f(*x) for name in _PLAIN},
     "iota": _iota,
     "broadcast_in_dim": _broadcast,
     "reshape": lambda op, x: x.reshape(op.results[0].type.shape),
@@ -182,18 +180,8 @@ _VALUES: Mapping[str, Value] = {
     "compare": lambda op, *xs: comparison(op.attributes["comparison_direction"])(*xs),
     "select": lambda op, p, x, y: np.where(p, x, y),
     "clamp": lambda op, low, x, high: np.minimum(np.maximum(x, low), high),
-    "add": lambda op, x, y: x + y,
-    "subtract": lambda op, x, y: x - y,
-    "multiply": lambda op, x, y: x * y,
     "divide": _divide,
     "remainder": _remainder_value,
-    "sign": lambda op, x: np.sign(x),
-    "abs": lambda op, x: np.abs(x),
-    "maximum": lambda op, x, y: np.maximum(x, y),
-    "minimum": lambda op, x, y: np.minimum(x, y),
-    "negate": lambda op, x: -x,
-    "and": lambda op, x, y: x & y,
-    "or": lambda op, x, y: x | y,
     "not": lambda op, x: ~x,
 }
 

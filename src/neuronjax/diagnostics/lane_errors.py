@@ -7,6 +7,7 @@ its operand; against a wider reference its lanes are not even executed for that.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -17,9 +18,10 @@ import numpy as np
 from neuronjax.diagnostics.distances import Figures, figures, same_bits
 from neuronjax.diagnostics.faults.shares import Seen, asked as asked_of
 from neuronjax.diagnostics.op_errors import Errors, errors_in, errors_of, steps_of
-from neuronjax.diagnostics.parallel_runs import Lane, Side
+from neuronjax.diagnostics.parallel_runs import Executor, Lane, Side
 from neuronjax.diagnostics.reference64 import is_float
 from neuronjax.diagnostics.reference_substitution import Substituted, declared
+from neuronjax.diagnostics.turns import Memory
 from neuronjax.ir.program import Op, Value
 
 Lanes = Sequence[Lane]
@@ -43,6 +45,12 @@ class Compared(NamedTuple):
     actual: Errors | None = None
     device: int = 0
 
+    def plus(self, other: Compared) -> Compared:
+        """Return the errors of both."""
+        pairs = zip(self[:4], other[:4], strict=True)
+        sums = (b if a is None else a if b is None else a + b for a, b in pairs)
+        return Compared(*sums, device=other.device)
+
 
 @dataclass(eq=False)
 class LaneErrors:
@@ -55,6 +63,7 @@ class LaneErrors:
         isolated: the actual program on the reference's values.
         baseline: what both are measured against.
         perturbed: the reference on perturbed data.
+        memory: of what was made of the same arrays.
     """
 
     reference: Lane
@@ -63,8 +72,7 @@ class LaneErrors:
     isolated: Lane | None = None
     baseline: Lane | None = None
     perturbed: Lane | None = None
-    #: What lanes were fed in the op at hand, by the identity of the reference value.
-    fed: dict[tuple[int, Any], tuple[Any, ...]] = field(default_factory=dict)
+    memory: Memory = field(default_factory=Memory)
     _known: dict[Value, Compared] = field(default_factory=dict)
     #: Of the results of the op at hand, what a witness will ask.
     asked: dict[Value, Figures] = field(default_factory=dict)
@@ -76,7 +84,7 @@ class LaneErrors:
             for f in fields(self)
             if isinstance(lane := getattr(self, f.name), Lane | None)
         }
-        return LaneErrors(**own, fed=self.fed)  # type: ignore[arg-type]
+        return LaneErrors(**own, memory=self.memory)  # type: ignore[arg-type]
 
     def take(self, op: Op, other: LaneErrors) -> None:
         """Take over the errors of an op from another device."""
@@ -112,7 +120,7 @@ class LaneErrors:
 
     def compare(self, op: Op, views: Views, lanes: Lanes, repeats: bool) -> Compared:
         """An execution of an op; then its lanes are fed the reference's results."""
-        total: list[Any] = [None] * 4
+        total = Compared()
         self.asked.clear()
         for value in op.results:
             if repeats:
@@ -120,22 +128,17 @@ class LaneErrors:
             else:
                 found = self._compared(value, views, lanes)
             self._known[value] = found
-            total = [
-                t if f is None else f if t is None else t + f
-                for t, f in zip(total, found[:4], strict=True)
-            ]
+            total = total.plus(found)
             self._feed(views, value, lanes)
-        return Compared(*total, device=self.reference.device)
+        return total._replace(device=self.reference.device)
 
     def _compared(self, value: Value, views: Views, lanes: Lanes) -> Compared:
         def errors(left: Lane | None, right: Lane | None) -> Errors | None:
-            if left is None or right is None:
+            if left is None or right is None or not {left, right} <= {*lanes}:
                 return None
-            if left not in lanes or right not in lanes:
-                return None
-            is_seen = self.perturbed is not None and left is self.actual
-            found = self.asked if is_seen and right is self.reference else None
-            return _errors(left, right, views, value, found)
+            is_pair = left is self.actual and right is self.reference
+            is_seen = is_pair and self.perturbed is not None
+            return self._errors(left, right, views, value, is_seen)
 
         # The reference first: an array that becomes the baseline's is then shared.
         base = errors(self.reference, self.baseline)
@@ -170,16 +173,37 @@ class LaneErrors:
         executor, dtype = self.reference.side.executor, value.type.dtype
         number = views[self.reference.side][value].buffer.number
         reference = self.reference.arrays[number]
-        known = (id(reference), dtype)
-        if known not in self.fed:
+
+        def fed() -> tuple[Any, Any]:
             given = executor.leave(reference, dtype)
-            # The reference is kept, for its id is the key.
-            self.fed[known] = (given, executor.enter(given), reference)
-        given, entered, _ = self.fed[known]
+            return given, executor.enter(given)
+
+        given, entered = self.memory.once(("fed", dtype), [reference], fed)
         at = views[self.actual.side][value].buffer.number
         self.isolated.arrays[at] = given
         if self.rounded is not None:
             self.rounded.arrays[number] = entered
+
+    def _errors(
+        self, left: Lane, right: Lane, views: Views, value: Value, is_seen: bool
+    ) -> Errors:
+        """Return the errors of a value that two lanes hold; equal arrays become one.
+
+        Its figures are kept if a witness sees it.
+        """
+        at, executor = views[left.side][value].buffer.number, left.side.executor
+        ours = left.arrays[at]
+        theirs = right.arrays[views[right.side][value].buffer.number]
+        if ours is theirs:
+            return Errors(elements=_size(value))
+        about = executor, value.type.dtype, is_seen
+        measured = functools.partial(_measured, ours, theirs, *about)
+        errors, found = self.memory.once(about, [ours, theirs], measured)
+        if found is not None:
+            self.asked[value] = found
+        if errors is None and not executor.is_wide:
+            left.arrays[at] = theirs
+        return errors or Errors(elements=_size(value))
 
     def seen(
         self, view: Callable[[Lane], Any], lanes: Lanes, value: Value | None = None
@@ -203,39 +227,20 @@ class LaneErrors:
         )
 
 
-def _errors(
-    left: Lane,
-    right: Lane,
-    views: Views,
-    value: Value,
-    kept: dict[Value, Figures] | None,
-) -> Errors:
-    """Return the errors of one value; equal arrays become one.
-
-    Args:
-        left: a lane that holds it.
-        right: another one.
-        views: where they do.
-        value: the value.
-        kept: takes the figures that a witness asks too; None where there is none.
-    """
-    at = views[left.side][value].buffer.number
-    ours = left.arrays[at]
-    theirs = right.arrays[views[right.side][value].buffer.number]
-    if ours is theirs:
-        return Errors(elements=_size(value))
-    executor = left.side.executor
+def _measured(
+    ours: Any, theirs: Any, executor: Executor, dtype: Any, is_seen: bool
+) -> tuple[Errors | None, Figures | None]:
+    """Return errors, and the figures that a witness asks if it sees them; nothing of
+    arrays with equal bits."""
     if isinstance(ours, Substituted):
-        return errors_of(ours.wide, np.asarray(theirs))
-    a, r = np.asarray(executor.leave(ours, value.type.dtype)), np.asarray(theirs)
+        return errors_of(ours.wide, np.asarray(theirs)), None
+    a, r = np.asarray(executor.leave(ours, dtype)), np.asarray(theirs)
     if same_bits(a, r):
-        if not executor.is_wide:
-            left.arrays[at] = theirs
-        return Errors(elements=_size(value))
-    if kept is None:
-        return errors_of(a, r)
-    kept[value] = figures(a, r, {**steps_of(a.dtype), **asked_of(a.dtype)})
-    return errors_in(kept[value], a, r)
+        return None, None
+    if not is_seen:
+        return errors_of(a, r), None
+    found = figures(a, r, {**steps_of(a.dtype), **asked_of(a.dtype)})
+    return errors_in(found, a, r), found
 
 
 def _size(value: Value) -> int:

@@ -11,7 +11,7 @@ little more than one.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -33,7 +33,7 @@ from neuronjax.diagnostics.reference_substitution import (
     handed_on,
     substituted,
 )
-from neuronjax.diagnostics.turns import Turns
+from neuronjax.diagnostics.turns import Memory
 from neuronjax.diagnostics.walk import Keys, Lanes, OpWalk, Spans, Views, count_ops
 from neuronjax.errors import InternalError
 from neuronjax.execution import stages
@@ -88,6 +88,7 @@ class ParallelWalk(OpWalk):
         self.reference, self.actual, self.heard = reference, actual, heard
         self._replaced, self._witness, self._stage = replaced, witness, stage
         self.shares = witness is None or not witness.hears_every_device
+        self._memory = Memory()
         wide = reference.executor.is_wide
         is_rounded, looks = wide and isolates, wide and witness is not None
         self._lanes = LaneErrors(
@@ -97,12 +98,10 @@ class ParallelWalk(OpWalk):
             isolated=Lane("isolated", actual) if isolates else None,
             baseline=Lane("baseline", baseline) if baseline else None,
             perturbed=Lane("perturbed", reference) if looks else None,
+            memory=self._memory,
         )
         # The lanes of the same device, by each of them.
         self._beside = dict.fromkeys(self._lanes, self._lanes)
-        self._done: dict[Hashable, tuple[Any, Any]] = {}
-        self._turns = Turns()
-        self._moment: tuple[Any, ...] = ()
         self._begun: set[OpPath] = set()
         self._count = count_ops(actual, actual.program.main)
 
@@ -198,19 +197,8 @@ class ParallelWalk(OpWalk):
     ) -> None:
         """Execute an op in every lane, and compare what it made."""
         self._say(path)
-        moment = (path, self.position.iterations)
-        if moment != self._moment:
-            self._moment = moment
-            self._done.clear()
-            self._lanes.fed.clear()
+        self._memory.begin(path, self.position.iterations)
         bundles = [*dict.fromkeys(self._beside[lane] for lane in lanes)]
-        is_turn = bool(moment[1]) and not (self.on_mesh or self._replaced)
-        known = self._turns.again(path, spans, views, lanes) if is_turn else None
-        if known is not None:
-            bundles[0].asked = dict(known.asked)
-            self._look(path, views, bundles[0], lanes, known.found, known.repeats)
-            self.heard(path, self.position.iterations, known.found)
-            return
         rows: dict[str, list[Lane]] = {}
         for lane in lanes:
             rows.setdefault(lane.name, []).append(lane)
@@ -226,9 +214,6 @@ class ParallelWalk(OpWalk):
             found = bundle.compare(path.op, views, own, repeats)
             self._look(path, views, bundle, own, found, repeats)
             self.heard(path, self.position.iterations, found)
-            if is_turn:
-                about = found, dict(bundle.asked), repeats
-                self._turns.keep(path, spans, views, lanes, *about)
 
     def _execute_row(
         self,
@@ -245,8 +230,6 @@ class ParallelWalk(OpWalk):
                 self._share(op, views, lane)
         elif name == "actual" and self._substitutes(op, path, views, row):
             self._substitute(row, path, spans, views, keys)
-        elif name == "actual" and path in self._replaced:
-            self._replace(row, op, spans, views, keys)
         elif name == "perturbed":
             assert self._witness is not None
             cast = self._witness.contractions.get(op)
@@ -332,38 +315,16 @@ class ParallelWalk(OpWalk):
         self, run: Callable, side: Side, i: Instruction, operands: Any, key: RoundingKey
     ) -> Any:
         """Execute an instruction, unless it was executed on the same arrays."""
-        ids = map(id, jax.tree.leaves(operands))
-        same = (side.executor.identity(i, key, self.position), *ids)
-        if same not in self._done:
-            results = run(i, operands, key, self.position)
-            # The operands are kept, for their ids are the key.
-            self._done[same] = (results, operands)
-        return self._done[same][0]
+        called = self.position.iterations if isinstance(i, HostCall) else ()
+        what = (side.executor.identity(i, key, self.position), called)
+        make = functools.partial(run, i, operands, key, self.position)
+        return self._memory.once(what, jax.tree.leaves(operands), make)
 
     # -- explanations ------------------------------------------------------------------
 
-    def _replace(
-        self, row: Lanes, op: Op, spans: Spans, views: Views, keys: Keys
-    ) -> None:
-        """The reference's instructions on the actual values."""
-        reference, actual = self.reference, self.actual
-        executor, known = reference.executor, views[actual]
-        at = {v: known[v].buffer.number for v in (*op.operands, *op.results)}
-        given = [
-            {v: executor.enter(lane.arrays[at[v]]) for v in op.operands} for lane in row
-        ]
-        made = self._referred(row, op, given, spans, views, keys)
-        # What later ops reuse of the actual lowering, a cast operand, is made as well.
-        self._execute(row, spans[actual].instructions, keys)
-        written = {b.number for i in spans[actual].instructions for b in i.results}
-        for lane, results in zip(row, made, strict=True):
-            for value, array in zip(op.results, results, strict=True):
-                if at[value] in written:  # else it stands for another value
-                    lane.arrays[at[value]] = executor.leave(array, value.type.dtype)
-
     def _substitutes(self, op: Op, path: OpPath, views: Views, row: Lanes) -> bool:
         """Whether an op is replaced by a wide one, or reads what such a one made."""
-        if not self._replaced or not self.reference.executor.is_wide:
+        if not self._replaced:
             return False
         known = views[self.actual]
         reads = [known[v].buffer.number for v in op.operands if v in known]

@@ -23,13 +23,12 @@ from neuronjax.diagnostics.executors import (
     Emulator,
     Position,
     RoundingKey,
-    Signatures,
     by_device,
     stacked_operands,
 )
-from neuronjax.diagnostics.facts import comparison
 from neuronjax.diagnostics.reference64_tables import BINARY, REDUCTIONS, UNARY
 from neuronjax.errors import InternalError
+from neuronjax.execution.arithmetic import comparison
 from neuronjax.execution.engines import Registers, execute
 from neuronjax.execution.engines.dma import index_vectors_last
 from neuronjax.execution.engines.scattering import SCATTERS
@@ -94,14 +93,8 @@ class Reference64:
 
     is_wide = True
 
-    def __init__(
-        self,
-        program: InstructionProgram,
-        signatures: Signatures,
-        *,
-        rounds: bool = False,
-    ) -> None:
-        self._emulator = Emulator(program, signatures)
+    def __init__(self, program: InstructionProgram, *, rounds: bool = False) -> None:
+        self._emulator = Emulator(program)
         self._rounds = rounds
         self.kept_in_float32: set[str] = set()
         self.first_key = self._emulator.first_key
@@ -353,7 +346,7 @@ def _reduced_one(i: Reduction, x: np.ndarray) -> np.ndarray:
 
 def _moved(i: Instruction, x: Arrays) -> Sequence[Any]:
     with jax.disable_jit(False), jax.enable_x64(True):
-        return [np.asarray(a) for a in _kernel(SignedInstruction(i))(*x)]
+        return [np.asarray(a) for a in _kernel(i.signed)(*x)]
 
 
 @functools.lru_cache(maxsize=2048)

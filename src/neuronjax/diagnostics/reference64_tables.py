@@ -12,9 +12,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-
-def _sign(x: Any) -> Any:
-    return np.where(x == 0, x, np.sign(x))
+from neuronjax.execution.arithmetic import FUNCTIONS
 
 
 def _round_away(x: Any) -> Any:
@@ -22,27 +20,12 @@ def _round_away(x: Any) -> Any:
 
 
 BINARY: Mapping[str, Callable[..., Any]] = {
-    "abs": np.abs,
-    "add": np.add,
-    "and": np.bitwise_and,
+    **FUNCTIONS,
     "atan2": np.arctan2,
-    "ceil": np.ceil,
     "clamp": lambda low, x, high: np.minimum(np.maximum(low, x), high),
-    "divide": np.divide,
-    "floor": np.floor,
-    "is_finite": np.isfinite,
-    "maximum": np.maximum,
-    "minimum": np.minimum,
-    "multiply": np.multiply,
-    "negate": np.negative,
-    "or": np.bitwise_or,
     "power": np.power,
     "remainder": np.fmod,
     "round_nearest_afz": _round_away,
-    "round_nearest_even": np.rint,
-    "sign": _sign,
-    "subtract": np.subtract,
-    "xor": np.bitwise_xor,
 }
 UNARY: dict[str, Callable[[Any], Any]] = {
     "acos": np.arccos,

@@ -1,115 +1,66 @@
-"""Ops of a loop that read the same arrays in every turn.
+"""What was made of the same arrays: once in an op, and once in turns of a loop.
 
-Such an op makes the same result in every turn, so it is executed and measured once. It
-reads constants, values that are made of constants, or values that no turn changes.
+Arrays are told by their identity, so what is remembered keeps those that it was made
+of. An op of a loop remembers the turn before, for it may read constants, values that
+are made of constants, or values that no turn changes.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
 
-from neuronjax.diagnostics.distances import Figures
-from neuronjax.diagnostics.lane_errors import Compared
-from neuronjax.diagnostics.parallel_runs import Lane, OpPath, Side, Span
-from neuronjax.ir.algebra_set import HostCall
-from neuronjax.ir.program import Value
+from neuronjax.diagnostics.parallel_runs import OpPath
 
-Spans = Mapping[Side, Span]
-Views = Mapping[Side, Mapping[Value, Any]]
 #: Arrays of more elements are not kept from one turn to the next.
 KEPT = 1 << 14
 
 
-class Turn(NamedTuple):
-    """An op in a turn of a loop.
+class Memory:
+    """What is remembered of the op at hand, and of the turn before of every op."""
 
-    Attributes:
-        read: the lanes, and the arrays that they read.
-        made: what each lane holds of it, by number of the buffer.
-        found: its errors.
-        asked: the figures of its results.
-        repeats: whether it shows the numbers of its operand again.
-    """
+    def __init__(self) -> None:
+        self._now: dict[Hashable, tuple[Any, Sequence[Any]]] = {}
+        self._before: dict[Hashable, tuple[Any, Sequence[Any]]] = {}
+        self._moment: tuple[Any, ...] = ()
+        # Of every op; None once a turn shared nothing with the one before.
+        self._turns: dict[OpPath, dict | None] = {}
+        self._hits = 0
 
-    read: Sequence[Any]
-    made: Sequence[Mapping[int, Any]]
-    found: Compared
-    asked: Mapping[Value, Figures]
-    repeats: bool
-
-
-@dataclass
-class Turns:
-    """The turn before of every op in a loop; None once a turn read other arrays."""
-
-    _known: dict[OpPath, Turn | None] = field(default_factory=dict)
-
-    def again(
-        self, path: OpPath, spans: Spans, views: Views, lanes: Sequence[Lane]
-    ) -> Turn | None:
-        """Return the turn before, if an op reads the same arrays, for lanes to hold."""
-        known = self._known.get(path)
-        if known is None:
-            return None
-        read = _read(path, spans, views, lanes)
-        pairs = zip(read, known.read, strict=False)
-        if len(read) != len(known.read) or not all(a is b for a, b in pairs):
-            self._known[path] = None
-            return None
-        for lane, arrays in zip(lanes, known.made, strict=True):
-            lane.arrays.update(arrays)
-        return known
-
-    def keep(
-        self,
-        path: OpPath,
-        spans: Spans,
-        views: Views,
-        lanes: Sequence[Lane],
-        *found: Any,
-    ) -> None:
-        """Keep what lanes hold of an op, with what was `found`: the rest of a `Turn`.
-
-        An op is executed in every turn that draws random bits, calls the host or makes
-        a large array.
-        """
-        if path in self._known:
+    def begin(self, path: OpPath, iterations: tuple[int, ...]) -> None:
+        """Begin an execution of an op, on one device or on another one."""
+        if (path, iterations) == self._moment:
             return
-        values = (*path.op.operands, *path.op.results)
-        is_large = any(math.prod(v.type.shape) > KEPT for v in values)
-        if is_large or any(side.executor.stochastic for side in spans):
-            return
-        if any(isinstance(i, HostCall) for s in spans.values() for i in s.instructions):
-            return
-        made = []
-        for lane in lanes:
-            known = views[lane.side]
-            numbers = {known[value].buffer.number for value in path.op.results}
-            numbers |= {
-                b.number for i in spans[lane.side].instructions for b in i.results
+        if self._moment and self._moment[1]:
+            self._keep(self._moment[0])
+        self._moment = (path, iterations)
+        self._now, self._hits = {}, 0
+        self._before = (self._turns.get(path) if iterations else None) or {}
+
+    def _keep(self, path: OpPath) -> None:
+        if path in self._turns and not self._hits:
+            self._turns[path] = None
+        if self._turns.get(path, {}) is not None:
+            self._turns[path] = {
+                key: (made, arrays)
+                for key, (made, arrays) in self._now.items()
+                if all(getattr(x, "size", 0) <= KEPT for x in arrays)
             }
-            made.append({n: lane.arrays[n] for n in numbers if n in lane.arrays})
-        read = _read(path, spans, views, lanes)
-        self._known[path] = Turn(read, made, *found)
 
+    def once(
+        self, key: Hashable, arrays: Sequence[Any], make: Callable[[], Any]
+    ) -> Any:
+        """Return what is made of arrays, unless it was made of them before.
 
-def _read(
-    path: OpPath, spans: Spans, views: Views, lanes: Sequence[Lane]
-) -> Sequence[Any]:
-    """Return the lanes of an op, and the arrays that are there before it.
-
-    An operand counts whether or not an instruction reads it: a result may stand for it.
-    """
-    read: list[Any] = [*lanes]
-    for lane in lanes:
-        side, known = lane.side, views[lane.side]
-        numbers = {known[v].buffer.number for v in path.op.operands if v in known}
-        written: set[int] = set()
-        for i in spans[side].instructions:
-            numbers |= side.reads(i) - written
-            written.update(b.number for b in i.results)
-        read += [lane.arrays[n] for n in sorted(numbers) if n in lane.arrays]
-    return read
+        Args:
+            key: what it is.
+            arrays: of which it is made.
+            make: does so.
+        """
+        whole = (key, *map(id, arrays))
+        found = self._now.get(whole)
+        if found is None:
+            found = self._before.get(whole)
+            self._hits += found is not None
+            self._now[whole] = found = found or (make(), arrays)
+        return found[0]

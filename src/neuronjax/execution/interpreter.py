@@ -250,7 +250,7 @@ class Interpretation:
         self, i: Collective, operands: Arrays, devices: int, key: jax.Array
     ) -> Arrays:
         """Executes a collective on arrays with a device axis."""
-        kernel = _exchange_kernel(SignedInstruction(i), devices)
+        kernel = _exchange_kernel(i.signed, devices)
         with jax.enable_x64(is_64_bit(i)):
             results = kernel(operands, self._zero, key)
         self._tell(i, operands, results)
@@ -438,7 +438,7 @@ def _execute_alone(i: Instruction, operands: Arrays, registers: Registers) -> Ar
             with jax.enable_x64(is_64_bit(i)):
                 return execute(i, operands, registers)
         with jax.enable_x64(True) if is_64_bit(i) else contextlib.nullcontext():
-            return _kernel(SignedInstruction(i))(operands, *registers[:2])
+            return _kernel(i.signed)(operands, *registers[:2])
 
 
 @functools.lru_cache(maxsize=8192)

@@ -28,7 +28,7 @@ import jax
 import numpy as np
 
 from neuronjax.execution.engines import host_scale
-from neuronjax.ir.instruction import Block, Buffer, Instruction, SignedInstruction, View
+from neuronjax.ir.instruction import Block, Buffer, Instruction, View
 from neuronjax.ir.instruction_set import (
     BitcastCopy,
     Compare,
@@ -240,7 +240,7 @@ class KnownResults:
         if type(i) in self._never or largest > REUSED_BYTES:
             return run()
         operands = (id(environment[v.buffer.number]) for v in i.operands)
-        key = (SignedInstruction(i), *operands)
+        key = (i.signed, *operands)
         if key not in self._results:
             self._results[key] = run()
         return self._results[key]

@@ -10,6 +10,7 @@ an instruction as arrays, `timing` as cycles and bytes.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -132,6 +133,11 @@ class Instruction:
             if f.name not in _COMMON
         }
 
+    @functools.cached_property
+    def signed(self) -> SignedInstruction:
+        """The instruction as a cache key."""
+        return SignedInstruction(self)
+
     def signature(self) -> tuple:
         """Equal for instructions that compute the same function of their operands."""
         return (
@@ -154,9 +160,10 @@ class SignedInstruction:
     def __init__(self, instruction: Instruction) -> None:
         self.instruction = instruction
         self._signature = instruction.signature()
+        self._hash = hash(self._signature)
 
     def __hash__(self) -> int:
-        return hash(self._signature)
+        return self._hash
 
     def __eq__(self, other: object) -> bool:
         return (

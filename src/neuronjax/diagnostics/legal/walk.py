@@ -12,7 +12,6 @@ import neuronjax.diagnostics.legal.orders
 import neuronjax.diagnostics.legal.sums
 import neuronjax.diagnostics.tolerance.bounds
 import neuronjax.diagnostics.tolerance.movement  # noqa: F401
-from neuronjax.diagnostics.executors import Signatures
 from neuronjax.diagnostics.legal.arithmetic import legal
 from neuronjax.diagnostics.legal.exchange import correlated, exchanged
 from neuronjax.diagnostics.legal.held import Executors, Held, drawn, is_doubtful
@@ -51,13 +50,12 @@ class LegalWalk(OpWalk):
         draw: Draw | None = None,
     ) -> None:
         super().__init__()
-        signatures = Signatures()
         self._side, self._model, self._made, self._draw = side, model, made, draw
         # Whether several devices hold the same error.
         self._are_joint = False
         self._at = Executors(
             model,
-            Reference64(side.program, signatures),
+            Reference64(side.program),
             side.executor,  # type: ignore[arg-type]
             self._scalars,
         )

@@ -1,0 +1,193 @@
+"""Exact arithmetic in NumPy: the bits of an engine, and nothing to compile.
+
+A sum, a product, a quotient or a root of FP32 numbers is rounded once, to nearest even,
+as IEEE says, and so is a cast to a narrower float; integers wrap around. The engines
+flush: what is smaller than a normal number of FP32 counts as a zero, in an operand and
+in a result. A NaN has any bits. `movement` has what changes no number.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from neuronjax.ir.instruction import Instruction
+from neuronjax.ir.instruction_set import (
+    Activation,
+    Compare,
+    Iota,
+    Select,
+    TensorCopy,
+    TensorReduce,
+    TensorScalar,
+    TensorTensor,
+)
+from neuronjax.numerics.float_format import FORMATS
+
+Arrays = Sequence[np.ndarray]
+Rule = Callable[[Arrays], Any]
+Function = Callable[..., Any]
+
+_FLOAT32 = np.dtype(np.float32)
+#: What is not smaller is no subnormal: an engine rounds first, to as many digits as a
+#: normal number has, and then flushes.
+_NORMAL = 2.0**-126 - 2.0**-151
+_SAME_NAME = "abs add ceil divide floor maximum minimum multiply subtract".split()
+#: Functions of numbers that are as well functions of wider ones.
+FUNCTIONS: Mapping[str, Function] = {
+    "and": np.bitwise_and,
+    "is_finite": np.isfinite,
+    "negate": np.negative,
+    "or": np.bitwise_or,
+    "round_nearest_even": np.rint,
+    "sign": lambda x: np.where(x == 0, x, np.sign(x)),
+    "xor": np.bitwise_xor,
+    **{name: getattr(np, name) for name in _SAME_NAME},
+}
+_OF_BOOLEANS = frozenset(("add", "and", "maximum", "minimum", "multiply", "or", "xor"))
+_OF_INTEGERS = _OF_BOOLEANS | {"abs", "negate", "subtract"}
+#: Of FP32 they look at the sign or the exponent alone, and flush nothing.
+_OF_ANY = frozenset(("abs", "is_finite", "negate"))
+#: The bits of the result where operands are equal, or zeros.
+_OF_EQUALS = {"maximum": np.bitwise_and, "minimum": np.bitwise_or}
+#: The floats that are held here, by name: of a byte or more, with a sign.
+_FLOATS = {n: f for n, f in FORMATS.items() if f.signed and n == f.dtype.name}
+_FLOATS = {n: f for n, f in _FLOATS.items() if f.width >= 8}
+
+
+def computed(i: Instruction) -> Rule | None:
+    """Return what executes an instruction, or None for one that is not exact."""
+    find, views = _RULES.get(type(i)), (*i.operands, *i.results)
+    types = [v.type.dtype for v in views]
+    is_held = all(t.kind in "iub" or t.name in _FLOATS for t in types)
+    is_exact = getattr(i, "integer_path", "exact") == "exact"
+    is_exact &= i.rounding == "rne" and i.write_format is None
+    shapes = {v.type.shape for v in views} - {()}
+    is_sized = len(shapes) <= 1 or isinstance(i, TensorReduce)
+    return find(i) if find and is_held and is_exact and is_sized else None
+
+
+def flushed(x: np.ndarray) -> np.ndarray:
+    """Return floats as an engine reads them, in FP32 and without subnormals."""
+    x = x.astype(np.float32, copy=False)
+    return _without(x, x) if _has_below(x, 0x00800000) else x
+
+
+def _has_below(x: np.ndarray, code: int) -> bool:
+    """Return whether any number but a zero has a magnitude of a smaller code."""
+    sizes = np.asarray(np.left_shift(x.view(np.uint32), 1))
+    np.subtract(sizes, np.uint32(1), out=sizes)  # of a zero the largest there is
+    return bool(sizes.size) and bool(sizes.min() < 2 * code - 1)
+
+
+def _without(x: np.ndarray, exact: np.ndarray) -> np.ndarray:
+    """Return FP32 numbers, and zeros where they are too small before their rounding."""
+    return np.where(np.abs(exact) < _NORMAL, np.copysign(np.float32(0), x), x)
+
+
+def _of_floats(name: str, i: Instruction) -> Rule:
+    """Return an operation on floats, by its name."""
+    is_any = name in _OF_ANY and i.operands[0].type.dtype == _FLOAT32
+    function, reads, written = FUNCTIONS[name], np.asarray, _writing(i)
+
+    def rule(x: Arrays) -> np.ndarray:
+        operands = [reads(a) if is_any else flushed(a) for a in x]
+        found = np.asarray(function(*operands))
+        if name in _OF_EQUALS:
+            a, b = (y.view(np.uint32) for y in np.broadcast_arrays(*operands))
+            same = _OF_EQUALS[name](a, b).view(np.float32)
+            found = np.where(np.equal(*operands), same, found)
+        elif found.dtype == _FLOAT32 and not is_any and _has_below(found, 0x00800001):
+            exact = function(*(a.astype(np.float64) for a in operands))
+            found = _without(found, exact)
+        return written(found)
+
+    return rule
+
+
+def _writing(i: Instruction) -> Function:
+    """Return what rounds FP32 numbers to the result of an instruction."""
+    dtype, overflow = i.results[0].type.dtype, i.overflow
+    largest = _FLOATS[dtype.name].max_finite if dtype.kind not in "iub" else 0.0
+
+    def written(x: np.ndarray) -> np.ndarray:
+        if overflow == "saturate" and largest and dtype != _FLOAT32:
+            x = np.clip(x, -largest, largest)
+        return x.astype(dtype, copy=False)
+
+    return written
+
+
+def _tensor_tensor(i: TensorTensor | TensorScalar) -> Rule | None:
+    kind = i.operands[0].type.dtype.kind
+    if i.operands[0].type.dtype.kind not in "iub":
+        return _of_floats(i.op, i) if i.op in FUNCTIONS else None
+    if kind == "u" and i.op in ("shift_left", "shift_right_logical"):
+        shift = np.left_shift if i.op == "shift_left" else np.right_shift
+        return lambda x: shift(*x)
+    names = _OF_BOOLEANS if kind == "b" else _OF_INTEGERS
+    return (lambda x: FUNCTIONS[i.op](*x)) if i.op in names else None
+
+
+def _activation(i: Activation) -> Rule | None:
+    if i.transcendentals != "exact" or i.operands[0].type.dtype != _FLOAT32:
+        return None
+    one, divide, written = np.float32(1), _of_floats("divide", i), _writing(i)
+    rules: Mapping[str, Rule] = {
+        "sqrt": lambda x: written(np.sqrt(flushed(x[0]))),
+        "rsqrt": lambda x: divide([one, np.sqrt(flushed(x[0]))]),
+        "reciprocal": lambda x: divide([one, x[0]]),
+    }
+    return rules.get(i.function)
+
+
+def comparison(direction: str) -> Function:
+    """Return the operator of a direction, "LT" and so on."""
+    return getattr(operator, direction.lower())
+
+
+def _compare(i: Compare) -> Rule | None:
+    function = comparison(i.direction)
+    if i.operands[0].type.dtype.kind in "iub":
+        return lambda x: function(*x)
+    return None if i.total else lambda x: function(*map(flushed, x))
+
+
+def _copy(i: TensorCopy) -> Rule | None:
+    source, target = i.operands[0].type.dtype, i.results[0].type.dtype
+    if target.kind in "iub":
+        return None if source.kind not in "iub" else lambda x: x[0].astype(target)
+    if target == _FLOAT32:
+        return lambda x: x[0].astype(target)
+    written = _writing(i)
+    return lambda x: written(flushed(x[0]))
+
+
+def _reduce(i: TensorReduce) -> Rule | None:
+    dtype, function = i.results[0].type.dtype, FUNCTIONS.get(i.op)
+    if dtype.kind not in "iub" or i.op not in _OF_BOOLEANS or not function:
+        return None
+    reduce: Function = function.reduce  # type: ignore[attr-defined]
+    return lambda x: function(reduce(x[0], axis=i.axes, dtype=dtype), x[1])
+
+
+def _iota(i: Iota) -> Rule:
+    kind = i.results[0].type
+    sizes = [s if n == i.dimension else 1 for n, s in enumerate(kind.shape)]
+    indices = np.arange(kind.shape[i.dimension]).reshape(sizes).astype(kind.dtype)
+    return lambda x: np.broadcast_to(indices, kind.shape)
+
+
+_RULES: Mapping[type[Instruction], Callable[[Any], Rule | None]] = {
+    Activation: _activation,
+    Compare: _compare,
+    Iota: _iota,
+    Select: lambda i: lambda x: np.where(*x),
+    TensorCopy: _copy,
+    TensorReduce: _reduce,
+    TensorScalar: _tensor_tensor,
+    TensorTensor: _tensor_tensor,
+}

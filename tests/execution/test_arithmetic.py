@@ -1,0 +1,154 @@
+"""Exact arithmetic in NumPy has the bits of the engines, of numbers of every kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+from neuronjax.execution import inputs_outputs
+from neuronjax.execution.arithmetic import computed
+from neuronjax.execution.engines import Registers, execute
+from neuronjax.ir.instruction import Buffer, View
+from neuronjax.ir.instruction_set import (
+    Activation,
+    Compare,
+    Select,
+    TensorCopy,
+    TensorReduce,
+    TensorTensor,
+)
+from neuronjax.ir.program import TensorType
+
+FLOAT32, BFLOAT16 = np.dtype("float32"), np.dtype(ml_dtypes.bfloat16)
+FLOAT8, BOOL = np.dtype(ml_dtypes.float8_e4m3), np.dtype(bool)
+INT32, UINT32, INT8 = map(np.dtype, ("int32", "uint32", "int8"))
+SIZE = 1 << 12
+EDGES = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.5, 2.5, 3.4e38]
+EDGES += [2.0**-126, -(2.0**-126), 2.0**-127, -(2.0**-149), 2.0**-63, 240.0, 250.0]
+
+
+def numbers(dtype: np.dtype, seed: int) -> np.ndarray:
+    """Return numbers of every kind: random bits, of every size, and the edges."""
+    rng = np.random.default_rng(seed)
+    codes = rng.integers(0, 256, (SIZE, dtype.itemsize), np.uint8)
+    if dtype.kind == "b":
+        return codes[:, 0] > 127
+    x = codes.view(dtype)[:, 0].copy()
+    with np.errstate(all="ignore"):
+        if dtype.kind in "iu":
+            x[:64] = rng.integers(0, 4, 64)
+            x[64:70] = np.iinfo(dtype).min
+            return x
+        some = rng.normal(size=SIZE) * 10.0 ** rng.integers(-45, 38, SIZE)
+        x[::2] = some.astype(np.float32).astype(dtype)[::2]
+        edges = np.array(EDGES, np.float32).astype(dtype)
+    x[1::4] = edges[rng.integers(0, len(edges), SIZE // 4)]
+    return x
+
+
+def instruction(cls: type, result: np.dtype, *read: np.dtype, **fields: Any):
+    types = [TensorType((SIZE,), dtype) for dtype in (*read, result)]
+    *views, written = (Buffer(n, kind) for n, kind in enumerate(types))
+    return cls(
+        operands=tuple(map(View, views)),
+        results=(written,),
+        engine="vector",
+        **fields,
+    )
+
+
+def assert_same(i, x) -> None:
+    rule = computed(i)
+    assert rule is not None
+    with np.errstate(all="ignore"):
+        ours = rule(x)
+    registers = Registers(inputs_outputs.make_zero(True), jnp.uint32(0))
+    [theirs] = map(np.asarray, execute(i, [jnp.asarray(a) for a in x], registers))
+    assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
+    if ours.dtype.kind in "iub":
+        np.testing.assert_array_equal(ours, theirs)
+        return
+    nan = np.isnan(ours.astype(np.float32)) & np.isnan(theirs.astype(np.float32))
+    code = f"u{ours.dtype.itemsize}"
+    same = (ours.view(code) == theirs.view(code)) | nan
+    assert same.all(), [a[~same][:3] for a in (*x, ours, theirs)]
+
+
+FLOATS = [FLOAT32, BFLOAT16, FLOAT8]
+OF_TWO = ("add", "subtract", "multiply", "divide", "maximum", "minimum")
+OF_ONE = ("abs", "negate", "sign", "floor", "ceil", "round_nearest_even")
+WHOLE = ("add", "multiply", "maximum", "minimum", "and", "or", "xor")
+CASES = [
+    *((TensorTensor, d, (d, d), {"op": op}) for op in OF_TWO for d in FLOATS),
+    *((TensorTensor, d, (d,), {"op": op}) for op in OF_ONE for d in FLOATS),
+    *((TensorTensor, BOOL, (d,), {"op": "is_finite"}) for d in FLOATS),
+    *((TensorTensor, d, (d, d), {"op": op}) for op in WHOLE for d in (INT8, BOOL)),
+    *((TensorTensor, INT32, (INT32,), {"op": op}) for op in ("abs", "negate")),
+    *(
+        (TensorTensor, UINT32, (UINT32, UINT32), {"op": f"shift_{way}"})
+        for way in ("left", "right_logical")
+    ),
+    *(
+        (Compare, BOOL, (d, d), {"direction": way})
+        for way in ("EQ", "NE", "LT", "LE", "GT", "GE")
+        for d in (FLOAT32, BFLOAT16, INT32)
+    ),
+    *((Select, d, (BOOL, d, d), {}) for d in (FLOAT32, BFLOAT16, INT8)),
+    *(
+        (Activation, d, (FLOAT32,), {"function": name})
+        for name in ("sqrt", "rsqrt", "reciprocal")
+        for d in (FLOAT32, BFLOAT16)
+    ),
+    *(
+        (TensorCopy, d, (source,), {"overflow": overflow})
+        for d in FLOATS
+        for source in (FLOAT32, BFLOAT16, FLOAT8, INT32, BOOL)
+        for overflow in ("ieee", "saturate")
+    ),
+    *((TensorCopy, d, (INT32,), {}) for d in (INT8, UINT32, BOOL)),
+]
+
+
+def name_of(case: Any) -> str:
+    cls, result, read, fields = case
+    words = (cls.__name__, *map(str, read), result.name, *map(str, fields.values()))
+    return "-".join(words)
+
+
+@pytest.mark.parametrize("case", CASES, ids=name_of)
+def test_an_exact_instruction_has_the_bits_of_its_engine(case):
+    cls, result, read, fields = case
+    i = instruction(cls, result, *read, **fields)
+    assert_same(i, [numbers(dtype, n) for n, dtype in enumerate(read)])
+
+
+@pytest.mark.parametrize("op", ["multiply", "divide"])
+def test_a_result_is_rounded_and_then_flushed(op):
+    """Between the numbers that FP32 has around its smallest normal one."""
+    rng = np.random.default_rng(3)
+    x = ((rng.random(SIZE) + 1) * 2.0 ** rng.integers(-60, 60, SIZE)).astype("float32")
+    near = 2.0**-126 * (1 - rng.integers(-4, 5, SIZE) * 2.0**-25)
+    wide = x.astype(np.float64)
+    y = near / wide if op == "multiply" else wide / near
+    i = instruction(TensorTensor, FLOAT32, FLOAT32, FLOAT32, op=op)
+    with np.errstate(over="ignore"):
+        assert_same(i, [x, y.astype("float32")])
+
+
+@pytest.mark.parametrize(
+    ("cls", "read", "fields"),
+    [
+        (TensorTensor, (FLOAT32, FLOAT32), {"op": "power"}),
+        (TensorTensor, (FLOAT32, FLOAT32), {"op": "add", "rounding": "stochastic"}),
+        (TensorTensor, (FLOAT32, FLOAT32), {"op": "add", "write_format": "tfloat32"}),
+        (TensorTensor, (INT32, INT32), {"op": "add", "integer_path": "fp32"}),
+        (Activation, (FLOAT32,), {"function": "exponential"}),
+        (TensorReduce, (FLOAT32, FLOAT32), {"op": "add", "axes": (0,)}),
+    ],
+)
+def test_what_is_not_exact_is_left_to_the_engine(cls, read, fields):
+    assert computed(instruction(cls, read[0], *read, **fields)) is None
