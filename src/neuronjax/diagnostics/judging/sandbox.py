@@ -236,30 +236,21 @@ def _listened(nursery: _Nursery, out: IO[bytes], limits: Limits) -> tuple[str, s
         chunk = os.read(out.fileno(), _CHUNK_BYTES)
         if not chunk:
             status = nursery.status(end - time.monotonic())
-            return _how(status, limits), _text(printed)
+            return _how(status, limits), printed.decode(errors="replace")
         total += len(chunk)
         printed = (printed + chunk)[-_KEPT_CHARACTERS:]
         if total > limits.file_bytes:
             return f"printed more than {limits.file_bytes >> 20} MiB", ""
-    return _too_long(limits), _text(printed)
-
-
-def _too_long(limits: Limits) -> str:
-    return f"{_LATE} {limits.seconds:g} s"
-
-
-def _text(printed: bytes) -> str:
-    return printed.decode(errors="replace")
+    return _how(None, limits), printed.decode(errors="replace")
 
 
 def _how(status: int | None, limits: Limits) -> str:
-    if status is None:
-        return _too_long(limits)
-    code = os.waitstatus_to_exitcode(status)
+    """Return how a child ended, by its status; it has none if its time was over."""
+    code = -signal.SIGXCPU if status is None else os.waitstatus_to_exitcode(status)
     if code >= 0:
         return f"ended the process by itself, with status {code}" if code else ""
     if -code == signal.SIGXCPU:
-        return _too_long(limits)
+        return f"{_LATE} {limits.seconds:g} s"
     with contextlib.suppress(ValueError):
         return f"crashed with {signal.Signals(-code).name}"
     return f"crashed with signal {-code}"

@@ -248,8 +248,7 @@ class _Tally:
         self.squares += squares
         self.all_squares += squares if e.off is e.error else sum_of_squares(e.off)
         self.undecided += e.undecided
-        if e.times[number] > 1.0:
-            self.refused += int(np.count_nonzero(e.times > 1.0))
+        self.refused += int(np.count_nonzero(e.times > 1.0))
         if not math.isfinite(squares):
             self.non_finite += int(np.count_nonzero(np.isinf(e.error)))
         if self.worst is None or e.times[number] > self.times_bound:
