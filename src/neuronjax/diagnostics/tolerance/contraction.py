@@ -46,7 +46,7 @@ from neuronjax.errors import UnimplementedError, user_line
 CHUNK = 512
 _BLOCK_ELEMENTS = 1 << 20
 _TILE = 1024
-#: What one product of factors below 2 may lose where subnormal numbers count as zero.
+#: What a product of factors below 2 may lose where subnormal numbers count as zero.
 _DROPPED = 2.0**-58
 
 
@@ -181,19 +181,17 @@ class _Factor:
         scale = np.float32(1 / self.unit)
         self.scaled = np.multiply(value, scale, dtype=np.float32, casting="same_kind")
         self.own = None if own is None else own * scale
-        self.joint = None if joint is None else _normal(joint * scale)
+        self.joint = None if joint is None else joint * scale
 
     @functools.cached_property
     def squares(self) -> np.ndarray:
         """Of the values."""
-        return _normal(np.square(self.scaled))
+        return np.square(self.scaled)
 
     @functools.cached_property
     def error_squares(self) -> np.ndarray:
         """Of the independent errors; 0 without."""
-        if self.own is None:
-            return np.square(np.float32(0.0))
-        return _normal(np.square(self.own))
+        return np.square(np.float32(0.0) if self.own is None else self.own)
 
     def of(self, part: Any) -> _Factor:
         """Some rows or columns; what is computed for the whole is computed once."""
@@ -204,14 +202,6 @@ class _Factor:
         squares = self.error_squares
         side.error_squares = squares[part] if squares.ndim else squares
         return side
-
-
-def _normal(x: np.ndarray) -> np.ndarray:
-    """Return scales, or squares of scales, with zeros in place of subnormal numbers.
-
-    One in twenty of them makes a product of matrices ten times as slow. What a product
-    loses, at most four square roots of 2^-124, is within `_DROPPED`."""
-    return np.where(x < np.finfo(np.float32).tiny, np.float32(0.0), x)
 
 
 def _product(a: _Factor, b: _Factor, model: ErrorModel, stored: Any) -> Any:
@@ -243,18 +233,19 @@ def _errors(
     if model.products.unit > model.stored.unit:
         rounding = np.float32(3 * model.products.unit**2)
     if a.own is None and b.own is None and a.joint is None and b.joint is None:
-        squares = a.squares @ b.squares
+        squares = _normal(a.squares) @ _normal(b.squares)
         handed = np.sqrt(rounding * squares) if rounding else None
         squares *= sums
         return squares, handed
-    handed = _normal((sums + rounding) * a.squares + a.error_squares) @ b.squares
+    squares = _normal((sums + rounding) * a.squares + a.error_squares)
+    handed = squares @ _normal(b.squares)
     if b.own is not None:
-        handed += a.squares @ b.error_squares
+        handed += _normal(a.squares) @ _normal(b.error_squares)
     np.sqrt(handed, out=handed)
     if a.joint is not None:
-        handed += a.joint @ np.abs(b.scaled)
+        handed += _normal(a.joint) @ np.abs(b.scaled)
     if b.joint is not None:
-        handed += np.abs(a.scaled) @ b.joint
+        handed += np.abs(a.scaled) @ _normal(b.joint)
     return np.float32(0.0), handed
 
 
@@ -268,6 +259,14 @@ def _sums(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         total += a[..., part] @ b[..., part, :]
         np.maximum(largest, np.abs(total), out=largest)
     return total, largest
+
+
+def _normal(x: np.ndarray) -> np.ndarray:
+    """Return scales, or squares of scales, with zeros in place of subnormal numbers.
+
+    One in twenty of them makes a product of matrices ten times as slow. What a product
+    loses, at most four square roots of 2^-124, is within `_DROPPED`."""
+    return np.where(x < np.finfo(np.float32).tiny, np.float32(0.0), x)
 
 
 def einsum(subscripts: str, *operands: Any, optimize: Any = False) -> Any:
