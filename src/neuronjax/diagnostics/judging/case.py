@@ -29,11 +29,9 @@ from neuronjax.errors import InvalidProgramError, NeuronJaxError, line_in
 #: Numbers: a reference of more inputs is not run again with drawn errors, or changed.
 LARGE_INPUTS = 1 << 22
 
-
 #: Runs with drawn errors for the seeds after the first, whose tolerance decides what a
 #: verdict is worth. Student's t makes the bounds of so few twice as wide.
 _LATER_SAMPLES = 10
-
 
 #: What the loops of a reference ask for their turns: names of its module, which return
 #: what they are given, but where somebody (`mutants.py`) changes what they mean.

@@ -29,7 +29,6 @@ from neuronjax.report.quantities import binary
 #: What the emulator may take here: a kernel that takes more is not run, and refused.
 MOST_BYTES = 8 << 30
 MOST_INSTRUCTIONS = 20_000_000
-_MOST_SEED = 1 << 32
 
 
 def with_unknown(program: KernelProgram, asked: Sequence[int]) -> tuple[int, ...]:
@@ -41,7 +40,7 @@ def with_unknown(program: KernelProgram, asked: Sequence[int]) -> tuple[int, ...
     said += sum(len(i.parameters) for i in program.body.walk())
     if said < min((r.size for r in program.results), default=0):
         return tuple(asked)
-    return (*asked, secrets.randbelow(_MOST_SEED))
+    return (*asked, secrets.randbelow(1 << 32))
 
 
 def too_large(program: KernelProgram, path: Path) -> Iterator[Problem]:

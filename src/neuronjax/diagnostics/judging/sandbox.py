@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -83,7 +83,10 @@ def run_child(
         limits: after their seconds the child and all it started are killed.
         given: files that it finds there too.
     """
-    with _folder() as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="neuronjax-judge-", ignore_cleanup_errors=True
+    ) as home:
+        folder = Path(home)
         (folder / "job.json").write_text(json.dumps(job))
         for name, data in given.items():
             (folder / name).write_bytes(data)
@@ -97,14 +100,6 @@ def run_child(
         return Ended(
             how=how, files=files, printed=printed, seconds=time.monotonic() - start
         )
-
-
-@contextlib.contextmanager
-def _folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(
-        prefix="neuronjax-judge-", ignore_cleanup_errors=True
-    ) as name:
-        yield Path(name)
 
 
 def _environment() -> dict[str, str]:

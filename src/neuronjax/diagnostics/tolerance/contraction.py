@@ -37,6 +37,7 @@ from neuronjax.diagnostics.tolerance.tracked import (
     Tracked,
     as_tracked,
     declared,
+    in_threads,
     model_of,
     moved,
     new_values,
@@ -102,7 +103,9 @@ def _stacked(a: Tracked, b: Tracked, model: ErrorModel, dtype: Any) -> Tracked:
         is_biased = n > 1 and bool(alike.any())
         if is_biased and joint is None:
             joint = np.zeros(shape, np.float32)
-        for row, column in itertools.product(*(_ranges(n, _TILE) for n in shape[1:])):
+
+        def fill(tile: tuple[slice, slice]) -> None:
+            row, column = tile
             pair = rows.of((..., row, slice(None))), columns.of((..., column))
             v, fresh, handed = _product(*pair, model, stored)
             value[stack, row, column], own[stack, row, column] = v, fresh
@@ -111,6 +114,8 @@ def _stacked(a: Tracked, b: Tracked, model: ErrorModel, dtype: Any) -> Tracked:
             if joint is not None and is_biased:
                 size = model.of_alike(n) * np.abs(v)
                 joint[stack, row, column] += alike[:, row, column] * size
+
+        in_threads(fill, [*itertools.product(*(_ranges(n, _TILE) for n in shape[1:]))])
     terms = {s: _widened(t, -1, shape) for s, t in kept.items()}
     for source, term in kept_right.items():
         wide = _widened(term, -2, shape)
