@@ -421,6 +421,13 @@ def test_a_kept_row_error_does_not_grow_in_a_matmul():
     assert tolerance.check(coarse)
 
 
+def test_products_of_numbers_whose_squares_vanish_are_within():
+    tall, wide = _normal([(120, 300), (300, 40)])
+    tall = np.ldexp(tall, -np.arange(120)[:, None])
+    judged = error_bounds(np.matmul, [tall, wide]).check(tall @ wide)
+    assert judged, judged.as_text()
+
+
 def test_several_results_and_numbers_beside_arrays():
     [x] = _normal([(4, 8)])
 

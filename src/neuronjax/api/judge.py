@@ -268,13 +268,7 @@ def _times(
     try:
         found = profile(candidate.kernel, target=job.target)(*candidate.arguments)
     except NeuronJaxError as error:
-        problem = Problem(
-            rule="unpriced",
-            location=error.location or "",
-            message=f"{error.op}: {error.what}" if error.op else error.what,
-            remedy=error.remedy or "",
-        )
-        return None, (problem,)
+        return None, (Problem.of_error("unpriced", error),)
     return _times_of(found, before), ()
 
 

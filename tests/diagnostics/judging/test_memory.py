@@ -48,6 +48,6 @@ def test_tiles_that_follow_each_other_share_memory(monkeypatch, kernel, refused)
 
 def test_a_second_run_shares_memory_only_where_it_has_to(monkeypatch):
     program = one_after_the_other.traced(X).program
-    assert not running._other_memory(program).shared
+    assert not running.shares_memory(program)
     monkeypatch.setattr(running, "MOST_BYTES", 10 * TILE_BYTES)
-    assert running._other_memory(program).shared
+    assert running.shares_memory(program)

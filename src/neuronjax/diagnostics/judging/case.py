@@ -29,11 +29,9 @@ from neuronjax.errors import InvalidProgramError, NeuronJaxError, line_in
 #: Numbers: a reference of more inputs is not run again with drawn errors, or changed.
 LARGE_INPUTS = 1 << 22
 
-
 #: Runs with drawn errors for the seeds after the first, whose tolerance decides what a
 #: verdict is worth. Student's t makes the bounds of so few twice as wide.
 _LATER_SAMPLES = 10
-
 
 #: What the loops of a reference ask for their turns: names of its module, which return
 #: what they are given, but where somebody (`mutants.py`) changes what they mean.
@@ -154,11 +152,11 @@ class ReferenceCase:
     def kernel_arguments(self, seed: int) -> tuple[Any, ...]:
         """The same as the kernel takes them, in memory of their own."""
         change = getattr(self.module, "transform_to_nki_inputs", list)
-        inputs = list(self.inputs(seed))
-        own = {id(x) for x in inputs}
+        inputs = self.inputs(seed)
         with _reference_runs(self.path):
             given = list(change(list(inputs)))
-        is_own = len({*map(id, given)}) == len(given) and own.issuperset(map(id, given))
+        held, own = [*map(_holder, given)], {*map(id, inputs)}
+        is_own = len({*held}) == len(held) and own.issuperset(held)
         return tuple(given if is_own else map(_own, given))
 
     def expected(self, seed: int) -> tuple[np.ndarray, ...]:
@@ -217,6 +215,13 @@ class ReferenceCase:
         (first, *others) = expected
         wanted = expected if others else first
         return _arrays(change(given[0] if single else given, wanted))
+
+
+def _holder(value: Any) -> int:
+    """Return which object holds the memory of a value: of a view, another array."""
+    while isinstance(value, np.ndarray) and isinstance(value.base, np.ndarray):
+        value = value.base
+    return id(value)
 
 
 def _own(value: Any) -> Any:

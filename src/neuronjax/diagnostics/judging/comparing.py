@@ -99,11 +99,11 @@ def _speaks(
             if found.non_finite:
                 why += f"; {found.non_finite:,} elements are not finite"
         return wrong[0], found.furthest, why
-    if by_elements and any(found.times_bound for found in judged):
-        number = max(range(len(judged)), key=lambda n: judged[n].times_bound)
-        return number, judged[number].worst, ""
-    number = max(range(len(judged)), key=lambda n: judged[n].distance)
-    return number, judged[number].furthest, ""
+    by_elements = by_elements and any(found.times_bound for found in judged)
+    off = [found.times_bound if by_elements else found.distance for found in judged]
+    number = off.index(max(off))
+    place = judged[number].worst if by_elements else judged[number].furthest
+    return number, place, ""
 
 
 def _element(

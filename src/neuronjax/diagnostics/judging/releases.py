@@ -41,7 +41,7 @@ def problems(
     try:
         meetings = list(_meetings(path, program))
     except InvalidProgramError as error:
-        found["limits"].append(_unread(path, error))
+        found["limits"].append(Problem.of_error(RULE, error, str(path)))
         meetings = []
     for m in meetings:
         kind, problem = _judged(m, release)
@@ -69,10 +69,7 @@ def reported(
         told += f"it {report.does}; documented: {report.documented} ({report.source})"
         found[kind].append(
             Problem(
-                rule=REPORT_RULE,
-                location=location,
-                message=told,
-                remedy=report.remedy,
+                rule=REPORT_RULE, location=location, message=told, remedy=report.remedy
             )
         )
     return {kind: tuple(_counted(same)) for kind, same in found.items()}
@@ -110,12 +107,3 @@ def _problem(m: ReleaseMeeting, rule: str, remedy: str) -> Problem:
     d = m.difference
     message = f"{m.name} {d.what} ({d.source})"
     return Problem(rule=rule, location=m.location, message=message, remedy=remedy)
-
-
-def _unread(path: Path, error: InvalidProgramError) -> Problem:
-    return Problem(
-        rule=RULE,
-        location=error.location or str(path),
-        message=error.what,
-        remedy=error.remedy or "",
-    )

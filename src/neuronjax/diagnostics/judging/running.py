@@ -29,7 +29,6 @@ from neuronjax.report.quantities import binary
 #: What the emulator may take here: a kernel that takes more is not run, and refused.
 MOST_BYTES = 8 << 30
 MOST_INSTRUCTIONS = 20_000_000
-_MOST_SEED = 1 << 32
 
 
 def with_unknown(program: KernelProgram, asked: Sequence[int]) -> tuple[int, ...]:
@@ -37,15 +36,11 @@ def with_unknown(program: KernelProgram, asked: Sequence[int]) -> tuple[int, ...
 
     It is left out where the program says fewer numbers than a result has elements:
     such a program cannot hold results that were noted for known seeds."""
-    if _said(program) < min((r.size for r in program.results), default=0):
+    said = sum(s.size for s in program.storages if s.initial is not None)  # data
+    said += sum(len(i.parameters) for i in program.body.walk())
+    if said < min((r.size for r in program.results), default=0):
         return tuple(asked)
-    return (*asked, secrets.randbelow(_MOST_SEED))
-
-
-def _said(program: KernelProgram) -> int:
-    """Return how many numbers stand in a program: data and immediates."""
-    data = sum(s.size for s in program.storages if s.initial is not None)
-    return data + sum(len(i.parameters) for i in program.body.walk())
+    return (*asked, secrets.randbelow(1 << 32))
 
 
 def too_large(program: KernelProgram, path: Path) -> Iterator[Problem]:
@@ -56,21 +51,13 @@ def too_large(program: KernelProgram, path: Path) -> Iterator[Problem]:
         held = sum(_bytes(prod(p.shape) * p.slots, p.dtype) for p in pools)
     if held > MOST_BYTES:
         told = f"allocates {binary(held)}, more than the {binary(MOST_BYTES)} here"
-        yield Problem(
-            rule="memory",
-            location=str(path),
-            message=told,
-            remedy="allocate less, or judge a smaller case",
-        )
+        remedy = "allocate less, or judge a smaller case"
+        yield Problem(rule="memory", location=str(path), message=told, remedy=remedy)
     count = values.executed(program.body)
     if count > MOST_INSTRUCTIONS:
         told = f"executes {count:,} instructions, more than {MOST_INSTRUCTIONS:,}"
-        yield Problem(
-            rule="time",
-            location=str(path),
-            message=told,
-            remedy="let its loops turn less often, or judge a smaller case",
-        )
+        remedy = "let its loops turn less often, or judge a smaller case"
+        yield Problem(rule="time", location=str(path), message=told, remedy=remedy)
 
 
 def _all_bytes(program: KernelProgram) -> int:
@@ -85,12 +72,6 @@ def shares_memory(program: KernelProgram) -> bool:
     """Whether tiles lie where others were, in the second of two runs as in the first:
     what they hold unwritten is then the same in both."""
     return _all_bytes(program) > MOST_BYTES
-
-
-def _other_memory(program: KernelProgram) -> FreshMemory:
-    """What memory holds in the second of two runs, which are compared."""
-    shared = shares_memory(program)
-    return FreshMemory(of_floats=1.0, of_integers=3, shared=shared)
 
 
 def seeds(
@@ -108,7 +89,9 @@ def seeds(
     that differ depend on what was there before, whatever their values are."""
     done: list[SeedVerdict] = []
     program = candidate.kernel.program
-    other = None if surely_writes(program) else _other_memory(program)
+    other = None
+    if not surely_writes(program):
+        other = FreshMemory(1.0, 3, shared=shares_memory(program))
     returned = values.computed(candidate, _runs(case, wanted, other), seconds)
     try:
         with warnings.catch_warnings():
@@ -125,12 +108,11 @@ def seeds(
     except ReferenceFailed:
         raise
     except NeuronJaxError as error:
-        return tuple(done), (_failed(error),)
+        rule = "time" if isinstance(error, values.EndlessError) else "run"
+        return tuple(done), (Problem.of_error(rule, error),)
     except (TypeError, ValueError, AttributeError, IndexError) as error:
         told = f"its results do not fit the reference's: {error}"
-        return tuple(done), (
-            Problem(rule="results", location="", message=told, remedy=""),
-        )
+        return tuple(done), (Problem(rule="results", message=told),)
     return tuple(done), ()
 
 
@@ -166,14 +148,4 @@ def _from_memory(count: int, candidate: TracedCandidate) -> Problem:
         message=f"{count:,} elements of the results change with what memory held "
         "before the kernel",
         remedy="write all that is read and returned, however often a loop turns",
-    )
-
-
-def _failed(error: NeuronJaxError) -> Problem:
-    told = f"{error.op}: {error.what}" if error.op else error.what
-    return Problem(
-        rule="time" if isinstance(error, values.EndlessError) else "run",
-        location=error.location or "",
-        message=told,
-        remedy=error.remedy or "",
     )

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -83,7 +83,10 @@ def run_child(
         limits: after their seconds the child and all it started are killed.
         given: files that it finds there too.
     """
-    with _folder() as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="neuronjax-judge-", ignore_cleanup_errors=True
+    ) as home:
+        folder = Path(home)
         (folder / "job.json").write_text(json.dumps(job))
         for name, data in given.items():
             (folder / name).write_bytes(data)
@@ -97,14 +100,6 @@ def run_child(
         return Ended(
             how=how, files=files, printed=printed, seconds=time.monotonic() - start
         )
-
-
-@contextlib.contextmanager
-def _folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(
-        prefix="neuronjax-judge-", ignore_cleanup_errors=True
-    ) as name:
-        yield Path(name)
 
 
 def _environment() -> dict[str, str]:
@@ -236,30 +231,21 @@ def _listened(nursery: _Nursery, out: IO[bytes], limits: Limits) -> tuple[str, s
         chunk = os.read(out.fileno(), _CHUNK_BYTES)
         if not chunk:
             status = nursery.status(end - time.monotonic())
-            return _how(status, limits), _text(printed)
+            return _how(status, limits), printed.decode(errors="replace")
         total += len(chunk)
         printed = (printed + chunk)[-_KEPT_CHARACTERS:]
         if total > limits.file_bytes:
             return f"printed more than {limits.file_bytes >> 20} MiB", ""
-    return _too_long(limits), _text(printed)
-
-
-def _too_long(limits: Limits) -> str:
-    return f"{_LATE} {limits.seconds:g} s"
-
-
-def _text(printed: bytes) -> str:
-    return printed.decode(errors="replace")
+    return _how(None, limits), printed.decode(errors="replace")
 
 
 def _how(status: int | None, limits: Limits) -> str:
-    if status is None:
-        return _too_long(limits)
-    code = os.waitstatus_to_exitcode(status)
+    """Return how a child ended, by its status; it has none if its time was over."""
+    code = -signal.SIGXCPU if status is None else os.waitstatus_to_exitcode(status)
     if code >= 0:
         return f"ended the process by itself, with status {code}" if code else ""
     if -code == signal.SIGXCPU:
-        return _too_long(limits)
+        return f"{_LATE} {limits.seconds:g} s"
     with contextlib.suppress(ValueError):
         return f"crashed with {signal.Signals(-code).name}"
     return f"crashed with signal {-code}"

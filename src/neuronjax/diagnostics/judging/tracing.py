@@ -91,26 +91,20 @@ def read(ended: Ended, path: Path) -> TracedCandidate:
     if status is None:
         words = ended.printed.strip().rpartition("\n")[2]
         how = ended.how or "left no result"
-        raise CandidateRefused("", [_ended(path, f"{how}: {words}" if words else how)])
+        raise _nothing_left(path, f"{how}: {words}" if words else how)
     try:
         if refused := list(_refused(status, path)):
             raise CandidateRefused(str(status.get("kernel", "")), refused)
         return _candidate(status, ended)
     except (*types_file.NO_TYPES, NeuronJaxError) as error:
-        raise CandidateRefused(
-            "", [_ended(path, f"left no program: {error}")]
-        ) from error
+        raise _nothing_left(path, f"left no program: {error}") from error
 
 
 def _refused(status: Mapping[str, Any], path: Path) -> Iterator[Problem]:
     """Why a candidate got no further, as its child says."""
     for what in status["forbidden"]:
-        yield Problem(
-            rule="forbidden",
-            location=str(path),
-            message=str(what),
-            remedy="leave it out: no kernel needs it",
-        )
+        told, remedy = str(what), "leave it out: no kernel needs it"
+        yield Problem(rule="forbidden", location=str(path), message=told, remedy=remedy)
     if status["what"]:
         yield Problem(
             rule=str(status["what"]),
@@ -133,5 +127,6 @@ def _candidate(status: Mapping[str, Any], ended: Ended) -> TracedCandidate:
     )
 
 
-def _ended(path: Path, how: str) -> Problem:
-    return Problem(rule="ended", location=str(path), message=how, remedy="")
+def _nothing_left(path: Path, how: str) -> CandidateRefused:
+    problem = Problem(rule="ended", location=str(path), message=how)
+    return CandidateRefused("", [problem])

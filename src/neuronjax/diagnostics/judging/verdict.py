@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Group
 
 from neuronjax.diagnostics.judging import verdict_tables
-from neuronjax.errors import InvalidProgramError
+from neuronjax.errors import InvalidProgramError, NeuronJaxError
 from neuronjax.ir.json_text import json_object
 from neuronjax.report.quantities import finite
 from neuronjax.report.tables import Displayed, as_text
@@ -65,10 +65,20 @@ class Problem:
     """
 
     rule: str
-    location: str
+    location: str = ""
     message: str
-    remedy: str
+    remedy: str = ""
     count: int = 1
+
+    @classmethod
+    def of_error(cls, rule: str, error: NeuronJaxError, location: str = "") -> Problem:
+        """Return what an error says; its place is `location` where it names none."""
+        return cls(
+            rule=rule,
+            location=error.location or location,
+            message=f"{error.op}: {error.what}" if error.op else error.what,
+            remedy=error.remedy or "",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

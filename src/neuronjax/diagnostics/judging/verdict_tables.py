@@ -35,7 +35,11 @@ def page(word: str, verdict: Mapping[str, Any]) -> Group:
     if verdict["seeds"]:
         parts.append(_seeds(verdict))
     if verdict["times"] is not None:
-        parts += [_times(verdict), _changes(verdict["times"])]
+        columns = {"": NAME, "value": TEXT}
+        parts.append(
+            new_table("Predicted", columns, _figures(verdict), show_header=False)
+        )
+        parts.append(_changes(verdict["times"]))
     parts.append(Text(f"judged in {seconds(verdict['judging_seconds'])}", style="dim"))
     return Group(*parts)
 
@@ -91,12 +95,6 @@ def _furthest(seed: Mapping[str, Any]) -> str:
     which = f" of result {worst['result']}" if worst["result"] else ""
     is_, wanted = worst["actual"], worst["expected"]
     return f"[{where}]{which}: {is_:.9g}, the reference {wanted:.9g}"
-
-
-def _times(verdict: Mapping[str, Any]) -> RenderableType:
-    return new_table(
-        "Predicted", {"": NAME, "value": TEXT}, _figures(verdict), show_header=False
-    )
 
 
 def _figures(verdict: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -13,7 +13,7 @@ import numpy as np
 from neuronjax.diagnostics.differences import alike, ratio
 from neuronjax.errors import InvalidProgramError
 
-_BLOCK_ELEMENTS = 1 << 16
+_BLOCK_ELEMENTS = 1 << 14
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,13 +149,16 @@ class Tolerance:
         that have none."""
         value, sums = self.value.reshape(-1), [0.0, 0.0]
         for block in flat_blocks(value.size):
+            bound = None if self.bound is None else self.bound.reshape(-1)[block]
+            every = bound is None or bool(bound.max() < math.inf)
+            squares = sum_of_squares(value[block]) if every else math.nan
+            if math.isfinite(squares):
+                sums[0] += squares
+                continue
             wide = value[block].astype(np.float64, copy=False)
             finite = np.where(np.isfinite(wide), wide, 0.0)
-            if self.bound is None:
-                sums[0] += sum_of_squares(finite)
-                continue
-            has = np.isfinite(self.bound.reshape(-1)[block])
-            for n, kind in enumerate((has, ~has)):
+            has = True if bound is None else np.isfinite(bound)
+            for n, kind in enumerate((has, np.logical_not(has))):
                 sums[n] += sum_of_squares(np.where(kind, finite, 0.0))
         return sums[0], sums[1]
 
@@ -180,17 +183,22 @@ class Tolerance:
 
     def _beside(self, found: np.ndarray, block: slice) -> _BlockErrors:
         value = self.value.reshape(-1)[block]
+        off = error = apart(found[block], value)
         if self.bound is None:
-            off = apart(found[block], value)
-            none = np.zeros(off.shape, bool)
-            return _BlockErrors(off, off, np.zeros(off.shape), none)
+            return _BlockErrors(off, off, np.zeros(off.shape), 0)
+        if value.dtype == np.float64:
+            off = apart(found[block], value.astype(np.float32))
         bound = self.bound.reshape(-1)[block]
-        undecided = np.isposinf(bound)
+        undecided = 0
+        if not bound.max() < math.inf:
+            has_none = np.isposinf(bound)
+            undecided = int(np.count_nonzero(has_none))
+            error = np.where(has_none, 0.0, error)
         with np.errstate(all="ignore"):
-            error = np.where(undecided, 0.0, apart(found[block], value))
-            times = np.where(error == 0.0, 0.0, error / bound)
-            held = value.astype(np.float32) if value.dtype.kind == "f" else value
-        return _BlockErrors(apart(found[block], held), error, times, undecided)
+            times = error / bound
+        if not times.max() < math.inf:
+            times[error == 0.0] = 0.0
+        return _BlockErrors(off, error, times, undecided)
 
     def _index(self, number: int | None) -> tuple[int, ...] | None:
         if number is None:
@@ -202,18 +210,21 @@ def apart(actual: np.ndarray, value: np.ndarray) -> np.ndarray:
     """Return errors: infinite for a NaN or an Inf that only one side has."""
     a, b = (x.astype(np.float64, copy=False) for x in (actual, value))
     with np.errstate(all="ignore"):
-        off = np.where(alike(a, b), 0.0, np.abs(a - b))
-    off[np.isnan(off)] = math.inf
+        off = np.asarray(np.abs(a - b))
+    if not off.max(initial=0.0) < math.inf:
+        off[alike(a, b)] = 0.0
+        off[np.isnan(off)] = math.inf
     return off
 
 
 class _BlockErrors(NamedTuple):
-    """Of a block: errors of what FP32 holds, of elements with a bound, in bounds."""
+    """Errors of a block: from what FP32 holds, of elements with a bound, in bounds; and
+    how many elements have none."""
 
     off: np.ndarray
     error: np.ndarray
     times: np.ndarray
-    undecided: np.ndarray
+    undecided: int
 
 
 @dataclasses.dataclass
@@ -232,12 +243,14 @@ class _Tally:
 
     def add(self, start: int, e: _BlockErrors) -> None:
         """The block that begins with element `start`."""
-        self.refused += int(np.count_nonzero(e.times > 1.0))
-        self.non_finite += int(np.count_nonzero(np.isinf(e.error)))
-        self.undecided += int(np.count_nonzero(e.undecided))
-        self.squares += sum_of_squares(e.error)
-        self.all_squares += sum_of_squares(e.off)
         number, place = int(e.times.argmax()), int(e.off.argmax())
+        squares = sum_of_squares(e.error)
+        self.squares += squares
+        self.all_squares += squares if e.off is e.error else sum_of_squares(e.off)
+        self.undecided += e.undecided
+        self.refused += int(np.count_nonzero(e.times > 1.0))
+        if not math.isfinite(squares):
+            self.non_finite += int(np.count_nonzero(np.isinf(e.error)))
         if self.worst is None or e.times[number] > self.times_bound:
             self.worst, self.times_bound = start + number, float(e.times[number])
         if self.furthest is None or e.off[place] > self.largest:

@@ -22,7 +22,7 @@ import itertools
 import math
 import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -383,11 +383,15 @@ def over_blocks(
     shape: tuple[int, ...],
     elements: int = BLOCK_ELEMENTS,
 ) -> list[Any]:
-    """What `work` returns of every block, in their order; of many, by some threads.
+    """What `work` returns of every block, in their order; of many, by some threads."""
+    return in_threads(work, list(blocks(shape, elements)), _FEWEST_FOR_THREADS)
 
-    NumPy computes outside of Python's lock."""
-    todo = list(blocks(shape, elements))
-    if len(todo) < _FEWEST_FOR_THREADS:
+
+def in_threads(
+    work: Callable[[Any], Any], todo: Sequence[Any], fewest: int = 2
+) -> list[Any]:
+    """Return what `work` returns of everything; NumPy does not hold Python's lock."""
+    if len(todo) < fewest:
         return list(map(work, todo))
     # NumPy's error state is the caller's context, which a thread does not have.
     contexts = [contextvars.copy_context() for _ in todo]

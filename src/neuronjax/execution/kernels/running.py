@@ -261,7 +261,7 @@ def _row(node: Node, instance: Index, zero: jax.Array) -> InstanceRow:
     floats: list[jax.Array] = []
     if node.floats.shape[1]:
         table = steps.opaque_floats(node.floats, zero)
-        row = lax.dynamic_index_in_dim(table, instance, keepdims=False)
+        row = steps.entry(table, instance)
         floats = [row[n] for n in range(node.floats.shape[1])]
     return InstanceRow(ints, floats)
 
@@ -280,7 +280,7 @@ def _lookup(values: np.ndarray, instance: jax.Array) -> jax.Array:
     stride = int(values[1]) - int(values[0])
     if (np.diff(values) == stride).all():
         return instance * stride + int(values[0])
-    return lax.dynamic_index_in_dim(jnp.asarray(values), instance, keepdims=False)
+    return steps.entry(jnp.asarray(values), instance)
 
 
 def _run_repeat(node: Node, instance: Index, state: State, c: TileContext) -> None:

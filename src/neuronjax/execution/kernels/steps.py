@@ -127,7 +127,14 @@ class ResolvedAccess:
 
 
 def register_value(state: State, number: Index) -> jax.Array:
-    return lax.dynamic_index_in_dim(state["registers"], number, keepdims=False)
+    return entry(state["registers"], number)
+
+
+def entry(array: jax.Array, number: Index) -> jax.Array:
+    """Return one entry of an array; its number, of the trace, is not negative."""
+    return lax.dynamic_index_in_dim(
+        array, number, keepdims=False, allow_negative_indices=False
+    )
 
 
 # ---- Reading.
@@ -160,7 +167,7 @@ def _read_carried(place: ResolvedAccess, state: State) -> jax.Array:
 def _slot(place: ResolvedAccess, state: State) -> jax.Array:
     """One slot as carriers of the dtype of the access, [elements]."""
     pool = state[place.plan.pool]
-    slot = lax.dynamic_index_in_dim(pool, place.slot, keepdims=False)
+    slot = entry(pool, place.slot)
     return _recast(slot, place.plan.stored, place.plan.dtype)
 
 
@@ -206,12 +213,18 @@ def _window(place: ResolvedAccess, box: AccessBox, dense: jax.Array) -> jax.Arra
         ends = [s + e for s, e in zip(known, extents, strict=True)]
         found = lax.slice(dense, known, ends)
     else:
-        found = lax.dynamic_slice(dense, _int32s(starts), extents)
+        found = lax.dynamic_slice(dense, slice_sizes=extents, **_beginning(place))
     return found.reshape(box.extents)
 
 
-def _int32s(values: list[Index]) -> list[jax.Array]:
-    return [jnp.asarray(v, jnp.int32) for v in values]
+def _beginning(place: ResolvedAccess) -> dict[str, Any]:
+    """Return where a window begins, as JAX takes it.
+
+    Only a number of the run may be negative: JAX then adds three operations."""
+    return {
+        "start_indices": [jnp.asarray(s, jnp.int32) for s in _starts(place)],
+        "allow_negative_indices": place.index is not None,
+    }
 
 
 def _arranged(window: jax.Array, box: AccessBox) -> jax.Array:
@@ -257,30 +270,30 @@ def write(
         old = _window(place, box, dense)
         every = tuple(slice(None, None, step) for step in box.steps)
         window = old.at[every].set(window)
-    starts = _int32s(_starts(place))
+    beginning = _beginning(place)
     if zero is None or dense.nbytes < LONG_COPIED_BYTES:
-        dense = lax.dynamic_update_slice(dense, window[None], starts)
+        dense = lax.dynamic_update_slice(dense, window[None], **beginning)
     else:
-        dense = _updated_alone(dense, window[None], starts, zero)
+        dense = _updated_alone(dense, window[None], beginning, zero)
     _put_back(place, dense, state)
 
 
 def _updated_alone(
-    dense: jax.Array, window: jax.Array, starts: list[jax.Array], zero: jax.Array
+    dense: jax.Array, window: jax.Array, beginning: dict[str, Any], zero: jax.Array
 ) -> jax.Array:
-    """An update in place, in a loop of one turn.
+    """Return the array updated in place, in a loop of one turn.
 
     XLA fuses an update with what reads or updates the array afterwards, and updates a
     copy of the whole array for everyone who does. It does not fuse across a loop's end,
-    and does not unroll one whose turns it cannot know."""
-    turns = 1 + zero.astype(jnp.int32).reshape(())
+    and does not unroll one whose turns it cannot know. What goes on is one bit, and no
+    count: each addition and comparison of one would be compiled as a function."""
 
     def turn(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        done, array = carry
-        return done + 1, lax.dynamic_update_slice(array, window, starts)
+        updated = lax.dynamic_update_slice(carry[1], window, **beginning)
+        return jnp.zeros((), bool), updated
 
-    first = (jnp.int32(0), dense)
-    return lax.while_loop(lambda carry: carry[0] < turns, turn, first)[1]
+    first = (zero.reshape(()) == 0, dense)
+    return lax.while_loop(lambda carry: carry[0], turn, first)[1]
 
 
 def _window_of(value: jax.Array, box: AccessBox) -> jax.Array:
@@ -308,7 +321,7 @@ def _put_slot(place: ResolvedAccess, slot: jax.Array, state: State) -> None:
     pool = state[plan.pool]
     slot = _recast(slot, plan.dtype, plan.stored)
     if slot.shape[0] < pool.shape[1]:  # a tail that is no whole element
-        old = lax.dynamic_index_in_dim(pool, place.slot, keepdims=False)
+        old = entry(pool, place.slot)
         slot = jnp.concatenate([slot, old[slot.shape[0] :]])
     state[plan.pool] = lax.dynamic_update_index_in_dim(pool, slot, place.slot, 0)
 
