@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,12 +47,6 @@ class OpEvidence:
     def error_before(self) -> float:
         """Return the largest error of an operand."""
         return max((x.error for x in self.operands.values()), default=0.0)
-
-
-def flattened(evidence: OpEvidence) -> float:
-    """The share of elements that an op makes zero of what is none."""
-    before = max((x.nothing for x in evidence.operands.values()), default=0.0)
-    return evidence.result.nothing - before
 
 
 #: They take over absolute errors.
@@ -136,6 +130,29 @@ def is_tie(op: Op, operands: Sequence[Seen], result: Seen) -> bool:
 
 
 BOUNDS = frozenset(("stablehlo.maximum", "stablehlo.minimum", "stablehlo.clamp"))
+#: A choice may be written where a bound is meant.
+CHOOSE = BOUNDS | {"stablehlo.select"}
+ROUNDS = frozenset(
+    f"stablehlo.{name}"
+    for name in ("round_nearest_even", "round_nearest_afz", "floor", "ceil")
+)
+
+
+def rounds(op: Op) -> bool:
+    """Return whether an op makes whole numbers of floats."""
+    if op.name != "stablehlo.convert":
+        return op.name in ROUNDS
+    before, after = (v.type.dtype.kind for v in (*op.operands, *op.results))
+    return after in "iu" and before not in "iub"
+
+
+def flattened(operand: Seen, result: Seen) -> float:
+    """Return the share of numbers that are rounded by all of themselves, or more."""
+    x = wide(operand.reference)
+    return float(np.mean((np.abs(wide(result.reference) - x) >= np.abs(x)) & (x != 0)))
+
+
+_SIDES = (np.less_equal, np.greater_equal)
 
 
 def cut_off(
@@ -144,21 +161,32 @@ def cut_off(
     """Return the root mean square of what a bound, or a cast to 8 bits that saturates,
     takes off its operands.
 
-    What becomes zero is none of it, as in a ReLU.
+    What becomes zero is none of it, as in a ReLU. A choice is a bound if it takes the
+    smaller number everywhere, or the larger one.
     """
-    if op.name in BOUNDS and result.dtype.kind not in "iub":
-        bounded = wide(result.reference)
-    elif op.name == "stablehlo.convert" and is_short_float(result.dtype):
-        limit = get_format(np.dtype(result.dtype).name).max_finite
-        bounded = np.clip(wide(result.reference), -limit, limit)
+    dtype = np.dtype(result.dtype)
+    bounded = wide(result.reference)
+    if op.name == "stablehlo.convert" and is_short_float(dtype):
+        limit = get_format(dtype.name).max_finite
+        bounded = np.clip(bounded, -limit, limit)
         if not np.isfinite(wide(result.actual)).all():
             return {}  # it does not saturate
-    else:
+    elif op.name not in CHOOSE or dtype.kind in "iub":
         return {}
-    x = {v: wide(seen.reference) for v, seen in operands.items()}
-    found = {v: y - bounded for v, y in x.items() if y.shape == bounded.shape}
+    x = {
+        v: wide(seen.reference)
+        for v, seen in operands.items()
+        if np.shape(seen.reference) == bounded.shape and seen.dtype.kind != "b"
+    }
+    if op.name == "stablehlo.select" and not _is_extreme(bounded, x.values()):
+        return {}
     size = math.sqrt(max(1, bounded.size))
-    return {v: norm(np.where(bounded, off, 0.0)) / size for v, off in found.items()}
+    return {v: norm(np.where(bounded, y - bounded, 0.0)) / size for v, y in x.items()}
+
+
+def _is_extreme(chosen: np.ndarray, given: Collection[np.ndarray]) -> bool:
+    """Return whether what was chosen is the smaller one everywhere, or the larger."""
+    return any(all(np.all(compare(chosen, x)) for x in given) for compare in _SIDES)
 
 
 def is_short_float(dtype: Any) -> bool:
