@@ -72,13 +72,6 @@ def saturating(x, share):
     return (x / scale).astype(E4M3).astype(jnp.float32) * scale
 
 
-def chosen(x, share):
-    scale = amax(x, -1) * share / 448
-    y = x / scale
-    y = jnp.where(y > 448, 448, jnp.where(y < -448, -448, y))
-    return y.astype(E4M3).astype(jnp.float32) * scale
-
-
 def cast_to_int8(x, largest):
     step = largest / 127
     return jnp.round(x / step).astype(jnp.int8).astype(jnp.float32) * step
@@ -112,7 +105,6 @@ DESTROYS = {
     "fake int4": lambda x: fake(x, amax(x) / 5, 7),
     "one of two": lambda x: two(x, 0.25),
     "saturating": lambda x: saturating(x, 0.75),
-    "chosen": lambda x: chosen(x, 0.5),
     "cast to int8": lambda x: cast_to_int8(x, amax(x) / 2),
 }
 
@@ -134,7 +126,6 @@ HEALTHY = {
     "two": lambda x: two(x, 1),
     "sampled": sampled,
     "saturating": lambda x: saturating(x, 1),
-    "chosen": lambda x: chosen(x, 1),
     "cast to int8": lambda x: cast_to_int8(x, amax(x)),
 }
 
@@ -143,7 +134,7 @@ def policy_of(name):
     return SATURATE if name == "saturating" else "bf16"
 
 
-@pytest.mark.slow_except("powers to nearest", "fake", "one of two", "int8", "chosen")
+@pytest.mark.slow_except("blocks", "powers to nearest", "fake", "one of two", "int8")
 @pytest.mark.parametrize("name", DESTROYS)
 def test_what_costs_a_bit_is_a_fault(name):
     found = compare(DESTROYS[name], target="trn3", policy=policy_of(name))(X)

@@ -71,17 +71,6 @@ def test_a_step_that_was_taken_elsewhere_is_not_said_to_be_missing():
     assert "absorption" not in [f.kind for f in report.faults]
 
 
-def test_what_many_wrong_results_have_in_common_is_in_the_headline():
-    def step(weights, gradients):
-        return jax.tree.map(lambda w, g: w - 1e-3 * g, weights, gradients)
-
-    weights = {f"w{n}": jnp.ones(8, jnp.bfloat16) for n in range(5)}
-    gradients = {name: x / 2 for name, x in weights.items()}
-    report = compare(step, policy="bf16")(weights, gradients)
-    text = "5 of 5 results are wrong, all of them bfloat16 states whose step is lost"
-    assert text in str(report)
-
-
 def test_what_begins_at_zero_is_judged_by_its_step_through_casts():
     """One sign of sixteen turns, which is half of the norm of what began at zero."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -130,8 +130,6 @@ def is_tie(op: Op, operands: Sequence[Seen], result: Seen) -> bool:
 
 
 BOUNDS = frozenset(("stablehlo.maximum", "stablehlo.minimum", "stablehlo.clamp"))
-#: A choice may be written where a bound is meant.
-CHOOSE = BOUNDS | {"stablehlo.select"}
 ROUNDS = frozenset(
     f"stablehlo.{name}"
     for name in ("round_nearest_even", "round_nearest_afz", "floor", "ceil")
@@ -152,41 +150,27 @@ def flattened(operand: Seen, result: Seen) -> float:
     return float(np.mean((np.abs(wide(result.reference) - x) >= np.abs(x)) & (x != 0)))
 
 
-_SIDES = (np.less_equal, np.greater_equal)
-
-
 def cut_off(
     op: Op, operands: Mapping[Value, Seen], result: Seen
 ) -> Mapping[Value, float]:
     """Return the root mean square of what a bound, or a cast to 8 bits that saturates,
     takes off its operands.
 
-    What becomes zero is none of it, as in a ReLU. A choice is a bound if it takes the
-    smaller number everywhere, or the larger one.
+    What becomes zero is none of it, as in a ReLU.
     """
-    dtype = np.dtype(result.dtype)
-    bounded = wide(result.reference)
-    if op.name == "stablehlo.convert" and is_short_float(dtype):
-        limit = get_format(dtype.name).max_finite
-        bounded = np.clip(bounded, -limit, limit)
+    if op.name in BOUNDS and result.dtype.kind not in "iub":
+        bounded = wide(result.reference)
+    elif op.name == "stablehlo.convert" and is_short_float(result.dtype):
+        limit = get_format(np.dtype(result.dtype).name).max_finite
+        bounded = np.clip(wide(result.reference), -limit, limit)
         if not np.isfinite(wide(result.actual)).all():
             return {}  # it does not saturate
-    elif op.name not in CHOOSE or dtype.kind in "iub":
+    else:
         return {}
-    x = {
-        v: wide(seen.reference)
-        for v, seen in operands.items()
-        if np.shape(seen.reference) == bounded.shape and seen.dtype.kind != "b"
-    }
-    if op.name == "stablehlo.select" and not _is_extreme(bounded, x.values()):
-        return {}
+    x = {v: wide(seen.reference) for v, seen in operands.items()}
+    found = {v: y - bounded for v, y in x.items() if y.shape == bounded.shape}
     size = math.sqrt(max(1, bounded.size))
-    return {v: norm(np.where(bounded, y - bounded, 0.0)) / size for v, y in x.items()}
-
-
-def _is_extreme(chosen: np.ndarray, given: Collection[np.ndarray]) -> bool:
-    """Return whether what was chosen is the smaller one everywhere, or the larger."""
-    return any(all(np.all(compare(chosen, x)) for x in given) for compare in _SIDES)
+    return {v: norm(np.where(bounded, off, 0.0)) / size for v, off in found.items()}
 
 
 def is_short_float(dtype: Any) -> bool:

@@ -7,13 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from neuronjax.diagnostics.faults.evidence import ADDS, OpEvidence, narrows
-from neuronjax.diagnostics.faults.judgement import (
-    COARSE,
-    HOPELESS,
-    OF_DATA,
-    excused,
-    is_far,
-)
+from neuronjax.diagnostics.faults.judgement import COARSE, HOPELESS, OF_DATA, excused
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.recorder import PART, OpTrace, Recorder
 from neuronjax.diagnostics.faults.shares import MOST_LOST, NOISE, Share
@@ -105,8 +99,7 @@ class Flow:
         return {self._graph.makers[r] for r in readers if was_run(r)}
 
     def ahead(self, op: Op, hands_on: Callable[[Op], bool]) -> Iterator[Op]:
-        """Yield the ops that read an op's result, and those that read theirs where
-        they hand it on."""
+        """Yield who reads a result, and who reads what those made that hand it on."""
         seen, left = {op}, [op]
         while left:
             for reader in self.readers(left.pop().results[0]) - seen:
@@ -238,9 +231,9 @@ class Flow:
         """Return whether a value owes its error to chance, and to no op.
 
         Of the gradient of a bias before a softmax, which should be zero, the reference
-        has only float64's rounding, and perturbed data make another noise of that; so
-        it is of a few elements of a gradient. A float beside a whole number may become
-        this or the next one. In 8 bits the roundings of a few layers leave little.
+        has only float64's rounding, and perturbed data make another noise of that, or
+        of a few elements. A float beside a whole number may become this or the next
+        one. In 8 bits the roundings of a few layers leave little.
 
         Args:
             value: that is wrong.
@@ -319,24 +312,19 @@ def _is_ordinary(chain: list[Step], unit: float) -> bool:
     """Return whether the error of 8 bits and fewer began as a rounding of its format,
     and no op on its way cost all the digits that the format has.
 
-    How far off the end of a chain is does not matter then: another draw of the same
-    roundings is as far off. What has no digit left cannot lose one. Where layers share
-    a function, a chain ends in it, and not in what began.
+    How far off its end is does not matter then: another draw is as far off, and what
+    has no digit left cannot lose one.
     """
     costly = [e for _, e in chain[:-1] if amplification(e) * unit >= 1]
     if any(e.error_before < HOPELESS for e in costly):
         return False
     share = chain[0][1].result
-    if any(_is_short_cast(t.path.op) for t, _ in chain) and (
+    casts = [t.path.op.results[0].type.dtype for t, _ in chain if narrows(t.path.op)]
+    if max(map(unit_of, casts), default=0.0) > COARSE and (
         share.error > OF_DATA * share.data_error
     ):
         return False  # not the policy rounds, but the program
-    first, evidence = chain[-1]
-    return not (_is_own(first.path.op, evidence) and is_far(evidence.result, unit))
-
-
-def _is_short_cast(op: Op) -> bool:
-    return narrows(op) and unit_of(op.results[0].type.dtype) > COARSE
+    return chain[-1][1].own <= excused(unit)
 
 
 def _error(trace: OpTrace) -> float:

@@ -9,18 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from neuronjax.diagnostics.comparison_tables import percent, short
-from neuronjax.diagnostics.faults.evidence import OpEvidence
+from neuronjax.diagnostics.faults.evidence import OpEvidence, rounds
 from neuronjax.diagnostics.faults.judgement import HOPELESS, UNSEEN
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.recorder import OpTrace
 from neuronjax.diagnostics.faults.search import Suspect
-from neuronjax.diagnostics.faults.traits import (
-    buries,
-    cast_limit,
-    is_short,
-    largest_operand,
-)
-from neuronjax.diagnostics.reference64 import is_float
+from neuronjax.diagnostics.faults.traits import buries, cast_limit, largest_operand
 from neuronjax.execution.probes.signs import (
     FEW,
     MOSTLY,
@@ -115,8 +109,7 @@ def _wraps(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     if not count:
         return None
     dtype = t.path.op.results[0].type.dtype
-    is_cast = short_name(t) == "convert" and is_float(t.path.op.operands[0].type.dtype)
-    if is_cast and is_short(t.path.op.results[0]):
+    if rounds(t.path.op) and dtype.itemsize == 1:
         text = f"{count} numbers are cut off at {np.iinfo(dtype).max}"
         return FaultName("saturation", text)
     what = "numbers" if short_name(t) == "convert" else "sums or products"

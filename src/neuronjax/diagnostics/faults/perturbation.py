@@ -3,9 +3,8 @@
 A number is multiplied by 1 + u s, where u is the format's unit roundoff and s, between
 -1 and 1, a hash of its magnitude: equal numbers stay equal, negatives negatives and
 zeros zeros, as under a rounding. So a constant feature stays constant, and a symmetric
-matrix symmetric. Every draw has another hash. Whole numbers in a format that would hold
-halves beside them are as exact as they look, and stay; so does the walk leave those
-that a contraction reads.
+matrix symmetric. Every draw has another hash. Whole numbers are as exact as they look
+if their format holds halves beside them: they stay, as those of a contraction do.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from neuronjax.diagnostics.faults.evidence import (
-    CHOOSE,
+    BOUNDS,
     ROUNDS,
     OpEvidence,
     is_short_float,
@@ -49,7 +49,7 @@ _OF_FLOATS = 1 / math.sqrt(7)
 _LARGEST_CODE = 255
 #: A bound on floats below this share of the format's largest is none of its range.
 _NEAR_LARGEST = 0.5
-_MEETS = CHOOSE | ROUNDS
+_MEETS = BOUNDS | ROUNDS
 _SHOWS = frozenset(f"stablehlo.{n}" for n in ("convert", "reshape", "transpose"))
 _SCALES = frozenset(("stablehlo.multiply", "stablehlo.divide"))
 _HANDS_ON = CONSTANT | _SCALES | {"stablehlo.sqrt"}
@@ -93,7 +93,7 @@ def quantizing(
     first = min(bounds, key=lambda b: b.limit, default=None)
     limits = [] if first is None else [first.limit]
     for trace in steps:
-        if trace.path.op.name in CHOOSE:
+        if trace.path.op.name in BOUNDS:
             shares = trace.worst.operands.items()
             limits += [s.largest for v, s in shares if graph.is_constant(v, CONSTANT)]
     ends_in_codes = roundings and any(1 <= n <= _LARGEST_CODE for n in limits)

@@ -87,8 +87,7 @@ class OpTrace:
             finite numbers.
         bounding: of a bound, the one that takes most off each operand.
         emptiest: the one with most zeros.
-        flattened: of a rounding, the largest share of numbers that it changes by all
-            of themselves in a turn, on all devices.
+        flattened: share of numbers that a turn rounds by all of themselves, at most.
         own, absorbed, zeros, beneath: the largest of any.
         vanished: the smallest share that underflows to zero of any.
         is_broken: whether any result has an Inf or NaN.
@@ -251,17 +250,14 @@ class Recorder:
         self.results = tuple(results)
 
     def _end_turn(self) -> None:
-        """Take up what all devices did to one array, or to the parts of one."""
+        """Take up what all devices did in a turn."""
         if not self._devices or self._turn is None:
             return
         operands, results = zip(*self._devices, strict=True)
-        path, trace = self._turn[0], self.traces[self._turn[0]]
-        self._devices = []
-        if rounds(path.op):
-            shares = [*map(flattened, operands, results)]
-            trace.flattened = max(trace.flattened, sum(shares) / len(shares))
-        else:
-            trace.wrapped += wrapped_over_devices(path.op, operands, results)
+        self._devices, trace = [], self.traces[self._turn[0]]
+        trace.wrapped += wrapped_over_devices(trace.path.op, operands, results)
+        shares = [*map(flattened, operands, results)]
+        trace.flattened = max(trace.flattened, sum(shares) / len(shares))
 
     def unit(self, op: Op) -> float:
         """Of the coarsest format on the way to an op's results."""

@@ -110,8 +110,7 @@ def share_of(x: Seen, unit: float, excused: float = 0.0) -> Share:
     floor = LEAST_WHOLE if is_whole else norm * unit * NOTHING
     lost = 0.0
     if counts[Distance.LOST]:  # unless it is nothing beside the others
-        setting = {Told.LOST: limit, Told.FLOOR: floor}
-        found = figures(x.actual, x.reference, setting)
+        found = figures(x.actual, x.reference, {Told.LOST: limit, Told.FLOOR: floor})
         lost = found[Distance.LOST] / size
     data_error = data_lost = 0.0
     if error > excused or lost > MOST_LOST:

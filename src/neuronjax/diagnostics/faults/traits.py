@@ -96,13 +96,6 @@ def rounds_to(trace: OpTrace) -> float:
     return max(own, cast if cast > COARSE else 0.0)
 
 
-def only_renames(trace: OpTrace, evidence: OpEvidence) -> bool:
-    """Whether an op makes numbers of choices or integers, without rounding them."""
-    source = trace.path.op.operands[0].type.dtype if trace.path.op.operands else None
-    is_whole = source is not None and source.kind in "iub"
-    return trace.path.op.name == "stablehlo.convert" and is_whole and not evidence.own
-
-
 def hands_on(evidence: OpEvidence) -> bool:
     """Whether an op has its Inf or NaN from an operand."""
     operands = evidence.operands.values()

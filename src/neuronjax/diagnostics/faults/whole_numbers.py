@@ -143,24 +143,20 @@ def _scattered(op: Op, x: Sequence[np.ndarray], result: Seen) -> int:
     return 0 if rest else int(times)
 
 
-def wrapped_over_devices(
-    op: Op, operands: Sequence[Seen], results: Sequence[Seen]
-) -> int:
-    """Return how many sums over devices their type does not hold.
-
-    Devices that have one result are taken for a group. What it is missing is so many
-    times the range of the type, or an operand was not seen.
-    """
+def wrapped_over_devices(op: Op, x: Sequence[Seen], results: Sequence[Seen]) -> int:
+    """Return how many sums over devices, those with one result, a type does not hold:
+    they are off by a multiple of its range, or an operand was not seen."""
     dtype = np.dtype(results[0].dtype)
     is_sum = op.name == "stablehlo.all_reduce" and _of_region(op) is np.add
-    if not is_sum or dtype.kind not in "iu" or is_word(dtype):
+    if not (is_sum and dtype.kind in "iu") or is_word(dtype):
         return 0
     missing: dict[bytes, np.ndarray] = {}
-    for operand, result in zip(operands, results, strict=True):
+    for operand, result in zip(x, results, strict=True):
         group = np.asarray(result.actual).tobytes()
         missing.setdefault(group, -wide(result.actual))
         missing[group] = missing[group] + wide(operand.actual)
-    apart = [x for x in missing.values() if not (x % 2.0 ** (8 * dtype.itemsize)).any()]
+    span = 2.0 ** (8 * dtype.itemsize)
+    apart = [off for off in missing.values() if not (off % span).any()]
     return sum(map(np.count_nonzero, apart))
 
 

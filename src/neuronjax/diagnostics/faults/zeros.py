@@ -26,25 +26,12 @@ def flushed(flow: Flow, shown: OpTrace, evidence: OpEvidence) -> OpTrace | None:
             return found
         op, evidence = trace.path.op, trace.emptiest
         seen.add(op)
-        shares = evidence.operands.values()
-        if op.name in _VANISHING and any(x.nonfinite for x in shares):
-            return found or _made_nonfinite(flow, trace)  # of -Inf it is zero rightly
-        before = max((x.nothing for x in shares), default=0)
+        shares = evidence.operands.values()  # an exponential of -Inf is zero
+        before = max((x.nothing + x.nonfinite / x.elements for x in shares), default=0)
         cancels = op.name in ADDS and rounds_to(trace) > rounds_to(shown)
         gains = (op.name in _VANISHING or cancels) and evidence.result.nothing > before
         if trace.zeros or gains:
             found = trace
-
-
-def _made_nonfinite(flow: Flow, trace: OpTrace) -> OpTrace | None:
-    """Return who made the Inf that an op, or one before it, has for an operand."""
-    seen: set[Op] = set()
-    while trace.path.op not in seen and not trace.made_nonfinite:
-        seen.add(trace.path.op)
-        makers = map(flow.maker, trace.path.op.operands)
-        broken = (maker for maker in makers if maker is not None and maker.is_broken)
-        trace = next(broken, trace)
-    return trace if trace.made_nonfinite else None
 
 
 def _empty(op: Op, evidence: OpEvidence) -> list[Value]:
