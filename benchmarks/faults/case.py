@@ -91,6 +91,17 @@ class Fault:
             )
         return inspect.getsourcefile(self.faulty) or "", first + marked[0]
 
+    @property
+    def places(self) -> tuple[str, ...]:
+        """`file:line` of every line of the faulty statement."""
+        path, number = self.line
+        lines, first = inspect.getsourcelines(self.faulty)
+        at = number - first + 1
+        inner = _innermost(ast.parse("".join(lines)), at)
+        is_block = hasattr(inner, "body")
+        numbers = [at] if is_block else range(inner.lineno, _end(inner) + 1)
+        return tuple(f"{path}:{first + n - 1}" for n in numbers)
+
 
 def fault(
     *kinds: str,
@@ -175,17 +186,22 @@ def _twin(program: Callable[..., Any]) -> Callable[..., Any]:
 
 def _twin_lines(lines: list[str]) -> list[str]:
     whole = ast.parse("".join(lines)).body[0]
-    statements = [node for node in ast.walk(whole) if isinstance(node, ast.stmt)]
     out = [_TWIN.sub(r"\1\2", text.rstrip()) for text in lines]
     out[: whole.lineno - 1] = [""] * (whole.lineno - 1)  # the decorators
     for number, text in enumerate(lines, 1):
         if _ABSENT.search(text.rstrip()):
-            around = (s for s in statements if s.lineno <= number <= _end(s))
-            inner = max(around, key=lambda s: s.lineno)
+            inner = _innermost(whole, number)
             out[inner.lineno - 1 : _end(inner)] = [""] * (
                 _end(inner) - inner.lineno + 1
             )
     return out
+
+
+def _innermost(tree: ast.AST, number: int) -> ast.stmt:
+    """Return the innermost statement around a line."""
+    statements = (node for node in ast.walk(tree) if isinstance(node, ast.stmt))
+    around = (s for s in statements if s.lineno <= number <= _end(s))
+    return max(around, key=lambda s: s.lineno)
 
 
 def _end(statement: ast.stmt) -> int:

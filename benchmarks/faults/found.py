@@ -18,8 +18,8 @@ class Found:
     """How a fault was found.
 
     Attributes:
-        rank: of the faulty line among the lines that the report names, from 1; 0 where
-            it names others only.
+        rank: of the faulty line, or another of its statement, among the lines that the
+            report names, from 1; 0 where it names others only.
         kind: whether the finding there is of one of the fault's kinds.
         alarms: lines that the report names of the healthy twin.
         reported: the first lines and kinds, for a reader.
@@ -35,12 +35,11 @@ class Found:
 
 def found(fault: Fault, reference: str) -> Found:
     """Asks about a fault and its twin."""
-    path, number = fault.line
     places = findings(fault, fault.faulty, reference)
     lines = list(dict.fromkeys(source for source, _ in places))
-    right = f"{path}:{number}"
-    rank = lines.index(right) + 1 if right in lines else 0
-    kinds = {kind for source, kind in places if source == right}
+    right = fault.places
+    rank = next((n for n, source in enumerate(lines, 1) if source in right), 0)
+    kinds = {kind for source, kind in places if source in right}
     false = findings(fault, fault.healthy, reference)
     return Found(
         fault=fault,

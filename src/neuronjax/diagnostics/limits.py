@@ -122,8 +122,6 @@ def changes(subject: Subject) -> tuple[Change, ...]:
     found = [
         *_precisions(subject),
         *_cores(subject),
-        *_spills(subject),
-        *_transfers(subject),
         overlap(subject.timeline),
         *_batches(subject),
     ]
@@ -157,34 +155,25 @@ def _precisions(subject: Subject) -> Iterator[Change]:
 
 
 def _cores(subject: Subject) -> Iterator[Change]:
-    for lnc in subject.core.chip.lnc_options:
-        if lnc != subject.core.lnc:
-            core = dataclasses.replace(subject.core, lnc=lnc)
-            timeline = subject.price(subject.instructions, core)
+    """Yield the program on other cores, and on two that no chip has."""
+    core, replace = subject.core, dataclasses.replace
+    size = 2**20 * core.spec.sbuf_usable_bytes_per_partition
+    spec = replace(core.spec, sbuf_usable_bytes_per_partition=size)
+    roomy = replace(core.chip, core=spec)  # type: ignore[arg-type]
+    prompt = replace(core.chip, dma_start_seconds=0.0)
+    fused = "fuse or tile so that every intermediate stays in SBUF"
+    fewer = "fewer, larger DMA transfers: none of them waits for its start"
+    for lnc in core.chip.lnc_options:
+        if lnc != core.lnc:
             what = f"lnc={lnc}: {lnc} physical core{'s' * (lnc > 1)} for the program"
-            yield _change(subject, "cores", what, timeline.total_seconds)
+            yield _on(subject, replace(core, lnc=lnc), "cores", what, "re-priced")
+    yield _on(subject, replace(core, chip=roomy), "spills", fused, "bound")
+    yield _on(subject, replace(core, chip=prompt), "transfers", fewer, "bound")
 
 
-def _spills(subject: Subject) -> Iterator[Change]:
-    spec = subject.core.spec
-    roomy = dataclasses.replace(
-        spec,
-        sbuf_usable_bytes_per_partition=2**20 * spec.sbuf_usable_bytes_per_partition,
-    )
-    chip = dataclasses.replace(subject.core.chip, core=roomy)  # type: ignore[arg-type]
-    timeline = subject.price(
-        subject.instructions, dataclasses.replace(subject.core, chip=chip)
-    )
-    what = "fuse or tile so that every intermediate stays in SBUF"
-    yield _change(subject, "spills", what, timeline.total_seconds, "bound")
-
-
-def _transfers(subject: Subject) -> Iterator[Change]:
-    chip = dataclasses.replace(subject.core.chip, dma_start_seconds=0.0)
-    core = dataclasses.replace(subject.core, chip=chip)
-    timeline = subject.price(subject.instructions, core)
-    what = "fewer, larger DMA transfers: none of them waits for its start"
-    yield _change(subject, "transfers", what, timeline.total_seconds, "bound")
+def _on(subject: Subject, core: Core, kind: str, what: str, basis: Basis) -> Change:
+    seconds = subject.price(subject.instructions, core).total_seconds
+    return _change(subject, kind, what, seconds, basis)
 
 
 def overlap(timeline: Timeline) -> Change:

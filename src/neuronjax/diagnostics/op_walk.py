@@ -18,11 +18,11 @@ import jax
 import numpy as np
 
 from neuronjax.diagnostics.executors import RoundingKey
-from neuronjax.diagnostics.faults.perturbation import perturbed, unit_of
+from neuronjax.diagnostics.faults.perturbation import is_exact, perturbed, unit_of
 from neuronjax.diagnostics.faults.recorder import Witness
 from neuronjax.diagnostics.faults.shares import Seen
 from neuronjax.diagnostics.faults.units import Cast
-from neuronjax.diagnostics.faults.whole_numbers import is_exact, unheld
+from neuronjax.diagnostics.faults.whole_numbers import unheld
 from neuronjax.diagnostics.lane_errors import Compared, LaneErrors
 from neuronjax.diagnostics.op_errors import Errors, errors_of
 from neuronjax.diagnostics.parallel_runs import Lane, OpPath, Side

@@ -146,6 +146,39 @@ def decayed_in_fp32(w, rate):
     return w - 0.1 * (1 - rate) * w
 
 
+def squared_length(x):
+    length = jnp.vdot(x, x)  # here
+    return length * 1e24 * 1e24
+
+
+def squared_length_in_units(x):
+    x = x * 1e24
+    return jnp.vdot(x, x)
+
+
+def late_tone(sample, pitch):
+    phase = sample.astype(jnp.float32) * (pitch / 48000.0)  # here
+    return jnp.sin(2 * jnp.pi * (phase - jnp.floor(phase)))
+
+
+def late_tone_of_seconds(sample, pitch):
+    return late_tone(sample % 48000, pitch)
+
+
+def short_average(gradients):
+    def turn(m, g):
+        m = (0.99 * m.astype(jnp.float32) + 0.01 * g).astype(jnp.float16)  # here
+        return m, None
+
+    start = jnp.zeros(gradients.shape[1:], jnp.float16)
+    return jax.lax.scan(turn, start, gradients)[0].astype(jnp.float32)
+
+
+def long_average(gradients):
+    start = jnp.zeros(gradients.shape[1:])
+    return jax.lax.scan(lambda m, g: (0.99 * m + 0.01 * g, None), start, gradients)[0]
+
+
 NUMBERS = np.arange(2**24, 2**24 + 64, dtype=np.int32)
 DAY = np.cumsum(np.arange(1, 65)).astype(np.int32) + 80_000_001
 
@@ -208,11 +241,19 @@ CASES = [
         [normal(64, scale=20.0), normal(12, 64, seed=1)],
     ),
     ("coarse", decayed, decayed_in_fp32, [normal(8), np.float32(0.9991)]),
+    ("underflow", squared_length, squared_length_in_units, [normal(48, scale=1e-24)]),
+    (
+        "coarse",
+        late_tone,
+        late_tone_of_seconds,
+        [np.arange(4_100_000, 4_100_064, dtype=np.int32), np.float32(3001)],
+    ),
+    ("underflow", short_average, long_average, [normal(8, 16, scale=1e-8)]),
 ]
 NAMES = [case[1].__name__ for case in CASES]
 
 
-@pytest.mark.slow_except("packed_key", "decayed")
+@pytest.mark.slow_except("packed_key", "decayed", "late_tone")
 @pytest.mark.parametrize(("kind", "faulty", "healthy", "arguments"), CASES, ids=NAMES)
 def test_the_maker_comes_first_and_its_twin_is_left_alone(
     kind, faulty, healthy, arguments

@@ -2,8 +2,11 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 
+import neuronjax as nj
 from neuronjax.api.compare import compare
 from neuronjax.policy import Policy
 from tests.arrays import normal
@@ -69,6 +72,11 @@ def saturating(x, share):
     return (x / scale).astype(E4M3).astype(jnp.float32) * scale
 
 
+def cast_to_int8(x, largest):
+    step = largest / 127
+    return jnp.round(x / step).astype(jnp.int8).astype(jnp.float32) * step
+
+
 def clipped_gradient(x):
     g = jnp.clip(x, -0.1, 0.1)
     return fp8(g, amax(g) / 448)
@@ -97,6 +105,7 @@ DESTROYS = {
     "fake int4": lambda x: fake(x, amax(x) / 5, 7),
     "one of two": lambda x: two(x, 0.25),
     "saturating": lambda x: saturating(x, 0.75),
+    "cast to int8": lambda x: cast_to_int8(x, amax(x) / 2),
 }
 
 HEALTHY = {
@@ -117,6 +126,7 @@ HEALTHY = {
     "two": lambda x: two(x, 1),
     "sampled": sampled,
     "saturating": lambda x: saturating(x, 1),
+    "cast to int8": lambda x: cast_to_int8(x, amax(x)),
 }
 
 
@@ -137,4 +147,31 @@ def test_what_costs_a_bit_is_a_fault(name):
 @pytest.mark.parametrize("name", HEALTHY)
 def test_what_is_as_good_as_its_format_is_none(name):
     found = compare(HEALTHY[name], target="trn3", policy=policy_of(name))(X)
+    assert found.faults == (), str(found)
+
+
+@pytest.mark.parametrize("codes", [jnp.round, jnp.ceil])
+def test_codes_of_one_outlier_say_nothing_of_the_others(codes):
+    """No bound cuts anything off; the others become zero, or all the same."""
+
+    def quantized(x):
+        step = amax(x) / 127
+        return jnp.clip(codes(x / step), -127, 127) * step
+
+    found = compare(quantized, policy="bf16")(jnp.abs(X).at[0, 0].set(3000.0))
+    assert [fault.kind for fault in found.faults] == ["coarse"], str(found)
+
+
+def test_what_one_device_hardly_has_is_judged_by_all():
+    """The gradient of one device is small beside the range that all of them share."""
+    mesh = nj.make_mesh((4,), ("x",))
+
+    def step(x):
+        size = jax.lax.pmax(jnp.abs(x).max(), "x") / 31
+        codes = jnp.clip(jnp.round(x / size), -31, 31).astype(jnp.int8)
+        return jax.lax.psum(codes, "x").astype(jnp.float32) * size
+
+    shared = jax.shard_map(step, mesh=mesh, in_specs=P("x"), out_specs=P())
+    x = normal(4, 64) * np.array([[0.01], [1], [2], [3]], "f")
+    found = compare(shared, target="trn2.48xlarge", policy="bf16")(x)
     assert found.faults == (), str(found)

@@ -3,6 +3,7 @@ of which the data turn some."""
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from neuronjax.api.compare import compare
@@ -70,12 +71,32 @@ def test_a_step_that_was_taken_elsewhere_is_not_said_to_be_missing():
     assert "absorption" not in [f.kind for f in report.faults]
 
 
-def test_what_many_wrong_results_have_in_common_is_in_the_headline():
-    def step(weights, gradients):
-        return jax.tree.map(lambda w, g: w - 1e-3 * g, weights, gradients)
+def test_what_begins_at_zero_is_judged_by_its_step_through_casts():
+    """One sign of sixteen turns, which is half of the norm of what began at zero."""
 
-    weights = {f"w{n}": jnp.ones(8, jnp.bfloat16) for n in range(5)}
-    gradients = {name: x / 2 for name, x in weights.items()}
-    report = compare(step, policy="bf16")(weights, gradients)
-    text = "5 of 5 results are wrong, all of them bfloat16 states whose step is lost"
-    assert text in str(report)
+    def step(state, g, x):
+        gradient = (g @ x).astype(jnp.float32)
+        moved = state["p"]["scale"] - 1e-4 * jnp.sign(gradient)
+        return {"p": {"scale": moved.astype(jnp.bfloat16)}}
+
+    g, x = normal(64), normal(64, 16, seed=1)
+    x[:, 3] -= g * (g @ x[:, 3]) / (g @ g) * (1 - 1e-4)  # what is left is rounding
+    state = {"p": {"scale": jnp.zeros(16, jnp.bfloat16)}}
+    report = compare(step, policy="bf16")(state, g, x)
+    assert report.faults == (), str(report)
+
+
+def test_a_few_elements_of_a_moment_may_be_noise():
+    """Before a mean is taken off, three biases of eight have no gradient."""
+
+    def step(mu, bias, x):
+        def loss(bias):
+            h = jnp.tanh(x) + bias
+            h = jnp.where(jnp.arange(8) < 3, h - h.mean(0), h)
+            return jnp.mean(jnp.square(jnp.sin(h)) * (1 + x))
+
+        return 0.9 * mu + 0.1 * jax.grad(loss)(bias)
+
+    mu = normal(8, seed=3) * np.where(np.arange(8) < 3, 1e-10, 1e-3).astype("f")
+    report = compare(step, policy="fp32")(mu, normal(8), normal(999, 8, seed=1))
+    assert report.faults == (), str(report)

@@ -7,7 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 
+import neuronjax as nj
 from neuronjax.api.compare import compare
 from neuronjax.diagnostics.faults.naming import OUT_OF_MATMUL
 from neuronjax.policy import Policy, Rule
@@ -98,3 +100,19 @@ def test_numbers_that_are_weighed_are_data(counts):
 
     w, v = normal(64, 16, scale=0.02), normal(16, 8, scale=0.3)
     assert compare(classes, policy="bf16")(counts, w, v).faults == ()
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float32"])
+def test_a_sum_over_devices_may_wrap_around(dtype):
+    mesh = nj.make_mesh((4,), ("x",))
+
+    def total(x):
+        counts = jnp.sum(x > 0, axis=0).astype(dtype)
+        total = jax.lax.psum(counts, "x")  # here
+        return total.astype(jnp.float32)
+
+    summed = jax.shard_map(total, mesh=mesh, in_specs=P("x"), out_specs=P())
+    report = compare(summed, target="trn2.48xlarge", policy="bf16")(normal(400, 8))
+    told = [(fault.kind, fault.record.source) for fault in report.faults]
+    line = marked_line(test_a_sum_over_devices_may_wrap_around)
+    assert told == ([("integer", line)] if dtype == "int8" else []), str(report)

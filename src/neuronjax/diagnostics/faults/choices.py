@@ -7,12 +7,11 @@ they are as near as their format allows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Iterator
 
-from neuronjax.diagnostics.faults.evidence import BOUNDS
+from neuronjax.diagnostics.faults.evidence import BOUNDS, ROUNDS
 from neuronjax.diagnostics.faults.flow import Flow
 from neuronjax.diagnostics.faults.recorder import OpTrace
-from neuronjax.diagnostics.faults.traits import ROUNDS
 from neuronjax.diagnostics.op_records import MOVING
 from neuronjax.ir.program import Op, Value
 
@@ -77,27 +76,13 @@ def _hands_on(flow: Flow, op: Op) -> bool:
 def is_magnitude(flow: Flow, op: Op) -> bool:
     """Return whether a whole result is put in an order, or made a float, as it is; what
     a hash does with it first is something else."""
-    return _reaches(flow, op, _orders, MOVING)
+    return any(map(_orders, flow.ahead(op, lambda r: r.name in MOVING)))
 
 
 def is_integer(flow: Flow, op: Op) -> bool:
     """Return whether a float result is made an integer, as an index or identifier."""
-    return _reaches(flow, op, _counts, MOVING | ROUNDS)
-
-
-def _reaches(
-    flow: Flow, op: Op, ends: Callable[[Op], bool], through: Container[str]
-) -> bool:
-    """Return whether an op is read by one that ends a search, through some others."""
-    seen, left = {op}, [op]
-    while left:
-        for reader in flow.readers(left.pop().results[0]) - seen:
-            seen.add(reader)
-            if ends(reader):
-                return True
-            if reader.name in through:
-                left.append(reader)
-    return False
+    readers = flow.ahead(op, lambda r: r.name in MOVING | ROUNDS)
+    return any(map(_counts, readers))
 
 
 def _whole_ops(flow: Flow, value: Value) -> list[Op]:

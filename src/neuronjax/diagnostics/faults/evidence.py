@@ -49,12 +49,6 @@ class OpEvidence:
         return max((x.error for x in self.operands.values()), default=0.0)
 
 
-def flattened(evidence: OpEvidence) -> float:
-    """The share of elements that an op makes zero of what is none."""
-    before = max((x.nothing for x in evidence.operands.values()), default=0.0)
-    return evidence.result.nothing - before
-
-
 #: They take over absolute errors.
 ADDS = frozenset(("stablehlo.add", "stablehlo.subtract"))
 
@@ -136,6 +130,24 @@ def is_tie(op: Op, operands: Sequence[Seen], result: Seen) -> bool:
 
 
 BOUNDS = frozenset(("stablehlo.maximum", "stablehlo.minimum", "stablehlo.clamp"))
+ROUNDS = frozenset(
+    f"stablehlo.{name}"
+    for name in ("round_nearest_even", "round_nearest_afz", "floor", "ceil")
+)
+
+
+def rounds(op: Op) -> bool:
+    """Return whether an op makes whole numbers of floats."""
+    if op.name != "stablehlo.convert":
+        return op.name in ROUNDS
+    before, after = (v.type.dtype.kind for v in (*op.operands, *op.results))
+    return after in "iu" and before not in "iub"
+
+
+def flattened(operand: Seen, result: Seen) -> float:
+    """Return the share of numbers that are rounded by all of themselves, or more."""
+    x = wide(operand.reference)
+    return float(np.mean((np.abs(wide(result.reference) - x) >= np.abs(x)) & (x != 0)))
 
 
 def cut_off(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from neuronjax.diagnostics.faults.evidence import ADDS, OpEvidence, narrows
-from neuronjax.diagnostics.faults.judgement import COARSE, HOPELESS, OF_DATA, is_far
+from neuronjax.diagnostics.faults.judgement import COARSE, HOPELESS, OF_DATA, excused
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.recorder import PART, OpTrace, Recorder
 from neuronjax.diagnostics.faults.shares import MOST_LOST, NOISE, Share
@@ -18,16 +18,12 @@ from neuronjax.ir.value_sources import ValueSources
 #: A share of an error from which on it is an op's own.
 OWN = 0.5
 
-#: So many times as large an error costs three bits.
-THREE_BITS = 8.0
 #: Relative error of what is as near as FP32 allows.
 ORDINARY = 2.0**-18
 #: The error of an addend that is less than this of another's is nothing beside it.
 LITTLE = 1e-2
-_SUMS = frozenset(
-    f"stablehlo.{name}"
-    for name in ("add", "subtract", "reduce", "dot_general", "convolution")
-)
+_OF_PRODUCTS = frozenset(("stablehlo.dot_general", "stablehlo.convolution"))
+_SUMS = ADDS | _OF_PRODUCTS | {"stablehlo.reduce"}
 _FACTORS = frozenset(
     f"stablehlo.{name}" for name in ("multiply", "divide", "negate", "convert")
 )
@@ -101,6 +97,16 @@ class Flow:
         through = self._graph.ahead([value], lambda _, reader: not was_run(reader))
         readers = (r for v in through for r in self._graph.readers.get(v, ()))
         return {self._graph.makers[r] for r in readers if was_run(r)}
+
+    def ahead(self, op: Op, hands_on: Callable[[Op], bool]) -> Iterator[Op]:
+        """Yield who reads a result, and who reads what those made that hand it on."""
+        seen, left = {op}, [op]
+        while left:
+            for reader in self.readers(left.pop().results[0]) - seen:
+                seen.add(reader)
+                yield reader
+                if hands_on(reader):
+                    left.append(reader)
 
     def ops_behind(self, value: Value) -> set[Op]:
         """Every op on which a value may depend."""
@@ -225,9 +231,9 @@ class Flow:
         """Return whether a value owes its error to chance, and to no op.
 
         Of the gradient of a bias before a softmax, which should be zero, the reference
-        has only float64's rounding, and perturbed data make another noise of that. A
-        float beside a whole number may become this or the next one. In 8 bits the
-        roundings of a few layers leave little.
+        has only float64's rounding, and perturbed data make another noise of that, or
+        of a few elements. A float beside a whole number may become this or the next
+        one. In 8 bits the roundings of a few layers leave little.
 
         Args:
             value: that is wrong.
@@ -238,11 +244,22 @@ class Flow:
             return False
         chain = self.chain(trace, trace.worst)
         is_chance = any(e.is_tie or _is_noise(t.path.op, e) for t, e in chain)
+        share = chain[0][1].result
+        if share.error <= excused(unit) and share.lost:  # only elements are lost
+            lost = share.lost / OF_DATA
+            is_chance |= any(lost <= e.result.data_lost for _, e in chain)
         return is_chance or (unit > COARSE and _is_ordinary(chain, unit))
+
+    def before_casts(self, value: Value) -> OpTrace | None:
+        """Return the op that computed a value, before its casts."""
+        trace = self.maker(value)
+        while trace is not None and trace.path.op.name == "stablehlo.convert":
+            trace = self.maker(trace.path.op.operands[0])
+        return trace
 
     def increments(self, value: Value, argument: Value) -> bool:
         """Return whether a value is the sum of an argument, as it is, and something."""
-        trace = self.maker(value)
+        trace = self.before_casts(value)
         if trace is None or trace.path.op.name not in ADDS:
             return False
 
@@ -282,9 +299,10 @@ def _is_own(op: Op, evidence: OpEvidence) -> bool:
 def _is_noise(op: Op, evidence: OpEvidence) -> bool:
     """Return whether a sum leaves float64's rounding, of terms that are as near as FP32
     allows, or that perturbed data move as far."""
-    result, operands = evidence.result, evidence.operands.values()
-    largest = max((share.norm for share in operands), default=0.0)
-    if op.name not in _SUMS or result.norm >= NOISE * largest:
+    result = evidence.result
+    norms = [evidence.operands[v].norm for v in op.operands if v in evidence.operands]
+    terms = math.prod(norms) if op.name in _OF_PRODUCTS else max(norms, default=0.0)
+    if op.name not in _SUMS or result.norm >= NOISE * terms:
         return False
     is_near = evidence.error_before <= ORDINARY
     return is_near or result.error <= OF_DATA * result.data_error
@@ -292,24 +310,21 @@ def _is_noise(op: Op, evidence: OpEvidence) -> bool:
 
 def _is_ordinary(chain: list[Step], unit: float) -> bool:
     """Return whether the error of 8 bits and fewer began as a rounding of its format,
-    and no op on its way cost all the digits that such a format has.
+    and no op on its way cost all the digits that the format has.
 
-    How far off the end of a chain is does not matter then: another draw of the same
-    roundings is as far off. What has no digit left cannot lose one.
+    How far off its end is does not matter then: another draw is as far off, and what
+    has no digit left cannot lose one.
     """
-    costly = [e for _, e in chain[:-1] if amplification(e) >= THREE_BITS]
+    costly = [e for _, e in chain[:-1] if amplification(e) * unit >= 1]
     if any(e.error_before < HOPELESS for e in costly):
         return False
     share = chain[0][1].result
-    if any(_is_short_cast(t.path.op) for t, _ in chain) and (
+    casts = [t.path.op.results[0].type.dtype for t, _ in chain if narrows(t.path.op)]
+    if max(map(unit_of, casts), default=0.0) > COARSE and (
         share.error > OF_DATA * share.data_error
     ):
         return False  # not the policy rounds, but the program
-    return not is_far(chain[-1][1].result, unit)
-
-
-def _is_short_cast(op: Op) -> bool:
-    return narrows(op) and unit_of(op.results[0].type.dtype) > COARSE
+    return chain[-1][1].own <= excused(unit)
 
 
 def _error(trace: OpTrace) -> float:

@@ -79,7 +79,7 @@ def lost_guard(flow: Flow, trace: OpTrace, is_constant: Callable[[Value], bool])
     if trace.path.op.name.rpartition(".")[2] not in SINGULAR:
         return ""
     for operand in trace.path.op.operands:
-        guarded = _computed(flow, operand)
+        guarded = flow.before_casts(operand)
         if guarded is None or guarded.path.op.name != "stablehlo.add":
             continue
         dtype = np.dtype(guarded.path.op.results[0].type.dtype)
@@ -96,14 +96,6 @@ def _is_narrow(dtype: np.dtype) -> bool:
     """Whether an epsilon can be zero that was not written as zero."""
     name = dtype.name
     return name in FORMATS and get_format(name).min_normal > SMALLEST_EPSILON
-
-
-def _computed(flow: Flow, value: Value) -> OpTrace | None:
-    """The op that computed a value, before its casts."""
-    trace = flow.maker(value)
-    while trace is not None and trace.path.op.name == "stablehlo.convert":
-        trace = flow.maker(trace.path.op.operands[0])
-    return trace
 
 
 def _written(op: Op, dtype: np.dtype) -> float:

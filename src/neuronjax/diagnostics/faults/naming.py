@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from neuronjax.diagnostics.comparison_tables import percent, short
-from neuronjax.diagnostics.faults.evidence import OpEvidence, flattened
+from neuronjax.diagnostics.faults.evidence import OpEvidence, rounds
 from neuronjax.diagnostics.faults.judgement import HOPELESS, UNSEEN
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.recorder import OpTrace
@@ -109,6 +109,9 @@ def _wraps(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     if not count:
         return None
     dtype = t.path.op.results[0].type.dtype
+    if rounds(t.path.op) and dtype.itemsize == 1:
+        text = f"{count} numbers are cut off at {np.iinfo(dtype).max}"
+        return FaultName("saturation", text)
     what = "numbers" if short_name(t) == "convert" else "sums or products"
     return FaultName("integer", f"{count} {what} are beyond the range of {dtype.name}")
 
@@ -197,8 +200,8 @@ def _bounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     e = s.bounding
     operands = e.operands.values()
     if not e.cut_off:
-        text = f"{percent(flattened(e))} of the numbers become zero"
-        return FaultName("coarse", f"{text}: their scale does not fit them")
+        text = f"{percent(t.flattened)} of the numbers are rounded to zero, or as far: "
+        return FaultName("coarse", f"{text}their scale does not fit them")
     largest = short(max(x.largest for x in operands))
     bound = short(min(e.result.largest, _largest(t)))
     text = f"numbers up to {largest} are cut off at {bound}"
@@ -214,7 +217,7 @@ def _saturates(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 
 
 def _absorbs(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
-    if not t.absorbs:
+    if not t.absorbs or e.result.beneath > MOSTLY:
         return None
     text = f"in {percent(t.absorbed[0])} of the sums the smaller addend changes nothing"
     return FaultName(absorption_kind(s.is_running), text)

@@ -66,7 +66,7 @@ def _headline(verdict: FaultVerdict) -> Text:
         wrong = len(verdict.wrong)
         are = f"{wrong} of {total} results {'is' if wrong == 1 else 'are'}"
         are = "the result is" if total == 1 else are
-        return Text(f"{are} wrong{_in_common(verdict)}", style="bold red")
+        return Text(f"{are} wrong", style="bold red")
     if verdict.faults:
         what = "no result differs from float64, but float64 makes the same mistake:"
         return Text(what, style="bold red")
@@ -79,25 +79,6 @@ def _headline(verdict: FaultVerdict) -> Text:
         text = f"not judged: {'; '.join(verdict.unjudged)}. Else {found}"
         return Text(text, style="yellow")
     return Text(f"nothing wrong: {found}", style="green")
-
-
-#: What many wrong results may have in common.
-_COMMON = {
-    "nonfinite": "with Inf or NaN",
-    "lost": "states whose step is lost",
-}
-
-
-def _in_common(verdict: FaultVerdict) -> str:
-    """Return what all of several wrong results are, if they are the same."""
-    wrong = verdict.wrong
-    common = {_COMMON.get(w.how, "") for w in wrong}
-    dtypes = {w.dtype for w in wrong}
-    if len(wrong) <= _SHOWN_RESULTS or len(common) > 1:
-        return ""
-    narrow = [d for d in dtypes if len(dtypes) == 1 and d != "float32"]
-    what = " ".join(filter(None, [*narrow, *common]))
-    return f", all of them {what}" if what else ""
 
 
 def _of_result(wrong: WrongResult) -> str:

@@ -3,8 +3,8 @@
 A number is multiplied by 1 + u s, where u is the format's unit roundoff and s, between
 -1 and 1, a hash of its magnitude: equal numbers stay equal, negatives negatives and
 zeros zeros, as under a rounding. So a constant feature stays constant, and a symmetric
-matrix symmetric. Every draw has another hash. Whole numbers that a contraction reads
-are as exact as they look: the walk leaves them.
+matrix symmetric. Every draw has another hash. Whole numbers are as exact as they look
+if their format holds halves beside them: they stay, as those of a contraction do.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def unit_of(dtype: Any) -> float:
 
 
 def perturbed(x: np.ndarray, unit: float, draw: int = 0) -> np.ndarray:
-    """Move float64 numbers by at most a unit roundoff."""
-    if not unit:
+    """Move float64 numbers by at most a unit roundoff, but for arrays of whole ones."""
+    if not unit or is_exact(x, 0.25 / unit):
         return x
     seed = np.uint64(draw * int(_FACTORS[1]) % 2**64)
     out = np.empty(x.shape)
@@ -49,3 +49,15 @@ def perturbed(x: np.ndarray, unit: float, draw: int = 0) -> np.ndarray:
         signed = (bits >> _SHIFTS[2]).astype(np.float64) * 2.0**-52 - 1
         np.multiply(part, 1 + unit * signed, out=moved)
     return out
+
+
+def is_exact(x: np.ndarray, most: float = 2.0**24) -> bool:
+    """Return whether numbers are whole and no larger than FP32, or so many, hold."""
+    if not is_whole(np.asarray(x).flat[:256]):  # which tells most arrays at once
+        return False
+    return np.abs(x).max(initial=0) <= most and is_whole(x)
+
+
+def is_whole(x: np.ndarray) -> bool:
+    """Return whether all numbers that are finite are whole."""
+    return bool(np.all((x == np.rint(x)) | ~np.isfinite(x)))

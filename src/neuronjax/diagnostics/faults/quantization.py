@@ -19,14 +19,15 @@ from typing import NamedTuple
 
 from neuronjax.diagnostics.faults.evidence import (
     BOUNDS,
+    ROUNDS,
     OpEvidence,
-    flattened,
     is_short_float,
+    rounds,
 )
 from neuronjax.diagnostics.faults.flow import Flow
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.recorder import OpTrace
-from neuronjax.diagnostics.faults.traits import ROUNDS, is_short
+from neuronjax.diagnostics.faults.traits import is_short
 from neuronjax.diagnostics.op_records import CONSTANT
 from neuronjax.diagnostics.parallel_runs import OpPath
 from neuronjax.execution.probes.signs import FEW
@@ -88,17 +89,21 @@ def quantizing(
         return
     steps = [last, *_before(graph, traces, last.path)]
     bounds = [b for t in steps if (b := _bound(graph, t)) is not None]
-    rounds = [t for t in steps if t.path.op.name in ROUNDS]
+    roundings = [t for t in steps if rounds(t.path.op)]
     first = min(bounds, key=lambda b: b.limit, default=None)
-    ends_in_codes = rounds and first and 1 <= first.limit <= _LARGEST_CODE
+    limits = [] if first is None else [first.limit]
+    for trace in steps:
+        if trace.path.op.name in BOUNDS:
+            shares = trace.worst.operands.items()
+            limits += [s.largest for v, s in shares if graph.is_constant(v, CONSTANT)]
+    ends_in_codes = roundings and any(1 <= n <= _LARGEST_CODE for n in limits)
     if not is_cast and not ends_in_codes:
         return
     if first is not None and _costs_a_bit(op.results[0].type, bounds, first.limit):
         yield first.trace, first.evidence
-    for trace in rounds:
-        share = flattened(trace.emptiest)
-        few = FEW < share and _divides(graph, traces, trace)
-        if few or share > FLATTENED:
+    for trace in roundings:
+        few = trace.flattened > FEW and _divides(graph, traces, trace)
+        if few or trace.flattened > FLATTENED:
             yield trace, trace.emptiest
 
 

@@ -13,8 +13,10 @@ from neuronjax.diagnostics.faults.evidence import (
     OpEvidence,
     absorbed,
     cut_off,
+    flattened,
     is_tie,
     narrows,
+    rounds,
 )
 from neuronjax.diagnostics.faults.judgement import excused, is_far, loses_elements
 from neuronjax.diagnostics.faults.masks import unmasked
@@ -25,6 +27,7 @@ from neuronjax.diagnostics.faults.whole_numbers import (
     rounds_whole,
     unheld,
     wrapped,
+    wrapped_over_devices,
 )
 from neuronjax.diagnostics.parallel_runs import OpPath
 from neuronjax.execution.probes.signs import MOSTLY, Finiteness, makes_nonfinite
@@ -84,6 +87,7 @@ class OpTrace:
             finite numbers.
         bounding: of a bound, the one that takes most off each operand.
         emptiest: the one with most zeros.
+        flattened: share of numbers that a turn rounds by all of themselves, at most.
         own, absorbed, zeros, beneath: the largest of any.
         vanished: the smallest share that underflows to zero of any.
         is_broken: whether any result has an Inf or NaN.
@@ -113,14 +117,13 @@ class OpTrace:
     wrapped: int = 0
     misread: int = 0
     rounds_whole: bool = False
-    executions: int = 0
+    flattened: float = 0.0
 
     def __post_init__(self) -> None:
         self.emptiest = self.worst
 
     def add(self, evidence: OpEvidence) -> None:
         """One more."""
-        self.executions += 1
         if _badness(evidence.result) > _badness(self.worst.result):
             self.worst = evidence
         for value, lost in evidence.cut_off.items():
@@ -193,6 +196,9 @@ class Recorder:
     _shares: dict[int, dict[Value, Share]] = field(default_factory=dict)
     # What a cast in a loop made last.
     _states: dict[tuple[int, OpPath], Seen] = field(default_factory=dict)
+    # The turn at hand of an op, and what each device did in it.
+    _turn: tuple[OpPath, tuple[int, ...]] | None = None
+    _devices: list[tuple[Seen, Seen]] = field(default_factory=list)
 
     def saw(
         self,
@@ -221,6 +227,11 @@ class Recorder:
             cast = self.contractions.get(path.op)
             trace = self.traces[path] = OpTrace(path, evidence, cast)
         trace.add(evidence)
+        if self._turn != (path, iterations):
+            self._end_turn()
+            self._turn = path, iterations
+        if path.op.name == "stablehlo.all_reduce" or rounds(path.op):
+            self._devices.append((next(iter(operands.values())), results[0]))
         moment = (self._count, iterations, evidence)
         if trace.first is None and self._is_off(path.op, evidence):
             trace.first = moment
@@ -235,7 +246,18 @@ class Recorder:
 
     def ended(self, results: Sequence[Seen]) -> None:
         """Keeps the results."""
+        self._end_turn()
         self.results = tuple(results)
+
+    def _end_turn(self) -> None:
+        """Take up what all devices did in a turn."""
+        if not self._devices or self._turn is None:
+            return
+        operands, results = zip(*self._devices, strict=True)
+        self._devices, trace = [], self.traces[self._turn[0]]
+        trace.wrapped += wrapped_over_devices(trace.path.op, operands, results)
+        shares = [*map(flattened, operands, results)]
+        trace.flattened = max(trace.flattened, sum(shares) / len(shares))
 
     def unit(self, op: Op) -> float:
         """Of the coarsest format on the way to an op's results."""

@@ -42,7 +42,6 @@ from neuronjax.diagnostics.faults.traits import (
     is_function,
     is_periodic,
     is_too_large,
-    only_renames,
     rounds_to,
     vanishes,
     vanishes_on,
@@ -180,19 +179,18 @@ class FaultSearch:
         result; those that make Inf or NaN, and then those that did so first, in front.
         """
         broken, carrying = self._broken(), self._carrying
-        makes, carries = [], []
+        # An exponential may overflow for what is divided by it to be zero, and rightly.
+        off = [self._results[w.index] for w in self.wrong if w.how != "lost"]
+        reaching = {op for v in off for op in self._flow.carrying_nonfinite(v)}
+        found = []
         for trace in self._recorder.traces.values():
             op = trace.path.op
             if op in broken and trace.made_nonfinite:
-                makes.append((trace.made_nonfinite, trace))
+                found.append((op not in reaching, trace.made_nonfinite, trace))
             elif trace.first and op in carrying and not hands_on(trace.first[2]):
-                carries.append((trace.first, trace))
-        # An exponential may overflow for what is divided by it to be zero, and rightly.
-        off = (w for w in self.wrong if w.how != "lost")
-        values = [self._results[w.index] for w in off] if makes else []
-        reaching = {op for v in values for op in self._flow.carrying_nonfinite(v)}
-        makes = sorted(makes, key=lambda m: (m[1].path.op not in reaching, _number(m)))
-        return makes + sorted(carries, key=_number)
+                found.append((2, trace.first, trace))
+        found.sort(key=lambda shown: (shown[0], shown[1][0]))
+        return [(moment, trace) for _, moment, trace in found]
 
     def _broken(self) -> set[Op]:
         """The ops behind results that are Inf or NaN."""
@@ -225,13 +223,13 @@ class FaultSearch:
         if maker is None and len(chain) > 1:
             maker = self._loses_digits(chain)
         if maker is not None:
-            others = [t for t in self._flow.beside(chain) if self._makes(t, shown)]
-            for trace in self._in_order([maker, *others]):
-                yield from self._replacing(trace, results)
-                yield Suspect(trace, "makes", results, shown)
+            others = (t for t in self._flow.beside(chain) if self._makes(t, shown))
+            makers = {trace.path for trace in (maker, *others)}
+            for path, trace in self._recorder.traces.items():
+                if path in makers:
+                    yield from self._replacing(trace, results)
+                    yield Suspect(trace, "makes", results, shown)
         for worst, seen in self._amplifying(chain):
-            if maker is not None and only_renames(worst, seen):
-                continue
             own = seen.own >= OWN * seen.result.error and maker is None
             if own:
                 yield from self._replacing(worst, results)
@@ -252,11 +250,6 @@ class FaultSearch:
             and chain[n][1].result.error > max(UNSEEN, chain[n][1].own / OWN)
         ]
         return [*reversed(before), chain[worst]]
-
-    def _in_order(self, traces: Sequence[OpTrace]) -> list[OpTrace]:
-        """As they were executed first."""
-        found = {trace.path for trace in traces}
-        return [t for path, t in self._recorder.traces.items() if path in found]
 
     def _makes(self, trace: OpTrace, shown: OpTrace) -> bool:
         """Whether an op does more than to round its result as another one does. A cast
@@ -477,7 +470,3 @@ class FaultSearch:
 
     def _is_constant(self, value: Value) -> bool:
         return self._graph.is_constant(value, CONSTANT)
-
-
-def _number(shown: tuple[Moment, OpTrace]) -> int:
-    return shown[0][0]

@@ -110,19 +110,16 @@ def share_of(x: Seen, unit: float, excused: float = 0.0) -> Share:
     floor = LEAST_WHOLE if is_whole else norm * unit * NOTHING
     lost = 0.0
     if counts[Distance.LOST]:  # unless it is nothing beside the others
-        lost = _lost(x.actual, x.reference, floor, limit)
-    if lost > MOST_LOST and not is_whole:
-        # What float64 itself has only as rounding is off by no share of itself.
-        known = np.abs(x.reference) >= NOISE * norm
-        lost = _lost(np.asarray(x.actual)[known], x.reference[known], floor, limit)
-        lost *= float(np.mean(known))
+        found = figures(x.actual, x.reference, {Told.LOST: limit, Told.FLOOR: floor})
+        lost = found[Distance.LOST] / size
     data_error = data_lost = 0.0
     if error > excused or lost > MOST_LOST:
         data_error = root_mean_square([ratio(p, x.reference) for p in x.perturbed])
     if lost > MOST_LOST:
-        data_lost = root_mean_square(
-            [_lost(p, x.reference, floor, limit) for p in x.perturbed]
-        )
+        # What perturbed data make another number is noise, however small it is.
+        least = np.where(_is_lost(x.actual, x.reference, floor, limit), 0.0, floor)
+        moved = (_is_lost(p, x.reference, least, limit) for p in x.perturbed)
+        data_lost = root_mean_square([float(np.mean(m)) for m in moved])
     return Share(
         elements=np.size(x.reference),
         error=error,
@@ -179,11 +176,14 @@ def _relative(found: Figures) -> float:
     return differences.ratio(math.sqrt(error2), math.sqrt(norm2))
 
 
-def _lost(a: np.ndarray, r: np.ndarray, floor: float, lost: float) -> float:
-    """Share of elements that are off by more than a share of themselves, or of what is
-    nothing; of those finite on both sides."""
-    found = figures(a, r, {Told.LOST: lost, Told.FLOOR: floor})
-    return found[Distance.LOST] / max(1, np.size(r))
+def _is_lost(
+    x: np.ndarray, reference: np.ndarray, floor: np.ndarray | float, lost: float
+) -> np.ndarray:
+    """Return where elements are off by more than a share of themselves, or of what is
+    nothing; those finite on both sides."""
+    x, reference = wide(x), wide(reference)
+    apart = np.abs(x - reference)
+    return (apart > lost * np.maximum(np.abs(reference), floor)) & np.isfinite(apart)
 
 
 @functools.cache

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from neuronjax.diagnostics.faults.evidence import ADDS, OpEvidence
+from neuronjax.diagnostics.faults.evidence import ADDS, ROUNDS, OpEvidence
 from neuronjax.diagnostics.faults.flow import Flow
 from neuronjax.diagnostics.faults.judgement import COARSE
 from neuronjax.diagnostics.faults.perturbation import unit_of
@@ -15,7 +15,7 @@ from neuronjax.diagnostics.faults.recorder import PART, OpTrace
 from neuronjax.diagnostics.faults.state_steps import NEAR
 from neuronjax.diagnostics.op_records import MOVING
 from neuronjax.execution.probes.signs import GONE, SINGULAR
-from neuronjax.ir.program import Value
+from neuronjax.ir.program import Op, Value
 from neuronjax.numerics.float_format import get_format
 
 _SUMS = ADDS | {"stablehlo.reduce", "stablehlo.reduce_window"}
@@ -25,9 +25,6 @@ _PRODUCTS = frozenset(("stablehlo.multiply", "stablehlo.divide"))
 _LEAVE_OUT = _SUMS | {f"stablehlo.{n}" for n in ("exponential", "compare", "select")}
 _PERIODIC = frozenset(
     f"stablehlo.{name}" for name in ("cosine", "sine", "tan", "remainder")
-)
-ROUNDS = frozenset(
-    f"stablehlo.{name}" for name in ("round_nearest_even", "round_nearest_afz", "floor")
 )
 
 
@@ -99,13 +96,6 @@ def rounds_to(trace: OpTrace) -> float:
     return max(own, cast if cast > COARSE else 0.0)
 
 
-def only_renames(trace: OpTrace, evidence: OpEvidence) -> bool:
-    """Whether an op makes numbers of choices or integers, without rounding them."""
-    source = trace.path.op.operands[0].type.dtype if trace.path.op.operands else None
-    is_whole = source is not None and source.kind in "iub"
-    return trace.path.op.name == "stablehlo.convert" and is_whole and not evidence.own
-
-
 def hands_on(evidence: OpEvidence) -> bool:
     """Whether an op has its Inf or NaN from an operand."""
     operands = evidence.operands.values()
@@ -145,18 +135,16 @@ def vanishes_on(
     ends = {
         v for value in results for v in flow.behind(value, lambda v: not flow.trace(v))
     }
-    seen, left = {trace.path.op}, [trace.path.op]
-    while left:
-        value = left.pop().results[0]
-        if value in ends:
-            return True
-        for reader in flow.readers(value) - seen:
-            seen.add(reader)
-            read = flow.trace(reader.results[0])
-            if reader.name in MOVING or (read is not None and vanishes(read)):
-                left.append(reader)
-            elif reader.name not in _LEAVE_OUT or (
-                reader.name in ADDS and any(map(is_constant, reader.operands))
-            ):
-                return True
-    return False
+
+    def hands_on(reader: Op) -> bool:
+        read = flow.trace(reader.results[0])
+        return reader.name in MOVING or (read is not None and vanishes(read))
+
+    def takes(reader: Op) -> bool:
+        if hands_on(reader):
+            return reader.results[0] in ends
+        guards = reader.name in ADDS and any(map(is_constant, reader.operands))
+        return guards or reader.name not in _LEAVE_OUT
+
+    op = trace.path.op
+    return op.results[0] in ends or any(map(takes, flow.ahead(op, hands_on)))

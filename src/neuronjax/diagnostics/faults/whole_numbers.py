@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from neuronjax.diagnostics.faults.perturbation import unit_of
+from neuronjax.diagnostics.faults.perturbation import is_exact, is_whole, unit_of
 from neuronjax.diagnostics.faults.shares import Seen, Share, wide
 from neuronjax.diagnostics.faults.units import Cast
 from neuronjax.diagnostics.reference64 import products
@@ -46,7 +46,7 @@ def rounds_whole(op: Op, result: Seen, share: Share, own: float) -> bool:
     unit = unit_of(result.dtype)
     if not own or not unit or not 1 / unit < share.largest < _LARGEST:
         return False
-    return _is_whole(wide(result.reference))
+    return is_whole(wide(result.reference))
 
 
 def unheld(operands: Sequence[np.ndarray], cast: Cast | None) -> bool:
@@ -58,21 +58,9 @@ def unheld(operands: Sequence[np.ndarray], cast: Cast | None) -> bool:
     return any(is_exact(x) and not _holds(cast.unit, x) for x in operands)
 
 
-def is_exact(x: np.ndarray) -> bool:
-    """Return whether numbers are whole and so small that FP32 holds them all."""
-    if not _is_whole(np.asarray(x).flat[:256]):  # which tells most arrays at once
-        return False
-    return np.abs(x).max(initial=0) <= _EXACT and _is_whole(x)
-
-
 def _holds(unit: float, x: np.ndarray) -> bool:
     """Return whether a format with this roundoff has the digits of all numbers."""
-    return _is_whole(np.frexp(x)[0] / unit)
-
-
-def _is_whole(x: np.ndarray) -> bool:
-    """Return whether all numbers that are finite are whole."""
-    return bool(np.all((x == np.rint(x)) | ~np.isfinite(x)))
+    return is_whole(np.frexp(x)[0] / unit)
 
 
 def wrapped(op: Op, operands: Sequence[Seen], result: Seen) -> int:
@@ -153,6 +141,23 @@ def _scattered(op: Op, x: Sequence[np.ndarray], result: Seen) -> int:
     missing = float(x[0].sum() + x[2].sum() - wide(result.actual).sum())
     times, rest = divmod(abs(missing), 2.0 ** (8 * np.dtype(result.dtype).itemsize))
     return 0 if rest else int(times)
+
+
+def wrapped_over_devices(op: Op, x: Sequence[Seen], results: Sequence[Seen]) -> int:
+    """Return how many sums over devices, those with one result, a type does not hold:
+    they are off by a multiple of its range, or an operand was not seen."""
+    dtype = np.dtype(results[0].dtype)
+    is_sum = op.name == "stablehlo.all_reduce" and _of_region(op) is np.add
+    if not (is_sum and dtype.kind in "iu") or is_word(dtype):
+        return 0
+    missing: dict[bytes, np.ndarray] = {}
+    for operand, result in zip(x, results, strict=True):
+        group = np.asarray(result.actual).tobytes()
+        missing.setdefault(group, -wide(result.actual))
+        missing[group] = missing[group] + wide(operand.actual)
+    span = 2.0 ** (8 * dtype.itemsize)
+    apart = [off for off in missing.values() if not (off % span).any()]
+    return sum(map(np.count_nonzero, apart))
 
 
 def _of_region(op: Op) -> np.ufunc | None:

@@ -22,7 +22,7 @@ from neuronjax.diagnostics.faults.shares import (
     root_mean_square,
     share_of,
 )
-from neuronjax.diagnostics.faults.state_steps import StateStep, StateSteps
+from neuronjax.diagnostics.faults.state_steps import NEAR, StateStep, StateSteps
 from neuronjax.ir.program import Region, Value
 
 
@@ -89,7 +89,9 @@ def wrong_results(
             changed = _changed(seen)
             how, share = "chosen" if changed else "", replace(share, lost=changed)
         if how or step:
-            yield Wrong(n, how or "lost", share, limit(share, unit), step)
+            if step and not how:  # what begins at zero is nothing but its step
+                how = "lost" if step.size < NEAR else "far"
+            yield Wrong(n, how, share, limit(share, unit), step)
 
 
 def _how(seen: Seen, share: Share, unit: float) -> str:
