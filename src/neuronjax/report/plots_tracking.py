@@ -7,19 +7,19 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from neuronjax.report.plots import Picture
 from neuronjax.report.plots_study import COLOURS
-from neuronjax.report.plots_style import INK, plain
+from neuronjax.report.plots_style import INK, pictured, plain
 
 _MOST_NAMED = 40
 
 
-def draw_tracking(records: Sequence[Mapping[str, Any]]) -> Figure:
+@pictured
+def draw_tracking(figure: Figure, records: Sequence[Mapping[str, Any]]) -> None:
     """Draw two panels, a line for each policy: errors, and predicted time.
 
     The records are the oldest first. A cross is a commit with a fault.
     """
-    figure = Picture(figsize=(9.0, 6.0), dpi=110, layout="constrained")
+    figure.set_size_inches(9.0, 6.0)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     commits = [*dict.fromkeys(record["commit"] for record in records)]
     lines: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
@@ -44,4 +44,3 @@ def draw_tracking(records: Sequence[Mapping[str, Any]]) -> Figure:
     plain(above, f"{sources}: errors against float64 (x: a fault)")
     plain(below, "")
     figure.legend(loc="outside lower left", fontsize=8, frameon=False, ncols=4)
-    return figure
