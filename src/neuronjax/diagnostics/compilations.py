@@ -16,8 +16,7 @@ class Compilations:
     """What XLA compiled.
 
     Attributes:
-        programs: how many; op by op each op of a kind and shape is one, and small
-            arrays of about a size share theirs.
+        programs: how many; op by op each op of a kind and shape that is not exact.
         seconds: how long that took.
     """
 

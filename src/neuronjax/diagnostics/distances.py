@@ -106,11 +106,12 @@ def distances(
     lists = np.empty((len(_FOUND), lanes))
     call(*(x.ctypes.data for x in (ours, theirs, told, lists)), ours.size)
     with np.errstate(invalid="ignore"):  # Inf less Inf, which the next line sees
-        totals = lists.sum(axis=1)
-    if not np.isfinite(totals[[Distance.ERROR2, Distance.REFERENCE2]]).all():
+        totals = lists.sum(axis=1).tolist()
+    if not math.isfinite(totals[Distance.ERROR2] + totals[Distance.REFERENCE2]):
         return None
-    totals[list(MAXIMA)] = lists[list(MAXIMA)].max(axis=1)
-    return dict(zip(_FOUND, totals.tolist(), strict=True))
+    for figure in MAXIMA:
+        totals[figure] = float(lists[figure].max())
+    return dict(zip(_FOUND, totals, strict=True))
 
 
 @functools.cache
@@ -262,10 +263,10 @@ def in_parts(function: Callable[..., _Part], *arrays: np.ndarray) -> Sequence[_P
     not inherit.
     """
     flat = [np.asarray(x).reshape(-1) for x in arrays]
-    starts = range(0, max(1, flat[0].size), PART_ELEMENTS)
+    if flat[0].size <= PART_ELEMENTS:
+        return [function(*flat)]
+    starts = range(0, flat[0].size, PART_ELEMENTS)
     parts = [[x[n : n + PART_ELEMENTS] for x in flat] for n in starts]
-    if len(parts) == 1:
-        return [function(*parts[0])]
     warns = np.geterr()
 
     def of_part(part: Sequence[np.ndarray]) -> _Part:

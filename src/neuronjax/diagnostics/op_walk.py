@@ -14,7 +14,6 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from neuronjax.diagnostics.executors import RoundingKey
@@ -286,7 +285,7 @@ class ParallelWalk(OpWalk):
         row: Lanes,
         instructions: Sequence[Instruction],
         keys: Keys,
-        moves: Callable[..., list[Any]] = lambda lane, i, operands: operands,
+        moves: Callable[..., list[Any]] | None = None,
     ) -> None:
         """Execute instructions on one device, or on all those of a mesh.
 
@@ -301,24 +300,28 @@ class ParallelWalk(OpWalk):
             is_host = isinstance(i, HostCall)
             if self._is_again and is_host and i.function.kind == "debug":
                 continue
-            given = [moves(x, i, [*map(declared, x.read(i.operands))]) for x in row]
+            given = [lane.read(i.operands) for lane in row]
+            if self._replaced:
+                given = [[*map(declared, x)] for x in given]
+            if moves is not None:
+                given = [moves(y, i, x) for y, x in zip(row, given, strict=True)]
             if side.joins(i):
-                made = self._once(side.executor.exchange, side, i, given, keys[side])
+                made = self._once(side, i, given, keys[side])
             else:
-                run = functools.partial(self._once, side.executor.execute, side, i)
                 pairs = zip(row, given, strict=True)
-                made = [run(x, self.own_key(lane, keys)) for lane, x in pairs]
+                made = [self._once(side, i, x, self.own_key(y, keys)) for y, x in pairs]
             for lane, results in zip(row, made, strict=True):
                 lane.take(results, i.results)
 
-    def _once(
-        self, run: Callable, side: Side, i: Instruction, operands: Any, key: RoundingKey
-    ) -> Any:
+    def _once(self, side: Side, i: Instruction, operands: Any, key: RoundingKey) -> Any:
         """Execute an instruction, unless it was executed on the same arrays."""
+        executor, joins = side.executor, side.joins(i)
         called = self.position.iterations if isinstance(i, HostCall) else ()
-        what = (side.executor.identity(i, key, self.position), called)
+        what = (executor.identity(i, key, self.position), called)
+        arrays = [x for own in operands for x in own] if joins else operands
+        run = executor.exchange if joins else executor.execute
         make = functools.partial(run, i, operands, key, self.position)
-        return self._memory.once(what, jax.tree.leaves(operands), make)
+        return self._memory.once(what, arrays, make)
 
     # -- explanations ------------------------------------------------------------------
 
@@ -403,8 +406,7 @@ class ParallelWalk(OpWalk):
         repeats: bool,
     ) -> None:
         """Shows the witness an op that both runs execute."""
-        pair = (bundle.reference, bundle.actual)
-        if self._witness is None or not all(lane in lanes for lane in pair):
+        if self._witness is None or not {bundle.reference, bundle.actual} <= {*lanes}:
             return
 
         def seen(value: Value) -> Seen:

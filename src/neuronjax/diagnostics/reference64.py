@@ -105,7 +105,7 @@ class Reference64:
     ) -> Hashable:
         """The signature, apart from the emulator's."""
         identity = self._emulator.identity(i, key, position)
-        return ("float64", identity) if _has_floats(i) else identity
+        return ("float64", identity) if _has_floats(i.signed) else identity
 
     def execute(
         self,
@@ -115,7 +115,7 @@ class Reference64:
         position: Position,
     ) -> Sequence[Any]:
         """In float64 where there is a rule."""
-        rule = _rule(i) if _has_floats(i) else None
+        rule = _rule(i) if _has_floats(i.signed) else None
         if rule is None:
             return self._in_float32(i, operands, key, position)
         with np.errstate(all="ignore"):
@@ -134,7 +134,7 @@ class Reference64:
 
         Kernels, and collectives of integers, are the emulator's.
         """
-        if not _has_floats(i) or not isinstance(i, Collective):
+        if not _has_floats(i.signed) or not isinstance(i, Collective):
             declared = [self._left(i, x) for x in operands]
             results = self._emulator.exchange(i, declared, key, position)
             return [[self.enter(x) for x in own] for own in results]
@@ -175,19 +175,20 @@ class Reference64:
 
     def _left(self, i: Instruction, operands: Sequence[Any]) -> list[Any]:
         """Return the operands of the emulator, which keeps floats in FP32."""
-        if _has_floats(i):
+        if _has_floats(i.signed):
             self.kept_in_float32.add(i.name)
         pairs = zip(operands, i.operands, strict=True)
         return [self.leave(x, v.type.dtype) for x, v in pairs]
 
 
-def _has_floats(i: Instruction) -> bool:
-    types = (*[v.type for v in i.operands], *[b.type for b in i.results])
-    return any(is_float(t.dtype) for t in types)
-
-
 Rule = Callable[[Any, Arrays], Sequence[Any]]
 Choice = Callable[[Any], str]
+
+
+@functools.lru_cache(maxsize=8192)
+def _has_floats(signed: SignedInstruction) -> bool:
+    i = signed.instruction
+    return any(is_float(v.type.dtype) for v in (*i.operands, *i.results))
 
 
 @functools.singledispatch

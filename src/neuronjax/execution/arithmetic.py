@@ -135,7 +135,7 @@ def _tensor_tensor(i: TensorTensor | TensorScalar) -> Rule | None:
 def _activation(i: Activation) -> Rule | None:
     if i.transcendentals != "exact" or i.operands[0].type.dtype != _FLOAT32:
         return None
-    one, divide, written = np.ones((), np.float32), _of_floats("divide", i), _writing(i)
+    one, divide, written = np.ones((), _FLOAT32), _of_floats("divide", i), _writing(i)
     rules: Mapping[str, Rule] = {
         "sqrt": lambda x: written(np.sqrt(flushed(x[0]))),
         "rsqrt": lambda x: divide([one, np.asarray(np.sqrt(flushed(x[0])))]),
