@@ -20,6 +20,7 @@ import numpy as np
 from neuronjax.errors import UnsupportedError
 from neuronjax.ir.instruction import Buffer, Engine, Instruction, View
 from neuronjax.ir.instruction_set import (
+    FP32_ROWS,
     DotDimensions,
     Memset,
     NcMatmul,
@@ -40,7 +41,7 @@ from neuronjax.numerics.microscaling import MX_FORMATS
 
 #: `Policy.fp32_model` -> rows of a K tile of FP32 operands that TensorE adds up as one
 #: sum, None for all of them.
-_GROUP_ROWS = {"fp32_4pass": None, "fp32_4pass_rows32": 32}
+_GROUP_ROWS = {"fp32_4pass_rows32": FP32_ROWS, "fp32_4pass": None}
 
 
 @lowers("stablehlo.dot_general")
@@ -132,7 +133,7 @@ def integer_matmul(
         (result,),
         engine="tensor" if through_fp32 else exactly,
         dimensions=dimensions,
-        passes=4 if through_fp32 and not one_pass else 1,
+        **_passes(context, through_fp32 and not one_pass),
         accumulation="systolic" if through_fp32 else "integer",
     )
 
@@ -182,7 +183,6 @@ def _dense(
         and core.k_tile_double_row is not None
         and k >= core.k_tile_double_row
     )
-    in_passes = "float32" in (lhs.format, rhs.format)
     for operand in (lhs, rhs):
         check_operand(context, operand.format)
     yield into_psum(
@@ -193,10 +193,15 @@ def _dense(
         dimensions=dimensions,
         k_tile=k_tile or (core.k_tile_double_row if double_row else core.k_tile),
         rows_per_cell=2 if double_row else 1,
-        passes=4 if in_passes else 1,
-        group_rows=_GROUP_ROWS[context.policy.fp32_model] if in_passes else None,
         held=held,
+        **_passes(context, "float32" in (lhs.format, rhs.format)),
     )
+
+
+def _passes(context: Context, is_fp32: bool) -> dict[str, Any]:
+    """Return the fields of `NcMatmul` that say how the array takes FP32 operands."""
+    rows = _GROUP_ROWS[context.policy.fp32_model]
+    return dict(passes=4, group_rows=rows) if is_fp32 else {}
 
 
 Axes = tuple[int, ...]
