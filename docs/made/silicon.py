@@ -110,8 +110,8 @@ EVIDENCE: tuple[Evidence, ...] = (
         here="6.1035e-5; 1.83e-4 in sums of all rows (fp32_4pass)",
         source=_KILN,
         shown_by=_MODELS,
-        unexplained="bits are not published; sums of 16 rows, exact sums and four products of"
-        " whole operands added at once give the same",
+        unexplained="bits are not published; sums of 16 rows, exact sums and four"
+        " products of whole operands added at once give the same",
     ),
     Evidence(
         subject="FP32 operands in TensorE",
@@ -121,9 +121,9 @@ EVIDENCE: tuple[Evidence, ...] = (
         here="1.85e-7; 2.08e-7 in sums of all rows (fp32_4pass)",
         source=_KDA,
         shown_by=_MODELS,
-        unexplained="which model is right: beside sums of 32 rows, of three passes or in"
-        " another order too, sums of 16 rows and four products of whole operands added"
-        " at once are within a tenth of every row with NumPy in some blocks; sums of 8,"
+        unexplained="which model is right: beside sums of 32 rows, of three passes or"
+        " in another order too, sums of 16 rows and four products of whole operands"
+        " added at once are within a tenth of every row in some blocks; sums of 8,"
         " 64 or 128 rows, other halves and exact sums are not",
     ),
     Evidence(

@@ -1,8 +1,7 @@
 """TensorE: one K tile, folded down the partitions, added to PSUM.
 
 The folds are those of `engines` (design, section 5): a left fold in FP32 down the rows;
-FP32 operands in four passes of halves, each by 32 rows; in double-row mode the pair in
-a cell first.
+FP32 operands in four passes of halves, by 32 rows; in double-row mode pairs in a cell.
 """
 
 from __future__ import annotations
