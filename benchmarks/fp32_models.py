@@ -8,11 +8,13 @@ leave in FP32. NumPy computes each on parts of the inputs that the rows were mea
 with (normal, seed 42; no corpus is needed) and gives the distance that the row would
 have had, from FP32 NumPy as BLAS adds: fused multiply-adds down blocks of K. How long a
 block is depends on the processor and is not known of the published rows, except that
-K = 64 is one block of any; so a model is held against several.
+K = 64 is one block of any; so a model is held against several. The last row knows no
+NumPy: it is how far a product in K tiles of 64 rows is from the same in tiles of 128.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -63,6 +65,7 @@ class Model:
 
 
 MODELS: tuple[Model, ...] = (
+    Model(name="fp32_4pass_rows32", rows=32),
     Model(name="fp32_4pass"),
     Model(name="low halves first", instructions=FOUR[::-1]),
     Model(name="three passes", instructions=FOUR[:3]),
@@ -81,12 +84,13 @@ MODELS: tuple[Model, ...] = (
     Model(name="exact sums", bits=None),
     Model(name="two instructions, exact", instructions=LO_HI, bits=None),
     Model(name="64 rows", rows=64),
-    Model(name="fp32_4pass_rows32", rows=32),
     Model(name="16 rows", rows=16),
     Model(name="8 rows", rows=8),
     Model(name="32 rows, three passes", rows=32, instructions=FOUR[:3]),
     Model(name="32 rows, low halves first", rows=32, instructions=FOUR[::-1]),
     Model(name="32 rows, two instructions", rows=32, instructions=LO_HI),
+    Model(name="no halves", digits=24, instructions=FOUR[:1]),
+    Model(name="no halves, 4 together", digits=24, instructions=FOUR[:1], together=4),
 )
 
 
@@ -102,11 +106,11 @@ def split(x: np.ndarray, model: Model) -> dict[str, np.ndarray]:
 
 
 def rounded(total: np.ndarray, model: Model) -> np.ndarray:
-    """A running sum as the array keeps it, in float64."""
+    """A running float64 sum as the array keeps it."""
     if model.bits is None:
         return total
     if model.bits == FP32_BITS and not model.towards_zero:
-        return total.astype(np.float32).astype(np.float64)
+        return total.astype(np.float32)
     mantissa, exponent = np.frexp(total)
     cut = np.trunc if model.towards_zero else np.rint
     return np.ldexp(cut(np.ldexp(mantissa, model.bits)), exponent - model.bits)
@@ -125,31 +129,32 @@ def fold(pairs: Sequence[Pair], model: Model) -> np.ndarray:
         for row in range(start, stop, model.together):
             at = slice(row, min(row + model.together, stop))
             # Exact in float64: products of halves have 24 bits.
-            total = total + sum(a[at].T @ b[at] for a, b in pairs)
-            total = rounded(total, model)
+            total = rounded(total + _added([a[at].T @ b[at] for a, b in pairs]), model)
         sums.append(total.astype(np.float32))
     return _added(sums)
 
 
 def _added(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """In FP32, one after another."""
+    """Their sum, one after another."""
     total = parts[0]
     for part in parts[1:]:
         total = total + part
     return total
 
 
-def _tiles(a: np.ndarray) -> list[slice]:
-    return [slice(k, k + K_TILE) for k in range(0, len(a), K_TILE)]
+def _tiles(a: np.ndarray, rows: int = K_TILE) -> list[slice]:
+    return [slice(k, k + rows) for k in range(0, len(a), rows)]
 
 
-def fp32_matmul(a: np.ndarray, b: np.ndarray, model: Model) -> np.ndarray:
+def fp32_matmul(
+    a: np.ndarray, b: np.ndarray, model: Model, k_tile: int = K_TILE
+) -> np.ndarray:
     """[K, M] and [K, N] in FP32 to [M, N]."""
     left, right = split(a, model), split(b, model)
     return _added(
         [
             fold([(left[p[0]][at], right[p[1]][at]) for p in products], model)
-            for at in _tiles(a)
+            for at in _tiles(a, k_tile)
             for products in model.instructions
         ]
     )
@@ -216,34 +221,6 @@ def _swiglu(m: int, n: int) -> Callable[[Matmul, Matmul], Any]:
     return program
 
 
-@dataclass(frozen=True)
-class Row:
-    """A published distance.
-
-    Attributes:
-        distance: relative L2, of the device from FP32 NumPy.
-        digits: significant ones of it that were published.
-        program: of the size of a part: of two matmuls, the second for the last one.
-        part: rows and columns of the result that are computed.
-        in_bf16: whether the last matmul is three BF16 products.
-    """
-
-    name: str
-    distance: float
-    digits: int
-    program: Callable[[int, int], Callable[[Matmul, Matmul], Any]]
-    part: tuple[int, int]
-    in_bf16: bool = False
-
-
-ROWS: tuple[Row, ...] = (
-    Row("K = 64", 1.8e-7, 2, _bmm, (256, 512)),
-    Row("K = 2048", 3.987e-7, 4, _transposed, (64, 256)),
-    Row("swiglu", 6.36e-7, 3, _swiglu, (32, 64)),
-    Row("swiglu, BF16", 4.476e-6, 4, _swiglu, (32, 64), in_bf16=True),
-)
-
-
 def distance(x: np.ndarray, y: np.ndarray) -> float:
     """Relative L2."""
     wide = y.astype(np.float64)
@@ -252,7 +229,8 @@ def distance(x: np.ndarray, y: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class Prediction:
-    """A model on one row: its distance from float64, and from NumPy by block."""
+    """A model on one row: its distance from float64, and from NumPy by block; of two
+    results of its own, how far they are apart."""
 
     exact: float
     by_block: Mapping[int, float]
@@ -262,9 +240,23 @@ def _wide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return a.astype(np.float64).T @ b.astype(np.float64)
 
 
-def predictions(row: Row, models: Sequence[Model]) -> list[Prediction]:
-    """What the row would have been."""
-    program = row.program(*row.part)
+def from_numpy(
+    inputs: Callable[[int, int], Callable[[Matmul, Matmul], Any]],
+    part: tuple[int, int],
+    models: Sequence[Model],
+    *,
+    in_bf16: bool = False,
+) -> list[Prediction]:
+    """How far each model would have been from NumPy.
+
+    Args:
+        inputs: a program of the size of a part: of two matmuls, the second for the last
+            one.
+        part: rows and columns of the result that are computed.
+        models: what the array may do.
+        in_bf16: whether the last matmul is three BF16 products.
+    """
+    program = inputs(*part)
     exact = program(_wide, _wide)
     blas = {}
     for block in BLOCKS:
@@ -273,11 +265,52 @@ def predictions(row: Row, models: Sequence[Model]) -> list[Prediction]:
     found = []
     for model in models:
         matmul = lambda a, b, model=model: fp32_matmul(a, b, model)  # noqa: E731
-        in_bf16 = lambda a, b, model=model: bf16_matmul(a, b, model)  # noqa: E731
-        result = program(matmul, in_bf16 if row.in_bf16 else matmul)
+        halved = lambda a, b, model=model: bf16_matmul(a, b, model)  # noqa: E731
+        result = program(matmul, halved if in_bf16 else matmul)
         by_block = {block: distance(result, ref) for block, ref in blas.items()}
         found.append(Prediction(distance(result, exact), MappingProxyType(by_block)))
     return found
+
+
+def between_tiles(models: Sequence[Model]) -> list[Prediction]:
+    """The largest difference of A.T @ A in K tiles of 128 rows from tiles of 64."""
+    a = np.linspace(-1, 1, 512 * 512, dtype=np.float32).reshape(512, 512)
+    found = []
+    for model in models:
+        long, short = (fp32_matmul(a, a, model, k) for k in (K_TILE, K_TILE // 2))
+        apart = float(np.abs(long - short).max())
+        found.append(Prediction(apart, dict.fromkeys(BLOCKS, apart)))
+    return found
+
+
+@dataclass(frozen=True)
+class Row:
+    """A published distance.
+
+    Attributes:
+        distance: relative L2, of the device from FP32 NumPy; of `between_tiles` the
+            largest difference.
+        digits: significant ones of it that were published.
+        predicted: what the row would have been of each model.
+    """
+
+    name: str
+    distance: float
+    digits: int
+    predicted: Callable[[Sequence[Model]], list[Prediction]]
+
+
+def _row(name: str, found: float, digits: int, *how: Any, **also: bool) -> Row:
+    return Row(name, found, digits, functools.partial(from_numpy, *how, **also))
+
+
+ROWS: tuple[Row, ...] = (
+    _row("K = 64", 1.8e-7, 2, _bmm, (256, 512)),
+    _row("K = 2048", 3.987e-7, 4, _transposed, (64, 256)),
+    _row("swiglu", 6.36e-7, 3, _swiglu, (32, 64)),
+    _row("swiglu, BF16", 4.476e-6, 4, _swiglu, (32, 64), in_bf16=True),
+    Row("K tiles of 64", 6.1035e-5, 5, between_tiles),
+)
 
 
 def verdict(by_row: Mapping[str, Prediction]) -> str:
@@ -307,7 +340,7 @@ def measure(quick: bool) -> dict[str, Any]:
     """Every model on every row; quick is the first row and a few models."""
     models = MODELS[::6] if quick else MODELS
     rows = ROWS[:1] if quick else ROWS
-    columns = {row.name: predictions(row, models) for row in rows}
+    columns = {row.name: row.predicted(models) for row in rows}
     entries = []
     for n, model in enumerate(models):
         mine = {name: column[n] for name, column in columns.items()}

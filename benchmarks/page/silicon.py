@@ -81,14 +81,17 @@ def fp32_models(found: Found) -> str:
 _MODELS = """What the array may do with FP32 operands, against distances that were
 published of trn2. Models differ from `fp32_4pass` in what their names say: four passes
 of high and low halves of 12 bits, each pass an instruction whose FP32 sum goes down 128
-rows, and whose result PSUM adds. In the cells, predicted over measured, for NumPy in
+rows, and whose result PSUM adds; the default, `fp32_4pass_rows32`, adds 32 rows at a
+time. In the cells, predicted over measured, for NumPy in
 blocks of {blocks} rows of K: OpenBLAS takes the first on Haswell, Zen and Sapphire
 Rapids, the last on Skylake-X, and which host computed the references is not known.
-K = 64 is one block of any. In blocks of 320 the other two FP32 rows fit `fp32_4pass`
-within 1 %, and K = 64 alone speaks against it; in blocks of 448 all three speak for
-shorter or wider sums. So nothing is clearly better, and the default stays. The three
-BF16 products tell models of sums apart by less than the parts that are computed leave
-to chance, a percent or two."""
+K = 64 is one block of any. The last row knows no NumPy: A.T @ A of linspace(-1, 1) as
+512 x 512 in K tiles of 64 rows is at most so far from the same in tiles of 128. It and
+K = 64 exclude one sum of all rows. Sums of 32 rows are within a tenth of every row, in
+whatever blocks NumPy added; what fits as well keeps to 32 rows, or needs some of the
+blocks. The three BF16 products tell models of sums apart by less than the parts that
+are computed leave to chance, a percent or two, so that whether BF16 and FP8 operands
+are added by 32 rows as well is not known."""
 
 
 def _predicted(row: Found, device: float) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -18,6 +19,7 @@ from benchmarks.validation import corpus as corpora, numeric_rows
 from benchmarks.validation.numeric_rows import NumericRow
 from neuronjax import nki
 from neuronjax.nki import isa as nisa, language as nl
+from neuronjax.numerics.exact import opaque_zero
 
 KERNEL = """
 import neuronxcc.nki as nki
@@ -161,6 +163,23 @@ def test_two_models_are_those_of_the_policy():
             assert np.array_equal(ours, fp32_models.fp32_matmul(a, b, model))
 
 
+def test_sums_of_32_rows_are_as_far_from_shorter_tiles_as_trn2():
+    from neuronjax.execution.engines.array_fold import FoldOrder, Matrix
+    from neuronjax.execution.engines.tensor import Psum, accumulate
+
+    a = np.linspace(-1, 1, 512 * 512, dtype=np.float32).reshape(1, 512, 512)
+    operand, zero = Matrix(jnp.asarray(a), k_first=True), opaque_zero()
+    psum = Psum(zero, zero, "rne", None)
+
+    def difference(rows: int | None) -> float:
+        orders = (FoldOrder(k, passes=4, group_rows=rows) for k in (128, 64))
+        long, short = (accumulate(operand, operand, order, psum) for order in orders)
+        return float(jnp.abs(long - short).max())
+
+    assert difference(32) == pytest.approx(6.1035e-5, rel=1e-4)
+    assert difference(None) == pytest.approx(1.83e-4, rel=1e-2)
+
+
 def test_blas_of_one_block_is_a_left_fold():
     rng = np.random.default_rng(0)
     a, b = (rng.normal(size=s).astype(np.float32) for s in ((64, 20), (64, 30)))
@@ -231,7 +250,7 @@ def operands(k: int) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("k", "published", "ratio"), [(64, 1.8e-7, 1.16), (2048, 3.987e-7, 1.0)]
+    ("k", "published", "ratio"), [(64, 1.8e-7, 1.03), (2048, 3.987e-7, 0.91)]
 )
 def test_an_fp32_product_is_as_far_from_numpy_as_the_model_says(k, published, ratio):
     a, b = operands(k)
@@ -247,7 +266,7 @@ def test_an_fp32_product_is_as_far_from_numpy_as_the_model_says(k, published, ra
 def test_three_bf16_products_miss_the_smallest_quarter():
     a, b = operands(1024)
     ours = np.asarray(product_of_halves(a, b))
-    model = fp32_models.MODELS[0]
+    model = fp32_models.Model(name="sums of all rows")
     assert np.array_equal(ours, fp32_models.bf16_matmul(a, b, model))
     exact = a.astype(np.float64).T @ b.astype(np.float64)
     # Published of trn2, with another matmul or two around it: 4.476e-6.

@@ -153,10 +153,10 @@ model]
 tests: lowering/test_products.py conformance/test_oracle_contraction.py
 
 modelled: FP32 operands in TensorE
-four passes of 12-bit halves, hh, hl, lh, ll, added in PSUM; each one sum of all rows,
-or (fp32_4pass_rows32) one for every 32 rows
-[documented: four times the cost; the split is not; a published distance is nearer to 32
-rows]
+four passes of 12-bit halves, hh, hl, lh, ll, added in PSUM; each a sum for every 32
+rows, these added in order, or (fp32_4pass) one sum of all rows
+[documented: four times the cost, row groups of 32; the split and the sums are not, and
+published distances choose; whether narrower operands are added by 32 rows is not known]
 switch: fp32_model
 tests: conformance/test_oracle_contraction.py
 

@@ -98,7 +98,7 @@ LEGAL = {
     "fp32": [
         nj.Policy(auto_cast="none", accumulation="sequential"),
         nj.Policy(auto_cast="none", accumulation="host"),
-        nj.Policy(auto_cast="none", fp32_model="fp32_4pass_rows32"),
+        nj.Policy(auto_cast="none", fp32_model="fp32_4pass"),
         nj.Policy(auto_cast="none", transcendentals="scalar_engine"),
     ],
     "bf16": ["bf16"],

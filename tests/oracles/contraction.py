@@ -19,24 +19,31 @@ import numpy as np
 from tests.oracles import floats, reduction
 
 ROWS = 128
+#: Of FP32 operands: a pass is the sum of every 32 rows, and these sums added in order.
+FP32_ROWS = 32
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Array:
     """How the array takes a matmul: formats, FP8 scaling and double-row, PSUM, and the
-    rows of a tile that make one sum."""
+    rows of a tile of FP32 operands that make one sum; those of others are one sum."""
 
     lhs: str = "fp32"
     rhs: str = "fp32"
     scaled: bool = False
     double_row: bool = False
     psum: str = "fp32"
-    group_rows: int = ROWS
+    fp32_rows: int = FP32_ROWS
 
     @property
     def passes(self) -> int:
         """Multiplications per product: four for FP32 operands."""
         return 4 if (self.lhs, self.rhs) == ("fp32", "fp32") else 1
+
+    @property
+    def group_rows(self) -> int:
+        """Rows of a tile that make one sum."""
+        return self.fp32_rows if self.passes == 4 else ROWS
 
 
 #: VectorE in place of the array: products in FP32, and their sum.

@@ -48,7 +48,10 @@ class Oracles:
         self, lhs: np.ndarray, rhs: np.ndarray, *, format: str, model: str
     ) -> Any:
         array = contraction.Array(
-            lhs=NAMES[format], rhs=NAMES[format], double_row=model == "double_row"
+            lhs=NAMES[format],
+            rhs=NAMES[format],
+            double_row=model == "double_row",
+            fp32_rows=128 if model == "fp32_4pass" else 32,
         )
         left, right = (numbers(side, format) for side in (lhs, rhs))
         return patterns(contraction.dot_general(left, right, MATRICES, array))

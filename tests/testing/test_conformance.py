@@ -36,7 +36,7 @@ def outcomes(report):
 def test_the_set_is_small_and_whole(published):
     sizes = [path.stat().st_size for path in PUBLISHED.iterdir()]
     assert sum(sizes) < 3 << 20
-    assert len({case.name for case in published}) == len(published) == 112
+    assert len({case.name for case in published}) == len(published) == 114
     assert {case.function for case in published} == set(FUNCTIONS)
     for case in published:
         for array in (*case.inputs.values(), *case.outputs.values()):
@@ -178,7 +178,7 @@ def test_the_command():
     wrong = f"{__name__}:Wrong"
     failed = CliRunner().invoke(app, ["conformance", wrong, "--json"])
     assert failed.exit_code == 1
-    assert len(json.loads(failed.output)) == 112
+    assert len(json.loads(failed.output)) == 114
 
 
 def test_the_command_copies_the_published_set(tmp_path, published):

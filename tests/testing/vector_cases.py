@@ -184,6 +184,8 @@ _DENSE = (
     ("systolic", "float16", 300),
     ("systolic", "float8_e4m3", 200),
     ("systolic", "float8_e5m2", 130),
+    ("fp32_4pass_rows32", "float32", 40),
+    ("fp32_4pass_rows32", "float32", 300),
     ("fp32_4pass", "float32", 40),
     ("fp32_4pass", "float32", 300),
     ("double_row", "float8_e4m3", 256),

@@ -84,8 +84,9 @@ FUNCTIONS: Mapping[str, str] = {
         "lhs [M, K], rhs [K, N]: patterns of `format`; model systolic (K tiles of "
         "128, left fold of fused multiply-adds, tiles added in K order in float32), "
         "fp32_4pass (hi = bits & 0xfffff000; hi.hi, hi.lo, lo.hi, lo.lo added in "
-        "PSUM tile by tile) or double_row (tiles of 256, rows k and k + 128 summed "
-        "first). -> result uint32"
+        "PSUM tile by tile), fp32_4pass_rows32 (the same, but a pass over a tile is a "
+        "left fold for every 32 rows, and these added in order) or double_row (tiles "
+        "of 256, rows k and k + 128 summed first). -> result uint32"
     ),
     "matmul_mx": (
         "lhs, rhs uint8 [M, K], [N, K] element codes; lhs_scales, rhs_scales uint8 "

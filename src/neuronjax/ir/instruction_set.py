@@ -70,6 +70,10 @@ class DotDimensions:
         )
 
 
+#: Rows of FP32 operands that the array adds up as one sum: its row groups.
+FP32_ROWS = 32
+
+
 @dataclass(frozen=True, kw_only=True)
 class NcMatmul(Instruction):
     """A contraction on the systolic array, accumulated in PSUM.

@@ -20,6 +20,7 @@ import numpy as np
 from neuronjax.errors import UnsupportedError
 from neuronjax.ir.instruction import Buffer, Engine, Instruction, View
 from neuronjax.ir.instruction_set import (
+    FP32_ROWS,
     DotDimensions,
     Memset,
     NcMatmul,
@@ -38,9 +39,11 @@ from neuronjax.lowering.registry import lowers
 from neuronjax.numerics.float_format import FP8
 from neuronjax.numerics.microscaling import MX_FORMATS
 
-#: `Policy.fp32_model` -> rows of a K tile of FP32 operands that TensorE adds up as one
-#: sum, None for all of them.
-_GROUP_ROWS = {"fp32_4pass": None, "fp32_4pass_rows32": 32}
+#: `Policy.fp32_model` -> the fields of `NcMatmul` that say how it takes FP32 operands.
+_PASSES: dict[str, dict[str, Any]] = {
+    "fp32_4pass_rows32": dict(passes=4, group_rows=FP32_ROWS),
+    "fp32_4pass": dict(passes=4),
+}
 
 
 @lowers("stablehlo.dot_general")
@@ -121,8 +124,8 @@ def integer_matmul(
             "contract float32, or implicit_integer_downcast='all'",
         )
     through_fp32 = context.integer_path == "fp32" and result.type.dtype != np.bool_
+    is_fp32 = through_fp32 and not all(is_byte(v.type.dtype) for v in operands)
     exactly: Engine = "host" if context.policy.accumulation == "host" else "gpsimd"
-    one_pass = all(is_byte(v.type.dtype) for v in operands)
     if through_fp32:
         for view in operands:
             check_operand(context, view.type.dtype.name, is_integer=True)
@@ -132,7 +135,7 @@ def integer_matmul(
         (result,),
         engine="tensor" if through_fp32 else exactly,
         dimensions=dimensions,
-        passes=4 if through_fp32 and not one_pass else 1,
+        **(_PASSES[context.policy.fp32_model] if is_fp32 else {}),
         accumulation="systolic" if through_fp32 else "integer",
     )
 
@@ -182,7 +185,7 @@ def _dense(
         and core.k_tile_double_row is not None
         and k >= core.k_tile_double_row
     )
-    in_passes = "float32" in (lhs.format, rhs.format)
+    is_fp32 = "float32" in (lhs.format, rhs.format)
     for operand in (lhs, rhs):
         check_operand(context, operand.format)
     yield into_psum(
@@ -193,9 +196,8 @@ def _dense(
         dimensions=dimensions,
         k_tile=k_tile or (core.k_tile_double_row if double_row else core.k_tile),
         rows_per_cell=2 if double_row else 1,
-        passes=4 if in_passes else 1,
-        group_rows=_GROUP_ROWS[context.policy.fp32_model] if in_passes else None,
         held=held,
+        **(_PASSES[context.policy.fp32_model] if is_fp32 else {}),
     )
 
 

@@ -188,10 +188,10 @@ class Policy:
             too, but sums and products of VectorE are one left fold however long they
             are, and not tiles of 512 (no measurement says which is right); "host"
             leaves the sums of TensorE to XLA and is outside every promise.
-        fp32_model: how TensorE takes FP32 operands: "fp32_4pass" is four passes of high
-            and low halves, each one sum down the 128 rows; in "fp32_4pass_rows32" a
-            pass is a sum for every 32 rows, added up in order, which is nearer to a
-            distance that was published of trn2 (docs/exactness.md).
+        fp32_model: how TensorE takes FP32 operands, in four passes of high and low
+            halves: in "fp32_4pass_rows32" a pass is a sum for every 32 rows, added up
+            in order, as published distances of trn2 have it (docs/exactness.md); in
+            "fp32_4pass" it is one sum down the 128 rows.
         psum_dtype: in which PSUM adds the tiles of a matmul, "float32" or, where the
             chip can, "bfloat16".
         transcendentals: of elementary functions; "exact" is ours, "scalar_engine" is
@@ -253,7 +253,7 @@ class Policy:
     amax_history_length: int = 1024
     loss_scale: float | None = None
     accumulation: str = "systolic"
-    fp32_model: str = "fp32_4pass"
+    fp32_model: str = "fp32_4pass_rows32"
     psum_dtype: str = "float32"
     transcendentals: str = "exact"
     integer_path: str = "auto"

@@ -43,7 +43,7 @@ LEGAL: Mapping[str, tuple[object, ...]] = {
     "rounding": ("rne", "stochastic"),
     "scaling": ("none", "current", "delayed"),
     "accumulation": ("systolic", "sequential", "host"),
-    "fp32_model": ("fp32_4pass", "fp32_4pass_rows32"),
+    "fp32_model": ("fp32_4pass_rows32", "fp32_4pass"),
     "psum_dtype": ("float32", "bfloat16"),
     "transcendentals": ("exact", "scalar_engine", "host"),
     "integer_path": ("auto", "exact", "fp32"),

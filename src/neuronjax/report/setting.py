@@ -11,8 +11,8 @@ from neuronjax.policy.values import PRESETS
 _SHOWN_FORMATS = {"fp8": "FP8", "mxfp8": "MXFP8", "mxfp4": "MXFP4"}
 _CASTS = {"matmult": "matmuls in {}", "all": "all in {}"}
 _FP32 = {
-    "fp32_4pass": "FP32 in four passes",
-    "fp32_4pass_rows32": "FP32 in four passes, by 32 rows",
+    "fp32_4pass_rows32": "FP32 in four passes",
+    "fp32_4pass": "FP32 in four passes, by 128 rows",
 }
 
 

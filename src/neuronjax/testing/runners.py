@@ -23,6 +23,7 @@ from neuronjax.numerics.microscaling import quantize_mx, to_codes
 from neuronjax.numerics.rounding import encode, round_to_format
 from neuronjax.numerics.sparsity import sparsify
 from neuronjax.policy import Policy
+from neuronjax.policy.values import LEGAL
 
 
 def _as(array: np.ndarray, dtype: str) -> jax.Array:
@@ -74,8 +75,9 @@ class Neuronjax:
         self, lhs: np.ndarray, rhs: np.ndarray, *, format: str, model: str
     ) -> np.ndarray:
         """The product of dense operands."""
-        # The model follows from the operands: narrow, FP32, or FP8 of 256 rows or more.
-        step = jit(_dot, target="trn2", policy="fp32")
+        # Other models follow from the operands: narrow, or FP8 of 256 rows or more.
+        changes = {"fp32_model": model} if model in LEGAL["fp32_model"] else {}
+        step = jit(_dot, target="trn2", policy=Policy(auto_cast="none", **changes))
         return _bits(step(_as(lhs, format), _as(rhs, format)))
 
     def matmul_mx(

@@ -43,7 +43,7 @@ class Choices:
     through_psum: bool = False
     split: str = "12 bits cut"
     passes: str = "hh hl lh ll"
-    fp32: str = "pass by pass"
+    fp32: str = "by 32 rows"
     cell: str = "cell first, then rows"
     statistics: str = "two passes"
     fused: bool = False
@@ -448,7 +448,8 @@ class Isa:
             dst.array[...] = self.cells(np.stack(pairs, axis=-1))
             return
         if x.dtype == F32:
-            self.accumulate(dst, self.fp32_passes(x, y))
+            by_rows = "tiles of 32" if self.chip.fp32 == "by 32 rows" else None
+            self.accumulate(dst, self.fp32_passes(x, y), by_rows)
             return
         self.accumulate(dst, [self.products(x, y)])
 
@@ -479,7 +480,7 @@ class Isa:
         upper = np.ldexp(whole, exponent - keep).astype(F32)
         return upper, x - upper
 
-    def accumulate(self, dst, passes):
+    def accumulate(self, dst, passes, order=None):
         """Every tile's sum, added to the earlier ones; by the address of dst."""
         key = dst.array.__array_interface__["data"][0]
         held = self.tiles.setdefault(key, [])
@@ -488,7 +489,7 @@ class Isa:
             terms = np.moveaxis(np.concatenate(held), 0, -1)
             total = fold("left fold", terms)
         else:
-            held += [fold(self.chip.tensor_sum, p) for p in passes]
+            held += [fold(order or self.chip.tensor_sum, p) for p in passes]
             total = fold(self.chip.psum, np.stack(held, axis=-1))
         how = self.chip.subnormals
         zero = "zeros" if how.startswith("zeros") else how

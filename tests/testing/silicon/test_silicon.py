@@ -136,7 +136,8 @@ def truth(chip: Choices) -> dict[str, str | None]:
     }.get(chip.psum)
     plain = chip.psum == "left fold"
     order = f"{chip.tensor_sum}, then PSUM" if plain else None
-    rows = plain and chip.tensor_sum == "left fold" and not chip.through_psum
+    known = chip.tensor_sum == "left fold" or chip.fp32 == "by 32 rows"
+    rows = plain and known and not chip.through_psum
     pairs = chip.cell  # of two there is no other order
     if pairs.startswith("cell "):
         pairs = "cell first, then rows"

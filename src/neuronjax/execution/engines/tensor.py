@@ -2,9 +2,9 @@
 
 A K tile is one pass of the array (`array_fold`); PSUM adds the tile results in K order
 in FP32. FP32 operands are four passes of high and low halves, each a fold of its own,
-added in the order hi.hi, hi.lo, lo.hi, lo.lo (model "fp32_4pass"; the split is not
-documented). In "fp32_4pass_rows32" each of these folds is one for every 32 rows, added
-up in order.
+added in the order hi.hi, hi.lo, lo.hi, lo.lo (the split is not documented). In model
+"fp32_4pass_rows32" such a fold is one for every 32 rows, added up in order; in
+"fp32_4pass" it is one down all rows.
 
 `contract` gives the bits of XLA's loop by a kernel compiled for the host's processor,
 as one operation of the program, which reads BF16 and FP8 as they are stored, in any
@@ -327,7 +327,7 @@ def array_passes(
 
 
 def four_passes(
-    a: Matrix, b: Matrix, zero: jax.Array, group_rows: int | None = None
+    a: Matrix, b: Matrix, zero: jax.Array, group_rows: int | None
 ) -> list[jax.Array]:
     """Return hi.hi, hi.lo, lo.hi and lo.lo, by one fold of stacked operands.
 

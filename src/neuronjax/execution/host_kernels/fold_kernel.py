@@ -1,11 +1,13 @@
 """The systolic array's sums as machine code, from LLVM's own representation.
 
     for t in tiles:  for pass in passes:
-        sum = 0
-        for p in cells of t:
-            s = a[p, 0] * b[p, 0];  for j in 1 .. J-1: s = s + a[p, j] * b[p, j]
-            sum = sum + s                    (J = 1: one fused multiply-add)
-        total = sum, or total + sum
+        for g in groups of cells of t:
+            sum = 0
+            for p in cells of g:
+                s = a[p, 0] * b[p, 0];  for j in 1 .. J-1: s = s + a[p, j] * b[p, j]
+                sum = sum + s                (J = 1: one fused multiply-add)
+            tile = sum, or tile + sum
+        total = tile, or total + tile
 
 in FP32, every element of the result by itself, so that blocks, panels and threads
 change no bit. A block's operands are packed into panels as wide as the registers that
@@ -146,7 +148,7 @@ def scratch_bytes(registers: RegisterTile, depth: int, block: tuple[int, int]) -
     wide = -(-block[1] // registers.columns) * registers.columns
     high = -(-block[0] // registers.rows) * registers.rows
     tile = registers.rows * registers.columns
-    return WORD * ((wide + high) * depth + 2 * tile) + 64 * 8
+    return WORD * ((wide + high) * depth + tile) + 64 * 8
 
 
 class _BlockOperand(NamedTuple):
@@ -183,18 +185,20 @@ class _FoldBuilder:
     # -- registers ---------------------------------------------------------------------
 
     def _cells(self, exact: bool) -> ir.Function:
-        """`void (ptr a, ptr b, i64 cells, ptr out)`: the sum of some cells."""
+        """`void (ptr a, ptr b, i64 cells, i64 group, ptr out)`: the sums of groups of
+        cells, added up in order."""
         name = "exact_cells" if exact else "cells"
-        function = self._function(name, VOID, (POINTER, POINTER, I64, POINTER))
-        a, b, cells, out = function.args
+        function = self._function(name, VOID, (POINTER, POINTER, I64, I64, POINTER))
+        a, b, cells, group, out = function.args
         function.attributes.add("noinline")
         c, (rows, vectors, lanes) = Code.of(function), self._registers
         j = self._kind.rows_per_cell
         zero = ir.Constant(self._vector, [0.0] * lanes)
 
         def step(p: Value, sums: list[Value]) -> list[Value]:
-            left = c.at(a, c.mul(p, int64(j * rows)), WORD)
-            right = c.at(b, c.mul(p, int64(j * vectors * lanes)), WORD)
+            cell = c.add(first, p)
+            left = c.at(a, c.mul(cell, int64(j * rows)), WORD)
+            right = c.at(b, c.mul(cell, int64(j * vectors * lanes)), WORD)
             columns = [
                 c.read(self._vector, c.at(right, n * lanes, WORD))
                 for n in range(j * vectors)
@@ -210,9 +214,14 @@ class _FoldBuilder:
                     out.append(_add_cell(c, sums[r * vectors + v], pairs, exact))
             return out
 
-        sums = c.fold(cells, [zero] * (rows * vectors), step)
-        for n, x in enumerate(sums):
-            c.write(x, c.at(out, n * lanes, WORD))
+        with c.loop(c.rounded_up(cells, group)) as g:
+            first = c.mul(g, group)
+            count = c.smaller(group, c.sub(cells, first))
+            sums = c.fold(count, [zero] * (rows * vectors), step)
+            is_first = c.icmp_signed("==", g, int64(0))
+            for n, x in enumerate(sums):
+                place = c.at(out, n * lanes, WORD)
+                c.write(c.select(is_first, x, c.fadd(c.read(x.type, place), x)), place)
         c.ret_void()
         return function
 
@@ -339,7 +348,7 @@ class _FoldBuilder:
         c, p = self._c, self._p
         lhs, rhs = sides
         halves = ("high", "low") if self._kind.passes == 4 else ("whole",)
-        left = c.at(scratch, 2 * self._tile, WORD)
+        left = c.at(scratch, self._tile, WORD)
         right = c.at(left, c.mul(lhs.whole, int64(len(halves))), WORD)
         with c.loop(p["tiles"]) as t:
             for side, to in ((lhs, left), (rhs, right)):
@@ -378,11 +387,10 @@ class _FoldBuilder:
                             (right, nb, rhs, n % 2),
                         )
                     )
-                    total = c.at(scratch, self._tile, WORD)
-                    self._pass(a, b, scratch, total, in_range)
+                    self._pass(a, b, scratch, in_range)
                     first = is_first if n == 0 else I1(0)
                     last = is_last if n == self._kind.passes - 1 else I1(0)
-                    c.call(self._merged, [total, to, p["n"], *there, first, last])
+                    c.call(self._merged, [scratch, to, p["n"], *there, first, last])
 
     def _packed(
         self, side: _BlockOperand, t: Value, halves: Sequence[str], to: Value
@@ -409,37 +417,17 @@ class _FoldBuilder:
                     out=c.at(to, panel, WORD),
                 ).write()
 
-    def _pass(
-        self, a: Value, b: Value, sums: Value, total: Value, in_range: Value | None
-    ) -> None:
-        """One pass of the array for one part of the result, its groups added up."""
-        c, p = self._c, self._p
-        j, rows = self._kind.rows_per_cell, self._registers.rows
-        columns = self._registers.columns
-
-        def cells(a: Value, b: Value, count: Value, to: Value) -> None:
-            if in_range is None:
-                c.call(self._exact, [a, b, count, to])
-                return
-            with c.if_else(in_range) as (exact, rounded):
-                with exact:
-                    c.call(self._exact, [a, b, count, to])
-                with rounded:
-                    c.call(self._rounded, [a, b, count, to])
-
-        one_group = c.icmp_signed(">=", p["group"], p["cells"])
-        with c.if_else(one_group) as (alone, several):
-            with alone:
-                cells(a, b, p["cells"], total)
-            with several, c.loop(c.rounded_up(p["cells"], p["group"])) as g:
-                at = c.mul(g, p["group"])
-                count = c.smaller(p["group"], c.sub(p["cells"], at))
-                left = c.at(a, c.mul(at, int64(j * rows)), WORD)
-                right = c.at(b, c.mul(at, int64(j * columns)), WORD)
-                cells(left, right, count, sums)
-                first = c.icmp_signed("==", g, int64(0))
-                size = (int64(columns), int64(rows), int64(columns))
-                c.call(self._merged, [sums, total, *size, first, I1(0)])
+    def _pass(self, a: Value, b: Value, out: Value, in_range: Value | None) -> None:
+        """One pass of the array for one part of the result."""
+        c, arguments = self._c, [a, b, self._p["cells"], self._p["group"], out]
+        if in_range is None:
+            c.call(self._exact, arguments)
+            return
+        with c.if_else(in_range) as (exact, rounded):
+            with exact:
+                c.call(self._exact, arguments)
+            with rounded:
+                c.call(self._rounded, arguments)
 
 
 def _add_cell(c: Code, total: Value, pairs: list[tuple], exact: bool) -> Value:

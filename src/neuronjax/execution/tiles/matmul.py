@@ -1,7 +1,7 @@
 """TensorE: one K tile, folded down the partitions, added to PSUM.
 
 The folds are those of `engines` (design, section 5): a left fold in FP32 down the rows;
-FP32 operands in four passes of halves; in double-row mode the pair in a cell first.
+FP32 operands in four passes of halves, by 32 rows; in double-row mode pairs in a cell.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from neuronjax.execution.tiles.registry import (
 )
 from neuronjax.execution.tiles.rounding import wide
 from neuronjax.ir import nki_dtypes as dtypes
+from neuronjax.ir.instruction_set import FP32_ROWS
 from neuronjax.numerics.float_format import get_format
 
 
@@ -64,7 +65,7 @@ def _passes(
     rows = i.attributes["rows_per_cell"]
     left, right = (_matrix(wide(x), rows) for x in (stationary, moving))
     if any(v is not None and v.dtype == "float32" for v in i.inputs):
-        return four_passes(left, right, zero)
+        return four_passes(left, right, zero, FP32_ROWS)
     order = FoldOrder(left.k, rows_per_cell=rows, in_range=rows == 2)
     return [one_pass(left, right, order, zero)]
 

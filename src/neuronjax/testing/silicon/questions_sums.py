@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
@@ -116,19 +117,18 @@ def tensor_sums() -> Iterator[Question]:
     claim = "FP32 operands in TensorE"
     single = each(PRODUCTS, lambda terms, c: left(_passes(terms, c)))
     yield ask("TensorE: FP32 products", claim, "fp32_product", single)
-    passes = each(
-        {f"{name}, pass by pass": terms for name, terms in PRODUCTS.items()},
-        lambda terms, c: left(left(np.swapaxes(_passes(terms, c), -1, -2))),
-    )
-    passes |= each(
-        {f"{name}, row by row": terms for name, terms in PRODUCTS.items()},
-        lambda terms, c: left(left(_passes(terms, c))),
-    )
+    turned = lambda terms, c: np.swapaxes(_passes(terms, c), -1, -2)  # noqa: E731
+    summed = {
+        "by 32 rows": lambda terms, c: left(tiled(turned(terms, c), size=32)),
+        "pass by pass": lambda terms, c: left(left(turned(terms, c))),
+        "row by row": lambda terms, c: left(left(_passes(terms, c))),
+    }
+    both = itertools.product(PRODUCTS.items(), summed.items())
+    table = {f"{name}, {order}": (terms, f) for (name, terms), (order, f) in both}
+    passes = each(table, lambda entry, c: entry[1](entry[0], c))
     passes["multiply-adds"] = lambda case: fused_fold(case["x"], case["y"])
     name = "TensorE: sums of FP32 products"
-    yield ask(
-        name, claim, "fp32_sum_128", passes, "12 bits cut: hh hl lh ll, pass by pass"
-    )
+    yield ask(name, claim, "fp32_sum_128", passes)
     two = {name: fold for name, fold in _CELLS.items() if name not in _OF_FOUR}
     pairs = each(two, lambda fold, c: fold(_pairs(c)))
     name = "TensorE: pairs of double-row FP8"
