@@ -137,10 +137,10 @@ def test_a_reduction_is_tiles_of_512():
     assert str(found) == "0..511 + (512..599)"
 
 
-def test_a_matmul_is_tiles_of_128():
+def test_an_fp32_matmul_is_sums_of_32_rows_in_tiles_of_128():
     dot = nj.jit(lambda x: x @ jnp.ones((150, 2)), policy="fp32")
     found = reveal_order(lambda x: dot(jnp.asarray(x, jnp.float32))[0], 150)
-    assert str(found) == "0..127 + (128..149)"
+    assert str(found) == "(0..31) + (32..63) + (64..95) + (96..127) + (128..149)"
 
 
 @pytest.mark.slow

@@ -187,7 +187,8 @@ class Tolerance:
         if self.bound is None:
             return _BlockErrors(off, off, np.zeros(off.shape), 0)
         if value.dtype == np.float64:
-            off = apart(found[block], value.astype(np.float32))
+            with np.errstate(over="ignore"):  # values that FP32 has as Inf
+                off = apart(found[block], value.astype(np.float32))
         bound = self.bound.reshape(-1)[block]
         undecided = 0
         if not bound.max() < math.inf:
