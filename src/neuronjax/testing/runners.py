@@ -76,7 +76,9 @@ class Neuronjax:
     ) -> np.ndarray:
         """The product of dense operands."""
         # Other models follow from the operands: narrow, or FP8 of 256 rows or more.
-        changes = {"fp32_model": model} if model in LEGAL["fp32_model"] else {}
+        changes: dict[str, Any] = (
+            {"fp32_model": model} if model in LEGAL["fp32_model"] else {}
+        )
         step = jit(_dot, target="trn2", policy=Policy(auto_cast="none", **changes))
         return _bits(step(_as(lhs, format), _as(rhs, format)))
 
