@@ -6,7 +6,6 @@ take arrays of bit patterns and return such.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
