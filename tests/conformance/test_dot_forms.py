@@ -250,7 +250,8 @@ def test_integer_dots_without_downcast_are_refused():
 
 @pytest.mark.slow
 def test_integers_that_make_floats():
-    """Bytes in one BF16 pass, wider ones as FP32; a float partner is what it is."""
+    """Bytes in one BF16 pass, wider ones as FP32; with a BF16 partner JAX makes both
+    FP32."""
     rng = np.random.default_rng(7)
     names = ("int8", "uint8", "bool", "int16", "int32", "uint32")
     half = rng.standard_normal((150, 4)).astype(ml_dtypes.bfloat16)
@@ -266,9 +267,9 @@ def test_integers_that_make_floats():
         return [[dot(a, b), dot(a, half)] for a, b in pairs]
 
     for (a, b), outputs in zip(pairs, nj.jit(dots)(pairs), strict=True):
-        form = "bf16" if a.dtype.itemsize == 1 else "fp32"
-        array = contraction.Array(lhs=form, rhs=form)
         for y, out in zip((b, half), outputs, strict=True):
+            form = "bf16" if a.dtype.itemsize == y.dtype.itemsize == 1 else "fp32"
+            array = contraction.Array(lhs=form, rhs=form)
             x, y = (v.astype(np.float32) for v in (a, y))
             want = contraction.dot_general(x, y, PLAIN, array)
             floats.same_bits(out, want, str(a.dtype))

@@ -62,6 +62,7 @@ def multiplied(name: str, order: str, result=np.float32, **fields) -> np.ndarray
         dimensions=DotDimensions((0,), (0,), (lhs_axis,), (rhs_axis,)),
         passes=passes,
         rows_per_cell=per_cell,
+        group_rows=32 if passes == 4 else None,
         **fields,
     )
     return out

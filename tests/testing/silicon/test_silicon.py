@@ -136,8 +136,11 @@ def truth(chip: Choices) -> dict[str, str | None]:
     }.get(chip.psum)
     plain = chip.psum == "left fold"
     order = f"{chip.tensor_sum}, then PSUM" if plain else None
-    known = chip.tensor_sum == "left fold" or chip.fp32 == "by 32 rows"
-    rows = plain and known and not chip.through_psum
+    if chip.fp32 == "by 32 rows":  # whatever order operands of 16 bits have
+        rows = chip.psum in ("left fold", "right fold")
+    else:
+        rows = plain and chip.tensor_sum == "left fold"
+    rows = rows and not chip.through_psum
     pairs = chip.cell  # of two there is no other order
     if pairs.startswith("cell "):
         pairs = "cell first, then rows"
@@ -151,7 +154,7 @@ def truth(chip: Choices) -> dict[str, str | None]:
         "PSUM: sums of tiles": chip.psum,
         "TensorE: sums over tiles": THROUGH if chip.through_psum else order,
         "TensorE: FP32 products": product,
-        "TensorE: sums of FP32 products": f"{passes}, {chip.fp32}" if rows else None,
+        "TensorE: sums of FP32 products": f"{product}, {chip.fp32}" if rows else None,
         "TensorE: quads of MX": chip.cell,
         "TensorE: pairs of double-row FP8": pairs,
         "VectorE: a * b + c": _fused(chip, "rounded twice"),
