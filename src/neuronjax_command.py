@@ -20,8 +20,9 @@ _CLEAR = "\r\x1b[K"
 def main() -> None:
     """The entry point of the command."""
     if sys.argv[1:2] == ["judge"]:
-        # The products of a reference are small or cut into parts, and BLAS's threads
-        # take longer to wait for one another. NumPy asks once, when it is imported.
+        # A reference multiplies small matrices, or large ones that the judge cuts into
+        # parts: threads of BLAS would mostly wait for one another. NumPy reads the
+        # variable only when it is imported.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from neuronjax.cli import main as command
 

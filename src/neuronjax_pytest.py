@@ -162,7 +162,7 @@ def _used() -> dict[str, dict[str, Any]]:
 
 
 def pytest_deselected(items: list[pytest.Item]) -> None:
-    """Note that not every test runs."""
+    """Remember that this run leaves tests out, so unused goldens are not listed."""
     if items:
         items[0].config.stash[_IS_PART] = True
 

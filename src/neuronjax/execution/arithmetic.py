@@ -36,7 +36,7 @@ _FLOAT32 = np.dtype(np.float32)
 #: normal number has, and then flushes.
 _NORMAL = 2.0**-126 - 2.0**-151
 _SAME_NAME = "abs add ceil divide floor maximum minimum multiply subtract".split()
-#: Functions of numbers that are as well functions of wider ones.
+#: NumPy's functions by the names of operations; FP32 and float64 both have them.
 FUNCTIONS: Mapping[str, Function] = {
     "and": np.bitwise_and,
     "is_finite": np.isfinite,
@@ -54,8 +54,11 @@ _OF_ANY = frozenset(("abs", "is_finite", "negate"))
 #: The bits of the result where operands are equal, or zeros.
 _OF_EQUALS = {"maximum": np.bitwise_and, "minimum": np.bitwise_or}
 #: The floats that are held here, by name: of a byte or more, with a sign.
-_FLOATS = {n: f for n, f in FORMATS.items() if f.signed and n == f.dtype.name}
-_FLOATS = {n: f for n, f in _FLOATS.items() if f.width >= 8}
+_FLOATS = {
+    name: f
+    for name, f in FORMATS.items()
+    if f.signed and name == f.dtype.name and f.width >= 8
+}
 
 
 def computed(i: Instruction) -> Rule | None:
@@ -123,7 +126,7 @@ def _writing(i: Instruction) -> Function:
 
 def _tensor_tensor(i: TensorTensor | TensorScalar) -> Rule | None:
     kind = i.operands[0].type.dtype.kind
-    if i.operands[0].type.dtype.kind not in "iub":
+    if kind not in "iub":
         return _of_floats(i.op, i) if i.op in FUNCTIONS else None
     if kind == "u" and i.op in ("shift_left", "shift_right_logical"):
         shift = np.left_shift if i.op == "shift_left" else np.right_shift

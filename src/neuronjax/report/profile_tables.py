@@ -255,7 +255,7 @@ def _cut(groups: Mapping[str, Usage], depth: int) -> dict[str, Usage]:
     return dict(sorted(found.items(), key=lambda item: -item[1].busy_seconds))
 
 
-#: How the tables of groups are called, and their first columns.
+#: Each grouping has a table: its title, and the heading of its first column.
 GROUPS = {
     "op": ("Busiest ops", "op"),
     "source": ("Busiest lines", "line"),

@@ -1,4 +1,4 @@
-"""The goldens of a run on a page for reviewers: what changed, by how much, and where.
+"""Write a page for reviewers: which goldens changed in a run, by how much, and where.
 
 A row is plain data, so that the processes of pytest-xdist can hand it over.
 """

@@ -110,7 +110,7 @@ class DumpWalk:
         ]
 
     def _hearing(self, take: Callable[[Key, Held], Held]) -> Made:
-        """Return what hears a walk: tensors take the place of the values they are."""
+        """Return a listener of a walk that replaces values by tensors of the dump."""
 
         def made(
             path: OpPath, iterations: tuple[int, ...], found: Mapping[Value, Held]

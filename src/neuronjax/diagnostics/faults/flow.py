@@ -312,8 +312,8 @@ def _is_ordinary(chain: list[Step], unit: float) -> bool:
     """Return whether the error of 8 bits and fewer began as a rounding of its format,
     and no op on its way cost all the digits that the format has.
 
-    How far off its end is does not matter then: another draw is as far off, and what
-    has no digit left cannot lose one.
+    The error at the end of the chain does not matter then: another draw of the data has
+    an error of that size too, and a value without correct digits cannot lose any.
     """
     costly = [e for _, e in chain[:-1] if amplification(e) * unit >= 1]
     if any(e.error_before < HOPELESS for e in costly):

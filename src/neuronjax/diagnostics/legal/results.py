@@ -66,9 +66,10 @@ class LegalOutput:
 
     @property
     def power(self) -> float:
-        """The smallest share by which all numbers can be off together and be refused.
+        """Return the smallest relative error of all numbers at once that is refused.
 
-        From 1 on zeros are legal too, and the bounds decide nothing."""
+        From 1 on, zeros are accepted as well, so the bounds decide nothing.
+        """
         values = np.abs(self.expected.astype(np.float64))
         known = np.isfinite(values) & np.isfinite(self.atol) & (values > 0)
         if not known.any():
