@@ -7,8 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from click.testing import CliRunner
-from typer.main import get_command
+from typer.testing import CliRunner
 
 import neuronjax as nj
 from neuronjax.cli import app, tracking
@@ -43,7 +42,7 @@ def git(folder, *arguments):
 
 
 def ask(*arguments):
-    return CliRunner().invoke(get_command(app), ["track", *arguments])
+    return CliRunner().invoke(app, ["track", *arguments])
 
 
 @pytest.mark.slow
