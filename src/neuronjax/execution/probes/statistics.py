@@ -105,7 +105,7 @@ class Statistics(Shown):
 
     @classmethod
     def empty(cls, plan: ProbePlan, setting: str) -> Statistics:
-        """The statistics of no call: every counter is zero."""
+        """Return the statistics of no call: every counter is zero."""
         rows = [empty_counters(probe, plan.collect) for probe in plan.probes]
         return cls(
             arrays=as_arrays(rows),
