@@ -1,8 +1,7 @@
 """Saved programs: a file of any supported format as a `Program` and its signature.
 
-Formats are recognised by content. The bytes are untrusted: `capture.parsing` turns them
-into canonical MLIR bytecode in another process, and only that is parsed here. Section 9
-of the design.
+Formats are recognized by content. The bytes are untrusted: `capture.parsing` turns them
+into canonical MLIR bytecode in another process, and only that is parsed here.
 """
 
 from __future__ import annotations
@@ -40,11 +39,12 @@ Source = str | os.PathLike[str] | bytes | bytearray | memoryview | IO[bytes] | I
 
 @dataclass(frozen=True, kw_only=True)
 class Artifact(SavedSignature):
-    """A saved program and how it is called.
+    """A saved program and its signature.
 
     Attributes:
-        program: its `main` takes the arguments `kept` and returns flat results.
-        code: the same as MLIR bytecode of this version of StableHLO.
+        program: the program; its `main` takes the arguments `kept` and returns flat
+            results.
+        code: the program as MLIR bytecode of this version of StableHLO.
         vjp: the saved derivative of a jax.export artifact, if it has one.
     """
 
@@ -61,11 +61,11 @@ class Artifact(SavedSignature):
 
 @dataclass(frozen=True)
 class ArtifactFamily:
-    """A jax.export artifact with symbolic sizes: a program for every choice of them.
+    """A jax.export artifact with symbolic sizes: one program for every choice of sizes.
 
     Attributes:
         exported: the artifact.
-        file: its name, for messages.
+        file: the name of the file, for messages.
     """
 
     exported: Exported
@@ -93,7 +93,7 @@ def _shapes_text(every: Sequence[Any]) -> str:
 
 
 def _fit(given: Sequence[Any], saved: Sequence[Any]) -> bool:
-    """Tell whether shapes are some of those that symbolic shapes stand for."""
+    """Return whether shapes are possible values of symbolic shapes."""
     if list(map(len, given)) != list(map(len, saved)):
         return False
     sizes: dict[str, int] = {}
@@ -107,24 +107,24 @@ def _fit(given: Sequence[Any], saved: Sequence[Any]) -> bool:
 
 
 def read_artifact(source: Source) -> Artifact:
-    """Reads, parses and decodes a saved program.
+    """Read, parse and decode a saved program.
 
     Raises:
-        InvalidProgramError: no such file, an unknown format, or malformed.
-        UnsupportedError: what the emulator or this version of JAX cannot read, and
+        InvalidProgramError: no such file, an unknown format, or a malformed file.
+        UnsupportedError: the emulator or this version of JAX cannot read it, or it has
             symbolic sizes.
     """
-    found = read_any(source)
-    if isinstance(found, Artifact):
-        return found
+    artifact = read_any(source)
+    if isinstance(artifact, Artifact):
+        return artifact
     raise UnsupportedError(
-        f"{found.exported.name}, a program with symbolic sizes, without arguments",
+        f"{artifact.exported.name}, a program with symbolic sizes, without arguments",
         remedy="call what nj.load returns, or name shapes on the command line: --args",
     )
 
 
 def read_any(source: Source) -> Artifact | ArtifactFamily:
-    """Reads a saved program, as `read_artifact`, or one with symbolic sizes."""
+    """Read a saved program, as `read_artifact`, or one with symbolic sizes."""
     data, name = _read(source)
     form = recognized(data)
     if form == "jax.export artifact":
@@ -150,7 +150,7 @@ def read_any(source: Source) -> Artifact | ArtifactFamily:
 
 
 def is_symbolic(path: Path) -> bool:
-    """Tell whether a file is a jax.export artifact with symbolic sizes."""
+    """Return whether a file is a jax.export artifact with symbolic sizes."""
     data, _ = _read(path)
     is_exported = recognized(data) == "jax.export artifact"
     return is_exported and read_exported(data).is_symbolic
@@ -160,7 +160,7 @@ def is_symbolic(path: Path) -> bool:
 
 
 def _read(source: Source) -> tuple[bytes, str]:
-    """The bytes, and a name for messages."""
+    """Return the bytes, and a name for messages."""
     if isinstance(source, bytes | bytearray | memoryview):
         return bytes(source), "the program"
     if isinstance(source, str | os.PathLike):
@@ -182,7 +182,8 @@ def _read_file(path: str | os.PathLike[str]) -> tuple[bytes, str]:
         with regular(Path(name)).open("rb") as file:
             return file.read(), name
     except (OSError, ValueError) as error:
-        # ValueError: a program's text in place of a path may hold a zero byte.
+        # ValueError: the text of a program, given in place of a path, may hold a zero
+        # byte.
         reason = getattr(error, "strerror", None) or error
         raise InvalidProgramError(
             f"cannot read {name[:200]!r}: {reason}",
@@ -199,10 +200,10 @@ _HLO_TEXT = re.compile(r"^\s*HloModule\b", re.MULTILINE)
 
 
 def recognized(data: bytes) -> str:
-    """The format of a file, by its content.
+    """Return the format of a file, by its content.
 
     Raises:
-        InvalidProgramError: it is none of those that can be loaded.
+        InvalidProgramError: the format is not one that can be loaded.
     """
     if data.startswith(_BYTECODE):
         return "portable artifact" if data.startswith(_PORTABLE) else "MLIR bytecode"
@@ -239,7 +240,7 @@ def _is_hlo_module(data: bytes) -> bool:
 
 
 def _hlo_module(data: bytes) -> bytes:
-    """The HloModuleProto, which may be wrapped in an HloProto."""
+    """Return the HloModuleProto, which may be wrapped in an HloProto."""
     inner = next(protobuf_fields(data), None)
     if inner and inner[0] == _MODULE_OF_PROTO and _is_hlo_module(inner[1]):
         return inner[1]
@@ -252,17 +253,19 @@ def _hlo_module(data: bytes) -> bytes:
 def _from_exported(
     exported: Exported, file: str, types: Sequence[Any] | None = None
 ) -> Artifact:
-    """The program of a jax.export artifact, checked against its signature: with
-    symbolic sizes, that for flat arguments of these types."""
+    """Return the program of a jax.export artifact, checked against its signature. With
+    symbolic sizes it is the program for flat arguments of these types."""
     shapes = types and [_physical(types[i])[0] for i in exported.kept]
     index = exported.platform_index
     code = parsing.parse(exported.module, "portable artifact", index, shapes)
     program = _decoded(code, file)
-    found = _types(program)
+    program_types = _types(program)
     if types:
-        exported = _sized(exported, types, found[1])
+        exported = _sized(exported, types, program_types[1])
     wanted = [exported.in_avals[i] for i in exported.kept], exported.out_avals
-    for each, avals, what in zip(found, wanted, ("arguments", "results"), strict=True):
+    for each, avals, what in zip(
+        program_types, wanted, ("arguments", "results"), strict=True
+    ):
         if [_physical(a) for a in avals] != [(t.shape, t.dtype) for t in each]:
             raise InvalidProgramError(
                 f"the {what} of the jax.export artifact are not those of the program "
@@ -278,8 +281,8 @@ def _from_exported(
 def _sized(
     exported: Exported, types: Sequence[Any], results: Sequence[Any]
 ) -> Exported:
-    """Return an artifact with the sizes of arguments and results; keys of random
-    numbers are longer in the program."""
+    """Return an artifact with the sizes of arguments and results. Random keys have
+    further dimensions in the program."""
 
     def sized(given: Sequence[Any], avals: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(
@@ -295,7 +298,8 @@ def _sized(
 
 
 def _physical(aval: jax.ShapeDtypeStruct) -> tuple[tuple[int, ...], Any]:
-    """Shape and dtype in the program, where keys are integers and float0 is bool."""
+    """Return shape and dtype in the program, where keys are integers and float0 is
+    bool."""
     if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key):
         aval = jax.eval_shape(jax.random.key_data, aval)
     is_float0 = aval.dtype == jax.dtypes.float0
@@ -303,7 +307,7 @@ def _physical(aval: jax.ShapeDtypeStruct) -> tuple[tuple[int, ...], Any]:
 
 
 def _decoded(code: bytes, file: str) -> Program:
-    """The program that the child wrote."""
+    """Return the program that the child process wrote."""
     with make_ir_context():
         module = ir.Module.parse(code)
         program = decode_module(module, file=file)
@@ -335,12 +339,12 @@ def _types(program: Program) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     )  # type: ignore[return-value]
 
 
-# Of one constant; a protobuf message ends there as well.
+# Largest size of a constant; protobuf messages have the same limit.
 MOST_CONSTANT_BYTES = 2 << 30
 
 
 def _check_constants(program: Program) -> None:
-    """Refuses constants that a few bytes of the file blow up."""
+    """Refuse constants that a few bytes of the file expand into huge arrays."""
     for op in program.walk():
         if op.name != "stablehlo.constant":
             continue
@@ -356,7 +360,7 @@ def _check_constants(program: Program) -> None:
 
 
 def _check_calls(program: Program) -> None:
-    """Refuses functions that call themselves: a NeuronCore has no stack."""
+    """Refuse functions that call themselves, because a NeuronCore has no stack."""
     callees = {
         name: {
             op.attributes["callee"] for op in function.walk() if op.name == "func.call"

@@ -1,11 +1,11 @@
 """MLIR attributes as plain Python values.
 
-An attribute is decoded by the class MLIR gives it; the few that StableHLO defines
-itself (dimension numbers, comparison directions, ...) by their name and op. Nothing is
+An attribute is decoded by its MLIR class; the few that StableHLO defines itself
+(dimension numbers, comparison directions, ...) by their name and op. Nothing is
 skipped: an attribute without a decoder is an error, because dropping one would change
-numbers. Of meshes and shardings of the sdy dialect, what nobody here understands is
-kept as text and refused where it would be used: a part of an axis has the name that
-sdy prints, "x:(1)2".
+numbers. Parts of meshes and shardings of the sdy dialect that nothing here understands
+are kept as text and refused where they would be used: a part of an axis has the name
+that sdy prints, "x:(1)2".
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ DTYPES: dict[str, np.dtype] = {
     "i4": np.dtype(ml_dtypes.int4),
     "ui4": np.dtype(ml_dtypes.uint4),
     "f64": np.dtype(np.float64),
-    # Of no NeuronCore, which is said where they enter the program.
+    # No NeuronCore has these; they are refused where they enter the program.
     "f8E4M3FNUZ": np.dtype(ml_dtypes.float8_e4m3fnuz),
     "f8E4M3B11FNUZ": np.dtype(ml_dtypes.float8_e4m3b11fnuz),
     "f8E5M2FNUZ": np.dtype(ml_dtypes.float8_e5m2fnuz),
     **{f.mlir_name: f.dtype for f in FORMATS.values() if f.has_dtype},
-    "index": np.dtype(np.int64),  # of layouts
+    "index": np.dtype(np.int64),  # used by layouts
     "complex<f32>": np.dtype(np.complex64),
     "complex<f64>": np.dtype(np.complex128),
 }
 
 
 def element_dtype(name: str) -> np.dtype:
-    """The dtype of an MLIR element type name.
+    """Return the dtype of an MLIR element type name.
 
     Raises:
         UnimplementedError: the type has no numpy or ml_dtypes counterpart.
@@ -59,19 +59,20 @@ def element_dtype(name: str) -> np.dtype:
 
 
 def _elements(attribute: Any) -> np.ndarray:
-    """A constant's value, of the exact element type and shape."""
+    """Return a constant's value, with the exact element type and shape."""
     dtype = element_dtype(str(attribute.type.element_type))
     shape = tuple(attribute.type.shape)
     if attribute.is_splat:
         attribute_one = attribute.get_splat_value()
-        # Without memory: a few bytes of a file can declare any number of elements.
+        # Broadcast without allocating: a few bytes of a file can declare any number of
+        # elements.
         return np.broadcast_to(_scalar(attribute_one, dtype), shape)
     if dtype == np.bool_:
         return np.array(attribute, np.bool_).reshape(shape)
     try:
         return np.array(attribute).view(dtype).reshape(shape)
     except (TypeError, ValueError, BufferError):
-        # bfloat16, and less than 16 bits: no buffer protocol in this jaxlib.
+        # bfloat16 and elements below 16 bits have no buffer protocol in this jaxlib.
         return _printed_elements(str(attribute), dtype).reshape(shape)
 
 
@@ -80,10 +81,9 @@ _BYTES = re.compile(r'^dense<"0x([0-9A-Fa-f]*)">')
 
 
 def _printed_elements(text: str, dtype: np.dtype) -> np.ndarray:
-    """The elements of a printed constant: MLIR prints them exactly.
-
-    Many as their bytes, few as numbers, those without a decimal form as hex codes.
-    """
+    """Return the elements of a printed constant, which MLIR prints exactly. Many
+    elements are printed as bytes, few as numbers, those without a decimal form in
+    hex."""
     raw = _BYTES.match(text)
     if raw:
         return np.frombuffer(bytes.fromhex(raw.group(1)), dtype)
@@ -95,7 +95,7 @@ _COMPLEX = re.compile(r"(dense<.*>) : tensor<(?:(.*)x)?complex<(f32|f64)>>", re.
 
 
 def complex_elements(text: str) -> np.ndarray:
-    """The value of a printed complex constant, NaN payloads and signs included.
+    """Return the value of a printed complex constant, with NaN payloads and signs.
 
     Raises:
         UnimplementedError: the text is something else.
@@ -117,13 +117,14 @@ def _number(text: str, dtype: np.dtype) -> Any:
 
 
 def _coded(code: re.Match[str], dtype: np.dtype) -> Any:
-    """The number that a hex code stands for."""
+    """Return the number with a hex code."""
     bits = np.array(int(code.group(1), 16), f"uint{dtype.itemsize * 8}")
     return bits.view(dtype)[()]
 
 
 def _scalar(attribute: Any, dtype: np.dtype) -> Any:
-    """A scalar attribute with its exact bits (NaN payloads are printed in hex)."""
+    """Return a scalar attribute with its exact bits (NaN payloads are printed in
+    hex)."""
     match = _HEX.match(str(attribute))
     if match and dtype.kind not in "iub":
         return _coded(match, dtype)
@@ -141,7 +142,7 @@ def _complex_or_resource(attribute: Any) -> np.ndarray:
     raise UnimplementedError(f"constant {str(attribute)[:60]} cannot be decoded")
 
 
-# By the class of the attribute.
+# Decoders by the class of the attribute.
 _BY_CLASS: dict[type, Callable[[Any], Any]] = {
     ir.DenseI64ArrayAttr: tuple,
     ir.DenseI32ArrayAttr: tuple,
@@ -164,8 +165,8 @@ _BY_CLASS: dict[type, Callable[[Any], Any]] = {
 
 
 def _fields(cls: type) -> Callable[[Any], dict[str, Any]]:
-    """Return a decoder of a StableHLO struct into a dict of tuples and ints, by the
-    names of its fields in their order."""
+    """Return a decoder of a StableHLO struct into a dict of tuples and ints by field
+    name."""
     names = [name for name, found in vars(cls).items() if isinstance(found, property)]
 
     def decode(attribute: Any) -> dict[str, Any]:
@@ -183,7 +184,7 @@ def _fields(cls: type) -> Callable[[Any], dict[str, Any]]:
 
 
 def meshes(operations: Iterable[Any]) -> dict[str, Mesh]:
-    """The meshes among the operations of a module, by name."""
+    """Return the meshes among the operations of a module, by name."""
     return {
         op.attributes["sym_name"].value: _mesh_of(op.attributes["mesh"])
         for op in operations
@@ -192,7 +193,7 @@ def meshes(operations: Iterable[Any]) -> dict[str, Mesh]:
 
 
 def shardings_of(function: Any, attribute: str, count: int) -> tuple:
-    """The sharding of each argument ("arg_attrs") or result ("res_attrs")."""
+    """Return the sharding of each argument ("arg_attrs") or result ("res_attrs")."""
     if attribute not in function.attributes:
         return (None,) * count
     dictionaries = function.attributes[attribute]
@@ -203,12 +204,13 @@ def shardings_of(function: Any, attribute: str, count: int) -> tuple:
 
 
 def _of_values(attribute: Any) -> tuple[Sharding, ...]:
-    """`[<@mesh, [{"x"}, {}]>, ...]`, one for each value."""
+    """Decode `[<@mesh, [{"x"}, {}]>, ...]`, one sharding for each value."""
     return tuple(map(_sharding, sdy.TensorShardingPerValueAttr(attribute).shardings))
 
 
 def _sharding(attribute: Any) -> Sharding:
-    """`#sdy.sharding<@mesh, [{"x"}, {}]>`; whether a dimension is open is dropped."""
+    """Decode `#sdy.sharding<@mesh, [{"x"}, {}]>`, dropping whether a dimension is
+    open."""
     found = sdy.TensorShardingAttr(attribute)
     dimensions = map(sdy.DimensionShardingAttr, found.dimension_shardings)
     return Sharding(
@@ -220,7 +222,7 @@ def _sharding(attribute: Any) -> Sharding:
 
 
 def _groups(attribute: Any) -> Any:
-    """Return groups of devices: a table, or the axes of a mesh, which stand in
+    """Return groups of devices: a table, or the axes of a mesh. The latter are
     `#stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [...]>`."""
     if not stablehlo.ReplicaGroupMeshAxesAttr.isinstance(attribute):
         return _elements(attribute)
@@ -229,7 +231,7 @@ def _groups(attribute: Any) -> Any:
 
 
 def _mesh(attribute: Any, dialect: Any = sdy) -> str | Mesh:
-    """Return the mesh that is written in place, or the name of one of the module."""
+    """Return a mesh that is written in place, or the name of one of the module."""
     found = attribute.maybe_downcast()
     if isinstance(found, ir.FlatSymbolRefAttr):
         return found.value
@@ -249,7 +251,7 @@ def _mesh_of(attribute: Any, dialect: Any = sdy) -> Mesh:
 
 
 def _axes(references: Any, dialect: Any = sdy) -> tuple[str, ...]:
-    """The names of axes, or of parts of them."""
+    """Return the names of axes, or of parts of them."""
     return tuple(_axis(dialect.AxisRefAttr(a), dialect) for a in references)
 
 
@@ -265,11 +267,11 @@ def _axis(reference: Any, dialect: Any) -> str:
 
 
 def _enum(attribute: Any) -> str:
-    """`#stablehlo<comparison_direction EQ>` -> "EQ"."""
+    """Return the case of an enum: `#stablehlo<comparison_direction EQ>` -> "EQ"."""
     return str(attribute).rstrip(">").rsplit(" ", 1)[-1]
 
 
-# By (op, attribute name), then by attribute name.
+# Decoders by (op, attribute name), then by attribute name.
 _BY_NAME: dict[tuple[str, str] | str, Callable[[Any], Any]] = {
     "dot_dimension_numbers": _fields(stablehlo.DotDimensionNumbers),
     ("stablehlo.gather", "dimension_numbers"): _fields(
@@ -299,7 +301,7 @@ _BY_NAME: dict[tuple[str, str] | str, Callable[[Any], Any]] = {
 
 
 def decode_attribute(op: str, attribute: Any, name: str) -> Any:
-    """Decodes the attribute `name` of the op `op`.
+    """Decode the attribute `name` of the op `op`.
 
     Raises:
         UnimplementedError: there is no decoder for it.

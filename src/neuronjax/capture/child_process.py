@@ -1,4 +1,5 @@
-"""Starting the processes that run jaxlib's parser and partitioner, and how they die."""
+"""Start the processes that run jaxlib's parser and partitioner, and describe their
+end."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from typing import IO
 
 from neuronjax.errors import InternalError
 
-#: For a killed process to be gone, which nobody may be there to see.
+#: Time for a killed process to end; the group may have no one to wait for it.
 GONE_SECONDS = 1.0
 
 
@@ -26,15 +27,15 @@ def started(
     output: IO[bytes] | int = subprocess.PIPE,
     buffer_bytes: int = -1,
 ) -> subprocess.Popen[bytes]:
-    """A new child, which imports from where this process does.
+    """Return a new child process, which imports from the same paths as this one.
 
     Args:
         command: a script of this package and its arguments.
         doing: completes "cannot start it to ...".
         done: completes "programs are ... in a process of their own".
-        log: where its errors go.
-        output: where its answer goes, as `Popen` takes it.
-        buffer_bytes: of its pipes, as `Popen` takes it.
+        log: the file for its errors.
+        output: the destination of its answer, as `Popen` takes it.
+        buffer_bytes: the buffer size of its pipes, as `Popen` takes it.
 
     Raises:
         InternalError: no process can be started.
@@ -47,7 +48,7 @@ def started(
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             stderr=log,
             bufsize=buffer_bytes,
-            start_new_session=True,  # Ctrl-C is the caller's
+            start_new_session=True,  # Ctrl-C only interrupts the caller
         )
     except OSError as error:
         raise InternalError(
@@ -57,7 +58,8 @@ def started(
 
 
 def ended_with_its_group(process: subprocess.Popen[bytes]) -> None:
-    """Kills the child and what it has started, and waits until they write no more."""
+    """Kill the child and the processes that it started, and wait until they have
+    ended."""
     end = time.monotonic() + GONE_SECONDS
     with contextlib.suppress(ProcessLookupError, PermissionError):
         while time.monotonic() < end:
@@ -67,12 +69,12 @@ def ended_with_its_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def death(code: int) -> str:
-    """What ended a process: a signal, or itself."""
+    """Return how a process ended: by a signal, or with an exit status."""
     return signal.Signals(-code).name if code < 0 else f"exit status {code}"
 
 
 def last_words(log: bytes, length: int) -> str:
-    """The last error that jaxlib wrote before it died, if any."""
+    """Return the last error that jaxlib wrote before it died, if any."""
     lines = log.decode(errors="replace").splitlines()
-    told = [line for line in lines if "rror" in line or "Check" in line]
-    return f": {told[-1].strip()[:length]}" if told else ""
+    errors = [line for line in lines if "rror" in line or "Check" in line]
+    return f": {errors[-1].strip()[:length]}" if errors else ""

@@ -1,6 +1,6 @@
-"""An MLIR module decoded once into an `ir.program.Program`.
+"""Decode an MLIR module once into an `ir.program.Program`.
 
-Together with `capture.attributes` the only code that touches MLIR objects. It goes
+Together with `capture.attributes` this is the only code that touches MLIR objects,
 through the public `jax.extend.mlir`. Every op keeps its name stack and the line of the
 user's program it came from.
 """
@@ -37,8 +37,8 @@ from neuronjax.ir.program import (
     Value,
 )
 
-# Frames of Python and of installed libraries are not the user's line; JAX has left out
-# its own.
+# Frames of Python and of installed libraries are not the user's line; JAX has already
+# left out its own.
 _PYTHON = (sysconfig.get_path("stdlib"), "<frozen ")
 _EMULATOR = str(Path(__file__).parent.parent) + "/"
 LIBRARY = ("site-packages", "dist-packages", "/neuronjax/", *_PYTHON)
@@ -50,33 +50,33 @@ _FUNCTION_ONLY = {"arg_attrs", "res_attrs", "function_type", "sym_name"}
 def decode_module(
     module: Any, argument_names: Sequence[str] = (), file: str = "-"
 ) -> Program:
-    """Decodes a module whose entry is `main`, or its only public function.
+    """Decode a module whose entry is `main`, or its only public function.
 
     Args:
         module: an `ir.Module` of StableHLO, CHLO and func ops.
         argument_names: pytree paths of main's arguments; taken from the argument
-            locations where empty.
-        file: what locations in the module's own text name as their file.
+            locations if empty.
+        file: the file name for locations in the module's own text.
 
     Raises:
         UnsupportedError: a dynamic shape, or a dtype outside the emulator's.
-        InvalidProgramError: no function, or several and none is main.
+        InvalidProgramError: no function, or several of which none is main.
     """
-    found = {
+    by_name = {
         op.attributes["sym_name"].value: op
         for op in module.body.operations
         if op.operation.name == "func.func"
     }
-    for name, op in found.items():
+    for name, op in by_name.items():
         if op.is_external:
             raise InvalidProgramError(
                 f"function {name} has no body", remedy="save the whole program"
             )
-    main = _entry(found)
-    names = tuple(argument_names) or _argument_names(found[main])
+    main = _entry(by_name)
+    names = tuple(argument_names) or _argument_names(by_name[main])
     locations = _Locations(file)
     functions = {
-        name: _Decoder(locations).function(name, op) for name, op in found.items()
+        name: _Decoder(locations).function(name, op) for name, op in by_name.items()
     }
     functions = _with_lent_lines(functions)
     body = functions[main].body
@@ -86,18 +86,18 @@ def decode_module(
         names,
         text=lambda: str(module),
         meshes=meshes(module.body.operations),
-        argument_shardings=shardings_of(found[main], "arg_attrs", len(body.arguments)),
-        result_shardings=shardings_of(found[main], "res_attrs", len(body.results)),
+        argument_shardings=shardings_of(
+            by_name[main], "arg_attrs", len(body.arguments)
+        ),
+        result_shardings=shardings_of(by_name[main], "res_attrs", len(body.results)),
         partitions=_partitions(module),
     )
 
 
 def _with_lent_lines(functions: Mapping[str, Function]) -> dict[str, Function]:
-    """Return functions whose ops know that a call has lent them its line.
-
-    A library's function has no line of the user's. What JAX notes there is the line of
-    the first call, and the calls of a module share one function.
-    """
+    """Return functions whose ops know that a call has lent them its line. A library's
+    function has no user line. There JAX records the line of the first call, and all
+    calls of a module share one function."""
     calls: dict[str | None, set[str]] = {}
     for op in itertools.chain(*(f.walk() for f in functions.values())):
         calls.setdefault(op.callee, set()).add(op.location.source)
@@ -128,7 +128,7 @@ def _partitions(module: Any) -> int | None:
 
 
 def _entry(functions: Mapping[str, Any]) -> str:
-    """The name of the function that a caller of the program calls."""
+    """Return the name of the function that a caller of the program calls."""
     if "main" in functions:
         return "main"
     public = [
@@ -146,12 +146,12 @@ def _entry(functions: Mapping[str, Any]) -> str:
     return public[0]
 
 
-# A pytree path as locations have it: params['w'], batch[0], state.mu.
+# Parts of a pytree path in a location: params['w'], batch[0], state.mu.
 _PATH_PART = re.compile(r"\[(?:'([^']*)'|\"([^\"]*)\"|(\d+))\]|\.([A-Za-z_]\w*)")
 
 
 def _argument_names(function: Any) -> tuple[str, ...]:
-    """The pytree path of each argument, "params/w"; "arg0" for one without."""
+    """Return the pytree path of each argument, "params/w"; "arg0" for one without."""
     names = (
         a.location.name_str
         if isinstance(a.location, ir.NameLoc)
@@ -165,12 +165,13 @@ def _argument_names(function: Any) -> tuple[str, ...]:
 
 
 class _Decoder:
-    """Holds the value table of one function."""
+    """Decodes one function, with a table of its values."""
 
     def __init__(self, locations: _Locations) -> None:
         self._locations = locations
         self._values: dict[Any, Value] = {}
-        # Not functools.cache: what is MLIR's keeps its context, with all its constants.
+        # Not functools.cache, because an MLIR object keeps its context alive, with all
+        # constants.
         self._types: dict[Any, TensorType] = {}
         self._attributes: dict[tuple[str, str, Any], Any] = {}
 
@@ -207,13 +208,13 @@ class _Decoder:
         return Op(name, operands, results, attributes, regions, location)
 
     def _attributes_of(self, operation: Any, op: str) -> dict[str, Any]:
-        """Each by its name; MLIR has one object for all that are equal."""
-        found, decoded = operation.attributes, {}
-        for key in found:
+        """Return the attributes by name; MLIR has one object for all equal ones."""
+        attributes, decoded = operation.attributes, {}
+        for key in attributes:
             if key in _FUNCTION_ONLY:
                 continue
             try:
-                attribute = found[key]
+                attribute = attributes[key]
             except TypeError:  # MLIR's Python has no class for complex elements
                 decoded[key] = complex_elements(operation.get_asm())
                 continue
@@ -235,14 +236,14 @@ def _only_block(region: Any) -> Any:
 
 
 def _placed(error: NeuronJaxError, op: str, location: Location) -> NeuronJaxError:
-    """The error with the op and the user's line, where it has none."""
+    """Return the error with the op and the user's line, if it has none."""
     if error.location is not None:
         return error
     return error.changed(op=op, location=location.source)
 
 
 def tensor_type(mlir_type: Any) -> TensorType:
-    """The static tensor type of an MLIR type.
+    """Return the static tensor type of an MLIR type.
 
     Raises:
         UnsupportedError: a dynamic dimension, a token, tuple or quantized type.
@@ -268,14 +269,14 @@ def _element(name: str) -> Any:
 
 
 class _Locations:
-    """Those of a module, each read once: most ops share theirs with others."""
+    """The locations of a module, each read once, because most ops share theirs."""
 
     def __init__(self, file: str) -> None:
         self._file = file
         self._known: dict[Any, Location] = {}
 
     def of(self, location: Any) -> Location:
-        """The location, "-" being the module's own file."""
+        """Return the location; "-" is replaced by the module's own file."""
         key = location.attr
         if key not in self._known:
             found = decode_location(location)
@@ -285,8 +286,8 @@ class _Locations:
 
 
 def decode_location(location: Any) -> Location:
-    """Return the name stack, the innermost frame outside of libraries, or of another
-    library than this one, and the functions."""
+    """Return the name stack, the user's line, and the functions. The line is the
+    innermost frame outside of libraries, or else of another library than this."""
     scope = ""
     while not scope and isinstance(location, ir.NameLoc):
         scope, location = location.name_str, location.child_loc
@@ -301,7 +302,7 @@ def decode_location(location: Any) -> Location:
         innermost = innermost or (None if is_ours else frame)
         if own is None and not is_library(frame.file):
             own = frame
-        # What called the emulator does not belong to the program.
+        # The callers of the emulator do not belong to the program.
         is_inside = is_inside and not is_ours
         if is_inside:
             inside.append(frame)
@@ -318,7 +319,8 @@ def is_library(file: str) -> bool:
 
 
 class _Frame(NamedTuple):
-    """A frame of the stack that led to an op, the function as Python qualifies it."""
+    """A frame of the stack that led to an op, with the qualified name of its
+    function."""
 
     function: str
     file: str
@@ -326,22 +328,24 @@ class _Frame(NamedTuple):
 
 
 def _frames(location: Any) -> Iterator[_Frame]:
-    """The innermost first; what is called may be a call, as in loops since JAX 0.12."""
-    left = [location]
-    while left:
-        found, function = left.pop(), ""
+    """Yield frames, the innermost first; a callee may be a call, as in loops since JAX
+    0.12."""
+    pending = [location]
+    while pending:
+        found, function = pending.pop(), ""
         while isinstance(found, ir.NameLoc):
             function, found = found.name_str, found.child_loc
         if isinstance(found, ir.CallSiteLoc):
-            left += (found.caller, found.callee)
+            pending += (found.caller, found.callee)
         elif isinstance(found, ir.FileLineColLoc):
             yield _Frame(function, found.filename, found.start_line)
 
 
 @cache
 def _named(frame: _Frame) -> str:
-    """ "Attention" for its `__call__`, "Model.encode", "loss_fn"; "" for what has no
-    name, and of a library for what is no layer's `__call__`."""
+    """Return "Attention" for its `__call__`, "Model.encode" or "loss_fn". Return ""
+    for functions without a name, and for library functions other than a layer's
+    `__call__`."""
     name = frame.function.rpartition("<locals>.")[2]
     is_layer = name.endswith(_CALL) and not name.startswith("_")
     if name.startswith("<") or (is_library(frame.file) and not is_layer):

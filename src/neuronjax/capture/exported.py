@@ -1,11 +1,11 @@
 """`jax.export` artifacts: the calling convention around a portable StableHLO program.
 
-The artifact is read here and not by `jax.export.deserialize`, because it is untrusted:
-that one follows any offset. Slots and codes are those of JAX's schema (jax/_src/export/
+The artifact is untrusted, so it is read here and not by `jax.export.deserialize`, which
+follows any offset. Slots and codes are those of JAX's schema (jax/_src/export/
 serialization_generated.py, serialization versions 2 to 12, which only ever add fields);
-what fields mean is documented under "Module calling convention" in JAX's manual of
-export. Pytree nodes of registered types are left to the public function, after all
-offsets have been checked.
+JAX's manual of export documents the fields under "Module calling convention". Pytree
+nodes of registered types are left to the public function, after all offsets have been
+checked.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from neuronjax.errors import InvalidProgramError, NeuronJaxError, UnsupportedErr
 
 # -- a strict reader of flatbuffers ----------------------------------------------------
 
-# Only what `capture.exported` needs of the format (flatbuffers.dev, "Internals"):
+# Only the parts of the format that are needed here (flatbuffers.dev, "Internals"):
 # tables, vectors, strings and unsigned scalars, little-endian. A read outside the
-# buffer, a text that is not UTF-8, more tables than the budget or more bytes of texts
-# than a few times the file's, which offsets to one place can ask for, is an
+# buffer, a text that is not UTF-8, more tables than the budget, or more bytes of texts
+# than a few times the file's (many offsets may refer to one place) is an
 # InvalidProgramError.
 
 
-# A table takes some microseconds to read: well below a second for all.
+# A table takes some microseconds to read, so all of them take well below a second.
 MOST_TABLES = 200_000
-# Texts may share their bytes; those of JAX are short, and repeated a few times.
+# Texts may share their bytes; JAX's are short, and repeated a few times.
 TEXT_RATIO, TEXT_BYTES = 16, 1 << 20
 
 
 def malformed(what: str) -> NoReturn:
-    """Refuses the buffer."""
+    """Refuse the buffer."""
     raise InvalidProgramError(
         f"this jax.export artifact is malformed, or was cut off: {what}",
         remedy="write it again: jax.export.export(...)(...).serialize()",
@@ -49,7 +49,7 @@ def malformed(what: str) -> NoReturn:
 
 @dataclass
 class FlatBuffer:
-    """The bytes, and how many tables may still be read."""
+    """The bytes, and how many tables and bytes of text may still be read."""
 
     data: bytes
     budget: int = field(default=MOST_TABLES)
@@ -59,31 +59,32 @@ class FlatBuffer:
         self.text_bytes = TEXT_RATIO * len(self.data) + TEXT_BYTES
 
     def root(self) -> Table:
-        """The table that the first offset points to."""
+        """Return the table at the first offset."""
         return Table(self, self.offset(0))
 
     def unsigned(self, at: int, width: int) -> int:
-        """A little-endian unsigned integer of `width` bytes."""
+        """Return a little-endian unsigned integer of `width` bytes."""
         return int.from_bytes(self.slice(at, width), "little")
 
     def offset(self, at: int) -> int:
-        """Where the relative offset at `at` points; always forward."""
+        """Return the position to which the relative offset at `at` points; it is always
+        forward."""
         return at + self.unsigned(at, 4)
 
     def slice(self, at: int, length: int) -> bytes:
-        """Takes so many bytes."""
+        """Return `length` bytes."""
         if at < 0 or at + length > len(self.data):
             malformed(f"offset {at} + {length} is beyond its {len(self.data)} bytes")
         return self.data[at : at + length]
 
     def spend(self) -> None:
-        """Counts a table."""
+        """Count a table against the budget."""
         self.budget -= 1
         if self.budget < 0:
             malformed(f"it has more than {MOST_TABLES} tables")
 
     def text(self, at: int, length: int) -> str:
-        """A string of so many bytes, which are counted."""
+        """Return a string of `length` bytes, and count them against the budget."""
         self.text_bytes -= length
         if self.text_bytes < 0:
             malformed("its texts have many times the bytes that the file has")
@@ -94,7 +95,7 @@ class FlatBuffer:
 
 
 class Table:
-    """One table: fields by slot number, as in the schema, from 0."""
+    """A table, whose fields have slot numbers as in the schema, from 0."""
 
     def __init__(self, buffer: FlatBuffer, at: int) -> None:
         buffer.spend()
@@ -105,7 +106,7 @@ class Table:
         self._vtable_bytes = buffer.unsigned(self._vtable, 2)
 
     def _field(self, slot: int) -> int | None:
-        """Where a field is, or None where it has its default."""
+        """Return the position of a field, or None if it has its default."""
         entry = 4 + 2 * slot
         if entry + 2 > self._vtable_bytes:
             return None
@@ -113,11 +114,11 @@ class Table:
         return self._at + relative if relative else None
 
     def has(self, slot: int) -> bool:
-        """Say whether a field stands in the buffer."""
+        """Return whether a field is in the buffer."""
         return self._field(slot) is not None
 
     def unsigned(self, slot: int, width: int) -> int:
-        """An unsigned scalar of `width` bytes, 0 by default."""
+        """Return an unsigned scalar of `width` bytes, 0 by default."""
         at = self._field(slot)
         return 0 if at is None else self._buffer.unsigned(at, width)
 
@@ -127,10 +128,8 @@ class Table:
         return None if at is None else Table(self._buffer, self._buffer.offset(at))
 
     def _vector(self, slot: int, width: int) -> tuple[int, int]:
-        """Return the offset of a vector's first element, and its number of elements.
-
-        A vector that reaches beyond the buffer is refused.
-        """
+        """Return the offset of a vector's first element, and its number of elements. A
+        vector that reaches beyond the buffer is refused."""
         at = self._field(slot)
         if at is None:
             return 0, 0
@@ -156,26 +155,26 @@ class Table:
         return tuple([read(start + width * i, width) for i in range(count)])
 
     def tables(self, slot: int) -> list[Table]:
-        """A vector of tables."""
+        """Return a vector of tables."""
         start, count = self._vector(slot, 4)
         targets = [self._buffer.offset(start + 4 * i) for i in range(count)]
         return [Table(self._buffer, target) for target in targets]
 
     def texts(self, slot: int) -> tuple[str, ...]:
-        """A vector of strings."""
+        """Return a vector of strings."""
         start, count = self._vector(slot, 4)
         buffer = self._buffer
-        found = []
+        strings = []
         for i in range(count):
             at = buffer.offset(start + 4 * i)
-            found.append(buffer.text(at + 4, buffer.unsigned(at, 4)))
-        return tuple(found)
+            strings.append(buffer.text(at + 4, buffer.unsigned(at, 4)))
+        return tuple(strings)
 
 
 PLATFORM = "neuron"
 DEEPEST_TREE = 100
 DEEPEST_VJP = 8
-#: Characters of a symbolic size.
+#: Most characters of a symbolic size.
 LONGEST_SIZE = 200
 
 _DTYPES: dict[int, Any] = dict(
@@ -198,15 +197,16 @@ _KEYS = {27: "threefry2x32", 28: "rbg", 29: "unsafe_rbg"}
 
 @dataclass(frozen=True, kw_only=True)
 class SavedSignature:
-    """How a saved program is called.
+    """The signature of a saved program.
 
     Attributes:
-        name: of the function or file, for messages.
+        name: the name of the function or file, for messages.
         in_tree: the pytree of (args, kwargs); None for a program of flat arguments.
         in_avals: shape and dtype of every flat argument.
-        kept: indices of the arguments that the program takes; the others are unused.
-        out_tree: the pytree of the results: without one in the file, one array, or a
-            tuple of several.
+        kept: the indices of the arguments that the program takes; the others are
+            unused.
+        out_tree: the pytree of the results; if the file has none, one array or a tuple
+            of several.
         out_avals: shape and dtype of every flat result.
     """
 
@@ -220,14 +220,14 @@ class SavedSignature:
 
 @dataclass(frozen=True, kw_only=True)
 class Exported(SavedSignature):
-    """What an artifact holds.
+    """The contents of an artifact.
 
     Attributes:
-        platform_index: what main's first argument is, for a program of several
-            platforms; None where it has no such argument.
+        platform_index: the value of main's first argument, for a program of several
+            platforms; None if there is no such argument.
         module: the program, a portable artifact.
-        vjp: the saved derivative: flat primal arguments and cotangents in, one
-            cotangent per argument out.
+        vjp: the saved derivative, from flat primal arguments and cotangents to one
+            cotangent per argument.
     """
 
     platform_index: int | None
@@ -236,7 +236,7 @@ class Exported(SavedSignature):
 
     @property
     def is_symbolic(self) -> bool:
-        """Whether the size of an argument is a symbol, which a call gives a value."""
+        """Whether an argument has a symbolic size, which a call gives a value."""
         return any(not isinstance(n, int) for aval in self.in_avals for n in aval.shape)
 
 
@@ -253,8 +253,8 @@ _ALWAYS = (_Field.NAME, _Field.IN_TREE, _Field.OUT_TREE, _Field.MODULE)
 
 
 def looks_exported(data: bytes) -> bool:
-    """Say whether the bytes are a flatbuffer with the fields that every artifact has;
-    what they hold may be damaged or cut off."""
+    """Return whether the bytes are a flatbuffer with the fields that every artifact
+    has. Their contents may still be damaged or cut off."""
     try:
         root = FlatBuffer(data).root()
         return all(map(root.has, _ALWAYS))
@@ -263,11 +263,11 @@ def looks_exported(data: bytes) -> bool:
 
 
 def read_exported(data: bytes) -> Exported:
-    """Reads an artifact; the program in it is not parsed yet.
+    """Read an artifact; the program in it is not parsed yet.
 
     Raises:
         InvalidProgramError: it is malformed.
-        UnsupportedError: it has effects, or is of a newer convention.
+        UnsupportedError: it has effects, or a newer calling convention.
     """
     return _exported(FlatBuffer(data).root(), data, 0)
 
@@ -326,10 +326,9 @@ def _check_effects(root: Table) -> None:
 
 
 def _platform_index(platforms: tuple[str, ...]) -> int | None:
-    """Which program of an artifact for several platforms runs: neuron's, or the first.
-
-    One for a single platform has no choice, and main no such argument.
-    """
+    """Return which program of an artifact for several platforms runs: neuron's, or the
+    first. An artifact for a single platform has no choice, and its main no such
+    argument."""
     if len(platforms) < 2:
         return None
     return platforms.index(PLATFORM) if PLATFORM in platforms else 0
@@ -339,7 +338,8 @@ def _platform_index(platforms: tuple[str, ...]) -> int | None:
 
 
 def _avals(root: Table, slot: int, index_slot: int) -> tuple[Any, ...]:
-    """Flat arguments or results: listed, or (since version 10) indices into a list."""
+    """Return flat arguments or results: a list, or (since version 10) indices into a
+    list."""
     indices = root.integers(index_slot, 4)
     if not indices:
         return tuple(_aval(table) for table in root.tables(slot))
@@ -388,7 +388,7 @@ class _RegisteredNode(Exception):
 
 
 def _trees(root: Table, data: bytes, depth: int) -> tuple[Any, Any]:
-    """The pytrees of (args, kwargs) and of the results."""
+    """Return the pytrees of (args, kwargs) and of the results."""
     try:
         return _tree(root.table(_Field.IN_TREE)), _tree(root.table(_Field.OUT_TREE))
     except _RegisteredNode as node:
@@ -425,7 +425,7 @@ def _node(table: Table, depth: int) -> Any:
 
 
 def _deserialize(data: bytes, name: str) -> Any:
-    """JAX's own reader, for the types registered with it."""
+    """Read the artifact by JAX's own reader, for the types registered with it."""
     try:
         return export.deserialize(bytearray(data))
     except ImportError as error:
@@ -441,7 +441,7 @@ def _deserialize(data: bytes, name: str) -> Any:
         ) from error
 
 
-# What Python code raises that reads a malformed buffer.
+# The exceptions that Python code may raise when it reads a malformed buffer.
 _ANYTHING = (
     ArithmeticError,
     AssertionError,

@@ -1,17 +1,17 @@
 """Primitives that stay whole in a captured program, as custom calls.
 
-JAX has no lowering of these for platform "neuron", or one that calls what only other
-compilers know, or one that needs the former.
+JAX has no lowering of these for platform "neuron", or only one that calls functions
+that other compilers know.
 
 - Linear algebra and callbacks become the custom call `neuronjax.host`, whose
-  backend_config says which primitive, with its parameters. `jax.debug.print` and
-  `jax.debug.callback` look at values and change none, so they always run; whether the
-  others may is the policy's to say (`host_custom_calls`, `callbacks`), at lowering. A
-  captured program holds no tokens: its instructions are in order, and the emulation
-  binds what has effects as ordered.
+  backend_config names the primitive with its parameters. `jax.debug.print` and
+  `jax.debug.callback` look at values and change none, so they always run; for the
+  others the policy decides at lowering (`host_custom_calls`, `callbacks`). A captured
+  program holds no tokens: its instructions are in order, and the emulation binds
+  effects as ordered.
 - The primitive behind `jax.nn.scaled_matmul` becomes `__op$block_scaled_dot` of (lhs,
   rhs, lhs scales, rhs scales), a custom call of the vendor's compiler: a NeuronCore has
-  the operation, and JAX lowers it for CUDA alone, or to plain arithmetic on dequantized
+  the operation, but JAX lowers it only for CUDA, or to plain arithmetic on dequantized
   operands.
 
 A primitive without a public name is taken from the jaxpr of a public function.
@@ -34,7 +34,7 @@ from neuronjax.errors import UnsupportedError, program_line
 from neuronjax.ir import host_functions
 from neuronjax.numerics.host_kernels.choice import host_p
 
-# The newest version of custom calls whose backend_config is a text.
+# The newest version of custom calls with a textual backend_config.
 _API_WITH_TEXT = 2
 
 LINEAR_ALGEBRA = (
@@ -51,7 +51,7 @@ LINEAR_ALGEBRA = (
 
 @functools.cache
 def keep_whole(platform: str) -> None:
-    """Register the lowerings, once; on other platforms JAX's own stay."""
+    """Register the lowerings once; other platforms keep JAX's own."""
     for primitive in (*LINEAR_ALGEBRA, geqrf()):
         on_platform(platform, primitive, functools.partial(_host_call, primitive))
     for primitive in {equation.primitive for equation in _callbacks(ordered=False)}:
@@ -61,12 +61,10 @@ def keep_whole(platform: str) -> None:
 
 
 def on_platform(platform: str, primitive: Any, rule: Callable[..., Any]) -> None:
-    """Register a lowering rule for a platform that JAX does not know.
-
-    JAX takes rules for its own platforms only, so this one is the rule of all that have
-    none of their own, and asks for which platform it is called.
-    """
-    # Private, but the only way to the rule that is replaced.
+    """Register a lowering rule for a platform that JAX does not know. JAX takes rules
+    only for its own platforms. So this rule becomes the default of all platforms, and
+    checks for which platform it is called."""
+    # This is private, but the only way to the rule that is replaced.
     entry: Any = mlir._lowerings.get(primitive)  # type: ignore[attr-defined]
     others = getattr(entry, "rule", entry)
 
@@ -87,7 +85,7 @@ def on_platform(platform: str, primitive: Any, rule: Callable[..., Any]) -> None
 
 
 def leaves(jaxpr: Any) -> Iterator[Any]:
-    """Yield the equations that hold no others."""
+    """Yield the equations that contain no others."""
     for equation in jaxpr.eqns:
         inner = [p.jaxpr for p in equation.params.values() if hasattr(p, "jaxpr")]
         if not inner:
@@ -162,7 +160,7 @@ def _callback(primitive: Any, context: Any, *operands: Any, **parameters: Any) -
 
 
 def _callback_of(parameters: Mapping[str, Any]) -> tuple[str, str]:
-    """Return what is called, without addresses, and its definition's "file:line"."""
+    """Return the callback, without addresses, and the "file:line" of its definition."""
     if "fmt" in parameters:
         return repr(parameters["fmt"]), ""
     flat = parameters["callback"]
@@ -215,8 +213,8 @@ def _jaxprs(value: Any) -> Iterator[Any]:
 
 
 def _order(name: str, ordered: bool) -> dict[str, Any]:
-    """Return the parameters of a callback that say whether it is ordered, {} for what
-    is no callback."""
+    """Return the parameters that say whether a callback is ordered; {} for other
+    primitives."""
     sample = _sample(name, ordered)
     parameters = {} if sample is None else sample.params
     return {k: v for k, v in parameters.items() if k in ("ordered", "effect")}
@@ -227,14 +225,14 @@ def _sample(name: str, ordered: bool) -> Any:
     return next(found, None)
 
 
-# -- what is fast on this host alone ---------------------------------------------------
+# -- kernels of this host --------------------------------------------------------------
 
 
 def _of_this_host(context: Any, x: Any) -> list[Any]:
     """Lower the identity in front of a kernel of this host.
 
-    JAX says of such a program only that it may not write custom calls or layouts. That
-    it is for another machine is known when it is lowered, not when it is traced.
+    JAX only says whether such a program may contain custom calls or layouts. Whether it
+    is for another machine is known when it is lowered, not when it is traced.
 
     Raises:
         UnsupportedError: the program is lowered for `jax.export`.

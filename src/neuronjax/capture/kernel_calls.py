@@ -1,10 +1,10 @@
 """Kernels of `neuronjax.nki` as one JAX primitive, whose operands are arrays and a key.
 
-For platform "neuron", as programs are captured, it is the custom call `neuronjax.nki`;
-for every other one what the kernel does. Under vmap one example comes after the other,
-so that an example's bits are those of the kernel alone. It has no derivative. Inside
-`jax.shard_map` a kernel with collectives is one operation of all devices of the mesh,
-and of platform "neuron" alone.
+For platform "neuron", for which programs are captured, it is the custom call
+`neuronjax.nki`; for every other platform it runs the kernel. Under vmap one example
+comes after the other, so that an example's bits are those of the kernel alone. It has
+no derivative. Inside `jax.shard_map` a kernel with collectives is one operation of all
+devices of the mesh, and only exists for platform "neuron".
 """
 
 from __future__ import annotations
@@ -30,18 +30,17 @@ kernel_p.multiple_results = True
 
 
 def call(function: KernelFunction, arrays: Arrays, key: jax.Array) -> list[jax.Array]:
-    """Binds the primitive: results, and behind them the arguments that are written."""
+    """Bind the primitive; return results and, after them, the arguments that are
+    written."""
     results = kernel_p.bind(*arrays, key, function=function)
     axes = frozenset(manual_axes()) if function.devices else _varying(arrays)
     return [_cast(x, axes) for x in results]
 
 
 def alike(values: Any) -> Any:
-    """A tree whose arrays all vary along the mesh axes along which one of them does.
-
-    So a cotangent of the kernel's arguments varies where they do, and `jax.shard_map`
-    sums it over the devices where an argument was the same on all.
-    """
+    """Return a tree whose arrays all vary along the mesh axes along which one of them
+    does. So a cotangent of the kernel's arguments varies where they do, and
+    `jax.shard_map` sums it over the devices if an argument was the same on all."""
     arrays = [x for x in jax.tree.leaves(values) if isinstance(x, jax.Array)]
     axes = _varying(arrays)
     if not axes:
@@ -51,7 +50,7 @@ def alike(values: Any) -> Any:
 
 
 def _varying(arrays: Arrays) -> frozenset[Any]:
-    """The axes of a mesh along which arrays may differ, as `jax.shard_map` checks."""
+    """Return the mesh axes along which arrays may differ, as `jax.shard_map` checks."""
     return frozenset().union(*map(_axes, arrays))
 
 
@@ -65,15 +64,16 @@ def _cast(x: jax.Array, axes: frozenset[Any]) -> jax.Array:
 
 
 def manual_axes() -> tuple[str, ...]:
-    """The axes of the `jax.shard_map` around, if it has all of its mesh's axes."""
+    """Return the axes of the surrounding `jax.shard_map`, if it has all axes of its
+    mesh."""
     mesh = jax.sharding.get_abstract_mesh()
     every = tuple(mesh.axis_names)
     return every if set(mesh.manual_axes) == set(every) else ()
 
 
 def surrounding_devices() -> int:
-    """How many devices run what is traced now, each with arrays of its own; 0 outside
-    of `jax.shard_map`."""
+    """Return how many devices run the code that is traced now, each with its own
+    arrays. It is 0 outside of `jax.shard_map`."""
     return jax.sharding.get_abstract_mesh().size if manual_axes() else 0
 
 

@@ -1,9 +1,9 @@
-"""The mesh that a function is captured under, and how its arrays lie on devices.
+"""The mesh under which a function is captured, and the placement of its arrays.
 
 Inside a captured function a mesh, its axes and the shardings of arguments mean what
 they mean to JAX. The emulation itself runs on one device of the host, on whole arrays:
-what lies on several devices is put together before a call, and `placement` says where
-the results belong.
+arrays on several devices are gathered before a call, and `placement` says where the
+results belong.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _NOTHING = AbstractMesh((), ())
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class MeshContext:
-    """What a function is captured under; static in a call of the emulation.
+    """The mesh around a captured function; static in a call of the emulation.
 
     Attributes:
-        mesh: around the function; None for no mesh.
+        mesh: the mesh around the function, or None.
         devices: where the results belong: the mesh that is set, or that of an argument;
-            without devices only for arguments that are traced. None for no mesh.
-        shardings: of every flat argument that is not static; () for none.
+            a mesh without devices if arguments are traced; None for no mesh.
+        shardings: the sharding of every flat argument that is not static; () for none.
     """
 
     mesh: AbstractMesh | None = None
@@ -61,8 +61,9 @@ class MeshContext:
 
     @classmethod
     def of(cls, arguments: Any) -> tuple[MeshContext, Any]:
-        """Return the context of a call, and its arguments as the emulation takes them:
-        arrays that are whole, and types without shardings.
+        """Return the context of a call, and its arguments as the emulation takes them.
+
+        These are whole arrays, and types without shardings.
 
         Raises:
             UnsupportedError: a transformation of a call under a mesh with Explicit axes
@@ -114,8 +115,8 @@ class MeshContext:
 
 
 def on_every_device(array: Any) -> Any:
-    """Return an array whole on each device, where Explicit axes split it, as its type
-    says: the emulation's own operations are on whole arrays."""
+    """Return an array that is whole on each device, also if Explicit axes split it. The
+    emulation's own operations work on whole arrays."""
     over = jax.typeof(array).sharding
     if AxisType.Explicit in over.mesh.axis_types and any(over.spec):
         return jax.reshard(array, NamedSharding(over.mesh, P()))
@@ -128,14 +129,16 @@ def spread(
     options: Mapping,
     tree: Any = None,
 ) -> Callable[..., Any]:
-    """Return `jax.jit` with shardings of which a `PartitionSpec` is over the mesh
-    around the call: JAX itself takes only meshes of devices there.
+    """Return `jax.jit` with shardings in which a `PartitionSpec` is over the
+    surrounding mesh.
+
+    JAX itself takes only meshes of devices there.
 
     Args:
-        function: what is jitted.
-        shardings: `in_shardings` and `out_shardings`, where they are given.
+        function: the function that is jitted.
+        shardings: `in_shardings` and `out_shardings`, if they are given.
         options: other keywords of `jax.jit`.
-        tree: the structure of the results that `out_shardings` is made for; None for
+        tree: the structure of the results for which `out_shardings` is made; None for
             that of any trace.
     """
 
@@ -155,7 +158,7 @@ def spread(
 
 
 def _set_mesh() -> Mesh | None:
-    """Return the mesh of `jax.set_mesh`: None without one, and inside of a
+    """Return the mesh of `jax.set_mesh`. Return None without one, and inside a
     transformation, where JAX does not tell it."""
     try:
         mesh = jax.sharding.get_mesh()
@@ -165,14 +168,15 @@ def _set_mesh() -> Mesh | None:
 
 
 def _is_on_one_device(leaf: Any) -> bool:
-    """Return whether an argument is an array, and as the emulation takes it."""
+    """Return whether an argument is an array on one device, as the emulation takes
+    it."""
     is_array = isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer)
     return is_array and isinstance(leaf.sharding, _OneDevice)
 
 
 def _sharding(leaf: Any) -> NamedSharding | None:
-    """Return how an argument lies on a mesh: of a tracer what its type says. On Auto
-    axes of one device it lies whole, as without a mesh."""
+    """Return an argument's sharding on a mesh; that of a tracer comes from its type. On
+    Auto axes of one device an array is whole, as without a mesh."""
     if isinstance(leaf, Tracer):
         over = jax.typeof(leaf).sharding
         return over if AxisType.Explicit in over.mesh.axis_types else None
@@ -216,9 +220,9 @@ def _gathered(leaf: Any) -> Any:
 
 
 def _transformed(leaf: Any, sharding: NamedSharding | None) -> Any:
-    """Return an argument of a call inside `jax.grad` or `jax.vmap`, where the devices
-    of the mesh around it cannot be left. What has Explicit axes is put together inside
-    the emulation."""
+    """Return an argument of a call inside `jax.grad` or `jax.vmap`. There the devices
+    of the surrounding mesh cannot be left. Arrays with Explicit axes are gathered
+    inside the emulation."""
     explicit = sharding and AxisType.Explicit in sharding.mesh.axis_types
     if explicit or not isinstance(leaf, jax.Array):
         return leaf
@@ -228,8 +232,8 @@ def _transformed(leaf: Any, sharding: NamedSharding | None) -> Any:
 
 
 def _constrained(array: Any, over: NamedSharding) -> Any:
-    """Return an array, inside the function, with a sharding: beside Explicit axes Auto
-    ones are the partitioner's."""
+    """Return an array, inside the function, with a sharding. Auto axes beside Explicit
+    ones are left to the partitioner."""
     mesh = over.mesh.abstract_mesh
     pairs = zip(mesh.axis_names, mesh.axis_types, strict=True)
     explicit = {name for name, kind in pairs if kind is AxisType.Explicit}
@@ -248,18 +252,18 @@ def _constrained(array: Any, over: NamedSharding) -> Any:
 )
 @dataclass(frozen=True)
 class Results:
-    """What the emulation returns where its results belong somewhere.
+    """The results of an emulation, with their placement.
 
     Attributes:
-        whole: the results, and behind them what else a call returns.
-        shardings: of each flat result.
+        whole: the results, and after them what else a call returns.
+        shardings: the sharding of each flat result.
     """
 
     whole: Any
     shardings: tuple[NamedSharding, ...]
 
     def placed(self) -> Any:
-        """Return the results where they belong, and the rest as it is."""
+        """Return the results where they belong, and the rest unchanged."""
         leaves, tree = jax.tree.flatten(self.whole)
         count = len(self.shardings)
         moved = map(_moved, leaves[:count], self.shardings)
@@ -269,16 +273,16 @@ class Results:
 def placements(
     stage: Any, program: Program, devices: Mesh | AbstractMesh | None
 ) -> tuple[NamedSharding, ...]:
-    """Return the sharding of each flat result; () where no devices are named.
+    """Return the sharding of each flat result; () if no devices are named.
 
-    The function may name it, or the type of the result, where axes are Explicit; the
-    partitioner decides it where axes are Auto. A result without any of these lies whole
-    on every device.
+    The function may name it; or the type of the result, if axes are Explicit; or the
+    partitioner decides it, if axes are Auto. Without any of these a result is whole on
+    every device.
 
     Args:
-        stage: the function, traced, which may name devices itself.
-        program: captured of it.
-        devices: those that the call names.
+        stage: the traced function, which may name devices itself.
+        program: the captured program of the function.
+        devices: the devices that the call names.
     """
     jaxpr, types = stage.jaxpr.jaxpr, jax.tree.leaves(stage.out_info)
     if devices is None:
@@ -295,7 +299,7 @@ def placements(
 
 
 def _said(jaxpr: Any, variable: Any) -> P | None:
-    """Return the sharding that the operation which makes a result gives it."""
+    """Return the sharding that the operation which makes a result gives it, or None."""
     for equation in jaxpr.eqns:
         if variable not in equation.outvars:
             continue
@@ -325,7 +329,7 @@ def _of_partitioner(decided: Sharding | None, devices: Mesh | AbstractMesh) -> P
 
 
 def _without_end(spec: P) -> P:
-    """Return a spec without its last entries that are None, as XLA gives it back."""
+    """Return a spec without trailing None entries, as XLA returns it."""
     axes = [*spec]
     while axes and axes[-1] is None:
         axes.pop()
@@ -333,7 +337,7 @@ def _without_end(spec: P) -> P:
 
 
 def _devices(jaxpr: Any) -> Iterator[Mesh]:
-    """Yield the meshes of devices that the shardings in a function are over."""
+    """Yield the meshes of devices in the shardings of a function."""
     for equation, _ in equations(jaxpr):
         for value in jax.tree.leaves(list(equation.params.values())):
             mesh = getattr(value, "mesh", value)
@@ -342,7 +346,7 @@ def _devices(jaxpr: Any) -> Iterator[Mesh]:
 
 
 def _moved(array: Any, sharding: NamedSharding) -> Any:
-    """Return an array in a sharding, a traced one where its type has to say it."""
+    """Return an array in a sharding; a traced array only if its type must have it."""
     if not isinstance(array, Tracer):
         has_devices = isinstance(sharding.mesh, Mesh)
         return jax.device_put(array, sharding) if has_devices else array

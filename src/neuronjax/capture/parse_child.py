@@ -1,13 +1,13 @@
 """The process that parses untrusted programs; run as a script, never imported.
 
-It speaks frames on its standard input and output: eight bytes of length, a line of
+It exchanges frames on its standard input and output: eight bytes of length, a line of
 JSON, then bytes. A request names the format; the answer is the program as MLIR bytecode
-of StableHLO, CHLO, func and sdy ops, or an error. Whatever jaxlib does with a malformed
-file happens here: a crash or an endless loop ends this process and not the caller's.
+of StableHLO, CHLO, func and sdy ops, or an error. If jaxlib crashes or loops on a
+malformed file, this process ends and not the caller's.
 
-It imports jaxlib and not jax, which makes it start three times as fast. `jaxlib._jax`
-and `jaxlib._hlo` are what `jax.extend.mlir` re-exports, and the parser of HLO text,
-which has no public name; `tests/capture/test_artifacts.py` tells when they move.
+It imports jaxlib and not jax, and so starts three times as fast. `jaxlib._jax` and
+`jaxlib._hlo` are what `jax.extend.mlir` re-exports, and the parser of HLO text, which
+has no public name; `tests/capture/test_artifacts.py` fails if they move.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ sys.path.append(os.path.dirname(__file__))
 from saved_forms import bytecode, found, is_main, replace  # type: ignore
 
 LENGTH = struct.Struct("<Q")
-# Of regions in regions. The decoder and the interpreter recurse.
+# Deepest nesting of regions, because the decoder and the interpreter recurse.
 DEEPEST = 100
-# What jaxlib may write of one file beside the answer: errors that quote it.
+# Bytes that jaxlib may write besides the answer, such as errors that quote the file.
 LOG_BYTES = 64 << 20
 PORTABLE = b"ML\xefR\rStableHLO_v"
 
-# Ops that StableHLO replaced by others, which a pass writes out.
+# Ops that StableHLO has replaced by others; a pass rewrites them.
 DEPRECATED = {
     f"stablehlo.{name}"
     for name in ("broadcast", "dot", "einsum", "unary_einsum", "create_token")
@@ -55,7 +55,7 @@ class Refused(Exception):
     """A program that cannot be accepted.
 
     Attributes:
-        kind: "invalid", or "unsupported" for what another version can read.
+        kind: "invalid", or "unsupported" for a program that another version can read.
         remedy: what the user can do.
     """
 
@@ -66,7 +66,8 @@ class Refused(Exception):
 
 
 def context() -> ir.Context:
-    """An MLIR context of all dialects a program may use, one thread."""
+    """Return an MLIR context with all dialects that a program may use, and one
+    thread."""
     new = ir.Context()
     registry = ir.DialectRegistry()
     _jax_mlir_ext.register_dialects(registry)
@@ -125,7 +126,8 @@ def normalized(
     platform_index: int | None,
     shapes: list[list[int]] | None = None,
 ) -> ir.Module:
-    """Static shapes, no tuples, no deprecated and no MHLO ops; CHLO stays whole."""
+    """Return a module with static shapes, without tuples, deprecated ops and MHLO; CHLO
+    stays."""
     names, dynamic = _survey(module)
     if any(name.startswith("mhlo.") or name == CUSTOM_CALL for name in names):
         module = _without_mhlo(module)
@@ -139,7 +141,8 @@ def normalized(
         _fix_sizes(module, shapes)
     if dynamic:
         _run(_REFINE_SHAPES, module)
-        # What jax.export asserts of symbolic sizes: known by now, and then removed.
+        # Assertions of jax.export about symbolic sizes are known to hold by now, and
+        # are removed.
         if found(module, lambda op: _call_target(op) == "shape_assertion"):
             refined = _jax.mlir.refine_polymorphic_shapes(bytecode(module))
             module = ir.Module.parse(refined)
@@ -153,7 +156,7 @@ def _run(pipeline: str, module: ir.Module) -> None:
 
 
 def _survey(module: ir.Module) -> tuple[set[str], bool]:
-    """The names of all ops, and whether a type has a dynamic dimension."""
+    """Return the names of all ops, and whether a type has a dynamic dimension."""
     names: set[str] = set()
     dynamic = False
 
@@ -189,20 +192,20 @@ CUSTOM_CALL = "stablehlo.custom_call"
 
 
 def _without_mhlo(module: ir.Module) -> ir.Module:
-    """MHLO ops, and custom calls that stand for them, as CHLO or StableHLO."""
+    """Rewrite MHLO ops, and custom calls of their names, as CHLO or StableHLO."""
     for op in found(module, lambda op: op.name == "mhlo.copy"):
         op.results[0].replace_all_uses_with(op.operands[0])
         op.erase()
     for op in found(module, lambda op: _mhlo_name(op) is not None):
         _as_chlo(op)
-    left = found(module, lambda op: op.name.startswith("mhlo."))
-    if not left:
+    remaining = found(module, lambda op: op.name.startswith("mhlo."))
+    if not remaining:
         return module
     module = ir.Module.parse(_jax.mlir.mhlo_to_stablehlo(bytecode(module)))
-    left = found(module, lambda op: op.name.startswith("mhlo."))
-    if left:
+    remaining = found(module, lambda op: op.name.startswith("mhlo."))
+    if remaining:
         raise Refused(
-            f"{left[0].name} has no counterpart in StableHLO",
+            f"{remaining[0].name} has no counterpart in StableHLO",
             'save the program before XLA optimizes it: lowered.as_text("hlo"), not '
             "that of the compiled program",
             "unsupported",
@@ -211,7 +214,7 @@ def _without_mhlo(module: ir.Module) -> ir.Module:
 
 
 def _mhlo_name(op: Any) -> str | None:
-    """The MHLO op that an operation is or, as a custom call, stands for."""
+    """Return the MHLO op that an operation is or, as a custom call, names."""
     name = op.name if op.name != CUSTOM_CALL else _call_target(op)
     return name.removeprefix("mhlo.") if name.startswith("mhlo.") else None
 
@@ -226,7 +229,7 @@ _CHLO_NAMES = {"topk": "top_k"}
 
 
 def _as_chlo(op: Any) -> None:
-    """Replaces an operation by the CHLO op of the same meaning, if there is one."""
+    """Replace an operation by the CHLO op of the same meaning, if there is one."""
     name = _mhlo_name(op) or ""
     new_name = f"chlo.{_CHLO_NAMES.get(name, name)}"
     if not op.context.is_registered_operation(new_name):
@@ -241,13 +244,13 @@ def _as_chlo(op: Any) -> None:
 
 
 def _as_dot_general(einsum: Any) -> None:
-    """An einsum of two operands without sums over the labels of only one."""
+    """Rewrite an einsum of two operands that sums over no label of only one."""
     config = ir.StringAttr(einsum.attributes["einsum_config"]).value
     (left, right), out = config.split("->")[0].split(","), config.split("->")[1]
     labels = [left, right, out]
     sums_one = set(left) ^ set(right) != set(out) - (set(left) & set(right))
     if sums_one or any(not t.isalpha() or len(set(t)) < len(t) for t in labels):
-        return  # no rule will take it, and say so
+        return  # lowering refuses it, because it has no rule
     both = [label for label in left if label in right]
     batch = [label for label in both if label in out]
     summed = [label for label in both if label not in out]
@@ -272,7 +275,7 @@ def _as_dot_general(einsum: Any) -> None:
 
 
 def _fold_tuples(module: ir.Module) -> None:
-    """get_tuple_element(tuple(...)) is the element."""
+    """Replace get_tuple_element(tuple(...)) by the element."""
     for op in found(module, lambda op: op.name == "stablehlo.get_tuple_element"):
         made = op.operands[0].owner
         if isinstance(made, ir.Block) or made.name != "stablehlo.tuple":
@@ -289,7 +292,7 @@ def _fold_tuples(module: ir.Module) -> None:
 
 
 def _fix_platform(module: ir.Module, index: int) -> None:
-    """Makes main's platform argument a constant and takes the branches it selects."""
+    """Make main's platform argument a constant and take the branches it selects."""
     main = next(op for op in module.body.operations if is_main(op))
     block = main.regions[0].blocks[0]
     kind = block.arguments[0].type
@@ -312,7 +315,7 @@ def _fix_platform(module: ir.Module, index: int) -> None:
 
 
 def _fix_sizes(module: ir.Module, shapes: list[list[int]]) -> None:
-    """Gives main arguments of these shapes; the sizes of all else follow."""
+    """Give main arguments of these shapes; all other sizes follow."""
     main = next(op for op in module.body.operations if is_main(op))
     pairs = zip(main.regions[0].blocks[0].arguments, shapes, strict=True)
     types = (
@@ -324,7 +327,7 @@ def _fix_sizes(module: ir.Module, shapes: list[list[int]]) -> None:
 
 
 def _take_branch(case: Any) -> None:
-    """Puts the branch in place of a case whose index is a constant."""
+    """Replace a case whose index is a constant by its branch."""
     made = case.operands[0].owner
     if isinstance(made, ir.Block) or made.name != "stablehlo.constant":
         return
@@ -346,11 +349,9 @@ _ESCAPES = re.compile(rb"(\\\\)|((?:\\[0-9A-F]{2})+)")
 
 
 def _check_texts(module: ir.Module) -> None:
-    """Refuses names, locations and strings that are not UTF-8.
-
-    Reading one from Python ends the process. Printed, every byte that is not ASCII is
-    escaped, so that the text of the module shows them all.
-    """
+    """Refuse names, locations and strings that are not UTF-8. Reading one from Python
+    ends the process. Printing escapes every byte that is not ASCII, so the text of the
+    module shows them all."""
     text: Any = module.operation.get_asm(
         binary=True, enable_debug_info=True, large_elements_limit=1
     )
@@ -364,7 +365,7 @@ def _check_texts(module: ir.Module) -> None:
 
 
 def answer(request: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
-    """The answer to one request: a header and the program."""
+    """Return the answer to one request: a header and the program."""
     try:
         with context(), ir.Location.unknown():
             module = FORMATS[request["format"]](data)
@@ -400,7 +401,8 @@ def _write(stream: BinaryIO, header: dict[str, Any], data: bytes) -> None:
 
 
 def limit_files(bytes_: int) -> None:
-    """No file of this process grows larger; a write that would is an error of it."""
+    """Limit the size of files that this process writes; a larger write is an error in
+    it."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     if hard == resource.RLIM_INFINITY or bytes_ <= hard:
@@ -408,16 +410,16 @@ def limit_files(bytes_: int) -> None:
 
 
 def _limit(seconds: float, bytes_: int) -> None:
-    """The kernel ends this process (SIGPROF) after so much processor time."""
+    """Let the kernel end this process (SIGPROF) after this much processor time."""
     signal.setitimer(signal.ITIMER_PROF, seconds)
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    # Only Linux limits the address space; elsewhere time alone is limited.
+    # Only Linux limits the address space; on other systems only time is limited.
     if sys.platform == "linux" and (hard == resource.RLIM_INFINITY or bytes_ <= hard):
         resource.setrlimit(resource.RLIMIT_AS, (bytes_, hard))
 
 
 def main() -> None:
-    """Answers requests until the input ends."""
+    """Answer requests until the input ends."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     limit_files(LOG_BYTES)
     output = os.fdopen(os.dup(1), "wb")

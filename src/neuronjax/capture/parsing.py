@@ -1,10 +1,10 @@
-"""Untrusted programs are parsed in another process: this is the caller's side of it.
+"""Parse untrusted programs in another process: the caller's side.
 
 One persistent process runs `parse_child`, and is started again after a crash or a
 timeout: a start takes about 0.3 s, a request a few milliseconds. A file gets 0.4 s of
-processor time and ten per megabyte; a program of 10,000 ops is 0.1 MB and takes 0.2 s.
-The wall clock is a last resort only: a busy machine does not make a good file a bad
-one. See section 9 of the design.
+processor time plus ten seconds per megabyte; a program of 10,000 ops is 0.1 MB and
+takes 0.2 s. The wall clock is only a last resort, because a busy machine must not make
+a good file fail.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ from neuronjax.errors import InternalError, InvalidProgramError, UnsupportedErro
 from neuronjax.ir.json_text import json_object
 
 CHILD = Path(__file__).with_name("parse_child.py")
-#: Processor time of one file.
+#: Processor time for one file.
 SECONDS, SECONDS_PER_MEGABYTE = 0.4, 10.0
 #: Address space of the child: jaxlib maps about 1 GB.
 BYTES, BYTES_PER_BYTE = 6 << 30, 20
-#: Wall clock over processor time before the child counts as hung, and for its start.
+#: Wall clock time before the child counts as hung, as a multiple of processor time, and
+#: for its start.
 PATIENCE, START_SECONDS = 20, 120
-#: Of the frame that says that it has started.
+#: Most bytes of the frame that reports the start.
 START_BYTES = 4096
 _LENGTH = struct.Struct("<Q")
 _MALFORMED = "the file is malformed, or not what it seems: write it again"
@@ -48,17 +49,17 @@ def parse(
     platform_index: int | None = None,
     shapes: Sequence[Sequence[int]] | None = None,
 ) -> bytes:
-    """The program in `data` as MLIR bytecode, normalized.
+    """Return the program in `data` as normalized MLIR bytecode.
 
     Args:
         data: the file.
         form: a key of `parse_child.FORMATS`.
-        platform_index: what main's platform argument becomes, if it has one.
-        shapes: of main's other arguments, where the program has symbolic sizes.
+        platform_index: the value of main's platform argument, if it has one.
+        shapes: the shapes of main's other arguments, if the program has symbolic sizes.
 
     Raises:
-        InvalidProgramError: the data is malformed, crashes or stalls the parser, or
-            has no program for these shapes.
+        InvalidProgramError: the data is malformed, crashes or stalls the parser, or has
+            no program for these shapes.
         UnsupportedError: another version of jaxlib could read it.
     """
     megabytes = len(data) / 1e6
@@ -84,7 +85,7 @@ class _Stalled(Exception):
 
 
 class _Garbled(Exception):
-    """The child's answer is none: how."""
+    """The child's answer has no valid form; the text says how."""
 
 
 class _Worker:
@@ -100,7 +101,8 @@ class _Worker:
         self._started = False
 
     def _await_start(self) -> None:
-        """The child's first frame says that it has imported jaxlib."""
+        """Wait for the child's first frame, which reports that it has imported
+        jaxlib."""
         try:
             self._receive(time.monotonic() + START_SECONDS, START_BYTES)
         except (EOFError, _Stalled, _Garbled) as error:
@@ -115,16 +117,16 @@ class _Worker:
         return self._process.poll() is None
 
     def request(self, header: dict, data: bytes) -> tuple[dict[str, Any], bytes]:
-        """Sends one frame and waits for the answer.
+        """Send one frame and wait for the answer.
 
         Raises:
-            InvalidProgramError: the child died or was too slow; it is gone then.
+            InvalidProgramError: the child died or was too slow; it has ended then.
         """
         if not self._started:
             self._await_start()
         deadline = time.monotonic() + PATIENCE * header["seconds"]
         line = json.dumps(header).encode() + b"\n"
-        self._log.seek(self._log.truncate(0))  # the child's place in it, too
+        self._log.seek(self._log.truncate(0))  # this moves the child's position too
         try:
             head = _LENGTH.pack(len(line) + len(data)) + line
             for part in (head, data):
@@ -134,7 +136,7 @@ class _Worker:
             self._refuse(header, error)
 
     def _refuse(self, header: dict, error: Exception) -> NoReturn:
-        """The child is lost: why."""
+        """Raise an error that says why the child was lost."""
         stalled = isinstance(error, _Stalled)
         if stalled or isinstance(error, _Garbled):
             self._process.kill()
@@ -146,7 +148,7 @@ class _Worker:
         else:
             reason = f"crashes jaxlib's parser ({death(code)}){self._last_words()}"
         stop()
-        _workers.append(_Worker())  # it starts while the caller reads the error
+        _workers.append(_Worker())  # it starts while the user reads the error
         raise InvalidProgramError(
             f"this {header['format']} {reason}", remedy=_MALFORMED
         ) from None
@@ -159,7 +161,8 @@ class _Worker:
             data = data[os.write(pipe.fileno(), data[: 1 << 20]) :]
 
     def _receive(self, deadline: float, most: int) -> tuple[dict[str, Any], bytes]:
-        """A frame of at most so many bytes: the child cannot hold more."""
+        """Return a frame of at most `most` bytes, because the child cannot be
+        trusted."""
         (length,) = _LENGTH.unpack(self._read(_LENGTH.size, deadline))
         if length > most:
             raise _Garbled(f"answers with {length} bytes")
@@ -183,20 +186,20 @@ class _Worker:
         return b"".join(parts)
 
     def _last_words(self) -> str:
-        """What jaxlib wrote of this request before it died."""
+        """Return what jaxlib wrote about this request before it died."""
         end = self._log.seek(0, os.SEEK_END)
         self._log.seek(max(0, end - 4000))
         return last_words(self._log.read(), 200)
 
     def close(self, kill: bool = True) -> None:
-        """Ends the child, by force unless it is ending."""
+        """End the child, by force unless it is ending."""
         if kill:
             self._process.kill()
         self._process.wait()
         self.forget()
 
     def forget(self) -> None:
-        """Closes this side of the pipes."""
+        """Close this side of the pipes."""
         for file in (self._process.stdin, self._process.stdout, self._log):
             assert file is not None
             file.close()
@@ -214,7 +217,7 @@ _workers: list[_Worker] = []
 
 
 def _worker() -> _Worker:
-    """The running child; the lock is held."""
+    """Return the running child; the caller holds the lock."""
     if _workers and _workers[0].alive:
         return _workers[0]
     stop()
@@ -223,13 +226,14 @@ def _worker() -> _Worker:
 
 
 def stop() -> None:
-    """Ends the child, if there is one; the next `parse` starts another."""
+    """End the child, if there is one; the next `parse` starts another."""
     while _workers:
         _workers.pop().close()
 
 
 def _after_fork() -> None:
-    """A forked process has copies of the pipes, but the child is its parent's."""
+    """Drop the pipes in a forked process: it has copies, but the child is its
+    parent's."""
     global _lock
     _lock = threading.Lock()
     while _workers:

@@ -1,11 +1,11 @@
 """Programs with shardings: XLA's partitioner inserts the collectives.
 
-`jax.jit` with shardings, explicit axes, a shard_map over some axes: their StableHLO has
-no collectives, or not all. Another process (`partition_child`) runs XLA's own
-partitioner on it, which takes about 0.3 s; the outcome is kept by the program's bytes.
-What comes back is code of one device. It is put into one `sdy.manual_computation` over
-all axes, so that lowering meets nothing new. Programs of one device, and those whose
-shardings are all in such manual computations, never come here. Section 7 of the design.
+The StableHLO of `jax.jit` with shardings, of explicit axes, or of a shard_map over some
+axes has no collectives, or not all. Another process (`partition_child`) runs XLA's own
+partitioner on it, which takes about 0.3 s; the result is cached by the program's bytes.
+It is code of one device, and is put into one `sdy.manual_computation` over all axes, so
+that lowering needs no further rule. Programs of one device, and those whose shardings
+are all in such manual computations, do not need the partitioner.
 """
 
 from __future__ import annotations
@@ -51,9 +51,10 @@ from neuronjax.ir.program import (
 )
 
 CHILD = Path(__file__).with_name("partition_child.py")
-#: Wall clock before the partitioner counts as hung; a train step takes a few seconds.
+#: Wall clock time before the partitioner counts as hung; a train step takes a few
+#: seconds.
 SECONDS, SECONDS_PER_MEGABYTE = 300.0, 60.0
-#: Of what the child says beside its answer, the end is looked at.
+#: Bytes at the end of the child's log that are read.
 _LOG_BYTES = 1 << 16
 _MANUAL = "sdy.manual_computation"
 _MOVED = {"func.call", "sdy.sharding_constraint"}
@@ -64,7 +65,8 @@ _REMEDY = "write it with jax.shard_map over all axes of the mesh, collectives by
 
 
 def needs_partitioner(program: Program) -> bool:
-    """Whether collectives are missing: shardings that no manual computation covers."""
+    """Return whether collectives are missing: shardings outside of manual
+    computations."""
     if not any(mesh.size > 1 for mesh in program.meshes.values()):
         return False
     outside = (*program.argument_shardings, *program.result_shardings)
@@ -74,7 +76,7 @@ def needs_partitioner(program: Program) -> bool:
 
 
 def _is_open(program: Program, op: Op) -> bool:
-    """Whether an op leaves something to the partitioner."""
+    """Return whether an op leaves something to the partitioner."""
     if not op.name.startswith("sdy."):
         return False
     if op.name != _MANUAL:
@@ -98,16 +100,16 @@ def _mesh(program: Program, sharding: Sharding) -> Mesh:
 
 
 def partition(program: Program, module: Any) -> Program:
-    """The program as one manual computation over all devices of its mesh.
+    """Return the program as one manual computation over all devices of its mesh.
 
     Args:
-        program: what `needs_partitioner`.
-        module: the `ir.Module` that it was decoded from.
+        program: a program that needs the partitioner.
+        module: the `ir.Module` from which it was decoded.
 
     Raises:
         InvalidProgramError: XLA refuses the shardings.
         UnsupportedError: the partitioner crashes or stalls, or shards an argument or a
-            result in a way that is no split over axes of the mesh.
+            result in a way that is not a split over axes of the mesh.
     """
     devices = max(mesh.size for mesh in program.meshes.values())
     answer = _partitioned(_PartitionRequest.of(program, module, devices))
@@ -141,7 +143,7 @@ def partition(program: Program, module: Any) -> Program:
 
 
 def _around(outside: Region, body: Region, shardings: tuple[Sharding, ...]) -> Region:
-    """Main of whole arrays: one manual computation."""
+    """Return main of whole arrays, which has one manual computation."""
     mesh = shardings[0].mesh if shardings else Mesh(())
     assert isinstance(mesh, Mesh)
     count = len(outside.arguments)
@@ -164,7 +166,7 @@ def _around(outside: Region, body: Region, shardings: tuple[Sharding, ...]) -> R
 def _check_types(
     program: Program, outside: Region, inside: Region, tilings: list[DeviceTiling]
 ) -> None:
-    """Every argument and result is cut into equal parts."""
+    """Refuse arguments and results that are not cut into equal parts."""
     names = [f"argument {name}" for name in program.argument_names]
     names += [f"result {k}" for k in range(len(outside.results))]
     wholes = (*outside.arguments, *outside.results)
@@ -184,7 +186,7 @@ def _check_types(
 
 @dataclass(frozen=True)
 class _Answer:
-    """Code of one device, as MLIR bytecode, and how whole arrays are cut."""
+    """Code of one device, as MLIR bytecode, and the tilings of whole arrays."""
 
     code: bytes
     arguments: tuple[DeviceTiling, ...]
@@ -196,9 +198,9 @@ class _PartitionRequest:
     """A program to be partitioned.
 
     Attributes:
-        key: what equal programs have in common: all but the frames around the user's
-            innermost, and those of calls, which tell the line that asks for it.
-        devices: how many.
+        key: equal for equal programs: it has all but the frames around the user's
+            innermost one, and those of calls, which hold the line of the request.
+        devices: the number of devices.
         code: MLIR bytecode.
     """
 
@@ -208,7 +210,7 @@ class _PartitionRequest:
 
     @classmethod
     def of(cls, program: Program, module: Any, devices: int) -> _PartitionRequest:
-        """For a module and what it was decoded to."""
+        """Return the request for a module and its decoded program."""
         text = module.operation.get_asm(binary=True, enable_debug_info=False)
         found = hashlib.sha256(text)
         named = (op for op in program.walk() if op.name not in _MOVED)
@@ -218,7 +220,7 @@ class _PartitionRequest:
 
 @functools.lru_cache(maxsize=32)
 def _partitioned(request: _PartitionRequest) -> _Answer:
-    """What the child answers; the same program is partitioned once."""
+    """Return the child's answer; the same program is partitioned once."""
     seconds = SECONDS + SECONDS_PER_MEGABYTE * len(request.code) / 1e6
     with tempfile.TemporaryDirectory(prefix="neuronjax-") as folder:
         return _read(_run(request, Path(folder), seconds))
@@ -227,11 +229,9 @@ def _partitioned(request: _PartitionRequest) -> _Answer:
 def _run(
     request: _PartitionRequest, folder: Path, seconds: float
 ) -> subprocess.CompletedProcess[bytes]:
-    """Runs the child; neither it nor what it has started outlives this call.
-
-    It answers into files, whose size the child itself has bounded: a pipe could be
-    flooded, or held open by what the child has started.
-    """
+    """Run the child; neither it nor a process that it started outlives this call. It
+    answers into files, whose size it has limited itself: a pipe could be flooded, or
+    held open by processes that the child has started."""
     command = [str(CHILD), str(request.devices), str(folder)]
     with (folder / "answer").open("w+b") as output, (folder / "log").open("w+b") as log:
         process = started(command, "partition", "partitioned", log=log, output=output)
@@ -280,15 +280,15 @@ def _crashed(how: str, log: bytes) -> UnsupportedError:
 
 # -- devices with other numbers --------------------------------------------------------
 
-# Their numbers are their places in a mesh of their own order. Groups and pairs name the
-# new numbers; where a device asks for its number, the old one is looked up.
+# In a mesh with its own device order, a device's number is its place. Groups and pairs
+# use the new numbers; where a device asks for its number, the old one is looked up.
 
 
 _TABLES = ("replica_groups", "source_target_pairs")
 
 
 def renumbered(program: Program, devices: Sequence[int]) -> Program:
-    """The program with the device `devices[k]` as number k."""
+    """Return the program with the device `devices[k]` as number k."""
     renumbering = _Renumbering(program, devices)
     functions = {
         name: Function(name, renumbering.region(function.body))
@@ -301,7 +301,7 @@ class _Renumbering:
     def __init__(self, program: Program, devices: Sequence[int]) -> None:
         self._program = program
         self._old = np.array(devices, np.uint32)
-        # Groups of different sizes are filled up with -1, which stays.
+        # Groups of different sizes are filled up with -1, which stays -1.
         self._new = np.append(np.argsort(devices), -1)
 
     def region(self, region: Region) -> Region:
@@ -327,7 +327,7 @@ class _Renumbering:
         return np.array(groups_along(mesh, found.axes))
 
     def _lookup(self, op: Op) -> Iterator[Op]:
-        """The old number of the device: partition_id is a place in a table."""
+        """Return ops for the old number of the device: partition_id indexes a table."""
         (result,) = op.results
         scalar, word = result.type, result.type.dtype
         count = len(self._old)
@@ -350,11 +350,9 @@ Split = tuple[tuple[str, ...], ...]
 
 # -- tiles -----------------------------------------------------------------------------
 
-# An array is cut into tiles, one per device.
-#
-# XLA says which tile of an array every device has; a `Split` names mesh axes. Where
-# whole axes do not do (Shardy may use part of one), the axes are cut into prime
-# factors.
+# An array is cut into tiles, one per device. XLA says which tile of an array every
+# device has; a `Split` names mesh axes. If whole axes do not suffice (Shardy may use
+# part of one), the axes are cut into prime factors.
 
 
 @dataclass(frozen=True)
@@ -362,8 +360,8 @@ class DeviceTiling:
     """How an array is cut.
 
     Attributes:
-        counts: tiles along every dimension.
-        places: for every device, by its number, which tile it has.
+        counts: the number of tiles along every dimension.
+        places: the tile of every device, by its number.
     """
 
     counts: tuple[int, ...]
@@ -371,21 +369,18 @@ class DeviceTiling:
 
     @classmethod
     def of(cls, counts: Sequence[int], places: Sequence[Sequence[int]]) -> DeviceTiling:
-        """Makes one from lists."""
+        """Return a tiling from lists."""
         return cls(tuple(counts), tuple(map(tuple, places)))
 
 
 def find_mesh(
     tilings: Sequence[DeviceTiling], meshes: Sequence[Mesh]
 ) -> tuple[Mesh, list[Split]] | None:
-    """A mesh over whose axes all arrays are split, and how.
+    """Return a mesh over whose axes all arrays are split, and the splits, or None.
 
     Args:
-        tilings: of every array.
-        meshes: those of the program; one of them is chosen, its axes cut if need be.
-
-    Returns:
-        None where there is no such mesh.
+        tilings: the tilings of the arrays.
+        meshes: the meshes of the program; one is chosen, and its axes cut if necessary.
     """
     for mesh in [*meshes, *(cut for mesh in meshes for cut in _cuts(mesh))]:
         splits = [split_over(mesh, tiling) for tiling in tilings]
@@ -395,7 +390,7 @@ def find_mesh(
 
 
 def split_over(mesh: Mesh, tiling: DeviceTiling) -> Split | None:
-    """The axes that every dimension is split over, slowest first; None if none do."""
+    """Return the axes over which every dimension is split, slowest first, or None."""
     sizes = [size for _, size in mesh.axes]
     devices = list(mesh.device_ids or range(prod(sizes)))
     grid = np.array(tiling.places)[devices].reshape(*sizes, len(tiling.counts))
@@ -407,12 +402,12 @@ def split_over(mesh: Mesh, tiling: DeviceTiling) -> Split | None:
 
 
 def _axes(mesh: Mesh, places: np.ndarray, count: int) -> tuple[str, ...] | None:
-    """The axes of one dimension.
+    """Return the axes of one dimension.
 
     Args:
         mesh: the devices.
-        places: which of the tiles along the dimension they have, [*sizes of axes].
-        count: how many tiles there are.
+        places: their tile along the dimension, [*sizes of axes].
+        count: the number of tiles.
     """
     rank = places.ndim
     start = places[(0,) * rank]
@@ -435,7 +430,8 @@ def _axes(mesh: Mesh, places: np.ndarray, count: int) -> tuple[str, ...] | None:
 
 
 def _cuts(mesh: Mesh) -> Iterator[Mesh]:
-    """The mesh with its axes cut into prime factors, the small or the large first."""
+    """Yield the mesh with its axes cut into prime factors, the small or the large
+    first."""
     for reverse in (False, True):
         axes = []
         for name, size in mesh.axes:
@@ -446,7 +442,7 @@ def _cuts(mesh: Mesh) -> Iterator[Mesh]:
 
 
 def _factors(n: int) -> Iterator[int]:
-    """The prime factors of n."""
+    """Yield the prime factors of n."""
     divisor = 2
     while n > 1:
         while n % divisor == 0:

@@ -2,14 +2,13 @@
 
 `partition_child.py DEVICES DIRECTORY` reads MLIR bytecode from its standard input. It
 compiles for as many CPU devices as the program has, with no passes but the partitioner
-and what it needs, and takes the program that the partitioner leaves (XLA dumps it into
-DIRECTORY): code of one device with explicit collectives. The answer, on the standard
+and those it needs, and takes the program after the partitioner, which XLA dumps into
+DIRECTORY: code of one device with explicit collectives. The answer, on the standard
 output, is a line of JSON and MLIR bytecode: the shardings of arguments and results, or
-an error. Compilation ends there.
+an error. Compilation stops there.
 
-Like `parse_child` it imports jaxlib and not jax. What it uses of jaxlib that has no
-public name is `_jax` and `_hlo`; `tests/capture/test_partition.py` tells when they
-move.
+Like `parse_child` it imports jaxlib and not jax. It uses `_jax` and `_hlo` of jaxlib,
+which have no public names; `tests/capture/test_partition.py` fails if they move.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
-#: Nothing else runs before the partitioner or after it. No "cse": it takes ops for the
-#: same that differ in their frontend attributes.
+#: No other pass runs before or after the partitioner. "cse" is left out, because it
+#: merges ops that differ only in their frontend attributes.
 PASSES = (
     "flatten-call-graph",
     "shardy-xla",
@@ -35,9 +34,9 @@ PASSES = (
 )
 PARTITIONED, LATER = "*.after_spmd-partitioning.*.hlo.pb", "*cpu_after_optimizations*"
 POLL_SECONDS = 0.005
-#: Of any file: the answer, a dump, the log.
+#: Limits of any file: the answer, a dump, the log.
 FILE_BYTES, FILE_BYTES_PER_BYTE = 64 << 20, 64
-# Reading the directory is how the end of the partitioner is seen. XLA reads the flags
+# The end of the partitioner is detected by reading the directory. XLA reads the flags
 # when it is loaded.
 os.environ["XLA_FLAGS"] = " ".join(
     (
@@ -61,7 +60,8 @@ from saved_forms import bytecode, found, is_main, protobuf_fields, replace  # ty
 
 
 def options(module: ir.Module, devices: int) -> Any:
-    """One replica, `devices` partitions, Shardy; what has no sharding may get one."""
+    """Return options for one replica, `devices` partitions and Shardy. Values without a
+    sharding may get one."""
     made = xla_client.CompileOptions()
     made.num_partitions, made.num_replicas = devices, 1
     build = made.executable_build_options
@@ -77,7 +77,7 @@ def options(module: ir.Module, devices: int) -> Any:
 
 
 def _open(main: Any, attribute: str) -> list[bool]:
-    """Which arguments or results have no sharding of their own."""
+    """Return which arguments or results have no sharding of their own."""
     kind = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
     count = len(kind.inputs if attribute == "arg_attrs" else kind.results)
     if attribute not in main.attributes:
@@ -86,19 +86,19 @@ def _open(main: Any, attribute: str) -> list[bool]:
 
 
 def partitioned(code: bytes, options: Any, dump: Path) -> _hlo.HloModule:
-    """The module that the partitioner leaves.
+    """Return the module after the partitioner.
 
-    What comes after the partitioner lacks its passes, and may crash: it is in a process
-    of its own, which ends as soon as the module is there.
+    The later stages lack their passes and may crash, so compilation runs in a process
+    of its own, which ends as soon as the module exists.
 
     Raises:
-        RuntimeError: XLA's message, if it does not come that far.
+        RuntimeError: XLA's message, if it does not reach that point.
     """
     error = dump / "error"
     process = os.fork()
     if not process:
         compile(code, options, error)
-    # A dump is complete once a later one exists, or nothing goes on.
+    # A dump is complete once a later one exists, or the process has ended.
     while not (ended := os.waitpid(process, os.WNOHANG))[0]:
         if any(dump.glob(LATER)):
             os.kill(process, signal.SIGKILL)
@@ -112,12 +112,12 @@ def partitioned(code: bytes, options: Any, dump: Path) -> _hlo.HloModule:
         return _hlo.HloModule.from_serialized_hlo_module_proto(proto)
     if error.exists():
         raise RuntimeError(error.read_text())
-    os.kill(os.getpid(), os.WTERMSIG(ended[1]) or signal.SIGABRT)  # as it died
+    os.kill(os.getpid(), os.WTERMSIG(ended[1]) or signal.SIGABRT)  # die in the same way
     raise RuntimeError("XLA's partitioner died")
 
 
 def compile(code: bytes, options: Any, error: Path) -> NoReturn:
-    """Compiles for the CPU, and ends the process; XLA's message goes into a file."""
+    """Compile for the CPU and end the process; XLA's message goes into a file."""
     try:
         client = xla_client.make_cpu_client()
         devices = xla_client.DeviceList(tuple(client.devices()))
@@ -132,12 +132,13 @@ def compile(code: bytes, options: Any, error: Path) -> NoReturn:
 
 
 def tiles(sharding: Any, rank: int, devices: int) -> dict[str, Any]:
-    """How a value is cut: tiles along every dimension, and which one a device has.
+    """Return how a value is cut: tiles along every dimension, and the tile of each
+    device.
 
     Args:
         sharding: an OpSharding.
-        rank: of the value.
-        devices: how many there are.
+        rank: the rank of the value.
+        devices: the number of devices.
 
     Returns:
         `counts`, one per dimension, and `places`, [devices][rank].
@@ -157,7 +158,7 @@ def tiles(sharding: Any, rank: int, devices: int) -> dict[str, Any]:
 
 
 def shardings(hlo: Any, module: ir.Module, devices: int) -> dict[str, Any]:
-    """`tiles` of every argument and result of the partitioned program."""
+    """Return `tiles` of every argument and result of the partitioned program."""
     main = next(op for op in module.body.operations if is_main(op))
     kind = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
     output = hlo.spmd_output_sharding
@@ -176,7 +177,7 @@ def shardings(hlo: Any, module: ir.Module, devices: int) -> dict[str, Any]:
 # -- Devices in another order.
 
 #: A collective over axes of a mesh whose devices are not 0, 1, 2, ...: its channel, the
-#: axes, and the devices, as an array of numbers that is transposed, or one by one.
+#: axes, and the devices, as a transposed array of numbers or one by one.
 ORDERED = re.compile(
     r"channel_id=(\d+), replica_groups=mesh\[([^\]]*)\], "
     r"device_ids=\((?:\[([\d,]+)\](?:T\(([\d,]+)\))?|([\d,]+))\)"
@@ -184,11 +185,11 @@ ORDERED = re.compile(
 
 
 def order_devices(module: ir.Module, text: str) -> None:
-    """Gives collectives the order of devices that the way to StableHLO loses.
+    """Give collectives the device order that the conversion to StableHLO loses.
 
     Args:
-        module: what `hlo_to_stablehlo` makes.
-        text: of the HLO.
+        module: the result of `hlo_to_stablehlo`.
+        text: the text of the HLO.
     """
     orders = {}
     for channel, axes, shape, turned, listed in ORDERED.findall(text):
@@ -217,11 +218,11 @@ def order_devices(module: ir.Module, text: str) -> None:
 
 HIDDEN = "neuronjax.op"
 FRONTEND = "mhlo.frontend_attributes"
-#: By the number of operands: elementwise, not told apart by the partitioner.
+#: Elementwise ops by the number of operands, which the partitioner treats alike.
 CARRIERS = {1: "stablehlo.cbrt", 2: "stablehlo.atan2"}
 BARRIER = "stablehlo.optimization_barrier"
 CALL = "stablehlo.custom_call"
-#: Their regions say how elements combine; constants in them stay as they are.
+#: The regions of these say how elements combine; constants in them stay as they are.
 COMBINING = {
     f"stablehlo.{name}"
     for name in (
@@ -232,13 +233,10 @@ COMBINING = {
 
 
 def hide(module: ir.Module) -> None:
-    """Keeps arithmetic as it is written.
-
-    Elementwise CHLO ops of floats, which would be written out as polynomials, go as
-    others with a mark. Constants, of which XLA would compute functions in its own way
-    (and drop x + 0), get a barrier; each use its own, for Shardy shards each use of a
-    constant by itself.
-    """
+    """Keep arithmetic as it is written. XLA would expand elementwise CHLO ops of floats
+    into polynomials, so they are replaced by other ops with a mark. XLA would compute
+    functions of constants in its own way (and drop x + 0), so constants get a barrier;
+    each use has its own, because Shardy shards each use of a constant separately."""
     for op in found(module, _is_elementwise):
         replace(op, CARRIERS[len(op.operands)], own(op) | marked(op.name))
     for op in found(module, lambda op: op.name == CALL and not len(op.results)):
@@ -250,14 +248,14 @@ def hide(module: ir.Module) -> None:
 
 
 def show(module: ir.Module) -> None:
-    """Undoes `hide`."""
+    """Undo `hide`."""
     for op in found(module, lambda op: FRONTEND in op.attributes):
         marks = ir.DictAttr(op.attributes[FRONTEND])
         if HIDDEN not in marks:
             continue
         if op.name in CARRIERS.values():
-            left = {name: a for name, a in own(op).items() if name != FRONTEND}
-            replace(op, ir.StringAttr(marks[HIDDEN]).value, left)
+            kept = {name: a for name, a in own(op).items() if name != FRONTEND}
+            replace(op, ir.StringAttr(marks[HIDDEN]).value, kept)
         elif op.name == CALL:
             printing(op, [])
         elif op.name == BARRIER:
@@ -267,8 +265,8 @@ def show(module: ir.Module) -> None:
 
 
 def printing(op: Any, results: list[Any]) -> None:
-    """Puts a call that prints in the place of one: with a result, for without one it
-    comes back with a tuple of nothing; or again without."""
+    """Replace a printing call by one with a result, or one without results again.
+    Without a result it would come back with an empty tuple."""
     nothing: Any = np.zeros(0, np.int64)
     whole = ir.DenseIntElementsAttr.get(nothing, type=ir.IndexType.get())
     layouts = {"result_layouts": ir.ArrayAttr.get([whole] * len(results))}
@@ -301,17 +299,17 @@ def _is_float(op: Any) -> bool:
 
 
 def own(op: Any) -> dict[str, Any]:
-    """The attributes of an op."""
+    """Return the attributes of an op."""
     return {name: op.attributes[name] for name in op.attributes}
 
 
 def marked(name: str) -> dict[str, Any]:
-    """Attributes that XLA hands on, with the name of an op."""
+    """Return attributes that XLA passes on, with the name of an op."""
     return {FRONTEND: ir.DictAttr.get({HIDDEN: ir.StringAttr.get(name)})}
 
 
 def protect(constant: Any, use: Any) -> None:
-    """A copy of a constant behind a barrier, for one use of it."""
+    """Copy a constant, behind a barrier, for one use of it."""
     user = ir.InsertionPoint(use.owner)
     copy = constant.clone(ip=user)
     barrier = ir.Operation.create(
@@ -329,7 +327,7 @@ def protect(constant: Any, use: Any) -> None:
 
 
 def answer(data: bytes, devices: int, dump: Path) -> tuple[dict[str, Any], bytes]:
-    """The header and the program."""
+    """Return the header and the program."""
     with context(), ir.Location.unknown():
         module = ir.Module.parse(data)
         number = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), devices)
@@ -349,7 +347,7 @@ def answer(data: bytes, devices: int, dump: Path) -> tuple[dict[str, Any], bytes
 
 
 def main() -> None:
-    """Answers one request."""
+    """Answer one request."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     output = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what C++ code prints must not get into the answer

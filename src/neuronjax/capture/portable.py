@@ -1,8 +1,9 @@
 """A JAX function as a StableHLO portable artifact that every supported jaxlib reads.
 
-It is what `capture` captures, source lines and pytree paths included. CHLO has no
-stable form: jaxlib would write its ops out as polynomials, which are other numbers.
-They travel as custom calls named `mhlo.*`, the form that `parse_child` turns back.
+It is the program that `capture` captures, source lines and pytree paths included. CHLO
+has no stable form: jaxlib would expand its ops into polynomials, which give other
+numbers. So they are saved as custom calls named `mhlo.*`, which `parse_child` turns
+back.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from neuronjax.capture.saved_forms import bytecode, found, replace
 from neuronjax.capture.trace import Traced
 from neuronjax.errors import UnsupportedError
 
-#: Older than that of jaxlib 0.10, the oldest supported; newer ones read it as well.
+#: This version is older than that of jaxlib 0.10, the oldest supported; newer ones read
+#: it.
 VERSION = "1.13.0"
 _NAMES = {"chlo.top_k": "mhlo.topk"}
 
@@ -32,7 +34,7 @@ def portable_artifact(
     leaves: tuple[jax.ShapeDtypeStruct, ...],
     names: tuple[str, ...],
 ) -> bytes:
-    """The program of `function(*leaves)`; `capture` has accepted it before.
+    """Return the program of `function(*leaves)`, which `capture` has accepted before.
 
     Args:
         function: takes flat leaves.
@@ -40,8 +42,8 @@ def portable_artifact(
         names: the pytree path of each argument.
 
     Raises:
-        UnsupportedError: shardings that only the partitioner of the jaxlib at hand
-            could turn into a program, or an op that has no portable form.
+        UnsupportedError: the program has shardings that need the installed jaxlib's
+            partitioner, or an op that has no portable form.
     """
     with _without_folders():
         module = Traced.of(function, leaves, names).module()
@@ -59,14 +61,15 @@ def portable_artifact(
         )
 
 
-# A name keeps its folders from the last of these on: `decode` knows libraries by them.
+# A file name keeps its folders from the last of these on, by which `decode` recognizes
+# libraries.
 _LIBRARY = "/(?:neuronjax|site-packages|dist-packages)/"
 _FOLDERS = f"^.*(?={_LIBRARY})|^(?!.*{_LIBRARY}).*/"
 
 
 @contextlib.contextmanager
 def _without_folders() -> Iterator[None]:
-    """Source files by their names alone: folders are those of one machine."""
+    """Record source files without their folders, which differ between machines."""
     name = "jax_hlo_source_file_canonicalization_regex"
     before = getattr(jax.config, name)
     jax.config.update(name, _FOLDERS)
@@ -78,7 +81,7 @@ def _without_folders() -> Iterator[None]:
 
 def _as_custom_call(op: Any) -> None:
     given: dict[str, Any] = {name: op.attributes[name] for name in op.attributes}
-    given.pop("result_accuracy", None)  # ours are those of `numerics.elementary`
+    given.pop("result_accuracy", None)  # the accuracy is that of `numerics.elementary`
     target: Any = _NAMES.get(op.name, op.name.replace("chlo.", "mhlo."))
     if target == "mhlo.topk":
         given["largest"] = ir.BoolAttr.get(True)

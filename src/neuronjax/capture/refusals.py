@@ -1,10 +1,10 @@
 """Why JAX could not trace or lower a function, in the user's words.
 
-While it traces it refuses meshes, axes and shardings. It says well what is wrong, and
-where meshes of devices are meant advises what a mesh of none cannot do: so its sentence
-is kept, and line and remedy are ours. While it lowers for platform "neuron" its message
+During tracing JAX refuses meshes, axes and shardings. Its sentence says well what is
+wrong, but it may advise what a mesh without devices cannot do, so the sentence is kept
+and line and remedy are replaced. During lowering for platform "neuron" its message
 names a primitive, whose line is looked up in the jaxpr. Linear algebra that other
-platforms take from LAPACK or cuSOLVER has a rule (`host_calls`), as have callbacks.
+platforms take from LAPACK or cuSOLVER has a rule (`host_calls`), and so do callbacks.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _REMEDIES = {
 
 
 def refusal(closed_jaxpr: Any, error: Exception) -> NeuronJaxError:
-    """The named error for what `lower` raised.
+    """Return the named error for an exception of `lower`.
 
     Args:
         closed_jaxpr: the traced function.
@@ -74,7 +74,7 @@ def refusal(closed_jaxpr: Any, error: Exception) -> NeuronJaxError:
 
 
 def _algorithm(jaxpr: Any, message: str) -> NeuronJaxError | None:
-    """The named error of a dot whose algorithm JAX finds no use for."""
+    """Return the named error of a dot whose algorithm JAX cannot use."""
     match = re.search(r"dot algorithm '(\w+)'", message)
     if match is None:
         return None
@@ -90,7 +90,8 @@ def _algorithm(jaxpr: Any, message: str) -> NeuronJaxError | None:
 
 
 def _wrong_devices(jaxpr: Any) -> NeuronJaxError | None:
-    """The named error of the first collective whose ranks or groups cannot be."""
+    """Return the named error of the first collective with impossible ranks or
+    groups."""
     sizes: dict[Any, int] = {}
     for equation, source in equations(jaxpr):
         given = equation.params
@@ -116,11 +117,9 @@ def _primitive(message: str) -> str:
 
 
 def equations(jaxpr: Any, outer: str | None = None) -> Iterator[tuple[Any, str | None]]:
-    """Every equation of a jaxpr and of those inside it, with the user's line.
-
-    Equations inside a jitted library function may have none of their own: they get that
-    of the call.
-    """
+    """Yield every equation of a jaxpr and of those inside it, with the user's line.
+    Equations inside a jitted library function may have no line; they get that of the
+    call."""
     for equation in jaxpr.eqns:
         source = source_line(equation) or outer
         yield equation, source
@@ -133,7 +132,7 @@ def equations(jaxpr: Any, outer: str | None = None) -> Iterator[tuple[Any, str |
 
 
 def source_line(equation: Any) -> str | None:
-    """`file:line` of the innermost frame that is not a library's."""
+    """Return `file:line` of the innermost frame that is not a library's."""
     trace = equation.source_info.traceback
     for frame in getattr(trace, "frames", ()):
         if not is_library(frame.file_name):
@@ -146,8 +145,8 @@ def source_line(equation: Any) -> str | None:
 
 @dataclass(frozen=True)
 class _Refusal:
-    """What JAX says, as a pattern, and what to do; the kind of error, and what is said
-    in front."""
+    """A pattern of JAX's message, the remedy, the kind of error, and a prefix for the
+    message."""
 
     pattern: str
     remedy: str
@@ -201,7 +200,7 @@ _REFUSALS = (
 )
 
 
-#: What JAX says of the place, or advises that a mesh without devices cannot do.
+#: Text in which JAX names the place, or advises what a mesh without devices cannot do.
 _ADVICE = re.compile(
     r"\s+(This error occurs at source|You can define|Use `jax\.set_mesh|Please |"
     r"Check the |`in_specs` is an optional)(?s:.)*"
@@ -209,7 +208,7 @@ _ADVICE = re.compile(
 
 
 def of_mesh(error: Exception) -> NeuronJaxError | None:
-    """Return the named error where what JAX raises is about a mesh; else None."""
+    """Return the named error if JAX's exception is about a mesh, else None."""
     return _unknown_axis(error) or _described(error)
 
 
@@ -227,8 +226,8 @@ def _described(error: Exception) -> NeuronJaxError | None:
 
 
 def _unknown_axis(error: Exception) -> NeuronJaxError | None:
-    """The named error of a collective over an axis that no mesh around it has: JAX's
-    NameError or, inside a shard_map, an AssertionError."""
+    """Return the named error of a collective over an axis that no surrounding mesh has.
+    JAX raises a NameError or, inside a shard_map, an AssertionError."""
     match = re.search(r"unbound axis name: (\w+)", str(error))
     axes = [match[1]] if match else _asserted_axes(error)
     if not axes:
@@ -243,8 +242,8 @@ def _unknown_axis(error: Exception) -> NeuronJaxError | None:
 
 
 def _asserted_axes(error: Exception) -> Sequence[Any]:
-    """The `axis_name`s given to a function of `jax.lax` whose checks ended in pvary's
-    bare assertion about axes."""
+    """Return the `axis_name`s of a `jax.lax` function that failed pvary's assertion on
+    axes."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     if not frames or frames[-1].f_code.co_name != "pvary":
         return ()
@@ -254,7 +253,7 @@ def _asserted_axes(error: Exception) -> Sequence[Any]:
 
 
 def _line(error: Exception) -> str | None:
-    """The innermost line of the function being traced, or that of the call."""
+    """Return the innermost line of the function being traced, or that of the call."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [f"{f.filename}:{f.lineno}" for f in frames if not is_library(f.filename)]
     return lines[-1] if lines else program_line() or None

@@ -1,8 +1,8 @@
-"""A saved program as a JAX function: it can be traced, captured and differentiated.
+"""A saved program as a JAX function that can be traced, captured and differentiated.
 
 JAX calls programs that `jax.export` has written. An export of another function of the
-same types is the frame, which is right in every version of JAX; the saved program takes
-the place of its module. One batch size was saved, so that `vmap` is a loop.
+same types gives the frame, which fits every version of JAX; its module is replaced by
+the saved program. The program was saved for one batch size, so `vmap` is a loop.
 """
 
 from __future__ import annotations
@@ -28,10 +28,8 @@ from neuronjax.ir.program import Value
 
 
 def function_of(artifact: Artifact) -> Callable[..., list[Any]]:
-    """Return the function of flat leaves, those that the program takes, to flat leaves.
-
-    Its derivative is the saved one.
-    """
+    """Return the function from the flat leaves that the program takes to flat leaves.
+    Its derivative is the saved one."""
     call = sequential_vmap(_call(artifact))
     with_derivative = jax.custom_vjp(call)
 
@@ -62,7 +60,7 @@ def function_of(artifact: Artifact) -> Callable[..., list[Any]]:
 
 
 def _call(artifact: Artifact) -> Callable[..., list[Any]]:
-    """Return the program as JAX calls it."""
+    """Return the program as a function that JAX can call."""
     body = artifact.program.entry.body
     results = [_type(value) for value in body.results]
 
@@ -91,8 +89,8 @@ def _type(value: Value) -> jax.ShapeDtypeStruct:
 
 
 def _constrain(module: Any) -> None:
-    """Say inside of main how its arguments and results are sharded: a call says
-    nothing of it."""
+    """Add the shardings of arguments and results inside of main, since a call has
+    none."""
     main = next(filter(is_main, module.body))
     block = main.regions[0].blocks[0]
     last = block.operations[len(block.operations) - 1]
@@ -111,6 +109,8 @@ def _shardings(main: Any, attributes: str) -> list[tuple[int, Any]]:
     """Return the shardings of arguments or results, by their numbers."""
     if attributes not in main.attributes:
         return []
-    found = enumerate(ir.ArrayAttr(main.attributes[attributes]))
+    dictionaries = enumerate(ir.ArrayAttr(main.attributes[attributes]))
     name = "sdy.sharding"
-    return [(n, ir.DictAttr(d)[name]) for n, d in found if name in ir.DictAttr(d)]
+    return [
+        (n, ir.DictAttr(d)[name]) for n, d in dictionaries if name in ir.DictAttr(d)
+    ]

@@ -1,7 +1,7 @@
-"""Walks over what programs are saved as: MLIR modules, and messages of protobuf.
+"""Walks over the saved forms of programs: MLIR modules, and protobuf messages.
 
-The processes that parse and partition programs read this file too, as a neighbour of
-their scripts. So it imports jaxlib and not jax.
+The processes that parse and partition programs import this file too, from the folder of
+their scripts, so it imports jaxlib and not jax.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def found(module: Any, wanted: Callable[[Any], bool]) -> list[Any]:
 
 
 def is_main(op: Any) -> bool:
-    """Tell whether an operation is the entry of a program."""
+    """Return whether an operation is the entry of a program."""
     is_function = op.operation.name == "func.func"
     return is_function and ir.StringAttr(op.attributes["sym_name"]).value == "main"
 
 
 def replace(op: Any, name: str, attributes: dict[str, Any]) -> None:
-    """Put an op of another name in the place of one."""
+    """Replace an op by one of another name."""
     new = ir.Operation.create(
         name,
         results=[result.type for result in op.results],
@@ -55,10 +55,8 @@ def bytecode(module: Any) -> bytes:
 
 
 def protobuf_fields(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield number and content of the top-level fields of length-delimited type.
-
-    Ends where the bytes are no protobuf message.
-    """
+    """Yield number and content of the top-level fields of length-delimited type. Stop
+    where the bytes are not a protobuf message."""
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)

@@ -1,9 +1,9 @@
-"""A JAX function captured as a StableHLO program for platform "neuron".
+"""Capture a JAX function as a StableHLO program for platform "neuron".
 
-Lowering for `neuron` works without the vendor's plugin and is independent of the host:
+Lowering for `neuron` works without the vendor's plugin and does not depend on the host:
 the cpu and cuda lowerings put LAPACK and cuSOLVER calls and other threefry forms into
 the program. Capture always runs with `jax.disable_jit(False)`: under `disable_jit`
-scans would be unrolled and calls inlined, which is another program.
+scans would be unrolled and calls inlined, which gives another program.
 """
 
 from __future__ import annotations
@@ -51,13 +51,14 @@ class Capture:
 
 _state = threading.local()
 _numbers = itertools.count()
-#: The number of a capture. JAX keeps what it has traced of the functions of libraries,
-#: with the lines of who called them first, apart for every value of a context.
+#: The number of a capture. JAX caches traces of library functions with the lines of
+#: their first callers, separately for every value of a context.
 _CAPTURE = jax.make_user_context(default_value=None)
 
 
 def capturing() -> bool:
-    """Whether this thread is inside `capture` (an inner nj.jit is then a scope)."""
+    """Return whether this thread is inside `capture` (an inner nj.jit is then a
+    scope)."""
     return getattr(_state, "depth", 0) > 0
 
 
@@ -65,7 +66,7 @@ def capturing() -> bool:
 def _capture_scope(number: int) -> Iterator[None]:
     _state.depth = getattr(_state, "depth", 0) + 1
     try:
-        # No kernels of this machine's.
+        # `exportable` excludes kernels of this machine.
         with jax.disable_jit(False), exportable(), _CAPTURE(number):
             yield
     finally:
@@ -73,7 +74,7 @@ def _capture_scope(number: int) -> Iterator[None]:
 
 
 def trace(function: Callable[..., Any], leaves: Sequence[Any]) -> ClosedJaxpr:
-    """The jaxpr of a function of flat arrays, traced as `capture` would."""
+    """Return the jaxpr of a function of flat arrays, traced as `capture` would."""
     with _capture_scope(next(_numbers)):
         return jax.make_jaxpr(function)(*leaves)
 
@@ -86,7 +87,8 @@ def with_closure(
     Returns:
         A function of (*closed-over values, *leaves), and the values.
     """
-    # As `capture` would: an nj.jit in the function is a scope, not another emulation.
+    # Traced as by `capture`: an nj.jit in the function is a scope, not another
+    # emulation.
     closed = trace(function, leaves)
     jaxpr = closed.jaxpr
 
@@ -99,13 +101,13 @@ def with_closure(
 
 @dataclass(frozen=True)
 class Traced:
-    """A function of flat arguments, traced: the first half of a capture.
+    """A traced function of flat arguments, the first half of a capture.
 
     Attributes:
-        types: of the arguments.
+        types: the types of the arguments.
         names: the pytree path of each argument, for rules and errors.
-        stage: what `jax.jit(function).trace` returns.
-        number: of the capture.
+        stage: the result of `jax.jit(function).trace`.
+        number: the number of the capture.
     """
 
     types: tuple[jax.ShapeDtypeStruct, ...]
@@ -120,7 +122,7 @@ class Traced:
         types: tuple[jax.ShapeDtypeStruct, ...],
         names: Sequence[str],
     ) -> Traced:
-        """Traces `function(*types)`, whose result may be any pytree of arrays.
+        """Trace `function(*types)`, whose result may be any pytree of arrays.
 
         Args:
             function: takes flat leaves.
@@ -147,7 +149,7 @@ class Traced:
     @property
     def closes_over_tracers(self) -> bool:
         """Whether the function uses values of an enclosing trace that are not its
-        arguments: JAX has put them in front of these."""
+        arguments. JAX has put these before the arguments."""
         return len(self.stage.jaxpr.in_avals) != len(self.types)
 
     @property
@@ -157,7 +159,7 @@ class Traced:
         return dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[1]
 
     def module(self) -> Any:
-        """The MLIR module for platform "neuron"."""
+        """Return the MLIR module for platform "neuron"."""
         with _capture_scope(self.number):
             try:
                 lowered = self._without_tokens().lower(lowering_platforms=(PLATFORM,))
@@ -166,7 +168,7 @@ class Traced:
             return lowered.compiler_ir()
 
     def _without_tokens(self) -> Any:
-        """The stage; of a program with effects another, which orders none of them."""
+        """Return the stage, with effects made unordered if there are any."""
         closed = self.stage.jaxpr
         if not closed.effects:
             return self.stage
@@ -178,7 +180,7 @@ class Traced:
 
     @functools.cached_property
     def captured(self) -> Capture:
-        """The program of a function that closes over no tracers."""
+        """The captured program of a function that closes over no tracers."""
         module = self.module()
         program = decode_module(module, tuple(self.names))
         if program.meshes and partition.needs_partitioner(program):
@@ -202,12 +204,12 @@ def capture(
     types: tuple[jax.ShapeDtypeStruct, ...],
     names: Sequence[str],
 ) -> Capture:
-    """Captures a function of flat arguments; see `Traced`."""
+    """Capture a function of flat arguments; see `Traced`."""
     return Traced.of(function, types, names).captured
 
 
 def abstract(leaf: Any) -> jax.ShapeDtypeStruct:
-    """Shape, dtype and weak type of an array, tracer or Python scalar."""
+    """Return shape, dtype and weak type of an array, tracer or Python scalar."""
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return leaf
     aval = jax.typeof(leaf)
@@ -217,7 +219,7 @@ def abstract(leaf: Any) -> jax.ShapeDtypeStruct:
 
 
 def is_key(dtype: Any) -> bool:
-    """Say whether a dtype is that of typed PRNG keys."""
+    """Return whether a dtype is that of typed PRNG keys."""
     return jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
 
 
@@ -227,7 +229,7 @@ def float0(leaf: Any) -> np.ndarray:
 
 
 def as_declared(array: jax.Array, aval: jax.ShapeDtypeStruct) -> jax.Array:
-    """Return a result with what plain arrays lack: key types and weak types."""
+    """Return a result with the key type or weak type that plain arrays lack."""
     if is_key(aval.dtype):
         return jax.random.wrap_key_data(array, impl=aval.dtype._impl)  # type: ignore
     if aval.weak_type:
@@ -238,7 +240,7 @@ def as_declared(array: jax.Array, aval: jax.ShapeDtypeStruct) -> jax.Array:
 
 
 def check_argument(leaf: Any, name: str) -> None:
-    """Refuses dtypes that no NeuronCore has.
+    """Refuse dtypes that no NeuronCore has.
 
     Raises:
         UnsupportedError: names the argument and the dtype to use.
@@ -257,7 +259,7 @@ def check_argument(leaf: Any, name: str) -> None:
 _INSTEAD = {np.dtype(np.float64): "float32", np.dtype(np.complex128): "complex64"}
 
 
-# -- what cannot be differentiated -----------------------------------------------------
+# -- derivatives that are refused ------------------------------------------------------
 
 # JAX refuses forward mode of a `custom_vjp` only when it computes the tangents, maybe
 # long after the call, in another `jax.jit`, and the message is JAX's. So the

@@ -1,9 +1,10 @@
-"""Exact arithmetic in NumPy: the bits of an engine, and nothing to compile.
+"""Exact arithmetic in NumPy: the bits that an engine produces, without compiling.
 
-A sum, a product, a quotient or a root of FP32 numbers is rounded once, to nearest even,
-as IEEE says, and so is a cast to a narrower float; integers wrap around. The engines
-flush: what is smaller than a normal number of FP32 counts as a zero, in an operand and
-in a result. A NaN has any bits. `movement` has what changes no number.
+A sum, product, quotient or root of FP32 numbers is rounded once, to nearest even, as
+IEEE 754 says, and so is a cast to a narrower float. Integers wrap around. The engines
+flush subnormals: an FP32 operand or result smaller than the smallest normal number
+counts as zero. The payload of a NaN is not defined. Operations that only move numbers
+are in `movement`.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ Rule = Callable[[Arrays], Any]
 Function = Callable[..., Any]
 
 _FLOAT32 = np.dtype(np.float32)
-#: What is not smaller is no subnormal: an engine rounds first, to as many digits as a
-#: normal number has, and then flushes.
+#: The smallest magnitude that is not flushed. An engine first rounds to the digits of a
+#: normal number and then flushes, so a little less than 2^-126 still becomes normal.
 _NORMAL = 2.0**-126 - 2.0**-151
 _SAME_NAME = "abs add ceil divide floor maximum minimum multiply subtract".split()
-#: NumPy's functions by the names of operations; FP32 and float64 both have them.
+#: NumPy's functions by the names of operations; they take FP32 and float64.
 FUNCTIONS: Mapping[str, Function] = {
     "and": np.bitwise_and,
     "is_finite": np.isfinite,
@@ -49,11 +50,12 @@ FUNCTIONS: Mapping[str, Function] = {
 }
 _OF_BOOLEANS = frozenset(("add", "and", "maximum", "minimum", "multiply", "or", "xor"))
 _OF_INTEGERS = _OF_BOOLEANS | {"abs", "negate", "subtract"}
-#: Of FP32 they look at the sign or the exponent alone, and flush nothing.
+#: These operations look only at the sign or exponent of FP32 numbers: nothing is
+#: flushed.
 _OF_ANY = frozenset(("abs", "is_finite", "negate"))
-#: The bits of the result where operands are equal, or zeros.
+#: How to combine the bits of equal operands, which may be zeros of different sign.
 _OF_EQUALS = {"maximum": np.bitwise_and, "minimum": np.bitwise_or}
-#: The floats that are held here, by name: of a byte or more, with a sign.
+#: The float formats handled here, by name: signed, one byte or more.
 _FLOATS = {
     name: f
     for name, f in FORMATS.items()
@@ -62,7 +64,8 @@ _FLOATS = {
 
 
 def computed(i: Instruction) -> Rule | None:
-    """Return what executes an instruction, or None for one that is not exact."""
+    """Return a NumPy function that executes an instruction, or None if it is not
+    exact."""
     find, views = _RULES.get(type(i)), (*i.operands, *i.results)
     types = [v.type.dtype for v in views]
     is_held = all(t.kind in "iub" or t.name in _FLOATS for t in types)
@@ -80,19 +83,20 @@ def flushed(x: np.ndarray) -> np.ndarray:
 
 
 def _has_below(x: np.ndarray, code: int) -> bool:
-    """Return whether any number but a zero has a magnitude of a smaller code."""
+    """Return whether any nonzero number has a magnitude whose code is below `code`."""
     sizes = np.asarray(np.left_shift(x.view(np.uint32), 1))
-    np.subtract(sizes, np.uint32(1), out=sizes)  # of a zero the largest there is
+    np.subtract(sizes, np.uint32(1), out=sizes)  # a zero becomes the largest code
     return bool(sizes.size) and bool(sizes.min() < 2 * code - 1)
 
 
 def _without(x: np.ndarray, exact: np.ndarray) -> np.ndarray:
-    """Return FP32 numbers, and zeros where they are too small before their rounding."""
+    """Return `x`, with zeros where the exact value is too small before it is
+    rounded."""
     return np.where(np.abs(exact) < _NORMAL, np.copysign(np.float32(0), x), x)
 
 
 def _of_floats(name: str, i: Instruction) -> Rule:
-    """Return an operation on floats, by its name."""
+    """Return a function that executes the named operation on floats."""
     is_any = name in _OF_ANY and i.operands[0].type.dtype == _FLOAT32
     function, reads, written = FUNCTIONS[name], np.asarray, _writing(i)
 
@@ -112,7 +116,8 @@ def _of_floats(name: str, i: Instruction) -> Rule:
 
 
 def _writing(i: Instruction) -> Function:
-    """Return what rounds FP32 numbers to the result of an instruction."""
+    """Return a function that rounds FP32 numbers to the result type of an
+    instruction."""
     dtype, overflow = i.results[0].type.dtype, i.overflow
     largest = _FLOATS[dtype.name].max_finite if dtype.kind not in "iub" else 0.0
 
@@ -148,7 +153,7 @@ def _activation(i: Activation) -> Rule | None:
 
 
 def comparison(direction: str) -> Function:
-    """Return the operator of a direction, "LT" and so on."""
+    """Return the operator of a direction such as "LT"."""
     return getattr(operator, direction.lower())
 
 

@@ -41,14 +41,12 @@ class CapturedProgram:
 
     @functools.cached_property
     def instructions(self) -> InstructionProgram:
-        """What the chip executes; lowered when it is first asked for."""
+        """The instructions that the chip executes, lowered at the first access."""
         return self.emulation.lower(self.program)
 
     def portable(self) -> bytes:
-        """The program as an artifact that every supported jaxlib reads.
-
-        Constants stand elsewhere in it than in the program itself.
-        """
+        """Return the program as an artifact that every supported jaxlib reads. Its
+        constants may be in other places than in the program itself."""
         with self.emulation.around.inside():
             types = tuple(map(abstract, self.inputs))
             return portable_artifact(
@@ -60,7 +58,7 @@ class CapturedProgram:
         return self.emulation.around.outside()
 
     def execute(self, context: CallContext, leaves: Sequence[Any]) -> Outcome:
-        """Runs the instructions on arrays of the types of `inputs`."""
+        """Run the instructions on arrays of the types of `inputs`."""
         captured = Capture(self.program, self.out_tree, self.outputs)
         return self.emulation.execute(captured, self.instructions, context, leaves)
 

@@ -1,11 +1,12 @@
-"""`real_devices`: emulated devices shared out over real ones, of one process or many.
+"""`real_devices`: emulated devices distributed over real ones, in one or many
+processes.
 
-R real devices carry D emulated ones, each D / R with consecutive numbers. The program
-runs under one `jax.shard_map` over them. Outside of `Spmd` instructions all do the
-same; inside, each loops over the emulated devices it carries, and what a collective
-joins is gathered first and then folded as on one real device. XLA partitions nothing,
-so that the bits are those of one real device by construction. Which real device is
-where (a core, an accelerator, another machine) is JAX's business.
+R real devices run D emulated devices, D / R with consecutive numbers each. The program
+runs under one `jax.shard_map` over the real devices. Outside of `Spmd` instructions all
+real devices compute the same; inside, each loops over its emulated devices. The
+operands of a collective are gathered first and then folded as on one real device. XLA
+partitions nothing, so the bits are those of one real device by construction. JAX
+decides where a real device is (a core, an accelerator, another machine).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from neuronjax.ir.traversal import read_outside
 
 
 def is_replicated(split: Split, mesh: DeviceMesh) -> bool:
-    """Whether every device has the whole array."""
+    """Return whether every device has the whole array."""
     sizes = dict(mesh.axes)
     return all(sizes[name] == 1 for names in split for name in names)
 
@@ -41,7 +42,7 @@ def is_replicated(split: Split, mesh: DeviceMesh) -> bool:
 def local_shape(
     shape: tuple[int, ...], split: Split, mesh: DeviceMesh
 ) -> tuple[int, ...]:
-    """The shape of one device's part."""
+    """Return the shape of one device's part."""
     sizes = dict(mesh.axes)
     return tuple(
         n // prod(sizes[name] for name in names)
@@ -50,7 +51,7 @@ def local_shape(
 
 
 def split_array(x: jax.Array, split: Split, mesh: DeviceMesh) -> jax.Array:
-    """[devices, *local shape] of a global array."""
+    """Return [devices, *local shape] of a global array."""
     sizes = dict(mesh.axes)
     local = local_shape(x.shape, split, mesh)
     shape: list[int] = []
@@ -64,7 +65,7 @@ def split_array(x: jax.Array, split: Split, mesh: DeviceMesh) -> jax.Array:
         shape.append(n)
     named = [where[name] for name, _ in mesh.axes if name in where]
     x = lax.transpose(lax.reshape(x, shape), [*named, *kept])
-    # The axes that the split does not name, in their places: copies.
+    # Mesh axes that the split does not name: their devices get copies.
     present = [d for d, (name, _) in enumerate(mesh.axes) if name in where]
     rank = len(mesh.axes)
     shape = [size for _, size in mesh.axes] + list(local)
@@ -73,7 +74,8 @@ def split_array(x: jax.Array, split: Split, mesh: DeviceMesh) -> jax.Array:
 
 
 def join_array(x: jax.Array, split: Split, mesh: DeviceMesh) -> jax.Array:
-    """The global array of [devices, *local shape]; of copies the first device's."""
+    """Return the global array of [devices, *local shape]. Where devices hold copies,
+    the first device's is taken."""
     local = x.shape[1:]
     x = lax.reshape(x, (*[size for _, size in mesh.axes], *local))
     named = {name for names in split for name in names}
@@ -98,7 +100,7 @@ def join_array(x: jax.Array, split: Split, mesh: DeviceMesh) -> jax.Array:
 
 
 def places_of(split: Split, mesh: DeviceMesh) -> list[tuple[int, ...]]:
-    """Return for every device which part it has, by number along each dimension."""
+    """Return for every device the index of its part along each dimension."""
     sizes = [size for _, size in mesh.axes]
     at = dict(zip((name for name, _ in mesh.axes), np.indices(sizes), strict=True))
     numbers = [np.zeros(mesh.size, int)]
@@ -116,12 +118,8 @@ def part_at(place: tuple[int, ...], local: tuple[int, ...]) -> tuple[slice, ...]
 
 
 def join_parts(parts: Sequence[np.ndarray], last: tuple[int, ...]) -> np.ndarray:
-    """Return the global array of its parts, which are in the order of their places.
-
-    Args:
-        parts: one of every place.
-        last: the place of the last one.
-    """
+    """Return the global array of its parts, one per place in row-major order up to
+    `last`."""
     joined = list(parts)
     for axis in reversed(range(len(last))):
         n = last[axis] + 1
@@ -135,27 +133,24 @@ def join_parts(parts: Sequence[np.ndarray], last: tuple[int, ...]) -> np.ndarray
 
 
 def carrier(mesh: DeviceMesh, parts: int) -> str | None:
-    """The axis that so many equal parts of the devices divide among themselves.
-
-    Parts have consecutive device numbers, so it is the slowest axis of more than one
-    device; None where its size is no multiple.
-    """
+    """Return the mesh axis that is divided when the devices are cut into equal parts.
+    Parts have consecutive device numbers, so this is the slowest axis that has more
+    than one device. Return None if its size is not a multiple of `parts`."""
     name, size = next((axis for axis in mesh.axes if axis[1] > 1), (None, 1))
     return name if size % parts == 0 else None
 
 
 def part_of(mesh: DeviceMesh, parts: int) -> DeviceMesh:
-    """The mesh of one of so many parts; there is a carrier."""
+    """Return the mesh of one of `parts` equal parts; the mesh must have a carrier."""
     axis = carrier(mesh, parts)
     sizes = [(n, size // parts if n == axis else size) for n, size in mesh.axes]
     return DeviceMesh(tuple(sizes))
 
 
 def carried_dimension(split: Split, mesh: DeviceMesh, parts: int) -> int | None:
-    """The dimension of which every part of the devices has a slice of its own.
-
-    None where the parts' slices are not consecutive, or every part has the whole.
-    """
+    """Return the array dimension along which every part of the devices has its own
+    slice. Return None if the slices of the parts are not consecutive, or if every part
+    has the whole array."""
     axis, sizes = carrier(mesh, parts), dict(mesh.axes)
     for dimension, names in enumerate(split):
         if axis in [name for name in names if sizes[name] > 1][:1]:
@@ -164,41 +159,44 @@ def carried_dimension(split: Split, mesh: DeviceMesh, parts: int) -> int | None:
 
 
 def is_spread(split: Split, mesh: DeviceMesh, parts: int) -> bool:
-    """Whether an array is split over the carrier, but not in consecutive slices, or
-    there is no carrier."""
+    """Return whether the parts of the devices cannot each take one consecutive slice.
+    That is so if there is no carrier, or if the carrier does not split a dimension
+    first."""
     axis = carrier(mesh, parts)
     named = any(axis in names for names in split)
     return axis is None or (named and carried_dimension(split, mesh, parts) is None)
 
 
-# Part of jax.jit's cache key: a program compiled for one mesh is not that of another.
+# This context is part of the cache key of `jax.jit`, so a program that was compiled for
+# one mesh is not used for another.
 _ACTIVE = jax.make_user_context(default_value=None)
 
 
 @contextlib.contextmanager
 def real_devices(mesh: Mesh) -> Iterator[Mesh]:
-    """Runs emulated programs on all devices of a real mesh while the block is open.
+    """Run emulated programs on all devices of a real mesh while the block is open.
 
-    Every emulated mesh must have a multiple of as many devices. Results are the same
-    bits on any number of real devices. Arguments and results are global arrays, as
-    those of `jax.jit`: an argument may lie in any way on the devices of the mesh, or
-    be a NumPy array that is the same in all processes. A result that is split over the
-    slowest axis of the emulated mesh (of more than one device) stays split over the
-    real devices, and a process can read only its `addressable_shards`; all others are
-    replicated, and every process can read them. Arguments that go into a `shard_map`
-    as they are need be present in parts only; others are replicated first.
+    The number of devices of every emulated mesh must be a multiple of the number of
+    real devices. Results have the same bits on any number of real devices. Arguments
+    and results are global arrays, as for `jax.jit`: an argument may be laid out in any
+    way on the devices of the mesh, or be a NumPy array that is the same in all
+    processes. A result that is split over the slowest axis of the emulated mesh (of
+    more than one device) stays split over the real devices, and a process can read only
+    its `addressable_shards`. All other results are replicated, and every process can
+    read them. Arguments that go into a `shard_map` unchanged may be present in parts;
+    other arguments are replicated first.
 
     With several processes, each must make the same calls in the same order. A program
-    without an emulated mesh runs on every real device in full.
+    without an emulated mesh runs in full on every real device.
 
     Args:
-        mesh: of all devices, of all processes; its axes may have any names and number.
-            A mesh of one device changes nothing.
+        mesh: all devices of all processes; its axes may have any names and number. A
+            mesh of one device changes nothing.
 
     Raises:
-        InvalidProgramError: axes of type Explicit or Manual; and at a call: an emulated
-            mesh that cannot be shared out evenly.
-        UnsupportedError: at a call, op by op (`jax.disable_jit`).
+        InvalidProgramError: an axis has type Explicit or Manual; or, at a call, the
+            devices of an emulated mesh cannot be divided evenly.
+        UnsupportedError: a program is called op by op (under `jax.disable_jit`).
     """
     types = getattr(mesh, "axis_types", ())
     if any(kind != AxisType.Auto for kind in types):
@@ -212,20 +210,23 @@ def real_devices(mesh: Mesh) -> Iterator[Mesh]:
 
 
 def active_real_devices() -> Mesh | None:
-    """The mesh of the innermost `real_devices` block; None for one device or none."""
+    """Return the mesh of the innermost `real_devices` block. Return None outside of
+    such a block and for a mesh of one device."""
     mesh = _ACTIVE.value
     return None if mesh is None or mesh.size == 1 else mesh
 
 
 @dataclass(frozen=True)
 class RealDevices:
-    """What one real device needs to know, and how it talks to the others.
+    """The view that one real device has of all: how many there are and how they
+    communicate.
 
-    Its methods are for code under `jax.shard_map`. On one device they change nothing.
+    The methods are for code under `jax.shard_map`. With one device they change nothing.
 
     Attributes:
-        mesh: None for one device.
-        parts: which buffers of main a real device has in part; see `in_parts`.
+        mesh: the real mesh; None for one device.
+        parts: the buffers of main of which a real device has only a part; see
+            `in_parts`.
     """
 
     mesh: Mesh | None = None
@@ -233,7 +234,7 @@ class RealDevices:
 
     @property
     def count(self) -> int:
-        """R, the number of real devices."""
+        """The number R of real devices."""
         return 1 if self.mesh is None else self.mesh.size
 
     @property
@@ -242,10 +243,11 @@ class RealDevices:
         return self.mesh.axis_names
 
     def share(self, devices: int) -> int:
-        """How many of so many emulated devices each real device carries.
+        """Return how many of `devices` emulated devices each real device runs.
 
         Raises:
-            InvalidProgramError: the number does not divide.
+            InvalidProgramError: the number is not a multiple of the number of real
+                devices.
         """
         if devices % self.count:
             legal = [n for n in range(1, self.count + 1) if devices % n == 0]
@@ -257,17 +259,19 @@ class RealDevices:
         return devices // self.count
 
     def share_of(self, length: int) -> int:
-        """How much of a length each gets, the last ones perhaps less or nothing."""
+        """Return how much of a length each device gets; the last ones may get less or
+        nothing."""
         return -(-length // self.count)
 
     def number(self) -> jax.Array:
-        """Of this real device, uint32 scalar: 0 to R - 1."""
+        """Return the number of this real device, a uint32 scalar from 0 to R - 1."""
         if self.count == 1:
             return jnp.uint32(0)
         return lax.axis_index(self._axes).astype(jnp.uint32)
 
     def own(self, x: jax.Array, dimension: int = 0) -> jax.Array:
-        """This real device's part of what all have: the r-th of R slices."""
+        """Return slice r of R of an array that all real devices have; r is this
+        device's number."""
         if self.count == 1:
             return x
         length = x.shape[dimension] // self.count
@@ -275,17 +279,18 @@ class RealDevices:
         return lax.dynamic_slice_in_dim(x, start, length, dimension)
 
     def everyone(self, x: jax.Array, dimension: int = 0) -> jax.Array:
-        """The parts of all real devices, concatenated."""
+        """Return the parts of all real devices, concatenated."""
         if self.count == 1:
             return x
         words = lax.all_gather(_words(x), self._axes, axis=dimension, tiled=True)
         return _from_words(words, x.dtype)
 
     def exchanged(self, x: jax.Array, split: int, joined: int) -> jax.Array:
-        """The r-th of R slices of everyone's array, concatenated in order of senders.
+        """Return slice r of R of every device's array, concatenated in order of the
+        senders.
 
         Args:
-            x: has the slices along `split`.
+            x: is cut into slices along `split`.
             split: a dimension of R slices.
             joined: the dimension of the concatenation.
         """
@@ -295,7 +300,7 @@ class RealDevices:
         return _from_words(words, x.dtype)
 
     def first(self, x: jax.Array) -> jax.Array:
-        """What the first real device has."""
+        """Return the array of the first real device."""
         if self.count == 1:
             return x
         return _from_words(lax.all_gather(_words(x), self._axes)[0], x.dtype)
@@ -314,18 +319,9 @@ def spread(
     arguments: Sequence[Any],
     context: CallContext,
 ) -> Outcome:
-    """Runs a program on every device of a mesh.
-
-    Args:
-        mesh: of several devices.
-        program: what is run.
-        run: what each device does with its part of the arguments.
-        arguments: of main.
-        context: what accompanies them, which all devices get as it is.
-
-    Returns:
-        What `run` returns, as global arrays.
-    """
+    """Run a program on every device of a mesh, and return the result as global arrays.
+    `run` executes it on one device, with that device's part of the arguments of main
+    and with the call context, which is the same on all devices."""
     parts = in_parts(program, mesh.size)
     main, real = program.main, RealDevices(mesh, parts)
     everywhere = PartitionSpec()
@@ -349,14 +345,9 @@ def spread(
 
 
 def in_parts(program: InstructionProgram, count: int) -> dict[int, int]:
-    """Which buffers of main a real device has in part: number -> dimension that is cut.
-
-    Those that only `Spmd` instructions read and write, all with the same cut.
-
-    Args:
-        program: any.
-        count: of real devices.
-    """
+    """Return the buffers of main that a real device has in part: number -> cut
+    dimension. These are the buffers that only `Spmd` instructions read and write, all
+    with the same cut."""
     uses: dict[int, set[int | None]] = {}
     for i in program.main.instructions:
         captured = ((n, None) for block in i.blocks for n in read_outside(block))
@@ -367,7 +358,7 @@ def in_parts(program: InstructionProgram, count: int) -> dict[int, int]:
 
 
 def _cuts(i: Instruction, count: int) -> Iterator[tuple[int, int | None]]:
-    """The buffers that an instruction reads and writes, and where each is cut."""
+    """Yield the buffers that an instruction reads and writes, and where each is cut."""
     buffers = (*(view.buffer for view in i.operands), *i.results)
     if not isinstance(i, Spmd):
         yield from ((buffer.number, None) for buffer in buffers)
@@ -376,11 +367,11 @@ def _cuts(i: Instruction, count: int) -> Iterator[tuple[int, int | None]]:
         yield buffer.number, carried_dimension(split, i.mesh, count)
 
 
-# -- how arrays travel: as words, which no host changes --------------------------------
+# -- arrays are sent as integers, whose bits no host changes ---------------------------
 
 
 def _words(x: jax.Array) -> jax.Array:
-    """The bits as unsigned integers of whole bytes."""
+    """Return the bits as unsigned integers of whole bytes."""
     if x.dtype == jnp.bool_:
         return x.astype(jnp.uint8)
     bits = jax.dtypes.itemsize_bits(x.dtype)

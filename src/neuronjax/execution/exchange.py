@@ -1,9 +1,10 @@
 """`exchange`: a collective instruction on the arrays of all devices.
 
 Arrays have a leading device axis, [devices, *local shape]. Reductions of floats follow
-the instruction's `FoldPlan`: FP32 inside, one rounding where a rank stores a partial
-sum (`fold`); movement changes no bit. Groups are vectorised: static indices bring
-[devices, ...] into [groups, ranks, ...] and back. Time is not here.
+the instruction's `FoldPlan`: they add in FP32 and round once where a rank stores a
+partial sum (`exchange_fold`). Movement changes no bit. Groups are vectorized: static
+indices bring [devices, ...] into [groups, ranks, ...] and back. Time is modelled in
+`timing`.
 """
 
 from __future__ import annotations
@@ -57,28 +58,22 @@ def exchange(
     zero: jax.Array,
     key: jax.Array,
 ) -> Arrays:
-    """Execute a collective on all devices at once.
-
-    Args:
-        i: the instruction.
-        operands: [devices, *local shape] each.
-        devices: how many there are.
-        zero: a -0.0 that the compiler cannot know; see `numerics.exact`.
-        key: uint32 scalar of this instruction for stochastic rounding.
+    """Execute a collective on the arrays [devices, *local shape] of all devices at
+    once.
 
     Returns:
         [devices, *local shape] for each result.
 
     Raises:
-        InvalidProgramError: groups or pairs that do not fit the devices, a dimension
-            that does not divide, an op that the dtype does not have.
-        InternalError: no rule for this class of instruction.
+        InvalidProgramError: groups or pairs do not fit the devices, a dimension does
+            not divide, or the dtype does not have the op.
+        InternalError: no rule exists for this class of instruction.
     """
     return _exchanged(i, operands, _ExchangeContext(devices, zero, key))
 
 
 class _ExchangeContext(NamedTuple):
-    """How many devices there are, the opaque -0.0, the key of the instruction."""
+    """The number of devices, the opaque -0.0 and the key of the instruction."""
 
     devices: int
     zero: jax.Array
@@ -93,7 +88,7 @@ def _exchanged(
 
 
 def is_same_for_all(i: Collective, devices: int) -> bool:
-    """Whether every device gets the same result, whatever the operands are."""
+    """Return whether every device gets the same result, whatever the operands are."""
     if not isinstance(i, AllReduce | AllGather | CollectiveBroadcast):
         return False
     return len(i.groups) == 1 and len(i.groups[0]) == devices
@@ -103,7 +98,7 @@ def is_same_for_all(i: Collective, devices: int) -> bool:
 
 
 class _Members:
-    """The devices of the groups of an instruction that all devices take part in."""
+    """The devices of an instruction's groups, when every device is in one group."""
 
     def __init__(self, i: Collective, groups: Groups, devices: int) -> None:
         _check(i, fault_of_groups(groups, devices), GROUPS_REMEDY)
@@ -112,31 +107,33 @@ class _Members:
         self._instruction = i
 
     def gathered(self, x: jax.Array) -> jax.Array:
-        """[groups, ranks, *local] of [devices, *local]."""
+        """Return [groups, ranks, *local] of [devices, *local]."""
         shape = (self.count, self.size, *x.shape[1:])
         return lax.reshape(_rows(x, self._devices), shape)
 
     def parts(self, x: jax.Array, dimension: int) -> jax.Array:
-        """[groups, ranks, parts, *part] of [devices, *local]: as many as ranks."""
+        """Return [groups, ranks, parts, *part] of [devices, *local], with as many parts
+        as ranks."""
         x, at = self.gathered(x), dimension + 2
         part = _part(self._instruction, x.shape[at], self.size)
         x = lax.reshape(x, (*x.shape[:at], self.size, part, *x.shape[at + 1 :]))
         return jnp.moveaxis(x, at, 2)
 
     def returned(self, x: jax.Array) -> jax.Array:
-        """[devices, *local] of [groups, ranks, *local]."""
+        """Return [devices, *local] of [groups, ranks, *local]."""
         x = lax.reshape(x, (self.count * self.size, *x.shape[2:]))
         return _rows(x, np.argsort(self._devices))
 
     def to_all(self, x: jax.Array) -> jax.Array:
-        """[devices, *local] of [groups, *local]: all ranks get what their group has."""
+        """Return [devices, *local] of [groups, *local]: all ranks of a group get its
+        array."""
         shape = (self.count, self.size, *x.shape[1:])
         axes = (0, *range(2, len(shape)))
         return self.returned(lax.broadcast_in_dim(x, shape, axes))
 
 
 def _rows(x: jax.Array, rows: np.ndarray) -> jax.Array:
-    """x[rows] for static, legal row numbers."""
+    """Return x[rows] for static, legal row numbers."""
     if np.array_equal(rows, np.arange(x.shape[0])):
         return x
     return x.at[rows].get(mode="promise_in_bounds")
@@ -153,7 +150,7 @@ def _invalid(i: Collective, found: str, remedy: str) -> InvalidProgramError:
 
 
 def _part(i: Collective, length: int, parts: int) -> int:
-    """The length of one of so many parts."""
+    """Return the length of one of `parts` equal parts."""
     if length % parts:
         found = f"a dimension of {length} in {parts} parts"
         raise _invalid(i, found, f"use a multiple of {parts}")
@@ -196,7 +193,8 @@ def all_to_all(
 
 
 def _concatenated(x: jax.Array, dimension: int) -> jax.Array:
-    """[groups, *local], `dimension` n times as long, of [groups, n, *local]."""
+    """Return [groups, *local] of [groups, n, *local], with `dimension` n times as
+    long."""
     n, local = x.shape[1], x.shape[2:]
     x = jnp.moveaxis(x, 1, dimension + 1)
     before, after = local[:dimension], local[dimension + 1 :]
@@ -224,11 +222,12 @@ def collective_broadcast(
 def ragged_all_to_all(
     i: RaggedAllToAll, operands: Sequence[jax.Array], d: _ExchangeContext
 ) -> Arrays:
-    """ASSUMPTION: `recv_sizes` are what the senders' sizes say, as they must be; parts
-    that reach over the end are cut off, of parts that overlap the last one counts."""
+    """Send parts of different sizes to all members. ASSUMPTION: `recv_sizes` equal the
+    senders' sizes, as they must; parts that reach over the end are cut off; where parts
+    overlap the last one counts."""
     members = _Members(i, i.groups, d.devices)
     data, output = map(members.gathered, operands[:2])
-    # Of all parts that a member receives: [parts, groups, receiver].
+    # For all parts that a member receives: [parts, groups, receiver].
     starts, sizes, targets = (_received(members, x) for x in operands[2:5])
     parts, n, length = starts.shape[0], members.size, data.shape[2]
     if not length:
@@ -244,7 +243,7 @@ def ragged_all_to_all(
         inside &= (source >= 0) & (source < length)
         return jnp.where(inside, sender * length + source, origin), None
 
-    # The row of the group's data that a row of the result comes from, or -1.
+    # The row of the group's data from which each row of the result comes, or -1.
     nowhere = jnp.full((members.count, n, output.shape[2]), -1, jnp.int32)
     origin, _ = lax.scan(step, nowhere, (senders, starts, sizes, targets))
     rows = lax.reshape(data, (members.count, n * length, *data.shape[3:]))
@@ -254,14 +253,15 @@ def ragged_all_to_all(
 
 
 def _received(members: _Members, x: jax.Array) -> jax.Array:
-    """[parts, groups, receiver] of what the senders say, [devices, parts]."""
+    """Return [parts, groups, receiver] from what the senders state, [devices,
+    parts]."""
     x = members.parts(x.astype(jnp.int32), 0)  # [groups, sender, receiver, k]
     x = jnp.transpose(x, (1, 3, 0, 2))
     return lax.reshape(x, (x.shape[0] * x.shape[1], *x.shape[2:]))
 
 
 def _sent(x: jax.Array, pairs: Sequence[tuple[int, int]], devices: int) -> jax.Array:
-    """Every target's row is its source's, all others are zeros."""
+    """Return each source's row at its target; rows without a source are zeros."""
     targets = [target for _, target in pairs]
     source = np.zeros(devices, np.int64)
     for sender, target in pairs:
@@ -291,10 +291,8 @@ def all_reduce(
 def _all_reduced(
     i: AllReduce, x: jax.Array, zero: jax.Array, key: jax.Array
 ) -> jax.Array:
-    """[groups, *local] of [groups, ranks, *local].
-
-    ASSUMPTION: chunks are equal parts of the flattened tensor, the last one padded.
-    """
+    """Return [groups, *local] of [groups, ranks, *local]. ASSUMPTION: chunks are equal
+    parts of the flattened tensor, the last one padded."""
     groups, ranks, *local = x.shape
     length, chunks = prod(local), i.plan.chunks
     part = -(-length // chunks)
@@ -322,7 +320,8 @@ def reduce_scatter(
 def _part_reduced(
     i: ReduceScatter, x: jax.Array, zero: jax.Array, key: jax.Array
 ) -> jax.Array:
-    """[groups, parts, m] of [groups, ranks, parts, m]; channels share every part."""
+    """Return [groups, parts, m] of [groups, ranks, parts, m]; channels share every
+    part."""
     channels = i.plan.channels
     if channels == 1:
         return _reduced(i, x, zero, key)
@@ -345,7 +344,7 @@ def _key(key: jax.Array, operand: int) -> jax.Array:
 
 
 def _reduced(i: Reduction, x: jax.Array, zero: jax.Array, key: jax.Array) -> jax.Array:
-    """[groups, chunks, m] of [groups, ranks, chunks, m]."""
+    """Return [groups, chunks, m] of [groups, ranks, chunks, m]."""
     if i.plan.ranks != x.shape[1]:
         raise InternalError(f"{i.name}: the plan {i.plan} for {x.shape[1]} ranks")
     if i.op not in REDUCTIONS:
@@ -367,7 +366,7 @@ def _reduced(i: Reduction, x: jax.Array, zero: jax.Array, key: jax.Array) -> jax
 def _reduced_integers(
     i: Reduction, x: jax.Array, zero: jax.Array, key: jax.Array
 ) -> jax.Array:
-    """Exact, or through FP32: converted once before and once after."""
+    """Reduce integers exactly, or in FP32 with one conversion before and one after."""
     if i.integer_path != "fp32" or x.dtype == jnp.bool_ or i.op in BITWISE:
         return reduce_integers(i.op, x, (1,))
     floats = opaque(x.astype(jnp.float32), zero)
@@ -381,16 +380,14 @@ def _reduced_integers(
 def _reduced_floats(
     i: Reduction, x: jax.Array, zero: jax.Array, key: jax.Array
 ) -> jax.Array:
-    """Sums and products.
-
-    Keys of stochastic rounding are (stage, hop); the stage behind the last is the
-    rounding of the result to its dtype, the one behind that of the operands to the
-    dtype that they travel in.
-    """
+    """Reduce floats by a sum, a product or an extreme. Keys of stochastic rounding are
+    made from (stage, hop). The stage number after the last is for rounding the result
+    to its dtype, the next one for rounding the operands to the dtype in which they are
+    sent."""
     dtype, last = x.dtype, len(i.plan.stages)
     travels = get_format(i.reduce_dtype or i.write_format or dtype)
     own = get_format(dtype)
-    # Opaque: constants too, and products, which XLA would contract into the sum.
+    # Everything is made opaque, also constants and products, which XLA would contract.
     x = opaque(x, zero)
     storage = SumStorage(travels, i.rounding, i.overflow)
     if travels != own:

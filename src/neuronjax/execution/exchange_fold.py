@@ -1,7 +1,7 @@
-"""The one executor of fold plans: order, stages, hops, roundings.
+"""The only executor of fold plans: order, stages, hops, roundings.
 
-A stage is a straight line of a few additions, or a `lax.scan` over the hops: the number
-of ranks does not change the time to compile. XLA cannot reassociate a sum whose
+A stage is a few additions in a straight line, or a `lax.scan` over the hops, so the
+number of ranks does not change the compile time. XLA cannot reassociate a sum whose
 operands and partial sums it does not know: operands are opaque, sums are sealed.
 """
 
@@ -28,7 +28,7 @@ class SumStorage(NamedTuple):
     """How a rank stores a partial sum.
 
     Attributes:
-        format: of the tensor while it travels.
+        format: the format in which the tensor is sent.
         rounding: "rne" or "stochastic".
         overflow: "ieee" or "saturate".
     """
@@ -40,11 +40,9 @@ class SumStorage(NamedTuple):
     def stored(
         self, total: jax.Array, key: jax.Array, stage: int, hop: jax.Array | int = 0
     ) -> jax.Array:
-        """A float32 partial sum as it is after a hop of a stage, in the format's dtype.
-
-        Stochastic rounding draws one number per element, in row-major order of `total`,
-        from the key with stage and hop folded in.
-        """
+        """Return a float32 partial sum as it is stored after a hop, in the format's
+        dtype. Stochastic rounding draws one number per element, in row-major order of
+        `total`, from a key into which stage and hop are folded."""
         if self.format == FLOAT32:
             return total
         options: dict[str, Any] = dict(rounding=self.rounding, overflow=self.overflow)
@@ -62,22 +60,12 @@ def fold_ranks(
     zero: jax.Array,
     key: jax.Array,
 ) -> jax.Array:
-    """Folds [groups, ranks, chunks, m] over its ranks as a plan says.
-
-    Args:
-        x: an opaque array of the dtype of `storage.format`.
-        plan: with as many ranks; a plan with an order per chunk has as many chunks.
-        op: "add" or "multiply".
-        storage: how partial sums are stored.
-        zero: the scalar of `exact.opaque_zero`.
-        key: uint32 scalar for stochastic rounding.
-
-    Returns:
-        [groups, chunks, m] of the dtype of `x`.
-    """
+    """Fold an opaque [groups, ranks, chunks, m] over its ranks to [groups, chunks, m].
+    The plan has an order for all chunks or one per chunk; `op` is "add" or "multiply".
+    Arrays have the dtype of `storage.format`."""
     x = _in_order(x, plan)
     for number, stage in enumerate(plan.stages):
-        # Else XLA would compute a stage anew for every operand of the next one.
+        # Otherwise XLA would compute a stage again for every operand of the next one.
         x = kept_apart(
             _staged(x, zero, key, number=number, stage=stage, op=op, storage=storage)
         )
@@ -85,7 +73,8 @@ def fold_ranks(
 
 
 def _in_order(x: jax.Array, plan: FoldPlan) -> jax.Array:
-    """[ranks, groups, chunks, m], every chunk's ranks in the plan's order."""
+    """Return [ranks, groups, chunks, m], with every chunk's ranks in the plan's
+    order."""
     order = np.asarray(plan.order)
     if plan.chunks == 1:
         x = jnp.moveaxis(x, 1, 0)
@@ -108,7 +97,7 @@ def _staged(
     op: str,
     storage: SumStorage,
 ) -> jax.Array:
-    """[partials // width, ...] of [partials, ...]."""
+    """Return the sums of one stage, [partials // width, ...] of [partials, ...]."""
     add = combiner(op, zero)
     combine = lambda total, row: add(total, wide(row))  # noqa: E731
     hops = stage.width // stage.hop

@@ -1,14 +1,14 @@
-"""Whether this process may run programs: not with fast math, nor as a forked copy, nor
-without room for what is compiled.
+"""Check whether this process may run programs, and make room for compiled ones.
 
-XLA reads `XLA_FLAGS` once, when it starts, and starts threads, which a fork leaves
-behind. The first would change bits, and the second would wait for ever.
+XLA reads `XLA_FLAGS` once, when it starts: fast math there would change bits. XLA also
+starts threads, which a forked process does not have, so it would wait for them for
+ever.
 
-Linux lets a process map so many regions of memory, `vm.max_map_count`, by default
-65,530. Every program that XLA compiles takes some ten, and past the limit XLA ends the
-process with a segmentation fault: thousands of shapes, or a long program op by op, come
-there. Near it JAX's caches are cleared, the user's programs included; what is asked for
-again is compiled again, and has the same bits.
+Linux limits the memory regions that a process maps (`vm.max_map_count`, by default
+65,530). Every program that XLA compiles takes about ten, and beyond the limit XLA ends
+the process with a segmentation fault. Thousands of shapes, or a long program op by op,
+reach it. Near the limit JAX's caches are cleared, including the user's programs; a
+program that is needed again is compiled again and gives the same bits.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ import jax
 
 from neuronjax.errors import UnsupportedError
 
-#: Options of XLA that change bits, off by default: sums in another order, products and
-#: sums fused, NaN and Inf taken for impossible.
+#: XLA options that change bits; off by default. They reorder sums, fuse products with
+#: sums and assume that NaN and Inf do not occur.
 CHANGES_BITS = ("xla_cpu_enable_fast_math",)
 
-#: Past this share of the limit there is no room. Clearing takes what is being compiled
-#: for granted: some hundred regions.
+#: Share of the limit above which caches are cleared. The rest is enough for the program
+#: that is being compiled, some hundred regions.
 FULL = 0.75
-#: Counting takes 10 ms at the limit, and in so many seconds a few thousand are added.
+#: Counting takes 10 ms at the limit; in this time a few thousand regions are added.
 SECONDS_BETWEEN_COUNTS = 5.0
 
 _started = False
@@ -71,7 +71,8 @@ def check_compiler_options(options: Mapping[str, Any] | None) -> None:
 
 
 def _options(flags: str) -> Iterable[tuple[str, str]]:
-    """Name and value of each: `--name=value`, `--name`; or a file holds them."""
+    """Yield name and value of each option, `--name=value` or `--name`, or those in a
+    file."""
     if flags.strip() and not flags.lstrip().startswith("-"):
         file = Path(flags.strip())
         flags = file.read_text(errors="replace") if file.is_file() else ""
@@ -107,14 +108,14 @@ def make_room() -> None:
 
 
 def mapped_regions() -> int:
-    """Return how many regions are mapped; 0 where the system does not say."""
+    """Return how many memory regions are mapped; 0 if the system does not say."""
     maps = Path("/proc/self/maps")
     return maps.read_bytes().count(b"\n") if maps.exists() else 0
 
 
 @functools.cache
 def most_regions() -> int:
-    """Return how many may be; 0 where nothing limits them but memory."""
+    """Return how many memory regions may be mapped; 0 if only memory limits them."""
     limit = Path("/proc/sys/vm/max_map_count")
     return int(limit.read_text()) if limit.exists() else 0
 
@@ -123,7 +124,7 @@ def most_regions() -> int:
 
 
 def _before_fork() -> None:
-    """What JAX alone has run counts too, where the system names the threads."""
+    """Note whether XLA's threads exist, also if only JAX itself has run programs."""
     global _has_threads
     names = [file.read_text() for file in Path("/proc/self/task").glob("*/comm")]
     _has_threads = _started or any("XLA" in name for name in names)

@@ -1,8 +1,9 @@
-"""What enters and leaves a program: arguments that XLA cannot see through, one NaN.
+"""What enters and leaves a program: arguments opaque to XLA, results with one NaN
+pattern.
 
-Beside arguments and results travel what stochastic rounding, delayed scaling and probes
-need and make, each by its name. Both records are pytrees, so that they pass through
-`jax.jit`, `custom_vjp`, `custom_vmap` and `shard_map` as they are.
+Besides arguments and results, a call carries what stochastic rounding, delayed scaling
+and probes need and return, as named fields. Both records are pytrees, so they pass
+unchanged through `jax.jit`, `custom_vjp`, `custom_vmap` and `shard_map`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from neuronjax.numerics.exact import kept_apart, opaque_by, opaque_zero, zero_bi
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class CallContext:
-    """What accompanies the arguments.
+    """The values that accompany the arguments of a call.
 
     Attributes:
         call_index: uint32 scalar, part of every stochastic rounding key.
@@ -48,12 +49,12 @@ class CallContext:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Outcome:
-    """What a run returns.
+    """The result of a run.
 
     Attributes:
         results: one array per result of the program.
-        amax_history: of the next call, where this one had one.
-        statistics: what the probes counted: arrays by name, with a leading axis of
+        amax_history: the history for the next call, if this call had one.
+        statistics: the counts of the probes: arrays by name, with a leading axis of
             probes; see `Statistics.arrays`.
     """
 
@@ -63,7 +64,7 @@ class Outcome:
 
 
 def check_history(program: InstructionProgram, history: Any) -> None:
-    """Refuse an amax history of another shape than the program's."""
+    """Refuse an amax history whose shape is not the program's."""
     expected = (program.amax_history_length, program.amax_slots)
     if tuple(history.shape) != expected:
         raise InvalidProgramError(
@@ -78,30 +79,29 @@ Arrays = Sequence[jax.Array]
 
 @contextlib.contextmanager
 def unchecked() -> Iterator[None]:
-    """Keep `jax_debug_nans` and `jax_debug_infs` from constants and copies.
+    """Keep `jax_debug_nans` and `jax_debug_infs` from checking constants and copies.
 
-    They stop at the first result that is a NaN or an Inf. Op by op every instruction
-    has results, constants too: the -Inf that a maximum starts from, the NaN that
-    `jnp.var` may choose. Those are no result of anybody's arithmetic, nor is a copy of
-    them; what is computed of them is checked.
+    These options stop at the first result that is NaN or Inf. Op by op every
+    instruction has results, including constants: the -Inf from which a maximum starts,
+    or the NaN that `jnp.var` may choose. No arithmetic made those, nor copies of them;
+    what is computed from them is checked.
     """
     with jax.debug_nans(False), jax.debug_infs(False):
         yield
 
 
 def make_zero(eager: bool) -> jax.Array:
-    """The opaque zero of a run, made once."""
+    """Return the opaque zero of a run, which is made once."""
     zero = jax.jit(opaque_zero)()
-    # Else XLA computes it again in every kernel.
+    # Otherwise XLA computes it again in every kernel.
     return zero if eager else kept_apart(zero)
 
 
 def entering(main: Block, arguments: Arrays, zero: jax.Array) -> Arrays:
-    """Arguments may be constants of an outer jit: XLA would fold them in its own order.
-
-    Not in an elementary function, a kernel of its own, and not in a sum, which has an
-    opaque operand: for what only those read, a pass over memory is saved.
-    """
+    """Return the arguments, made opaque where XLA could fold them in its own order.
+    They may be constants of an outer jit. Elementary functions (kernels of their own)
+    and sums (which have an opaque operand) need no opaque arguments; for arguments that
+    only those read, a pass over memory is saved."""
     read = {
         view.buffer.number
         for i in main.instructions
@@ -121,7 +121,7 @@ _CANONICAL = (Activation, NcMatmul, NcMatmulMx, NcMatmulSparse)
 
 
 def leaving(main: Block, results: Arrays) -> list[jax.Array]:
-    """The results with canonical NaNs, which some instructions write already."""
+    """Return the results with canonical NaNs, which some instructions already write."""
     written = {
         buffer.number
         for i in main.instructions
@@ -134,18 +134,16 @@ def leaving(main: Block, results: Arrays) -> list[jax.Array]:
     ]
 
 
-@functools.partial(jax.jit, inline=True)  # in which the NaN is nobody's result
+@functools.partial(jax.jit, inline=True)  # so that the NaN is not the result of an op
 def canonical_nan(x: jax.Array) -> jax.Array:
-    """One bit pattern for every NaN that leaves a program.
-
-    Which operand's NaN the host's processor hands on depends on how code was generated.
-    """
+    """Replace every NaN by one bit pattern. Which operand's NaN the host's processor
+    returns depends on how code was generated."""
     if x.dtype in (jnp.float32, jnp.bfloat16, jnp.float16):
         return lax.select(lax.ne(x, x), lax.full_like(x, np.nan), x)
     bits = jax.dtypes.itemsize_bits(x.dtype)
     if bits != 8 or not jnp.issubdtype(x.dtype, jnp.floating):
         return x  # FP4 has none
-    # As integers: XLA selects among FP8 numbers by way of FP16.
+    # Selected as integers, because XLA selects FP8 numbers by way of FP16.
     nan = np.asarray(np.nan, x.dtype).view(np.uint8)
     codes = lax.bitcast_convert_type(x, jnp.uint8)
     return lax.bitcast_convert_type(jnp.where(x != x, nan, codes), x.dtype)

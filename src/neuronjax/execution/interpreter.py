@@ -1,4 +1,4 @@
-"""The loop: environment, regions, loop counters, listeners; nothing else.
+"""The interpreter's loop: environment, regions, loop counters and listeners.
 
 Inside a trace the instructions become one XLA program. Under `jax.disable_jit()` the
 same loop is eager: every instruction is a compiled program of its own, loops and
@@ -75,17 +75,17 @@ def run(
     listeners: Sequence[Listener] = (),
     plan: ProbePlan | None = None,
 ) -> Outcome:
-    """Executes a program.
+    """Execute a program.
 
     Args:
         program: from `lowering`.
         arguments: one array per argument of main.
-        context: what accompanies them; a call index that is None counts as 0.
+        context: the call context; a call index of None counts as 0.
         listeners: called after each instruction, in program order.
-        plan: what is measured on the way.
+        plan: the probes that are counted during the run.
 
     Returns:
-        One array per result of main, and what accompanies them.
+        One array per result of main, amax history and statistics.
     """
     host_process.check()
     host_process.make_room()
@@ -113,7 +113,7 @@ def _run(
     arguments: Arrays,
     context: CallContext,
 ) -> Outcome:
-    """Executes a program on one real device."""
+    """Execute a program on one real device."""
     history = context.amax_history
     previous = None
     if history is not None and program.amax_slots:
@@ -127,7 +127,7 @@ def _run(
         arguments = inputs_outputs.entering(program.main, arguments, zero)
         results = run.block(program.main, arguments, {}, key)
         amaxes = seen.observed.amaxes
-        if history is not None and amaxes is not None:  # the oldest goes
+        if history is not None and amaxes is not None:  # drop the oldest step
             history = jnp.vstack([amaxes, history[:-1]])
         return Outcome(
             results=inputs_outputs.leaving(program.main, results),
@@ -137,7 +137,7 @@ def _run(
 
 
 def first_key(program: InstructionProgram, call_index: jax.Array | None) -> jax.Array:
-    """Of the rounding of main, from which all others derive."""
+    """Return the rounding key of main, from which all others derive."""
     if not program.stochastic:
         return jnp.uint32(0)
     index = jnp.uint32(0) if call_index is None else call_index
@@ -164,30 +164,30 @@ class Interpretation:
         self.watched = bool(listeners)
         self.real = real
         self.stochastic = program.stochastic
-        # Compiled callees by name, shared with the runs inside them.
+        # Compiled callees by name, shared with nested interpretations.
         self._callees = {} if callees is None else callees
         self._uniformity: Uniformity | None = None
-        # What the part of the program that is being run has observed.
+        # Observations of the part of the program that is being run.
         self.accumulator = accumulator or StepAccumulator(None)
 
     def record_amax(
         self, i: RecordAmax, operands: Arrays, environment: dict, key: jax.Array
     ) -> Arrays:
-        """Largest of this step."""
+        """Record the largest magnitude of this step."""
         self.accumulator.record_amax(i.slot, operands[0])
         return ()
 
     def read_amax(
         self, i: ReadAmax, operands: Arrays, environment: dict, key: jax.Array
     ) -> Arrays:
-        """From the previous steps."""
+        """Return the largest magnitude of the previous steps."""
         assert self.accumulator.previous_amaxes is not None
         return (self.accumulator.previous_amaxes[i.slot],)
 
     def block(
         self, block: Block, arguments: Arrays, outer: dict, key: jax.Array
     ) -> list[jax.Array]:
-        """Executes a block; `outer` holds what it captures."""
+        """Execute a block; `outer` holds the values that it captures."""
         environment = dict(outer)
         environment.update(_by_number(block.arguments, arguments))
         known, instructions = None, block.instructions
@@ -201,13 +201,13 @@ class Interpretation:
         return [environment[view.buffer.number] for view in block.results]
 
     def _may_reuse(self) -> bool:
-        """Whether nothing depends on how often an instruction is executed."""
+        """Return whether nothing depends on how often an instruction is executed."""
         accumulator = self.accumulator
         records = accumulator.plan or accumulator.previous_amaxes is not None
         return not (self.eager or self.stochastic or self._listeners or records)
 
     def step(self, i: Instruction, environment: dict, key: jax.Array) -> Arrays:
-        """Executes an instruction whose operands are in the environment."""
+        """Execute an instruction whose operands are in the environment."""
         operands = [environment[v.buffer.number] for v in i.operands]
         results = self.execute(i, operands, environment, key)
         self._tell(i, operands, results)
@@ -241,7 +241,7 @@ class Interpretation:
     def spmd(
         self, i: Spmd, operands: Arrays, environment: dict, key: jax.Array
     ) -> Arrays:
-        """Executes a block on every device of a mesh."""
+        """Execute a block on every device of a mesh."""
         if self._uniformity is None:
             self._uniformity = Uniformity(self._program.functions)
         return spmd.run(self, i, operands, self._uniformity, key)
@@ -249,7 +249,7 @@ class Interpretation:
     def exchange(
         self, i: Collective, operands: Arrays, devices: int, key: jax.Array
     ) -> Arrays:
-        """Executes a collective on arrays with a device axis."""
+        """Execute a collective on arrays with a device axis."""
         kernel = _exchange_kernel(i.signed, devices)
         with jax.enable_x64(is_64_bit(i)):
             results = kernel(operands, self._zero, key)
@@ -259,7 +259,7 @@ class Interpretation:
     # -- control -----------------------------------------------------------------------
 
     def loop(self, i: Loop, carry: Arrays, environment: dict, key: jax.Array) -> Arrays:
-        """A loop of one device, or of what all devices do alike."""
+        """Execute a loop on one device, or one that all devices execute alike."""
 
         def condition(carry: Arrays) -> jax.Array:
             return self.block(i.condition, carry, environment, key)[0]
@@ -272,7 +272,7 @@ class Interpretation:
     def branch(
         self, i: Branch, operands: Arrays, environment: dict, key: jax.Array
     ) -> Arrays:
-        """A branch of one device, or of what all devices do alike."""
+        """Execute a branch on one device, or one that all devices execute alike."""
 
         def run(block: Block) -> Arrays:
             return self.block(block, (), environment, key)
@@ -287,17 +287,12 @@ class Interpretation:
         condition: Callable[[Arrays], jax.Array],
         body: Callable[[Arrays, jax.Array], Arrays],
     ) -> Arrays:
-        """Turns a loop, in XLA or, op by op, in Python.
+        """Run a loop, in XLA or, op by op, in Python.
 
-        The carry of every loop has a counter in front, for the rounding keys, and what
-        its turns observe.
-
-        Args:
-            i: the loop.
-            carry: what it starts with.
-            key: of the loop; the number of a turn is folded into it.
-            condition: whether there is another turn.
-            body: one turn, with its key.
+        The carry of every loop is preceded by a turn counter, for the rounding keys,
+        and by what the turns observe. `condition` says whether there is another turn;
+        `body` is one turn, which takes its key. `key` is the key of the loop; the
+        number of the turn is folded in.
         """
 
         def turn(state: tuple) -> tuple:
@@ -308,7 +303,8 @@ class Interpretation:
             return (counter + jnp.uint32(1), observed.with_more(more), *out)
 
         def asked(state: tuple) -> tuple:
-            """The state, with its condition in front and what that observes."""
+            """Return the state, preceded by its condition and with what the condition
+            observes."""
             holds, more = self.accumulator.apart(lambda: condition(state[2:]))
             return (holds, state[0], state[1].with_more(more), *state[2:])
 
@@ -329,13 +325,8 @@ class Interpretation:
     def chosen(
         self, i: Branch, index: jax.Array, run: Callable[[Block], Arrays]
     ) -> Arrays:
-        """Runs one of the blocks of a branch; out of range it is the last.
-
-        Args:
-            i: the branch.
-            index: of the block.
-            run: executes a block.
-        """
+        """Run block `index` of a branch with `run`; an index out of range means the
+        last block."""
         index = chosen_branch(i, index)
         if self.eager:
             return run(i.branches[int(index)])
@@ -365,11 +356,12 @@ class Interpretation:
         return out
 
     def callee(self, i: Call) -> Block:
-        """What a call runs."""
+        """Return the block that a call runs."""
         return self._program.functions[i.callee]
 
     def _compiled(self, name: str) -> Callable[..., Any]:
-        """A callee as a jit of its own: traced and lowered once for all its calls."""
+        """Return a callee as a jit of its own, traced and lowered once for all its
+        calls."""
         program, callees, real = self._program, self._callees, self.real
         plan = self.accumulator.plan
 
@@ -388,7 +380,7 @@ def _by_number(buffers: Sequence[Buffer], arrays: Arrays) -> dict[int, jax.Array
 
 
 def chosen_branch(i: Branch, index: jax.Array) -> jax.Array:
-    """The number of the branch that is run, int32: out of range it is the last."""
+    """Return the int32 number of the branch that runs: the last one if out of range."""
     last = len(i.branches) - 1
     index = index.astype(jnp.int32)
     return jnp.where((index < 0) | (index > last), last, index)
@@ -404,12 +396,13 @@ _CONTROL: dict[type, Callable[..., Arrays]] = {
 }
 
 
-# A call of the host may print: twice the same is two lines.
+# A host call may print, so two equal calls must both run.
 _NOT_REUSED = (frozenset(_CONTROL) - {Call}) | {HostCall}
 
 
 def _execute(i: Instruction, operands: Arrays, registers: Registers) -> Arrays:
-    """Executes inside the current trace; equal instructions are traced once."""
+    """Execute an instruction in the current trace; equal instructions are traced
+    once."""
     if not is_small(i):
         results = _execute_alone(i, operands, registers)
         return kept_apart(results) if _has_own_kernel(i) else results
@@ -417,12 +410,12 @@ def _execute(i: Instruction, operands: Arrays, registers: Registers) -> Arrays:
         return execute(i, operands, registers)
 
 
-#: One operation of XLA's, which knows that they are expensive.
+#: XLA computes these by one operation, and knows that it is expensive.
 _ROOTS = frozenset({"sqrt", "rsqrt", "reciprocal"})
 
 
 def _has_own_kernel(i: Instruction) -> bool:
-    """Elementary functions and scales: long chains of cheap XLA ops."""
+    """Return whether an instruction is a long chain of cheap XLA operations."""
     if isinstance(i, ScaleFromAmax):
         return not host_scale.reads(i.operands[0].type.dtype)
     if isinstance(i, Activation):
@@ -431,7 +424,7 @@ def _has_own_kernel(i: Instruction) -> bool:
 
 
 def _execute_alone(i: Instruction, operands: Arrays, registers: Registers) -> Arrays:
-    """Executes as a compiled program of its own."""
+    """Execute an instruction as a compiled program of its own."""
     quick = isinstance(i, Memset | DmaCopy)
     with inputs_outputs.unchecked() if quick else contextlib.nullcontext():
         if type(i) is Memset:  # a kernel per constant would be a waste
@@ -465,6 +458,6 @@ def _exchange_kernel(signed: SignedInstruction, devices: int) -> Callable[..., A
 
 
 def forget_kernels() -> None:
-    """Frees the compiled single instructions of op-by-op execution."""
+    """Free the compiled single instructions of op-by-op execution."""
     _kernel.cache_clear()
     _exchange_kernel.cache_clear()

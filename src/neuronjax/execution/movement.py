@@ -1,9 +1,9 @@
-"""Movement in NumPy: what an instruction that changes no bit makes of arrays.
+"""Movement in NumPy: instructions that change no bit, on NumPy arrays.
 
 A tool that executes one instruction at a time would wait for XLA to compile a program
-for every shape, where most movement is another view of the same memory. Arrays may be
-wider than declared: what is moved does not matter. A result may share the memory of an
-operand, so nobody writes to either.
+for every shape, although most movement is another view of the same memory. The dtypes
+may be wider than declared, since no value changes. A result may share the memory of an
+operand, so neither may be written to.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Arrays = Sequence[np.ndarray]
 
 
 def moved(i: DmaCopy | Im2col, x: Sequence[Any]) -> np.ndarray:
-    """Return what an instruction makes of arrays."""
+    """Return the result of an instruction that moves numbers."""
     if isinstance(i, Im2col):
         return patches(i.window, np.asarray(x[0]))
     return MOVES[i.kind](i, [*map(np.asarray, x)])
@@ -41,7 +41,7 @@ def patches(window: Window, x: np.ndarray) -> np.ndarray:
     if not math.prod(counts):
         return np.zeros((groups, 0, math.prod(window.sizes) * channels), x.dtype)
     axes = tuple(range(2, 2 + len(spatial)))
-    # NumPy makes no such view of floats of 8 bits.
+    # NumPy cannot make such a view of floats of 8 bits.
     codes = base.view(f"u{base.itemsize}")
     views = np.lib.stride_tricks.sliding_window_view(codes, reach, axes)
     every = slice(None)
@@ -65,13 +65,13 @@ def _broadcast(i: DmaCopy, x: Arrays) -> np.ndarray:
 def _padded(
     x: np.ndarray, fill: np.ndarray, around: Sequence[tuple[int, int, int]]
 ) -> np.ndarray:
-    """Return an array with a number before, after and between its own.
+    """Return an array with a fill value before, after and between its elements.
 
     Args:
         x: the array.
         fill: the number.
-        around: so many before, after and between, for every axis; where there are fewer
-            than none, numbers of the array are left out.
+        around: how many values go before, after and between, for every axis; a negative
+            number removes elements of the array.
     """
     if not any(map(any, around)):
         return x
@@ -91,7 +91,7 @@ def _padded(
 
 
 def _window(starts: Arrays, shape: Sequence[int], sizes: Sequence[int]) -> tuple:
-    """Return where a window is; its start is clamped so that it fits."""
+    """Return the slices of a window whose start is clamped so that it fits."""
     bounds = zip(starts, shape, sizes, strict=True)
     lows = [min(max(int(start), 0), n - size) for start, n, size in bounds]
     return tuple(slice(a, a + n) for a, n in zip(lows, sizes, strict=True))
@@ -107,7 +107,7 @@ def _sliced(i: DmaCopy, x: Arrays) -> np.ndarray:
     return x[0][tuple(slice(*bounds) for bounds in zip(*i.parameters, strict=True))]
 
 
-#: By kind of a copy.
+#: The function for each kind of copy.
 MOVES: Mapping[str, Callable[[DmaCopy, Arrays], np.ndarray]] = {
     "broadcast": _broadcast,
     "reshape": lambda i, x: x[0].reshape(i.results[0].type.shape),

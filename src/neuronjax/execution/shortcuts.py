@@ -1,20 +1,21 @@
-"""Fewer instructions with the same bits: what is executed, not what is priced or shown.
+"""Fewer instructions with the same bits, for execution only (not for prices or
+reports).
 
-A block is rewritten where nobody watches, each time an instruction is the only reader
-of another one's result:
+A block is rewritten when no listener watches. Each rule needs an instruction that is
+the only reader of another one's result:
 
-- A transpose of a product is the other product, (A B)^T = B^T A^T. The gradient of a
-  weight is one, as JAX writes it, and XLA would read the product against its memory
-  order wherever it is used, several times by an optimizer. Each element is the same
-  sum of the same products in the same order; not in four passes, whose middle two would
-  change places, nor where sums round stochastically, for an element's random bits
-  depend on where it stands.
-- A transpose behind a multiplication with a scale stands in front of it.
-- The largest of absolute values, and of 0, is the largest magnitude.
-- An element times its scale is rounded as it is written: the product in FP32 that the
+- A transpose of a product becomes the other product, (A B)^T = B^T A^T. JAX writes the
+  gradient of a weight like this, and XLA would read the product against its memory
+  order at every use, which are several in an optimizer. Each element is the same sum of
+  the same products in the same order. The rule does not apply to four passes, whose
+  middle two would be swapped, nor to stochastic rounding, where the random bits of an
+  element depend on its position.
+- A transpose after a multiplication by a scale moves before it.
+- The largest of absolute values, and of 0, becomes the largest magnitude.
+- A cast after a multiplication by a scale becomes one write: the FP32 product that the
   cast would read is exactly what an engine rounds.
 
-What an instruction computes of the same arrays as an earlier one is not computed again.
+An instruction that repeats an earlier one on the same arrays is not computed again.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from neuronjax.ir.program import TensorType
 
 
 def shortened(block: Block) -> Sequence[Instruction]:
-    """The instructions of a block, or fewer that compute the same."""
+    """Return the instructions of a block, or fewer that compute the same."""
     rewriting = _Rewriting(block)
     for i in block.instructions:
         rule = _RULES.get(type(i))
@@ -57,7 +58,7 @@ def shortened(block: Block) -> Sequence[Instruction]:
 
 
 class _Rewriting:
-    """The instructions so far, and what may be taken out of them."""
+    """The instructions so far, and those that are to be removed."""
 
     def __init__(self, block: Block) -> None:
         self.instructions: list[Instruction] = []
@@ -66,16 +67,17 @@ class _Rewriting:
         self._dropped: set[int] = set()
 
     def add(self, i: Instruction) -> None:
-        """Another one, that may read what others made."""
+        """Append an instruction and note its results."""
         self.instructions.append(i)
         self._makers.update((b.number, i) for b in i.results)
 
     def maker(self, view: View) -> Instruction | None:
-        """Which of them made it."""
+        """Return the instruction that made a view, or None."""
         return self._makers.get(view.buffer.number)
 
     def source(self, i: Instruction, kind: type, **attributes: Any) -> Any:
-        """What made the first operand of an instruction, read by it alone; or None."""
+        """Return the maker of an instruction's first operand if nothing else reads it,
+        or None."""
         found = self.maker(i.operands[0])
         if not isinstance(found, kind) or self._reads[i.operands[0].buffer.number] != 1:
             return None
@@ -83,21 +85,21 @@ class _Rewriting:
         return found if same else None
 
     def instead(self, i: Instruction, source: Instruction, **changes: Any) -> Any:
-        """The source, so changed that it makes the result of its only reader."""
+        """Return the source, changed to make the result of its only reader."""
         self.drop(source)
         return dataclasses.replace(source, results=i.results, **changes)
 
     def drop(self, i: Instruction) -> None:
-        """Takes out an instruction whose reader has gone."""
+        """Remove an instruction whose reader has gone."""
         self._dropped.add(id(i))
 
     def result(self) -> list[Instruction]:
-        """What is left."""
+        """Return the instructions that are left."""
         return [i for i in self.instructions if id(i) not in self._dropped]
 
 
 def _reads(block: Block) -> Counter[int]:
-    """How often each buffer is read, by nested blocks too."""
+    """Return how often each buffer is read, including reads in nested blocks."""
     views = [*block.results]
     for i in block.walk():
         views += i.operands
@@ -121,7 +123,7 @@ def _transpose(i: Any, r: _Rewriting) -> Instruction:
 
 
 def _scaled_transpose(i: Any, scaling: TensorScalar, r: _Rewriting) -> Instruction:
-    """Behind products alone, where the transpose is one of them in the end."""
+    """Move a transpose before a scaling, but only if it then merges into a product."""
     source = scaling.operands[0]
     moved = Buffer(
         scaling.results[0].number,
@@ -139,7 +141,8 @@ def _scaled_transpose(i: Any, scaling: TensorScalar, r: _Rewriting) -> Instructi
 
 
 def _exchange(product: NcMatmul) -> tuple[int, ...]:
-    """The permutation that puts the right operand's free axes before the left's."""
+    """Return the permutation that puts the right operand's free axes before the
+    left's."""
     d = product.dimensions
     batch = len(d.lhs_batch)
     left, right = (
@@ -172,7 +175,8 @@ def _largest(i: Any, r: _Rewriting) -> Instruction:
 
 
 def _rounded(i: Any, r: _Rewriting) -> Instruction:
-    """Of an amax's scale alone: it is never NaN."""
+    """Merge a scaling and a cast if the scale comes from an amax, which is never
+    NaN."""
     scaling = r.source(
         i, TensorScalar, op="multiply", rounding="rne", write_format=None
     )
@@ -205,8 +209,8 @@ _RULES: dict[type, Callable[[Any, _Rewriting], Instruction]] = {
 
 Arrays = Sequence[jax.Array]
 
-#: Larger results are made again: a program may say so to save memory
-#: (`jax.checkpoint`), and XLA merges what it likes.
+#: Larger results are computed again: a program may want that to save memory
+#: (`jax.checkpoint`), and XLA merges operations where it likes.
 REUSED_BYTES = 1 << 20
 
 _SMALL = (BitcastCopy, Compare, DmaCopy, Iota, Memset, Select)
@@ -214,19 +218,18 @@ _SMALL_OPS = frozenset({"add", "subtract", "multiply", "maximum", "minimum", "ne
 
 
 def is_small(i: Instruction) -> bool:
-    """Whether it is one or two XLA ops, cheaper to trace in place than to call."""
+    """Return whether it is one or two XLA operations, cheaper to trace in place than to
+    call."""
     return isinstance(i, _SMALL) or (
         getattr(i, "op", None) in _SMALL_OPS and isinstance(i, TensorTensor)
     )
 
 
 class KnownResults:
-    """Results of a block's instructions, by what they compute of which arrays.
-
-    XLA would merge equal operations, but compiles them first, and an elementary
-    function is a kernel of its own: the angles of rotary embeddings, made in every
-    layer, are half of what there is to compile of a small GPT.
-    """
+    """Results of a block's instructions, by what they compute from which arrays. XLA
+    would merge equal operations, but only after compiling them, and an elementary
+    function is a kernel of its own: the angles of rotary embeddings, computed in every
+    layer, are half of what is compiled for a small GPT."""
 
     def __init__(self, never: Collection[type]) -> None:
         self._never = never
@@ -235,7 +238,7 @@ class KnownResults:
     def of(
         self, i: Instruction, environment: dict, run: Callable[[], Arrays]
     ) -> Arrays:
-        """The results of an instruction, which is run if none of its kind was."""
+        """Return the results of an instruction, which runs if no equal one has run."""
         largest = max((b.type.size_bytes for b in i.results), default=0)
         if type(i) in self._never or largest > REUSED_BYTES:
             return run()

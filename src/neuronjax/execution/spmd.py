@@ -1,16 +1,16 @@
 """A block on every device of a mesh, inside one program.
 
-A value that may differ among devices is an array with a leading device axis; all others
-exist once: constants, replicated arguments, what everyone received from a collective,
-and what is computed from those alone. Instructions between two collectives run as one
-loop over the devices, so that a device's bits are those of the program alone, and
-compile time does not depend on how many devices there are. Loops, branches and calls
-that hold collectives run for all devices at once: by the rules of SPMD they agree on
-every condition, and the first device's is taken. Which values differ is found by
-`uniformity`, without running anything.
+A value that may differ among devices is an array with a leading device axis. All other
+values exist once: constants, replicated arguments, results that all devices receive
+from a collective, and what is computed from those alone. Instructions between two
+collectives run as one loop over the devices, so a device's bits are those of the
+program alone, and the compile time does not depend on the number of devices. Loops,
+branches and calls that contain collectives run for all devices at once: by the rules of
+SPMD all devices agree on every condition, and the first device's is taken. `uniformity`
+finds which values differ, without running anything.
 
-Where several real devices carry the emulated ones, this is what each of them does with
-its own; see `carriers`.
+If several real devices run the emulated ones, each does this with its own; see
+`device_sharding`.
 """
 
 from __future__ import annotations
@@ -44,13 +44,14 @@ from neuronjax.numerics.random_bits import fold
 
 Arrays = Sequence[jax.Array]
 RunBlock = Callable[[Block], Arrays]
-#: Whether a loop has another turn, of its carry; and a turn, with its rounding key.
+#: Whether a loop has another turn, given its carry; and a turn, given carry and
+#: rounding key.
 Holds = Callable[[Arrays], jax.Array]
 Turn = Callable[[Arrays, jax.Array], Arrays]
 
 
 class Interpreter(Protocol):
-    """What this file needs of the interpreter."""
+    """The parts of the interpreter that this file uses."""
 
     eager: bool
     stochastic: bool
@@ -76,10 +77,8 @@ def run(
     uniformity: Uniformity,
     key: jax.Array,
 ) -> list[jax.Array]:
-    """Executes an `Spmd`: global arrays in, global arrays out.
-
-    Those that the real devices have in part come and go so.
-    """
+    """Execute an `Spmd` on global arrays and return global arrays. Arrays of which real
+    devices have only a part enter and leave as parts."""
     real, scope = interpreter.real, _Scope({}, set())
     arguments = zip(i.body.arguments, i.operands, operands, i.splits, strict=True)
     for buffer, view, x, split in arguments:
@@ -103,8 +102,8 @@ def run(
 def _rows(
     x: jax.Array, split: Split, mesh: DeviceMesh, real: RealDevices, *, whole: bool
 ) -> jax.Array:
-    """[carried devices, *local shape] of a global array, or of this real device's part
-    of it."""
+    """Return [own devices, *local shape] of a global array or of this real device's
+    part."""
     if is_spread(split, mesh, real.count):
         return real.own(split_array(x, split, mesh))
     cut = carried_dimension(split, mesh, real.count)
@@ -116,7 +115,7 @@ def _rows(
 def _joined(
     x: jax.Array, split: Split, mesh: DeviceMesh, real: RealDevices, *, whole: bool
 ) -> jax.Array:
-    """The global array, or this real device's part, of [carried devices, *local]."""
+    """Return the global array, or this real device's part, of [own devices, *local]."""
     if is_spread(split, mesh, real.count):
         return join_array(real.everyone(x), split, mesh)
     x = join_array(x, split, part_of(mesh, real.count))
@@ -144,7 +143,7 @@ class _Scope(NamedTuple):
 
 
 class _Devices:
-    """Executes blocks on those devices of a mesh that this real device carries."""
+    """Executes blocks on the devices of a mesh that this real device runs."""
 
     def __init__(
         self, interpreter: Interpreter, uniformity: Uniformity, count: int
@@ -156,21 +155,21 @@ class _Devices:
         self._carried = interpreter.real.share(count)
 
     def stacked(self, x: jax.Array, differs: bool) -> jax.Array:
-        """With a device axis, also where all devices have the same."""
+        """Return the array with a device axis, even if all devices have the same."""
         return x if differs else jnp.broadcast_to(x, (self._carried, *x.shape))
 
     def _everyone(self, x: jax.Array, differs: bool) -> jax.Array:
-        """The same with the rows of all real devices."""
+        """Return the array with the rows of all real devices."""
         if differs:
             return self._real.everyone(x)
         return jnp.broadcast_to(x, (self._count, *x.shape))
 
     def _agreed(self, x: jax.Array, differs: bool) -> jax.Array:
-        """The first device's."""
+        """Return the value of the first device."""
         return self._real.first(x[0]) if differs else x
 
     def block(self, block: Block, scope: _Scope, key: jax.Array) -> None:
-        """Executes the instructions of a block; their results enter the scope."""
+        """Execute the instructions of a block; their results enter the scope."""
         waiting: list[Instruction] = []
         for position, i in enumerate(block.instructions):
             flags = self._uniformity.results(i, scope.varying, self._count)
@@ -178,7 +177,9 @@ class _Devices:
                 self._each(waiting, block, position, scope, key)
                 waiting = []
                 results = self._together(i, flags, scope, key)
-            elif any(flags) or not i.results:  # what only has effects, has them on all
+            elif (
+                any(flags) or not i.results
+            ):  # an instruction with effects only runs on all devices
                 waiting.append(i)
                 scope.varying.update(buffer.number for buffer in i.results)
                 continue
@@ -198,15 +199,10 @@ class _Devices:
         scope: _Scope,
         key: jax.Array,
     ) -> None:
-        """Executes instructions for every device in one loop.
-
-        Args:
-            waiting: the instructions.
-            block: which they are of.
-            position: of the first instruction of the block that comes after them.
-            scope: has what they read, and gets what is read later.
-            key: of the block; a device's number is folded into it.
-        """
+        """Execute instructions for every device in one loop. `waiting` are instructions
+        of `block`, and `position` is that of the first one after them. The scope holds
+        what they read and receives what is read later. A device's number is folded into
+        the key."""
         if not waiting:
             return
         reads = set().union(*map(self._reads, waiting)) & scope.arrays.keys()
@@ -234,13 +230,13 @@ class _Devices:
         self._interpreter.accumulator.add(self._of_all(observed))
 
     def _reads(self, i: Instruction) -> frozenset[int]:
-        """What an instruction reads, and what is measured beside that."""
+        """Return the buffers that an instruction reads and those measured beside it."""
         plan = self._interpreter.accumulator.plan
         beside = set() if plan is None else plan.reads(i)
         return self._uniformity.reads(i) | beside
 
     def _of_all(self, observed: Observed) -> Observed:
-        """Return what all devices together have observed, of what each has."""
+        """Return the observations of all devices together."""
         rows = {slot: total(row) for slot, row in observed.rows.items()}
         amaxes = observed.amaxes
         if amaxes is not None:
@@ -281,7 +277,8 @@ class _Devices:
     def _joint(
         self, i: Instruction, flags: Sequence[bool], scope: _Scope, key: jax.Array
     ) -> Arrays:
-        """A collective, or a kernel with some, on the arrays of all devices."""
+        """Execute a collective, or a kernel with collectives, on the arrays of all
+        devices."""
         numbers = [view.buffer.number for view in i.operands]
         arrays = {number: self._everyone(*scope.get(number)) for number in numbers}
         if isinstance(i, Collective):
@@ -295,7 +292,7 @@ class _Devices:
     def _all_reduce(
         self, i: AllReduce, flags: Sequence[bool], scope: _Scope, key: jax.Array
     ) -> Arrays:
-        """The same, every operand in slices."""
+        """Execute an all-reduce with every operand in slices."""
 
         def reduce(x: jax.Array) -> jax.Array:
             (total,) = self._interpreter.exchange(i, [x], self._count, key)
@@ -313,7 +310,7 @@ class _Devices:
         scope: _Scope,
         key: jax.Array,
     ) -> list[tuple[jax.Array, bool]]:
-        """The results of a nested block, and whether they have a device axis."""
+        """Return the results of a nested block, and whether they have a device axis."""
         scope = scope.inner()
         for buffer, (x, differs) in zip(block.arguments, arguments, strict=True):
             scope.put(buffer.number, x, differs)
@@ -323,7 +320,7 @@ class _Devices:
     def _as_flagged(
         self, values: Iterable[tuple[jax.Array, bool]], flags: Sequence[bool]
     ) -> list[jax.Array]:
-        """With a device axis where `flags` says so."""
+        """Return the values, with a device axis where `flags` says so."""
         return [
             self.stacked(x, differs) if flag else x
             for (x, differs), flag in zip(values, flags, strict=True)
@@ -374,19 +371,20 @@ _TOGETHER: dict[type, Callable[..., Arrays]] = {
 
 # -- reductions in slices --------------------------------------------------------------
 
-# A reduction over devices is elementwise: what becomes of the k-th element of every
-# chunk depends on these alone. So real devices share the elements out, instead of
-# everyone folding all of everyone's; and a fold of large arrays takes them in slices,
-# whose reordered copies are small. It is not done where rounding is stochastic, for its
-# bits depend on an element's place in the whole array.
+# A reduction over devices is elementwise: the k-th element of every chunk depends only
+# on the k-th elements. So real devices divide the elements among themselves, instead of
+# each folding all of them. A fold of large arrays works on slices, whose reordered
+# copies are small. This is not possible with stochastic rounding, whose bits depend on
+# an element's position in the whole array.
 
 
-# Of all devices together. Larger ones gain nothing, smaller ones cost time.
+# Bytes of a slice over all devices. Larger slices gain nothing, smaller ones cost time.
 _SLICE_BYTES = 4 << 20
 
 
 def is_sliceable(i: AllReduce) -> bool:
-    """Whether an instruction's elements can be reduced apart from each other."""
+    """Return whether an instruction's elements can be reduced independently of each
+    other."""
     return i.rounding != "stochastic"
 
 
@@ -397,18 +395,15 @@ def all_reduced(
     real: RealDevices,
     reduce: Callable[[jax.Array], jax.Array],
 ) -> jax.Array:
-    """One operand of an all-reduce, reduced.
+    """Return one operand of an all-reduce, reduced, in the shape that `reduce` gives.
 
     Args:
-        i: the instruction, of which the chunks count.
-        x: [carried devices, *local shape].
-        devices: how many there are.
-        real: who carries them.
-        reduce: all-reduces [devices, elements] of all devices; to [elements] where all
+        i: the instruction, whose chunks matter.
+        x: [own devices, *local shape].
+        devices: the number of emulated devices.
+        real: the real devices that run them.
+        reduce: all-reduces [devices, elements] over all devices, to [elements] if all
             get the same, else to [devices, elements].
-
-    Returns:
-        [*local shape] or [carried devices, *local shape], as `reduce` has it.
     """
     local = x.shape[1:]
     count, chunks = prod(local), i.plan.chunks
@@ -427,11 +422,12 @@ def all_reduced(
 
 
 def _in_slices(x: jax.Array, reduce: Callable[[jax.Array], jax.Array]) -> jax.Array:
-    """[devices, chunks, length], or [chunks, length], of [devices, chunks, length]."""
+    """Return [devices, chunks, length], or [chunks, length], of [devices, chunks,
+    length]."""
     devices, chunks, length = x.shape
     slices = slices_of(length, x.size * x.dtype.itemsize)
     width = length // slices
-    # Without dimensions of 1, for the place of which XLA would copy all of it.
+    # Dimensions of 1 are avoided, because XLA would copy the whole array for them.
     x = lax.reshape(x, (devices * chunks, slices, width))
 
     def one(number: jax.Array) -> jax.Array:
@@ -447,8 +443,8 @@ def _in_slices(x: jax.Array, reduce: Callable[[jax.Array], jax.Array]) -> jax.Ar
 
 
 def slices_of(length: int, size_bytes: int) -> int:
-    """Into how many equal slices so many elements of every chunk are cut; 1 where no
-    number close to the right one divides them."""
+    """Return the number of equal slices into which the elements of every chunk are cut.
+    It is 1 if no number close to the wanted one divides the length."""
     wanted = max(-(-size_bytes // _SLICE_BYTES), 1)
     legal = (n for n in range(wanted, 4 * wanted + 1) if length % n == 0)
     return next(legal, 1)

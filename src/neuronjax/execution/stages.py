@@ -1,9 +1,9 @@
-"""What is being done while somebody waits, for who shows it.
+"""Progress stages (capturing, lowering, compiling) while the user waits.
 
-`watch` is given by the reports, which this layer does not know. One thing is shown
-at a time: what begins while another is shown (a program that a transformation makes, or
-one that is compiled below a bar) is part of that, which then goes on where it was; its
-name stands behind its stages, where it has another one.
+`report` injects the display through `watched_by`, because this layer does not know it.
+One task is shown at a time. A task that starts while another is shown (a program made
+by a transformation, or one compiled below a progress bar) counts as part of that one,
+which then continues where it was; its name follows its stages if it differs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Protocol
 
 
 class Watch(Protocol):
-    """Shows stages, from its making until it is told of the end."""
+    """A display of stages, from its creation until `end`."""
 
     def stage(self, name: str) -> None: ...
     def end(self) -> None: ...
@@ -28,16 +28,16 @@ def _unseen(name: str) -> Watch | None:
     return None
 
 
-#: (name of the program) -> who shows its stages, or None where nobody would see them.
+#: (name of the program) -> the display of its stages, or None if nobody would see it.
 watch: Callable[[str], Watch | None] = _unseen
-#: Any of these may ask for what a terminal would show.
+#: Any of these environment variables may ask for the output that a terminal gets.
 ASKING = ("NEURONJAX_PROGRESS", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 _lock = threading.Lock()
 _current: Watch | None = None
 _owner: object = None
 _name = ""
 _stage = ""
-# Who makes something inside what is shown, what of it is said, and the stage that this
+# The owner of a task inside the shown one, the name that it adds, and the stage that it
 # interrupts.
 _inner: object = None
 _within = ""
@@ -45,7 +45,8 @@ _outside = ""
 
 
 def watched_by(make: Callable[[str], Watch | None]) -> None:
-    """Let this show what is done, and ask it only where somebody may look."""
+    """Show stages with the displays that `make` returns, but only where somebody may
+    look."""
     global watch
 
     def asked(name: str) -> Watch | None:
@@ -57,7 +58,7 @@ def watched_by(make: Callable[[str], Watch | None]) -> None:
 
 
 def start(name: str, owner: object) -> None:
-    """Something of this name is made by this object, unless something is already."""
+    """Begin a task of this name and owner, unless another task is shown."""
     global _inner, _name, _outside, _within
     with _lock:
         if _owner is None:
@@ -69,7 +70,7 @@ def start(name: str, owner: object) -> None:
 
 
 def show(display: Watch, owner: object) -> bool:
-    """Whether this display is the one that shows what is done, until the owner ends."""
+    """Show the stages with this display until the owner ends; return whether it may."""
     with _lock:
         if _owner is not None:
             return False
@@ -83,7 +84,8 @@ def _hold(display: Watch | None, owner: object) -> None:
 
 
 def stage(name: str) -> None:
-    """The next stage begins: "lowering"; what follows a comma is where in it."""
+    """Show that the next stage begins, such as "lowering"; text after a comma is a
+    detail."""
     global _stage
     current = _current
     if current is not None:
@@ -93,9 +95,11 @@ def stage(name: str) -> None:
 
 
 def end(owner: object) -> None:
-    """What this object made is made, or failed; does nothing if it made nothing."""
+    """End the task of this owner; do nothing if it has none."""
     global _current, _owner, _inner, _name, _stage, _within
-    if owner is not _owner and owner is not _inner:  # which every call asks: no lock
+    if (
+        owner is not _owner and owner is not _inner
+    ):  # checked by every call, so without a lock
         return
     with _lock:
         if owner is _inner:
@@ -112,7 +116,7 @@ def end(owner: object) -> None:
 
 @contextlib.contextmanager
 def watching(name: str, first: str = "starting") -> Iterator[None]:
-    """What is done inside is one thing to wait for, of this name."""
+    """Treat everything inside the block as one task of this name."""
     owner = object()
     start(name, owner)
     stage(first)

@@ -1,7 +1,7 @@
-"""One instruction at a time, for a tool that walks a program itself.
+"""Execute one instruction at a time, for a tool that walks a program itself.
 
-What a tool waits for is XLA, which compiles a program for every instruction and shape.
-So constants, movement and exact arithmetic are NumPy's.
+Most of the waiting time of such a tool is XLA, which compiles a program for every
+instruction and shape. So NumPy executes constants, movement and exact arithmetic.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from neuronjax.ir.instruction_set import DmaCopy, Im2col, Memset
 from neuronjax.numerics.random_bits import fold
 
 Arrays = Sequence[Any]
-#: What executes an instruction, given its operands and its key.
+#: Executes an instruction, given its operands and its key.
 Step = Callable[[Arrays, jax.Array], Arrays]
-#: Larger arrays take NumPy's one thread longer than XLA needs to compile a program.
+#: For larger arrays NumPy's one thread takes longer than XLA needs to compile a
+#: program.
 MOST_BY_NUMPY = 1 << 20
 
 
@@ -40,7 +41,7 @@ class Stepper:
     `fold`.
 
     Attributes:
-        first_key: of main's instructions.
+        first_key: the key of main's instructions.
     """
 
     def __init__(
@@ -56,17 +57,12 @@ class Stepper:
             zero = inputs_outputs.make_zero(True)
             seen = StepAccumulator(None, previous)
             self._run = Interpretation(program, zero, True, (), seen)
-        # By the identity of the instruction, which is kept alive.
+        # Steps by the identity of the instruction, which is kept alive.
         self._steps: dict[int, tuple[Instruction, Step]] = {}
 
     def execute(self, i: Instruction, operands: Arrays, key: jax.Array) -> Arrays:
-        """Return the results of one instruction that captures nothing.
-
-        Args:
-            i: any but a loop or a branch.
-            operands: its arrays.
-            key: of the block that the instruction is in.
-        """
+        """Return the results of one instruction; loops and branches are the caller's.
+        `key` is the key of the block that contains the instruction."""
         if id(i) not in self._steps:
             self._steps[id(i)] = (i, self._step(i))
         return self._steps[id(i)][1](operands, key)
@@ -96,14 +92,8 @@ class Stepper:
     def exchange(
         self, i: Instruction, operands: Arrays, devices: int, key: jax.Array
     ) -> Arrays:
-        """Return the results of an instruction that joins the devices of a mesh.
-
-        Args:
-            i: a collective, or a kernel with collectives.
-            operands: [devices, *local shape] each.
-            devices: how many there are.
-            key: of the block that the instruction is in.
-        """
+        """Return the results of a collective, or of a kernel with collectives. Operands
+        are [devices, *local shape]; `key` is the key of the block that contains it."""
         with jax.disable_jit(False):
             if self._run.stochastic and i.ordinal:
                 key = fold(key, jnp.uint32(i.ordinal))

@@ -1,11 +1,11 @@
 """A function of flat arrays, emulated, as JAX's transformations see it.
 
 `vmap(emulated f)` is the emulation of `vmap(f)`. `grad(emulated f)` is what the chip
-would do: the forward and the backward program of `jax.vjp(f)`, both emulated. The
-construction is a `custom_vjp` outside and a `custom_vmap` inside, with the residuals as
-flat leaves, applied to itself: forward and backward are emulations too, so that grad of
-grad, vmap of grad and grad of vmap follow. Forward mode is refused by name, wherever it
-is taken, and so is the transpose of an emulation.
+would do: the forward and backward programs of `jax.vjp(f)`, both emulated. It is built
+as a `custom_vjp` around a `custom_vmap`, with the residuals as flat leaves. Forward and
+backward are emulations themselves, so grad of grad, vmap of grad and grad of vmap work
+too. Forward mode is refused with a clear error wherever it is taken, and so is the
+transpose of an emulation.
 """
 
 from __future__ import annotations
@@ -59,18 +59,19 @@ class Emulation:
     """A pure function of flat arrays and how to emulate it.
 
     Attributes:
-        function: takes flat leaves, returns a list of flat leaves.
-        name: of what the user emulates, for errors.
+        function: takes flat leaves and returns a list of flat leaves.
+        name: the name of the user's function, for errors.
         names: the pytree path of each argument, for rules and errors.
         target: the machine.
         policy: the numerics.
-        cotangents: indices of arguments that carry gradients.
-        derived: made by a transformation; a policy rule need not match in it.
-        around: the mesh that the function is captured under.
+        cotangents: the indices of arguments that carry gradients.
+        derived: whether a transformation made it; then a policy rule need not match in
+            it.
+        around: the mesh under which the function is captured.
         collector: what is measured.
         traced: the function, traced for one list of types; see `closed`.
-        saved: what was captured before, of a program from a file; arguments of its
-            types alone are given.
+        saved: the capture of a program from a file, which takes only arguments of its
+            types.
     """
 
     function: Callable[..., list[Any]]
@@ -89,7 +90,7 @@ class Emulation:
 
     @no_collection()
     def capture(self, leaves: Leaves) -> Capture:
-        """The StableHLO program for arguments of these types."""
+        """Return the StableHLO program for arguments of these types."""
         if self.saved is not None:
             return self.saved
         types = tuple(map(abstract, leaves))
@@ -101,8 +102,8 @@ class Emulation:
 
     @no_collection()
     def closed(self, leaves: Leaves) -> tuple[Emulation, Leaves]:
-        """The same emulation with the tracers that the function closes over, if there
-        are any, as leading leaves; traced already, for these types."""
+        """Return the same emulation with the tracers it closes over as leading leaves.
+        It is traced already, for these types."""
         types = tuple(map(abstract, leaves))
         with self._surrounded():
             traced = Traced.of(self.function, types, self.names)
@@ -114,8 +115,9 @@ class Emulation:
         return emulation, [*closure, *leaves]
 
     def placements(self) -> tuple[NamedSharding, ...]:
-        """Return where the results belong: see `mesh_context`. On real devices
-        they lie already, and in a trace that is closed over they stay."""
+        """Return where the results belong: see `mesh_context`. Return nothing on real
+        devices, where they are placed already, and if the function closes over tracers,
+        where they stay."""
         traced, devices = self.traced, self.around.devices
         if traced is None or active_real_devices():
             return ()
@@ -127,13 +129,13 @@ class Emulation:
 
     @contextlib.contextmanager
     def _surrounded(self) -> Iterator[None]:
-        """Where the function is traced and lowered."""
+        """Enter the contexts in which the function is traced and lowered."""
         stages.stage("capturing")
         with self.around.inside(), compiling_for(self.target.name):
             yield
 
     def lower(self, program: Program) -> InstructionProgram:
-        """The instructions of a captured program."""
+        """Return the instructions of a captured program."""
         stages.stage("lowering")
         if self.policy.loss_scale is not None and not self.derived:
             _check_loss_scale(program)
@@ -148,7 +150,7 @@ class Emulation:
         )
 
     def run(self, context: CallContext, leaves: Leaves) -> Outcome:
-        """Captures, lowers and executes; no transformation looks inside."""
+        """Capture, lower and execute; no transformation looks inside."""
         captured = self.capture(leaves)
         program = self.lower(captured.program)
         return self.execute(captured, program, context, leaves)
@@ -160,7 +162,7 @@ class Emulation:
         context: CallContext,
         leaves: Leaves,
     ) -> Outcome:
-        """Executes the instructions of what was captured for leaves of these types."""
+        """Execute the instructions of a capture for leaves of its types."""
         stages.stage("emulating")
         _check_context(program, context)
         plain = (
@@ -179,7 +181,7 @@ class Emulation:
     # -- transformations ---------------------------------------------------------------
 
     def __call__(self, context: CallContext, leaves: Leaves) -> Outcome:
-        """Emulates the function on arrays or tracers of any transformation."""
+        """Emulate the function on arrays or on tracers of any transformation."""
         if not any(isinstance(leaf, Tracer) for leaf in leaves):
             return self.run(context, leaves)
         guarded = (
@@ -211,13 +213,13 @@ class Emulation:
     def _batched(
         self, axis_size: int, batched: Sequence[bool], leaves: Leaves
     ) -> tuple[Emulation, list[bool]]:
-        """The emulation of `vmap(f)`, and which of its results have the new axis: all,
-        if there is no list."""
+        """Return the emulation of `vmap(f)`, and which of its results have the new
+        axis. An empty list means all of them."""
         axes = tuple(0 if b else None for b in batched)
         mapped = jax.vmap(self._by_line, in_axes=axes, axis_size=axis_size)
         if all(batched):
             return self.of_function(mapped), []
-        # Of one trace: another may keep other residuals for the backward pass.
+        # Use one trace: another may keep other residuals for the backward pass.
         with self._surrounded():
             traced = trace(mapped, leaves)
         depends = _depend_on(traced.jaxpr, batched)
@@ -229,13 +231,13 @@ class Emulation:
         return self.of_function(function), depends
 
     def of_function(self, function: Callable[..., list[Any]]) -> Emulation:
-        """The same of another function of the same arguments."""
+        """Return an emulation of another function of the same arguments."""
         return replace(self, function=function, traced=None, saved=None)
 
     @property
     def _by_line(self) -> Callable[..., list[Any]]:
-        """The function, of which every op keeps its line: what JAX traces to derive it,
-        it traces as if all of it stood where the emulated function is called."""
+        """The function with the source line of every op kept. If JAX traced the
+        function itself to derive it, all ops would have the line of the call."""
         return jaxpr_as_fun(self.traced.stage.jaxpr) if self.traced else self.function
 
     def _refuse_accompanied(self, transformation: str, context: CallContext) -> None:
@@ -261,11 +263,9 @@ class Emulation:
 
 
 class _Derivative:
-    """The emulated forward and backward passes of one emulation.
-
-    What tracing the forward pass finds out (the structure of the residuals) is kept
-    here until the backward pass is traced.
-    """
+    """The emulated forward and backward passes of one emulation. What tracing the
+    forward pass finds (the structure of the residuals) is kept here until the backward
+    pass is traced."""
 
     def __init__(self, primal: Emulation) -> None:
         self.primal = primal
@@ -275,7 +275,8 @@ class _Derivative:
         self.outputs: list[Any] = []
 
     def forward(self, context: CallContext, *leaves: Any) -> tuple[Outcome, tuple]:
-        """custom_vjp's forward: outputs, and residuals as flat arrays."""
+        """Return outputs, and residuals as flat arrays; the forward function of
+        custom_vjp."""
         self.primal._refuse_accompanied("grad", context)
         self.inputs = [abstract(leaf) for leaf in leaves]
 
@@ -288,7 +289,7 @@ class _Derivative:
         return replace(outcome, results=flat[:count]), (context, flat[count:])
 
     def _trace_forward(self, leaves: Leaves) -> tuple[list, list]:
-        """jax.vjp with respect to the float leaves."""
+        """Return outputs and residuals of jax.vjp with respect to the float leaves."""
         inexact = [i for i, leaf in enumerate(leaves) if is_inexact(leaf)]
 
         def of_inexact(*floats: Any) -> list[Any]:
@@ -305,7 +306,7 @@ class _Derivative:
         return outputs, residuals
 
     def backward(self, saved: tuple, cotangents: Outcome) -> tuple:
-        """custom_vjp's backward: one cotangent per argument of the forward."""
+        """Return one cotangent per argument; the backward function of custom_vjp."""
         context, residuals = saved
         pairs = zip(cotangents.results, self.outputs, strict=True)
         floats = [on_every_device(c) for c, o in pairs if is_inexact(o)]
@@ -341,7 +342,7 @@ class _Derivative:
 
 
 def _depend_on(jaxpr: Any, chosen: Sequence[bool]) -> list[bool]:
-    """Which results of a jaxpr depend on the chosen arguments."""
+    """Return which results of a jaxpr depend on the chosen arguments."""
     touched = {v for v, c in zip(jaxpr.invars, chosen, strict=True) if c}
     for equation in jaxpr.eqns:
         if any(isinstance(v, Var) and v in touched for v in equation.invars):
@@ -352,13 +353,13 @@ def _depend_on(jaxpr: Any, chosen: Sequence[bool]) -> list[bool]:
 def _scaled(x: Any, scale: float | None) -> Any:
     if scale is None:
         return x
-    if jnp.iscomplexobj(x):  # the product with a complex number would have four
+    if jnp.iscomplexobj(x):  # a complex factor would need four products
         return lax.complex(_scaled(lax.real(x), scale), _scaled(lax.imag(x), scale))
     return x * jnp.asarray(scale, x.dtype)
 
 
 def _check_context(program: InstructionProgram, context: CallContext) -> None:
-    """Refuse a call that lacks what the program needs beside its arguments."""
+    """Refuse a call that lacks values that the program needs besides its arguments."""
     if context.amax_history is not None:
         check_history(program, context.amax_history)
     elif program.amax_slots:
@@ -376,7 +377,7 @@ def _check_context(program: InstructionProgram, context: CallContext) -> None:
 
 
 def _check_loss_scale(program: Program) -> None:
-    """loss_scale acts where gradients enter; inside a captured step it cannot."""
+    """Refuse a loss scale for a captured step, since it acts where gradients enter."""
     for op in program.walk():
         if is_cotangent_scope(op.location.scope):
             raise InvalidProgramError(
@@ -393,8 +394,8 @@ def _check_loss_scale(program: Program) -> None:
 
 
 def _without_unused(traced: Traced, leaves: Leaves) -> Leaves:
-    """The arguments, zeros for those that the function does not use, so that JAX, which
-    asks for no array there either, sees that nothing uses them."""
+    """Return the arguments, with zeros for those that the function does not use. So
+    JAX, which passes no array there either, sees that nothing uses them."""
     return [
         x if is_used or is_key(x.dtype) else jnp.zeros(x.shape, x.dtype)
         for x, is_used in zip(leaves, traced.used, strict=True)
@@ -402,12 +403,13 @@ def _without_unused(traced: Traced, leaves: Leaves) -> Leaves:
 
 
 def is_inexact(leaf: Any) -> bool:
-    """Whether an argument has a gradient."""
+    """Return whether an argument has a gradient."""
     return dtypes.issubdtype(leaf.dtype, np.inexact)
 
 
 def split_complex(arrays: Sequence[jax.Array]) -> list[jax.Array]:
-    """Arguments as a lowered program takes them: a complex one as its two parts."""
+    """Return arguments as a lowered program takes them: a complex one as its two
+    parts."""
     return [
         part
         for array in arrays
@@ -418,7 +420,8 @@ def split_complex(arrays: Sequence[jax.Array]) -> list[jax.Array]:
 
 
 def join_complex(arrays: Sequence[jax.Array], program: Program) -> list[jax.Array]:
-    """Results of a lowered program as `program`, before lowering, declares them."""
+    """Return results of a lowered program as `program` declares them, with complex
+    dtypes."""
     parts = iter(arrays)
     return [
         lax.complex(next(parts), next(parts))

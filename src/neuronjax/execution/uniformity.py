@@ -1,9 +1,9 @@
 """Which values of a program may differ among the devices that run it.
 
-Found without running anything, from what differs at the start: an instruction that
-reads what differs writes what differs, and so does one that rounds stochastically, for
-every device draws bits of its own. What all devices receive from a collective is the
-same again.
+This follows from what differs at the start, without running anything: an instruction
+that reads a differing value writes one. So does an instruction that rounds
+stochastically, because every device draws its own bits. A value that all devices
+receive from a collective is the same on all of them again.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from neuronjax.ir.traversal import DataFlow, Functions, entries, walk
 
 
 class _InstructionFacts(NamedTuple):
-    """What is known of an instruction wherever it stands.
+    """The facts about an instruction that do not depend on where it stands.
 
     Attributes:
-        instruction: kept, so that its id stays its own.
+        instruction: kept alive, so that its id is not reused.
         joins: whether it is a collective or runs one.
-        draws: whether it or what it runs draws random bits.
-        reads: the buffers that it and all that it runs read.
+        draws: whether it, or what it runs, draws random bits.
+        reads: the buffers that it and everything it runs read.
     """
 
     instruction: Instruction
@@ -35,28 +35,23 @@ class _InstructionFacts(NamedTuple):
 
 
 class Uniformity:
-    """Questions about the instructions of one program."""
+    """Answers questions about the instructions of one program."""
 
     def __init__(self, functions: Functions) -> None:
         self._functions = functions
         self._facts: dict[int, _InstructionFacts] = {}
 
     def joins(self, i: Instruction) -> bool:
-        """Whether an instruction is a collective or runs one."""
+        """Return whether an instruction is a collective or runs one."""
         return self._of(i).joins
 
     def reads(self, i: Instruction) -> frozenset[int]:
-        """The buffers that an instruction and all that it runs read."""
+        """Return the buffers that an instruction and everything it runs read."""
         return self._of(i).reads
 
     def results(self, i: Instruction, varying: set[int], devices: int) -> list[bool]:
-        """For each result of an instruction whether it may differ.
-
-        Args:
-            i: an instruction.
-            varying: numbers of the buffers that may differ, as far as they are written.
-            devices: how many there are.
-        """
+        """Return for each result of an instruction whether it may differ. `varying`
+        holds the numbers of the buffers written so far that may differ."""
         found = self.alone(i, varying.__contains__, devices)
         if found is None:
             found = list(_Varying(self, self._functions, varying, devices).nested(i))
@@ -65,8 +60,8 @@ class Uniformity:
     def alone(
         self, i: Instruction, differs: Callable[[int], bool], devices: int
     ) -> list[bool] | None:
-        """The same, where `differs` says which buffers may; None for an instruction
-        that runs collectives."""
+        """Return which results may differ, or None for an instruction that runs
+        collectives. `differs` says which buffers may differ."""
         if isinstance(i, Collective):
             return [not is_same_for_all(i, devices)] * len(i.results)
         if _is_joint(i):
@@ -90,7 +85,7 @@ class Uniformity:
 
 
 class _Varying(DataFlow[bool]):
-    """Whether buffers may differ, inside an instruction that runs collectives."""
+    """Finds which buffers may differ, inside an instruction that runs collectives."""
 
     nothing = False
 
@@ -115,5 +110,5 @@ class _Varying(DataFlow[bool]):
 
 
 def _is_joint(i: Instruction) -> bool:
-    """Whether it is a kernel with collectives."""
+    """Return whether it is a kernel with collectives."""
     return isinstance(i, NkiKernel) and i.joins_devices

@@ -1,6 +1,6 @@
-"""The machines, as data: chips, instances, networks; and the names of targets.
+"""The machines as data: chips, instances, networks; and the names of targets.
 
-What a machine costs in time is in `timing`; this package knows no program.
+`timing` models how long a machine takes.
 """
 
 from neuronjax.hardware.capabilities import (

@@ -1,11 +1,11 @@
-"""ScalarE's activation functions as data: names, and the arguments they are made for.
+"""ScalarE's activation functions as data: names, and the arguments they accept.
 
 Source: "Supported Activation Functions for NKI ISA" of nki/api/nki.api.shared.rst [SH]
 and nki/api/nki.language.rst [NL]; keys as in `chips.py`. The engine evaluates piecewise
 polynomials; their pieces, their accuracy, and their treatment of NaN and signed zeros
 are not documented. Outside the valid range it "will generate invalid output results"
-[SH], which only sin is documented further for (`sin_as_scalar_engine` of
-`numerics.elementary_trigonometric`). Nothing here computes a function.
+[SH]; only for sin is there more documentation (`sin_as_scalar_engine` of
+`numerics.elementary_trigonometric`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from types import MappingProxyType
 Interval = tuple[float, float]
 
 _EVERYWHERE: tuple[Interval, ...] = ((-math.inf, math.inf),)
-# They take any argument. [SH]
+# These take any argument. [SH]
 _UNRESTRICTED = (
     *("copy", "square", "abs", "sign", "sigmoid", "tanh", "exp", "erf", "erf_dx"),
     *("relu", "prelu", "gelu", "gelu_dx", "gelu_apprx_tanh", "gelu_apprx_sigmoid"),
@@ -27,7 +27,7 @@ _UNRESTRICTED = (
 ACTIVATION_FUNCTIONS: Mapping[str, tuple[Interval, ...]] = MappingProxyType(
     {
         **dict.fromkeys(_UNRESTRICTED, _EVERYWHERE),
-        # Restricted. [SH] (sin reduces no range; `nl.sin` does that first. [SH])
+        # Restricted. [SH] (sin reduces no range itself; `nl.sin` does so first. [SH])
         "log": ((2.0**-64, 2.0**64),),
         "sin": ((-math.pi, math.pi),),
         "arctan": ((-math.pi / 2, math.pi / 2),),

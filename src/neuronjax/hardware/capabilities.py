@@ -1,4 +1,4 @@
-"""What a NeuronCore may be capable of, by the names that rules branch on.
+"""The capabilities of NeuronCores, by the names that rules branch on.
 
 Source keys are those of `chips.py`.
 """
@@ -50,7 +50,7 @@ CAPABILITIES: Mapping[str, str] = MappingProxyType(
         "native_int64": "64-bit integers by compiler flag [CLI, DT]",
     }
 )
-"""What a `CoreSpec` may be capable of, with the source."""
+"""Capability -> what it means, with the source."""
 
 
 def chips_with(capability: str) -> tuple[str, ...]:

@@ -130,9 +130,9 @@ class CoreSpec:
         max_free_sbuf_elements: free size of a vector or scalar access to SBUF.
         max_free_psum_elements: the same for PSUM.
         access_start_cycles: start of one SBUF or PSUM access.
-        seen_load_cycles: by which the load of a whole stationary operand, one row of
-            the contraction in a cell, holds up the array while it multiplies; None
-            where that was not measured.
+        seen_load_cycles: measured cycles by which loading a whole stationary operand,
+            one row of the contraction in a cell, holds up the array while it
+            multiplies; None if not measured.
         mx_dtypes: element dtypes of `nc_matmul_mx`.
         documented_tflops: the architecture guide's peaks of one core, for checking.
         capabilities: names in `neuronjax.hardware.CAPABILITIES`.
@@ -167,7 +167,7 @@ class CoreSpec:
 
     @property
     def engines(self) -> tuple[EngineSpec, ...]:
-        """Return the engines that the core has, tensor first."""
+        """The engines that the core has, tensor first."""
         every = (self.tensor, self.vector, self.scalar, self.gpsimd, self.sync)
         return tuple(engine for engine in every if engine is not None)
 
@@ -239,7 +239,7 @@ class ChipSpec:
 
     @property
     def lacks(self) -> frozenset[str]:
-        """Return the names that instructions have for engines which it has none of."""
+        """The engines that the chip does not have, by their names in instructions."""
         absent = {"gpsimd": self.core.gpsimd is None, "cc": not self.cc_cores}
         return frozenset(name for name, is_absent in absent.items() if is_absent)
 
@@ -331,8 +331,8 @@ NEURON_CORE_V2 = CoreSpec(
 )
 
 # The pages name the engines, their dtypes and their peaks. Clocks, the size of the
-# array and of the memories are not published. ASSUMPTION: all that is not written here
-# equals NeuronCore-v2's; VectorE computes integers too, through FP32.
+# array and of the memories are not published. ASSUMPTION: everything that is not
+# written here equals NeuronCore-v2's; VectorE computes integers too, through FP32.
 _TENSOR_V1_ENGINE = dataclasses.replace(
     _TENSOR_V2_ENGINE,
     clock_hz=1_000_000_000,  # base clock of inf1 [PS]; TensorE's own: ASSUMPTION
@@ -368,7 +368,7 @@ NEURON_CORE_V1 = dataclasses.replace(
     capabilities=frozenset(),
 )
 
-# Its width is blank in A3: ASSUMPTION that it is v2's, which v4's [A4] equals.
+# The width is blank in A3: ASSUMPTION that it is v2's, which v4's [A4] equals.
 _GPSIMD_V3_ENGINE = dataclasses.replace(
     _GPSIMD_V2_ENGINE,
     clock_hz=1_200_000_000,  # [A3]

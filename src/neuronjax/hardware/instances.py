@@ -28,11 +28,11 @@ class ListPrice:
     """A published price.
 
     Attributes:
-        usd_per_hour: the whole instance.
-        date: month in which it was published or read, "YYYY-MM".
-        region: where it held.
+        usd_per_hour: the price of the whole instance.
+        date: the month in which it was published or read, "YYYY-MM".
+        region: the region in which it held.
         terms: "on demand", or "Capacity Block" (reserved for days, paid ahead).
-        source: who published it.
+        source: the publisher.
     """
 
     usd_per_hour: float
@@ -44,20 +44,20 @@ class ListPrice:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InstanceSpec:
-    """One thing that can be rented.
+    """An instance or UltraServer that can be rented.
 
     Attributes:
         name: EC2 type, or neuronjax's name of an UltraServer.
         chip: its chips, all alike.
-        chips: how many.
+        chips: the number of chips.
         hosts: servers that hold them; more than one only in an UltraServer.
         topology: the network between the chips.
         efa_bits_per_second: network to other instances, all interfaces together, or
-            None if not published. Ranks share it equally: 50 Gb/s for each of the 64
-            of trn2.48xlarge [CC].
-        efa_interfaces: how many there are; the chips share them equally.
+            None if not published. Ranks share it equally: 50 Gb/s for each of the 64 of
+            trn2.48xlarge [CC].
+        efa_interfaces: the number of interfaces; the chips share them equally.
         price: list price on demand, or None if not known.
-        block_price: of a Capacity Block, or None if not known.
+        block_price: the price of a Capacity Block, or None if not known.
     """
 
     name: str
@@ -79,7 +79,7 @@ class InstanceSpec:
 def _listed(
     usd_per_hour: float, date: str = "2026-08", by: str = "instances.vantage.sh"
 ) -> ListPrice:
-    """Return a price on demand in US East, as VS has it where nothing else is said."""
+    """Return a price on demand in US East, by default as VS lists it."""
     return ListPrice(
         usd_per_hour=usd_per_hour,
         date=date,
@@ -89,7 +89,7 @@ def _listed(
 
 
 def _block(usd_per_hour: float, region: str) -> ListPrice:
-    """A Capacity Block, as CB has it."""
+    """Return the price of a Capacity Block, as CB lists it."""
     return ListPrice(
         usd_per_hour=usd_per_hour,
         date="2026-01",
@@ -158,7 +158,7 @@ INF1_XLARGE = InstanceSpec(
     chip=chips.INF1,
     chips=1,  # [T0]
     topology=topology.SINGLE_CHIP,
-    # "up to 25 Gb/s" is the network of the host: no collectives go over it.
+    # "up to 25 Gb/s" is the network of the host; it carries no collectives.
     price=_listed(0.228, *_KARPENTER),  # [KP]
 )
 INF1_2XLARGE = dataclasses.replace(
@@ -233,7 +233,7 @@ TRN3_ULTRASERVER_GEN2 = dataclasses.replace(
 INSTANCES: Mapping[str, InstanceSpec] = MappingProxyType(
     {x.name: x for x in tuple(globals().values()) if isinstance(x, InstanceSpec)}
 )
-"""The instances above, in their order."""
+"""The instances above, in the same order."""
 
 INSTANCE_ALIASES: Mapping[str, str] = MappingProxyType(
     {"u-trn2x64": "trn2-ultraserver"}  # the name in T2 of SDK 2.21

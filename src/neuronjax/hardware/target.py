@@ -1,8 +1,8 @@
-"""The names of targets: what a user writes in `target=`, and the machine it stands for.
+"""The names of targets that a user writes in `target=`, and their machines.
 
-A chip ("trn2"), a NeuronCore generation ("gen3"), an EC2 instance ("trn2.48xlarge"), an
-UltraServer ("trn2-ultraserver"), or several of the last two joined by EFA
-("trn2.48xlarge:4"). Names are case-sensitive.
+A target is a chip ("trn2"), a NeuronCore generation ("gen3"), an EC2 instance
+("trn2.48xlarge"), an UltraServer ("trn2-ultraserver"), or several of the last two
+joined by EFA ("trn2.48xlarge:4"). Names are case-sensitive.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Target:
     """A resolved `target=`.
 
     Attributes:
-        name: the canonical name; an alias is replaced by what it stands for.
+        name: the canonical name; an alias is replaced by the name it means.
         chip: the chip.
         instance: the instance or UltraServer, or None for a bare chip.
-        instances: how many of them, joined by EFA; 1 for a bare chip.
+        instances: the number of instances joined by EFA; 1 for a bare chip.
     """
 
     name: str
@@ -60,7 +60,8 @@ class Target:
         return self.chips * self.chip.cores_per_chip
 
     def logical_cores(self, lnc: int | None = None) -> int:
-        """Devices that JAX sees: physical cores divided by the LNC size.
+        """Return the number of devices that JAX sees: physical cores divided by the LNC
+        size.
 
         Args:
             lnc: physical cores per logical NeuronCore; None means the default.
@@ -91,15 +92,15 @@ _ALIASES: Mapping[str, str] = MappingProxyType({**CHIP_ALIASES, **INSTANCE_ALIAS
 
 
 def resolve_target(name: str) -> Target:
-    """The machine that a name stands for.
+    """Return the machine of a target name.
 
     Args:
         name: a chip, instance, UltraServer or alias, exactly as listed; an instance or
             UltraServer also several times, "trn2.48xlarge:4".
 
     Raises:
-        InvalidProgramError: unknown; the message gives the nearest and all names. Or
-            several of what no network joins.
+        InvalidProgramError: the name is unknown (the message gives the nearest and all
+            names), or no network joins several of these.
     """
     base, colon, count = str(name).partition(":")
     canonical = _ALIASES.get(base, base)
@@ -110,7 +111,7 @@ def resolve_target(name: str) -> Target:
 
 
 def _several(target: Target, name: str, count: str) -> Target:
-    """So many instances of a target, joined by EFA."""
+    """Return `count` instances of a target, joined by EFA."""
     instances = int(count) if count.isascii() and count.isdigit() else 0
     if instances < 1:
         raise InvalidProgramError(

@@ -28,12 +28,12 @@ EFA_HOP_SECONDS = 15e-6  # HBM to HBM, smallest packet [CC, IX]; see CONTRADICTI
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Fabric:
-    """The network between instances: what an UltraCluster is joined by.
+    """The network between the instances of an UltraCluster.
 
     Attributes:
         name: unique name.
         hop_seconds: memory to memory of two instances, smallest packet.
-        usable_share: of the published rate that transfers have reached.
+        usable_share: the share of the published rate that transfers have reached.
     """
 
     name: str
@@ -43,8 +43,8 @@ class Fabric:
 
 EFA = Fabric(
     name="efa",
-    # ASSUMPTION: of any two instances, however far apart, and no link oversubscribed:
-    # the tiers of an UltraCluster are not published.
+    # ASSUMPTION: the same for any two instances, however far apart, and no link is
+    # oversubscribed: the tiers of an UltraCluster are not published.
     hop_seconds=EFA_HOP_SECONDS,
     usable_share=0.7,  # 279 of 400 GB/s [MC]
 )
@@ -81,9 +81,9 @@ class Topology:
         links: one entry per axis and kind of cable. On the slower axis of a switch the
             first is within a rack, the second between chips of the same place in two
             racks.
-        mesh: what the algorithm of that name sends: "full", every chunk from rank to
-            rank; "two_step", once per chip, which its ranks add or share [NEC].
-        racks: into how many equal parts the slowest axis is divided.
+        mesh: what the algorithm "mesh" sends: "full", every chunk from rank to rank;
+            "two_step", once per chip, whose ranks add or share it [NEC].
+        racks: the number of equal parts into which the slowest axis is divided.
     """
 
     name: str
@@ -103,8 +103,8 @@ SINGLE_CHIP = Topology(
     links=(),
 )
 
-# The driver knows a link to the east and one to the west [DRV]; no page shows a wiring.
-# ASSUMPTION: a chain, and the published rate is of all directions of both links.
+# The driver has a link to the east and one to the west [DRV]; no page shows a wiring.
+# ASSUMPTION: a chain, whose published rate covers all directions of both links.
 INF1_CHAIN_4 = Topology(
     name="inf1-chain-4",
     kind="chain",
@@ -146,14 +146,14 @@ TRN1_TORUS_4X4 = Topology(
         Link(axis=0, per_chip=2, bytes_per_second=48 * 10**9),  # 384 / 4 / 2 [H2]
         Link(axis=1, per_chip=2, bytes_per_second=48 * 10**9),  # 384 / 4 / 2 [H2]
     ),
-    # ASSUMPTION: "full" is trn1's, as "TRN2" and "GROUPED" (inf2) are others' [NEC];
-    # nccom-test's times of 8 and of 32 ranks agree.
+    # ASSUMPTION: "full" is trn1's, since "TRN2" and "GROUPED" (inf2) belong to others
+    # [NEC]; nccom-test's times of 8 and of 32 ranks agree.
     mesh="full",
 )
 
 # Each of the four links of a torus ends on an S-engine of its own, a quarter of a chip:
-# two physical cores, one HBM stack [DRV]. What another S-engine sends over it is routed
-# on the chip first. ASSUMPTION: that costs nothing, for nobody published its rate.
+# two physical cores, one HBM stack [DRV]. Data of another S-engine is first routed on
+# the chip. ASSUMPTION: that costs nothing, because nobody has published its rate.
 TRN2_TORUS_4X4 = Topology(
     name="trn2-torus-4x4",
     kind="torus",
@@ -202,4 +202,4 @@ TRN3_SWITCH_36X4 = dataclasses.replace(
 TOPOLOGIES: Mapping[str, Topology] = MappingProxyType(
     {x.name: x for x in tuple(globals().values()) if isinstance(x, Topology)}
 )
-"""The topologies above, in their order."""
+"""The topologies above, in the same order."""

@@ -1,10 +1,9 @@
-"""Instructions for linear algebra, Fourier transforms, and work left to the host.
+"""Instructions for linear algebra, Fourier transforms, and work of the host.
 
-A NeuronCore has no unit for any of these: the first three stand for library routines
-of GpSimdE, the engine that is programmed freely. Complex numbers are pairs of operands,
-real and imaginary parts, and so are complex results. Like every instruction they
-compute in FP32 and round each result once; how is in `engines.linear_algebra` and
-`engines.fft`.
+A NeuronCore has no unit for any of these. The first three represent library routines of
+GpSimdE, the engine that can be programmed freely. A complex number is a pair of
+operands or results, its real and imaginary part. Like every instruction they compute in
+FP32 and round each result once; `engines.linear_algebra` and `engines.fft` define how.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ class Cholesky(Instruction):
 
 @dataclass(frozen=True, kw_only=True)
 class TriangularSolve(Instruction):
-    """Solves op(a) x = b, or x op(a) = b, with triangular a, [..., n, n].
+    """The solution of op(a) x = b, or x op(a) = b, with triangular a, [..., n, n].
 
     operands: a and b, or (a_re, a_im, b_re, b_im); only one triangle of a is read.
 
     Attributes:
         left_side: whether op(a) is left of x.
-        lower: which triangle of a.
-        unit_diagonal: the diagonal counts as ones and is not read.
+        lower: which triangle of a is read.
+        unit_diagonal: whether the diagonal counts as ones and is not read.
         transpose_a: op, "NO_TRANSPOSE", "TRANSPOSE" or "ADJOINT".
     """
 
@@ -60,8 +59,8 @@ class Fft(Instruction):
 
     Attributes:
         fft_type: "FFT", "IFFT", "RFFT" or "IRFFT".
-        fft_length: lengths of the one to three last axes of the complex or (RFFT,
-            IRFFT) real array.
+        fft_length: the lengths of the last one to three axes of the complex array or,
+            for RFFT and IRFFT, of the real array.
     """
 
     fft_type: str
@@ -71,14 +70,15 @@ class Fft(Instruction):
 
 @dataclass(frozen=True, kw_only=True)
 class HostCall(Instruction):
-    """A function that the host computes, as JAX does it there, because the policy
-    asked for it (`host_custom_calls`, `callbacks`), or one that only looks at values.
+    """A function that the host computes as JAX does, or one that only looks at values.
+
+    The policy asks for it (`host_custom_calls`, `callbacks`).
 
     Attributes:
-        function: what is computed.
-        complex_operands: for each of its operands, whether a pair stands for it; empty
-            where none is complex.
-        complex_results: the same of its results.
+        function: the function.
+        complex_operands: for each of its operands, whether it is a complex pair; empty
+            if none is.
+        complex_results: likewise for its results.
     """
 
     function: HostFunction

@@ -2,7 +2,7 @@
 
 In NKI an operator is passed as the nki.language function of its name (`op=nl.add`).
 `op_name` takes such a function, a name, or a NumPy ufunc of older kernels, and returns
-the name. Which operators an instruction accepts is data here
+the name. The operators that an instruction accepts are data in this file
 (nki/api/nki.api.shared.rst, "Supported Math Operators").
 """
 
@@ -16,7 +16,7 @@ from neuronjax.errors import InvalidProgramError, user_line
 BITVEC = frozenset(
     "invert bitwise_and bitwise_or bitwise_xor left_shift right_shift".split()
 )
-#: What gives 1 or 0.
+#: Operators whose result is 1 or 0.
 COMPARISONS = frozenset(
     "equal not_equal greater_equal greater less_equal less logical_and logical_or "
     "logical_xor".split()
@@ -31,7 +31,7 @@ REDUCTIONS = frozenset(
     "logical_and logical_or logical_xor".split()
 )
 
-#: Other names of operators: NumPy's, and short ones of the vendor's.
+#: Other names of operators: those of NumPy, and short ones of the vendor.
 _OTHER_NAMES = {
     "bitwise_not": "invert",
     "absolute": "abs",
@@ -49,7 +49,7 @@ ATTRIBUTE = "nki_op"
 
 
 class NamedOperator:
-    """An operator that is no function of nki.language on its own (`nl.bypass`)."""
+    """An operator that is not a function of nki.language by itself (`nl.bypass`)."""
 
     def __init__(self, name: str) -> None:
         self.nki_op = name
@@ -59,16 +59,16 @@ class NamedOperator:
 
 
 def operator(function: F) -> F:
-    """Marks a function of nki.language as one that may be passed as `op=`."""
+    """Mark a function of nki.language as one that may be passed as `op=`."""
     setattr(function, ATTRIBUTE, function.__name__)
     return function
 
 
 def op_name(op: Any) -> str:
-    """The name of an operator.
+    """Return the name of an operator.
 
     Raises:
-        InvalidProgramError: it is none.
+        InvalidProgramError: it is not an operator.
     """
     if isinstance(op, str):
         name = op.rpartition(".")[2]
@@ -84,10 +84,10 @@ def op_name(op: Any) -> str:
 
 
 def checked_op(op: Any, allowed: frozenset[str], where: str) -> str:
-    """The name of an operator that an instruction accepts.
+    """Return the name of an operator that an instruction accepts.
 
     Raises:
-        InvalidProgramError: it does not.
+        InvalidProgramError: the instruction does not accept it.
     """
     name = op_name(op)
     if name not in allowed:

@@ -1,7 +1,7 @@
-"""What an argument of a program is, by its pytree path, and to which module it belongs.
+"""The role of a program's argument by its pytree path, and the module it belongs to.
 
-"params/blocks/0/attn/q/kernel/value" is a parameter of "blocks/0/attn/q", and the
-moments of an optimizer, "opt/0/mu/blocks/0/attn/q/kernel/value", are that module's too.
+"params/blocks/0/attn/q/kernel/value" is a parameter of "blocks/0/attn/q". The moments
+of an optimizer, "opt/0/mu/blocks/0/attn/q/kernel/value", belong to that module too.
 """
 
 from __future__ import annotations
@@ -18,39 +18,40 @@ _PARAMETERS = re.compile(
     r"(^|/)(params?|parameters|weights?|kernel|bias|embedding|w\d*|b\d*)(/|$)"
 )
 _MOMENT = re.compile(r"(^|/)(mu|nu|momentum|trace)/")
-# What holds the parameters of a whole model.
+# Names of containers that hold the parameters of a whole model.
 _COLLECTIONS = frozenset(("param", "params", "parameters", "weights", "variables"))
-# What Flax NNX calls the array of a variable.
+# Names that Flax NNX gives the array of a variable.
 _WRAPPERS = frozenset(("value", "raw_value"))
 
 
 def is_state_name(name: str) -> bool:
-    """Whether a path is that of an optimizer's state."""
+    """Return whether a path is that of an optimizer's state."""
     return bool(_STATE.search(name))
 
 
 def is_parameter_name(name: str) -> bool:
-    """Whether a path is that of a parameter."""
+    """Return whether a path is that of a parameter."""
     return not is_state_name(name) and bool(_PARAMETERS.search(name))
 
 
 def modules_of_arguments(names: Sequence[str]) -> Mapping[str, str]:
-    """The module of every argument that is a parameter, or an optimizer's of one."""
-    found = _without_place(
+    """Return the module of every argument that is a parameter or an optimizer's state
+    of one."""
+    modules = _without_place(
         {name: module_of_path(name) for name in parameters_of(names)}
     )
-    suffixes = {s: found[name] for name in found for s in _suffixes(name)[1:]}
+    suffixes = {s: modules[name] for name in modules for s in _suffixes(name)[1:]}
     for name in filter(is_state_name, names):
         same = (suffixes[s] for s in _suffixes(name)[1:] if s in suffixes)
         module = next(same, None)
         if module is not None:
-            found[name] = module
-    return found
+            modules[name] = module
+    return modules
 
 
 def _without_place(modules: Mapping[str, str]) -> dict[str, str]:
-    """The modules without the place of the model in a tuple of states, where an
-    argument holds that one alone: "0/layers/1" is "layers/1"."""
+    """Return the modules without the place of the model in a tuple of states. If an
+    argument holds only the model, "0/layers/1" becomes "layers/1"."""
     heads: dict[str, set[str]] = {}
     for name, module in modules.items():
         if is_parameter_name(name):
@@ -73,8 +74,8 @@ def _first(path: str) -> str:
 
 
 def parameters_of(names: Iterable[str]) -> list[str]:
-    """The paths of parameters: that of a norm's scale says so by where it is, and that
-    of what an optimizer has moments of by those."""
+    """Return the paths of parameters. The scale of a norm is recognized by its
+    siblings, other paths by an optimizer's moments."""
     names = list(names)
     moments = {name[found.end() :] for name in names if (found := _MOMENT.search(name))}
     roots = {_root(name) for name in names if is_parameter_name(name)} - {None}
@@ -92,7 +93,8 @@ def parameters_of(names: Iterable[str]) -> list[str]:
 
 
 def _root(name: str) -> str | None:
-    """What holds a parameter and all others of the model; None of a plain argument."""
+    """Return the container of a parameter and the rest of the model, or None if there
+    is none."""
     parts = name.split("/")
     inside = [n for n, part in enumerate(parts[:-1]) if part in _COLLECTIONS]
     if inside:
@@ -101,9 +103,9 @@ def _root(name: str) -> str | None:
 
 
 def module_of_path(name: str) -> str:
-    """The path of a parameter without its leaf and without what holds them all.
-
-    What has no name of its own keeps what stands before it: "params/w", "params/0"."""
+    """Return the path of a parameter without its leaf and without the model's
+    container. A parameter without a module of its own keeps what comes before it:
+    "params/w"."""
     parts = name.split("/")
     if len(parts) > 1 and parts[-1] in _WRAPPERS:
         parts = parts[:-1]
@@ -111,12 +113,12 @@ def module_of_path(name: str) -> str:
         (n for n, part in enumerate(parts[:-1]) if part in _COLLECTIONS), default=0
     )
     inside = parts[held:-1]
-    if all(part.isdigit() for part in inside):  # no name, or that of a place in a list
+    if all(part.isdigit() for part in inside):  # no name, or only places in lists
         return "/".join(parts[: max(len(parts) - 1, 2)] if inside else parts)
     return "/".join(inside)
 
 
 def _suffixes(name: str) -> list[str]:
-    """A path and what is left of it from the left, the longest first."""
+    """Return a path and its suffixes, the longest first."""
     parts = name.split("/")
     return ["/".join(parts[n:]) for n in range(len(parts))]

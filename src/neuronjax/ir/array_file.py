@@ -1,8 +1,8 @@
-"""`.npy` and `.npz` for a reader that does not trust their writer.
+"""Read `.npy` and `.npz` files from untrusted writers.
 
-Nothing is unpickled, and what a header says is checked before memory is taken for it:
-an array has as many bytes as its file, and an archive unpacks to a small multiple of
-its own size, whatever its entries say, overlap or are compressed to.
+Nothing is unpickled, and a header is checked before memory is allocated for it: an
+array has as many bytes as its file, and an archive unpacks to a small multiple of its
+own size, whatever its entries claim, overlap or compress.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ import numpy as np
 
 from neuronjax.errors import InvalidProgramError
 
-#: An archive may unpack to so many times its own bytes, and these.
+#: An archive may unpack to this multiple of its size plus this number of bytes.
 UNPACKED_RATIO, UNPACKED_BYTES = 4, 1 << 30
 _REMEDY = "save arrays of numbers, as np.save and np.savez do it; objects are not read"
-#: What NumPy and zipfile raise of bytes that are not what they say.
+#: Exceptions that NumPy and zipfile raise for malformed bytes.
 BROKEN = (
     *(OSError, ValueError, EOFError, OverflowError, LookupError, TypeError),
     *(RuntimeError, SyntaxError, MemoryError, struct.error, zlib.error, lzma.LZMAError),
@@ -42,14 +42,14 @@ _HEADERS: Mapping[tuple[int, int], Callable[..., Any]] = {
 
 
 def read_npy(source: Path | bytes, remedy: str = _REMEDY) -> np.ndarray:
-    """The array of a `.npy`.
+    """Return the array of a `.npy`.
 
     Args:
-        source: a file, or what is in one.
-        remedy: of the error.
+        source: a file, or the bytes of one.
+        remedy: the remedy of the error.
 
     Raises:
-        InvalidProgramError: it is none, or holds no numbers.
+        InvalidProgramError: it is not a `.npy`, or holds no numbers.
     """
     try:
         if isinstance(source, bytes):
@@ -61,14 +61,15 @@ def read_npy(source: Path | bytes, remedy: str = _REMEDY) -> np.ndarray:
 
 
 def read_npz(source: Path | bytes, remedy: str = _REMEDY) -> dict[str, np.ndarray]:
-    """The arrays of a `.npz`, by name.
+    """Return the arrays of a `.npz`, by name.
 
     Args:
-        source: a file, or what is in one.
-        remedy: of the error.
+        source: a file, or the bytes of one.
+        remedy: the remedy of the error.
 
     Raises:
-        InvalidProgramError: it is none, unpacks to too much, or holds no numbers.
+        InvalidProgramError: it is not a `.npz`, unpacks to too much, or holds no
+            numbers.
     """
     try:
         held = io.BytesIO(source) if isinstance(source, bytes) else regular(source)
@@ -80,10 +81,10 @@ def read_npz(source: Path | bytes, remedy: str = _REMEDY) -> dict[str, np.ndarra
 
 
 def regular(path: Path) -> Path:
-    """The path of a file, and not of a device or a pipe, which may have no end.
+    """Return the path of a regular file; a device or a pipe may have no end.
 
     Raises:
-        OSError: there is none.
+        OSError: it is not a regular file.
     """
     mode = path.stat().st_mode
     if stat.S_ISDIR(mode):
@@ -94,16 +95,16 @@ def regular(path: Path) -> Path:
 
 
 def check_unpacked(archive: zipfile.ZipFile) -> None:
-    """Refuses an archive that says it becomes much more than it is.
+    """Refuse an archive whose stated sizes are much larger than the archive.
 
     Raises:
-        ValueError: it does.
+        ValueError: they are.
     """
     assert archive.fp is not None
     size = archive.fp.seek(0, io.SEEK_END)
-    told = sum(info.file_size for info in archive.infolist())
-    if told > UNPACKED_RATIO * size + UNPACKED_BYTES:
-        raise ValueError(f"{size} bytes say that they unpack to {told}")
+    claimed = sum(info.file_size for info in archive.infolist())
+    if claimed > UNPACKED_RATIO * size + UNPACKED_BYTES:
+        raise ValueError(f"{size} bytes say that they unpack to {claimed}")
 
 
 def _of_members(archive: zipfile.ZipFile) -> Iterator[tuple[str, np.ndarray]]:
@@ -116,7 +117,7 @@ def _of_members(archive: zipfile.ZipFile) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _of_stream(file: BinaryIO | Any, size: int) -> np.ndarray:
-    """One array, whose header says as many bytes as there are."""
+    """Return one array, whose header must state as many bytes as there are."""
     version = np.lib.format.read_magic(file)
     if version not in _HEADERS:
         raise ValueError(f"version {version} of the format")
@@ -139,5 +140,5 @@ def _broken(
     source: Path | bytes, error: BaseException, remedy: str
 ) -> InvalidProgramError:
     name = "the file" if isinstance(source, bytes) else source
-    told = str(error) or type(error).__name__
-    return InvalidProgramError(f"{name}: {told}", remedy=remedy)
+    reason = str(error) or type(error).__name__
+    return InvalidProgramError(f"{name}: {reason}", remedy=remedy)

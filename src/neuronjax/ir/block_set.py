@@ -1,10 +1,10 @@
 """Instructions that run a block of scalar instructions on every element.
 
-What `tensor_reduce`, `pool`, `local_scatter` and the like do for one arithmetic op,
-these do for any computation a program gives (the *body*). It takes and gives scalars
-and is executed on whole tensors at once. What the body reads of its surroundings are
-operands of the instruction, behind its own, and arguments of the body, behind its own.
-GpSimdE executes them, the engine that is programmed freely.
+`tensor_reduce`, `pool`, `local_scatter` and others do one arithmetic op; these do the
+same for any computation that a program gives (the *body*). The body takes and returns
+scalars and is executed on whole tensors at once. Values that it captures are the last
+operands of the instruction and the last arguments of the body. GpSimdE executes them,
+the engine that can be programmed freely.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from neuronjax.ir.instruction_set import Window
 
 @dataclass(frozen=True, kw_only=True)
 class _OneBody(Instruction):
-    """What the instructions with one body have.
+    """The common fields of instructions with one body.
 
     Attributes:
-        body: what is executed on elements.
-        captures: how many of the operands, the last ones, are what the body captures.
+        body: the block that is executed on elements.
+        captures: the number of captured operands, which are the last ones.
     """
 
     body: Block
@@ -36,7 +36,7 @@ class _OneBody(Instruction):
 
 @dataclass(frozen=True, kw_only=True)
 class MapBlock(_OneBody):
-    """`body` on the elements of operands of one shape (`stablehlo.map`)."""
+    """The body applied to the elements of operands of one shape (`stablehlo.map`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ class ScanBlock(_OneBody):
 
     Attributes:
         axis: the axis of the fold.
-        reverse: from the last element to the first.
+        reverse: whether the fold runs from the last element to the first.
         body: takes the n values that come earlier along the axis, then the n later.
     """
 
@@ -85,7 +85,7 @@ class ScanBlock(_OneBody):
 
 @dataclass(frozen=True, kw_only=True)
 class ScatterBlock(_OneBody):
-    """`stablehlo.scatter` of n tensors, window after window in the order of the
+    """`stablehlo.scatter` of n tensors, one window after another in the order of the
     indices.
 
     operands: n tensors, the indices, n updates. A window that does not fit is dropped.
@@ -100,13 +100,13 @@ class ScatterBlock(_OneBody):
 
 @dataclass(frozen=True, kw_only=True)
 class SelectAndScatterBlock(Instruction):
-    """As SelectAndScatter, with any selection and any combination.
+    """SelectAndScatter with any selection and any combination.
 
     Attributes:
         window: the windows.
         select: takes the element chosen so far and the next one; true keeps the former.
         scatter: takes what an element has collected so far, then a source value.
-        captures: as for a body; both blocks take all of them.
+        captures: the number of captured operands; both blocks take all of them.
     """
 
     window: Window
@@ -122,7 +122,7 @@ class SelectAndScatterBlock(Instruction):
 
 @dataclass(frozen=True, kw_only=True)
 class SortBlock(_OneBody):
-    """Stable sort of n tensors along `dimension` by any comparator.
+    """A stable sort of n tensors along `dimension` by any comparator.
 
     A merge network: the result is a permutation also where the comparator is no strict
     weak order.

@@ -1,8 +1,8 @@
-"""The garbage collector, out of the way while programs are built, traced or planned.
+"""Switches the garbage collector off while programs are built, traced or planned.
 
-All these make many small objects without cycles, some ten per op. The collector would
-visit them, and all that JAX holds, again and again and find nothing: up to half of the
-time.
+All these make many small objects without cycles, about ten per op. The collector would
+visit them and all objects of JAX again and again and find nothing, which takes up to
+half of the time.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-#: Young objects that take the collector milliseconds.
+#: Number of young objects that take the collector milliseconds.
 MANY = 50_000
 
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Switches the cyclic collector off, and on again if it was on.
+    """Switch the cyclic collector off, and on again if it was on.
 
-    If much was made meanwhile it is old then, for it would be visited at once
-    otherwise; of little it stays young, so that whoever plans small programs in a loop
-    has the garbage of others collected in time. Of threads that do this at the same
-    time the first that ends switches it on, for all of them: they are slower then.
+    If many objects were made meanwhile they are moved to the old generation, because
+    they would be visited at once otherwise. A few stay young, so that the garbage of
+    others is collected in time when small programs are planned in a loop. If several
+    threads do this at once, the first that ends switches the collector on for all of
+    them, which is only slower.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -31,7 +32,9 @@ def no_collection() -> Iterator[None]:
     finally:
         if was_on:
             young = gc.get_count()[0]
-            if young > MANY and not gc.get_freeze_count():  # or the caller's would thaw
+            if (
+                young > MANY and not gc.get_freeze_count()
+            ):  # or the caller's frozen objects would thaw
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()

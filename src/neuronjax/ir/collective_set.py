@@ -1,7 +1,8 @@
-"""Instructions of many devices: a block that all of them run, and what joins them.
+"""Instructions of many devices: a block that all of them run, and the collectives in
+it.
 
 `Spmd` is a program within the program: its operands are global arrays, split over the
-devices of a mesh, and its body is what one device executes. Inside it collectives join
+devices of a mesh, and its body is the program of one device. Inside it collectives join
 the devices; CC-cores execute them. A device is one logical NeuronCore. Groups and pairs
 name devices by their number in the mesh (StableHLO's partition ids); the order in which
 a group lists them is the order of its ranks.
@@ -23,7 +24,7 @@ from neuronjax.ir.fold_plan import FoldPlan
 from neuronjax.ir.instruction import Block, Engine, Instruction, Label
 from neuronjax.ir.program import Mesh
 
-#: Who does what with whom: devices by number, the order in a group being that of ranks.
+#: Groups of devices by number; the order in a group is that of its ranks.
 Groups = tuple[tuple[int, ...], ...]
 
 
@@ -32,13 +33,8 @@ PAIRS_REMEDY = "name existing devices, each once as a source and once as a targe
 
 
 def fault_of_groups(groups: Groups, devices: int, *, complete: bool = True) -> str:
-    """Why devices cannot form these groups, or "".
-
-    Args:
-        groups: devices by number.
-        devices: how many there are.
-        complete: whether every device must be in one, and all must have one size.
-    """
+    """Return why devices cannot form these groups, or "". If `complete`, every device
+    must be in a group, and all groups must have one size."""
     named = [device for group in groups for device in group]
     fault = _strangers(named, devices) or _twice(named, "named twice")
     if complete and not fault:
@@ -52,7 +48,8 @@ def fault_of_groups(groups: Groups, devices: int, *, complete: bool = True) -> s
 
 
 def fault_of_pairs(pairs: Groups, devices: int) -> str:
-    """Why pairs (source, target) are no permutation of some devices, or ""."""
+    """Return why pairs (source, target) are not a permutation of some devices, or
+    ""."""
     named = [device for pair in pairs for device in pair]
     fault = _strangers(named, devices)
     for place, role in enumerate(("a source", "a target")):
@@ -61,13 +58,15 @@ def fault_of_pairs(pairs: Groups, devices: int) -> str:
 
 
 def _strangers(named: Iterable[int], devices: int) -> str:
-    found = [device for device in named if not 0 <= device < devices]
-    return f"device {found[0]} is none of the {devices} of the mesh" if found else ""
+    unknown = [device for device in named if not 0 <= device < devices]
+    return (
+        f"device {unknown[0]} is none of the {devices} of the mesh" if unknown else ""
+    )
 
 
 def _twice(named: Iterable[int], what: str) -> str:
-    found = [device for device, count in Counter(named).items() if count > 1]
-    return f"device {found[0]} is {what}" if found else ""
+    repeated = [device for device, count in Counter(named).items() if count > 1]
+    return f"device {repeated[0]} is {what}" if repeated else ""
 
 
 @dataclass(frozen=True)
@@ -86,8 +85,8 @@ class DeviceMesh:
         return prod(size for _, size in self.axes)
 
 
-#: For every dimension of an array the mesh axes that it is split over, slowest first.
-#: Over the axes that it does not name, the array is replicated.
+#: For every dimension of an array, the mesh axes over which it is split, slowest first.
+#: The array is replicated over all other axes.
 Split = tuple[tuple[str, ...], ...]
 
 
@@ -95,13 +94,13 @@ Split = tuple[tuple[str, ...], ...]
 class Spmd(Instruction):
     """One block on every device of a mesh (`sdy.manual_computation`).
 
-    Where a result is replicated, that of the first device is taken.
+    If a result is replicated, that of the first device is taken.
 
     Attributes:
-        body: takes and gives the arrays of one device.
+        body: takes and returns the arrays of one device.
         mesh: the devices.
         splits: how each operand is split over them.
-        joins: how each result is.
+        joins: how each result is split over them.
     """
 
     body: Block
@@ -118,7 +117,8 @@ class Spmd(Instruction):
 
 @dataclass(frozen=True, kw_only=True)
 class Collective(Instruction):
-    """What joins devices; operands and results are those of one device."""
+    """An instruction that joins devices; its operands and results are those of one
+    device."""
 
     engine: Engine = "cc"
 
@@ -132,14 +132,16 @@ class PartitionId(Collective):
 
 @dataclass(frozen=True, kw_only=True)
 class Reduction(Collective):
-    """What reductions over devices have in common; each operand has its result.
+    """A reduction over devices; each operand has a result.
 
     Attributes:
-        op: add, multiply, minimum, maximum; of integers and booleans also and, or, xor.
-        groups: who reduces with whom; every device in one, all groups of one size.
-        plan: order and roundings of the sums and products of floats.
-        reduce_dtype: the dtype that operands and partial sums travel in, rounded to the
-            operand's once at the end; None for the operand's own.
+        op: add, multiply, minimum, maximum; for integers and booleans also and, or,
+            xor.
+        groups: the devices that reduce together; every device is in one group, all
+            groups have one size.
+        plan: the order and the roundings of sums and products of floats.
+        reduce_dtype: the dtype in which operands and partial sums are sent, rounded to
+            the operand's once at the end; None for the operand's own.
         integer_path: "exact", or "fp32" as the CC-cores do it: exact to 2^24.
     """
 
@@ -153,15 +155,16 @@ class Reduction(Collective):
 
 @dataclass(frozen=True, kw_only=True)
 class AllReduce(Reduction):
-    """Every member of a group gets the reduction of all."""
+    """A reduction whose result every member of a group gets."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReduceScatter(Reduction):
-    """The r-th member of a group gets the r-th part of the reduction.
+    """A reduction of which the r-th member of a group gets the r-th part.
 
     Attributes:
-        dimension: along which the result is split into as many parts as members.
+        dimension: the dimension along which the result is split into as many parts as
+            members.
     """
 
     dimension: int
@@ -169,11 +172,13 @@ class ReduceScatter(Reduction):
 
 @dataclass(frozen=True, kw_only=True)
 class AllGather(Collective):
-    """Every member of a group gets the operands of all, concatenated in their order.
+    """The operands of all members of a group, concatenated in their order, for every
+    member.
 
     Attributes:
-        dimension: along which.
-        groups: who gathers with whom; every device in one, all groups of one size.
+        dimension: the dimension of the concatenation.
+        groups: the devices that gather together; every device is in one group, all
+            groups have one size.
     """
 
     dimension: int
@@ -182,12 +187,14 @@ class AllGather(Collective):
 
 @dataclass(frozen=True, kw_only=True)
 class AllToAll(Collective):
-    """The r-th member of a group gets the r-th part of every member's operand.
+    """The r-th parts of every member's operand, for the r-th member of a group.
 
     Attributes:
-        split_dimension: along which an operand is split.
-        concat_dimension: along which the parts are concatenated, in order of members.
-        groups: who exchanges with whom; every device in one, all groups of one size.
+        split_dimension: the dimension along which an operand is split.
+        concat_dimension: the dimension along which the parts are concatenated, in order
+            of members.
+        groups: the devices that exchange; every device is in one group, all groups have
+            one size.
     """
 
     split_dimension: int
@@ -197,10 +204,10 @@ class AllToAll(Collective):
 
 @dataclass(frozen=True, kw_only=True)
 class CollectivePermute(Collective):
-    """The second of each pair gets the operand of the first; who gets none has zeros.
+    """The operand of the first of each pair, for the second; all others get zeros.
 
     Attributes:
-        pairs: (source, target); nobody twice a source, nobody twice a target.
+        pairs: (source, target); no device is a source twice or a target twice.
     """
 
     pairs: tuple[tuple[int, int], ...]
@@ -208,10 +215,11 @@ class CollectivePermute(Collective):
 
 @dataclass(frozen=True, kw_only=True)
 class CollectiveBroadcast(Collective):
-    """The first of each group sends to all of it; who is in none has zeros.
+    """The operand of the first of each group, for the group; devices in no group get
+    zeros.
 
     Attributes:
-        groups: of any sizes; nobody is in two.
+        groups: groups of any sizes; no device is in two.
     """
 
     groups: Groups
@@ -219,15 +227,17 @@ class CollectiveBroadcast(Collective):
 
 @dataclass(frozen=True, kw_only=True)
 class RaggedAllToAll(Collective):
-    """Members of a group send each other parts of sizes that only the run knows.
+    """Parts whose sizes are known only at run time, exchanged by the members of a
+    group.
 
-    Operands are data [n, ...], what the result has where nothing arrives [m, ...], and
-    of every part, k of them to each member in their order, where it starts in the data,
-    how long it is, where it goes in the receiver's result, and how long is what arrives
-    at this place from each member: int32 or int64 [k * members] each.
+    Operands are the data [n, ...] and the initial contents of the result [m, ...]. Four
+    more describe each part, k of them for each member in order: its start in the data,
+    its size, its start in the receiver's result, and the size that arrives from each
+    member. Each is int32 or int64 [k * members].
 
     Attributes:
-        groups: who exchanges with whom; every device in one, all groups of one size.
+        groups: the devices that exchange; every device is in one group, all groups have
+            one size.
     """
 
     groups: Groups
@@ -242,7 +252,7 @@ _PART = re.compile(r"(.*):\((\d+)\)(\d+)")
 
 
 def groups_along(mesh: Mesh, axes: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
-    """Devices that differ in their place along some axes alone.
+    """Return the groups of devices that differ only in their place along some axes.
 
     Args:
         mesh: the devices.
@@ -263,7 +273,7 @@ def groups_along(mesh: Mesh, axes: tuple[str, ...]) -> tuple[tuple[int, ...], ..
 
 
 def _pieces(mesh: Mesh, axes: tuple[str, ...]) -> list[tuple[str, int]]:
-    """The axes of the mesh, cut where parts of them are asked for."""
+    """Return the axes of the mesh, cut where parts of them are used."""
     parts = [match.groups() for match in map(_PART.fullmatch, axes) if match]
     pieces = []
     for name, size in mesh.axes:

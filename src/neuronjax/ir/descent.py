@@ -1,7 +1,7 @@
-"""Which values of a program are forms of its arguments, and which come after gradients.
+"""Find the values that are forms of a program's arguments, and those after gradients.
 
-One walk from the arguments of main, through calls, each with what it is given, through
-loops until nothing new is known, and through branches.
+The analysis walks from the arguments of main through calls, each with its operands,
+through loops until nothing new is known, and through branches.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ MOVES = frozenset(
         "reverse slice transpose"
     ).split()
 )
-"""Ops that hand on what they move: a parameter stays one."""
+"""Ops whose result is a form of their operand: a parameter stays one."""
 
 
 class Descent(NamedTuple):
-    """What is known of a value, or of all that an op reads.
+    """The descent of a value, or of all that an op reads.
 
     Attributes:
-        arguments: of main, by position, whose form it is.
+        arguments: the positions of main's arguments of which it is a form.
         after_gradients: whether it is computed from a gradient.
     """
 
@@ -35,7 +35,7 @@ class Descent(NamedTuple):
     after_gradients: bool = False
 
     def join(self, other: Descent) -> Descent:
-        """What either may be."""
+        """Return the union of both."""
         if self == other or other == _NOTHING:
             return self
         return Descent(
@@ -48,7 +48,8 @@ _NOTHING = Descent()
 
 
 def descent_of_ops(program: Program) -> Mapping[Op, Descent]:
-    """What each op reads; an op of a callee what all its calls give it."""
+    """Return the descent of what each op reads, over all calls for an op of a
+    callee."""
     walk = _Walk(program)
     arguments = program.entry.body.arguments
     given = [Descent(frozenset({n})) for n in range(len(arguments))]
@@ -57,7 +58,7 @@ def descent_of_ops(program: Program) -> Mapping[Op, Descent]:
 
 
 class _Walk:
-    """The walk; `read` grows."""
+    """The walk through a program; it collects `read`."""
 
     def __init__(self, program: Program) -> None:
         self._functions = program.functions
@@ -67,7 +68,7 @@ class _Walk:
         self.read: dict[Op, Descent] = defaultdict(lambda: _NOTHING)
 
     def region(self, region: Region, given: Sequence[Descent]) -> list[Descent]:
-        """What is known of a region's results, given that of its arguments."""
+        """Return the descent of a region's results, given that of its arguments."""
         self._facts.update(zip(region.arguments, given, strict=True))
         for op in region.ops:
             self._facts.update(zip(op.results, self._op(op), strict=True))
@@ -100,7 +101,7 @@ class _Walk:
     def _call(self, callee: str, given: Sequence[Descent]) -> list[Descent]:
         key = (callee, *given)
         body = self._functions[callee].body
-        if callee in self._open:  # refused later, by those who execute
+        if callee in self._open:  # recursion is refused later, at execution
             return [_NOTHING] * len(body.results)
         if key not in self._called:
             self._open.add(callee)
@@ -120,7 +121,7 @@ class _Walk:
 
 
 def _joined(facts: Sequence[Descent]) -> Descent:
-    found = _NOTHING
+    total = _NOTHING
     for fact in facts:
-        found = found.join(fact)
-    return found
+        total = total.join(fact)
+    return total

@@ -1,15 +1,15 @@
 """How a group of devices adds: the order, and where partial sums are rounded.
 
-A reduction over n ranks is data. Stages follow each other; each turns every `width`
+A reduction over n ranks is data. It is a list of stages; each turns every `width`
 neighbouring partial sums into one, by a left fold in FP32 that is rounded to the
-tensor's dtype wherever a rank stores what it has. `collectives.algorithms` builds
-plans, `execution.exchange_fold` executes any of them. Steps of a reduce-scatter are as
-many as roundings.
+tensor's dtype where a rank stores its sum. `collectives.algorithms` builds plans, and
+`execution.exchange_fold` executes them. A reduce-scatter has as many steps as
+roundings.
 
-Three patterns suffice: a *star*, where one rank reads what all others have and rounds
-once; a *path*, along which a partial sum travels from rank to rank; a *hypercube*,
+Three patterns suffice: a *star*, where one rank reads the data of all others and rounds
+once; a *path*, along which a partial sum is sent from rank to rank; a *hypercube*,
 where pairs of ranks add, then pairs of pairs. `nested` runs one pattern on every chip
-(or node) and another over what they have; `arranged` says which ranks they are.
+(or node) and another over the results; `arranged` renames the ranks.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from neuronjax.errors import InvalidProgramError
 
 @dataclass(frozen=True)
 class Stage:
-    """Every `width` neighbouring partial sums become one.
+    """A stage in which every `width` neighbouring partial sums become one.
 
-    A left fold in FP32 which takes `hop` partial sums at a time and is rounded each
-    time: a rank adds what it has to what it received, and stores the sum. What is taken
-    first, alone, is not rounded: it is a copy.
+    It is a left fold in FP32 that takes `hop` partial sums at a time and is rounded
+    each time: a rank adds its data to the sum that it received, and stores the new sum.
+    If the first sum is taken alone it is a copy, and is not rounded.
 
     Attributes:
         width: partial sums in, for one out.
@@ -50,7 +50,7 @@ class Stage:
 
     @property
     def roundings(self) -> int:
-        """How often a sum is rounded on its way through the stage."""
+        """Number of roundings of a sum in this stage."""
         return self.width // self.hop - (self.hop == 1)
 
 
@@ -60,15 +60,15 @@ class FoldPlan:
 
     Attributes:
         algorithm: the name in `collectives.algorithms`.
-        stages: what happens to the partial sums, first to last; none for one rank.
+        stages: the stages, first to last; none for one rank.
         order: the ranks, as indices into the group, in the order in which the first
-            stage meets them. A row for every chunk of the tensor: what rank r is the
-            owner of has the rows from r * `channels` on, one for each channel that
-            carries a part of it. Or a single row for all of the tensor.
+            stage adds them. There is a single row for the whole tensor, or one for
+            every chunk: the data of owner r has the rows from r * `channels` on, one
+            for each channel that carries a part of it.
 
     Raises:
-        InvalidProgramError: the widths do not multiply to the number of ranks, or a row
-            is no permutation of them, or there are not equally many for all ranks.
+        InvalidProgramError: the widths do not multiply to the number of ranks, a row is
+            not a permutation of them, or the ranks have different numbers of rows.
     """
 
     algorithm: str
@@ -91,26 +91,26 @@ class FoldPlan:
 
     @property
     def ranks(self) -> int:
-        """How many ranks a group has."""
+        """Number of ranks of a group."""
         return prod(stage.width for stage in self.stages)
 
     @property
     def chunks(self) -> int:
-        """Into how many chunks, each with an order of its own, the tensor is split."""
+        """Number of chunks of the tensor, each with an order of its own."""
         return len(self.order)
 
     @property
     def channels(self) -> int:
-        """Into how many chunks, with different orders, that of one rank is split."""
+        """Number of sub-chunks per rank; each is reduced in its own rank order."""
         return max(1, self.chunks // self.ranks)
 
     @property
     def roundings(self) -> int:
-        """How often an element is rounded to the tensor's dtype on its way."""
+        """Number of roundings of an element to the tensor's dtype."""
         return sum(stage.roundings for stage in self.stages)
 
     def order_of(self, owner: int, channel: int = 0) -> tuple[int, ...]:
-        """The order of the ranks in the chunk of rank `owner` on one channel."""
+        """Return the order of the ranks in the chunk of rank `owner` on one channel."""
         if self.chunks == 1:
             return self.order[0]
         return self.order[owner * self.channels + channel % self.channels]
@@ -125,23 +125,16 @@ class FoldPlan:
 
 
 def star(ranks: int) -> FoldPlan:
-    """Everything is read at once, in order, and rounded once.
-
-    A DMA engine adds at most 16 operands at a time (`nki.isa`, `dma_compute`);
-    ASSUMPTION: more than that are added with the partial sum kept in FP32.
-    """
+    """Return the plan that reads all ranks at once, in order, and rounds once. A DMA
+    engine adds at most 16 operands at a time (`nki.isa`, `dma_compute`); ASSUMPTION:
+    more are added with the partial sum kept in FP32."""
     stages = (Stage(ranks, ranks),) if ranks > 1 else ()
     return FoldPlan("star", stages, (tuple(range(ranks)),))
 
 
 def path(ranks: int, hop: int = 1) -> FoldPlan:
-    """A closed path: the sum starts behind the owner's place and ends there.
-
-    Args:
-        ranks: how many.
-        hop: how many neighbouring ranks share a place and add together; divides
-            `ranks`.
-    """
+    """Return a closed path: the sum starts after the owner's place and ends there.
+    `hop` neighbouring ranks share a place and add together; it divides `ranks`."""
     if ranks == 1:
         return star(1)
     order = []
@@ -152,12 +145,9 @@ def path(ranks: int, hop: int = 1) -> FoldPlan:
 
 
 def hypercube(ranks: int, *, highest_first: bool) -> FoldPlan:
-    """Pairs whose numbers differ in one bit add, bit after bit: recursive halving.
-
-    Args:
-        ranks: a power of two.
-        highest_first: whether the first pairs differ in the highest bit or the lowest.
-    """
+    """Return recursive halving: pairs whose numbers differ in one bit add, bit after
+    bit. `ranks` is a power of two. `highest_first` says which bit the first pairs
+    differ in."""
     bits = ranks.bit_length() - 1
     order = tuple(range(ranks))
     if highest_first and bits:
@@ -166,10 +156,8 @@ def hypercube(ranks: int, *, highest_first: bool) -> FoldPlan:
 
 
 def nested(inner: FoldPlan, outer: FoldPlan) -> FoldPlan:
-    """`inner` within every one of `outer.ranks` places, then `outer` over the places.
-
-    Rank k is the k-th over all places: number k % inner.ranks of its place.
-    """
+    """Return `inner` within every one of `outer.ranks` places, then `outer` over the
+    places. Rank k is the k-th over all places: number k % inner.ranks of its place."""
     width = inner.ranks
     channels = math.lcm(inner.channels, outer.channels)
     rows = 1 if inner.chunks == outer.chunks == 1 else width * outer.ranks * channels
@@ -185,7 +173,7 @@ def nested(inner: FoldPlan, outer: FoldPlan) -> FoldPlan:
 
 
 def arranged(plan: FoldPlan, ranks: Sequence[int]) -> FoldPlan:
-    """The plan with `ranks[k]` in place of rank k, as owner of a chunk too."""
+    """Return the plan with `ranks[k]` in place of rank k, also as owner of a chunk."""
     rows = [tuple(ranks[k] for k in row) for row in plan.order]
     if plan.chunks == 1:
         return replace(plan, order=tuple(rows))
@@ -196,16 +184,13 @@ def arranged(plan: FoldPlan, ranks: Sequence[int]) -> FoldPlan:
 
 
 def channelled(channels: Sequence[FoldPlan]) -> FoldPlan:
-    """Every rank's chunk in equal parts, one for each of these plans.
-
-    Args:
-        channels: plans that differ in their orders alone, each with a row per rank.
-    """
+    """Return a plan that divides every rank's chunk equally among these plans. The
+    plans differ only in their orders, and each has a row per rank."""
     first = channels[0]
     order = (plan.order_of(owner) for owner in range(first.ranks) for plan in channels)
     return replace(first, order=tuple(order))
 
 
 def named(plan: FoldPlan, algorithm: str) -> FoldPlan:
-    """The plan under the name of an algorithm."""
+    """Return the plan under the name of an algorithm."""
     return replace(plan, algorithm=algorithm)

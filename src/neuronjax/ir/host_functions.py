@@ -1,8 +1,7 @@
-"""JAX primitives that a captured program leaves to the host, by the text that stands
-for them in the program.
+"""JAX primitives that the host computes, by their text in a captured program.
 
-The text says what is computed ("svd[full_matrices=False, compute_uv=True, ...]"); what
-it means is known to the process that captured the program and to no other.
+The text describes the primitive ("svd[full_matrices=False, compute_uv=True, ...]");
+only the process that captured the program knows the function.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class HostFunction:
         call: binds the primitive in the surrounding trace.
         kind: "algebra"; "debug", which looks at values; "callback", any other.
         shown: its parameters in words.
-        line: "file:line" where a callback is defined, or "".
+        line: "file:line" of a callback's definition, or "".
     """
 
     text: str
@@ -35,14 +34,14 @@ class HostFunction:
 
     @property
     def name(self) -> str:
-        """The primitive alone."""
+        """The name of the primitive."""
         return self.text.split("[")[0]
 
     def __str__(self) -> str:
         return self.text
 
 
-# Text -> the function, and what it was made of.
+# Text -> the function, and the primitive and parameters it was made from.
 _FUNCTIONS: dict[str, tuple[HostFunction, Any]] = {}
 
 
@@ -55,12 +54,12 @@ def register(
     shown: str = "",
     line: str = "",
 ) -> str:
-    """The text for a primitive with these parameters.
+    """Return the text for a primitive with these parameters.
 
     Args:
-        name: the primitive's.
-        bind: of (*arrays, **parameters).
-        parameters: comparable by ==.
+        name: the name of the primitive.
+        bind: a function of (*arrays, **parameters).
+        parameters: values that are comparable by ==.
         kind: as in `HostFunction`.
         shown: the parameters in words; "" for all of them.
         line: as in `HostFunction`.
@@ -79,6 +78,7 @@ def register(
 
 
 def find(text: str) -> HostFunction | None:
-    """The function of a text; None where another process captured the program."""
+    """Return the function of a text, or None if another process captured the
+    program."""
     function, _ = _FUNCTIONS.get(text, (None, None))
     return function

@@ -1,10 +1,10 @@
-"""NeuronCore instructions: the second vocabulary.
+"""NeuronCore instructions, the second vocabulary.
 
-Classes are named after `nki.isa`. An instruction is tensor-sized: tile loops live
-inside the engine and tile sizes are attributes. Operands are views, a buffer and an
-access pattern; a program captured from JAX only uses whole buffers, each written once.
-Rounding points and accumulation order are stated here and nowhere else. `engines` reads
-an instruction as arrays, `timing` as cycles and bytes.
+Classes are named after `nki.isa`. An instruction is tensor-sized: tile loops are inside
+the engine and tile sizes are attributes. Operands are views, a buffer and an access
+pattern; a program captured from JAX only uses whole buffers, each written once.
+Rounding points and accumulation order are defined here and nowhere else. `engines`
+executes an instruction on arrays, `timing` computes its cycles and bytes.
 """
 
 from __future__ import annotations
@@ -20,15 +20,13 @@ import numpy as np
 
 from neuronjax.ir.program import Location, TensorType
 
-#: Larger arrays are in a key by a digest; smaller ones are themselves no larger.
+#: Larger arrays enter a key as a digest; smaller ones take no more room themselves.
 MOST_BYTES = 256
 
 
 def contents(array: np.ndarray) -> Hashable:
-    """Equal only for arrays of one dtype and shape that hold the same bits.
-
-    What is broadcast is read once: the elements that are in memory count.
-    """
+    """Return a key that is equal for arrays of one dtype and shape with the same bits.
+    A broadcast array is read once: only the elements in memory count."""
     first = tuple(slice(1) if stride == 0 else slice(None) for stride in array.strides)
     held = array[first]
     about = (array.dtype.name, array.shape, held.shape)
@@ -38,9 +36,9 @@ def contents(array: np.ndarray) -> Hashable:
     return (*about, hashlib.blake2b(codes.data, digest_size=16).digest())
 
 
-# "offline": done once before the program runs, by whoever prepares its arguments.
-# "host": on the processor that drives the core, for the policy allows it.
-# "cc": the CC-cores of a chip, which drive the DMA engines to join devices.
+# "offline": done once, before the program runs, when its arguments are prepared.
+# "host": on the processor that drives the core, if the policy allows it. "cc": the
+# CC-cores of a chip, which drive the DMA engines to join devices.
 Engine = Literal[
     "tensor", "vector", "scalar", "gpsimd", "sync", "dma", "cc", "offline", "host"
 ]
@@ -58,7 +56,7 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A buffer read through an access pattern; None reads all of it."""
+    """A buffer read through an access pattern; a pattern of None reads all of it."""
 
     buffer: Buffer
     pattern: tuple[tuple[int, int], ...] | None = None
@@ -77,7 +75,7 @@ class Block:
     results: tuple[View, ...]
 
     def walk(self) -> Iterator[Instruction]:
-        """Every instruction, nested blocks included."""
+        """Yield every instruction, nested blocks included."""
         for instruction in self.instructions:
             yield instruction
             for block in instruction.blocks:
@@ -86,18 +84,18 @@ class Block:
 
 @dataclass(frozen=True, kw_only=True)
 class Instruction:
-    """What every instruction has.
+    """The base class of instructions.
 
     Attributes:
-        operands: what is read.
-        results: what is written.
-        engine: who executes it.
-        write_format: numbers format that float results are rounded to when it differs
-            from the buffer's dtype (auto-cast "all", tfloat32), else None.
+        operands: the views that are read.
+        results: the buffers that are written.
+        engine: the engine that executes it.
+        write_format: the format to which float results are rounded if it differs from
+            the buffer's dtype (auto-cast "all", tfloat32), else None.
         rounding: how a float result is rounded on its one write.
         overflow: "ieee" or "saturate".
-        ordinal: position in the function, part of the stochastic rounding key.
-        location: where in the user's program it comes from.
+        ordinal: the position in the function, part of the stochastic rounding key.
+        location: the place in the user's program that it comes from.
     """
 
     operands: tuple[View, ...]
@@ -110,7 +108,7 @@ class Instruction:
     location: Location = field(default=Location(), compare=False)
 
     label: ClassVar[Label] = "exact"
-    #: Who executes it on a chip that lacks `engine`; None where nobody else can.
+    #: The engine that executes it on a chip without `engine`; None if none can.
     elsewhere: ClassVar[Engine | None] = None
 
     @property
@@ -126,7 +124,7 @@ class Instruction:
         return ()
 
     def attributes(self) -> dict[str, Any]:
-        """The fields that belong to this kind of instruction alone."""
+        """Return the fields that only this kind of instruction has."""
         return {
             f.name: getattr(self, f.name)
             for f in dataclasses.fields(self)
@@ -139,7 +137,8 @@ class Instruction:
         return SignedInstruction(self)
 
     def signature(self) -> tuple:
-        """Equal for instructions that compute the same function of their operands."""
+        """Return a key, equal for instructions that compute the same function of
+        operands."""
         return (
             type(self),
             self.write_format,
@@ -172,7 +171,7 @@ class SignedInstruction:
 
 
 def is_64_bit(i: Instruction) -> bool:
-    """Whether it reads or writes 64-bit integers, in a nested block too."""
+    """Return whether it reads or writes 64-bit integers, including in nested blocks."""
     types = [v.type for v in i.operands] + [b.type for b in i.results]
     if any(t.dtype.itemsize == 8 and t.dtype.kind in "iu" for t in types):
         return True
@@ -184,15 +183,16 @@ _COMMON = {f.name for f in dataclasses.fields(Instruction)}
 
 @dataclass(frozen=True, eq=False)
 class InstructionProgram:
-    """What a core executes.
+    """The program of a core.
 
     Attributes:
         main: the entry block.
         functions: the callees of Call.
         stochastic: whether any instruction rounds stochastically.
         seed: the rounding seed.
-        amax_slots: tensors whose amax is kept from step to step (delayed scaling).
-        amax_history_length: for how many steps.
+        amax_slots: the number of tensors whose amax is kept from step to step (delayed
+            scaling).
+        amax_history_length: the number of steps for which it is kept.
     """
 
     main: Block
@@ -203,7 +203,7 @@ class InstructionProgram:
     amax_history_length: int = 0
 
     def walk(self) -> Iterator[Instruction]:
-        """Every instruction of every function."""
+        """Yield every instruction of every function."""
         yield from self.main.walk()
         for block in self.functions.values():
             yield from block.walk()

@@ -1,9 +1,4 @@
-"""The instructions of a NeuronCore, named after `nki.isa`.
-
-An instruction is tensor-sized: tile loops live inside the engine and tile sizes are
-attributes. Rounding points and accumulation order are stated here and nowhere else.
-`engines` reads an instruction as arrays, `timing` as cycles and bytes.
-"""
+"""The instructions of a NeuronCore, named after `nki.isa`; see `ir.instruction`."""
 
 from __future__ import annotations
 
@@ -18,7 +13,7 @@ from neuronjax.ir.instruction import Block, Engine, Instruction, Label
 from neuronjax.ir.program import Op
 from neuronjax.ir.vector_sums import VECTOR_TILE, sum_label
 
-#: Batch, lhs free, rhs free and contracted size of a contraction.
+#: The batch, lhs free, rhs free and contracted sizes of a contraction.
 Sizes = tuple[int, int, int, int]
 
 # -- TensorE ---------------------------------------------------------------------------
@@ -34,7 +29,7 @@ class DotDimensions:
     rhs_contract: tuple[int, ...]
 
     def __str__(self) -> str:
-        """`[batch|contract]x[batch|contract]`, as in "[0|2]x[0|1]"."""
+        """Return `[batch|contract]x[batch|contract]`, as in "[0|2]x[0|1]"."""
         sides = (
             (self.lhs_batch, self.lhs_contract),
             (self.rhs_batch, self.rhs_contract),
@@ -50,11 +45,13 @@ class DotDimensions:
         return batch, m, n, k
 
     def is_matmul(self, lhs: tuple[int, ...], rhs: tuple[int, ...], lanes: int) -> bool:
-        """Tell a matmul, which TensorE takes, from a contraction that VectorE takes.
+        """Return whether a contraction is a matmul for TensorE; VectorE takes all
+        others.
 
-        No matmul is a contraction of nothing or of one element, one of vectors with
-        vectors, and a batch of at least as many matrices as VectorE has lanes, of at
-        most so many products each (`lowering.contraction` has the reasons)."""
+        Not matmuls are: a contraction over nothing or over one element; one of vectors
+        with vectors; and a batch of at least as many matrices as VectorE has lanes,
+        each with at most as many products (`lowering.contraction` has the reasons).
+        """
         batch, m, n, k = self.sizes(lhs, rhs)
         if k == 1 or m == n == 1:
             return False
@@ -70,7 +67,7 @@ class DotDimensions:
         )
 
 
-#: Rows of FP32 operands that the array adds up as one sum: its row groups.
+#: Rows of FP32 operands that the array adds up as one sum: a row group.
 FP32_ROWS = 32
 
 
@@ -78,20 +75,20 @@ FP32_ROWS = 32
 class NcMatmul(Instruction):
     """A contraction on the systolic array, accumulated in PSUM.
 
-    The result's dtype is what PSUM adds the tiles in: float32, or bfloat16 with a
-    rounding after each addition (NeuronCore-v4).
+    The result's dtype is the one in which PSUM adds the tiles: float32, or bfloat16
+    with a rounding after each addition (NeuronCore-v4).
 
     Attributes:
         dimensions: which axes are batched and contracted.
         k_tile: contraction rows per pass of the array (128, 256 in double-row mode).
-        rows_per_cell: 1, or 2 when a cell adds the products of rows k and k + 128
-            before they enter the column (double-row FP8).
-        passes: 1, or 4 for FP32 operands split in high and low halves.
-        group_rows: rows of a tile that make one sum, None for all; the sums of a tile
-            are added in order before they reach PSUM.
-        accumulation: "host" where XLA chooses the order.
-        held: the sizes that the array multiplies where they are others than those of
-            the operands: batches side by side, as blocks on a diagonal of zeros.
+        rows_per_cell: 1, or 2 if a cell adds the products of rows k and k + 128 before
+            they enter the column (double-row FP8).
+        passes: 1, or 4 for FP32 operands split into high and low halves.
+        group_rows: the rows of a tile that are summed together, None for all; the sums
+            of a tile are added in order before they reach PSUM.
+        accumulation: "host" if XLA chooses the order.
+        held: the sizes that the array multiplies if they are not those of the operands:
+            batches side by side, as blocks on a diagonal of zeros.
     """
 
     dimensions: DotDimensions
@@ -109,11 +106,11 @@ class NcMatmul(Instruction):
 
 @dataclass(frozen=True, kw_only=True)
 class NcTranspose(Instruction):
-    """The array's transpose mode: the last two axes change places.
+    """A transpose of the last two axes in the array's transpose mode.
 
-    From NeuronCore-v3 on bit for bit; FP8 comes out in 16 bits whose upper byte is zero
-    (the result is uint16). On v2 it is a matmul with the identity in FP32, in which an
-    Inf or a NaN spoils its whole row of the result.
+    From NeuronCore-v3 on it keeps every bit; FP8 comes out in 16 bits whose upper byte
+    is zero (the result is uint16). On v2 it is a matmul with the identity in FP32, in
+    which an Inf or NaN spoils its whole row of the result.
 
     Attributes:
         exact: False for the matmul of v2.
@@ -124,16 +121,17 @@ class NcTranspose(Instruction):
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizeMx(Instruction):
-    """Blocks of 32 along `axis`, each with a shared power-of-two scale (OCP MX 1.0).
+    """A quantization to blocks of 32 along `axis`, each with a power-of-two scale (OCP
+    MX 1.0).
 
-    results: elements, of the operand's shape; scales, float8_e8m0fnu, the axis a 32nd
-    as long (rounded up). Elements saturate. On VectorE from BF16 or FP16 to MXFP8, as
-    `nki.isa.quantize_mx`; "offline" from any float to any MX format.
+    results: elements, of the operand's shape; scales, float8_e8m0fnu, whose axis is a
+    32nd as long (rounded up). Elements saturate. VectorE quantizes BF16 or FP16 to
+    MXFP8, as `nki.isa.quantize_mx`; "offline" quantizes any float to any MX format.
 
     Attributes:
         axis: the blocked axis.
         format: "mxfp8_e4m3", "mxfp8_e5m2" or "mxfp4_e2m1".
-        scale_rule: of `numerics.microscaling`.
+        scale_rule: a rule of `numerics.microscaling`.
     """
 
     axis: int
@@ -150,7 +148,8 @@ class NcMatmulMx(Instruction):
     lhs free, rhs free], its free dimensions possibly split; its dtype as in NcMatmul.
 
     Attributes:
-        dimensions: of the elements; each side has one axis of each kind.
+        dimensions: the dimension numbers of the elements; each side has one axis of
+            each kind.
         k_tile: contraction rows per pass of the array.
         accumulation: as in NcMatmul.
     """
@@ -166,10 +165,10 @@ class NcMatmulMx(Instruction):
 
 @dataclass(frozen=True, kw_only=True)
 class Sparsify(Instruction):
-    """Keeps the N elements of largest magnitude of every M along `axis`.
+    """A compression to the N elements of largest magnitude of every M along `axis`.
 
-    results: values, the axis N/M as long; tags, uint8, their positions in the group.
-    A tensor that has the pattern already loses nothing.
+    results: values, the axis N/M as long; tags, uint8, their positions in the group. A
+    tensor that has the pattern already loses nothing.
 
     Attributes:
         axis: the axis of the groups.
@@ -184,13 +183,16 @@ class Sparsify(Instruction):
 class NcMatmulSparse(Instruction):
     """A contraction with a compressed stationary operand.
 
-    operands: values and tags of the stationary side, the moving side. Every compressed
-    value meets the moving row that its tag selects; a K tile is `k_tile` compressed
-    rows. The result is [batch, lhs free, rhs free] as in NcMatmulMx.
+    operands: values and tags of the stationary side, and the moving side. Every
+    compressed value is multiplied by the moving row that its tag selects; a K tile is
+    `k_tile` compressed rows. The result is [batch, lhs free, rhs free] as in
+    NcMatmulMx.
 
     Attributes:
-        dimensions: of values and moving; each has one axis of each kind.
-        stationary: which side of the result the stationary operand is, "lhs" or "rhs".
+        dimensions: the dimension numbers of values and moving; each has one axis of
+            each kind.
+        stationary: the side of the result that the stationary operand is, "lhs" or
+            "rhs".
         pattern: "N:M".
         k_tile: compressed rows per pass of the array.
         accumulation: as in NcMatmul.
@@ -210,7 +212,7 @@ class NcMatmulSparse(Instruction):
 # -- VectorE, ScalarE, GpSimdE ---------------------------------------------------------
 
 
-#: Of two arguments, and of no engine but GpSimdE, which is programmed freely.
+#: Functions of two arguments that only GpSimdE has, which can be programmed freely.
 SOFTWARE_FUNCTIONS = frozenset(
     {"power", "atan2", "zeta", "polygamma", "mulhi", "next_after"}
 )
@@ -218,11 +220,11 @@ SOFTWARE_FUNCTIONS = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class TensorTensor(Instruction):
-    """`op` element by element on operands of one shape (StableHLO's op names).
+    """An operation element by element on operands of one shape (StableHLO's op names).
 
     Attributes:
-        integer_path: "exact", or "fp32" where integers are read as FP32 and the result
-            is rounded to an integer, as VectorE does it: exact to 2^24.
+        integer_path: "exact", or "fp32" if integers are read as FP32 and the result is
+            rounded to an integer, as VectorE does it: exact to 2^24.
     """
 
     op: str
@@ -236,13 +238,13 @@ class TensorTensor(Instruction):
 
     @property
     def elsewhere(self) -> Engine | None:  # type: ignore[override]
-        """VectorE, but for what is software."""
+        """VectorE, unless the op exists only in software."""
         return None if self.op in SOFTWARE_FUNCTIONS else "vector"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compare(Instruction):
-    """Comparison of two tensors; `total` uses IEEE totalOrder on floats."""
+    """A comparison of two tensors; `total` uses IEEE totalOrder on floats."""
 
     direction: str
     total: bool = False
@@ -251,7 +253,7 @@ class Compare(Instruction):
 
 @dataclass(frozen=True, kw_only=True)
 class TensorScalar(Instruction):
-    """`operands[0] op operands[1]` where the second is one element (a scale)."""
+    """`operands[0] op operands[1]`, where the second is one element (a scale)."""
 
     op: str
 
@@ -263,7 +265,7 @@ class Activation(Instruction):
     Attributes:
         function: the name without dialect.
         transcendentals: "exact" for the project's own, "scalar_engine" for piecewise
-            cubics where ScalarE has the function, "host" for XLA's.
+            cubics if ScalarE has the function, "host" for XLA's.
     """
 
     function: str
@@ -279,7 +281,7 @@ class TensorCopy(Instruction):
     """A copy that changes the dtype.
 
     Attributes:
-        float_to_int: "truncate" as StableHLO says, "rne" as an engine write does.
+        float_to_int: "truncate" as in StableHLO, "rne" as on an engine's write.
     """
 
     float_to_int: str = "truncate"
@@ -292,7 +294,7 @@ class BitcastCopy(Instruction):
 
 @dataclass(frozen=True, kw_only=True)
 class ReducePrecision(Instruction):
-    """Rounds to `exponent_bits` and `mantissa_bits`, keeping the dtype."""
+    """A rounding to `exponent_bits` and `mantissa_bits` that keeps the dtype."""
 
     exponent_bits: int
     mantissa_bits: int
@@ -300,17 +302,15 @@ class ReducePrecision(Instruction):
 
 @dataclass(frozen=True, kw_only=True)
 class Select(Instruction):
-    """operands: predicate, on_true, on_false."""
+    """A selection by element; operands: predicate, on_true, on_false."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TensorReduce(Instruction):
-    """Reduction of operands[0] over `axes` from operands[1].
-
-    Tiles of elements, each a left fold from its own first element; the result is the
-    left fold of (init, tile 0, tile 1, ...). Several axes count as one, row-major.
-    `integer_path` as in TensorTensor; a `tile` of None has all elements.
-    """
+    """A reduction of operands[0] over `axes`, starting from operands[1]. Each tile is a
+    left fold from its own first element; the result is the left fold of (init, tile 0,
+    tile 1, ...). Several axes count as one, in row-major order. `integer_path` is as in
+    TensorTensor; a `tile` of None has all elements."""
 
     op: str
     axes: tuple[int, ...]
@@ -341,7 +341,7 @@ class Window:
         base: str = "base_dilations",
         window: str = "window_dilations",
     ) -> Window:
-        """The window of an op's attributes, whose dilations have these names."""
+        """Return the window of an op's attributes, whose dilations have these names."""
         ones = (1,) * len(sizes)
         padding = attributes.get("padding")
         pairs = tuple(map(tuple, padding.tolist())) if padding is not None else ()
@@ -356,7 +356,8 @@ class Window:
 
 @dataclass(frozen=True, kw_only=True)
 class Pool(Instruction):
-    """Reduction over sliding windows; fold order and attributes of TensorReduce."""
+    """A reduction over sliding windows, with the fold order and attributes of
+    TensorReduce."""
 
     op: str
     window: Window
@@ -370,14 +371,14 @@ class Pool(Instruction):
 class TensorTensorScan(Instruction):
     """The running fold of operands[0] along `axis` from operands[1], its identity.
 
-    Forwards r[i] = r[i - 1] op x[i], backwards r[i] = x[i] op r[i + 1], and x[i] at the
-    end it starts from. The state is FP32, every result is rounded once on its write.
-    A cumulative sum is this, and not a reduction per element.
+    Forwards r[i] = r[i - 1] op x[i]; backwards r[i] = x[i] op r[i + 1]; r is x at the
+    end where it starts. The state is FP32; every result is rounded once on its write. A
+    cumulative sum is such a fold, not a reduction per element.
 
     Attributes:
         op: as in TensorReduce.
         axis: the axis of the fold.
-        reverse: from the last element to the first.
+        reverse: whether it runs from the last element to the first.
         integer_path: as in TensorTensor.
     """
 
@@ -391,7 +392,7 @@ class TensorTensorScan(Instruction):
 
 @dataclass(frozen=True, kw_only=True)
 class SelectAndScatter(Instruction):
-    """Scatters operands[1] to the selected element of each window of operands[0].
+    """A scatter of operands[1] to the selected element of each window of operands[0].
 
     Contributions to one element are combined in row-major order of the windows, onto
     operands[2]. Of the elements of a window, in row-major order and without padding,
@@ -414,10 +415,8 @@ class SelectAndScatter(Instruction):
 @dataclass(frozen=True, kw_only=True)
 class ScaleFromAmax(Instruction):
     """The largest power of two with amax * scale <= the largest value of `format`.
-
-    operands: amax, float32, no dimensions. results: scale and 1/scale, both float32.
-    An amax of zero, Inf or NaN gives scale 1; the exponent is kept in -126..126.
-    """
+    operands: amax, float32, no dimensions. results: scale and 1/scale, both float32. An
+    amax of zero, Inf or NaN gives scale 1; the exponent is kept in -126..126."""
 
     format: str
     margin: int = 0
@@ -426,24 +425,23 @@ class ScaleFromAmax(Instruction):
 
 @dataclass(frozen=True, kw_only=True)
 class RecordAmax(Instruction):
-    """Delayed scaling: notes the amax of this step, operands[0], in a slot.
-
-    A slot visited several times (in a loop) keeps the largest.
-    """
+    """Delayed scaling: records the amax of this step, operands[0], in a slot. A slot
+    visited several times (in a loop) keeps the largest."""
 
     slot: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadAmax(Instruction):
-    """Delayed scaling: the largest amax of a slot in the previous steps; 0 at first."""
+    """Delayed scaling: reads the largest amax of a slot in the previous steps; 0 at
+    first."""
 
     slot: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Memset(Instruction):
-    """Writes a constant."""
+    """A constant, written to a buffer."""
 
     value: np.ndarray
     elsewhere: ClassVar[Engine | None] = "vector"
@@ -451,7 +449,7 @@ class Memset(Instruction):
 
 @dataclass(frozen=True, kw_only=True)
 class Iota(Instruction):
-    """Writes the index along `dimension`."""
+    """The index along `dimension`."""
 
     dimension: int
     elsewhere: ClassVar[Engine | None] = "vector"
@@ -478,8 +476,8 @@ class LocalGather(Instruction):
 class LocalScatter(Instruction):
     """`stablehlo.scatter` of one tensor; updates in row-major order of the indices.
 
-    A window that is not wholly inside the tensor is dropped, as XLA does it on every
-    platform; the text of StableHLO would keep the elements inside.
+    A window that is not wholly inside the tensor is dropped, as XLA does on every
+    platform; StableHLO's text would keep the elements inside.
 
     Attributes:
         op: the combiner: add, multiply, minimum, maximum or assign.
@@ -496,15 +494,15 @@ class LocalScatter(Instruction):
 
 @dataclass(frozen=True, kw_only=True)
 class Sort(Instruction):
-    """Stable sort along `dimension`, lexicographic by keys.
+    """A stable sort along `dimension`, lexicographic by keys.
 
     operands: the keys, the most significant first, then the tensors to sort.
 
     Attributes:
         dimension: the sorted axis.
-        descending: for each key whether the largest comes first.
-        total: for each key whether floats are in IEEE totalOrder; else -0 equals +0,
-            and NaNs equal each other and exceed all numbers.
+        descending: for each key, whether the largest comes first.
+        total: for each key, whether floats are compared in IEEE totalOrder; else -0
+            equals +0, and NaNs equal each other and exceed all numbers.
     """
 
     dimension: int
@@ -514,10 +512,8 @@ class Sort(Instruction):
 
 @dataclass(frozen=True, kw_only=True)
 class TopK(Instruction):
-    """The k largest of the last axis, and their indices; ties by lower index.
-
-    Floats are in IEEE totalOrder.
-    """
+    """The k largest elements of the last axis, and their indices; ties by lower index.
+    Floats are compared in IEEE totalOrder."""
 
     k: int
 
@@ -527,15 +523,14 @@ class TopK(Instruction):
 
 @dataclass(frozen=True, kw_only=True)
 class DmaCopy(Instruction):
-    """Movement that changes no bit.
+    """A movement that changes no bit.
 
     Attributes:
         kind: broadcast, reshape, transpose, slice, pad, concatenate, reverse,
             dynamic_slice, dynamic_update_slice.
-        parameters: what the kind needs, as in StableHLO:
-            broadcast: dimensions; transpose: permutation; slice: starts, limits,
-            strides; pad: low, high, interior; concatenate and reverse: dimensions;
-            dynamic_slice: sizes.
+        parameters: what the kind needs, as in StableHLO: broadcast: dimensions;
+            transpose: permutation; slice: starts, limits, strides; pad: low, high,
+            interior; concatenate and reverse: dimensions; dynamic_slice: sizes.
     """
 
     kind: str
@@ -544,14 +539,14 @@ class DmaCopy(Instruction):
 
 @dataclass(frozen=True, kw_only=True)
 class Im2col(Instruction):
-    """The patches a convolution contracts, [groups, batch * positions, K].
+    """The patches that a convolution contracts, [groups, batch * positions, K].
 
     K is the kernel positions in row-major order, then the input channel; padding zeros
     take part. operands: the input as [groups, batch, *spatial, channels].
 
     Attributes:
-        window: of the kernel.
-        side_by_side: groups whose channels the array takes at once.
+        window: the window of the kernel.
+        side_by_side: the number of groups whose channels the array takes at once.
     """
 
     window: Window
@@ -563,7 +558,8 @@ class Im2col(Instruction):
 
 @dataclass(frozen=True, kw_only=True)
 class Loop(Instruction):
-    """`stablehlo.while`: body while condition; both take the carry."""
+    """`stablehlo.while`: the body runs while the condition holds; both take the
+    carry."""
 
     condition: Block
     body: Block
@@ -575,7 +571,7 @@ class Loop(Instruction):
 
 @dataclass(frozen=True, kw_only=True)
 class Branch(Instruction):
-    """`stablehlo.case`: operands[0] picks a branch; out of range picks the last."""
+    """`stablehlo.case`: operands[0] selects a branch; out of range selects the last."""
 
     branches: tuple[Block, ...]
 

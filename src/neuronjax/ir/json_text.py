@@ -1,4 +1,4 @@
-"""JSON from outside: an object, or a ValueError; never an error of the interpreter."""
+"""Read untrusted JSON: return an object or raise ValueError, never another error."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from typing import Any
 def json_object(
     text: str | bytes, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None
 ) -> dict[str, Any]:
-    """The object that a text is.
+    """Return the object that a text describes.
 
     Args:
-        text: as it was found.
-        pairs: what an object is made by, as `json.loads` takes it.
+        text: the untrusted text.
+        pairs: makes an object of its pairs, as for `json.loads`.
 
     Raises:
-        ValueError: no JSON, no UTF-8, nested too deep, or no object.
+        ValueError: the text is not JSON or UTF-8, is nested too deep, or is not an
+            object.
     """
     try:
-        found = json.loads(text, object_pairs_hook=pairs)
+        value = json.loads(text, object_pairs_hook=pairs)
     except RecursionError:
         raise ValueError("no JSON: nested too deep") from None
     except ValueError as error:
         raise ValueError(f"no JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise ValueError(f"no JSON object but a {type(found).__name__}")
-    return found
+    if not isinstance(value, dict):
+        raise ValueError(f"no JSON object but a {type(value).__name__}")
+    return value

@@ -1,10 +1,10 @@
-"""NKI kernels as instructions over partial views: what tracing a kernel leaves.
+"""NKI kernels as instructions over partial views, as a trace leaves them.
 
-The tile-sized sister of `ir.instruction`: operands are strided accesses to storages
-that are written many times, loops with a run-time count are nested blocks, everything
-else is unrolled. Names are those of `nki.isa`. Offsets and strides count elements of
-the access's dtype, addresses bytes. `execution.kernels` reads it as arrays, `timing` as
-cycles and bytes.
+This is the tile-sized counterpart of `ir.instruction`: operands are strided accesses to
+storages that are written many times; loops with a run-time count are nested blocks, and
+everything else is unrolled. Names are those of `nki.isa`. Offsets and strides count
+elements of the access's dtype; addresses count bytes. `execution.kernels` executes it
+on arrays, `timing` computes its cycles and bytes.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any, Literal, NamedTuple
 
 from neuronjax.ir.record import record
 
-# "registers": state that an engine keeps between instructions (accumulators, random
-# number generators); not addressable by a kernel.
+# "registers": the state of an engine between instructions (accumulators, random number
+# generators); a kernel cannot address it.
 Memory = Literal["sbuf", "psum", "private_hbm", "shared_hbm", "registers"]
 ON_CHIP = frozenset({"sbuf", "psum", "registers"})
 DynamicKind = Literal["scalar", "vector", "indirect"]
@@ -28,13 +28,13 @@ NO_ATTRIBUTES: Mapping[Any, Any] = MappingProxyType({})
 
 @record(eq=False)
 class Storage:
-    """A piece of memory, as one `nl.ndarray` allocates it. Compared by identity."""
+    """A piece of memory, as one `nl.ndarray` allocates it; compared by identity."""
 
     number: int  # unique in its kernel, in order of allocation
     memory: Memory  # where it lies
     shape: tuple[int, ...]  # on chip, partitions first
     dtype: str  # nki name of the elements, see `ir.nki_dtypes`
-    name: str = ""  # the user's, or ""
+    name: str = ""  # the user's name, or ""
     #: (partition, byte offset in the partition) if the user fixed them.
     address: tuple[int, int] | None = None
     location: str = ""  # "file:line" of the allocation
@@ -43,12 +43,12 @@ class Storage:
 
     @property
     def size(self) -> int:
-        """Elements."""
+        """The number of elements."""
         return prod(self.shape)
 
     @property
     def free_size(self) -> int:
-        """Elements per partition."""
+        """The number of elements per partition."""
         return prod(self.shape[1:])
 
     @property
@@ -66,58 +66,56 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class DynamicOffset:
-    """The part of an access that only the run knows."""
+    """The part of an access that is known only at run time."""
 
     #: "scalar": index * stride is added to the offset. "vector": element p of the
     #: index, counted down its columns, times stride, replaces the contribution of the
-    #: first dimension; elements beyond that dimension are not used. "indirect"
-    #: (tensor indirection): the second dimension's position j is index[j % group, j //
-    #: group], of each group of partitions on its own.
+    #: first dimension; elements beyond that dimension are not used. "indirect" (tensor
+    #: indirection): position j of the second dimension is index[j % group, j // group],
+    #: separately in each group of partitions.
     kind: DynamicKind
     #: A register, or an access of integers: one, [P, 1] or [P, K].
     index: Register | Access
-    stride: int  # elements that one unit of the index stands for
-    limit: int  # indices from 0 to limit - 1 are legal (of "scalar": of the start)
+    stride: int  # elements per unit of the index
+    limit: int  # indices from 0 to limit - 1 are legal (for "scalar": starts)
     group: int = 0  # partitions that share offsets, for "indirect"
 
 
 @record()
 class Access:
-    """Elements of a storage, as one operand of an instruction.
+    """Elements of a storage, as one operand of an instruction. Element (i0, i1, ...) is
+    number `offset + i0*stride0 + i1*stride1 + ...` of the storage in row-major order.
+    On chip the first pair is the partition, its stride the free size of the storage. A
+    stride of 0 repeats elements."""
 
-    Element (i0, i1, ...) is number `offset + i0*stride0 + i1*stride1 + ...` of the
-    storage in row-major order. On chip the first pair is the partition, its stride the
-    free size of the storage. A stride of 0 repeats elements.
-    """
-
-    storage: Storage  # what is accessed
-    dtype: str  # how its bits are read, mostly `storage.dtype`
+    storage: Storage  # the accessed memory
+    dtype: str  # the dtype in which its bits are read, mostly `storage.dtype`
     offset: int  # first element, in elements of `dtype`
     #: (stride, count) of every dimension, outermost first.
     pattern: tuple[tuple[int, int], ...]
-    dynamic: DynamicOffset | None = None  # what the run adds, or None
+    dynamic: DynamicOffset | None = None  # what is added at run time, or None
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The counts."""
+        """The counts of the dimensions."""
         return tuple(count for _, count in self.pattern)
 
     @property
     def size(self) -> int:
-        """Elements."""
+        """The number of elements."""
         return prod(count for _, count in self.pattern)
 
     @property
     def index(self) -> Access | None:
-        """The access that holds its runtime offset, if memory does."""
-        found = self.dynamic.index if self.dynamic else None
-        return found if isinstance(found, Access) else None
+        """The access that holds its runtime offset, if that is in memory."""
+        offset = self.dynamic.index if self.dynamic else None
+        return offset if isinstance(offset, Access) else None
 
 
 class LoopTurn(NamedTuple):
-    """One turn of a loop that was unrolled."""
+    """One turn of an unrolled loop."""
 
-    loop: int  # a number of the loop; of an inner loop another one in every outer turn
+    loop: int  # the loop's number; an inner loop has another one in every outer turn
     turn: int  # from 0 on
 
 
@@ -125,31 +123,31 @@ class LoopTurn(NamedTuple):
 class KernelInstruction:
     """One call of a `nki.isa` function."""
 
-    name: str  # of the function
-    engine: str  # who executes it
-    outputs: tuple[Access, ...]  # what is written
-    #: What is read, in an order that belongs to the instruction.
+    name: str  # the name of the function
+    engine: str  # the engine that executes it
+    outputs: tuple[Access, ...]  # the accesses that are written
+    #: The operands that are read, in the instruction's own order.
     inputs: tuple[Access | Register, ...] = ()
     #: Numeric immediates, which may differ from loop turn to loop turn: floats are
     #: FP32, ints 32 bits.
     parameters: tuple[int | float, ...] = ()
-    #: Everything static: ops, flags, modes; hashable values.
+    #: All static parameters: ops, flags, modes; hashable values.
     attributes: Mapping[str, Any] = field(default_factory=lambda: NO_ATTRIBUTES)
-    #: Whether the previous contents of the outputs take part.
+    #: Whether it reads the previous contents of the outputs.
     reads_outputs: bool = False
     location: str = ""  # "file:line" in the kernel
     ordinal: int = 0  # position in the kernel, its `name=` in the profile
     label: str = ""  # the user's `name=`, or ""
     program: int = 0  # which program of the grid emitted it
-    #: The register that takes the one result, instead of outputs.
+    #: The register that gets the one result, instead of outputs.
     writes_register: Register | None = None
-    #: One letter per operand as the function lists them: "t" a tensor, "r" a register
+    #: One letter per operand in the order of the function: "t" a tensor, "r" a register
     #: (both in `inputs`), "f" or "i" a float or int of `parameters`, "-" none.
     forms: str = ""
-    #: The turns of `affine_range` that it is in, outermost first.
+    #: The turns of `affine_range` that contain it, outermost first.
     loops: tuple[LoopTurn, ...] = ()
     #: Whether the kernel leaves the engine to the compiler; `engine` is then the one
-    #: whose arithmetic the emulator takes.
+    #: whose arithmetic the emulator uses.
     is_open: bool = False
 
     @property
@@ -159,7 +157,7 @@ class KernelInstruction:
 
     @property
     def every_access(self) -> Iterator[Access]:
-        """The same, and those that hold a runtime offset."""
+        """The accesses, and those that hold a runtime offset."""
         for access in self.accesses:
             yield access
             if (index := access.index) is not None:
@@ -168,19 +166,19 @@ class KernelInstruction:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelLoop:
-    """`dynamic_range` and `fori_loop`: a counted loop of the device."""
+    """A counted loop of the device: `dynamic_range` and `fori_loop`."""
 
     register: Register  # the induction variable
     start: int | Register
     stop: int | Register  # exclusive
     step: int  # positive
-    body: KernelBlock  # what is executed every turn
+    body: KernelBlock  # executed every turn
     location: str = ""  # "file:line" of the loop
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelWhile:
-    """`while_loop` and `while register`: runs as long as the register is not 0."""
+    """A loop that runs until the register is 0: `while_loop` and `while register`."""
 
     condition: Register
     body: KernelBlock
@@ -197,7 +195,7 @@ class KernelBlock:
     items: tuple[Item, ...]
 
     def walk(self) -> Iterator[KernelInstruction]:
-        """Every instruction once, those of loop bodies included."""
+        """Yield every instruction once, including those of loop bodies."""
         for item in self.items:
             if isinstance(item, KernelInstruction):
                 yield item
@@ -209,26 +207,26 @@ class KernelBlock:
 class KernelProgram:
     """A traced kernel."""
 
-    name: str  # of the Python function
+    name: str  # the name of the Python function
     arguments: tuple[Storage, ...]  # storage of every array argument, in order
-    results: tuple[Access, ...]  # what the kernel returns, in order
-    #: Of all programs of the grid, in the order in which they are executed.
+    results: tuple[Access, ...]  # the returned tensors, in order
+    #: The instructions of all programs of the grid, in the order of execution.
     body: KernelBlock
-    #: All of them, arguments included, in order of allocation.
+    #: All storages, arguments included, in order of allocation.
     storages: tuple[Storage, ...]
-    registers: int  # how many there are
-    target: str  # name of the chip
+    registers: int  # the number of registers
+    target: str  # the name of the chip
     grid: tuple[int, ...] = ()  # the launch grid, () for one program
-    #: How many ranks run it, each with arrays of its own and joined by its collectives
-    #: (engine "cc"); 0 for one alone.
+    #: The number of ranks that run it, each with its own arrays, joined by collectives
+    #: (engine "cc"); 0 for a kernel on its own.
     ranks: int = 0
-    #: (program, ordinal) -> ordinals of the same program that the kernel made it wait
-    #: for (`depends_on`).
+    #: (program, ordinal) -> ordinals of the same program for which the kernel makes it
+    #: wait (`depends_on`).
     dependencies: Mapping[tuple[int, int], tuple[int, ...]] = field(
         default_factory=lambda: NO_ATTRIBUTES
     )
-    #: Whether it is of the older style, whose compiler does more by itself.
+    #: Whether it is in the older style, whose compiler does more by itself.
     older: bool = False
-    #: Where the kernel, launched without a grid, asks which program of it it is, if it
-    #: never asks of how many.
+    #: The line where a kernel launched without a grid asks for its program number, if
+    #: it never asks for the number of programs.
     wants_grid: str = ""

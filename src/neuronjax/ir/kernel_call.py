@@ -1,8 +1,8 @@
 """A kernel of `neuronjax.nki` inside a captured program: one call, one instruction.
 
-In the program's text stands a custom call of target `neuronjax.nki`, whose
-backend_config is the kernel's name with a digest of its instructions; what they are is
-known to the process that traced the kernel and to no other.
+The program's text has a custom call of target `neuronjax.nki`, whose backend_config is
+the kernel's name with a digest of its instructions. Only the process that traced the
+kernel knows the instructions.
 """
 
 from __future__ import annotations
@@ -43,22 +43,23 @@ class KernelFunction:
 
     program: KernelProgram  # its instructions
     arguments: tuple[TensorType, ...]  # types of the arrays that it takes
-    #: Types of what it returns, and behind them of the arguments it writes.
+    #: The types of its results, and after them those of the arguments that it writes.
     results: tuple[TensorType, ...]
-    #: (one array per argument, uint32 key of random bits, the numerics of the program
-    #: around it) -> results.
+    #: (one array per argument, uint32 key of random bits, the numerics of the
+    #: surrounding program) -> results.
     run: Callable[..., Arrays]
     for_target: Callable[[Target], KernelFunction]  # the same kernel for another chip
-    #: Of the mesh around the call, whose devices its collectives join; 0 if it has
-    #: none. `run` then takes and gives the arrays of all of them, with a leading axis;
-    #: the types above are those of one.
+    #: The number of devices of the mesh around the call, which its collectives join; 0
+    #: if it has none. `run` then takes and returns the arrays of all devices, with a
+    #: leading axis; the types above are those of one device.
     devices: int = 0
-    #: Its own, where the program around it has the usual ones.
+    #: The kernel's own numerics, which apply if the surrounding program has the usual
+    #: ones.
     numerics: KernelNumerics = USUAL
 
     @property
     def name(self) -> str:
-        """Of the Python function."""
+        """The name of the Python function."""
         return self.program.name
 
     @functools.cached_property
@@ -74,14 +75,12 @@ class KernelFunction:
 
 @dataclass(frozen=True, kw_only=True)
 class NkiKernel(Instruction):
-    """A kernel as a whole; its own instructions are at tile size.
+    """A kernel as a whole; its own instructions are at tile size. operands: the
+    kernel's arrays in HBM, and a uint32 scalar that its random bits start from; results
+    likewise. Its numbers are those of its instructions."""
 
-    operands: the kernel's arrays in HBM, and a uint32 scalar that its random bits start
-    from; results likewise. Its numbers are those of its instructions.
-    """
-
-    kernel: KernelFunction  # what is executed
-    transcendentals: str = "exact"  # of the program around it, as in `Activation`
+    kernel: KernelFunction  # the kernel that is executed
+    transcendentals: str = "exact"  # of the surrounding program, as in `Activation`
     label: ClassVar[Label] = "modelled"
 
     @property
@@ -96,17 +95,17 @@ _FUNCTIONS: dict[str, KernelFunction] = {}
 
 
 def register(function: KernelFunction) -> str:
-    """Makes a kernel known by its text, which is returned."""
+    """Register a kernel under its text, and return the text."""
     return _FUNCTIONS.setdefault(function.text, function).text
 
 
 def find(text: str) -> KernelFunction | None:
-    """The kernel of a text; None where another process traced it."""
+    """Return the kernel of a text, or None if another process traced it."""
     return _FUNCTIONS.get(text)
 
 
 def text_of(program: KernelProgram) -> str:
-    """A kernel's name with a digest of all that decides its results."""
+    """Return a kernel's name with a digest of everything that decides its results."""
     digest = hashlib.blake2b(digest_size=8)
     for part in _parts(program):
         digest.update(repr(part).encode())
@@ -137,11 +136,11 @@ def _item(item: Item) -> Iterator[Any]:
     yield "end"
 
 
-_NAMES = frozenset({"location", "label", "loops"})  # change nothing
+_NAMES = frozenset({"location", "label", "loops"})  # these change no result
 
 
 def _plain(value: Any) -> Any:
-    """A value whose repr is the same in every process."""
+    """Return a value whose repr is the same in every process."""
     if isinstance(value, Storage):
         initial = None if value.initial is None else value.initial.tobytes()
         return (value.number, value.memory, value.shape, value.dtype, initial)

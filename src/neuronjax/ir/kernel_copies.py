@@ -1,11 +1,12 @@
-"""Copies that a compiler does not make: a result is written where it is assigned.
+"""Remove copies that a compiler does not make: a result is written where it is
+assigned.
 
 In the older style an instruction returns a tile, and `tile[...] = nisa.activation(...)`
-assigns it. A trace has both steps; the chip has one, for the instruction writes to the
-assigned tile (kernels that name their destination are as fast on trn2, and the time of
-the copies is in no published counter). What is computed is the same bit for bit: only
-copies go that neither move to another memory nor change the type, of a tile that
-nothing else reads.
+assigns it. A trace has both steps. The chip has one, because the instruction writes to
+the assigned tile (kernels that name their destination are as fast on trn2, and the time
+of the copies is in no published counter). The results stay the same bit for bit: a copy
+is removed only if it neither moves to another memory nor changes the type, and nothing
+else reads the copied tile.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from neuronjax.ir.kernel import (
 )
 from neuronjax.ir.record import changed
 
-#: Program and ordinal of an instruction.
+#: The program and the ordinal of an instruction.
 Name = tuple[int, int]
-#: Instructions between a result and its assignment; further back nothing is looked for.
+#: How many instructions before an assignment its result is searched.
 _NEAR = 8
 
 
 class _ResultUse(NamedTuple):
-    """Who writes and reads a storage, each if it is one instruction alone."""
+    """The writer and the reader of a storage, each if it is a single instruction."""
 
     writer: KernelInstruction | None
     reader: KernelInstruction | None
@@ -40,13 +41,13 @@ class _ResultUse(NamedTuple):
 def without_copies(
     program: KernelProgram, assigned: Set[Name], declared: Set[Storage]
 ) -> KernelProgram:
-    """The program without the copies of assignments that a compiler leaves out.
+    """Return the program without the copies of assignments that a compiler leaves out.
 
     Args:
         program: a traced kernel.
         assigned: the instructions that are copies of an assignment.
-        declared: storages of tensors that the kernel declares; all others are results
-            of instructions.
+        declared: the storages of tensors that the kernel declares; all others are
+            results.
     """
     if not assigned:
         return program
@@ -62,7 +63,7 @@ def _accessed(body: KernelBlock) -> set[Storage]:
 
 
 def _uses(body: KernelBlock, kept: Set[Storage]) -> dict[Storage, _ResultUse]:
-    """Of results on chip, those with one writer and one reader."""
+    """Return the uses of results on chip that have one writer and one reader."""
     writers: dict[Storage, list[KernelInstruction]] = {}
     readers: dict[Storage, list[KernelInstruction]] = {}
     for i in body.walk():
@@ -78,14 +79,14 @@ def _uses(body: KernelBlock, kept: Set[Storage]) -> dict[Storage, _ResultUse]:
 
 
 def _read(i: KernelInstruction) -> list[Access]:
-    """What an instruction reads, the tiles of indices included."""
-    found = [a for a in i.inputs if isinstance(a, Access)]
-    for access in (*found, *i.outputs):
+    """Return the accesses that an instruction reads, including tiles of indices."""
+    reads = [a for a in i.inputs if isinstance(a, Access)]
+    for access in (*reads, *i.outputs):
         if access.dynamic is not None and isinstance(access.dynamic.index, Access):
-            found.append(access.dynamic.index)
+            reads.append(access.dynamic.index)
     if i.reads_outputs:
-        found += i.outputs
-    return found
+        reads += i.outputs
+    return reads
 
 
 def _block(
@@ -105,7 +106,7 @@ def _block(
 def _joined(
     items: list[Item], copy: KernelInstruction, uses: dict[Storage, _ResultUse]
 ) -> bool:
-    """Lets the instruction that made the copied tile write to the copy's; False if it
+    """Make the instruction that wrote the copied tile write to the target; False if it
     cannot."""
     if copy.name not in ("tensor_copy", "dma_copy"):
         return False
@@ -120,13 +121,13 @@ def _joined(
         return False
     at, writer = found
     if copy.name == "dma_copy" and writer.name != "dma_copy":
-        return False  # only DMA reaches these partitions
+        return False  # only DMA can write to these partitions
     if not _can_write(writer, source, target):
         return False
     outputs = [target if a.storage is source.storage else a for a in writer.outputs]
     joined = items[at] = changed(writer, outputs=tuple(outputs))
     after = uses.get(target.storage)
-    if after is not None and after.writer is copy:  # which may be copied once more
+    if after is not None and after.writer is copy:  # the tile may be copied once more
         uses[target.storage] = after._replace(writer=joined)
     return True
 
@@ -144,7 +145,7 @@ def _same_kind(source: Access, target: Access) -> bool:
 def _near(
     items: list[Item], writer: KernelInstruction | None, target: Storage
 ) -> tuple[int, KernelInstruction] | None:
-    """Where the writer stands, if nothing after it touches the target's storage."""
+    """Return the place of the writer, if nothing after it uses the target's storage."""
     assert writer is not None
     for at in range(len(items) - 1, max(-1, len(items) - 1 - _NEAR), -1):
         item = items[at]
@@ -159,7 +160,8 @@ def _near(
 
 
 def _can_write(writer: KernelInstruction, source: Access, target: Access) -> bool:
-    """Whether it writes just what is copied, and reads the target in place or not."""
+    """Return whether it writes exactly the copied elements and may overwrite the
+    target."""
     if writer.reads_outputs:
         return False
     written = [a for a in writer.outputs if a.storage is source.storage]
@@ -172,7 +174,7 @@ def _can_write(writer: KernelInstruction, source: Access, target: Access) -> boo
 
 
 def _overlap(a: Access, b: Access) -> bool:
-    """Whether the spans of two accesses of a storage meet, in partitions and free
+    """Return whether two accesses of a storage overlap, in partitions and free
     elements."""
     if a.dynamic is not None or a.dtype != b.dtype:
         return True

@@ -1,9 +1,9 @@
 """A traced kernel as a file, for a reader that does not trust its writer.
 
-JSON with two tables, of storages and of operands, to which rows of instructions refer
-by number, and the data of constants beside it in NumPy's own format; both in one zip
-file. Reading executes nothing: whatever is no such file, or refers to what is not
-there, is an InvalidProgramError. What a program may do is for `nki.limits` to say.
+The file is a zip of JSON and of the data of constants in NumPy's own format. The JSON
+has two tables, of storages and of operands, to which the rows of instructions refer by
+number. Reading executes nothing; a malformed file, or a reference to a missing row, is
+an InvalidProgramError. `nki.limits` checks what a program may do.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from neuronjax.ir.kernel import (
 )
 
 _VERSION = 2
-#: Of the text, which becomes some ten times as many bytes of objects.
+#: Most bytes of the text, which becomes about ten times as many bytes of objects.
 MOST_TEXT_BYTES = 256 << 20
 _PLAIN = (str, int, float, bool, type(None))
 _STORAGE = ("memory", "shape", "dtype", "name", "address", "location", "position")
 
 
 def write_program(program: KernelProgram) -> bytes:
-    """The bytes of a file that `read_program` reads."""
+    """Return the bytes of a file that `read_program` reads."""
     writer = _ProgramWriter(program.storages)
     described = {
         "version": _VERSION,
@@ -66,7 +66,7 @@ def write_program(program: KernelProgram) -> bytes:
     files = {"program.json": text.encode(), **writer.constants}
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for name, data in files.items():
-            # A date of its own, so that equal programs have equal bytes.
+            # A fixed date, so that equal programs have equal bytes.
             info = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
             info.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(info, data)
@@ -74,7 +74,7 @@ def write_program(program: KernelProgram) -> bytes:
 
 
 class _ProgramWriter:
-    """Numbers storages, operands and attributes; equal ones once."""
+    """Numbers storages, operands and attributes; equal ones share a number."""
 
     def __init__(self, storages: Iterable[Storage]) -> None:
         self.storages = {s: n for n, s in enumerate(storages)}
@@ -172,7 +172,7 @@ def _bound(value: int | Register) -> int | list[int]:
 
 
 def read_program(data: bytes) -> KernelProgram:
-    """The program of a file.
+    """Return the program of a file.
 
     Raises:
         InvalidProgramError: the bytes are not what `write_program` writes.
@@ -198,7 +198,7 @@ def _refuse(why: str, cause: Exception | None = None) -> NoReturn:
 
 
 class _ProgramReader:
-    """Makes what the rows describe; equal operands are one object."""
+    """Makes the objects that the rows describe; equal operands are one object."""
 
     def __init__(self, described: Any, constant: Callable[[str], bytes]) -> None:
         if described["version"] != _VERSION:
@@ -245,18 +245,20 @@ class _ProgramReader:
         if len(row) == 1:
             return Register(row[0])
         storage, dtype, offset, pattern, *dynamic = row
-        found = None
+        dynamic_offset = None
         if dynamic:
             kind, index, stride, limit, group = dynamic[0]
-            found = DynamicOffset(kind, self.operands[index], stride, limit, group)
+            dynamic_offset = DynamicOffset(
+                kind, self.operands[index], stride, limit, group
+            )
         held = self.storages[storage]
-        return Access(held, dtype, int(offset), _tuples(pattern), found)
+        return Access(held, dtype, int(offset), _tuples(pattern), dynamic_offset)
 
     def _access(self, number: int) -> Access:
-        found = self.operands[number]
-        if not isinstance(found, Access):
+        operand = self.operands[number]
+        if not isinstance(operand, Access):
             _refuse(f"operand {number} is a register")
-        return found
+        return operand
 
     def _block(self, rows: Any) -> KernelBlock:
         return KernelBlock(tuple(map(self._item, rows)))

@@ -1,4 +1,5 @@
-"""What a policy may change of a kernel's numbers: roundings, functions of ScalarE."""
+"""The numerics of a kernel that a policy may change: roundings, functions of
+ScalarE."""
 
 from __future__ import annotations
 
@@ -10,13 +11,13 @@ from neuronjax.errors import InvalidProgramError
 class KernelNumerics(NamedTuple):
     """How the instructions of a kernel compute."""
 
-    rounding: str = "rne"  # of writes: "rne" or "stochastic"
-    #: Of ScalarE's functions: "exact" or "scalar_engine". The "host" of a program
-    #: around a kernel is "exact" in it.
+    rounding: str = "rne"  # how writes round: "rne" or "stochastic"
+    #: How ScalarE's functions are computed: "exact" or "scalar_engine". A surrounding
+    #: program's "host" is "exact" in a kernel.
     transcendentals: str = "exact"
 
     def changed(self, **fields: str) -> KernelNumerics:
-        """These with other fields.
+        """Return these numerics with other fields.
 
         Raises:
             InvalidProgramError: an illegal value.
@@ -31,7 +32,8 @@ class KernelNumerics(NamedTuple):
         return self._replace(**fields)
 
     def inside(self, around: KernelNumerics) -> KernelNumerics:
-        """Those of a kernel in a program: the program's, where they are not usual."""
+        """Return the numerics in a surrounding program, whose unusual fields override
+        these."""
         pairs = zip(self, around, USUAL, strict=True)
         return KernelNumerics(*(own if a == usual else a for own, a, usual in pairs))
 

@@ -1,16 +1,15 @@
-"""Which part of the model an op belongs to: the one answer that all reports give.
+"""Which part of the model an op belongs to; all reports use this answer.
 
-A part is, of what a framework leaves, the first of
-1. the name stack: Flax linen, Haiku, `jax.named_scope`;
-2. the path of the parameter it works on, or that of the nearest op in the same call of
-   the same layer that does: Flax NNX, Equinox, pytrees. What a layer computes beside
-   its children, attention between q, k, v and o say, has the path that these share;
-3. the layer or function that it was written in, "eqx.nn.MLP" or "loss_fn", which a
-   location knows by itself.
-An optimizer's op belongs to the parameter that it updates.
+A part is the first of the following that a framework provides: 1. the name stack: Flax
+linen, Haiku, `jax.named_scope`; 2. the path of the parameter that the op uses, or that
+of the nearest op in the same call of the same layer that has one: Flax NNX, Equinox,
+pytrees. The ops of a layer outside its children, attention between q, k, v and o for
+instance, have the path that these share; 3. the layer or function in which it was
+written, "eqx.nn.MLP" or "loss_fn", which is in its location. An optimizer's op belongs
+to the parameter that it updates.
 
-A program is captured without its parts, which cost a tenth of a capture: reports ask
-for them, rules that name a module, and statistics.
+A program is captured without its parts, which cost a tenth of a capture. Reports, rules
+that name a module, and statistics add them.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _Path = tuple[str, ...]
 
 
 def with_parts(program: Program) -> Program:
-    """Return the program, its locations with module and phase."""
+    """Return the program with module and phase in its locations."""
     if program.has_parts:
         return program
     read = descent_of_ops(program)
@@ -66,8 +65,8 @@ def with_parts(program: Program) -> Program:
 
 
 def _functions(op: Op, graph: Readers) -> _Layer:
-    """Those that led to an op; to a constant, which JAX places at the call of the whole
-    program, those that led to who reads it."""
+    """Return the functions that led to an op. JAX places a constant at the call of the
+    whole program, so it has those of its reader."""
     own = op.location.functions
     if own or op.operands:
         return own
@@ -84,7 +83,7 @@ def _placed(region: Region, found: Mapping[Op, Location]) -> Region:
     return Region(region.arguments, tuple(ops), region.results)
 
 
-# -- what an op says of itself ---------------------------------------------------------
+# -- the module of an op by itself -----------------------------------------------------
 
 
 def _scope(op: Op) -> str:
@@ -94,14 +93,17 @@ def _scope(op: Op) -> str:
 def _scopes_of_modules(
     program: Program, read: Mapping[Op, Descent], modules: Mapping[int, str]
 ) -> dict[str, str]:
-    """The name stack of the ops that work on a module's parameters, where there is one:
-    what is read outside of it, by an optimizer, is named alike."""
-    found: dict[str, set[str]] = defaultdict(set)
+    """Return the name stack of the ops that use a module's parameters, if there is one.
+    So ops that read them outside of the module, such as an optimizer's, get the same
+    name."""
+    scopes_of: dict[str, set[str]] = defaultdict(set)
     for op in program.walk():
         scope = _scope(op)
         for module in {modules.get(n, "") for n in read[op].arguments} if scope else ():
-            found[module].add(scope)
-    return {module: min(scopes, key=len) for module, scopes in found.items() if module}
+            scopes_of[module].add(scope)
+    return {
+        module: min(scopes, key=len) for module, scopes in scopes_of.items() if module
+    }
 
 
 def _own_modules(
@@ -110,7 +112,7 @@ def _own_modules(
     modules: Mapping[int, str],
     scopes: Mapping[str, str],
 ) -> dict[Op, str]:
-    """Of the ops that say so themselves, by their name stack or a parameter."""
+    """Return the modules of ops that have a name stack or a parameter themselves."""
     found = {}
     for op in graph.ops:
         scope = _scope(op)
@@ -125,8 +127,8 @@ def _own_modules(
 
 
 def _shared(paths: Sequence[_Path]) -> _Path:
-    """What paths have in common from the left; a place in a list is `ANY` where they
-    differ in nothing else so far. Without a name in it, nothing."""
+    """Return the common prefix of paths; a differing place in a list becomes `ANY`. A
+    prefix without a name gives ()."""
     if len(paths) < 2:
         return paths[0] if paths else ()
     shared = []
@@ -138,11 +140,12 @@ def _shared(paths: Sequence[_Path]) -> _Path:
     return tuple(shared) if any(part != ANY for part in shared) else ()
 
 
-# -- what its neighbours say of it -----------------------------------------------------
+# -- the module of an op by its neighbours ---------------------------------------------
 
 
 def _layer(op: Op) -> _Layer:
-    """The layers that led to an op, or functions where there is none: the last two."""
+    """Return the last two layers that led to an op, or functions if there is no
+    layer."""
     classes = read_name_stack(op.location.scope).classes
     functions = op.location.functions
     layers = tuple(name for name in functions if name[:1].isupper())
@@ -150,7 +153,7 @@ def _layer(op: Op) -> _Layer:
 
 
 class _PartFinder:
-    """The modules of a function's ops, from those that say so themselves."""
+    """Finds the modules of a function's ops, from the ops that have one themselves."""
 
     def __init__(
         self,
@@ -167,11 +170,11 @@ class _PartFinder:
             (op.location.functions, read_name_stack(op.location.scope).classes, module)
             for op, module in own.items()
         )
-        # An argument's name alone is no part of a model.
+        # The name of an argument alone is not a part of a model.
         self._forms = {k: f for k, f in forms.items() if f and f[-1] not in roots}
 
     def find(self) -> dict[Op, str]:
-        """The module of every op, "" of what nothing but its function tells."""
+        """Return the module of every op, "" if only its function is known."""
         graph = self._graph
         backwards = graph.ops[::-1]
         self._spread(backwards, self._updated)
@@ -189,7 +192,8 @@ class _PartFinder:
                 self._found[op] = module
 
     def _updated(self, op: Op) -> str:
-        """The module that an optimizer's op, or one that makes a gradient, updates."""
+        """Return the module that an optimizer's op, or one that makes a gradient,
+        updates."""
         late = [o for o in self._graph.after(op) if self._updates(op, o)]
         return _only(self._found.get(other, "") for other in late)
 
@@ -200,7 +204,8 @@ class _PartFinder:
         return self._phases[op] == "backward" and is_alike
 
     def _same(self, op: Op, others: Iterable[Op], last: bool = False) -> str:
-        """That of neighbours in the same layer, where they agree, or of the last."""
+        """Return the module of neighbours in the same layer if they agree, or of the
+        last one."""
         layers, found = self._layers, self._found
         layer = layers[op]
         if not layer or self._phases[op] == "optimizer":
@@ -209,7 +214,7 @@ class _PartFinder:
         return modules[-1] if modules and last else _only(modules)
 
     def _around(self, op: Op) -> str:
-        """What the children of its layer share, of those that are nearest."""
+        """Return the common path of the nearest children of the op's layer."""
         form = self._forms.get(self._layers[op])
         if not form or self._phases[op] == "optimizer":
             return ""
@@ -224,7 +229,7 @@ class _PartFinder:
         return ""
 
     def _constant(self, op: Op) -> str:
-        """A constant belongs to who reads it, the first of several."""
+        """Return the module of the first op that reads a constant."""
         if op.operands or op.regions:
             return ""
         found = (self._found.get(reader, "") for reader in self._graph.after(op))
@@ -232,7 +237,7 @@ class _PartFinder:
 
 
 def _only(modules: Iterable[str]) -> str:
-    """The module, if there is one and no other."""
+    """Return the module if there is exactly one, else ""."""
     different = {*modules} - {""}
     return different.pop() if len(different) == 1 else ""
 
@@ -240,7 +245,8 @@ def _only(modules: Iterable[str]) -> str:
 def _forms(
     heard: Iterable[tuple[_Layer, _Layer, str]],
 ) -> dict[_Layer, _Path]:
-    """What the parameters below a layer have in common, places in lists left open."""
+    """Return the common path of the parameters below each layer, with places in lists
+    open."""
     below: dict[_Layer, set[_Path]] = defaultdict(set)
     for functions, classes, module in heard:
         form = _form(tuple(module.split("/")))
@@ -250,7 +256,7 @@ def _forms(
 
 
 def _layers_around(functions: _Layer, classes: _Layer) -> Iterator[_Layer]:
-    """Every pair of layers, one inside the other, that led to an op."""
+    """Yield every pair of layers, one inside the other, that led to an op."""
     layers = tuple(name for name in functions if name[:1].isupper())
     stack = (*(layers or functions), *classes)
     for n in range(len(stack)):
@@ -262,7 +268,7 @@ def _form(path: _Path) -> _Path:
 
 
 def _proper(forms: Sequence[_Path]) -> _Path:
-    """What forms share, less than the shortest of them."""
+    """Return the common prefix of forms, shorter than the shortest of them."""
     most = min(map(len, forms)) - 1
     alike = [set(column) for column in zip(*forms, strict=False)][:most]
     count = next((n for n, parts in enumerate(alike) if len(parts) > 1), len(alike))

@@ -1,4 +1,4 @@
-"""What a JAX name stack says: the parts that a model's author named.
+"""Read from a JAX name stack the parts that a model's author named.
 
 `jit(step)/transpose(jvp(mlp))/dot_general` is an op of "mlp". The last part is the
 primitive. `jit(f)`, `while/body`, `closed_call` and an einsum's formula are JAX's own
@@ -29,7 +29,7 @@ class NameStack(NamedTuple):
     """The author's parts of a name stack.
 
     Attributes:
-        names: of modules and `jax.named_scope`s, the outermost first.
+        names: the names of modules and `jax.named_scope`s, the outermost first.
         classes: parts with a dot, which name a class ("eqx.nn.Linear").
     """
 
@@ -39,7 +39,7 @@ class NameStack(NamedTuple):
 
 @cache
 def read_name_stack(scope: str) -> NameStack:
-    """The author's parts of a name stack, without that of the primitive."""
+    """Return the author's parts of a name stack, without the primitive."""
     bare = [name for part in _inside(scope) for name in _bare(part).split("/")]
     own = [name for name in bare if name and not _is_jax_own(name)]
     classes = tuple(name for name in own if "." in name)
@@ -53,7 +53,8 @@ def _inside(scope: str) -> list[str]:
 
 
 def _components(scope: str) -> Iterator[str]:
-    """A name stack in parts; a slash within brackets divides nothing."""
+    """Yield the parts of a name stack; a slash within brackets does not separate
+    parts."""
     part, depth = "", 0
     for character in scope:
         depth += (character == "(") - (character == ")")
@@ -66,7 +67,7 @@ def _components(scope: str) -> Iterator[str]:
 
 
 def _bare(part: str) -> str:
-    """A part without the transformations around it."""
+    """Return a part without the transformations around it."""
     while match := _TRANSFORMED.fullmatch(part):
         part = match[1]
     return "" if part.startswith(_JAX_PREFIXES) else part

@@ -1,9 +1,9 @@
 """The data types of NKI: names, storage, formats.
 
 A `DType` is a str, as documented (`DType = str`). `carrier` is the dtype in which the
-emulator keeps an element: integers of the width for all floats narrower than FP32, so
-that no copy of XLA's can change a bit. `numeric` is the dtype that semantics see.
-Packed x4 types are opaque words of 4 elements (nki.api.shared, "Supported Data Types").
+emulator keeps an element: for floats narrower than FP32 an integer of that width, so no
+copy of XLA's can change a bit. `numeric` is the dtype that semantics use. Packed x4
+types are opaque words of 4 elements (nki.api.shared, "Supported Data Types").
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from neuronjax.numerics.float_format import get_format
 
 DType = str
 
-#: What fills the places that are not selected; the documented digits, FP32's minimum.
+#: The value of places that are not selected; the documented digits of FP32's minimum.
 FP32_MIN = -3.4028235e38
 Kind = Literal["int", "uint", "float", "packed", "bool"]
 
@@ -30,14 +30,14 @@ Kind = Literal["int", "uint", "float", "packed", "bool"]
 class DTypeInfo:
     """One data type."""
 
-    name: str  # nki.language's
-    kind: Kind  # what its bits mean
-    itemsize: int  # bytes of an element; of a packed one, of the four together
+    name: str  # the name in nki.language
+    kind: Kind  # the meaning of its bits
+    itemsize: int  # bytes of an element; a packed element counts as one
     carrier: np.dtype  # numpy dtype of the arrays that hold it
-    #: NumPy or ml_dtypes dtype of its values; of tfloat32 float32, of packed types the
-    #: carrier.
+    #: The NumPy or ml_dtypes dtype of its values; float32 for tfloat32, the carrier for
+    #: packed types.
     numeric: np.dtype
-    elements: int = 1  # values in one element: 4 of packed types
+    elements: int = 1  # values in one element: 4 for packed types
 
     @property
     def is_float(self) -> bool:
@@ -46,7 +46,7 @@ class DTypeInfo:
 
     @property
     def is_integer(self) -> bool:
-        """Integers and booleans."""
+        """Whether values are integers or booleans."""
         return self.kind in ("int", "uint", "bool")
 
 
@@ -103,7 +103,7 @@ _ALIASES = MappingProxyType({"bool_": "bool", "fp32": "float32", "bf16": "bfloat
 
 
 def as_dtype(dtype: Any) -> DType:
-    """The nki name of a dtype given as a name, or as anything NumPy understands.
+    """Return the nki name of a dtype given as a name, or as anything NumPy understands.
 
     Raises:
         InvalidProgramError: NKI has no such type.
@@ -136,10 +136,10 @@ def _numpy_name(dtype: Any) -> str:
 
 
 def info(dtype: DType) -> DTypeInfo:
-    """What is known of a dtype by its nki name."""
+    """Return the description of a dtype by its nki name."""
     return DTYPES[dtype]
 
 
 def itemsize(dtype: DType) -> int:
-    """Bytes of one element."""
+    """Return the bytes of one element."""
     return DTYPES[dtype].itemsize

@@ -1,9 +1,9 @@
-"""Every instruction of `nki.isa`, one row each; `nki_spec` says what a row holds.
+"""Every instruction of `nki.isa`, one row each; `nki_spec` defines the rows.
 
-Sources: the page of nki.isa of its name ("Supported arch versions", "Memory types",
-"Data types", "Tensor indirection"). Where it is silent about a core, as of `topk`,
-every core has the instruction here. "modelled": the vendor does not publish in which
-order it adds, which polynomials it takes, or its random generator.
+Source: the page of nki.isa of the same name ("Supported arch versions", "Memory types",
+"Data types", "Tensor indirection"). If the page does not name the cores, as for `topk`,
+every core has the instruction here. "modelled" means that the vendor does not publish
+the order of additions, the polynomials or the random generator.
 """
 
 from __future__ import annotations

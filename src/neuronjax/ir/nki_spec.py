@@ -1,9 +1,8 @@
-"""What is known of one NKI instruction: the shape of a row of `nki_instructions`.
+"""The specification of one NKI instruction: the shape of a row of `nki_instructions`.
 
-`nki.isa` checks arguments, emits and documents by it, `nki.limits` has its tables in
-it, the older style and the table of coverage are made from it. Its semantics are the
-function of `execution.tiles` that is registered by its name, its cost that of
-`timing.engines`.
+`nki.isa` checks arguments, emits and documents by it; `nki.limits`, the older style and
+the table of coverage read it too. The semantics of an instruction are the function of
+`execution.tiles` that is registered by its name, and its cost is in `timing.engines`.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ Kind = Literal[
     "column",  # a number, a register, or a tensor of one element per partition
     "number",  # an FP32 immediate
     "integer",  # an int32 immediate, or a list of them
-    "state",  # what an engine keeps: "reduce" accumulators, "random" generators
-    "operator",  # of nki.language
+    "state",  # state of an engine: "reduce" accumulators, "random" generators
+    "operator",  # an operator of nki.language
     "flag",
     "choice",  # a member of an enumeration
-    "note",  # looked at by the instruction's own function alone
+    "note",  # only used by the instruction's own function
 ]
 Role = Literal["input", "output", "both", "attribute", "none"]
 Reading = Literal["all", "lanes", "part"]
@@ -34,7 +33,7 @@ ON_CHIP = ("sbuf", "psum")
 SBUF = ("sbuf",)
 OFF_PSUM = ("sbuf", "private_hbm", "shared_hbm")
 
-# What several rows accept.
+# Values that several rows accept.
 ADD, MAXIMUM = frozenset({"add"}), frozenset({"maximum"})
 FP8_X4 = ("float8_e5m2_x4", "float8_e4m3fn_x4")
 SCALES = ("float8_e8m0fnu", "uint8")
@@ -44,32 +43,32 @@ SCALES = ("float8_e8m0fnu", "uint8")
 class OperandSpec:
     """One parameter, in the order in which operands are emitted."""
 
-    name: str  # of the parameter
-    kind: Kind  # what is accepted
-    role: Role  # what becomes of it
+    name: str  # the name of the parameter
+    kind: Kind  # the kind of value that is accepted
+    role: Role  # how the instruction uses it
     memories: tuple[str, ...] = ()  # where a tensor may be; () for everywhere
-    dtypes: tuple[str, ...] = ()  # of a tensor; () for all
-    like: str = ""  # a tensor whose partitions and elements per partition it has
+    dtypes: tuple[str, ...] = ()  # the dtypes of a tensor; () for all
+    like: str = ""  # a tensor with the same partitions and elements per partition
     elements: int = 0  # elements per partition, 0 for any number
-    #: Whether it may be None; of "state", whether it is left out, with all that
-    #: follows, where `reduce_cmd` is idle and nothing takes the result.
+    #: Whether it may be None; a "state" is left out, with all operands after it, if
+    #: `reduce_cmd` is idle and nothing takes the result.
     optional: bool = False
     or_number: bool = False  # whether a tensor may be a number
-    #: Whether a vector must be FP32, unless the operators are those of bits.
+    #: Whether a vector must be FP32, unless the operators work on bits.
     fp32: bool = False
     legal: Collection[str] = ()  # names of operators, or of an enumeration's members
-    loads: str = ""  # of "choice", the operand that load_reduce needs
+    loads: str = ""  # for a "choice", the operand that load_reduce needs
     never: tuple[str, ...] = ()  # dtypes that a tensor must not have
-    dtype_of: str = ""  # a tensor whose dtype it has
+    dtype_of: str = ""  # a tensor that has the same dtype
     #: How many elements per partition a tensor may have; None for any.
     counts: range | None = None
-    #: What a caller gives, in words of Python, where the kind does not say it.
+    #: The Python type that a caller passes, if the kind does not say it.
     type: str = ""
-    text: str = ""  # what else there is to say, for the documentation
+    text: str = ""  # further text for the documentation
 
     @property
     def description(self) -> str:
-        """What the documentation says of it, without a full stop."""
+        """What the documentation says about it, without a full stop."""
         accepted = _ACCEPTED[self.kind](self) if self.kind in _ACCEPTED else ""
         return "; ".join(filter(None, (accepted, self.text)))
 
@@ -113,33 +112,33 @@ _ACCEPTED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstructionSpec:
-    """One instruction."""
+    """The specification of one instruction."""
 
-    name: str  # of nki.isa's function, of the semantics and of the cost
+    name: str  # the name of nki.isa's function, of the semantics and of the cost
     #: The documented parameters with their defaults, in their order: literals, or
     #: members of an enumeration of nki.isa.
     call: str
-    meaning: str  # what the documentation says that it does
-    operands: tuple[OperandSpec, ...]  # what becomes of each parameter
-    #: Who may execute it; the first does where the user leaves it open.
+    meaning: str  # what it does, for the documentation
+    operands: tuple[OperandSpec, ...]  # one per parameter
+    #: The engines that may execute it; the first one does if the user does not choose.
     engines: tuple[str, ...]
     label: Label = "exact"  # how far its numbers can be trusted
-    capability: str = ""  # what a core must be capable of, "" where every core has it
-    instead: str = ""  # what to use on other cores
-    #: Two inputs by position that share the one port to PSUM.
+    capability: str = ""  # the capability that a core needs; "" if every core has it
+    instead: str = ""  # the alternative on other cores
+    #: The positions of two inputs that share the one port to PSUM.
     one_in_psum: tuple[int, ...] = ()
-    #: Inputs by position that may be `.indirect()`; dst may be, too.
+    #: The positions of inputs that may be `.indirect()`; dst may be, too.
     gathered: tuple[int, ...] = ()
-    #: On which they may; () for all of `engines`.
+    #: The engines on which they may; () for all of `engines`.
     gathering_engines: tuple[str, ...] = ()
-    #: "lanes" if a partition of dst comes of the same partition of the operands alone,
+    #: "lanes" if a partition of dst depends only on the same partition of the operands,
     #: "part" if not all of an operand need be read.
     reads: Reading = "all"
-    reads_outputs: bool = False  # whether old contents of dst take part in every case
-    #: Whether what it does not write of dst stays without taking part.
+    reads_outputs: bool = False  # whether it always reads the old contents of dst
+    #: Whether elements of dst that it does not write keep their contents.
     keeps: bool = False
-    runs: bool = True  # whether it is executed; False of what only names a register
-    returns: str = "NkiInstruction"  # what the function gives, in words of Python
+    runs: bool = True  # whether it is executed; False if it only names a register
+    returns: str = "NkiInstruction"  # the Python type that the function returns
 
     @property
     def source(self) -> str:
@@ -155,28 +154,28 @@ class InstructionSpec:
         return next(core.name.rpartition("-")[2] for core in able)
 
     def operand(self, name: str) -> OperandSpec | None:
-        """The parameter of a name."""
+        """Return the parameter of a name."""
         return next((o for o in self.operands if o.name == name), None)
 
 
-# ---- Rows are written with these.
+# ---- Functions that make rows.
 
 
 def out(name: str = "dst", memories: tuple[str, ...] = ON_CHIP, **more: Any) -> Any:
-    """A tensor that is written."""
+    """Return a tensor that is written."""
     return OperandSpec(
         name=name, kind="tensor", role="output", memories=memories, **more
     )
 
 
 def tensor(name: str, memories: tuple[str, ...] = ON_CHIP, **more: Any) -> Any:
-    """A tensor that is read."""
+    """Return a tensor that is read."""
     role = more.pop("role", "input")
     return OperandSpec(name=name, kind="tensor", role=role, memories=memories, **more)
 
 
 def result(text: str = "takes the accumulators") -> OperandSpec:
-    """`reduce_res`."""
+    """Return `reduce_res`."""
     return out("reduce_res", elements=1, optional=True, text=text)
 
 
@@ -225,18 +224,18 @@ ENGINE = note("engine", "")
 
 
 def command(names: str, loads: str = "") -> OperandSpec:
-    """`reduce_cmd`."""
+    """Return `reduce_cmd`."""
     text = "what happens to the engine's accumulators"
     return choice("reduce_cmd", tuple(names.split()), text, loads=loads)
 
 
 def checked(name: str, legal: Collection[str]) -> OperandSpec:
-    """An operator of which there is no choice."""
+    """Return an operator that can have only one value."""
     return operator(name, legal, role="none", optional=True)
 
 
 def pattern(count: str) -> tuple[OperandSpec, ...]:
-    """An affine expression of the indices."""
+    """Return the operands of an affine expression of the indices."""
     return (
         integer("offset", "added to every value"),
         integer("channel_multiplier", "added per partition"),

@@ -1,11 +1,11 @@
 """Which ops are the forward pass, the backward pass or the optimizer.
 
-JAX's name stack says "jvp(" of what is differentiated and "transpose(" of the backward
-pass, a rematerialised forward pass included: it runs there. What is neither, and is
-computed from a gradient, is the optimizer; so is what only that reads (a schedule, a
-bias correction). The rest is the pass that reads it first, or the one it reads from (a
-metric). In a function without a backward pass nothing tells: an inference step and an
-update alone look alike.
+JAX's name stack has "jvp(" for ops that are differentiated and "transpose(" for the
+backward pass, including a rematerialized forward pass, which runs there. An op with
+neither that is computed from a gradient belongs to the optimizer; so does one that only
+the optimizer reads (a schedule, a bias correction). Any other op belongs to the pass
+that reads it first, or to the one it reads from (a metric). Without a backward pass the
+phase is unknown: an inference step and an update alone look alike.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from neuronjax.ir.program import (
 
 
 class Readers:
-    """The edges between the ops of a function, those of regions included.
+    """The edges between the ops of a function, including those of regions.
 
     Attributes:
-        ops: in program order; an op comes before those inside it.
+        ops: the ops in program order; an op comes before those inside it.
         makers: the op whose result a value is.
-        readers: the ops that read a value; an op reads what its regions hand out.
+        readers: the ops that read a value; an op reads the results of its regions.
     """
 
     def __init__(self, function: Function) -> None:
@@ -68,34 +68,34 @@ SHORT_PHASES: Mapping[str, str] = {
     "backward": "bwd",
     "optimizer": "opt",
 }
-"""For narrow columns."""
+"""Short names for narrow columns."""
 
 
 def phases_of(graph: Readers, read: Mapping[Op, Descent]) -> dict[Op, str]:
-    """The phase of each op of a function; "" where it cannot be told from inside."""
+    """Return the phase of each op of a function; "" if it cannot be told from
+    inside."""
     scopes = [op.location.scope for op in graph.ops]
     has_backward = any(map(is_backward_scope, scopes))
     if not has_backward:
         return dict.fromkeys(graph.ops, UNKNOWN)
-    found: dict[Op, str] = {
+    phases: dict[Op, str] = {
         op: _own_phase(op, read[op].after_gradients) for op in graph.ops
     }
     for op in reversed(graph.ops):
-        later = [found[reader] for reader in graph.after(op) if found[reader]]
-        if not found[op] and later:
-            found[op] = min(later, key=PHASES.index)
+        later = [phases[reader] for reader in graph.after(op) if phases[reader]]
+        if not phases[op] and later:
+            phases[op] = min(later, key=PHASES.index)
     for op in graph.ops:
-        earlier = [found[maker] for maker in graph.before(op) if found[maker]]
-        if not found[op] and earlier:
-            found[op] = max(earlier, key=PHASES.index)
-    return found
+        earlier = [phases[maker] for maker in graph.before(op) if phases[maker]]
+        if not phases[op] and earlier:
+            phases[op] = max(earlier, key=PHASES.index)
+    return phases
 
 
 def phases_of_callees(program: Program, found: Mapping[Op, str]) -> dict[str, str]:
-    """What a function is that all its calls call in one phase, else "": a scan's body,
-    a rematerialised layer, whose own name stacks begin anew.
-
-    `found` has the phases of all ops of the program."""
+    """Return the phase of each function, if all its calls have the same one, else "".
+    Bodies of scans and rematerialized layers have name stacks that begin anew, so they
+    need the phase of their calls. `found` has the phases of all ops of the program."""
     calls: dict[str, list[tuple[str, Op]]] = defaultdict(list)
     for caller, function in program.functions.items():
         for op in function.walk():
@@ -105,7 +105,7 @@ def phases_of_callees(program: Program, found: Mapping[Op, str]) -> dict[str, st
 
     def phase(name: str) -> str:
         if name not in known:
-            known[name] = UNKNOWN  # to itself
+            known[name] = UNKNOWN  # for a recursive call
             of_calls = {found[op] or phase(caller) for caller, op in calls[name]}
             known[name] = of_calls.pop() if len(of_calls) == 1 else UNKNOWN
         return known[name]
@@ -114,7 +114,7 @@ def phases_of_callees(program: Program, found: Mapping[Op, str]) -> dict[str, st
 
 
 def _own_phase(op: Op, after_gradients: bool) -> str:
-    """What an op's name stack, and what it reads, say."""
+    """Return the phase by an op's name stack and by what it reads."""
     if is_backward_scope(op.location.scope):
         return "backward"
     if is_forward_scope(op.location.scope):

@@ -2,8 +2,8 @@
 
 This is the first of the two vocabularies (the second is `ir.instruction`). Names,
 operand order and attribute meanings are StableHLO's own (docs/spec.md of
-openxla/stablehlo); MLIR objects do not appear. A `Program` is produced by `capture` and
-read by `lowering`.
+openxla/stablehlo); MLIR objects do not appear. `capture` makes a `Program` and
+`lowering` reads it.
 """
 
 from __future__ import annotations
@@ -32,22 +32,21 @@ class TensorType:
 
     @property
     def size_bytes(self) -> int:
-        """Of all elements, each of at least a byte."""
+        """The bytes of all elements, with at least one byte each."""
         return prod(self.shape) * self.dtype.itemsize
 
     def __str__(self) -> str:
         return "x".join([*map(str, self.shape), self.dtype.name])
 
 
-#: The module of an op that no name, parameter or function tells.
+#: The module of an op without a name, a parameter or a function.
 TOP = "(top)"
-#: In a module's path, a place in a list that differs from call to call.
+#: A place in a list, in a module's path, that differs from call to call.
 ANY = "*"
 
 
 def _inner_module(inner: str, outer: str) -> str:
-    """The module of a callee's op; its `ANY` are what they are at this call, and so is
-    what all calls have in common."""
+    """Return the module of a callee's op at a call, which decides its `ANY`."""
     own, given = inner.split("/"), outer.split("/")
     alike = len(own) >= len(given) and all(
         a in (ANY, b) for a, b in zip(own, given, strict=False)
@@ -58,41 +57,39 @@ def _inner_module(inner: str, outer: str) -> str:
 
 
 def is_backward_scope(scope: str) -> bool:
-    """Whether ops of this name stack run in the backward pass, a rematerialised forward
-    pass included."""
+    """Return whether ops of this name stack run in the backward pass. This includes a
+    rematerialized forward pass."""
     return "transpose(" in scope
 
 
 def is_forward_scope(scope: str) -> bool:
-    """Whether ops of this name stack are what is differentiated."""
+    """Return whether ops of this name stack are differentiated."""
     return "jvp(" in scope and not is_backward_scope(scope)
 
 
 def is_cotangent_scope(scope: str) -> bool:
-    """Whether ops of this name stack compute gradients.
-
-    The name "transpose" alone is not enough: a rematerialised forward pass sits under
-    the transpose scope of the backward pass that asked for it.
-    """
+    """Return whether ops of this name stack compute gradients. The name "transpose"
+    alone is not enough: a rematerialized forward pass is under the transpose scope of
+    the backward pass that needs it."""
     return is_backward_scope(scope) and "rematted_computation" not in scope
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where an op comes from.
+    """The place in the user's program from which an op comes.
 
-    Inside a callee it says what the callee alone knows; `inside` adds that of the call.
+    Inside a callee it holds only what the callee knows; `inside` adds the call's part.
 
     Attributes:
         scope: the JAX name stack, "jit(step)/transpose(jvp(mlp))/dot_general".
-        file: the user's source file, or "" where JAX recorded none.
-        line: its line, from 1; 0 where there is none.
+        file: the user's source file, or "" if JAX recorded none.
+        line: its line, from 1; 0 if there is none.
         functions: the functions that led here, the outermost first: "GPT", "Block".
-        module: which part of the model it belongs to; "" where that was not asked for,
+        module: the part of the model that it belongs to; "" if parts were not added,
             see `ir.model_parts`.
-        phase: "forward", "backward" or "optimizer"; "" where that cannot be told.
-        is_lent: whether the line is that of a call of the function that the op is in,
-            so that another call lends its own.
+        phase: "forward", "backward" or "optimizer"; "" if unknown.
+        is_lent: whether the line is that of a call of the function that contains the
+            op, so that another call replaces it.
     """
 
     scope: str = ""
@@ -105,11 +102,11 @@ class Location:
 
     @property
     def source(self) -> str:
-        """`file:line`, or "" when unknown."""
+        """`file:line`, or "" if unknown."""
         return f"{self.file}:{self.line}" if self.file else ""
 
     def inside(self, call: Location) -> Location:
-        """That of a callee's op, where this call has led to it."""
+        """Return the location of a callee's op that was reached by this call."""
         known = self if self.file and not self.is_lent else call
         return Location(
             scope="/".join(filter(None, (call.scope, self.scope))),
@@ -123,13 +120,13 @@ class Location:
 
     @property
     def part(self) -> str:
-        """The module as reports name it; without one the class, function or `TOP`."""
+        """The module as reports name it, or else the class, the function or `TOP`."""
         classes = "/".join(read_name_stack(self.scope).classes)
         return self.module or classes or next(iter(self.functions[::-1]), TOP)
 
     @property
     def label(self) -> str:
-        """The module and the pass, "mlp (backward)": a group of every report."""
+        """The module and the pass, "mlp (backward)", by which reports group."""
         return f"{self.part} ({self.phase})" if self.phase else self.part
 
 
@@ -158,10 +155,10 @@ class Sharding:
     An axis is given by its name; part of one as sdy prints it, "x:(1)2".
 
     Attributes:
-        mesh: its name in `Program.meshes`, or a mesh of the sharding's own.
-        dimensions: for every dimension the axes that it is split over, slowest first.
+        mesh: its name in `Program.meshes`, or a mesh of its own.
+        dimensions: for every dimension, the axes over which it is split, slowest first.
         replicated: axes over which it is not split, and must not be.
-        unreduced: axes over which it is yet to be reduced.
+        unreduced: axes over which it still has to be reduced.
     """
 
     mesh: str | Mesh
@@ -172,7 +169,7 @@ class Sharding:
 
 @dataclass(frozen=True, slots=True)
 class AxisGroups:
-    """Groups of devices that differ in their place along some axes alone.
+    """Groups of devices that differ only in their place along some axes.
 
     Attributes:
         mesh: its name in `Program.meshes`, or a mesh of its own.
@@ -204,7 +201,7 @@ class Region:
 #: Ops that call a function, and the attribute that names it.
 CALLEES = {"func.call": "callee", "stablehlo.composite": "decomposition"}
 CHOICES = ("stablehlo.case", "stablehlo.if")
-#: Ops whose regions are parts of the program; those of all others are combiners.
+#: Ops whose regions are parts of the program; regions of all other ops are combiners.
 CONTROL_FLOW = ("stablehlo.while", *CHOICES, "sdy.manual_computation")
 
 
@@ -221,20 +218,20 @@ class Op:
 
     @property
     def callee(self) -> str | None:
-        """The function that it calls, if it calls one."""
+        """The function that the op calls, or None."""
         attribute = CALLEES.get(self.name)
         return None if attribute is None else self.attributes[attribute]
 
     def error(self, kind: type[E], what: str, remedy: str) -> E:
-        """An error of some kind about this op, with the user's line: of a call that
-        `pmap` or `jit` made, the first one inside."""
+        """Return an error about this op with the user's line. For a call that `pmap` or
+        `jit` made, this is the first user line inside."""
         places = (op.location for op in self.walk())
         lines = (p.source for p in places if not p.file.startswith(_PACKAGE))
         source = next(filter(None, lines), None)
         return kind(what, op=self.name, location=source, remedy=remedy)
 
     def walk(self) -> Iterator[Op]:
-        """This op and every op nested in its regions."""
+        """Yield this op and every op nested in its regions."""
         yield self
         for region in self.regions:
             for op in region.ops:
@@ -249,7 +246,7 @@ class Function:
     body: Region
 
     def walk(self) -> Iterator[Op]:
-        """Every op of the body, nested ones included."""
+        """Yield every op of the body, nested ones included."""
         for op in self.body.ops:
             yield from op.walk()
 
@@ -259,14 +256,14 @@ class Program:
     """A captured module.
 
     Attributes:
-        functions: by name; `main` is the entry.
+        functions: the functions by name; `main` is the entry.
         argument_names: the pytree path of each argument of main, "state/params/w".
-        text: produces the StableHLO text on demand (it costs more than decoding).
+        text: returns the StableHLO text on demand (it costs more than decoding).
         meshes: the meshes of the module, by name.
-        argument_shardings: of each argument of main; None where it says nothing.
-        result_shardings: of each result of main.
-        partitions: how many devices run it; None where the module does not say.
-        has_parts: whether its locations say module and phase; see `ir.model_parts`.
+        argument_shardings: the sharding of each argument of main, or None.
+        result_shardings: the sharding of each result of main, or None.
+        partitions: the number of devices that run it; None if the module does not say.
+        has_parts: whether its locations have module and phase; see `ir.model_parts`.
     """
 
     functions: Mapping[str, Function]
@@ -284,12 +281,13 @@ class Program:
         return self.functions[self.main]
 
     def walk(self) -> Iterator[Op]:
-        """Every op of every function."""
+        """Yield every op of every function."""
         for function in self.functions.values():
             yield from function.walk()
 
     def holds_complex(self) -> bool:
-        """Tell whether any value is complex; every program is asked, so it is quick."""
+        """Return whether any value is complex; this is quick, because every program is
+        checked."""
         regions = [function.body for function in self.functions.values()]
         for region in regions:
             for value in region.arguments:

@@ -1,9 +1,8 @@
-"""From which arguments and numbers of a program its buffers descend, through moves and
-casts.
+"""The arguments and numbers from which a program's buffers descend, by moves and casts.
 
-Read off the instructions, so that it holds for what lowering has inserted too: the
-operand of a matmul is the parameter that it was before it was scaled, cast and laid
-out. A callee sees the arguments of all its calls, a loop those of its start.
+This is read off the instructions, so it includes what lowering has inserted: the
+operand of a matmul descends from the parameter that it was before it was scaled, cast
+and laid out. A callee has the arguments of all its calls, a loop those at its start.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from neuronjax.ir.instruction_set import (
 )
 from neuronjax.ir.traversal import DataFlow, Functions, entries
 
-# Hand on what they are given: a parameter stays one.
+# The result of these descends from their operand: a parameter stays one.
 _MOVES = (
     BitcastCopy,
     DmaCopy,
@@ -45,13 +44,13 @@ _MOVES = (
 
 
 class _Origin(NamedTuple):
-    """What a buffer descends from.
+    """The origin of a buffer.
 
     Attributes:
-        names: of the arguments.
-        whole: whether it is all of them: no slice, nothing repeated.
-        numbers: constants of the program that it repeats, one for each call that hands
-            another to a function; NaN stands for an array of several.
+        names: the names of the arguments.
+        whole: whether it has all their elements: no slice, nothing repeated.
+        numbers: the constants that it repeats, several if calls pass different ones to
+            a function; NaN for an array of different numbers.
     """
 
     names: frozenset[str] = frozenset()
@@ -61,34 +60,30 @@ class _Origin(NamedTuple):
 
 @dataclass(frozen=True)
 class Provenance:
-    """The arguments and numbers that buffers descend from, by moves and casts.
+    """The arguments and numbers from which buffers descend, by moves and casts.
 
     Attributes:
-        facts: of every buffer that is known of, by number.
+        facts: the origins of known buffers, by number.
     """
 
     facts: Mapping[int, _Origin]
 
     def of(self, view: View) -> frozenset[str]:
-        """The arguments that a view descends from."""
+        """Return the arguments from which a view descends."""
         return self.facts.get(view.buffer.number, _Origin()).names
 
     def is_whole(self, view: View) -> bool:
-        """Whether it is all of them."""
+        """Return whether a view has all elements of its argument."""
         return self.facts.get(view.buffer.number, _Origin()).whole
 
     def numbers(self, view: View) -> frozenset[float]:
-        """The constants that a view repeats."""
+        """Return the constants that a view repeats."""
         return self.facts.get(view.buffer.number, _Origin()).numbers
 
 
 def find_provenance(program: InstructionProgram, names: Sequence[str]) -> Provenance:
-    """The provenance of all buffers of a program.
-
-    Args:
-        program: the instructions.
-        names: of main's arguments; without, or if they are not one each, their numbers.
-    """
+    """Return the provenance of all buffers of a program. `names` are those of main's
+    arguments; if there is not one for each, they are numbered."""
     if len(names) != len(program.main.arguments):
         names = [""] * len(program.main.arguments)
     finder = _Finder(program.functions)
@@ -97,12 +92,12 @@ def find_provenance(program: InstructionProgram, names: Sequence[str]) -> Proven
     return Provenance(finder.facts)
 
 
-# A combiner, of a reduction or a sort, is given no parameters.
+# Combiners of reductions and sorts are not here: they take no parameters.
 _CONTROL = (Branch, Call, Loop, Spmd)
 
 
 class _Finder(DataFlow[_Origin]):
-    """The provenance of all buffers."""
+    """Finds the provenance of all buffers."""
 
     nothing = _Origin()
 
@@ -111,7 +106,8 @@ class _Finder(DataFlow[_Origin]):
         self._called: set[tuple] = set()
 
     def bind(self, buffers: Sequence[Buffer], facts: Sequence[_Origin]) -> None:
-        """A buffer of a callee descends from the arguments of all its calls."""
+        """Join facts, since a buffer of a callee descends from the arguments of all its
+        calls."""
         known = (self.facts.get(buffer.number, self.nothing) for buffer in buffers)
         super().bind(buffers, list(map(self.join, known, facts)))
 
@@ -135,8 +131,8 @@ class _Finder(DataFlow[_Origin]):
         return [_Origin(names, whole, numbers)] * len(i.results)
 
     def nested(self, i: Instruction) -> Sequence[_Origin]:
-        """What blocks return is a parameter no more; a loop has what it starts with,
-        but a call alone hands constants on."""
+        """Analyse nested blocks, whose results are no longer parameters. A loop has
+        what it starts with; only a call passes constants on."""
         for entry in entries(i, self.functions) if isinstance(i, _CONTROL) else ():
             given = self.given(entry)
             if not isinstance(i, Call):
@@ -150,7 +146,7 @@ class _Finder(DataFlow[_Origin]):
 
 
 def _repeated(value: np.ndarray) -> float:
-    """The number that all elements are; NaN if there are several."""
+    """Return the number that all elements equal; NaN if there are several."""
     same = value.size and (value.size == 1 or not any(value.strides))
     return float(value.flat[0]) if same else np.nan
 

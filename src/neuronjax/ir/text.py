@@ -9,12 +9,12 @@ import numpy as np
 
 from neuronjax.ir.instruction import Block, Buffer, Instruction, InstructionProgram
 
-#: How a `file:line` is written.
+#: Formats a `file:line`.
 Place = Callable[[str], str]
 
 
 def instruction_text(program: InstructionProgram, place: Place = str) -> str:
-    """One line per instruction; blocks of control flow are indented."""
+    """Return one line per instruction; blocks of control flow are indented."""
     lines = ["main:", *_block(program.main, "  ", place)]
     for name, block in program.functions.items():
         lines += [f"{name}:", *_block(block, "  ", place)]
@@ -62,7 +62,7 @@ def _buffer(buffer: Buffer) -> str:
 
 
 def is_block(value: Any) -> bool:
-    """Return whether an attribute is a block, or several."""
+    """Return whether an attribute is a block, or several blocks."""
     return isinstance(value, Block) or (
         isinstance(value, tuple) and bool(value) and isinstance(value[0], Block)
     )

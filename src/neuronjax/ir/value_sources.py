@@ -7,18 +7,18 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 
 from neuronjax.ir.program import CALLEES, Op, Program, Value
 
-#: (a value, a value beside it) -> whether a search goes on to that.
+#: (a value, a neighbouring value) -> whether a search continues to the neighbour.
 Follows = Callable[[Value, Value], bool]
 
 
 class ValueSources:
     """The edges of a program's values, through calls, loops, branches and meshes.
 
-    Calls are not told apart: what one call of a function depends on, all do.
+    Calls of a function are not distinguished: what one of them depends on, all do.
 
     Attributes:
-        sources: of each value, those it is computed from.
-        readers: of each value, those that are computed from it.
+        sources: for each value, the values from which it is computed.
+        readers: for each value, the values that are computed from it.
         makers: the op whose result a value is.
     """
 
@@ -36,23 +36,20 @@ class ValueSources:
     def behind(
         self, values: Iterable[Value], follows: Follows = lambda value, source: True
     ) -> list[Value]:
-        """Return values and all that they are computed from.
-
-        Args:
-            values: where the search begins.
-            follows: whether it goes from a value to one that it is computed from.
-        """
+        """Return values and everything from which they are computed, as far as
+        `follows` goes."""
         return _reached(self.sources, values, follows)
 
     def ahead(
         self, values: Iterable[Value], follows: Follows = lambda value, reader: True
     ) -> list[Value]:
-        """Return values and all that is computed from them; `follows` as in `behind`,
-        from a value to one that is computed from it."""
+        """Return values and everything that is computed from them, as far as `follows`
+        goes."""
         return _reached(self.readers, values, follows)
 
     def is_constant(self, value: Value, through: Container[str]) -> bool:
-        """Whether a value is made of constants, by ops of these names and calls."""
+        """Return whether a value is computed from constants, by ops of these names and
+        calls."""
 
         def passes(value: Value) -> bool:
             maker = self.makers.get(value)
@@ -87,7 +84,7 @@ class ValueSources:
     def _inside(
         self, op: Op
     ) -> Iterator[tuple[Sequence[tuple[Value, Value]], Sequence[tuple[Value, Value]]]]:
-        """(what enters a region, what leaves it), region by region."""
+        """Yield (what enters a region, what leaves it), region by region."""
         if callee := op.callee:
             body = self._program.functions[callee].body
             yield _pairs(op.operands, body.arguments), _pairs(body.results, op.results)
@@ -102,7 +99,7 @@ class ValueSources:
         everything = [(v, r) for v in op.operands for r in op.results]
         yield [], everything
         for region in op.regions:
-            # A branch; or the body of a reduction, which takes parts of all operands.
+            # A branch, or the body of a reduction, which takes parts of all operands.
             entering = [(v, a) for v in op.operands for a in region.arguments]
             leaving = [(v, r) for v in region.results for r in op.results]
             yield entering, leaving
@@ -122,16 +119,16 @@ class ValueSources:
 def _reached(
     edges: Mapping[Value, Sequence[Value]], values: Iterable[Value], follows: Follows
 ) -> list[Value]:
-    left = list(values)
-    seen, found = set(left), []
-    while left:
-        value = left.pop()
-        found.append(value)
+    pending = list(values)
+    seen, reached = set(pending), []
+    while pending:
+        value = pending.pop()
+        reached.append(value)
         for other in edges.get(value, ()):
             if other not in seen and follows(value, other):
                 seen.add(other)
-                left.append(other)
-    return found
+                pending.append(other)
+    return reached
 
 
 def _pairs(left: Sequence[Value], right: Sequence[Value]) -> list[tuple[Value, Value]]:

@@ -1,8 +1,8 @@
-"""How VectorE folds a long sum, and how far that is known from a chip.
+"""How VectorE folds a long sum, and how far measurements of a chip confirm it.
 
 On trn1 `nisa.tensor_reduce` of 127 and of 128 FP32 numbers along the free axis is one
 left fold, bit for bit, in each of 16,384 published sums (kernel-grader, see
-docs/exactness.md). Nothing public says what happens to longer ones.
+docs/exactness.md). Nothing public describes longer sums.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import numpy as np
 from neuronjax.ir.instruction import Label
 from neuronjax.ir.program import TensorType
 
-#: ASSUMPTION: elements that are folded before the fold starts anew.
+#: ASSUMPTION: number of elements after which the fold starts anew.
 VECTOR_TILE = 512
-#: Elements of the longest sum that was published.
+#: Number of elements of the longest published sum.
 LONGEST_KNOWN_SUM = 128
 
 
 def sum_label(op: str, operand: TensorType, axes: Sequence[int]) -> Label:
-    """How far the result of a reduction is known."""
+    """Return how well the result of a reduction is known."""
     length = prod(operand.shape[d] for d in axes)
     was_measured = op == "add" and operand.dtype == np.float32
     is_known = was_measured and length <= LONGEST_KNOWN_SUM

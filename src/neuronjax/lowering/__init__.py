@@ -1,7 +1,7 @@
 """Program -> Instructions: which engine does what, with which casts and tiles.
 
-The only code that knows both vocabularies. One file per family of ops; importing this
-package fills the rule table.
+This is the only code that knows both vocabularies. There is one file per family of ops;
+importing this package fills the rule table.
 """
 
 from neuronjax.lowering import (

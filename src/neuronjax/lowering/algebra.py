@@ -1,7 +1,7 @@
-"""Rules of linear algebra and Fourier transforms, and of calls of the host.
+"""Rules of linear algebra, of Fourier transforms, and of calls to the host.
 
 Complex operands arrive as pairs of real ones, in ops of dialect "neuronjax" that the
-rewriting of complex numbers makes; everything else about them is StableHLO's.
+rewriting of complex numbers makes; otherwise these ops are StableHLO's.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def fft(op: Op, context: Context) -> Instructions:
 
 
 def host_call(op: Op, context: Context) -> Instructions:
-    """A custom call of target `host_functions.CALL`.
+    """Lower a custom call of target `host_functions.CALL`.
 
     Raises:
         UnsupportedError: the policy does not allow it, or the program was captured by
@@ -77,7 +77,8 @@ def host_call(op: Op, context: Context) -> Instructions:
 
 
 def _left_out(op: Op, function: HostFunction, context: Context) -> Instructions:
-    """A callback that does not run: an error, or results that nobody can mistake."""
+    """Lower a callback that does not run: an error, or results that nobody can
+    mistake."""
     if context.policy.callbacks == "error":
         on_host = _changed(context.policy, "callbacks", "host")
         raise _refused(
@@ -94,7 +95,7 @@ def _left_out(op: Op, function: HostFunction, context: Context) -> Instructions:
 
 
 def _changed(policy: Policy, field: str, value: object) -> str:
-    """How this policy is asked for with one field changed."""
+    """Return how a user writes this policy with one field changed."""
     if policy == Policy():
         words = f"{field}={value}"
     elif _is_its_name(policy):
@@ -105,7 +106,8 @@ def _changed(policy: Policy, field: str, value: object) -> str:
 
 
 def _is_its_name(policy: Policy) -> bool:
-    """Whether its name makes it: a policy may be called anything."""
+    """Return whether a policy equals the preset of its name; any policy may have any
+    name."""
     try:
         return policy == Policy.preset(policy.name or "")
     except InvalidProgramError:
@@ -119,7 +121,7 @@ _EQUINOX = (
 
 
 def _unmistakable(dtype: np.dtype) -> np.ndarray:
-    """What stands for a result that nobody computed."""
+    """Return the value that fills a result that nobody computed."""
     if dtype == np.bool_:
         return np.ones((), dtype)
     largest = np.iinfo(dtype).max if dtype.kind in "iu" else np.nan

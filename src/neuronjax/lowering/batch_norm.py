@@ -1,8 +1,8 @@
-"""Rules of batch normalisation, as StableHLO's specification spells it out.
+"""Rules of batch normalization, as StableHLO's specification defines it.
 
-Reference section 10.1 lists the three ops as supported; in which order the vendor
-computes is not documented. Here it is the specification's, one instruction an
-operation, all intermediate results FP32, the last one rounded to the declared dtype:
+The vendor supports the three ops but does not document the order of the computation.
+Here it is the specification's, one instruction per operation, with all intermediate
+results in FP32 and the last one rounded to the declared dtype:
 
     centred = x - mean;  deviation = sqrt(variance + epsilon)
     inference = centred / deviation * scale + offset
@@ -11,8 +11,8 @@ operation, all intermediate results FP32, the last one rounded to the declared d
     d_x = scale / deviation / n * (g n - sum(g) - sum(g centred) centred / (variance
           + epsilon))
 
-n counts the elements of a feature. Sums run in VectorE's order over all other axes,
-which count as one, row-major.
+n is the number of elements of a feature. Sums run in VectorE's order over all other
+axes, which count as one axis in row-major order.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class _Features:
     """Arithmetic on FP32 temporaries, with the features of an operand.
 
     Attributes:
-        shape: of the operand.
-        count: elements of a feature.
+        shape: the shape of the operand.
+        count: the number of elements of a feature.
     """
 
     def __init__(self, op: Op, context: Context) -> None:
@@ -54,7 +54,7 @@ class _Features:
         self.epsilon = op.attributes["epsilon"]
 
     def apply(self, name: str, x: View, y: View) -> View:
-        """Arithmetic of two tensors, in FP32."""
+        """Return an operation on two tensors, in FP32."""
         return self._fp32(TensorTensor, (x, y), x.type.shape, op=name)
 
     def _fp32(
@@ -64,7 +64,7 @@ class _Features:
         return self.context.computed(cls, operands, shape, np.float32, **options)
 
     def by(self, name: str, x: View, value: float) -> View:
-        """Arithmetic with a number."""
+        """Return an operation on a tensor and a number, in FP32."""
         scalar = filled(self.context, (), np.float32, value)
         return self._fp32(TensorScalar, (x, scalar), x.type.shape, op=name)
 
@@ -74,33 +74,33 @@ class _Features:
         return self._fp32(Activation, (x,), x.type.shape, engine="scalar", **fields)
 
     def per_feature(self, x: View) -> View:
-        """A value of each feature beside each of its elements."""
+        """Return one value per feature, repeated for each of its elements."""
         return spread(self.context, x, self.shape, (self.axis,))
 
     def total(self, x: View) -> View:
-        """The sum of each feature's elements."""
+        """Return the sum of each feature's elements."""
         init = filled(self.context, (), np.float32, 0)
         shape = (self.shape[self.axis],)
         fields = dict(op="add", axes=self.axes, tile=vector_tile(self.context.policy))
         return self._fp32(TensorReduce, (x, init), shape, **fields)
 
     def wide(self, x: View) -> View:
-        """As FP32, which sums need."""
+        """Return a tensor in FP32, which sums need."""
         return converted(self.context, x, np.float32)
 
     def written(self, op: Op, *values: View) -> Instructions:
-        """The last roundings, to the declared dtypes."""
+        """Yield the last roundings, to the declared dtypes."""
         write = self.context.arithmetic
         for x, result in zip(values, self.context.results(op), strict=True):
             yield write(TensorCopy, (x,), (result,), engine="vector")
 
     def normalised(self, centred: View, variance: View) -> View:
-        """The centred values over their deviation."""
+        """Return the centred values divided by their deviation."""
         deviation = self.root(self.by("add", variance, self.epsilon))
         return self.apply("divide", centred, self.per_feature(deviation))
 
     def affine(self, x: View, scale: View, offset: View) -> View:
-        """x * scale + offset."""
+        """Return x * scale + offset."""
         scaled = self.apply("multiply", x, self.per_feature(scale))
         return self.apply("add", scaled, self.per_feature(offset))
 
@@ -145,7 +145,7 @@ def gradients(op: Op, context: Context) -> Instructions:
 
 
 def _inner(b: _Features, g: View, centred: View, total: View, shifted: View) -> View:
-    """g n - sum(g) - sum(g centred) centred / (variance + epsilon)."""
+    """Return g n - sum(g) - sum(g centred) centred / (variance + epsilon)."""
     moment = b.total(b.apply("multiply", g, centred))
     along = b.apply("multiply", b.per_feature(moment), centred)
     along = b.apply("divide", along, b.per_feature(shifted))

@@ -1,8 +1,8 @@
 """Computations that ops carry as regions: reducers, combiners, comparators.
 
-A region of one binary op on its two arguments is that op, and has instructions of its
-own. Any other becomes a block of scalar instructions (`ir.block_set`): calls are put in
-place, and what it captures of the surrounding block becomes further arguments.
+A region of one binary op on its two arguments is that op, which has an instruction of
+its own. Any other region becomes a block of scalar instructions (`ir.block_set`): calls
+are inlined, and values captured from the surrounding block become further arguments.
 """
 
 from __future__ import annotations
@@ -19,15 +19,13 @@ from neuronjax.lowering.context import Context
 from neuronjax.lowering.moves import converted
 from neuronjax.lowering.registry import lower_region
 
-# Each is commutative, so that the order of the two arguments does not matter.
+# All of these are commutative, so the order of the two arguments does not matter.
 COMBINERS = ("add", "multiply", "minimum", "maximum", "and", "or", "xor")
 
 
 def simple_combiner(region: Region) -> str | None:
-    """The name of a region that applies one binary op to its two arguments.
-
-    "assign" is the region that returns its second argument.
-    """
+    """Return the name of the binary op that a region applies to its two arguments, or
+    None. "assign" is the region that returns its second argument."""
     arguments, results = region.arguments, region.results
     if not region.ops and results == arguments[1:]:
         return "assign"
@@ -45,7 +43,8 @@ def simple_combiner(region: Region) -> str | None:
 def lowered_bodies(
     regions: Sequence[Region], context: Context
 ) -> tuple[list[Block], tuple[View, ...]]:
-    """The blocks of some regions, and what they capture, an argument of each block."""
+    """Return the blocks of some regions and the captured views, an argument of each
+    block."""
     blocks = [_lowered(region, context) for region in regions]
     captured: dict[int, Buffer] = {}
     for block in blocks:
@@ -67,13 +66,13 @@ def _lowered(region: Region, context: Context) -> Block:
 
 
 def inlined(region: Region, functions: Mapping[str, Function]) -> Region:
-    """The region with the ops of callees in place of calls."""
+    """Return the region with the ops of callees in place of calls."""
     names = {op.name for outer in region.ops for op in outer.walk()}
     return _Inliner(functions, {}).region(region) if names & set(CALLEES) else region
 
 
 class _Inliner:
-    """Copies ops; `values` says what stands for a value of the original."""
+    """Copies ops; `values` maps the values of the original to those of the copy."""
 
     def __init__(
         self, functions: Mapping[str, Function], values: dict[Value, Value]
@@ -119,13 +118,14 @@ class _Inliner:
 def promoted(
     context: Context, views: Sequence[View], arguments: Sequence[Value]
 ) -> tuple[View, ...]:
-    """Operands in the dtypes that a body takes: it may accumulate in a wider one."""
+    """Return operands in the dtypes that a body takes, which may accumulate in a wider
+    one."""
     pairs = zip(views, arguments, strict=True)
     return tuple([converted(context, view, a.type.dtype) for view, a in pairs])
 
 
 def constant_of(context: Context, view: View) -> np.ndarray | None:
-    """The value of a view that a constant of this block wrote."""
+    """Return the value of a view that a constant of this block wrote, or None."""
     for key, known in context.memo.items():
         if key[0] == "constant" and known[0] == view:
             return known[1]

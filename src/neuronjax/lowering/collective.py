@@ -1,8 +1,8 @@
-"""Collectives: what joins the devices of the block that `lowering.spmd` lowers.
+"""Collectives: the ops that join the devices of the block that `lowering.spmd` lowers.
 
-Which fold a reduction over devices has, by size, group and policy, is decided here
-(`collectives.selection`) and part of the instruction. Groups of StableHLO name
-partitions, which are the devices of the mesh.
+The fold of a reduction over devices depends on size, group and policy; it is chosen
+here (`collectives.selection`) and is part of the instruction. The groups of StableHLO
+name partitions, which are the devices of the mesh.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ Rule = Callable[[Op, Context], Instructions]
 
 
 def _between_devices(rule: Rule) -> Rule:
-    """The rule of a collective; a program of one device has no mesh around it."""
+    """Return the rule of a collective; a program of one device has no mesh around
+    it."""
 
     @functools.wraps(rule)
     def wrapped(op: Op, context: Context) -> Instructions:
@@ -65,7 +66,7 @@ def _between_devices(rule: Rule) -> Rule:
 
 
 def _current(op: Op, context: Context) -> DeviceMesh:
-    """The devices around a collective."""
+    """Return the mesh of the devices around a collective."""
     mesh = context.shared.mesh
     if mesh is None:
         raise op.error(
@@ -77,7 +78,7 @@ def _current(op: Op, context: Context) -> DeviceMesh:
 
 
 def _groups(op: Op, context: Context) -> Groups:
-    """Groups of devices: all devices, each in one, all groups of one size."""
+    """Return groups of one size in which every device occurs once."""
     mesh = _current(op, context)
     _check_partitions(op)
     groups = _listed(op, context)
@@ -86,7 +87,8 @@ def _groups(op: Op, context: Context) -> Groups:
 
 
 def _joined_groups(op: Op, context: Context) -> Groups:
-    """`_groups`, each of which a network joins; reductions ask their algorithms."""
+    """Return `_groups`, each of which a network must join; reductions ask their
+    algorithms."""
     groups, placement = _groups(op, context), _placement(context)
     for group in groups:
         remedy = "use the same logical cores of every node"
@@ -103,16 +105,17 @@ _BY_CHANNEL = ("stablehlo.all_to_all", "stablehlo.collective_broadcast")
 
 
 def _said(op: Op) -> Mapping[str, Any]:
-    """What the op says about devices: a custom call in its configuration."""
+    """Return the attributes about devices; a custom call has them in its
+    configuration."""
     a = op.attributes
     return a["backend_config"] if op.name == "stablehlo.custom_call" else a
 
 
 def _check_partitions(op: Op) -> None:
-    """Refuses groups that name replicas of the program."""
+    """Refuse groups that name replicas of the program."""
     a = _said(op)
     by_channel = op.name in _BY_CHANNEL and a.get("channel_handle", 0) > 0
-    # A ragged_all_to_all of a program of one partition has no channel.
+    # A ragged_all_to_all in a program of one partition has no channel.
     by_channel = by_channel or "channel_id" in a
     if not by_channel and "use_global_device_ids" not in a:
         raise op.error(
@@ -123,12 +126,12 @@ def _check_partitions(op: Op) -> None:
 
 
 def _listed(op: Op, context: Context) -> Groups:
-    """The groups, however the op says them."""
-    found = _said(op)["replica_groups"]
-    if isinstance(found, AxisGroups):
-        return _groups_of_axes(op, context, found)
-    # A table of groups of different sizes is filled up with -1.
-    return tuple(tuple(d for d in row if d >= 0) for row in found.tolist())
+    """Return the groups in whichever form the op has them."""
+    groups = _said(op)["replica_groups"]
+    if isinstance(groups, AxisGroups):
+        return _groups_of_axes(op, context, groups)
+    # In a table, groups of different sizes are filled up with -1.
+    return tuple(tuple(d for d in row if d >= 0) for row in groups.tolist())
 
 
 def _groups_of_axes(op: Op, context: Context, found: AxisGroups) -> Groups:
@@ -164,7 +167,8 @@ def reduce_scatter(op: Op, context: Context) -> Instructions:
 def _reduction(
     op: Op, context: Context, cls: type, kind: str, **fields: Any
 ) -> Instructions:
-    """Several operands are one instruction: the vendor's is multi-tensor too."""
+    """Lower a reduction over devices; several operands are one multi-tensor
+    instruction."""
     groups = _groups(op, context)
     (region,) = op.regions
     name = _combiner(op, region)
@@ -206,7 +210,8 @@ def _combiner(op: Op, region: Region) -> str:
 
 
 def _travel_dtype(context: Context, name: str, dtype: np.dtype) -> str | None:
-    """The policy's word, where sums and products of floats round."""
+    """Return the dtype in which operands are sent, if sums or products of floats round
+    to it."""
     if dtype.kind in "iub" or name not in ("add", "multiply"):
         return None
     wanted = context.policy.collective_reduce_dtype
@@ -217,11 +222,10 @@ _BITWISE = ("and", "or", "xor")
 
 
 def _integer_path(op: Op, context: Context, name: str, dtype: np.dtype) -> str:
-    """How integers are reduced: a CC-core has FP32 alone, for the extremes too.
-
-    The vendor says so of 32 and 64 bits (EVRF061, EVRF063). FP32 holds every narrower
-    integer; what their sums do beyond their range is not documented: they wrap around.
-    """
+    """Return how integers are reduced: a CC-core has only FP32, also for the extremes.
+    The vendor says so for 32 and 64 bits (EVRF061, EVRF063). FP32 holds every narrower
+    integer; what their sums do beyond their range is not documented: here they wrap
+    around."""
     policy = context.policy
     if dtype.kind not in "iu" or name in _BITWISE:
         return "exact"
@@ -242,7 +246,8 @@ def _integer_path(op: Op, context: Context, name: str, dtype: np.dtype) -> str:
 
 
 def _bytes(operands: tuple[View, ...], travels: str | None) -> int:
-    """What one rank reduces. ASSUMPTION: of several tensors the sum counts."""
+    """Return the bytes that one rank reduces. ASSUMPTION: several tensors count
+    together."""
     types = [v.type for v in operands]
     return sum(
         prod(t.shape) * (get_format(travels).dtype if travels else t.dtype).itemsize
@@ -289,7 +294,7 @@ def all_to_all(op: Op, context: Context) -> Instructions:
 
 @_between_devices
 def ragged_all_to_all(op: Op, context: Context) -> Instructions:
-    """The custom call of that name, which `lowering.custom_call` finds."""
+    """Lower the custom call of that name, which `lowering.custom_call` finds."""
     groups = _joined_groups(op, context)
     parts = [value.type.shape for value in op.operands[-4:]]
     if any(shape != parts[0] or shape[0] % len(groups[0]) for shape in parts):
@@ -299,7 +304,7 @@ def ragged_all_to_all(op: Op, context: Context) -> Instructions:
             "devices",
             "give as many of all, a multiple of the devices of a group",
         )
-    # Complex data are two arrays, and so is what they go into.
+    # Complex data are two arrays, and so is their output.
     *arrays, starts, sizes, targets, received = context.operands(op)
     results = context.results(op)
     for k, result in enumerate(results):

@@ -1,9 +1,9 @@
-"""Real arithmetic that writes ops: what the formulas of complex numbers are made of.
+"""Real arithmetic that emits ops: the building blocks of formulas of complex numbers.
 
-A `Builder` collects the ops of one region. A `Real` is an SSA value of it with Python's
+A `Builder` collects the ops of one region. A `Real` is an SSA value with Python's
 operators, each of which appends one StableHLO op; a `Pair` is a complex number. Every
-op is an instruction of its own, rounded once, so the formulas mean exactly what they
-say: nothing is contracted or reassociated.
+op is an instruction of its own, rounded once, so the formulas are executed exactly as
+they are written: nothing is contracted or reassociated.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Builder:
     """The ops of one region, in order.
 
     Attributes:
-        ops: what was emitted.
-        location: that of the op now rewritten; new ops get it.
+        ops: the emitted ops.
+        location: the location of the op that is being rewritten; new ops get it.
     """
 
     def __init__(self, numbers: Iterator[int]) -> None:
@@ -34,11 +34,11 @@ class Builder:
         self._constants: dict[tuple, Real] = {}
 
     def child(self) -> Builder:
-        """The builder of a nested region."""
+        """Return the builder of a nested region."""
         return Builder(self._numbers)
 
     def value(self, type: TensorType) -> Value:
-        """A new SSA value."""
+        """Return a new SSA value."""
         return Value(next(self._numbers), type)
 
     def emit(
@@ -49,7 +49,7 @@ class Builder:
         attributes: Mapping[str, Any] | None = None,
         regions: Sequence[Region] = (),
     ) -> None:
-        """Appends an op that defines `results`."""
+        """Append an op that defines `results`."""
         op = Op(
             name,
             tuple(operands),
@@ -68,7 +68,7 @@ class Builder:
         dtype: Any = FLOAT,
         attributes: Mapping[str, Any] | None = None,
     ) -> Real:
-        """Appends an op of one result."""
+        """Append an op with one result, and return the result."""
         result = self.value(TensorType(shape, np.dtype(dtype)))
         self.emit(name, operands, (result,), attributes)
         return Real(result, self)
@@ -76,7 +76,7 @@ class Builder:
     def constant(
         self, number: complex, shape: tuple[int, ...], dtype: Any = FLOAT
     ) -> Real:
-        """A number everywhere; one op for all equal ones of a region."""
+        """Return a number everywhere; equal constants of a region share one op."""
         array = np.array(number, dtype)
         key = (array.dtype, array.tobytes(), shape)
         if key not in self._constants:
@@ -96,10 +96,8 @@ def _comparison(direction: str) -> Callable[..., Real]:
 
 
 class Real:
-    """A tensor of float32, or of the booleans and bits in between, under construction.
-
-    Operands of an operator have one shape; a Python number is broadcast.
-    """
+    """A float32 tensor, or one of booleans or bits in between, that is being built. The
+    operands of an operator have one shape; a Python number is broadcast."""
 
     __slots__ = ("builder", "value")
 
@@ -114,19 +112,19 @@ class Real:
     def apply(
         self, name: str, *others: Real | float, dtype: Any = None, **attributes: Any
     ) -> Real:
-        """The elementwise StableHLO op `name` of this and others."""
+        """Return the elementwise StableHLO op `name` of this and others."""
         operands = [self.value, *[self.like(other).value for other in others]]
         dtype = dtype or self.value.type.dtype
         return self.builder.apply(name, operands, self.shape, dtype, attributes)
 
     def like(self, number: Real | float) -> Real:
-        """A number as a tensor of this shape and dtype."""
+        """Return a number as a tensor of this shape and dtype."""
         if isinstance(number, Real):
             return number
         return self.builder.constant(number, self.shape, self.value.type.dtype)
 
     def broadcast(self, shape: tuple[int, ...]) -> Real:
-        """Repeats a scalar everywhere."""
+        """Repeat a scalar everywhere."""
         if shape == self.shape:
             return self
         dimensions: dict[str, Any] = {"broadcast_dimensions": ()}
@@ -152,7 +150,7 @@ class Real:
         return self.like(other) / self
 
     def function(self, name: str, *others: Real | float) -> Real:
-        """An elementary function of StableHLO ("sine") or CHLO ("chlo.sinh")."""
+        """Return an elementary function of StableHLO ("sine") or CHLO ("chlo.sinh")."""
         return self.apply(name if "." in name else f"stablehlo.{name}", *others)
 
     # -- comparison --------------------------------------------------------------------
@@ -181,11 +179,11 @@ class Real:
     # -- bits --------------------------------------------------------------------------
 
     def bits(self, dtype: Any = BITS) -> Real:
-        """The same 32 bits as another dtype."""
+        """Return the same 32 bits as another dtype."""
         return self.apply("stablehlo.bitcast_convert", dtype=dtype)
 
     def is_negative(self) -> Real:
-        """Whether the sign bit is set, of zeros and NaNs too."""
+        """Return whether the sign bit is set, also for zeros and NaNs."""
         return self.bits(np.int32) < 0
 
     def with_sign_of(self, other: Real) -> Real:
@@ -193,7 +191,7 @@ class Real:
 
 
 def where(predicate: Real, on_true: Real | float, on_false: Real | float) -> Real:
-    """Selects element by element; both sides are computed."""
+    """Select element by element; both sides are computed."""
     constant = predicate.builder.constant
     sides = [
         side if isinstance(side, Real) else constant(side, predicate.shape)
@@ -218,19 +216,17 @@ class Pair(NamedTuple):
 
 
 def where_pair(predicate: Real, on_true: Pair, on_false: Pair) -> Pair:
-    """`where` for both parts."""
+    """Apply `where` to both parts."""
     re, im = (where(predicate, t, f) for t, f in zip(on_true, on_false, strict=True))
     return Pair(re, im)
 
 
 def power_of_two(x: Real) -> tuple[Real, Real]:
-    """p = 2^e <= x < 2^(e+1) and 2/p, both normal; exact.
-
-    Zeros count as the smallest normal number, Inf as the largest.
-    """
+    """Return p and 2/p with p = 2^e <= x < 2^(e+1); both are normal and exact. Zeros
+    count as the smallest normal number, Inf as the largest."""
     limits = np.finfo(np.float32)
     exponent = 0x7F80_0000
     bounded = x.maximum(float(limits.tiny)).minimum(float(limits.max))
     bits = bounded.bits() & exponent
-    # The biased exponents E and 255 - E.
+    # These are the biased exponents E and 255 - E.
     return bits.bits(FLOAT), (bits ^ exponent).bits(FLOAT)

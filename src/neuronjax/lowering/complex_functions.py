@@ -1,7 +1,7 @@
 """Elementary functions of complex numbers from those of real ones.
 
-The vendor is silent; these formulas are modelled. Each is accurate relative to
-|result| (the smaller part may not be), does not overflow before its result does, has
+The vendor does not document any; these formulas are modelled. Each is accurate relative
+to |result| (the smaller part may not be), does not overflow unless its result does, has
 the branch cuts of C99 with signed zeros, and the infinities of C99 Annex G where they
 cost little. The bounds are measured in tests/conformance/test_complex.py.
 """
@@ -36,7 +36,8 @@ def conjugate(z: Pair) -> Pair:
 
 
 def multiply(z: Pair, w: Pair) -> Pair:
-    """Error at most 2.3: a rounding of each product and of the sum."""
+    """Return z w with an error of at most 2.3 ULP: each product and the sum is
+    rounded."""
     return Pair(z.re * w.re - z.im * w.im, z.re * w.im + z.im * w.re)
 
 
@@ -45,12 +46,12 @@ def square(z: Pair) -> Pair:
 
 
 def divide(z: Pair, w: Pair) -> Pair:
-    """z conj(w) / |w|^2 with w scaled to 2 <= max(|re|, |im|) < 4.
+    """Return z conj(w) / |w|^2, with w scaled to 2 <= max(|re|, |im|) < 4.
 
     z is only scaled near the ends of the range. Factors of 2^64 and the scale of w are
-    undone on the quotient, in an order that cannot overflow before the result does.
-    An infinite z or w is replaced by its direction and the quotient multiplied with Inf
-    or 0; z / 0 is z * Inf (C99, Annex G.5.1).
+    undone on the quotient, in an order that cannot overflow before the result does. An
+    infinite z or w is replaced by its direction and the quotient multiplied with Inf or
+    0; z / 0 is z * Inf (C99, Annex G.5.1).
     """
     numerator, outer = _numerator(z)
     denominator, inner = _denominator(w)
@@ -67,7 +68,7 @@ def divide(z: Pair, w: Pair) -> Pair:
 
 
 def _numerator(z: Pair) -> tuple[Pair, Real]:
-    """z scaled, and the factor that undoes it."""
+    """Return z scaled, and the factor that undoes the scaling."""
     magnitude = _larger(z)
     huge, small = magnitude > 2.0**100, magnitude < 2.0**-90
     scale = where(huge, 2.0**-64, where(small, 2.0**64, 1.0))
@@ -80,7 +81,7 @@ def _numerator(z: Pair) -> tuple[Pair, Real]:
 
 
 def _denominator(w: Pair) -> tuple[Pair, Real]:
-    """w scaled, and the factor that a quotient by it must get."""
+    """Return w scaled, and the factor that a quotient by it must get."""
     _, scale = power_of_two(_larger(w))
     infinite, direction = _direction(w)
     re, im = (
@@ -90,7 +91,8 @@ def _denominator(w: Pair) -> tuple[Pair, Real]:
 
 
 def _direction(z: Pair) -> tuple[Real, Pair]:
-    """Whether a part is infinite, and 1, -1 or 0 by which parts are."""
+    """Return whether a part is infinite, and 1, -1 or 0 for each part by its
+    infinity."""
     re, im = z.re.is_infinite(), z.im.is_infinite()
     signs = (part.function("sign") for part in z)
     ones = [where(i, s, 0.0) for i, s in zip((re, im), signs, strict=True)]
@@ -102,19 +104,19 @@ def _larger(z: Pair) -> Real:
 
 
 def is_infinite(z: Pair) -> Real:
-    """Whether a part is, whatever the other one is."""
+    """Return whether a part is infinite, whatever the other one is."""
     return z.re.is_infinite() | z.im.is_infinite()
 
 
 def modulus(z: Pair) -> Real:
-    """|z|, at most 2.1 off; Inf if a part is, also beside a NaN."""
+    """Return |z| within 2.1 ULP; Inf if a part is infinite, even beside a NaN."""
     _, length, scale = _polar(z)
-    # Halved first: half of the scale may be subnormal.
+    # The length is halved first, because half of the scale may be subnormal.
     return where(is_infinite(z), np.inf, length * 0.5 * scale)
 
 
 def _polar(z: Pair) -> tuple[Pair, Real, Real]:
-    """z / s, |z / s| and 2 s for a power of two s, |z / s| in 2 to 6."""
+    """Return z / s, |z / s| and 2 s for a power of two s with |z / s| in 2 to 6."""
     scale, inverse = power_of_two(_larger(z))
     scaled = Pair(z.re * inverse, z.im * inverse)
     length = (scaled.re * scaled.re + scaled.im * scaled.im).function("sqrt")
@@ -122,7 +124,7 @@ def _polar(z: Pair) -> tuple[Pair, Real, Real]:
 
 
 def sign(z: Pair) -> Pair:
-    """z / |z|, zero for zero."""
+    """Return z / |z|, and zero for zero."""
     scaled, length, _ = _polar(z)
     is_zero = length.equals(0.0)
     re, im = (where(is_zero, 0.0, part / length) for part in scaled)
@@ -138,12 +140,12 @@ def differs(z: Pair, w: Pair) -> Real:
 
 
 def maximum(z: Pair, w: Pair) -> Pair:
-    """The later one in lexicographic order."""
+    """Return the later one in lexicographic order."""
     return _extreme(z, w, "GT")
 
 
 def minimum(z: Pair, w: Pair) -> Pair:
-    """The earlier one in lexicographic order."""
+    """Return the earlier one in lexicographic order."""
     return _extreme(z, w, "LT")
 
 
@@ -154,17 +156,18 @@ def _extreme(z: Pair, w: Pair, direction: str) -> Pair:
     return Pair(where(first, z.re, w.re), where(first, z.im, w.im))
 
 
-# exp(80) is finite; from there on half the argument is taken and the result squared.
+# exp(80) is finite; above it, exp is taken of half the argument and the result is
+# squared.
 _LARGE = 80.0
 
 
 def _product(a: Real, b: Real, *, infinite_wins: bool = False) -> Real:
-    """a * b, where a zero beside Inf or NaN gives a zero.
+    """Return a * b, where zero times Inf or NaN gives zero.
 
     Args:
         a: a factor that grows, such as exp(x).
-        b: a sine or cosine, NaN where the argument is infinite.
-        infinite_wins: an infinite `a` beside a NaN gives `a`.
+        b: a sine or cosine, which is NaN if its argument is infinite.
+        infinite_wins: whether an infinite `a` times a NaN gives `a`.
     """
     product = a * b
     special = where(b.equals(0.0), where(a < 0.0, -b, b), product)
@@ -175,13 +178,13 @@ def _product(a: Real, b: Real, *, infinite_wins: bool = False) -> Real:
 
 
 def _halved(x: Real) -> tuple[Real, Real]:
-    """Whether x is large, and x or then its half."""
+    """Return whether x is large, and x, or half of x if it is large."""
     large = abs(x) > _LARGE
     return large, where(large, x * 0.5, x)
 
 
 def exponential(z: Pair) -> Pair:
-    """e^x (cos y + i sin y)."""
+    """Return e^x (cos y + i sin y)."""
     large, half = _halved(z.re)
     growth = half.function("exponential")
 
@@ -195,17 +198,18 @@ def exponential(z: Pair) -> Pair:
 
 
 def exponential_minus_one(z: Pair) -> Pair:
-    """(expm1 x) cos y - 2 sin^2(y/2) + i e^x sin y: no cancellation near zero."""
+    """Return (expm1 x) cos y - 2 sin^2(y/2) + i e^x sin y, without cancellation near
+    zero."""
     growth = z.re.function("exponential_minus_one")
     half = (z.im * 0.5).function("sine")
     re = _product(growth, z.im.function("cosine")) - 2.0 * half * half
     im = _product(growth + 1.0, z.im.function("sine"))
-    # From 32 on the one is below half a unit of the result.
+    # Above 32 the 1 is less than half a unit of the result.
     return where_pair(z.re > 32.0, exponential(z), Pair(re, im))
 
 
 def logarithm(z: Pair) -> Pair:
-    """log|z| + i atan2(y, x)."""
+    """Return log|z| + i atan2(y, x)."""
     larger = abs(z.re).maximum(abs(z.im))
     smaller = abs(z.re).minimum(abs(z.im))
     excess = (larger - 1.0) * (larger + 1.0) + smaller * smaller
@@ -213,14 +217,14 @@ def logarithm(z: Pair) -> Pair:
 
 
 def log_plus_one(z: Pair) -> Pair:
-    """log(1 + z), accurate near zero."""
+    """Return log(1 + z), accurate near zero."""
     shifted = Pair(z.re + 1.0, z.im)
     excess = z.re * (z.re + 2.0) + z.im * z.im
     return Pair(_log_modulus(shifted, excess), z.im.function("atan2", shifted.re))
 
 
 def _log_modulus(z: Pair, excess: Real) -> Real:
-    """log|z|, near the unit circle from `excess` = |z|^2 - 1."""
+    """Return log|z|, computed from `excess` = |z|^2 - 1 near the unit circle."""
     x, y = abs(z.re), abs(z.im)
     larger, smaller = x.maximum(y), x.minimum(y)
     ratio = where(larger.equals(smaller), 1.0, smaller / larger)
@@ -231,7 +235,8 @@ def _log_modulus(z: Pair, excess: Real) -> Real:
 
 
 def square_root(z: Pair) -> Pair:
-    """w = sqrt((|x| + |z|)/2) and y/(2w), which is which by the sign of x."""
+    """Return sqrt z with the parts w = sqrt((|x| + |z|)/2) and y/(2w), swapped for x <
+    0."""
     root, _, undo = _scaled_root(z)
     infinite = z.im.is_infinite()
     re, im = root.re * undo, root.im * undo
@@ -239,7 +244,7 @@ def square_root(z: Pair) -> Pair:
 
 
 def reciprocal_square_root(z: Pair) -> Pair:
-    """conj(sqrt z) / |z|; zero gives Inf."""
+    """Return conj(sqrt z) / |z|; zero gives Inf."""
     root, length, undo = _scaled_root(z)
     re, im = root.re / length / undo, -root.im / length / undo
     re = where(length.equals(0.0), np.inf, re)
@@ -248,8 +253,8 @@ def reciprocal_square_root(z: Pair) -> Pair:
 
 
 def _scaled_root(z: Pair) -> tuple[Pair, Real, Real]:
-    """The root and the modulus of 4z or z/4, so that neither |z| nor its half is out of
-    range, and the factor to the root of z."""
+    """Return root and modulus of 4z or z/4, and the factor to the root of z. With this
+    scale neither |z| nor its half is out of range."""
     large = abs(z.re).maximum(abs(z.im)) > 1.0
     scale, undo = where(large, 0.25, 4.0), where(large, 2.0, 0.5)
     x, y = z.re * scale, z.im * scale
@@ -261,7 +266,7 @@ def _scaled_root(z: Pair) -> tuple[Pair, Real, Real]:
 
 
 def cube_root(z: Pair) -> Pair:
-    """The principal one: cbrt|z| at a third of the angle."""
+    """Return the principal cube root: cbrt|z| at a third of the angle."""
     large = abs(z.re).maximum(abs(z.im)) > 1.0
     scale, undo = where(large, 0.125, 1.0), where(large, 2.0, 1.0)
     radius = modulus(Pair(z.re * scale, z.im * scale)).function("cbrt") * undo
@@ -273,7 +278,7 @@ def cube_root(z: Pair) -> Pair:
 
 
 def power(z: Pair, w: Pair) -> Pair:
-    """exp(w log z); z^0 is 1. The error grows with |w log z|."""
+    """Return exp(w log z); z^0 is 1. The error grows with |w log z|."""
     base = logarithm(z)
     re = _product(base.re, w.re) - _product(base.im, w.im)
     im = _product(base.re, w.im) + _product(base.im, w.re)
@@ -283,7 +288,7 @@ def power(z: Pair, w: Pair) -> Pair:
 
 
 def arc_tangent_2(y: Pair, x: Pair) -> Pair:
-    """-i log((x + i y) / sqrt(x^2 + y^2))."""
+    """Return -i log((x + i y) / sqrt(x^2 + y^2))."""
     turned = y.times_i()
     numerator = Pair(x.re + turned.re, x.im + turned.im)
     squares = (multiply(x, x), multiply(y, y))
@@ -295,12 +300,12 @@ def arc_tangent_2(y: Pair, x: Pair) -> Pair:
 
 
 def sinh(z: Pair) -> Pair:
-    """sinh x cos y + i cosh x sin y."""
+    """Return sinh x cos y + i cosh x sin y."""
     return _hyperbolic(z, odd=True)
 
 
 def cosh(z: Pair) -> Pair:
-    """cosh x cos y + i sinh x sin y."""
+    """Return cosh x cos y + i sinh x sin y."""
     return _hyperbolic(z, odd=False)
 
 
@@ -328,12 +333,12 @@ def cosine(z: Pair) -> Pair:
 
 
 def tanh(z: Pair) -> Pair:
-    """(sinh x cosh x + i sin y cos y) / (sinh^2 x + cos^2 y)."""
+    """Return (sinh x cosh x + i sin y cos y) / (sinh^2 x + cos^2 y)."""
     x, y = z
     odd, even = x.function("chlo.sinh"), x.function("chlo.cosh")
     sine_y, cosine_y = y.function("sine"), y.function("cosine")
     norm = odd * odd + cosine_y * cosine_y
-    # From 20 on tanh x is 1, and where the norm overflows the other part is 0.
+    # Above 20 tanh x is 1, and where the norm overflows the other part is 0.
     re = where(abs(x) > 20.0, x.function("sign"), odd * even / norm)
     re = where(x.equals(0.0), x, re)
     im = sine_y * cosine_y / norm
@@ -346,10 +351,9 @@ def tangent(z: Pair) -> Pair:
 
 
 def logistic(z: Pair) -> Pair:
-    """1 / (1 + e^-z), with e = e^-|x| and m = 1 - e, c = cos(y/2), s = sin(y/2):
-
-    the denominator is |1 + e^(-|x| + iy)|^2 = m^2 + 4 e c^2, a sum of positive terms.
-    """
+    """Return 1 / (1 + e^-z), with e = e^-|x|, m = 1 - e, c = cos(y/2), s = sin(y/2).
+    The denominator is |1 + e^(-|x| + iy)|^2 = m^2 + 4 e c^2, a sum of positive
+    terms."""
     decay = -abs(z.re)
     e = decay.function("exponential")
     m = -decay.function("exponential_minus_one")
@@ -365,17 +369,16 @@ def logistic(z: Pair) -> Pair:
 
 
 def _root_around_one(z: Pair) -> tuple[Pair, Pair]:
-    """sqrt(1 - z) and sqrt(1 + z); the signs of zeros decide the side of the cuts."""
+    """Return sqrt(1 - z) and sqrt(1 + z); the signs of zeros decide the side of the
+    cuts."""
     minus = square_root(Pair(1.0 - z.re, -z.im))
     return minus, square_root(Pair(z.re + 1.0, z.im))
 
 
 def arc_sine(z: Pair) -> Pair:
-    """Kahan, "Branch cuts for complex elementary functions" (1987).
-
-    With a = sqrt(1 - z), b = sqrt(1 + z): atan2(x, Re(a b)) + i asinh(Im(conj(a) b)),
-    in which no difference cancels.
-    """
+    """Return asin z as in Kahan, "Branch cuts for complex elementary functions" (1987).
+    With a = sqrt(1 - z) and b = sqrt(1 + z) it is atan2(x, Re(a b)) + i
+    asinh(Im(conj(a) b)), in which no difference cancels."""
     a, b = _root_around_one(z)
     re = z.re.function("atan2", a.re * b.re - a.im * b.im)
     im = (a.re * b.im - a.im * b.re).function("chlo.asinh")
@@ -386,7 +389,7 @@ def arc_sine(z: Pair) -> Pair:
 
 
 def arc_cosine(z: Pair) -> Pair:
-    """2 atan2(Re a, Re b) + i asinh(Im(conj(b) a)), a and b as in `arc_sine`."""
+    """Return 2 atan2(Re a, Re b) + i asinh(Im(conj(b) a)), a and b as in `arc_sine`."""
     a, b = _root_around_one(z)
     re = a.re.function("atan2", b.re) * 2.0
     im = (b.re * a.im - b.im * a.re).function("chlo.asinh")
@@ -397,7 +400,8 @@ def arc_cosine(z: Pair) -> Pair:
 
 
 def arc_cosh(z: Pair) -> Pair:
-    """asinh(Re(conj(c) b)) + 2i atan2(Im c, Re b), c = sqrt(z - 1), b = sqrt(z + 1)."""
+    """Return asinh(Re(conj(c) b)) + 2i atan2(Im c, Re b), b, c = sqrt(z + 1), sqrt(z -
+    1)."""
     b = square_root(Pair(z.re + 1.0, z.im))
     c = square_root(Pair(z.re - 1.0, z.im))
     re = (c.re * b.re + c.im * b.im).function("chlo.asinh")
@@ -411,10 +415,8 @@ def arc_sinh(z: Pair) -> Pair:
 
 
 def arc_tanh(z: Pair) -> Pair:
-    """log1p(4|x| / |1-z|^2)/4 and atan2(y, ((1-x)(1+x) - y^2)/2)/2.
-
-    So near the pole that the square is out of range, log(2 / |1-z|)/2.
-    """
+    """Return log1p(4|x| / |1-z|^2)/4 + i atan2(y, ((1-x)(1+x) - y^2)/2)/2. Near the
+    pole, where the square is out of range, the first part is log(2 / |1-z|)/2."""
     x, y = abs(z.re), z.im
     distance = modulus(Pair(1.0 - x, y))
     near = distance < 2.0**-40

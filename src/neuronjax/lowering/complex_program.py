@@ -1,10 +1,10 @@
-"""Programs of complex64 as programs of float32.
+"""Rewrite programs of complex64 as programs of float32.
 
-A pass `Program -> Program`, run only where a program holds a complex type: engines and
-costs never see one. Every complex value becomes two, its real and imaginary part, also
-the arguments and results of functions; whoever runs a program splits and joins those of
-main. complex64 is in the vendor's compiler since Neuron SDK 2.32 (compiler release
-notes, "Supported Operators"); complex128 is in none.
+This pass `Program -> Program` runs only if a program holds a complex type, so engines
+and costs never see one. Every complex value becomes two, its real and its imaginary
+part, including arguments and results of functions; the caller of a program splits and
+joins those of main. complex64 is in the vendor's compiler since Neuron SDK 2.32
+(compiler release notes, "Supported Operators"); complex128 is not.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ FIRST_SDK = "2.32"
 
 
 def real_program(program: Program, *, sdk: str) -> Program:
-    """The same program without complex types.
+    """Return the same program without complex types.
 
     Args:
         program: may hold complex64.
-        sdk: of the policy.
+        sdk: the SDK of the policy.
 
     Returns:
         A program whose main takes and returns two float32 tensors in place of each
@@ -61,14 +61,14 @@ def real_program(program: Program, *, sdk: str) -> Program:
 
 
 def _per_part(shardings: tuple, values: tuple[Value, ...]) -> tuple:
-    """The sharding of a complex value twice; () where there are none."""
+    """Return the shardings with those of complex values twice; () if there are none."""
     pairs = zip(shardings, values, strict=bool(shardings))
     return tuple(s for s, value in pairs for _ in range(1 + is_complex(value)))
 
 
 def _argument_names(program: Program) -> tuple[str, ...]:
     arguments = program.entry.body.arguments
-    # There may be fewer names than arguments: a program of unnamed ones has none.
+    # There may be fewer names than arguments: a program of unnamed arguments has none.
     names = itertools.chain(program.argument_names, itertools.repeat(""))
     parts = (
         (f"{name}.real", f"{name}.imag") if is_complex(value) else (name,)
@@ -78,7 +78,7 @@ def _argument_names(program: Program) -> tuple[str, ...]:
 
 
 def real_indices(program: Program, indices: Iterable[int]) -> frozenset[int]:
-    """Where arguments of main, given by index, are in the program without complex."""
+    """Return where arguments of main, given by index, are in the rewritten program."""
     arguments = program.entry.body.arguments
     sizes = [2 if is_complex(value) else 1 for value in arguments]
     starts = list(itertools.accumulate(sizes, initial=0))
@@ -110,7 +110,7 @@ def _version(sdk: str) -> tuple[int, ...]:
 
 
 def _witness(program: Program) -> tuple[str, Location, np.dtype]:
-    """Op, place and dtype of the first complex value among the widest."""
+    """Return op, place and dtype of the first complex value of the widest dtype."""
     sites = [
         (op.name, op.location, value.type.dtype)
         for op in program.walk()

@@ -1,10 +1,10 @@
-"""Ops on complex values as ops on their parts: which way each op goes.
+"""Ops on complex values as ops on their parts, with one rule per op.
 
 An op that moves its operands is applied to each part; so is a reduction or a scatter
-that adds or assigns. One with regions of its own otherwise takes all parts at once:
-operands, results and region arguments are expanded in place, a complex one into two.
-Arithmetic follows the formulas of `complex_functions`. Every new op has the location
-of the old one, so that policies and provenance apply to it.
+that adds or assigns. Any other op with regions takes all parts at once: operands,
+results and region arguments are expanded in place, a complex one into two. Arithmetic
+follows the formulas of `complex_functions`. Every new op has the location of the old
+one, so policies and provenance apply to it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def is_complex(value: Value) -> bool:
 
 
 def defined_values(region: Region) -> Iterator[Value]:
-    """Arguments and results of ops, nested ones included."""
+    """Yield the arguments and the results of ops, including nested ones."""
     yield from region.arguments
     for op in region.ops:
         yield from op.results
@@ -37,17 +37,17 @@ def defined_values(region: Region) -> Iterator[Value]:
 
 
 class ComplexRewriting:
-    """The rewriting of one function: which pair stands for which complex value."""
+    """The rewriting of one function, with the pair of parts for each complex value."""
 
     def __init__(self) -> None:
         self._parts: dict[Value, tuple[Value, Value]] = {}
 
     def region(self, region: Region, builder: Builder) -> Region:
-        """A region with its arguments expanded in place."""
+        """Return a region with its arguments expanded in place."""
         return self.body(region, self.define(region.arguments, builder), builder)
 
     def body(self, region: Region, arguments: Values, builder: Builder) -> Region:
-        """A region whose arguments are defined already."""
+        """Return a region whose arguments are defined already."""
         for op in region.ops:
             self._op(op, builder)
         return Region(arguments, tuple(builder.ops), self.expand(region.results))
@@ -64,7 +64,7 @@ class ComplexRewriting:
     # -- values ------------------------------------------------------------------------
 
     def define(self, values: Iterable[Value], builder: Builder) -> Values:
-        """What stands for new values, in place."""
+        """Create the parts of new values, and return the expanded values."""
         for value in values:
             if is_complex(value):
                 type = TensorType(value.type.shape, FLOAT)
@@ -72,20 +72,20 @@ class ComplexRewriting:
         return self.expand(values)
 
     def expand(self, values: Iterable[Value]) -> Values:
-        """What stands for values, in place."""
+        """Return the values with each complex one replaced by its parts."""
         return tuple([v for value in values for v in self._parts.get(value, (value,))])
 
     def part(self, value: Value, index: int) -> Value:
-        """The real (0) or imaginary (1) part; a real value stands for itself."""
+        """Return the real (0) or imaginary (1) part; a real value is its own part."""
         return self._parts[value][index] if is_complex(value) else value
 
     def pair(self, value: Value, builder: Builder) -> Pair:
-        """A complex value as the formulas take it."""
+        """Return a complex value in the form that formulas take."""
         re, im = self._parts[value]
         return Pair(Real(re, builder), Real(im, builder))
 
     def bind(self, value: Value, result: Pair | Real, builder: Builder) -> None:
-        """Lets the result of a formula stand for that of an op."""
+        """Use the result of a formula as the result of an op."""
         if isinstance(result, Pair):
             self._parts[value] = result.re.value, result.im.value
         else:
@@ -103,7 +103,7 @@ def _region_concerns(region: Region) -> bool:
 
 
 def refused(op: Op, what: str) -> UnsupportedError:
-    """The error for an op that does not take these complex numbers."""
+    """Return the error for an op that does not take these complex numbers."""
     remedy = "apply it to the real and the imaginary part"
     return op.error(UnsupportedError, what, remedy)
 
@@ -112,7 +112,7 @@ def refused(op: Op, what: str) -> UnsupportedError:
 
 
 def _each_part(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
-    """The op on the real parts, and again on the imaginary parts."""
+    """Emit the op on the real parts, and again on the imaginary parts."""
     results = rewriting.define(op.results, builder)
     for i in range(2):
         operands = [rewriting.part(value, i) for value in op.operands]
@@ -121,7 +121,7 @@ def _each_part(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
 
 
 def _region_of_part(region: Region, builder: Builder) -> Region:
-    """A separable region for one part."""
+    """Return a separable region for one part."""
     type = TensorType((), FLOAT)
     new = {value: builder.value(type) for value in defined_values(region)}
     for op in region.ops:
@@ -135,7 +135,8 @@ def _region_of_part(region: Region, builder: Builder) -> Region:
 
 
 def _is_separable(op: Op) -> bool:
-    """Whether one complex tensor is combined part by part: added, or replaced."""
+    """Return whether one complex tensor is combined part by part: added, or
+    replaced."""
     (region,) = op.regions
     names = [inner.name for inner in region.ops]
     if len(op.results) != 1 or names not in ([], ["stablehlo.add"]):
@@ -146,13 +147,13 @@ def _is_separable(op: Op) -> bool:
 
 
 def _combination(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
-    """A reduction or a scatter."""
+    """Rewrite a reduction or a scatter."""
     rule = _each_part if _is_separable(op) else _in_place
     rule(rewriting, op, builder)
 
 
 def _in_place(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
-    """The op on the parts of everything, its regions rewritten."""
+    """Emit the op on the parts of everything, with its regions rewritten."""
     regions = [rewriting.region(region, builder.child()) for region in op.regions]
     operands = rewriting.expand(op.operands)
     results = rewriting.define(op.results, builder)
@@ -161,7 +162,8 @@ def _in_place(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
 
 
 def _manual_computation(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
-    """In place; both parts of a value are split over devices as it was."""
+    """Rewrite in place; both parts of a value are split over devices as the value
+    was."""
     attributes = dict(op.attributes)
     for name, values in (("in_shardings", op.operands), ("out_shardings", op.results)):
         pairs = zip(attributes[name], values, strict=True)
@@ -172,7 +174,8 @@ def _manual_computation(rewriting: ComplexRewriting, op: Op, builder: Builder) -
 
 
 def _sort(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
-    """In place, but a comparator takes both sides of one operand, then of the next."""
+    """Rewrite in place; a comparator takes both sides of one operand, then of the
+    next."""
     (region,) = op.regions
     inner = builder.child()
     parts = [rewriting.define([a], inner) for a in region.arguments]
@@ -186,8 +189,8 @@ def _sort(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
 
 
 def _custom_call(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
-    """Its own rule says what it does with pairs; it is told which operands and which
-    results they were."""
+    """Rewrite in place, and tell the call's own rule which operands and results were
+    complex."""
     flags = tuple([tuple(map(is_complex, vs)) for vs in (op.operands, op.results)])
     operands = rewriting.expand(op.operands)
     results = rewriting.define(op.results, builder)
@@ -203,7 +206,8 @@ def _formula(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
 
 
 def _broadcasting(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
-    """`chlo.broadcast_*`: without dimensions, the shapes are aligned at their ends."""
+    """Rewrite `chlo.broadcast_*`; without dimensions the shapes are aligned at their
+    ends."""
     shape = op.results[0].type.shape
 
     def spread(value: Value) -> Pair:
@@ -231,7 +235,8 @@ def _compare(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
 
 
 def _four_products(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
-    """A contraction: re re - im im and re im + im re, each product as a real one."""
+    """Rewrite a contraction as re re - im im and re im + im re, with four real
+    products."""
     if not all(map(is_complex, op.operands)):
         raise refused(op, "one operand is complex and the other is real")
     (result,) = op.results
@@ -267,7 +272,8 @@ def _iota(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
 
 
 def _convert(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
-    """The imaginary part of a real number is 0, that of a complex one is dropped."""
+    """Rewrite a cast: a real number gets an imaginary part of 0, a complex one loses
+    its."""
     (source,), (result,) = op.operands, op.results
     re = rewriting.part(source, 0)
     if not is_complex(result):
@@ -290,10 +296,10 @@ def _bitcast(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
 
 # -- tables ----------------------------------------------------------------------------
 
-# The attribute that tells a custom call: which operands and which results were complex.
+# The attribute that tells a custom call which operands and which results were complex.
 COMPLEX = "neuronjax.complex"
 
-# What takes and returns pairs by a rule of its own.
+# Ops that take and return pairs by a rule of their own.
 RENAMED = {
     "stablehlo.fft": "neuronjax.fft",
     "stablehlo.cholesky": "neuronjax.complex_cholesky",

@@ -1,10 +1,10 @@
-"""What a lowering rule can ask: operands, results, the effective policy, provenance.
+"""The context of a lowering rule: operands, results, the effective policy, provenance.
 
-`ProgramContext` is shared by a whole program, `Context` belongs to one block.
-Provenance is carried forward with the values: from which argument of the program a
-value descends (through casts, reshapes and slices), and whether it is a cotangent. A
-value is a cotangent when it is computed in a transpose scope that is not a
-rematerialised forward pass; movement and casts hand on what they move.
+`ProgramContext` is shared by a whole program; a `Context` belongs to one block.
+Provenance is carried forward with the values: the program argument from which a value
+descends (through casts, reshapes and slices), and whether it is a cotangent. A value is
+a cotangent if it is computed in a transpose scope that is not a rematerialized forward
+pass. Movement and casts keep the provenance of their operand.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ Instructions = Iterator[Instruction]
 
 
 class Facts(NamedTuple):
-    """Where a value comes from.
+    """The provenance of a value.
 
     Attributes:
-        parameter: pytree path of the program argument it descends from, or "".
-        cotangent: True or False; None for constants, which are neither.
+        parameter: the pytree path of the program argument it descends from, or "".
+        cotangent: whether it carries a gradient; None for constants.
     """
 
     parameter: str = ""
@@ -61,12 +61,12 @@ class Facts(NamedTuple):
 
 
 class LoweredRegion(NamedTuple):
-    """What became of a region: which instructions of its block belong to which op.
+    """The region of a lowered block, with the instructions and views that belong to it.
 
     Attributes:
-        region: its ops.
-        ends: for every op the number of instructions up to its last one.
-        views: where the values are, those of the enclosing regions included.
+        region: the region that was lowered.
+        ends: for every op, the number of instructions up to its last one.
+        views: the views of all values, including those of the enclosing regions.
     """
 
     region: Region
@@ -75,11 +75,11 @@ class LoweredRegion(NamedTuple):
 
 
 class ProgramContext:
-    """What the blocks of a program share.
+    """The state that the blocks of a program share.
 
     Attributes:
-        obeys_scopes: whether a `policy_scope` goes before the policy.
-        regions: of every block lowered so far, what it was.
+        obeys_scopes: whether a `policy_scope` overrides the policy.
+        regions: the region of every block lowered so far.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class ProgramContext:
         }
 
     def entry(self, cotangents: frozenset[int]) -> Context:
-        """The context of main, its arguments' provenance set."""
+        """Return the context of main, with the provenance of its arguments."""
         context = Context(self, prefix="")
         names = self.program.argument_names
         for i, value in enumerate(self.program.entry.body.arguments):
@@ -123,7 +123,7 @@ class ProgramContext:
         return context
 
     def first_use(self, value: Value) -> str:
-        """The line of the first op that reads a value, or ""."""
+        """Return the line of the first op that reads a value, or ""."""
         readers = (op for op in self.program.walk() if value in op.operands)
         return next((op.location.source for op in readers), "")
 
@@ -132,17 +132,15 @@ class ProgramContext:
         return Buffer(self._buffers, type)
 
     def amax_slot(self) -> int:
-        """A new slot of the amax history."""
+        """Return a new slot of the amax history."""
         self.amax_slots += 1
         return self.amax_slots - 1
 
     def effective_policy(
         self, op: Op, scope: str, parameters: tuple, caller: Location
     ) -> tuple[Policy, str | None]:
-        """The policy of one op, by enclosing policy_scope and rules.
-
-        Also the `param` pattern of the rule that decided, which names an operand.
-        """
+        """Return the policy of one op, from the enclosing policy_scope and the rules.
+        The second result is the `param` pattern of the rule that decided, or None."""
         policy = self.policy
         if self.obeys_scopes and has_policy_scope(scope):
             policy = policy_from_scope(scope) or policy
@@ -165,11 +163,8 @@ class ProgramContext:
         return policy.for_op(op.name, **texts), pattern
 
     def check_rules(self) -> None:
-        """Refuse a rule that matches no op, or that can change nothing about any.
-
-        Raises:
-            InvalidProgramError: names the rule.
-        """
+        """Refuse a rule that matches no op, or that changes nothing for the ops it
+        matches."""
         for index, rule in enumerate(self.policy.rules):
             if index not in self._matched:
                 raise unmatched_rule_error(rule, self._seen)
@@ -178,7 +173,8 @@ class ProgramContext:
 
     @property
     def tracks_provenance(self) -> bool:
-        """Whether two calls of a function with other provenance may differ."""
+        """Whether calls of a function may be lowered differently if provenance
+        differs."""
         policy = self.policy
         by_role = policy.auto_cast_type.startswith(("fp8", "mx"))
         return by_role or bool(policy.rules or policy.sparsity) or self._has_scopes
@@ -189,17 +185,17 @@ class ProgramContext:
 
 
 def holds_scopes(program: Program) -> bool:
-    """Tell whether a `policy_scope` or `collective_algorithm` is in a program."""
+    """Return whether a program contains a `policy_scope` or `collective_algorithm`."""
     return any(has_policy_scope(op.location.scope) for op in program.walk())
 
 
 class Context:
-    """The lowering of one block; rules receive it.
+    """The context in which one block is lowered; rules receive it.
 
     Attributes:
-        prefix: name stack of the enclosing call, "" in main.
-        caller: where it was called, of main nowhere.
-        memo: instructions' results that later ops of the block may reuse.
+        prefix: the name stack of the enclosing call, "" in main.
+        caller: the location of that call; empty in main.
+        memo: results of instructions that later ops of the block may reuse.
     """
 
     def __init__(
@@ -232,47 +228,47 @@ class Context:
     # -- values ------------------------------------------------------------------------
 
     def child(self) -> Context:
-        """The context of a nested region, which sees this block's values."""
+        """Return the context of a nested region, which sees this block's values."""
         prefix = self._scope or self.prefix
         return Context(self.shared, prefix, self, self.caller)
 
     def view(self, value: Value) -> View:
-        """The operand view of an SSA value."""
+        """Return the operand view of an SSA value."""
         return self.views[value]
 
     def operands(self, op: Op) -> tuple[View, ...]:
-        """The operand views of all operands of an op."""
+        """Return the operand views of all operands of an op."""
         return tuple([self.views[value] for value in op.operands])
 
     def define(self, value: Value) -> Buffer:
-        """The buffer that will hold an SSA value."""
+        """Return a new buffer that will hold an SSA value."""
         buffer = self.shared.buffer(value.type)
         self.views[value] = View(buffer)
         return buffer
 
     def results(self, op: Op) -> tuple[Buffer, ...]:
-        """The buffers of all results of an op."""
+        """Return the buffers of all results of an op."""
         return tuple([self.define(value) for value in op.results])
 
     def alias(self, value: Value, view: View) -> None:
-        """Lets an SSA value stand for an existing view."""
+        """Let an SSA value refer to an existing view."""
         self.views[value] = view
 
     def temporary(self, shape: tuple[int, ...], dtype: Any) -> Buffer:
-        """A buffer of no SSA value."""
+        """Return a buffer that belongs to no SSA value."""
         return self.shared.buffer(TensorType(tuple(shape), np.dtype(dtype)))
 
     # -- policy and provenance ---------------------------------------------------------
 
     def enter(self, op: Op) -> None:
-        """Begins an op: sets its location and forgets the previous policy."""
+        """Begin an op: set its location and forget the previous policy."""
         self.location = op.location
         scope = op.location.scope
         self._scope = f"{self.prefix}/{scope}" if self.prefix else scope
         self._op, self._policy = op, None
 
     def leave(self, op: Op) -> None:
-        """Ends an op: gives its results their provenance."""
+        """End an op: give its results their provenance."""
         self._op = op
         facts = self._result_facts(op)
         for value in op.results:
@@ -281,7 +277,9 @@ class Context:
     def _result_facts(self, op: Op) -> Facts:
         if op.name in MOVES and op.operands:
             facts = self.fact(op.operands[0])
-            if facts.cotangent is None:  # a constant takes the role of who spreads it
+            if (
+                facts.cotangent is None
+            ):  # a broadcast constant takes the role of its scope
                 return facts._replace(cotangent=is_cotangent_scope(self._scope))
             return facts
         if op.name in ("stablehlo.constant", "stablehlo.iota"):
@@ -320,7 +318,7 @@ class Context:
 
     @property
     def integer_path(self) -> str:
-        """How the units of the chip compute integers, unless the policy says it."""
+        """How the chip's units compute integers, unless the policy says so."""
         path = self.policy.integer_path
         return "fp32" if path == "auto" and self.core.gpsimd is None else path
 
@@ -384,7 +382,7 @@ class Context:
         return self.make(cls, operands, results, write_format=write_format, **fields)
 
     def on_write(self, name: str) -> dict[str, Any]:
-        """How an engine, which computes in FP32, writes in a format or dtype."""
+        """Return how an engine, which computes in FP32, writes in a format or dtype."""
         if name in FORMATS and name != "float32":
             return dict(rounding=self.policy.rounding, overflow=self.policy.overflow)
         return {}
@@ -392,21 +390,13 @@ class Context:
     def whole(
         self, op: Op, cls: type, engine: Engine, /, rounds: bool = False, **fields: Any
     ) -> Any:
-        """One instruction of all operands and results of an op.
-
-        Args:
-            op: the current one.
-            cls: of the instruction.
-            engine: that executes it.
-            rounds: whether float results are rounded as the policy says.
-            fields: of the instruction.
-        """
+        """Return one instruction with all operands and results of an op."""
         make = self.arithmetic if rounds else self.make
         operands, results = self.operands(op), self.results(op)
         return make(cls, operands, results, engine=engine, **fields)
 
     def emit(self, instruction: Any) -> None:
-        """Puts an instruction behind those that the rule has yielded and emitted."""
+        """Append an instruction after those that the rule has yielded and emitted."""
         self._emitted.append(self.numbered(instruction))
 
     def computed(
@@ -418,13 +408,15 @@ class Context:
         dtype: Any,
         **fields: Any,
     ) -> View:
-        """Emit an instruction of one result, a temporary, which is returned."""
+        """Emit an instruction whose one result is a temporary, and return the
+        temporary."""
         result = self.temporary(shape, dtype)
         self.emit(self.make(cls, operands, (result,), **fields))
         return View(result)
 
     def collected(self, rule: Iterable[Instruction]) -> Iterator[Instruction]:
-        """What a rule yields, and the helpers that it calls emit, in order."""
+        """Yield the instructions that a rule yields and that its helpers emit, in
+        order."""
         for instruction in rule:
             yield from self._taken()
             yield self.numbered(instruction)
@@ -435,7 +427,7 @@ class Context:
         return emitted
 
     def numbered(self, instruction: Instruction) -> Instruction:
-        """Gives a stochastic instruction its ordinal."""
+        """Return the instruction, with an ordinal if it rounds stochastically."""
         if instruction.rounding != "stochastic":
             return instruction
         self.require("stochastic_rounding", "stochastic rounding", "rounding='rne'")
@@ -444,18 +436,18 @@ class Context:
         return dataclasses.replace(instruction, ordinal=self._ordinal)
 
     def nested_ordinal(self) -> int:
-        """An ordinal for a call or region, part of the keys inside it."""
+        """Return an ordinal for a call or region, which enters the keys inside it."""
         self._ordinal += 1
         return self._ordinal
 
     # -- limits ------------------------------------------------------------------------
 
     def require(self, capability: str, what: str, instead: str = "") -> None:
-        """Refuse what needs a capability on a chip whose cores do not have it.
+        """Refuse an op that needs a capability which the chip's cores do not have.
 
         Args:
-            capability: of `hardware.CAPABILITIES`.
-            what: what the chip has not, for the message.
+            capability: one of `hardware.CAPABILITIES`.
+            what: what the chip lacks, for the message.
             instead: what to do on this chip.
 
         Raises:
@@ -473,7 +465,8 @@ class Context:
         )
 
     def no_such_integers(self, dtype: np.dtype) -> UnsupportedError:
-        """Return the error of a generator's arithmetic, which FP32 would spoil."""
+        """Return the error for a random generator's arithmetic, which FP32 would make
+        wrong."""
         return UnsupportedError(
             f"{self.shared.target.name} computes {dtype} in float32, which holds whole "
             "numbers to 2^24: random numbers and hashes would be others",
@@ -484,7 +477,7 @@ class Context:
         )
 
     def warn_of_integers(self, does: str) -> None:
-        """Warn once for a line that the chip's integers go through FP32."""
+        """Warn, once per line, that the chip computes these integers in FP32."""
         name = self._op.name if self._op else ""
         warn_once(
             self.location.source or "",
@@ -495,7 +488,7 @@ class Context:
         )
 
     def check_types(self, op: Op) -> None:
-        """Refuses dtypes that the chip does not have.
+        """Refuse dtypes that the chip does not have.
 
         Raises:
             UnsupportedError: names the dtype, the chip and a legal dtype.
@@ -503,7 +496,7 @@ class Context:
         legal = self.shared.legal_dtypes
         for value in op.results:
             if value.type.dtype not in legal:
-                # Constants stand in front of the program, on no line of the user's.
+                # Constants come first in the program, without a line of the user.
                 constant = op.name == "stablehlo.constant"
                 used = self.shared.first_use(value) if constant else ""
                 source = used or op.location.source
@@ -512,7 +505,8 @@ class Context:
 
 @functools.cache
 def _legal_dtypes(core: CoreSpec) -> frozenset[np.dtype]:
-    """What the engines read and write, and 64-bit integers for address arithmetic."""
+    """Return the dtypes that the engines read and write, and int64 and uint64 for
+    addresses."""
     names = {name for engine in core.engines for name in engine.dtypes}
     names = names - EMULATOR_ONLY_DTYPES | {"int64", "uint64"} | set(core.mx_dtypes)
     if core.mx_dtypes:

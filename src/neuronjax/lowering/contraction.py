@@ -1,13 +1,13 @@
-"""Rules of contractions: what is tiled before TensorE adds it up.
+"""Rules of contractions, which are tiled and then added up by TensorE.
 
 `operand_casts` casts and scales the operands as the policy says, `dot_algorithm` as the
-program says; `products` has the contractions that are no matmul. FP32 operands take
-four passes of high and low halves. The MX and the sparse datapath are in files of their
+program says; `products` handles contractions that are not matmuls. FP32 operands take
+four passes of high and low halves. The MX and the sparse datapath have files of their
 own. Under a policy that casts, `Policy.dot_precision` says what `precision` (HIGH,
-HIGHEST) is worth; an FP32 contraction that is not cast already is the HIGHEST.
+HIGHEST) means; an FP32 contraction that is not cast has the HIGHEST precision already.
 
-A contraction with an integer result is exact and wraps around, on GpSimdE; under
-`integer_path="fp32"` it is what the vendor's compiler makes of it (EVRF035): operands
+A contraction with an integer result is exact and wraps around, on GpSimdE. Under
+`integer_path="fp32"` it is computed as the vendor's compiler does (EVRF035): operands
 in FP32, folded by TensorE, rounded and saturated. Booleans are logic: OR of ANDs.
 """
 
@@ -39,7 +39,7 @@ from neuronjax.lowering.registry import lowers
 from neuronjax.numerics.float_format import FP8
 from neuronjax.numerics.microscaling import MX_FORMATS
 
-#: `Policy.fp32_model` -> the fields of `NcMatmul` that say how it takes FP32 operands.
+#: `Policy.fp32_model` -> the fields of `NcMatmul` for FP32 operands.
 _PASSES: dict[str, dict[str, Any]] = {
     "fp32_4pass_rows32": dict(passes=4, group_rows=FP32_ROWS),
     "fp32_4pass": dict(passes=4),
@@ -66,7 +66,8 @@ def dot_general(op: Op, context: Context) -> Instructions:
 
 @lowers("stablehlo.dot")
 def dot(op: Op, context: Context) -> Instructions:
-    """The last axis of lhs and the first of rhs, which are vectors or matrices."""
+    """Contract the last axis of lhs with the first of rhs, which are vectors or
+    matrices."""
     last = len(op.operands[0].type.shape) - 1
     dimensions = DotDimensions((), (), (last,), (0,))
     yield from contract(op, context, dimensions, context.results(op)[0])
@@ -75,14 +76,8 @@ def dot(op: Op, context: Context) -> Instructions:
 def contract(
     op: Op, context: Context, dimensions: DotDimensions, result: Buffer
 ) -> Instructions:
-    """The op's two operands contracted into `result`, as its dtype and the policy say.
-
-    Args:
-        op: its operands are lhs and rhs; the policy and roles are its.
-        context: of the op.
-        dimensions: of the operands.
-        result: the buffer to write, [batch, lhs free, rhs free].
-    """
+    """Contract the op's two operands into `result`, [batch, lhs free, rhs free]. The
+    dtype of the result and the policy say how."""
     lhs, rhs = context.operands(op)
     is_integer = result.type.dtype.kind in "iub"
     through_fp32 = is_integer and context.integer_path == "fp32"
@@ -105,11 +100,11 @@ def _is_matmul(context: Context, lhs: View, rhs: View, d: DotDimensions) -> bool
 def integer_matmul(
     op: Op, context: Context, operands: Any, dimensions: DotDimensions, result: Buffer
 ) -> Instruction:
-    """A contraction with an integer or boolean result.
+    """Return a contraction with an integer or boolean result.
 
     Raises:
-        UnsupportedError: of integers of 32 bits, where the policy forbids to compute
-            with them in FP32.
+        UnsupportedError: the integers have 32 bits and the policy forbids FP32 for
+            them.
     """
     dtype = result.type.dtype
     if (
@@ -151,11 +146,9 @@ def matmul(
     k_tile: int | None = None,
     held: Sizes | None = None,
 ) -> Instructions:
-    """Multiply on TensorE, rescale, and write in the declared dtype.
-
-    `psum` and `k_tile` are those of an explicit algorithm, else the policy's and the
-    array's; `held` is that of `NcMatmul`.
-    """
+    """Multiply on TensorE, rescale, and write in the declared dtype. `psum` and
+    `k_tile` are those of an explicit algorithm, else the policy's and the array's;
+    `held` is that of `NcMatmul`."""
     scales = [o.inverse_scale for o in (lhs, rhs) if o.inverse_scale is not None]
 
     def datapath(psum: Buffer) -> Instructions:
@@ -206,35 +199,22 @@ Axes = tuple[int, ...]
 
 # -- products and their sums -----------------------------------------------------------
 
-# Some contractions are no matmul.
-#
-# XLA's algebraic simplifier makes a multiplication of a dot that contracts nothing or
-# an axis of length one, and a multiplication and a sum of a dot of vectors with
-# vectors; jaxlib does so on the CPU, for every dtype and `precision`. `einsum` writes
-# such dots for elementwise and outer products. They are no matmuls here either: no
-# auto-cast changes their operands, and VectorE multiplies in FP32.
-#
-# A large batch of tiny matmuls, for each of which TensorE would load its array, takes
-# ten times as long there as on VectorE, by the time model. That the vendor's compiler
-# gives such a batch to VectorE as well is an ASSUMPTION.
+# Some contractions are not matmuls. XLA's algebraic simplifier turns a dot that
+# contracts nothing, or an axis of length one, into a multiplication, and a dot of
+# vectors with vectors into a multiplication and a sum; jaxlib does so on the CPU for
+# every dtype and `precision`. `einsum` writes such dots for elementwise and outer
+# products. They are not matmuls here either: no auto-cast changes their operands, and
+# VectorE multiplies in FP32. A large batch of tiny matmuls, for each of which TensorE
+# would load its array, takes ten times as long there as on VectorE, by the time model.
+# That the vendor's compiler gives such a batch to VectorE as well is an ASSUMPTION.
 
 
 def products(
     context: Context, lhs: View, rhs: View, dimensions: DotDimensions, result: Buffer
 ) -> Instructions:
-    """Multiply element by element, and add along the contracted axes.
-
-    Floats are multiplied and added in FP32 and the result is rounded once; the sum has
-    the order of `TensorReduce`. Integers and booleans have the dtype of the result
-    throughout.
-
-    Args:
-        context: of the op.
-        lhs: an operand with axes for the batch, its free axes, and contracted axes.
-        rhs: the other operand.
-        dimensions: which axes these are.
-        result: the buffer to write, [batch, lhs free, rhs free].
-    """
+    """Multiply element by element, and add along the contracted axes. Floats are
+    multiplied and added in FP32 and the result is rounded once; the sum has the order
+    of `TensorReduce`. Integers and booleans have the dtype of the result throughout."""
     d, shape = dimensions, result.type.shape
     contracted = tuple(lhs.type.shape[axis] for axis in d.lhs_contract)
     if set(contracted) <= {1}:
@@ -258,7 +238,8 @@ def products(
 def _ordered(
     context: Context, view: View, batch: Axes, contract: Axes, contracted: Axes
 ) -> View:
-    """Return an operand as [batch, free, contracted], the last axes of these sizes."""
+    """Return an operand as [batch, free, contracted]; the last axes have sizes
+    `contracted`."""
     rank = len(view.type.shape)
     free = (axis for axis in range(rank) if axis not in (*batch, *contract))
     view = transposed(context, view, (*batch, *free, *contract))

@@ -33,7 +33,8 @@ def while_(op: Op, context: Context) -> Instructions:
 
 
 def carried_facts(context: Context, value: Any) -> Facts:
-    """A carry's role is its initial value's; zeros take the role of the loop."""
+    """Return the role of a carry, which is that of its initial value. Zeros take the
+    role of the loop."""
     facts = context.fact(value)
     if facts.cotangent is None:
         facts = facts._replace(cotangent=is_cotangent_scope(context.scope))
@@ -78,8 +79,8 @@ def call(op: Op, context: Context) -> Instructions:
 
 @contextlib.contextmanager
 def _placed_at(op: Op) -> Iterator[None]:
-    """An error in a library's function, which has no line of the user's, gets that of
-    the call."""
+    """Give an error in a library's function, which has no user line, the line of the
+    call."""
     try:
         yield
     except NeuronJaxError as error:
@@ -90,7 +91,8 @@ def _placed_at(op: Op) -> Iterator[None]:
 
 
 def _callee(op: Op, context: Context) -> tuple[str, tuple[Facts, ...]]:
-    """Lowers the callee once for every mesh, policy and provenance it has at calls."""
+    """Lower a callee once for every mesh, policy and provenance with which it is
+    called."""
     shared, name = context.shared, op.callee
     assert name is not None
     scope = context.scope

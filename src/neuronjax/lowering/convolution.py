@@ -1,16 +1,16 @@
-"""Convolution as a matmul: K is the kernel positions in row-major order, then the
-input channel; padding zeros take part.
+"""Convolution as a matmul whose K is the kernel positions, then the input channel.
 
-Groups become a batch dimension. The input is laid out once as [groups, batch, *spatial,
-channels], its patches are gathered (`Im2col`), the kernel becomes [groups, K, outputs].
-Gradients of convolutions are convolutions with dilations and take the same path.
-Integers take `contraction.integer_matmul`. Where nothing is multiplied (no window fits,
-an empty kernel) the result is zeros.
+Positions are in row-major order, and padding zeros take part. Groups become a batch
+dimension. The input is laid out once as [groups, batch, *spatial, channels], its
+patches are gathered (`Im2col`), and the kernel becomes [groups, K, outputs]. Gradients
+of convolutions are convolutions with dilations and take the same path. Integers use
+`contraction.integer_matmul`. If nothing is multiplied (no window fits, or the kernel is
+empty), the result is zeros.
 
 Groups of few channels share the array, as XLA's `convolution_group_converter` arranges
 them: side by side, as blocks on the diagonal of one stationary matrix, whose other
-blocks are zeros. That decides the time, and no bit: zeros add nothing to a sum. That
-the vendor's compiler arranges them so is an ASSUMPTION.
+blocks are zeros. This affects the time and no bit, because zeros add nothing to a sum.
+That the vendor's compiler arranges them so is an ASSUMPTION.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from neuronjax.lowering.registry import lowers
 
 @lowers("stablehlo.convolution")
 def convolution(op: Op, context: Context) -> Instructions:
-    """A matmul whose K is the kernel positions in row-major order, then the channel."""
+    """Lower a convolution as a matmul."""
     conv = _Convolution.of(op)
     (result,) = context.results(op)
     is_integer = result.type.dtype.kind in "iub"
@@ -79,7 +79,7 @@ def convolution(op: Op, context: Context) -> Instructions:
 
 
 class _Convolution(NamedTuple):
-    """The sizes of a convolution, named."""
+    """The sizes of a convolution by name."""
 
     numbers: dict[str, Any]
     input_shape: tuple[int, ...]
@@ -110,14 +110,14 @@ class _Convolution(NamedTuple):
         )
 
     def groups_side_by_side(self, lanes: int) -> int:
-        """Return how many groups the array takes at once; of the kernel's gradient the
+        """Return how many groups the array takes at once. In a kernel's gradient, the
         channels of the image are batch groups."""
         held = self.group_batch if self.batch_groups > 1 else self.group_channels
         groups = self.feature_groups * self.batch_groups
         return max(1, min(groups, lanes // max(held, self.group_outputs)))
 
     def sizes_side_by_side(self, sizes: Sizes, count: int) -> Sizes:
-        """Return the sizes of the matmul that has so many groups on its diagonal."""
+        """Return the sizes of the matmul that has `count` groups on its diagonal."""
         batch, m, n, k = sizes
         batch = -(-batch // count)
         if self.batch_groups > 1:
@@ -159,7 +159,8 @@ class _Convolution(NamedTuple):
 def _group_input(
     context: Context, conv: _Convolution, source: View, target: Buffer
 ) -> Instructions:
-    """[groups, batch, *spatial, channels], batch groups outermost."""
+    """Lay out the input as [groups, batch, *spatial, channels], batch groups
+    outermost."""
     n = conv.numbers
     spatial = n["input_spatial_dimensions"]
     order = (n["input_batch_dimension"], *spatial, n["input_feature_dimension"])
@@ -182,7 +183,7 @@ def _group_input(
 def _group_kernel(
     context: Context, conv: _Convolution, source: View, target: Buffer
 ) -> Instructions:
-    """[groups, kernel positions * channels, outputs]."""
+    """Lay out the kernel as [groups, kernel positions * channels, outputs]."""
     source = reversed_along(context, source, conv.reversal)
     n = conv.numbers
     order = (
@@ -199,10 +200,8 @@ def _group_kernel(
 def _ungroup(
     context: Context, conv: _Convolution, product: Buffer, result: Buffer
 ) -> Instructions:
-    """From [groups, batch * positions, outputs] to the declared layout.
-
-    With feature groups the output channel is group-major; with batch groups as well.
-    """
+    """Bring [groups, batch * positions, outputs] into the declared layout. The output
+    channel is group-major, both with feature groups and with batch groups."""
     groups, outputs = product.type.shape[0], conv.group_outputs
     split = (groups, conv.group_batch, *conv.output_spatial, outputs)
     view = reshaped(context, View(product), split)

@@ -1,12 +1,12 @@
-"""Custom calls: microscaling, which the vendor's compiler knows, and the host's.
+"""Custom calls: microscaling of the vendor's compiler, calls to the host, and kernels.
 
-Those that mean nothing for the values are passed through by name; what else a saved
-program may call is an error.
+Calls without an effect on values are passed through by name; any other call in a saved
+program is an error.
 
-`__op$block_scaled_dot` is also what `jax.nn.scaled_matmul` is captured as; without
-dimension numbers both sides contract their last axis, and of three axes the first is
-the batch. FP8 elements come as they are, or four to a uint32 as `QuantizeMX` packs
-them. Source: error codes NCC_EVRF036 to 058 of the Neuron compiler.
+`jax.nn.scaled_matmul` is also captured as `__op$block_scaled_dot`. Without dimension
+numbers both sides contract their last axis, and the first of three axes is the batch.
+FP8 elements come one by one, or four to a uint32 as `QuantizeMX` packs them. Source:
+error codes NCC_EVRF036 to 058 of the Neuron compiler.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ from neuronjax.numerics.microscaling import (
 
 
 def nki_kernel(op: Op, context: Context) -> Iterator[Instruction]:
-    """One instruction.
+    """Lower the call of a kernel to one instruction.
 
     Raises:
-        InvalidProgramError: another process traced the kernel, or for this chip it
-            returns other arrays.
+        InvalidProgramError: another process traced the kernel, or it returns other
+            arrays for this chip.
     """
     text = str(op.attributes.get("backend_config", ""))
     kernel = kernel_call.find(text)
@@ -122,7 +122,8 @@ def _listed(types: tuple[TensorType, ...]) -> str:
 
 
 def _busiest(kernel: KernelFunction) -> Engine:
-    """The engine of most instructions, DMA left out, for an instruction has one."""
+    """Return the engine of most instructions, without DMA; an instruction has one
+    engine."""
     engines = Counter[str](i.engine for i in kernel.program.body.walk())
     computing = [e for e, _ in engines.most_common() if e not in ("dma", "sync")]
     return computing[0] if computing else "dma"  # type: ignore[return-value]
@@ -192,7 +193,7 @@ def _blocks(
     contract: tuple[int, ...],
     element: str,
 ) -> QuantizedMatrix:
-    """One side as quantized matrices."""
+    """Return one side as quantized matrices."""
     if elements.type.dtype == np.uint32:
         elements = _unpacked(op, context, elements, contract[0], element)
     if elements.type.dtype.name not in _FORMATS:
@@ -211,7 +212,7 @@ def _blocks(
 
 
 def _as_scales(context: Context, scales: View) -> View:
-    """Scale bytes as what they are."""
+    """Return scale bytes as E8M0 numbers."""
     dtype = get_format("float8_e8m0fnu").dtype
     if scales.type.dtype == dtype:
         return scales
@@ -220,7 +221,8 @@ def _as_scales(context: Context, scales: View) -> View:
 
 
 def _unpacked(op: Op, context: Context, words: View, axis: int, element: str) -> View:
-    """Four elements of a word as neighbours along `axis`, the low byte first."""
+    """Return the four elements of a word as neighbours along `axis`, the low byte
+    first."""
     if element not in _FORMATS:
         raise _invalid(
             op, f"element_dtype {element!r} of packed operands", ", ".join(_FORMATS)
@@ -270,7 +272,7 @@ def _quantize_mx(op: Op, context: Context) -> Instructions:
 def _packed(
     op: Op, context: Context, blocks: QuantizedMatrix, result: Any
 ) -> Instructions:
-    """Elements four to a uint32 along the blocked axis."""
+    """Pack elements four to a uint32 along the blocked axis."""
     shape, axis = blocks.elements.type.shape, blocks.axis
     if shape[axis] % _PACKED:
         raise _invalid(op, f"an axis of {shape[axis]}", f"a multiple of {_PACKED}")
@@ -281,9 +283,9 @@ def _packed(
     yield context.make(BitcastCopy, (view,), (result,), engine="dma")
 
 
-# -- what other programs hold ----------------------------------------------------------
+# -- calls in programs of other origin -------------------------------------------------
 
-# They say where a value lives or how it is sharded, not what it is.
+# These say where a value lives or how it is sharded, not what it is.
 _MEANINGLESS = (
     "LayoutConstraint",
     "Sharding",
@@ -293,7 +295,7 @@ _MEANINGLESS = (
 
 
 def _allocate_buffer(op: Op, context: Context) -> Instructions:
-    """`lax.empty`: what it holds is left open; here zeros."""
+    """Lower `lax.empty`, whose contents are undefined, as zeros."""
     (result,) = context.results(op)
     zeros = np.zeros((), result.type.dtype)
     zeros = np.broadcast_to(zeros, result.type.shape)
@@ -301,7 +303,7 @@ def _allocate_buffer(op: Op, context: Context) -> Instructions:
 
 
 def _chlo_function(op: Op, context: Context) -> Iterable[Instruction]:
-    """`mhlo.erf` and the like: CHLO's ops as older exports wrote them."""
+    """Lower `mhlo.erf` and the like: CHLO's ops as older exports wrote them."""
     return _as_op(op, context, f"chlo.{_name(op).removeprefix('mhlo.')}", {})
 
 

@@ -1,20 +1,20 @@
-"""`algorithm` of `dot_general`: the roundings of a contraction, spelled out.
+"""`algorithm` of `dot_general`: an explicit choice of the roundings of a contraction.
 
-Whoever writes `lax.DotAlgorithm` wants those roundings, so it goes before the policy's
-auto-cast, its scaling and its PSUM format. (The vendor's compiler computes some in the
-operands' own dtype; reference section 10.2.)
+A user who writes `lax.DotAlgorithm` wants those roundings, so it overrides the policy's
+auto-cast, its scaling and its PSUM format. (The vendor's compiler computes some
+algorithms in the operands' own dtype.)
 
 - Operands are rounded to the algorithm's formats.
-- Several primitive operations (BF16_BF16_F32_X3, X6, X9, TF32_TF32_F32_X3) split both
-  operands into parts: p0 = round(x), p1 = round(x - p0), p2 = round(x - p0 - p1). What
-  is left of a part that is not finite is zero. One operation multiplies two parts; they
-  are taken by rising i + j of lhs part i and rhs part j, then by rising i, as far as
-  the algorithm counts: hi.hi, hi.lo, lo.hi, ...
-- PSUM adds them tile of K by tile of K, in each tile operation by operation, as the
-  four passes of FP32 operands. A pass is rows of the moving and the stationary matrix
-  like any other, so the parts are laid side by side along K.
+- Algorithms of several primitive operations (BF16_BF16_F32_X3, X6, X9,
+  TF32_TF32_F32_X3) split both operands into parts: p0 = round(x), p1 = round(x - p0),
+  p2 = round(x - p0 - p1). The rest of a part that is not finite is zero. One operation
+  multiplies two parts. Operations are ordered by i + j of lhs part i and rhs part j,
+  then by i, as many as the algorithm has: hi.hi, hi.lo, lo.hi, ...
+- PSUM adds tile by tile of K, and in each tile operation by operation, as with the four
+  passes of FP32 operands. A pass is rows of the moving and the stationary matrix, so
+  the parts are laid side by side along K.
 - The accumulation format is PSUM's: float32, or bfloat16 on chips that add in it.
-  `allow_imprecise_accumulation` allows nothing that TensorE does.
+  `allow_imprecise_accumulation` has no effect on TensorE.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from neuronjax.lowering.operand_casts import as_float, compatible, rounded
 from neuronjax.lowering.psum import MatmulOperand, check_psum
 from neuronjax.numerics.float_format import FORMATS as EVERY
 
-# Formats by the name MLIR prints; float64 is none of a NeuronCore's.
+# Formats by the name that MLIR prints; no NeuronCore has float64.
 FORMATS = {f.mlir_name: f.name for f in EVERY.values() if f.width >= 8 and f.signed}
 
 
@@ -48,10 +48,10 @@ class DotAlgorithm(NamedTuple):
     """A `#stablehlo.dot_algorithm`.
 
     Attributes:
-        formats: that lhs and rhs are rounded to.
+        formats: the formats to which lhs and rhs are rounded.
         psum: the format of the sums.
-        parts: how many lhs and rhs are split into.
-        operations: how many pairs of parts are multiplied.
+        parts: the numbers of parts into which lhs and rhs are split.
+        operations: the number of pairs of parts that are multiplied.
     """
 
     formats: tuple[str, str]
@@ -61,20 +61,20 @@ class DotAlgorithm(NamedTuple):
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
-        """The parts that meet, in order."""
+        """The pairs of parts that are multiplied, in order."""
         lhs, rhs = self.parts
         every = ((i, j) for i in range(lhs) for j in range(rhs))
         return sorted(every, key=lambda p: (sum(p), p[0]))[: self.operations]
 
 
 class Prepared(NamedTuple):
-    """A contraction as an algorithm takes it.
+    """A contraction in the form that an algorithm needs.
 
     Attributes:
         lhs, rhs: the operands.
-        dimensions: of these operands.
+        dimensions: the dimension numbers of these operands.
         psum: the dtype of the sums.
-        k_tile: rows of a K tile, or None for the array's own.
+        k_tile: the rows of a K tile, or None for the array's own.
     """
 
     lhs: MatmulOperand
@@ -85,7 +85,7 @@ class Prepared(NamedTuple):
 
 
 def parsed(op: Op, text: str) -> DotAlgorithm:
-    """The algorithm of an op from the text of its attribute.
+    """Return the algorithm of an op from the text of its attribute.
 
     Raises:
         UnsupportedError: a format that no NeuronCore has.
@@ -119,7 +119,7 @@ def parsed(op: Op, text: str) -> DotAlgorithm:
 
 
 def prepare(op: Op, context: Context, dimensions: DotDimensions, text: str) -> Prepared:
-    """The operands in an algorithm's formats."""
+    """Return the operands in an algorithm's formats."""
     algorithm = parsed(op, text)
     psum = check_psum(
         context, algorithm.psum, 'an algorithm with accumulation "f32", or '
@@ -148,7 +148,8 @@ def _in_parts(
     algorithm: DotAlgorithm,
     psum: np.dtype,
 ) -> Prepared:
-    """Both operands as matrices whose K holds, tile by tile, the parts that meet."""
+    """Return both operands as matrices whose K holds, tile by tile, the multiplied
+    parts."""
     lhs, rhs = both_matrices(context, views[0], views[1], dimensions)
     k = lhs.view.type.shape[lhs.axis]
     k_tile = min(context.core.k_tile, k) or context.core.k_tile
@@ -172,7 +173,8 @@ def _parts(context: Context, view: View, wanted: str, count: int) -> list[View]:
 
 
 def _rest(context: Context, view: View, part: View) -> View:
-    """`view` less its rounding, exactly; zero where that is Inf or NaN."""
+    """Return `view` minus its rounding, exactly; zero where the rounding is Inf or
+    NaN."""
     shape = view.type.shape
     rest, kept = (context.temporary(shape, np.float32) for _ in range(2))
     finite = context.temporary(shape, np.bool_)
@@ -190,7 +192,8 @@ def _side_by_side(
     axis: int,
     k_tile: int,
 ) -> View:
-    """[.., K, ..] of every part as [.., tiles, parts, k_tile, ..], K flattened."""
+    """Return [.., K, ..] of every part as [.., tiles, parts, k_tile, ..], K
+    flattened."""
     tiled = []
     for part in parts:
         k = part.type.shape[axis]

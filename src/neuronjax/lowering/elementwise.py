@@ -1,9 +1,9 @@
 """Rules of elementwise ops: arithmetic, comparison, selection, casts, constants.
 
-Float arithmetic is VectorE's, elementary functions are ScalarE's, integers and `power`
-are GpSimdE's (hardware facts: nki.isa `tensor_tensor`, `activation`). All compute in
-FP32 and round once, on write, to the dtype that the program declares. What integers do
-where StableHLO leaves it open is said in `engines.vector`.
+VectorE does float arithmetic, ScalarE elementary functions, GpSimdE integers and
+`power` (nki.isa `tensor_tensor`, `activation`). All compute in FP32 and round once, on
+write, to the dtype that the program declares. `engines.vector` says what integers do
+where StableHLO leaves the result undefined.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ BINARY = (
     "xor shift_left shift_right_logical shift_right_arithmetic"
 ).split()
 CHLO_BINARY = ("zeta", "polygamma", "mulhi")
-# Sign and rounding ops that need no table: VectorE's.
+# Sign and rounding ops that need no table; VectorE does them.
 SIMPLE_UNARY = (
     "abs negate sign floor ceil round_nearest_even round_nearest_afz not popcnt "
     "count_leading_zeros is_finite"
@@ -49,22 +49,25 @@ FUNCTIONS = (
     "tan sqrt rsqrt cbrt"
 ).split()
 _OF_KERNELS = {"exponential_base2", "reciprocal"}
-#: All others that there are, and one that both dialects have.
+#: All other functions, and one that both dialects have.
 CHLO_FUNCTIONS = sorted(UNARY.keys() - {*FUNCTIONS} - _OF_KERNELS | {"tan"})
 
 
 def engine_of(dtype: np.dtype, *, path: str = "exact") -> Engine:
-    """Floats go to VectorE, integers to GpSimdE's integer units or through FP32."""
+    """Return the engine of a dtype: VectorE for floats, GpSimdE or FP32 for
+    integers."""
     return "vector" if dtype.kind not in "iub" or path == "fp32" else "gpsimd"
 
 
 def vector_tile(policy: Policy) -> int | None:
-    """Elements that VectorE folds before it starts anew, None for all."""
+    """Return the number of elements that VectorE folds before it starts anew, None for
+    all."""
     return None if policy.accumulation == "sequential" else VECTOR_TILE
 
 
 def integer_path(context: Context, op: str, dtype: np.dtype) -> str:
-    """Return how integers of an op are computed; "exact" for what is no arithmetic."""
+    """Return how integers of an op are computed; "exact" for ops that are not
+    arithmetic."""
     if dtype.kind not in "iu" or op not in ("add", "subtract", "multiply"):
         return "exact"
     path = context.integer_path
@@ -115,7 +118,7 @@ def simple_unary(op: Op, context: Context) -> Instructions:
 
 @lowers("chlo.is_inf", "chlo.is_pos_inf", "chlo.is_neg_inf")
 def is_infinite(op: Op, context: Context) -> Instructions:
-    """Equal to an infinity; a format without one has none."""
+    """Compare with an infinity; the result is false in a format without one."""
     (x,) = context.operands(op)
     if op.name == "chlo.is_inf":
         shape, dtype = x.type.shape, x.type.dtype
@@ -174,13 +177,14 @@ def convert(op: Op, context: Context) -> Instructions:
         return
     fields: dict[str, Any] = context.on_write(target.name)
     if holds(target, source):
-        fields["rounding"] = "rne"  # draws no random numbers
+        fields["rounding"] = "rne"  # needs no random numbers
     float_to_int = context.policy.float_to_int
     yield context.whole(op, TensorCopy, "vector", float_to_int=float_to_int, **fields)
 
 
 def holds(target: np.dtype, source: np.dtype) -> bool:
-    """Whether every number of a dtype is one of another's, so that no cast rounds."""
+    """Return whether every number of a dtype is one of another's, so that no cast
+    rounds."""
     if target.kind in "iub" or source == np.bool_:
         return True
     fmt = get_format(target)
@@ -207,7 +211,7 @@ def reduce_precision(op: Op, context: Context) -> Instructions:
 
 @lowers("stablehlo.constant", "chlo.constant")
 def constant(op: Op, context: Context) -> Instructions:
-    """One memset for all equal constants of a block."""
+    """Write equal constants of a block by one memset."""
     value = op.attributes["value"]
     key = ("constant", contents(value))
     if key in context.memo:
@@ -235,13 +239,13 @@ def iota(op: Op, context: Context) -> Instructions:
 
 
 @lowers(
-    "chlo.conj",  # of a real number; complex ones are gone by now
+    "chlo.conj",  # for real numbers; complex ones are rewritten by now
     "sdy.mesh",
     "sdy.sharding_constraint",
     "stablehlo.optimization_barrier",
 )
 def pass_through(op: Op, context: Context) -> Instructions:
-    """Results that are the operands, provenance included; no instruction."""
+    """Use the operands as results, with their provenance; no instruction is made."""
     for value, result in zip(op.operands, op.results, strict=True):
         context.alias(result, context.view(value))
         context.facts[result] = context.fact(value)
@@ -250,7 +254,8 @@ def pass_through(op: Op, context: Context) -> Instructions:
 
 @lowers("stablehlo.real", "stablehlo.imag")
 def part_of_a_real_number(op: Op, context: Context) -> Instructions:
-    """Complex numbers are gone by now: `complex_program`."""
+    """Lower parts of real numbers; `complex_program` has rewritten complex ones by
+    now."""
     (result,) = op.results
     if op.name == "stablehlo.real":
         context.alias(result, context.view(op.operands[0]))

@@ -1,9 +1,9 @@
 """Rules of microscaling: operands in blocks of 32 along K with a shared scale.
 
-On the device `quantize_mx` makes MXFP8 from BF16 or FP16; MXFP4 comes from a checkpoint
-that was quantized offline, so it is for weights. Both sides of `nc_matmul_mx` are MX
-(hardware facts, section 5). With the "interleaved" layout a cell holds elements 128
-apart, so a block is 8 cells of 4: the same as consecutive blocks of K permuted.
+On the device `quantize_mx` makes MXFP8 from BF16 or FP16. MXFP4 comes from a checkpoint
+that was quantized offline, so it is used for weights. Both operands of `nc_matmul_mx`
+are MX. With the "interleaved" layout a cell holds elements that are 128 apart, so a
+block is 8 cells of 4: the same as consecutive blocks of a permuted K.
 
 Programs that hold MX operands themselves call `__op$block_scaled_dot` and `QuantizeMX`,
 the custom calls of the vendor's compiler (error codes NCC_EVRF036 to 058).
@@ -28,12 +28,12 @@ from neuronjax.lowering.psum import MatmulOperand, into_psum
 from neuronjax.numerics.float_format import FLOAT8_E8M0FNU
 from neuronjax.numerics.microscaling import BLOCK_SIZE, MX_FORMATS, ON_DEVICE_FORMATS
 
-#: Elements of a cell, and how far apart they are in K under the interleaved layout.
+#: The elements of a cell, and their distance in K under the interleaved layout.
 QUAD, APART = 4, 128
 
 
 class QuantizedMatrix(NamedTuple):
-    """A quantized matrix: elements and scales, and the axis that is K."""
+    """A quantized matrix: its elements, its scales, and the axis that is K."""
 
     elements: View
     scales: View
@@ -52,7 +52,7 @@ def matmul(
     dimensions: DotDimensions,
     psum: Buffer,
 ) -> Instructions:
-    """Quantizes what is not yet quantized, and multiplies."""
+    """Quantize the operands that are not quantized yet, and multiply."""
     left, right = both_matrices(context, lhs.view, rhs.view, dimensions)
     a = _quantized(context, left, lhs.format)
     b = _quantized(context, right, rhs.format)
@@ -62,7 +62,7 @@ def matmul(
 def multiply(
     context: Context, a: QuantizedMatrix, b: QuantizedMatrix, psum: Buffer
 ) -> Instruction:
-    """The contraction of two quantized matrices."""
+    """Return the contraction of two quantized matrices."""
     return into_psum(
         context,
         NcMatmulMx,
@@ -90,7 +90,7 @@ def _quantized(context: Context, source: MatrixView, format: str) -> QuantizedMa
 def quantized(
     context: Context, source: MatrixView, format: str, scale_rule: str, *, engine: str
 ) -> QuantizedMatrix:
-    """Quantizes an array along one axis."""
+    """Quantize an array along one axis."""
     view, axis = source
     shape = list(view.type.shape)
     elements = context.temporary(tuple(shape), MX_FORMATS[format].element.dtype)
@@ -101,7 +101,7 @@ def quantized(
         (view,),
         (elements, scales),
         engine=engine,  # type: ignore[arg-type]
-        # What is prepared offline is rounded once and for all, to nearest.
+        # Weights that are prepared offline are rounded once, to nearest.
         rounding="rne" if engine == "offline" else context.policy.rounding,
         axis=axis,
         format=format,
@@ -112,7 +112,7 @@ def quantized(
 
 
 def _interleaved(context: Context, source: MatrixView) -> MatrixView:
-    """K permuted so that elements `APART` from each other become neighbours."""
+    """Permute K so that elements `APART` from each other become neighbours."""
     view, axis = source
     tile = QUAD * APART
     tiles = -(-view.type.shape[axis] // tile)

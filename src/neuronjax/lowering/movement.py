@@ -1,4 +1,4 @@
-"""Rules of data movement: DMA copies, gathers and scatters; and of random bits.
+"""Rules of data movement (DMA copies, gathers and scatters) and of random bits.
 
 No bit of a value changes, except where a scatter combines.
 """
@@ -25,7 +25,7 @@ def _copy(op: Op, context: Context, kind: str, *parameters: tuple) -> Instructio
 
 @lowers("stablehlo.reshape", "stablehlo.broadcast_in_dim")
 def reshape_or_broadcast(op: Op, context: Context) -> Instructions:
-    """One that keeps the type is no copy."""
+    """Copy, unless the type stays the same."""
     if op.operands[0].type == op.results[0].type:
         context.alias(op.results[0], context.view(op.operands[0]))
     elif op.name == "stablehlo.reshape":
@@ -36,13 +36,13 @@ def reshape_or_broadcast(op: Op, context: Context) -> Instructions:
 
 @lowers("stablehlo.broadcast")
 def broadcast(op: Op, context: Context) -> Instructions:
-    """An older form: new dimensions in front."""
+    """Lower an older form of broadcast, with the new dimensions in front."""
     rank = len(op.results[0].type.shape)
     dimensions = range(rank - len(op.operands[0].type.shape), rank)
     yield _copy(op, context, "broadcast", tuple(dimensions))
 
 
-#: Ops that are one copy of their own name -> the attributes that say which.
+#: Ops that are one copy of the same name -> the attributes that are its parameters.
 COPIES = {
     "transpose": ("permutation",),
     "slice": ("start_indices", "limit_indices", "strides"),
@@ -79,7 +79,7 @@ def gather(op: Op, context: Context) -> Instructions:
 
 @lowers("stablehlo.torch_index_select")
 def torch_index_select(op: Op, context: Context) -> Instructions:
-    """A gather of whole slices; out-of-bounds indices are clamped."""
+    """Gather whole slices; out-of-bounds indices are clamped."""
     operand, indices = (value.type for value in op.operands)
     dimension, batch = op.attributes["dim"], op.attributes["batch_dims"]
     rank, shared = len(operand.shape), tuple(range(batch))

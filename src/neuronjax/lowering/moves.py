@@ -1,9 +1,9 @@
 """Data movement between temporaries, for rules that lay out an operand.
 
-Each emits the instructions and returns where the data then is; a movement that would
-change nothing is left out. A matrix is an operand of a contraction as [batch, K, free]
-or [batch, free, K], for the datapaths that work on blocks along K, microscaling and
-sparsity: the last axis stays last, so that as little as possible is moved.
+Each function emits the instructions and returns the view of the result; a movement that
+would change nothing is left out. A matrix is an operand of a contraction as [batch, K,
+free] or [batch, free, K], for the datapaths that work on blocks along K (microscaling
+and sparsity). The last axis stays last, so as little as possible is moved.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ def moved(
     shape: tuple[int, ...],
     *parameters: tuple[int, ...],
 ) -> View:
-    """A `DmaCopy` of some kind to a temporary of that shape."""
+    """Return a `DmaCopy` of some kind to a temporary of that shape."""
     options: dict[str, Any] = dict(engine="dma", kind=kind, parameters=parameters)
     return context.computed(DmaCopy, (source,), shape, source.type.dtype, **options)
 
 
 def reshaped(context: Context, source: View, shape: tuple[int, ...]) -> View:
-    """The same elements in row-major order."""
+    """Return the same elements in row-major order."""
     if shape == source.type.shape:
         return source
     return moved(context, "reshape", source, shape)
 
 
 def transposed(context: Context, source: View, permutation: tuple[int, ...]) -> View:
-    """The axes in another order."""
+    """Return the axes in another order."""
     if permutation == tuple(range(len(permutation))):
         return source
     shape = tuple(source.type.shape[i] for i in permutation)
@@ -49,14 +49,14 @@ def transposed(context: Context, source: View, permutation: tuple[int, ...]) -> 
 
 
 def reversed_along(context: Context, source: View, axes: tuple[int, ...]) -> View:
-    """The elements of some axes in reverse."""
+    """Return the elements of some axes in reverse."""
     return (
         moved(context, "reverse", source, source.type.shape, axes) if axes else source
     )
 
 
 def zero_padded(context: Context, source: View, axis: int, length: int) -> View:
-    """Zeros behind the last element of an axis, up to a length."""
+    """Return the array with zeros after the last element of an axis, up to a length."""
     shape, dtype = source.type.shape, source.type.dtype
     if shape[axis] == length:
         return source
@@ -76,12 +76,12 @@ def zero_padded(context: Context, source: View, axis: int, length: int) -> View:
 
 
 def into(context: Context, source: View, target: Buffer) -> Instruction:
-    """The last movement, a reshape into an existing buffer."""
+    """Return the last movement, a reshape into an existing buffer."""
     return context.make(DmaCopy, (source,), (target,), engine="dma", kind="reshape")
 
 
 def converted(context: Context, source: View, dtype: Any) -> View:
-    """The same numbers in another dtype."""
+    """Return the same numbers in another dtype."""
     if source.type.dtype == dtype:
         return source
     shape = source.type.shape
@@ -92,7 +92,7 @@ def converted(context: Context, source: View, dtype: Any) -> View:
 
 
 class MatrixView(NamedTuple):
-    """A matrix and the axis of it that is K, 1 or 2."""
+    """A matrix and its axis that is K, 1 or 2."""
 
     view: View
     axis: int
@@ -101,7 +101,8 @@ class MatrixView(NamedTuple):
 def matrix(
     context: Context, source: View, batch: tuple[int, ...], contract: tuple[int, ...]
 ) -> MatrixView:
-    """An operand of any rank as a matrix; the contracted axes count row-major."""
+    """Return an operand of any rank as a matrix; contracted axes are one, in row-major
+    order."""
     shape = source.type.shape
     free = tuple(d for d in range(len(shape)) if d not in batch + contract)
     k_last = bool(contract) and contract[-1] == len(shape) - 1
@@ -116,21 +117,21 @@ def matrix(
 def both_matrices(
     context: Context, lhs: View, rhs: View, d: DotDimensions
 ) -> tuple[MatrixView, MatrixView]:
-    """Both operands of a contraction."""
+    """Return both operands of a contraction as matrices."""
     left = matrix(context, lhs, d.lhs_batch, d.lhs_contract)
     return left, matrix(context, rhs, d.rhs_batch, d.rhs_contract)
 
 
 def matrix_dimensions(lhs_axis: int, rhs_axis: int) -> DotDimensions:
-    """The dimension numbers of two matrices."""
+    """Return the dimension numbers of two matrices."""
     return DotDimensions((0,), (0,), (lhs_axis,), (rhs_axis,))
 
 
 # -- chlo.broadcast_* ------------------------------------------------------------------
 
-# The operands are first brought to one shape. The lower rank's axes are the last ones,
-# as in NumPy, or those that `broadcast_dimensions` names; an axis of one is repeated.
-# What follows is the op itself.
+# The operands are first brought to one shape. The axes of the lower rank are the last
+# ones, as in NumPy, or those that `broadcast_dimensions` names; an axis of length one
+# is repeated. Then the op itself is lowered.
 
 
 STABLEHLO = (
@@ -161,7 +162,7 @@ def broadcasting(op: Op, context: Context) -> Instructions:
 
 
 def _axes(op: Op, value: Value) -> tuple[int, ...]:
-    """Which axes of the result those of an operand are."""
+    """Return the axes of the result that correspond to those of an operand."""
     rank, result = len(value.type.shape), len(op.results[0].type.shape)
     named = op.attributes.get("broadcast_dimensions")
     if named is not None and len(named) == rank < result:
@@ -172,14 +173,8 @@ def _axes(op: Op, value: Value) -> tuple[int, ...]:
 def spread(
     context: Context, view: View, shape: tuple[int, ...], axes: tuple[int, ...]
 ) -> View:
-    """A tensor repeated along the axes it lacks, and those where it has one element.
-
-    Args:
-        context: of the op.
-        view: the tensor.
-        shape: of the result.
-        axes: of the result, in rising order, one per axis of the tensor.
-    """
+    """Repeat a tensor along the axes it lacks, and those where it has one element.
+    `axes` are the axes of the result in rising order, one per axis of the tensor."""
     sizes = view.type.shape
     if sizes == shape:
         return view

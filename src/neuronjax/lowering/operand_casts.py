@@ -1,18 +1,18 @@
-"""What is cast and scaled before TensorE reads the operands of a contraction.
+"""Casts and scales the operands of a contraction before TensorE reads them.
 
 The policy decides the format by role: an operand that carries a gradient is a
-cotangent, one that a checkpoint holds a weight, every other one is forward. FP8
-operands are scaled per tensor by a power of two, as explicit instructions. Integers
-that meet floats, or make them, are read as numbers: TensorE takes none, so they are
-first written in BF16 where it holds them all, else in FP32.
+cotangent, one that comes from a checkpoint is a weight, every other one is forward. FP8
+operands are scaled per tensor by a power of two, with explicit instructions. Integers
+that are multiplied with floats, or give floats, are read as numbers: TensorE takes no
+integers, so they are first written in BF16 if it holds them all, else in FP32.
 
 A weight is what a checkpoint holds, prepared before the program runs (MXFP4 elements,
-compressed sparse values). A program does not say which operand that is. Taken for a
-weight is an operand that descends, through casts and movement, from the argument that a
+compressed sparse values). A program does not say which operand that is. The operand
+that counts as the weight descends, through casts and movement, from the argument that a
 `Rule` names by `param`; else from a program argument inside a pytree
-("params/head/kernel"); of two, the right one, as in `x @ w`. Where no argument is
-inside a pytree it is the right operand if that is an argument, in contractions without
-gradients.
+("params/head/kernel"); if both do, it is the right one, as in `x @ w`. If no argument
+is inside a pytree, it is the right operand if that is an argument, in contractions
+without gradients.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from neuronjax.numerics.microscaling import (
 
 
 def prepare_operands(op: Op, context: Context) -> tuple[MatmulOperand, MatmulOperand]:
-    """Casts and scales both operands of a contraction as the policy says."""
+    """Cast and scale both operands of a contraction as the policy says."""
     weight = _weight_index(op, context)
     lhs, rhs = (
         _prepare(op, context, as_float(context, v), _role(context, v, i == weight))
@@ -58,7 +58,8 @@ def prepare_operands(op: Op, context: Context) -> tuple[MatmulOperand, MatmulOpe
 
 
 def _weight_index(op: Op, context: Context) -> int | None:
-    """Return 0 or 1, the operand of a contraction that is its weight, or None."""
+    """Return the index of the operand of a contraction that is its weight, 0 or 1, or
+    None."""
     facts = [context.fact(value) for value in op.operands]
     is_backward = any(fact.cotangent for fact in facts)
     facts = [f._replace(parameter="") if f.cotangent else f for f in facts]
@@ -75,7 +76,7 @@ def _weight_index(op: Op, context: Context) -> int | None:
 
 
 def _is_to_be_kept(op: Op, context: Context) -> bool:
-    """Whether the program asks that operands be uncast, and the policy obeys."""
+    """Return whether the program asks for uncast operands, and the policy obeys."""
     asked = {"HIGH", "HIGHEST"}.intersection(op.attributes.get("precision_config", ()))
     obeyed = context.policy.dot_precision
     if asked and obeyed == "auto":
@@ -93,10 +94,10 @@ def _is_to_be_kept(op: Op, context: Context) -> bool:
 def compatible(
     op: Op, context: Context, lhs: MatmulOperand, rhs: MatmulOperand
 ) -> tuple[MatmulOperand, MatmulOperand]:
-    """Both operands in formats that may meet, and with what is to be compressed.
+    """Return both operands in formats that TensorE can multiply, and with any sparsity.
 
     Raises:
-        UnsupportedError: the two E4M3 formats in one contraction.
+        UnsupportedError: the two E4M3 formats meet in one contraction.
     """
     if {lhs.format, rhs.format} >= {"float8_e4m3", "float8_e4m3fn"}:
         raise op.error(
@@ -111,7 +112,7 @@ def compatible(
 
 
 def as_float(context: Context, value: Any) -> View:
-    """An operand as floats; integers as the narrowest format that takes them."""
+    """Return an operand as floats; integers in the narrowest format that holds them."""
     view = context.view(value)
     dtype = view.type.dtype
     if dtype.kind not in "iub":
@@ -121,7 +122,8 @@ def as_float(context: Context, value: Any) -> View:
 
 
 def is_byte(dtype: np.dtype) -> bool:
-    """Whether BF16, and one pass of the array, holds every number of an integer."""
+    """Return whether BF16, and one pass of the array, holds every integer of a
+    dtype."""
     return dtype.itemsize == 1
 
 
@@ -161,7 +163,7 @@ def _cast(context: Context, view: View, wanted: str) -> MatmulOperand:
 
 
 def rounded(context: Context, view: View, wanted: str) -> View:
-    """A float operand in another format, rounded as the policy says."""
+    """Return a float operand in another format, rounded as the policy says."""
     if wanted not in MX_FORMATS:
         check_operand(context, wanted)
     storage = get_format(_storage(wanted)).dtype
@@ -181,7 +183,7 @@ def rounded(context: Context, view: View, wanted: str) -> View:
 
 
 def _storage(wanted: str) -> str:
-    """The dtype that an operand is cast to on its way to a format."""
+    """Return the dtype to which an operand is cast on its way to a format."""
     if wanted in MX_FORMATS:
         return ON_DEVICE_INPUTS[0]
     return "float32" if wanted == "tfloat32" else wanted
@@ -190,7 +192,7 @@ def _storage(wanted: str) -> str:
 def _same_width(
     context: Context, operand: MatmulOperand, other: MatmulOperand
 ) -> MatmulOperand:
-    """TF32 and FP32 only pair with TF32 and FP32: widens the narrower operand."""
+    """Widen an operand that meets TF32 or FP32, which pair only with each other."""
     wide = ("float32", "tfloat32")
     if operand.format in wide or other.format not in wide:
         return operand
@@ -200,12 +202,13 @@ def _same_width(
 
 # -- scaling ---------------------------------------------------------------------------
 
-# "current" scales by the amax of the tensor at hand. "delayed" records that amax for
+# "current" scales by the amax of the tensor itself. "delayed" records that amax for
 # later steps and scales by the largest of the previous ones, so the cast need not wait.
 
 
 def scale(context: Context, view: View, format: str) -> tuple[View, View]:
-    """A tensor scaled into the range of a format (float32), and the inverse scale."""
+    """Return a float32 tensor scaled into the range of a format, and the inverse
+    scale."""
     amax = _amax(context, view)
     if context.policy.scaling == "delayed":
         amax = _previous_amax(context, amax)
@@ -234,7 +237,7 @@ def _amax(context: Context, view: View) -> View:
 
 
 def _previous_amax(context: Context, amax: View) -> View:
-    """Records this step's amax; the largest of the previous steps."""
+    """Record this step's amax, and return the largest of the previous steps."""
     slot = context.shared.amax_slot()
     previous = context.temporary((), np.float32)
     context.emit(context.make(RecordAmax, (amax,), (), engine="vector", slot=slot))

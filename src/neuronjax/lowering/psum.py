@@ -1,4 +1,4 @@
-"""What all matmuls have in common: operands that TensorE takes, and sums in PSUM."""
+"""The common parts of all matmuls: operands that TensorE takes, and sums in PSUM."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ class MatmulOperand(NamedTuple):
     """A prepared operand.
 
     Attributes:
-        view: in the dtype TensorE multiplies; for an MX format, not yet quantized.
-        format: of its numbers, which is the dtype's but for tfloat32 and MX.
-        inverse_scale: a float32 scalar to multiply the result with, or None.
-        pattern: N:M sparsity it is to be compressed to, or None.
+        view: the operand in the dtype that TensorE multiplies; an MX operand is not
+            quantized yet.
+        format: the format of its numbers; other than the dtype's only for tfloat32 and
+            MX.
+        inverse_scale: a float32 scalar by which the result is multiplied, or None.
+        pattern: the N:M sparsity to which it is to be compressed, or None.
     """
 
     view: View
@@ -37,13 +39,13 @@ class MatmulOperand(NamedTuple):
 def check_operand(context: Context, name: str, *, is_integer: bool = False) -> None:
     """Refuse an operand in a format that the chip's TensorE does not take.
 
-    Integers that it does not take the compiler writes in floats: BF16 where that holds
-    them all, else FP32.
+    The compiler writes integers that TensorE does not take as floats: BF16 if that
+    holds them all, else FP32.
 
     Raises:
         UnsupportedError: names the format and the chips that take it.
     """
-    if context.policy.accumulation == "host":  # it is XLA that multiplies
+    if context.policy.accumulation == "host":  # XLA multiplies
         return
     taken = context.core.tensor.dtypes
     if is_integer and name not in taken:
@@ -64,7 +66,7 @@ def check_operand(context: Context, name: str, *, is_integer: bool = False) -> N
 
 
 def psum_dtype(context: Context) -> np.dtype:
-    """What the policy adds tiles in.
+    """Return the dtype in which the policy adds tiles.
 
     Raises:
         UnsupportedError: the chip's PSUM does not add in it.
@@ -73,11 +75,11 @@ def psum_dtype(context: Context) -> np.dtype:
 
 
 def check_psum(context: Context, name: str, instead: str) -> np.dtype:
-    """The dtype of a format that PSUM is to add in.
+    """Return the dtype of a format in which PSUM is to add.
 
     Args:
-        context: of the op.
-        name: of the format.
+        context: the context of the op.
+        name: the name of the format.
         instead: what to use on this chip, for the error; ends with "or ".
 
     Raises:
@@ -106,15 +108,10 @@ def from_psum(
     *,
     psum: np.dtype | None = None,
 ) -> Iterator[Instruction]:
-    """A matmul into PSUM, the rescaling of its sums, and their last write.
-
-    Args:
-        context: of the op.
-        datapath: gives the instructions that leave the sums in a buffer.
-        scales: float32 scalars to multiply the sums with.
-        result: of the op's declared dtype.
-        psum: dtype of the sums, where it is not the policy's.
-    """
+    """Yield a matmul into PSUM, the rescaling of its sums, and their last write.
+    `datapath` yields the instructions that leave the sums in a buffer; `scales` are
+    float32 scalars by which they are multiplied; `psum` overrides the policy's dtype of
+    sums."""
     dtypes = [psum or psum_dtype(context), *[np.dtype(np.float32) for _ in scales]]
     if dtypes[-1] == result.type.dtype:
         dtypes.pop()
@@ -142,7 +139,7 @@ def into_psum(
     psum: Buffer,
     **attributes: Any,
 ) -> Instruction:
-    """A matmul of any kind; in FP32 its sums have nothing to round."""
+    """Return a matmul of any kind into PSUM; FP32 sums are not rounded."""
     return context.make(
         cls,
         operands,

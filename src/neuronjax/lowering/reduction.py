@@ -1,7 +1,7 @@
-"""Rules of reductions and sliding windows, and of element-wise regions.
+"""Rules of reductions and sliding windows, and of elementwise regions.
 
-One binary op has an instruction of its own, anything else runs as a block (`bodies`). A
-window that reaches back from each element to the first is a running fold.
+One binary op has an instruction of its own; any other region runs as a block
+(`bodies`). A window that reaches from each element back to the first is a running fold.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ def reduce(op: Op, context: Context) -> Instructions:
 
 
 def _combiner(op: Op) -> str | None:
-    """The one binary op of a reduction that is one and keeps its dtype."""
+    """Return the binary op of a reduction that has one and keeps its dtype, or None."""
     name = simple_combiner(op.regions[0])
     keeps = op.operands[0].type.dtype == op.results[0].type.dtype
     return name if keeps and name != "assign" else None
 
 
 def _with_body(op: Op, context: Context, cls: type, **fields: Any) -> Instructions:
-    """An instruction with the op's region as its body."""
+    """Yield an instruction with the op's region as its body."""
     (body,), captured = lowered_bodies(op.regions, context)
     arguments = op.regions[0].arguments
     operands = promoted(context, context.operands(op), arguments)
@@ -81,7 +81,7 @@ def map_(op: Op, context: Context) -> Instructions:
 
 
 def _window(op: Op) -> Window:
-    """The sliding window of a reduce_window or select_and_scatter."""
+    """Return the sliding window of a reduce_window or select_and_scatter."""
     ones = (1,) * len(op.operands[0].type.shape)
     return Window.of(op.attributes, op.attributes.get("window_dimensions", ones))
 
@@ -93,7 +93,7 @@ def reduce_window(op: Op, context: Context) -> Instructions:
     if name is None and axis is None:
         yield from _with_body(op, context, PoolBlock, window=window)
     elif name is None:
-        # Padding does not change the result: StableHLO wants a monoid.
+        # Padding does not change the result: StableHLO requires a monoid.
         yield from _with_body(op, context, ScanBlock, axis=axis, reverse=reverse)
     elif axis is None or not _starts_from_identity(op, context, name):
         fields = dict(window=window, tile=vector_tile(context.policy))
@@ -114,8 +114,9 @@ def _simple(
 
 
 def running_axis(shape: tuple[int, ...], window: Window) -> tuple[int | None, bool]:
-    """The axis along which each window is all that came before, and whether it is all
-    that comes after instead; (None, False) for other windows."""
+    """Return the axis along which each window holds all earlier elements, and False.
+    The flag is True if each window holds all later elements; other windows give None,
+    False."""
     long = [d for d, size in enumerate(window.sizes) if size > 1]
     if len(long) != 1:
         return None, False
@@ -136,7 +137,7 @@ def _starts_from_identity(op: Op, context: Context, name: str) -> bool:
 
 
 def _identity(name: str, dtype: np.dtype) -> Any:
-    """What a combiner leaves every element as it is with."""
+    """Return the value with which a combiner leaves every element unchanged."""
     if name not in ("maximum", "minimum", "and"):
         return int(name == "multiply")
     if dtype == np.bool_:
@@ -178,7 +179,7 @@ def select_and_scatter(op: Op, context: Context) -> Instructions:
 
 
 def _comparison(region: Region) -> str:
-    """The direction of a region that compares its arguments in order, or ""."""
+    """Return the direction of a region that compares its arguments in order, or ""."""
     if len(region.ops) != 1 or region.ops[0].name != "stablehlo.compare":
         return ""
     (op,) = region.ops

@@ -1,9 +1,8 @@
-"""Ops that have no rule by decision, and those whose rule is not built yet.
+"""Ops that have no rule by decision, and ops whose rule does not exist yet.
 
-Data: `REFUSED` says of each op why, and what the user can do. Every entry is registered
-as a rule that raises its error with the op and the user's line; the table of operations
-that `neuronjax ops` prints reads it as well. What the chip supports at all: reference
-section 10.1 (neuronx-cc's list of operators and its error codes).
+`REFUSED` holds as data, for each op, the reason and what the user can do. Every entry
+is registered as a rule that raises its error with the op and the user's line; the table
+of operations that `neuronjax ops` prints also reads it.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class RefusedOp:
     Attributes:
         reason: completes "<op>: ...".
         remedy: what the user can do.
-        error: the category; UnimplementedError marks what is not built yet.
+        error: the category; UnimplementedError if the rule does not exist yet.
     """
 
     reason: str
@@ -119,7 +118,7 @@ REFUSED: Mapping[str, RefusedOp] = {
 
 @lowers(*REFUSED)
 def refused(op: Op, context: Context) -> NoReturn:
-    """Raises the error of the op."""
+    """Raise the error of the op."""
     del context
     refusal = REFUSED[op.name]
     raise op.error(refusal.error, refusal.reason, refusal.remedy)

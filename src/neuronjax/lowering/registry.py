@@ -1,9 +1,9 @@
 """The table of lowering rules and the driver that applies it.
 
 A rule is a generator, `@lowers("stablehlo.add", ...) def rule(op, context)`, that
-yields the instructions of one op; helpers that return a view `emit` theirs on the way.
-Whatever a rule cannot express is an error that names
-the op, the user's line and the remedy; nothing falls back to native JAX.
+yields the instructions of one op; helpers that return a view `emit` their instructions.
+What a rule cannot express is an error that names the op, the user's line and the
+remedy; nothing falls back to native JAX.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RULES: dict[str, Rule] = {}
 
 
 def lowers(*names: str) -> Callable[[Rule], Rule]:
-    """Registers a rule for StableHLO ops by name."""
+    """Register a rule for StableHLO ops by name."""
 
     def register(rule: Rule) -> Rule:
         for name in names:
@@ -53,10 +53,10 @@ def lower(
     cotangents: frozenset[int] = frozenset(),
     every_rule_matches: bool = True,
 ) -> InstructionProgram:
-    """Lowers a program to the instructions of the target's core.
+    """Lower a program to the instructions of the target's core.
 
-    A complex argument or result of main is two float32 ones in what is returned, the
-    real part and the imaginary part.
+    A complex argument or result of main becomes two float32 ones, the real part and the
+    imaginary part.
 
     Args:
         program: captured StableHLO.
@@ -92,19 +92,10 @@ def lower_by_op(
     policy: Policy,
     obeys_scopes: bool = True,
 ) -> tuple[InstructionProgram, Mapping[Block, LoweredRegion]]:
-    """As `lower`, with which op every instruction comes from.
-
-    Two policies' instructions for one program can be put side by side, op by op.
-
-    Args:
-        program: captured StableHLO without complex numbers.
-        target: as `lower`.
-        policy: as `lower`.
-        obeys_scopes: whether a `policy_scope` in the program goes before the policy.
-
-    Returns:
-        The instructions, and for every block the region it was made from.
-    """
+    """Lower a program without complex numbers; return instructions and regions of
+    blocks. So the instructions of two policies for one program can be compared op by
+    op. `obeys_scopes` says whether a `policy_scope` in the program overrides the
+    policy."""
     shared = ProgramContext(program, target, policy, obeys_scopes=obeys_scopes)
     lowered = _lowered(shared, policy, frozenset())
     shared.check_rules()
@@ -127,7 +118,7 @@ def _lowered(
 
 
 def lower_region(region: Region, context: Context) -> Block:
-    """Lowers the ops of a region whose arguments `context` will define."""
+    """Lower the ops of a region whose arguments `context` will define."""
     arguments = tuple([context.define(value) for value in region.arguments])
     instructions: list[Instruction] = []
     ends = []
@@ -141,7 +132,7 @@ def lower_region(region: Region, context: Context) -> Block:
 
 
 def lower_op(op: Op, context: Context) -> Iterator[Instruction]:
-    """Applies the rule of one op."""
+    """Yield the instructions of one op, by its rule."""
     rule = RULES.get(op.name)
     if rule is None:
         raise op.error(
@@ -156,7 +147,7 @@ def lower_op(op: Op, context: Context) -> Iterator[Instruction]:
         yield from context.collected(rule(op, context))
     except (NeuronJaxError, Warning):
         raise
-    except Exception as error:  # of the rule itself: say at least where
+    except Exception as error:  # a bug of the rule: report at least where
         raise op.error(
             InternalError,
             f"its lowering rule failed: {type(error).__name__}: {error}",

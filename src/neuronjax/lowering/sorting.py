@@ -1,9 +1,9 @@
-"""Rules of sorting and selection of the largest.
+"""Rules of sorting and of selecting the largest elements.
 
-A comparator that orders lexicographically by keys is recognised by its structure: each
-comparison has the same function of the left operands on one side as of the right
-operands on the other. The keys are then computed once, and sorted as integers. Any
-other comparator is executed as it is.
+A comparator that orders lexicographically by keys is recognized by its structure: each
+comparison applies the same function to the left operands on one side as to the right
+operands on the other. The keys are then computed once and sorted as integers. Any other
+comparator is executed as it is.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def sorted_by(
     *,
     dimension: int,
 ) -> Instructions:
-    """Sorts all operands along a dimension."""
+    """Sort all operands along a dimension."""
     comparator = inlined(comparator, context.shared.program.functions)
     keys = lexicographic_keys(comparator)
     if keys is None:
@@ -77,17 +77,18 @@ def _key_views(
     context: Context,
     operands: tuple[View, ...],
 ) -> list[View]:
-    """The keys as tensors: operands, or functions of them that are computed first."""
+    """Return the keys as tensors: operands, or functions of them that are computed
+    first."""
     left = comparator.arguments[::2]
-    found = dict(zip(left, operands, strict=True))
-    computed = tuple(dict.fromkeys(k.value for k in keys if k.value not in found))
+    known = dict(zip(left, operands, strict=True))
+    computed = tuple(dict.fromkeys(k.value for k in keys if k.value not in known))
     if not computed:
-        return [found[key.value] for key in keys]
+        return [known[key.value] for key in keys]
     function = Region(left, _needed_for(computed, comparator), computed)
     (body,), captured = lowered_bodies([function], context)
     shape = operands[0].type.shape
     buffers = tuple(context.temporary(shape, v.type.dtype) for v in computed)
-    found.update(zip(computed, map(View, buffers), strict=True))
+    known.update(zip(computed, map(View, buffers), strict=True))
     compute = context.make(
         MapBlock,
         (*operands, *captured),
@@ -97,7 +98,7 @@ def _key_views(
         captures=len(captured),
     )
     context.emit(compute)
-    return [found[key.value] for key in keys]
+    return [known[key.value] for key in keys]
 
 
 def _needed_for(values: tuple[Value, ...], region: Region) -> tuple[Op, ...]:
@@ -127,19 +128,14 @@ class SortKey(NamedTuple):
 
 
 def lexicographic_keys(comparator: Region) -> list[SortKey] | None:
-    """The keys of a comparator, the most significant first.
-
-    Known are `a < b`, and `a < b or (a == b and rest)` also as a select; equal elements
-    may belong before each other (`<=`), for which order stays as it is.
-
-    Returns:
-        None where the comparator is no lexicographic order of this form.
-    """
+    """Return the keys of a comparator, the most significant first, or None. The
+    recognized forms are `a < b`, and `a < b or (a == b and rest)`, also as a select. If
+    equal elements may come before each other (`<=`), their order stays as it is."""
     return _Comparator(comparator).keys(comparator.results[0])
 
 
 class _Comparator:
-    """Takes a comparator apart."""
+    """Analyses a comparator."""
 
     def __init__(self, region: Region) -> None:
         self._arguments = {v: i for i, v in enumerate(region.arguments)}
@@ -148,7 +144,7 @@ class _Comparator:
         self._computations: dict[tuple, int] = {}
 
     def keys(self, value: Value) -> list[SortKey] | None:
-        """The keys that a boolean of the region orders by."""
+        """Return the keys by which a boolean of the region orders."""
         op = self._producers.get(value)
         if op is None:
             return None
@@ -164,7 +160,7 @@ class _Comparator:
         return None
 
     def _parts(self, op: Op) -> Iterator[tuple[Op, Op, Value]]:
-        """What may be (a < b, a == b, the order of equals)."""
+        """Yield candidates for (a < b, a == b, the order of equal elements)."""
         produced = self._producers.get
         if op.name == "stablehlo.or":
             for first, other in (op.operands, op.operands[::-1]):
@@ -189,7 +185,7 @@ class _Comparator:
             yield (*ops, rest)
 
     def _key(self, op: Op, directions: tuple[str, ...]) -> SortKey | None:
-        """The key that a comparison orders by, if its two sides are alike."""
+        """Return the key by which a comparison orders, if its two sides are alike."""
         direction = _direction(op)
         if direction not in directions:
             return None
@@ -209,7 +205,8 @@ class _Comparator:
         return same and key.total == tie.total
 
     def _number(self, value: Value, swapped: bool) -> int:
-        """Equal for equal computations; `swapped` exchanges the two elements."""
+        """Return a number, equal for equal computations; `swapped` exchanges the two
+        elements."""
         if (value, swapped) not in self._numbers:
             how = self._computation(value, swapped)
             number = self._computations.setdefault(how, len(self._computations))
@@ -230,7 +227,7 @@ class _Comparator:
         return (op.name, op.results.index(value), attributes, *operands)
 
     def _sides(self, value: Value) -> set[int]:
-        """Which of the two elements a value is computed from: 0, 1."""
+        """Return from which of the two elements, 0 and 1, a value is computed."""
         sides, seen, todo = set(), set(), [value]
         while todo:
             value = todo.pop()
@@ -258,12 +255,13 @@ def top_k(op: Op, context: Context) -> Instructions:
 
 
 def approx_top_k(op: Op, context: Context) -> Instructions:
-    """The custom call ApproxTopK: exact, which is a legal answer.
+    """Lower the custom call ApproxTopK exactly, which is a legal answer.
 
-    operands: n tensors, n padding values that an exact answer does not need.
+    Its operands are n tensors and n padding values, which an exact answer does not
+    need.
 
     Raises:
-        InvalidProgramError: more are asked for than there are.
+        InvalidProgramError: more elements are requested than there are.
     """
     config = op.attributes["mhlo.backend_config"]
     (name,) = op.attributes["called_computations"]

@@ -2,11 +2,9 @@
 
 Under `Policy.sparsity` the weight of a forward contraction is pruned by magnitude and
 compressed before the program runs, and TensorE multiplies the compressed values with
-the moving rows that their tags select. A weight that has the pattern loses nothing.
-Contractions of the backward pass stay dense: their K is another axis of the weight.
-
-Formats: FP8, BF16, FP16 and TF32 on NeuronCore-v3, without FP8 on v4 (hardware facts,
-sections 1 and 6).
+the moving rows that their tags select. A weight that already has the pattern loses
+nothing. Contractions of the backward pass stay dense, because their K is another axis
+of the weight. Formats: FP8, BF16, FP16 and TF32 on NeuronCore-v3; v4 lacks FP8.
 """
 
 from __future__ import annotations
@@ -28,7 +26,8 @@ from neuronjax.numerics.sparsity import get_pattern
 def marked(
     op: Op, context: Context, lhs: MatmulOperand, rhs: MatmulOperand, weight: int | None
 ) -> tuple[MatmulOperand, MatmulOperand]:
-    """Notes on the weight of a forward contraction what it is to be compressed to."""
+    """Return the operands, with the sparsity pattern set on a forward contraction's
+    weight."""
     is_backward = any(context.fact(value).cotangent for value in op.operands)
     if weight is None or is_backward:
         return lhs, rhs
@@ -44,7 +43,7 @@ def matmul(
     dimensions: DotDimensions,
     psum: Buffer,
 ) -> Instructions:
-    """Compresses the side that has a pattern, and multiplies."""
+    """Compress the operand that has a pattern, and multiply."""
     _check(context, lhs, rhs)
     left, right = both_matrices(context, lhs.view, rhs.view, dimensions)
     is_left = lhs.pattern is not None

@@ -1,6 +1,6 @@
 """Blocks that many devices run: `sdy.manual_computation` becomes one `Spmd`.
 
-The mesh and how values are split over it are checked here, against the types of the
+The mesh, and how values are split over it, are checked here against the types of the
 program and the target; the collectives inside are in `lowering.collective`.
 """
 
@@ -30,7 +30,7 @@ from neuronjax.lowering.registry import lower_region, lowers
 
 @lowers("sdy.manual_computation")
 def manual_computation(op: Op, context: Context) -> Instructions:
-    """One `Spmd`; without operands and results there is nothing to compute."""
+    """Lower to one `Spmd`; without operands and results there is nothing to compute."""
     attributes = op.attributes
     shardings = (*attributes["in_shardings"], *attributes["out_shardings"])
     if not shardings:
@@ -65,18 +65,16 @@ def manual_computation(op: Op, context: Context) -> Instructions:
         context.facts[result] = child.fact(value)
 
 
-#: The mesh of a program of one device, which has none.
+#: The mesh that a program of one device, which has none, is given.
 _ALONE = DeviceMesh((("device", 1),))
 
 
 def alone(
     op: Op, context: Context, rule: Callable[[Op, Context], Instructions]
 ) -> Instructions:
-    """A collective of a program of one device, as a block of that device.
-
-    JAX leaves out the manual computation over a mesh of one device, and not the
-    collectives inside it.
-    """
+    """Lower a collective of a program of one device as a block of that device. JAX
+    leaves out the manual computation over a mesh of one device, but not the collectives
+    inside it."""
     child = Context(context.shared, prefix=context.prefix, caller=context.caller)
     operands = tuple(dict.fromkeys(op.operands))
     child.facts.update((value, context.fact(value)) for value in operands)
@@ -103,7 +101,7 @@ def alone(
 
 @contextlib.contextmanager
 def _devices(shared: ProgramContext, mesh: DeviceMesh) -> Iterator[None]:
-    """Inside, collectives are those of this mesh."""
+    """Lower collectives inside the block for this mesh."""
     shared.mesh = mesh
     try:
         yield
@@ -114,7 +112,7 @@ def _devices(shared: ProgramContext, mesh: DeviceMesh) -> Iterator[None]:
 def _device_mesh(
     op: Op, shared: ProgramContext, shardings: tuple[Sharding, ...]
 ) -> DeviceMesh:
-    """The mesh of a manual computation, all of whose axes are manual."""
+    """Return the mesh of a manual computation, all of whose axes are manual."""
     if shared.mesh is not None:
         raise op.error(
             UnimplementedError,
@@ -137,7 +135,7 @@ def _device_mesh(
 
 
 def mesh_of(op: Op, shared: ProgramContext, mesh: str | Mesh) -> Mesh:
-    """A mesh by its name in the program, or as it is."""
+    """Return a mesh given as itself or by its name in the program."""
     if isinstance(mesh, str):
         if mesh not in shared.program.meshes:
             raise op.error(
@@ -151,7 +149,8 @@ def mesh_of(op: Op, shared: ProgramContext, mesh: str | Mesh) -> Mesh:
 
 
 def _check_order(op: Op, mesh: Mesh) -> None:
-    """Programs whose devices are in another order go through the partitioner."""
+    """Refuse a mesh with a device order of its own; such programs need the
+    partitioner."""
     if mesh.device_ids:
         raise op.error(
             UnimplementedError,
@@ -162,11 +161,11 @@ def _check_order(op: Op, mesh: Mesh) -> None:
 
 def _check_manual(op: Op, mesh: Mesh) -> None:
     manual = op.attributes["manual_axes"]
-    left = [name for name, size in mesh.axes if size > 1 and name not in manual]
-    if left:
+    auto = [name for name, size in mesh.axes if size > 1 and name not in manual]
+    if auto:
         raise op.error(
             UnimplementedError,
-            f"only some axes of the mesh are manual; {', '.join(left)}: left to XLA's "
+            f"only some axes of the mesh are manual; {', '.join(auto)}: left to XLA's "
             "partitioner",
             "make all axes manual: call jax.shard_map without axis_names, with specs "
             "that name the other axes",
@@ -194,7 +193,7 @@ def _check_size(op: Op, devices: int, shared: ProgramContext) -> None:
 
 
 def _larger(target: Target, devices: int, lnc: int | None) -> str:
-    """What to use instead: targets of the same chip first."""
+    """Return what to use instead: targets of the same chip first."""
     cores = {
         name: TARGETS[name].logical_cores(lnc if i.chip == target.chip else None)
         for name, i in INSTANCES.items()
@@ -211,7 +210,7 @@ def _larger(target: Target, devices: int, lnc: int | None) -> str:
 def _split(
     op: Op, mesh: DeviceMesh, sharding: Sharding, whole: TensorType, part: TensorType
 ) -> Split:
-    """How a value is split, checked against the type that one device has."""
+    """Return how a value is split, checked against the type that one device has."""
     split = sharding.dimensions
     names = [name for axes in split for name in axes]
     partial = [name for name in (*names, *sharding.replicated) if ":" in name]
@@ -230,7 +229,7 @@ def _split(
 
 
 def _local(whole: TensorType, split: Split, sizes: dict[str, int]) -> TensorType | None:
-    """What one device has; None where the split is illegal."""
+    """Return the type that one device has, or None if the split is illegal."""
     names = [name for axes in split for name in axes]
     if len(split) != len(whole.shape) or len(set(names)) < len(names):
         return None

@@ -2,9 +2,8 @@
 
 `cast` returns an array of the target's dtype, `fake_cast` the rounded values in
 float32. Both widen exactly to float32 and round once, by `rounding`, as an engine's
-write does (design, section 5): the bits are the same eagerly, under jit, vmap and in a
-scan. What happens to gradients is said at `cast`. Blocks with scales are in
-`microscaling`.
+write does. The bits are the same eagerly, under jit, under vmap and in a scan. `cast`
+describes the gradients. Blocks with scales are in `microscaling`.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class _How(NamedTuple):
     overflow: Overflow
     random_bit_count: int
     widened: bool  # whether the result is float32
-    seeded: bool = False  # whether a kernel draws the random bits, of a key
+    seeded: bool = False  # whether a kernel draws the random bits from a key
 
 
 def cast(
@@ -54,21 +53,20 @@ def cast(
     random_bits: jax.Array | None = None,
     random_bit_count: int = 32,
 ) -> jax.Array:
-    """Rounds an array to a number format, with the bits of an engine's write.
+    """Round an array to a number format, with the bits of an engine's write.
 
     NaN, Inf, zeros and subnormals: see `neuronjax.numerics.rounding.round_to_format`.
-    An array that already has the target's dtype is rounded like any other.
-
-    Integer targets saturate, whatever `overflow` says, and NaN becomes 0.
+    An array that already has the target's dtype is rounded like any other. Integer
+    targets saturate, whatever `overflow` says, and NaN becomes 0.
 
     Gradients are straight-through: the cast counts as the identity where its result
-    follows `x`, and as a constant beyond the largest value where an overflow stops at
-    it (`overflow="saturate"`, "rtz", and always float4_e2m1fn). Where an overflow
-    makes an Inf or a NaN the gradient passes. In JAX the cotangent has the dtype of the
-    result, float8 for a float8 result, and so it arrives rounded; it is widened
-    exactly. A tangent, in forward mode, is rounded to that dtype likewise, by JAX's own
-    conversion. Use `fake_cast` for gradients that stay in float32. Integer and
-    float8_e8m0fnu results have no gradient.
+    follows `x`, and as a constant beyond the largest value if an overflow stops there
+    (`overflow="saturate"`, "rtz", and always float4_e2m1fn). If an overflow gives Inf
+    or NaN, the gradient passes. In JAX the cotangent has the dtype of the result,
+    float8 for a float8 result, so it arrives rounded and is widened exactly. In forward
+    mode JAX's own conversion rounds a tangent to that dtype likewise. Use `fake_cast`
+    for gradients that stay in float32. Integer and float8_e8m0fnu results have no
+    gradient.
 
     Casts to float4_e2m1fn, and stochastic ones to 8 bits with a seed, may be kernels of
     this processor: `jax.export` them under `nj.exportable()`.
@@ -79,7 +77,7 @@ def cast(
         dtype: a name ("float8_e4m3", "tfloat32", "int8"), a dtype, a `FloatFormat` or
             an `IntFormat`.
         rounding: "rne", "rtz", "half_away", or "stochastic" (float targets only).
-        overflow: "ieee" (Inf, or what stands in for it) or "saturate".
+        overflow: "ieee" (Inf, or the format's substitute for it) or "saturate".
         seed: for "stochastic", a Python int (modulo 2^32) or a uint32 scalar; element
             i's random bits depend on (seed, i) only. Under `jax.vmap` give every
             example its own seed, or all draw the same bits.
@@ -87,11 +85,11 @@ def cast(
         random_bit_count: how many of the random bits are used, 1 to 32.
 
     Returns:
-        The target's dtype (float32 for tfloat32), of the shape of `x`.
+        An array of the target's dtype (float32 for tfloat32) and of the shape of `x`.
 
     Raises:
-        InvalidProgramError: an unknown format or option, an `x` that is no float, or
-            "stochastic" without exactly one of `seed` and `random_bits`.
+        InvalidProgramError: an unknown format or option, an `x` that is not of floats,
+            or "stochastic" without exactly one of `seed` and `random_bits`.
         UnsupportedError: `x` is float64 (a second rounding would be hidden in the
             cast), or stochastic rounding to an integer.
     """
@@ -113,7 +111,7 @@ def fake_cast(
     random_bits: jax.Array | None = None,
     random_bit_count: int = 32,
 ) -> jax.Array:
-    """Rounds to the values of a float format, in float32: `cast` and back again.
+    """Round to the values of a float format, in float32: `cast` and back again.
 
     For training through a narrow format: the gradient is straight-through as at `cast`,
     but cotangents and tangents keep float32. Arguments and errors are those of `cast`.
@@ -134,7 +132,7 @@ def fake_cast(
 
 
 def _float_array(x: Any) -> jax.Array:
-    """`x` as an array of a float dtype other than float64."""
+    """Return `x` as an array of a float dtype other than float64."""
     if isinstance(x, float | int) and not isinstance(x, bool):
         return jnp.asarray(x, jnp.float32)
     array = jnp.asarray(x)
@@ -191,7 +189,7 @@ def _to_float(
 
 
 def _random(seed: int | jax.Array | None, bits: jax.Array | None) -> jax.Array:
-    """The random bits, or the key of them."""
+    """Return the random bits, or the key of them."""
     if (seed is None) == (bits is None):
         raise InvalidProgramError(
             f"stochastic rounding with {'neither' if seed is None else 'both'} of seed "
@@ -212,8 +210,9 @@ def _random(seed: int | jax.Array | None, bits: jax.Array | None) -> jax.Array:
     return key
 
 
-# Compiled also where the caller is eager: some 30 operations per element. Captured
-# programs show the names, and the time model knows them (`timing.library_calls`).
+# These are compiled even if the caller is eager: they are about 30 operations per
+# element. Captured programs show the names, and the time model knows them
+# (`timing.library_calls`).
 @functools.partial(jax.jit, static_argnums=0)
 def neuronjax_random_bits(shape: tuple[int, ...], key: jax.Array) -> jax.Array:
     return draw(shape, key)
@@ -259,9 +258,9 @@ def _by_kernel(x: jax.Array, key: jax.Array, how: _How) -> jax.Array:
 
     x = x if x.dtype == jnp.bfloat16 else widen(x)
     rows = x.reshape(1, x.size), key.reshape(1)
-    found = stochastic.rounded(*rows, how.fmt.name, how.overflow == "saturate")
-    found = found.reshape(x.shape)
-    return from_codes(found, how.fmt) if how.fmt.width < 8 else found
+    codes = stochastic.rounded(*rows, how.fmt.name, how.overflow == "saturate")
+    codes = codes.reshape(x.shape)
+    return from_codes(codes, how.fmt) if how.fmt.width < 8 else codes
 
 
 _straight_through = jax.custom_jvp(_rounded, nondiff_argnums=(2,))
@@ -273,7 +272,8 @@ def _tangent(
     primals: tuple[jax.Array, jax.Array | None],
     tangents: tuple[jax.Array, Any],
 ) -> tuple[jax.Array, jax.Array]:
-    """Linear in the tangent, so that JAX transposes it: one rule for both modes."""
+    """Return result and tangent; linear in the tangent, so JAX can also transpose
+    it."""
     x, random = primals
     result = _straight_through(x, random, how)
     tangent = tangents[0]

@@ -1,12 +1,12 @@
 """FP32 elementary functions with the same bits in every context.
 
 `UNARY` and `BINARY` map operation names of StableHLO and CHLO, without the dialect, to
-functions `fn(x, [y,] zero)` of float32 arrays of one shape and of the float32 scalar
-of `exact.opaque_zero`. Inputs and results are not sealed here: the caller seals what it
+functions `fn(x, [y,] zero)` of float32 arrays of one shape and of the float32 scalar of
+`exact.opaque_zero`. Inputs and results are not sealed here: the caller seals what it
 writes. Subnormal inputs count as zeros of their sign and subnormal results are zeros
-(FTZ); NaN results are 0x7FC00000. Narrower arguments are widened, and
-`nearest` makes their results correctly rounded. `MAX_ULP` bounds the
-error. `SPECIAL` are CHLO's functions of an order. Design sections 5 and 6.
+(FTZ); NaN results are 0x7FC00000. Narrower arguments are widened, and `nearest` makes
+their results correctly rounded. `MAX_ULP` bounds the error. `SPECIAL` holds CHLO's
+functions that take an order.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from neuronjax.numerics.float_format import get_format
 
 Function = Callable[..., jax.Array]
 
-# The function of a name, and the most that it may err by: in units in the last place
-# of the exact result, with a margin above the worst seen. Of one argument:
-# `MEASURED` says what was seen, and over how many of all float32
-# numbers. Of two arguments: over 64 million pairs, against float64.
+# The function of a name, and a bound of its error in units in the last place of the
+# exact result, with a margin above the worst measured error. For functions of one
+# argument `MEASURED` has this error and the number of float32 inputs; functions of two
+# arguments were compared with float64 over 64 million pairs.
 _UNARY = {
     "acos": (trigonometric.acos, 0.85),
     "acosh": (logarithm.acosh, 2.0),
@@ -77,7 +77,7 @@ _BINARY = {
     "power": (logarithm.power, 0.75),
     "remainder": (root.remainder, 0.0),
 }
-# Of an order and an argument; their errors are those of a sum of many terms.
+# Functions of an order and an argument; their errors are those of a sum of many terms.
 _SPECIAL = {
     "polygamma": (zeta.polygamma, 12.0),
     "zeta": (zeta.zeta, 12.0),
@@ -94,37 +94,37 @@ MAX_ULP: Mapping[str, float] = MappingProxyType(
     {name: ulp for name, (_, ulp) in {**_UNARY, **_BINARY, **_SPECIAL}.items()}
 )
 
-# Left of zero, where the sums of reflection formulas cancel at the function's zeros,
-# the ULP is that of the largest of this number, |result| and |function(-x)|.
+# Left of zero the sums of reflection formulas cancel at the function's zeros. There the
+# ULP is that of the largest of this number, |result| and |function(-x)|.
 ULP_FLOOR: Mapping[str, float] = MappingProxyType({"digamma": 1.0, "lgamma": 1.0})
 
 
 # -- what was measured -----------------------------------------------------------------
 
-# `nearest` turns the FP32 result of a function of one narrow float into one that rounds
-# correctly. Rounded once, all but a few of the 65,536 results of each function already
-# are the correctly rounded ones that mpmath gives: none differs in bfloat16 and the
-# 8-bit formats, up to 20 in float16. `EXCEPTIONS` lists those; tables of all results
-# are not needed. bfloat16 subnormals count as zeros, and results below 2^-126 are
-# zeros, as everywhere (FTZ); float16's subnormals are normal numbers of FP32.
-# `MEASURED` are the errors of the FP32 functions. Functions of two arguments are in
-# neither: their FP32 result is rounded once. Design section 5.
+# `nearest` turns the FP32 result of a function of one narrow float into the correctly
+# rounded one. Rounded once, almost all of the 65,536 results of each function are
+# already correctly rounded, as mpmath confirms: all in bfloat16 and the 8-bit formats,
+# all but up to 20 in float16. `EXCEPTIONS` lists these; tables of all results are not
+# needed. bfloat16 subnormals count as zeros, and results below 2^-126 are zeros, as
+# everywhere (FTZ); float16's subnormals are normal numbers of FP32. `MEASURED` holds
+# the errors of the FP32 functions. Functions of two arguments are in neither: their
+# FP32 result is rounded once.
 
-# As (float32 of the input, float32 of the correctly rounded result).
+# Pairs (float32 of the input, float32 of the correctly rounded result).
 Exceptions = tuple[tuple[np.float32, np.float32], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """The largest error that was seen of an FP32 function.
+    """The largest measured error of an FP32 function.
 
     Attributes:
-        max_ulp: it, in ULPs of the exact result (see `elementary.ULP_FLOOR`).
+        max_ulp: the error, in ULPs of the exact result (see `elementary.ULP_FLOOR`).
         at: the input.
-        inputs: how many float32 numbers were tried, NaNs not among them.
-        stride: every how many-th float32 number that is; 1 is all of them.
+        inputs: how many float32 numbers were tried, without NaNs.
+        stride: the distance of tried float32 numbers; 1 means all of them.
         reference_ulp: the largest error of the float64 reference itself, against
-            mpmath, at a sample that includes `at`, in the same unit.
+            mpmath, over a sample that includes `at`, in the same unit.
     """
 
     max_ulp: float
@@ -168,17 +168,17 @@ MEASURED: Mapping[str, Measurement] = MappingProxyType(
 
 
 def nearest(name: str, x: jax.Array, result: jax.Array, format_name: str) -> jax.Array:
-    """The FP32 result, replaced where rounding it to the format is not correct.
+    """Return the FP32 result, replaced where rounding it to the format is not correct.
 
-    Only for rounding to nearest even (what overflows is no exception, so its handling
-    is free) of inputs that the format represents: stochastic rounding is unbiased about
-    the FP32 result and would be biased about this one.
+    Only use this for rounding to nearest even (an overflow is no exception, so its
+    handling is free) of inputs that the format represents: stochastic rounding is
+    unbiased about the FP32 result and would be biased about this one.
 
     Args:
-        name: of the function, in `elementary.UNARY`.
+        name: the name of the function, in `elementary.UNARY`.
         x: its float32 argument.
         result: its float32 result, of the same shape.
-        format_name: that of the argument and the result, in `float_format`.
+        format_name: the format of the argument and the result, in `float_format`.
     """
     bits = bits_of(x)
     for argument, correct in EXCEPTIONS.get(format_name, {}).get(name, ()):

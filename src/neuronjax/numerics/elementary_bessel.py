@@ -1,9 +1,9 @@
 """FP32 exponentially scaled modified Bessel function of order 1, by sealed arithmetic.
 
-e^-|x| I1(x) is e^-|x| x P(x^2) below 7 and P(1/|x|) / sqrt |x| from there on. All
-coefficients of the first polynomial are positive and the second is nearly constant, so
-neither cancels. Coefficients are minimax fits made as in `elementary_exponential`.
-JAX writes order 0 out in multiplications and additions itself. Design sections 5, 6.
+e^-|x| I1(x) is e^-|x| x P(x^2) below 7 and P(1/|x|) / sqrt |x| above. All coefficients
+of the first polynomial are positive and the second is nearly constant, so neither
+cancels. Coefficients are minimax fits made as in `elementary_exponential`. JAX writes
+order 0 as multiplications and additions itself.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ I1_FAR = (
 
 
 def bessel_i1e(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """e^-|x| I1(x): odd, and zero of its argument's sign at the infinities."""
+    """Return e^-|x| I1(x): odd, and zero of its argument's sign at the infinities."""
     size = magnitude(x)
     near = size < I1_NEAR_END
     inside = jnp.where(near, size, np.float32(0))

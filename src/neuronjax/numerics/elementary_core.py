@@ -1,10 +1,10 @@
 """Building blocks of the FP32 elementary functions: bits, splitting, polynomials.
 
-Two ways keep a product the same whether or not XLA fuses it with the next addition: it
-is sealed (`exact.seal`), or it is exact because its factors have few significant bits
-(`truncate`, Cody-Waite constants, powers of two), so that a fused multiply-add rounds
-just as the separate operations do. Everything else is a sum, a selection or integer
-arithmetic. FP32 subnormals are zeros (design section 5); NaN is always 0x7FC00000.
+A product stays the same whether or not XLA fuses it with the next addition for one of
+two reasons: it is sealed (`exact.seal`), or it is exact because its factors have few
+significant bits (`truncate`, Cody-Waite constants, powers of two), so that a fused
+multiply-add rounds as the separate operations do. Everything else is a sum, a selection
+or integer arithmetic. FP32 subnormals are zeros; NaN is always 0x7FC00000.
 """
 
 from __future__ import annotations
@@ -30,70 +30,71 @@ INTEGER = np.float32(12582912.0)
 
 
 def bits_of(x: jax.Array) -> jax.Array:
-    """The uint32 pattern of float32 `x`."""
+    """Return the uint32 pattern of float32 `x`."""
     return lax.bitcast_convert_type(x, jnp.uint32)
 
 
 def float_of(bits: jax.Array) -> jax.Array:
-    """The float32 of a uint32 pattern."""
+    """Return the float32 of a uint32 pattern."""
     return lax.bitcast_convert_type(bits, jnp.float32)
 
 
 def magnitude(x: jax.Array) -> jax.Array:
-    """`|x|`, as a bit operation."""
+    """Return `|x|`, by a bit operation."""
     return float_of(bits_of(x) & MAGNITUDE)
 
 
 def with_sign(x: jax.Array, sign_source: jax.Array) -> jax.Array:
-    """`x` >= 0 with the sign bit of `sign_source`."""
+    """Return `x` >= 0 with the sign bit of `sign_source`."""
     return float_of(bits_of(x) | (bits_of(sign_source) & SIGN))
 
 
 def flush(x: jax.Array) -> jax.Array:
-    """Subnormals become zeros of the same sign, on any host.
-
-    Needed only where bits or a selection would carry one through: FP32 arithmetic
-    flushes by itself, for XLA runs with FTZ and DAZ.
-    """
+    """Replace subnormals by zeros of the same sign, on any host. This is needed only
+    where bits or a selection would keep a subnormal: FP32 arithmetic flushes by itself,
+    because XLA runs with FTZ and DAZ."""
     bits = bits_of(x)
     return float_of(jnp.where((bits & EXPONENT) == 0, bits & SIGN, bits))
 
 
 def no_nan_payload(x: jax.Array) -> jax.Array:
-    """Every NaN becomes the one NaN: hosts differ in the sign of a fresh NaN."""
+    """Replace every NaN by the same one: hosts differ in the sign of a fresh NaN."""
     return jnp.where(x == x, x, NAN)
 
 
 def truncate(x: jax.Array) -> jax.Array:
-    """Keeps the upper 12 significant bits: products of two such numbers are exact."""
+    """Return the upper 12 significant bits: products of two such numbers are exact.
+
+    >>> float(truncate(jnp.float32(1 + 2**-20)))
+    1.0
+    """
     return float_of(bits_of(x) & np.uint32(0xFFFFF000))
 
 
 def quotient(a: jax.Array, b: jax.Array, zero: jax.Array) -> jax.Array:
-    """IEEE float32 `a / b` of equal shapes, even where both are broadcasts.
+    """Return IEEE float32 `a / b` of equal shapes, even if both are broadcasts.
 
-    XLA moves elementwise operations, seals too, in front of a broadcast, and then makes
-    `a / broadcast(b)` of them, which becomes `a * (1 / b)`. So the divisor is made to
-    depend on the element's index, which is no broadcast, and on the dividend, which
-    may have a batch dimension that neither the divisor nor the index has.
+    XLA moves elementwise operations, also seals, in front of a broadcast, and then
+    turns `a / broadcast(b)` into `a * (1 / b)`. So the divisor is made to depend on the
+    element's index, which is not a broadcast, and on the dividend, which may have a
+    batch dimension that neither the divisor nor the index has.
     """
     index = lax.iota(jnp.uint32, a.size).reshape(a.shape)
     return lax.div(a, float_of(bits_of(b) ^ ((bits_of(a) ^ index) & zero_bits(zero))))
 
 
 def inverse(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """IEEE float32 `1 / x`, which XLA cannot merge with the operation that made x."""
+    """Return IEEE float32 `1 / x`, which XLA cannot merge with the operation that made
+    x."""
     return quotient(jnp.ones_like(x), x, zero)
 
 
 def polynomial(
     coefficients: Sequence[float | jax.Array], x: jax.Array, zero: jax.Array
 ) -> jax.Array:
-    """Estrin's scheme, lowest coefficient first, each product sealed.
-
-    As many seals as Horner's rule, in a logarithmic chain of operations: the seals
-    lengthen the chain, and twice the speed is at stake.
-    """
+    """Evaluate a polynomial by Estrin's scheme, lowest coefficient first, products
+    sealed. It has as many seals as Horner's rule, in a logarithmic chain of operations.
+    Seals lengthen the chain, and Horner's rule takes twice the time."""
     values = [c if isinstance(c, jax.Array) else np.float32(c) for c in coefficients]
     while len(values) > 1:
         pairs = zip(values[0::2], values[1::2], strict=False)
@@ -106,26 +107,26 @@ def polynomial(
 def choose(
     condition: jax.Array, yes: tuple[float, ...], no: tuple[float, ...]
 ) -> list[jax.Array]:
-    """The coefficients of one of two polynomials of the same degree, elementwise."""
+    """Return the coefficients of one of two polynomials of the same degree,
+    elementwise."""
     pairs = zip(yes, no, strict=True)
     return [jnp.where(condition, np.float32(a), np.float32(b)) for a, b in pairs]
 
 
 def shifted_integer(n: jax.Array) -> jax.Array:
-    """`n << 23` as uint32, for integral float32 `n` of less than 22 bits."""
+    """Return `n << 23` as uint32, for integral float32 `n` of less than 22 bits."""
     return bits_of(n + INTEGER) << np.uint32(23)
 
 
 def power_of_two(n: jax.Array) -> jax.Array:
-    """2^n as float32 for integral float32 `n` in -126..127."""
+    """Return 2^n as float32 for integral float32 `n` in -126..127."""
     return float_of(shifted_integer(n) + np.uint32(127 << 23))
 
 
 def scale(x: jax.Array, n: jax.Array) -> jax.Array:
-    """`x * 2^n` for positive normal `x` and integral float32 `n` in -300..300.
-
-    The result overflows to infinity and underflows to zero, by integers alone.
-    """
+    """Return `x * 2^n` for positive normal `x` and integral float32 `n` in -300..300.
+    The result overflows to infinity and underflows to zero, by integer arithmetic
+    alone."""
     mantissa_and_exponent = lax.bitcast_convert_type(x, jnp.int32)
     exponent = (mantissa_and_exponent >> 23) + n.astype(jnp.int32)
     result = float_of(bits_of(x) + shifted_integer(n))

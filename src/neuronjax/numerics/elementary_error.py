@@ -1,9 +1,9 @@
 """FP32 error function, its complement and its inverse by sealed arithmetic.
 
 erf: x + x P(x^2) below 0.93, then 1 - exp(x Q(x)). erfc: from 0.5 exp(-x^2) t P(t) with
-t = 1 / (1 + x/2) and x^2 as a sum of two FP32 numbers. erf_inv: x P(w) with
-w = -log(1 - x^2), in w or sqrt(w) (Giles, "Approximating the erfinv function").
-Coefficients are minimax fits made as in `elementary_exponential`. Design sections 5, 6.
+t = 1 / (1 + x/2) and x^2 as a sum of two FP32 numbers. erf_inv: x P(w) with w = -log(1
+- x^2), in w or sqrt(w) (Giles, "Approximating the erfinv function"). Coefficients are
+minimax fits made as in `elementary_exponential`.
 """
 
 from __future__ import annotations
@@ -91,14 +91,15 @@ ERF_INV_FAR = (
 
 
 def erf(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """The error function."""
+    """Return the error function."""
     size = magnitude(x)
     small = size < ERF_SMALL
     # Both polynomials have six coefficients: one evaluation serves both ranges.
     variable = jnp.where(small, seal(x * x, zero), jnp.where(size < 4, size, 4))
     p = polynomial(choose(small, ERF, LOG_ERFC), variable, zero)
     large = np.float32(1) - exp_in_range(variable * p, zero)
-    # Scaled, for x p not to underflow beside x; powers of two are exact factors.
+    # The product is scaled so that x p does not underflow beside x; powers of two are
+    # exact.
     scaled = x * np.float32(2.0**24)
     near_zero = (scaled + seal(scaled * p, zero)) * np.float32(2.0**-24)
     result = jnp.where(small, near_zero, with_sign(large, x))
@@ -106,7 +107,7 @@ def erf(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def erfc(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Complementary error function; results below 2^-126 are zero."""
+    """Return the complementary error function; results below 2^-126 are zero."""
     size = magnitude(x)
     near = jnp.where(size < np.float32(9.3), size, np.float32(9.3))
     high = truncate(near)
@@ -125,7 +126,7 @@ def erfc(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def erf_inv(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Inverse error function; infinite at -1 and 1, NaN beyond."""
+    """Return the inverse error function; infinite at -1 and 1, NaN beyond."""
     x = flush(x)
     size = magnitude(x)
     inside = jnp.where(size < 1, size, np.float32(0))

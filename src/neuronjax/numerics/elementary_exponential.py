@@ -4,7 +4,6 @@ exp: x = n ln 2 + r with |r| <= 0.347, where n ln 2 is subtracted as two product
 are exact (16-bit constants times an 8-bit integer), e^r = 1 + r + r^2 P(r), and 2^n is
 an integer addition to the exponent. Coefficients are minimax fits (iteratively
 reweighted least squares at 400 Chebyshev nodes, rounded lowest order first).
-Design sections 5 and 6.
 """
 
 from __future__ import annotations
@@ -69,13 +68,13 @@ TINY = np.float32(2.0**-25)
 
 
 def reduce_ln2(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """(n, high, low) with x = n ln 2 + (high - low); `high` is exact."""
+    """Return (n, high, low) with x = n ln 2 + (high - low); `high` is exact."""
     n = lax.round(x * LOG2_E, lax.RoundingMethod.TO_NEAREST_EVEN)
     return n, x - n * LN2_HIGH, n * LN2_LOW
 
 
 def exp_parts(x: jax.Array, zero: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """(n, 1 + h, h) with e^x = 2^n (1 + h), for x in about -100..100."""
+    """Return (n, 1 + h, h) with e^x = 2^n (1 + h), for x in about -100..100."""
     n, high, low = reduce_ln2(x)
     r = high - low
     h = r + seal((r * r) * polynomial(EXP, r, zero), zero)
@@ -83,24 +82,24 @@ def exp_parts(x: jax.Array, zero: jax.Array) -> tuple[jax.Array, jax.Array, jax.
 
 
 def exp_in_range(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """e^x for EXP_MIN <= x <= EXP_MAX; anything beyond."""
+    """Return e^x for EXP_MIN <= x <= EXP_MAX; any number beyond."""
     n, one_plus_h, _ = exp_parts(x, zero)
     return float_of(bits_of(one_plus_h) + shifted_integer(n))
 
 
 def in_exp_range(x: jax.Array, result: jax.Array) -> jax.Array:
-    """`result`, replaced by 0, infinity or NaN where x is out of exp's range."""
+    """Return `result`, replaced by 0, infinity or NaN where x is out of exp's range."""
     high = jnp.where(x <= EXP_MAX, result, jnp.where(x > EXP_MAX, INF, NAN))
     return jnp.where(x < EXP_MIN, np.float32(0), high)
 
 
 def exp(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """e^x; results below 2^-126 are zero."""
+    """Return e^x; results below 2^-126 are zero."""
     return in_exp_range(x, exp_in_range(x, zero))
 
 
 def exp2(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """2^x; results below 2^-126 are zero."""
+    """Return 2^x; results below 2^-126 are zero."""
     near = jnp.where(magnitude(x) < 200, x, with_sign(jnp.full_like(x, 200), x))
     n = lax.round(near, lax.RoundingMethod.TO_NEAREST_EVEN)
     r = near - n
@@ -109,11 +108,9 @@ def exp2(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def expm1_in_range(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """e^x - 1 for x in -30..EXP_MAX; zero loses its sign, tiny x all accuracy.
-
+    """Return e^x - 1 for x in -30..EXP_MAX; zero loses its sign, tiny x all accuracy.
     With s = 2^(n-1): (s - 1/2) + s r as a sum and its rounding error, plus s r^2 P(r),
-    then doubled, so that n = 128 does not overflow. Products with s are exact.
-    """
+    then doubled, so that n = 128 does not overflow. Products with s are exact."""
     n, high, low = reduce_ln2(x)
     r = high - low
     r_error = (high - r) - low
@@ -126,7 +123,7 @@ def expm1_in_range(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def expm1(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """e^x - 1, accurate near zero."""
+    """Return e^x - 1, accurate near zero."""
     x = flush(x)
     near = jnp.where(x > -30, x, np.float32(-30))
     result = expm1_in_range(near, zero)
@@ -135,7 +132,8 @@ def expm1(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def tanh(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Hyperbolic tangent: x + x^3 P(x^2), or 1 - 1 / (e^2|x| / 2 + 1/2) from 0.625.
+    """Return the hyperbolic tangent: x + x^3 P(x^2), or 1 - 1 / (e^2|x| / 2 + 1/2) from
+    0.625.
 
     With 2|x| = n ln 2 + 2 r, (e^2r - 1) / 2 is r + r^2 Q(r): both polynomials have five
     coefficients and the same form, so one evaluation serves both ranges. A dividend of
@@ -158,11 +156,9 @@ def tanh(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def logistic(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """1 / (1 + e^-x), as e / (1 + e) or 1 / (1 + e) with e = e^-|x|.
-
-    The rounding errors of e and of 1 + e are known; they are corrected to first order,
-    with a rough reciprocal of 1 + e, good to 6 %.
-    """
+    """Return 1 / (1 + e^-x), as e / (1 + e) or 1 / (1 + e) with e = e^-|x|. The
+    rounding errors of e and of 1 + e are known; they are corrected to first order, with
+    a rough reciprocal of 1 + e, good to 6 %."""
     size = magnitude(x)
     near = jnp.where(size < 88, size, np.float32(88))
     n, one_plus_h, h = exp_parts(-near, zero)
@@ -183,7 +179,8 @@ def logistic(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def sinh(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Hyperbolic sine: (t + t / (t + 1)) / 2 with t = e^|x| - 1; e^|x| / 2 from 9."""
+    """Return the hyperbolic sine (t + t / (t + 1)) / 2, t = e^|x| - 1; e^|x| / 2 from
+    9."""
     x = flush(x)
     size = magnitude(x)
     t = seal(expm1_in_range(jnp.where(size < 9, size, np.float32(9)), zero), zero)
@@ -194,7 +191,7 @@ def sinh(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def cosh(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Hyperbolic cosine: (e + 1 / e) / 2 with e = e^|x|; e^|x| / 2 from 9."""
+    """Return the hyperbolic cosine (e + 1 / e) / 2 with e = e^|x|; e^|x| / 2 from 9."""
     size = magnitude(x)
     e = exp_in_range(jnp.where(size < 9, size, np.float32(9)), zero)
     middle = np.float32(0.5) * (e + inverse(e, zero))
@@ -202,7 +199,8 @@ def cosh(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def half_exp(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """e^x / 2 for x >= 0 or NaN, finite a little further than e^x."""
+    """Return e^x / 2 for x >= 0 or NaN; its range is a little larger than that of
+    e^x."""
     near = jnp.where(x < 100, x, np.float32(100))
     n, one_plus_h, _ = exp_parts(near, zero)
     return jnp.where(x == x, scale(one_plus_h, n - np.float32(1)), NAN)

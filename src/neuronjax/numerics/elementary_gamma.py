@@ -1,11 +1,11 @@
 """FP32 log-gamma and digamma functions by sealed arithmetic.
 
-lgamma: x P(x) about its zeros 1 and 2 and its minimum, from 3 on Stirling's series with
+lgamma: x P(x) about its zeros 1 and 2 and its minimum; from 3 on Stirling's series with
 log x as a sum of two FP32 numbers. digamma: (x - x0) P(x) about its zero x0 on 1..2,
-one step of the recurrence on 0..1 and 2..3, from 3 on the asymptotic series. Left of 0
-both reflect, and their errors are relative to the terms, which cancel at the zeros
+one step of the recurrence on 0..1 and 2..3, and from 3 on the asymptotic series. Left
+of 0 both reflect, and their errors are relative to the terms, which cancel at the zeros
 (`ULP_FLOOR` of `elementary`). Coefficients are minimax fits made as in
-`elementary_exponential`. Design sections 5 and 6.
+`elementary_exponential`.
 """
 
 from __future__ import annotations
@@ -110,11 +110,11 @@ COT = (1.0, 0.710128248, 0.676156938, 0.661913753, 0.745608985, 0.233491957, 1.7
 
 
 def float_and_rest(value: float) -> tuple[np.float32, np.float32]:
-    """`value` as a sum of two float32 numbers."""
+    """Return `value` as a sum of two float32 numbers."""
     return np.float32(value), np.float32(value - float(np.float32(value)))
 
 
-# Where digamma is 0 and lgamma smallest, and these less 1, as it is, and plus 1.
+# The point where digamma is 0 and lgamma smallest, minus 1, unchanged, and plus 1.
 MINIMUM = 1.4616321449683623413
 ZEROS = tuple(float_and_rest(MINIMUM + n) for n in (-1, 0, 1))
 LOWEST, LOWEST_REST = float_and_rest(-0.12148629053584960810)
@@ -122,12 +122,13 @@ HALF, ONE, THREE = np.float32(0.5), np.float32(1), np.float32(3)
 
 
 def fraction_of(x: jax.Array) -> jax.Array:
-    """`x` less the nearest integer, exactly; zero for every |x| >= 2^23."""
+    """Return `x` minus the nearest integer, exactly; zero for every |x| >= 2^23."""
     return x - lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN)
 
 
 def stirling(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """lgamma x = (x - 1/2) (log x - 1) + HALF_LOG_2PI - 1/2 + P(1/x^2)/x for x >= 3."""
+    """Return lgamma x for x >= 3 by Stirling's series. It is (x - 1/2) (log x - 1) +
+    HALF_LOG_2PI - 1/2 + P(1/x^2)/x."""
     log2_high, log2_low = log2_parts(x, zero)
     # log x - 1 = high + low; the first product and the subtraction are exact.
     whole = log2_high * LN2_12 - ONE
@@ -144,17 +145,15 @@ def stirling(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def lgamma(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """log |Gamma(x)|: infinite at 0, -1, -2, ... and at both infinities.
-
-    Below 1/2 in magnitude it is lgamma(1 + x) - log |x|, and from there to the left,
-    with f the fraction of x, -log |x sin(pi f) / pi| - lgamma |x|.
-    """
+    """Return log |Gamma(x)|: infinite at 0, -1, -2, ... and at both infinities. Below
+    1/2 in magnitude it is lgamma(1 + x) - log |x|. Left of -1/2, with f the fraction of
+    x, it is -log |x sin(pi f) / pi| - lgamma |x|."""
     x = flush(x)
     size = magnitude(x)
     small, middle = size <= HALF, size < THREE
     near_1, lowest = size < np.float32(1.25), magnitude(size - 1.5) <= 0.25
     offset = jnp.where(small, x, size - jnp.where(near_1, ONE, np.float32(2)))
-    # Sealed, for XLA adds up the constants of (x - a) - b.
+    # The seal keeps XLA from adding up the constants of (x - a) - b.
     from_minimum = seal(size - ZEROS[1][0], zero) - ZEROS[1][1]
     offset = jnp.where(lowest, from_minimum, jnp.where(middle, offset, np.float32(0)))
     p = choose(near_1, LGAMMA_1, LGAMMA_2)
@@ -180,7 +179,7 @@ def lgamma(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def digamma_positive(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Derivative of lgamma for x > 0."""
+    """Return the derivative of lgamma for x > 0."""
     below, above, far = x < 1, x >= 2, x >= THREE
     near = jnp.where(far, np.float32(2.5), x)
 
@@ -201,17 +200,15 @@ def digamma_positive(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def digamma(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Derivative of lgamma; NaN at 0, -1, -2, ... (as XLA), and at -infinity.
-
-    Left of 0 it is digamma(1 - x) - pi cot(pi x).
-    """
+    """Return the derivative of lgamma; NaN at 0, -1, -2, ... (as XLA), and at
+    -infinity. Left of 0 it is digamma(1 - x) - pi cot(pi x)."""
     x = flush(x)
     negative = x < 0
     value = digamma_positive(jnp.where(negative, ONE - x, x), zero)
     fraction = fraction_of(x)
     size = magnitude(fraction)
     p = polynomial(COT, seal(fraction * fraction, zero), zero)
-    # The first product is exact up to one rounding: 2 |f| is, and so is its sum with 1.
+    # The first product has one rounding: 2 |f| is exact, and so is its sum with 1.
     factor = seal((ONE - (size + size)) * seal(ONE + (size + size), zero), zero)
     cotangent = quotient(seal(factor * seal(p, zero), zero), fraction, zero)
     result = jnp.where(negative, value - cotangent, value)

@@ -4,7 +4,7 @@ log: x = 2^k m with m in sqrt(1/2)..sqrt(2), f = m - 1, s = f / (2 + f), and
 log m = f - (f^2/2 - s (f^2/2 + s^2 P(s^2))), the form of fdlibm's e_log.c.
 power: log2|x| as a sum of two FP32 numbers, its product with y also, then 2^that;
 the splitting into 12 bits and a rest is that of fdlibm's e_pow.c. Coefficients are
-minimax fits made as in `elementary_exponential`. Design sections 5 and 6.
+minimax fits made as in `elementary_exponential`.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ LN2_REST = np.float32(0.6931471805599453 - float.fromhex("0x1.62ep-1"))
 
 
 def split_exponent(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """(k, m) with x = 2^k m, m in sqrt(1/2)..sqrt(2), for positive normal x."""
+    """Return (k, m) with x = 2^k m, m in sqrt(1/2)..sqrt(2), for positive normal x."""
     bits = bits_of(x) - SQRT_HALF_BITS
     k = lax.bitcast_convert_type(bits, jnp.int32) >> 23
     return k.astype(jnp.float32), float_of((bits & MANTISSA) + SQRT_HALF_BITS)
 
 
 def log_of_parts(k: jax.Array, f: jax.Array, zero: jax.Array) -> jax.Array:
-    """k ln 2 + log(1 + f) for integral k and f in -0.293..0.415."""
+    """Return k ln 2 + log(1 + f) for integral k and f in -0.293..0.415."""
     s = quotient(f, f + np.float32(2), zero)
     square = s * s
     half = seal((np.float32(0.5) * f) * f, zero)
@@ -68,20 +68,20 @@ def log_of_parts(k: jax.Array, f: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def in_log_range(x: jax.Array, result: jax.Array) -> jax.Array:
-    """`result`, replaced where x is not positive, normal and finite."""
+    """Return `result`, replaced where x is not positive, normal and finite."""
     normal = (bits_of(x) - np.uint32(0x00800000)) < np.uint32(0x7F000000)
     zero_or_nan = jnp.where(magnitude(x) < MIN_NORMAL, -INF, NAN)
     return jnp.where(normal, result, jnp.where(x == INF, INF, zero_or_nan))
 
 
 def log(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Natural logarithm; subnormals count as zero and give -infinity."""
+    """Return the natural logarithm; subnormals count as zero and give -infinity."""
     k, m = split_exponent(x)
     return in_log_range(x, log_of_parts(k, m - np.float32(1), zero))
 
 
 def log1p(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """log(1 + x): the rounding error of 1 + x goes into f, exactly where k = 0."""
+    """Return log(1 + x); the rounding error of 1 + x enters f, exactly if k = 0."""
     x = flush(x)
     total = seal(x + np.float32(1), zero)
     share = total - np.float32(1)
@@ -94,7 +94,7 @@ def log1p(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def asinh(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Inverse hyperbolic sine: log1p(|x| + x^2 / (1 + sqrt(1 + x^2)))."""
+    """Return the inverse hyperbolic sine, log1p(|x| + x^2 / (1 + sqrt(1 + x^2)))."""
     x = flush(x)
     size = magnitude(x)
     huge = size > np.float32(2.0**28)
@@ -109,7 +109,8 @@ def asinh(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def acosh(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Inverse hyperbolic cosine: log1p(t + sqrt(2 t + t^2)) with t = x - 1."""
+    """Return the inverse hyperbolic cosine, log1p(t + sqrt(2 t + t^2)) with t = x -
+    1."""
     huge = x > np.float32(2.0**28)
     t = seal(jnp.where(huge, np.float32(1), x - np.float32(1)), zero)
     root = lax.sqrt(np.float32(2) * t + seal(t * t, zero))
@@ -119,7 +120,7 @@ def acosh(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def atanh(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Inverse hyperbolic tangent: log1p(2 |x| / (1 - |x|)) / 2."""
+    """Return the inverse hyperbolic tangent, log1p(2 |x| / (1 - |x|)) / 2."""
     x = flush(x)
     size = magnitude(x)
     ratio = quotient(np.float32(2) * size, seal(np.float32(1) - size, zero), zero)
@@ -129,7 +130,7 @@ def atanh(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def log2_parts(x: jax.Array, zero: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """log2(x) as a 12-bit float32 and a remainder, for positive normal x."""
+    """Return log2(x) as a 12-bit float32 and a remainder, for positive normal x."""
     k, m = split_exponent(x)
     f, g = m - np.float32(1), m + np.float32(1)
     reciprocal = inverse(g, zero)
@@ -155,7 +156,8 @@ def log2_parts(x: jax.Array, zero: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def exp2_of_parts(high: jax.Array, low: jax.Array, zero: jax.Array) -> jax.Array:
-    """2^(high + low), for |high| < 300, |low| < 1 and `high` an exact product."""
+    """Return 2^(high + low), for |high| < 300, |low| < 1 and `high` an exact
+    product."""
     n = lax.round(high + low, lax.RoundingMethod.TO_NEAREST_EVEN)
     fraction = high - n
     t = truncate(fraction + low)
@@ -171,8 +173,8 @@ def exp2_of_parts(high: jax.Array, low: jax.Array, zero: jax.Array) -> jax.Array
 
 
 def power_of_positive(x: jax.Array, y: jax.Array, zero: jax.Array) -> jax.Array:
-    """x^y for x > 0, normal and finite, and any y but NaN."""
-    # Beyond 2^33 every power but that of 1 is zero or infinite: |log2 x| >= 2^-24.
+    """Return x^y for x > 0, normal and finite, and any y but NaN."""
+    # Beyond 2^33 every power except those of 1 is zero or infinite: |log2 x| >= 2^-24.
     limit = with_sign(jnp.full_like(y, 2.0**33), y)
     y = jnp.where(magnitude(y) < np.float32(2.0**33), y, limit)
     high, low = log2_parts(x, zero)
@@ -187,7 +189,7 @@ def power_of_positive(x: jax.Array, y: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def power(x: jax.Array, y: jax.Array, zero: jax.Array) -> jax.Array:
-    """x^y with the special cases of IEEE 754 pow: 1^y = x^0 = 1 even for NaN."""
+    """Return x^y with the special cases of IEEE 754 pow: 1^y = x^0 = 1 even for NaN."""
     x, y = flush(x), flush(y)
     size = magnitude(x)
     half = np.float32(0.5) * y

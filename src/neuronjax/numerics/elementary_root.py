@@ -1,8 +1,8 @@
 """FP32 square roots, cube root, reciprocal, quotient and remainder.
 
-XLA's `sqrt` and `divide` are IEEE operations, its `remainder` is exact; the work here
-is to keep XLA from replacing them (1 / sqrt becomes rsqrt, a / b a product), to flush
-subnormals, and to give one NaN on every host. Design sections 5 and 6.
+XLA's `sqrt` and `divide` are IEEE operations and its `remainder` is exact. The
+functions here keep XLA from replacing them (1 / sqrt becomes rsqrt, a / b a product),
+flush subnormals, and return the same NaN on every host.
 """
 
 from __future__ import annotations
@@ -35,40 +35,38 @@ CBRT_4 = np.float32(1.5874010519681994)
 
 
 def sqrt(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Correctly rounded square root; of -0 it is -0, of negative numbers NaN."""
+    """Return the correctly rounded square root; -0 gives -0, negative numbers give
+    NaN."""
     return no_nan_payload(lax.sqrt(seal(x, zero)))
 
 
 def rsqrt(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """1 / sqrt(x), two correctly rounded operations; infinity at zeros, signed."""
+    """Return 1 / sqrt(x), two correctly rounded operations; signed infinity at
+    zeros."""
     root = seal(lax.sqrt(flush(x)), zero)
     return no_nan_payload(inverse(root, zero))
 
 
 def reciprocal(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Correctly rounded 1 / x."""
+    """Return the correctly rounded 1 / x."""
     return no_nan_payload(inverse(flush(x), zero))
 
 
 def divide(x: jax.Array, y: jax.Array, zero: jax.Array) -> jax.Array:
-    """Correctly rounded x / y.
-
-    Sealed, so that the quotient has one reader: XLA does not fuse one that has two.
-    """
+    """Return the correctly rounded x / y. It is sealed so that the quotient has one
+    reader: XLA does not fuse one that has two."""
     return no_nan_payload(seal(quotient(x, y, zero), zero))
 
 
 def remainder(x: jax.Array, y: jax.Array, zero: jax.Array) -> jax.Array:
-    """x - y trunc(x / y), which is exact, with the sign of x (C's fmod)."""
+    """Return x - y trunc(x / y), which is exact, with the sign of x (C's fmod)."""
     result = flush(no_nan_payload(lax.rem(flush(x), seal(flush(y), zero))))
     return jnp.where(result == 0, with_sign(jnp.zeros_like(x), x), result)
 
 
 def cbrt(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Cube root: |x| = 8^k a with a in 1/2..4, one corrected Newton step for a.
-
-    The approximation t has 12 bits, so t^2 is exact (fdlibm's s_cbrt.c).
-    """
+    """Return the cube root: |x| = 8^k a with a in 1/2..4, one corrected Newton step for
+    a. The approximation t has 12 bits, so t^2 is exact (fdlibm's s_cbrt.c)."""
     x = flush(x)
     bits = bits_of(magnitude(x))
     exponent = bits >> 23

@@ -4,7 +4,7 @@ The argument reduction is Payne and Hanek's in uint32 arithmetic for every |x| >
 the 24-bit mantissa times the 96 bits of 2/pi that matter at that exponent, modulo 4. It
 is exact to 2^-62 of a quadrant, so there is no bound on |x|, and integers need no seal.
 The fraction becomes an angle in radians as a sum of two FP32 numbers. Coefficients are
-minimax fits made as in `elementary_exponential`. Design sections 5 and 6.
+minimax fits made as in `elementary_exponential`.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ class Angle(NamedTuple):
 
 
 def high_word(a: jax.Array, b: jax.Array) -> jax.Array:
-    """The upper 32 bits of the product of a 24-bit and a 32-bit unsigned integer."""
+    """Return the upper 32 bits of the product of a 24-bit and a 32-bit unsigned
+    integer."""
     low_half = np.uint32(0xFFFF)
     a_high, a_low = a >> 16, a & low_half
     b_high, b_low = b >> 16, b & low_half
@@ -92,7 +93,7 @@ def high_word(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def two_over_pi_window(exponent: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """96 bits of 2/pi from bit `exponent - 120` on, as three words."""
+    """Return 96 bits of 2/pi from bit `exponent - 120` on, as three words."""
     position = jnp.maximum(exponent, FIRST_EXPONENT) - FIRST_EXPONENT
     index, shift = position >> 5, position & np.uint32(31)
 
@@ -113,7 +114,7 @@ def two_over_pi_window(exponent: jax.Array) -> tuple[jax.Array, jax.Array, jax.A
 
 
 def reduce_half_pi(x: jax.Array, zero: jax.Array) -> Angle:
-    """The quadrant of |x| and the angle in it, in -pi/4..pi/4."""
+    """Return the quadrant of |x| and the angle in it, in -pi/4..pi/4."""
     bits = bits_of(magnitude(x))
     mantissa = (bits & MANTISSA) | np.uint32(0x00800000)
     w0, w1, w2 = two_over_pi_window(bits >> 23)
@@ -135,7 +136,8 @@ def reduce_half_pi(x: jax.Array, zero: jax.Array) -> Angle:
 def quadrant_to_radians(
     fraction: jax.Array, rest: jax.Array, zero: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """(fraction * 2^-32 + rest * 2^-64) pi/2, `fraction` signed, as two floats."""
+    """Return (fraction * 2^-32 + rest * 2^-64) pi/2, `fraction` signed, as two
+    floats."""
     signed = lax.bitcast_convert_type(fraction & np.uint32(0xFFFFFF00), jnp.int32)
     middle = ((fraction & np.uint32(0xFF)) << 16) | (rest >> 16)
     a = signed.astype(jnp.float32) * np.float32(2.0**-32)
@@ -152,7 +154,7 @@ def quadrant_to_radians(
 
 
 def sin_and_cos(angle: Angle, zero: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """(sin, cos) of the angle within its quadrant."""
+    """Return (sin, cos) of the angle within its quadrant."""
     r = angle.high
     square = seal(r * r, zero)
     half = np.float32(0.5) * square
@@ -166,13 +168,13 @@ def sin_and_cos(angle: Angle, zero: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def turn(quadrant: jax.Array, sin: jax.Array, cos: jax.Array) -> jax.Array:
-    """sin(quadrant * pi/2 + r) from sin r and cos r."""
+    """Return sin(quadrant * pi/2 + r) from sin r and cos r."""
     value = jnp.where((quadrant & 1) == 0, sin, cos)
     return float_of(bits_of(value) ^ ((quadrant & 2) << 30))
 
 
 def sin(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Sine of x in radians, for all finite x."""
+    """Return the sine of x in radians, for all finite x."""
     x = flush(x)
     angle = reduce_half_pi(x, zero)
     result = turn(angle.quadrant, *sin_and_cos(angle, zero))
@@ -181,12 +183,13 @@ def sin(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def sin_as_scalar_engine(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Sine as ScalarE has it: without range reduction, a cubic beyond -pi..pi.
+    """Return the sine as ScalarE computes it: a cubic beyond -pi..pi.
 
-    Documented (nki/api/nki.api.shared.rst): beyond, the fitted polynomial goes on as a
+    Documented (nki/api/nki.api.shared.rst): there the fitted polynomial continues as a
     cubic, and sin(9.0) is about 27.65. ASSUMPTION: it is the Taylor polynomial of the
-    sine at pi, (x - pi)^3 / 6 - (x - pi), and odd; its value at 9 is 27.652. Inside it
-    is `sin`; the engine's own accuracy there is not documented. A modelled function.
+    sine at pi, (x - pi)^3 / 6 - (x - pi), and odd; its value at 9 is 27.652. Within
+    -pi..pi this is `sin`; the engine's own accuracy there is not documented. A modelled
+    function.
     """
     size = magnitude(x)
     beyond = size - PI
@@ -197,14 +200,14 @@ def sin_as_scalar_engine(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def cos(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Cosine of x in radians, for all finite x."""
+    """Return the cosine of x in radians, for all finite x."""
     angle = reduce_half_pi(x, zero)
     result = turn(angle.quadrant + np.uint32(1), *sin_and_cos(angle, zero))
     return jnp.where(magnitude(x) < INF, result, NAN)
 
 
 def tan(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Tangent of x in radians, for all finite x."""
+    """Return the tangent of x in radians, for all finite x."""
     x = flush(x)
     angle = reduce_half_pi(x, zero)
     sin, cos = (seal(value, zero) for value in sin_and_cos(angle, zero))
@@ -218,18 +221,19 @@ def tan(x: jax.Array, zero: jax.Array) -> jax.Array:
 def odd_series(
     t: jax.Array, coefficients: tuple[float, ...], zero: jax.Array
 ) -> jax.Array:
-    """t + t^3 P(t^2)."""
+    """Return t + t^3 P(t^2)."""
     square = t * t
     return t + seal(t * (square * polynomial(coefficients, square, zero)), zero)
 
 
 def atan(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Inverse tangent, in -pi/2..pi/2."""
+    """Return the inverse tangent, in -pi/2..pi/2."""
     return atan2(x, jnp.full_like(x, 1), zero)
 
 
 def atan2(y: jax.Array, x: jax.Array, zero: jax.Array) -> jax.Array:
-    """The angle of the point (x, y), in -pi..pi, with IEEE 754's special cases."""
+    """Return the angle of the point (x, y), in -pi..pi, with IEEE 754's special
+    cases."""
     y, x = flush(y), flush(x)
     size_y, size_x = magnitude(y), magnitude(x)
     steep, left = size_y > size_x, bits_of(x) >= SIGN
@@ -251,7 +255,8 @@ def atan2(y: jax.Array, x: jax.Array, zero: jax.Array) -> jax.Array:
 def asin_parts(
     size: jax.Array, zero: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """(far, a, error): asin is a, or pi/2 - 2 (a + error) where `far` (size > 1/2)."""
+    """Return (far, a, error): asin is a, or pi/2 - 2 (a + error) if `far` (size >
+    1/2)."""
     far = size > np.float32(0.5)
     square = seal(np.float32(0.5) * (np.float32(1) - size), zero)
     root = seal(lax.sqrt(jnp.where(far, square, np.float32(1))), zero)
@@ -271,7 +276,7 @@ def asin_parts(
 
 
 def asin(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Inverse sine, in -pi/2..pi/2; NaN outside -1..1."""
+    """Return the inverse sine, in -pi/2..pi/2; NaN outside -1..1."""
     x = flush(x)
     far, head, tail = asin_parts(magnitude(x), zero)
     two = np.float32(2)
@@ -281,7 +286,7 @@ def asin(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def acos(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Inverse cosine, in 0..pi; NaN outside -1..1."""
+    """Return the inverse cosine, in 0..pi; NaN outside -1..1."""
     x = flush(x)
     far, head, tail = asin_parts(magnitude(x), zero)
     two, negative = np.float32(2), x < 0

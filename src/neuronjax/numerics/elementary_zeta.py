@@ -1,17 +1,18 @@
 """FP32 Hurwitz zeta function and polygamma functions by sealed arithmetic.
 
-For q > 0 the Euler-Maclaurin formula after `TERMS` terms, the smallest added first:
+For q > 0 this is the Euler-Maclaurin formula after `TERMS` terms, the smallest added
+first:
 
     zeta(s, q) = sum_k<N (q + k)^-s + a^-s (a / (s - 1) + 1/2 + s / (12 a) (1 - ...))
 
-with a = q + N. What q + k loses in rounding is put back to first order. For q < 0 and
+with a = q + N. The rounding error of q + k is corrected to first order. For q < 0 and
 integral s, with f the fraction of q, g = 1 - f and (-1)^s the sign,
 
     zeta(s, q) = zeta(s, f) + (-1)^s (zeta(s, g) - zeta(s, 1 - q)),
 
 where terms may cancel: the error is that of the largest of the three. polygamma(n, x)
 is (-1)^(n+1) n! zeta(n + 1, x), polygamma(0, x) is digamma. Both sum powers of bases
-scaled by 2^-e, so that only a result overflows or underflows. Design sections 5 and 6.
+scaled by 2^-e, so that only a result overflows or underflows.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ from neuronjax.numerics.exact import seal
 TERMS = 9
 # |B_2j / (2j)!| over its predecessor, 1 / these, for j = 2..6.
 RATIOS = (60.0, 42.0, 40.0, 39.6, 39.506511)
-# From here on no term but the first TERMS counts, and s^2 stays in range.
+# Above this only the first TERMS terms count; below it s^2 stays in range.
 LARGE = np.float32(256)
-# Every power of an order like this one is 0, 1 or Inf.
+# With an order of this size every power is 0, 1 or Inf.
 LARGEST = np.float32(2.0**20)
-# Of n! as mantissa in 1/2..1 and exponent; polygamma of a larger n is NaN.
+# n! as mantissa in 1/2..1 and exponent; polygamma of a larger n is NaN.
 LARGEST_ORDER = 100
 FACTORIALS = [math.frexp(math.factorial(n)) for n in range(LARGEST_ORDER + 1)]
 MANTISSAS = np.array([mantissa for mantissa, _ in FACTORIALS], np.float32)
@@ -56,11 +57,9 @@ ONE, HALF = np.float32(1), np.float32(0.5)
 
 
 def zeta(s: jax.Array, q: jax.Array, zero: jax.Array) -> jax.Array:
-    """sum over k >= 0 of (q + k)^-s.
-
-    NaN for s < 1 and Inf at s = 1, as XLA. At q = 0, -1, -2, ... it is Inf for even s
-    and else NaN; left of 0 it is NaN for an s that is no integer.
-    """
+    """Return the sum over k >= 0 of (q + k)^-s. It is NaN for s < 1 and Inf at s = 1,
+    as in XLA. At q = 0, -1, -2, ... it is Inf for even s and NaN otherwise; left of 0
+    it is NaN if s is not an integer."""
     s, q = flush(s), flush(q)
     exponent = _exponent(jnp.where(q > ONE, q, ONE))
     total = _sum(s, q, exponent, zero)
@@ -80,17 +79,15 @@ def zeta(s: jax.Array, q: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def polygamma(n: jax.Array, x: jax.Array, zero: jax.Array) -> jax.Array:
-    """The n-th derivative of digamma.
-
-    NaN for n that is negative, no integer, or above 100; poles as those of `zeta`.
-    """
+    """Return the n-th derivative of digamma. It is NaN if n is negative, not an
+    integer, or above 100; its poles are those of `zeta`."""
     n, x = flush(n), flush(x)
     is_order = (n >= 0) & (n <= LARGEST_ORDER) & (jnp.floor(n) == n)
     order = jnp.where(is_order, n, ONE)
     s = order + ONE
     exponent = _exponent(_smallest_base(x))
     total = _sum(s, x, exponent, zero)
-    # One row of the table each; the index is in range.
+    # Each element takes one row of the table; the index is in range.
     row = order.astype(jnp.int32)
     size = seal(magnitude(total) * jnp.asarray(MANTISSAS)[row], zero)
     shift = jnp.clip(jnp.asarray(EXPONENTS)[row] - exponent * s, -300, 300)
@@ -106,7 +103,7 @@ def polygamma(n: jax.Array, x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def _special(s: jax.Array, q: jax.Array, value: jax.Array) -> jax.Array:
-    """Poles, and where the function is not real."""
+    """Return the value, replaced at poles and where the function is not real."""
     integral = jnp.floor(s) == s
     even = integral & (jnp.floor(s * HALF) == s * HALF)
     pole = (q <= 0) & (jnp.floor(q) == q)
@@ -117,7 +114,7 @@ def _special(s: jax.Array, q: jax.Array, value: jax.Array) -> jax.Array:
 
 
 def _smallest_base(q: jax.Array) -> jax.Array:
-    """The |q + k| whose power counts most."""
+    """Return the |q + k| whose power is largest."""
     fraction = q - jnp.floor(q)
     other = jnp.ceil(q) - q
     smallest = jnp.where(q > 0, q, jnp.minimum(fraction, other))
@@ -125,13 +122,13 @@ def _smallest_base(q: jax.Array) -> jax.Array:
 
 
 def _exponent(x: jax.Array) -> jax.Array:
-    """floor(log2 x) of a positive normal number, within -126..126."""
+    """Return floor(log2 x) of a positive normal number, clipped to -126..126."""
     exponent = (bits_of(x) >> 23).astype(jnp.int32) - 127
     return jnp.clip(exponent, -126, 126).astype(jnp.float32)
 
 
 def _sum(s: jax.Array, q: jax.Array, exponent: jax.Array, zero: jax.Array) -> jax.Array:
-    """zeta(s, q) 2^(s exponent), anything where it has no value."""
+    """Return zeta(s, q) 2^(s exponent), or anything where it has no value."""
     negative = q < 0
     fraction = jnp.where(negative, q - jnp.floor(q), q)
     usable = (fraction > 0) & (fraction < INF)
@@ -151,7 +148,7 @@ def _sum(s: jax.Array, q: jax.Array, exponent: jax.Array, zero: jax.Array) -> ja
 def _positive(
     s: jax.Array, exponent: jax.Array, q: jax.Array, zero: jax.Array
 ) -> jax.Array:
-    """zeta(s, q) 2^(s exponent) for q > 0 and s > 1."""
+    """Return zeta(s, q) 2^(s exponent) for q > 0 and s > 1."""
     unit = power_of_two(-exponent)
 
     def term(k: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -166,7 +163,7 @@ def _positive(
     def add(i: jax.Array, total: jax.Array) -> jax.Array:
         return total + term((TERMS - 1 - i).astype(jnp.float32))[0]
 
-    # k from a value that only the run knows, so that nothing is folded.
+    # k depends on a value known only at run time, so nothing is folded.
     last, a = term(TERMS + zero)
     tail = seal(last * _tail(s, a, zero), zero)
     tail = jnp.where(s > LARGE, np.float32(0), tail)
@@ -174,7 +171,7 @@ def _positive(
 
 
 def _tail(s: jax.Array, a: jax.Array, zero: jax.Array) -> jax.Array:
-    """a / (s - 1) + 1/2 + s / (12 a) (1 - (s+1)(s+2) / (60 a^2) (1 - ...))."""
+    """Return a / (s - 1) + 1/2 + s / (12 a) (1 - (s+1)(s+2) / (60 a^2) (1 - ...))."""
     s = jnp.minimum(s, LARGE)
     inverse = quotient(jnp.ones_like(a), a, zero)
     square = seal(inverse * inverse, zero)

@@ -2,8 +2,8 @@
 
 A `FloatFormat` or `IntFormat` holds the few facts that define a format; limits, special
 codes and the storage width are derived. Codes are unsigned integers of `width` bits,
-sign on top, right aligned; exponents are unbiased powers of two. Nothing here touches
-an array: see `rounding`. The formats are those of the NKI data type list, as
+right aligned, with the sign as the top bit; exponents are unbiased powers of two.
+Arrays are handled in `rounding`. The formats are those of the NKI data type list, as
 `ml_dtypes` names them; their limits follow IEEE 754-2019, OCP OFP8 1.0 and OCP
 Microscaling (MX) 1.0.
 """
@@ -32,10 +32,10 @@ class FloatFormat(Shown):
     Attributes:
         name: the `ml_dtypes` name; "tfloat32" for the one format without a dtype.
         exponent_bits: width of the exponent field.
-        mantissa_bits: width of the mantissa field, the implicit bit not counted.
-        bias: what is subtracted from the exponent field.
-        has_inf: whether there is an Inf; if not, an overflow gives NaN where one
-            exists, else the largest finite value.
+        mantissa_bits: width of the mantissa field, without the implicit bit.
+        bias: the number that is subtracted from the exponent field.
+        has_inf: whether there is an Inf; if not, an overflow gives NaN if that exists,
+            else the largest finite value.
         nan: "ieee": an all-ones exponent field with a non-zero mantissa; "all_ones":
             the code whose exponent and mantissa bits are all ones; "none": no NaN.
         signed: whether there is a sign bit.
@@ -56,18 +56,18 @@ class FloatFormat(Shown):
 
     @property
     def mlir_name(self) -> str:
-        """The name that MLIR prints: "bf16", "f8E4M3FN"; "tf32" of a dot algorithm."""
+        """The name that MLIR prints: "bf16", "f8E4M3FN"; "tf32" for a dot algorithm."""
         prefix, _, bits = self.name.partition("float")
         return f"{prefix}f{bits.replace('_', '').upper()}"
 
     @property
     def flag_name(self) -> str:
-        """The name that flags and policies give it: "bf16", "fp8_e4m3"."""
+        """The name in flags and policies: "bf16", "fp8_e4m3"."""
         return self.name.replace("float", "fp" if self.name[0] == "f" else "f")
 
     @property
     def has_dtype(self) -> bool:
-        """Whether `ml_dtypes` or NumPy has a dtype of the name."""
+        """Whether `ml_dtypes` or NumPy has a dtype of this name."""
         return self.name == self.dtype.name
 
     @property
@@ -114,16 +114,14 @@ class FloatFormat(Shown):
 
     @property
     def overflow_code(self) -> int:
-        """Code of +Inf, or of what stands in for it (see `has_inf`)."""
+        """Code of +Inf, or of its substitute (see `has_inf`)."""
         return self.max_code if self.nan == "none" else self.max_code + 1
 
     @property
     def nan_code(self) -> int:
-        """Code that a NaN becomes, before the sign of the NaN is xor-ed onto it.
-
-        IEEE formats: the quiet NaN with an empty payload. A format without NaN turns it
-        into a zero of the opposite sign, as ml_dtypes does (and XLA does not).
-        """
+        """Code of a NaN, before the sign of the NaN is xor-ed onto it. In IEEE formats
+        it is the quiet NaN with an empty payload. A format without NaN turns it into a
+        zero of the opposite sign, as ml_dtypes does (and XLA does not)."""
         if self.nan == "none":
             return 1 << (self.width - 1)
         quiet_bit = 1 << (self.mantissa_bits - 1) if self.nan == "ieee" else 0
@@ -150,7 +148,7 @@ class FloatFormat(Shown):
         return math.ldexp(1.0, -self.mantissa_bits)
 
     def codes(self) -> Iterator[tuple[int, float]]:
-        """Every code with its value, in the order of the codes; NaNs included.
+        """Return every code with its value, in the order of the codes; NaNs included.
 
         Raises:
             InvalidProgramError: the format has more than 16 bits.
@@ -163,7 +161,7 @@ class FloatFormat(Shown):
         return ((code, self.value(code)) for code in range(self.code_count))
 
     def value(self, code: int) -> float:
-        """Returns the exact value of a `width`-bit code, in plain Python."""
+        """Return the exact value of a `width`-bit code, in plain Python."""
         negative = self.signed and code >> (self.width - 1)
         magnitude = code & ((1 << (self.exponent_bits + self.mantissa_bits)) - 1)
         return -self._magnitude(magnitude) if negative else self._magnitude(magnitude)
@@ -192,8 +190,8 @@ def _format(
     nan: NanEncoding = "ieee",
     **more: bool,
 ) -> FloatFormat:
-    """Return a format of bias 2^(E-1) - 1; by IEEE 754 its top exponent is for Inf and
-    NaN, otherwise it has no Inf."""
+    """Return a format of bias 2^(E-1) - 1. An IEEE format uses the top exponent for Inf
+    and NaN; any other has no Inf."""
     return FloatFormat(
         name=name,
         exponent_bits=exponent_bits,
@@ -211,13 +209,13 @@ TFLOAT32 = _format("tfloat32", 8, 10, np.float32)
 BFLOAT16 = _format("bfloat16", 8, 7, ml_dtypes.bfloat16)
 FLOAT16 = _format("float16", 5, 10, np.float16)
 FLOAT8_E5M2 = _format("float8_e5m2", 5, 2, ml_dtypes.float8_e5m2)
-# The chips' own E4M3 (FP8_EXP4): largest value 240. Trn1 to Trn3.
+# The chips' own E4M3 (FP8_EXP4), Trn1 to Trn3: largest value 240.
 FLOAT8_E4M3 = _format("float8_e4m3", 4, 3, ml_dtypes.float8_e4m3)
 # OCP OFP8 E4M3: largest value 448. Native from Trn3 on.
 FLOAT8_E4M3FN = _format("float8_e4m3fn", 4, 3, ml_dtypes.float8_e4m3fn, "all_ones")
 FLOAT8_E3M4 = _format("float8_e3m4", 3, 4, ml_dtypes.float8_e3m4)
 FLOAT4_E2M1FN = _format("float4_e2m1fn", 2, 1, ml_dtypes.float4_e2m1fn, "none")
-# The scale of an MX block: an exponent and nothing else.
+# The scale of an MX block: only an exponent.
 FLOAT8_E8M0FNU = _format(
     *("float8_e8m0fnu", 8, 0, ml_dtypes.float8_e8m0fnu, "all_ones"),
     signed=False,
@@ -227,16 +225,16 @@ FLOAT8_E8M0FNU = _format(
 FORMATS: dict[str, FloatFormat] = {
     x.name: x for x in tuple(globals().values()) if isinstance(x, FloatFormat)
 }
-"""The formats above, in their order."""
+"""The formats above, in the same order."""
 
-#: The 8-bit floats that NKI names. Two products of them enter a cell of the array at
-#: once, which those of float8_e3m4 never do.
+#: The 8-bit floats that NKI names. Two products of these enter a cell of the array at
+#: once; products of float8_e3m4 never do.
 FP8 = (FLOAT8_E5M2.name, FLOAT8_E4M3.name, FLOAT8_E4M3FN.name)
 
 
 @dataclasses.dataclass(frozen=True)
 class IntFormat(Shown):
-    """One integer format: two's complement where signed.
+    """An integer format, in two's complement if signed.
 
     Attributes:
         width: bits of a code.
@@ -258,7 +256,7 @@ class IntFormat(Shown):
 
     @property
     def code_count(self) -> int:
-        """How many codes there are."""
+        """Number of codes."""
         return 1 << self.width
 
     @property
@@ -272,7 +270,7 @@ class IntFormat(Shown):
         return self.min + self.code_count - 1
 
     def value(self, code: int) -> int:
-        """Returns the value of a `width`-bit code."""
+        """Return the value of a `width`-bit code."""
         return code - self.code_count if code > self.max else code
 
 
@@ -284,7 +282,7 @@ INTEGERS: dict[str, IntFormat] = {
 
 
 def get_format(name_or_dtype: Any) -> FloatFormat:
-    """Returns the format of a name ("bfloat16") or of anything `np.dtype` accepts.
+    """Return the format of a name ("bfloat16") or of anything that `np.dtype` accepts.
 
     Raises:
         InvalidProgramError: no such format; the message lists the nearest names.
@@ -296,7 +294,7 @@ def get_format(name_or_dtype: Any) -> FloatFormat:
 
 
 def get_number_format(target: Any) -> FloatFormat | IntFormat:
-    """Returns the float or integer format of a name or a dtype; a format, unchanged.
+    """Return the float or integer format of a name or a dtype; a format, unchanged.
 
     Raises:
         InvalidProgramError: no such format; the message lists the nearest names.

@@ -1,11 +1,11 @@
 """The chips' random number generators as pure functions: XORWOW, and an LFSR.
 
 `xorwow` is bit-exact to G. Marsaglia, "Xorshift RNGs", Journal of Statistical Software
-8(14), 2003, section 3. That it is what Trainium3 implements is documented by name and
-by the size of its state (6 words per lane; 4 such states per VectorE lane); constants,
-seeding, the interleaving of states and the LFSR of older chips are not, so those are
-ours, each marked ASSUMPTION. State goes in and comes out; nothing is kept. Stochastic
-rounding draws from `random_bits` and not from here.
+8(14), 2003, section 3. The vendor documents that Trainium3 implements it, by name and
+by the size of its state (6 words per lane; 4 such states per VectorE lane). Constants,
+seeding, the interleaving of states and the LFSR of older chips are not documented; ours
+are each marked ASSUMPTION. Functions take and return the state; nothing is kept.
+Stochastic rounding uses `random_bits` instead.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from neuronjax.numerics.random_bits import random_bits
 XORWOW_WORDS = 6
 # The increment of the Weyl sequence (Marsaglia 2003).
 _WEYL = np.uint32(362437)
-# ASSUMPTION: the polynomial x^32 + x^22 + x^2 + x + 1, primitive (P. Alfke, Xilinx
-# XAPP 052, 1996: taps 32, 22, 2, 1). Below: without x^32, bit i the coefficient of x^i.
+# ASSUMPTION: the polynomial x^32 + x^22 + x^2 + x + 1, primitive (P. Alfke, Xilinx XAPP
+# 052, 1996: taps 32, 22, 2, 1). The constant omits x^32; bit i is the coefficient of
+# x^i.
 LFSR_POLYNOMIAL = np.uint32(1 << 22 | 1 << 2 | 1 << 1 | 1)
-# ASSUMPTION: a word is shifted out whole, so that successive words share no bit.
+# ASSUMPTION: a whole word is shifted out, so that successive words share no bit.
 _LFSR_STEPS_PER_WORD = 32
-# ASSUMPTION: a uniform number is made of the top 24 bits of a word, all that a float32
-# significand holds.
+# ASSUMPTION: a uniform number uses the top 24 bits of a word, the digits of a float32.
 _UNIFORM_BITS = 24
 
 _State = TypeVar("_State")
@@ -44,31 +44,29 @@ class XorwowState:
     """States of independent XORWOW generators, as `rand_get_state` returns them.
 
     Attributes:
-        words: uint32[..., 6], the published x, y, z, w, v and d of every generator.
-            x to v must not all be zero: they would stay so.
+        words: uint32[..., 6], the published x, y, z, w, v and d of every generator. x
+            to v must not all be zero, because they would stay zero.
     """
 
     words: jax.Array
 
     @classmethod
     def from_seed(cls, seed: jax.Array, lanes: tuple[int, ...] = ()) -> XorwowState:
-        """Expands a uint32 scalar into one state per lane.
-
-        ASSUMPTION: word j of lane i is `random_bits((*lanes, 6), seed)[i, j]`; how
-        `set_rng_seed` expands its seed is not documented.
-        """
+        """Expand a uint32 scalar into one state per lane. ASSUMPTION: word j of lane i
+        is `random_bits((*lanes, 6), seed)[i, j]`; how `set_rng_seed` expands its seed
+        is not documented."""
         return cls(random_bits((*lanes, XORWOW_WORDS), seed))
 
 
 def next_xorwow(state: XorwowState, count: int) -> tuple[jax.Array, XorwowState]:
-    """Draws words from every generator.
+    """Draw words from every generator.
 
     Args:
         state: words of shape [..., 6].
-        count: static; how many words each generator yields.
+        count: the number of words per generator, static.
 
     Returns:
-        uint32[..., count] in the order of drawing, and the state after them.
+        uint32[..., count] in the order of drawing, and the new state.
 
     Raises:
         InvalidProgramError: the state is not uint32[..., 6].
@@ -84,18 +82,18 @@ def next_xorwow(state: XorwowState, count: int) -> tuple[jax.Array, XorwowState]
 
 
 def next_lane_words(state: XorwowState, count: int) -> tuple[jax.Array, XorwowState]:
-    """Draws words from lanes that have several generators each (VectorE of v4: four).
+    """Draw words from lanes that have several generators each (VectorE of v4: four).
 
-    ASSUMPTION: the generators of a lane take turns, word i from generator i mod 4, and
-    all advance together, as four words per lane and cycle suggest; words beyond `count`
-    are lost.
+    ASSUMPTION: the generators of a lane take turns, word i comes from generator i mod
+    4, and all advance together, as four words per lane and cycle suggest; words beyond
+    `count` are lost.
 
     Args:
         state: words of shape [..., generators, 6].
-        count: static; how many words each lane yields.
+        count: the number of words per lane, static.
 
     Returns:
-        uint32[..., count], and the state after them.
+        uint32[..., count], and the new state.
     """
     generators = state.words.shape[-2]
     drawn, after = next_xorwow(state, -(-count // generators))
@@ -104,25 +102,23 @@ def next_lane_words(state: XorwowState, count: int) -> tuple[jax.Array, XorwowSt
 
 
 def seed_lfsr(seed: jax.Array, lanes: tuple[int, ...] = ()) -> jax.Array:
-    """Returns uint32 states of the modelled LFSR, none of them zero.
-
-    ASSUMPTION: `random_bits(lanes, seed)`, with the lowest bit set.
-    """
+    """Return nonzero uint32 states of the modelled LFSR. ASSUMPTION:
+    `random_bits(lanes, seed)`, with the lowest bit set."""
     return random_bits(lanes, seed) | np.uint32(1)
 
 
 def next_lfsr(state: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
-    """Draws words from linear-feedback shift registers (VectorE before v4; a model).
+    """Draw words from linear-feedback shift registers (VectorE before v4; a model).
 
     A state is a polynomial over GF(2); a step multiplies it by x modulo
-    `LFSR_POLYNOMIAL`, and a word is the state after 32 steps. Period 2^32 - 1.
+    `LFSR_POLYNOMIAL`, and a word is the state after 32 steps. The period is 2^32 - 1.
 
     Args:
         state: uint32[...], not zero (it would stay zero).
-        count: static; how many words each register yields.
+        count: the number of words per register, static.
 
     Returns:
-        uint32[..., count] in the order of drawing, and the states after them.
+        uint32[..., count] in the order of drawing, and the new states.
 
     Raises:
         InvalidProgramError: the state is not uint32.
@@ -135,17 +131,16 @@ def next_lfsr(state: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
 
 
 def fractions(words: jax.Array) -> jax.Array:
-    """The top 24 bits of uint32 words as float32 numbers in [0, 1), exact."""
+    """Return the top 24 bits of uint32 words as exact float32 numbers in [0, 1)."""
     whole = (words >> np.uint32(32 - _UNIFORM_BITS)).astype(jnp.float32)
     return whole * np.float32(2.0**-_UNIFORM_BITS)
 
 
 def uniform(words: jax.Array, low: float, high: float) -> jax.Array:
-    """Maps random words to float32 numbers in [low, high], as `rand2` returns them.
+    """Map random words to float32 numbers in [low, high], as `rand2` returns them.
 
-    ASSUMPTION: low + u (high - low), u the top 24 bits of a word as a fraction of 2^24,
-    the product, the difference and the sum each rounded to float32, and no more than
-    `high`.
+    ASSUMPTION: low + u (high - low), at most `high`, where u is the top 24 bits of a
+    word as a fraction of 2^24; product, difference and sum are each rounded to float32.
 
     Args:
         words: uint32, any shape.
@@ -164,7 +159,8 @@ def uniform(words: jax.Array, low: float, high: float) -> jax.Array:
             remedy="use finite bounds, the lower first, less than 2^128 apart",
         )
     fraction = fractions(words)
-    # Sealed twice, lest the two products be merged or the last one contracted.
+    # Sealed twice, so that neither the two products are merged nor the last one
+    # contracted.
     if not words.size:
         return jnp.zeros(words.shape, jnp.float32)
     zero = opaque_zero_of(words.reshape(-1)[0])
@@ -175,7 +171,7 @@ def uniform(words: jax.Array, low: float, high: float) -> jax.Array:
 def _drawn(
     step: Callable[[_State], tuple[_State, jax.Array]], state: _State, count: int
 ) -> tuple[jax.Array, _State]:
-    """`count` steps: the words along a last axis, and the state after them."""
+    """Take `count` steps; return the words along a last axis, and the new state."""
     state, words = lax.scan(lambda carry, _: step(carry), state, length=count)
     return jnp.moveaxis(words, 0, -1), state
 

@@ -84,14 +84,14 @@ MX_FORMATS: dict[str, MXFormat] = {
     )
 }
 
-# What the chip's own quantize_mx instruction takes and gives (NKI, `nki.isa`): no
+# Inputs and outputs of the chip's own quantize_mx instruction (NKI, `nki.isa`): no
 # float32 input and no FP4 output. MXFP4 operands are prepared off the device.
 ON_DEVICE_INPUTS = ("bfloat16", "float16")
 ON_DEVICE_FORMATS = ("mxfp8_e4m3", "mxfp8_e5m2")
 
 
 def get_mx_format(name: str | MXFormat) -> MXFormat:
-    """Returns the format of a name; a format is returned as it is.
+    """Return the format of a name; a format is returned as it is.
 
     Raises:
         InvalidProgramError: no such format; the message lists the nearest names.
@@ -107,7 +107,8 @@ def get_mx_format(name: str | MXFormat) -> MXFormat:
 
 
 def on_device(format: str | MXFormat, dtype: DTypeLike) -> bool:
-    """Whether the chip's quantize_mx gives this format from inputs of this dtype."""
+    """Return whether the chip's quantize_mx makes this format from inputs of this
+    dtype."""
     name = get_mx_format(format).name
     return name in ON_DEVICE_FORMATS and np.dtype(dtype).name in ON_DEVICE_INPUTS
 
@@ -121,17 +122,17 @@ def on_device(format: str | MXFormat, dtype: DTypeLike) -> bool:
 class MXArray(Shown):
     """A quantized array, a pytree of its elements and scales.
 
-    Invariant: value = element * 2^(scale - 127), scale 255 making the block NaN.
+    Invariant: value = element * 2^(scale - 127); a scale of 255 makes the block NaN.
 
     Attributes:
-        elements: of the element dtype and of the shape of the array.
-        scales: float8_e8m0fnu; of that shape but for `axis`, where there is one scale
-            for `block_size` elements, the last block may have fewer. The codes are
-            what counts: code 0 is 2^-127, which XLA would flush to zero.
-        axis: along which blocks extend, negative, so that it stays right when
-            `jax.vmap` takes a leading axis away.
-        format: of elements and scales.
-        block_size: elements that share a scale.
+        elements: an array of the element dtype and of the shape of the array.
+        scales: float8_e8m0fnu of the same shape except along `axis`, where there is one
+            scale for `block_size` elements; the last block may have fewer. The codes
+            count: code 0 is 2^-127, which XLA would flush to zero.
+        axis: the axis along which blocks extend, negative, so that it stays right when
+            `jax.vmap` removes a leading axis.
+        format: the format of elements and scales.
+        block_size: the number of elements that share a scale.
     """
 
     elements: jax.Array
@@ -163,10 +164,11 @@ class MXArray(Shown):
         return f"<neuronjax.MXArray {self.format.name}{shape}, {blocks}>"
 
     def dequantize(self, dtype: DTypeLike = jnp.float32) -> jax.Array:
-        """Returns the values.
+        """Return the values.
 
-        Exact in float32, where results below 2^-126 are zeros of their sign (FTZ) and
-        those from 2^128 on are Inf; then rounded to `dtype` (nearest, ties to even).
+        They are exact in float32, except that results below 2^-126 are zeros of their
+        sign (FTZ) and those from 2^128 on are Inf; then they are rounded to `dtype`
+        (nearest, ties to even).
 
         Args:
             dtype: float32, or a float dtype of `float_format`.
@@ -194,7 +196,7 @@ def quantize_mx(
     seed: jax.Array | int | None = None,
     block_size: int = BLOCK_SIZE,
 ) -> MXArray:
-    """Quantizes blocks along an axis, as OCP MX 1.0, section 6.3, describes.
+    """Quantize blocks along an axis, as OCP MX 1.0, section 6.3, describes.
 
     The scale of a block follows from its largest magnitude by `scale_rule`; an element
     is the exact quotient of value and scale, rounded once.
@@ -211,16 +213,18 @@ def quantize_mx(
     Args:
         x: float32, bfloat16 or float16 of rank 1 or more.
         format: "mxfp8_e4m3", "mxfp8_e5m2" or "mxfp4_e2m1".
-        axis: along which blocks extend; its length need not be a multiple of the block
-            size.
-        scale_rule: "ocp_floor", "neuron" (NKI 0.5.0 and later), "ceil", "rceil",
-            "even" or "nki_golden"; defined in `mx_scales`.
-        rounding: of the elements; see `rounding.round_to_format`.
-        overflow: of elements that the scale leaves too large: "saturate", as the
-            standard says, or "ieee", to Inf or NaN where the element format has them.
-        seed: uint32 scalar or int, for stochastic rounding only; the random bits
-            depend on it and on the index of an element in `x`.
-        block_size: elements that share a scale; 32 in the standard and in hardware.
+        axis: the axis along which blocks extend; its length need not be a multiple of
+            the block size.
+        scale_rule: "ocp_floor", "neuron" (NKI 0.5.0 and later), "ceil", "rceil", "even"
+            or "nki_golden"; defined in `mx_scales`.
+        rounding: how elements are rounded; see `rounding.round_to_format`.
+        overflow: what becomes of elements that the scale leaves too large: "saturate",
+            as the standard says, or "ieee", to Inf or NaN if the element format has
+            them.
+        seed: uint32 scalar or int, for stochastic rounding only; the random bits depend
+            on it and on the index of an element in `x`.
+        block_size: the number of elements that share a scale; 32 in the standard and in
+            hardware.
 
     Raises:
         InvalidProgramError: the dtype, the rank, the axis or an option is not one of
@@ -250,7 +254,7 @@ def fake_quantize(
     seed: jax.Array | int | None = None,
     block_size: int = BLOCK_SIZE,
 ) -> tuple[jax.Array, jax.Array]:
-    """Quantizes and dequantizes in one step, without storing the narrow elements.
+    """Quantize and dequantize in one step, without storing the narrow elements.
 
     The values are, bit for bit, `quantize_mx(x, ...).dequantize()`. They are
     differentiable by the straight-through estimator: the derivative is one everywhere,
@@ -269,21 +273,21 @@ def fake_quantize(
 
 
 def to_codes(x: jax.Array) -> jax.Array:
-    """Returns the codes of FP8, FP4 or E8M0 elements as uint8, payloads included."""
+    """Return the codes of FP8, FP4 or E8M0 elements as uint8, payloads included."""
     fmt = get_format(x.dtype)
     if fmt.width < 8:
         return encode(widen(x), fmt)
     return lax.bitcast_convert_type(x, jnp.uint8)
 
 
-# ---- Kernels. XLA keeps the calls of the two kernels that round. Else it would compute
+# ---- Kernels. XLA does not inline the two kernels that round. Else it would compute
 # them again for every consumer; and it writes 4-bit integers in a loop of scalars, with
 # all that it can fuse into that loop.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Options:
-    """What is static about a quantization; `axis` is negative."""
+    """The static options of a quantization; `axis` is negative."""
 
     format: MXFormat
     axis: int
@@ -302,7 +306,7 @@ class _Options:
 def neuronjax_quantize_mx(
     x: jax.Array, seed: jax.Array | None, options: _Options
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns elements and scales."""
+    """Return elements and scales."""
     codes, scales = kept_apart(_codes_kernel(x, seed, options))
     return from_codes(codes, options.element), from_codes(scales, FLOAT8_E8M0FNU)
 
@@ -311,7 +315,7 @@ def neuronjax_quantize_mx(
 def _fake_quantized(
     x: jax.Array, seed: jax.Array | None, options: _Options
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns values, float32, and scale bytes, uint8."""
+    """Return values, float32, and scale bytes, uint8."""
     return kept_apart(_values_kernel(x, seed, options))
 
 
@@ -344,7 +348,8 @@ def neuronjax_dequantize_mx(
 
 
 def _quotients(x: jax.Array, options: _Options) -> tuple[jax.Array, jax.Array]:
-    """Blocks of elements to be rounded, float32, and their scale bytes, as uint32."""
+    """Return blocks of elements to be rounded, float32, and their scale bytes, as
+    uint32."""
     axis, size = options.axis, options.block_size
     bits = blocked(lax.bitcast_convert_type(widen(x), jnp.uint32), axis, size)
     magnitude, sign = bits & ~_SIGN, bits & _SIGN
@@ -359,7 +364,7 @@ def _quotients(x: jax.Array, options: _Options) -> tuple[jax.Array, jax.Array]:
 def _rounding(
     shape: tuple[int, ...], seed: jax.Array | None, options: _Options
 ) -> dict[str, Any]:
-    """How elements are rounded."""
+    """Return the options for rounding elements."""
     random = None
     if seed is not None:
         random = blocked(random_bits(shape, seed), options.axis, options.block_size)
@@ -376,7 +381,7 @@ def _narrow(scales: jax.Array, options: _Options) -> jax.Array:
 
 
 def _scaled(blocks: jax.Array, scales: jax.Array) -> jax.Array:
-    """float32 elements times their scales."""
+    """Return float32 elements times their scales."""
     bits = lax.bitcast_convert_type(blocks, jnp.uint32)
     product = scale_magnitudes(bits & ~_SIGN, scales) | (bits & _SIGN)
     product = jnp.where(scales == _NAN_SCALE, _QUIET_NAN, product)
@@ -395,7 +400,8 @@ def _options(
     rounding: Rounding,
     overflow: Overflow,
 ) -> _Options:
-    """Checks the arguments that the functions of `rounding` and `mx_scales` do not."""
+    """Check the arguments that the functions of `rounding` and `mx_scales` do not
+    check."""
     if np.dtype(x.dtype).name not in INPUT_DTYPES:
         raise InvalidProgramError(
             f"MX quantization of {x.dtype}",
@@ -422,7 +428,7 @@ def _options(
 
 
 def _seed(rounding: Rounding, seed: jax.Array | int | None) -> jax.Array | None:
-    """The key of the random bits, None where nothing is random."""
+    """Return the key of the random bits, or None if nothing is random."""
     if rounding != "stochastic":
         return None
     if isinstance(seed, int) and 0 <= seed < 1 << 32:
@@ -436,7 +442,8 @@ def _seed(rounding: Rounding, seed: jax.Array | int | None) -> jax.Array | None:
 
 
 def _check_array(array: MXArray) -> None:
-    """An MXArray may be made by anyone; transformations may even leave no arrays."""
+    """Check an MXArray, which anyone may make; transformations may even leave no
+    arrays."""
     shape, axis = array.elements.shape, array.axis
     if not -len(shape) <= axis < 0:
         raise InvalidProgramError(
@@ -462,7 +469,7 @@ def _check_array(array: MXArray) -> None:
 
 @jax.custom_jvp
 def _straight_through(x: jax.Array, values: jax.Array) -> jax.Array:
-    """Returns `values`, with the derivative of `x`."""
+    """Return `values`, with the derivative of `x`."""
     del x
     return values
 
@@ -475,7 +482,7 @@ def _straight_through_jvp(
 
 
 def blocked(x: jax.Array, axis: int, size: int) -> jax.Array:
-    """Splits an axis into blocks, the last filled up with zeros."""
+    """Split an axis into blocks, the last filled up with zeros."""
     length = x.shape[axis]
     blocks = -(-length // size)
     padding = [(0, 0)] * x.ndim
@@ -484,13 +491,13 @@ def blocked(x: jax.Array, axis: int, size: int) -> jax.Array:
 
 
 def unblocked(blocks: jax.Array, shape: tuple[int, ...], axis: int) -> jax.Array:
-    """The inverse of `blocked`, for an array of this shape."""
+    """Return the inverse of `blocked`, for an array of this shape."""
     padded = blocks.shape[axis - 1] * blocks.shape[axis]
     flat = blocks.reshape(replaced(shape, axis, padded))
     return lax.slice_in_dim(flat, 0, shape[axis], axis=axis)
 
 
 def replaced(shape: tuple[int, ...], axis: int, *sizes: int) -> tuple[int, ...]:
-    """A shape with other sizes in the place of one axis."""
+    """Return a shape with other sizes in the place of one axis."""
     index = len(shape) + axis
     return (*shape[:index], *sizes, *shape[index + 1 :])

@@ -2,8 +2,7 @@
 
 TensorE contracts an MX operand [K, F] in tiles of up to 128 partitions, F words wide,
 so a tile is up to 512 deep. A scale belongs to 8 partitions x 4 slots. Sources:
-`nki.isa` and the MXFP guide of NKI, as collected in hardware.md, section 5.1. Nothing
-is computed here, only moved.
+`nki.isa` and the MXFP guide of NKI. Functions here only move data.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ PARTITIONS = 128
 QUADRANT = 32  # partitions; tiles have a multiple of it
 SLOTS = 4  # elements of a word
 GROUP = BLOCK_SIZE // SLOTS  # partitions that share a scale
-SCALES = QUADRANT // GROUP  # scales of a quadrant, on as many of its partitions
-SCALE_OFFSETS = (0, 4, 8, 12)  # where they may start, so that 4 operands share a tile
+SCALES = QUADRANT // GROUP  # scales of a quadrant, one on each of as many partitions
+SCALE_OFFSETS = (0, 4, 8, 12)  # where scales may start, so 4 operands share a tile
 
 
 def pack_x4(elements: jax.Array) -> jax.Array:
-    """Packs each 4 elements along the last, free axis into one word.
+    """Pack each 4 elements along the last, free axis into one word.
 
     Args:
         elements: FP8 or FP4, [..., 4 W].
@@ -38,7 +37,7 @@ def pack_x4(elements: jax.Array) -> jax.Array:
         [..., W]; FP8: uint32, little-endian; FP4: uint16, the first in the low nibble.
 
     Raises:
-        InvalidProgramError: the last axis is no multiple of 4.
+        InvalidProgramError: the last axis is not a multiple of 4.
     """
     fmt = get_format(elements.dtype)
     *before, free = elements.shape
@@ -54,10 +53,10 @@ def pack_x4(elements: jax.Array) -> jax.Array:
 
 
 def unpack_x4(words: jax.Array, fmt: FloatFormat) -> jax.Array:
-    """The inverse of `pack_x4`.
+    """Return the inverse of `pack_x4`.
 
     Raises:
-        InvalidProgramError: words of another dtype than this format has.
+        InvalidProgramError: the words do not have the dtype of this format.
     """
     word = _word_of(fmt)
     if words.dtype != word:
@@ -73,7 +72,7 @@ def unpack_x4(words: jax.Array, fmt: FloatFormat) -> jax.Array:
 
 
 def _word_of(fmt: FloatFormat) -> Any:
-    """The unsigned type of a format's x4 words."""
+    """Return the unsigned type of a format's x4 words."""
     words = {8: np.uint32, 4: np.uint16}
     if fmt.width not in words:
         raise InvalidProgramError(

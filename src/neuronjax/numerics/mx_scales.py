@@ -2,8 +2,8 @@
 
 A rule is a function of integers: the exponent field and the mantissa of the float32
 bits of amax = max |x| over the block, and the element format, whose largest exponent is
-emax. No logarithm is taken, and no float operation: the scale is a power of two, so an
-exponent field, an increment of zero or one, and emax are all there is. Bytes are biased
+emax. It needs no logarithm and no float operation: the scale is a power of two, so it
+follows from the exponent field, an increment of zero or one, and emax. Bytes are biased
 by 127 (OCP Microscaling (MX) 1.0, section 5.4.1). Multiplication and division by a
 scale are here too; blocks and the rounding of elements are in `microscaling`.
 """
@@ -40,7 +40,7 @@ _ZERO = np.uint32(0)
 
 
 def scale_bytes(amax_bits: jax.Array, rule: str, element: FloatFormat) -> jax.Array:
-    """Returns the E8M0 byte of each block.
+    """Return the E8M0 byte of each block.
 
     Args:
         amax_bits: uint32, the float32 bits of the largest magnitude of each block; a
@@ -64,12 +64,12 @@ def scale_bytes(amax_bits: jax.Array, rule: str, element: FloatFormat) -> jax.Ar
 
 
 def _bounded(increment: _Increment) -> ScaleRule:
-    """The rule 2^(floor(log2 amax) - emax + increment), NaN for a NaN or an Inf.
+    """Return the rule 2^(floor(log2 amax) - emax + increment), NaN for a NaN or an Inf.
 
     Below 2^-127, the smallest scale, it stops at byte 0; so a block of zeros and
-    subnormals has byte 0 whatever the increment, for emax is at least 2. No float32
+    subnormals has byte 0 whatever the increment, since emax is at least 2. No float32
     is large enough to need the other limit, byte 254. (torchao gives an Inf a finite
-    scale, and divides a block with byte 0 by 2^-126: its elements are half of ours.)
+    scale, and divides a block with byte 0 by 2^-126, so its elements are half of ours.)
     """
 
     def rule(field: jax.Array, mantissa: jax.Array, element: FloatFormat) -> jax.Array:
@@ -82,44 +82,43 @@ def _bounded(increment: _Increment) -> ScaleRule:
 
 
 def _none(mantissa: jax.Array, element: FloatFormat) -> jax.Array:
-    """OCP MX 1.0, section 6.3; torchao's FLOOR. The largest elements may saturate."""
+    """Return 0: OCP MX 1.0, section 6.3; torchao's FLOOR. The largest elements may
+    saturate."""
     del element
     return jnp.zeros_like(mantissa)
 
 
 def _always(mantissa: jax.Array, element: FloatFormat) -> jax.Array:
-    """NKI 0.5.0 and later, `nki.isa.quantize_mx`: twice the scale of OCP.
-
-    The largest element is then below 2^emax: nothing saturates.
-    """
+    """Return 1: NKI 0.5.0 and later, `nki.isa.quantize_mx`, twice the scale of OCP. The
+    largest element is then below 2^emax, so nothing saturates."""
     del element
     return jnp.ones_like(mantissa)
 
 
 def _unless_power_of_two(mantissa: jax.Array, element: FloatFormat) -> jax.Array:
-    """torchao's CEIL: 2^(ceil(log2 amax) - emax)."""
+    """Return the increment of torchao's CEIL, 2^(ceil(log2 amax) - emax)."""
     del element
     return (mantissa != _ZERO).astype(jnp.uint32)
 
 
 def _above_largest(mantissa: jax.Array, element: FloatFormat) -> jax.Array:
-    """torchao's RCEIL, after cuBLAS and arXiv 2506.08027: 2^ceil(log2(amax / max)).
+    """Return that of torchao's RCEIL, after cuBLAS and arXiv 2506.08027.
 
-    The smallest scale by which nothing saturates, max being the largest element: the
-    OCP scale if the significand of amax is at most that of max, else twice as much.
-    (torchao rounds the quotient to float32 first. It makes no difference: one ulp above
-    max, the quotient already rounds to the float32 above the power of two.)
+    The scale is 2^ceil(log2(amax / max)), the smallest by which nothing saturates, max
+    being the largest element: the OCP scale if the significand of amax is at most that
+    of max, else twice as much. (torchao rounds the quotient to float32 first, which
+    makes no difference: one ulp above max, the quotient already rounds to the float32
+    above the power of two.)
     """
     largest = np.float32(element.max_finite).view(np.uint32) & _MANTISSA
     return (mantissa > largest).astype(jnp.uint32)
 
 
 def _if_rounded_up(mantissa: jax.Array, element: FloatFormat) -> jax.Array:
-    """torchao's EVEN: OCP's rule for amax rounded to the mantissa of the elements.
-
-    Definitions: `ScaleCalculationMode` and `to_mx` of torchao.prototype.mx_formats.
-    Despite the name, ties go up: half a unit is added and the exponent taken.
-    """
+    """Return that of torchao's EVEN: OCP's rule for amax rounded to the elements'
+    mantissa. Definitions: `ScaleCalculationMode` and `to_mx` of
+    torchao.prototype.mx_formats. Despite the name, ties go up: half a unit is added and
+    the exponent taken."""
     half = np.uint32(1 << (FLOAT32.mantissa_bits - element.mantissa_bits - 1))
     return (mantissa + half) >> _MANTISSA_BITS
 
@@ -127,11 +126,9 @@ def _if_rounded_up(mantissa: jax.Array, element: FloatFormat) -> jax.Array:
 def _modulo_256(
     field: jax.Array, mantissa: jax.Array, element: FloatFormat
 ) -> jax.Array:
-    """The vendor's `quantize_mx_golden`: OCP's rule in uint8, which wraps around.
-
-    A block of zeros has byte 256 - emax, an Inf or NaN makes it 255 - emax, and a block
-    below 2^(emax - 127) gets a huge scale, by which its elements become zeros.
-    """
+    """Return the vendor's `quantize_mx_golden`: OCP's rule in uint8, which wraps
+    around. A block of zeros gets byte 256 - emax, a block with Inf or NaN 255 - emax,
+    and a block below 2^(emax - 127) a huge scale, which makes its elements zeros."""
     del mantissa
     return (field - np.uint32(element.max_exponent)) & np.uint32(0xFF)
 
@@ -147,10 +144,10 @@ SCALE_RULES: dict[str, ScaleRule] = {**BOUNDED, "nki_golden": _modulo_256}
 
 
 def scale_magnitudes(magnitude: jax.Array, scale: jax.Array) -> jax.Array:
-    """Multiplies float32 magnitudes by 2^(scale - 127), on their bits.
+    """Multiply float32 magnitudes by 2^(scale - 127), on their bits.
 
-    Exact, but for what float32 does not hold: below 2^-126 the result is zero (FTZ),
-    from 2^128 on it is Inf. Inf and NaN stay.
+    The result is exact within the range of float32; below 2^-126 it is zero (FTZ), from
+    2^128 on it is Inf. Inf and NaN stay.
 
     Args:
         magnitude: uint32, float32 bits without the sign.
@@ -164,12 +161,12 @@ def scale_magnitudes(magnitude: jax.Array, scale: jax.Array) -> jax.Array:
 
 
 def unscale_magnitudes(magnitude: jax.Array, scale: jax.Array) -> jax.Array:
-    """Divides float32 magnitudes by 2^(scale - 127), on their bits, for rounding.
+    """Divide float32 magnitudes by 2^(scale - 127), on their bits, for rounding.
 
-    Exact where the quotient is between 2^-126 and 2^128. It is never above, for the
-    scales of this file; what is below becomes 2^-126, which rounds to what the quotient
-    rounds to: in every element format it is less than 2^-32 of the smallest step.
-    Subnormals are zeros (FTZ); Inf and NaN stay.
+    The quotient is exact between 2^-126 and 2^128. It is never larger, for the scales
+    of this file. A smaller quotient becomes 2^-126, which rounds to the same result: in
+    every element format it is less than 2^-32 of the smallest step. Subnormals are
+    zeros (FTZ); Inf and NaN stay.
 
     Args:
         magnitude: uint32, float32 bits without the sign.

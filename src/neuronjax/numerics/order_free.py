@@ -1,8 +1,8 @@
 """Reductions that are the same in every order: of integers, booleans, and extremes.
 
-XLA may take them as it likes. Largest and smallest floats are found among integers in
-the order of the floats, since XLA's float reductions lose NaNs on some shapes: NaN
-wins, -0 is below +0, subnormals count as zeros. Sums and products of floats are not
+XLA may choose their order. The largest and smallest floats are found among integers in
+the order of the floats, because XLA's float reductions lose NaNs on some shapes: NaN
+wins, -0 is below +0, and subnormals count as zeros. Sums and products of floats are not
 here: their order is part of an instruction.
 """
 
@@ -17,7 +17,7 @@ from jax import lax
 
 from neuronjax.numerics.elementary_core import flush
 
-# On integers and booleans, over axes.
+# Reductions of integers and booleans over axes.
 REDUCTIONS: Mapping[str, Callable[..., jax.Array]] = {
     "maximum": lax.reduce_max,
     "minimum": lax.reduce_min,
@@ -36,23 +36,23 @@ ON_BOOLEANS: Mapping[str, str] = {
 
 
 def reduce_integers(op: str, x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
-    """An op of `REDUCTIONS` over axes: integers wrap around, a boolean sum is or."""
+    """Reduce over axes by an op of `REDUCTIONS`; integers wrap around, a boolean sum is
+    or."""
     name = ON_BOOLEANS.get(op, op) if x.dtype == jnp.bool_ else op
     return REDUCTIONS[name](x, axes=axes)
 
 
 def total_order(x: jax.Array) -> jax.Array:
-    """Signed integers ordered as IEEE totalOrder orders the floats `x`."""
+    """Return signed integers ordered as IEEE totalOrder orders the floats `x`."""
     bits = lax.bitcast_convert_type(x, jnp.dtype(f"int{x.dtype.itemsize * 8}"))
     largest = jnp.asarray(jnp.iinfo(bits.dtype).max, bits.dtype)
     return jnp.where(bits < 0, bits ^ largest, bits)
 
 
 def extreme_key(op: str, x: jax.Array) -> jax.Array:
-    """int32 in the order of the float32 `x`, NaN at the end that wins.
+    """Return int32 keys in the order of the float32 `x`, with NaN at the end that wins.
 
-    Subnormals keep their places, which are beside their zeros: whoever is chosen is
-    flushed by `extreme_of_key`.
+    Subnormals keep their places next to zero; `extreme_of_key` flushes the result.
 
     Args:
         op: "maximum" or "minimum".
@@ -63,11 +63,11 @@ def extreme_key(op: str, x: jax.Array) -> jax.Array:
 
 
 def extreme_of_key(key: jax.Array) -> jax.Array:
-    """The float32 of a key, flushed."""
+    """Return the float32 of a key, flushed."""
     bits = jnp.where(key < 0, key ^ jnp.int32(0x7FFFFFFF), key)
     return flush(lax.bitcast_convert_type(bits, jnp.float32))
 
 
 def reduce_extreme(op: str, x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
-    """Largest or smallest of float32 over axes."""
+    """Return the largest or smallest of float32 over axes."""
     return extreme_of_key(REDUCTIONS[op](extreme_key(op, x), axes=axes))

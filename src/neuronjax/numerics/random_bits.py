@@ -1,11 +1,11 @@
-"""Counter-based random bits for stochastic rounding: an integer hash, no state.
+"""Counter-based random bits for stochastic rounding: an integer hash without state.
 
-bits = H(key, row-major element index), each 32 bits. The key absorbs, by `fold`, what
-distinguishes one rounding from another: seed, call index, emulated device, instruction
-ordinal, loop counters (design, section 5). Same key, same bits, on every host and
-however the array is sharded. A statistical hash, not a cryptographic one, and not the
+bits = H(key, row-major element index), each of 32 bits. `fold` mixes into the key
+whatever distinguishes one rounding from another: seed, call index, emulated device,
+instruction ordinal, loop counters. The same key gives the same bits on every host and
+however the array is sharded. The hash is statistical, not cryptographic, and not the
 LFSR or XORWOW of the chips, whose parameters are not documented. A key has 32 bits, so
-among some 2^16 keys two are likely to be equal.
+among about 2^16 keys two are likely to be equal.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from jax import lax
 from neuronjax.errors import InvalidProgramError
 
 GOLDEN = np.uint32(0x9E37_79B9)  # 2^32 / golden ratio: no structure of its own
-#: Of the mixer: how far it shifts before each multiplication, and the factor.
+#: The mixer's shift before each multiplication, and the factor.
 STEPS = ((16, 0x21F0_AAAD), (15, 0xD35A_2D97))
-LAST_SHIFT = 15  # after both
+LAST_SHIFT = 15  # after both multiplications
 
 
 def fold(key: jax.Array, data: jax.Array) -> jax.Array:
-    """Absorbs a uint32 into a key: a new key, by any other data a different one.
+    """Mix a uint32 into a key, and return a new key that differs for other data.
 
     Args:
         key: uint32 scalar; a seed is a key.
@@ -36,7 +36,7 @@ def fold(key: jax.Array, data: jax.Array) -> jax.Array:
 
 
 def random_bits(shape: tuple[int, ...], key: jax.Array) -> jax.Array:
-    """Returns uint32 random bits of a shape; element i depends on (key, i) only.
+    """Return uint32 random bits of a shape; element i depends on (key, i) only.
 
     Args:
         shape: static; fewer than 2^32 elements.
@@ -50,13 +50,14 @@ def random_bits(shape: tuple[int, ...], key: jax.Array) -> jax.Array:
             f"stochastic rounding of {math.prod(shape)} elements in one instruction",
             remedy="split the tensor below 2^32 elements",
         )
-    # The key enters twice. Once would make the streams of two keys permutations of
-    # each other: H(k, i) = H(k', i ^ k ^ k').
+    # The key enters twice. If it entered once, the streams of two keys would be
+    # permutations of each other: H(k, i) = H(k', i ^ k ^ k').
     return _mix(_mix(_row_major_index(shape) ^ key) + _mix(key ^ GOLDEN))
 
 
 def _row_major_index(shape: tuple[int, ...]) -> jax.Array:
-    """uint32 element indices, from one iota per dimension: XLA can shard them."""
+    """Return uint32 element indices, from one iota per dimension, which XLA can
+    shard."""
     index = jnp.zeros(shape, jnp.uint32)
     for axis, size in enumerate(shape):
         iota = lax.broadcasted_iota(jnp.uint32, shape, axis)
@@ -65,10 +66,9 @@ def _row_major_index(shape: tuple[int, ...]) -> jax.Array:
 
 
 def _mix(x: jax.Array) -> jax.Array:
-    """A bijection of uint32 in which every input bit flips every output bit half of the
-    time: the murmur3 finaliser's shape, with the constants of Wellons' hash-prospector
-    (bias 0.107 against murmur3's 0.26).
-    """
+    """Return a bijection of uint32: every input bit flips every output bit half of the
+    time. It has the shape of murmur3's finaliser, with the constants of Wellons'
+    hash-prospector (bias 0.107 against murmur3's 0.26)."""
     for shift, factor in STEPS:
         x = (x ^ (x >> np.uint32(shift))) * np.uint32(factor)
     return x ^ (x >> np.uint32(LAST_SHIFT))

@@ -1,11 +1,10 @@
 """Rounding between float32 and every other format, by arithmetic on uint32 bits.
 
-The rounding step of an engine's write: `round_to_format` (values stay float32), `cast`
-(an array of the target dtype), `encode` (integer codes) and `round_to_int`; `widening`
-is the way back. No float operation is used that XLA could elide, contract or flush, so
-the bits are the same eagerly, under `jax.jit`, and on every host. Rules of design,
-sections 5 and 6, spelled out at `round_to_format`. Scaling and MX blocks are in
-`microscaling`.
+This is the rounding step of an engine's write: `round_to_format` (values stay float32),
+`cast` (an array of the target dtype), `encode` (integer codes) and `round_to_int`;
+`widening` converts back. It uses no float operation that XLA could elide, contract or
+flush, so the bits are the same eagerly, under `jax.jit`, and on every host.
+`round_to_format` lists the rules. Scaling and MX blocks are in `microscaling`.
 """
 
 from __future__ import annotations
@@ -33,19 +32,18 @@ _IMPLICIT = np.uint32(0x0080_0000)  # also the smallest normal float32
 _MANTISSA = np.uint32(0x007F_FFFF)
 _HALF = np.uint32(0x8000_0000)  # of a fraction in units of 2^-32
 _MANTISSA_BITS = np.uint32(23)
-# How many bits drop out of a 24-bit significand at most: from 25 on it is below half
-# a step; from 56 on less than 2^-32 of a step, the unit of stochastic rounding.
+# Most bits that drop out of a 24-bit significand: from 25 on it is below half a step;
+# from 56 on less than 2^-32 of a step, the unit of stochastic rounding.
 _DEEP, _DEEPEST = 31, 56
 _ONE = np.uint32(1)
 _ZERO = np.uint32(0)
 
 
 class _Bracket(NamedTuple):
-    """Where a magnitude lies between two neighbouring codes; all uint32.
-
-    The magnitude is `floor` plus `fraction` 2^-32 of the step to `floor + 1`; fraction
-    bits below 2^-32 are dropped. `odd` is the parity of the significand of `floor`.
-    """
+    """The position of a magnitude between two neighbouring codes; all fields are
+    uint32. The magnitude is `floor` plus `fraction` 2^-32 of the step to `floor + 1`;
+    fraction bits below 2^-32 are dropped. `odd` is the parity of the significand of
+    `floor`."""
 
     floor: jax.Array
     fraction: jax.Array
@@ -68,7 +66,7 @@ def _stochastic(bracket: _Bracket, random: jax.Array) -> jax.Array:
     return bracket.fraction + random < random  # the carry out of 32 bits
 
 
-# Each says where to take `floor + 1`, from the bracket and the random bits.
+# Each returns whether to take `floor + 1`, given the bracket and the random bits.
 _ROUNDS_UP: dict[str, Callable[[_Bracket, jax.Array], jax.Array]] = {
     "rne": _nearest_even,
     "rtz": _toward_zero,
@@ -92,7 +90,7 @@ def round_to_format(
     random_bits: jax.Array | None = None,
     random_bit_count: int = 32,
 ) -> jax.Array:
-    """Rounds float32 values to those that `fmt` represents.
+    """Round float32 values to those that `fmt` represents.
 
     - float32 subnormals are read as zeros of the same sign; subnormals of a narrower
       target are kept. So bfloat16 and tfloat32 results are never subnormal.
@@ -132,12 +130,12 @@ def round_to_format(
 
 
 def round_to_codes(x: jax.Array, fmt: FloatFormat, **options: Any) -> jax.Array:
-    """Rounds to `fmt.code_dtype` codes; options and errors of `round_to_format`."""
+    """Round to `fmt.code_dtype` codes; options and errors of `round_to_format`."""
     return _round(x, fmt, **options).astype(fmt.code_dtype)
 
 
 def cast(x: jax.Array, fmt: FloatFormat, **options: Any) -> jax.Array:
-    """Rounds to an array of `fmt.dtype`; options and errors of `round_to_format`."""
+    """Round to an array of `fmt.dtype`; options and errors of `round_to_format`."""
     rounding = options.get("rounding", "rne"), options.get("overflow", "ieee")
     if fmt.dtype == jnp.float16 and rounding == ("rne", "ieee"):
         require(x, jnp.float32, "x")
@@ -146,13 +144,14 @@ def cast(x: jax.Array, fmt: FloatFormat, **options: Any) -> jax.Array:
 
 
 def encode(x: jax.Array, fmt: FloatFormat) -> jax.Array:
-    """Returns the codes of float32 values that `fmt` represents exactly.
+    """Return the codes of float32 values that `fmt` represents exactly.
 
-    The inverse of `decode` but for NaN payloads. Subnormals are not flushed: a value is
-    renamed here, not computed with. Values that are not representable are truncated.
+    This inverts `decode`, except for NaN payloads. Subnormals are not flushed, because
+    nothing is computed with them. Values that are not representable are truncated.
 
     Returns:
-        `fmt.code_dtype`, of the shape of `x`; tfloat32 codes are left aligned.
+        Codes of dtype `fmt.code_dtype`, of the shape of `x`; tfloat32 codes are left
+        aligned.
 
     Raises:
         InvalidProgramError: `x` is not float32.
@@ -165,15 +164,15 @@ def encode(x: jax.Array, fmt: FloatFormat) -> jax.Array:
 
 
 def round_to_int(x: jax.Array, dtype: Any, *, mode: IntegerMode = "rne") -> jax.Array:
-    """Converts float32 values to integers, saturating at the range of `dtype`.
+    """Convert float32 values to integers, saturating at the range of `dtype`.
 
-    "rne" is what an engine write does, "truncate" what `stablehlo.convert` says, and
-    "half_away" takes ties away from zero. NaN gives 0: StableHLO leaves it to the
+    "rne" is the rounding of an engine's write, "truncate" that of `stablehlo.convert`,
+    and "half_away" takes ties away from zero. NaN gives 0: StableHLO leaves it to the
     implementation, and XLA on CPU gives 0.
 
     Raises:
         InvalidProgramError: `x` is not float32, the mode is unknown, or a 64-bit dtype
-            is asked for while JAX has them disabled.
+            is requested while JAX has them disabled.
     """
     require(x, jnp.float32, "x")
     rounds_up = _choose("mode", mode, _INTEGER_ROUNDS_UP)
@@ -182,7 +181,7 @@ def round_to_int(x: jax.Array, dtype: Any, *, mode: IntegerMode = "rne") -> jax.
     magnitude, sign = _split(x)
     exponent = magnitude >> _MANTISSA_BITS
     bracket, up_shift = _integer_bracket(magnitude, exponent)
-    up = rounds_up(bracket, magnitude).astype(jnp.uint32)  # nothing random here
+    up = rounds_up(bracket, magnitude).astype(jnp.uint32)  # no mode here is random
     whole = (bracket.floor + up).astype(word)
     word_bits = np.uint32(jnp.iinfo(word).bits)
     whole <<= jnp.minimum(up_shift, word_bits - np.uint32(24)).astype(word)
@@ -201,7 +200,7 @@ def _round(
     random_bits: jax.Array | None = None,
     random_bit_count: int = 32,
 ) -> jax.Array:
-    """Returns codes of `fmt` as uint32, padding included."""
+    """Return codes of `fmt` as uint32, padding included."""
     require(x, jnp.float32, "x")
     rounds_up = _choose("rounding", rounding, _ROUNDS_UP)
     saturates = _choose("overflow", overflow, _SATURATES)
@@ -209,7 +208,9 @@ def _round(
     if rounding == "rne" and not saturates and _keeps_exponent(fmt):
         return _nearest_even_same_exponent(x, fmt)
     magnitude, sign = _split(x)
-    if fmt.exponent_bits == FLOAT32.exponent_bits:  # else too small for the format
+    if (
+        fmt.exponent_bits == FLOAT32.exponent_bits
+    ):  # otherwise a subnormal is too small for the format
         magnitude = jnp.where(magnitude < _IMPLICIT, _ZERO, magnitude)  # FTZ
     stops = saturates or rounding == "rtz"
     ceiling = _ceiling(fmt, stops)
@@ -225,19 +226,18 @@ def _round(
 
 
 def _converted(x: jax.Array, fmt: FloatFormat) -> jax.Array:
-    """FP16 by the host's conversion, whose result is read as an integer: XLA drops only
-    a conversion that another one undoes. It rounds just so, but for NaN."""
+    """Return FP16 by the host's conversion, whose result is read as an integer. XLA
+    drops a conversion only if another one undoes it. The host rounds in the same way,
+    except for NaN."""
     code = lax.bitcast_convert_type(x.astype(fmt.dtype), jnp.uint16)
     nan = (code & np.uint16(0x8000)) | np.uint16(fmt.nan_code)
     return lax.bitcast_convert_type(lax.select(x != x, nan, code), fmt.dtype)
 
 
 def _ceiling(fmt: FloatFormat, stops_at_max: bool = False) -> np.uint32:
-    """float32 bits down to which larger magnitudes are clamped before they are rounded.
-
-    One step above the largest value: there, exactly, lies the overflow code. Or the
-    largest value itself, where no overflow is wanted or possible.
-    """
+    """Return the float32 bits to which larger magnitudes are clamped before rounding.
+    They are one step above the largest value, which is exactly the overflow code; or
+    the largest value itself if no overflow is wanted or possible."""
     largest = np.float32(fmt.max_finite).view(np.uint32)
     if stops_at_max or fmt.overflow_code == fmt.max_code:
         return largest
@@ -245,17 +245,16 @@ def _ceiling(fmt: FloatFormat, stops_at_max: bool = False) -> np.uint32:
 
 
 def _keeps_exponent(fmt: FloatFormat) -> bool:
-    """bfloat16 and tfloat32: float32 with a shorter mantissa."""
+    """Return whether a format is float32 with a shorter mantissa: bfloat16 and
+    tfloat32."""
     same = fmt.exponent_bits == FLOAT32.exponent_bits and fmt.signed and fmt.has_inf
     return same and fmt.mantissa_bits < FLOAT32.mantissa_bits
 
 
 def _nearest_even_same_exponent(x: jax.Array, fmt: FloatFormat) -> jax.Array:
-    """The common case, in a third of the operations, sign and all.
-
-    Half of the dropped bits, less one when the kept part is even, is added; the carry
-    runs into the exponent and on to Inf.
-    """
+    """Round the common case in a third of the operations, sign included. Half of the
+    dropped bits, less one if the kept part is even, is added; the carry runs into the
+    exponent and on to Inf. The bracket is the plain form."""
     bits = lax.bitcast_convert_type(x, jnp.uint32)
     drop = np.uint32(FLOAT32.mantissa_bits - fmt.mantissa_bits)
     half = (_ONE << (drop - _ONE)) - _ONE
@@ -268,13 +267,14 @@ def _nearest_even_same_exponent(x: jax.Array, fmt: FloatFormat) -> jax.Array:
 
 
 def _nearest_even_narrow(magnitude: jax.Array, fmt: FloatFormat) -> jax.Array:
-    """Codes of magnitudes up to the overflow's, in half the operations.
+    """Return codes of magnitudes up to the overflow's, in half the operations.
 
-    One FP32 addition rounds: of the power of two whose last place is the step of `fmt`
-    around the magnitude. What it adds to the power's bits is the rounded significand in
-    such steps; added to the exponent field (less one), it yields the code, as in
-    `_bracket_narrow_exponent`. Between two bitcasts XLA can neither drop nor contract
-    an addition, and a magnitude that it flushes would round to zero.
+    One FP32 addition rounds: to the magnitude it adds the power of two whose last place
+    is the step of `fmt` around the magnitude. The sum minus the power is the rounded
+    significand in such steps; added to the exponent field (less one), it yields the
+    code, as in `_bracket_narrow_exponent`. XLA can neither drop nor contract an
+    addition between two bitcasts, and a magnitude that it flushes would round to zero
+    anyway.
     """
     fewest = np.uint32(FLOAT32.mantissa_bits - fmt.mantissa_bits)
     lowest = np.uint32((FLOAT32.bias + fmt.min_exponent) << FLOAT32.mantissa_bits)
@@ -286,7 +286,7 @@ def _nearest_even_narrow(magnitude: jax.Array, fmt: FloatFormat) -> jax.Array:
 
 
 def _split(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns the bits below the sign, and the sign bit in place."""
+    """Return the bits below the sign, and the sign bit in place."""
     bits = lax.bitcast_convert_type(x, jnp.uint32)
     return bits & ~_SIGN, bits & _SIGN
 
@@ -294,14 +294,15 @@ def _split(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 def _bracket(
     magnitude: jax.Array, fmt: FloatFormat, ceiling: np.uint32, deepest: int = _DEEP
 ) -> _Bracket:
-    """Locates the bits of a non-negative float32 between two codes of `fmt`."""
+    """Locate the bits of a non-negative float32 between two codes of `fmt`."""
     if fmt.exponent_bits == FLOAT32.exponent_bits:
         return _bracket_same_exponent(jnp.minimum(magnitude, ceiling), fmt)
     return _bracket_narrow_exponent(magnitude, fmt, ceiling, deepest)
 
 
 def _bracket_same_exponent(magnitude: jax.Array, fmt: FloatFormat) -> _Bracket:
-    """The code is the float32 code without its low bits."""
+    """Return the bracket of a format whose code is the float32 code without its low
+    bits."""
     drop = np.uint32(FLOAT32.mantissa_bits - fmt.mantissa_bits)
     if drop == 0:
         zeros = jnp.zeros_like(magnitude)
@@ -318,12 +319,13 @@ def _bracket_same_exponent(magnitude: jax.Array, fmt: FloatFormat) -> _Bracket:
 def _bracket_narrow_exponent(
     magnitude: jax.Array, fmt: FloatFormat, ceiling: np.uint32, deepest: int
 ) -> _Bracket:
-    """Below the smallest normal of `fmt`, one more bit drops out per power of two.
+    """Return the bracket; below the smallest normal, one more bit drops per power of
+    two.
 
     The significand counts from 2^mantissa_bits in normal values, so adding it to the
     exponent field (less one) yields the code, and a carry runs into the exponent.
-    Magnitudes of which more than `deepest` bits would drop out are raised until it is
-    so many: a zero has a zero's code and fraction without a branch.
+    Magnitudes that would lose more than `deepest` bits are raised until they lose so
+    many, so a zero gets the code and fraction of zero without a branch.
     """
     lowest = FLOAT32.bias + fmt.min_exponent
     fewest = FLOAT32.mantissa_bits - fmt.mantissa_bits
@@ -347,7 +349,7 @@ def _bracket_narrow_exponent(
 def _specials(
     code: jax.Array, magnitude: jax.Array, sign: jax.Array, fmt: FloatFormat
 ) -> jax.Array:
-    """Puts NaN and the sign in place, and aligns the code in its storage."""
+    """Put NaN and the sign in place, and align the code in its storage."""
     nan_code = np.uint32(fmt.nan_code)
     code = jnp.where(magnitude > _INF, nan_code, code)
     if not fmt.signed:
@@ -362,7 +364,7 @@ def _specials(
 def _integer_bracket(
     magnitude: jax.Array, exponent: jax.Array
 ) -> tuple[_Bracket, jax.Array]:
-    """Locates a magnitude between two integers: (bracket, left shift that follows)."""
+    """Locate a magnitude between two integers; return the bracket and a left shift."""
     unit = np.uint32(FLOAT32.bias + FLOAT32.mantissa_bits)  # where one ulp is 1
     drop = jnp.minimum(unit - jnp.minimum(exponent, unit), np.uint32(31))
     significand = (magnitude & _MANTISSA) | _IMPLICIT
@@ -373,7 +375,8 @@ def _integer_bracket(
 
 
 def _word_for(info: Any) -> type[np.unsignedinteger[Any]]:
-    """The unsigned type in which the magnitudes of an integer dtype are computed."""
+    """Return the unsigned type in which the magnitudes of an integer dtype are
+    computed."""
     if info.bits <= 32:
         return np.uint32
     if jax.dtypes.canonicalize_dtype(np.uint64) != np.uint64:
@@ -387,7 +390,7 @@ def _word_for(info: Any) -> type[np.unsignedinteger[Any]]:
 def _top_bits(
     x: jax.Array, rounding: str, random_bits: jax.Array | None, count: int
 ) -> jax.Array:
-    """Checks the random bits and keeps the top `count` of each; zero if not needed."""
+    """Check the random bits and keep the top `count` of each; zero if not needed."""
     if rounding != "stochastic":
         return jnp.zeros((), jnp.uint32)
     if random_bits is None or random_bits.shape != x.shape:

@@ -1,13 +1,13 @@
 """ScalarE's functions as its tables compute them: piecewise cubic polynomials.
 
-What is known. ScalarE evaluates piecewise polynomials (nki.isa), beyond its range the
-sine goes on as a cubic that is the Taylor polynomial at pi, and Amazon's patent US
-10,740,432 describes the circuit: a table of base values and Taylor coefficients there,
-chosen by the argument, then subtractions, products and sums. What decides is measured
+Sources: ScalarE evaluates piecewise polynomials (nki.isa); beyond its range the sine
+continues as a cubic that is the Taylor polynomial at pi; and Amazon's patent US
+10,740,432 describes the circuit: a table of base values and Taylor coefficients, chosen
+by the argument, then subtractions, products and sums. Measurements decide the rest
 (docs/exactness.md): four segments to an octave, expanded in their middles to degree 3,
-give the published errors of two kernels with rsqrt to 0.05 %; segments a quarter wide
-nearly all of the error of three with exp. Where the segments of the other functions
-lie, and every bit within a segment, is our choice.
+give the published errors of two kernels with rsqrt to 0.05 %; segments of width 1/4
+give nearly all of the error of three with exp. The segments of the other functions, and
+every bit within a segment, are our choice.
 
 A function is data (tables/scalar_engine.json); one evaluator serves them all:
 
@@ -21,7 +21,7 @@ A function is data (tables/scalar_engine.json); one evaluator serves them all:
 5. Limits, zeros and NaNs. Products and results below 2^-126 are zeros, so that there is
    little left of a function's accuracy where it is below 2^-110.
 
-Products are sealed, so the bits are the same in every context. Design sections 5, 6.
+Products are sealed, so the bits are the same in every context.
 """
 
 from __future__ import annotations
@@ -75,11 +75,11 @@ class Octave:
 
 @dataclass(frozen=True)
 class Limit:
-    """What a function is from some argument on, away from zero.
+    """The value of a function from some argument on, away from zero.
 
     Attributes:
         start: the argument.
-        value: the function there, or None where it is its argument.
+        value: the value, or None if it is the argument itself.
     """
 
     start: np.float32
@@ -93,15 +93,15 @@ class PiecewiseCubic:
     Attributes:
         parity: "odd" or "even" if |x| is looked up, "none" if both signs are.
         reduction: "none", "power" or "log", see `numerics.scalar_engine`.
-        power: of a function x^power, under "power".
-        octaves: of arguments or, under a reduction, of reduced ones. Below the first
-            of a sign is row 0; above the last its last row.
+        power: the exponent of a function x^power, under "power".
+        octaves: octaves of arguments or, under a reduction, of reduced ones. Arguments
+            below the first of a sign use row 0; those above the last use its last row.
         bases: row -> where its polynomial is expanded, if not in the middle.
-        above, below: limits of large positive and negative arguments.
-        at_zero: of signed zeros: "table", "zero" or "infinity" of their sign.
+        above, below: the limits of large positive and negative arguments.
+        at_zero: the value at signed zeros: "table", "zero" or "infinity" of their sign.
         ratios: coefficients 1 to 3 as multiples of coefficient 0, or ().
         coefficients: float32 [rows] each, lowest first; under `ratios` only one.
-        error: the largest of a segment, relative to the largest value in it.
+        error: the largest error of a segment, relative to the largest value in it.
     """
 
     parity: str
@@ -118,7 +118,7 @@ class PiecewiseCubic:
 
     @property
     def rows(self) -> int:
-        """How many segments there are."""
+        """Number of segments."""
         return len(self.coefficients[0])
 
 
@@ -150,7 +150,7 @@ def _table(row: Mapping[str, Any]) -> PiecewiseCubic:
 
 @functools.cache
 def tables() -> Mapping[str, PiecewiseCubic]:
-    """The table of every function, by its name in nki.language."""
+    """Return the table of every function, by its name in nki.language."""
     path = resources.files("neuronjax.numerics") / "tables" / "scalar_engine.json"
     rows = json.loads(path.read_text())
     return MappingProxyType({name: _table(row) for name, row in rows.items()})
@@ -158,9 +158,9 @@ def tables() -> Mapping[str, PiecewiseCubic]:
 
 Function = Callable[[jax.Array, jax.Array], jax.Array]
 
-# Operations of StableHLO and CHLO that are one function of the engine, with any
-# argument. Others, sine and cosine among them, take several instructions that the
-# vendor's compiler chooses; they are those of `elementary`.
+# Operations of StableHLO and CHLO that are one function of the engine for any argument.
+# Others, such as sine and cosine, take several instructions that the vendor's compiler
+# chooses; for these `elementary` is used.
 OF_PROGRAMS: Mapping[str, str] = MappingProxyType(
     {
         "atan": "arctan",
@@ -175,32 +175,37 @@ OF_PROGRAMS: Mapping[str, str] = MappingProxyType(
 )
 
 LN2 = np.float32(0.6931471805599453)
-# From here on reduced arguments of the logarithm count as below 1.
+# From 3/4 on, reduced arguments of the logarithm count as below 1.
 _LOG_START = np.uint32(0x3F400000)  # 3/4
-# Tables of at most so many rows are chains of selections, others are gathered: of 8
-# rows that takes XLA's CPU code as long, of 26 twice as long.
+# Tables of at most this many rows become chains of selections, others are gathered:
+# with 8 rows both take XLA's CPU code the same time, with 26 selections take twice as
+# long.
 _FEW_ROWS = 8
 _ZERO, _ONE = np.float32(0), np.float32(1)
 
 
 def function(name: str) -> Function:
-    """A function of (float32 array, opaque zero), by its name in nki.language."""
+    """Return a function of (float32 array, opaque zero), by its name in
+    nki.language."""
     table = tables()[name]
     return lambda x, zero: evaluate(table, x, zero)
 
 
 def evaluate(table: PiecewiseCubic, x: jax.Array, zero: jax.Array) -> jax.Array:
-    """A function of float32 `x`, unsealed; `zero` is that of `exact.opaque_zero`."""
+    """Return a function of float32 `x`, unsealed; `zero` is that of
+    `exact.opaque_zero`."""
     find = functools.partial(_place, table)
     value = functools.partial(_value, table)
     if table.rows > _FEW_ROWS:
-        # XLA makes no vectors of a loop with a gather: rows are found in a loop before.
+        # XLA does not vectorize a loop with a gather, so rows are found in a loop
+        # before.
         find, value = own_kernel(find), own_kernel(value)
     return value(x, find(x), zero)
 
 
 def _place(table: PiecewiseCubic, x: jax.Array) -> jax.Array:
-    """32 * row + bits of the segment's width, a uint16; where a limit holds, any."""
+    """Return 32 * row + bits of the segment's width, a uint16; any value beyond a
+    limit."""
     bits = bits_of(_reduced(table, x)[0])
     octave = _octave_of(table, bits >> 23)
     width_bits = octave & 31
@@ -212,7 +217,7 @@ def _place(table: PiecewiseCubic, x: jax.Array) -> jax.Array:
 def _value(
     table: PiecewiseCubic, x: jax.Array, place: jax.Array, zero: jax.Array
 ) -> jax.Array:
-    """What the row of x gives; limits, zeros and NaNs."""
+    """Return the polynomial of x's row, with limits, zeros and NaNs."""
     m, exponent = _reduced(table, x)
     row, width_bits = place >> 5, (place & 31).astype(jnp.uint32)
     result = _cubic(table, m - _base(table, m, row, width_bits), row, zero)
@@ -224,13 +229,13 @@ def _value(
 
 
 def _reduced(table: PiecewiseCubic, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """(m, exponent): what is looked up, and what its result is scaled by."""
+    """Return (m, exponent): the argument to look up, and the scaling of its result."""
     x = flush(x)
     return _reduce(table, x if table.parity == "none" else magnitude(x))
 
 
 def _reduce(table: PiecewiseCubic, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """(m, exponent of the result or of x as an integral float32)."""
+    """Return (m, exponent of the result or of x as an integral float32)."""
     bits = bits_of(x)
     if table.reduction == "none":
         return x, jnp.zeros_like(x)
@@ -247,7 +252,8 @@ def _reduce(table: PiecewiseCubic, x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _scaled(table: PiecewiseCubic, x: jax.Array, exponent: jax.Array) -> jax.Array:
-    """x times 2^exponent; a root's are so small that they cannot leave the range."""
+    """Return x times 2^exponent; exponents of roots are so small that no range check is
+    needed."""
     if abs(table.power) < 1:
         return float_of(bits_of(x) + shifted_integer(exponent))
     return scale(x, exponent)
@@ -256,7 +262,7 @@ def _scaled(table: PiecewiseCubic, x: jax.Array, exponent: jax.Array) -> jax.Arr
 def _base(
     table: PiecewiseCubic, x: jax.Array, row: jax.Array, width_bits: jax.Array
 ) -> jax.Array:
-    """Where the segment of x is expanded: in its middle, or as `bases` says."""
+    """Return where the segment of x is expanded: in its middle, or as `bases` says."""
     unit = np.uint32(1) << width_bits
     base = float_of((bits_of(x) & ~(unit - 1)) | (unit >> 1))
     for special, value in table.bases.items():
@@ -265,7 +271,7 @@ def _base(
 
 
 def _octave_of(table: PiecewiseCubic, key: jax.Array) -> jax.Array:
-    """32 * first row + bits of a segment's width, by sign and exponent bits."""
+    """Return 32 * first row + bits of a segment's width, by sign and exponent bits."""
     word = jnp.full_like(key, 23)
     for octave in table.octaves:
         own = np.uint32(octave.exponent + 127 + (256 if octave.sign < 0 else 0))
@@ -273,7 +279,7 @@ def _octave_of(table: PiecewiseCubic, key: jax.Array) -> jax.Array:
             key == own, np.uint32(octave.first * 32 + 23 - octave.bits), word
         )
     if table.reduction == "none" and table.above is None:
-        # The last segment goes on; elsewhere a limit replaces what is beyond.
+        # The last segment continues; other tables have a limit there.
         last = np.uint32(table.octaves[-1].exponent + 127)
         word = jnp.where(key > last, np.uint32((table.rows - 1) * 32 + 23), word)
     return word
@@ -282,7 +288,7 @@ def _octave_of(table: PiecewiseCubic, key: jax.Array) -> jax.Array:
 def _cubic(
     table: PiecewiseCubic, d: jax.Array, row: jax.Array, zero: jax.Array
 ) -> jax.Array:
-    """((c3 d + c2) d + c1) d + c0, rounded at every step."""
+    """Return ((c3 d + c2) d + c1) d + c0, rounded at every step."""
     coefficients = [_entries(column, row) for column in table.coefficients]
     if table.ratios:
         c0 = coefficients[0]
@@ -294,17 +300,17 @@ def _cubic(
 
 
 def _entries(column: np.ndarray, row: jax.Array) -> jax.Array:
-    """The column's number of every row index."""
+    """Return the column's number for every row index."""
     if len(column) > _FEW_ROWS:
         return jnp.asarray(column).at[row].get(mode="promise_in_bounds")
-    found = jnp.full(row.shape, column[0])
+    entries = jnp.full(row.shape, column[0])
     for n, value in enumerate(column[1:], start=1):
-        found = jnp.where(row == n, value, found)
-    return found
+        entries = jnp.where(row == n, value, entries)
+    return entries
 
 
 def _specials(table: PiecewiseCubic, x: jax.Array, result: jax.Array) -> jax.Array:
-    """Limits, the sign of odd functions, zeros, arguments without a value."""
+    """Apply limits, the sign of odd functions, zeros, and arguments without a value."""
     argument = x if table.parity == "none" else magnitude(x)
     result = _limited(argument >= _start(table.above), table.above, argument, result)
     result = _limited(argument <= _start(table.below), table.below, argument, result)

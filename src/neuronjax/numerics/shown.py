@@ -1,7 +1,7 @@
 """`Shown`: a value that a notebook shows as a table.
 
-Numbers, and what else lies below the reports, know nothing of tables: their class names
-a module above, which is imported when a value is first shown.
+Numbers and other classes below the reports do not know tables: they name a module
+above, which is imported when a value is first shown.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from typing import Any, ClassVar
 
 
 class Shown:
-    """Mix-in of values that another module draws: its `display_of(value, **options)`
-    returns what Rich and a notebook show, text of 80 columns to `str`."""
+    """A mix-in for values that another module draws. That module's `display_of(value,
+    **options)` returns the display for Rich and notebooks, or as text of 80 columns by
+    `str`."""
 
     shown_by: ClassVar[str] = "neuronjax.report.number_display"
 
     def display(self, **options: Any) -> Any:
-        """Return what is shown of the value."""
+        """Return the display of the value."""
         return importlib.import_module(self.shown_by).display_of(self, **options)
 
     def _repr_html_(self) -> str:

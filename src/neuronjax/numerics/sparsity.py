@@ -1,9 +1,9 @@
-"""N:M structured sparsity: of every M consecutive elements along K, N are stored.
+"""N:M structured sparsity: N of every M consecutive elements along K are stored.
 
-`sparsify` prunes by magnitude, `SparseArray` holds the kept values and their 4-bit
-positions ("tags"). The stationary operand of a matmul is stored so, along its
-contraction axis (design, section 5). No matmul is done here, and no training: see
-`examples/sparse_training.py`; the patterns are in `sparsity_codes`.
+`sparsify` prunes by magnitude; a `SparseArray` holds the kept values and their 4-bit
+positions ("tags"). This is the form of the stationary operand of a sparse matmul, along
+its contraction axis. For training see `examples/sparse_training.py`; the patterns are
+in `sparsity_codes`.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class SparseArray(Shown):
         axis: int = 0,
         length: int | None = None,
     ) -> SparseArray:
-        """Makes one from values and tags of your own.
+        """Make an array from given values and tags.
 
         The elements of a group may come in any order; they are put into that of
         increasing position. Under `jit` or `vmap` there are no tags to look at: they
@@ -118,14 +118,14 @@ class SparseArray(Shown):
     def from_dense(
         cls, x: Array, pattern: str | SparsityPattern, *, axis: int = 0
     ) -> SparseArray:
-        """Compresses an array that already obeys the pattern, without loss.
+        """Compress an array that already has the pattern, without loss.
 
         Only the signs of dropped zeros are lost. Under `jit` or `vmap` the values
         cannot be looked at: the array is then pruned as by `sparsify`.
 
         Raises:
-            InvalidProgramError: a group has more than N non-zero elements (a NaN is
-                not zero), or as `sparsify`.
+            InvalidProgramError: a group has more than N non-zero elements (a NaN is not
+                zero), or as `sparsify`.
         """
         pattern = get_pattern(pattern)
         axis = _checked_axis(x, axis)
@@ -159,7 +159,7 @@ class SparseArray(Shown):
         return f"<neuronjax.SparseArray {self.pattern} {what}, axis {self.axis}>"
 
     def todense(self) -> jax.Array:
-        """Returns the dense array, exactly; +0 where nothing was kept.
+        """Return the dense array, exactly; +0 where nothing was kept.
 
         Raises:
             InvalidProgramError: a tag is out of range or twice in its group, which only
@@ -180,7 +180,7 @@ class SparseArray(Shown):
 def sparsify(
     x: Array, pattern: str | SparsityPattern = "4:16", *, axis: int = 0
 ) -> SparseArray:
-    """Keeps, in every group of M elements along an axis, the N of largest magnitude.
+    """Keep, in every group of M elements along an axis, the N of largest magnitude.
 
     Of equal magnitudes the lower index is kept. A NaN, whatever its payload, counts as
     larger than Inf, so a group that held one holds one still. Subnormals count as what
@@ -197,7 +197,7 @@ def sparsify(
     """
     pattern = get_pattern(pattern)
     axis = _checked_axis(x, axis)
-    # Apart for the reason given in magnitude_ranks.
+    # Kept apart for the reason given in magnitude_ranks.
     values, tags = kept_apart(codes.compress(jnp.asarray(x), pattern, axis))
     return SparseArray(
         values=values, tags=tags, pattern=pattern, axis=axis, length=x.shape[axis]
@@ -207,25 +207,22 @@ def sparsify(
 def magnitude_ranks(
     x: Array, pattern: str | SparsityPattern, *, axis: int = 0
 ) -> jax.Array:
-    """Returns the place of every element in its group by magnitude; 0 is the largest.
-
+    """Return the place of every element in its group by magnitude; 0 is the largest.
     uint8 of the shape of `x`. The order is that of `sparsify`, which keeps the ranks
-    below N. Arguments and errors are those of `sparsify`.
-    """
+    below N. Arguments and errors are those of `sparsify`."""
     pattern = get_pattern(pattern)
-    # Apart, or XLA computes x anew for either side of a comparison, once with a
-    # contracted multiply-add and once without, and an element is larger than itself.
+    # Kept apart, because XLA would compute x separately for both sides of a comparison,
+    # once with a contracted multiply-add and once without, so an element would be
+    # larger than itself.
     return kept_apart(codes.ranked(jnp.asarray(x), pattern, _checked_axis(x, axis)))
 
 
 def expanded_rows(
     tags: Array, pattern: str | SparsityPattern, *, axis: int = 0
 ) -> jax.Array:
-    """Returns the index along K of every kept element: int32, the shape of the tags.
-
+    """Return the index along K of every kept element: int32, the shape of the tags.
     Indices reach past K where a last group has fewer than N rows (see `SparseArray`);
-    the values there are +0, so gather them from a moving operand filled with zeros.
-    """
+    the values there are +0, so gather them from a moving operand filled with zeros."""
     return codes.rows(
         jnp.asarray(tags), get_pattern(pattern), negative(axis, tags.ndim)
     )
@@ -238,8 +235,8 @@ def _checked_axis(x: Array, axis: int) -> int:
 
 # -- checks ----------------------------------------------------------------------------
 
-# They look at concrete values: under `jit` there are none, and the caller leaves the
-# checks out.
+# The checks need concrete values; under `jit` there are none, and the caller skips
+# them.
 
 
 def check_dtype(name: str, x: Array, dtype: Any) -> None:
@@ -253,7 +250,7 @@ def check_dtype(name: str, x: Array, dtype: Any) -> None:
 def check_layout(
     values: Array, tags: Array, pattern: SparsityPattern, axis: int
 ) -> int:
-    """Returns the number of groups along the axis."""
+    """Return the number of groups along the axis."""
     check_dtype("tags", tags, np.uint8)
     if values.shape != tags.shape:
         raise InvalidProgramError(
@@ -281,14 +278,14 @@ def check_length(length: int, groups: int, pattern: SparsityPattern) -> None:
 
 
 def _first(bad: np.ndarray) -> tuple[int, ...] | None:
-    """The first index, in row-major order, at which `bad` is true."""
+    """Return the first index, in row-major order, at which `bad` is true."""
     if not bad.any():
         return None
     return tuple(int(i) for i in np.unravel_index(np.argmax(bad), bad.shape))
 
 
 def check_tags(tags: np.ndarray, pattern: SparsityPattern, axis: int) -> None:
-    """Every tag in range, and none twice in its group."""
+    """Refuse a tag out of range, or one that occurs twice in its group."""
 
     def group_of(index: tuple[int, ...]) -> str:
         return f"group {index[axis] // pattern.kept} of axis {axis} ({pattern})"
@@ -314,7 +311,8 @@ def check_tags(tags: np.ndarray, pattern: SparsityPattern, axis: int) -> None:
 
 
 def _is_zero(x: Array) -> np.ndarray:
-    """By code: NumPy compares some of the FP8 dtypes only after a conversion."""
+    """Compare codes with zero: NumPy compares some of the FP8 dtypes only after a
+    conversion."""
     fmt = format_of(x)
     return np.asarray(x).view(fmt.code_dtype) & ((1 << (fmt.width - 1)) - 1) == 0
 
@@ -333,7 +331,7 @@ def check_beyond_end(
 
 
 def check_obeys(x: Array, pattern: SparsityPattern, axis: int) -> None:
-    """At most N non-zero elements in every group."""
+    """Refuse an array with more than N nonzero elements in a group."""
     nonzero = np.moveaxis(~_is_zero(x), axis, -1)
     missing = -nonzero.shape[-1] % pattern.group
     nonzero = np.pad(nonzero, [(0, 0)] * (nonzero.ndim - 1) + [(0, missing)])
@@ -350,5 +348,5 @@ def check_obeys(x: Array, pattern: SparsityPattern, axis: int) -> None:
 
 
 def _split_last(x: np.ndarray, size: int) -> np.ndarray:
-    """[..., groups, size]; no -1, for there may be none."""
+    """Return [..., groups, size]; -1 is not used, since there may be no groups."""
     return x.reshape(*x.shape[:-1], x.shape[-1] // size, size)

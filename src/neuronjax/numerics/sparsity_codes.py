@@ -2,8 +2,8 @@
 
 Elements are moved and compared as integer codes: nothing is rounded or flushed, and the
 bits are the same eagerly, under `jit` and under `vmap`. The members of a group come
-first, [size, ...], so that every operation runs over long rows whatever the axis is.
-Axes count from the end. Nothing is checked here.
+first, [size, ...], so that every operation runs over long rows for any axis. Axes count
+from the end. Callers check the arguments.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Array = jax.Array | np.ndarray
 
 # -- patterns --------------------------------------------------------------------------
 
-# Published are the patterns, the size of the tags and the throughput. The NKI call is
-# not released, so the layout of the compressed operand is ours; ASSUMPTION marks each
-# guess.
+# The vendor has published the patterns, the size of the tags and the throughput. The
+# NKI call is not released, so the layout of the compressed operand is ours; ASSUMPTION
+# marks each guess.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,8 +34,8 @@ class SparsityPattern:
     """Keeps `kept` elements of every `group` consecutive ones.
 
     Attributes:
-        kept: N, elements that are stored.
-        group: M, elements that they stand for; at most 16, for a tag has 4 bits.
+        kept: N, the number of stored elements.
+        group: M, the number of elements of a group; at most 16, since a tag has 4 bits.
     """
 
     kept: int
@@ -43,7 +43,7 @@ class SparsityPattern:
 
     @property
     def name(self) -> str:
-        """ "4:16": kept first."""
+        """The name, with N first, such as "4:16"."""
         return f"{self.kept}:{self.group}"
 
     @property
@@ -81,7 +81,8 @@ TAGS_PER_WORD = 4  # [A3]: a tag tile is uint16 [128, 32] for 128 x 128 kept ele
 
 
 def get_pattern(name: str | SparsityPattern) -> SparsityPattern:
-    """Returns the pattern of a name, "4:16"; the vendor's other spelling "16:4" too.
+    """Return the pattern of a name, "4:16"; the vendor's other spelling "16:4" works
+    too.
 
     Raises:
         InvalidProgramError: no such pattern; the message lists all.
@@ -99,7 +100,7 @@ def get_pattern(name: str | SparsityPattern) -> SparsityPattern:
 
 
 def format_of(x: Array) -> FloatFormat:
-    """The format of an array's elements, if there is a sparse matmul for it."""
+    """Return the format of an array's elements, if there is a sparse matmul for it."""
     if x.dtype.name in DTYPES:
         return FORMATS[x.dtype.name]
     raise InvalidProgramError(
@@ -109,7 +110,7 @@ def format_of(x: Array) -> FloatFormat:
 
 
 def negative(axis: int, ndim: int) -> int:
-    """The axis counted from the end."""
+    """Return the axis counted from the end."""
     if -ndim <= axis < ndim:
         return axis % ndim - ndim
     raise InvalidProgramError(
@@ -122,7 +123,7 @@ Members = list[jax.Array]
 
 
 def _members(x: jax.Array, size: int, axis: int) -> Members:
-    """The members of all groups along an axis, which is filled up with zeros."""
+    """Return the members of all groups along an axis, which is filled up with zeros."""
     at = axis + x.ndim
     missing = -x.shape[at] % size
     x = jnp.pad(x, [(0, missing * (d == at)) for d in range(x.ndim)])
@@ -131,7 +132,7 @@ def _members(x: jax.Array, size: int, axis: int) -> Members:
 
 
 def _joined(members: Members, axis: int, length: int | None = None) -> jax.Array:
-    """The inverse of `_members`; without a length what it was filled up with stays."""
+    """Return the inverse of `_members`; without a length the filling stays."""
     at = axis + members[0].ndim
     x = jnp.stack(members, axis=at + 1)
     x = x.reshape(*x.shape[:at], x.shape[at] * len(members), *x.shape[at + 2 :])
@@ -143,25 +144,27 @@ def _codes(x: jax.Array) -> jax.Array:
 
 
 def _decoded(codes: jax.Array, dtype: np.dtype) -> jax.Array:
-    """The inverse of `_codes`.
+    """Return the inverse of `_codes`.
 
-    LLVM makes a select of codes that are bitcast again one of bfloat16 values, which
-    x86 does by way of float32: subnormals flush. A zero that it does not see through
-    comes between. It is no seal of `exact`: a captured program has no generator to draw
-    from, and where the codes are constants XLA folds them as the integers they are.
+    If a select of codes is bitcast again, LLVM selects bfloat16 values instead, which
+    x86 does by way of float32, so subnormals are flushed. A zero that LLVM does not see
+    through prevents this. It is not a seal of `exact`: a captured program has no
+    generator to draw from, and if the codes are constants, XLA folds them as the
+    integers they are.
     """
     zero = codes * (codes + 1) & 1
     return lax.bitcast_convert_type(codes ^ zero, dtype)
 
 
 def _magnitudes(codes: jax.Array, fmt: FloatFormat) -> jax.Array:
-    """Codes in the order of magnitudes: without sign, all NaNs equal."""
+    """Return codes in the order of magnitudes: without sign, all NaNs equal."""
     nan = fmt.overflow_code + fmt.has_inf  # the lowest code of a NaN
     return jnp.minimum(codes & ((1 << (fmt.width - 1)) - 1), nan)
 
 
 def _ranks(magnitudes: Members) -> Members:
-    """How many members of its group come before each: larger, or equal and earlier."""
+    """Return how many members of its group precede each: larger, or equal and
+    earlier."""
     ranks = [jnp.zeros(magnitudes[0].shape, jnp.uint8) for _ in magnitudes]
     for late in range(len(magnitudes)):
         for early in range(late):
@@ -172,13 +175,13 @@ def _ranks(magnitudes: Members) -> Members:
 
 
 def _group_ranks(codes: Members, fmt: FloatFormat) -> Members:
-    # Apart, or XLA ranks anew for every slot that the elements are sorted into.
+    # Kept apart, because XLA would rank again for every slot.
     return lax.optimization_barrier(_ranks([_magnitudes(c, fmt) for c in codes]))
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def ranked(x: jax.Array, pattern: SparsityPattern, axis: int) -> jax.Array:
-    """The place of every element in its group by magnitude, uint8."""
+    """Return the place of every element in its group by magnitude, uint8."""
     codes = _members(_codes(x), pattern.group, axis)
     return _joined(_group_ranks(codes, format_of(x)), axis, x.shape[axis])
 
@@ -187,7 +190,7 @@ def ranked(x: jax.Array, pattern: SparsityPattern, axis: int) -> jax.Array:
 def compress(
     x: jax.Array, pattern: SparsityPattern, axis: int
 ) -> tuple[jax.Array, jax.Array]:
-    """The elements of the lowest ranks of every group, and their positions."""
+    """Return the elements of the lowest ranks of every group, and their positions."""
     codes = _members(_codes(x), pattern.group, axis)
     keep = [rank < pattern.kept for rank in _group_ranks(codes, format_of(x))]
     slots = _slots(keep)
@@ -205,7 +208,7 @@ def compress(
 
 
 def _slots(keep: Members) -> Members:
-    """Where each kept member goes: how many are kept before it."""
+    """Return the slot of each kept member: how many are kept before it."""
     slots = [jnp.zeros(keep[0].shape, jnp.uint8)]
     for mask in keep[:-1]:
         slots.append(slots[-1] + mask.astype(jnp.uint8))
@@ -216,7 +219,7 @@ def _slots(keep: Members) -> Members:
 def ordered(
     values: jax.Array, tags: jax.Array, pattern: SparsityPattern, axis: int
 ) -> tuple[jax.Array, jax.Array]:
-    """Values and tags with every group in the order of positions."""
+    """Return values and tags with every group in the order of positions."""
     parts = [jnp.stack(_members(a, pattern.kept, axis)) for a in (tags, _codes(values))]
     tags, codes = lax.sort(tuple(parts), dimension=0, num_keys=1)
     joined = (_joined(list(a), axis) for a in (codes, tags))
@@ -228,7 +231,7 @@ def ordered(
 def expand(
     values: jax.Array, tags: jax.Array, pattern: SparsityPattern, axis: int, length: int
 ) -> jax.Array:
-    """The dense array, +0 where nothing was kept."""
+    """Return the dense array, +0 where nothing was kept."""
     codes = _members(_codes(values), pattern.kept, axis)
     tags_of = _members(tags, pattern.kept, axis)
     dense = []
@@ -242,6 +245,6 @@ def expand(
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def rows(tags: jax.Array, pattern: SparsityPattern, axis: int) -> jax.Array:
-    """The index along the dense axis of every kept element, int32."""
+    """Return the index along the dense axis of every kept element, int32."""
     index = lax.broadcasted_iota(jnp.int32, tags.shape, axis + tags.ndim)
     return index // pattern.kept * pattern.group + tags.astype(jnp.int32)

@@ -1,7 +1,7 @@
-"""From every format back to float32, exactly.
+"""Conversion from every format back to float32, exactly.
 
-By uint32 arithmetic and one exact subtraction, so that no host's flushing of subnormals
-is seen; the counterpart of `rounding`.
+It uses uint32 arithmetic and one exact subtraction, so it does not depend on how a host
+flushes subnormals. `rounding` is the opposite direction.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def widen(x: jax.Array) -> jax.Array:
 
 
 def narrowed(codes: jax.Array, fmt: FloatFormat) -> jax.Array:
-    """The array of `fmt.dtype` that codes stand for; the inverse of a bitcast.
+    """Return the array of `fmt.dtype` with these codes; the inverse of a bitcast.
 
     Args:
         codes: unsigned integers, any shape; bits above `fmt.width` must be zero.
@@ -63,12 +63,10 @@ def narrowed(codes: jax.Array, fmt: FloatFormat) -> jax.Array:
 
 
 def from_codes(codes: jax.Array, fmt: FloatFormat) -> jax.Array:
-    """Return the elements that codes stand for, of `fmt.code_dtype` or a wider one; the
-    inverse of `microscaling.to_codes`.
-
-    NumPy keeps an FP4 element in a byte, XLA two: on a CPU with kernels one of these
-    packs the codes, elsewhere XLA does, nibble by nibble, an order of magnitude slower.
-    """
+    """Return the elements with these codes, which may have a wider dtype than
+    `code_dtype`. This inverts `microscaling.to_codes`. NumPy keeps an FP4 element in a
+    byte, XLA two: on a CPU with kernels, a kernel packs the codes; elsewhere XLA does,
+    nibble by nibble, which is an order of magnitude slower."""
     codes = codes.astype(fmt.code_dtype)
     if fmt.width != 4:
         return narrowed(codes, fmt)
@@ -85,10 +83,9 @@ def from_codes(codes: jax.Array, fmt: FloatFormat) -> jax.Array:
 
 
 def widen_finite(x: jax.Array) -> jax.Array:
-    """As `widen`, but that a NaN of BF16 or FP16 may keep its payload.
-
-    For what hands on no NaN of its own, such as a contraction, in fewer operations.
-    """
+    """Return `widen` in fewer operations; a NaN of BF16 or FP16 may keep its payload.
+    Use it for operations that do not pass on a NaN of their operands, such as a
+    contraction."""
     if x.dtype == jnp.bfloat16:
         bits = lax.bitcast_convert_type(x, jnp.uint16).astype(jnp.uint32)
         return lax.bitcast_convert_type(bits << np.uint32(16), jnp.float32)
@@ -96,21 +93,21 @@ def widen_finite(x: jax.Array) -> jax.Array:
 
 
 def decode(codes: jax.Array, fmt: FloatFormat) -> jax.Array:
-    """Returns the float32 values of codes, exactly; every NaN as the quiet NaN.
+    """Return the float32 values of codes, exactly; every NaN as the quiet NaN.
 
     Args:
         codes: `fmt.code_dtype`, any shape; bits above `fmt.width` must be zero.
         fmt: the format of the codes.
 
     Raises:
-        InvalidProgramError: `codes` is of another dtype.
+        InvalidProgramError: `codes` has another dtype.
     """
     require(codes, fmt.code_dtype, "codes")
     return decode_words(codes.astype(jnp.uint32), fmt)
 
 
 def decode_words(codes: jax.Array, fmt: FloatFormat) -> jax.Array:
-    """`decode` of codes already widened to uint32, padding included."""
+    """Return `decode` of codes already widened to uint32, padding included."""
     if fmt.padding_bits:
         codes = codes >> np.uint32(fmt.padding_bits)
     magnitude = codes
@@ -129,14 +126,15 @@ def decode_words(codes: jax.Array, fmt: FloatFormat) -> jax.Array:
 
 
 def _widened_magnitude(code: jax.Array, fmt: FloatFormat) -> jax.Array:
-    """float32 bits of finite codes without sign."""
+    """Return the float32 bits of finite codes without sign."""
     raised = code << np.uint32(FLOAT32.mantissa_bits - fmt.mantissa_bits)
     if not fmt.has_zero:  # e8m0: code 0 is 2^-127, a float32 subnormal
         return jnp.where(code == _ZERO, np.uint32(1 << 22), raised)
     if fmt.exponent_bits == FLOAT32.exponent_bits:
         return raised
     lowest = np.uint32((FLOAT32.bias + fmt.min_exponent) << FLOAT32.mantissa_bits)
-    # Without an implicit bit: that of the smallest normal is taken off again, exactly.
+    # A subnormal has no implicit bit: that of the smallest normal is subtracted,
+    # exactly.
     with_implicit = raised + lowest
     subnormal = as_float(with_implicit) - lowest.view(np.float32)
     return jnp.where(
@@ -147,12 +145,12 @@ def _widened_magnitude(code: jax.Array, fmt: FloatFormat) -> jax.Array:
 
 
 def as_float(bits: jax.Array) -> jax.Array:
-    """The float32 of these bits."""
+    """Return the float32 with these bits."""
     return lax.bitcast_convert_type(bits, jnp.float32)
 
 
 def require(array: jax.Array, dtype: Any, name: str) -> None:
-    """Raises `InvalidProgramError` where an array is of another dtype."""
+    """Raise `InvalidProgramError` if an array has another dtype."""
     if array.dtype != dtype:
         raise InvalidProgramError(
             f"{name} is {array.dtype}, expected {np.dtype(dtype)}",

@@ -1,11 +1,10 @@
 """The vendor's switches: compiler flags and environment variables, as policy fields.
 
-`parse_flags` reads what a user already passes to the Neuron compiler and
-`parse_environment` what the Neuron runtime reads; both return plain field values. Every
-switch is one entry of a table and of one of three kinds: it sets fields, it cannot
-change a number here (*inert*, accepted and recorded), or it would change numbers in a
-way that is not emulated (an error that says so). Nothing is ignored unless listed here.
-
+`parse_flags` reads the flags that a user passes to the Neuron compiler, and
+`parse_environment` the variables of the Neuron runtime; both return plain field values.
+Every switch is an entry of a table and of one of three kinds: it sets fields; it cannot
+change a number here (*inert*, accepted and recorded); or it would change numbers in a
+way that is not emulated (an error). Nothing is ignored unless it is listed here.
 Sources: the neuronx-cc command line reference of SDK 2.32, the JAX and runtime
 environment variable references, the persistent cache guide.
 """
@@ -31,11 +30,11 @@ class Flag:
 
     Attributes:
         names: the spellings; the first one is used in messages.
-        key: flags that overrule each other share a key; by default the first name.
+        key: flags that override each other share a key; by default the first name.
         values: legal values; `None` for a switch without value, `()` for any text.
         sets: value -> policy fields; a switch uses the value "".
-        unsupported: value -> why it is not emulated, or "" where it is; "*" stands for
-            every other value.
+        unsupported: value -> why it is not emulated, or "" if it is; "*" means every
+            other value.
     """
 
     names: tuple[str, ...]
@@ -52,12 +51,12 @@ class Flag:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ParsedFlags:
-    """What a command line says.
+    """The content of a command line.
 
     Attributes:
         fields: values for the fields of `Policy`.
         target: the instance family of `--target`, or None. It is not part of a policy;
-            whoever knows the emulated chip compares the two.
+            the caller compares it with the emulated chip.
         inert: (flag, value) pairs that were accepted and change no number here.
     """
 
@@ -69,7 +68,7 @@ class ParsedFlags:
 _UNDOCUMENTED = "its content is undocumented, so its effect on numbers is unknown"
 _INFERENTIA1 = "it belongs to neuron-cc (Inf1); use --auto-cast"
 
-# A flag without `sets` and `unsupported` is inert: it moves work, time or files, and
+# A flag without `sets` and `unsupported` is inert: it changes work, time or files, and
 # the emulator's order of operations does not depend on it.
 FLAGS: tuple[Flag, ...] = (
     Flag(
@@ -91,15 +90,15 @@ FLAGS: tuple[Flag, ...] = (
         values=("1", "2"),
         sets={"1": {"lnc": 1}, "2": {"lnc": 2}},
     ),
-    # Vector and scalar engines accumulate in FP32 here, which is what this asks for.
+    # Vector and scalar engines accumulate in FP32 here, as this flag asks.
     Flag(names=("--enable-mixed-precision-accumulation",), key="accumulation"),
     Flag(
         names=("--disable-mixed-precision-accumulation",),
         key="accumulation",
         unsupported={"": "reductions always accumulate in FP32 here"},
     ),
-    # It guards the compiler's transposes by matmul (Trn1 only); ours move bits, so an
-    # infinity never meets a zero and there is nothing to saturate.
+    # This flag guards the compiler's transposes by matmul (Trn1 only); ours move bits,
+    # so an infinity never meets a zero and there is nothing to saturate.
     Flag(names=("--enable-saturate-infinity",)),
     Flag(
         names=("--native-int64",),
@@ -147,7 +146,7 @@ INERT_FLAGS: frozenset[str] = frozenset(
 
 
 def parse_flags(flags: str | Sequence[str]) -> ParsedFlags:
-    """Reads a compiler command line; of competing flags the right-most counts.
+    """Read a compiler command line; of competing flags the right-most counts.
 
     Args:
         flags: the text of `NEURON_CC_FLAGS`, or its words. Both `--flag=value` and
@@ -156,7 +155,7 @@ def parse_flags(flags: str | Sequence[str]) -> ParsedFlags:
     Raises:
         InvalidProgramError: an unknown flag (the nearest known one is named), an
             illegal or missing value.
-        UnsupportedError: a flag of the vendor whose effect is not emulated.
+        UnsupportedError: a flag whose effect is not emulated.
     """
     chosen: dict[str, tuple[Flag, str]] = {}
     words = _words(flags)
@@ -177,7 +176,7 @@ def parse_flags(flags: str | Sequence[str]) -> ParsedFlags:
 
 
 def _words(flags: str | Sequence[str]) -> list[str]:
-    """Splits like a shell."""
+    """Split the flags like a shell."""
     try:
         return shlex.split(flags) if isinstance(flags, str) else list(flags)
     except ValueError as error:
@@ -188,7 +187,7 @@ def _words(flags: str | Sequence[str]) -> list[str]:
 
 
 def _take(words: list[str]) -> tuple[Flag, str]:
-    """Removes one flag and its value from the front of `words`."""
+    """Remove one flag and its value from the front of `words`."""
     word = words.pop(0)
     if word.startswith("-O") and word[2:].isdigit():
         word = f"-O={word[2:]}"
@@ -253,7 +252,7 @@ IGNORED_VARIABLES: Mapping[str, str] = {
     "NKI_SIMULATOR": "it selects the vendor's simulator",
     "NKI_DMA_TRANSPOSE_AS_PE_TRANSPOSE": "both transposes move the same bits",
 }
-"""Variables near to numerics that are read by nobody here, and why that is right."""
+"""Variables related to numerics that are not read here, and why that is right."""
 
 UNSUPPORTED_VARIABLES: Mapping[str, str] = {
     "NEURON_FUSE_SOFTMAX": "the fused softmax's rounding points are undocumented",
@@ -269,7 +268,7 @@ _BOOLEANS = {"": False, "0": False, "false": False, "1": True, "true": True}
 
 
 def parse_environment(environ: Mapping[str, str]) -> ParsedFlags:
-    """Reads NEURON_CC_FLAGS, the stochastic rounding and the logical core variables.
+    """Read NEURON_CC_FLAGS, the stochastic rounding and the logical core variables.
 
     Raises:
         InvalidProgramError: a value out of range, or `NEURON_LOGICAL_NC_CONFIG` and
@@ -299,7 +298,8 @@ def parse_environment(environ: Mapping[str, str]) -> ParsedFlags:
 
 
 def _boolean(environ: Mapping[str, str], name: str, *, default: bool = False) -> bool:
-    """The runtime accepts 0, 1, false and true in any case; empty means unset."""
+    """Return a boolean variable as the runtime reads it; an empty one is unset. The
+    runtime accepts 0, 1, false and true in any case."""
     text = environ.get(name, "").lower()
     if text not in _BOOLEANS:
         raise InvalidProgramError(

@@ -1,12 +1,10 @@
 """Policy and Rule: what the compiler and the chip may do to a program's numbers.
 
 A `Policy` is a frozen, hashable value: which operands are cast and to what, how casts
-round, scale and overflow, in which order sums are taken. It computes nothing; lowering
-reads it, one effective policy per op. A `Rule` overrides it for the ops that its
-patterns select. What its fields may hold is in `policy.values`, the vendor's switches
-in `policy.flags`, policies for the ops of a `with` block in `policy.scopes`.
-
-Follows sections 4 ("Policy") and 5 of the design.
+round, scale and overflow, and in which order sums are taken. Lowering reads one
+effective policy per op. A `Rule` overrides it for the ops that its patterns select. The
+legal values of fields are in `policy.values`, the vendor's switches in `policy.flags`,
+policies for the ops of a `with` block in `policy.scopes`.
 """
 
 from __future__ import annotations
@@ -62,7 +60,7 @@ class Rule:
     """Overrides of a policy for some ops.
 
     Selectors are regular expressions, found anywhere in the text (`re.search`); all
-    that are given must match. An override of None leaves the policy's value.
+    given ones must match. An override of None leaves the policy's value.
 
     Attributes:
         op: the op's name, "stablehlo.dot_general".
@@ -75,8 +73,8 @@ class Rule:
     The other fields are those of `Policy`.
 
     Raises:
-        InvalidProgramError: no selector, no override, a pattern that is no regular
-            expression, or an illegal value.
+        InvalidProgramError: no selector, no override, an invalid regular expression, or
+            an illegal value.
     """
 
     op: str | None = None
@@ -125,12 +123,12 @@ class Rule:
 
     @property
     def selectors(self) -> Mapping[str, str]:
-        """Selector -> pattern, for those that are given."""
+        """The patterns that are given, by selector."""
         return {s: p for s in _SELECTORS if (p := getattr(self, s)) is not None}
 
     @property
     def overrides(self) -> Mapping[str, Any]:
-        """Field of `Policy` -> value, for those that are given."""
+        """The values that are given, by field of `Policy`."""
         names = (f.name for f in dataclasses.fields(self) if f.name not in _SELECTORS)
         return {name: v for name in names if (v := getattr(self, name)) is not None}
 
@@ -143,7 +141,8 @@ class Rule:
         source: str,
         module: str,
     ) -> bool:
-        """Whether every selector is found; `param` in at least one of `params`."""
+        """Return whether every selector is found; `param` in at least one of
+        `params`."""
         own = dict(op=op_name, scope=scope, source=source, module=module)
         return all(
             any(re.search(pattern, t) for t in (params if n == "param" else (own[n],)))
@@ -157,86 +156,95 @@ class Rule:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Policy:
-    """What may happen to the numbers of a program. Hashable; change a copy of it with
-    `dataclasses.replace`.
+    """What may happen to the numbers of a program.
+
+    It is hashable; change a copy of it with `dataclasses.replace`.
 
     Attributes:
-        auto_cast: which FP32 operands are cast down: of "none", of matmuls and
-            convolutions ("matmult"), or of "all" ops. A dot whose algorithm the
-            program spells out (`lax.DotAlgorithm`) rounds as that says, uncast.
+        auto_cast: which FP32 operands are cast down: "none", those of matmuls and
+            convolutions ("matmult"), or those of "all" ops. A dot with an explicit
+            algorithm (`lax.DotAlgorithm`) rounds as that says, uncast.
         dot_precision: whether a dot or convolution with `precision=HIGH` or `HIGHEST`
             keeps its operands uncast ("obeyed") or has them cast like any other
-            ("ignored"). "auto" ignores it with a warning the first time a line asks:
-            the vendor documents casts by compiler flags, and no cast by op.
-        auto_cast_type: to what; "fp8" is the chip's own forward format. The MX types
-            take operands of every float dtype; "mxfp4" is MXFP4 for weights, prepared
-            offline, and MXFP8 for all else, which is what the device can quantize to.
-        cotangent_type: to what operands of the backward pass are cast that carry
-            gradients: "auto" is e5m2 for the FP8 types and else "same" (MXFP8 keeps
-            e4m3: a block's scale gives the range, so mantissa bits are worth more).
-        rounding: of every write to a format narrower than FP32, to nearest even or
-            stochastic: results of ops, casts, partial sums in PSUM and over devices.
-        seed: of stochastic rounding, an unsigned 32-bit integer.
-        scaling: of FP8 casts, per tensor and by powers of two: "none", from the tensor
-            at hand ("current") or from the maxima of the last `amax_history_length`
-            steps ("delayed"; 1024 is an ASSUMPTION: what other FP8 libraries take).
-        loss_scale: factor on the loss, divided out of the gradients; None for none. The
-            emulated function must be the loss, and be differentiated from outside,
+            ("ignored"). "auto" ignores it, with a warning the first time a line asks:
+            the vendor documents casts by compiler flags, but none by op.
+        auto_cast_type: the format of these casts; "fp8" is the chip's own forward
+            format. The MX types take operands of every float dtype; "mxfp4" is MXFP4
+            for weights, prepared offline, and MXFP8, to which the device can quantize,
+            for all else.
+        cotangent_type: the format to which operands of the backward pass that carry
+            gradients are cast: "auto" is e5m2 for the FP8 types and otherwise "same"
+            (MXFP8 keeps e4m3: a block's scale gives the range, so mantissa bits are
+            worth more).
+        rounding: how every write to a format narrower than FP32 rounds, to nearest even
+            or stochastically: results of ops, casts, partial sums in PSUM and over
+            devices.
+        seed: the seed of stochastic rounding, an unsigned 32-bit integer.
+        scaling: how FP8 casts scale, per tensor and by powers of two: not at all
+            ("none"), by the tensor itself ("current"), or by the maxima of the last
+            `amax_history_length` steps ("delayed"; 1024 is an ASSUMPTION, the value of
+            other FP8 libraries).
+        loss_scale: a factor on the loss, divided out of the gradients; None for none.
+            The emulated function must be the loss and be differentiated from outside,
             `jax.grad(neuronjax.jit(loss, ...))`: a gradient that is taken inside it has
             no loss that could be scaled.
-        accumulation: of sums; "systolic" is the modelled order; "sequential" is that
-            too, but sums and products of VectorE are one left fold however long they
-            are, and not tiles of 512 (no measurement says which is right); "host"
-            leaves the sums of TensorE to XLA and is outside every promise.
+        accumulation: the order of sums; "systolic" is the modelled order; "sequential"
+            differs from it in that sums and products of VectorE are one left fold of
+            any length instead of tiles of 512 (no measurement says which is right);
+            "host" leaves the sums of TensorE to XLA, without any promise.
         fp32_model: how TensorE takes FP32 operands, in four passes of high and low
-            halves: in "fp32_4pass_rows32" a pass is a sum for every 32 rows, added up
-            in order, as published distances of trn2 have it (docs/exactness.md); in
+            halves: in "fp32_4pass_rows32" a pass sums every 32 rows and adds these sums
+            in order, as published distances of trn2 show (docs/exactness.md); in
             "fp32_4pass" it is one sum down the 128 rows.
-        psum_dtype: in which PSUM adds the tiles of a matmul, "float32" or, where the
-            chip can, "bfloat16".
-        transcendentals: of elementary functions; "exact" is ours, "scalar_engine" is
-            piecewise cubics with ScalarE's error as far as that is known, both with
-            the same bits everywhere; "host" is XLA's.
+        psum_dtype: the format in which PSUM adds the tiles of a matmul, "float32" or,
+            if the chip can, "bfloat16".
+        transcendentals: how elementary functions are computed; "exact" is ours,
+            "scalar_engine" uses piecewise cubics with ScalarE's error as far as that is
+            known, both with the same bits everywhere; "host" is XLA's.
         integer_path: how integers are added, multiplied and compared. "auto" is what
-            the units of a chip do: exact on GpSimd; over devices and on a chip without
-            GpSimd, where 32- and 64-bit integers have no datapath of their own, in
-            FP32, exact to 2**24, with a warning the first time a line does so. "exact"
+            the units of a chip do: exact on GpSimd; in FP32, exact to 2**24, over
+            devices and on a chip without GpSimd, where 32- and 64-bit integers have no
+            datapath of their own, with a warning the first time a line does so. "exact"
             is StableHLO's arithmetic everywhere, "fp32" what engines other than GpSimd
             do.
-        implicit_integer_downcast: under "none" a reduction of 32- or 64-bit integers
-            over devices, which the chip can do in FP32 alone, is an error, as it is to
-            the compiler (EVRF061, EVRF063).
-        float_to_int: "truncate" is what StableHLO says, "rne" what engines do.
-        overflow: of the same writes; to Inf (NaN for e4m3fn), or to the largest finite
-            value, from Inf too. What only moves or selects keeps its bits.
+        implicit_integer_downcast: with "none" a reduction of 32- or 64-bit integers
+            over devices, which the chip can only do in FP32, is an error, as in the
+            compiler (EVRF061, EVRF063).
+        float_to_int: how floats become integers: "truncate" as in StableHLO, "rne" as
+            in engines.
+        overflow: what becomes of an overflow of these writes: Inf (NaN for e4m3fn), or
+            the largest finite value, also for Inf. Operations that only move or select
+            keep the bits.
         mx_scale_rule: how the device chooses the shared scale of an MX block.
         mx_weight_scale_rule: how a checkpoint's MXFP4 weights were quantized.
         mx_layout: which elements along K form an MX block: "consecutive" ones, or
             "interleaved", 128 apart, as in the vendor's guide.
-        sparsity: N:M pattern that the weights of forward contractions are pruned and
-            compressed to, or None for dense.
+        sparsity: the N:M pattern to which the weights of forward contractions are
+            pruned and compressed, or None for dense.
         host_custom_calls: whether linear algebra that no NeuronCore has (svd, qr, eigh,
-            ...) runs on the host, as JAX does it there, outside every promise; else it
+            ...) runs on the host, as JAX computes it, without any promise; otherwise it
             is an error.
-        callbacks: `pure_callback` and `io_callback`, which no NeuronCore has: an error,
-            run on the "host", or left out ("drop": NaN, the largest integer, True for
-            results, as Equinox's EQX_ON_ERROR=nan). `jax.debug` always runs.
-        collective_algorithm: of reductions over devices: "auto" goes by size and group,
-            as documented. It fixes the order of additions and how often partial sums
-            are rounded. The names are those of `collectives.algorithms`: "mesh",
-            "ring:4" with four channels, "mesh+rdh" within nodes and over them. For one
-            call: `collective_algorithm`, which goes before this, or a `Rule`.
-        collective_reduce_dtype: in which float operands and partial sums of those
-            reductions travel, rounded to the tensor's dtype at the end; None for that
-            dtype itself.
+        callbacks: what becomes of `pure_callback` and `io_callback`, which no
+            NeuronCore has: an error, run on the "host", or left out ("drop": NaN, the
+            largest integer, True for results, as Equinox's EQX_ON_ERROR=nan).
+            `jax.debug` always runs.
+        collective_algorithm: the algorithm of reductions over devices: "auto" chooses
+            by size and group, as documented. It fixes the order of additions and how
+            often partial sums are rounded. The names are those of
+            `collectives.algorithms`: "mesh", "ring:4" with four channels, "mesh+rdh"
+            within nodes and over them. `collective_algorithm` overrides it for one
+            call, and so does a `Rule`.
+        collective_reduce_dtype: the dtype in which float operands and partial sums of
+            those reductions are sent, rounded to the tensor's dtype at the end; None
+            for that dtype itself.
         lnc: physical cores per logical NeuronCore; None for the chip's default.
         placement: the logical core of every device of a mesh, counted over the chips of
             the target; () for the device's own number. It decides which ranks share a
-            chip, so the order of additions and the time.
-        sdk: the Neuron SDK whose defaults fill the fields that are not given. A
-            filled field stays as it is under `dataclasses.replace(..., sdk=...)`; start
-            from `Policy.for_sdk`.
-        rules: overrides for single ops; of those that match the last one counts, alone.
+            chip, and so the order of additions and the time.
+        sdk: the Neuron SDK whose defaults fill the fields that are not given. A filled
+            field stays as it is under `dataclasses.replace(..., sdk=...)`; start from
+            `Policy.for_sdk`.
+        rules: overrides for single ops; of those that match only the last one counts.
         name: a label for reports; not part of the value.
 
     Raises:
@@ -285,7 +293,7 @@ class Policy:
         self._check_pairing()
 
     def named(self) -> str:
-        """Return its name, by which a report tells it from others."""
+        """Return the policy's name, which distinguishes it in reports."""
         if not self.name:
             raise InvalidProgramError(
                 f"a policy without a name: {self!r}",
@@ -295,7 +303,8 @@ class Policy:
 
     @property
     def given(self) -> Mapping[str, Any]:
-        """Field -> value, for those that the SDK has otherwise; the name first."""
+        """The fields that differ from the SDK's defaults, with their values; the name
+        first."""
         usual = dataclasses.replace(Policy(sdk=self.sdk), sdk=NEWEST_SDK)
         names = ("name", *(f.name for f in dataclasses.fields(self)))
         return {n: v for n in names if (v := getattr(self, n)) != getattr(usual, n)}
@@ -305,8 +314,8 @@ class Policy:
         return f"Policy({', '.join(given)})"
 
     def _check_pairing(self) -> None:
-        """Refuses what the tensor engine cannot pair, and casts to blocks of ops that
-        have no axis for them."""
+        """Refuse what the tensor engine cannot pair, and MX casts of ops that have no
+        block axis."""
         partners = _PARTNERS.get(self.auto_cast_type)
         if partners and self.cotangent_type not in ("auto", "same", *partners.also):
             raise InvalidProgramError(
@@ -323,8 +332,10 @@ class Policy:
 
     @classmethod
     def preset(cls, name: str) -> Policy:
-        """The policy of that name in `PRESETS`, "bf16", which may be changed,
-        "bf16,callbacks=host"; "callbacks=host" alone changes the defaults."""
+        """Return a preset such as "bf16", possibly with changes: "bf16,callbacks=host".
+
+        "callbacks=host" alone changes the defaults.
+        """
         preset, changes = words_of(name)
         if preset is not None and preset not in PRESETS:
             raise illegal("policy preset", preset, tuple(PRESETS))
@@ -335,7 +346,8 @@ class Policy:
 
     @classmethod
     def resolve(cls, policy: str | Policy | None) -> Policy:
-        """A preset's name, a policy, or None for the newest SDK's defaults."""
+        """Return the policy of a preset's name, a policy itself, or the newest SDK's
+        defaults."""
         if policy is None:
             return cls()
         if isinstance(policy, str):
@@ -349,31 +361,33 @@ class Policy:
 
     @classmethod
     def for_sdk(cls, version: str) -> Policy:
-        """The defaults of a Neuron SDK, "2.26"."""
+        """Return the defaults of a Neuron SDK, "2.26"."""
         return cls(sdk=version)
 
     @classmethod
     def from_flags(cls, flags: str | Sequence[str], *, sdk: str = NEWEST_SDK) -> Policy:
-        """The policy of a compiler command line; see `policy.flags.parse_flags`."""
+        """Return the policy of a compiler command line; see
+        `policy.flags.parse_flags`."""
         return cls(sdk=sdk, **parse_flags(flags).fields)
 
     @classmethod
     def from_environment(
         cls, environ: Mapping[str, str] = os.environ, *, sdk: str = NEWEST_SDK
     ) -> Policy:
-        """The policy of NEURON_* variables; see `policy.flags.parse_environment`."""
+        """Return the policy of NEURON_* variables; see
+        `policy.flags.parse_environment`."""
         return cls(sdk=sdk, **parse_environment(environ).fields)
 
     def operand_dtype(
         self, role: Literal["forward", "weight", "cotangent"], *, chip_fp8: str | None
     ) -> str:
-        """The format that `auto_cast` gives to an operand of that role.
+        """Return the format that `auto_cast` gives to an operand of that role.
 
         Args:
             role: "cotangent" for an operand that carries a gradient, "weight" for one
-                that a checkpoint holds.
+                that comes from a checkpoint.
             chip_fp8: what "fp8" means on the chip, "float8_e4m3" or "float8_e4m3fn";
-                None for a chip that has neither, and will refuse either.
+                None for a chip that has neither, and will refuse both.
         """
         name, cotangent = self.auto_cast_type, self.cotangent_type
         if role == "weight" and name in WEIGHT_FORMATS:
@@ -397,13 +411,13 @@ class Policy:
     ) -> tuple[int, ...]:
         """Return the indices into `rules` of all that match an op.
 
-        The union over a program tells which rules matched nothing; those are reported
+        The union over a program shows which rules matched nothing; these are reported
         with `unmatched_rule_error`.
 
         Args:
             op_name: "stablehlo.dot_general".
             params: paths of the arguments from which the operands descend.
-            scope: the name stack, with those of the enclosing calls in front.
+            scope: the name stack, preceded by those of the enclosing calls.
             source: "file:line".
             module: the part of the model.
         """
@@ -412,16 +426,22 @@ class Policy:
         return tuple(n for n, rule in rules if rule.matches(op_name, **texts))
 
     def for_op(self, op_name: str, **texts: Any) -> Policy:
-        """Return the effective policy of one op, which has no rules: this one under its
-        last matching rule. Arguments are those of `matching_rules`."""
+        """Return the effective policy of one op, without rules: this one under its last
+        match.
+
+        Arguments are those of `matching_rules`.
+        """
         if not self.rules:
             return self
         matched = self.matching_rules(op_name, **texts)
         return _under_rule(self, matched[-1] if matched else None)
 
     def can_change(self, index: int, op_name: str) -> bool:
-        """Say whether a rule may change an op of this name that it matches: one about
-        casts changes what is cast, matmuls and convolutions unless it is all."""
+        """Return whether a rule may change an op of this name that it matches.
+
+        A rule about casts only changes ops whose operands are cast: matmuls and
+        convolutions, unless all are.
+        """
         under, overrides = _under_rule(self, index), self.rules[index].overrides
         if not _ABOUT_CASTS.issuperset(overrides) or under.auto_cast == "all":
             return True
@@ -430,7 +450,8 @@ class Policy:
         return self.auto_cast == "all"
 
     def describe(self) -> str:
-        """A few lines for people: what is cast, how it rounds, how sums are taken."""
+        """Return a few lines for people: what is cast, how it rounds, how sums are
+        taken."""
         return "\n".join(_description(self))
 
 
@@ -447,7 +468,7 @@ _CAST_ALONE = {
 
 
 def idle_rule_error(rule: Rule) -> InvalidProgramError:
-    """Return the error for a rule that matches ops, and can change none of them."""
+    """Return the error for a rule that matches ops but can change none of them."""
     casts = ", ".join(rule.overrides)
     return InvalidProgramError(
         f"{rule!r} can change nothing about the ops that it matches: {casts} is about "
@@ -460,12 +481,12 @@ def idle_rule_error(rule: Rule) -> InvalidProgramError:
 def unmatched_rule_error(
     rule: Rule, candidates: Mapping[str, Collection[str]]
 ) -> InvalidProgramError:
-    """The error for a rule that matched no op of a program.
+    """Return the error for a rule that matched no op of a program.
 
     Args:
         rule: the rule.
-        candidates: selector ("op", "param", ...) -> every text of the program that it
-            was tried on.
+        candidates: selector ("op", "param", ...) -> every text of the program that was
+            tried.
     """
     lines = [f"{rule!r} matches no op of the program"]
     for name, pattern in rule.selectors.items():
@@ -485,7 +506,7 @@ def unmatched_rule_error(
 
 
 def _checked(owner: str, name: str, value: object) -> object:
-    """Returns the value, as a plain Python number where it is one."""
+    """Return the value, as a plain Python number if it is one."""
     if name in LEGAL:
         return checked_choice(owner, name, value)
     if name == "rules":

@@ -1,9 +1,9 @@
 """`policy_scope`: a policy for the ops that are traced inside a `with` block.
 
 A scope is a name in the ops' name stack, made from the policy's value, so it survives
-grad, vmap, scan and checkpoint, and program texts are reproducible. Design, section 4.
-`collective_algorithm` is a scope for that one word, whatever the policy, and
-`compiling_for` one for the chip.
+grad, vmap, scan and checkpoint, and program texts are reproducible.
+`collective_algorithm` is a scope for this one field of any policy, and `compiling_for`
+one for the chip.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ from neuronjax.policy import Policy
 
 _SCOPE_NAME = re.compile(r"neuronjax\.policy\.([0-9a-f]{16})")
 _SCOPED: dict[str, Policy] = {}  # token -> policy, for the life of the process
-# Part of jax.jit's cache key: without it a function traced under one policy would be
-# reused under another, and an inner jit shared by two scopes would be one function.
+# This context is part of jax.jit's cache key. Without it a function traced under one
+# policy would be reused under another, and an inner jit shared by two scopes would be
+# one function.
 _ACTIVE = jax.make_user_context(default_value=None)
-_asked = 0  # how often a policy in force was asked for, by whatever is emulated
+_asked = 0  # how often an emulation has asked for the policy in force
 
 _ALGORITHM = "neuronjax.policy.collective."
 _ALGORITHM_NAME = re.compile(re.escape(_ALGORITHM) + r"([a-z_0-9:+]+)")
@@ -41,18 +42,18 @@ _ACTIVE_ALGORITHM = jax.make_user_context(default_value=None)
 
 @contextlib.contextmanager
 def policy_scope(policy: Policy | str) -> Iterator[Policy]:
-    """Gives the ops traced inside the block a policy; the innermost scope counts.
+    """Give the ops traced inside the block a policy; the innermost scope counts.
 
     It is recorded in the ops' name stack, so it survives grad, vmap, scan and
-    checkpoint. Also usable as a decorator. Programs that are captured inside the block
-    carry it too: see `active_policy`. A block in which nothing is emulated, as around a
-    function of `jax.jit`, is a `NotEmulatedWarning`.
+    checkpoint. It also works as a decorator. Programs that are captured inside the
+    block have it too: see `active_policy`. A block in which nothing is emulated, such
+    as one around a function of `jax.jit`, gives a `NotEmulatedWarning`.
     """
     resolved = Policy.resolve(policy)
     token, asked = _intern(resolved), _asked
     with _ACTIVE(token), jax.named_scope(f"neuronjax.policy.{token}"):
         yield resolved
-    # In a trace the ops carry the scope to whoever emulates them.
+    # In a trace the ops carry the scope to their emulation.
     if _asked == asked and not is_tracing():
         warn_user(
             "nothing in this policy_scope was emulated: its numbers are the host's\n"
@@ -63,15 +64,16 @@ def policy_scope(policy: Policy | str) -> Iterator[Policy]:
 
 
 def is_tracing() -> bool:
-    """Whether the caller runs inside a trace, where every new array is a tracer."""
+    """Return whether the caller runs inside a trace, where every new array is a
+    tracer."""
     return isinstance(lax.bitwise_not(np.uint32(0)), Tracer)
 
 
 def active_policy() -> Policy | None:
-    """The policy of the `policy_scope` in which the caller runs, if any.
+    """Return the policy of the `policy_scope` in which the caller runs, if any.
 
-    A function traced by an outermost jax.jit has no trace of the scope in its name
-    stack, which starts with the jit; capture asks here instead.
+    A function traced by an outermost jax.jit does not have the scope in its name stack,
+    which starts with the jit; so capture asks here.
     """
     global _asked
     _asked += 1
@@ -81,10 +83,10 @@ def active_policy() -> Policy | None:
 
 @contextlib.contextmanager
 def collective_algorithm(name: str) -> Iterator[None]:
-    """Says how the reductions over devices that are traced inside the block run.
+    """Choose the algorithm of the reductions over devices traced inside the block.
 
-    It goes before the policy and its rules; the innermost block counts, and "auto"
-    leaves it to the policy again. Like `policy_scope` it survives grad, vmap, scan and
+    It overrides the policy and its rules. The innermost block counts, and "auto" leaves
+    the choice to the policy again. Like `policy_scope` it survives grad, vmap, scan and
     checkpoint, decorates functions, and counts for programs that are captured inside.
 
         with neuronjax.collective_algorithm("mesh"):
@@ -97,28 +99,28 @@ def collective_algorithm(name: str) -> Iterator[None]:
         InvalidProgramError: no such algorithm. One that is impossible for the devices
             of a reduction is an error when the program is lowered.
     """
-    Policy(collective_algorithm=name)  # refuses what is none
+    Policy(collective_algorithm=name)  # refuses an unknown name
     with _ACTIVE_ALGORITHM(name), jax.named_scope(f"{_ALGORITHM}{name}"):
         yield
 
 
 def algorithm_from_scope(name_stack: str) -> str | None:
-    """What the innermost `collective_algorithm` says: of a full name stack, else that
-    in which the caller runs; None without any."""
+    """Return the innermost `collective_algorithm` of a name stack, else the active one,
+    or None."""
     names = _ALGORITHM_NAME.findall(name_stack)
     return names[-1] if names else _ACTIVE_ALGORITHM.value
 
 
 def has_policy_scope(name_stack: str) -> bool:
-    """Whether a name stack holds a `policy_scope` or `collective_algorithm`."""
+    """Return whether a name stack holds a `policy_scope` or `collective_algorithm`."""
     return "neuronjax.policy." in name_stack
 
 
 def policy_from_scope(name_stack: str) -> Policy | None:
-    """The policy of the innermost `policy_scope` of a name stack, or None.
+    """Return the policy of the innermost `policy_scope` of a name stack, or None.
 
     Inside a function that StableHLO calls (inner jits, scan bodies) a name stack starts
-    anew: put that of the call op in front.
+    anew: prepend that of the call op.
 
     Raises:
         InvalidProgramError: the program was captured in another process, whose policy
@@ -136,7 +138,8 @@ def policy_from_scope(name_stack: str) -> Policy | None:
 
 
 def _intern(policy: Policy) -> str:
-    """A token made from the value alone, so that program texts are reproducible."""
+    """Return a token made from the value alone, so that program texts are
+    reproducible."""
     values = [getattr(policy, f.name) for f in dataclasses.fields(policy) if f.compare]
     token = hashlib.blake2b(repr(values).encode(), digest_size=8).hexdigest()
     if _SCOPED.setdefault(token, policy) != policy:
@@ -151,10 +154,11 @@ _TARGET = jax.make_user_context(default_value=None)
 
 @contextlib.contextmanager
 def compiling_for(target: str) -> Iterator[None]:
-    """Have the kernels that are traced inside the block made for this target.
+    """Make the kernels that are traced inside the block for this target.
 
-    It is part of JAX's cache keys too, so that a kernel inside an inner jit is traced
-    for the right one."""
+    It is also part of JAX's cache keys, so that a kernel inside an inner jit is traced
+    for the right target.
+    """
     with _TARGET(target):
         yield
 

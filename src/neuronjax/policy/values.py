@@ -1,9 +1,9 @@
-"""What the fields of a policy may hold: legal values, presets, versions, words, checks.
+"""Legal values of the fields of a policy: choices, presets, versions, words, checks.
 
-`LEGAL` and `PRESETS` say what the fields of `policy.Policy` may be, `SDK_DEFAULTS` what
-they are where nothing is given. "bf16,seed=1" is a policy in a few words, for the
-command line and for remedies. A check takes the field, "Policy.seed", and its value,
-and returns the value as plain Python has it.
+`LEGAL` and `PRESETS` give the values of `policy.Policy`, `SDK_DEFAULTS` those of fields
+that are not given. "bf16,seed=1" is a policy in a few words, for the command line and
+for remedies. A check takes the field, "Policy.seed", and its value, and returns the
+value as plain Python.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ CAST_DTYPES: Mapping[str, str] = {
 is for weights (`WEIGHT_FORMATS`): `quantize_mx` has no FP4 output."""
 
 WEIGHT_FORMATS: Mapping[str, str] = {"mxfp4": "mxfp4_e2m1"}
-"""Where weights, prepared offline, have another format than activations."""
+"""Formats of weights, prepared offline, that differ from those of activations."""
 
 Preset = Literal["fp32", "bf16", "fp16", "tf32", "fp8", "mxfp8", "mxfp4"]
-"""The names below, which editors complete."""
+"""The names of presets, which editors complete."""
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "fp32": {"auto_cast": "none"},
@@ -94,12 +94,13 @@ FP32, and every other op computes in the dtype that the program declares."""
 
 
 def checked_choice(owner: str, name: str, value: object) -> object:
-    """Returns `value` if it is legal for that field."""
+    """Return `value` if it is legal for that field."""
     return check_word(f"{owner}.{name}", value, LEGAL[name])
 
 
 def check_word(what: str, value: object, legal: Iterable[object]) -> object:
-    """Return a value that is one of `legal`; refuse others, with the nearest one."""
+    """Return a value that is one of `legal`; refuse others, and name the nearest legal
+    one."""
     legal = tuple(legal)
     if not isinstance(value, (str, int, type(None))) or value not in legal:
         raise illegal(what, value, legal)
@@ -107,7 +108,7 @@ def check_word(what: str, value: object, legal: Iterable[object]) -> object:
 
 
 def illegal(what: str, value: object, legal: tuple[object, ...]) -> InvalidProgramError:
-    """The error for a word that is none of `legal`, with the nearest one."""
+    """Return the error for a word that is not in `legal`, with the nearest one."""
     names = [v for v in legal if isinstance(v, str)]
     near = difflib.get_close_matches(str(value), names, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
@@ -136,7 +137,7 @@ def _sdk_key(version: str) -> tuple[int, ...]:
 
 
 def normal_sdk(version: object) -> str:
-    """Drops the patch level: defaults change with minor versions only.
+    """Drop the patch level: defaults change with minor versions only.
 
     Raises:
         InvalidProgramError: no version, or outside the range whose defaults are known.
@@ -187,7 +188,7 @@ def words_of(text: str) -> tuple[str | None, dict[str, Any]]:
 
 
 def _value(text: str) -> Any:
-    """A constant or a number, else the word itself."""
+    """Return a constant or a number, else the word itself."""
     if text.lower() in _CONSTANTS:
         return _CONSTANTS[text.lower()]
     for number in (int, float):
@@ -202,7 +203,7 @@ _RANGES = {"seed": (0, 2**32 - 1), "amax_history_length": (1, 2**31 - 1)}
 
 
 def checked_integer(name: str, value: object) -> int:
-    """An integer in the field's range."""
+    """Return an integer in the field's range."""
     low, high = _RANGES[name.rpartition(".")[2]]
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
         if low <= value <= high:

@@ -1,5 +1,7 @@
-"""Instruction -> arrays, one file per engine; importing this fills the dispatch
-table."""
+"""The engines: functions from an instruction to arrays, one file per engine.
+
+Importing this package fills the dispatch table.
+"""
 
 from neuronjax.execution.engines import (
     bodies as bodies,

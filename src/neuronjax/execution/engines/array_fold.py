@@ -5,15 +5,14 @@
         s = a[p, 0] * b[p, 0];  for j in 1 .. J-1: s = s + a[p, j] * b[p, j]
         total = total + s
 
-A cell holds one row of K (J = 1), two (double-row FP8) or four (MX); see design,
-section 5. The product of a single row enters the adder exact, with no rounding and no
-limit of range, and the sum is rounded once: a fused multiply-add, as in every host's
-matmul kernels. (What the hardware does with products outside FP32's range is not
-documented.) Where a cell holds several rows, every product is rounded, then every sum.
-A zero sum is +0.
+A cell holds one row of K (J = 1), two (double-row FP8) or four (MX). With one row per
+cell the product enters the adder exactly, without rounding or limit of range, and only
+the sum is rounded: a fused multiply-add, as in every host's matmul kernels. (What the
+hardware does with products outside the range of FP32 is not documented.) With several
+rows per cell every product is rounded, then every sum. A sum that is zero is +0.
 
-`folded` is that loop for XLA: right by construction, on every device. Where the host
-has kernels they do the same, many times faster (`tensor.contract`).
+`folded` is this loop in XLA, correct by construction on every device. On hosts with
+compiled kernels these compute the same, many times faster (`tensor.contract`).
 """
 
 from __future__ import annotations
@@ -33,20 +32,21 @@ from neuronjax.numerics.exact import own_kernel, seal
 
 
 class FoldOrder(NamedTuple):
-    """How the array adds up a contraction: the record from instruction to kernel.
+    """The order in which the array adds up a contraction.
 
     Attributes:
-        k_tile: rows of K in one pass of the array.
-        rows_per_cell: J.
-        apart: whether the rows of a cell are `k_tile / J` apart (p and p + k_tile/2 are
-            in cell p); else they follow one another (J p .. J p + J - 1 are).
-        passes: 1, or 4 of the high and low halves of FP32 operands.
-        group_rows: rows of a pass that make one sum, None for all; the sums of a pass
-            are added in order.
-        in_range: promises that every product of two finite non-zero operands is a
-            normal FP32 number, as those of unscaled FP8 are. Such a product is exact,
-            and a fused multiply-add rounds as two operations do. A kernel that has no
-            promise finds out about each tile.
+        k_tile: the rows of K in one pass of the array.
+        rows_per_cell: the rows of K that one cell holds, J.
+        apart: True if the rows of a cell are `k_tile / J` apart (rows p and p +
+            k_tile/2 in cell p); False if they are consecutive (rows J p to J p + J -
+            1).
+        passes: 1, or 4 for the high and low halves of FP32 operands.
+        group_rows: the rows of a pass that are summed together, None for all; the sums
+            of the groups are then added in order.
+        in_range: True if every product of two finite nonzero operands is known to be a
+            normal FP32 number, as products of unscaled FP8 are. Such a product is
+            exact, so a fused multiply-add rounds as two operations do. If False, a
+            kernel checks each tile.
     """
 
     k_tile: int
@@ -58,7 +58,7 @@ class FoldOrder(NamedTuple):
 
     @classmethod
     def of(cls, i: NcMatmul) -> FoldOrder:
-        """Return the order that an instruction states."""
+        """Return the order that an instruction specifies."""
         double = i.rows_per_cell == 2
         return cls(
             i.k_tile,
@@ -70,20 +70,20 @@ class FoldOrder(NamedTuple):
         )
 
     def of_one_pass(self, k: int) -> FoldOrder:
-        """Return the order of a single pass of so many rows."""
+        """Return the order of a single pass of `k` rows."""
         return self._replace(k_tile=k, passes=1, group_rows=None)
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Matrix:
-    """A batch of operands in the memory order they have.
+    """A batch of matrices in the memory order that they have.
 
     Attributes:
         array: [batch, K, free] if `k_first`, else [batch, free, K].
-        k_first: which.
-        scales: of blocks of 32 along K, E8M0, in the same order; for kernels of the
-            host's, which read operands as stored.
+        k_first: whether K is the first axis of each matrix.
+        scales: the E8M0 scales of blocks of 32 along K, in the same memory order; only
+            for kernels of the host, which read operands as they are stored.
     """
 
     array: jax.Array
@@ -107,8 +107,9 @@ class Matrix:
         return jnp.moveaxis(self.array, 1 if self.k_first else 2, 0)
 
 
-#: Rows of K that one kernel of XLA's adds to the result, which stays in registers
-#: meanwhile. A choice of speed alone: on a Zen 4 as fast as blocks that fit the cache.
+#: Rows of K that one XLA kernel adds to the result, which stays in registers meanwhile.
+#: This affects only speed: on a Zen 4, 16 rows are as fast as blocks that fit the
+#: cache.
 ROWS_AT_ONCE = 16
 
 
@@ -117,17 +118,17 @@ def folded(lhs: Matrix, rhs: Matrix, order: FoldOrder, zero: jax.Array) -> jax.A
     """Return the fold of one pass of the array over all of K, float32 [batch, M, N].
 
     Args:
-        lhs: float32, of 12 significant bits or fewer.
-        rhs: the same; batch and K are those of `lhs`.
+        lhs: float32 numbers of at most 12 significant bits.
+        rhs: likewise; batch and K are those of `lhs`.
         order: which rows a cell holds.
         zero: the scalar of `numerics.exact.opaque_zero`.
     """
-    # +0, which the compiler does not know to be one.
+    # A +0 whose value the compiler does not know.
     start = lax.broadcast(lax.neg(zero), (lhs.batch, lhs.free, rhs.free))
     cells = (_by_cell(lhs, order), _by_cell(rhs, order))
     if order.rows_per_cell > 1:
         return _rounded(start, *cells, zero)
-    # A product in range is exact, rounded or not.
+    # If all products are in range they are exact, and rounding them changes nothing.
     is_in_range = in_range(lhs.array, rhs.array)
     return lax.cond(is_in_range, _rounded, _exact, start, *cells, zero)
 
@@ -135,12 +136,13 @@ def folded(lhs: Matrix, rhs: Matrix, order: FoldOrder, zero: jax.Array) -> jax.A
 def _rounded(
     total: jax.Array, lhs: jax.Array, rhs: jax.Array, zero: jax.Array
 ) -> jax.Array:
-    """The total and the sums of all cells, [cells, J, batch, free], in order."""
+    """Return the total after adding the sums of all cells, [cells, J, batch, free], in
+    order."""
     width = max(1, ROWS_AT_ONCE // lhs.shape[1])
     whole = lhs.shape[0] // width * width
     groups = [x[:whole].reshape(-1, width, *x.shape[1:]) for x in (lhs, rhs)]
-    # A call: were slices fused with it, XLA would read their indices for every element
-    # and vectorize nothing, which takes ten times as long.
+    # A separate kernel: if XLA fused the slices with it, it would read their indices
+    # for every element and would not vectorize, which takes ten times as long.
     add = own_kernel(_add_cells)
     step = lambda total, group: (add(total, *group, zero), None)  # noqa: E731
     total = lax.scan(step, total, groups)[0]
@@ -163,7 +165,7 @@ def _add_cells(
 def _exact(
     total: jax.Array, lhs: jax.Array, rhs: jax.Array, zero: jax.Array
 ) -> jax.Array:
-    """The same of cells of one row, whose products may be out of range."""
+    """Return the same for cells of one row, whose products may be out of range."""
 
     def step(total: jax.Array, row: tuple) -> tuple[jax.Array, None]:
         a, b = row
@@ -173,7 +175,7 @@ def _exact(
 
 
 def _by_cell(x: Matrix, order: FoldOrder) -> jax.Array:
-    """[cells, J, batch, free]."""
+    """Return the rows of a matrix by cells, [cells, J, batch, free]."""
     j = order.rows_per_cell
     if x.k % j:
         raise InternalError(
@@ -187,7 +189,7 @@ def _by_cell(x: Matrix, order: FoldOrder) -> jax.Array:
 
 
 UP, DOWN = np.float32(2.0**60), np.float32(2.0**-60)
-# Below, a product that underflows may still change the total; above, it is lost.
+# Below SMALL, a product that underflows may still change the total; above, it is lost.
 SMALL = np.float32(2.0**-100)
 LARGE = np.float32(2.0**100)
 
@@ -195,13 +197,14 @@ LARGE = np.float32(2.0**100)
 def fused(a: jax.Array, b: jax.Array, total: jax.Array, zero: jax.Array) -> jax.Array:
     """Return a * b + total, rounded once, whether or not the compiler contracts it.
 
-    A product in range is exact, and sealed it is added. One outside is taken 2^60 times
-    larger or smaller, together with the total, where the total is small or large enough
-    to matter; where it is not, it is lost in the product or the product in it.
+    A product in range is exact; it is sealed and then added. If the product is out of
+    range, factor and total are first scaled by 2^60 or 2^-60, where the total is small
+    or large enough for the product to matter. Elsewhere the smaller of the two is lost
+    in the other.
     """
     plain = total + seal(a * b, zero)
-    # Sealed, for XLA would scale `b` instead where that is the shorter of the two, and
-    # zero times what has overflowed is a NaN.
+    # The seal keeps XLA from scaling `b` instead where `b` is smaller than `a`: zero
+    # times a number that has overflowed would be a NaN.
     low = total * UP + seal(seal(a * UP, zero) * b, zero)
     high = total * DOWN + seal(seal(a * DOWN, zero) * b, zero)
     # A product underflows only if |a| < 1, and overflows only if |a| > 1. A NaN may be
@@ -209,29 +212,29 @@ def fused(a: jax.Array, b: jax.Array, total: jax.Array, zero: jax.Array) -> jax.
     size, magnitude = jnp.abs(a), jnp.abs(plain)
     is_low = (jnp.abs(total) < SMALL) & (magnitude < SMALL) & (size < 1)
     is_high = ~(magnitude <= LARGE) & (size > 1)
-    # Beyond 2^188 a product overflows made smaller, too: it is none of an infinite
-    # total's business.
+    # Beyond 2^188 even the scaled product overflows; an infinite total ignores it.
     is_kept = jnp.isinf(total) & jnp.isfinite(a) & jnp.isfinite(b)
     high = jnp.where(is_kept, total, high * UP)
     return jnp.where(is_low, low * DOWN, jnp.where(is_high, high, plain))
 
 
 def in_range(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
-    """Tell whether every product other than zero is surely finite and normal.
-
-    Numbers of which none is 2^(d+1) or larger, nor smaller than 2^-(d+1), have products
-    within 2^(d+d'+2) of one; the exponents are biased by 127 each.
-    """
+    """Return whether every nonzero product is certainly finite and normal. If all
+    magnitudes of an operand lie between 2^-(d+1) and 2^(d+1), products with an operand
+    of distance d' lie within a factor 2^(d+d'+2) of one. Both exponents are biased by
+    127."""
     return distance(lhs) + distance(rhs) <= 126 - 2 + 2 * 127
 
 
 def distance(x: jax.Array) -> jax.Array:
-    """Return the biased exponent of the number or reciprocal farthest from one."""
+    """Return the biased exponent of the number, or reciprocal, that is farthest from
+    one."""
     smallest, one, infinity = map(jnp.int32, (0x00800000, 0x3F800000, 0x7F800000))
     bits = lax.bitcast_convert_type(jnp.abs(x), jnp.int32)
-    # A NaN counts as infinite, a subnormal is a zero.
+    # A NaN counts as infinite and a subnormal as zero.
     bits = jnp.where(bits < smallest, one, jnp.minimum(bits, infinity))
-    # The reciprocal, but for its significand. Floats have the faster maximum.
+    # 2 * one - bits is the code of the reciprocal, apart from its significand. The
+    # maximum of floats is faster than that of integers.
     larger = jnp.maximum(bits, 2 * one - bits)
     farthest = lax.bitcast_convert_type(larger, jnp.float32).max()
     return lax.bitcast_convert_type(farthest, jnp.int32) >> 23

@@ -1,7 +1,7 @@
-"""Blocks of scalar instructions executed on all elements of arrays at once.
+"""Blocks of scalar instructions, executed on all elements of arrays at once.
 
-Each lane is a run of its own (`jax.vmap` of the runner), so any instruction may stand
-in a body, loops and branches included. GpSimdE reduces and maps by any such block.
+Each lane is a run of its own (`jax.vmap` of the runner), so a body may contain any
+instruction, including loops and branches. GpSimdE reduces and maps with such blocks.
 """
 
 from __future__ import annotations
@@ -21,22 +21,16 @@ from neuronjax.ir.instruction import Block
 from neuronjax.ir.instruction_set import Rng
 from neuronjax.numerics.random_bits import fold
 
-# Of a step's number in a loop (it enters the keys of stochastic rounding) and arrays.
+# A function of arrays; its first argument is the number of a step in a loop, which
+# enters the keys of stochastic rounding.
 Body = Callable[..., Arrays]
 
 
 def on_elements(body: Block, captured: Sequence[jax.Array], r: Registers) -> Body:
-    """The function `(step, *arrays) -> arrays` that runs a body on every element.
-
-    Args:
-        body: takes one scalar per array, then what it captures.
-        captured: what the body captures, the same for all elements.
-        r: the registers of the instruction that has the body.
-
-    Returns:
-        A function of a uint32 scalar, the number of the step among the uses of the body
-        by this instruction, and arrays of one shape, which is that of its results.
-    """
+    """Return a function `(step, *arrays) -> arrays` that runs a body on every element.
+    The body takes one scalar per array, then the captured values, which are the same
+    for all elements. The uint32 scalar `step` numbers the uses of the body by this
+    instruction. All arrays and results have one shape."""
     if r.run is None:
         raise InternalError("an instruction with a body needs a runner")
     run = r.run
@@ -71,7 +65,7 @@ def map_block(i: MapBlock, x: Sequence[jax.Array], r: Registers) -> Arrays:
 
 @execute.register
 def reduce_block(i: ReduceBlock, x: Sequence[jax.Array], r: Registers) -> Arrays:
-    """A left fold, every other axis in parallel."""
+    """Reduce by a left fold along the reduced axes, with all other axes in parallel."""
     count = (len(x) - i.captures) // 2
     inputs = [reduced_axis_first(a, i.axes) for a in x[:count]]
     body = on_elements(i.body, x[2 * count :], r)
@@ -90,7 +84,8 @@ def reduce_block(i: ReduceBlock, x: Sequence[jax.Array], r: Registers) -> Arrays
 
 @execute.register
 def rng(i: Rng, x: Sequence[jax.Array], r: Registers) -> Arrays:
-    """Philox and threefry are integer algorithms that XLA defines exactly."""
+    """Return random bits; XLA defines the integer algorithms Philox and threefry
+    exactly."""
     algorithms = {
         "DEFAULT": lax.RandomAlgorithm.RNG_DEFAULT,
         "PHILOX": lax.RandomAlgorithm.RNG_PHILOX,

@@ -1,8 +1,7 @@
-"""FP32 arithmetic on real and complex arrays as tuples of parts: (re,) or (re, im).
+"""FP32 arithmetic on real and complex arrays, as tuples of parts: (re,) or (re, im).
 
-One set of functions serves both, so that an algorithm is written once. Products are
-sealed and quotients correctly rounded, so no rewrite of XLA changes a bit
-(`numerics.exact`).
+One set of functions handles both, so an algorithm is written once. Products are sealed
+and quotients are correctly rounded, so XLA's rewrites change no bit (`numerics.exact`).
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ Parts = tuple[jax.Array, ...]
 
 
 def each(function: Callable[[jax.Array], jax.Array], parts: Parts) -> Parts:
-    """The function of every part, for what moves or scales numbers."""
+    """Apply a function to every part."""
     return tuple([function(x) for x in parts])
 
 
 def product(a: Parts, b: Parts, zero: jax.Array) -> Parts:
-    """(ar br - ai bi, ar bi + ai br), five roundings; shapes broadcast."""
+    """Return (ar br - ai bi, ar bi + ai br) with six roundings; shapes broadcast."""
     if len(a) == 1:
         return (sealed_product(a[0], b[0], zero),)
     (ar, ai), (br, bi) = a, b
@@ -38,21 +37,19 @@ def product(a: Parts, b: Parts, zero: jax.Array) -> Parts:
 
 
 def difference(a: Parts, b: Parts) -> Parts:
-    """a - b, each part rounded once."""
+    """Return a - b, with one rounding per part."""
     return tuple(x - y for x, y in zip(a, b, strict=True))
 
 
 def conjugate(a: Parts) -> Parts:
-    """a with the sign of the imaginary part changed."""
+    """Return `a` with the sign of the imaginary part changed."""
     return (a[0], *(-x for x in a[1:]))
 
 
 def ratio(a: Parts, b: Parts, zero: jax.Array) -> Parts:
-    """a / b of equal shapes; of complex numbers by Smith's method.
-
-    With |br| >= |bi|: r = bi / br, d = br + bi r, ((ar + ai r) / d, (ai - ar r) / d);
-    else the same with real and imaginary parts exchanged.
-    """
+    """Return a / b of equal shapes; complex numbers are divided by Smith's method. With
+    |br| >= |bi|: r = bi / br, d = br + bi r, ((ar + ai r) / d, (ai - ar r) / d).
+    Otherwise real and imaginary parts are exchanged first."""
     if len(a) == 1:
         return (quotient(a[0], b[0], zero),)
     (ar, ai), (br, bi) = a, b
@@ -67,7 +64,8 @@ def ratio(a: Parts, b: Parts, zero: jax.Array) -> Parts:
 
 
 def write_parts(parts: Parts, i: Instruction, r: Registers) -> Arrays:
-    """The one rounding of each part; stochastic rounding draws for each anew."""
+    """Round each part once to the result type; stochastic rounding uses a key per
+    part."""
     keys = [r.key, *(fold(r.key, jnp.uint32(n)) for n in range(1, len(parts)))]
     return tuple(
         write(x, i, r._replace(key=key)) for x, key in zip(parts, keys, strict=True)

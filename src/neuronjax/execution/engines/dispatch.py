@@ -1,9 +1,8 @@
 """`execute`: an instruction and its operand arrays -> its result arrays.
 
-Rules register by instruction class (functools.singledispatch), one file per engine. An
-engine computes in FP32 and rounds once, on `write`, to the format the instruction
-states. Nothing here knows about time, and nothing about control flow, which is the
-interpreter's.
+Rules are registered by instruction class (functools.singledispatch), one file per
+engine. An engine computes in FP32 and rounds once, in `write`, to the format of the
+instruction. Time is modelled in `timing`; the interpreter handles control flow.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ from neuronjax.numerics.widening import widen, widen_finite
 
 Arrays = tuple[jax.Array, ...]
 
-#: A float operand as the engine reads it: FP32.
+#: Convert a float operand to FP32, as the engine reads it.
 wide = widen
-#: The same, in fewer operations, where any NaN serves.
+#: Do the same in fewer operations, where the payload of a NaN does not matter.
 wide_or_nan = widen_finite
 
 
 class Registers(NamedTuple):
-    """State of a core that instructions read.
+    """The state of a core that instructions read.
 
     Attributes:
         zero: a -0.0 that the compiler cannot know; see `numerics.exact`.
-        key: uint32 scalar of this instruction for stochastic rounding.
+        key: the uint32 key of this instruction for stochastic rounding.
         run: executes a nested block of scalar instructions on arrays; its third
-            argument is the key that the block's instructions derive theirs from.
+            argument is the key from which the block's instructions derive theirs.
     """
 
     zero: jax.Array
@@ -53,7 +52,7 @@ class Registers(NamedTuple):
 def execute(
     instruction: Instruction, operands: Sequence[jax.Array], registers: Registers
 ) -> Arrays:
-    """Returns one array per result.
+    """Return one array per result.
 
     Raises:
         InternalError: no engine executes this class of instruction.
@@ -62,7 +61,8 @@ def execute(
 
 
 def write(x: jax.Array, instruction: Instruction, registers: Registers) -> jax.Array:
-    """The one rounding of a float32 result, to what the instruction says."""
+    """Round a float32 result once, to the format and in the way that the instruction
+    states."""
     dtype = instruction.results[0].type.dtype
     rounding = instruction.rounding
     bits = None
@@ -81,7 +81,7 @@ def write(x: jax.Array, instruction: Instruction, registers: Registers) -> jax.A
 
 
 def bits_of(x: jax.Array) -> jax.Array:
-    """The bits of a float array as unsigned integers of its width."""
+    """Return the bits of a float array as unsigned integers of its width."""
     return lax.bitcast_convert_type(
         x, jnp.dtype(f"uint{jax.dtypes.itemsize_bits(x.dtype)}")
     )

@@ -1,4 +1,4 @@
-"""DMA and on-chip movement: no bit of a value changes."""
+"""DMA and on-chip movement, which change no bit of a value."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ from neuronjax.numerics.exact import opaque, own_kernel
 def clamped_starts(
     starts: Sequence[jax.Array], shape: tuple[int, ...], sizes: tuple[int, ...]
 ) -> list[jax.Array]:
-    """StableHLO clamps starts so that the window fits (`lax` would wrap negatives)."""
+    """Return starts clamped so that the window fits, as StableHLO says. JAX's `lax`
+    would instead count negative starts from the end."""
     return [
         lax.clamp(jnp.int32(0), as_int32(s), jnp.int32(n - m))
         for s, n, m in zip(starts, shape, sizes, strict=True)
@@ -43,10 +44,8 @@ def clamped_starts(
 
 
 def as_int32(indices: jax.Array) -> jax.Array:
-    """Indices of any integer dtype as int32, what lies outside at its nearest end.
-
-    No dimension is as long as 2^31 - 1, so none of these is a legal index.
-    """
+    """Return indices of any integer dtype as int32, clipped to its range. No dimension
+    is as long as 2^31 - 1, so a clipped index is never a legal one."""
     ends = jnp.iinfo(indices.dtype)
     low, high = max(ends.min, -(2**31)), min(ends.max, 2**31 - 1)
     bounds = (jnp.asarray(end, indices.dtype) for end in (low, high))
@@ -54,7 +53,8 @@ def as_int32(indices: jax.Array) -> jax.Array:
 
 
 def index_vectors_last(indices: jax.Array, dimension: int) -> jax.Array:
-    """lax wants the index vector last; StableHLO may omit it (dimension = rank)."""
+    """Return indices with the index vector as the last axis, as `lax` expects.
+    StableHLO may omit the axis; then `dimension` is the rank."""
     if dimension == indices.ndim:
         return indices[..., None]
     return jnp.moveaxis(indices, dimension, -1)
@@ -142,7 +142,7 @@ def local_gather(i: LocalGather, x: Sequence[jax.Array], r: Registers) -> Arrays
 
 
 def dilated_and_padded(x: jax.Array, window: Window, fill: jax.Array) -> jax.Array:
-    """The base of a sliding window: dilated, then padded (or cropped) with `fill`."""
+    """Return the array that a window slides over: dilated, then padded or cropped."""
     return lax.pad(x, fill, _dilation_and_padding(window))
 
 
@@ -152,7 +152,7 @@ def _dilation_and_padding(window: Window) -> list[tuple[int, int, int]]:
 
 
 def window_counts(shape: tuple[int, ...], window: Window) -> tuple[int, ...]:
-    """Number of windows along each dimension of a padded base."""
+    """Return the number of windows along each dimension of a padded array."""
     return tuple(
         max((n - ((size - 1) * dilation + 1)) // stride + 1, 0)
         for n, size, dilation, stride in zip(
@@ -162,17 +162,15 @@ def window_counts(shape: tuple[int, ...], window: Window) -> tuple[int, ...]:
 
 
 def window_positions(window: Window) -> list[tuple[int, ...]]:
-    """Positions inside a window, row-major."""
+    """Return the positions inside a window, in row-major order."""
     return list(itertools.product(*map(range, window.sizes)))
 
 
 @execute.register
 def im2col(i: Im2col, x: Sequence[jax.Array], r: Registers) -> Arrays:
-    """Gather the patches, with the groups as more of a batch.
-
-    What moves are bits: XLA widens floats of fewer than 32 of them on the way, which
-    changes the bits of a NaN.
-    """
+    """Gather the patches of a convolution; groups are part of the batch. The patches
+    are moved as integers: XLA widens floats of fewer than 32 bits when it moves them,
+    which changes the bits of a NaN."""
     window, (groups, batch, *spatial, channels) = i.window, x[0].shape
     dtype, is_float = x[0].dtype, x[0].dtype.kind not in "iub"
     rows = bits_of(x[0]) if is_float else x[0]

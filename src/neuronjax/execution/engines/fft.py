@@ -1,22 +1,23 @@
-"""GpSimdE: Fourier transforms of any length, by mixed radices and Bluestein.
+"""GpSimdE: Fourier transforms of any length, by mixed radices and Bluestein's method.
 
-A length is split into factors 4 while it can be, then 2, then odd primes, smallest
-first; what is left when the primes exceed `LARGEST_RADIX` is the last factor and goes
-through Bluestein's convolution of the next power of two. One axis is transformed by
-Stockham's self-sorting algorithm, decimation in frequency: with L = p m the length of
-the transforms still to do,
+A length is split into factors of 4 as long as possible, then 2, then odd primes in
+rising order. What is left when the primes exceed `LARGEST_RADIX` is the last factor; it
+is transformed by Bluestein's convolution of the next power of two. One axis is
+transformed by Stockham's self-sorting algorithm, decimation in frequency: with L = p m
+the length of the transforms still to do,
 
     y[k, j] = (sum over q of x[m q + j] W_p^(q k)) W_L^(j k),   W_n = exp(-2 pi i / n)
 
-for j < m, k < p, and then transforms of length m over j (no twiddle where k = 0 or
-m = 1).
-`_radix_2`, `_radix_4` and `_odd_radix` say in which order the sums are taken. Twiddles
-are computed in float64 and rounded once to FP32, every product is rounded to FP32, and
-so is every sum. The inverse exchanges real and imaginary parts before and after, and
-divides by the length last. Real transforms are complex ones with imaginary part 0.
-Relative errors in the 2-norm, measured on white noise against float64: 1.2e-7 at 1,024
-points, 1.7e-7 at 2^20, at most 2.1e-7 at primes up to 100,003. A model: the vendor has
-no such routine. Design section 5.
+for j < m, k < p, and then transforms of length m over j (no twiddle where k = 0 or m =
+1).
+
+`_radix_2`, `_radix_4` and `_odd_radix` define the order of the sums. Twiddles are
+computed in float64 and rounded once to FP32; every product and every sum is rounded to
+FP32. The inverse exchanges real and imaginary parts before and after, and divides by
+the length last. Real transforms are complex ones with imaginary part 0. Relative errors
+in the 2-norm, measured on white noise against float64: 1.2e-7 at 1,024 points, 1.7e-7
+at 2^20, at most 2.1e-7 at primes up to 100,003. This is a model: the vendor has no such
+routine.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from neuronjax.numerics.exact import opaque, own_kernel, seal, sealed_product
 
 Blocks = list[Parts]
 
-# Primes up to this are summed directly: beyond, Bluestein is faster.
+# Primes up to this are summed directly; Bluestein's method is faster for larger ones.
 LARGEST_RADIX = 127
 # Odd radices up to this are straight-line code, larger ones a loop.
 _UNROLLED_RADIX = 7
@@ -79,27 +80,26 @@ def fft(i: Fft, x: Sequence[jax.Array], r: Registers) -> Arrays:
 
 
 def _unknown_zeros(shape: tuple[int, ...], zero: jax.Array) -> jax.Array:
-    """Zeros that XLA does not know, for it would drop additions of them."""
+    """Return zeros that XLA does not know, so that it keeps additions of them."""
     return jnp.broadcast_to(opaque(jnp.float32(0), zero), shape)
 
 
 def _is_real_bin(n: int) -> np.ndarray:
-    """Of the first half of a real array's spectrum: bins that are their own mirror."""
+    """Return which bins of the first half of a real array's spectrum are real."""
     bins = np.arange(n // 2 + 1)
     return (bins == 0) | (2 * bins == n)
 
 
 def _half(x: Parts, n: int) -> Parts:
-    """The first half of the last axis; what is real by symmetry is so exactly."""
+    """Return the first half of the last axis; bins that are real by symmetry get
+    exactly 0."""
     re, im = each(lambda a: lax.slice_in_dim(a, 0, n // 2 + 1, axis=-1), x)
     return (re, jnp.where(_is_real_bin(n), np.float32(0), im))
 
 
 def _hermitian(x: Parts, n: int, zero: jax.Array) -> Parts:
-    """The whole spectrum of a real array from its first half.
-
-    The imaginary part of a bin that is its own mirror is not read.
-    """
+    """Return the whole spectrum of a real array from its first half. The imaginary
+    parts of real bins are not read."""
     re, im = x
     im = jnp.where(_is_real_bin(n), _unknown_zeros(im.shape, zero), im)
     mirror = lambda a: jnp.flip(a[..., 1 : n - n // 2], -1)  # noqa: E731
@@ -110,12 +110,13 @@ def _hermitian(x: Parts, n: int, zero: jax.Array) -> Parts:
 
 
 def _inverse(x: Parts, axes: Sequence[int], zero: jax.Array) -> Parts:
-    """The inverse transform times the length: i conj(z) exchanges the parts of z."""
+    """Return the inverse transform times the length. Exchanging the parts of z gives i
+    conj(z), which turns the transform into its inverse."""
     return _transform(x[::-1], axes, zero)[::-1]
 
 
 def _transform(x: Parts, axes: Sequence[int], zero: jax.Array) -> Parts:
-    """The last axis first."""
+    """Transform the axes, the last one first."""
     for axis in reversed(axes):
         shape = x[0].shape
         batch, n, rest = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
@@ -128,17 +129,18 @@ def _transform(x: Parts, axes: Sequence[int], zero: jax.Array) -> Parts:
 
 
 def factors(n: int) -> list[int]:
-    """4s, a 2, odd primes in rising order, and what has larger primes, if any."""
-    found = []
+    """Return the factors of a length: 4s, a 2, odd primes in rising order, and the
+    rest."""
+    result = []
     for p in (4, 2, *range(3, LARGEST_RADIX + 1, 2)):
         while n % p == 0 and n > 1:
-            found.append(p)
+            result.append(p)
             n //= p
-    return found if n == 1 else [*found, n]
+    return result if n == 1 else [*result, n]
 
 
 def _middle_axis(x: Parts, zero: jax.Array) -> Parts:
-    """The transform over axis 1 of [batch, n, rest]."""
+    """Return the transform over axis 1 of [batch, n, rest]."""
     batch, n, _ = x[0].shape
     length = n
     for p in factors(n):
@@ -147,7 +149,7 @@ def _middle_axis(x: Parts, zero: jax.Array) -> Parts:
         blocks = _radix(p)(x, zero)
         if m > 1:
             blocks = _twiddled(blocks, length, zero)
-        # [batch, m, p, rest]: the frequencies k are the next outermost of `rest`.
+        # [batch, m, p, rest]: the frequencies k become the outermost axis of `rest`.
         inner = [each(lambda a: jnp.swapaxes(a, 1, 2), block) for block in blocks]
         x = tuple(jnp.concatenate(part, 2) for part in zip(*inner, strict=True))
         length = m
@@ -155,7 +157,7 @@ def _middle_axis(x: Parts, zero: jax.Array) -> Parts:
 
 
 def _twiddled(blocks: Blocks, length: int, zero: jax.Array) -> Blocks:
-    """All frequencies but the first times W^(j k)."""
+    """Multiply all frequencies but the first by W^(j k)."""
     first, *others = blocks
     j, k = np.arange(first[0].shape[2]), 1
     twiddled = [first]
@@ -169,7 +171,8 @@ def _twiddled(blocks: Blocks, length: int, zero: jax.Array) -> Blocks:
 
 
 def _radix(p: int) -> Callable[[Parts, jax.Array], Blocks]:
-    """The transform over axis 1 of [batch, p, m, rest]; blocks follow on that axis."""
+    """Return the function that transforms axis 1 of [batch, p, m, rest] for a factor p.
+    It returns blocks that are concatenated along that axis."""
     if p > LARGEST_RADIX:
         return _bluestein
     return {2: _radix_2, 4: _radix_4}.get(p, _odd_radix)
@@ -191,13 +194,14 @@ def _times_i(x: Parts) -> Parts:
 
 
 def _radix_2(x: Parts, zero: jax.Array) -> Blocks:
-    """a + b, a - b."""
+    """Return a + b, a - b."""
     a, b = _split(x)
     return [_sum(a, b), difference(a, b)]
 
 
 def _radix_4(x: Parts, zero: jax.Array) -> Blocks:
-    """e + f, g - i h, e - f, g + i h; e = a + c, f = b + d, g = a - c, h = b - d."""
+    """Return e + f, g - i h, e - f, g + i h with the sums and differences below. e = a
+    + c, f = b + d, g = a - c, h = b - d."""
     a, b, c, d = _split(x)
     even, odd = _sum(a, c), _sum(b, d)
     straight, crossed = difference(a, c), _times_i(difference(b, d))
@@ -210,13 +214,10 @@ def _radix_4(x: Parts, zero: jax.Array) -> Blocks:
 
 
 def _odd_radix(x: Parts, zero: jax.Array) -> Blocks:
-    """With t_q = x_q + x_(p-q) and u_q = x_q - x_(p-q), q = 1 ... h = (p - 1) / 2:
-
-    y_0 = ((x_0 + t_1) + t_2) + ...
-    a_k = ((x_0 + cos(k) t_1) + cos(2k) t_2) + ...
-    b_k = (sin(k) u_1 + sin(2k) u_2) + ...     (angles in units of 2 pi / p)
-    y_k = a_k - i b_k and y_(p-k) = a_k + i b_k, k = 1 ... h.
-    """
+    """Transform an odd prime length p by sums and differences of mirrored elements. y_0
+    = ((x_0 + t_1) + t_2) + ... a_k = ((x_0 + cos(k) t_1) + cos(2k) t_2) + ... b_k =
+    (sin(k) u_1 + sin(2k) u_2) + ... (angles in units of 2 pi / p) y_k = a_k - i b_k and
+    y_(p-k) = a_k + i b_k, k = 1 ... h."""
     p = x[0].shape[1]
     h = p // 2
     head = each(lambda a: a[:, :1], x)
@@ -234,7 +235,7 @@ def _odd_radix(x: Parts, zero: jax.Array) -> Blocks:
 def _odd_sums(
     head: Parts, t: Parts, u: Parts, cosines: jax.Array, sines: jax.Array, zero: Any
 ) -> tuple[Parts, Parts, Parts]:
-    """y_0, and [batch, h, m, rest] of a_k and b_k."""
+    """Return y_0, and a_k and b_k as [batch, h, m, rest]."""
 
     def step(sums: tuple, terms: tuple) -> tuple[tuple, None]:
         constant, even, odd = sums
@@ -255,12 +256,10 @@ def _odd_sums(
 
 
 def _bluestein(x: Parts, zero: jax.Array) -> Blocks:
-    """y_k = w_k sum over n of (x_n w_n) conj(w_(k-n)), w_n = exp(-pi i n^2 / q).
-
-    The sum is a circular convolution of the next power of two, M >= 2 q - 1: the
+    """Transform by y_k = w_k sum over n of (x_n w_n) conj(w_(k-n)), w_n = exp(-pi i n^2
+    / q). The sum is a circular convolution of the next power of two, M >= 2 q - 1: the
     inverse transform of the product of two transforms, divided by M. The transform of
-    conj(w) is computed in float64 and rounded once to FP32.
-    """
+    conj(w) is computed in float64 and rounded once to FP32."""
     q = x[0].shape[1]
     size = 1 << (2 * q - 2).bit_length()
     chirp = each(lambda a: a[:, None], _table(np.arange(q) ** 2, 2 * q))
@@ -268,7 +267,7 @@ def _bluestein(x: Parts, zero: jax.Array) -> Blocks:
     padding = [(0, 0, 0), (0, size - q, 0), (0, 0, 0)]
     signal = product(each(lambda a: a[:, :, 0], x), chirp, zero)
     signal = each(lambda a: lax.pad(a, blank, padding), signal)
-    # Twice the same function of the same shape: compiled once.
+    # The same function is called twice with the same shape, so it is compiled once.
     transform = own_kernel(lambda re, im, zero: _middle_axis((re, im), zero))
     constants = kernel_spectrum(q, size)
     kernel = tuple([jnp.asarray(a[:, None]) for a in constants])
@@ -282,7 +281,7 @@ def _bluestein(x: Parts, zero: jax.Array) -> Blocks:
 
 
 def _table(exponents: np.ndarray, n: int) -> Parts:
-    """exp(-2 pi i e / n) of integers e, rounded once to FP32."""
+    """Return exp(-2 pi i e / n) of integers e, rounded once to FP32."""
     cosines, sines = roots_of_unity(n)
     index = exponents % n
     return _rounded(cosines[index]), _rounded(-sines[index])
@@ -294,11 +293,9 @@ def _rounded(x: np.ndarray) -> jax.Array:
 
 @functools.lru_cache(maxsize=64)
 def roots_of_unity(n: int) -> tuple[np.ndarray, np.ndarray]:
-    """cos and sin of 2 pi k / n, k = 0 ... n - 1, in float64.
-
-    The angle is reduced to 0 ... pi / 4 with integers. Sines and cosines are Taylor
-    sums of single IEEE operations, so that every host has the same ones.
-    """
+    """Return cos and sin of 2 pi k / n, k = 0 ... n - 1, in float64. The angle is
+    reduced to 0 ... pi / 4 with integers. Sines and cosines are Taylor sums of single
+    IEEE operations, so every host computes the same ones."""
     octant, rest = np.divmod(8 * np.arange(n, dtype=np.int64), n)
     x = np.where(octant % 2, n - rest, rest) / n * (np.pi / 4)
     square = x * x
@@ -310,7 +307,7 @@ def roots_of_unity(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _taylor(square: np.ndarray, odd: int) -> np.ndarray:
-    """1 / odd! - square / (odd + 2)! + ..., by Horner's rule."""
+    """Return 1 / odd! - square / (odd + 2)! + ..., by Horner's rule."""
     total = np.zeros_like(square)
     for degree in range(18 + odd, -1, -2):
         total = (-1) ** (degree // 2) / factorial(degree) + total * square
@@ -319,10 +316,9 @@ def _taylor(square: np.ndarray, odd: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=64)
 def kernel_spectrum(q: int, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """The transform of exp(pi i n^2 / q), n = -(q - 1) ... q - 1, around a circle.
-
-    By radix 2, of single IEEE operations in float64; rounded to FP32.
-    """
+    """Return the transform of exp(pi i n^2 / q), n = -(q - 1) ... q - 1, taken
+    cyclically. It is computed by radix 2 with single IEEE operations in float64, and
+    rounded to FP32."""
     n = np.arange(size, dtype=np.int64)
     distance = np.minimum(n, size - n)
     roots = roots_of_unity(2 * q)

@@ -1,10 +1,10 @@
-"""Sums in a stated order: the left folds that reductions and windows are made of.
+"""Sums in a fixed order: the left folds of reductions and windows.
 
-VectorE reduces tiles of 512 elements, each a left fold from its own first element; the
-result is the left fold of (init, tile 0, tile 1, ...) (design, section 5). A tile of
-None is all there are, so that a sum of any length is one left fold. XLA's own
-reduce is a left fold almost nowhere, so the fold is a `lax.scan` over the reduced axis,
-moved to the front: each step adds one row to a row of running sums.
+VectorE reduces tiles of 512 elements, each by a left fold from its own first element;
+the result is the left fold of (init, tile 0, tile 1, ...). With `tile=None` there is
+one tile, so that a sum of any length is one left fold. XLA's own reduce is hardly ever
+a left fold, so the fold is a `lax.scan` over the reduced axis, which is moved to the
+front: each step adds one row to a row of running sums.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ from neuronjax.numerics.exact import opaque, seal, sealed_product
 
 Combine = Callable[[jax.Array, jax.Array], jax.Array]
 
-# The identity also in sign: x + -0 is x for every x.
+# -0 is the identity of addition, also for the sign: x + -0 is x for every x.
 IDENTITIES = {"add": np.float32(-0.0), "multiply": np.float32(1.0)}
 
 
 def combiner(op: str, zero: jax.Array) -> Combine:
-    """The sealed float32 combination of two partial results."""
+    """Return a function that combines two float32 partial results and seals the
+    result."""
     if op == "multiply":
         return functools.partial(sealed_product, zero=zero)
     return lambda a, b: seal(lax.add(a, b), zero)
 
 
 def reduced_axis_first(x: jax.Array, axes: Sequence[int]) -> jax.Array:
-    """[K, rest]: the reduced axes, row-major, as one axis in front."""
+    """Return [K, rest]: the reduced axes, in row-major order, as one axis in front."""
     axes = sorted(axes)
     kept = [d for d in range(x.ndim) if d not in axes]
     k = prod(x.shape[d] for d in axes)
@@ -48,8 +49,8 @@ def reduced_axis_first(x: jax.Array, axes: Sequence[int]) -> jax.Array:
 def left_fold(
     x: jax.Array, combine: Combine, start: jax.Array | None = None
 ) -> jax.Array:
-    """Return ((start + x[0]) + x[1]) + ..., over the first axis; without a start from
-    x[0] on."""
+    """Return ((start + x[0]) + x[1]) + ... over the first axis. Without a start the
+    fold begins with x[0]."""
     row = functools.partial(lax.index_in_dim, x, keepdims=False)
     if x.shape[0] <= 4:
         rows = map(row, range(x.shape[0]))
@@ -60,11 +61,9 @@ def left_fold(
 
 
 def sum_rows(x: Matrix, zero: jax.Array) -> jax.Array:
-    """Return the left fold from +0 of each sum over K, [batch, free].
-
-    A product with one is exact, so that a kernel of the host's for the array's fold
-    (`array_fold`) has this sum too.
-    """
+    """Return the left fold from +0 of each sum over K, [batch, free]. A product with
+    one is exact, so a host kernel for the array's fold (`array_fold`) also computes
+    this sum."""
     if has_host_kernels(x.k):
         ones = Matrix(jnp.ones((x.batch, 1, x.k), jnp.float32), k_first=False)
         return contract(ones, x, FoldOrder(x.k))[:, 0]
@@ -81,9 +80,8 @@ def fold_axes(
     tile: int | None = VECTOR_TILE,
 ) -> jax.Array:
     """Reduce float32 `x` over `axes` from `init` (a scalar); the result is [rest].
-
-    `x` and `init` may be constants: neither meets an addition that XLA could fold.
-    """
+    `x` and `init` may be constants: they are made opaque, so XLA cannot fold an
+    addition."""
     k = prod(x.shape[d] for d in axes)
     rest = x.size // k if k else prod(n for d, n in enumerate(x.shape) if d not in axes)
     start = lax.broadcast(opaque(init, zero), (rest,))
@@ -91,7 +89,8 @@ def fold_axes(
         return start
     width = min(tile or k, k)
     tiles = -(-k // width)
-    # The last axes stay there: to move them to the front costs more than their sum.
+    # The last axes stay in place: moving them to the front costs more than summing
+    # them.
     k_first = sorted(axes) != list(range(x.ndim - len(axes), x.ndim))
     filling, nothing = (0, tiles * width - k, 0), (0, 0, 0)
     if k_first:

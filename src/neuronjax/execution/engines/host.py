@@ -1,7 +1,7 @@
-"""What the host computes instead of the core, because the policy asked for it.
+"""Functions that the host computes instead of the core because the policy says so.
 
 The JAX primitive is bound in the surrounding trace: on a CPU it is LAPACK's routine, on
-a GPU cuSOLVER's. Outside every promise of equal bits.
+a GPU cuSOLVER's. No promise of equal bits holds for it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from neuronjax.ir.algebra_set import HostCall
 
 @execute.register
 def host_call(i: HostCall, x: Sequence[jax.Array], r: Registers) -> Arrays:
-    found = i.function.call(*_joined(x, i.complex_operands))
-    results = found if isinstance(found, tuple | list) else (found,)
+    value = i.function.call(*_joined(x, i.complex_operands))
+    results = value if isinstance(value, tuple | list) else (value,)
     return _split(results, i.complex_results)
 
 

@@ -1,7 +1,7 @@
 """Scaling to FP8 by kernels compiled for the host's processor; see `tensor`.
 
-A tensor is scaled in two passes over memory and a few operations of the program, where
-XLA has six kernels, compiled anew for every tensor of every program.
+A tensor is scaled in two passes over memory and a few operations of the program. XLA
+would need six kernels, compiled anew for every tensor of every program.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from neuronjax.ir.instruction_set import TensorScalar
 from neuronjax.numerics.float_format import get_format
 from neuronjax.numerics.widening import from_codes
 
-#: The op of a reduction that only `execution.shortcuts` writes.
+#: The op of a reduction that only `execution.shortcuts` creates.
 LARGEST_MAGNITUDE = "abs_max"
 _STORED = (jnp.float32, jnp.bfloat16)
 
 
 def reads(dtype: object) -> bool:
-    """Whether kernels are there that read such elements."""
+    """Return whether host kernels exist that read elements of this dtype."""
     return dtype in _STORED and has_host_kernels()
 
 
 def largest_magnitude(x: jax.Array) -> jax.Array:
-    """The largest magnitude, a scalar; 0 of no elements."""
+    """Return the largest magnitude, a scalar; 0 if there are no elements."""
     from neuronjax.execution.host_kernels import scaling  # it needs llvmlite
 
     if not x.size:
@@ -34,10 +34,9 @@ def largest_magnitude(x: jax.Array) -> jax.Array:
 
 
 def casts(i: TensorScalar) -> bool:
-    """Whether a kernel does what an instruction says: a product rounded to FP8.
-
-    The scale must be a power of two, or anything that is never NaN: that of an amax is.
-    """
+    """Return whether a kernel executes an instruction: a product rounded to FP8. The
+    scale must never be NaN (a power of two, for instance); a scale made from an amax is
+    not."""
     dtype = i.results[0].type.dtype
     if i.op != "multiply" or i.rounding != "rne" or i.write_format is not None:
         return False
@@ -47,7 +46,7 @@ def casts(i: TensorScalar) -> bool:
 
 
 def scaled(i: TensorScalar, x: jax.Array, scale: jax.Array) -> jax.Array:
-    """The elements times the scale, rounded once."""
+    """Return the elements times the scale, rounded once."""
     from neuronjax.execution.host_kernels import scaling  # it needs llvmlite
 
     fmt = get_format(i.results[0].type.dtype)

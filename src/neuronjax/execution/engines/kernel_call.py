@@ -1,7 +1,8 @@
-"""A kernel inside a program: the loops that its instructions were rolled into.
+"""A kernel inside a program: the loops into which its instructions were rolled.
 
-Its random bits start from its seed; where the policy rounds stochastically also from
-the key of the instruction, and so from the call index, the device and the loop turns.
+Its random bits derive from its seed. If the policy rounds stochastically, they also
+derive from the key of the instruction: from the call index, the device and the loop
+counters.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from neuronjax.numerics.random_bits import fold
 @execute.register
 def nki_kernel(i: NkiKernel, x: Sequence[jax.Array], r: Registers) -> Arrays:
     *arrays, seed = x
-    if i.joins_devices:  # arrays are those of all devices, whose seeds are one
+    if i.joins_devices:  # arrays of all devices, which share one seed
         seed = seed[0]
     key = seed.astype(jnp.uint32)
     if i.rounding == "stochastic":

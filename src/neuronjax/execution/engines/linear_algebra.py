@@ -1,15 +1,15 @@
 """GpSimdE: Cholesky factors and triangular solves, column by column.
 
-Both are right-looking: what a finished column contributes is subtracted from all that
-follows at once, a vector operation, so an element is the left fold
+Both are right-looking: the contribution of a finished column is subtracted from all
+later columns at once, which is a vector operation. So an element is the left fold
 
     ((a_ij - l_i0 l_j0) - l_i1 l_j1) - ...        (b_i - a_i0 x_0) - a_i1 x_1 - ...
 
-in the order in which the columns are finished, each product rounded to FP32 before it
-is subtracted, and then divided by the diagonal (not multiplied with a reciprocal). A
-transposed, upper or right-hand problem is the lower left-hand one of the rearranged
-matrices; an upper one starts at its last column. Complex numbers: `complex_parts`. A
-model: the vendor has no such routine. Design section 5.
+in the order in which the columns are finished. Each product is rounded to FP32 before
+it is subtracted; the result is divided by the diagonal (not multiplied by a
+reciprocal). A transposed, upper or right-hand problem is solved as the lower left-hand
+one of the rearranged matrices; an upper one starts at its last column. Complex numbers
+are in `complex_parts`. This is a model: the vendor has no such routine.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from neuronjax.numerics.exact import seal
 
 
 def _matrices(x: Sequence[jax.Array]) -> Parts:
-    """As [batch, rows, columns] in FP32."""
+    """Return the parts as [batch, rows, columns] in FP32."""
     return tuple(lax.reshape(wide(a), (prod(a.shape[:-2]), *a.shape[-2:])) for a in x)
 
 
@@ -65,14 +65,14 @@ def _triangle(n: int, lower: bool, diagonal: int = 0) -> np.ndarray:
 
 
 def _mirrored(x: Parts, lower: bool) -> Parts:
-    """The Hermitian matrices that one triangle stands for."""
+    """Return the Hermitian matrices that one triangle defines."""
     read = jnp.asarray(_triangle(x[0].shape[1], lower))
     other = conjugate(_transposed(x))
     return tuple(jnp.where(read, a, b) for a, b in zip(x, other, strict=True))
 
 
 def _lower_factor(matrix: Parts, zero: jax.Array) -> Parts:
-    """L of [batch, n, n]; a pivot that is not positive makes all of it NaN."""
+    """Return L of [batch, n, n]; a pivot that is not positive makes all of L NaN."""
     n = matrix[0].shape[1]
 
     def column(rest: Parts, k: jax.Array) -> tuple[Parts, tuple[Parts, jax.Array]]:
@@ -117,7 +117,7 @@ def triangular_solve(
         b, transposes = _transposed(b), not transposes
     if transposes:
         a = _transposed(a)
-    if i.lower == transposes:  # upper: the last row is the first that is solved
+    if i.lower == transposes:  # upper: the last row is solved first
         a, b = (each(lambda m: jnp.flip(m, 1), m) for m in (a, b))
         a = each(lambda m: jnp.flip(m, 2), a)
     solved = _forward(a, b, i.unit_diagonal, r.zero)
@@ -129,7 +129,7 @@ def triangular_solve(
 
 
 def _forward(a: Parts, b: Parts, unit_diagonal: bool, zero: jax.Array) -> Parts:
-    """Forward substitution, a [batch, n, n] lower, b [batch, n, m]."""
+    """Solve by forward substitution, a [batch, n, n] lower, b [batch, n, m]."""
     n = a[0].shape[1]
 
     def row(rest: Parts, step: tuple[jax.Array, Parts]) -> tuple[Parts, Parts]:

@@ -1,11 +1,11 @@
-"""ScalarE: elementary functions, the project's own (`numerics.elementary`).
+"""ScalarE: the project's own elementary functions (`numerics.elementary`).
 
-They are computed in FP32 and rounded once. A float result of 16 or fewer bits, of an
-argument of the same dtype and under rounding to nearest even, is the correctly rounded
-one. With `transcendentals="scalar_engine"` those that ScalarE has are its piecewise
-cubics (`numerics.scalar_engine`), rounded once, the others as before. With "host" they
-are XLA's, outside every promise. Design sections 5 and 6; what the hardware's own
-functions accept is in `hardware.activation_functions`.
+They are computed in FP32 and rounded once. A float result of at most 16 bits, with an
+argument of the same dtype and under rounding to nearest even, is correctly rounded.
+With `transcendentals="scalar_engine"` the functions that ScalarE has are its piecewise
+cubics (`numerics.scalar_engine`), rounded once; other functions stay the same. With
+"host" they are XLA's, and no promise holds. The argument ranges that the hardware's own
+functions accept are in `hardware.activation_functions`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from neuronjax.ir.instruction_set import Activation
 from neuronjax.numerics import scalar_engine
 from neuronjax.numerics.elementary import UNARY, nearest
 
-#: JAX's names where they are not StableHLO's and CHLO's.
+#: JAX's names of functions where they differ from those of StableHLO and CHLO.
 _LAX = {
     "exponential": "exp",
     "exponential_minus_one": "expm1",
@@ -51,6 +51,7 @@ def activation(i: Activation, x: Sequence[jax.Array], r: Registers) -> Arrays:
 
 
 def _rounds_to_nearest(i: Activation) -> bool:
-    """Whether the write rounds once, to nearest even, to the argument's own format."""
+    """Return whether the write rounds once, to nearest even, to the argument's own
+    format."""
     same = i.operands[0].type.dtype == i.results[0].type.dtype
     return same and i.write_format is None and i.rounding == "rne"

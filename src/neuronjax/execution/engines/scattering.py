@@ -1,7 +1,7 @@
 """GpSimdE: scatters, in row-major order of the indices.
 
-A window that is not wholly inside the tensor is dropped, as XLA does it. Window after
-window, so the last of several that assign an element wins.
+A window that is not wholly inside the tensor is dropped, as in XLA. Windows are written
+one after another, so the last of several that assign an element wins.
 """
 
 from __future__ import annotations
@@ -35,11 +35,9 @@ SCATTERS: dict[str, Callable[..., jax.Array]] = {
 
 @execute.register
 def local_scatter(i: LocalScatter, x: Sequence[jax.Array], r: Registers) -> Arrays:
-    """XLA's CPU scatter is a loop over updates in row-major order of the indices.
-
-    All that goes in and out is opaque, so nothing merges with the loop's additions. It
-    is told nothing about the indices: a wrong hint must not change the result.
-    """
+    """Scatter by XLA, whose CPU scatter loops over updates in row-major order. All
+    inputs and outputs are opaque, so nothing merges with the additions of the loop. XLA
+    gets no hints about the indices, because a wrong hint must not change the result."""
     operand, indices, updates = x
     if not updates.size:
         return (operand,)
@@ -55,7 +53,8 @@ def local_scatter(i: LocalScatter, x: Sequence[jax.Array], r: Registers) -> Arra
         operand, updates = (opaque(a, r.zero) for a in (operand, updates))
     if combines and i.op in ("minimum", "maximum"):
         operand, updates = flush(operand), flush(updates)
-    # The mode emits the plain StableHLO scatter, which drops what is out of bounds.
+    # This mode emits the plain StableHLO scatter, which drops windows that are out of
+    # bounds.
     mode = lax.GatherScatterMode.PROMISE_IN_BOUNDS
     dimensions = lax.ScatterDimensionNumbers(
         update_window_dims=numbers["update_window_dims"],
@@ -105,7 +104,7 @@ def scatter_block(i: ScatterBlock, x: Sequence[jax.Array], r: Registers) -> Arra
 
 
 def _starts(indices: jax.Array, numbers: Mapping[str, Any], rank: int) -> jax.Array:
-    """[N, rank]: where in the tensor each window starts, in row-major order."""
+    """Return [N, rank]: where each window starts in the tensor, in row-major order."""
     indices = index_vectors_last(indices, numbers["index_vector_dim"])
     shape, count = indices.shape[:-1], prod(indices.shape[:-1])
     columns = [jnp.zeros(count, jnp.int32)] * rank
@@ -126,7 +125,8 @@ def _starts(indices: jax.Array, numbers: Mapping[str, Any], rank: int) -> jax.Ar
 
 
 def _windows(updates: jax.Array, numbers: Mapping[str, Any], rank: int) -> jax.Array:
-    """[N, *window]: the windows in row-major order, of the rank of the tensor."""
+    """Return [N, *window]: the windows in row-major order, with the rank of the
+    tensor."""
     inside = tuple(numbers["update_window_dims"])
     outside = tuple(d for d in range(updates.ndim) if d not in inside)
     single = {*numbers["inserted_window_dims"], *numbers["input_batching_dims"]}

@@ -27,29 +27,31 @@ def sort(i: Sort, x: Sequence[jax.Array], r: Registers) -> Arrays:
     values = x[len(keys) :]
     moved = [_as_integers(a) for a in values]
     out = lax.sort([*keys, *moved], i.dimension, num_keys=len(keys))
-    found = zip(out[len(keys) :], values, strict=True)
-    return tuple(_as_dtype(a, value.dtype) for a, value in found)
+    pairs = zip(out[len(keys) :], values, strict=True)
+    return tuple(_as_dtype(a, value.dtype) for a, value in pairs)
 
 
 def _key(x: jax.Array, total: bool, descending: bool) -> jax.Array:
-    """An integer key: ascending order of the key is the order wanted."""
+    """Return integer keys; sorting them in ascending order gives the order wanted."""
     if x.dtype == jnp.bool_:
         x = x.astype(jnp.uint8)
     if x.dtype.kind not in "iu":
-        # FP4 is not moved by widening, and has no integers of its width.
+        # FP4 is compared as FP32: it has no integers of its width, and widening keeps
+        # its order.
         bits = wide(x) if get_format(x.dtype).width < 8 else x
         x = total_order(bits if total else _canonical(wide(x)))
     return ~x if descending else x
 
 
 def _canonical(x: jax.Array) -> jax.Array:
-    """One zero and one NaN."""
+    """Replace all zeros by one zero and all NaNs by one NaN."""
     x = jnp.where(x != x, jnp.float32(np.nan), flush(x))
     return jnp.where(x == 0, jnp.float32(0), x)
 
 
 def _as_integers(x: jax.Array) -> jax.Array:
-    """Floats of 8 bits as bytes: XLA's sort does not know all of them."""
+    """Return floats of 8 bits as bytes, because XLA's sort does not know all such
+    formats."""
     return to_codes(x) if x.dtype.kind not in "iub" and x.dtype.itemsize == 1 else x
 
 
@@ -76,12 +78,9 @@ def top_k(i: TopK, x: Sequence[jax.Array], r: Registers) -> Arrays:
 
 @execute.register
 def sort_block(i: SortBlock, x: Sequence[jax.Array], r: Registers) -> Arrays:
-    """Batcher's bitonic network, all pairs of a stage at once.
-
-    Of elements that a comparator calls equal, or each before the other, the one that
-    came first stays first. Exchanges are all that happens, so whatever the comparator
-    says the result is a permutation.
-    """
+    """Sort by Batcher's bitonic network, all pairs of a stage at once. If a comparator
+    calls two elements equal, or each less than the other, their order stays. Only
+    exchanges happen, so the result is a permutation for any comparator."""
     count = len(x) - i.captures
     tensors, captured = x[:count], x[count:]
     shape, n = tensors[0].shape, tensors[0].shape[i.dimension]
@@ -122,7 +121,7 @@ def sort_block(i: SortBlock, x: Sequence[jax.Array], r: Registers) -> Arrays:
 
 
 def _stages(length: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Number, run length and distance of the pairs of each stage of the network."""
+    """Return the number, run length and pair distance of each stage of the network."""
     stages = [
         (1 << run, 1 << distance)
         for run in range(1, length.bit_length())

@@ -1,19 +1,19 @@
 """TensorE: contractions tiled along K, folded down the array, added up in PSUM.
 
-A K tile is one pass of the array (`array_fold`); PSUM adds the tile results in K order
-in FP32. FP32 operands are four passes of high and low halves, each a fold of its own,
-added in the order hi.hi, hi.lo, lo.hi, lo.lo (the split is not documented). In model
-"fp32_4pass_rows32" such a fold is one for every 32 rows, added up in order; in
-"fp32_4pass" it is one down all rows.
+A K tile is one pass of the array (`array_fold`); PSUM adds the results of the tiles in
+FP32, in the order of K. FP32 operands take four passes of high and low halves, each
+with a fold of its own, added in the order hi.hi, hi.lo, lo.hi, lo.lo (the split is not
+documented). In model "fp32_4pass_rows32" a pass folds every 32 rows and adds these sums
+in order; in "fp32_4pass" it folds all rows.
 
-`contract` gives the bits of XLA's loop by a kernel compiled for the host's processor,
-as one operation of the program, which reads BF16 and FP8 as they are stored, in any
-memory order. XLA's loop is used on an accelerator, without llvmlite, in `exportable`
-and with NEURONJAX_HOST_KERNELS=0 in the environment.
+`contract` computes the bits of XLA's loop with a kernel compiled for the host's
+processor. The kernel is one operation of the program and reads BF16 and FP8 as they are
+stored, in any memory order. XLA's loop is used on an accelerator, without llvmlite, in
+`exportable` and with NEURONJAX_HOST_KERNELS=0 in the environment.
 
-PSUM of NeuronCore-v4 also adds in BF16: the sum so far is read as FP32, the tile's
-result added in FP32, and the new sum rounded to BF16, to nearest or stochastically
-(hardware facts, section 3.7). The first result is written, and rounded, too.
+PSUM of NeuronCore-v4 can also add in BF16: the sum so far is read as FP32, the result
+of the tile is added in FP32, and the new sum is rounded to BF16, to nearest or
+stochastically. The first result is also rounded when it is written.
 """
 
 from __future__ import annotations
@@ -59,21 +59,22 @@ from neuronjax.numerics.random_bits import fold, random_bits
 from neuronjax.numerics.rounding import cast, round_to_format, round_to_int
 from neuronjax.numerics.widening import from_codes, widen_finite
 
-# Columns from which on a result is not worth transposing to have more.
+# Number of columns from which on it does not pay to transpose the result.
 FEW_COLUMNS = 32
-#: Rows of a pass, of which a kernel has panels in memory; longer sums are rare.
+#: Most rows of a pass, since a kernel keeps panels of them in memory; longer sums are
+#: rare.
 MOST_ROWS = 1 << 14
 
 
 class Psum(NamedTuple):
-    """How one instruction's results are added up.
+    """How PSUM adds up the results of one instruction.
 
     Attributes:
         zero: the opaque -0.0.
-        key: of stochastic rounding.
-        rounding: of sums in a format narrower than FP32.
-        format: of the sums, None for FP32.
-        overflow: of sums in such a format.
+        key: the key of stochastic rounding.
+        rounding: how sums are rounded to a format narrower than FP32.
+        format: the format of the sums, None for FP32.
+        overflow: how sums overflow in a narrower format.
     """
 
     zero: jax.Array
@@ -84,7 +85,7 @@ class Psum(NamedTuple):
 
     @classmethod
     def of(cls, i: Instruction, r: Registers) -> Psum:
-        """As the dtype of the instruction's result says."""
+        """Return the settings for the result dtype of an instruction."""
         dtype = i.results[0].type.dtype
         narrow = dtype.kind not in "iu" and dtype != np.float32
         fmt = get_format(dtype) if narrow else None
@@ -93,12 +94,12 @@ class Psum(NamedTuple):
     def add(
         self, passes: list[jax.Array], total: jax.Array | None = None, tile: Any = 0
     ) -> jax.Array:
-        """Return the sum so far and a tile's results, pass by pass.
+        """Return the sum so far plus the results of a tile, pass by pass.
 
         Args:
             passes: each [batch, M, N] float32.
             total: the sum so far, [batch, M, N] float32.
-            tile: the tile's number, for the rounding keys.
+            tile: the number of the tile, for the rounding keys.
         """
         add = _adder(self.format, self.rounding, self.overflow)
         add = add if len(passes) == 1 and total is None else own_kernel(add)
@@ -109,7 +110,8 @@ class Psum(NamedTuple):
 def _adder(
     format: FloatFormat | None, rounding: str, overflow: str
 ) -> Callable[..., jax.Array]:
-    """One function object per kind, so that it is traced once per shape."""
+    """Return the same function object for the same settings, so JAX traces it once per
+    shape."""
     if format is None:
         return functools.partial(_add_passes, rounded=None)
     options: dict[str, Any] = dict(rounding=rounding, overflow=overflow)
@@ -126,7 +128,8 @@ def _add_passes(
     *,
     rounded: Callable[..., jax.Array] | None,
 ) -> jax.Array:
-    """Plain additions of stored results: nothing to contract or to reassociate."""
+    """Add the stored results of the passes one by one, rounding each new sum if asked.
+    Nothing here can be contracted or reassociated."""
     for n, stored in enumerate(passes):
         total = stored if total is None else total + stored
         if rounded is not None:
@@ -137,11 +140,9 @@ def _add_passes(
 
 
 def settled(total: jax.Array, zero: jax.Array) -> jax.Array:
-    """A sum as it leaves TensorE: zeros are +0, NaNs have one bit pattern.
-
-    Hosts differ in whether a sum of -0 starts from +0, and in whose NaN they keep.
-    """
-    total = total + lax.neg(zero)  # +0 to the chip, and to the compiler unknown
+    """Return a sum as it leaves TensorE: zeros are +0, NaNs have one bit pattern. Hosts
+    differ in whether a sum of -0 starts from +0, and in which NaN they keep."""
+    total = total + lax.neg(zero)  # a +0 that the compiler does not know
     return jnp.where(total != total, jnp.float32(np.nan), total)
 
 
@@ -160,7 +161,7 @@ def _rounded(
 
 
 def as_psum(total: jax.Array, i: Instruction) -> jax.Array:
-    """A sum, which the result's dtype holds exactly, in that dtype."""
+    """Return a sum in the dtype of the result, which holds it exactly."""
     dtype = i.results[0].type.dtype
     if dtype == np.float32:
         return total
@@ -172,7 +173,8 @@ def as_psum(total: jax.Array, i: Instruction) -> jax.Array:
 def nc_matmul(i: NcMatmul, x: Sequence[jax.Array], r: Registers) -> Arrays:
     result = i.results[0].type
     if i.accumulation == "integer":
-        # Sums that wrap around are those of operands that did.
+        # Operands may be converted first: wrapping them does not change a sum that
+        # wraps.
         lhs, rhs = (a.astype(result.dtype) for a in x)
         return (_plain(lhs, rhs, i.dimensions, result.dtype),)
     integers = result.dtype.kind in "iu"
@@ -183,7 +185,8 @@ def nc_matmul(i: NcMatmul, x: Sequence[jax.Array], r: Registers) -> Arrays:
     elif i.accumulation == "host":
         lhs, rhs = map(wide, x)
     elif not by_kernel(psum):
-        # A sum that leaves PSUM has one NaN, whatever those of the operands were.
+        # A sum that leaves PSUM has one NaN pattern, whatever the NaNs of the operands
+        # were.
         lhs, rhs = map(wide_or_nan, x)
     if i.accumulation == "host":
         return (as_psum(host_dot(lhs, rhs, i.dimensions), i),)
@@ -203,7 +206,7 @@ def nc_transpose(i: NcTranspose, x: Sequence[jax.Array], r: Registers) -> Arrays
 
 
 def _by_identity(i: NcTranspose, source: jax.Array, r: Registers) -> jax.Array:
-    """Each element times one, plus all others of its row of the result times zero."""
+    """Transpose as a product: each element times one plus other elements times zero."""
     flat = source.reshape(-1, *source.shape[-2:])
     result = i.results[0].type
     out = through_identity(Matrix(flat, True), r.zero).reshape(result.shape)
@@ -211,7 +214,7 @@ def _by_identity(i: NcTranspose, source: jax.Array, r: Registers) -> jax.Array:
 
 
 def through_identity(x: Matrix, zero: jax.Array) -> jax.Array:
-    """The transposes of K-first matrices, [batch, free, K], as a product."""
+    """Return the transposes of K-first matrices, [batch, free, K], as a product."""
     identity = jnp.broadcast_to(jnp.eye(x.k, dtype=jnp.float32), (x.batch, x.k, x.k))
     return settled(one_pass(x, Matrix(identity, True), FoldOrder(x.k), zero), zero)
 
@@ -222,12 +225,13 @@ def _plain(lhs: jax.Array, rhs: jax.Array, d: DotDimensions, dtype: Any) -> jax.
 
 
 def host_dot(lhs: jax.Array, rhs: jax.Array, d: DotDimensions) -> jax.Array:
-    """The sums in whatever order XLA likes."""
+    """Return the sums in the order that XLA chooses."""
     return _plain(lhs, rhs, d, jnp.float32)
 
 
 def matrices(lhs: jax.Array, rhs: jax.Array, d: DotDimensions) -> tuple[Matrix, Matrix]:
-    """The operands of any contraction, moved as little as possible."""
+    """Return the operands of any contraction as matrices, moving data as little as
+    possible."""
     return (
         _matrix(lhs, d.lhs_batch, d.lhs_contract),
         _matrix(rhs, d.rhs_batch, d.rhs_contract),
@@ -245,7 +249,8 @@ def _matrix(x: jax.Array, batch: tuple[int, ...], contract: tuple[int, ...]) -> 
 
 
 def has_host_kernels(rows: int = 0) -> bool:
-    """Whether programs traced now run where there are kernels, for passes so long."""
+    """Return whether programs traced now can use host kernels for passes of `rows`
+    rows."""
     on_cpu = jax.default_backend() == "cpu"
     return rows <= MOST_ROWS and on_cpu and choice.usable()
 
@@ -253,14 +258,14 @@ def has_host_kernels(rows: int = 0) -> bool:
 def contract(
     lhs: Matrix, rhs: Matrix, order: FoldOrder, *, settles: bool = False
 ) -> jax.Array:
-    """Return the tiles' sums, added in order, float32 [batch, M, N].
+    """Return the sums of the tiles, added in order, float32 [batch, M, N].
 
     Args:
-        lhs: of any float format, with or without scales; of 12 significant bits or
-            fewer but for four passes.
-        rhs: the same; batch and K are those of `lhs`.
-        order: in which products are added.
-        settles: whether zeros are +0 and NaNs have one bit pattern, as from PSUM.
+        lhs: numbers of any float format, with or without scales; of at most 12
+            significant bits unless there are four passes.
+        rhs: likewise; batch and K are those of `lhs`.
+        order: the order in which products are added.
+        settles: whether zeros become +0 and NaNs one bit pattern, as they leave PSUM.
     """
     from neuronjax.execution.host_kernels.fold import fold  # it needs llvmlite
 
@@ -272,12 +277,14 @@ def contract(
 
 
 def by_kernel(psum: Psum) -> bool:
-    """Whether a kernel of the host's adds up all tiles, from operands as stored."""
+    """Return whether a host kernel adds up all tiles, from operands as they are
+    stored."""
     return psum.format is None and has_host_kernels()
 
 
 def accumulate(lhs: Matrix, rhs: Matrix, order: FoldOrder, psum: Psum) -> jax.Array:
-    """Return [batch, M, N]: PSUM adds up the tiles' results, of every pass in turn."""
+    """Return [batch, M, N]: the results of the tiles, pass by pass, added up as in
+    PSUM."""
     if by_kernel(psum):
         return contract(lhs, rhs, order, settles=True)
     shape = (lhs.batch, lhs.free, rhs.free)
@@ -296,17 +303,15 @@ def accumulate(lhs: Matrix, rhs: Matrix, order: FoldOrder, psum: Psum) -> jax.Ar
 
     if count == 1:
         return add(None, (a[0], b[0], 0))[0]
-    # Added to +0, the first result is what it is, but for the sign of a zero.
+    # Adding the first result to +0 changes at most the sign of a zero.
     tiles = (a, b, jnp.arange(count))
     return lax.scan(add, jnp.zeros(shape, jnp.float32), tiles)[0]
 
 
 def _tiled(x: Matrix, count: int, k_tile: int) -> jax.Array:
-    """The arrays of the tiles, one after another.
-
-    Zeros fill the last tile: their products are +0, which adds nothing to a sum that
-    starts from +0.
-    """
+    """Return the arrays of the tiles, stacked along a new first axis. Zeros fill the
+    last tile: their products are +0, which adds nothing to a sum that starts from
+    +0."""
     pad = (0, count * k_tile - x.k)
     if x.k_first:
         array = jnp.pad(x.array, [(0, 0), pad, (0, 0)])
@@ -329,10 +334,9 @@ def array_passes(
 def four_passes(
     a: Matrix, b: Matrix, zero: jax.Array, group_rows: int | None
 ) -> list[jax.Array]:
-    """Return hi.hi, hi.lo, lo.hi and lo.lo, by one fold of stacked operands.
-
-    The sums of groups of rows are added in order, as PSUM adds those of tiles.
-    """
+    """Return the products hi.hi, hi.lo, lo.hi and lo.lo, by one fold of stacked
+    operands. The sums of groups of rows are added in order, as PSUM adds those of
+    tiles."""
     m, n = a.free, b.free
     operands = _stacked_halves(a), _stacked_halves(b)
     groups = FoldOrder(group_rows or a.k)
@@ -347,7 +351,13 @@ def _stacked_halves(x: Matrix) -> Matrix:
 
 
 def halves(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """hi = the upper 12 significant bits, lo = x - hi (exact); lo of Inf, NaN is 0."""
+    """Return the upper 12 significant bits and the exact rest; the rest of Inf and NaN
+    is 0.
+
+    >>> high, low = halves(jnp.float32(1 + 2**-20))
+    >>> float(high), float(low) == 2**-20
+    (1.0, True)
+    """
     bits = bits_of(x)
     high = lax.bitcast_convert_type(bits & jnp.uint32(0xFFFFF000), jnp.float32)
     finite = (bits & jnp.uint32(0x7F800000)) != jnp.uint32(0x7F800000)
@@ -357,7 +367,7 @@ def halves(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def one_pass(a: Matrix, b: Matrix, order: FoldOrder, zero: jax.Array) -> jax.Array:
-    """Return the array's sums over all of K, by a kernel where the host has one."""
+    """Return the array's sums over all of K, by a kernel if the host has one."""
     if has_host_kernels(a.k):
         return contract(a, b, order.of_one_pass(a.k))
     return folded(a, b, order, zero)
@@ -365,10 +375,11 @@ def one_pass(a: Matrix, b: Matrix, order: FoldOrder, zero: jax.Array) -> jax.Arr
 
 # -- microscaled operands --------------------------------------------------------------
 
-# A cell takes its four elements of each side dequantized to FP32 (exact in FP32's
-# range, below it zero, above it Inf; a scale of 0xFF is NaN), rounds each product to
-# FP32, adds the four from left to right in FP32, and passes the sum down the column.
-# What the cells do with the scales is not documented: model of design, section 5.
+# A cell dequantizes its four elements of each operand to FP32 (this is exact in FP32's
+# range; smaller values become zero, larger ones Inf; a scale of 0xFF gives NaN). It
+# rounds each product to FP32, adds the four from left to right in FP32, and passes the
+# sum down the column. This is a model: what the cells do with the scales is not
+# documented.
 
 
 @execute.register
@@ -413,7 +424,7 @@ def nc_matmul_mx(i: NcMatmulMx, x: Sequence[jax.Array], r: Registers) -> Arrays:
 
 
 def dequantized(elements: jax.Array, scales: jax.Array, axis: int) -> jax.Array:
-    """What the cells multiply, float32."""
+    """Return the float32 numbers that the cells multiply."""
     array = MXArray(
         elements=elements,
         scales=scales,

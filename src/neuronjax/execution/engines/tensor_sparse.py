@@ -1,10 +1,11 @@
 """TensorE with a compressed stationary operand: N of every M rows are multiplied.
 
-Each compressed value meets the moving row that its tag selects, and the products run
-down the column as in a dense matmul, 128 compressed rows to a K tile. That is the fold
-of the expanded operand with K tiles of 128 M/N rows, for a row of zeros adds nothing to
-a sum, and so it is computed; unless the moving operand holds an Inf or a NaN, which
-would come through from rows that no tag selects: then the rows are gathered one by one.
+Each compressed value is multiplied by the moving row that its tag selects, and the
+products are summed down the column as in a dense matmul, 128 compressed rows to a K
+tile. That equals the fold of the expanded operand with K tiles of 128 M/N rows, because
+rows of zeros add nothing to a sum, and so it is computed. If the moving operand holds
+an Inf or NaN, rows that no tag selects would spoil that sum; then the selected rows are
+gathered one by one.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ def _expanded(
     moving: Matrix,
     psum: Psum,
 ) -> jax.Array:
-    """As a dense matmul with longer tiles; right for finite moving rows."""
+    """Return the product as a dense matmul with longer tiles; needs finite moving
+    rows."""
     stationary = Matrix(compressed.todense(), k_first=compressed.axis == -2)
     operands = (stationary, moving)
     if i.stationary == "rhs":
@@ -84,12 +86,13 @@ def _gathered(
     psum: Psum,
     zero: jax.Array,
 ) -> jax.Array:
-    """Compressed row by compressed row: [batch, stationary free, moving free]."""
+    """Return [batch, stationary free, moving free], one compressed row after
+    another."""
     rows = expanded_rows(compressed.tags, compressed.pattern, axis=compressed.axis)
     k_axis = 3 + compressed.axis
     source = jnp.moveaxis(moving.rows(), 0, 1)  # [batch, K, free]
     k = source.shape[1]
-    source = _zero_padded(source, 1, k + 1)  # row K is for what fills the last tile
+    source = _zero_padded(source, 1, k + 1)  # row K fills the last tile
     sides = (source.shape[0], compressed.values.shape[3 - k_axis], moving.free)
 
     def multiply(total: jax.Array, step: tuple) -> tuple[jax.Array, None]:
@@ -115,7 +118,7 @@ def _as_result(part: jax.Array, i: NcMatmulSparse) -> jax.Array:
 
 
 def _in_tiles(x: jax.Array, k_tile: int, fill: int) -> jax.Array:
-    """The first axis cut into [tiles, k_tile], the last tile filled up."""
+    """Return the first axis cut into [tiles, k_tile], with the last tile filled up."""
     missing = [(0, -x.shape[0] % k_tile)] + [(0, 0)] * (x.ndim - 1)
     x = jnp.pad(x, missing, constant_values=fill)
     return x.reshape(-1, k_tile, *x.shape[1:])

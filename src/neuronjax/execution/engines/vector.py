@@ -1,9 +1,9 @@
 """VectorE: elementwise arithmetic, comparison, selection, casts and reductions.
 
-Floats are computed in FP32 and rounded once on write; integers are exact and wrap
-around. Where StableHLO leaves an integer result open it is XLA's: x / 0 is all ones,
-x rem 0 is x, the smallest number divided by -1 is itself, a shift by the width or more
-shifts every bit out, and 0 to a negative power is 0.
+Floats are computed in FP32 and rounded once when they are written; integers are exact
+and wrap around. Where StableHLO leaves an integer result undefined, it is XLA's: x / 0
+has all bits set, x rem 0 is x, the smallest number divided by -1 is itself, a shift by
+the width or more shifts every bit out, and 0 to a negative power is 0.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Function = Callable[..., jax.Array]
 
 
 def integer_power(x: jax.Array, y: jax.Array) -> jax.Array:
-    """x^y modulo the width; a negative power of all but 1 and -1 is 0."""
+    """Return x^y modulo the width; a negative power of anything but 1 and -1 is 0."""
     one, zero = jnp.ones_like(x), jnp.zeros_like(x)
     result, square, left = one, x, y
     for _ in range(jnp.iinfo(x.dtype).bits):
@@ -62,12 +62,13 @@ def integer_power(x: jax.Array, y: jax.Array) -> jax.Array:
         square, left = square * square, lax.shift_right_logical(left, one)
     if jnp.iinfo(x.dtype).min == 0:
         return result
-    sign = jnp.where((y & one) != 0, x, one)  # of 1 or -1
+    sign = jnp.where((y & one) != 0, x, one)  # if x is 1 or -1
     return jnp.where(y >= 0, result, jnp.where((x == 1) | (x == -1), sign, zero))
 
 
 def high_product(x: jax.Array, y: jax.Array) -> jax.Array:
-    """The upper half of a product of twice the width, from products of half words."""
+    """Return the upper half of the double-width product, from products of half
+    words."""
     info = jnp.iinfo(x.dtype)
     word = jnp.dtype(f"uint{info.bits}")
     half = jnp.asarray(info.bits // 2, word)
@@ -83,7 +84,7 @@ def high_product(x: jax.Array, y: jax.Array) -> jax.Array:
     return lax.bitcast_convert_type(high, x.dtype)
 
 
-# Ops that mean the same on floats, integers and booleans.
+# Operations that are the same function on floats, integers and booleans.
 COMMON: dict[str, Function] = {
     "add": lax.add,
     "subtract": lax.sub,
@@ -110,9 +111,9 @@ INTEGERS: dict[str, Function] = {
     "shift_right_logical": lax.shift_right_logical,
     "shift_right_arithmetic": lax.shift_right_arithmetic,
 }
-# XLA folds these of constants to other numbers than its code computes: there are -32
-# zeros in front of an int32 -1. Every other op of integers may be folded, as indices
-# must be: `test_constant_operands` has them all.
+# XLA's constant folding of these gives other numbers than its code computes: it counts
+# -32 leading zeros of an int32 -1. Every other integer op may be folded, as indices
+# must be: `test_constant_operands` tests them all.
 FOLDED_WRONGLY = frozenset({"count_leading_zeros"})
 BOOLEANS: dict[str, Function] = {
     **INTEGERS,
@@ -123,8 +124,8 @@ BOOLEANS: dict[str, Function] = {
 }
 
 
-# Float ops whose result is exact, so that no rewrite of XLA can change it. Subnormal
-# operands are flushed, but by abs and negate, which only touch the sign.
+# Float operations whose result is exact, so no rewrite of XLA can change it. Subnormal
+# operands are flushed, except by abs and negate, which only change the sign.
 EXACT: dict[str, Function] = {
     "maximum": lambda a, b: lax.max(flush(a), flush(b)),
     "minimum": lambda a, b: lax.min(flush(a), flush(b)),
@@ -136,7 +137,7 @@ EXACT: dict[str, Function] = {
     "round_nearest_even": lambda x: lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN),
     "round_nearest_afz": lambda x: lax.round(x, lax.RoundingMethod.AWAY_FROM_ZERO),
 }
-# On the operand's own dtype.
+# These work on the operand's own dtype.
 BITWISE: dict[str, Function] = {
     "is_finite": lax.is_finite,
     "next_after": lax.nextafter,
@@ -150,8 +151,8 @@ ROUNDED: dict[str, Function] = {
 }
 
 
-# Sums need no seal: a product is contracted into a sum, never a sum into a product, and
-# constants are sealed, so nothing can be reassociated through them.
+# Sums need no seal: XLA contracts a product into a sum, but never a sum into a product.
+# Constants are sealed, so nothing can be reassociated through them.
 SUMS = frozenset({"add", "subtract"})
 
 
@@ -182,7 +183,7 @@ def tensor_tensor(i: TensorTensor, x: Sequence[jax.Array], r: Registers) -> Arra
 
 
 def _scalars_broadcast(x: Sequence[jax.Array]) -> Sequence[jax.Array]:
-    """clamp's bounds may be scalars beside a tensor."""
+    """Broadcast scalar bounds of a clamp to the shape of the tensor."""
     shape = max((a.shape for a in x), key=len)
     return [a if a.shape == shape else jnp.broadcast_to(a, shape) for a in x]
 
@@ -229,7 +230,7 @@ def tensor_copy(i: TensorCopy, x: Sequence[jax.Array], r: Registers) -> Arrays:
 
 
 def convert(x: jax.Array, i: TensorCopy, r: Registers) -> jax.Array:
-    """A cast between any two dtypes."""
+    """Convert between any two dtypes."""
     source, target = x.dtype, i.results[0].type.dtype
     from_float, to_float = source.kind not in "iub", target.kind not in "iub"
     if to_float:
@@ -237,7 +238,8 @@ def convert(x: jax.Array, i: TensorCopy, r: Registers) -> jax.Array:
             return wide(x)
         if from_float:
             return write(wide(x), i, r)
-        # An integer may be a constant: opaque before anything is added to it.
+        # An integer may be a constant, so it is made opaque before anything is added to
+        # it.
         return write(opaque(x.astype(jnp.float32), r.zero), i, r)
     if not from_float:
         return (
@@ -256,12 +258,10 @@ def reduce_precision(
 
 
 def with_precision(x: jax.Array, exponent_bits: int, mantissa_bits: int) -> jax.Array:
-    """Rounds to fewer bits, to nearest even, as integers of the operand's own width.
-
-    Numbers below the smallest normal of so many exponent bits become zeros, those above
-    its largest Inf (NaN in a format without Inf). FP32 and BF16 subnormals are zeros,
-    and NaNs stay, or are Inf without a mantissa bit to tell them from it.
-    """
+    """Round to fewer bits, to nearest even, with integers of the operand's own width.
+    Numbers below the smallest normal number of the narrower format become zeros,
+    numbers above its largest become Inf (NaN in a format without Inf). FP32 and BF16
+    subnormals become zeros. NaNs stay NaN; without mantissa bits they become Inf."""
     fmt = get_format(x.dtype)
     code = (to_codes(x) if fmt.width < 8 else bits_of(x)).astype(jnp.uint32)
     sign = code & jnp.uint32(1 << (fmt.width - 1))
@@ -290,17 +290,18 @@ def with_precision(x: jax.Array, exponent_bits: int, mantissa_bits: int) -> jax.
 
 @execute.register
 def scale_from_amax(i: ScaleFromAmax, x: Sequence[jax.Array], r: Registers) -> Arrays:
-    """Exponents are integers throughout: XLA flushes the float 2^-127 to zero."""
+    """Return the power-of-two scale for a largest magnitude. Exponents are integers
+    throughout, because XLA flushes the float 2^-127 to zero."""
     fmt = get_format(i.format)
     bits = bits_of(x[0])
-    # One power less where amax's significand exceeds that of the largest value: then
-    # this addition carries into the exponent.
+    # Where the significand of amax exceeds that of the largest value, this addition
+    # carries into the exponent, and the scale is one power smaller.
     largest = int(np.float32(fmt.max_finite).view(np.uint32)) & 0x7FFFFF
     carry, top = 0x7FFFFF - largest, fmt.max_exponent - i.margin + 2 * 127
     raised = (bits + np.uint32(carry)) >> np.uint32(23)
     exponent = np.int32(top) - raised.astype(jnp.int32)
     biased = lax.clamp(np.int32(1), exponent, np.int32(253))
-    # Not of zeros, subnormals, Inf and NaN.
+    # Zeros, subnormals, Inf and NaN have no such scale.
     usable = bits - np.uint32(0x00800000) < np.uint32(0x7F000000)
     biased = jnp.where(usable, biased, np.int32(127))
     return tuple(
@@ -343,7 +344,7 @@ def _integer_reduce(
 def _extreme(
     op: str, operand: jax.Array, init: jax.Array, axes: Sequence[int]
 ) -> jax.Array:
-    """Largest or smallest, of the initial value too."""
+    """Return the largest or smallest element, with the initial value included."""
     key = REDUCTIONS[op](extreme_key(op, operand), axes=tuple(axes))
     start = jnp.broadcast_to(extreme_key(op, init), key.shape)
     return extreme_of_key(COMMON[op](key, start))

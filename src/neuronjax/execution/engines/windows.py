@@ -1,9 +1,9 @@
 """VectorE and GpSimdE: sliding windows, running folds, selection in windows.
 
 A window is reduced like a tensor (`fold`): tiles of 512 positions, each a left fold
-from its own first element, the result a left fold of (initial value, tile, tile, ...);
-padding takes part. A running fold, which cumulative sums are, has one state per line
-(`nki.isa.tensor_tensor_scan`) instead of a reduction per element.
+from its own first element; the result is a left fold of (initial value, tile, tile,
+...). Padding takes part. A running fold, such as a cumulative sum, keeps one state per
+line (`nki.isa.tensor_tensor_scan`) instead of one reduction per element.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from neuronjax.ir.instruction_set import (
 from neuronjax.ir.vector_sums import VECTOR_TILE
 from neuronjax.numerics.rounding import round_to_int
 
-# More window positions than this are a loop instead of straight-line code.
+# More window positions than this are summed in a loop instead of straight-line code.
 UNROLLED_POSITIONS = 32
 
 
 def _combination(op: str, dtype: np.dtype, zero: jax.Array) -> Body:
-    """One binary op as a body; floats are FP32."""
+    """Return one binary op as a body; floats are FP32."""
     if dtype.kind in "iub":
         function = (BOOLEANS if dtype == np.bool_ else INTEGERS)[op]
     elif op in ("maximum", "minimum"):
@@ -54,7 +54,7 @@ OneOp = Pool | TensorTensorScan | SelectAndScatter
 
 
 def _computed(x: Sequence[jax.Array], i: OneOp) -> list[jax.Array]:
-    """Operands as the engine computes with them."""
+    """Return the operands in the dtype in which the engine computes."""
     if i.integer_path == "fp32":
         return [a.astype(jnp.float32) for a in x]
     return [a if a.dtype.kind in "iub" else wide(a) for a in x]
@@ -124,11 +124,9 @@ def _fold(
     body: Body,
     first: jax.Array,
 ) -> Arrays:
-    """Return the left fold of every window over positions, which are [P, rank].
-
-    Every use of the body has the number of its position, from `first` on; where a tile
-    meets the result, that of the tile's first.
-    """
+    """Return the left fold of every window over positions [P, rank]. Every use of the
+    body is numbered by its position, counting from `first`. Where a tile is added to
+    the result, the number is that of the tile's first position."""
     places = positions * np.array(window.window_dilations, np.int32)
     seen = lambda place: tuple(_seen(b, place, counts, window.strides) for b in bases)  # noqa: E731
 
@@ -151,14 +149,15 @@ def _seen(
     counts: Sequence[int],
     strides: Sequence[int],
 ) -> jax.Array:
-    """Return what all windows see at a place: a strided part of the base."""
+    """Return the element at one place of all windows: a strided part of the base."""
     extents = _extents(counts, strides)
     part = lax.dynamic_slice(base, list(place), extents)
     return lax.slice(part, [0] * len(extents), extents, strides)
 
 
 def _extents(counts: Sequence[int], strides: Sequence[int]) -> list[int]:
-    """From the first window's element to the last one's, both included."""
+    """Return the distance from the first window's element to the last one's,
+    inclusive."""
     return [(c - 1) * stride + 1 for c, stride in zip(counts, strides, strict=True)]
 
 
@@ -190,7 +189,8 @@ def _running_fold(
     reverse: bool,
     body: Body,
 ) -> Arrays:
-    """The body keeps the order of the axis also where it runs backwards."""
+    """Return the running results along an axis; backwards, the body's arguments are
+    swapped."""
     rows = [jnp.moveaxis(a, axis, 0) for a in inputs]
     start = tuple(
         jnp.broadcast_to(init, a.shape[1:]) for init, a in zip(inits, rows, strict=True)
@@ -241,11 +241,9 @@ def _select_and_scatter(
     keeps: Body,
     combine: Body,
 ) -> jax.Array:
-    """Each window sends its source value to the element that it selects.
-
-    An element collects from its windows in row-major order, which is the positions
-    inside the window in reverse.
-    """
+    """Add each window's source value to the element that the window selects. An element
+    collects from its windows in row-major order, which is the reverse order of the
+    positions inside the window."""
     if not source.size:
         return jnp.broadcast_to(init, operand.shape)
     base = dilated_and_padded(operand, window, jnp.zeros((), operand.dtype))
@@ -279,7 +277,8 @@ def _selected(
     places: jax.Array,
     keeps: Body,
 ) -> jax.Array:
-    """The number of the position that each window selects; -1 for one all padding."""
+    """Return the number of the position that each window selects; -1 for pure
+    padding."""
     seen = functools.partial(_seen, counts=counts, strides=strides)
 
     def step(carry: tuple, row: tuple) -> tuple[tuple, None]:
@@ -297,6 +296,7 @@ def _selected(
 
 
 def _spread(x: jax.Array, strides: tuple[int, ...]) -> jax.Array:
-    """One value per window at the distances of the windows, zeros between."""
+    """Return one value per window at the distances of the windows, with zeros
+    between."""
     config = [(0, 0, stride - 1) for stride in strides]
     return lax.pad(x, jnp.zeros((), x.dtype), config)

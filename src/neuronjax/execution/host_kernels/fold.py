@@ -1,4 +1,4 @@
-"""A contraction by a kernel of this processor: the plan of a call, and the call."""
+"""A contraction by a kernel of this processor: how the work is cut up, and the call."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from neuronjax.numerics.host_kernels import compiled
 from neuronjax.numerics.host_kernels.handler import called, threads, words
 from neuronjax.numerics.widening import widen_finite
 
-#: Multiply-adds below which another thread takes longer to wake than to help.
+#: With fewer multiply-adds, waking another thread takes longer than it saves.
 FEW = 1 << 19
-#: Rows and columns of a block, at most: its operands of one pass stay in a cache of
-#: the second level, and packing them is little beside multiplying them.
+#: Largest rows and columns of a block: its operands of one pass fit a second-level
+#: cache, and packing them takes little time beside multiplying them.
 BLOCK_M, BLOCK_N = 384, 512
-#: Floats of a thread's panels, about; deep ones are narrower for it.
+#: Approximate number of floats in a thread's panels; deeper panels are narrower.
 PANELS = 1 << 20
-#: Rows up to which they go one by one, each through more columns at a time.
+#: Up to this many rows are computed one by one, each over more columns at a time.
 NARROW = 2
 
 
 def fold(lhs: Matrix, rhs: Matrix, order: FoldOrder, settles: bool) -> jax.Array:
-    """Return what `tensor.contract` says, of operands that are not empty."""
+    """Return the result of `tensor.contract` for operands that are not empty."""
     sides = [_readable(x) for x in (lhs, rhs)]
     stored = [_stored(x) for x in sides]
     kind = FoldKind(
@@ -49,7 +49,7 @@ def fold(lhs: Matrix, rhs: Matrix, order: FoldOrder, settles: bool) -> jax.Array
     write = functools.partial(fold_kernel.write, kind=kind, registers=registers)
     result = jax.ShapeDtypeStruct((lhs.batch, lhs.free, rhs.free), jnp.float32)
     plan = _plan(sides[0], sides[1], order, settles, registers)
-    # JAX keeps `again`, which therefore holds no arrays.
+    # JAX keeps a reference to `again`, so it must hold no arrays.
     arrays, structure = jax.tree.flatten(tuple(sides))
 
     def again(*arrays: jax.Array) -> jax.Array:
@@ -65,12 +65,12 @@ def fold(lhs: Matrix, rhs: Matrix, order: FoldOrder, settles: bool) -> jax.Array
 
 
 def _readable(x: Matrix) -> Matrix:
-    """The matrix in a dtype that a kernel reads."""
+    """Return the matrix in a dtype that a kernel reads."""
     array = x.array
     if array.dtype in (jnp.float32, jnp.bfloat16):
         return x
     width = get_format(array.dtype).width
-    if width < 8:  # in memory it is not always a byte
+    if width < 8:  # an element does not always take a byte of memory
         array = array.astype(jnp.bfloat16)
     elif width > 8:
         array = widen_finite(array)
@@ -78,14 +78,15 @@ def _readable(x: Matrix) -> Matrix:
 
 
 def _stored(x: Matrix) -> str:
-    """How an element is, of `compiled.SIZES`; codes of 8 bits are read by a table."""
+    """Return how elements are stored, a key of `compiled.SIZES`; "table" decodes 8
+    bits."""
     name = x.array.dtype.name
     return name if name in ("float32", "bfloat16") else "table"
 
 
 @functools.cache
 def _table(name: str) -> np.ndarray:
-    """What the codes of a format are, float32."""
+    """Return the float32 values of the codes of a format."""
     dtype = FORMATS[name].dtype
     return np.arange(256, dtype=np.uint8).view(dtype).astype(np.float32)
 
@@ -137,13 +138,13 @@ def _plan(
 
 
 def _strides(name: str, x: jax.Array | None, k_first: bool) -> dict[str, int]:
-    """The steps of a row-major array, [batch, K, free] or [batch, free, K]."""
+    """Return the strides of a row-major array, [batch, K, free] or [batch, free, K]."""
     batch, long, last = (0, 0, 0) if x is None else (x.size // len(x), x.shape[2], 1)
     k, free = (long, last) if k_first else (last, long)
     return {f"{name}_batch": batch, f"{name}_k": k, f"{name}_free": free}
 
 
 def _part(size: int, most: int, multiple: int) -> int:
-    """The length of the fewest equal parts of at most about `most`."""
+    """Return the length of the fewest equal parts of at most about `most`."""
     part = -(-size // -(-size // most))
     return -(-part // multiple) * multiple

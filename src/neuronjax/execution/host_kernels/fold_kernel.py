@@ -1,4 +1,4 @@
-"""The systolic array's sums as machine code, from LLVM's own representation.
+"""The systolic array's sums as machine code, generated through LLVM.
 
     for t in tiles:  for pass in passes:
         for g in groups of cells of t:
@@ -9,9 +9,9 @@
             tile = sum, or tile + sum
         total = tile, or total + tile
 
-in FP32, every element of the result by itself, so that blocks, panels and threads
-change no bit. A block's operands are packed into panels as wide as the registers that
-hold a part of the result: `lanes` columns at a time, `rows` times `vectors` of them.
+in FP32. Every element of the result is computed independently, so blocks, panels and
+threads change no bit. A block's operands are packed into panels as wide as the part of
+the result that registers hold: `rows` times `vectors`, each of `lanes` columns.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ from neuronjax.numerics.host_kernels.elements import (
 Value = Any
 
 
-#: What the kernel reads in its plan: a contraction [batch, m, k] x [batch, k, n], and
-#: how it is cut into blocks. A pass of the array has `k_tile` rows in `cells`, of which
-#: `group` make a sum. Row j of cell p of a K tile is row `p * cell_stride + j *
-#: row_stride` of it. `settles` says whether the result is as a sum leaves PSUM: zeros
-#: are +0, NaNs have one bit pattern. Strides are in elements; those of the batch lie
-#: between matrices.
+#: The fields of the plan that the kernel reads: a contraction [batch, m, k] x [batch,
+#: k, n], and how it is cut into blocks. A pass of the array has `k_tile` rows in
+#: `cells`, of which `group` form one sum. Row j of cell p of a K tile is its row `p *
+#: cell_stride + j * row_stride`. `settles` says whether zeros become +0 and NaNs one
+#: bit pattern, as a sum leaves PSUM. Strides count elements; batch strides are
+#: distances between matrices.
 FOLD_FIELDS = (
     *("m", "n", "k", "k_tile", "tiles", "cells", "group"),
     *("cell_stride", "row_stride", "settles"),
@@ -68,7 +68,7 @@ FOLD_FIELDS = (
 
 
 class RegisterTile(NamedTuple):
-    """The part of a result that registers hold."""
+    """The part of a result that the registers hold."""
 
     rows: int
     vectors: int
@@ -81,14 +81,14 @@ class RegisterTile(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class FoldKind:
-    """Which kernel.
+    """The properties that select one kernel.
 
     Attributes:
-        lhs, rhs: how operands are stored, of `compiled.SIZES`.
-        rows_per_cell: J.
-        passes: 1, or 4 of high and low halves.
-        in_range: that all products are exact is promised, where J > 1.
-        narrow: for a row or two.
+        lhs, rhs: how operands are stored, keys of `compiled.SIZES`.
+        rows_per_cell: the rows of K that one cell holds, J.
+        passes: 1, or 4 for high and low halves.
+        in_range: whether all products are known to be exact, for J > 1.
+        narrow: whether the kernel is for one or two rows.
         lhs_scaled, rhs_scaled: whether blocks of 32 along K have E8M0 scales.
     """
 
@@ -103,12 +103,12 @@ class FoldKind:
 
     @property
     def name(self) -> str:
-        """Of the call's target."""
+        """The name of the call's target."""
         return "_".join(["neuronjax_fold", *map(str, dataclasses.astuple(self))])
 
     @property
     def operands(self) -> tuple[str, ...]:
-        """Of the call, in their order; the result follows."""
+        """The names of the call's operands in order; the result follows them."""
         names: list[str] = []
         for side in ("lhs", "rhs"):
             scaled = getattr(self, f"{side}_scaled")
@@ -117,8 +117,8 @@ class FoldKind:
         return (*names, *(f"{x}_table" for x in tables))
 
 
-# Rows of running sums, two vectors each, that leave registers for operands and
-# products, by lanes and by rows in a cell: AVX2 has 16 registers, the others have 32.
+# Rows of running sums, two vectors each, by lanes and by rows in a cell. They leave
+# registers for operands and products: AVX2 has 16 registers, the others have 32.
 _ROWS = {
     16: {1: 12, 2: 8, 4: 6},
     8: {1: 6, 2: 4, 4: 4},
@@ -127,7 +127,7 @@ _ROWS = {
 
 
 def register_tile(kind: FoldKind, lanes: int) -> RegisterTile:
-    """As much of a result as registers hold."""
+    """Return the part of a result that the registers hold."""
     if kind.narrow:
         return RegisterTile(rows=1, vectors=4, lanes=lanes)
     return RegisterTile(_ROWS[lanes][kind.rows_per_cell], vectors=2, lanes=lanes)
@@ -137,14 +137,15 @@ def write(
     module: ir.Module, lanes: int, kind: FoldKind, registers: RegisterTile
 ) -> str:
     """Return the module of a kind, as text."""
-    del lanes  # those of `registers`
+    del lanes  # `registers` has them
     block = _FoldBuilder(module, kind, registers).block()
     arguments = len(kind.operands)
     return handler.build(module, kind.name, block, arguments, 1, len(FOLD_FIELDS))
 
 
 def scratch_bytes(registers: RegisterTile, depth: int, block: tuple[int, int]) -> int:
-    """Return what one thread needs beside the operands, for panels of this depth."""
+    """Return the memory that one thread needs besides the operands, for panels of this
+    depth."""
     wide = -(-block[1] // registers.columns) * registers.columns
     high = -(-block[0] // registers.rows) * registers.rows
     tile = registers.rows * registers.columns
@@ -152,8 +153,8 @@ def scratch_bytes(registers: RegisterTile, depth: int, block: tuple[int, int]) -
 
 
 class _BlockOperand(NamedTuple):
-    """A block's operand: where it begins, how much there is, and its panels; `whole`
-    are the floats of all of them, once for each half."""
+    """One operand of a block: where it begins, how many rows exist, and its panels.
+    `whole` is the number of floats of all panels, for one half."""
 
     operand: PanelOperand
     first: Value
@@ -185,8 +186,8 @@ class _FoldBuilder:
     # -- registers ---------------------------------------------------------------------
 
     def _cells(self, exact: bool) -> ir.Function:
-        """`void (ptr a, ptr b, i64 cells, i64 group, ptr out)`: the sums of groups of
-        cells, added up in order."""
+        """Return `void (ptr a, ptr b, i64 cells, i64 group, ptr out)`. The function
+        adds up groups of cells, and the sums of the groups in order."""
         name = "exact_cells" if exact else "cells"
         function = self._function(name, VOID, (POINTER, POINTER, I64, I64, POINTER))
         a, b, cells, group, out = function.args
@@ -226,7 +227,7 @@ class _FoldBuilder:
         return function
 
     def _factors(self, c: Code, base: Value, count: int) -> list[Value]:
-        """So many numbers that follow one another, a vector of each."""
+        """Return `count` consecutive numbers, each broadcast to a vector."""
         lanes = self._registers.lanes
         if self._processor.by_lane and count % lanes == 0:
             some = [
@@ -237,7 +238,8 @@ class _FoldBuilder:
         return [c.splat(c.read(F32, c.at(base, n, WORD)), lanes) for n in range(count)]
 
     def _distance(self) -> ir.Function:
-        """`i32 (ptr panels, i64 floats)`: as `array_fold.distance`."""
+        """Return `i32 (ptr panels, i64 floats)`, which computes
+        `array_fold.distance`."""
         function = self._function("distance", I32, (POINTER, I64))
         panels, floats = function.args
         c, lanes = Code.of(function), self._registers.lanes
@@ -263,8 +265,9 @@ class _FoldBuilder:
     # -- the result --------------------------------------------------------------------
 
     def _merge(self) -> ir.Function:
-        """`void (ptr sums, ptr out, i64 stride, i64 rows, i64 columns, i1 first, i1
-        last)`: add sums to a result; the last ones as they leave PSUM."""
+        """Return `void (ptr sums, ptr out, i64 stride, i64 rows, i64 columns, i1 first,
+        i1 last)`. The function adds sums to a result, and settles the last ones as they
+        leave PSUM."""
         function = self._function(
             "merge", VOID, (POINTER, POINTER, I64, I64, I64, I1, I1)
         )
@@ -288,13 +291,13 @@ class _FoldBuilder:
     # -- a block -----------------------------------------------------------------------
 
     def block(self) -> ir.Function:
-        """`void (i64 index, ptr operands, ptr plan, ptr scratch)`; operands are the
-        addresses of the kind's and of the result."""
+        """Return `void (i64 index, ptr operands, ptr plan, ptr scratch)`. `operands`
+        are the addresses of the kind's operands and of the result."""
         kind = self._kind
         function = handler.block(self._module, kind.name)
         index, operands, plan, scratch = function.args
         self._exact, self._rounded = self._cells(True), None
-        # Of one row, all products are exact to a processor that rounds first.
+        # With one row per cell all products are exact to a processor that rounds first.
         looks = kind.rows_per_cell > 1 or self._processor.flushes_first
         if looks and not kind.in_range:
             self._rounded, self._far = self._cells(False), self._distance()
@@ -321,7 +324,8 @@ class _FoldBuilder:
     def _side(
         self, where: dict[str, Value], side: str, batch: Value, first: Value, axis: str
     ) -> _BlockOperand:
-        """A block's operand: from `first` on, as many as a block has."""
+        """Return a block's operand: the rows from `first` on, as many as a block
+        has."""
         c, p = self._c, self._p
         stored = getattr(self._kind, side)
         data = c.at(where[side], c.mul(batch, p[f"{side}_batch"]), SIZES[stored])
@@ -344,7 +348,8 @@ class _FoldBuilder:
     def _tiles(
         self, sides: tuple[_BlockOperand, _BlockOperand], scratch: Value, out: Value
     ) -> None:
-        """K tile after K tile, panels first, then what they make of the result."""
+        """Write the loop over K tiles: pack panels, then add their products to the
+        result."""
         c, p = self._c, self._p
         lhs, rhs = sides
         halves = ("high", "low") if self._kind.passes == 4 else ("whole",)
@@ -395,7 +400,8 @@ class _FoldBuilder:
     def _packed(
         self, side: _BlockOperand, t: Value, halves: Sequence[str], to: Value
     ) -> None:
-        """The panels of a K tile, all of the high half before those of the low one."""
+        """Write the panels of a K tile, all of the high half before those of the low
+        half."""
         c, p = self._c, self._p
         k0 = c.mul(t, p["k_tile"])
         with c.loop(side.panels) as n:
@@ -418,7 +424,7 @@ class _FoldBuilder:
                 ).write()
 
     def _pass(self, a: Value, b: Value, out: Value, in_range: Value | None) -> None:
-        """One pass of the array for one part of the result."""
+        """Write one pass of the array for one part of the result."""
         c, arguments = self._c, [a, b, self._p["cells"], self._p["group"], out]
         if in_range is None:
             c.call(self._exact, arguments)
@@ -431,12 +437,10 @@ class _FoldBuilder:
 
 
 def _add_cell(c: Code, total: Value, pairs: list[tuple], exact: bool) -> Value:
-    """One cell's sum added to a running one.
-
-    Exact products may be added by fused multiply-adds, which round as two operations
-    do; others are rounded first. A cell of one row hands on its product unrounded; that
-    the sum is rounded before it is flushed is sure where products are exact.
-    """
+    """Return a running sum plus the sum of one cell. Exact products may be added by
+    fused multiply-adds, which then round as two operations do; other products are
+    rounded first. A cell of one row passes its product on unrounded. Only with exact
+    products is the sum certainly rounded before it is flushed."""
     (a, b), *rest = pairs
     if not rest:
         return c.fused(a, b, total) if exact else _fused_first(c, a, b, total)
@@ -447,11 +451,9 @@ def _add_cell(c: Code, total: Value, pairs: list[tuple], exact: bool) -> Value:
 
 
 def _fused_first(c: Code, a: Value, b: Value, total: Value) -> Value:
-    """a * b + total, rounded first and then flushed, where a processor flushes first.
-
-    The same sum 2^60 times larger tells what the rounded one is. It overflows only
-    where the sum is none of the smallest numbers.
-    """
+    """Return a * b + total, rounded first and then flushed, on a processor that flushes
+    first. The same sum, 2^60 times larger, shows how the sum would be rounded. It
+    overflows only where the sum is not one of the smallest numbers."""
     like = functools.partial(c.like, total)
     up, down = (as_floats(c, like((127 + n) << 23)) for n in (60, -60))
     large = c.fused(c.fmul(a, up), b, c.fmul(total, up))

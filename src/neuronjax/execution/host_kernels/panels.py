@@ -1,9 +1,9 @@
-"""Operands as registers take them: panels of a K tile in FP32.
+"""Operands in the form that registers need: panels of a K tile in FP32.
 
 A panel holds `width` rows or columns side by side, for cell after cell and row after
-row of a cell, and zeros where there is none. Here what is stored becomes FP32: BF16,
-codes of 8 bits by a table, blocks of 32 with a scale; and FP32 is split in high and low
-halves.
+row of a cell, with zeros where the operand has ended. Stored elements become FP32 here:
+BF16, codes of 8 bits through a table, and blocks of 32 with a scale. FP32 is split into
+high and low halves.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ BLOCK = 32
 
 
 class PanelOperand(NamedTuple):
-    """An operand in a kernel; strides are in elements.
+    """An operand in a kernel; strides count elements.
 
     Attributes:
-        stored: of `SIZES`.
-        data: its first element, of the batch in work.
-        table: of its codes, or anything.
-        scales: E8M0 bytes, or None.
+        stored: how elements are stored, a key of `SIZES`.
+        data: its first element, in the current batch.
+        table: the values of its codes; unused unless `stored` is "table".
+        scales: the E8M0 bytes, or None.
         k, free, scale_k, scale_free: strides of elements and scales.
     """
 
@@ -56,15 +56,16 @@ class PanelOperand(NamedTuple):
 
 @dataclass(frozen=True)
 class PanelPacker:
-    """Writes the loops that make a panel, of cells * rows_per_cell * width floats.
+    """Writes the loops that pack one panel of cells * rows_per_cell * width floats.
 
     Attributes:
         half: "whole", "high" or "low".
-        k0, left: the K tile's first row, and how many there are from there.
-        first, there: the panel's first row or column, and how many there are.
-        cells: of the tile.
-        cell_stride, row_stride: between cells, and rows of a cell, in rows.
-        out: where the panel is made.
+        k0, left: the first row of the K tile, and how many rows remain from there.
+        first, there: the first row or column of the panel, and how many exist.
+        cells: the number of cells of the tile.
+        cell_stride, row_stride: distances of cells, and of rows in a cell, in rows of
+            K.
+        out: where the panel is written.
     """
 
     c: Code
@@ -84,13 +85,14 @@ class PanelPacker:
 
     @property
     def _by_vectors(self) -> bool:
-        """Not of codes, which go by a table, nor with scales, which change along K."""
+        """Whether rows are copied as vectors; not with a code table or with scales
+        along K."""
         x = self.operand
         is_plain = x.stored != "table" and x.scales is None
         return is_plain and self.width % self.lanes == 0
 
     def write(self) -> None:
-        """Write the loops, where the builder is."""
+        """Write the loops at the position of the builder."""
         c, there = self.c, self.there
         whole = c.and_(
             c.icmp_signed("==", self.operand.free, int64(1)),
@@ -110,7 +112,7 @@ class PanelPacker:
                         self._strided()
 
     def _strided(self) -> None:
-        """Element by element, a row or column of the panel after the other."""
+        """Copy element by element, one row or column of the panel after another."""
         c, there = self.c, self.there
         with c.if_then(c.icmp_signed("<", there, int64(self.width))):
             floats = c.mul(self.cells, int64(self.rows_per_cell * self.width))
@@ -122,8 +124,8 @@ class PanelPacker:
     # -- K along the memory ------------------------------------------------------------
 
     def _is_turned(self) -> Value:
-        """Whether squares of the operand can be turned in registers: a whole panel, its
-        rows side by side in memory in the order in which they are needed."""
+        """Return whether squares of the operand can be transposed in registers. The
+        panel must be whole, and its rows must be contiguous and in order along K."""
         c = self.c
         conditions = [
             c.icmp_signed("==", self.operand.k, int64(1)),
@@ -134,7 +136,7 @@ class PanelPacker:
         return functools.reduce(c.and_, conditions)
 
     def _turn(self) -> None:
-        """Squares of as many rows as lanes, then the rows that are left."""
+        """Transpose squares of as many rows as lanes, then the rows that are left."""
         c, lanes = self.c, self.lanes
         squares = c.sdiv(self.left, int64(lanes))
         with c.loop(squares) as s, c.loop(self.width // lanes) as g:
@@ -160,7 +162,8 @@ class PanelPacker:
             c.write(x, c.at(out, n * self.width, WORD))
 
     def _rows(self, body: Callable[[Value, Value, Value], None]) -> None:
-        """`body(row of K, whether it is there, where it goes)`."""
+        """Write `body(row of K, whether the row exists, where it goes)` for every
+        row."""
         c = self.c
         with c.loop(self.cells) as p:
             for j in range(self.rows_per_cell):
@@ -168,7 +171,8 @@ class PanelPacker:
                     c.mul(p, self.cell_stride), c.mul(int64(j), self.row_stride)
                 )
                 inside = c.icmp_signed("<", row, self.left)
-                # What is not there is read from the first row, and not used.
+                # A row that does not exist is read from the first row, and the result
+                # is not used.
                 k = c.add(self.k0, c.select(inside, row, int64(0)))
                 at = c.add(
                     c.mul(p, int64(self.rows_per_cell * self.width)),
@@ -182,7 +186,7 @@ class PanelPacker:
         c.write(c.select(inside, x, F32(0.0)), c.at(to, f, WORD))
 
     def _copy_row(self, k: Value, inside: Value, to: Value) -> None:
-        """Elements that stand side by side."""
+        """Copy elements that are side by side in memory."""
         c, lanes = self.c, self.lanes
         if not self._by_vectors:
             for n in range(self.width):
@@ -213,7 +217,8 @@ class PanelPacker:
 
 
 def _transposed(c: Code, rows: list[Value]) -> list[Value]:
-    """The columns of a square of vectors; halves change places, then their halves."""
+    """Return the columns of a square of vectors: swap its halves, then the halves of
+    these."""
     size = len(rows)
     if size == 1:
         return rows
@@ -229,11 +234,9 @@ def _transposed(c: Code, rows: list[Value]) -> list[Value]:
 
 
 def _scaled(c: Code, x: Value, scale: Value) -> Value:
-    """x * 2^(scale - 127), NaN for a scale of 255.
-
-    By two factors, for 2^-127 is no normal number; the first product is exact, and the
-    second as near as FP32 comes to it, which is a zero below the smallest normal.
-    """
+    """Return x * 2^(scale - 127), or NaN for a scale of 255. Two factors are used
+    because 2^-127 is not a normal number. The first product is exact; the second is
+    rounded to FP32, and is zero below the smallest normal number."""
     exponent = c.sub(scale, I32(127))
     half = c.ashr(exponent, I32(1))
     for part in (half, c.sub(exponent, half)):
@@ -244,7 +247,8 @@ def _scaled(c: Code, x: Value, scale: Value) -> Value:
 
 
 def _half(c: Code, x: Value, half: str) -> Value:
-    """The upper 12 significant bits, or the rest; of Inf and NaN all and nothing."""
+    """Return the upper 12 significant bits or the rest; the upper part of Inf and NaN
+    is all."""
     if half == "whole":
         return x
     exponent = c.like(x, 0x7F800000)

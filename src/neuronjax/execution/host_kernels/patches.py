@@ -1,8 +1,8 @@
 """The patches of a convolution, copied by a kernel of this processor.
 
-A patch is made of runs, bytes that follow one another in the padded input. Where a run
-begins is a sum over axes, and the sizes and steps of these are told at the call: all
-shapes and dtypes share one kernel, where XLA compiles a loop for every position.
+A patch consists of runs: bytes that are contiguous in the padded input. The start of a
+run is a sum over axes, whose sizes and steps are arguments of the call. So all shapes
+and dtypes share one kernel, where XLA compiles a loop for every position.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from neuronjax.numerics.host_kernels.handler import (
 )
 
 NAME = "neuronjax_patches"
-#: Batch, and outputs and kernel positions of three dimensions.
+#: Batch, outputs and kernel positions of up to three dimensions.
 MOST_AXES = 7
-# Of a plan: how the indices of all axes but the last are shared out, the bytes of a
-# run, then the size and the step of each axis.
+# Fields of a plan: how the indices of all axes but the last are divided among threads,
+# the bytes of a run, then the size and the step of each axis.
 FIELDS = len(ROW_FIELDS) + 1 + 2 * MOST_AXES
 
 
 def copied(base: jax.Array, window: Window, counts: tuple[int, ...]) -> jax.Array:
-    """Return [outer, *counts, *window.sizes, channels] of a base that is padded.
+    """Return [outer, *counts, *window.sizes, channels] of a padded base.
 
     Args:
-        base: [outer, *spatial, channels], of elements of whole bytes.
-        window: of at most three dimensions.
-        counts: of windows along each dimension.
+        base: [outer, *spatial, channels], with elements of whole bytes.
+        window: at most three dimensions.
+        counts: the number of windows along each dimension.
     """
     outer, *_, channels = base.shape
     shape = (outer, *counts, *window.sizes, channels)

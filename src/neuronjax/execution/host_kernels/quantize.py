@@ -1,10 +1,10 @@
-"""Microscaling as machine code: blocks of 32 along an axis, a scale and codes for each.
+"""Microscaling as machine code: a scale and codes for blocks of 32 along an axis.
 
-What `numerics.microscaling.quantize_mx` computes, to nearest and saturating, by the
-rules of `numerics.mx_scales` that bound the scale: on the bits of FP32, the magnitude
-with the largest exponent first, then every element divided by the scale and rounded
-once. Elements that stand side by side are worked on together: the blocks of many
-columns, or a block itself where K is the last axis.
+The kernel computes `numerics.microscaling.quantize_mx` to nearest and saturating, for
+the rules of `numerics.mx_scales` that bound the scale. It works on the bits of FP32: it
+finds the largest magnitude of a block, derives the scale, divides every element by it
+and rounds once. Elements that are side by side in memory are computed together: blocks
+of many columns, or one block if K is the last axis.
 """
 
 from __future__ import annotations
@@ -36,21 +36,22 @@ from neuronjax.numerics.host_kernels.handler import MANY, called, element_words
 
 Value = Any
 NAN_SCALE, MAX_SCALE = 255, 254
-#: What the kernel reads in its plan: an array [outer, k, inner], the blocks of 32 along
-#: k, the last one maybe shorter, and the rows of `outer` that a thread takes at a time.
+#: The fields of the plan that the kernel reads: an array [outer, k, inner], the number
+#: of blocks of 32 along k (the last may be shorter), and the rows of `outer` per
+#: thread.
 QUANTIZE_FIELDS = ("outer", "k", "inner", "blocks", "rows")
 
 
 def quantize(
     x: jax.Array, axis: int, element: str, rule: str
 ) -> tuple[jax.Array, jax.Array]:
-    """Return codes, of the shape of `x`, and scales, the axis a 32nd as long; uint8.
+    """Return uint8 codes of the shape of `x`, and scales, whose axis is a 32nd as long.
 
     Args:
         x: float32 or bfloat16.
-        axis: along which blocks of 32 extend.
+        axis: the axis along which blocks of 32 extend.
         element: the name of the elements' format.
-        rule: of `mx_scales.BOUNDED`.
+        rule: one of `mx_scales.BOUNDED`.
     """
     axis %= x.ndim
     before, k, after = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
@@ -60,7 +61,7 @@ def quantize(
 
 
 def _of_rows(x: jax.Array, element: str, rule: str) -> tuple[jax.Array, jax.Array]:
-    """Return the same of [outer, k, inner], along k."""
+    """Return codes and scales of [outer, k, inner], with blocks along k."""
     outer, k, inner = x.shape
     kind = ElementKind(
         "quantize", x.dtype.name, element, rule=rule, contiguous=inner == 1
@@ -79,8 +80,8 @@ def _of_rows(x: jax.Array, element: str, rule: str) -> tuple[jax.Array, jax.Arra
 
 
 def write(module: ir.Module, lanes: int, kind: ElementKind) -> str:
-    """Return the module of a kind, as text; operands are the addresses of the input
-    [outer, K, inner], of codes and of scales."""
+    """Return the module of a kind, as text. Its operands are the addresses of the input
+    [outer, K, inner], the codes and the scales."""
 
     def work(c: Code, index: Value, plan: list[Value], where: list[Value]) -> None:
         p: dict[str, Value] = dict(zip(QUANTIZE_FIELDS, plan, strict=True))
@@ -98,7 +99,7 @@ class _Quantizer:
         self._format: FloatFormat = get_format(kind.element)
 
     def block(self, p: dict[str, Value], index: Value) -> None:
-        """One row of blocks: all columns of 32 rows, or all of K of some rows."""
+        """Write one row of blocks: all columns of 32 rows, or all of K of some rows."""
         c = self._c
         first = c.mul(index, p["rows"])
         last = c.smaller(c.add(first, p["rows"]), p["outer"])
@@ -117,7 +118,7 @@ class _Quantizer:
                         self._strided(*place, count, p["inner"], width)
 
     def _last_axis(self, at: Value, to: Value, count: Value) -> None:
-        """A block by itself; the last one may be shorter."""
+        """Write one block along the last axis; the last block may be shorter."""
         c, lanes = self._c, self._lanes
         with c.if_else(c.icmp_signed("==", count, int64(BLOCK))) as (whole, part):
             with whole:
@@ -143,7 +144,8 @@ class _Quantizer:
     def _strided(
         self, at: Value, to: Value, count: Value, stride: Value, lanes: int
     ) -> None:
-        """`lanes` blocks side by side (0: one), their elements so far apart."""
+        """Write `lanes` blocks side by side (0: one), with `stride` between their
+        elements."""
         c = self._c
         kind = ir.VectorType(I32, lanes) if lanes else I32
         nothing = ir.Constant(kind, [0] * lanes if lanes else 0)
@@ -166,7 +168,8 @@ class _Quantizer:
         return stored_bits(self._c, self._kind.stored, self._x, index, lanes)
 
     def _scale(self, amax: Value) -> Value:
-        """The byte of a block by its largest magnitude; see `mx_scales`."""
+        """Return the scale byte of a block from its largest magnitude; see
+        `mx_scales`."""
         c = self._c
         like = lambda x: c.like(amax, x)  # noqa: E731
         field = c.lshr(amax, like(MANTISSA_BITS))
@@ -192,7 +195,8 @@ class _Quantizer:
         return c.zext(c.icmp_signed(">", mantissa, like(above)), mantissa.type)
 
     def _encoded(self, bits: Value, scale: Value) -> Value:
-        """The codes of elements divided by their scales, to nearest, ties to even."""
+        """Return the codes of elements divided by their scales, to nearest, ties to
+        even."""
         c, fmt = self._c, self._format
         like = lambda x: c.like(bits, x)  # noqa: E731
         quotient = self._quotient(magnitude(c, bits), scale)
@@ -204,7 +208,8 @@ class _Quantizer:
         return c.select(c.icmp_signed("==", scale, like(NAN_SCALE)), like(0), code)
 
     def _quotient(self, magnitude: Value, scale: Value) -> Value:
-        """`mx_scales.unscale_magnitudes`, which explains it."""
+        """Return the quotient as `mx_scales.unscale_magnitudes` does, which explains
+        the steps."""
         c = self._c
         like = lambda x: c.like(magnitude, x)  # noqa: E731
         divisor = c.shl(scale, like(MANTISSA_BITS))

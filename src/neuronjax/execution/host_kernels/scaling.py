@@ -1,9 +1,8 @@
-"""What scaling to a narrow format reads and writes: the largest magnitude, the codes.
+"""Kernels that scale to a narrow format: the largest magnitude, and the scaled codes.
 
-The magnitudes are compared as integers; a subnormal one is 0, as to any engine. An
-element times its scale is one product of FP32, rounded once, to nearest even:
-`numerics.rounding.cast` bit for bit. The scale has no NaN, so that a NaN keeps the
-element's sign.
+Magnitudes are compared as integers; a subnormal counts as 0, as in every engine. An
+element times its scale is one FP32 product, rounded once to nearest even, with the bits
+of `numerics.rounding.cast`. The scale is never NaN, so a NaN keeps the element's sign.
 """
 
 from __future__ import annotations
@@ -47,16 +46,13 @@ from neuronjax.numerics.host_kernels.handler import (
 
 Value = Any
 QUIET_NAN = 0x7FC00000
-#: Parts of a row, of which another call finds the largest.
+#: Most parts of a row; a second call finds the largest of their maxima.
 MOST_PARTS = 64
 
 
 def largest_magnitudes(x: jax.Array) -> jax.Array:
-    """Return the largest magnitude of each row, float32 [outer]; of NaNs the one NaN.
-
-    Args:
-        x: float32 or bfloat16, [outer, size].
-    """
+    """Return the largest magnitude of each row of [outer, size], float32 [outer]. `x`
+    is float32 or bfloat16. A row that holds a NaN gives the canonical NaN."""
     size = x.shape[1]
     each = max(MANY, -(-size // MOST_PARTS))
     kind = ElementKind("largest", x.dtype.name)
@@ -68,20 +64,20 @@ def largest_magnitudes(x: jax.Array) -> jax.Array:
         result = jax.ShapeDtypeStruct((len(x), parts), jnp.float32)
         return called(kind.name, kernel, result, plan, of_parts, x)
 
-    found = of_parts(x)
-    return found[:, 0] if parts == 1 else largest_magnitudes(found)
+    maxima = of_parts(x)
+    return maxima[:, 0] if parts == 1 else largest_magnitudes(maxima)
 
 
 def scaled_codes(
     x: jax.Array, scale: jax.Array, element: str, saturates: bool
 ) -> jax.Array:
-    """Return codes, uint8 [outer, size]: the elements times the scale of their row.
+    """Return uint8 codes [outer, size] of the elements times the scale of their row.
 
     Args:
         x: float32 or bfloat16, [outer, size].
         scale: float32 [outer], without NaN.
         element: the name of a format of 8 bits.
-        saturates: whether an overflow stops at the largest value.
+        saturates: whether an overflow becomes the largest value.
     """
     kind = ElementKind("scaled", x.dtype.name, element, saturates)
     kernel = functools.partial(write, kind=kind)
@@ -94,8 +90,8 @@ def scaled_codes(
 
 
 def write(module: ir.Module, lanes: int, kind: ElementKind) -> str:
-    """Return the module of a kind, as text; operands are [outer, size], scales [outer],
-    the result. A block works on one part of one row."""
+    """Return the module of a kind, as text; a block of work is one part of one row. Its
+    operands are [outer, size], the scales [outer] if there are any, and the result."""
     args = 2 if kind.element else 1
 
     def work(c: Code, index: Value, plan: list[Value], where: list[Value]) -> None:
@@ -112,7 +108,7 @@ def write(module: ir.Module, lanes: int, kind: ElementKind) -> str:
 
 @dataclass(frozen=True)
 class _Scaler:
-    """A part of a row: its first element, and how many there are."""
+    """A part of a row: its first element, and how many elements it has."""
 
     c: Code
     kind: ElementKind
@@ -121,7 +117,8 @@ class _Scaler:
     count: Value
 
     def largest(self, x: Value, result: Value, index: Value) -> None:
-        """Four running maxima, as a processor compares two vectors a cycle."""
+        """Find the largest with four running maxima, since a processor compares two per
+        cycle."""
         c, lanes = self.c, self.lanes
         width = 4 * lanes
         whole = c.sdiv(self.count, int64(width))
@@ -157,7 +154,7 @@ class _Scaler:
         return magnitude(self.c, stored_bits(self.c, self.kind.stored, x, index, lanes))
 
     def codes(self, x: Value, scales: Value, result: Value, row: Value) -> None:
-        """The elements times the scale of their row."""
+        """Write the elements times the scale of their row."""
         c, lanes = self.c, self.lanes
         scale = c.read(I32, c.at(scales, row, 4))
         scale = {0: scale, lanes: c.splat(scale, lanes)}
@@ -167,7 +164,7 @@ class _Scaler:
             store_codes(c, self._code(bits, scale[width]), result, index, width)
 
     def _code(self, bits: Value, scale: Value) -> Value:
-        """As `rounding.cast` does, down to the name of its limit."""
+        """Return the code as `rounding.cast` computes it."""
         c, fmt = self.c, get_format(self.kind.element)
         product = c.bitcast(c.fmul(as_floats(c, bits), as_floats(c, scale)), bits.type)
         like = lambda x: c.like(bits, x)  # noqa: E731

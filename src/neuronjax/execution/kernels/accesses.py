@@ -1,10 +1,10 @@
-"""How an access is read and written: a static plan, and where it starts.
+"""How an access is read and written: a static plan and integers for where it starts.
 
-The storage is seen as a dense array whose dimensions are those that the strides of the
-access suggest: every stride that divides the next larger one becomes a dimension's
-unit. If every (stride, count) pair then lies within one dimension, the access is a
-*box*: a slice, whose starts are integers of the row, and a permutation. Anything else
-is a *gather* through a static array of element numbers relative to the offset.
+The storage is seen as a dense array whose dimensions follow from the strides of the
+access: every stride that divides the next larger one is the unit of a dimension. If
+every (stride, count) pair then lies within one dimension, the access is a *box*: a
+slice with starts from the row, and a permutation. Any other access is a *gather*
+through a static array of element numbers relative to the offset.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ import numpy as np
 from neuronjax.ir import nki_dtypes as dtypes
 
 Pattern = tuple[tuple[int, int], ...]
-_Array = Any  # of NumPy or of JAX
+_Array = Any  # a NumPy or JAX array
 
 
 class AccessBox(NamedTuple):
     """A rectangle of a dense array.
 
     Attributes:
-        sizes: of the dense array's dimensions.
-        units: elements from one index of a dimension to the next.
-        extents: of the window, per dimension.
-        steps: between the elements of the window that count.
-        source: which dimension of the array each dimension of the view is; None where
-            that has one element or repeats one.
-        shape: of the view.
+        sizes: the dimensions of the dense array.
+        units: the elements from one index of a dimension to the next.
+        extents: the size of the window in each dimension.
+        steps: the distances between the window's elements that are used.
+        source: the dimension of the array for each dimension of the view; None if the
+            latter has one element or repeats one.
+        shape: the shape of the view.
         repeats: whether elements repeat (a stride of 0).
     """
 
@@ -45,15 +45,15 @@ class AccessBox(NamedTuple):
     repeats: bool
 
     def starts(self, offset: int) -> tuple[int, ...]:
-        """The index of an element in the dense array."""
-        found = []
+        """Return the index, in the dense array, of the element at an offset."""
+        result = []
         for unit in self.units:
             index, offset = divmod(offset, unit)
-            found.append(index)
-        return tuple(found)
+            result.append(index)
+        return tuple(result)
 
     def fits(self, starts: tuple[int, ...]) -> bool:
-        """Whether the window lies within every dimension."""
+        """Return whether the window lies within every dimension."""
         for start, extent, size in zip(starts, self.extents, self.sizes, strict=True):
             if start + extent > size:
                 return False
@@ -62,10 +62,10 @@ class AccessBox(NamedTuple):
 
 @functools.lru_cache(1 << 14)
 def box(total: int, pattern: Pattern, moving: int = 0) -> AccessBox | None:
-    """The box of a pattern over `total` elements, None if there is none.
+    """Return the box of a pattern over `total` elements, or None if there is none.
 
     Args:
-        total: elements of the storage, in the dtype of the access.
+        total: the number of elements of the storage, in the dtype of the access.
         pattern: (stride, count) pairs.
         moving: the stride of a runtime offset, which gets a dimension too; 0 for none.
     """
@@ -102,7 +102,8 @@ def box(total: int, pattern: Pattern, moving: int = 0) -> AccessBox | None:
 def _dimensions(
     total: int, strides: set[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Sizes and units of a dense array whose units are the strides if possible."""
+    """Return sizes and units of a dense array whose units are the strides if
+    possible."""
     units: list[int] = []
     above = total
     for stride in sorted(strides | {1}, reverse=True):
@@ -117,7 +118,7 @@ def _dimensions(
 
 
 def _dimension_of(stride: int, units: tuple[int, ...]) -> int:
-    """The innermost dimension but for those whose unit does not divide the stride."""
+    """Return the innermost dimension whose unit divides the stride."""
     for dim, unit in enumerate(units):
         if stride >= unit and stride % unit == 0:
             return dim
@@ -129,13 +130,13 @@ class AccessPlan(NamedTuple):
 
     Attributes:
         pool: the number of the pool.
-        dtype: how the bits are read.
+        dtype: the dtype in which the bits are read.
         stored: the dtype of the storage.
-        total: elements of one slot, in `dtype`.
-        pattern: of the access.
-        box: how it is sliced, None for a gather.
-        kind: of the runtime offset, or "".
-        stride, limit, group: of the runtime offset.
+        total: the number of elements of one slot, in `dtype`.
+        pattern: the (stride, count) pairs of the access.
+        box: how it is sliced; None for a gather.
+        kind: the kind of the runtime offset, or "".
+        stride, limit, group: those of the runtime offset.
         at: where the runtime offset is read: a plan, "register", or None.
     """
 
@@ -158,7 +159,8 @@ class AccessPlan(NamedTuple):
 
     @property
     def static(self) -> Pattern:
-        """The pattern, with stride 0 for a dimension whose place the run decides."""
+        """The pattern, with stride 0 for a dimension whose place is known only at run
+        time."""
         if self.kind != "vector":
             return self.pattern
         return ((0, self.pattern[0][1]), *self.pattern[1:])
@@ -166,7 +168,8 @@ class AccessPlan(NamedTuple):
 
 @functools.lru_cache(256)
 def relative_elements(pattern: Pattern) -> np.ndarray:
-    """Element numbers of a pattern, relative to its offset, in the view's shape."""
+    """Return the element numbers of a pattern, relative to its offset, in the view's
+    shape."""
     result = np.zeros((), np.int64)
     for stride, count in pattern:
         result = result[..., None] + np.arange(count, dtype=np.int64) * stride
@@ -174,21 +177,16 @@ def relative_elements(pattern: Pattern) -> np.ndarray:
 
 
 def slot_elements(shape: tuple[int, ...], stored: str, dtype: str) -> int:
-    """Elements of `dtype` in a storage of elements of `stored`."""
+    """Return how many elements of `dtype` a storage of elements of `stored` holds."""
     return prod(shape) * dtypes.itemsize(stored) // dtypes.itemsize(dtype)
 
 
 def used_indices(
     index: _Array, kind: str, shape: tuple[int, ...], group: int
 ) -> _Array:
-    """Return the runtime indices that a view uses, one dimension for one of the view's.
-
-    Args:
-        index: as it is stored, of NumPy or JAX.
-        kind: of the runtime offset.
-        shape: of the view.
-        group: partitions that share the offsets of a tensor indirection.
-    """
+    """Return the runtime indices that a view uses, one dimension for one of the
+    view's. `group` is the number of partitions that share the offsets of a tensor
+    indirection."""
     if kind == "scalar":
         return index.reshape(())
     if kind == "vector":  # column by column
@@ -200,16 +198,9 @@ def used_indices(
 def shared_offsets(
     partitions: int, count: int, group: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Where a tensor indirection finds its offsets: row and column in the index.
-
-    Args:
-        partitions: of the view and of the index.
-        count: offsets of a group.
-        group: partitions that share them; offset i is index[i % group, i // group].
-
-    Returns:
-        Two arrays [partitions, count].
-    """
+    """Return row and column of the index where a tensor indirection finds its offsets.
+    Each is an array [partitions, count]. `group` partitions share offsets: offset i is
+    index[i % group, i // group] within the group."""
     partition, number = np.ogrid[:partitions, :count]
     row = partition // group * group + number % group
     return row, np.broadcast_to(number // group, row.shape)

@@ -1,7 +1,7 @@
 """Op by op: every instruction runs when the kernel's Python code emits it.
 
-The same steps as in a compiled run, each in a jit of its own, on pools of one slot: one
-per storage. `breakpoint()` and `print(tile)` then see values.
+The steps are those of a compiled run, each in a jit of its own, on pools with one slot
+per storage. So `breakpoint()` and `print(tile)` see values.
 """
 
 from __future__ import annotations
@@ -29,11 +29,9 @@ FEWEST_REGISTERS = 16
 
 
 class _Numbered(Mapping[Storage, PoolSlot]):
-    """Storages as slot 0 of pools numbered from 0 on, in order of appearance.
-
-    Numbers begin anew with every instruction, so that equal instructions on other
-    storages are the same step.
-    """
+    """Storages as slot 0 of pools, numbered from 0 on in order of appearance. The
+    numbers begin anew with every instruction, so equal instructions on other storages
+    are the same step."""
 
     def __init__(self) -> None:
         self.storages: dict[Storage, int] = {}
@@ -50,14 +48,14 @@ class _Numbered(Mapping[Storage, PoolSlot]):
 
 
 class StaticPart(NamedTuple):
-    """What a compiled instruction is made for."""
+    """The static part of an instruction, for which a step is compiled."""
 
     step: KernelStep
     core: CoreSpec
     numerics: KernelNumerics
 
 
-# The integers and floats of an instruction's row, and the opaque zero.
+# An instruction's row, integers and floats, and the opaque zero.
 Row = tuple[Any, Any, jax.Array]
 
 
@@ -72,13 +70,8 @@ class EagerCall(NamedTuple):
 
 
 class EagerMachine:
-    """Executes instructions at once.
-
-    Args:
-        core: the core.
-        key: uint32 scalar for random bits.
-        numerics: of the kernel.
-    """
+    """A machine that executes instructions at once, on `core`, with random bits from
+    `key`."""
 
     def __init__(
         self,
@@ -97,12 +90,12 @@ class EagerMachine:
             self.zero = jax.jit(opaque_zero)()
 
     def load(self, storage: Storage, array: Any) -> None:
-        """Fills a storage with an array of its numeric dtype."""
+        """Fill a storage with an array of its numeric dtype."""
         with jax.disable_jit(False):
             self._arrays[storage] = carried(jnp.asarray(array), storage.dtype)[None]
 
     def execute(self, instruction: KernelInstruction) -> None:
-        """Runs one instruction."""
+        """Execute one instruction."""
         faults.check_now(instruction, self)
         call = self.call_of(instruction)
         with jax.disable_jit(False):
@@ -112,7 +105,7 @@ class EagerMachine:
         self.finish(call, arrays, after)
 
     def call_of(self, instruction: KernelInstruction) -> EagerCall:
-        """What `run_step` takes for an instruction."""
+        """Return the arguments of `run_step` for an instruction."""
         self._numbered.storages.clear()
         element = self._splitter.instruction(instruction)
         assert isinstance(element.kind, KernelStep)
@@ -134,13 +127,13 @@ class EagerMachine:
         )
 
     def finish(self, call: EagerCall, arrays: list[jax.Array], registers: Any) -> None:
-        """Keeps what `run_step` gave."""
+        """Store the results of `run_step`."""
         self._arrays.update(zip(call.storages, arrays, strict=True))
         if call.static.step.register:
             self._registers = np.array(registers)
 
     def read(self, access: Access) -> np.ndarray:
-        """The elements of a view, now."""
+        """Return the current elements of a view."""
         self._numbered.storages.clear()
         ints: list[int] = []
         with jax.disable_jit(False):
@@ -153,17 +146,17 @@ class EagerMachine:
         return np.asarray(value)
 
     def register(self, register: Register) -> int:
-        """The value of a register, now."""
+        """Return the current value of a register."""
         self._make_room(register.number)
         return int(self._registers[register.number])
 
     def set_register(self, register: Register, value: int) -> None:
-        """What a loop of the device does to its induction variable."""
+        """Set the induction variable of a device loop."""
         self._make_room(register.number)
         self._registers[register.number] = value
 
     def value(self, storage: Storage) -> jax.Array:
-        """All of a storage, in its numeric dtype."""
+        """Return all of a storage, in its numeric dtype."""
         with jax.disable_jit(False):
             return numeric_value(self._array(storage), storage.shape, storage.dtype)
 
@@ -203,7 +196,7 @@ def run_step(
     operands: Row,
     key: jax.Array,
 ) -> tuple[list[jax.Array], jax.Array]:
-    """The arrays and registers after one instruction."""
+    """Return the arrays and registers after one instruction."""
     ints, floats, zero = operands
     context = TileContext(zero, static.core, key, **static.numerics._asdict())
     state: State = {**dict(enumerate(arrays)), "registers": registers}

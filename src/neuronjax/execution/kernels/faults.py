@@ -1,9 +1,9 @@
 """Runtime indices out of bounds: `oob_mode.error`, and every access without a mode.
 
-A compiled kernel cannot raise: it notes the first instruction that met such an index,
-and its results are poison, NaN or all bits one. `Kernel.__call__` then raises; under a
-transformation of JAX, and inside other programs, the poison is all there is to see. Op
-by op the instruction raises before it runs.
+A compiled kernel cannot raise. It records the first instruction with such an index, and
+its results become poison: NaN, or all bits one. `Kernel.__call__` then raises. Under a
+transformation of JAX and inside other programs only the poison shows the fault. Op by
+op the instruction raises before it runs.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from neuronjax.ir.kernel import KernelInstruction, KernelProgram, Register
 if TYPE_CHECKING:
     from neuronjax.execution.kernels.splitting import KernelStep
 
-# State: 0, or one more than the number of the instruction.
+# The state under this key is 0, or one more than the number of the instruction.
 KEY = "fault"
 PROGRAM_BITS = 24
 
 
 def checks_bounds(step: KernelStep) -> bool:
-    """Whether an illegal runtime index of this step is an error."""
+    """Return whether an illegal runtime index of this step is an error."""
     if dict(step.signature.items).get("oob_mode") == "skip":
         return False
     return any(plan.kind for plan in (*step.outputs, *step.inputs))
 
 
 def note(places: Iterable[Any], ordinal: Any, state: dict[Any, jax.Array]) -> None:
-    """Notes the first instruction of which a place has an illegal index."""
-    if KEY not in state:  # several ranks: not followed
+    """Record the first instruction that has a place with an illegal index."""
+    if KEY not in state:  # with several ranks faults are not recorded
         return
     for place in places:
         if place.index is None:
@@ -47,7 +47,7 @@ def note(places: Iterable[Any], ordinal: Any, state: dict[Any, jax.Array]) -> No
 
 
 def poisoned(values: list[jax.Array], fault: jax.Array) -> list[jax.Array]:
-    """The values, or poison of their dtypes if there was a fault."""
+    """Return the values, or poison of their dtypes if there was a fault."""
     return [jnp.where(fault != 0, _poison(v.dtype), v) for v in values]
 
 
@@ -58,11 +58,7 @@ def _poison(dtype: Any) -> jax.Array:
 
 
 def raise_noted(program: KernelProgram, fault: int) -> None:
-    """Raises what `note` noted; 0 is nothing.
-
-    Raises:
-        InvalidProgramError: an index was out of bounds.
-    """
+    """Raise the fault that `note` recorded; 0 means none."""
     if not fault:
         return
     owner, ordinal = divmod(fault - 1, 1 << PROGRAM_BITS)
@@ -72,11 +68,7 @@ def raise_noted(program: KernelProgram, fault: int) -> None:
 
 
 def check_now(i: KernelInstruction, machine: Any) -> None:
-    """The same, op by op, before the instruction runs.
-
-    Raises:
-        InvalidProgramError: an index is out of bounds.
-    """
+    """Raise for an illegal index, op by op, before the instruction runs."""
     if i.attributes.get("oob_mode") == "skip":
         return
     for access in i.accesses:

@@ -1,9 +1,9 @@
 """One kernel on many ranks: the same program on each, joined by its collectives.
 
-The pools of all ranks are stacked. Between collectives one rank runs after the other; a
-collective (engine "cc") runs for all of them at once, under a `vmap` whose axis `AXIS`
-are the ranks, so that its semantics can gather what the others have. Op by op there is
-a machine per rank.
+The pools of all ranks are stacked. Between collectives one rank runs after the other. A
+collective (engine "cc") runs for all ranks at once, under a `vmap` over the axis `AXIS`
+of ranks, so that it can gather the data of the others. Op by op there is a machine per
+rank.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from neuronjax.numerics.exact import opaque_zero
 
 
 def runner(plan: KernelPlan) -> Runner:
-    """As `running.runner`; arrays have a leading axis of ranks."""
+    """Return a runner like `running.runner`, whose arrays have a leading axis of
+    ranks."""
 
     def run(
         arguments: Sequence[jax.Array], key: jax.Array, numerics: KernelNumerics
@@ -57,7 +58,7 @@ def runner(plan: KernelPlan) -> Runner:
 
 
 def rank_keys(key: jax.Array, ranks: int) -> jax.Array:
-    """The keys of random numbers, one per rank."""
+    """Return the keys of random numbers, one per rank."""
     return steps.derived_key(key, jnp.arange(ranks, dtype=jnp.uint32))
 
 
@@ -76,7 +77,7 @@ def _initial_state(plan: KernelPlan, arguments: list[jax.Array]) -> State:
 
 
 def _mapped(function: Any, state: State) -> jax.Array:
-    """A movement of every rank's own."""
+    """Apply a function to the state of every rank."""
     names = list(state)
     one = lambda arrays: function(dict(zip(names, arrays, strict=True)))  # noqa: E731
     return jax.vmap(one)([state[name] for name in names])
@@ -85,7 +86,7 @@ def _mapped(function: Any, state: State) -> jax.Array:
 def _run(
     nodes: list[Node], joint: bool, state: State, keys: jax.Array, c: TileContext
 ) -> None:
-    """Executes nodes on all ranks; `state` is changed in place."""
+    """Execute nodes on all ranks; `state` is changed in place."""
     names = list(state)
     written = set().union(*map(running.writes, nodes))
     kept = [name for name in names if name in written]
@@ -105,14 +106,7 @@ def _run(
 
 
 class RankedMachine:
-    """Executes every instruction on all ranks at once; see `eager.EagerMachine`.
-
-    Args:
-        core: the core.
-        key: uint32 scalar for random bits.
-        ranks: how many.
-        numerics: of the kernel.
-    """
+    """Executes every instruction on all ranks at once; see `eager.EagerMachine`."""
 
     def __init__(
         self,
@@ -125,12 +119,12 @@ class RankedMachine:
         self.machines = [EagerMachine(core, key, numerics) for _ in range(ranks)]
 
     def load(self, storage: Storage, array: Any) -> None:
-        """Fills a storage with [ranks, ...]."""
+        """Fill a storage with [ranks, ...]."""
         for machine, part in zip(self.machines, np.asarray(array), strict=True):
             machine.load(storage, part)
 
     def execute(self, instruction: KernelInstruction) -> None:
-        """Runs one instruction."""
+        """Execute one instruction on all ranks."""
         for machine, key in zip(self.machines, np.asarray(self.key), strict=True):
             machine.key = key
         if instruction.engine == "cc":
@@ -150,26 +144,26 @@ class RankedMachine:
                 first.row,
                 self.key,
             )
-        # NumPy takes rows without compiling anything.
+        # NumPy indexes rows without compiling anything.
         arrays, registers = list(map(np.asarray, arrays)), np.asarray(registers)
         for rank, (machine, call) in enumerate(zip(self.machines, calls, strict=True)):
             own = [array[rank] for array in arrays]
             machine.finish(call, own, registers[rank])
 
     def read(self, access: Access) -> np.ndarray:
-        """The elements of a view on all ranks, now."""
+        """Return the current elements of a view on all ranks."""
         return np.stack([machine.read(access) for machine in self.machines])
 
     def value(self, storage: Storage) -> jax.Array:
-        """All of a storage on all ranks."""
+        """Return all of a storage on all ranks."""
         values = [np.asarray(machine.value(storage)) for machine in self.machines]
         return jnp.asarray(np.stack(values))
 
     def register(self, register: Register) -> int:
-        """The value that a register has on all ranks.
+        """Return the value that a register has on all ranks.
 
         Raises:
-            UnsupportedError: ranks have different ones.
+            UnsupportedError: the ranks have different values.
         """
         values = {machine.register(register) for machine in self.machines}
         if len(values) > 1:
@@ -181,7 +175,7 @@ class RankedMachine:
         return values.pop()
 
     def set_register(self, register: Register, value: int) -> None:
-        """Sets a register on all ranks."""
+        """Set a register on all ranks."""
         for machine in self.machines:
             machine.set_register(register, value)
 

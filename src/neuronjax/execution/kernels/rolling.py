@@ -1,12 +1,12 @@
 """Re-rolling: runs of equal neighbours become loops over tables.
 
-An unrolled loop leaves the signatures of its body over and over. `roll` folds them from
-the inside: the shortest period that repeats anywhere is folded first, everywhere, then
-the next, so that nests come back. How often a run repeats is no part of its signature:
-triangular loops fold too. What stays long because its turns differ (tiles at the edge
-of a mask) is dispatched: a loop over positions, each kind of element in it once.
-`tabulate` then turns equal elements into one node with a table of rows. Offsets need
-not be affine.
+An unrolled loop repeats the signatures of its body. `roll` folds repeats from the
+inside: the shortest period that repeats anywhere is folded first, everywhere, then the
+next, so nested loops are recovered. The number of repetitions is not part of a
+signature, so triangular loops fold too. A list that stays long because its turns differ
+(tiles at the edge of a mask) becomes a dispatch: a loop over positions that contains
+each kind of element once. `tabulate` then turns equal elements into one node with a
+table of rows. Offsets need not be affine.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ from neuronjax.execution.kernels.splitting import (
     Repeat,
 )
 
-# Periods longer than this are not looked for.
+# Longer periods are not searched.
 LONGEST_PERIOD = 2048
-# A run is worth a loop if it saves so many instructions.
+# A run becomes a loop if that saves this many instructions.
 FEWEST_SAVED = 4
-# A dispatch asks at every position which kind it is: less than an instruction takes to
-# compile, more than it takes to run.
+# A dispatch tests at every position which kind the element is. That takes less time
+# than compiling an instruction, but more than running one.
 FEWEST_DISPATCHED = 200
 FEWEST_OF_A_KIND = 4
 
 
 def roll(elements: Sequence[Element], numbering: Numbering) -> list[Element]:
-    """The same elements, with repeats folded; bodies of device loops first."""
+    """Return the elements with repeats folded; bodies of device loops are folded
+    first."""
     items = [_inner(e, numbering) for e in elements]
     period = 1
     while period <= min(len(items) // 2, LONGEST_PERIOD):
@@ -45,13 +46,13 @@ def roll(elements: Sequence[Element], numbering: Numbering) -> list[Element]:
         if folded is None:
             period += 1
         else:
-            # Shorter periods may repeat now.
+            # Shorter periods may repeat after folding.
             items, period = folded, 1
     return _dispatched(items, numbering)
 
 
 def _dispatched(items: list[Element], numbering: Numbering) -> list[Element]:
-    """A long list of a few kinds as one element."""
+    """Return a long list of a few kinds as one element."""
     kinds: dict[int, int] = {}
     for e in items:
         kinds.setdefault(e.key, len(kinds))
@@ -79,7 +80,7 @@ def _inner(e: Element, numbering: Numbering) -> Element:
 def _fold(
     items: list[Element], period: int, numbering: Numbering
 ) -> list[Element] | None:
-    """All runs of one period folded, None if there is none."""
+    """Return the items with all runs of one period folded, or None if there is none."""
     keys = np.array([e.key for e in items])
     equal = keys[:-period] == keys[period:]
     runs = _runs(equal, period)
@@ -100,7 +101,7 @@ def _fold(
 
 
 def _runs(equal: np.ndarray, period: int) -> list[tuple[int, int]]:
-    """(start, length) of stretches of True of at least `period`."""
+    """Return (start, length) of stretches of True of at least `period`."""
     padded = np.concatenate([[False], equal, [False]])
     edges = np.flatnonzero(padded[1:] != padded[:-1])
     starts, ends = edges[::2], edges[1::2]
@@ -125,16 +126,16 @@ def _repeat(items: list[Element], period: int, numbering: Numbering) -> Element:
 
 
 class Node(NamedTuple):
-    """Equal elements of which each execution has a row.
+    """Equal elements, with one row for each execution.
 
     Attributes:
-        kind: what they are.
+        kind: the kind of the elements.
         ints: int32 [instances, columns].
         floats: float32 [instances, columns].
-        starts: of a repeat, the first turn of each instance; turns are numbered on.
-        counts: of a repeat, how many turns each instance has.
-        body: nodes of the body, of which the instances are all turns of all instances;
-            of a dispatch one for each kind, with the elements of all instances.
+        starts: for a repeat, the number of the first turn of each instance.
+        counts: for a repeat, the number of turns of each instance.
+        body: the nodes of the body, whose instances are all turns of all instances; for
+            a dispatch one node for each kind.
     """
 
     kind: KernelStep | Counted | Conditional | Repeat | Dispatch
@@ -146,13 +147,14 @@ class Node(NamedTuple):
 
 
 def tabulate(instances: Sequence[Element]) -> Node:
-    """The node of elements of one signature, in the order in which they execute."""
+    """Return the node of elements of one signature, in the order in which they
+    execute."""
     first = instances[0]
     counts = np.array([len(e.turns) for e in instances], np.int32)
     turns = [turn for e in instances for turn in e.turns]
     if isinstance(first.kind, Dispatch):
         body = tuple(map(tabulate, _by_kind(first.kind, turns)))
-    else:  # bodies of equal length, of which the n-th elements are equal each
+    else:  # all bodies have the same length, and their n-th elements are equal
         body = tuple(tabulate(column) for column in zip(*turns, strict=True))
     return Node(
         first.kind,
@@ -165,8 +167,8 @@ def tabulate(instances: Sequence[Element]) -> Node:
 
 
 def _by_kind(dispatch: Dispatch, turns: Sequence[list[Element]]) -> list[list[Element]]:
-    found: list[list[Element]] = [[] for _ in dispatch.counts]
+    elements: list[list[Element]] = [[] for _ in dispatch.counts]
     for turn in turns:
         for kind, element in zip(dispatch.kinds, turn, strict=True):
-            found[kind].append(element)
-    return found
+            elements[kind].append(element)
+    return elements

@@ -1,7 +1,7 @@
 """The loops: a tabulated program as one function of its argument arrays.
 
 A repeat is a loop over the rows of its nodes; a column that never changes is a Python
-int. Only the pools that a loop writes are carried, the others are read from outside.
+int. A loop carries only the pools that it writes and reads the others from outside.
 """
 
 from __future__ import annotations
@@ -36,18 +36,19 @@ from neuronjax.ir.kernel import Access, KernelProgram, Storage
 from neuronjax.ir.kernel_numerics import KernelNumerics
 from neuronjax.numerics.exact import opaque_zero
 
-# The second argument: any uint32 scalar, from which random bits are derived.
+# The second argument is any uint32 scalar, from which random bits are derived.
 Runner = Callable[
     [Sequence[jax.Array], jax.Array, KernelNumerics], tuple[list[jax.Array], ...]
 ]
 
 
 class FreshMemory(NamedTuple):
-    """What memory holds that nothing has written (nki/guides/nki_simulator.rst).
+    """The contents of memory that nothing has written, as in the vendor's simulator.
 
     Attributes:
-        of_floats, of_integers: every element.
-        shared: whether a tile may lie where another was, and begin with its values.
+        of_floats, of_integers: the value of every element.
+        shared: whether a tile may take the place of an earlier one and start with its
+            values.
     """
 
     of_floats: float = np.nan
@@ -64,14 +65,14 @@ class KernelPlan:
 
     Attributes:
         pools: the arrays.
-        initials: data that a pool starts with, by number.
-        nodes: what is executed.
+        initials: data with which a pool starts, by number.
+        nodes: the nodes that are executed.
         results: how each result is read: a step plan and its row.
-        written: numbers of the arguments that the kernel writes.
-        registers: how many there are.
+        written: the numbers of the arguments that the kernel writes.
+        registers: the number of registers.
         core: the core.
-        ranks: how many run it, 0 for one alone.
-        memory: what it begins with.
+        ranks: the number of ranks, 0 for a kernel on its own.
+        memory: the contents of memory at the start.
     """
 
     pools: list[SlotPool]
@@ -86,12 +87,12 @@ class KernelPlan:
 
     @property
     def checks_bounds(self) -> bool:
-        """Whether a runtime index may turn out to be an error; not so on ranks."""
+        """Whether a runtime index may turn out to be an error; never with ranks."""
         return not self.ranks and any(faults.KEY in writes(n) for n in self.nodes)
 
 
 def prepare(program: KernelProgram, memory: FreshMemory = USUAL_MEMORY) -> KernelPlan:
-    """Assigns slots, splits and rolls: everything before JAX."""
+    """Assign slots, split and roll: everything before JAX."""
     pools, places = slots.assign(program, shared=memory.shared)
     splitter = Splitter(places)
     elements = _rolled(splitter, program)
@@ -115,16 +116,16 @@ def prepare(program: KernelProgram, memory: FreshMemory = USUAL_MEMORY) -> Kerne
 
 
 def _rolled(splitter: Splitter, program: KernelProgram) -> list[Element]:
-    """The elements; what lies between collectives, which join all ranks, is rolled."""
-    found: list[Element] = []
+    """Return the elements, rolled between collectives, which join all ranks."""
+    elements: list[Element] = []
     every = splitter.block(program.body)
     for joint, run in itertools.groupby(every, lambda e: is_joint(e.kind)):
-        found += list(run) if joint else roll(list(run), splitter.numbering)
-    return found
+        elements += list(run) if joint else roll(list(run), splitter.numbering)
+    return elements
 
 
 def is_joint(kind: object) -> bool:
-    """Whether it is a collective."""
+    """Return whether an element is a collective."""
     return isinstance(kind, KernelStep) and kind.signature.engine == "cc"
 
 
@@ -141,10 +142,9 @@ def _written_arguments(program: KernelProgram) -> list[int]:
 
 
 def runner(plan: KernelPlan) -> Runner:
-    """(arguments, key, numerics) -> (results, written arguments, faults).
-
-    Arrays are of the numeric dtypes; of faults there is one if the plan checks bounds.
-    """
+    """Return a function (arguments, key, numerics) -> (results, written arguments,
+    faults). Arrays have the numeric dtypes; there is one fault if the plan checks
+    bounds, else none."""
 
     def run(
         arguments: Sequence[jax.Array], key: jax.Array, numerics: KernelNumerics
@@ -180,7 +180,8 @@ def initial_state(plan: KernelPlan, arguments: Sequence[jax.Array]) -> State:
 
 
 def carried(array: jax.Array, dtype: str) -> jax.Array:
-    """An array of the numeric dtype as a slot: [elements] of carriers."""
+    """Return an array of the numeric dtype as a slot: [elements] of the carrier
+    dtype."""
     carrier = dtypes.info(dtype).carrier
     if array.dtype != carrier:
         array = lax.bitcast_convert_type(array, carrier)
@@ -188,7 +189,7 @@ def carried(array: jax.Array, dtype: str) -> jax.Array:
 
 
 def fresh(pool: SlotPool, memory: FreshMemory = USUAL_MEMORY) -> jax.Array:
-    """Memory that nothing has written."""
+    """Return memory that nothing has written."""
     dtype = dtypes.info(pool.dtype)
     filled = memory.of_floats if dtype.is_float else memory.of_integers
     value = np.array(filled, dtype.numeric)
@@ -205,7 +206,7 @@ def argument_value(plan: KernelPlan, argument: int, state: State) -> jax.Array:
 
 
 def numeric_value(array: jax.Array, shape: tuple[int, ...], dtype: str) -> jax.Array:
-    """A slot of carriers as an array of the numeric dtype."""
+    """Return a slot in the carrier dtype as an array of the numeric dtype."""
     numeric = dtypes.info(dtype).numeric
     array = array.reshape(shape)
     if array.dtype == numeric:
@@ -219,7 +220,7 @@ def numeric_value(array: jax.Array, shape: tuple[int, ...], dtype: str) -> jax.A
 def run_nodes(
     nodes: Sequence[Node], instance: Index, state: State, c: TileContext
 ) -> None:
-    """Executes one instance of every node; `state` is changed in place."""
+    """Execute one instance of every node; `state` is changed in place."""
     for node, later in zip(nodes, _used_later(nodes), strict=True):
         if isinstance(node.kind, KernelStep):
             row = _row(node, instance, c.zero)
@@ -229,17 +230,17 @@ def run_nodes(
 
 
 def _used_later(nodes: Sequence[Node]) -> list[frozenset[int]]:
-    """For every node, the pools that nodes after it read or write."""
-    found: list[frozenset[int]] = []
+    """Return for every node the pools that nodes after it read or write."""
+    result: list[frozenset[int]] = []
     later: frozenset[int] = frozenset()
     for node in reversed(nodes):
-        found.append(later)
+        result.append(later)
         later |= uses(node)
-    return found[::-1]
+    return result[::-1]
 
 
 def uses(node: Node) -> set[int]:
-    """The pools that a node reads or writes."""
+    """Return the pools that a node reads or writes."""
     if isinstance(node.kind, KernelStep):
         return steps.uses(node.kind)
     return set().union(*map(uses, node.body))
@@ -276,7 +277,7 @@ def _column(table: np.ndarray, column: int, instance: Index) -> Index:
 
 
 def _lookup(values: np.ndarray, instance: jax.Array) -> jax.Array:
-    """An entry of a table; of an affine one, arithmetic instead."""
+    """Return an entry of a table; entries of an affine table are computed instead."""
     stride = int(values[1]) - int(values[0])
     if (np.diff(values) == stride).all():
         return instance * stride + int(values[0])
@@ -296,15 +297,15 @@ def _run_repeat(node: Node, instance: Index, state: State, c: TileContext) -> No
 def _run_dispatch(
     kind: Dispatch, node: Node, instance: Index, state: State, c: TileContext
 ) -> None:
-    """One position after another. A kind that it is not is a loop without turns: XLA
-    would copy what the branches of a conditional hand on."""
+    """Run one position after another; the kinds that do not match run a loop of no
+    turns. With a conditional instead, XLA would copy the results of its branches."""
     positions = np.array([kind.kinds, kind.ordinals], np.int32)
 
     def body(position: jax.Array, inner: State) -> None:
-        found, ordinal = (_lookup(row, position) for row in positions)
+        matching, ordinal = (_lookup(row, position) for row in positions)
         for n, child in enumerate(node.body):
             first = instance * kind.counts[n] + ordinal
-            stop = first + (found == n).astype(jnp.int32)
+            stop = first + (matching == n).astype(jnp.int32)
             run = functools.partial(_run_one, child, c)
             _loop(first, stop, 1, writes(child), inner, run)
 
@@ -340,7 +341,8 @@ def _loop(
     state: State,
     body: Callable[[jax.Array, State], None],
 ) -> None:
-    """A while loop over start, start + step, ...; it carries what it writes."""
+    """Run a while loop over start, start + step, ...; it carries the state that it
+    writes."""
     bound = jnp.asarray(stop, jnp.int32)
     _while(lambda value, _: value < bound, start, step, written, state, body)
 
@@ -353,7 +355,8 @@ def _while(
     state: State,
     body: Callable[[jax.Array, State], None],
 ) -> None:
-    """The same, as long as a condition of the number and of what is written holds."""
+    """Run a while loop as long as a condition of the number and the written state
+    holds."""
     keys = sorted(written & state.keys(), key=str)
 
     def turn(carry: tuple) -> tuple:
@@ -384,10 +387,10 @@ def _run_while(node: Node, instance: Index, state: State, c: TileContext) -> Non
 
 
 def writes(node: Node) -> set[int | str]:
-    """The pools that a node writes."""
+    """Return the pools that a node writes."""
     if isinstance(node.kind, KernelStep):
-        found: set[int | str] = {plan.pool for plan in node.kind.outputs}
-        found |= {faults.KEY} if faults.checks_bounds(node.kind) else set()
-        return found | ({"registers"} if node.kind.register else set())
+        written: set[int | str] = {plan.pool for plan in node.kind.outputs}
+        written |= {faults.KEY} if faults.checks_bounds(node.kind) else set()
+        return written | ({"registers"} if node.kind.register else set())
     inner = set().union(*map(writes, node.body)) if node.body else set()
     return inner | ({"registers"} if isinstance(node.kind, Counted) else set())

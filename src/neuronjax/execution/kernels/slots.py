@@ -1,7 +1,7 @@
 """Slots: which storages share an array, and where in it each one lies.
 
 Storages of equal memory, shape and dtype share a *pool*, an array of slots. A slot is
-free again after its storage's last use and the lowest free one is taken next, so that
+free again after its storage's last use, and the lowest free slot is taken next, so
 equal turns of an unrolled loop use equal slots. Arguments have pools of their own.
 """
 
@@ -20,8 +20,8 @@ class SlotPool(NamedTuple):
     """An array of slots.
 
     Attributes:
-        memory, shape, dtype: of its storages.
-        slots: how many there are.
+        memory, shape, dtype: those of its storages.
+        slots: the number of slots.
         argument: the number of the kernel argument that fills it, or None.
     """
 
@@ -47,7 +47,7 @@ class _LiveRange:
 
 @dataclass
 class _Liveness:
-    """First and last use of every storage, as positions in the program."""
+    """The first and last use of every storage, as positions in the program."""
 
     ranges: dict[Storage, _LiveRange] = field(default_factory=dict)
     position: int = 0
@@ -62,7 +62,8 @@ class _Liveness:
                 self.loop(item.body, _first_ordinal(item.body))
 
     def loop(self, body: KernelBlock, ordinal: int) -> None:
-        """What exists before a loop and is used in it lives until its end."""
+        """Extend to the end of a loop the life of every storage that exists before
+        it."""
         start = self.position
         self.block(body)
         used = {a.storage for i in body.walk() for a in i.every_access}
@@ -72,9 +73,9 @@ class _Liveness:
                 self.use(storage, max(self.position - 1, start))
 
     def use(self, storage: Storage, position: int) -> None:
-        found = self.ranges.setdefault(storage, _LiveRange(position, position))
-        found.first = min(found.first, position)
-        found.last = max(found.last, position)
+        live = self.ranges.setdefault(storage, _LiveRange(position, position))
+        live.first = min(live.first, position)
+        live.last = max(live.last, position)
 
 
 def _first_ordinal(body: KernelBlock) -> int:
@@ -84,17 +85,15 @@ def _first_ordinal(body: KernelBlock) -> int:
 def assign(
     program: KernelProgram, shared: bool = True
 ) -> tuple[list[SlotPool], dict[Storage, PoolSlot]]:
-    """Pools, and the place of every storage that is used.
-
-    Unless they are `shared` no slot is taken a second time.
-    """
+    """Return the pools, and the place of every used storage; slots are reused if
+    `shared`."""
     liveness = _Liveness()
     liveness.block(program.body)
     end = liveness.position
     for access in program.results:
         liveness.use(access.storage, end)
     for storage in list(liveness.ranges):
-        if storage.memory == "shared_hbm":  # of all programs of a grid
+        if storage.memory == "shared_hbm":  # it belongs to all programs of a grid
             liveness.use(storage, 0)
             liveness.use(storage, end)
     places: dict[Storage, PoolSlot] = {}
@@ -106,7 +105,8 @@ def assign(
     groups: dict[tuple, list[tuple[Storage, _LiveRange]]] = defaultdict(list)
     for storage, found in liveness.ranges.items():
         if storage not in places:
-            # What starts with data of its own is never overwritten by another.
+            # A storage that starts with data of its own is never overwritten by
+            # another.
             own = storage.number if storage.initial is not None else None
             kind = (storage.memory, storage.shape, storage.dtype, own)
             groups[kind].append((storage, found))
@@ -125,11 +125,11 @@ def _pack(
     free: list[int] = []
     busy: list[tuple[int, int]] = []
     slots = 0
-    for storage, found in sorted(members, key=lambda m: (m[1].first, m[0].number)):
-        while shared and busy and busy[0][0] < found.first:
+    for storage, live in sorted(members, key=lambda m: (m[1].first, m[0].number)):
+        while shared and busy and busy[0][0] < live.first:
             heapq.heappush(free, heapq.heappop(busy)[1])
         slot = heapq.heappop(free) if free else slots
         slots = max(slots, slot + 1)
         places[storage] = PoolSlot(pool, slot)
-        heapq.heappush(busy, (found.last, slot))
+        heapq.heappush(busy, (live.last, slot))
     return slots

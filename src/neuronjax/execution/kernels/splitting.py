@@ -1,7 +1,7 @@
 """Instructions as elements: a static signature, and a row of integers and floats.
 
-The row holds, operand by operand, the immediate, or the slot, the starts of its slice
-and what a runtime offset needs. Elements of equal signature run by the same code.
+For each operand the row holds the immediate, or the slot, the starts of its slice and
+what a runtime offset needs. Elements of equal signature run by the same code.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from neuronjax.ir.kernel import (
 
 
 class KernelStep(NamedTuple):
-    """What is static of an instruction.
+    """The static part of an instruction.
 
     Attributes:
-        signature: what its semantics see.
-        outputs: plans of what it writes.
-        inputs: plans of its tensors, in order.
+        signature: what its semantics depend on.
+        outputs: the plans of its outputs.
+        inputs: the plans of its input tensors, in order.
         register: whether it writes a register.
     """
 
@@ -47,7 +47,7 @@ class KernelStep(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """A counted loop of the device; which bounds are registers, and the step."""
+    """A counted device loop: which of its bounds are registers, and its step."""
 
     start_register: bool
     stop_register: bool
@@ -59,16 +59,16 @@ class Conditional(NamedTuple):
 
 
 class Repeat(NamedTuple):
-    """Equal neighbours; the element itself says how many there are."""
+    """Equal neighbours; the element itself holds their number."""
 
 
 class Dispatch(NamedTuple):
     """Elements of a few kinds in any order.
 
     Attributes:
-        kinds: which of them it is, at every position.
-        ordinals: how many of that kind are before it.
-        counts: how many there are of each kind.
+        kinds: the kind at every position.
+        ordinals: for every position, how many elements of its kind come before it.
+        counts: the number of elements of each kind.
     """
 
     kinds: tuple[int, ...]
@@ -81,10 +81,10 @@ class Element:
     """One instruction or loop, or a run of equal neighbours.
 
     Attributes:
-        kind: what is static, without the bodies.
-        key: a number that equal signatures have in common, bodies included.
+        kind: the static part, without the bodies.
+        key: a number that is equal for equal signatures, bodies included.
         ints, floats: the row.
-        turns: bodies: one of a loop of the device or of a dispatch, one per turn of a
+        turns: the bodies: one for a device loop or a dispatch, one per turn for a
             repeat.
     """
 
@@ -96,22 +96,19 @@ class Element:
 
 
 class Numbering:
-    """Numbers for hashable things, equal for equal ones."""
+    """A numbering of hashable things; equal things get equal numbers."""
 
     def __init__(self) -> None:
         self._numbers: dict[Any, int] = {}
 
     def of(self, thing: Any) -> int:
-        """The number of a thing."""
+        """Return the number of a thing."""
         return self._numbers.setdefault(thing, len(self._numbers))
 
 
 class Splitter:
-    """Splits the instructions of one program.
-
-    Args:
-        places: pool and slot of every storage.
-    """
+    """Splits the instructions of one program; `places` gives pool and slot of
+    storages."""
 
     def __init__(self, places: Mapping[Storage, PoolSlot]) -> None:
         self.places = places
@@ -120,7 +117,7 @@ class Splitter:
         self._steps: dict[Any, tuple[KernelStep, int]] = {}
 
     def block(self, block: KernelBlock) -> Iterator[Element]:
-        """The elements of a block; bodies are lists of elements."""
+        """Yield the elements of a block; bodies are lists of elements."""
         for item in block.items:
             yield self.item(item)
 
@@ -149,7 +146,7 @@ class Splitter:
             if form == "f":
                 floats.append(next(numbers))
             elif form == "i":
-                # The signed 32-bit integer of the same low bits.
+                # Convert to the signed 32-bit integer with the same low bits.
                 ints.append((int(next(numbers)) + (1 << 31)) % (1 << 32) - (1 << 31))
             elif form == "r":
                 ints.append(next(held).number)
@@ -166,7 +163,8 @@ class Splitter:
     ) -> tuple[KernelStep, int]:
         items = tuple(sorted(i.attributes.items())) if i.attributes else ()
         register = i.writes_register is not None
-        # Plans are long to hash; they are kept, so their identity will do.
+        # Plans take long to hash. They are kept alive, so their identity can stand in
+        # for them.
         ids = (tuple(map(id, outputs)), tuple(map(id, inputs)))
         look = (i.name, i.engine, items, ids, i.forms, i.reads_outputs, register)
         if look in self._steps:
@@ -186,14 +184,14 @@ class Splitter:
         return self._steps[look]
 
     def access(self, a: Access, ints: list[int]) -> AccessPlan:
-        """The plan of an access; its integers are appended."""
+        """Return the plan of an access, and append its integers to `ints`."""
         place = self.places[a.storage]
         ints.append(place.slot)
-        found = self._box(a, place.pool)
-        if found is None:
+        window = self._box(a, place.pool)
+        if window is None:
             ints.append(a.offset)
         else:
-            ints += found.starts(a.offset)
+            ints += window.starts(a.offset)
         index: AccessPlan | str | None = None
         if a.dynamic is not None:
             if isinstance(a.dynamic.index, Register):
@@ -201,7 +199,7 @@ class Splitter:
                 index = "register"
             else:
                 index = self.access(a.dynamic.index, ints)
-        return self._plan(a, place.pool, found, index)
+        return self._plan(a, place.pool, window, index)
 
     def _box(self, a: Access, pool: int) -> AccessBox | None:
         kind, moving = "", 0
@@ -210,12 +208,12 @@ class Splitter:
         if kind in ("vector", "indirect"):
             return None
         total = slot_elements(a.storage.shape, a.storage.dtype, a.dtype)
-        found = box(total, a.pattern, moving)
-        if found is None or not found.fits(found.starts(a.offset)):
+        candidate = box(total, a.pattern, moving)
+        if candidate is None or not candidate.fits(candidate.starts(a.offset)):
             return None
-        if a.dynamic is not None and not _stays(found, a.offset, a.dynamic):
+        if a.dynamic is not None and not _stays(candidate, a.offset, a.dynamic):
             return None
-        return found
+        return candidate
 
     def _plan(
         self,
@@ -231,7 +229,7 @@ class Splitter:
         if look not in self._plans:
             total = slot_elements(a.storage.shape, a.storage.dtype, a.dtype)
             stored = a.storage.dtype
-            # `index` is kept with it, so that its identity stays its own.
+            # `index` is kept too, so that its identity is not reused.
             plan = AccessPlan(
                 pool, a.dtype, stored, total, a.pattern, found, *dynamic, index
             )
@@ -240,10 +238,8 @@ class Splitter:
 
 
 def _stays(found: AccessBox, offset: int, dynamic: DynamicOffset) -> bool:
-    """Whether the runtime offset moves the window along one dimension, within it.
-
-    Along the outermost one it may leave the storage, which is an error of its own.
-    """
+    """Return whether the runtime offset moves the window within one dimension. Along
+    the outermost dimension it may leave the storage, which is an error of its own."""
     for dim, unit in enumerate(found.units):
         if dynamic.stride % unit == 0 and dynamic.stride >= unit:
             if dim == 0:

@@ -1,8 +1,9 @@
 """One instruction on the pools: read, compute, round, write.
 
-Pools are arrays [slots, elements] of carriers; `InstanceRow` hands out the integers of
-an element, Python ints where they are the same in every turn. What is read is the
-view's array in its numeric dtype; a view is written through its window.
+Pools are arrays [slots, elements] of the carrier dtype. `InstanceRow` returns the
+integers of an element one by one, as Python ints if they are the same in every turn. A
+read gives the view's array in its numeric dtype; a write goes through the view's
+window.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.numerics.exact import opaque
 from neuronjax.numerics.random_bits import fold, random_bits
 
-# A pool of so many bytes takes longer to copy (100 us at 10 GB/s) than a loop takes to
-# turn, some microseconds. ASSUMPTION: nothing between 4 KiB and 1 MiB was compared.
+# Copying a pool of this many bytes takes longer (100 us at 10 GB/s) than a turn of a
+# loop, some microseconds. ASSUMPTION: no size between 4 KiB and 1 MiB was compared.
 LONG_COPIED_BYTES = 1 << 20
 
 Index = int | jax.Array
@@ -51,26 +52,26 @@ class InstanceRow:
         self._ints, self._floats = iter(ints), iter(floats)
 
     def int(self) -> Index:
-        """The next integer."""
+        """Return the next integer."""
         return next(self._ints)
 
     def ints(self, count: int) -> list[Index]:
-        """The next integers."""
+        """Return the next integers."""
         return [next(self._ints) for _ in range(count)]
 
     def float(self) -> jax.Array:
-        """The next float32 immediate."""
+        """Return the next float32 immediate."""
         return next(self._floats)
 
 
 class ResolvedAccess:
-    """Where one execution of an access begins: its part of the row, resolved.
+    """The place of one execution of an access, from its part of the row.
 
     Attributes:
         plan: the static part.
-        slot: of the pool.
-        starts: of the box, or the offset of a gather.
-        index: the runtime offset's value: int32 scalar or array, or None.
+        slot: the slot of the pool.
+        starts: the starts of the box, or the offset of a gather.
+        index: the value of the runtime offset, an int32 scalar or array, or None.
     """
 
     def __init__(self, plan: AccessPlan, row: InstanceRow, state: State) -> None:
@@ -87,7 +88,7 @@ class ResolvedAccess:
             self._move(plan.box)
 
     def _move(self, box: AccessBox) -> None:
-        """A scalar runtime offset moves the window along one dimension."""
+        """Move the window along one dimension by a scalar runtime offset."""
         stride, index = self.plan.stride, self._used()
         for dim, unit in enumerate(box.units):
             if stride >= unit and stride % unit == 0:
@@ -96,16 +97,14 @@ class ResolvedAccess:
 
     def elements(self) -> jax.Array:
         """Return the element numbers that a gather reads, in the shape of the view.
-
-        They count from the start of the slot. An index out of bounds gets a number
-        behind the last element of the slot.
-        """
+        They count from the start of the slot. An index out of bounds gets the number
+        after the last element of the slot."""
         plan = self.plan
-        found = jnp.asarray(relative_elements(plan.static)) + self.starts[0]
+        numbers = jnp.asarray(relative_elements(plan.static)) + self.starts[0]
         if self.index is None:
-            return found
-        found = found + self._over_view(self._used()) * plan.stride
-        return jnp.where(self._over_view(self.legal()), found, plan.total)
+            return numbers
+        numbers = numbers + self._over_view(self._used()) * plan.stride
+        return jnp.where(self._over_view(self.legal()), numbers, plan.total)
 
     def legal(self) -> jax.Array:
         """Return which of the runtime indices that are used are within bounds."""
@@ -121,7 +120,7 @@ class ResolvedAccess:
         return used_indices(self.index, plan.kind, plan.shape, plan.group)
 
     def _over_view(self, values: jax.Array) -> jax.Array:
-        """Values of the used indices, with a dimension for each of the view's."""
+        """Return values of the used indices, broadcastable over the view."""
         missing = len(self.plan.shape) - values.ndim
         return values.reshape(values.shape + (1,) * missing)
 
@@ -131,7 +130,7 @@ def register_value(state: State, number: Index) -> jax.Array:
 
 
 def entry(array: jax.Array, number: Index) -> jax.Array:
-    """Return one entry of an array; its number, of the trace, is not negative."""
+    """Return one entry of an array; a traced number must not be negative."""
     return lax.dynamic_index_in_dim(
         array, number, keepdims=False, allow_negative_indices=False
     )
@@ -141,7 +140,7 @@ def entry(array: jax.Array, number: Index) -> jax.Array:
 
 
 def read(place: ResolvedAccess, state: State) -> jax.Array:
-    """The view, in its numeric dtype."""
+    """Return the view, in its numeric dtype."""
     plan = place.plan
     carried = _read_carried(place, state)
     dtype = dtypes.info(plan.dtype)
@@ -151,7 +150,7 @@ def read(place: ResolvedAccess, state: State) -> jax.Array:
 
 
 def read_at(plan: AccessPlan, ints: list[int], state: State) -> jax.Array:
-    """The view of a plan whose integers are these."""
+    """Return the view of a plan with these integers."""
     return read(ResolvedAccess(plan, InstanceRow([*ints], []), state), state)
 
 
@@ -165,14 +164,14 @@ def _read_carried(place: ResolvedAccess, state: State) -> jax.Array:
 
 
 def _slot(place: ResolvedAccess, state: State) -> jax.Array:
-    """One slot as carriers of the dtype of the access, [elements]."""
+    """Return one slot, [elements], in the carrier of the access's dtype."""
     pool = state[place.plan.pool]
     slot = entry(pool, place.slot)
     return _recast(slot, place.plan.stored, place.plan.dtype)
 
 
 def _recast(x: jax.Array, stored: str, dtype: str) -> jax.Array:
-    """[elements] of carriers of one dtype, as carriers of another."""
+    """Convert [elements] from the carrier of one dtype to that of another."""
     source, target = dtypes.info(stored), dtypes.info(dtype)
     if source.carrier == target.carrier:
         return x
@@ -187,7 +186,7 @@ def _recast(x: jax.Array, stored: str, dtype: str) -> jax.Array:
 
 
 def _dense(place: ResolvedAccess, box: AccessBox, state: State) -> jax.Array:
-    """The pool, or the one slot in another dtype, as [slots, *box.sizes]."""
+    """Return the pool, or one slot in another dtype, as [slots, *box.sizes]."""
     plan = place.plan
     if _same_carrier(plan):
         pool = state[plan.pool]
@@ -206,21 +205,20 @@ def _starts(place: ResolvedAccess) -> list[Index]:
 
 
 def _window(place: ResolvedAccess, box: AccessBox, dense: jax.Array) -> jax.Array:
-    """The window, [*box.extents]."""
+    """Return the window, [*box.extents]."""
     starts, extents = _starts(place), (1, *box.extents)
     known = [s for s in starts if isinstance(s, int)]
     if len(known) == len(starts):
         ends = [s + e for s, e in zip(known, extents, strict=True)]
-        found = lax.slice(dense, known, ends)
+        window = lax.slice(dense, known, ends)
     else:
-        found = lax.dynamic_slice(dense, slice_sizes=extents, **_beginning(place))
-    return found.reshape(box.extents)
+        window = lax.dynamic_slice(dense, slice_sizes=extents, **_beginning(place))
+    return window.reshape(box.extents)
 
 
 def _beginning(place: ResolvedAccess) -> dict[str, Any]:
-    """Return where a window begins, as JAX takes it.
-
-    Only a number of the run may be negative: JAX then adds three operations."""
+    """Return the start of a window as keyword arguments of JAX. Only a runtime number
+    may be negative; allowing it costs three more operations."""
     return {
         "start_indices": [jnp.asarray(s, jnp.int32) for s in _starts(place)],
         "allow_negative_indices": place.index is not None,
@@ -228,7 +226,7 @@ def _beginning(place: ResolvedAccess) -> dict[str, Any]:
 
 
 def _arranged(window: jax.Array, box: AccessBox) -> jax.Array:
-    """A window's elements as the view has them."""
+    """Return a window's elements in the order of the view."""
     if any(step > 1 for step in box.steps):
         window = lax.slice(window, [0] * window.ndim, window.shape, box.steps)
     return _view_of(window, box)
@@ -255,9 +253,8 @@ def write(
     state: State,
     zero: jax.Array | None = None,
 ) -> None:
-    """Puts an array of carriers of the view's dtype into the pool.
-
-    `zero`, an opaque one, is given where the same turn uses the pool again."""
+    """Write an array in the carrier of the view's dtype into the pool. An opaque `zero`
+    is given if the same turn uses the pool again."""
     plan = place.plan
     value = value.reshape(plan.shape)
     if plan.box is None or plan.box.repeats:
@@ -283,10 +280,12 @@ def _updated_alone(
 ) -> jax.Array:
     """Return the array updated in place, in a loop of one turn.
 
-    XLA fuses an update with what reads or updates the array afterwards, and updates a
-    copy of the whole array for everyone who does. It does not fuse across a loop's end,
-    and does not unroll one whose turns it cannot know. What goes on is one bit, and no
-    count: each addition and comparison of one would be compiled as a function."""
+    XLA fuses an update with later reads and updates of the array, and then copies the
+    whole array for each of them. It does not fuse across the end of a loop, and does
+    not unroll a loop whose number of turns it cannot know. The loop carries one bit
+    instead of a count, because XLA would compile additions and comparisons of a count
+    as functions.
+    """
 
     def turn(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         updated = lax.dynamic_update_slice(carry[1], window, **beginning)
@@ -297,7 +296,8 @@ def _updated_alone(
 
 
 def _window_of(value: jax.Array, box: AccessBox) -> jax.Array:
-    """A view's elements as the window has them, [*box.extents] with steps skipped."""
+    """Return a view's elements in the order of the window, without the skipped
+    steps."""
     used = [d for d in box.source if d is not None]
     kept = value.reshape([n for n, d in zip(box.shape, box.source) if d is not None])
     order = [used.index(d) for d in sorted(used)]
@@ -320,7 +320,7 @@ def _put_slot(place: ResolvedAccess, slot: jax.Array, state: State) -> None:
     plan = place.plan
     pool = state[plan.pool]
     slot = _recast(slot, plan.dtype, plan.stored)
-    if slot.shape[0] < pool.shape[1]:  # a tail that is no whole element
+    if slot.shape[0] < pool.shape[1]:  # a tail shorter than an element
         old = entry(pool, place.slot)
         slot = jnp.concatenate([slot, old[slot.shape[0] :]])
     state[plan.pool] = lax.dynamic_update_index_in_dim(pool, slot, place.slot, 0)
@@ -336,7 +336,7 @@ def _scatter(place: ResolvedAccess, value: jax.Array, state: State) -> None:
 
 
 def uses(step: KernelStep) -> set[int]:
-    """The pools that it reads or writes."""
+    """Return the pools that a step reads or writes."""
     plans = (*step.inputs, *step.outputs)
     indices = [p.at for p in plans if isinstance(p.at, AccessPlan)]
     return {p.pool for p in (*plans, *indices)}
@@ -349,18 +349,14 @@ def execute(
     c: TileContext,
     used_again: Set[int] = frozenset(),
 ) -> None:
-    """Executes one instruction; `state` is changed in place.
-
-    Args:
-        step: what is static.
-        row: what varies.
-        state: the pools and registers.
-        c: zero, core, and the key that the instruction's own is derived from.
-        used_again: pools that later instructions of the same turn read or write.
-    """
+    """Execute one instruction; `state` is changed in place. The key of `c` is the one
+    from which the instruction's own is derived. `used_again` are the pools that later
+    instructions of the same turn read or write."""
     signature = step.signature
     ordinal = row.int()
-    if c.rounding != "rne":  # nothing else reads it, and it is twenty operations
+    if (
+        c.rounding != "rne"
+    ):  # only rounding reads the key, which takes twenty operations
         c = c._replace(key=derived_key(c.key, ordinal))
     outputs = [ResolvedAccess(plan, row, state) for plan in step.outputs]
     target = row.int() if step.register else None
@@ -389,21 +385,22 @@ def execute(
 def _random_bits(
     result: jax.Array | Bits, output: int, c: TileContext
 ) -> jax.Array | None:
-    """What decides the roundings of an output, None where they are to nearest even."""
+    """Return the bits that round an output stochastically; None for rounding to
+    nearest."""
     if c.rounding == "rne" or isinstance(result, Bits):
         return None
     return random_bits(result.shape, derived_key(c.key, output + 1))
 
 
 def derived_key(key: jax.Array, number: Index) -> jax.Array:
-    """The key of an instruction or of a turn of a loop."""
+    """Return the key of an instruction or of a turn of a loop."""
     return fold(key, jnp.asarray(number, jnp.uint32))
 
 
 def _operands(
     step: KernelStep, row: InstanceRow, state: State
 ) -> tuple[list[Any], list[ResolvedAccess]]:
-    """The operands, None for an absent one, and where the tensors among them are."""
+    """Return the operands, with None for absent ones, and the places of the tensors."""
     plans = iter(step.inputs)
     operands: list[Any] = []
     places: list[ResolvedAccess] = []
@@ -429,7 +426,8 @@ def _kept_where_illegal(
     sources: list[ResolvedAccess],
     state: State,
 ) -> jax.Array:
-    """`oob_mode.skip`: elements whose index is out of bounds are not moved."""
+    """Keep the old elements where an index is out of bounds, as `oob_mode.skip`
+    says."""
     masks = [moved(i, s.legal_elements()) for s in sources if s.index is not None]
     if target.index is not None:
         masks.append(target.legal_elements())
@@ -439,5 +437,5 @@ def _kept_where_illegal(
 
 
 def opaque_floats(table: Any, zero: jax.Array) -> jax.Array:
-    """Immediates as numbers of which the compiler knows nothing."""
+    """Return immediates as numbers that the compiler does not know."""
     return opaque(jnp.asarray(table, jnp.float32), zero)

@@ -1,8 +1,8 @@
-"""What a run observes as it goes: counters of probes, and amaxes of delayed scaling.
+"""What a run observes: counters of probes, and amaxes of delayed scaling.
 
-What loops, branches, callees and devices observe is kept apart while they are traced
-(`StepAccumulator.apart`), carried out of them as arrays, and added to what came before.
-Counters are added up; of amaxes the largest is kept, so that the amax of a mesh is the
+Observations of loops, branches, callees and devices are kept apart while these are
+traced (`StepAccumulator.apart`), returned from them as arrays, and merged into earlier
+ones. Counters are added; of amaxes the maximum is kept, so the amax of a mesh is the
 largest of its devices.
 """
 
@@ -44,19 +44,19 @@ Rows = dict[int, Counters]
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Observed:
-    """What a part of a program observes, as arrays that loops can carry.
+    """The observations of a part of a program, as arrays that loops can carry.
 
     Attributes:
-        rows: of the probes that were run.
-        amaxes: float32 [amax slots], the largest magnitudes of this step; None where
-            nothing is scaled by them.
+        rows: the counters of the probes that were run, by slot.
+        amaxes: float32 [amax slots], the largest magnitudes of this step; None if no
+            scaling uses them.
     """
 
     rows: Rows
     amaxes: jax.Array | None
 
     def with_more(self, more: Observed) -> Observed:
-        """Return this with what another part has observed, on probes of this one."""
+        """Return this with the observations of another part merged in."""
         rows = {slot: merged(self.rows[slot], row) for slot, row in more.rows.items()}
         return Observed(self.rows | rows, _larger(self.amaxes, more.amaxes))
 
@@ -66,13 +66,13 @@ def _larger(one: jax.Array | None, other: jax.Array | None) -> jax.Array | None:
 
 
 class StepAccumulator:
-    """What has been observed so far, in the part of the program that is being run.
+    """The observations so far, in the part of the program that is being run.
 
     Attributes:
-        plan: what is measured; None for nothing, and then there are no rows.
-        previous_amaxes: float32 [amax slots], the largest of earlier steps; None where
-            nothing is scaled by them, and then nothing is recorded.
-        observed: so far.
+        plan: what is measured; None if nothing is, and then there are no rows.
+        previous_amaxes: float32 [amax slots], the largest of earlier steps; None if no
+            scaling uses them, and then nothing is recorded.
+        observed: the observations so far.
     """
 
     def __init__(
@@ -97,15 +97,8 @@ class StepAccumulator:
         execute: Callable[[Instruction], Arrays],
         environment: Mapping[int, jax.Array],
     ) -> None:
-        """Counts what an instruction did to the numbers, if one is to be measured.
-
-        Args:
-            i: the instruction.
-            operands: what it was given.
-            results: what it has written.
-            execute: executes another instruction on the same operands.
-            environment: the arrays of the block, by the number of the buffer.
-        """
+        """Count what an instruction did to the numbers, if it is to be measured.
+        `execute` executes another instruction on the same operands."""
         slot = None if self.plan is None else self.plan.slot(i)
         if self.plan is None or slot is None:
             return
@@ -131,7 +124,7 @@ class StepAccumulator:
         self._add_rows({slot: count_rounding(layout, before, after, summed, scales)})
 
     def add(self, observed: Observed) -> None:
-        """Adds what a part of the program has observed."""
+        """Add the observations of a part of the program."""
         self._add_rows(observed.rows)
         amaxes = _larger(self.observed.amaxes, observed.amaxes)
         self.observed = replace(self.observed, amaxes=amaxes)
@@ -142,37 +135,39 @@ class StepAccumulator:
             self.observed.rows[slot] = row if old is None else merged(old, row)
 
     def add_called(self, i: Call, observed: Observed) -> None:
-        """Adds what a function has observed, where this call of it counts that."""
+        """Add the observations of a function, for the probes that this call counts."""
         slots = {} if self.plan is None else self.plan.called(i)
         rows = {slots[s]: row for s, row in observed.rows.items() if s in slots}
         self.add(replace(observed, rows=rows))
 
     def around(self, i: Call, run: Callable[[], Any]) -> Any:
-        """What `run`, the call of a function, returns; what it observes is added."""
+        """Run the call of a function, add its observations, and return its results."""
         results, observed = self.apart(run)
         self.add_called(i, observed)
         return results
 
     def apart(self, run: Callable[[], Any]) -> tuple[Any, Observed]:
-        """What `run` returns, and what is observed while it does; nothing else is."""
+        """Return the result of `run` and only the observations made during it."""
         outer, self.observed = self.observed, self.nothing(())
         results = run()
         observed, self.observed = self.observed, outer
         return results, observed
 
     def nothing(self, blocks: Sequence[Block]) -> Observed:
-        """Nothing yet of all probes that blocks run."""
+        """Return empty observations for all probes in the blocks."""
         slots = () if self.plan is None else self.plan.slots(blocks)
         previous = self.previous_amaxes
         amaxes = None if previous is None else jnp.zeros_like(previous)
         return Observed({slot: self._empty(slot) for slot in slots}, amaxes)
 
     def arrays(self, arguments: Arrays, results: Arrays) -> dict[str, jax.Array]:
-        """What a step has counted, as `Statistics.arrays`.
+        """Return the counts of a step, as `Statistics.arrays`.
 
         Args:
-            arguments: of main, an Inf or NaN in which is no one's fault.
-            results: of main, which tell whether an Inf or NaN has come through.
+            arguments: the arguments of main; an Inf or NaN in them is not a fault of an
+                op.
+            results: the results of main, which show whether an Inf or NaN has come
+                through.
         """
         assert self.plan is not None
         order = self.plan.order
@@ -190,12 +185,12 @@ class StepAccumulator:
 
 
 def merged(first: Counters, second: Counters) -> Counters:
-    """The counters of both together."""
+    """Return the counters of both together."""
     return total(jax.tree.map(lambda *x: jnp.stack(x), first, second))
 
 
 def total(rows: Counters) -> Counters:
-    """The sum over the leading axis, whose length is at most 65536."""
+    """Return the sum over the leading axis, whose length is at most 65536."""
     pairs = (rows.counts, rows.exponents, rows.scales)
     counts, exponents, scales = (None if x is None else _sum_pairs(x) for x in pairs)
     return Counters(
@@ -207,14 +202,15 @@ def total(rows: Counters) -> Counters:
 
 
 def _sum_pairs(pairs: jax.Array) -> jax.Array:
-    """The sum of 64-bit numbers along the first axis."""
+    """Return the sum of 64-bit numbers along the first axis."""
     low, high = pairs[..., 0], jnp.sum(pairs[..., 1], axis=0, dtype=jnp.uint32)
     total = sum_words(low)
     return total.at[..., 1].add(high)
 
 
 def as_arrays(rows: Sequence[Counters]) -> dict[str, jax.Array]:
-    """Rows of all probes as arrays with a leading axis; see `Statistics.arrays`."""
+    """Return the rows of all probes as arrays with a leading axis; see
+    `Statistics.arrays`."""
     bits = [row.amax for row in rows] or [jnp.zeros((0,), jnp.uint32)]
     arrays = {
         "counts": _counts([row.counts for row in rows]),
@@ -230,7 +226,7 @@ def as_arrays(rows: Sequence[Counters]) -> dict[str, jax.Array]:
 
 
 def _counts(counts: Sequence[jax.Array | None]) -> jax.Array:
-    """Of all probes, zeros where nothing is counted."""
+    """Return the counts of all probes, with zeros where nothing is counted."""
     shape = (len(COUNTERS), 2)
     places = [n for n, row in enumerate(counts) if row is not None]
     rows = [row for row in counts if row is not None]
@@ -244,7 +240,7 @@ def _counts(counts: Sequence[jax.Array | None]) -> jax.Array:
 def merged_arrays(
     first: Mapping[str, jax.Array], second: Mapping[str, jax.Array]
 ) -> dict[str, jax.Array]:
-    """Adds up `as_arrays` of two runs with the same probes, the later one second."""
+    """Add up `as_arrays` of two runs with the same probes, the later one second."""
     merged = {}
     for name, x in first.items():
         y = second[name]

@@ -1,9 +1,10 @@
-"""Bounds that clip for a quantizer: which they are, and where their formats end.
+"""Find the clips that belong to a quantizer, and where their formats end.
 
-A bound is one side of a clip, a minimum or maximum with a number of the program. It is
-a quantizer's if that number is where a format of 8 bits ends, and what it bounds goes
-on to a cast to that format; or, of an integer that is kept in floats, if it is rounded
-too. Every other bound is meant, as those of relu6, of a hard tanh and of gradients.
+A bound is one side of a clip: a minimum or maximum with a constant. It belongs to a
+quantizer if the constant is the end of a format of 8 bits and the bounded value is
+later cast to that format, or, for integers kept in floats, if the value is also
+rounded. Every other bound is intended by the user, as in relu6, a hard tanh or gradient
+clipping.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from neuronjax.numerics.float_format import FORMATS, INTEGERS, IntFormat, get_fo
 _BOUNDS = ("maximum", "minimum")
 _ROUNDS = ("round_nearest_even", "round_nearest_afz", "floor")
 _ARITHMETIC = ("add", "subtract", "multiply", "divide")
-#: Widths of integers that quantizers keep in floats; those of fewer bits are choices.
+#: Widths of integers that quantizers keep in floats; narrower ones are deliberate
+#: choices.
 _WIDTHS = range(4, 9)
 
 
@@ -32,7 +34,7 @@ class End(NamedTuple):
 
     Attributes:
         value: the magnitude.
-        limit: what is above it is not rounded to it, but clipped.
+        limit: the magnitude above which a number is clipped, not rounded, to `value`.
     """
 
     value: float
@@ -43,8 +45,8 @@ class Clip(NamedTuple):
     """The last side of a clip.
 
     Attributes:
-        before: number of the buffer with what is clipped.
-        ends: at which it clips.
+        before: the number of the buffer that is clipped.
+        ends: the magnitudes at which it clips.
     """
 
     before: int
@@ -54,25 +56,21 @@ class Clip(NamedTuple):
 def quantizing_bounds(
     program: InstructionProgram, provenance: Provenance
 ) -> dict[int, Clip]:
-    """Return the clips of quantizers, by the identity of their last instruction.
-
-    Args:
-        program: the instructions.
-        provenance: which numbers its buffers repeat.
-    """
+    """Return the clips of quantizers, by the identity of their last instruction."""
     finder = _BoundFinder(program.functions, provenance)
     finder.block(program.main, [finder.nothing] * len(program.main.arguments))
     return finder.found
 
 
 class _Clipped(NamedTuple):
-    """What a value has gone through last.
+    """What happened last to a value.
 
     Attributes:
-        bounds: the last sides of clips, by identity, with what each clip is given.
-        numbers: the magnitudes that they are bounded to.
-        rounded: whether it is rounded to whole numbers too.
-        before: what is clipped, if nothing has happened since.
+        bounds: the last sides of clips, by identity, each with the number of the
+            clipped buffer.
+        numbers: the magnitudes at which they clip.
+        rounded: whether the value is also rounded to whole numbers.
+        before: the buffer that is clipped, if nothing has happened since.
     """
 
     bounds: frozenset[tuple[int, int]] = frozenset()
@@ -97,7 +95,8 @@ class _BoundFinder(DataFlow[_Clipped]):
         )
 
     def block(self, block: Block, arguments: Sequence[_Clipped]) -> list[_Clipped]:
-        """Clips end where a function does: its buffers are its own."""
+        """Analyse a block; clips end where a function does, because its buffers are its
+        own."""
         given = [fact._replace(before=None) for fact in arguments]
         return [fact._replace(before=None) for fact in super().block(block, given)]
 
@@ -120,7 +119,7 @@ class _BoundFinder(DataFlow[_Clipped]):
         return super().nested(i) or [self.nothing] * len(i.results)
 
     def _bounded(self, i: Instruction) -> _Clipped:
-        """A minimum or maximum of a float with a constant."""
+        """Return the fact for a minimum or maximum of a float and a constant."""
         numbers = list(map(self._numbers, i.operands))
         is_float = i.results[0].type.dtype.name in FORMATS
         if (
@@ -142,7 +141,7 @@ class _BoundFinder(DataFlow[_Clipped]):
         if isinstance(i, DmaCopy) or i.operands[0].type.dtype == written:
             return given
         self._quantizes(given, ends_of(written))
-        # What indexes is meant to end at the last place.
+        # An index is meant to be clipped at the last place.
         return given._replace(rounded=given.rounded and written.kind not in "iu")
 
     def _quantizes(self, given: _Clipped, ends: frozenset[End]) -> None:
@@ -154,8 +153,9 @@ class _BoundFinder(DataFlow[_Clipped]):
 
 @functools.cache
 def ends_of(dtype: np.dtype) -> frozenset[End]:
-    """Return where a format of 8 bits or fewer ends: of a float also where others with
-    its bits do, for float8_e4m3fn is clipped at 240 for a core that has no more."""
+    """Return where a format of 8 bits or fewer ends. For a float this includes the ends
+    of other formats with the same bits: float8_e4m3fn is clipped at 240 for a core
+    whose format ends there."""
     if dtype.itemsize > 1 or dtype.name not in FORMATS | INTEGERS:
         return frozenset()
     if dtype.name in INTEGERS:
@@ -179,6 +179,6 @@ def _integer_ends(fmt: IntFormat) -> frozenset[End]:
 
 @functools.cache
 def _whole_ends() -> frozenset[End]:
-    """Of the integers that quantizers keep in floats."""
+    """Return the ends of the integers that quantizers keep in floats."""
     formats = [IntFormat(w, signed) for w in _WIDTHS for signed in (True, False)]
     return frozenset().union(*map(_integer_ends, formats))

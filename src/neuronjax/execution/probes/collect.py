@@ -1,9 +1,9 @@
 """What a user wants measured while a program runs: `Collect`, and its probes.
 
 A `Collect` selects among the results of a program: casts, MX quantizations, matmuls,
-other writes that round, and updates that rounding may swallow. A `Probe` is a selected
-result as a report names it. Which these are in a program is found by `plan`, and what
-is counted there by `rounding_counters`.
+other writes that round, and updates that rounding may lose. A `Probe` is a selected
+result as a report names it. `plan` finds the probes of a program, and
+`rounding_counters` counts.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ KINDS: Mapping[str, str] = {
 """What can be measured."""
 
 DEFAULT_KINDS = tuple(kind for kind in KINDS if kind not in ("add", "result"))
-#: Of these no element is counted.
+#: Kinds whose elements are not counted.
 WATCHED = frozenset(("finite", "integer"))
 
 _SELECTORS = ("op", "param", "scope", "source")
@@ -53,22 +53,22 @@ class Collect:
     that are given must match, as those of a `Rule`.
 
     Attributes:
-        kinds: of `KINDS`: all by default but "add" and "result", which count the
-            elements of every FP32 result and cost more.
-        op: the instruction's name, "tensor_copy", "quantize_mx", "nc_matmul".
+        kinds: names from `KINDS`; the default is all but "add" and "result", which
+            count the elements of every FP32 result and cost more.
+        op: the name of the instruction, "tensor_copy", "quantize_mx", "nc_matmul".
         param: the pytree path of a program argument that an operand descends from.
         scope: the name stack, "jit(step)/transpose(jvp(head))/dot_general".
         source: the user's source line, "model.py:42".
         histogram: count exponents, and the scales of MX blocks, too.
-        bins: of a histogram of exponents; they cover the range of the format, the
-            outer two what is below and above it.
-        every: of 128 neighbouring elements (an MX block) each, how many are skipped
-            for one that is measured, plus one: with 8 an eighth is. Counts are of what
-            was measured, amax is a lower bound.
+        bins: the number of bins of an exponent histogram; they cover the range of the
+            format, and the outer two hold what is below and above it.
+        every: measure one of `every` blocks of 128 neighbouring elements (or MX
+            blocks); 8 measures an eighth. Counts are of what was measured; amax is a
+            lower bound.
 
     Raises:
-        InvalidProgramError: an unknown kind, a pattern that is no regular expression,
-            a number out of range.
+        InvalidProgramError: an unknown kind, a pattern that is no regular expression, a
+            number out of range.
     """
 
     kinds: tuple[str, ...] = DEFAULT_KINDS
@@ -95,7 +95,8 @@ class Collect:
 
     @classmethod
     def of(cls, given: Any) -> Collect | None:
-        """What `collect=` accepts: True, False, None, a kind, or a `Collect`."""
+        """Return the `Collect` for what `collect=` accepts: True, False, None, a kind,
+        a Collect."""
         if given is None or given is False:
             return None
         if isinstance(given, Collect):
@@ -110,11 +111,11 @@ class Collect:
 
     @property
     def selectors(self) -> Mapping[str, str]:
-        """Selector -> pattern, for those that are given."""
+        """The patterns that are given, by selector."""
         return {s: p for s in _SELECTORS if (p := getattr(self, s)) is not None}
 
     def matches(self, probe: Probe) -> bool:
-        """Whether a probe is wanted."""
+        """Return whether a probe is wanted."""
         texts = dict(
             op=(probe.op,),
             param=probe.params,
@@ -142,26 +143,26 @@ class Probe:
     """One measured instruction.
 
     Attributes:
-        kind: of `KINDS`.
+        kind: one of `KINDS`.
         op: the instruction's name, with its op: "tensor_tensor.add".
         scope: the name stack of the JAX op that it comes from.
         source: "file:line" of the user, or "".
-        number: tells probes apart that are equal in all of these, from 0.
-        format: what the result is rounded to.
-        shape: of the result.
-        params: paths of the program's arguments that its operands descend from.
-        module: the part of the model that it belongs to; "" of none.
-        functions: those it was written in, the outermost first.
-        phase: "forward", "backward", "optimizer"; "" where that is not known.
+        number: distinguishes probes that are otherwise equal, from 0.
+        format: the format to which the result is rounded.
+        shape: the shape of the result.
+        params: the paths of the program's arguments from which its operands descend.
+        module: the part of the model that it belongs to, or "".
+        functions: the functions it was written in, the outermost first.
+        phase: "forward", "backward", "optimizer"; "" if unknown.
         compared: whether the numbers before the rounding are seen, so that overflow,
             underflow, saturation and effective bits are known.
-        updates: which operands of a sum count as updated by the other.
-        advances: whether it writes the next value of a state that is none of its
-            operands, but is compared with the result.
-        ends: of a clip the magnitudes to which it clips, each with the magnitude above
-            which a number is clipped, and not only rounded.
+        updates: the operands of a sum that count as updated by the other operand.
+        advances: whether it writes the next value of a state that is not one of its
+            operands but is compared with the result.
+        ends: the magnitudes at which a clip clips, each with the magnitude above which
+            a number is clipped and not only rounded.
         blocked: the axis of MX blocks, or None.
-        running: whether the sum is what a loop carries to its next turn.
+        running: whether the sum is carried by a loop to its next turn.
     """
 
     kind: str
@@ -172,7 +173,7 @@ class Probe:
     shape: tuple[int, ...]
     number: int = 0
     params: tuple[str, ...] = ()
-    # What a program is called from does not make it another.
+    # The place from which a program is called does not make it another program.
     module: str = field(default="", compare=False)
     functions: tuple[str, ...] = field(default=(), compare=False)
     phase: str = field(default="", compare=False)
@@ -185,7 +186,7 @@ class Probe:
 
     @property
     def location(self) -> Location:
-        """Where it is, as far as all that reach it agree."""
+        """The location of the instruction, as far as all paths to it agree."""
         file, _, line = self.source.rpartition(":")
         return Location(
             scope=self.scope,
@@ -198,7 +199,7 @@ class Probe:
 
     @property
     def function(self) -> str:
-        """What is computed: "add", "exponential", "nc_matmul"."""
+        """The operation: "add", "exponential", "nc_matmul"."""
         return self.op.rpartition(".")[2]
 
     @property
@@ -208,12 +209,12 @@ class Probe:
 
     @property
     def is_update(self) -> bool:
-        """Whether what it is to add should not be lost."""
+        """Whether the addend of this sum should not be lost."""
         return self.kind == "update" or self.advances
 
     @property
     def never_zero(self) -> bool:
-        """Whether every zero of its result has underflowed."""
+        """Whether every zero in its result has underflowed."""
         return self.function in NEVER_ZERO and not self.compared
 
     @property
@@ -230,7 +231,7 @@ def place_of(location: Location) -> dict[str, Any]:
 
 
 def element_format(probe: Probe) -> FloatFormat:
-    """The format of a probe's elements."""
+    """Return the format of a probe's elements."""
     if probe.blocked is None:
         return get_format(probe.format)
     return get_mx_format(probe.format).element

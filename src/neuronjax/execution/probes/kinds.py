@@ -1,4 +1,4 @@
-"""What one instruction is measured as: the kind of its probe, and what it knows."""
+"""How one instruction is measured: the kind of its probe, and the probe's fields."""
 
 from __future__ import annotations
 
@@ -44,20 +44,19 @@ _ARITHMETIC = (
     TensorTensor,
     TensorTensorScan,
 )
-# Elementwise, so that the same instruction can write its result in FP32.
+# These are elementwise, so the same instruction can also write its result in FP32.
 _WIDENED = frozenset({"add", "subtract", "multiply", "divide"})
 
 
 class PlanFacts(NamedTuple):
-    """What is known of a program's buffers and instructions.
+    """The facts about a program's buffers and instructions that choose its probes.
 
     Attributes:
-        provenance: the arguments that buffers descend from.
+        provenance: the arguments from which buffers descend.
         states: the writes of the next values of states.
         bounds: the clips of quantizers, by identity.
-        kinds: that are selected.
-        chosen: numbers of the buffers that nothing but a choice reads, which may leave
-            them out.
+        kinds: the selected kinds.
+        chosen: the numbers of the buffers that only selects read, which may drop them.
     """
 
     provenance: Provenance
@@ -70,7 +69,7 @@ class PlanFacts(NamedTuple):
     def of(
         cls, program: InstructionProgram, names: Sequence[str], kinds: Sequence[str]
     ) -> PlanFacts:
-        """Those of a program whose arguments have these names."""
+        """Return the facts of a program whose arguments have these names."""
         provenance = find_provenance(program, names)
         watched = "quantize" in kinds
         return cls(
@@ -82,23 +81,24 @@ class PlanFacts(NamedTuple):
         )
 
     def is_constant(self, view: View) -> bool:
-        """Whether a view repeats constants of the program."""
+        """Return whether a view repeats constants of the program."""
         return bool(self.provenance.numbers(view))
 
     def advances(self, i: Instruction) -> bool:
-        """Whether it writes the next value of a state that is none of its operands."""
+        """Return whether it writes the next value of a state that is not one of its
+        operands."""
         return id(i) in self.states.before and i in self.states and not _dithers(i)
 
     def before(self, i: Instruction) -> int | None:
-        """The number of a buffer that is measured beside an instruction's: the state
-        before its step, or what a clip is given."""
+        """Return the buffer measured beside an instruction's result, or None. It holds
+        the state before its step, or the operand of a clip."""
         if id(i) in self.bounds:
             return self.bounds[id(i)].before
         return self.states.before[id(i)] if self.advances(i) else None
 
 
 def _chosen(program: InstructionProgram) -> set[int]:
-    """Numbers of the buffers that nothing but a choice reads, here or in a function."""
+    """Return the buffers that only selects read, here or in a called function."""
     choices: set[int] = set()
     others = {view.buffer.number for view in program.main.results}
     handed: list[tuple[int, int]] = []
@@ -116,7 +116,7 @@ def _chosen(program: InstructionProgram) -> set[int]:
 
 
 def probe_of(i: Instruction, facts: PlanFacts) -> Probe | None:
-    """What is measured at an instruction; None where nothing is."""
+    """Return the probe of an instruction, or None if it is not measured."""
     kind = _kind(i, facts)
     if kind is None:
         return None
@@ -161,15 +161,15 @@ def _kind(i: Instruction, facts: PlanFacts) -> str | None:
 
 
 def _is_counter(i: Instruction, facts: PlanFacts) -> bool:
-    """Whether it counts turns, of which a word holds enough."""
+    """Return whether it counts turns, for which a 32-bit word is enough."""
     type = i.results[0].type
     is_word = not type.shape and type.dtype.itemsize == 4
     return is_word and _is_sum(i) and any(map(facts.is_constant, i.operands))
 
 
 def _of_fp32(i: Instruction, facts: PlanFacts) -> str:
-    """The kind of an FP32 result: counted if that was asked for, else only looked at
-    where it may make Inf or NaN."""
+    """Return the kind of an FP32 result. Its elements are counted if that was selected.
+    Otherwise it is watched only if it may make Inf or NaN."""
     kind = "add" if _is_sum(i) else "result"
     function = getattr(i, "op", getattr(i, "function", ""))
     scales = function == "divide" and facts.is_constant(i.operands[1])
@@ -184,7 +184,7 @@ def _is_update(i: Instruction, facts: PlanFacts) -> bool:
     if id(i) in facts.states.running or facts.advances(i):
         return True
     kept, shape = i in facts.states, i.results[0].type.shape
-    # An epsilon guards; NaN is not equal to itself.
+    # Adding an epsilon only guards a division; a NaN constant is unequal to itself.
     guards = any(n == n for v in i.operands for n in facts.provenance.numbers(v))
     if not kept and (guards or not shape):
         return False
@@ -193,7 +193,8 @@ def _is_update(i: Instruction, facts: PlanFacts) -> bool:
 
 
 def _dithers(i: Instruction) -> bool:
-    """Whether it rounds stochastically: a state that stays has lost nothing then."""
+    """Return whether it rounds stochastically; then a state that stays has lost
+    nothing."""
     return is_narrow(i) and i.rounding == "stochastic"
 
 
@@ -202,7 +203,7 @@ def _is_float(buffer: Buffer) -> bool:
 
 
 def _narrows(i: TensorCopy) -> bool:
-    """Whether the copy may lose something."""
+    """Return whether the copy may lose something."""
     if not _is_float(i.operands[0].buffer):
         return False
     source = get_format(i.operands[0].type.dtype)
@@ -219,7 +220,7 @@ def _is_sum(i: Instruction) -> bool:
 
 
 def is_widened(i: Instruction) -> bool:
-    """Whether the result is rounded, and its FP32 can be had by doing it again."""
+    """Return whether the result is rounded, and can be recomputed in FP32."""
     return (
         isinstance(i, (TensorTensor, TensorScalar))
         and i.op in _WIDENED
@@ -228,7 +229,7 @@ def is_widened(i: Instruction) -> bool:
 
 
 def widened(i: Instruction) -> Instruction:
-    """The same instruction with an FP32 buffer for its result."""
+    """Return the same instruction with an FP32 buffer for its result."""
     (result,) = i.results
     wide = dataclasses.replace(result.type, dtype=np.dtype(np.float32))
     return dataclasses.replace(
@@ -240,15 +241,15 @@ def widened(i: Instruction) -> Instruction:
 
 
 def _changed(i: Instruction, provenance: Provenance) -> tuple[int, ...]:
-    """Which operands of a sum are a whole argument of the program."""
+    """Return which operands of a sum are a whole argument of the program."""
     whole = tuple(n for n, view in enumerate(i.operands) if provenance.is_whole(view))
     return whole if i.results[0].type.shape else ()
 
 
 def _updated(i: Instruction, facts: PlanFacts) -> tuple[int, ...]:
-    """Which operands of a sum the other may be an update of: the state, or the argument
-    of the program, if one is; both, if none is or both are. A difference updates the
-    first."""
+    """Return which operands of a sum the other operand may be an update of. This is the
+    state, or the argument of the program, if exactly one operand is; else both. A
+    difference updates its first operand."""
     if not _is_sum(i) or facts.advances(i):
         return ()
     if i in facts.states and id(i) in facts.states.sums:

@@ -1,9 +1,9 @@
 """Which instructions of a program are measured: the `ProbePlan` of a `Collect`.
 
-Casts, MX quantizations and matmuls are instructions of their own, so what they are
-given and what they make is seen from outside. Of an elementwise operation that rounds
-the FP32 result is had by the same instruction with an FP32 buffer; of all others only
-what was written is known.
+Casts, MX quantizations and matmuls are instructions of their own, so their operands and
+results are visible. For an elementwise operation that rounds, the same instruction with
+an FP32 buffer gives the unrounded result. For all others only the written result is
+known.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ from neuronjax.ir.traversal import DataFlow, Functions, entries
 
 
 class ProbePlan:
-    """What is measured in one program.
+    """The measured instructions of one program.
 
-    An instruction has one slot, however often its function is called; but one without a
-    line of the user, as in a function of JAX, has one for each line that calls it.
+    An instruction has one slot, however often its function is called. An instruction
+    without a user line, as in a function of JAX, has one slot for each user line that
+    calls it.
 
     Attributes:
         collect: the selection.
-        probes: in the order of the program.
+        probes: the probes in the order of the program.
         order: their slots.
         edges: [edges, 2], pairs of probes of which the second is computed from the
-            first, and comes after it.
-        results: of every result of main its probe, or None.
+            first and comes after it.
+        results: the probe of every result of main, or None.
     """
 
     def __init__(
@@ -58,7 +59,8 @@ class ProbePlan:
         self._program = program
         self._facts = PlanFacts.of(program, argument_names, collect.kinds)
         self._known: list[Probe] = []  # by slot
-        # The rest is by the identity of instructions, but for callees and locations.
+        # The rest is keyed by the identity of instructions, except callees and
+        # locations.
         self._slots: dict[int, int] = {}
         self._wide: dict[int, Instruction] = {}
         self._before: dict[int, int] = {}
@@ -91,35 +93,35 @@ class ProbePlan:
         self.results: tuple[int | None, ...] = tuple(results)
 
     def slot(self, i: Instruction) -> int | None:
-        """The number of an instruction's probe."""
+        """Return the number of an instruction's probe, or None."""
         return self._slots.get(id(i))
 
     def probe(self, slot: int) -> Probe:
-        """What is measured there."""
+        """Return the probe of a slot."""
         return self._known[slot]
 
     def wide(self, i: Instruction) -> Instruction | None:
-        """The instruction that writes in FP32 what this one rounds, where that is one
-        of its own."""
+        """Return the instruction that writes in FP32 what this one rounds, if there is
+        one."""
         return self._wide.get(id(i))
 
     def before(self, i: Instruction) -> int | None:
-        """The number of the buffer that is looked at beside an instruction's: a state
-        before its step, or what a clip is given."""
+        """Return the buffer that is read beside an instruction's result. It holds the
+        state before its step, or the operand of a clip."""
         return self._before.get(id(i))
 
     def reads(self, i: Instruction) -> set[int]:
-        """The numbers of the buffers that are looked at beside those of an instruction
-        and of the blocks inside it."""
+        """Return the buffers that are read beside the results of an instruction and its
+        blocks."""
         inside = (i, *(inner for block in i.blocks for inner in block.walk()))
         return {self._before[id(x)] for x in inside if id(x) in self._before}
 
     def called(self, i: Call) -> Slots:
-        """Where a call counts what its function has counted."""
+        """Return the slot, at this call, of each slot of the called function."""
         return self._called.get(id(i), {})
 
     def slots(self, blocks: Sequence[Block]) -> tuple[int, ...]:
-        """The slots of all that blocks run, callees included."""
+        """Return the slots of all instructions that blocks run, callees included."""
         return tuple(sorted({s for block in blocks for s in self._slots_of(block)}))
 
     def _slots_of(self, block: Block) -> Iterator[int]:
@@ -132,16 +134,16 @@ class ProbePlan:
     # -- the search --------------------------------------------------------------------
 
     def _found(self, block: Block) -> list[int]:
-        """The slots of a block, each once, in order."""
-        found: dict[int, None] = {}
+        """Return the slots of a block, each once, in order."""
+        slots: dict[int, None] = {}
         for i in _inside(block):
             slot = self._own(i)
-            found |= {} if slot is None else {slot: None}
+            slots |= {} if slot is None else {slot: None}
             if isinstance(i, Call):
                 if id(i) not in self._called:
                     self._called[id(i)] = self._placed(i)
-                found |= dict.fromkeys(self._called[id(i)].values())
-        return list(found)
+                slots |= dict.fromkeys(self._called[id(i)].values())
+        return list(slots)
 
     def _own(self, i: Instruction) -> int | None:
         if id(i) not in self._slots:
@@ -157,7 +159,7 @@ class ProbePlan:
         return self._slots[id(i)]
 
     def _may_match(self, probe: Probe) -> bool:
-        """Whether the selection has it, wherever it is called."""
+        """Return whether the selection may include it, wherever it is called."""
         if probe.source:
             return self.collect.matches(probe)
         return probe.kind in self.collect.kinds
@@ -167,7 +169,7 @@ class ProbePlan:
         return len(self._known) - 1
 
     def _placed(self, call: Call) -> Slots:
-        """The slots of a function's probes where it is called from here."""
+        """Return the slots of a function's probes when it is called from here."""
         if call.callee not in self._callees:
             self._callees[call.callee] = self._found(
                 self._program.functions[call.callee]
@@ -186,7 +188,7 @@ class ProbePlan:
         return placed
 
     def _tell(self, slot: int, here: Location) -> None:
-        """Gives a probe that all calls share the part of the model they agree on."""
+        """Keep only the module and phase that all calls of a shared probe agree on."""
         known = self._told.setdefault(slot, here)
         self._known[slot] = dataclasses.replace(
             self._known[slot],
@@ -196,7 +198,7 @@ class ProbePlan:
 
 
 def _numbered(probes: Sequence[Probe]) -> tuple[Probe, ...]:
-    """With numbers that tell equal ones apart."""
+    """Return the probes with numbers that distinguish equal ones."""
     equal: Counter[str] = Counter()
     numbered = []
     for probe in probes:
@@ -206,12 +208,12 @@ def _numbered(probes: Sequence[Probe]) -> tuple[Probe, ...]:
 
 
 class Collector:
-    """Carries a selection to where a program is lowered, and its probes back.
+    """Passes a selection to where a program is lowered, and returns its probes.
 
     Attributes:
         collect: the selection.
         setting: target, logical core, policy and SDK, in words.
-        probes: of the program that was planned last.
+        probes: the probes of the program that was planned last.
     """
 
     def __init__(self, collect: Collect, setting: str) -> None:
@@ -220,14 +222,14 @@ class Collector:
         self.probes: tuple[Probe, ...] = ()
 
     def plan(self, program: InstructionProgram, names: Sequence[str]) -> ProbePlan:
-        """The plan of a program; see `ProbePlan`."""
+        """Return the plan of a program; see `ProbePlan`."""
         plan = ProbePlan(program, self.collect, names)
         self.probes = plan.probes
         return plan
 
 
 def _inside(block: Block) -> Iterator[Instruction]:
-    """Every instruction, nested blocks included, but those of loops' conditions."""
+    """Yield every instruction, nested blocks included, except loop conditions."""
     for i in block.instructions:
         yield i
         for inner in (i.body,) if isinstance(i, Loop) else i.blocks:
@@ -241,20 +243,15 @@ _Sources = frozenset[int]
 def upstream(
     program: InstructionProgram, own: Slots, called: Callable[[Call], Slots]
 ) -> set[tuple[int, int]]:
-    """Pairs of slots: a measured result, and one that is computed from it.
-
-    Args:
-        program: the instructions.
-        own: the slots of instructions, by their identity.
-        called: where a call counts what its function counts.
-    """
+    """Return pairs of slots: a measured result, and one that is computed from it. `own`
+    gives the slots of instructions by identity; `called` gives the slots of a call."""
     finder = _UpstreamFinder(program.functions, own, called)
     finder.block(program.main, [finder.nothing] * len(program.main.arguments))
     return finder.pairs
 
 
 class _UpstreamFinder(DataFlow[_Sources]):
-    """The nearest measured results behind a buffer."""
+    """Finds the nearest measured results from which a buffer is computed."""
 
     nothing = frozenset()
 
@@ -293,7 +290,7 @@ class _UpstreamFinder(DataFlow[_Sources]):
         return found
 
     def _slot(self, i: Instruction) -> int | None:
-        """Where it is counted, the calls around it being what they are."""
+        """Return the slot of an instruction under the calls that are being followed."""
         slot = self._own.get(id(i))
         for called in reversed(self._calls):
             slot = None if slot is None else called.get(slot)

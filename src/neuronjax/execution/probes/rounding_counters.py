@@ -1,17 +1,17 @@
-"""What a write did to the numbers: counters of one tensor, by integer arithmetic.
+"""Counters of what a write did to the numbers of one tensor, by integer arithmetic.
 
-`count_rounding` reads a tensor before and after its rounding once, and counts: what
-overflowed, saturated, was flushed to zero or became subnormal, NaN and Inf, updates
-that changed nothing, and how large the rounding errors are. Bit patterns alone are
-compared, so the counts are the same eagerly, compiled and on every host, and nothing
-that the program computes changes. Four flags share a word while 128 elements (an MX
-block: 32) are summed, all sums in one pass. Counts are 64 bits, as two words.
+`count_rounding` reads a tensor before and after its rounding once. It counts overflow,
+saturation, underflow to zero, subnormals, NaN, Inf, and updates that changed nothing,
+and sums the rounding errors. Only bit patterns are compared, so the counts are the same
+eagerly, compiled and on every host, and the program's results do not change. Four flags
+share a word while 128 elements (an MX block: 32) are summed, all sums in one pass.
+Counts have 64 bits, as two words.
 
     effective bits = -log2(2 * mean(|x - y| / 2^floor(log2 |x|)))
 
-over the non-zero x, an error being at most 1. Errors of rounding to nearest are uniform
-in an ulp (Widrow and Kollar, "Quantization Noise", 2008), |error| / 2^e is 2^-(p + 1)
-on average, p the bits of the significand: 8 for bfloat16, 4 for e4m3, while in range.
+over the nonzero x, with each error at most 1. Errors of rounding to nearest are uniform
+in an ulp (Widrow and Kollar, "Quantization Noise", 2008), so |error| / 2^e is 2^-(p +
+1) on average, with p the bits of the significand: 8 for bfloat16, 4 for e4m3, in range.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ class Counters(NamedTuple):
     """The counters of one probe.
 
     Attributes:
-        counts: uint32 [len(COUNTERS), 2], the low word first; None where elements are
-            not counted.
-        amax: uint32, the bits of the largest finite magnitude; of a probe whose
-            elements are not counted as `watching.watch`.
+        counts: uint32 [len(COUNTERS), 2], the low word first; None if elements are not
+            counted.
+        amax: uint32, the bits of the largest finite magnitude; for a probe whose
+            elements are not counted, the result of `watching.watch`.
         exponents: uint32 [bins, 2], or None.
-        scales: uint32 [256, 2], of an MX probe, or None.
+        scales: uint32 [256, 2] for an MX probe, or None.
     """
 
     counts: jax.Array | None
@@ -87,7 +87,8 @@ class Counters(NamedTuple):
 
 @dataclass(frozen=True)
 class CounterLayout:
-    """What `count_rounding` needs to know of a probe; equal ones share a kernel."""
+    """The properties of a probe that `count_rounding` uses; equal ones share a
+    kernel."""
 
     format: FloatFormat
     compared: bool
@@ -110,7 +111,7 @@ class CounterLayout:
         )
 
     def empty(self) -> Counters:
-        """The counters of a probe that was not run."""
+        """Return the counters of a probe that was not run."""
         return Counters(
             counts=jnp.zeros((len(COUNTERS), 2), jnp.uint32),
             amax=jnp.uint32(0),
@@ -124,14 +125,15 @@ class CounterLayout:
 
 
 def empty_counters(probe: Probe, collect: Collect) -> Counters:
-    """Those of a probe that was not run."""
+    """Return the counters of a probe that was not run."""
     if not probe.counted:
         return Counters(None, jnp.uint32(0))
     return CounterLayout.of(probe, collect).empty()
 
 
 def exponent_bins(fmt: FloatFormat, bins: int) -> tuple[int, int]:
-    """(lowest exponent, binades) of the second bin; the first has what is below."""
+    """Return (lowest exponent, binades) of the second bin; the first holds what is
+    below."""
     low = max(math.frexp(fmt.min_subnormal)[1] - 1, -126)
     span, inner = fmt.max_exponent - low + 1, bins - 2
     binades = -(-span // inner)
@@ -145,22 +147,23 @@ def count_rounding(
     operands: Sequence[jax.Array] = (),
     scales: jax.Array | None = None,
 ) -> Counters:
-    """Counts what a write did.
+    """Count what a write did.
 
     Args:
         layout: what to count.
-        before: what was to be written; `after` again where that is not known.
-        after: what was written, MX elements without their scales.
-        operands: of a sum whose updates are counted; or the state before its step.
-        scales: of MX blocks, float8_e8m0fnu.
+        before: the numbers before rounding; `after` again if they are not known.
+        after: the written numbers, MX elements without their scales.
+        operands: the operands of a sum whose updates are counted, or the state before
+            its step.
+        scales: the scales of MX blocks, float8_e8m0fnu.
     """
     return _kernel(layout)(before, after, tuple(operands), scales)
 
 
 @jax.jit
 def revived(y: jax.Array, x: jax.Array) -> jax.Array:
-    """What a function has written that is never zero, and one where it has become that;
-    nothing where float64 would have zero too."""
+    """Replace zeros that a never-zero function produced by underflow with the smallest
+    normal. So they count as underflows. Zeros that float64 would also give stay."""
     flushed = (y == 0) & (x > LOWEST_EXPONENT) & (x < np.inf)
     return jnp.where(flushed, jnp.finfo(y.dtype).smallest_normal, y)
 
@@ -233,14 +236,14 @@ def _pair(low: jax.Array | np.uint32) -> jax.Array:
 
 @dataclass(frozen=True)
 class _Cut:
-    """A tensor in rows of neighbours, of which every n-th is kept.
+    """A tensor cut into rows of neighbours, of which every n-th is measured.
 
     Attributes:
-        axis: along which MX blocks lie; None for a flat tensor.
-        lines: of the tensor along that axis.
-        length: of a line.
-        width: of a row.
-        every: which rows are kept.
+        axis: the axis of MX blocks; None for a flat tensor.
+        lines: the number of lines of the tensor along that axis.
+        length: the length of a line.
+        width: the length of a row.
+        every: one row of this many is measured.
     """
 
     axis: int | None
@@ -259,23 +262,23 @@ class _Cut:
 
     @property
     def per_line(self) -> int:
-        """Rows of a line, the last one not full."""
+        """The number of rows of a line; the last one may not be full."""
         return -(-self.length // self.width)
 
     @property
     def kept(self) -> int:
-        """Rows that are measured."""
+        """The number of rows that are measured."""
         return -(-self.lines * self.per_line // self.every)
 
     @property
     def elements(self) -> int:
-        """Of the tensor, in the rows that are measured."""
+        """The number of elements of the tensor in the rows that are measured."""
         rows = np.arange(0, self.lines * self.per_line, self.every)
         last = int(np.sum(rows % max(self.per_line, 1) == self.per_line - 1))
         return self.kept * self.width - last * (-self.length % self.width)
 
     def rows(self, x: jax.Array) -> jax.Array:
-        """[rows, width] of bits of float32, filled up with zeros."""
+        """Return [rows, width] of float32 bits, filled up with zeros."""
         if self.axis is not None:
             x = jnp.moveaxis(x, self.axis, -1)
         bits = lax.bitcast_convert_type(widen(x), jnp.uint32)
@@ -285,7 +288,7 @@ class _Cut:
 
     @property
     def filled(self) -> np.ndarray | bool:
-        """[rows, width]: where there are elements; True for everywhere."""
+        """[rows, width]: where there are elements; True if everywhere."""
         if self.length % self.width == 0:
             return True
         places = np.arange(self.per_line * self.width) < self.length
@@ -293,7 +296,7 @@ class _Cut:
         return lines.reshape(-1, self.width)[:: self.every]
 
     def scale_codes(self, scales: jax.Array) -> jax.Array:
-        """[rows]: the codes of the scales."""
+        """Return the codes of the scales, [rows]."""
         codes = lax.bitcast_convert_type(scales, jnp.uint8)
         assert self.axis is not None
         codes = jnp.moveaxis(codes, self.axis, -1).reshape(-1)
@@ -311,8 +314,8 @@ def _bits_of(value: float) -> np.uint32:
 def _flags(
     layout: CounterLayout, x: jax.Array, element: jax.Array, y: jax.Array
 ) -> dict[str, jax.Array]:
-    """Booleans by counter, of magnitudes before and after: `y`, which of an MX element
-    is the element with its scale."""
+    """Return booleans by counter from the magnitudes before and after rounding. `y` is
+    `element` with its scale, which differs for MX elements only."""
     normal = max(_bits_of(layout.format.min_normal), _bits_of(2.0**-126))
     largest = _bits_of(layout.format.max_finite)
     seen = {
@@ -341,7 +344,7 @@ def _flags(
 def _stagnation(
     layout: CounterLayout, operands: Sequence[jax.Array], y: jax.Array
 ) -> dict[str, jax.Array]:
-    """Non-zero updates, and those of them after which a number is what it was."""
+    """Return which updates are nonzero, and which of them left the number unchanged."""
     updates = stagnant = jnp.bool_(False)
     for n in layout.updates:
         nonzero = _magnitude(operands[1 - n]) != 0
@@ -351,15 +354,16 @@ def _stagnation(
 
 
 def _stays(state: jax.Array, x: jax.Array, y: jax.Array) -> dict[str, jax.Array]:
-    """The steps of a state, before their rounding, and those after which it is what it
-    was; what FP32 rounds in two products and their sum is no step."""
+    """Return which steps of a state, before rounding, are not zero, and which changed
+    nothing. The rounding of two products and their sum in FP32 does not count as a
+    step."""
     step = jnp.where(x > state, x - state, state - x)
     updates = (step > _ROUNDED) & (_magnitude(state) < _INF)
     return {"updates": updates, "stagnant": updates & (y == state)}
 
 
 def _scaled(y: jax.Array, codes: jax.Array, filled: np.ndarray | bool) -> jax.Array:
-    """Magnitudes of MX elements with their scales; a NaN scale makes NaNs."""
+    """Return magnitudes of MX elements with their scales; a NaN scale gives NaNs."""
     exponent = codes.astype(jnp.int32) - np.int32(127)
     scaled = y.astype(jnp.int32) + (exponent << np.int32(23))
     finite = jnp.clip(scaled, 0, np.int32(_INF)).astype(jnp.uint32)
@@ -369,7 +373,7 @@ def _scaled(y: jax.Array, codes: jax.Array, filled: np.ndarray | bool) -> jax.Ar
 
 
 def _error(x: jax.Array, y: jax.Array) -> jax.Array:
-    """|x - y| in units of 2^-15 of the binade of x, at most all of it."""
+    """Return |x - y| in units of 2^-15 of the binade of x, at most the whole binade."""
     distance = jnp.where(x > y, x - y, y - x)
     distance = jnp.where((x < _INF) & (y >= _INF), _BINADE, distance)
     distance = jnp.where(x < _INF, jnp.minimum(distance, _BINADE), _ZERO)
@@ -377,7 +381,7 @@ def _error(x: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def _histogram_words(layout: CounterLayout, x: jax.Array) -> list[jax.Array]:
-    """A one in the bin of every exponent, four bins in a word."""
+    """Return a one in the bin of every exponent, four bins in a word."""
     if not layout.bins:
         return []
     low, binades = exponent_bins(layout.format, layout.bins)
@@ -408,7 +412,7 @@ def _packed(flags: Sequence[jax.Array]) -> list[jax.Array]:
 
 
 def _reduced(words: Sequence[jax.Array]) -> list[jax.Array]:
-    """The sums of the rows, of the last word their maxima: in one pass."""
+    """Return the sums of the rows, and the maxima for the last word, in one pass."""
 
     def combine(first: tuple, second: tuple) -> tuple:
         sums = [a + b for a, b in zip(first[:-1], second[:-1], strict=True)]
@@ -419,13 +423,13 @@ def _reduced(words: Sequence[jax.Array]) -> list[jax.Array]:
 
 
 def _unpacked(sums: Sequence[jax.Array]) -> jax.Array:
-    """[rows, 4 * words]: the sums of the fields."""
+    """Return [rows, 4 * words]: the sums of the fields."""
     fields = lax.bitcast_convert_type(jnp.stack(sums, axis=1), jnp.uint8)
     return fields.reshape(len(sums[0]), 4 * len(sums)).astype(jnp.uint32)
 
 
 def _sum_long(rows: jax.Array) -> jax.Array:
-    """The sum in 64 bits of row sums of errors, each at most 2^22."""
+    """Return the 64-bit sum of row sums of errors, each at most 2^22."""
     if rows.size > 2**15:
         rows = jnp.pad(rows, (0, -rows.size % _CHUNK)).reshape(-1, _CHUNK)
         rows = jnp.sum(rows, axis=1, dtype=jnp.uint32)
@@ -438,7 +442,8 @@ def _histogram(codes: jax.Array | None) -> jax.Array:
 
 
 def sum_words(words: jax.Array) -> jax.Array:
-    """[n, ...] -> [..., 2]: their sum in 64 bits; n is at most 65536."""
+    """Return the 64-bit sum over the first axis, [n, ...] -> [..., 2]; n is at most
+    65536."""
     half = np.uint32(16)
     low = jnp.sum(words & np.uint32(0xFFFF), axis=0, dtype=jnp.uint32)
     high = jnp.sum(words >> half, axis=0, dtype=jnp.uint32) + (low >> half)

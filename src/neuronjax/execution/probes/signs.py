@@ -1,8 +1,8 @@
 """The signs of a fault that a run shows by itself, without a finer run beside it.
 
-Said once for `compare`, which looks at NumPy arrays of one execution, and for the
-statistics of a run, which decide inside its compiled step: the predicates take numbers
-and arrays of either.
+The predicates take numbers and arrays, of NumPy for `compare`, which looks at one
+execution, and of JAX for the statistics of a run, which decide inside its compiled
+step.
 """
 
 from __future__ import annotations
@@ -10,34 +10,36 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-#: Share of sums that absorb an addend, from which on it counts.
+#: A fault counts if at least this share of sums absorbs its addend.
 MOSTLY = 0.5
-#: Share of numbers that underflow, from which on nothing is left.
+#: At this share of underflows nothing useful is left.
 GONE = 0.9
-#: Share of numbers that are lost or clipped, from which on it matters.
+#: A fault counts if at least this share of numbers is lost or clipped.
 FEW = 0.05
-#: Beside their singularity these make Inf, and of a small error a large one.
+#: Near their singularity these functions return Inf, and amplify a small error.
 SINGULAR = frozenset(
     "log log_plus_one divide rsqrt sqrt power tan atan2 cbrt acos acosh atanh asin "
     "erf_inv lgamma digamma remainder cholesky triangular_solve".split()
 )
-#: These and squares make Inf or NaN of finite FP32 numbers, unless they scale by a
-#: constant; sums and products do only of numbers near the end of the range already.
+#: These functions and squares turn finite FP32 numbers into Inf or NaN, unless they
+#: scale by a constant. Sums and products do so only for numbers already near the end of
+#: the range.
 MAKERS = SINGULAR | {"exponential", "exponential_minus_one", "sinh", "cosh"}
-#: Never zero, but by underflow; float64 underflows below this.
+#: These functions are zero only by underflow; float64 underflows below this argument.
 NEVER_ZERO = frozenset(("exponential", "logistic"))
 LOWEST_EXPONENT = -745.0
 
 
 class Finiteness(NamedTuple):
-    """Whether an array has elements that are Inf or NaN, and that are NaN."""
+    """Whether an array has elements that are Inf or NaN, and elements that are NaN."""
 
     nonfinite: Any
     nan: Any
 
 
 def makes_nonfinite(result: Finiteness, operands: Iterable[Finiteness]) -> Finiteness:
-    """Whether an op makes Inf or NaN of finite numbers, and NaN of numbers."""
+    """Return whether an op makes Inf or NaN from finite numbers, and NaN from
+    numbers."""
     of_finite, of_numbers = result
     for operand in operands:
         of_finite = of_finite & ~operand.nonfinite
@@ -46,12 +48,12 @@ def makes_nonfinite(result: Finiteness, operands: Iterable[Finiteness]) -> Finit
 
 
 def nonfinite_kind(op: str, makes_nan: bool) -> str:
-    """What an op is called that makes NaN, or else Inf."""
+    """Return the name of the fault of an op that makes NaN or Inf."""
     if makes_nan:
         return "non-finite"
     return "singular" if op in SINGULAR else "overflow"
 
 
 def absorption_kind(is_running: bool) -> str:
-    """What a sum is called that leaves out most of what is added."""
+    """Return the name of the fault of a sum that loses most of what is added."""
     return "stagnation" if is_running else "absorption"

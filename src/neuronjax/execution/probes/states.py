@@ -29,10 +29,10 @@ from neuronjax.ir.provenance import Provenance
 from neuronjax.ir.traversal import DataFlow, Functions, entries
 from neuronjax.numerics.float_format import FORMATS, get_format
 
-#: A state that decays by more keeps less of a rounding than of what is added.
+#: Smallest decay of a state: below it, rounding loses less than the decay itself.
 _LEAST_DECAY = 0.5
-#: An argument, or a place in what a loop or a mesh is given: whose it is, by identity,
-#: and the number.
+#: An argument of main, or of the body of a loop or mesh: its owner's identity and its
+#: number.
 Place = tuple[int, int]
 _MAIN = 0
 
@@ -42,10 +42,10 @@ class StateWrites:
     """The writes of states, by the identity of their instructions.
 
     Attributes:
-        sums: the operands that are the state, of sums that have it as it was.
-        before: of the others the number of the buffer that holds the state.
-        running: those that a loop carries to its next turn.
-        returned: those that the program, or the function of a mesh, returns.
+        sums: for sums that read the state unchanged, which operands are the state.
+        before: for other writes, the number of the buffer that holds the state.
+        running: the writes that a loop carries to its next turn.
+        returned: the writes that the program, or the function of a mesh, returns.
     """
 
     sums: Mapping[int, tuple[int, ...]]
@@ -55,7 +55,7 @@ class StateWrites:
 
     @classmethod
     def of(cls, program: InstructionProgram, provenance: Provenance) -> StateWrites:
-        """Find those of a program."""
+        """Find the writes of states in a program."""
         finder = _StateFinder(program.functions, provenance)
         finder.returning(_MAIN, program.main)
         return cls(
@@ -70,13 +70,13 @@ class StateWrites:
 
 
 class _Carried(NamedTuple):
-    """What a value has to do with states.
+    """How a value depends on states.
 
     Attributes:
-        exact: those that it is, perhaps cast.
-        scaled: those that it is times one number.
-        stepped: those that it is plus something.
-        writes: a state, and a write of it on the way, by its identity.
+        exact: the states that it equals, perhaps after a cast.
+        scaled: the states that it is one number times.
+        stepped: the states that it is the sum of and something else.
+        writes: pairs of a state and a write of it on the way, by its identity.
     """
 
     exact: frozenset[Place] = frozenset()
@@ -86,12 +86,13 @@ class _Carried(NamedTuple):
 
 
 def written_format(i: Instruction) -> str:
-    """Return the name of what an instruction's first result is rounded to."""
+    """Return the name of the format to which an instruction's first result is
+    rounded."""
     return i.write_format or i.results[0].type.dtype.name
 
 
 def is_narrow(i: Instruction) -> bool:
-    """Whether the first result is a float of fewer digits than FP32's."""
+    """Return whether the first result is a float with fewer digits than FP32."""
     written = written_format(i)
     digits = get_format("float32").mantissa_bits
     return written in FORMATS and get_format(written).mantissa_bits < digits
@@ -108,8 +109,8 @@ class _StateFinder(DataFlow[_Carried]):
         self.returned: set[int] = set()
         self._provenance = provenance
         self._types: dict[Place, TensorType] = {}
-        # The buffers of the block that is looked at, and of those around it, that hold
-        # states as they were.
+        # The buffers of the current block, and of those around it, that hold unchanged
+        # states.
         self._holders: dict[Place, int] = {}
         self._repeated: set[int] = set()  # buffers that repeat one number
 
@@ -135,7 +136,8 @@ class _StateFinder(DataFlow[_Carried]):
         return found
 
     def returning(self, owner: int, block: Block) -> None:
-        """Look into a block that is given states, and returns their next values."""
+        """Analyse a block that takes states as arguments and returns their next
+        values."""
         outs = self._given_states(owner, block)
         for out, view in zip(outs, block.results, strict=True):
             self.returned.update(
@@ -183,7 +185,8 @@ class _StateFinder(DataFlow[_Carried]):
     def _writes(
         self, i: Instruction, places: frozenset[Place]
     ) -> frozenset[tuple[Place, int]]:
-        """The states of its type that an instruction writes, if one is held here."""
+        """Return the states of its type that an instruction writes and that a buffer
+        here holds."""
         type = i.results[0].type
         held = [p for p in places if p in self._holders and self._types[p] == type]
         if not held:
@@ -199,7 +202,7 @@ class _StateFinder(DataFlow[_Carried]):
         return self.nothing
 
     def _may_decay(self, factor: View) -> bool:
-        """Whether it is one number, which may be that of a decay."""
+        """Return whether it is one number that could be a decay factor."""
         numbers = self._provenance.numbers(factor)
         if numbers:
             return any(_LEAST_DECAY < number <= 1 for number in numbers)
@@ -214,7 +217,8 @@ class _StateFinder(DataFlow[_Carried]):
         return fact
 
     def nested(self, i: Instruction) -> Sequence[_Carried]:
-        """A loop's turn is looked at once: what a sum is added to is in its carry."""
+        """Analyse a loop's turn once: the state that a sum is added to is in its
+        carry."""
         if isinstance(i, Loop):
             for n, out in enumerate(self._given_states(id(i), i.body)):
                 self.running.update(w for p, w in out.writes if p == (id(i), n))

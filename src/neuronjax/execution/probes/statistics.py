@@ -1,9 +1,9 @@
 """`Statistics`: what the writes of a run did to its numbers, probe by probe.
 
-A pytree of a plain dict of arrays, with the same structure for every call of a program,
-so that a training loop or `lax.scan` can carry it and `merge` those of its steps.
-Counts are 64 bits, in pairs of words; a plain sum of the arrays would lose the carry.
-Outside a trace it answers with Python numbers; `diagnostics.statistics` draws it.
+It is a pytree of a plain dict of arrays with the same structure for every call of a
+program, so a training loop or `lax.scan` can carry it and `merge` those of its steps.
+Counts have 64 bits, in pairs of words; adding the arrays would lose the carry. Outside
+a trace it returns Python numbers; `diagnostics.statistics` draws it.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from neuronjax.execution.probes.rounding_counters import (
 from neuronjax.execution.probes.step_signs import faults_of, places_by_kind
 from neuronjax.numerics.shown import Shown
 
-#: Only known where the numbers before the rounding were seen.
+#: Only known if the numbers before the rounding were seen.
 COMPARED = ("underflow", "overflow", "saturated", "nan_in")
 BLOCKS = ("blocks", "blocks_underflow", "blocks_saturated", "blocks_nan")
 SUMS = ("updates", "stagnant")
-#: Fraction -> (its counter, of which).
+#: Fraction -> (its counter, the counter that it is a fraction of).
 _FRACTIONS = {
     "underflow": ("underflow", "nonzero"),
     "subnormal": ("subnormal", "nonzero"),
@@ -95,7 +95,7 @@ class Statistics(Shown):
 
     @classmethod
     def of(cls, arrays: Mapping[str, Any], collector: Collector) -> Statistics:
-        """What the probes of a run have counted."""
+        """Return the statistics that the probes of a run have counted."""
         return cls(
             arrays=arrays,
             sites=collector.probes,
@@ -105,7 +105,7 @@ class Statistics(Shown):
 
     @classmethod
     def empty(cls, plan: ProbePlan, setting: str) -> Statistics:
-        """The statistics of no call: every counter is zero."""
+        """Return the statistics of no call: every counter is zero."""
         rows = [empty_counters(probe, plan.collect) for probe in plan.probes]
         return cls(
             arrays=as_arrays(rows),
@@ -115,10 +115,10 @@ class Statistics(Shown):
         )
 
     def merge(self, other: Statistics) -> Statistics:
-        """The statistics of both calls together; also inside a trace.
+        """Return the statistics of both calls together; also works inside a trace.
 
         Raises:
-            InvalidProgramError: they are not of the same program.
+            InvalidProgramError: they are not from the same program.
         """
         if self.sites != other.sites or self.collect != other.collect:
             raise InvalidProgramError(
@@ -132,11 +132,13 @@ class Statistics(Shown):
 
     @property
     def records(self) -> list[dict[str, Any]]:
-        """One dict per probe, in the order of the program: what it is, its counters,
-        amax and effective bits (see `neuronjax.measuring`), None for what is not known;
-        "faults" by kind: in how many "steps", and "since" which; with histograms
-        "exponents", by the exponent from which a bin counts, and "scales", by exponent:
-        what is not zero."""
+        """One dict per probe, in the order of the program.
+
+        It holds the probe's description, its counters, amax and effective bits, with
+        None for unknown values; "faults" by kind: in how many "steps", and "since"
+        which step; with histograms the nonzero "exponents", by the lowest exponent of a
+        bin, and "scales", by exponent.
+        """
         counts, amax = _numbers(self.arrays["counts"]), np.asarray(self.arrays["amax"])
         signs = np.asarray(self.arrays["signs"])
         steps, found = int(self.arrays["steps"]), []
@@ -167,13 +169,15 @@ class Statistics(Shown):
         return histograms
 
     def as_metrics(self, by: str = "kind") -> dict[str, Any]:
-        """A plain dict of fractions, amax and effective bits, "cast/underflow", for a
-        logger or Flax metrics: floats, float32 scalars inside a trace.
-        "faults/overflow" is the share of steps that show one, at the site that does
-        most often.
+        """Return a plain dict of fractions, amax and effective bits for a logger or
+        Flax metrics.
+
+        Keys are such as "cast/underflow"; values are floats, or float32 scalars inside
+        a trace. "faults/overflow" is the share of steps that show one, at the site that
+        does most often.
 
         Args:
-            by: "kind", over all probes of one, or "site", by `Probe.key`.
+            by: "kind", over all probes of a kind, or "site", by `Probe.key`.
 
         Raises:
             InvalidProgramError: another `by`.
@@ -205,16 +209,16 @@ class Statistics(Shown):
     # -- showing -----------------------------------------------------------------------
 
     def table(self, limit: int | None = 20) -> str:
-        """The worst results first, as text of 80 columns.
-
-        Args:
-            limit: how many of them; None for all.
-        """
+        """Return the `limit` worst results first (None for all), as text of 80
+        columns."""
         return str(self.display(limit=limit))
 
     def plot(self) -> Any:
-        """A Matplotlib figure: the largest number of every result under what its format
-        holds, and the shares that overflowed, were flushed to zero or lost."""
+        """Return a Matplotlib figure of ranges and faults.
+
+        It shows the largest number of every result below the limit of its format, and
+        the shares that overflowed, were flushed to zero or were lost.
+        """
         return self.display().plot()
 
     def __rich__(self) -> Any:
@@ -244,7 +248,8 @@ def _described(probe: Probe) -> dict[str, Any]:
 
 
 def _known(probe: Probe, counts: dict[str, int]) -> dict[str, Any]:
-    """Counters, None for what the probe cannot tell, and effective bits."""
+    """Return the counters, with None for what the probe cannot know, and effective
+    bits."""
     known: dict[str, Any] = dict(counts)
     units = known.pop("error_units")
     if not probe.counted:
@@ -255,7 +260,7 @@ def _known(probe: Probe, counts: dict[str, int]) -> dict[str, Any]:
 
 
 def _unknown(probe: Probe) -> set[str]:
-    """The counters that a probe cannot tell."""
+    """Return the counters that a probe cannot know."""
     unknown = set() if probe.compared else set(COMPARED)
     unknown -= {"underflow"} if probe.never_zero else set()
     unknown -= {"saturated"} if probe.ends else set()
@@ -275,7 +280,7 @@ def _effective_bits(
 
 
 def _metrics(probes: Sequence[Probe], sums: Mapping[str, Any]) -> dict[str, Any]:
-    """Fractions of all, and effective bits; of a kind all probes know the same."""
+    """Return the fractions and effective bits over all probes of one kind."""
     if not any(probe.counted for probe in probes):
         return {}
     unknown = set.intersection(*map(_unknown, probes))
@@ -293,6 +298,7 @@ def _metrics(probes: Sequence[Probe], sums: Mapping[str, Any]) -> dict[str, Any]
 
 
 def fraction(record: Mapping[str, Any], name: str) -> float:
-    """The fraction of a record's numbers that "underflow", say; 0 if not known."""
+    """Return a fraction of a record's numbers, such as "underflow"; 0 if it is
+    unknown."""
     part, whole = (record[counter] for counter in _FRACTIONS[name])
     return part / whole if part and whole else 0.0

@@ -1,9 +1,9 @@
-"""The signs of faults in one step, decided inside it from what its probes counted.
+"""The signs of faults in one step, decided inside it from the counts of its probes.
 
-Whether a sign is there is said per step, so that a run of many can tell in how many of
-them, and since when. Who makes an Inf or NaN is seen from whose operands have none, as
-far as these are measured. It is a sign only if a result has it: what a choice leaves
-out, or a skipped step, is none; and only if no argument had it.
+Signs are recorded per step, so a run can tell how many of its steps show one, and since
+when. The op that makes an Inf or NaN is the one whose operands have none, as far as
+these are measured. It counts only if a result of the program has it (not what a select
+drops or a step that is skipped), and only if no argument had it.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from neuronjax.execution.probes.signs import (
 from neuronjax.execution.probes.watching import INF_BITS, any_nonfinite
 
 SIGNS = ("made_inf", "made_nan", "wrapped", "underflow", "absorbed", "clipped")
-#: In place of the first step that has a sign.
+#: Stands for the first step with a sign if there is none.
 NEVER = np.uint32(0xFFFF_FFFF)
-#: Elements of a result that is looked at though it is not measured.
+#: Largest number of elements of an unmeasured result that is examined.
 SMALL = 4096
 
 
@@ -42,14 +42,9 @@ def signs_of_step(
     arguments: Sequence[jax.Array],
     results: Sequence[jax.Array],
 ) -> jax.Array:
-    """Booleans [probes, signs].
-
-    Args:
-        plan: what is measured.
-        arrays: "counts" and "amax" of the step, as `Statistics.arrays`.
-        arguments: of main.
-        results: of main.
-    """
+    """Return which signs each probe shows, as booleans [probes, signs]. `arrays` holds
+    "counts" and "amax" of the step, as `Statistics.arrays`; arguments and results are
+    those of main."""
     numbers = arrays["counts"].astype(jnp.float32)
     numbers = numbers[..., 0] + numbers[..., 1] * np.float32(2.0**32)
     n = {name: numbers[:, k] for k, name in enumerate(COUNTERS)}
@@ -59,7 +54,7 @@ def signs_of_step(
     inf, nan = n["inf"] + n["nan"] > 0, n["nan"] > 0
     found = Finiteness(inf | (top >= INF_BITS), nan | (top > INF_BITS))
     made = _made(plan, found)
-    # A cast sees what it is given.
+    # A cast sees the numbers before its rounding.
     cast = np.asarray([p.kind == "cast" for p in plan.probes], np.bool_)
     made = Finiteness(*(x & (~cast | (n["overflow"] > 0)) for x in made))
     several = n["elements"] > 1
@@ -78,7 +73,8 @@ def signs_of_step(
 
 
 def _made(plan: ProbePlan, found: Finiteness) -> Finiteness:
-    """Of every probe, what none of those has from which its operands are."""
+    """Return for every probe whether its operands have none of the Inf or NaN that it
+    has."""
     before, after = plan.edges[:, 0], plan.edges[:, 1]
 
     def upstream(flags: jax.Array) -> jax.Array:
@@ -93,9 +89,9 @@ def _broken(
     arguments: Sequence[jax.Array],
     results: Sequence[jax.Array],
 ) -> jax.Array:
-    """Whether a result is not finite, and the arguments are. Results that are measured
-    are known; of the others the small ones are looked at, such as a loss, and all of
-    them where there is nothing else to tell."""
+    """Return whether a result is not finite although the arguments are. Measured
+    results are known. Of the others the small ones are examined, such as a loss, or all
+    of them if nothing is measured."""
     known = [place for place in plan.results if place is not None]
     others = [x for x, n in zip(results, plan.results, strict=True) if n is None]
     small = [x for x in others if x.size <= SMALL]
@@ -107,13 +103,14 @@ def _broken(
 
 
 def first_step(signs: jax.Array) -> jax.Array:
-    """[probes, signs, 2]: in how many steps, of one, and in which."""
+    """Return [probes, signs, 2]: the number of steps with a sign (of one), and which
+    step."""
     never = jnp.where(signs, jnp.uint32(0), NEVER)
     return jnp.stack([signs.astype(jnp.uint32), never], axis=-1)
 
 
 def merged_signs(x: jax.Array, y: jax.Array, before: jax.Array) -> jax.Array:
-    """Of both runs together, of which the first had so many steps."""
+    """Return the signs of two runs together; the first run had `before` steps."""
     later = jnp.where(y[..., 0] > 0, y[..., 1] + before, NEVER)
     since = jnp.where(x[..., 0] > 0, x[..., 1], later)
     return jnp.stack([x[..., 0] + y[..., 0], since], axis=-1)
@@ -127,7 +124,7 @@ _KINDS: Mapping[str, str] = {
 
 
 def fault_kind(sign: str, probe: Probe) -> str:
-    """What the fault is called of which a probe shows a sign."""
+    """Return the name of the fault of which a probe shows a sign."""
     if sign in _KINDS:
         return _KINDS[sign]
     if sign == "absorbed":
@@ -146,22 +143,22 @@ def faults_of(
         probe: the probe that counted the signs.
         signs: (number of steps, number of the first step) of each of `SIGNS`.
     """
-    found: dict[str, dict[str, int]] = {}
+    faults: dict[str, dict[str, int]] = {}
     for sign, (steps, since) in zip(SIGNS, signs, strict=True):
         kind = fault_kind(sign, probe)
         if steps:
-            known = found.get(kind, {"steps": 0, "since": since})
-            found[kind] = {
+            known = faults.get(kind, {"steps": 0, "since": since})
+            faults[kind] = {
                 "steps": max(known["steps"], steps),
                 "since": min(known["since"], since),
             }
-    return found
+    return faults
 
 
 def places_by_kind(probes: Sequence[Probe]) -> dict[str, list[tuple[int, int]]]:
-    """Of every kind the probes, and the signs, that may show it."""
-    found: dict[str, list[tuple[int, int]]] = {}
+    """Return for every kind of fault the probes and signs that may show it."""
+    places: dict[str, list[tuple[int, int]]] = {}
     for n, probe in enumerate(probes):
         for k, sign in enumerate(SIGNS):
-            found.setdefault(fault_kind(sign, probe), []).append((n, k))
-    return found
+            places.setdefault(fault_kind(sign, probe), []).append((n, k))
+    return places

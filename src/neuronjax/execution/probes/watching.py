@@ -1,10 +1,10 @@
-"""What is looked at of a result as a whole, in one pass.
+"""Watch a whole result in one pass: its largest magnitude, or whether it wraps around.
 
-Of floats that is the largest magnitude: as bits of float32 Inf is above all numbers and
-NaN above Inf, so that one maximum says whether an array is finite. Of integers it is
-whether one wraps around: sums, products and conversions whose type is too narrow. What
-the result should be is known in FP32 to a share of 2^-22; a result that has wrapped
-around, or saturated in a sum, is off by half the range of its type or more.
+For floats this is the largest magnitude: as bits of float32, Inf is above all numbers
+and NaN above Inf, so one maximum says whether an array is finite. For integers it is
+whether a sum, product or conversion exceeds its type. The true result is computed in
+FP32, to a relative error of 2^-22; a result that has wrapped around, or saturated in a
+sum, is off by half the range of its type or more.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ _MAGNITUDE = np.uint32(0x7FFF_FFFF)
 def watch(
     probe: Probe, i: Instruction, operands: Sequence[jax.Array], result: jax.Array
 ) -> jax.Array:
-    """uint32: of floats the bits of the largest magnitude, Inf and NaN included; of
-    integers 1 if one is beyond its type."""
+    """Return a uint32 that describes a result. For floats it has the bits of the
+    largest magnitude, with Inf and NaN included; for integers it is 1 if an element is
+    beyond its type."""
     if probe.kind == "integer":
         return wraps(i, operands, result).astype(jnp.uint32)
     return top(result)
@@ -38,7 +39,7 @@ def watch(
 
 @jax.jit
 def top(x: jax.Array) -> jax.Array:
-    """The bits of the largest magnitude; 0 of what is no float."""
+    """Return the bits of the largest magnitude; 0 if the array is not of floats."""
     if x.dtype.name not in FORMATS or not x.size:
         return jnp.uint32(0)
     bits = lax.bitcast_convert_type(widen_finite(x), jnp.uint32) & _MAGNITUDE
@@ -46,7 +47,7 @@ def top(x: jax.Array) -> jax.Array:
 
 
 def any_nonfinite(arrays: Sequence[jax.Array]) -> jax.Array:
-    """Whether any of some arrays has an Inf or NaN."""
+    """Return whether any of the arrays has an Inf or NaN."""
     tops = [jnp.uint32(0), *map(top, arrays)]
     return jnp.max(jnp.stack(tops)) >= INF_BITS
 
@@ -55,13 +56,13 @@ _ELEMENTWISE = {"add": jnp.add, "subtract": jnp.subtract, "multiply": jnp.multip
 
 
 def is_word(dtype: np.dtype) -> bool:
-    """Unsigned words of 32 and 64 bits: hashes and generators of random numbers mean
-    them to wrap around."""
+    """Return whether a dtype is an unsigned word of 32 or 64 bits. Hashes and random
+    number generators wrap these around on purpose."""
     return dtype.kind == "u" and dtype.itemsize >= 4
 
 
 def may_wrap(i: Instruction) -> bool:
-    """Whether `wraps` looks at an instruction."""
+    """Return whether `wraps` applies to an instruction."""
     if not i.results or not i.operands:
         return False
     given, written = i.operands[0].type.dtype, i.results[0].type.dtype
@@ -80,7 +81,8 @@ def may_wrap(i: Instruction) -> bool:
 def wraps(
     i: Instruction, operands: Sequence[jax.Array], result: jax.Array
 ) -> jax.Array:
-    """Whether any element of a result has wrapped around, or is beyond its type."""
+    """Return whether any element of a result has wrapped around, or is beyond its
+    type."""
     if isinstance(i, TensorCopy):
         return _converts(operands[0], result)
     wide = [x.astype(jnp.float32) for x in operands]
@@ -98,11 +100,11 @@ def _is_off(exact: jax.Array, result: jax.Array) -> jax.Array:
 
 @jax.jit
 def _converts(x: jax.Array, result: jax.Array) -> jax.Array:
-    """Inf and NaN are another fault."""
+    """Return whether a conversion exceeds its type; Inf and NaN are another fault."""
     info = np.iinfo(result.dtype)
     wide = widen_finite(x) if x.dtype.name in FORMATS else x.astype(jnp.float32)
     wide = jnp.trunc(wide)
-    # Of 32 bits the largest number is rounded up, to the first that is too large.
+    # The largest int32 is rounded up in FP32, to the first number that is too large.
     high = np.float32(info.max)
     above = wide >= high if float(high) > info.max else wide > high
     return jnp.any((above | (wide < np.float32(info.min))) & jnp.isfinite(wide))

@@ -1,4 +1,4 @@
-"""What instructions compute, as pure functions of arrays: one file per kind.
+"""The semantics of kernel instructions as pure functions of arrays, one file per kind.
 
-`registry` holds them; `rounding` is the one write that every result goes through.
+`registry` holds them; `rounding` writes every result.
 """

@@ -1,9 +1,9 @@
-"""Reductions along the free axis, and the registers that engines accumulate in.
+"""Reductions along the free axis, and the registers in which engines accumulate.
 
-An accumulator is one FP32 per partition; an instruction folds its values into it, one
-after the other: register = op(register, value) (nki.isa, "Accumulator behavior"). What
-is folded is the FP32 value before its rounding on write. A reduction without a register
-(`tensor_reduce`) goes in VectorE's tiles of 512 where the order matters.
+An accumulator is one FP32 per partition. An instruction folds its values into it one
+after the other: register = op(register, value) (nki.isa, "Accumulator behavior"). The
+folded values are those in FP32 before their rounding on write. A reduction without a
+register (`tensor_reduce`) uses VectorE's tiles of 512 if the order matters.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from neuronjax.execution.tiles.rounding import wide
 from neuronjax.numerics.elementary_core import flush
 from neuronjax.numerics.exact import opaque
 
-#: What a reset leaves in the registers, per reduction.
+#: The contents of the registers after a reset, per reduction.
 IDENTITIES = {
     "add": np.float32(0),
     "subtract": np.float32(0),
@@ -40,19 +40,19 @@ _TILED = ("add", "multiply")
 
 
 def flat(x: jax.Array) -> jax.Array:
-    """[partitions, elements]."""
+    """Return the array as [partitions, elements]."""
     return x.reshape(x.shape[0], -1)
 
 
 def lanes(value: Any, partitions: int, zero: jax.Array) -> jax.Array:
-    """A number, or one per partition, as FP32 [partitions, 1]."""
+    """Return a number, or one per partition, as FP32 [partitions, 1]."""
     value = wide(jnp.asarray(value), zero)
     value = value.reshape(-1, 1) if value.size > 1 else value.reshape(1, 1)
     return jnp.broadcast_to(value, (partitions, 1))
 
 
 def fold_from(op: str, start: jax.Array, values: jax.Array, zero: jax.Array) -> Any:
-    """The left fold from `start` [P, 1] over `values` [P, N]: [P, 1]."""
+    """Return the left fold from `start` [P, 1] over `values` [P, N]: [P, 1]."""
     start = opaque(start, zero)
     if op in _ORDER_FREE:
         best = _ORDER_FREE[op](flush(values), (1,))
@@ -71,15 +71,16 @@ def _combine(op: str, zero: jax.Array) -> Any:
 def accumulating(
     i: Signature, op: str, values: jax.Array, state: Sequence[Any], c: TileContext
 ) -> tuple[jax.Array, ...]:
-    """Return the values, and of an instruction with accumulators these, all of them and
-    those of its partitions.
+    """Return the values, and for an instruction with accumulators also these.
+
+    The accumulators are returned twice: all of them, and those of the used partitions.
 
     Args:
         i: the instruction, whose `reduce_cmd` says what happens to the registers.
         op: the reduction.
         values: FP32 [P, N].
-        state: empty, or the registers and what "load_reduce" starts from.
-        c: what else there is.
+        state: empty, or the registers and the value from which "load_reduce" starts.
+        c: the context.
     """
     if not state:
         return (values,)
@@ -100,7 +101,7 @@ def start(
     zero: jax.Array,
     init: Any = None,
 ) -> jax.Array:
-    """What the fold starts from, [P, 1]."""
+    """Return the value from which the fold starts, [P, 1]."""
     if command in ("reset", "reset_reduce"):
         return jnp.full((partitions, 1), IDENTITIES[op])
     if command == "load_reduce":
@@ -109,7 +110,7 @@ def start(
 
 
 def reduced(op: str, values: jax.Array, zero: jax.Array) -> jax.Array:
-    """FP32 [rows, N] reduced along the second axis: [rows]."""
+    """Return FP32 [rows, N] reduced along the second axis: [rows]."""
     if op in _ORDER_FREE:
         return _ORDER_FREE[op](flush(values), (1,))
     if op in _TILED:
@@ -119,5 +120,5 @@ def reduced(op: str, values: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def reduced_bits(op: str, values: jax.Array) -> jax.Array:
-    """Integers [rows, N] reduced by a bit vector operator: [rows]."""
+    """Return integers [rows, N] reduced by a bit vector operator: [rows]."""
     return left_fold(values.T, lambda a, b: alu.bitwise(op, a, b))

@@ -1,9 +1,9 @@
 """ScalarE: a function of data * scale + bias, and its sums per partition.
 
-FP32 throughout: the product is rounded, the sum is rounded, the function is the
-project's own (`numerics.elementary`), or the engine's piecewise cubic where the policy
-says so. What is accumulated is the FP32 value before its rounding on write, a left fold
-from the accumulator of the partition on.
+Everything is FP32: the product is rounded, the sum is rounded, and the function is the
+project's own (`numerics.elementary`), or the engine's piecewise cubic if the policy
+says so. Accumulation adds the FP32 values before their rounding on write, by a left
+fold from the accumulator of the partition.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from neuronjax.numerics.exact import seal, sealed_product
 
 @executes("activation", "activation_reduce")
 def activation(i: Signature, x: Operands, c: TileContext) -> Results:
-    """op(data * scale + bias); outputs are dst, then accumulators, then reduce_res."""
+    """Return op(data * scale + bias); outputs are dst, accumulators, reduce_res."""
     data, scale, bias, *state = x
     values = wide(flat(data), c.zero)
     if scale is not None:
@@ -41,7 +41,7 @@ def activation(i: Signature, x: Operands, c: TileContext) -> Results:
 
 @executes("activate2")
 def activate2(i: Signature, x: Operands, c: TileContext) -> Results:
-    """op((data <op0> imm0) <op1> imm1) and its reduction."""
+    """Return op((data <op0> imm0) <op1> imm1) and its reduction."""
     a = i.attributes
     data, imm0, imm1, slope, *state = x
     values = wide(flat(data), c.zero)

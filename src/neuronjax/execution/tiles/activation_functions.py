@@ -1,7 +1,7 @@
 """ScalarE's functions by their nki.language names, on FP32.
 
-Those that are compositions (gelu, softplus, mish ...) are evaluated as nki.language
-defines them, every step one FP32 operation, rounded (modelled). The engine's own
+Functions that are compositions (gelu, softplus, mish ...) are evaluated as nki.language
+defines them, with every step one rounded FP32 operation (modelled). The engine's own
 piecewise polynomials are not documented: `numerics.scalar_engine` models those of the
 functions that it lists, under `transcendentals="scalar_engine"`.
 """
@@ -31,13 +31,14 @@ _TANH_SCALE = np.float32(math.sqrt(2 / math.pi))
 _TANH_CUBIC = np.float32(0.044715)
 _SIGMOID_SCALE = np.float32(1.702)
 _ERF_SLOPE = np.float32(2 / math.sqrt(math.pi))
-# Beyond it exp(x) is lost beside x in FP32, or overflows.
+# Above this, exp(x) overflows, or log(1 + exp(x)) is x in FP32.
 _LINEAR = np.float32(20)
 _HALF, _ONE = np.float32(0.5), np.float32(1)
 
 
 class _Rounded(NamedTuple):
-    """FP32 numbers whose every operation is rounded, and sealed by the opaque zero."""
+    """FP32 numbers; the result of every operation is rounded and sealed by the opaque
+    zero."""
 
     array: jax.Array
     zero: jax.Array
@@ -65,46 +66,46 @@ class _Rounded(NamedTuple):
         return self.of(elementary.UNARY[name](self.array, self.zero))
 
     def where(self, condition: jax.Array, value: float) -> _Rounded:
-        """Return a value in the place of some of the numbers."""
+        """Return the numbers with a value where a condition holds."""
         return self._replace(array=jnp.where(condition, np.float32(value), self.array))
 
 
 def _gated(x: _Rounded, gate: _Rounded) -> _Rounded:
-    """x times a gate, where -Inf times 0 is not a NaN: such functions go to -0."""
+    """Return x times a gate; -Inf times 0 gives -0, the limit, and not NaN."""
     return (x * gate).where(x.array == -jnp.inf, -0.0)
 
 
 def _normal(x: _Rounded) -> _Rounded:
-    """The cumulative distribution: (1 + erf(x / sqrt 2)) / 2."""
+    """Return the cumulative normal distribution, (1 + erf(x / sqrt 2)) / 2."""
     return ((x * _HALF_ROOT).through("erf") + _ONE) * _HALF
 
 
 def _gaussian(x: _Rounded, scale: np.float32) -> _Rounded:
-    """exp(scale x^2)."""
+    """Return exp(scale x^2)."""
     return (x * x * scale).through("exponential")
 
 
 def _gelu_dx(x: _Rounded) -> _Rounded:
-    """The derivative of gelu."""
+    """Return the derivative of gelu."""
     bell = _gaussian(x, np.float32(-0.5)) * _DENSITY
     return _normal(x) + (x * bell).where(jnp.isinf(x.array), 0)
 
 
 def _gelu_tanh(x: _Rounded) -> _Rounded:
-    """gelu by tanh(sqrt(2 / pi) (x + 0.044715 x^3))."""
+    """Return gelu by tanh(sqrt(2 / pi) (x + 0.044715 x^3))."""
     bent = ((x + x * x * x * _TANH_CUBIC) * _TANH_SCALE).through("tanh")
     return ((x * _HALF) * (bent + _ONE)).where(x.array == -jnp.inf, -0.0)
 
 
 def _gate_slope(x: _Rounded) -> _Rounded:
-    """The derivative of x sigmoid(x): s + x s (1 - s)."""
+    """Return the derivative of x sigmoid(x): s + x s (1 - s)."""
     s = x.through("logistic")
     bell = s * (1.0 - s)
     return s + (x * bell).where(bell.array == 0, 0)
 
 
 def _softplus(x: _Rounded) -> _Rounded:
-    """log(1 + exp(x)); x itself above 20."""
+    """Return log(1 + exp(x)), and x itself above 20."""
     grown = x._replace(array=lax.min(x.array, _LINEAR)).through("exponential")
     low = grown.through("log_plus_one").array
     return x._replace(array=jnp.where(x.array > _LINEAR, x.array, low))
@@ -160,11 +161,11 @@ def function(name: str, transcendentals: str = "exact") -> Function:
     """Return a function of (float32 array, opaque zero).
 
     Args:
-        name: in nki.language.
+        name: the name in nki.language.
         transcendentals: "exact", or "scalar_engine" for the engine's tables.
 
     Raises:
-        UnimplementedError: it has no rule yet.
+        UnimplementedError: the function has no rule yet.
     """
     if name not in FUNCTIONS:
         raise UnimplementedError(

@@ -1,7 +1,7 @@
 """The operators of the ALUs, on FP32 and on bit patterns (nki.api.shared).
 
 Comparisons and logical operators give 1.0 and 0.0. Every result that another rewrite of
-XLA could reach is sealed (design, section 6).
+XLA could reach is sealed.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _exact(name: str) -> Function:
 
 
 def modulo(a: jax.Array, b: jax.Array, zero: jax.Array) -> jax.Array:
-    """The remainder with the sign of the divisor."""
+    """Return the remainder with the sign of the divisor."""
     rest = elementary.BINARY["remainder"](a, b, zero)
     other = (rest != 0) & ((rest < 0) != (b < 0))
     return seal(jnp.where(other, rest + b, rest), zero)
@@ -76,9 +76,8 @@ def _size(x: jax.Array) -> jax.Array:
     return lax.abs(flush(x))
 
 
-# Of abs_max and abs_min the operand itself is the result, with its sign; of equal
-# magnitudes the second (nki.language.abs_max).
-# (a, b, zero) -> float32; the second operand of a unary one is ignored.
+# abs_max and abs_min return an operand with its sign; for equal magnitudes the second
+# (nki.language.abs_max).
 ARITHMETIC: dict[str, Function] = {
     **{op: _rounded(op) for op in ("add", "subtract", "multiply", "divide", "power")},
     **{op: _exact(op) for op in ("maximum", "minimum")},
@@ -121,8 +120,8 @@ INTEGER: dict[str, Callable[[Any, Any], jax.Array]] = {
 def arithmetic(
     op: str, a: Any, b: Any, zero: jax.Array, reverse: bool = False
 ) -> jax.Array:
-    """Return what an operator makes of FP32 arrays that broadcast, b <op> a if
-    `reverse`; of a unary one there is no b."""
+    """Return a <op> b of FP32 arrays that broadcast, or b <op> a if `reverse`. A unary
+    operator has no b."""
     if reverse and b is not None:
         a, b = b, a
     if b is not None and b.shape != a.shape:
@@ -131,7 +130,7 @@ def arithmetic(
 
 
 def bitwise(op: str, a: Any, b: Any, reverse: bool = False) -> jax.Array:
-    """Return the same of bit patterns, in the dtype of the operand that comes first."""
+    """Return a <op> b of bit patterns, in the dtype of the first operand."""
     if reverse and b is not None:
         a, b = b, a
     word = jnp.dtype(f"uint{8 * a.dtype.itemsize}")

@@ -1,7 +1,7 @@
-"""Collectives: what `neuronjax.collectives` does with the arrays of all ranks.
+"""Collectives of kernels (`neuronjax.collectives`) on the arrays of all ranks.
 
-Executed under a `vmap` over `AXIS` (see `execution.ranks`): every rank gathers the
-operands of all, the exchange is computed once, and each rank keeps its row. The
+They run under a `vmap` over `AXIS` (see `kernels.ranks`): every rank gathers the
+operands of all ranks, the exchange is computed once, and each rank keeps its row. The
 arithmetic is that of `nj.jit`'s collectives: FP32 in the order of a fold plan, rounded
 to the tensor's dtype where a rank stores a partial sum.
 """
@@ -40,19 +40,19 @@ _NO_KEY = np.uint32(0)
 
 
 def _all(x: jax.Array) -> jax.Array:
-    """[ranks, ...]: what every rank has."""
+    """Return the arrays of all ranks, [ranks, ...]."""
     return lax.all_gather(x, AXIS)
 
 
 def _own(x: jax.Array) -> jax.Array:
-    """This rank's row of [ranks, ...]."""
+    """Return this rank's row of [ranks, ...]."""
     return lax.dynamic_index_in_dim(x, lax.axis_index(AXIS), keepdims=False)
 
 
 def _exchanged(collective: Any, x: Operands, c: TileContext) -> Results:
     rows = tuple(map(_all, x))
-    found = exchange(collective, rows, rows[0].shape[0], c.zero, jnp.asarray(_NO_KEY))
-    return tuple(Bits(_own(array)) for array in found)
+    results = exchange(collective, rows, rows[0].shape[0], c.zero, jnp.asarray(_NO_KEY))
+    return tuple(Bits(_own(array)) for array in results)
 
 
 def _made(cls: type, **fields: Any) -> Any:
@@ -87,17 +87,18 @@ def in_groups(i: Signature, x: Operands, c: TileContext) -> Results:
 
 @executes("collective_permute")
 def collective_permute(i: Signature, x: Operands, c: TileContext) -> Results:
-    """ASSUMPTION: the dst of a rank that receives nothing stays as it was."""
+    """Send data between pairs of ranks. ASSUMPTION: the dst of a rank that receives
+    nothing keeps its contents."""
     pairs = i.attributes["source_target_pairs"]
-    [found] = _exchanged(_made(CollectivePermute, pairs=pairs), x, c)
-    assert isinstance(found, Bits)
+    [sent] = _exchanged(_made(CollectivePermute, pairs=pairs), x, c)
+    assert isinstance(sent, Bits)
     receives = jnp.isin(lax.axis_index(AXIS), np.array([t for _, t in pairs]))
-    return (Bits(jnp.where(receives, found.array, c.previous[0])),)
+    return (Bits(jnp.where(receives, sent.array, c.previous[0])),)
 
 
 @executes("collective_permute_implicit")
 def collective_permute_implicit(i: Signature, x: Operands, c: TileContext) -> Results:
-    """Every channel along its own ring."""
+    """Send each channel along its own ring."""
     return tuple(
         _exchanged(_made(CollectivePermute, pairs=_successors(rings)), [operand], c)[0]
         for rings, operand in zip(i.attributes["rings"], x, strict=True)
@@ -108,7 +109,7 @@ def collective_permute_implicit(i: Signature, x: Operands, c: TileContext) -> Re
 def collective_permute_implicit_reduce(
     i: Signature, x: Operands, c: TileContext
 ) -> Results:
-    """The sum of the own operands is stored in their dtype, then sent on."""
+    """Store the sum of the rank's operands in their dtype, then send it on."""
     channels = len(x) // 2
     sums = [
         _combined(i.attributes["op"], x[n], x[channels + n], c) for n in range(channels)
@@ -117,23 +118,24 @@ def collective_permute_implicit_reduce(
 
 
 def _combined(op: str, a: jax.Array, b: jax.Array, c: TileContext) -> jax.Array:
-    """One step of an all-reduce: of two ranks that are both here."""
+    """Return one step of an all-reduce, between two operands that this rank holds."""
     made = _made(AllReduce, op=op, groups=((0, 1),), plan=star(2))
     both = jnp.stack([a, b])
     return exchange(made, (both,), 2, c.zero, jnp.asarray(_NO_KEY))[0][0]
 
 
 def _successors(rings: Groups) -> Groups:
-    """Who sends to whom: each rank of a ring to the next one."""
-    found: list[tuple[int, int]] = []
+    """Return (sender, receiver) pairs: each rank of a ring sends to the next one."""
+    pairs: list[tuple[int, int]] = []
     for ring in rings:
-        found += zip(ring, (*ring[1:], ring[0]), strict=True)
-    return tuple(found)
+        pairs += zip(ring, (*ring[1:], ring[0]), strict=True)
+    return tuple(pairs)
 
 
 @executes("collective_permute_implicit_current_processing_rank_id")
 def current_processing_rank_id(i: Signature, x: Operands, c: TileContext) -> Results:
-    """After t steps a rank has what the t-th rank before it in the ring had."""
+    """Return the rank whose data this rank has after t steps: the t-th before it in its
+    ring."""
     rings = i.attributes["rings"]
     size = len(rings[0])
     table = np.zeros((sum(map(len, rings)), size), np.int32)
@@ -148,13 +150,14 @@ def rank_id(i: Signature, x: Operands, c: TileContext) -> Results:
     return (lax.axis_index(AXIS).astype(jnp.int32),)
 
 
-# ---- Of lengths that the run knows. Metadata rows: send counts, where in src they
-# start, counts received, where in dst they go.
+# ---- Lengths known only at run time. Rows of metadata: send counts, their starts in
+# src, receive counts, their starts in dst.
 
 
 @executes("all_gather_v", "all_to_all_v")
 def of_any_length(i: Signature, x: Operands, c: TileContext) -> Results:
-    """Chunks of flat buffers; what reaches over the end of a slot is cut off."""
+    """Exchange chunks of flat buffers; what reaches over the end of a slot is cut
+    off."""
     groups, to_all = i.attributes["groups"], i.name == "all_gather_v"
     size = len(groups[0])
     table = x[1].reshape(-1, size).astype(jnp.int32)
@@ -186,7 +189,7 @@ def of_any_length(i: Signature, x: Operands, c: TileContext) -> Results:
 
 
 def _membership(groups: Groups) -> tuple[jax.Array, jax.Array]:
-    """Of every rank: the members of its group, and its place among them."""
+    """Return for every rank the members of its group, and its place among them."""
     ranks = sum(map(len, groups))
     members = np.zeros((ranks, len(groups[0])), np.int32)
     place = np.zeros(ranks, np.int32)

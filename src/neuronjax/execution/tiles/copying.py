@@ -1,4 +1,4 @@
-"""Copies, constants, and what DMA does on the way: bits, or by way of FP32."""
+"""Copies, constants, and arithmetic of DMA: bit for bit, or through FP32."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from neuronjax.numerics.exact import seal
 
 @executes("dma_copy")
 def dma_copy(i: Signature, x: Operands, c: TileContext) -> Results:
-    """src.dtype -> FP32 -> dst.dtype (nki.isa.dma_copy, "Data types")."""
+    """Convert src.dtype -> FP32 -> dst.dtype (nki.isa.dma_copy, "Data types")."""
     return (_converted(i, x[0], c),)
 
 
 @executes("tensor_copy")
 def tensor_copy(i: Signature, x: Operands, c: TileContext) -> Results:
-    """A copy; ScalarE of a core without exact copies always goes through FP32."""
+    """Copy; ScalarE of a core without exact copies always goes through FP32."""
     exact = "scalar_engine_exact_copy" in c.core.capabilities
     if i.engine == "scalar" and not exact:
         return (wide(x[0], c.zero),)
@@ -41,20 +41,20 @@ def _converted(i: Signature, x: jax.Array, c: TileContext) -> jax.Array | Bits:
     if source.dtype == target.dtype:
         return Bits(x)
     if dtypes.info(source.dtype).kind == "packed":
-        return Bits(x)  # the front end has made sure that the widths agree
+        return Bits(x)  # the front end has checked that the widths agree
     return wide(x, c.zero)
 
 
 @executes("memset")
 def memset(i: Signature, x: Operands, c: TileContext) -> Results:
-    """One number everywhere."""
+    """Fill the output with one number."""
     [value] = x
     return (jnp.broadcast_to(value, i.outputs[0].shape),)
 
 
 @executes("iota")
 def iota(i: Signature, x: Operands, c: TileContext) -> Results:
-    """32-bit integers that wrap around."""
+    """Return 32-bit integers that wrap around."""
     offset, multiplier, *steps = x
     counts, partitions = i.attributes["counts"], i.outputs[0].shape[0]
     return (affine_values(offset, multiplier, steps, counts, partitions),)
@@ -62,12 +62,13 @@ def iota(i: Signature, x: Operands, c: TileContext) -> Results:
 
 @executes("dma_transpose")
 def dma_transpose(i: Signature, x: Operands, c: TileContext) -> Results:
-    """The axes in their new order; bits."""
+    """Return the bits with the axes in their new order."""
     return (Bits(moved(i, x[0])),)
 
 
 def moved(i: Signature, x: jax.Array) -> jax.Array:
-    """Return what a source's elements say, where a movement puts them in dst."""
+    """Return the elements of a source in the order in which a movement writes them to
+    dst."""
     if "axes" in i.attributes:
         x = lax.transpose(x, i.attributes["axes"])
     return x.reshape(i.outputs[0].shape)
@@ -75,7 +76,7 @@ def moved(i: Signature, x: jax.Array) -> jax.Array:
 
 @executes("dma_compute")
 def dma_compute(i: Signature, x: Operands, c: TileContext) -> Results:
-    """The sum of the sources in FP32, from left to right."""
+    """Return the sum of the sources in FP32, from left to right."""
     total, *others = [moved(i, wide(source, c.zero)) for source in x]
     for source in others:
         total = seal(jnp.add(total, source), c.zero)

@@ -25,13 +25,14 @@ from neuronjax.numerics.exact import seal
 
 @executes("tensor_tensor")
 def tensor_tensor(i: Signature, x: Operands, c: TileContext) -> Results:
-    """data1 <op> data2."""
+    """Return data1 <op> data2."""
     op = i.attributes["op"]
     a, b = _flat(x[0]), _flat(x[1])
     if op in BITVEC:
         return (_pattern_result(alu.bitwise(op, a, b), i),)
     if i.attributes["integer"] and op in alu.INTEGER:
-        # All are 32 bits wide: modulo 2^32, whatever the sign of the result's dtype.
+        # All operands are 32 bits wide; results are modulo 2^32 for signed and unsigned
+        # dtypes.
         word = dtypes.info(i.outputs[0].dtype).numeric
         return (alu.INTEGER[op](a, b.astype(a.dtype)).astype(word),)
     return (alu.arithmetic(op, wide(a, c.zero), wide(b, c.zero), c.zero),)
@@ -39,7 +40,8 @@ def tensor_tensor(i: Signature, x: Operands, c: TileContext) -> Results:
 
 @executes("tensor_scalar")
 def tensor_scalar(i: Signature, x: Operands, c: TileContext) -> Results:
-    """(data <op0> operand0) <op1> operand1, the first result rounded to FP32."""
+    """Return (data <op0> operand0) <op1> operand1, with the first result rounded to
+    FP32."""
     a = i.attributes
     data, *operands = map(_flat, x)
     ops = [(a["op0"], operands[0], a["reverse0"])]
@@ -57,7 +59,7 @@ def tensor_scalar(i: Signature, x: Operands, c: TileContext) -> Results:
 
 
 def _flat(x: Any) -> Any:
-    """[partitions, elements]; a number as it is."""
+    """Return [partitions, elements]; a number stays as it is."""
     if x is None or x.ndim == 0:
         return x
     return x.reshape(x.shape[0], -1)
@@ -71,7 +73,7 @@ def _pattern_result(x: jax.Array, i: Signature) -> jax.Array | Bits:
 
 @executes("scalar_tensor_tensor")
 def scalar_tensor_tensor(i: Signature, x: Operands, c: TileContext) -> Results:
-    """(data <op0> operand0) <op1> operand1, a rounding after each."""
+    """Return (data <op0> operand0) <op1> operand1, rounded after each operator."""
     a = i.attributes
     data, operand0, operand1 = x
     value = wide(flat(data), c.zero)
@@ -83,7 +85,7 @@ def scalar_tensor_tensor(i: Signature, x: Operands, c: TileContext) -> Results:
 
 @executes("exponential")
 def exponential(i: Signature, x: Operands, c: TileContext) -> Results:
-    """exp(src - max_value), and its sum in VectorE's accumulators."""
+    """Return exp(src - max_value), and its sum in VectorE's accumulators."""
     src, most, *state = x
     values = wide(flat(src), c.zero)
     shifted = seal(values - lanes(most, values.shape[0], c.zero), c.zero)
@@ -93,6 +95,6 @@ def exponential(i: Signature, x: Operands, c: TileContext) -> Results:
 
 @executes("reciprocal")
 def reciprocal(i: Signature, x: Operands, c: TileContext) -> Results:
-    """1 / x in FP32."""
+    """Return 1 / x in FP32."""
     function = elementary.UNARY["reciprocal"]
     return (seal(function(wide(x[0], c.zero), c.zero), c.zero),)

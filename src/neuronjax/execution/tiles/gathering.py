@@ -1,6 +1,6 @@
-"""GpSimdE: gathers, bounds of segments, nonzero elements, the largest of a snake.
+"""GpSimdE: gathers, bounds of segments, nonzero elements, largest elements of a snake.
 
-A GpSimd core sees 16 partitions; VectorE shuffles them within quadrants. Values are
+A GpSimd core sees 16 partitions; VectorE shuffles within quadrants of 32. Values are
 moved, not computed.
 """
 
@@ -31,7 +31,8 @@ CORE_PARTITIONS = 16
 
 @executes("local_gather")
 def local_gather(i: Signature, x: Operands, c: TileContext) -> Results:
-    """Each core takes what its own indices name, for all its partitions."""
+    """Gather, in each core, the elements that its own indices name, for all its
+    partitions."""
     a = i.attributes
     src, index = flat(x[0]), flat(x[1])
     cores = src.shape[0] // CORE_PARTITIONS
@@ -44,7 +45,7 @@ def local_gather(i: Signature, x: Operands, c: TileContext) -> Results:
 
 @executes("nc_n_gather")
 def nc_n_gather(i: Signature, x: Operands, c: TileContext) -> Results:
-    """Every partition takes its own elements."""
+    """Gather, in every partition, its own elements."""
     return (Bits(_taken(flat(x[0]), flat(x[1]).astype(jnp.int32))),)
 
 
@@ -57,7 +58,8 @@ def _taken(rows: jax.Array, picks: jax.Array) -> jax.Array:
 
 @executes("sequence_bounds")
 def sequence_bounds(i: Signature, x: Operands, c: TileContext) -> Results:
-    """Where the elements of the same id begin and end (exclusive); padding n and -1."""
+    """Return where the elements with the same id begin and end (exclusive); padding: n,
+    -1."""
     ids = flat(x[0])[0].astype(jnp.int32)
     n = ids.shape[0]
     place = jnp.arange(n, dtype=jnp.int32)
@@ -72,7 +74,8 @@ def sequence_bounds(i: Signature, x: Operands, c: TileContext) -> Results:
 
 @executes("nonzero_with_count")
 def nonzero_with_count(i: Signature, x: Operands, c: TileContext) -> Results:
-    """Indices of nonzero elements, padding, their number; one partition per core."""
+    """Return indices of nonzero elements, padding, and their count; one partition per
+    core."""
     src, offset, padding = x
     rows, old = flat(src), flat(c.previous[0])
     used = rows[::CORE_PARTITIONS]
@@ -80,7 +83,7 @@ def nonzero_with_count(i: Signature, x: Operands, c: TileContext) -> Results:
     count = nonzero.sum(axis=1, dtype=jnp.int32)
     width = used.shape[1]
     place = jnp.arange(width, dtype=jnp.int32)
-    # Stable: nonzero elements first, in their order.
+    # A stable order: nonzero elements come first, in their order.
     order = jnp.argsort(jnp.where(nonzero, place, width + place), axis=1)
     found = order.astype(jnp.int32) + offset
     found = jnp.where(place[None] < count[:, None], found, padding)
@@ -90,7 +93,7 @@ def nonzero_with_count(i: Signature, x: Operands, c: TileContext) -> Results:
 
 @executes("topk")
 def topk(i: Signature, x: Operands, c: TileContext) -> Results:
-    """The k largest of each 16-partition snake, ascending, and where they were."""
+    """Return the k largest of each 16-partition snake, ascending, and their indices."""
     src = flat(x[0])
     k = i.outputs[0].shape[-1]
     cores = src.shape[0] // CORE_PARTITIONS
@@ -103,7 +106,7 @@ def topk(i: Signature, x: Operands, c: TileContext) -> Results:
 
 @executes("nc_stream_shuffle")
 def nc_stream_shuffle(i: Signature, x: Operands, c: TileContext) -> Results:
-    """Partition p of a quadrant copies partition mask[p]; 255 means it stays."""
+    """Copy partition mask[p] of a quadrant to partition p; 255 keeps partition p."""
     src = flat(x[0])
     partitions = i.outputs[0].shape[0]
     mask = np.resize(np.array(i.attributes["mask"]), partitions)

@@ -1,7 +1,7 @@
 """TensorE: one K tile, folded down the partitions, added to PSUM.
 
-The folds are those of `engines` (design, section 5): a left fold in FP32 down the rows;
-FP32 operands in four passes of halves, by 32 rows; in double-row mode pairs in a cell.
+The folds are those of `engines`: a left fold in FP32 down the rows, four passes of
+halves by 32 rows for FP32 operands, and pairs of rows in a cell for double-row mode.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from neuronjax.numerics.float_format import get_format
 
 @executes("nc_matmul")
 def nc_matmul(i: Signature, x: Operands, c: TileContext) -> Results:
-    """stationary.T @ moving, or what PSUM holds plus it."""
+    """Return stationary.T @ moving, added to the contents of PSUM when accumulating."""
     stationary, moving = x
     exact = "exact_transpose" in c.core.capabilities
     if i.attributes["is_transpose"] and exact:
@@ -53,14 +53,14 @@ def nc_matmul(i: Signature, x: Operands, c: TileContext) -> Results:
 
 
 def stationary_columns(i: Signature) -> int:
-    """M."""
+    """Return M, the number of columns of the stationary operand."""
     return i.outputs[0].shape[0]
 
 
 def _passes(
     i: Signature, stationary: jax.Array, moving: jax.Array, zero: jax.Array
 ) -> list[jax.Array]:
-    """Results of the array, [1, M, N] each."""
+    """Return the results of the array, [1, M, N] each."""
     # In double-row mode a cell holds both rows of its partition.
     rows = i.attributes["rows_per_cell"]
     left, right = (_matrix(wide(x), rows) for x in (stationary, moving))
@@ -77,7 +77,8 @@ def _matrix(x: jax.Array, rows: int = 1) -> Matrix:
 def _passed_through(
     stationary: jax.Array, moving: jax.Array, result: OperandView
 ) -> Bits:
-    """Bits of the stationary operand where `moving`, of ones and zeros, has its one."""
+    """Return the bits of the stationary operand where `moving`, of ones and zeros, has
+    its one."""
     k = stationary.shape[0]
     word = dtypes.info(result.dtype).carrier
     rows = stationary.reshape(k, -1)
@@ -85,8 +86,9 @@ def _passed_through(
         raise TypeError("the front end lets only equal widths through")
     bits = rows if rows.dtype == word else lax.bitcast_convert_type(rows, word)
     ones = moving.reshape(k, -1) != 0
-    # The first one counts down to it: XLA folds a maximum of a constant, as an identity
-    # is, in a tenth of the time of an argmax.
+    # The index of the first one is found by a maximum over counts that fall. XLA folds
+    # such a maximum of a constant, as an identity is, in a tenth of the time of an
+    # argmax.
     down = jnp.arange(k, 0, -1, dtype=jnp.int32)
     left = jnp.where(ones, down[:, None], 0).max(axis=0)
     taken = jnp.take(bits, k - left, axis=0, mode="clip")
@@ -96,7 +98,8 @@ def _passed_through(
 
 @executes("nc_transpose")
 def nc_transpose(i: Signature, x: Operands, c: TileContext) -> Results:
-    """Bits; on a core without exact transposes TensorE multiplies by the identity."""
+    """Transpose bits; a core without exact transposes multiplies by the identity on
+    TensorE."""
     data = x[0].reshape(x[0].shape[0], prod(x[0].shape[1:]))
     exact = i.engine != "tensor" or "exact_transpose" in c.core.capabilities
     if exact or data.dtype.kind in "iu":

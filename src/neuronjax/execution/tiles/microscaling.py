@@ -1,8 +1,8 @@
 """`quantize_mx` on VectorE, `nc_matmul_mx` on TensorE.
 
-The numbers are those of `numerics.microscaling` under the rule "neuron"; the sum is
-`engines.array_fold`'s: a cell adds its four scaled products from left to right in FP32,
-then the sums of the cells go down the partitions, then to PSUM (design, section 5).
+The numbers are those of `numerics.microscaling` under the rule "neuron". The sum is
+that of `engines.array_fold`: a cell adds its four scaled products from left to right in
+FP32, the sums of the cells are added down the partitions, and then to PSUM.
 """
 
 from __future__ import annotations
@@ -49,22 +49,23 @@ _FORMATS = {f"{fmt.element.name}_x4": fmt for fmt in MX_FORMATS.values()}
 
 @executes("quantize_mx")
 def quantize_mx(i: Signature, x: Operands, c: TileContext) -> Results:
-    """The words, and the scales quadrant by quadrant."""
+    """Return the words, and the scales quadrant by quadrant."""
     words, *scales = i.outputs
     partitions, free = words.shape[0], prod(words.shape[1:])
     groups = x[0].reshape(partitions // GROUP, GROUP, free, SLOTS)
     blocks = jnp.swapaxes(groups, 1, 2).reshape(-1, free, GROUP * SLOTS)
-    found = quantized(blocks, _FORMATS[words.dtype], scale_rule=SCALE_RULE)
-    elements = to_codes(found.elements).reshape(-1, free, GROUP, SLOTS)
+    result = quantized(blocks, _FORMATS[words.dtype], scale_rule=SCALE_RULE)
+    elements = to_codes(result.elements).reshape(-1, free, GROUP, SLOTS)
     rows = jnp.swapaxes(elements, 1, 2).reshape(partitions, free * SLOTS)
-    packed = pack_x4(from_codes(rows, found.format.element))
-    codes = to_codes(found.scales).reshape(partitions // GROUP, free)
+    packed = pack_x4(from_codes(rows, result.format.element))
+    codes = to_codes(result.scales).reshape(partitions // GROUP, free)
     return (Bits(packed), *map(Bits, jnp.split(codes, len(scales))))
 
 
 @executes("nc_matmul_mx")
 def nc_matmul_mx(i: Signature, x: Operands, c: TileContext) -> Results:
-    """stationary.T @ moving of dequantized operands, or what PSUM holds plus it."""
+    """Return stationary.T @ moving of dequantized operands, added to PSUM when
+    accumulating."""
     split = 2 + i.attributes["stationary_scales"]
     left = _operand(x[0], _view(i, 0), x[2:split])
     right = _operand(x[1], _view(i, 1), x[split:])
@@ -85,7 +86,7 @@ def _view(i: Signature, operand: int) -> OperandView:
 def _operand(
     words: jax.Array, view: OperandView, scales: Sequence[jax.Array]
 ) -> Matrix:
-    """The dequantized values, of which a cell holds the four of its partition."""
+    """Return the dequantized values; a cell holds the four of its partition."""
     partitions, free = view.shape[0], prod(view.shape[1:])
     fmt = _FORMATS[view.dtype]
     words = words.reshape(partitions, free)
@@ -94,7 +95,8 @@ def _operand(
 
 
 def _scale_rows(scales: Sequence[jax.Array], partitions: int, free: int) -> jax.Array:
-    """uint8 [P / 8, F] of the tensors of all quadrants, or of one whole tensor."""
+    """Return uint8 [P / 8, F] from the tensors of all quadrants, or from one whole
+    tensor."""
     rows = [_bytes(s).reshape(s.shape[0], free) for s in scales]
     quadrants = range(0, partitions, QUADRANT)
     if len(rows) == 1:
@@ -109,7 +111,7 @@ def _bytes(scale: jax.Array) -> jax.Array:
 
 
 def _dequantized(words: jax.Array, scales: jax.Array, fmt: MXFormat) -> jax.Array:
-    """float32 [4 P, F] in order of position, 4 * partition + slot."""
+    """Return float32 [4 P, F] in order of position, 4 * partition + slot."""
     partitions, free = words.shape
     codes = to_codes(unpack_x4(words, fmt.element))
     rows = jnp.swapaxes(codes.reshape(partitions, free, SLOTS), 1, 2)

@@ -1,4 +1,5 @@
-"""What several instructions do without arithmetic: choose bits, count along an axis."""
+"""Helpers of several instructions without arithmetic: choose bits, count along an
+axis."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from jax import lax
 
 
 def where_bits(chosen: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
-    """`jnp.where` of equal dtypes that keeps every bit, a NaN's too."""
+    """Return `jnp.where` of equal dtypes with every bit kept, also those of a NaN."""
     word = jnp.dtype(f"uint{8 * new.dtype.itemsize}")
     bits = [lax.bitcast_convert_type(v, word) for v in (new, old)]
     return lax.bitcast_convert_type(jnp.where(chosen, *bits), new.dtype)
@@ -23,7 +24,8 @@ def affine_values(
     counts: Sequence[int],
     partitions: int,
 ) -> jax.Array:
-    """int32 [partitions, elements]: offset + partition * multiplier + index * step."""
+    """Return int32 [partitions, elements]: offset + partition * multiplier + index *
+    step."""
     total = offset + jnp.arange(partitions, dtype=jnp.int32) * multiplier
     for step, count in zip(steps, counts, strict=True):
         total = total[..., None] + jnp.arange(count, dtype=jnp.int32) * step

@@ -1,9 +1,9 @@
 """The engines' random number generators: `rng`, `rand2`, `dropout`, and their states.
 
-VectorE has an LFSR per lane before NeuronCore-v4, four XORWOW generators from then on;
-GpSimdE one XORWOW. Their states are operands. `numerics.generators` says what of them
-is documented and what is assumed. ASSUMPTION: a generator that was never seeded starts
-as if seeded with 0.
+VectorE has an LFSR per lane before NeuronCore-v4, and four XORWOW generators from then
+on; GpSimdE has one XORWOW. Their states are operands. `numerics.generators` says what
+is documented about them and what is assumed. ASSUMPTION: a generator that was never
+seeded starts as if seeded with 0.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from neuronjax.numerics.generators import (
 
 
 def _seeded(words: int, seed: jax.Array) -> jax.Array:
-    """The state of 128 lanes of `words` words from one seed."""
+    """Return the state of 128 lanes of `words` words from one seed."""
     if words == 1:
         return seed_lfsr(seed, (128, 1))
     generators = words // XORWOW_WORDS
@@ -45,7 +45,7 @@ def _seeded(words: int, seed: jax.Array) -> jax.Array:
 def _drawn(
     state: jax.Array, partitions: int, count: int
 ) -> tuple[jax.Array, jax.Array]:
-    """uint32 [partitions, count], and the states of all lanes after them."""
+    """Return uint32 [partitions, count], and the new states of all lanes."""
     fresh = _seeded(state.shape[1], jnp.uint32(0))
     state = jnp.where((state == 0).all(axis=1, keepdims=True), fresh, state)
     used = state[:partitions]
@@ -61,7 +61,7 @@ def _drawn(
 
 @executes("rng")
 def rng(i: Signature, x: Operands, c: TileContext) -> Results:
-    """32 random bits per element, of which narrower integers keep the lowest."""
+    """Return 32 random bits per element; narrower integers keep the lowest bits."""
     partitions, count = _sizes(i)
     words, after = _drawn(x[0], partitions, count)
     dtype = jnp.dtype(i.outputs[0].dtype)
@@ -76,7 +76,7 @@ def _sizes(i: Signature) -> tuple[int, int]:
 
 @executes("rand2")
 def rand2(i: Signature, x: Operands, c: TileContext) -> Results:
-    """low + u (high - low), u from the top 24 bits; at most high."""
+    """Return low + u (high - low), at most high, with u from the top 24 bits."""
     low, high, state = x
     partitions, count = _sizes(i)
     words, after = _drawn(state, partitions, count)
@@ -90,7 +90,8 @@ def rand2(i: Signature, x: Operands, c: TileContext) -> Results:
 
 @executes("dropout")
 def dropout(i: Signature, x: Operands, c: TileContext) -> Results:
-    """Zero where a uniform number in [0, 1) is below the probability."""
+    """Return the data, with zero where a uniform number in [0, 1) is below the
+    probability."""
     data, probability, state = x
     rows = flat(data)
     words, after = _drawn(state, *rows.shape)
@@ -100,7 +101,7 @@ def dropout(i: Signature, x: Operands, c: TileContext) -> Results:
 
 @executes("set_rng_seed")
 def set_rng_seed(i: Signature, x: Operands, c: TileContext) -> Results:
-    """Every lane's state from one 32-bit seed."""
+    """Return every lane's state from one 32-bit seed."""
     seed = x[0].reshape(())
     if seed.dtype != jnp.uint32:
         bits = seed if seed.dtype.itemsize == 4 else wide(seed, c.zero)
@@ -110,12 +111,12 @@ def set_rng_seed(i: Signature, x: Operands, c: TileContext) -> Results:
 
 @executes("rand_set_state")
 def rand_set_state(i: Signature, x: Operands, c: TileContext) -> Results:
-    """The states of the first lanes."""
+    """Set the states of the first lanes."""
     seeds, state = flat(x[0]), x[1]
     return (jnp.concatenate([seeds, state[seeds.shape[0] :]]),)
 
 
 @executes("rand_get_state")
 def rand_get_state(i: Signature, x: Operands, c: TileContext) -> Results:
-    """The states of the first lanes, as they are."""
+    """Return the states of the first lanes, unchanged."""
     return (x[0][: i.outputs[0].shape[0]],)

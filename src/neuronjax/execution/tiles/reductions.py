@@ -35,7 +35,7 @@ from neuronjax.numerics.exact import opaque
 
 @executes("tensor_reduce")
 def tensor_reduce(i: Signature, x: Operands, c: TileContext) -> Results:
-    """The trailing axes in one; tiles of 512 where the order matters."""
+    """Reduce the trailing axes as one, in tiles of 512 if the order matters."""
     a = i.attributes
     data = x[0]
     rows = data.reshape(prod(data.shape[: a["kept"]]), -1)
@@ -47,12 +47,12 @@ def tensor_reduce(i: Signature, x: Operands, c: TileContext) -> Results:
 
 @executes("tensor_partition_reduce")
 def tensor_partition_reduce(i: Signature, x: Operands, c: TileContext) -> Results:
-    """A left fold over the partitions; an average divides by their number."""
+    """Fold over the partitions from the left; an average divides by their number."""
     op = i.attributes["op"]
     rows = flat(x[0])
     if op in BITVEC:
         return (Bits(reduced_bits(op, rows.T)),)
-    # At most 128 partitions: one tile, so this is the left fold.
+    # There are at most 128 partitions, which are one tile, so this is the left fold.
     values = wide(rows, c.zero).T
     if op != "average":
         return (reduced(op, values, c.zero),)
@@ -63,7 +63,7 @@ def tensor_partition_reduce(i: Signature, x: Operands, c: TileContext) -> Result
 
 @executes("tensor_scalar_reduce")
 def tensor_scalar_reduce(i: Signature, x: Operands, c: TileContext) -> Results:
-    """data <op0> operand0, folded into VectorE's accumulators on the way."""
+    """Return data <op0> operand0, and fold it into VectorE's accumulators."""
     a = i.attributes
     data, operand, registers, init = x
     values = wide(flat(data), c.zero)
@@ -77,7 +77,7 @@ def tensor_scalar_reduce(i: Signature, x: Operands, c: TileContext) -> Results:
 
 @executes("tensor_scalar_cumulative")
 def tensor_scalar_cumulative(i: Signature, x: Operands, c: TileContext) -> Results:
-    """register = op1(op0(data, imm0), register), every value of which is written."""
+    """Return every value of register = op1(op0(data, imm0), register)."""
     a = i.attributes
     data, imm0, registers, init = x
     values = wide(flat(data), c.zero)
@@ -98,7 +98,8 @@ def tensor_scalar_cumulative(i: Signature, x: Operands, c: TileContext) -> Resul
 
 @executes("tensor_tensor_scan")
 def tensor_tensor_scan(i: Signature, x: Operands, c: TileContext) -> Results:
-    """result = op1(op0(data0, result before), data1), in FP32 along the free axis."""
+    """Return result = op1(op0(data0, previous result), data1), in FP32 along the free
+    axis."""
     a = i.attributes
     data0, data1 = (wide(flat(v), c.zero) for v in x[:2])
     first = lanes(x[2], data0.shape[0], c.zero)[:, 0]

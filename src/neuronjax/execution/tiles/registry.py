@@ -4,13 +4,13 @@
     def tensor_tensor(i: Signature, x: Operands, c: TileContext) -> Results:
         return (combine(i.attributes["op"], wide(x[0]), wide(x[1]), c),)
 
-`x` lists the operands as the front end did: a tensor as an array of its view's shape
-and numeric dtype, a register as an int32 scalar, an immediate as a scalar (float32 or
-int32, unknown to the compiler), an absent one as None. The result is one array per
-output, of the view's number of elements, before the rounding of the write: float32
-(rounded once to the output's dtype) or an integer dtype; or `Bits` of an array of the
-output's own dtype, stored as they are. An instruction that writes a register returns
-one integer scalar.
+`x` lists the operands in the front end's order: a tensor as an array with its view's
+shape and numeric dtype, a register as an int32 scalar, an immediate as a scalar
+(float32 or int32, unknown to the compiler), an absent operand as None. The result is
+one array per output with the view's number of elements, before the rounding of the
+write: float32 (rounded once to the output's dtype) or an integer dtype; or `Bits` of an
+array of the output's own dtype, stored unchanged. An instruction that writes a register
+returns one integer scalar.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ class OperandView(NamedTuple):
 
 @dataclass(frozen=True)
 class Signature:
-    """The static part of an instruction: equal ones run by the same code.
+    """The static part of an instruction; equal ones run by the same code.
 
     Attributes:
-        name: of the nki.isa function.
-        engine: who executes it.
+        name: the name of the nki.isa function.
+        engine: the engine that executes it.
         items: the attributes, sorted.
-        outputs: what is written.
-        inputs: one per operand, None where that is no tensor.
+        outputs: the views that are written.
+        inputs: one view per operand, None for an operand that is not a tensor.
         forms: one letter per operand, see `ir.kernel.KernelInstruction`.
         reads_outputs: whether `TileContext.previous` is filled.
     """
@@ -79,15 +79,17 @@ class Signature:
 
 
 class TileContext(NamedTuple):
-    """What an instruction finds beside its operands.
+    """What an instruction reads besides its operands.
 
     Attributes:
         zero: a -0.0 that the compiler cannot know, see `numerics.exact`.
         core: the core, for its capabilities.
-        key: uint32 scalar for random bits, another for every instruction executed.
-        previous: old contents of the outputs, if the instruction reads them.
-        rounding: of writes: "rne", or "stochastic" with bits that the key decides.
-        transcendentals: of ScalarE's functions: "exact" or "scalar_engine".
+        key: the uint32 key of random bits, a different one for every executed
+            instruction.
+        previous: the old contents of the outputs, if the instruction reads them.
+        rounding: how writes round: "rne", or "stochastic" with bits from the key.
+        transcendentals: how ScalarE's functions are computed: "exact" or
+            "scalar_engine".
     """
 
     zero: jax.Array
@@ -112,7 +114,7 @@ _REGISTRY: dict[str, Semantics] = {}
 
 
 def executes(*names: str) -> Callable[[Semantics], Semantics]:
-    """Registers the semantics of one or several instructions."""
+    """Register the semantics of one or several instructions."""
 
     def register(function: Semantics) -> Semantics:
         for name in names:
@@ -129,7 +131,7 @@ def _load() -> None:
 
 
 def semantics_of(name: str) -> Semantics:
-    """The function of an instruction.
+    """Return the function of an instruction.
 
     Raises:
         UnimplementedError: there is none.
@@ -143,6 +145,6 @@ def semantics_of(name: str) -> Semantics:
 
 
 def has_semantics(name: str) -> bool:
-    """Whether there is a function of an instruction."""
+    """Return whether an instruction has a function."""
     _load()
     return name in _REGISTRY

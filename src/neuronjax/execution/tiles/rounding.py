@@ -1,9 +1,9 @@
 """Reading operands as FP32, and the one rounding of a write.
 
-Engines compute in FP32 and round once, to the dtype of the view that is written
-(design, section 5). Integers are read exactly where an instruction says so; an FP32
-result is written to an integer by rounding to nearest even, with saturation, and an
-integer result to a narrower integer with saturation.
+Engines compute in FP32 and round once, to the dtype of the view that is written.
+Integers are read exactly where an instruction says so. An FP32 result is written to an
+integer by rounding to nearest even with saturation; an integer result is written to a
+narrower integer with saturation.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from neuronjax.numerics.widening import widen
 
 
 def wide(x: jax.Array, zero: jax.Array | None = None) -> jax.Array:
-    """An operand as an engine reads it: FP32. Integers beyond 2^24 are rounded.
+    """Return an operand in FP32, as an engine reads it; integers beyond 2^24 are
+    rounded.
 
     Args:
         x: any numeric dtype.
-        zero: given, an integer operand is made opaque, as it may be a constant.
+        zero: if given, an integer operand is made opaque, since it may be a constant.
     """
     if x.dtype == jnp.float32:
         return x
@@ -42,11 +43,11 @@ def rounded(
     zero: jax.Array,
     random: jax.Array | None = None,
 ) -> jax.Array:
-    """A result as an array of the carrier of the dtype that is written.
+    """Return a result as an array in the carrier of the dtype that is written.
 
     Args:
         x: float32, integers, or the bits of an array of the dtype.
-        dtype: of the view.
+        dtype: the dtype of the view.
         zero: the opaque -0.0.
         random: uint32 bits of the shape of `x`, for stochastic rounding.
     """

@@ -19,13 +19,15 @@ from neuronjax.execution.tiles.registry import (
 from neuronjax.execution.tiles.rounding import wide
 from neuronjax.ir.nki_dtypes import FP32_MIN
 
-# Where range_select's comparisons fail; written to FP16 and narrower it is -Inf.
+# The value of range_select where a comparison fails; in FP16 and narrower it becomes
+# -Inf.
 _LEAST = np.float32(FP32_MIN)
 
 
 @executes("tensor_copy_predicated")
 def tensor_copy_predicated(i: Signature, x: Operands, c: TileContext) -> Results:
-    """dst stays where nothing is copied; equal dtypes are moved bit for bit."""
+    """Copy where the predicate holds, and keep dst elsewhere; equal dtypes are bit for
+    bit."""
     src, predicate = x
     chosen = (flat(predicate) != 0) != i.attributes["reverse_pred"]
     old = flat(c.previous[0])
@@ -37,7 +39,7 @@ def tensor_copy_predicated(i: Signature, x: Operands, c: TileContext) -> Results
 
 @executes("select_reduce")
 def select_reduce(i: Signature, x: Operands, c: TileContext) -> Results:
-    """on_true or on_false, and the maximum of what was chosen."""
+    """Return on_true or on_false, and the maximum of the chosen values."""
     a = i.attributes
     predicate, on_true, on_false, *state = x
     true = wide(flat(on_true), c.zero)
@@ -48,7 +50,7 @@ def select_reduce(i: Signature, x: Operands, c: TileContext) -> Results:
 
 @executes("range_select")
 def range_select(i: Signature, x: Operands, c: TileContext) -> Results:
-    """Elements whose index lies within two bounds, compared in FP32."""
+    """Select elements whose index lies within two bounds, compared in FP32."""
     a = i.attributes
     data, bound0, bound1, first, *state = x
     values = wide(flat(data), c.zero)
@@ -64,7 +66,7 @@ def range_select(i: Signature, x: Operands, c: TileContext) -> Results:
 
 @executes("affine_select")
 def affine_select(i: Signature, x: Operands, c: TileContext) -> Results:
-    """on_true where the affine value compares with 0; 32-bit integers."""
+    """Return on_true where the affine value compares with 0, in 32-bit integers."""
     data, on_false, offset, multiplier, *steps = x
     counts = i.attributes["counts"]
     value = affine_values(offset, multiplier, steps, counts, data.shape[0])

@@ -1,4 +1,4 @@
-"""What sequencers do: registers, order between cores, text for the host.
+"""The instructions of sequencers: registers, order between cores, text for the host.
 
 Registers are 32-bit integers. `nki.linking` puts the instructions of two cores in
 order.
@@ -25,13 +25,13 @@ from neuronjax.execution.tiles.registry import (
 
 @executes("register_move")
 def register_move(i: Signature, x: Operands, c: TileContext) -> Results:
-    """A constant or another register."""
+    """Return a constant or the value of another register."""
     return (jnp.int32(x[0]),)
 
 
 @executes("register_load")
 def register_load(i: Signature, x: Operands, c: TileContext) -> Results:
-    """One element: integers by value, floats by their FP32 bits."""
+    """Return one element: an integer by value, a float by its FP32 bits."""
     value = x[0].reshape(())
     if value.dtype.kind == "f":
         return (lax.bitcast_convert_type(value.astype(jnp.float32), jnp.int32),)
@@ -42,7 +42,7 @@ def register_load(i: Signature, x: Operands, c: TileContext) -> Results:
 
 @executes("register_store")
 def register_store(i: Signature, x: Operands, c: TileContext) -> Results:
-    """A register's value; to a float tensor it is the FP32 bits again."""
+    """Return a register's value; for a float tensor these are the FP32 bits again."""
     value, dst = x[0], i.outputs[0]
     if dst.dtype in ("float32", "uint32"):
         value = lax.bitcast_convert_type(value, jnp.dtype(dst.dtype))
@@ -51,19 +51,19 @@ def register_store(i: Signature, x: Operands, c: TileContext) -> Results:
 
 @executes("core_barrier")
 def core_barrier(i: Signature, x: Operands, c: TileContext) -> Results:
-    """Nothing: instructions already are in the order that it makes."""
+    """Do nothing: the instructions are already in the order that the barrier makes."""
     return ()
 
 
 @executes("sendrecv")
 def sendrecv(i: Signature, x: Operands, c: TileContext) -> Results:
-    """The other core's tile."""
+    """Return the other core's tile."""
     return (Bits(x[0]),)
 
 
 @executes("device_print")
 def device_print(i: Signature, x: Operands, c: TileContext) -> Results:
-    """The prefix and the value, in the order of the instructions."""
+    """Print the prefix and the value, in the order of the instructions."""
     del c
     jax.debug.callback(functools.partial(_show, i.attributes["prefix"]), x[0])
     return ()

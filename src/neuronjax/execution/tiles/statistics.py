@@ -1,7 +1,7 @@
 """Mean and variance in two steps; the eight largest values, and finding values again.
 
-Sums are left folds from the first element, divisions correctly rounded; the reference
-gives the quantities, not the order in which they are computed (modelled).
+Sums are left folds from the first element and divisions are correctly rounded. This is
+modelled: the reference gives the quantities, not the order of the computation.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from neuronjax.numerics.exact import opaque, seal, sealed_product
 
 @executes("bn_stats")
 def bn_stats(i: Signature, x: Operands, c: TileContext) -> Results:
-    """(count, mean, variance * count) of the even elements, then of the odd ones."""
+    """Return (count, mean, variance * count) of the even elements, then of the odd
+    ones."""
     values = wide(flat(x[0]), c.zero)
     halves = values[:, ::2], values[:, 1::2]
     return (jnp.concatenate([_moments(h, c.zero) for h in halves], axis=1),)
@@ -46,7 +47,7 @@ def _moments(values: jax.Array, zero: jax.Array) -> jax.Array:
 
 @executes("bn_aggr")
 def bn_aggr(i: Signature, x: Operands, c: TileContext) -> Results:
-    """mean and variance of the groups together."""
+    """Return mean and variance of the groups together."""
     values = wide(flat(x[0]), c.zero)
     groups = values.reshape(values.shape[0], -1, 3)
     count, mean, square = (groups[..., n] for n in range(3))
@@ -63,26 +64,27 @@ def _quotient(a: jax.Array, b: jax.Array, zero: jax.Array) -> jax.Array:
     return alu.arithmetic("divide", a, opaque(b, zero), zero)
 
 
-# NumPy's: a JAX array made while this module is imported may be a tracer.
+# A NumPy number, because a JAX array made while this module is imported may be a
+# tracer.
 NOT_FOUND = np.uint32(0xFFFF_FFFF)
 
 
 @executes("max8")
 def max8(i: Signature, x: Operands, c: TileContext) -> Results:
-    """In descending order."""
+    """Return the eight largest values in descending order."""
     return (lax.top_k(flush(wide(flat(x[0]), c.zero)), 8)[0],)
 
 
 @executes("nc_find_index8")
 def nc_find_index8(i: Signature, x: Operands, c: TileContext) -> Results:
-    """The first index of each value; equal values take later ones, in order."""
+    """Return the first index of each value; equal values take later ones, in order."""
     data, values = (flush(wide(flat(v), c.zero)) for v in x)
     return (_indices(_matches(data, values, later=False)),)
 
 
 @executes("nc_match_replace8")
 def nc_match_replace8(i: Signature, x: Operands, c: TileContext) -> Results:
-    """Matches replaced; of equal values the last takes the first match."""
+    """Replace matches; of equal values the last takes the first match."""
     data, values = (flush(wide(flat(v), c.zero)) for v in x[:2])
     matches = _matches(data, values, later=True)
     replaced = jnp.where(matches.any(axis=1), x[2], data)
@@ -90,11 +92,9 @@ def nc_match_replace8(i: Signature, x: Operands, c: TileContext) -> Results:
 
 
 def _matches(data: jax.Array, values: jax.Array, *, later: bool) -> jax.Array:
-    """[P, 8, N]: at most one True per value, where it is found.
-
-    The n-th of several equal values meets the n-th element that is equal; they are
-    counted from the first value, or from the last if `later`.
-    """
+    """Return [P, 8, N] with at most one True per value, where it is found. The n-th of
+    several equal values matches the n-th equal element. Equal values are counted from
+    the first, or from the last if `later`."""
     equal = data[:, None, :] == values[:, :, None]
     same = values[:, :, None] == values[:, None, :]
     other = jnp.arange(8)

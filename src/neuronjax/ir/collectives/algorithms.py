@@ -1,26 +1,26 @@
 """The algorithms of reductions over devices: where each is possible, and its fold plan.
 
-What differs is who adds what, and how often a partial sum is stored in the tensor's
-dtype. Of 64 ranks on 16 chips a ring rounds 63 times, kangaring 32, rdh 5, mesh 2 and
-single_step_mesh once. Steps and roundings follow the vendor's intranode- and
-internode-collective-comm.rst (IN, IX) and the public header nec.h (NEC); what they
+Algorithms differ in which rank adds what, and in how often a partial sum is stored in
+the tensor's dtype. For 64 ranks on 16 chips a ring rounds 63 times, kangaring 32, rdh
+5, mesh 2 and single_step_mesh once. Steps and roundings follow the vendor's intranode-
+and internode-collective-comm.rst (IN, IX) and the public header nec.h (NEC); what they
 leave open is marked ASSUMPTION. Legal groups:
 
     ring              any (*). A flat ring over nodes is an edge case, but exists [IX]
     ring:2 to ring:4  the same on 2, 3 or 4 channels; more than 2 need all chips of a
-                      4 x 4 torus (`cycles`)
+                      4 x 4 torus (`closed_paths`)
     kangaring         one node; all ranks of each of its chips; an even number of them
                       per chip; at most 256 ranks [IN, NEC]
-    rdh               as many ranks on each chip, 2^k chips [IN]; or one rank on each of
-                      2^k nodes [IX]
-    mesh              as many ranks on each chip; or one rank per node [IN, IX]
+    rdh               the same number of ranks on each chip, 2^k chips [IN]; or one rank
+                      on each of 2^k nodes [IX]
+    mesh              the same number of ranks on each chip; or one per node [IN, IX]
     single_step_mesh  any (*), all-reduce only [IN, IX]
     left_fold         any; not the vendor's, but what XLA's host devices do with FP32
                       and BF16
     A+B               several ranks on each of several nodes, the same on each; A within
                       a node, B over nodes, each as above [IX]
 
-(*) That a network joins: see `Group.fault`.
+(*) The group must be joined by a network: see `Group.fault`.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from neuronjax.policy.values import IN_NODE, OVER_NODES
 
 # -- rings -----------------------------------------------------------------------------
 
-# A ring sends along closed paths, one for every channel.
-#
-# Channels share no wire in one direction, so they run at the same time, each with its
-# part of the data. On a 4 x 4 torus two cycles have no wire in common, and each can be
-# travelled both ways: four channels if the group has all chips, else two (vendor's
-# `collective_permute_implicit`; that KangaRing has two cycles then, on which the ranks
-# of a chip swap their roles: intranode-collective-comm.rst).
+# A ring sends along closed paths, one for every channel. Channels share no wire in one
+# direction, so they run at the same time, each with its part of the data. On a 4 x 4
+# torus two cycles have no wire in common, and each can be used in both directions: four
+# channels if the group has all chips, else two (vendor's `collective_permute_implicit`;
+# intranode-collective-comm.rst says that KangaRing then has two cycles, on which the
+# ranks of a chip swap their roles).
 
 
 MAX_CHANNELS = 4
 
-# Over the wires of trn2's 4 x 4 torus, chip 4 row + column. ASSUMPTION: these two, of
-# several pairs; the same on trn1, whose wiring is not published.
+# Cycles over the wires of trn2's 4 x 4 torus; the chip number is 4 row + column.
+# ASSUMPTION: these two of several possible pairs, and the same ones on trn1, whose
+# wiring is not published.
 _SIDES = (4, 4)
 _CYCLES = (
     (0, 12, 8, 4, 7, 3, 15, 11, 10, 6, 2, 14, 13, 9, 5, 1),
@@ -59,15 +59,10 @@ _CYCLES = (
 
 
 def closed_paths(group: Group, otherwise: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """The ranks of a group in the order of each channel.
-
-    Every second channel goes backwards, so that on a chip other ranks come first.
-
-    Args:
-        group: where the ranks lie.
-        otherwise: the ranks in order, for a group that does not have all chips of a
-            4 x 4 torus. ASSUMPTION: whatever the wires, there and back.
-    """
+    """Return the ranks of a group in the order of each channel. Every second channel
+    goes backwards, so that another rank of a chip comes first. `otherwise` gives the
+    order for a group that does not have all chips of a 4 x 4 torus; ASSUMPTION: it is
+    used forwards and backwards, whatever the wires."""
     wired = _along_wires(group)
     if not wired:
         return tuple(otherwise), tuple(otherwise)[::-1]
@@ -76,7 +71,7 @@ def closed_paths(group: Group, otherwise: Sequence[int]) -> tuple[tuple[int, ...
 
 
 def _along_wires(group: Group) -> tuple[tuple[int, ...], ...]:
-    """The cycles of the torus that the chips of the group make up, if they do."""
+    """Return the cycles of the torus if the chips of the group form one, else ()."""
     if group.torus[-2:] != _SIDES or len(group.by_node) > 1:
         return ()
     chips = len(_CYCLES[0])
@@ -102,10 +97,10 @@ class Algorithm:
     """One way to reduce over a group.
 
     Attributes:
-        name: what users write.
-        refuses: why it cannot run an op ("all_reduce", "reduce_scatter") over a group,
-            or "".
-        plan: its fold plan for a group that it does not refuse.
+        name: the name that users write.
+        refuses: returns why it cannot run an op ("all_reduce", "reduce_scatter") over a
+            group, or "".
+        plan: returns its fold plan for a group that it does not refuse.
     """
 
     name: str
@@ -117,14 +112,14 @@ class Algorithm:
 
 
 def _scatters(op: str, group: Group) -> str:
-    """Every rank reduces the whole buffer, so there is nothing to scatter."""
+    """Refuse a reduce-scatter, since every rank reduces the whole buffer."""
     if op != ALL_REDUCE:
         return "it exists for all_reduce only"
     return group.fault
 
 
 def _several_nodes(group: Group) -> str:
-    """One rank per node is a flat network; several are for a pair of algorithms."""
+    """Refuse several ranks on several nodes: these need a pair of algorithms."""
     if len(group.by_node) == 1 or len(group.by_node) == group.size:
         return ""
     return "the group has several ranks on several nodes: name a pair, 'mesh+mesh'"
@@ -161,9 +156,9 @@ def _partial_chips(op: str, group: Group) -> str:
 
 
 def _ring(channels: int) -> Algorithm:
-    """Chunk r starts at the rank behind r and ends at its owner r: a rotation, which
-    StableHLO does not foresee. The chips run several channels, how many is not
-    published; ASSUMPTION: one, unless the name says more."""
+    """Return the ring in which chunk r starts at the rank after r and ends at its owner
+    r. StableHLO does not foresee this rotation. The chips run several channels, how
+    many is not published; ASSUMPTION: one, unless the name says more."""
 
     def refuses(op: str, group: Group) -> str:
         most = len(closed_paths(group, range(group.size)))
@@ -179,44 +174,45 @@ def _ring(channels: int) -> Algorithm:
 
 
 def _kangaring(group: Group) -> FoldPlan:
-    """A ring of pairs, primary and secondary: a hop adds the received sum and the
-    chunks of both. Two cycles carry half of the data each; on the second the roles are
-    swapped [IN]. ASSUMPTION: neighbouring ranks of a chip are a pair, the first is
-    primary on the first cycle."""
+    """Return a ring of pairs: a hop adds the received sum and the chunks of both ranks.
+    Two cycles carry half of the data each; the roles are swapped on the second [IN].
+    ASSUMPTION: neighbouring ranks of a chip form a pair, whose first rank is primary on
+    the first cycle."""
     ranks = [r for chip in group.by_chip for r in chip]
     return _along(closed_paths(group, ranks)[:2], hop=2)
 
 
 def _along(paths: Iterable[Sequence[int]], hop: int) -> FoldPlan:
-    """A closed path for every channel."""
+    """Return the plan with one closed path for every channel."""
     return plans.channelled(
         [plans.arranged(plans.path(len(ranks), hop), ranks) for ranks in paths]
     )
 
 
 def _over_chips(group: Group, outer: FoldPlan) -> FoldPlan:
-    """The ranks of a chip first, in one step, then the chips."""
+    """Return the plan that adds the ranks of a chip in one step, then the chips."""
     inner = plans.star(len(group.by_chip[0]))
     ranks = [r for chip in group.by_chip for r in chip]
     return plans.arranged(plans.nested(inner, outer), ranks)
 
 
 def _rdh(group: Group) -> FoldPlan:
-    """Chips pair by the bits of their numbers: within a node the highest bit first
-    (ASSUMPTION: as in IN's figure of the all-gather), over nodes the lowest [IX].
-    ASSUMPTION: chips are numbered as the group meets them."""
+    """Return the plan in which chips pair by the bits of their numbers. Within a node
+    the highest bit comes first (ASSUMPTION: as in IN's figure of the all-gather), over
+    nodes the lowest [IX]. ASSUMPTION: chips are numbered in the order of the group."""
     chips = len(group.by_chip)
     in_node = len(group.by_node) == 1
     return _over_chips(group, plans.hypercube(chips, highest_first=in_node))
 
 
 def _mesh(group: Group) -> FoldPlan:
-    """The ranks of a chip, then what the chips have; ASSUMPTION: both in order."""
+    """Return the plan that adds the ranks of a chip, then the chips; ASSUMPTION: in
+    order."""
     return _over_chips(group, plans.star(len(group.by_chip)))
 
 
 def _star(group: Group) -> FoldPlan:
-    """Every rank reads all others; ASSUMPTION: in listed order."""
+    """Return the plan in which a rank reads all others; ASSUMPTION: in listed order."""
     return plans.star(group.size)
 
 
@@ -234,7 +230,7 @@ _FLAT = (
 
 
 def _parts(group: Group) -> tuple[Group, Group]:
-    """The group on its first node, and that of the first ranks of all nodes."""
+    """Return the group on its first node, and that of the first ranks of all nodes."""
     inner = group.among(group.by_node[0])
     return inner, group.among(ranks[0] for ranks in group.by_node)
 
@@ -248,8 +244,8 @@ def _asymmetric(group: Group) -> str:
 
 
 def _pair(inside: Algorithm, between: Algorithm) -> Algorithm:
-    """all-reduce = reduce-scatter in the node, all-reduce over nodes, all-gather [IX]:
-    the plan of the first stage, then that of the second."""
+    """Return reduce-scatter in the node, all-reduce over nodes, all-gather [IX]. Its
+    plan is that of the first stage, then that of the second."""
     name = f"{inside.name}+{between.name}"
 
     def refuses(op: str, group: Group) -> str:
@@ -285,7 +281,7 @@ ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
 
 @functools.lru_cache(maxsize=1024)
 def fold_plan(name: str, op: str, group: Group) -> FoldPlan:
-    """The plan of an algorithm of `ALGORITHMS` for a group; one rank adds nothing.
+    """Return the plan of an algorithm for a group; one rank adds nothing.
 
     Raises:
         InvalidProgramError: the algorithm refuses the group.
@@ -303,5 +299,5 @@ def fold_plan(name: str, op: str, group: Group) -> FoldPlan:
 
 
 def legal_algorithms(op: str, group: Group) -> tuple[str, ...]:
-    """The names of the algorithms that can run an op over a group."""
+    """Return the names of the algorithms that can run an op over a group."""
     return tuple(n for n, a in ALGORITHMS.items() if not a.refuses(op, group))

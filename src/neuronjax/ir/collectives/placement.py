@@ -1,9 +1,9 @@
-"""Where devices lie: which share a chip, which a node.
+"""The places of devices: which of them share a chip or a node.
 
-A device is one logical NeuronCore. Devices fill a chip, then the next one; a placement
-may say otherwise. A *node* is what NeuronLink joins, "a single physical node or tightly
+A device is one logical NeuronCore. Devices fill one chip after another; a placement may
+say otherwise. A *node* is joined by NeuronLink, "a single physical node or tightly
 coupled nodes" (intranode-collective-comm.rst): an instance, or an UltraServer as a
-whole. Devices beyond one node lie in further nodes of the same kind, joined by EFA.
+whole. Devices beyond one node are in further nodes of the same kind, joined by EFA.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from neuronjax.hardware import INSTANCES, Target, Topology
 
 @dataclass(frozen=True)
 class Group:
-    """Where the ranks of one group lie; entry r is rank r's.
+    """The places of the ranks of one group; entry r belongs to rank r.
 
     Attributes:
         chips: the chip, counted over all nodes.
         nodes: the node.
         locals: the logical core, counted over the node.
-        ranks_per_chip: logical cores that a chip has.
-        torus: the sides of the torus of a node's chips, whose numbers are row-major;
-            () where they are joined otherwise.
+        ranks_per_chip: the logical cores of a chip.
+        torus: the sides of the torus of a node's chips, which are numbered in row-major
+            order; () if they are joined otherwise.
     """
 
     chips: tuple[int, ...]
@@ -51,16 +51,18 @@ class Group:
 
     @property
     def fault(self) -> str:
-        """Why no network joins it, or "": several ranks of one node of several must be
-        the same logical cores on all (internode-collective-comm.rst). Chips need not be
-        neighbours (ASSUMPTION: messages pass others on their way)."""
+        """Why no network joins the group, or "". If a group has several ranks on
+        several nodes, they must be the same logical cores on all
+        (internode-collective-comm.rst). Chips need not be neighbours (ASSUMPTION:
+        messages pass through other chips)."""
         cores = {tuple(self.locals[r] for r in ranks) for ranks in self.by_node}
         if len(self.by_node) in (1, self.size) or len(cores) == 1:
             return ""
         return "the group has other ranks on one node than on another"
 
     def among(self, ranks: Iterable[int]) -> Group:
-        """The group of some of the ranks, renumbered from 0 in the order given."""
+        """Return the group of some of the ranks, renumbered from 0 in the order
+        given."""
         ranks = tuple(ranks)
         return Group(
             chips=tuple(self.chips[r] for r in ranks),
@@ -73,11 +75,11 @@ class Group:
 
 @dataclass(frozen=True)
 class Placement:
-    """Logical cores of devices.
+    """The logical cores of devices.
 
     Attributes:
-        ranks_per_chip: logical cores of a chip.
-        chips_per_node: chips that NeuronLink joins.
+        ranks_per_chip: the logical cores of a chip.
+        chips_per_node: the chips that NeuronLink joins.
         cores: the logical core of each device, counted over all nodes; None for the
             device's own number.
         torus: as in `Group`.
@@ -92,7 +94,7 @@ class Placement:
     def of(
         cls, target: Target, *, lnc: int | None = None, cores: Sequence[int] = ()
     ) -> Placement:
-        """The devices of a target, in order unless `cores` says otherwise.
+        """Return the devices of a target, in order unless `cores` says otherwise.
 
         A bare chip stands in the largest single-host instance that is built of it
         (ASSUMPTION), so that a mesh of many devices has a network.
@@ -120,7 +122,7 @@ class Placement:
         )
 
     def group(self, devices: Sequence[int]) -> Group:
-        """Where a group of devices lies; their order is that of its ranks.
+        """Return the places of a group of devices; their order is that of its ranks.
 
         Raises:
             InvalidProgramError: a device that `cores` does not place.
@@ -143,7 +145,8 @@ class Placement:
 
 
 def _node(target: Target) -> tuple[int, tuple[int, ...]]:
-    """The chips of a node, and the sides of their torus, if they make one."""
+    """Return the number of chips of a node, and the sides of their torus, if they form
+    one."""
     if target.instance is not None:
         return target.instance.chips, _torus(target.topology)
     like = [i for i in INSTANCES.values() if i.chip == target.chip]
@@ -157,8 +160,8 @@ def _torus(topology: Topology) -> tuple[int, ...]:
 
 
 def _classes(labels: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """The positions of equal labels, in the order in which labels appear."""
-    found: dict[int, list[int]] = {}
+    """Return the positions of equal labels, in the order in which labels appear."""
+    positions: dict[int, list[int]] = {}
     for position, label in enumerate(labels):
-        found.setdefault(label, []).append(position)
-    return tuple(map(tuple, found.values()))
+        positions.setdefault(label, []).append(position)
+    return tuple(map(tuple, positions.values()))

@@ -1,9 +1,10 @@
-"""Which algorithm a reduction over devices runs.
+"""Select the algorithm of a reduction over devices.
 
-By size and group, as intranode-collective-comm.rst (IN) and internode- (IX) say; or as
-the user says, in this order: for the one call, in the policy, in the environment
-variable NEURONJAX_CC_ALGORITHM. All groups of an instruction run one algorithm with one
-fold plan (ASSUMPTION): what only some of them can run is not used.
+It depends on size and group, as intranode-collective-comm.rst (IN) and internode- (IX)
+say, unless the user names one: for the call, in the policy, or in the environment
+variable NEURONJAX_CC_ALGORITHM, in this order. All groups of an instruction run one
+algorithm with one fold plan (ASSUMPTION), so an algorithm that only some can run is not
+used.
 """
 
 from __future__ import annotations
@@ -29,17 +30,15 @@ from neuronjax.ir.fold_plan import FoldPlan
 VARIABLE = "NEURONJAX_CC_ALGORITHM"
 AUTO = "auto"
 
-# What one rank sends over EFA within one hop: 15 us at 50 Gb/s [IX]. Where the single
-# step sends less it wins. ASSUMPTION: the bound holds inside a node too.
+# Bytes that one rank sends over EFA within one hop: 15 us at 50 Gb/s [IX]. If the
+# single step sends less, it is best. ASSUMPTION: the bound also holds inside a node.
 SINGLE_STEP_BYTES = 93_750
 
 
 class _SizeRange(NamedTuple):
-    """What is preferred for tensors below a size; the first that is possible is taken.
-
-    `inside` also serves a pair of algorithms, together with `between`; `between` alone
-    a group with one rank per node.
-    """
+    """The preferred algorithms for tensors below a size; the first possible one is
+    taken. `inside` also gives the first of a pair of algorithms, and `between` the
+    second; `between` alone is for a group with one rank per node."""
 
     below_bytes: float
     inside: tuple[str, ...]
@@ -66,21 +65,21 @@ def select(
     policy: str | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> FoldPlan:
-    """The fold plan of one instruction.
+    """Return the fold plan of one instruction.
 
     Args:
         op: "all_reduce" or "reduce_scatter".
-        size_bytes: of the tensor to reduce, on one rank.
-        groups: devices by number; the order in a group is that of its ranks. All of one
-            size.
-        placement: where devices lie.
-        override: an algorithm's name for this call; None or "auto" for the next.
-        policy: the policy's word; None or "auto" for the environment's.
-        environ: where `VARIABLE` is looked up; without it, size decides.
+        size_bytes: the size of the tensor to reduce, on one rank.
+        groups: devices by number, in groups of one size; the order in a group is that
+            of its ranks.
+        placement: the places of devices.
+        override: an algorithm's name for this call; None or "auto" to use `policy`.
+        policy: the name in the policy; None or "auto" to use the environment.
+        environ: where `VARIABLE` is looked up; if it is not set, the size decides.
 
     Raises:
         InvalidProgramError: an unknown algorithm, one that is impossible for these
-            groups, groups for which all are, or an op that is neither.
+            groups, groups for which all are impossible, or another op.
     """
     if op not in (ALL_REDUCE, REDUCE_SCATTER):
         raise InvalidProgramError(
@@ -110,7 +109,7 @@ def select(
 
 
 def _preferred(op: str, size_bytes: int, group: Group) -> Iterator[str]:
-    """Names in the order of preference; the last one runs wherever any does."""
+    """Yield names in the order of preference; the last one runs if any does."""
     if op == ALL_REDUCE and (group.size - 1) * size_bytes < SINGLE_STEP_BYTES:
         yield "single_step_mesh"
     row = next(r for r in _RANGES if size_bytes < r.below_bytes)
@@ -125,7 +124,7 @@ def _preferred(op: str, size_bytes: int, group: Group) -> Iterator[str]:
 
 
 def _plan(name: str, op: str, groups: Sequence[Group]) -> FoldPlan | str:
-    """The plan that all groups can run, or why there is none."""
+    """Return the plan that all groups can run, or why there is none."""
     if groups[0].size > 1:
         for group in groups:
             reason = ALGORITHMS[name].refuses(op, group)
@@ -138,7 +137,7 @@ def _plan(name: str, op: str, groups: Sequence[Group]) -> FoldPlan | str:
 
 
 def _requested(name: str, who: str, op: str, groups: Sequence[Group]) -> FoldPlan:
-    """The plan of the algorithm that a user names."""
+    """Return the plan of the algorithm that a user names."""
     if name not in ALGORITHMS:
         near = difflib.get_close_matches(name, ALGORITHMS, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""

@@ -1,8 +1,9 @@
-"""Kernels compiled for this processor, when first asked for, and known to XLA.
+"""Kernels compiled for this processor when they are first needed, and registered with
+XLA.
 
-The code is kept in the user's cache folder, for compiling takes a second where a
-policy's kernels are many. It belongs to the kernel's text, the processor and LLVM; a
-file that does not hold, to the bit, what was compiled of these counts as lost.
+The code is kept in the user's cache folder, because compiling takes a second if a
+policy has many kernels. Its key is the kernel's text, the processor and LLVM; a file
+whose digest does not match its content is ignored.
 """
 
 from __future__ import annotations
@@ -24,30 +25,32 @@ from llvmlite import ir
 from neuronjax.numerics.host_kernels import kept_files
 
 DIGEST_BYTES = 16
-#: Of code; the largest kernel's is some 50 KB.
+#: Largest size of code; the largest kernel has about 50 KB.
 MOST_BYTES = 1 << 24
 
 _LOCK = threading.RLock()
-# By name. Code lives as long as its engine.
+# Engines by name. Code lives as long as its engine.
 _ENGINES: dict[str, llvm.ExecutionEngine] = {}
 
 
 @dataclass(frozen=True)
 class Processor:
-    """What kernels must be told of an architecture; the rest is LLVM's.
+    """The properties of an architecture that kernels need; LLVM knows the rest.
 
     Attributes:
-        name: as people know it.
-        triples: how its triples begin.
-        lanes: floats of its vectors, and the features that they need; the widest first.
-        read_mode, write_mode: LLVM's functions of the mode of arithmetic.
-        mode_in_memory: whether they are told an address, or the mode itself.
-        flushing: bits of the mode: subnormal results are zeros, and so are operands.
-        flushes_first: whether a result below 2^-126 is a zero, also where rounding it
-            would make it 2^-126.
-        by_lane: whether a vector is multiplied with one lane of another one, so that
-            factors are read as vectors.
-        pause: LLVM's function for who waits, and its arguments.
+        name: the usual name.
+        triples: the beginnings of its triples.
+        lanes: the floats of its vectors, and the features that these need; the widest
+            first.
+        read_mode, write_mode: LLVM's functions that read and write the arithmetic mode.
+        mode_in_memory: whether they take an address instead of the mode itself.
+        flushing: the bits of the mode that flush subnormal results and operands to
+            zero.
+        flushes_first: whether a result below 2^-126 becomes zero even if rounding would
+            make it 2^-126.
+        by_lane: whether a vector is multiplied by one lane of another, so that factors
+            are read as vectors.
+        pause: LLVM's function for a waiting loop, and its arguments.
     """
 
     name: str
@@ -63,7 +66,8 @@ class Processor:
 
     @classmethod
     def of(cls, triple: str) -> Processor:
-        """Return the one of a triple; without lanes, where there are no kernels."""
+        """Return the processor of a triple; one without lanes if there are no kernels
+        for it."""
         name = triple.split("-")[0]
         return next((x for x in PROCESSORS if name in x.triples), cls(name))
 
@@ -95,7 +99,7 @@ PROCESSORS = (
 
 @functools.cache
 def lanes() -> int:
-    """Return the floats of a vector of this processor; 0 where it has no kernels."""
+    """Return the floats of a vector of this processor; 0 if it has no kernels."""
     known, features = processor(), llvm.get_host_cpu_features()
     fits = (n for n, needed in known.lanes if all(map(features.get, needed)))
     return next(fits, 0)
@@ -107,11 +111,11 @@ def processor() -> Processor:
 
 
 def registered(name: str, write: Callable[[ir.Module], str]) -> str:
-    """The name of a kernel, which XLA knows from now on.
+    """Register a kernel with XLA, and return its name.
 
     Args:
-        name: of the function, and of the call's target.
-        write: fills a module of this processor's, and returns it as text.
+        name: the name of the function and of the call's target.
+        write: fills a module for this processor, and returns it as text.
     """
     with _LOCK:
         if name not in _ENGINES:
@@ -122,7 +126,8 @@ def registered(name: str, write: Callable[[ir.Module], str]) -> str:
 
 
 def address(name: str, write: Callable[[ir.Module], str]) -> int:
-    """Where a function is that Python calls; arguments are as of `registered`."""
+    """Return the address of a function that Python calls; arguments as for
+    `registered`."""
     with _LOCK:
         if name not in _ENGINES:
             module = ir.Module(name)
@@ -151,7 +156,7 @@ def _machine() -> llvm.TargetMachine:
 
 
 def _code(text: str) -> bytes:
-    """The machine code of a module, an object file."""
+    """Return the machine code of a module, an object file."""
     about = (
         text,
         llvm.get_process_triple(),
@@ -162,12 +167,12 @@ def _code(text: str) -> bytes:
     )
     name = _digest("\n".join(about).encode())
     path = kept_files.cache_folder() / "kernels" / f"{name.hex()}.o"
-    with contextlib.suppress(OSError, ValueError):  # not there, or another thing
+    with contextlib.suppress(OSError, ValueError):  # no such file, or not one of ours
         kept = kept_files.read(path, MOST_BYTES)
         if kept[:DIGEST_BYTES] == _digest(name + kept[DIGEST_BYTES:]):
             return kept[DIGEST_BYTES:]
     code = _emitted(text)
-    # A read-only home or a full disk costs time, not correctness.
+    # With a read-only home or a full disk it only takes longer.
     with contextlib.suppress(OSError):
         kept_files.replace(path, _digest(name + code) + code)
     return code
@@ -196,31 +201,31 @@ Value = Any
 
 
 def int64(x: int) -> ir.Constant:
-    """A constant index."""
+    """Return a constant index."""
     return ir.Constant(I64, x)
 
 
 class Code(ir.IRBuilder):
-    """A builder whose control flow reads as such."""
+    """An IR builder with readable control flow."""
 
     @classmethod
     def of(cls, function: ir.Function) -> Code:
-        """At the beginning of a function."""
+        """Return a builder at the beginning of a function."""
         return cls(function.append_basic_block("entry"))
 
     def value(self, x: int | Value) -> Value:
-        """An index, constant or not."""
+        """Return an index, constant or not, as a value."""
         return int64(x) if isinstance(x, int) else x
 
     @contextlib.contextmanager
     def loop(self, stop: int | Value, start: int | Value = 0) -> Iterator[Value]:
-        """The indices from start to stop, which may be none."""
+        """Write a loop and yield its index, from start to stop."""
         with self._loop(self.value(start), self.value(stop), []) as (index, _, _):
             yield index
 
     def strips(self, count: Value, lanes: int) -> Iterator[tuple[Value, int]]:
-        """Indices of vectors and how many lanes they have, then those of what is left,
-        with 0; the body is written once for each."""
+        """Yield (index, lanes) for whole vectors, and (index, 0) for the remaining
+        elements. The body is written once for each."""
         whole = self.sdiv(count, int64(lanes))
         with self.loop(whole) as n:
             yield self.mul(n, int64(lanes)), lanes
@@ -233,7 +238,7 @@ class Code(ir.IRBuilder):
         initial: Sequence[Value],
         step: Callable[[Value, list[Value]], Sequence[Value]],
     ) -> list[Value]:
-        """Values that a loop carries in registers."""
+        """Write a loop that carries values in registers, and return them."""
         with self._loop(int64(0), self.value(stop), initial) as (index, carried, next_):
             next_ += step(index, carried)
         return self._after
@@ -262,50 +267,52 @@ class Code(ir.IRBuilder):
         self._after = carried
 
     def at(self, base: Value, index: int | Value, size: int = 1) -> Value:
-        """The address of an element of so many bytes."""
+        """Return the address of an element of `size` bytes."""
         offset = self.value(index)
         if size != 1:
             offset = self.mul(offset, int64(size))
         return self.gep(base, [offset], source_etype=I8)
 
     def read(self, kind: Any, address: Value, align: int = 4) -> Value:
-        """What is stored at an address."""
+        """Return the value stored at an address."""
         return self.load(address, align=align, typ=kind)
 
     def numbers(self, base: Value, count: int) -> list[Value]:
-        """The first integers of 64 bits at an address, as those of a plan."""
+        """Return the first 64-bit integers at an address, such as those of a plan."""
         return [self.read(I64, self.at(base, n, 8), 8) for n in range(count)]
 
     def pointers(self, base: Value, count: int) -> list[Value]:
-        """The first addresses at an address, as those of operands."""
+        """Return the first addresses at an address, such as those of operands."""
         return [self.read(POINTER, self.at(base, n, 8), 8) for n in range(count)]
 
     def write(self, value: Value, address: Value, align: int = 4) -> None:
-        """Stores a value."""
+        """Store a value."""
         self.store(value, address, align=align)
 
     def smaller(self, a: Value, b: Value) -> Value:
-        """The minimum of two indices."""
+        """Return the minimum of two indices."""
         return self.select(self.icmp_signed("<", a, b), a, b)
 
     def rounded_up(self, x: Value, by: Value) -> Value:
-        """How many parts of `by` hold x."""
+        """Return x / by, rounded up."""
         return self.sdiv(self.add(x, self.sub(by, int64(1))), by)
 
     def splat(self, x: Value, lanes: int) -> Value:
-        """A vector of equal lanes."""
+        """Return a vector of equal lanes."""
         kind = ir.VectorType(x.type, lanes)
         one = self.insert_element(ir.Constant(kind, ir.Undefined), x, I32(0))
         return self.shuffled(one, one, [0] * lanes)
 
     def shuffled(self, a: Value, b: Value, lanes: Iterable[int]) -> Value:
-        """The lanes of two vectors that these numbers name, those of b after a's."""
+        """Return the lanes of two vectors with these numbers, counting b's lanes after
+        a's."""
         numbers = [int(n) for n in lanes]
         mask = ir.Constant(ir.VectorType(I32, len(numbers)), numbers)
         return self.shuffle_vector(a, b, mask)
 
     def like(self, x: Value, bits: int) -> ir.Constant:
-        """A constant as wide as an element of x, for every lane where x is a vector."""
+        """Return a constant as wide as an element of x, for every lane if x is a
+        vector."""
         lanes = getattr(x.type, "count", 0)
         element = x.type.element if lanes else x.type
         word = I64 if element in (I64, F64) else I32
@@ -314,18 +321,18 @@ class Code(ir.IRBuilder):
         return ir.Constant(word, bits)
 
     def intrinsic(self, name: str, result: Any, *arguments: Value) -> Value:
-        """What a function of LLVM's or of the C library returns."""
+        """Return the result of a function of LLVM or of the C library."""
         kinds = [x.type for x in arguments]
         return self.call(self.external(name, result, *kinds), arguments)
 
     def external(self, name: str, result: Any, *arguments: Any) -> ir.Function:
-        """A function of the C library or an intrinsic, declared once."""
+        """Return a function of the C library or an intrinsic, declared once."""
         known = self.module.globals.get(name)
         kind = ir.FunctionType(result, arguments)
         return ir.Function(self.module, kind, name) if known is None else known
 
     def fused(self, a: Value, b: Value, c: Value) -> Value:
-        """a * b + c of floats or vectors of them, rounded once."""
+        """Return a * b + c of floats or vectors of them, rounded once."""
         lanes = a.type.count if isinstance(a.type, ir.VectorType) else 0
         name = f"llvm.fma.v{lanes}f32" if lanes else "llvm.fma.f32"
         return self.call(self.external(name, a.type, *[a.type] * 3), [a, b, c])
@@ -333,7 +340,7 @@ class Code(ir.IRBuilder):
 
 # -- elements: one, or a vector of `lanes` of them -------------------------------------
 
-#: Bytes of an element, by how it is stored; "table": codes of 8 bits.
+#: Bytes of a stored element; "table" means codes of 8 bits.
 SIZES = {"float32": 4, "bfloat16": 2, "table": 1}
 
 
@@ -353,5 +360,5 @@ def stored_bits(c: Code, stored: str, base: Any, index: Any, lanes: int) -> Any:
 
 
 def as_floats(c: Code, bits: Any) -> Any:
-    """Return the numbers that bits of FP32 stand for."""
+    """Return the FP32 numbers with these bits."""
     return c.bitcast(bits, shaped(F32, getattr(bits.type, "count", 0)))

@@ -1,7 +1,7 @@
-"""How far FP32 numbers are from a reference in FP64, in one pass: sums and counts.
+"""Distances of FP32 numbers from an FP64 reference, in one pass: sums and counts.
 
-A vector of lanes adds up each figure; the caller adds up the lanes. What has an Inf or
-NaN in it the caller sees by sums that are none, and looks at in another way.
+A vector of lanes accumulates each figure, and the caller adds up the lanes. An Inf or
+NaN makes sums Inf or NaN; the caller then compares the arrays in another way.
 """
 
 from __future__ import annotations
@@ -28,25 +28,23 @@ Value = Any
 
 
 _EXPONENT = 0x7FF0 << 48
-#: 2^1023 is the largest power of two; its reciprocal is no normal number.
+#: 2^1023 is the largest power of two; its reciprocal is not a normal number.
 _RECIPROCAL = 2046 << 52
 
 
 def write(module: ir.Module, lanes: int) -> str:
-    """The module, as text.
-
-    Its function takes addresses of the actual numbers, the reference, the settings and
-    the figures, [figure, lane], and the number of elements.
-    """
+    """Return the module, as text. Its function takes the addresses of the actual
+    numbers, the reference, the settings and the figures, [figure, lane], and the number
+    of elements."""
     kind = ir.FunctionType(VOID, (POINTER, POINTER, POINTER, POINTER, I64))
     function = ir.Function(module, kind, NAME)
     actual, reference, settings, figures, count = function.args
     c = Code.of(function)
-    told = [c.read(F64, c.at(settings, s, 8), 8) for s in Told]
+    given = [c.read(F64, c.at(settings, s, 8), 8) for s in Told]
     whole = c.sdiv(count, int64(lanes))
 
     def step(width: int, base: Value) -> Any:
-        known = [c.splat(x, width) if width else x for x in told]
+        known = [c.splat(x, width) if width else x for x in given]
 
         def added(n: Value, sums: list[Value]) -> list[Value]:
             index = c.add(base, c.mul(n, int64(width or 1)))
@@ -73,7 +71,7 @@ def write(module: ir.Module, lanes: int) -> str:
 def _added(
     c: Code, a: Value, r: Value, known: list[Value], sums: list[Value]
 ) -> list[Value]:
-    """The figures with those of some more elements."""
+    """Return the figures with some more elements included."""
     rounded = c.fptrunc(r, a.type)
     bits = c.like(a, 0).type
     actual = c.fpext(a, r.type)
@@ -130,7 +128,7 @@ def _size(c: Code, x: Value) -> Value:
 
 
 def _steps(c: Code, size: Value, known: list[Value]) -> Value:
-    """How many steps of the format, at a magnitude, make 1."""
+    """Return 1 / (step of the format at a magnitude)."""
     least = _larger(c, size, known[Told.STEP])
     power = c.and_(c.bitcast(least, c.like(size, 0).type), c.like(size, _EXPONENT))
     inverse = c.bitcast(c.sub(c.like(size, _RECIPROCAL), power), size.type)

@@ -1,7 +1,7 @@
-"""Elements as kernels read, round and store them: one, or a vector of them.
+"""How kernels read, round and store elements, one or a vector of them.
 
-Numbers are the bits of FP32 in integers of 32 bits. `lanes` says how many stand side by
-side, 0 for one alone.
+Numbers are the bits of FP32 in 32-bit integers. `lanes` is the number of elements of a
+vector, 0 for a single element.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ MAGNITUDE = 0x7FFFFFFF
 
 @dataclass(frozen=True)
 class ElementKind:
-    """Which kernel of elements.
+    """The properties that select one kernel on elements.
 
     Attributes:
         work: what it does.
         stored: "float32" or "bfloat16".
         element: the name of the codes' format, if there are codes.
-        saturates: whether an overflow stops at the largest value.
-        rule: of `mx_scales.BOUNDED`, for blocks with a scale.
+        saturates: whether an overflow becomes the largest value.
+        rule: one of `mx_scales.BOUNDED`, for blocks with a scale.
         contiguous: whether such blocks extend along the last axis.
     """
 
@@ -44,36 +44,36 @@ class ElementKind:
 
     @property
     def name(self) -> str:
-        """Of the call's target."""
+        """The name of the call's target."""
         flags = ["saturated"] * self.saturates + ["last"] * self.contiguous
         parts = ["neuronjax", self.work, self.stored, self.element, self.rule, *flags]
         return "_".join(filter(None, parts))
 
 
 def store_codes(c: Code, x: Value, base: Value, index: Value, lanes: int) -> None:
-    """Stores codes of a byte."""
+    """Store codes of one byte."""
     c.write(c.trunc(x, shaped(I8, lanes)), c.at(base, index), 1)
 
 
 def magnitude(c: Code, bits: Value) -> Value:
-    """Without the sign."""
+    """Return the bits without the sign."""
     return c.and_(bits, c.like(bits, MAGNITUDE))
 
 
 def larger(c: Code, a: Value, b: Value) -> Value:
-    """The maximum of signed integers."""
+    """Return the maximum of signed integers."""
     return c.select(c.icmp_signed(">", a, b), a, b)
 
 
 def ceiling(fmt: FloatFormat, saturates: bool) -> int:
-    """FP32 bits down to which magnitudes are clamped: `rounding`'s, by another name."""
+    """Return the FP32 bits to which magnitudes are clamped, as `rounding._ceiling`."""
     largest = int(np.float32(fmt.max_finite).view(np.uint32))
     stops = saturates or fmt.overflow_code == fmt.max_code
     return largest if stops else largest + (1 << (MANTISSA_BITS - fmt.mantissa_bits))
 
 
 def rounded(c: Code, fmt: FloatFormat, size: Value) -> Value:
-    """Codes without sign of magnitudes, however large: to nearest, ties to even."""
+    """Return codes, without sign, of any magnitudes: to nearest, ties to even."""
     like = lambda x: c.like(size, x)  # noqa: E731
     shift = MANTISSA_BITS - fmt.mantissa_bits
     odd = c.and_(c.lshr(size, like(shift)), like(1))
@@ -81,7 +81,7 @@ def rounded(c: Code, fmt: FloatFormat, size: Value) -> Value:
     lowest = BIAS + fmt.min_exponent
     offset = (lowest - 1) << fmt.mantissa_bits
     normal = c.sub(c.lshr(raised, like(shift)), like(offset))
-    # Below the smallest normal number: an addition rounds to its steps.
+    # Below the smallest normal number an addition rounds to its steps.
     step = like((lowest - fmt.mantissa_bits + MANTISSA_BITS) << MANTISSA_BITS)
     total = c.fadd(as_floats(c, size), as_floats(c, step))
     small = c.sub(c.bitcast(total, size.type), step)

@@ -1,4 +1,4 @@
-"""What the kernel of distances is told and what it finds, for who does not build it."""
+"""Settings and results of the distance kernel, for code that does not build it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from enum import IntEnum
 
 
 class Told(IntEnum):
-    """What the kernel is told, in FP64; sizes are magnitudes.
+    """The settings of the kernel, in FP64; sizes are magnitudes.
 
-    `SMALLEST` and `LARGEST` are those of a format, `LOST` the share of a number that an
-    error may have, and of `FLOOR` if the number is smaller; `STEP` and `PRECISION` the
-    smallest normal number of the format in which errors are counted and 2 to the number
-    of its mantissa's bits.
+    `SMALLEST` and `LARGEST` are those of a format. `LOST` is the relative error that is
+    allowed, and `FLOOR` the smallest number to which it is relative. `STEP` is the
+    smallest normal number of the format in which errors are counted, and `PRECISION` is
+    2 to the number of its mantissa bits.
     """
 
     SMALLEST = 0
@@ -23,7 +23,7 @@ class Told(IntEnum):
 
 
 class Distance(IntEnum):
-    """What it finds: sums, but for the maxima `ULP_MOST` and `SIZE_MOST`."""
+    """The results of the kernel: sums, except the maxima `ULP_MOST` and `SIZE_MOST`."""
 
     ERROR2 = 0
     REFERENCE2 = 1

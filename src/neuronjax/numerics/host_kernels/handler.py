@@ -1,10 +1,10 @@
-"""How XLA calls a kernel: its foreign function interface, and the threads it lends.
+"""How XLA calls a kernel: its foreign function interface, and the threads it provides.
 
-The layout of its structures is that of `xla/ffi/api/c_api.h`, version 0, which jaxlib
-ships (`jax.ffi.include_dir()`); fields are only ever appended. A call's blocks are
-numbered, and every thread takes the next one: the caller works along, so that a call
-ends whether or not a thread was to spare. What they share lives until the last one
-that was asked has looked at it, which may be after the call.
+The layout of the structures is that of `xla/ffi/api/c_api.h`, version 0, which jaxlib
+ships (`jax.ffi.include_dir()`); fields are only ever appended. The blocks of a call are
+numbered, and every thread takes the next one. The caller also works, so a call ends
+even if no other thread is free. Shared memory lives until the last requested thread has
+looked at it, which may be after the call.
 """
 
 from __future__ import annotations
@@ -33,30 +33,28 @@ from neuronjax.numerics.host_kernels.compiled import (
     registered,
 )
 
-#: Elements below which another thread takes longer to wake than to help.
+#: With fewer elements, waking another thread takes longer than it saves.
 FEW = 1 << 15
-#: Elements that a thread takes at a time, about.
+#: Approximate number of elements that a thread takes at a time.
 MANY = 1 << 14
 
 
-#: What a kernel of rows reads in its plan: the elements of a row, the parts that it is
-#: cut into, and the elements of a part, the last of which may be shorter.
+#: The fields of a plan for a kernel of rows: the elements of a row, the parts that it
+#: is cut into, and the elements of a part, the last of which may be shorter.
 ROW_FIELDS = ("size", "parts", "each")
 
 
 def words(
     blocks: int, threads: int, scratch_bytes: int, numbers: Iterable[int]
 ) -> np.ndarray[Any, Any]:
-    """Return a plan as it travels: what `PLAN` says, then the kernel's own numbers.
-
-    The caller is one of the threads, without blocks too.
-    """
+    """Return a plan as the call passes it: the fields of `PLAN`, then the kernel's own.
+    The caller is one of the threads, even without blocks."""
     helpers = max(min(threads, blocks) - 1, 0)
     return np.array([blocks, helpers, scratch_bytes, *numbers], np.int64)
 
 
 def element_words(blocks: int, elements: int, *numbers: int) -> np.ndarray:
-    """Return `words`, with several threads where there are more than FEW elements."""
+    """Return `words`, with several threads for more than FEW elements."""
     return words(blocks, threads() if elements > FEW else 1, 128, numbers)
 
 
@@ -68,7 +66,7 @@ def row_words(x: jax.Array, each: int = MANY) -> np.ndarray:
 
 
 def row_parts(size: int, each: int) -> int:
-    """Return how many parts of so many elements a row has."""
+    """Return how many parts of `each` elements a row has."""
     return max(-(-size // each), 1)
 
 
@@ -81,23 +79,24 @@ def called(
     *arrays: jax.Array,
     tables: Sequence[np.ndarray] = (),
 ) -> Any:
-    """Return what a kernel makes of arrays with rows in front; `vmap` makes more rows.
+    """Return the results of a kernel on arrays with rows in front; `vmap` adds more
+    rows.
 
     Args:
-        name: of the kernel.
-        write: fills a module of this processor's, and returns it as text; its second
-            argument are the lanes of a vector.
+        name: the name of the kernel.
+        write: fills a module for this processor and returns it as text; its second
+            argument is the number of lanes of a vector.
         results: shape and dtype of the result, or of each in a tuple.
-        plan: of `words`.
+        plan: the result of `words`.
         again: plans and calls the kernel for any number of rows.
-        arrays: what it is called with.
-        tables: what it is called with for any number of rows, after the arrays.
+        arrays: the arrays with rows.
+        tables: further arrays, the same for any number of rows.
     """
     target = registered(name, lambda module: write(module, lanes()))
     kernel = jax.ffi.ffi_call(target, results)
     buffers = (*arrays, *tables, *jax.tree.leaves(results))
-    told = [n for x in buffers for n in (DTYPES[x.dtype.name], x.size)]
-    plan = np.array([*plan, *told], np.int64)
+    signature = [n for x in buffers for n in (DTYPES[x.dtype.name], x.size)]
+    plan = np.array([*plan, *signature], np.int64)
 
     @custom_vmap
     def call(*arrays: jax.Array) -> Any:
@@ -121,7 +120,7 @@ def called(
 
 @functools.cache
 def threads() -> int:
-    """As many as XLA has."""
+    """Return the number of threads that XLA has."""
     affinity: Any = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
@@ -136,7 +135,7 @@ FRAME = {
     "attrs": 120,
 }
 FRAME_BYTES = 168
-#: In each of the three structures: how many there are, and the pointers to them.
+#: Offsets in each of the three structures: the count, and the pointers to the entries.
 COUNT, ARGUMENTS, ATTRIBUTES = 16, 32, 40
 BUFFER_DTYPE, BUFFER_DATA, BUFFER_RANK, BUFFER_DIMS = 16, 24, 32, 40
 ARRAY_SIZE, ARRAY_DATA = 8, 16
@@ -145,7 +144,7 @@ METADATA_MAJOR, METADATA_MINOR = 24, 28
 API_MAJOR, API_MINOR = 0, 3
 API = {"major": 32, "minor": 36, "create": 48, "destroy": 64, "schedule": 136}
 SCHEDULE_ARGS_BYTES, ERROR_ARGS_BYTES, CREATE_ARGS_BYTES = 40, 24, 28
-#: What XLA is told where a kernel cannot do its work, by the code of the error.
+#: The errors that a kernel reports to XLA, by code.
 OPERANDS, MEMORY, VERSION = 3, 8, 12
 ERRORS = {
     OPERANDS: "a kernel of neuronjax is called with other operands than were planned",
@@ -162,17 +161,17 @@ DTYPES = {
     **{"float8_e4m3": 28, "float8_e3m4": 29, "float4_e2m1fn": 32, "float8_e8m0fnu": 33},
 }
 
-# What threads share, words of 8 bytes: who may still look at it, the next block, those
-# done; then the plan, whose first three words say how many blocks there are, how many
-# are asked to help, and how much scratch each needs; then the operands. The plan of a
-# call goes on with dtype and size of every operand, which are compared and not kept.
+# The words of 8 bytes that threads share: how many may still use it, the next block,
+# how many are done; then the plan, whose first three words are the number of blocks, of
+# helpers, and the scratch bytes of each; then the operands. In a call the plan is
+# followed by dtype and size of every operand, which are compared and not kept.
 USERS, NEXT, DONE, PLAN = range(4)
 BLOCKS, HELPERS, SCRATCH, OWN = range(PLAN, PLAN + 4)
-# Beside them, of the caller alone: the arguments of its calls of XLA.
+# The caller alone also has the arguments of its calls of XLA.
 CALL_WORDS = (SCHEDULE_ARGS_BYTES + ERROR_ARGS_BYTES) // 8
 
 # This is text because llvmlite's builder cannot write it: its pointers to functions and
-# to the stack have types that LLVM no longer knows.
+# to the stack have types that LLVM no longer supports.
 TEXT = """
 define internal ptr @call(ptr %function, ptr %argument) {{
   %result = call ptr %function(ptr %argument)
@@ -207,12 +206,12 @@ _WRITTEN = {
 
 
 def block(module: ir.Module, name: str) -> ir.Function:
-    """`void (i64 index, ptr operands, ptr plan, ptr scratch)`, empty: what a kernel of
-    this name does for each of its blocks."""
+    """Return an empty `void (i64 index, ptr operands, ptr plan, ptr scratch)`. It is
+    the function that a kernel of this name runs for each of its blocks."""
     kind = ir.FunctionType(VOID, (I64, POINTER, POINTER, POINTER))
     function = ir.Function(module, kind, f"{name}_block")
     function.linkage = "internal"
-    # Its arithmetic stays between the changes of the processor's mode.
+    # This keeps its arithmetic between the changes of the processor's mode.
     function.attributes.add("noinline")
     return function
 
@@ -226,10 +225,10 @@ def kernel(
     """Return the module of a kernel that needs no scratch, as text.
 
     Args:
-        module: as `build`.
-        name: of the kernel.
-        counts: of arguments, results, and fields of its plan.
-        work: writes what is done for a block, of its number, the fields, and the
+        module: as for `build`.
+        name: the name of the kernel.
+        counts: the numbers of arguments, of results, and of fields of its plan.
+        work: writes the work of a block, given its number, the fields, and the
             addresses of arguments and results.
     """
     args, rets, fields = counts
@@ -242,11 +241,9 @@ def kernel(
 
 
 def row_part(c: Code, index: Any, plan: Sequence[Any]) -> tuple[Any, Any, Any, Any]:
-    """Return on what a block works, in a kernel that reads `ROW_FIELDS`.
-
-    The results are the number of the row, the size of the row, the first element of the
-    part, and the number of elements in the part.
-    """
+    """Return the part of a row on which a block works, in a kernel that reads
+    `ROW_FIELDS`. The results are the number of the row, the size of the row, the first
+    element of the part, and the number of elements in the part."""
     size, parts, each = plan
     start = c.mul(c.srem(index, parts), each)
     count = c.smaller(each, c.sub(size, start))
@@ -260,12 +257,12 @@ def build(
 
     Args:
         module: its triple names one of `compiled.PROCESSORS`.
-        name: of the function.
+        name: the name of the function.
         block: `void (i64 index, ptr operands, ptr plan, ptr scratch)`; operands are the
             addresses of the call's arguments and results.
-        args: of the call, how many.
-        rets: its results.
-        fields: of the kernel's own plan.
+        args: the number of arguments of the call.
+        rets: the number of its results.
+        fields: the number of fields of the kernel's own plan.
     """
     processor = Processor.of(module.triple)
     operands = OWN + fields
@@ -292,7 +289,7 @@ def build(
         data = c.read(POINTER, c.at(buffer, BUFFER_DATA), 8)
         c.write(data, c.at(shared, operands + n, 8), 8)
     helpers = c.read(I64, c.at(shared, HELPERS, 8), 8)
-    # The caller counts twice: it works along, and then waits.
+    # The caller counts twice: it works too, and then waits.
     c.write(c.add(helpers, int64(2)), c.at(shared, USERS, 8), 8)
     for word in (NEXT, DONE):
         c.write(int64(0), c.at(shared, word, 8), 8)
@@ -316,7 +313,7 @@ NULL = ir.Constant(POINTER, None)
 def _checked(
     c: Code, frame: Any, args: int, rets: int, words: int
 ) -> tuple[Any, list[Any]]:
-    """Return the plan and the buffers, if the call is one that the kernel knows."""
+    """Return the plan and the buffers, if the call has the expected layout."""
 
     def require(left: Any, relation: str, right: Any, code: int = OPERANDS) -> None:
         _require(c, frame, c.icmp_unsigned(relation, left, right), code)
@@ -351,7 +348,7 @@ def _checked(
 
 
 def _product(c: Code, base: Any, count: Any) -> Any:
-    """Return the product of so many integers of 64 bits."""
+    """Return the product of `count` 64-bit integers."""
 
     def step(n: Any, so_far: list[Any]) -> list[Any]:
         return [c.mul(so_far[0], c.read(I64, c.at(base, n, 8), 8))]
@@ -360,20 +357,20 @@ def _product(c: Code, base: Any, count: Any) -> Any:
 
 
 def _require(c: Code, frame: Any, condition: Any, code: int) -> None:
-    """Return an error of `ERRORS` from the kernel where a condition does not hold."""
+    """Return an error of `ERRORS` from the kernel if a condition does not hold."""
     with c.if_then(c.not_(condition), likely=False):
         create = _function(c, frame, "create")
         c.ret(c.call(_WRITTEN[f"error_{code}"], [create]))
 
 
 def _function(c: Code, frame: Any, name: str) -> Any:
-    """Return the address of a function of XLA's."""
+    """Return the address of one of XLA's functions."""
     api = c.read(POINTER, c.at(frame, FRAME["api"]), 8)
     return c.read(POINTER, c.at(api, API[name]), 8)
 
 
 def _ask(c: Code, frame: Any, shared: Any, helpers: Any, at: int) -> None:
-    """Hand the task to XLA's threads; one that is refused is not waited for."""
+    """Give the task to XLA's threads; if one refuses, nobody waits for it."""
     asked = c.at(shared, at, 8)
     refused = c.at(asked, SCHEDULE_ARGS_BYTES)
     for arguments, size in ((asked, SCHEDULE_ARGS_BYTES), (refused, ERROR_ARGS_BYTES)):
@@ -392,15 +389,13 @@ def _ask(c: Code, frame: Any, shared: Any, helpers: Any, at: int) -> None:
 
 
 def _atomic(c: Code, op: str, shared: Any, word: int, x: int | Any) -> Any:
-    """Change a shared word, and return what it was."""
+    """Change a shared word, and return its old value."""
     return c.atomic_rmw(op, c.at(shared, word, 8), c.value(x), "acq_rel")
 
 
 def _wait(c: Code, shared: Any, blocks: Any, processor: Processor) -> Any:
-    """Wait for the blocks that were taken; nobody takes another one from now on.
-
-    Return how many they are: all, unless the caller had no memory to take them.
-    """
+    """Wait for the blocks that were taken, and stop further ones from being taken.
+    Return their number: all, unless the caller had no memory to take them."""
     taken = c.smaller(_atomic(c, "xchg", shared, NEXT, blocks), blocks)
     look, spin, over = (c.append_basic_block(x) for x in ("look", "spin", "over"))
     c.branch(look)
@@ -416,7 +411,7 @@ def _wait(c: Code, shared: Any, blocks: Any, processor: Processor) -> Any:
 
 
 def _leave(c: Code, shared: Any) -> None:
-    """Free what was shared, if this is the last one to leave."""
+    """Free the shared memory if this is the last thread to leave."""
     users = _atomic(c, "sub", shared, USERS, 1)
     with c.if_then(c.icmp_signed("==", users, int64(1))):
         c.call(c.external("free", VOID, POINTER), [shared])
@@ -425,7 +420,7 @@ def _leave(c: Code, shared: Any) -> None:
 def _task(
     module: ir.Module, name: str, block: ir.Function, operands: int, on: Processor
 ) -> ir.Function:
-    """`void (ptr shared)`: work on blocks while there are any, and memory for it."""
+    """Return `void (ptr shared)`, which works on blocks while there are any."""
     task = ir.Function(module, ir.FunctionType(VOID, [POINTER]), name)
     [shared] = task.args
     c = Code.of(task)
@@ -470,6 +465,6 @@ def _read_mode(c: Code, on: Processor, place: Any) -> None:
 
 
 def _write_mode(c: Code, on: Processor, place: Any) -> None:
-    """Make what is at an address this thread's mode of arithmetic."""
+    """Set this thread's mode of arithmetic to the one at an address."""
     mode = place if on.mode_in_memory else c.read(I64, place, 8)
     c.intrinsic(on.write_mode, VOID, mode)

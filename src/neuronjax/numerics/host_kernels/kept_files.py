@@ -1,7 +1,7 @@
-"""Files in the user's cache folder: what costs time to find out again, never a result.
+"""Files in the user's cache folder: data that takes time to compute, but never results.
 
 The folder is `NEURONJAX_CACHE_DIR`, else `$XDG_CACHE_HOME/neuronjax`, else
-`~/.cache/neuronjax`. Who reads a file says how he knows it for his own.
+`~/.cache/neuronjax`. The reader of a file must check that it is one of its own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import jax
 
 
 def cache_folder() -> Path:
-    """Where this package keeps what it found out; without a home, for this run only."""
+    """Return this package's cache folder; without a home, one for this run only."""
     if chosen := os.environ.get("NEURONJAX_CACHE_DIR"):
         return Path(chosen)
     try:
@@ -38,13 +38,13 @@ def _passing_folder() -> Path:
 
 
 def read(path: Path, most_bytes: int) -> bytes:
-    """What a plain file of a sane size holds.
+    """Return the content of a plain file of at most `most_bytes`.
 
     Raises:
-        OSError: there is none.
-        ValueError: something else is there.
+        OSError: there is no such file.
+        ValueError: it is not a plain file, or too large.
     """
-    # Opening a pipe would wait for who writes to it.
+    # Opening a pipe would wait for a writer.
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     try:
         about = os.fstat(descriptor)
@@ -57,7 +57,7 @@ def read(path: Path, most_bytes: int) -> bytes:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Writes a file at once: who reads it sees the former one or this one, whole.
+    """Write a file atomically: a reader sees the whole old or the whole new content.
 
     Raises:
         OSError: it cannot be written.
@@ -77,8 +77,8 @@ def replace(path: Path, content: bytes) -> None:
 
 @functools.cache
 def host_fingerprint() -> str:
-    """Return a short hash of what of the host may change the order or speed of XLA's
-    code. It asks for no device: a program may still say how many there are."""
+    """Return a short hash of host properties that may change the order or speed of
+    XLA's code. It asks for no device, because a program may still set their number."""
     parts = (
         jax.__version__,
         jax.lib.__version__,

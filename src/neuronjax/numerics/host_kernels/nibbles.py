@@ -1,6 +1,7 @@
 """Codes of 4 bits, two to a byte, the first one in its low bits, as XLA stores them.
 
-XLA itself writes one code at a time: it reads the byte, changes half of it, writes it.
+XLA itself writes one code at a time: it reads the byte, changes half of it, and writes
+it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ NAME = "neuronjax_nibbles"
 def packed(codes: jax.Array, dtype: DTypeLike) -> jax.Array:
     """Return codes, uint8 below 16 of any shape, as elements of a dtype of 4 bits."""
     flat = codes.reshape(-1)
-    # As a type of its own: inside `shard_map` it varies as the codes do.
+    # The type is derived from the codes: inside `shard_map` it varies as they do.
     result = jax.eval_shape(lambda codes: codes.astype(dtype), flat)
     again = functools.partial(packed, dtype=dtype)
     plan = row_words(flat.reshape(1, -1))

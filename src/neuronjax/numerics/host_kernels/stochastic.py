@@ -1,11 +1,11 @@
-"""Stochastic rounding to 8 bits and fewer, its random bits hashed in registers.
+"""Stochastic rounding to 8 bits and fewer, with random bits hashed in registers.
 
-`rounding.cast` with the bits of `random_bits`, bit for bit. Of a magnitude d bits drop
-out; random ones are added to them first, and the carry rounds. Where the format is
-subnormal more drop out: an addition of FP32 moves the magnitude down, and what that
-loses matters only where the sum ends just beside a carry, once in 2^(d-1) elements.
-Whether one does is looked at once for a thousand elements, which then are rounded
-again, all bits kept. So are those among which one overflows, or is a NaN.
+It computes `rounding.cast` with the bits of `random_bits`, bit for bit. A magnitude
+loses d bits; random bits are added to them first, and the carry rounds. Where the
+format is subnormal more bits are lost: an FP32 addition shifts the magnitude down, and
+what that loses matters only if the sum ends next to a carry, once in 2^(d-1) elements.
+This is checked once for a thousand elements, which are then rounded again with all bits
+kept. So are a thousand elements among which one overflows or is NaN.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ from neuronjax.numerics.host_kernels.handler import (
 from neuronjax.numerics.random_bits import GOLDEN, LAST_SHIFT, STEPS
 
 Value = Any
-#: Elements that are looked at together: whether all were rounded surely.
+#: Number of elements that are checked together.
 CHUNK = 1024
-#: Indices that differ by less than this, from a multiple of it, share what the mixer's
-#: first shift brings down.
+#: Within an aligned window of this many indices, the first shift of the mixer brings
+#: down the same bits.
 WINDOW = 1 << STEPS[0][0]
 assert WINDOW % MANY == 0
 assert MANY % CHUNK == 0
@@ -60,14 +60,14 @@ assert MANY % CHUNK == 0
 def rounded(x: jax.Array, keys: jax.Array, element: str, saturates: bool) -> jax.Array:
     """Return [outer, size], each row rounded with `random_bits((size,), key)`.
 
-    Elements of the format, whose bits XLA would copy to call them so; of one of 4 bits
-    its codes, uint8.
+    The result has elements of the format, or uint8 codes of a format of 4 bits, because
+    XLA would copy these to change their type.
 
     Args:
         x: float32 or bfloat16, [outer, size]; fewer than 2^32 elements in a row.
         keys: uint32 [outer].
-        element: the name of a format of 8 bits or fewer, with a sign.
-        saturates: whether an overflow stops at the largest value.
+        element: the name of a signed format of 8 bits or fewer.
+        saturates: whether an overflow becomes the largest value.
     """
     kind = ElementKind("stochastic", x.dtype.name, element, saturates)
     fmt = get_format(element)
@@ -76,7 +76,7 @@ def rounded(x: jax.Array, keys: jax.Array, element: str, saturates: bool) -> jax
     def like(x: jax.Array, keys: jax.Array) -> jax.Array:
         return (x.astype(jnp.uint32) + keys[:, None]).astype(dtype)
 
-    # As a type of its own: inside `shard_map` it varies as the operands do.
+    # The type is derived from the operands: inside `shard_map` it varies as they do.
     result = jax.eval_shape(like, x, keys)
     again = functools.partial(rounded, element=element, saturates=saturates)
     kernel = functools.partial(write, kind=kind)
@@ -97,8 +97,8 @@ def write(module: ir.Module, lanes: int, kind: ElementKind) -> str:
 
 
 class _StochasticPart:
-    """Part of a row: `row` is the row's first element, `start` the part's in the row,
-    a multiple of `MANY`."""
+    """A part of a row. `row` is the first element of the row, `start` the part's offset
+    in it, a multiple of `MANY`."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class _StochasticPart:
         self._second = _mixed(c, c.xor(key, I32(int(GOLDEN))))
 
     def round(self, count: Value) -> None:
-        """So many elements."""
+        """Round `count` elements."""
         c = self._c
         chunks = c.sdiv(count, int64(CHUNK))
         with c.loop(chunks) as n:
@@ -132,8 +132,8 @@ class _StochasticPart:
 
     def _chunk(self, first: Value) -> None:
         c, lanes = self._c, self._lanes
-        # (i ^ key) ^ ((i ^ key) >> 16) is i ^ low in a window; of its product with the
-        # first factor only the lanes' part is a vector's.
+        # Within a window (i ^ key) ^ ((i ^ key) >> 16) is i ^ low. Only the lanes' part
+        # of its product with the first factor is a vector.
         shift, factor = STEPS[0]
         index = c.trunc(first, I32)
         low = c.xor(self._key, c.lshr(c.xor(index, self._key), I32(shift)))
@@ -178,7 +178,8 @@ class _StochasticPart:
         below = as_floats(c, like(binade + 1))
         fixed = c.bitcast(c.fused(as_floats(c, size), half, below), bits.type)
         steps = larger(c, fixed, size)
-        # The last shift of the mixer, and that to `drop` bits, in one; the binade off.
+        # The last shift of the mixer and the shift to `drop` bits in one; the binade is
+        # subtracted.
         top = c.lshr(random, like(32 - drop))
         bottom = c.lshr(random, like(32 - drop + LAST_SHIFT))
         total = c.add(steps, c.xor(c.xor(top, bottom), like(-binade)))
@@ -205,10 +206,8 @@ class _StochasticPart:
             store_codes(c, code, self._codes, c.add(self._row, at), width)
 
     def _rounded(self, bits: Value, random: Value) -> Value:
-        """Codes: steps around the magnitude, and a carry out of 32 bits of a fraction.
-
-        The scale is a power of two, and so are all numbers here exact.
-        """
+        """Return codes: the steps around the magnitude, and the carry out of a 32-bit
+        fraction. The scale is a power of two, so all numbers here are exact."""
         c, fmt = self._c, self._format
         like = lambda x: c.like(bits, x)  # noqa: E731
         size = magnitude(c, bits)
