@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PICTURE = Path(__file__).parent / "images" / "data_flow.svg"
-WIDTH, HEIGHT = 760, 560
+WIDTH, HEIGHT = 760, 536
+#: Read on a light page and on a dark one: there is no background.
+_LINE = "#78909c"
 _HEAD = f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}"
  font-family="Helvetica, Arial, sans-serif" font-size="14">
 <title>From a JAX function to values, and to seconds</title>
 <defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8"
- markerHeight="8" orient="auto"><path d="M0 0 8 4 0 8z" fill="#546e7a"/></marker></defs>
-<rect width="{WIDTH}" height="{HEIGHT}" rx="6" fill="#ffffff"/>
+ markerHeight="8" orient="auto"><path d="M0 0 8 4 0 8z" fill="{_LINE}"/></marker></defs>
 """
 
 
@@ -44,10 +45,10 @@ class Box:
         height = self.bottom - self.y
         parts = [
             f'<rect x="{self.x - self.width // 2}" y="{self.y}" width="{self.width}" '
-            f'height="{height}" rx="5" fill="{self.fill}" stroke="#546e7a"/>'
+            f'height="{height}" rx="5" fill="{self.fill}" stroke="{_LINE}"/>'
         ]
         for n, line in enumerate(self.lines):
-            weight = ' font-weight="bold"' if n == 0 else ' fill="#455a64"'
+            weight = ' font-weight="bold"' if n == 0 else ' fill="#37474f"'
             parts.append(
                 f'<text x="{self.x}" y="{self.y + 22 + 18 * n}" '
                 f'text-anchor="middle"{weight}>{line}</text>'
@@ -127,7 +128,7 @@ def _arrow(start: Box, end: Box) -> str:
     # From a wide box straight down onto a narrow one.
     return (
         f'<line x1="{end.x}" y1="{start.bottom}" x2="{end.x}" y2="{end.y - 1}" '
-        'stroke="#546e7a" stroke-width="1.5" marker-end="url(#tip)"/>'
+        f'stroke="{_LINE}" stroke-width="1.5" marker-end="url(#tip)"/>'
     )
 
 

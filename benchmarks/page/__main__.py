@@ -38,11 +38,13 @@ PLOTS: dict[str, Callable[[Found], Figure]] = {
     "time_model": plots.time_model,
 }
 
+_QUICK = "a quick run, of a part of the rows"
 _INTRODUCTION = """# Benchmarks
 
 Written by `python -m benchmarks.page` from `benchmarks/results/*.json`; not by hand.
 `make bench-all` measures everything again. Host time is what emulation costs you; what
-a program would take on a chip is the time model's business, further down."""
+a program would take on a chip is the time model's business, further down. What follows
+is a summary: the long tables open by a click."""
 
 
 def load(folder: Path) -> dict[str, dict[str, Any] | None]:
@@ -56,7 +58,7 @@ def load(folder: Path) -> dict[str, dict[str, Any] | None]:
 
 def page(results: Mapping[str, Found | None]) -> str:
     """The whole page."""
-    parts = [_INTRODUCTION, sections.summary(results), _circumstances(results)]
+    parts = [_INTRODUCTION, sections.summary(results)]
     for name, (title, section) in SECTIONS.items():
         found = results[name]
         parts.append(f"## {title}")
@@ -64,7 +66,9 @@ def page(results: Mapping[str, Found | None]) -> str:
         if found is None:
             parts.append(f"Not measured: {command} writes the results.")
         else:
-            parts += [f"{command}, {found['started'][:10]}.", section(found)]
+            quick = f", **{_QUICK}**" if found["quick"] else ""
+            parts += [f"{command}, {found['started'][:10]}{quick}.", section(found)]
+    parts.append(_circumstances(results))
     return "\n\n".join(parts) + "\n"
 
 
@@ -84,7 +88,7 @@ def _circumstance(name: str, found: Found) -> tuple[str, ...]:
         ", ".join(f"{key} {value}" for key, value in versions.items()),
         f"{machine['processor']}, {text.plural(machine['threads'], 'thread')}",
         "" if load is None else f"{load:.1f}",
-        "**quick**: few, small" if found["quick"] else "full",
+        f"**{_QUICK}**" if found["quick"] else "full",
     )
 
 

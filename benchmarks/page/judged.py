@@ -43,7 +43,7 @@ def kernels(found: Found) -> str:
     refused = [e for e in entries if not e["accepted"]]
     if refused:
         rows = ((e["kernel"].partition("/")[2], e["why"]) for e in refused)
-        parts += ["Not accepted:", text.table(("kernel", "why"), rows)]
+        parts.append(text.folded("Not accepted", text.table(("kernel", "why"), rows)))
     if found["not_done"]:
         parts.append(f"Not judged: {len(found['not_done'])} more.")
     return "\n\n".join(parts)

@@ -100,15 +100,23 @@ def _scaling_facts(scaling: Found) -> Iterator[str]:
 
 def native(found: Found) -> str:
     """Every row of `make bench`."""
-    head = ("row", "native", "emulated", "value", "target", "reached", "runs")
+    head = ("row", "native", "emulated", _RATIO, "target", "reached", "runs")
+    table = text.table(head, map(_native_row, found["entries"]))
     return "\n\n".join(
         [
             "![Emulated over native time](images/bench_native.png)",
             "`gpt_step` is a whole training step; `benchmarks/README.md` says what each"
-            " row is.",
-            text.table(head, map(_native_row, found["entries"])),
+            f" row is. {_PAIRED}",
+            text.folded(f"All {len(found['entries'])} rows", table),
         ]
     )
+
+
+_RATIO = "emulated / native, median of pairs"
+_PAIRED = """Both sides run in turn, so that other work on the machine slows both of a
+pair: the ratio is the median over pairs, with its quartiles where they are given, and
+not the quotient of the two medians beside it. Rows without a ratio have a figure of
+their own, with its unit, in that column."""
 
 
 def _native_row(entry: Found) -> tuple[str, ...]:
@@ -142,7 +150,7 @@ def peers(found: Found) -> str:
         _abilities(found),
         "### Every pair",
         _PAIRS,
-        *_task_tables(found["entries"]),
+        text.folded("A table for every task", *_task_tables(found["entries"])),
         "### The order in which a matmul adds",
         _ORDERS,
         _orders(found["entries"]),
@@ -180,7 +188,10 @@ def _task_tables(entries: Sequence[Found]) -> Iterator[str]:
         yield text.table(_PAIR_HEAD, map(_pair, own))
 
 
-_PAIR_HEAD = ("peer", "size", "neuronjax", "peer takes", "ratio", "numerics")
+_PAIR_HEAD = (
+    "peer", "size", "neuronjax", "peer takes", "peer / neuronjax, median of pairs",
+    "numerics",
+)  # fmt: skip
 
 
 def _pair(entry: Found) -> tuple[str, ...]:
@@ -252,13 +263,14 @@ def _orders(entries: Sequence[Found]) -> str:
 def scaling(found: Found) -> str:
     """The picture and every point."""
     head = (
-        "", "", "native", "emulated", "ratio", "native compile", "emulated compile",
-        "ratio", "planned memory",
+        "what grows", "to", "native", "emulated", f"{_RATIO} (quartiles)",
+        "native compile", "emulated compile", "emulated / native compile",
+        "planned memory",
     )  # fmt: skip
     return "\n\n".join(
         [
             "![Emulated over native, by size](images/bench_scaling.png)",
-            _SCALING + _cut(found["cut"]),
+            f"{_SCALING} {_PAIRED}" + _cut(found["cut"]),
             text.table(head, map(_point, found["entries"])),
         ]
     )
@@ -282,11 +294,12 @@ def _point(entry: Found) -> tuple[str, ...]:
         return (*head, "", "", "not compiled", "", entry["not_compiled"], "", "")
     own, other = (entry[f"{s}_compile_seconds"] for s in ("native", "emulated"))
     memory = (entry[f"{s}_planned_bytes"] for s in ("native", "emulated"))
+    low, high = map(text.digits, entry["ratio_quartiles"])
     return (
         *head,
         text.seconds(entry["native_seconds"]),
         text.seconds(entry["emulated_seconds"]),
-        text.digits(entry["ratio"]),
+        f"{text.digits(entry['ratio'])} ({low} to {high})",
         text.seconds(own),
         text.seconds(other),
         text.digits(other / own),
@@ -336,7 +349,8 @@ def kernels(found: Found) -> str:
     sums = [_kernels_of(chip, op, own) for (chip, op), own in by_op.items()]
     rows = map(_kernel, found["entries"])
     columns = ("kernel", "chip", "measured", "predicted", "error", *_ACTIVE)
-    return "\n\n".join([_KERNELS, text.table(head, sums), text.table(columns, rows)])
+    every = text.folded("Every kernel", text.table(columns, rows))
+    return "\n\n".join([_KERNELS, text.table(head, sums), every])
 
 
 _ACTIVE = ("tensor", "vector", "scalar", "dma")
@@ -439,7 +453,7 @@ def regression(found: Found) -> str:
         (f"`{e['name']}`", f"`{e['bits'][:16]}`", e["verdict"])
         for e in found["entries"]
     ]
-    return f"{_REGRESSION}\n\n{text.table(head, rows)}"
+    return f"{_REGRESSION}\n\n{text.folded('Every hash', text.table(head, rows))}"
 
 
 _REGRESSION = """`python -m benchmarks.regression` runs whole programs, most of them

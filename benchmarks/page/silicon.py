@@ -16,12 +16,15 @@ def numerics(found: Found) -> str:
         "kernel", "chip", "about", "device", "here", "ratio", "within 10 %",
         "NumPy", "device alone", "here alone",
     )  # fmt: skip
-    parts = [_NUMERICS, text.table(head, map(_row, found["entries"])), *_not_run(found)]
+    parts = [_NUMERICS]
+    runs = [(_DEFAULT, found)]
     if "scalar_engine" in found:
-        other = found["scalar_engine"]
-        close = sum(e["is_close"] for e in other["entries"])
-        told = _SCALAR_ENGINE.format(close=close, count=len(other["entries"]))
-        parts += [told, text.table(head, map(_row, other["entries"])), *_not_run(other)]
+        runs.append((_SCALAR_ENGINE, found["scalar_engine"]))
+    for words, run in runs:
+        close = sum(e["is_close"] for e in run["entries"])
+        parts.append(words.format(close=close, count=len(run["entries"])))
+        table = text.table(head, map(_row, run["entries"]))
+        parts.append(text.folded("Every kernel", table, *_not_run(run)))
     return "\n\n".join(parts)
 
 
@@ -33,6 +36,7 @@ def _not_run(found: Found) -> Iterator[str]:
 
 _SCALAR_ENGINE = """With `transcendentals="scalar_engine"`, piecewise cubics from tables
 as ScalarE has them, {close} of {count} are within 10 %:"""
+_DEFAULT = "With the default functions {close} of {count} are within 10 %:"
 
 
 _NUMERICS = """Relative L2 distances of results from NKIBench's FP32 NumPy reference on

@@ -44,10 +44,7 @@ class Verdict:
     @property
     def outcome(self) -> str:
         """ "faster", "slower" or "even", of neuronjax, by the median."""
-        middle = statistics.median(self.ratios)
-        if middle > MARGIN:
-            return "faster"
-        return "slower" if middle < 1 / MARGIN else "even"
+        return outcome(statistics.median(self.ratios))
 
     @property
     def times(self) -> str:
@@ -55,6 +52,14 @@ class Verdict:
         if self.outcome == "slower":
             return text.span(1 / ratio for ratio in self.ratios) + " × slower"
         return text.span(self.ratios) + " × as fast"
+
+
+def outcome(ratio: float) -> str:
+    """Return what a peer's time over ours makes of neuronjax: "faster", "slower", or
+    "even" within the margin."""
+    if ratio > MARGIN:
+        return "faster"
+    return "slower" if ratio < 1 / MARGIN else "even"
 
 
 def kind(task: str) -> str:

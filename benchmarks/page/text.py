@@ -11,6 +11,12 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join([*lines, *map(_line, rows)])
 
 
+def folded(words: str, *parts: str) -> str:
+    """Return Markdown that a reader opens by a click on some words."""
+    opening = f'<details markdown="1">\n<summary>{words}</summary>'
+    return "\n\n".join((opening, *parts, "</details>"))
+
+
 def _line(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 

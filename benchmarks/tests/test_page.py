@@ -36,6 +36,7 @@ def test_an_op_that_is_left_out_has_both_errors(folder):
 def test_numbers_stand_beside_those_of_the_device(folder):
     documents = sample_results.documents()
     page = command.SECTIONS["validate_numerics"][1](documents["validate_numerics"])
+    assert "With the default functions 1 of 2 are within 10 %:" in page
     row = "| 1.800e-07 | 2.090e-07 | 1.161 | **no** | 1.44e-07 | 1.08e-07 | 1.52e-07 |"
     assert f"| bmm_v1 | trn2 | FP32 matmul, K = 64 {row}" in page
     assert "| 0.966 | yes | 1.00e-08 |  |  |" in page
@@ -140,6 +141,7 @@ def test_the_page_is_made_of_the_files_alone(folder):
     titles = [title for title, _ in command.SECTIONS.values()]
     assert all(f"## {title}" in page for title in titles)
     assert page.index("## What wins") < page.index("## Machine")
+    assert page.count("<details") == page.count("</details>") > 5
     for said in (
         "neuronjax loses",
         "1 is missed: `gpt_step/bf16`",
@@ -149,7 +151,10 @@ def test_the_page_is_made_of_the_files_alone(folder):
         "it would take 900 s",
         "Cut short by the clock: tokens.",
         "1 equal, 1 DIFFERS",
-        "**quick**",
+        "2026-01-02, **a quick run, of a part of the rows**.",
+        "| 1.50 (1.40 to 1.70) |",
+        "emulated / native, median of pairs",
+        "<summary>All 2 rows</summary>",
         "2026-01-02",
     ):
         assert said in page, said
@@ -169,6 +174,24 @@ def test_a_section_without_results_says_so(folder):
 def test_no_results_at_all_are_an_error(tmp_path, capsys):
     assert command.main(["--results", str(tmp_path), "--docs", str(tmp_path)]) == 1
     assert "no results" in capsys.readouterr().err
+
+
+def test_rows_are_grouped_under_words_that_a_stranger_reads():
+    (axes,) = plots.native(sample_results.documents()["native"]["entries"]).axes
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert labels == ["a GPT's training step", "bf16"]
+
+
+def test_a_dot_on_the_losing_side_is_not_green():
+    colours = {summary.outcome(ratio) for ratio in (0.5, 1.05, 2.0)}
+    assert colours == {"slower", "even", "faster"}
+    found = summary.verdicts(sample_results.documents()["peers"]["entries"])
+    (axes,) = plots.peers(found).axes
+    dots = [line for line in axes.lines if line.get_marker() == "o"]
+    assert dots
+    for dot in dots:
+        (ratio,) = dot.get_xdata()
+        assert (dot.get_color() == plots.WIN) == (ratio > summary.MARGIN)
 
 
 def test_rows_of_the_time_model_fall_into_families():

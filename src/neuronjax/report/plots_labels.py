@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.text import Text
@@ -17,20 +16,18 @@ from matplotlib.transforms import Bbox
 SMALL = 7.5
 """The smallest text of a picture, in points."""
 _MARGIN = 3.0
-#: Where a label may stand by its point: the offset in points, and how it is aligned.
+_GAP = 5.0
+#: Where a label may stand by its point: how far off, in gaps beyond the edge of the
+#: mark, and how it is aligned.
 _PLACES: Sequence[tuple[tuple[float, float], str, str]] = (
-    ((8, 0), "left", "center"),
-    ((-8, 0), "right", "center"),
-    ((0, 8), "center", "bottom"),
-    ((0, -8), "center", "top"),
-    ((8, 9), "left", "bottom"),
-    ((-8, 9), "right", "bottom"),
-    ((8, -9), "left", "top"),
-    ((-8, -9), "right", "top"),
-    ((12, 20), "left", "bottom"),
-    ((-12, 20), "right", "bottom"),
-    ((12, -20), "left", "top"),
-    ((-12, -20), "right", "top"),
+    ((1, 0), "left", "center"),
+    ((-1, 0), "right", "center"),
+    ((0, 1), "center", "bottom"),
+    ((0, -1), "center", "top"),
+    ((0.7, 0.7), "left", "bottom"),
+    ((-0.7, 0.7), "right", "bottom"),
+    ((0.7, -0.7), "left", "top"),
+    ((-0.7, -0.7), "right", "top"),
 )
 
 
@@ -50,15 +47,16 @@ def write_within(
 
 
 def write_beside(
-    axes: Axes, text: str, at: tuple[float, float], taken: list[Bbox], **style: Any
+    axes: Axes, text: str, at: tuple[float, float], taken: list[Bbox], radius: float
 ) -> bool:
-    """Writes a text next to a point, within the axes and off all that is taken, of
-    which it becomes a part; False where there is no such place."""
+    """Write a text beside a mark of so many points' radius, within the axes and off
+    all that is taken, of which it becomes a part; False where there is no such place.
+    """
     inside = axes.get_window_extent()
-    for offset, ha, va in _PLACES:
+    for off, ha, va in _PLACES:
         written = axes.annotate(
-            text, at, xytext=offset, textcoords="offset points", ha=ha, va=va,
-            fontsize=SMALL, zorder=5, **style,
+            text, at, xytext=[part * (radius + _GAP) for part in off], ha=ha, va=va,
+            textcoords="offset points", fontsize=SMALL, zorder=5,
         )  # fmt: skip
         written.set_in_layout(False)
         box = written.get_window_extent()
@@ -79,7 +77,7 @@ def box_around(axes: Axes, at: tuple[float, float], points: float) -> Bbox:
 
 
 def boxes_along(
-    axes: Axes, start: tuple[float, float], end: tuple[float, float], parts: int = 40
+    axes: Axes, start: tuple[float, float], end: tuple[float, float], parts: int = 200
 ) -> list[Bbox]:
     """Boxes that cover the line between two places."""
     (x0, y0), (x1, y1) = axes.transData.transform([start, end])

@@ -36,7 +36,7 @@ Place = tuple[float, float]
 #: Ops with less of the time of all queues are not drawn.
 _LEAST_SHARE = 0.001
 _WORDS = (
-    "operations per byte of HBM traffic\n"
+    "FLOP of a matmul, or elements of another op, per byte of HBM traffic\n"
     "memory bound: HBM is the limit; compute bound: an engine is; "
     "dotted: balance of BF16"
 )
@@ -131,16 +131,18 @@ def draw_roofline(axes: Axes, timeline: Timeline, core: Core) -> Callable[[], No
         axes.plot([each / slope, right], [each, each], color=colour, linewidth=1)
     _name_tops(axes, tops)
     _draw_slope(axes, slope, top, left)
-    _draw_balance(axes, peak_flops_per_second(core, "bf16"), slope)
+    balance = tops["BF16"] / slope
+    _draw_balance(axes, balance)
     placed = _joined([_place(point, right, bottom) for point in found])
     for mark in placed:
         _draw_mark(axes, mark)
     axes.set_xlabel(_WORDS)
-    axes.set_ylabel("operations per second")
+    axes.set_ylabel("FLOP/s of matmuls, elements/s of other ops")
     plain(axes, "Roofline of one logical core")
     _legend(axes, placed)
     lines = [((each / slope, each), (right, each)) for each in tops.values()]
     lines.append(((left, left * slope), (top / slope, top)))
+    lines.append(((balance, bottom), (balance, top)))
     return lambda: _name_largest(axes, placed, lines)
 
 
@@ -174,8 +176,8 @@ def _name_tops(axes: Axes, tops: dict[str, float]) -> None:
             continue  # below the picture
         above = place
         beside = {"transform": axes.transAxes, "va": "center", "fontsize": 7.5}
-        text = f"{name} {decimal(top, 'OP/s')}"
-        axes.text(1.01, place, text, **beside)
+        unit = "elem/s" if name.startswith("VectorE") else "FLOP/s"
+        axes.text(1.01, place, f"{name} {decimal(top, unit)}", **beside)
 
 
 def _draw_slope(axes: Axes, slope: float, top: float, left: float) -> None:
@@ -187,11 +189,8 @@ def _draw_slope(axes: Axes, slope: float, top: float, left: float) -> None:
     annotate(axes, text, (middle, middle * slope), (5, -4), va="top")
 
 
-def _draw_balance(axes: Axes, peak: float | None, slope: float) -> None:
-    """Where the roof of HBM meets that of the array in BF16."""
-    if peak is None:
-        return
-    balance = peak / slope
+def _draw_balance(axes: Axes, balance: float) -> None:
+    """Mark where the roof of HBM meets that of the array in BF16."""
     axes.axvline(balance, color=FAINT, linewidth=0.8, linestyle=":", zorder=0)
     upright = {"xycoords": ("data", "axes fraction")}
     place = (balance, 0.015)
@@ -216,6 +215,11 @@ class _Mark:
     def area(self) -> float:
         """In points squared."""
         return max(_LEAST_AREA, 1500 * self.point.share)
+
+    @property
+    def radius(self) -> float:
+        """In points."""
+        return math.sqrt(self.area / math.pi)
 
 
 def _joined(marks: Sequence[_Mark]) -> list[_Mark]:
@@ -261,7 +265,7 @@ def _name_largest(
     axes: Axes, placed: Sequence[_Mark], lines: Iterable[tuple[Place, Place]]
 ) -> None:
     """Names the ops of the largest share, each name once, where there is room."""
-    taken = [box_around(axes, m.at, math.sqrt(m.area / math.pi)) for m in placed]
+    taken = [box_around(axes, mark.at, mark.radius) for mark in placed]
     taken += [text.get_window_extent() for text in axes.texts]
     taken += [box for line in lines for box in boxes_along(axes, *line)]
     legend = axes.get_legend()
@@ -273,7 +277,7 @@ def _name_largest(
             continue
         if len(named) == _NAMED:
             break
-        if write_beside(axes, name, mark.at, taken):
+        if write_beside(axes, name, mark.at, taken, mark.radius):
             named.add(name)
 
 

@@ -135,7 +135,7 @@ def _name(
         name = trial.name
         if len(name) > _LONGEST_NAME:  # a path: its end tells more
             name = f"…{name[1 - _LONGEST_NAME :]}"
-        if name and not done & {name, at} and write_beside(axes, name, at, taken):
+        if name and not done & {name, at} and write_beside(axes, name, at, taken, 5):
             done |= {name, at}
 
 

@@ -125,4 +125,4 @@ def _name_worst(
             record = records[int(n)]
             op = record["scope"].rpartition("/")[2] or record["op"]
             text = f"{op} {place(record['source'])}".strip()
-            write_beside(axes, text, (n, share), taken)
+            write_beside(axes, text, (n, share), taken, 3)

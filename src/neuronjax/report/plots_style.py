@@ -32,7 +32,7 @@ COLOURS: Mapping[Queue, str] = {
     "host": "#4D4D4D",
 }
 """The colour of a queue in every picture."""
-SPILL_COLOUR = "#8B1A1A"
+SPILL_COLOUR = "#3C7894"  # of the hue of "dma", darker
 #: Of what is written: its contrast is more than 4 on white and on JupyterLab's black.
 INK = "#777777"
 FAINT = "#999999"

@@ -50,6 +50,7 @@ _HIGH, _LOW = 0.5, 0.1
 _WHOLE = 0.9  # of a run, which a text is about
 _MOST_LOOPS = 8
 _IDLE = 1e-6  # a share that sums of spans leave of nothing
+_LEAST_LANE = 1e-3  # a queue that works less of the time is only named, below
 #: Events of one name are one, if what is between them is less of the whole time.
 _JOINED = 0.004
 
@@ -71,14 +72,19 @@ class _TimelineRows:
     timeline: Timeline
     unit: float
     queues: Sequence[Queue]
+    idle: Sequence[Queue]
     phases: Sequence[Run]
     loops: Sequence[LoopSpan]
 
     @classmethod
     def of(cls, timeline: Timeline) -> _TimelineRows:
         unit, _ = time_unit(timeline.total_seconds)
-        queues: list[Queue] = [q for q in QUEUES if timeline.busy_seconds(q) > 0]
-        return cls(timeline, unit, queues, phase_runs(timeline), _shown_loops(timeline))
+        busy = {q: s for q in QUEUES if (s := timeline.busy_seconds(q)) > 0}
+        least = _LEAST_LANE * timeline.total_seconds
+        queues = [q for q, spent in busy.items() if spent >= least]
+        idle = [q for q in busy if q not in queues]
+        phases, loops = phase_runs(timeline), _shown_loops(timeline)
+        return cls(timeline, unit, queues, idle, phases, loops)
 
     def base(self, queue: Queue) -> float:
         """Where the lane of a queue stands."""
@@ -116,8 +122,10 @@ def draw_timeline(axes: Axes, timeline: Timeline) -> Callable[[], None]:
     _label_rows(axes, rows)
     axes.set_xlim(0, edges[-1] / rows.unit)
     _, name = time_unit(timeline.total_seconds)
-    axes.set_xlabel(f"time [{name}]")
-    plain(axes, "Timeline: how busy queues are")
+    idle = ", ".join(_titled(timeline, queue) for queue in rows.idle)
+    words = f"time [{name}]; height of a lane: how busy its queue is"
+    axes.set_xlabel(words + (f"; without a lane: {idle}" if idle else ""))
+    plain(axes, "Timeline")
     _legend(axes, rows)
     return lambda: _name_all(axes, rows)
 
@@ -154,17 +162,19 @@ def _name_all(axes: Axes, rows: _TimelineRows) -> None:
 
 
 def _label_rows(axes: Axes, rows: _TimelineRows) -> None:
-    timeline = rows.timeline
-    # What devices exchange is no engine's: the row says what it is.
-    titles = {**QUEUE_TITLES, "cc": "Collectives"}
     labels = {
-        rows.base(queue) + _HEIGHT / 2: f"{titles[queue]}  "
-        f"{percent(timeline.busy_seconds(queue) / timeline.total_seconds)}"
-        for queue in rows.queues
+        rows.base(q) + _HEIGHT / 2: _titled(rows.timeline, q) for q in rows.queues
     }
     labels |= {y: name for name, y in rows.bands.items()}
     axes.set_yticks(list(labels), list(labels.values()))
     axes.set_ylim(-0.6, max([len(rows.queues) - 0.6, *labels]) + 0.25)
+
+
+def _titled(timeline: Timeline, queue: Queue) -> str:
+    """Return a queue's name and its share of the time."""
+    # What devices exchange is no engine's: the row says what it is.
+    title = {**QUEUE_TITLES, "cc": "Collectives"}[queue]
+    return f"{title}  {percent(timeline.busy_seconds(queue) / timeline.total_seconds)}"
 
 
 def _draw_lane(
@@ -300,6 +310,7 @@ def _legend(axes: Axes, rows: _TimelineRows) -> None:
     }
     if any(_is_spill(event) for event in rows.timeline.of("dma")):
         looks["spills to and from HBM"] = {"color": SPILL_COLOUR}
+        looks["other transfers"] = {"color": COLOURS["dma"]}
     if rows.loops:
         looks["loop"] = _LOOP
     if rows.timeline.around_seconds:
