@@ -12,11 +12,9 @@ ROOT = Path(__file__).parents[2]
 
 def made() -> dict[str, bytes]:
     """Return the content of every file, by its path in the repository."""
-    page = exactness.page().encode()
     return {
-        "docs/exactness.md": page,
+        "docs/exactness.md": exactness.page().encode(),
         "docs/verdict.schema.json": verdict_schema.as_json().encode(),
-        "src/neuronjax/report/exactness.md": page,
         "src/neuronjax/report/operations.json": operations.as_json().encode(),
         "src/neuronjax/testing/silicon/kit.zip": kit.archive(),
     }

@@ -76,7 +76,7 @@ _TEXT = """
 exact: casts to nearest even
 one rounding on the write; overflow to Inf, NaN (e4m3fn) or the largest
 [IEEE 754-2019, OCP OFP8 1.0, ml_dtypes; all 2^32 FP32 inputs]
-switch: overflow
+switch: overflow, round_trips
 tests: numerics/test_rounding.py numerics/test_casts_exhaustive.py
 instructions: TensorCopy ReducePrecision
 
@@ -88,7 +88,7 @@ tests: conformance/test_oracle_elementwise.py nki/test_published_sums.py
 exact: integers, comparison, selection
 two's complement, saturating casts from floats
 [StableHLO specification]
-switch: integer_path, float_to_int
+switch: integer_path, integer_division, float_to_int
 tests: conformance/test_oracle_elementwise.py conformance/test_matrix.py
 instructions: TensorTensor TensorScalar Compare Select
 
@@ -110,7 +110,7 @@ RaggedAllToAll Spmd
 exact: microscaling
 blocks of 32, E8M0 scales by a named rule, elements rounded once
 [OCP MX 1.0; quantize_mx as of NKI 0.5 (rule neuron)]
-switch: mx_scale_rule, mx_weight_scale_rule, mx_layout
+switch: mx_scale_rule, mx_weight_scale_rule, mx_emax, mx_layout
 tests: conformance/test_oracle_microscaling.py numerics/test_microscaling.py
 instructions: QuantizeMx
 

@@ -17,6 +17,9 @@ _GRADER = "LaelaZorana/kernel-grader-mi300x-rocm-trainium-nki, kernel-nki"
 _KDA = "Jerry2423/kda-for-trainium"
 _SUMS = "tests/nki/test_published_sums.py"
 _ROWS = "benchmarks/validate_numerics.py"
+_FORMATS = "tests/numerics/test_float_format.py"
+_ELEMENTWISE = "tests/lowering/test_elementwise.py"
+_TABLES = "tests/numerics/test_scalar_engine_silicon.py"
 _MODELS = "benchmarks/fp32_models.py"
 _KILN = "foxl-ai/kiln, docs/neuron-notes.md"
 
@@ -184,6 +187,90 @@ EVIDENCE: tuple[Evidence, ...] = (
         shown_by=_ROWS,
         unexplained="silu's error is hidden by that of the matmuls, 4e-7",
     ),
+    Evidence(
+        subject="casts to nearest even",
+        verdict="confirmed",
+        chip="trn1",
+        device="e4m3: 0x78 to 0x7E and 0xF8 to 0xFE are read as Inf or NaN, all other"
+        " codes as the host reads them: the largest number is 240",
+        here="the same codes of float8_e4m3",
+        source=_KILN,
+        shown_by=_FORMATS,
+        unexplained="which are Inf, and what a cast makes of numbers beyond 240",
+    ),
+    Evidence(
+        subject="casts to nearest even",
+        verdict="contradicted",
+        chip="trn1",
+        device="FP32 cast to BF16 and back in a graph: the compiler folds both, and"
+        " nothing is rounded",
+        here='rounded; with round_trips="folded" not',
+        source=_KILN,
+        shown_by=_ELEMENTWISE,
+        unexplained="what may stand between the two casts; whether trn2 was meant too",
+    ),
+    Evidence(
+        subject="integers, comparison, selection",
+        verdict="contradicted",
+        chip="trn1",
+        device="int64: 6284 r // 6284 is r - 1 for r of 1 to 4 and 6 to 8; by 4768 and"
+        " powers of two exact",
+        here='r; with integer_division="reciprocal" what the device gives, for these r',
+        source=_KILN,
+        shown_by=_ELEMENTWISE,
+        unexplained="other widths, divisors that are no constants, remainders; whether"
+        " trn2 was meant too",
+    ),
+    Evidence(
+        subject="movement, gather, sort, top-k, control flow",
+        verdict="confirmed",
+        chip="trn1",
+        device="a transpose by an identity on TensorE is exact to the bit",
+        here="the same",
+        source=_KILN,
+        shown_by="tests/nki/test_matmul_kernels.py",
+        unexplained="of which dtypes; whether trn2 was meant too",
+    ),
+    Evidence(
+        subject="FP32 operands in TensorE",
+        verdict="confirmed",
+        chip="trn1",
+        device="FP32 matmuls are exact to 1.6e-7",
+        here="1.2e-7 for K of 64 and 128, from float64",
+        source=_KILN,
+        shown_by=_SUMS,
+        unexplained="of which K, and in which norm; whether trn2 was meant too",
+    ),
+    Evidence(
+        subject="functions of ScalarE as its tables compute them",
+        verdict="confirmed",
+        chip="trn1",
+        device="exp is within 1.5e-5 from -85 to 85, relative, median 1.5e-6",
+        here="within 1.2e-5 from -76 to 85, median 6e-7",
+        source=_KILN,
+        shown_by=_TABLES,
+        unexplained="half of the median; whether trn2 was meant too",
+    ),
+    Evidence(
+        subject="functions of ScalarE as its tables compute them",
+        verdict="contradicted",
+        chip="trn1",
+        device="the same below -76",
+        here="up to 9 % off at -85: products below 2^-126 are lost",
+        source=_KILN,
+        shown_by=_TABLES,
+        unexplained="in which order the engine scales a polynomial",
+    ),
+    Evidence(
+        subject="FP32 subnormals",
+        verdict="confirmed",
+        chip="trn1",
+        device="exp is zero below -87",
+        here="zero below -87.34, the logarithm of 2^-126",
+        source=_KILN,
+        shown_by=_TABLES,
+        unexplained="where between the two; operands; engines other than ScalarE",
+    ),
 )
 
 #: What no public row says anything about -> why.
@@ -204,10 +291,13 @@ SILENT: tuple[tuple[str, str], ...] = (
     ),
     (
         "casts on write to FP16, FP8 and integers",
-        "no row has one; those to BF16 are confirmed",
+        "no row has one; those to BF16 are confirmed, and how codes of e4m3 are read",
     ),
     ("GpSimdE", "no row has an instruction of it"),
-    ("subnormals, NaNs, infinities, signed zeros", "no row's inputs have any"),
+    (
+        "subnormal operands, NaNs, infinities, signed zeros",
+        "no row's inputs have any but NaN and Inf of e4m3",
+    ),
     ("order of addition of BF16 and narrower operands", "below what distances tell"),
     (
         "trn3",

@@ -180,6 +180,17 @@ def test_corners_of_every_rule_and_format(dtype):
         check(x, compiled[name, rule], name, rule)
 
 
+@pytest.mark.slow_except("neuron:alternative")
+@pytest.mark.parametrize("rule", oracle.ALTERNATIVES)
+def test_alternative_largest_exponents(rule):
+    """Scales are twice those of the standard mode in FP8, and the same in FP4."""
+    exponents = [-126, -120, -118, -112, -1, 0, 8, 126, 127]
+    x = around(np.random.default_rng(3), largest_of_blocks(exponents), 32)
+    for name in FORMATS:
+        found = quantizer(name, rule, -1)(jnp.asarray(x))
+        check(x, found, name, rule)
+
+
 def assert_same_bits(got, want, label) -> None:
     """Of (elements, scales, dequantized), whose NaNs have one code by now."""
     for part, expected in zip(got, want, strict=True):

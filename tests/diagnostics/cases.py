@@ -297,6 +297,12 @@ CASES = (
         bad=_cast(jnp.float8_e4m3),
         good=lambda x: _cast(jnp.float8_e4m3)(jnp.clip(x, -240, 240)),
     ),
+    Case(
+        rule="round-trip",
+        severity="warning",
+        bad=lambda x: x.astype(jnp.bfloat16).astype(jnp.float32) + 1,
+        good=lambda x: jnp.tanh(x.astype(jnp.bfloat16)).astype(jnp.float32),
+    ),
     # -- integers ----------------------------------------------------------------------
     Case(
         rule="integer-fp32",
@@ -351,6 +357,14 @@ CASES = (
         args=(i32(8),),
         sdk="2.29",
         good_sdk="2.30",
+    ),
+    Case(
+        rule="integer-division",
+        severity="warning",
+        bad=lambda n: lax.div(n.astype(jnp.int64), np.int64(6284)),
+        good=lambda n: lax.div(n.astype(jnp.int64), np.int64(4096)),
+        args=(i32(8),),
+        x64=True,
     ),
     Case(
         rule="float-to-int",

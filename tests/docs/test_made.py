@@ -10,7 +10,6 @@ ROOT = Path(__file__).parents[2]
 FILES = (
     "docs/exactness.md",
     "docs/verdict.schema.json",
-    "src/neuronjax/report/exactness.md",
     "src/neuronjax/report/operations.json",
     "src/neuronjax/testing/silicon/kit.zip",
 )

@@ -150,3 +150,15 @@ def test_number_formats_by_name_dtype_and_format() -> None:
 def test_an_unknown_format_names_the_nearest(wrong: object, nearest: str) -> None:
     with pytest.raises(InvalidProgramError, match=f"remedy: use one of: .*{nearest}"):
         get_format(wrong)
+
+
+def test_codes_of_e4m3_on_a_chip() -> None:
+    """Of trn1 (foxl-ai/kiln): 0x78 to 0x7E and 0xF8 to 0xFE are Inf or NaN, 0x7F and
+    0xFF are NaN on the host, too, and all other codes are the host's."""
+    codes = np.arange(256, dtype=np.uint8)
+    chip = codes.view(get_format("float8_e4m3").dtype).astype(np.float32)
+    host = codes.view(ml_dtypes.float8_e4m3fn).astype(np.float32)
+    special = (codes & 0x7F) >= 0x78
+    assert not np.isfinite(chip[special]).any()
+    assert (chip[~special] == host[~special]).all()
+    assert chip[~special].max() == 240

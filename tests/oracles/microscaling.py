@@ -13,6 +13,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
@@ -121,12 +122,21 @@ def _even(amax: Fraction, fmt: Format) -> int:
     return floor_log2(round(amax / quantum) * quantum) - fmt.emax
 
 
+def _alternative(rule: Callable[[Fraction, Format], int]) -> Any:
+    """The compiler's mode: emax is 7 in E4M3, 14 in E5M2 and as ever in FP4."""
+    emax = {15: 14, 8: 7, 2: 2}
+    return lambda amax, fmt: rule(amax, fmt) + fmt.emax - emax[fmt.emax]
+
+
 SCALE_RULES: dict[str, Callable[[Fraction, Format], int]] = {
     "ocp_floor": _ocp_floor,
     "neuron": _neuron,
     "ceil": _ceil,
     "rceil": _rceil,
     "even": _even,
+}
+ALTERNATIVES = {
+    f"{name}:alternative": _alternative(r) for name, r in SCALE_RULES.items()
 }
 GOLDEN = "nki_golden"
 RULES = (*SCALE_RULES, GOLDEN)
@@ -149,7 +159,8 @@ def quantize_block(
     byte = 0
     if significand:
         amax = significand * Fraction(2) ** exponent
-        byte = min(max(SCALE_RULES[rule](amax, fmt) + BIAS, 0), 254)
+        exponent = (SCALE_RULES | ALTERNATIVES)[rule](amax, fmt)
+        byte = min(max(exponent + BIAS, 0), 254)
     return [encode(bits, byte - BIAS, fmt) for bits in block], byte
 
 

@@ -582,6 +582,7 @@ def test_spellings_of_the_optimization_level(flags: str) -> None:
         "--experimental-unsafe-fp8e4m3fn-as-fp8e4m3",
         "--tensorizer-options='--enable-ccop-compute-overlap --vectorize'",
         "--internal-hlo2tensorizer-options=--verify-hlo=true",
+        "--internal-backend-options=--verbose",
         "--fast-math=all",
         "--fp32-cast matmult",
     ],
@@ -684,7 +685,10 @@ def test_any_words_parse_or_raise_an_error_of_ours(words: list[str]) -> None:
 def test_environment() -> None:
     policy = Policy.from_environment(
         {
-            "NEURON_CC_FLAGS": "--auto-cast matmult --lnc 1",
+            "NEURON_CC_FLAGS": "--auto-cast matmult --lnc 1"
+            " --internal-backend-options=--enable-mx-alternative-emax",
+            "NEURON_RT_ENABLE_OCP": "1",
+            "NEURON_RT_ENABLE_OCP_SATURATION": "1",
             "NEURON_RT_STOCHASTIC_ROUNDING_EN": "TRUE",
             "NEURON_RT_STOCHASTIC_ROUNDING_SEED": "17",
             "NEURON_LOGICAL_NC_CONFIG": "1",
@@ -693,7 +697,9 @@ def test_environment() -> None:
         }
     )
     bf16 = Policy.preset("bf16")
-    assert policy == dataclasses.replace(bf16, rounding="stochastic", seed=17, lnc=1)
+    stochastic = dataclasses.replace(bf16, rounding="stochastic", seed=17, lnc=1)
+    modes = {"overflow": "saturate", "mx_emax": "alternative"}
+    assert policy == dataclasses.replace(stochastic, **modes)
 
 
 def test_the_process_environment_is_the_default(

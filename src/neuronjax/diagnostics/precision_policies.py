@@ -26,7 +26,7 @@ _OF_CASTS = ("auto_cast_type", "cotangent_type", "scaling")
 _OF_CONTRACTIONS = frozenset(
     {"auto_cast", *_OF_CASTS, "psum_dtype", "fp32_model", "sparsity", "overflow"}
     | {"mx_scale_rule", "mx_weight_scale_rule", "mx_layout", "amax_history_length"}
-    | {"accumulation", "rounding"}
+    | {"accumulation", "rounding", "mx_emax"}
 )
 _RULED = frozenset(f.name for f in dataclasses.fields(Rule))
 

@@ -224,7 +224,8 @@ class TensorTensor(Instruction):
 
     Attributes:
         integer_path: "exact", or "fp32" if integers are read as FP32 and the result is
-            rounded to an integer, as VectorE does it: exact to 2^24.
+            rounded to an integer, as VectorE does it: exact to 2^24. "reciprocal" is a
+            quotient by way of 1 / y in FP32, cut off.
     """
 
     op: str

@@ -39,6 +39,7 @@ from neuronjax.ir.program import (
     Value,
     is_cotangent_scope,
 )
+from neuronjax.ir.value_sources import ValueSources
 from neuronjax.numerics.float_format import FORMATS
 from neuronjax.policy import Policy
 from neuronjax.policy.policy import idle_rule_error, unmatched_rule_error
@@ -109,6 +110,11 @@ class ProgramContext:
         self._seen: dict[str, set[str]] = {
             name: set() for name in ("op", "param", "scope", "source", "module")
         }
+
+    @functools.cached_property
+    def sources(self) -> ValueSources:
+        """From which values each value of the program is computed."""
+        return ValueSources(self.program)
 
     def entry(self, cotangents: frozenset[int]) -> Context:
         """Return the context of main, with the provenance of its arguments."""

@@ -257,7 +257,7 @@ def _quantize_mx(op: Op, context: Context) -> Instructions:
         context,
         MatrixView(source, axis % rank),
         _FORMATS[element],
-        context.policy.mx_scale_rule,
+        microscaling.device_scale_rule(context.policy),
         engine="vector",
     )
     packed, scales = context.results(op)

@@ -25,7 +25,7 @@ from neuronjax.ir.instruction_set import (
     TensorCopy,
     TensorTensor,
 )
-from neuronjax.ir.program import Op
+from neuronjax.ir.program import Op, Value
 from neuronjax.ir.vector_sums import VECTOR_TILE
 from neuronjax.lowering.context import Context, Instructions
 from neuronjax.lowering.moves import filled
@@ -56,7 +56,8 @@ CHLO_FUNCTIONS = sorted(UNARY.keys() - {*FUNCTIONS} - _OF_KERNELS | {"tan"})
 def engine_of(dtype: np.dtype, *, path: str = "exact") -> Engine:
     """Return the engine of a dtype: VectorE for floats, GpSimdE or FP32 for
     integers."""
-    return "vector" if dtype.kind not in "iub" or path == "fp32" else "gpsimd"
+    through_fp32 = path in ("fp32", "reciprocal")
+    return "vector" if dtype.kind not in "iub" or through_fp32 else "gpsimd"
 
 
 def vector_tile(policy: Policy) -> int | None:
@@ -85,9 +86,23 @@ def binary(op: Op, context: Context) -> Instructions:
     name = op.name.split(".")[1]
     dtype = op.results[0].type.dtype
     path = integer_path(context, name, dtype)
+    if name == "divide" and dtype.kind in "iu":
+        path = _division(op, context)
     engine = "gpsimd" if name in SOFTWARE_FUNCTIONS else engine_of(dtype, path=path)
     attributes = dict(op=name, integer_path=path)
     yield context.whole(op, TensorTensor, engine, rounds=True, **attributes)
+
+
+#: Ops that keep a constant one.
+_KEEP = ("stablehlo.broadcast_in_dim", "stablehlo.convert", "stablehlo.reshape")
+
+
+def _division(op: Op, context: Context) -> str:
+    """Return how a quotient of integers is computed; the vendor's compiler multiplies
+    by the reciprocal of a constant."""
+    path, divisor = context.policy.integer_division, op.operands[1]
+    is_exact = path == "exact" or not context.shared.sources.is_constant(divisor, _KEEP)
+    return "exact" if is_exact else path
 
 
 @lowers("chlo.square")
@@ -175,11 +190,26 @@ def convert(op: Op, context: Context) -> Instructions:
     if source == target:
         yield from pass_through(op, context)
         return
+    first = _before_cast(op, context)
+    if first is not None and context.policy.round_trips == "folded":
+        context.alias(op.results[0], context.view(first))
+        return
     fields: dict[str, Any] = context.on_write(target.name)
     if holds(target, source):
         fields["rounding"] = "rne"  # needs no random numbers
     float_to_int = context.policy.float_to_int
     yield context.whole(op, TensorCopy, "vector", float_to_int=float_to_int, **fields)
+
+
+def _before_cast(op: Op, context: Context) -> Value | None:
+    """Return the float that a cast made narrower, if this one casts it back."""
+    maker = context.shared.sources.makers.get(op.operands[0])
+    if maker is None or maker.name != "stablehlo.convert":
+        return None
+    (first,) = maker.operands
+    kinds = {v.type.dtype.kind for v in (first, *op.operands)}
+    is_back = first.type == op.results[0].type and kinds.isdisjoint("iub")
+    return first if is_back else None
 
 
 def holds(target: np.dtype, source: np.dtype) -> bool:

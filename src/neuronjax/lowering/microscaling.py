@@ -27,6 +27,8 @@ from neuronjax.lowering.moves import (
 from neuronjax.lowering.psum import MatmulOperand, into_psum
 from neuronjax.numerics.float_format import FLOAT8_E8M0FNU
 from neuronjax.numerics.microscaling import BLOCK_SIZE, MX_FORMATS, ON_DEVICE_FORMATS
+from neuronjax.numerics.mx_scales import ALTERNATIVE
+from neuronjax.policy import Policy
 
 #: The elements of a cell, and their distance in K under the interleaved layout.
 QUAD, APART = 4, 128
@@ -82,9 +84,14 @@ def _quantized(context: Context, source: MatrixView, format: str) -> QuantizedMa
         context,
         source,
         format,
-        policy.mx_weight_scale_rule if is_offline else policy.mx_scale_rule,
+        policy.mx_weight_scale_rule if is_offline else device_scale_rule(policy),
         engine="offline" if is_offline else "vector",
     )
+
+
+def device_scale_rule(policy: Policy) -> str:
+    """Return the rule by which the device quantizes, the mode of its emax included."""
+    return policy.mx_scale_rule + ALTERNATIVE * (policy.mx_emax == "alternative")
 
 
 def quantized(

@@ -21,12 +21,16 @@ import numpy as np
 from neuronjax.errors import InvalidProgramError
 from neuronjax.numerics.float_format import FLOAT32, FloatFormat
 
-ScaleRuleName = Literal["ocp_floor", "neuron", "ceil", "rceil", "even", "nki_golden"]
+_Bounded = Literal["ocp_floor", "neuron", "ceil", "rceil", "even"]
+_Alternative = Literal["ocp_floor:alternative", "neuron:alternative"]
+ScaleRuleName = Literal[_Bounded, _Alternative, "nki_golden"]
 # (exponent field, mantissa, element format) -> scale byte; all arrays uint32.
 ScaleRule = Callable[[jax.Array, jax.Array, FloatFormat], jax.Array]
 # (mantissa, element format) -> 0 or 1, by which the OCP exponent is raised.
 _Increment = Callable[[jax.Array, FloatFormat], jax.Array]
 
+#: Behind the name of a bounded rule: emax is 7 in E4M3 and 14 in E5M2, not 8 and 15.
+ALTERNATIVE = ":alternative"
 NAN_SCALE = 255  # the E8M0 code of NaN
 MAX_SCALE = 254  # 2^127
 _NAN_FIELD = np.uint32(255)  # exponent field of Inf and NaN
@@ -63,7 +67,12 @@ def scale_bytes(amax_bits: jax.Array, rule: str, element: FloatFormat) -> jax.Ar
     return SCALE_RULES[rule](field, mantissa, element)
 
 
-def _bounded(increment: _Increment) -> ScaleRule:
+def largest_exponent(element: FloatFormat, rule: str) -> int:
+    """Return the emax of an element format, which `ALTERNATIVE` lowers in FP8."""
+    return element.max_exponent - (rule.endswith(ALTERNATIVE) and element.width == 8)
+
+
+def _bounded(increment: _Increment, rule: str) -> ScaleRule:
     """Return the rule 2^(floor(log2 amax) - emax + increment), NaN for a NaN or an Inf.
 
     Below 2^-127, the smallest scale, it stops at byte 0; so a block of zeros and
@@ -72,13 +81,13 @@ def _bounded(increment: _Increment) -> ScaleRule:
     scale, and divides a block with byte 0 by 2^-126, so its elements are half of ours.)
     """
 
-    def rule(field: jax.Array, mantissa: jax.Array, element: FloatFormat) -> jax.Array:
-        emax = np.uint32(element.max_exponent)
+    def scale(field: jax.Array, mantissa: jax.Array, element: FloatFormat) -> jax.Array:
+        emax = np.uint32(largest_exponent(element, rule))
         raised = jnp.maximum(field + increment(mantissa, element), emax) - emax
         byte = jnp.minimum(raised, np.uint32(MAX_SCALE))
         return jnp.where(field == _NAN_FIELD, np.uint32(NAN_SCALE), byte)
 
-    return rule
+    return scale
 
 
 def _none(mantissa: jax.Array, element: FloatFormat) -> jax.Array:
@@ -133,12 +142,17 @@ def _modulo_256(
     return (field - np.uint32(element.max_exponent)) & np.uint32(0xFF)
 
 
+_INCREMENTS: dict[str, _Increment] = {
+    "ocp_floor": _none,
+    "neuron": _always,
+    "ceil": _unless_power_of_two,
+    "rceil": _above_largest,
+    "even": _if_rounded_up,
+}
 BOUNDED: dict[str, ScaleRule] = {
-    "ocp_floor": _bounded(_none),
-    "neuron": _bounded(_always),
-    "ceil": _bounded(_unless_power_of_two),
-    "rceil": _bounded(_above_largest),
-    "even": _bounded(_if_rounded_up),
+    rule + mode: _bounded(increment, rule + mode)
+    for mode in ("", ALTERNATIVE)
+    for rule, increment in _INCREMENTS.items()
 }
 SCALE_RULES: dict[str, ScaleRule] = {**BOUNDED, "nki_golden": _modulo_256}
 

@@ -118,6 +118,12 @@ FLAGS: tuple[Flag, ...] = (
         names=("--experimental-unsafe-fp8e4m3fn-as-fp8e4m3",),
         unsupported={"": "FP8 formats are never reinterpreted as each other"},
     ),
+    Flag(
+        names=("--internal-backend-options",),
+        values=(),
+        sets={"--enable-mx-alternative-emax": {"mx_emax": "alternative"}},
+        unsupported={"--enable-mx-alternative-emax": "", "*": _UNDOCUMENTED},
+    ),
     Flag(names=("--tensorizer-options",), values=(), unsupported={"*": _UNDOCUMENTED}),
     Flag(names=("--fp32-cast",), values=(), unsupported={"*": _INFERENTIA1}),
     Flag(names=("--fast-math",), values=(), unsupported={"*": _INFERENTIA1}),
@@ -248,6 +254,7 @@ IGNORED_VARIABLES: Mapping[str, str] = {
     "unless it allows fast math, which is refused",
     "NEURON_PLATFORM_TARGET_OVERRIDE": "the chip is the `target` argument",
     "NEURON_RT_NUMERICAL_ERRORS_VERBOSITY": "it reports NaN and changes no number",
+    "NEURON_RT_ENABLE_OCP": "float8_e4m3fn is OCP's whatever it says",
     "NEURON_FAIL_ON_NAN": "it reports NaN and changes no number",
     "NKI_SIMULATOR": "it selects the vendor's simulator",
     "NKI_DMA_TRANSPOSE_AS_PE_TRANSPOSE": "both transposes move the same bits",
@@ -268,7 +275,7 @@ _BOOLEANS = {"": False, "0": False, "false": False, "1": True, "true": True}
 
 
 def parse_environment(environ: Mapping[str, str]) -> ParsedFlags:
-    """Read NEURON_CC_FLAGS, the stochastic rounding and the logical core variables.
+    """Read NEURON_CC_FLAGS and the variables of rounding, saturation and logical cores.
 
     Raises:
         InvalidProgramError: a value out of range, or `NEURON_LOGICAL_NC_CONFIG` and
@@ -290,6 +297,8 @@ def parse_environment(environ: Mapping[str, str]) -> ParsedFlags:
     fields = dict(parsed.fields)
     if _boolean(environ, "NEURON_RT_STOCHASTIC_ROUNDING_EN"):
         fields["rounding"] = "stochastic"
+    if _boolean(environ, "NEURON_RT_ENABLE_OCP_SATURATION"):
+        fields["overflow"] = "saturate"
     if seed := environ.get("NEURON_RT_STOCHASTIC_ROUNDING_SEED"):
         fields["seed"] = _integer("NEURON_RT_STOCHASTIC_ROUNDING_SEED", seed)
     if lnc := environ.get("NEURON_LOGICAL_NC_CONFIG"):

@@ -94,11 +94,14 @@ class Rule:
     psum_dtype: str | None = None
     transcendentals: str | None = None
     integer_path: str | None = None
+    integer_division: str | None = None
     implicit_integer_downcast: str | None = None
     float_to_int: str | None = None
+    round_trips: str | None = None
     overflow: str | None = None
     mx_scale_rule: str | None = None
     mx_weight_scale_rule: str | None = None
+    mx_emax: str | None = None
     mx_layout: str | None = None
     sparsity: str | None = None
     host_custom_calls: bool | None = None
@@ -207,16 +210,25 @@ class Policy:
             datapath of their own, with a warning the first time a line does so. "exact"
             is StableHLO's arithmetic everywhere, "fp32" what engines other than GpSimd
             do.
+        integer_division: how integers are divided by a constant: the "exact" quotient,
+            or the FP32 product with the FP32 "reciprocal", cut off, as public runs show
+            it: 6284 // 6284 is 0.
         implicit_integer_downcast: with "none" a reduction of 32- or 64-bit integers
             over devices, which the chip can only do in FP32, is an error, as in the
             compiler (EVRF061, EVRF063).
         float_to_int: how floats become integers: "truncate" as in StableHLO, "rne" as
             in engines.
+        round_trips: what becomes of a float that is cast to a narrower dtype and back
+            at once: "kept" runs both casts, "folded" none, as the compiler does inside
+            a graph.
         overflow: what becomes of an overflow of these writes: Inf (NaN for e4m3fn), or
             the largest finite value, also for Inf. Operations that only move or select
             keep the bits.
         mx_scale_rule: how the device chooses the shared scale of an MX block.
         mx_weight_scale_rule: how a checkpoint's MXFP4 weights were quantized.
+        mx_emax: the largest exponent of FP8 elements from which the device counts MX
+            scales: 8 (E4M3) and 15 (E5M2), or, "alternative", 7 and 14, a mode of the
+            compiler (`--enable-mx-alternative-emax`).
         mx_layout: which elements along K form an MX block: "consecutive" ones, or
             "interleaved", 128 apart, as in the vendor's guide.
         sparsity: the N:M pattern to which the weights of forward contractions are
@@ -265,11 +277,14 @@ class Policy:
     psum_dtype: str = "float32"
     transcendentals: str = "exact"
     integer_path: str = "auto"
+    integer_division: str = "exact"
     implicit_integer_downcast: str = "all"
     float_to_int: str = "truncate"
+    round_trips: str = "kept"
     overflow: str = "ieee"
     mx_scale_rule: str = _SDK
     mx_weight_scale_rule: str = "ocp_floor"
+    mx_emax: str = "standard"
     mx_layout: str = "consecutive"
     sparsity: str | None = None
     host_custom_calls: bool = False
@@ -322,6 +337,12 @@ class Policy:
                 f"Policy.cotangent_type is {self.cotangent_type!r}, but the tensor"
                 f" engine pairs {partners.what}",
                 remedy="use cotangent_type='same'",
+            )
+        if (self.mx_scale_rule, self.mx_emax) == ("nki_golden", "alternative"):
+            raise InvalidProgramError(
+                "Policy.mx_emax is 'alternative' with mx_scale_rule='nki_golden', a"
+                " script of the host's that has no such mode",
+                remedy="use mx_emax='standard', or another rule",
             )
         if self.auto_cast == "all" and self.auto_cast_type.startswith("mx"):
             raise InvalidProgramError(

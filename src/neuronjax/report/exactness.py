@@ -1,6 +1,6 @@
 """What is exact, what is modelled and what is the host's, as the page says it.
 
-The page `exactness.md` is made from the claims in docs/made and is part of the package.
+The page is docs/exactness.md, made from the claims in docs/made; the wheel carries it.
 Here its tables are read, for the command line and for `check_silicon`.
 """
 
@@ -16,7 +16,10 @@ Row = Mapping[str, str]
 
 def page() -> str:
     """Return the page as Markdown."""
-    return Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
+    installed = Path(__file__).with_suffix(".md")
+    checkout = Path(__file__).parents[3] / "docs" / "exactness.md"
+    found = installed if installed.exists() else checkout
+    return found.read_text(encoding="utf-8")
 
 
 @functools.cache

@@ -14,10 +14,8 @@ Bytes are those of a partition.
 
 from __future__ import annotations
 
-import functools
 from collections import deque
 from collections.abc import Iterator, Sequence
-from math import prod
 
 from neuronjax.hardware import CoreSpec
 from neuronjax.ir.kernel import (
@@ -33,6 +31,7 @@ from neuronjax.timing.kernel_operands import (
     contains,
     numpy_dtype,
     overlap,
+    row_bytes,
     whole_pattern,
 )
 
@@ -170,7 +169,7 @@ class _StorageAccesses:
         #: Last accesses of those that had the room before.
         self.freed: Sequence[int] = ()
         self.whole = whole_pattern(shape) if s is not None else None
-        self.bytes = _row_bytes(shape, s.dtype) if s is not None else 0
+        self.bytes = row_bytes(shape, s.dtype) if s is not None else 0
 
     def read(self, b: Box, entry: int) -> list[int]:
         self.readers.add(b, entry)
@@ -446,11 +445,6 @@ class KernelDependencies:
             before.setdefault(i.program, []).append(n)
             if k:
                 self.waits[n] += [m[k - 1] * 2 for m in met.values() if len(m) >= k]
-
-
-@functools.lru_cache(maxsize=4096)
-def _row_bytes(shape: tuple[int, ...], dtype: str) -> int:
-    return prod(shape[1:]) * numpy_dtype(dtype).itemsize
 
 
 def _absolute(s: Storage, b: Box) -> Box:

@@ -28,6 +28,12 @@ def numpy_dtype(name: str) -> np.dtype:
     return nki_dtypes.info(name).numeric
 
 
+@functools.lru_cache(maxsize=4096)
+def row_bytes(shape: tuple[int, ...], dtype: str) -> int:
+    """Return the bytes of a tensor in each of its partitions."""
+    return prod(shape[1:]) * numpy_dtype(dtype).itemsize
+
+
 def operand(access: Access) -> LaneStream:
     """What an access means for an engine."""
     dynamic = access.dynamic is not None

@@ -171,6 +171,18 @@ def _fp8_overflow(context: OpContext) -> Answer:
     return result.type.dtype.name == "float8_e4m3" and is_free
 
 
+def _round_trip(context: OpContext) -> Answer:
+    (value,), (result,) = context.op.operands, context.op.results
+    maker = context.producer(value)
+    if maker is None or maker.name != "stablehlo.convert":
+        return None
+    (first,) = maker.operands
+    is_narrower = value.type.dtype.itemsize < first.type.dtype.itemsize
+    kinds = {v.type.dtype.kind for v in (first, value)}
+    is_back = is_narrower and first.type == result.type and kinds.isdisjoint("iub")
+    return is_back and f"{result.type.dtype} through {value.type.dtype}"
+
+
 _TRUNCATED = "the high 32 bits are dropped"
 
 RULES = read_rules(
@@ -190,8 +202,19 @@ fp8-overflow: info in convert
 float8_e4m3 of a value beyond 240 is NaN on the device by one document, Inf by another
 > jnp.clip(x, -240, 240) before the cast
 [CQ against ISA]
+
+round-trip: warning in convert
+a cast to a narrower float and back is folded away: the compiler rounds nothing
+> arithmetic that rounds: c = 65537 * x; c - (c - x) is FP32 to BF16;
+round_trips="folded" shows the effect
+[KLN]
 """,
-    {"int64": _int64, "int64-constant": _int64_constant, "fp8-overflow": _fp8_overflow},
+    {
+        "int64": _int64,
+        "int64-constant": _int64_constant,
+        "fp8-overflow": _fp8_overflow,
+        "round-trip": _round_trip,
+    },
 )
 
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from neuronjax.diagnostics.facts import Fact, is_integer
 from neuronjax.diagnostics.op_contexts import OpContext
 from neuronjax.diagnostics.rule import Answer, Verdict, read_rules
 from neuronjax.diagnostics.rules.control import combiner_of
+from neuronjax.diagnostics.rules.dtypes import is_wide
 from neuronjax.ir.program import Op, TensorType
 
 EXACT = 2**24  # FP32 holds every integer up to here
@@ -92,8 +95,12 @@ _FIXED_DIVISION = (2, 30)
 
 
 def _division(context: OpContext) -> Answer:
-    old = context.settings.sdk < _FIXED_DIVISION
-    return old and _number(context.op.results[0].type)
+    """Before the fix any; since then 64 bits by a constant that is no power of two."""
+    type, divisor = context.op.results[0].type, context.fact(context.op.operands[1])
+    if context.settings.sdk < _FIXED_DIVISION:
+        return _number(type)
+    by_constant = is_wide(type) and divisor.value is not None
+    return by_constant and bool((np.abs(np.frexp(divisor.value)[0]) != 0.5).any())
 
 
 _INTEGRAL = ("floor", "ceil", "round_nearest_even", "round_nearest_afz", "sign")
@@ -154,9 +161,10 @@ an arithmetic shift to the right
 [ERR/EVRF022]
 
 integer-division: warning in divide, remainder
-integer division is off by one for some operands before SDK 2.30
-> SDK 2.30 or later, or shifts and masks for powers of two
-[RN-CC 2.30.0]
+integer division is off by one for some operands: before SDK 2.30 of any, since then of
+64 bits by a constant (6284 // 6284 is 0), which goes through an FP32 reciprocal
+> SDK 2.30 or later, int32; integer_division="reciprocal" shows the effect
+[RN-CC 2.30.0; KLN]
 
 float-to-int: warning in convert
 a float becomes an integer: XLA truncates, the engine rounds to nearest even

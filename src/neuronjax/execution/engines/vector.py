@@ -165,6 +165,11 @@ def tensor_tensor(i: TensorTensor, x: Sequence[jax.Array], r: Registers) -> Arra
     if dtype.kind in "iu" and i.integer_path == "fp32":
         wide_result = COMMON[i.op](*[a.astype(jnp.float32) for a in x])
         return (round_to_int(seal(wide_result, r.zero), dtype, mode="rne"),)
+    if i.integer_path == "reciprocal":
+        numbers, divisors = [a.astype(jnp.float32) for a in x]
+        inverses = ROUNDED["divide"](jnp.ones_like(divisors), divisors, r.zero)
+        quotients = product(numbers, inverses, r.zero)
+        return (round_to_int(quotients, dtype, mode="truncate"),)
     if dtype.kind in "iu":
         if i.op in FOLDED_WRONGLY:
             x = [opaque(a, r.zero) for a in x]

@@ -33,6 +33,7 @@ from neuronjax.numerics.host_kernels.elements import (
     store_codes,
 )
 from neuronjax.numerics.host_kernels.handler import MANY, called, element_words
+from neuronjax.numerics.mx_scales import ALTERNATIVE, largest_exponent
 
 Value = Any
 NAN_SCALE, MAX_SCALE = 255, 254
@@ -174,7 +175,7 @@ class _Quantizer:
         like = lambda x: c.like(amax, x)  # noqa: E731
         field = c.lshr(amax, like(MANTISSA_BITS))
         mantissa = c.and_(amax, like(IMPLICIT - 1))
-        emax = like(self._format.max_exponent)
+        emax = like(largest_exponent(self._format, self._kind.rule))
         raised = c.add(field, self._increment(mantissa))
         byte = c.sub(larger(c, raised, emax), emax)
         byte = c.select(
@@ -183,7 +184,7 @@ class _Quantizer:
         return c.select(c.icmp_signed("==", field, like(255)), like(NAN_SCALE), byte)
 
     def _increment(self, mantissa: Value) -> Value:
-        c, rule = self._c, self._kind.rule
+        c, rule = self._c, self._kind.rule.removesuffix(ALTERNATIVE)
         like = lambda x: c.like(mantissa, x)  # noqa: E731
         if rule in ("ocp_floor", "neuron"):
             return like(int(rule == "neuron"))
