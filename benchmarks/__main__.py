@@ -20,6 +20,10 @@ COMMANDS = {
     "regression": ("regression", "whether a bit of a fixed set of programs changed"),
     "page": ("page", "docs/benchmarks.md from the results that are kept"),
     "faults": ("faults", "how many planted faults `compare` finds; an hour"),
+    "does-it-train": (
+        "does_it_train",
+        "models trained in every format; hours, goes on where it stopped",
+    ),
     "healthy-steps": ("healthy_steps", "how many healthy steps `compare` accuses"),
     "validate": ("validation", "predicted times against published ones"),
     "validate-collectives": ("validate_collectives", "the same for collectives"),

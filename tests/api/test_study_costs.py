@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import neuronjax as nj
+from neuronjax.api.study_costs import labelled
 
 SHAPES = (
     jax.ShapeDtypeStruct((256, 256), jnp.float32),
@@ -50,6 +51,18 @@ def test_a_policy_pays_for_the_steps_that_it_needs(study):
         assert row.hours == pytest.approx(estimated.hours * ratio)
         assert row.dollars.estimate == pytest.approx(estimated.dollars * ratio)
         assert row.dollars.low <= row.dollars.estimate <= row.dollars.high
+
+
+def test_a_machine_is_not_named_twice():
+    """The label of a study on several chips holds the chip, which a row says anyway."""
+    labels = ("trn2/bf16", "trn2/fp8", "trn3/bf16")
+    policies = {label: nj.Policy.preset(label.partition("/")[2]) for label in labels}
+    targets = {label: label.partition("/")[0] for label in labels}
+    found = labelled(policies, targets, "trn2.48xlarge")
+    assert {label: policy.name for label, policy in found.items()} == {
+        "trn2/bf16": "bf16",
+        "trn2/fp8": "fp8",
+    }
 
 
 def test_the_interval_holds_that_of_the_seconds(study):

@@ -78,7 +78,7 @@ def test_policies_are_read_with_their_fields():
         (("train.py:learn",), "has no function learn"),
         (("other.py",), "other.py: no such file"),
         (("train.py", "--policies", "bf17"), "bf17"),
-        (("train.py", "--policies", "native", "--steps", "3"), "without --at"),
+        (("train.py", "--policies", "native", "--steps", "3"), "--at train.py:step"),
         (("train.py", "--policies", "native", "--output", "no/c.png"), "no folder no"),
     ],
 )

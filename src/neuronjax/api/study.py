@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,7 +23,7 @@ from rich.table import Table
 from neuronjax.api.estimate import estimate
 from neuronjax.api.instance_costs import Names
 from neuronjax.api.study_costs import StudyCosts, labelled, study_costs
-from neuronjax.api.study_machines import Policies, StudyMachine, machines_of
+from neuronjax.api.study_machines import Policies, StudyJit, StudyMachine, machines_of
 from neuronjax.api.study_runs import KEYS, StudyRuns, Train
 from neuronjax.diagnostics.run_files import Record
 from neuronjax.errors import InvalidProgramError
@@ -137,7 +138,8 @@ def study(
     if at is None and (instance is not None or steps is not None or against):
         raise InvalidProgramError(
             "instance=, steps= or against= without at=",
-            remedy="give at=(step, *arguments), the training step of the real size",
+            remedy="name the training step of the real size: at=(step, *arguments), in "
+            "a shell --at train.py:step",
         )
     every = StudyRuns(
         train=train,
@@ -157,6 +159,8 @@ def study(
     stored = every.stored(machines, chosen, if_changed)
     rounds = _rounds(every, machines, chosen, stored, judged, until_sure, progress)
     found = dataclasses.replace(judged, records=rounds)
+    seen = dict(_seen_before(every, machines, found))
+    found = dataclasses.replace(found, seen=seen)
     if at is None:
         return found
     priced = found.costs(at[0], instance=instance, steps=steps, against=against)
@@ -177,7 +181,7 @@ def _rounds(
     With `until_sure` a machine whose verdict is decided drops out, and the last round
     is that in which only the baseline is left."""
     found: dict[StudyMachine, list[Record]] = {machine: [] for machine in machines}
-    jits = {machine: machine.jit() for machine in machines}
+    jits = {machine: StudyJit(machine) for machine in machines}
     left = list(machines)
     total = len(machines) * len(seeds)
     with StudyProgress(total, done=len(stored), shown=progress) as bars:
@@ -187,16 +191,26 @@ def _rounds(
                 run = run or every.run(machine, jits[machine], seed, bars)
                 found[machine] += run
             if until_sure:
-                verdicts = dataclasses.replace(judged, records=_flat(found)).verdicts()
+                so_far = Records(itertools.chain(*found.values()))
+                verdicts = dataclasses.replace(judged, records=so_far).verdicts()
                 unsure = ("baseline", "undecided")
                 left = [m for m in left if verdicts[m.label].kind in unsure]
                 if all(machine.label == judged.baseline for machine in left):
                     break
-    return _flat(found)
+    return Records(itertools.chain(*found.values()))
 
 
-def _flat(found: Mapping[StudyMachine, list[Record]]) -> Records:
-    return Records(record for runs in found.values() for record in runs)
+def _seen_before(
+    every: StudyRuns, machines: Sequence[StudyMachine], found: Study
+) -> Iterator[tuple[str, str]]:
+    """Yield what is seen before the first run of a machine that diverges, by label."""
+    runs, verdicts = found.curves(), found.verdicts()
+    for machine in machines:
+        diverged = verdicts[machine.label].diverged
+        if diverged and machine.numerics is not None:
+            seed, step = min(diverged.items(), key=lambda run: run[1])
+            at = list(runs[machine.label].steps).index(step)
+            yield machine.label, f"seed {seed}, {every.seen_before(machine, seed, at)}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -212,6 +226,8 @@ class Study(Displayed):
         numerics: label -> policy; None of the host.
         margin: as `study` was given it.
         confidence: of the verdicts' intervals.
+        seen: label -> of a machine that diverges, what statistics see in the step
+            before: the first fault, its op and the user's line.
         cost: dollars to the same loss, where `study` was given `at`.
     """
 
@@ -222,6 +238,7 @@ class Study(Displayed):
     numerics: Mapping[str, Policy | None] = dataclasses.field(repr=False)
     margin: float
     confidence: float
+    seen: Mapping[str, str] = dataclasses.field(default_factory=dict)
     cost: StudyCosts | None = None
 
     @property
@@ -282,11 +299,13 @@ class Study(Displayed):
         """
         targets = {label: target for (_, target), label in self.labels.items()}
         policies = labelled(self.numerics, targets, instance)
-        priced = estimate(step, instance=instance, policy=policies, **keywords)
+        names = [*policies.values()]
+        priced = estimate(step, instance=instance, policy=names, **keywords)
 
         def costed(*args: Any, **kwargs: Any) -> StudyCosts:
-            estimated = priced(*args, **kwargs)
-            return study_costs(estimated, self.verdicts(), self.confidence)
+            found = self.verdicts()
+            verdicts = {policies[label].named(): found[label] for label in policies}
+            return study_costs(priced(*args, **kwargs), verdicts, self.confidence)
 
         return costed
 
@@ -321,6 +340,7 @@ class Study(Displayed):
             self.baseline,
             self.confidence,
             self.settings,
+            self.seen,
         )
 
     def plot(
@@ -351,6 +371,7 @@ class Study(Displayed):
             "confidence": self.confidence,
             "settings": dict(self.settings),
             "rows": self.final(),
+            "seen": dict(self.seen),
             "costs": self.cost and self.cost.records,
         }
 

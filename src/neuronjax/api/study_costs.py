@@ -7,6 +7,7 @@ charged 1.06 times the steps of the baseline.
 
 from __future__ import annotations
 
+import itertools
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -23,6 +24,7 @@ from neuronjax.hardware import resolve_target
 from neuronjax.policy import Policy
 from neuronjax.report.money_tables import dollars, duration
 from neuronjax.report.quantities import decimal, seconds
+from neuronjax.report.study_tables import flat_interval
 from neuronjax.report.study_verdicts import Interval, TrainingVerdict
 from neuronjax.report.tables import NAME, NUMBER, Displayed, Records, new_table
 from neuronjax.timing.money import TrainingCost
@@ -56,14 +58,8 @@ class CostToLoss:
     @property
     def record(self) -> dict[str, Any]:
         """Return the fields in a flat dict, for a data frame or JSON."""
-        flat = {}
-        for name, value in asdict(self).items():
-            if isinstance(value, dict):
-                ends = {f"{name}_{end}": value[end] for end in ("low", "high")}
-                flat |= {name: value["estimate"]} | ends
-            else:
-                flat[name] = value
-        return flat
+        step_seconds = flat_interval("step_seconds", self.step_seconds)
+        return asdict(self) | step_seconds | flat_interval("dollars", self.dollars)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -123,9 +119,8 @@ def study_costs(
     verdicts: Mapping[str, TrainingVerdict],
     confidence: float,
 ) -> StudyCosts:
-    """Charge every row of an estimate for the steps that its policy needs.
-
-    The estimate's policies have the labels of the study as their names."""
+    """Charge every row of an estimate for the steps that its policy needs, whose
+    verdict has the policy's name."""
     profiles = iter(estimated.profiles)
     rows = []
     for cost in estimated.costs:
@@ -186,8 +181,10 @@ def labelled(
     numerics: Mapping[str, Policy | None],
     targets: Mapping[str, str],
     instance: Names,
-) -> list[Policy]:
-    """Return the policies that were studied on an instance's chip, named as labelled.
+) -> dict[str, Policy]:
+    """Return the policies that were studied on an instance's chip, by label.
+
+    Their names are the labels, without the target where they have it in common.
 
     Args:
         numerics: label -> policy; None of the host.
@@ -200,14 +197,16 @@ def labelled(
     chips = {target.chip.name for target in targets_of(None, instance)}
     emulated = {label: policy for label, policy in numerics.items() if policy}
     studied = {label: resolve_target(targets[label]).chip.name for label in emulated}
-    found = [replace(p, name=x) for x, p in emulated.items() if studied[x] in chips]
+    found = {x: p for x, p in emulated.items() if studied[x] in chips}
     if not found:
         on = ", ".join(dict.fromkeys(studied.values())) or "the host alone"
         raise InvalidProgramError(
             f"dollars on {', '.join(sorted(chips))}: the study was on {on}",
             remedy="study a policy on that chip, target='trn2', or give instance=",
         )
-    return found
+    common = {f"{targets[x]}/" for x in found}
+    prefix = common.pop() if len(common) == 1 else ""
+    return {x: replace(p, name=x.removeprefix(prefix)) for x, p in found.items()}
 
 
 # -- where fewer bits take longer ------------------------------------------------------
@@ -215,13 +214,11 @@ def labelled(
 
 def _slower(profiles: Sequence[Profile]) -> Iterator[str]:
     """Say which program takes longer in fewer bits than another, and by which op."""
-    for narrow in profiles:
-        for wide in profiles:
-            same = narrow.target.name == wide.target.name
-            if same and _matmul_bits(narrow) < _matmul_bits(wide):
-                longer = narrow.total_seconds - wide.total_seconds
-                if longer > 0:
-                    yield _why_longer(narrow, wide)
+    for narrow, wide in itertools.permutations(profiles, 2):
+        same = narrow.target.name == wide.target.name
+        longer = narrow.total_seconds > wide.total_seconds
+        if same and longer and _matmul_bits(narrow) < _matmul_bits(wide):
+            yield _why_longer(narrow, wide)
 
 
 def _matmul_bits(found: Profile) -> int:

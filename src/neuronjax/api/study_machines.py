@@ -11,8 +11,10 @@ from neuronjax.api.asked import Asked
 from neuronjax.api.jit import Emulated
 from neuronjax.api.lowered import Compiled, Lowered
 from neuronjax.api.nnx_state import in_place
+from neuronjax.capture.trace import capturing
 from neuronjax.diagnostics.code_fingerprint import code_fingerprint
 from neuronjax.errors import InvalidProgramError
+from neuronjax.execution.probes.statistics import Statistics
 from neuronjax.hardware import resolve_target
 from neuronjax.policy import Policy
 from neuronjax.report.setting import setting_line
@@ -38,10 +40,6 @@ class StudyMachine:
         if self.numerics is None:
             return "this machine, JAX's own numbers"
         return setting_line(resolve_target(self.target), self.numerics)
-
-    def jit(self) -> Callable[..., Any]:
-        """Return what `train` compiles with."""
-        return _StudyJit(self.target, self.numerics)
 
 
 def machines_of(policies: Policies, targets: str | Sequence[str]) -> list[StudyMachine]:
@@ -87,18 +85,22 @@ def _named(policies: Policies) -> Iterator[tuple[str, Policy | None, str]]:
             yield Policy.resolve(policy).named(), policy, ""
 
 
-class _StudyJit:
+class StudyJit:
     """What `train` compiles with on a machine. It keeps what it compiled.
 
     What a function writes into modules is in them afterwards, or a study would train
     nothing. A function given again is the one compiled before, with its calls counted
     from 0: the random bits of stochastic rounding do not depend on the runs before.
+    Given a list, emulated functions put the statistics of every call there.
     """
 
-    def __init__(self, target: str, policy: Policy | None) -> None:
-        named = {"target": target, "policy": policy}
-        self._machine: dict[str, Any] = named if policy else {}
+    def __init__(
+        self, machine: StudyMachine, seen: list[Statistics] | None = None
+    ) -> None:
+        named = {"target": machine.target, "policy": machine.numerics}
+        self._machine: dict[str, Any] = named if machine.numerics else {}
         self._compiled: dict[Any, Callable[..., Any]] = {}
+        self._seen = seen
 
     def __call__(self, function: Any = None, **jit_options: Any) -> Any:
         if function is None:
@@ -107,6 +109,8 @@ class _StudyJit:
         if key not in self._compiled:
             self._compiled[key] = self._made(function, jit_options)
         made = self._compiled[key]
+        if self._seen is not None and isinstance(made, Emulated):
+            return _Watched(made.with_options(collect=True), self._seen)
         return made.anew() if isinstance(made, Emulated | Compiled) else made
 
     def _made(self, function: Any, options: Mapping[str, Any]) -> Callable[..., Any]:
@@ -116,3 +120,28 @@ class _StudyJit:
         step = asked.step
         made = step if self._machine else in_place(step.native, step.__wrapped__)
         return functools.partial(made, *asked.first) if asked.first else made
+
+
+@dataclasses.dataclass(frozen=True)
+class _Watched:
+    """A function that collects, called as if it did not: statistics go into a list."""
+
+    collecting: Emulated
+    seen: list[Statistics]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function."""
+        if capturing():  # inside another one, which collects for both
+            return self.collecting.with_options(collect=None)(*args, **kwargs)
+        found = self.collecting(*args, **kwargs)
+        has_history = not isinstance(found[1], Statistics)
+        (outputs, statistics), *history = found if has_history else (found,)
+        self.seen.append(statistics)
+        return (outputs, *history) if has_history else outputs
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the function has; what makes another one of it is watched too."""
+        own = getattr(self.collecting, name)
+        if name not in ("with_amax_history", "with_rounding_seed"):
+            return own
+        return lambda state: _Watched(own(state), self.seen)

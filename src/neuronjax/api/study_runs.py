@@ -5,17 +5,21 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import jax
 import numpy as np
 
-from neuronjax.api.study_machines import StudyMachine
+from neuronjax.api.study_machines import StudyJit, StudyMachine
 from neuronjax.diagnostics.code_fingerprint import code_fingerprint
 from neuronjax.diagnostics.run_files import Record, read_run, run_path, written_run
 from neuronjax.errors import InvalidProgramError
+from neuronjax.execution.probes.statistics import Statistics
+from neuronjax.ir.program import Location
+from neuronjax.report.places import OpPlace
 from neuronjax.report.progress import StudyProgress
 
 Train = Callable[..., Iterable[Any]]
@@ -39,23 +43,24 @@ class StudyRuns:
         if_changed: Literal["error", "rerun"],
     ) -> dict[tuple[StudyMachine, int], tuple[Record, ...]]:
         """Return the runs that are complete in the folder."""
-        found = {}
-        for machine in machines if self.folder else ():
-            for seed in seeds:
-                path = self._path(machine, seed)
-                stored = read_run(path)
-                if stored is None or not stored.complete:
-                    continue
-                if stored.header.get("fingerprint") == self._fingerprint(machine):
-                    found[machine, seed] = stored.records
-                elif if_changed == "error":
-                    raise InvalidProgramError(
-                        f"{path} was made by another train function, other options or "
-                        f"another policy {machine.policy!r}",
-                        remedy='run it again with if_changed="rerun", or use another '
-                        "folder",
-                    )
-        return found
+        keys = itertools.product(machines, seeds)
+        found = {key: self._stored(*key, if_changed) for key in keys}
+        return {key: records for key, records in found.items() if records}
+
+    def _stored(
+        self, machine: StudyMachine, seed: int | str, if_changed: str = "rerun"
+    ) -> tuple[Record, ...]:
+        path = self._path(machine, seed)
+        stored = read_run(path) if path else None
+        if stored and stored.header.get("fingerprint") == self._fingerprint(machine):
+            return stored.records
+        if stored is None or if_changed == "rerun":
+            return ()
+        raise InvalidProgramError(
+            f"{path} was made by another train function, other options or another "
+            f"policy {machine.policy!r}",
+            remedy='run it again with if_changed="rerun", or use another folder',
+        )
 
     def run(
         self,
@@ -66,51 +71,57 @@ class StudyRuns:
     ) -> tuple[Record, ...]:
         """Train once, and return the records of the run."""
         bars.begin(f"{machine.label} seed {seed}")
+        where = dict(zip(KEYS, (machine.policy, machine.target, seed), strict=True))
+        found: list[Record] = []
         try:
             with self._writer(machine, seed) as write:
-                return tuple(self._records(machine, jit, seed, bars, write))
+                for step, yielded in enumerate(self.train(jit, seed, **self.options)):
+                    record = {**where, "step": step, **_metrics(yielded)}
+                    write(record)
+                    bars.advance(record)
+                    found.append(record)
+                if not found:
+                    raise InvalidProgramError(
+                        "train yielded nothing",
+                        remedy="yield the loss after every step",
+                    )
         except Exception as error:
             error.add_note(f"in the run of {machine.label} with seed {seed}")
             raise
+        return tuple(found)
+
+    def seen_before(self, machine: StudyMachine, seed: int, step: int) -> str:
+        """Run again up to a step, and say what statistics see there and just before."""
+        name = f"{seed}-step{step}"
+        if stored := self._stored(machine, name):
+            return str(stored[0]["seen"])
+        with self._writer(machine, name) as write:
+            found: list[Statistics] = []
+            run = iter(self.train(StudyJit(machine, found), seed, **self.options))
+            for _ in range(step):
+                found.clear()
+                next(run)
+            before = len(found)
+            next(run)
+            seen = _fault_in_words({step - 1: found[:before], step: found[before:]})
+            write({"seen": seen})
+        return seen
 
     def _writer(
-        self, machine: StudyMachine, seed: int
-    ) -> contextlib.AbstractContextManager[Callable[[Record], None] | None]:
-        if self.folder is None:
-            return contextlib.nullcontext()
-        return written_run(self._path(machine, seed), self._header(machine, seed))
+        self, machine: StudyMachine, seed: int | str
+    ) -> contextlib.AbstractContextManager[Callable[[Record], None]]:
+        path = self._path(machine, seed)
+        if path is None:
+            return contextlib.nullcontext(lambda record: None)
+        return written_run(path, self._header(machine))
 
-    def _records(
-        self,
-        machine: StudyMachine,
-        jit: Callable[..., Any],
-        seed: int,
-        bars: StudyProgress,
-        write: Callable[[Record], None] | None,
-    ) -> Iterator[Record]:
-        where = dict(zip(KEYS, (machine.policy, machine.target, seed), strict=True))
-        step = None
-        for step, yielded in enumerate(self.train(jit, seed, **self.options)):
-            record = {**where, "step": step, **_metrics(yielded)}
-            if write is not None:
-                write(record)
-            bars.advance(record)
-            yield record
-        if step is None:
-            raise InvalidProgramError(
-                "train yielded nothing", remedy="yield the loss after every step"
-            )
+    def _path(self, machine: StudyMachine, seed: int | str) -> Path | None:
+        names = (machine.target, machine.policy, f"seed{seed}")
+        return run_path(self.folder, *names) if self.folder else None
 
-    def _path(self, machine: StudyMachine, seed: int) -> Path:
-        assert self.folder is not None
-        return run_path(self.folder, machine.target, machine.policy, f"seed{seed}")
-
-    def _header(self, machine: StudyMachine, seed: int) -> Record:
+    def _header(self, machine: StudyMachine) -> Record:
         return {
             "fingerprint": self._fingerprint(machine),
-            "policy": machine.policy,
-            "target": machine.target,
-            "seed": seed,
             "train": getattr(self.train, "__qualname__", type(self.train).__qualname__),
             "options": {name: repr(value) for name, value in self.options.items()},
             "numerics": repr(machine.numerics),
@@ -148,3 +159,17 @@ def _number(name: str, value: Any) -> int | float:
         )
     number = array.reshape(())
     return int(number) if array.dtype.kind in "biu" else float(number)
+
+
+def _fault_in_words(seen: Mapping[int, Sequence[Statistics]]) -> str:
+    """Name the first fault, by step: its kinds, the op and the user's line."""
+    for step, found in seen.items():
+        for record in (record for each in found for record in each.records):
+            if record["faults"]:
+                op = record["scope"].rpartition("/")[2] or record["op"]
+                where = Location(module=record["module"], phase=record["phase"])
+                place = OpPlace(op, where.label, record["source"])
+                kinds = " and ".join(record["faults"])
+                what = f"{record['kind']}, {record['format']}"
+                return f"step {step}: {kinds} in {place} ({what})"
+    return "no fault in this step or the one before it"

@@ -120,14 +120,6 @@ def study(
             f"{source} is a saved program, which trains nothing by itself",
             remedy="give a Python file with a generator function train(jit, seed)",
         )
-    alone = [
-        f"--{name}" for name in ("instance", "steps", "against") if keywords.get(name)
-    ]
-    if at is None and alone:
-        raise InvalidProgramError(
-            f"{', '.join(alone)} without --at",
-            remedy="name the training step of the real size: --at train.py:step",
-        )
     if at is not None:
         step, arguments = program(at, shapes)
         keywords["at"] = (step, *arguments)

@@ -26,17 +26,10 @@ Record = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class StoredRun:
-    """What a file holds.
-
-    Attributes:
-        header: of the run.
-        records: of its steps; all of them only if `complete`.
-        complete: whether the run ended.
-    """
+    """A run that ended: its header, and the records of its steps."""
 
     header: dict[str, Any]
     records: tuple[Record, ...]
-    complete: bool
 
 
 def run_path(folder: Path, *parts: Any) -> Path:
@@ -46,7 +39,7 @@ def run_path(folder: Path, *parts: Any) -> Path:
 
 
 def read_run(path: Path) -> StoredRun | None:
-    """What a file holds, None where there is none or it has no whole header.
+    """Return what a file holds; None where there is none, or its run did not end.
 
     Raises:
         InvalidProgramError: the file is no run's.
@@ -57,12 +50,9 @@ def read_run(path: Path) -> StoredRun | None:
         # What follows the last line break was being written when the process was
         # killed.
         lines = path.read_text().split("\n")[:-1]
-        if not lines:
-            return None
-        header, *records = map(json_object, lines)
-        complete = bool(records) and records[-1] == _END
-        stored = records[:-1] if complete else records
-        return StoredRun(header, tuple(stored), complete)
+        found = list(map(json_object, lines))
+        ended = len(found) > 1 and found[-1] == _END
+        return StoredRun(found[0], tuple(found[1:-1])) if ended else None
     except (OSError, ValueError) as error:
         raise InvalidProgramError(
             f"{path} is not the file of a run: {error}",

@@ -29,18 +29,12 @@ _HALF_WIDTHS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-def draw_study(
-    found: Curves, metric: str, baseline: str, band: str, smooth: int
-) -> Figure:
-    """Return two panels: the metric by step, and its difference to the baseline's."""
-    check_word("band", band, BANDS)
-    return _draw_panels(found, metric, baseline, band, smooth)
-
-
 @pictured
-def _draw_panels(
+def draw_study(
     figure: Figure, found: Curves, metric: str, baseline: str, band: str, smooth: int
 ) -> None:
+    """Return two panels: the metric by step, and its difference to the baseline's."""
+    check_word("band", band, BANDS)
     figure.set_size_inches(9.0, 6.5)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     looks = {

@@ -38,14 +38,14 @@ _REDRAW_SECONDS = 0.2  # at most so often in a notebook
 Way = Literal["live", "log", "none"]
 
 
-def way(console: Console, *, logs: bool = False) -> Way:
-    """How progress is shown there; `logs` are told even if they do not ask."""
+def way(console: Console) -> Way:
+    """Return how progress is shown there; a log is told where it asks."""
     wanted = os.environ.get(VARIABLE, "")
     if wanted == "0":
         return "none"
     if console.is_terminal or console.is_jupyter:
         return "live"
-    return "log" if logs or wanted == "1" else "none"
+    return "log" if wanted == "1" else "none"
 
 
 def kind_of(stage: str) -> str:
@@ -65,12 +65,11 @@ class WorkBars:
         after: str,
         *,
         shown: bool,
-        logs: bool = False,
         transient: bool = False,
         counted: ProgressColumn | None = None,
     ) -> None:
         self._console = Console(stderr=True)
-        self._way: Way = way(self._console, logs=logs) if shown else "none"
+        self._way: Way = way(self._console) if shown else "none"
         self._page: Page | None = None
         self._bars = Progress(
             TextColumn(before),
@@ -140,29 +139,20 @@ class StudyProgress(WorkBars):
     """Two bars for a study: runs, and steps of the run at hand; a line for each that
     ended.
 
-    How many steps a run has is given, or known from the run before it.
+    How many steps a run has is known from the run before it.
     """
 
-    def __init__(
-        self,
-        runs: int,
-        *,
-        done: int = 0,
-        steps: int | None = None,
-        shown: bool = True,
-        logs: bool = False,
-    ) -> None:
+    def __init__(self, runs: int, *, done: int = 0, shown: bool = True) -> None:
         super().__init__(
             "{task.description:<22}",
             "{task.fields[status]:<12}",
             shown=shown and done < runs,
-            logs=logs,
         )
         stored = f"{done} stored" if done else ""
         self._runs = self._add("runs", total=runs, completed=done, status=stored)
         self._run = self._add("", total=None, visible=False)
-        self._steps, self._what, self._status = steps, "", ""
-        self._begun, self._count = 0.0, 0
+        self._steps: int | None = None
+        self._what, self._status, self._begun, self._count = "", "", 0.0, 0
 
     def begin(self, what: str) -> None:
         """A run begins, and the one before it has ended."""

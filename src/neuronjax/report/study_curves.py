@@ -49,10 +49,6 @@ class Curve:
         seeds = tuple(seeds)
         return Curve(seeds, self.steps, _at(self, seeds, self.steps))
 
-    def scaled(self, factor: float) -> Curve:
-        """Return the curve with its values times a factor."""
-        return Curve(self.seeds, self.steps, self.values * factor)
-
     def smoothed(self, window: int) -> Curve:
         """Every row as the mean over `window` steps that end at a column."""
         window = min(window, len(self.steps))

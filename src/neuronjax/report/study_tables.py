@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,8 +29,8 @@ def final_figures(
         verdict = verdicts[label]
         figures.append(
             {"machine": label}
-            | _flat("difference", verdict.difference)
-            | _flat("steps_ratio", verdict.steps_ratio)
+            | flat_interval("difference", verdict.difference)
+            | flat_interval("steps_ratio", verdict.steps_ratio)
             | {
                 "seeds": len(own.seeds),
                 "steps": len(own.steps),
@@ -47,7 +47,7 @@ def final_figures(
     return figures
 
 
-def _flat(name: str, found: Interval | None) -> dict[str, float | None]:
+def flat_interval(name: str, found: Interval | None) -> dict[str, float | None]:
     """Return an interval as flat figures."""
     names = {name: "estimate", f"{name}_low": "low", f"{name}_high": "high"}
     return {key: found and getattr(found, field) for key, field in names.items()}
@@ -66,11 +66,31 @@ def final_table(
     baseline: str,
     confidence: float,
     settings: Mapping[str, str],
+    seen: Mapping[str, str],
 ) -> Table:
     """Return `final_figures` as a table of 80 columns, and say what machines are."""
     notes = [f"{label} is {setting}." for label, setting in settings.items()]
-    notes += _explained(verdicts, baseline, confidence)
-    notes += _unmoved(figures, metric)
+    notes += [f"{label} before it diverges: {found}." for label, found in seen.items()]
+    if len(verdicts) > 1:
+        margin = verdicts[baseline].margin
+        notes += [
+            f"− {baseline}: the difference of ends, seed by seed; steps ×: the steps "
+            f"to the same value, over {baseline}'s; ± is half of a "
+            f"{100 * confidence:.4g} % interval.",
+            f"The margin is {margin:.2g}: what ends worse by no more trains like "
+            f"{baseline}. It is at least the standard deviation of {baseline}'s ends "
+            "over the seeds.",
+        ]
+    still = [
+        f"{row['machine']} with seed {', '.join(map(str, row['unmoved']))}"
+        for row in figures
+        if row["unmoved"]
+    ]
+    if still:
+        notes.append(
+            f"{metric} ends where it began, within its noise, in: {'; '.join(still)}. "
+            "Does every step get the state that the step before it made?"
+        )
     scale = next(abs(r["mean"]) for r in figures if r["machine"] == baseline)
     known = np.isfinite(scale) and scale > 0
     digits = max(2, 3 - math.floor(math.log10(scale))) if known else 4
@@ -83,38 +103,6 @@ def final_table(
         [_cells(row, verdicts[row["machine"]], baseline, digits) for row in figures],
         caption="\n".join(notes),
     )
-
-
-def _explained(
-    verdicts: Mapping[str, TrainingVerdict], baseline: str, confidence: float
-) -> Iterator[str]:
-    """Say what differences, ratios and the margin are."""
-    if len(verdicts) < 2:
-        return
-    yield (
-        f"− {baseline}: the difference of ends, seed by seed; steps ×: the steps to "
-        f"the same value, over {baseline}'s; ± is half of a "
-        f"{100 * confidence:.4g} % interval."
-    )
-    margin = next(iter(verdicts.values())).margin
-    yield (
-        f"Up to {margin:.2g} worse is like {baseline}: the margin, which is never less "
-        "than its ends scatter over the seeds."
-    )
-
-
-def _unmoved(figures: Sequence[Mapping[str, Any]], metric: str) -> Iterator[str]:
-    """Say which runs train nothing that their numbers show."""
-    still = [
-        f"{row['machine']} with seed {', '.join(map(str, row['unmoved']))}"
-        for row in figures
-        if row["unmoved"]
-    ]
-    if still:
-        yield (
-            f"{metric} ends where it began, within its noise, in: {'; '.join(still)}. "
-            "Does every step get the state that the step before it made?"
-        )
 
 
 def _cells(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -46,17 +46,10 @@ class Interval:
         """Return half of the distance from `low` to `high`."""
         return (self.high - self.low) / 2
 
-    def negated(self) -> Interval:
-        """Return the interval of the estimate with the other sign."""
-        return Interval(-self.estimate, -self.high, -self.low)
-
     def scaled(self, factor: float) -> Interval:
-        """Return the interval of the estimate times a positive number."""
-        return Interval(*(factor * x for x in (self.estimate, self.low, self.high)))
-
-    def exponential(self) -> Interval:
-        """Return the interval of e^x."""
-        return Interval(*map(math.exp, (self.estimate, self.low, self.high)))
+        """Return the interval of the estimate times a number."""
+        ends = sorted((factor * self.low, factor * self.high))
+        return Interval(factor * self.estimate, *ends)
 
     def shown(self, sign: str = "", most: int = 7) -> str:
         """Write `estimate ± half width`, with one or two digits of the width.
@@ -136,37 +129,22 @@ class TrainingVerdict:
 
     def words(self, baseline: str) -> str:
         """Return the verdict as a sentence without its subject, the machine."""
-        return {
-            "baseline": lambda: "the baseline",
-            "like": lambda: f"trains like {baseline}",
-            "slower": self._delay,
-            "worse": self._distance,
-            "diverges": self._divergence,
-            "undecided": self._open_question,
-        }[self.kind]()
-
-    def _delay(self) -> str:
-        assert self.steps_ratio is not None
-        return f"needs {self.steps_ratio.shown(most=3)} times the steps"
-
-    def _distance(self) -> str:
-        found = self.difference
-        assert found is not None
-        return f"worse by {found.negated() if found.estimate < 0 else found}"
-
-    def _divergence(self) -> str:
-        steps = sorted(set(self.diverged.values()))
-        at = f"step {steps[0]}" + (f" to {steps[-1]}" if len(steps) > 1 else "")
-        total = self.seeds + len(self.diverged)
-        return f"diverges at {at}, in {len(self.diverged)} of {total} seeds"
-
-    def _open_question(self) -> str:
-        if self.reason:
-            return f"undecided: {self.reason}"
-        if self.more_seeds is None:
-            return f"undecided: more than {_MOST_SEEDS} seeds would be needed"
-        plural = "s" if self.more_seeds > 1 else ""
-        return f"undecided: {self.more_seeds} more seed{plural} would decide"
+        found, ratio = self.difference, self.steps_ratio
+        if self.kind == "slower" and ratio is not None:
+            return f"needs {ratio.shown(most=3)} times the steps"
+        if self.kind == "worse" and found is not None:
+            return f"worse by {found.scaled(-1) if found.estimate < 0 else found}"
+        if self.kind == "diverges":
+            steps = sorted(set(self.diverged.values()))
+            at = f"step {steps[0]}" + (f" to {steps[-1]}" if len(steps) > 1 else "")
+            total = self.seeds + len(self.diverged)
+            return f"diverges at {at}, in {len(self.diverged)} of {total} seeds"
+        if self.kind == "undecided":
+            more, plural = self.more_seeds, "s" * (self.more_seeds != 1)
+            seeds = f"{more} more seed{plural} would decide"
+            many = f"more than {_MOST_SEEDS} seeds would be needed"
+            return f"undecided: {self.reason or (seeds if more else many)}"
+        return "the baseline" if self.kind == "baseline" else f"trains like {baseline}"
 
 
 # -- how it is decided -----------------------------------------------------------------
@@ -193,7 +171,7 @@ def training_verdicts(
     """
     reference = found[baseline]
     sign = 1.0 if _won(reference, last) >= 0 else -1.0
-    runs = {label: curve.scaled(sign) for label, curve in found.items()}
+    runs = {x: replace(curve, values=sign * curve.values) for x, curve in found.items()}
     judge = _Judge(runs[baseline], baseline, margin, last, confidence, sign)
     return {label: judge.verdict(label, curve) for label, curve in runs.items()}
 
@@ -248,13 +226,13 @@ class _Judge:
         """Judge by runs of equal seeds, all of them finite."""
         differences = ends_of(own, self.last) - ends_of(reference, self.last)
         worse = mean_interval(differences, self.confidence)
-        logs = _steps_ratios(own, reference, self.last)
-        ratio = mean_interval(np.log(logs), self.confidence).exponential()
+        logs = np.log(_steps_ratios(own, reference, self.last))
+        ratio = Interval(*map(math.exp, astuple(mean_interval(logs, self.confidence))))
         kind = self._kind(worse, ratio)
         return replace(
             judged,
             kind=kind,
-            difference=worse if self.sign > 0 else worse.negated(),
+            difference=worse.scaled(self.sign),
             steps_ratio=ratio,
             more_seeds=self._more_seeds(differences) if kind == "undecided" else None,
         )

@@ -1,0 +1,83 @@
+"""What is said of a run that diverges: the step, the kind of fault, the user's line."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import neuronjax as nj
+
+FP8 = nj.Policy(auto_cast="matmult", auto_cast_type="fp8", name="fp8")
+DELAYED = nj.Policy(
+    auto_cast="matmult", auto_cast_type="fp8", scaling="delayed", name="delayed"
+)
+
+
+def growing(x):
+    """The operand is past 240, the largest number of E4M3 on trn2, from step 3 on."""
+    product = x @ jnp.eye(8)
+    return 8 * x, jnp.abs(product).mean()
+
+
+def train(jit, seed, *, steps=5):
+    step, x = jit(growing), jnp.full((8, 8), 0.5)
+    for _ in range(steps):
+        x, loss = step(x)
+        yield loss
+
+
+def train_delayed(jit, seed):
+    step, x = jit(growing), jnp.full((8, 8), 0.5)
+    history = step.init_amax_history(x)
+    for _ in range(5):
+        (x, loss), history = step.with_amax_history(history)(x)
+        yield loss
+
+
+def studied(train, policy, folder=None):
+    return nj.study(train, policies=[policy], seeds=2, folder=folder, progress=False)
+
+
+def test_a_run_that_diverges_says_where(tmp_path):
+    found = studied(train, FP8, tmp_path)
+    (seen,) = found.seen.values()
+    assert seen.startswith("seed 0, step 3: overflow in ")
+    line = growing.__code__.co_firstlineno + 2
+    assert f"test_study_faults.py:{line}" in seen
+    assert "cast, float8_e4m3" in seen
+    told = " ".join(str(found).split())
+    assert f"fp8 before it diverges: {seen}." in told
+    assert found.as_dict()["seen"] == {"fp8": seen}
+    files = {file: file.stat().st_mtime_ns for file in tmp_path.iterdir()}
+    assert len(files) == 3
+    assert studied(train, FP8, tmp_path).seen == found.seen
+    assert files == {file: file.stat().st_mtime_ns for file in tmp_path.iterdir()}
+
+
+@pytest.mark.slow
+def test_a_state_of_delayed_scaling_is_watched_too():
+    (seen,) = studied(train_delayed, DELAYED).seen.values()
+    assert "overflow in " in seen
+
+
+@pytest.mark.slow
+def test_a_function_inside_another_is_seen_in_that():
+    def nested(jit, seed):
+        inner = jit(growing)
+        step, x = jit(lambda x: inner(x)), jnp.full((8, 8), 0.5)
+        for _ in range(5):
+            x, loss = step(x)
+            yield loss
+
+    (seen,) = studied(nested, FP8).seen.values()
+    assert "step 3: overflow in " in seen
+
+
+def test_of_the_host_nothing_is_seen():
+    def train(jit, seed):
+        yield from (1.0, np.nan)
+
+    found = nj.study(train, policies=["native"], seeds=2, progress=False)
+    assert found.seen == {}
+    assert found.verdicts()["native"].diverged == {0: 1, 1: 1}
