@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from tests.strangers.program import Call, stranger
@@ -142,11 +141,10 @@ def torch_exported() -> Call:
     exported = torch.export.export(module, (torch.from_numpy(np.array(x)),))
     weights, program = exported_program_to_stablehlo(exported)
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "module.mlirbc")
-        path.write_bytes(program.mlir_module_serialized)
-        loaded = nj.load(path, target="trn2", policy="fp32").compile()
-    args = (*(jnp.asarray(np.asarray(leaf)) for leaf in weights), x)
-    (emulated,) = jax.tree.leaves(loaded(*args))
+        path = Path(folder, "module.jaxexport")
+        path.write_bytes(program.serialize())
+        loaded = nj.load(path, target="trn2", policy="fp32")
+    (emulated,) = jax.tree.leaves(loaded(weights, (x,)))
     expected = module(torch.from_numpy(np.array(x))).detach().numpy()
     error = np.linalg.norm(emulated - expected) / np.linalg.norm(expected)
     if error > CLOSE:
