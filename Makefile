@@ -11,7 +11,7 @@ CODE := $(wildcard src tests benchmarks examples scripts docs)
 PROOFS := slow matrix exhaustive fuzz
 BENCHMARKS := bench bench-all faults healthy-steps validate validate-collectives \
 	validate-kernels validate-numerics judge-kernels vendor-tests leave-one-out
-HOSTS := versions strangers arm64
+HOSTS := versions strangers torch arm64
 
 # The emulator is defined on every host; its tests run where every host can follow.
 export JAX_PLATFORMS ?= cpu
@@ -82,7 +82,7 @@ CORPUS ?=
 $(BENCHMARKS): .venv
 	$(BIN)/python -m benchmarks $@ $(CORPUS) $(ARGS)
 
-#: make versions      the tests elsewhere: other Pythons; make strangers, make arm64
+#: make versions      the tests elsewhere: other Pythons; make strangers, torch, arm64
 $(HOSTS): .venv
 	scripts/$@.sh $(ARGS)
 

@@ -60,11 +60,11 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     for notebook in found:
         _add_notebook(files, config, notebook)
     titles = [{n.title: f"tutorials/{n.path.stem}.md"} for n in found]
-    _fill(nav, "Tutorials", titles)
+    _fill(nav, "Notebooks", titles)
     names = reference.groups()
     _fill(nav, "Python", [{g.title: f"reference/{f}.md"} for f, g in names.items()])
     if (ROOT / "docs/benchmarks.md").is_file():
-        _fill(nav, "Project", [{"Benchmarks": "benchmarks.md"}])
+        _fill(nav, "Explanation", [{"Benchmarks": "benchmarks.md"}])
     return files
 
 

@@ -97,6 +97,12 @@ def test_shown_in_80_columns_and_as_a_picture(found):
     assert "<" in found._repr_html_()
 
 
+def test_one_seed_has_no_band():
+    one = nj.study(train, policies=["native"], seeds=[0], progress=False)
+    above, _ = one.plot().axes
+    assert above.get_title(loc="left") == "loss: one seed"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -119,6 +119,7 @@ def test_what_is_no_array_of_numbers_still_has_a_name(make):
     ):
         assert type(array).__name__ in repr(other)
         assert "<" in other._repr_html_()
+        assert other._repr_mimebundle_()["text/plain"] == str(other.display())
 
     def traced(x):
         assert type(array).__name__ in make(x)._repr_html_()

@@ -56,6 +56,15 @@ def test_the_axis_is_at_most_five_decades_deep():
     assert high / low < 10**6
 
 
+def test_no_decade_below_the_errors_of_a_cluster_is_empty():
+    """The casts of FP8 are off by hundredths, what is FP32 by ten millionths."""
+    rows = [row(n, 0.01 * (1 + n % 5)) for n in range(60)]
+    rows += [row(60 + n, 1e-7) for n in range(30)]
+    (axes,) = drawn(rows).axes
+    low, _ = axes.get_ylim()
+    assert 1e-3 < low < 1e-2
+
+
 def test_few_large_errors_do_not_hide_the_others():
     """Against a reference that is nearly zero an error is as large as you like."""
     rows = [row(n, 1e-3 * (1 + n)) for n in range(30)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import types
+
 import pytest
 from rich.console import Group
 
@@ -26,6 +28,9 @@ def test_records_are_a_list_of_flat_dicts_and_a_table():
     assert "and 10 more" in text
     assert "None" not in text
     assert set(found._repr_mimebundle_()) == {"text/plain", "text/html"}
+    printed: list[str] = []  # by IPython, which has a form of its own for a list
+    found._repr_pretty_(types.SimpleNamespace(text=printed.append), False)
+    assert printed == [text]
 
 
 def test_columns_for_which_there_is_no_room_are_named():

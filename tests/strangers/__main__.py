@@ -24,6 +24,7 @@ MODULES = (
     "ppo",
     "networks",
     "training",
+    "torch_modules",
     "probability",
     "solvers",
     "worlds",

@@ -23,3 +23,6 @@ class Shown:
 
     def _repr_html_(self) -> str:
         return self.display()._repr_html_()
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        return self.display()._repr_mimebundle_()

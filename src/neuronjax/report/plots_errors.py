@@ -84,8 +84,8 @@ def _limits(errors: Sequence[float]) -> tuple[float, float]:
     held = np.arange(1, len(ordered) + 1) - below  # by five decades below each error
     most = len(held) - 1 - int(np.argmax(held[::-1]))
     top = ordered[-1 if 2 * held[-1] >= len(held) else most]
-    low = max(axis_floor(ordered[ordered <= top].tolist()), top * _DECADES)
-    return low / 2, top * 3
+    inside = ordered[(top * _DECADES <= ordered) & (ordered <= top)]
+    return axis_floor(inside.tolist()) / 2, top * 3
 
 
 def _finite(ops: Sequence[Row], kind: str) -> list[tuple[int, float]]:

@@ -60,8 +60,7 @@ def write_beside(
         )  # fmt: skip
         written.set_in_layout(False)
         box = written.get_window_extent()
-        holds = inside.containsx(box.x0) and inside.containsx(box.x1)
-        holds = holds and inside.containsy(box.y0) and inside.containsy(box.y1)
+        holds = Bbox.union([inside, box]).bounds == inside.bounds
         if holds and not any(box.overlaps(other) for other in taken):
             taken.append(box)
             return True

@@ -11,7 +11,6 @@ bring the bytes fast enough; right of it, the array is what limits.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -118,7 +117,8 @@ def draw_roofline(axes: Axes, timeline: Timeline, core: Core) -> Callable[[], No
     found = points(timeline)
     slope, tops = hbm_bytes_per_second(core), dict(_tops(core))
     top = max(tops.values())
-    left, right = _limits(found, slope, top)
+    finite = [p.intensity for p in found if math.isfinite(p.intensity)]
+    left, right = min([*finite, 0.05]) / 2, max([*finite, top / slope]) * 8
     rates, shares = [p.rate for p in found], [p.share for p in found]
     low = min(axis_floor(rates, shares), top / 1e3) if found else slope * left
     bottom = low / 4
@@ -157,13 +157,6 @@ def _tops(core: Core) -> Iterator[tuple[str, float]]:
     if "vector_perf_modes" in core.spec.capabilities:
         yield "VectorE 4×", 4 * vector
     yield "VectorE 1×", vector
-
-
-def _limits(found: tuple[Point, ...], slope: float, top: float) -> tuple[float, float]:
-    ridge = top / slope
-    finite = [p.intensity for p in found if math.isfinite(p.intensity)]
-    left = min([*finite, 0.05]) / 2
-    return left, max([*finite, ridge]) * 8
 
 
 def _name_tops(axes: Axes, tops: dict[str, float]) -> None:
@@ -291,13 +284,9 @@ def _legend(axes: Axes, placed: Sequence[_Mark]) -> None:
         looks.append((">", "none", FAINT, "no HBM traffic"))
     if "v" in shapes:
         looks.append(("v", "none", FAINT, "slower than the axis"))
-    mark = functools.partial(Line2D, [], [], linestyle="")
-    handles = [
-        mark(marker=shape, markerfacecolor=face, markeredgecolor=edge, label=label)
-        for shape, face, edge, label in looks
-    ]
+    names = "marker", "markerfacecolor", "markeredgecolor", "label"
     axes.legend(
-        handles=handles,
+        handles=[Line2D([], [], ls="", **dict(zip(names, look))) for look in looks],
         title="busiest queue of an op; area: its time",
         title_fontsize=SMALL,
         alignment="left",

@@ -48,6 +48,9 @@ def draw_statistics(figure: Figure, statistics: Statistics) -> None:
         shade_phases(axes, [record["phase"] for record in records])
     _draw_sizes(above, statistics, records)
     lost = list(_draw_lost(below, records))
+    if not lost:
+        middle = {"transform": below.transAxes, "ha": "center", "fontsize": 9}
+        below.text(0.5, 0.5, "nothing", **middle)
     below.set_xlabel("result, in program order")
     below.xaxis.set_major_locator(MaxNLocator(integer=True))
     below.set_xlim(-1, max(len(records), 1))
@@ -91,7 +94,6 @@ def _draw_lost(
     axes.set_ylabel("share of the elements")
     plain(axes, "what rounding lost")
     axes.grid(axis="y", color=FAINT, linewidth=0.4)
-    is_any = False
     for counters, colour, marker, label in _LOST:
         shares = [_share(record, counters) for record in records]
         found = [(n, max(s, _FEWEST_SHARE)) for n, s in enumerate(shares) if s]
@@ -99,10 +101,6 @@ def _draw_lost(
             look = {"s": 26, "color": colour, "marker": marker, "label": label}
             axes.scatter(*_columns(found), linewidths=0, **look)
             yield from ((n, share, label) for n, share in found)
-            is_any = True
-    if not is_any:
-        middle = {"transform": axes.transAxes, "ha": "center", "fontsize": 9}
-        axes.text(0.5, 0.5, "nothing", **middle)
 
 
 def _share(record: Record, counters: Sequence[str]) -> float:

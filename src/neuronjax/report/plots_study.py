@@ -46,7 +46,9 @@ def draw_study(
         if label != baseline:
             difference = curve.minus(found[baseline]).smoothed(smooth)
             _draw(below, difference, label, looks[label], band)
-    plain(above, f"{metric}: mean over seeds, band: {BANDS[band]}")
+    has_bands = any(len(curve.seeds) > 1 for curve in found.values())
+    words = f"mean over seeds, band: {BANDS[band]}" if has_bands else "one seed"
+    plain(above, f"{metric}: {words}")
     plain(below, f"difference to {baseline}, seed by seed")
     below.axhline(0.0, color=FAINT, linewidth=1, zorder=0)
     moving = f" (moving mean over {smooth} steps)" if smooth > 1 else ""

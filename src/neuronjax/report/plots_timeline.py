@@ -83,8 +83,10 @@ class _TimelineRows:
         least = _LEAST_LANE * timeline.total_seconds
         queues = [q for q, spent in busy.items() if spent >= least]
         idle = [q for q in busy if q not in queues]
-        phases, loops = phase_runs(timeline), _shown_loops(timeline)
-        return cls(timeline, unit, queues, idle, phases, loops)
+        loops = dict.fromkeys(loop for loop in outermost(timeline) if loop is not None)
+        longest = sorted(loops, key=lambda x: x.end_seconds - x.start_seconds)
+        phases = phase_runs(timeline)
+        return cls(timeline, unit, queues, idle, phases, longest[-_MOST_LOOPS:])
 
     def base(self, queue: Queue) -> float:
         """Where the lane of a queue stands."""
@@ -291,15 +293,6 @@ def _fullest(timeline: Timeline, queue: Queue, run: Run) -> Run:
 
 def _spills(run: Run) -> bool:
     return run.name.startswith("spill")
-
-
-# -- loops -----------------------------------------------------------------------------
-
-
-def _shown_loops(timeline: Timeline) -> list[LoopSpan]:
-    """Return the longest of the loops that are in no other."""
-    loops = dict.fromkeys(loop for loop in outermost(timeline) if loop is not None)
-    return sorted(loops, key=lambda x: x.end_seconds - x.start_seconds)[-_MOST_LOOPS:]
 
 
 def _legend(axes: Axes, rows: _TimelineRows) -> None:

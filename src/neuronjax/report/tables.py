@@ -89,6 +89,9 @@ class Displayed(Summarised, abc.ABC):
         """Return what front ends choose from: HTML, and text for terminals."""
         return {"text/plain": str(self), "text/html": self._repr_html_()}
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))  # of a tuple IPython prints the parts otherwise
+
 
 @dataclass(frozen=True)
 class Drawing(Displayed):
