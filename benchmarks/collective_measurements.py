@@ -64,13 +64,14 @@ class Series:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Execution:
-    """The time of one execution with so many all-reduces of 32 KiB in BF16.
+    """The time of chained executions with so many all-reduces in BF16.
 
     Attributes:
         target: the machine.
         ranks: of every group.
         all_reduces: one after the other.
         seconds: measured.
+        size_bytes: of every all-reduce.
         fits: whether constants of the barrier were chosen to meet it.
     """
 
@@ -78,6 +79,7 @@ class Execution:
     ranks: int
     all_reduces: int
     seconds: float
+    size_bytes: int = 32 * 2**10
     fits: bool = False
 
 

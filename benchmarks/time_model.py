@@ -74,7 +74,8 @@ def collectives() -> Iterator[dict[str, Any]]:
             )
     for case in validate_collectives.EXECUTIONS:
         yield _entry(
-            f"T16 {case.target}, {case.ranks} ranks, {case.all_reduces} all-reduces",
+            f"T16 {case.target}, {case.ranks} ranks, {case.all_reduces} all-reduces of "
+            f"{case.size_bytes} B",
             "collectives T16",
             case.seconds,
             validate_collectives.execution_prediction(case),

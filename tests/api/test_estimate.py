@@ -16,8 +16,7 @@ from neuronjax.api.profile import profile
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import resolve_target
 from neuronjax.ir.collectives.placement import Placement
-from neuronjax.timing.collectives import collective_time, launch_seconds
-from neuronjax.timing.work import Core
+from neuronjax.timing.collectives import collective_time, queued_launch_seconds
 
 W = jax.ShapeDtypeStruct((1024, 2048), jnp.float32)
 X = jax.ShapeDtypeStruct((512, 1024), jnp.float32)
@@ -61,7 +60,8 @@ def test_seconds_are_those_of_the_profile_and_the_collective(found):
     ranks = [list(range(32))]
     reduce = collective_time("all_reduce", 4 * 1024 * 2048, ranks, target)
     assert time.all_reduce_seconds == reduce.seconds
-    assert time.launch_seconds == launch_seconds(profiled.core, target, 32)
+    busy = time.compute_seconds + time.exposed_seconds
+    assert time.launch_seconds == queued_launch_seconds(target, 32, busy)
     assert 0 <= time.exposed_seconds < reduce.seconds
     whole = time.compute_seconds + time.exposed_seconds + time.launch_seconds
     assert found.step_seconds == time.step_seconds == whole
@@ -181,7 +181,8 @@ def test_copies_of_sharded_parameters_add_up_their_shards():
     groups = [list(range(first, 64, 4)) for first in range(4)]
     reduce = collective_time("all_reduce", 1024 * 2048, groups, target)
     assert cost.time.all_reduce_seconds == reduce.seconds
-    assert cost.time.launch_seconds == launch_seconds(Core.of(target), target, 64)
+    busy = cost.time.compute_seconds + cost.time.exposed_seconds
+    assert cost.time.launch_seconds == queued_launch_seconds(target, 64, busy)
 
 
 def test_several_instances_share_the_gradients():
@@ -195,6 +196,14 @@ def test_several_instances_share_the_gradients():
 
 
 # -- notes, warnings, refusals ---------------------------------------------------------
+
+
+def test_fewer_bits_that_take_longer_are_a_note():
+    found = estimate(train_step, instance="trn2.48xlarge", policy=["bf16", "fp8"])(W, X)
+    slower = [note for note in found.notes if "nj.search_precision" in note]
+    bf16, fp8 = (profiled.total_seconds for profiled in found.profiles)
+    assert len(slower) == (fp8 > bf16) == 1
+    assert slower[0].startswith("fp8 takes ")
 
 
 def test_the_policy_says_how_many_cores_a_machine_has():

@@ -45,7 +45,7 @@ def test_side_by_side(run):
     assert "inf2.xlarge, 1.50 USD/h (given)" in result.stdout
     assert "inf2.xlarge is sold for serving" in result.stdout
     assert "Warning" not in result.output
-    assert "launch: the runtime's start of a call" in result.stdout
+    assert "launch: what the start of the next call" in result.stdout
     assert "steps in one call, in a jax.lax.scan, share it" in result.stdout
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -27,6 +29,26 @@ def test_what_casts_take_is_a_note():
     assert "to BF16 take " in note
     assert "TF32 is as fast in the array" in note
     assert "policy='tf32'" in note
+
+
+def in_fp8(found):
+    return [note for note in found.notes if note.startswith("operands in FP8")]
+
+
+def test_what_operands_in_fp8_take_is_a_note():
+    (note,) = in_fp8(profiled("fp8"))
+    for part in ("largest magnitudes", "scales and casts", "scaling='delayed'"):
+        assert part in note
+
+
+def test_the_note_on_fp8_is_true():
+    """Scales that are known before spare a tensor's second reading."""
+    fp8 = nj.Policy.preset("fp8")
+    policies = (dataclasses.replace(fp8, scaling=s) for s in ("none", "delayed"))
+    none, delayed = map(profiled, policies)
+    assert in_fp8(none) == []
+    assert "scaling='delayed'" not in "".join(in_fp8(delayed))
+    assert none.total_seconds < delayed.total_seconds < profiled(fp8).total_seconds
 
 
 def test_the_note_is_true():

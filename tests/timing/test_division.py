@@ -77,8 +77,8 @@ def test_gradients_of_a_wide_layer_are_matmuls_of_their_own():
         return jnp.sum(jnp.tanh(x @ w).astype(F32) ** 2)
 
     plan = plan_of(jax.grad(loss), struct(512, 512), struct(65536, 512))
-    accumulates = [s.accumulates for u in plan.main.units for s in u.region.steps]
-    assert not any(accumulates)
+    steps = [s for u in plan.main.units for s in u.region.steps]
+    assert not any(s.sums for s in steps if s.form == "matmul")
 
 
 def test_sides_are_exchanged_where_that_spares_a_transposition():
@@ -181,3 +181,40 @@ def test_members_of_a_batch_are_divided_over_the_cores():
     q, kv = struct(8, 512, 8, 128), struct(8, 2048, 8, 128)
     plans = [plan_of(attend, q, kv, kv, lnc=lnc) for lnc in (1, 2)]
     assert plans[0].hbm_read_bytes == plans[1].hbm_read_bytes
+
+
+# -- what is known, folded or stacked on the way ---------------------------------------
+
+WIDE = 8192
+SIDES = struct(WIDE, 1024, dtype=F32), struct(1024, WIDE, dtype=F32)
+
+
+def test_a_fold_of_a_whole_tensor_comes_with_the_product_that_makes_it():
+    """So does the largest magnitude by which an operand in FP8 is scaled."""
+
+    plan = plan_of(lambda x, w: jnp.abs(x @ w).max(), *SIDES)
+    assert plan.spill_save_bytes == plan.spill_reload_bytes == 0
+
+
+def test_scalars_that_wait_for_no_tensor_are_there_before_it():
+    """So are the scales of delayed scaling, and a cast comes with its tensor."""
+
+    def scaled(x, w, s):
+        y = x @ w
+        return y * jnp.exp(s)
+
+    plan = plan_of(scaled, *SIDES, struct(dtype=F32))
+    assert plan.spill_save_bytes == 0
+    assert plan.hbm_write_bytes == 4 * WIDE**2
+
+
+def test_what_a_scan_stacks_is_read_where_it_lies():
+    def stacked(c, x):
+        def turn(c, _):
+            y = jnp.tanh(x * c)
+            return (y * jnp.abs(y).max()).sum(), y
+
+        return jax.lax.scan(turn, c, length=4)
+
+    plan = plan_of(stacked, struct(dtype=F32), struct(WIDE, WIDE, dtype=F32))
+    assert plan.hbm_write_bytes < 1.1 * 4 * WIDE**2 < plan.hbm_read_bytes

@@ -60,7 +60,7 @@ class CollectiveBench(Displayed):
         target: the machine.
         ranks: the devices, by number.
         dtype: of the elements.
-        barrier_seconds: what an execution adds, once, whatever it contains.
+        barrier_seconds: what a launch waits for all ranks, whatever it contains.
         records: a dict for every size: size_bytes, count, dtype, algorithm, steps,
             time_us, latency_us, transfer_us, bytes_per_rank, bottleneck, and
             algbw_gb_per_second and busbw_gb_per_second in 1e9 bytes per second.
@@ -85,8 +85,8 @@ class CollectiveBench(Displayed):
     def __rich__(self) -> Group:
         ranks = f"{len(self.ranks)} ranks of {self.target}"
         title = f"{self.op}, {ranks}; bandwidth in GB/s"
-        wait = f"An execution adds {self.barrier_seconds * 1e3:.2g} ms, once"
-        note = f"Modelled. {wait}: the wait for all ranks.\n{HOW_SURE}"
+        wait = f"A launch waits {self.barrier_seconds * 1e3:.2g} ms for all ranks"
+        note = f"Modelled. {wait}, while the last one runs.\n{HOW_SURE}"
         columns = {heading: NUMBER for heading in _HEADINGS}
         return Group(new_table(title, columns, map(_row, self.records)), Text(note))
 

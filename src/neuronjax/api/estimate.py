@@ -46,7 +46,7 @@ from neuronjax.report.setting import policy_name
 from neuronjax.timing.backward import backward_share
 from neuronjax.timing.collectives import (
     collective_time,
-    launch_seconds,
+    queued_launch_seconds,
     time_over_nodes,
 )
 from neuronjax.timing.hbm import capacity_bytes
@@ -59,9 +59,6 @@ from neuronjax.timing.money import (
     TrainingRun,
     training_cost,
 )
-
-#: From how many instances on the time over nodes is asked without naming every rank.
-_MANY = 3
 
 
 class ServingChipWarning(UserWarning):
@@ -355,11 +352,12 @@ class _Training:
         hidden = min(reduce, self.overlap * backward)
         # Copies that exchange nothing do not wait for each other.
         ranks = copies * shards if reduce else shards
+        busy = found.total_seconds + reduce - hidden
         return StepTime(
             compute_seconds=found.total_seconds,
             all_reduce_seconds=reduce,
             exposed_seconds=reduce - hidden,
-            launch_seconds=launch_seconds(found.core, target, ranks),
+            launch_seconds=queued_launch_seconds(target, ranks, busy),
         )
 
     def cost_of_machine(self, machine: Machine) -> TrainingCost:
@@ -396,9 +394,8 @@ def _all_reduce_seconds(
     within, rest = divmod(copies, target.instances)
     whole = not rest and copies * shards == target.logical_cores(lnc)
     in_order = not cores and lnc == target.lnc_default
-    if target.instances >= _MANY and whole and in_order:
-        groups = _groups(within, shards)
-        nodes = target.instances
+    if target.instances > 1 and whole and in_order:
+        groups, nodes = _groups(within, shards), target.instances
         return time_over_nodes("all_reduce", size, groups, nodes, target).seconds
     return collective_time(
         "all_reduce",
@@ -447,10 +444,9 @@ def _alarms(found: Found) -> list[str]:
 def _trainers(chip: ChipSpec) -> str:
     """Name the chips to train on in the place of one that only serves."""
     every = [other for other in CHIPS.values() if not other.serves_only]
-    alike = [other.name for other in every if other.core is chip.core]
-    if alike:
-        return f"{', '.join(alike)}, which has the same cores"
-    return ", ".join(other.name for other in every)
+    alike = [other for other in every if other.core is chip.core]
+    named = ", ".join(other.name for other in alike or every)
+    return named + (", which has the same cores" if alike else "")
 
 
 def _gradient_notes(

@@ -266,9 +266,32 @@ def carried(found: Profile) -> list[tuple[int, int]]:
     return matched
 
 
+def slower_notes(profiles: Sequence[Profile]) -> Iterable[str]:
+    """Say which program takes longer in fewer bits than in more."""
+    for narrow, wide in itertools.permutations(profiles, 2):
+        same = (narrow.name, narrow.target.name) == (wide.name, wide.target.name)
+        longer = narrow.total_seconds > wide.total_seconds
+        if same and longer and _matmul_bits(narrow) < _matmul_bits(wide):
+            names = [policy_name(p.policy) for p in (narrow, wide)]
+            times = [seconds(p.total_seconds) for p in (narrow, wide)]
+            yield (
+                f"{names[0]} takes {times[0]} a step on {narrow.target.name} and "
+                f"{names[1]} {times[1]}: notes say what operands take; "
+                "nj.search_precision finds the parts that gain from fewer bits"
+            )
+
+
+def _matmul_bits(found: Profile) -> int:
+    """Return the bits of the narrowest operand of a matmul."""
+    matmuls = (i for i in found.timeline.instructions if i.name.startswith("nc_matmul"))
+    operands = (operand for i in matmuls for operand in i.operands[:2])
+    return min((operand.type.dtype.itemsize for operand in operands), default=4) * 8
+
+
 def notes_of(profiles: Sequence[Profile]) -> Iterable[str]:
     """What the schedules assumed, and what does not fit."""
-    yield from dict.fromkeys(note for found in profiles for note in found.notes)
+    own = (note for found in profiles for note in found.notes)
+    yield from dict.fromkeys((*slower_notes(profiles), *own))
     misfits = ((found, check_fits(found.memory, found.core)) for found in profiles)
     yield from dict.fromkeys(
         f"{found.name} does not fit a device of {found.core.chip.name}: "

@@ -23,8 +23,8 @@ from neuronjax.hardware import Target, resolve_target
 from neuronjax.report.tables import NUMBER, WORD, Displayed, Records, new_table
 from neuronjax.timing.collectives import (
     CollectiveTime,
-    barrier_seconds,
     collective_time,
+    queued_launch_seconds,
     time_over_nodes,
 )
 from neuronjax.timing.evidence import HOW_SURE
@@ -46,7 +46,7 @@ class ScalePoint:
         communication_seconds: of one device, hidden or not.
         exposed_seconds: what of it compute does not hide.
         bubble_seconds: what a device waits for the other stages.
-        barrier_seconds: once per execution.
+        barrier_seconds: what a launch on so many devices takes longer than the step.
         step_seconds: all of it together.
         efficiency: compute by step.
         algorithm: of the all-reduce of the gradients, "" for one copy.
@@ -174,22 +174,10 @@ def scaling(
             that the target or the mesh does not divide, an unknown target or dtype.
         UnsupportedError: more chips than one target, which no network joins.
     """
-    job = _Workload(
-        parameters=parameters,
-        tokens_per_step=tokens_per_step,
-        tokens_per_device=tokens_per_device,
-        compute_seconds=compute_seconds,
-        utilization=utilization,
-        target=resolve_target(target),
-        tensor=tensor,
-        pipeline=pipeline,
-        microbatches=microbatches,
-        layers=layers,
-        hidden=hidden,
-        gradient_bytes=element(gradient_dtype)[1],
-        overlap=overlap,
-        algorithm=algorithm,
-    )
+    given = dict(locals())
+    known = {**given, "target": resolve_target(target)}
+    known["gradient_bytes"] = element(gradient_dtype)[1]
+    job = _Workload(**{f.name: known[f.name] for f in dataclasses.fields(_Workload)})
     _check(job)
     title = (
         f"{parameters:.3g} parameters on {job.target.name}: "
@@ -278,9 +266,10 @@ def _point(job: _Workload, chips: int) -> ScalePoint:
     messages = _messages(job, layout)
     hidden = min(gradients, job.overlap * _BACKWARD * compute)
     bubble = (job.pipeline - 1) / job.microbatches * (compute + tensor)
-    barrier = barrier_seconds(job.target, layout.devices)
     total = gradients + tensor + messages
-    step = compute + total - hidden + bubble + barrier
+    step = compute + (total - hidden) + bubble
+    barrier = queued_launch_seconds(job.target, layout.devices, step)
+    step += barrier
     costs = {
         reason: gradients - hidden,
         "tensor all-reduce": tensor,

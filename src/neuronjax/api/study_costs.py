@@ -7,9 +7,8 @@ charged 1.06 times the steps of the baseline.
 
 from __future__ import annotations
 
-import itertools
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -17,7 +16,7 @@ from rich.console import Group
 from rich.text import Text
 
 from neuronjax.api.estimate import Estimate
-from neuronjax.api.instance_costs import Names, targets_of
+from neuronjax.api.instance_costs import Names, slower_notes, targets_of
 from neuronjax.api.profile_result import Profile
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import resolve_target
@@ -69,7 +68,8 @@ class StudyCosts(Displayed):
     Attributes:
         rows: in the order of the estimate.
         estimate: what a step of the real size takes.
-        notes: which policy of fewer bits is slower than another, and by which op.
+        notes: which policy of fewer bits is slower than another, and why; the estimate
+            has them, too.
         confidence: of the intervals of the ratios of steps.
     """
 
@@ -98,8 +98,7 @@ class StudyCosts(Displayed):
             f"({100 * self.confidence:.4g} %) and of measured times like it (80 %), in "
             "quadrature.",
         )
-        notes = (f"note: {note}" for note in self.notes)
-        return Group(table, *map(Text, (*notes, *self.estimate.remarks())))
+        return Group(table, *map(Text, self.estimate.remarks()))
 
 
 def _cells(row: CostToLoss) -> tuple[str, ...]:
@@ -130,7 +129,7 @@ def study_costs(
         else:
             known = Interval(*3 * (cost.step_seconds,))
             rows.append(_row(cost, None, known))
-    notes = tuple(_slower(estimated.profiles))
+    notes = tuple(slower_notes(estimated.profiles))
     return StudyCosts(
         rows=tuple(rows), estimate=estimated, notes=notes, confidence=confidence
     )
@@ -207,44 +206,3 @@ def labelled(
     common = {f"{targets[x]}/" for x in found}
     prefix = common.pop() if len(common) == 1 else ""
     return {x: replace(p, name=x.removeprefix(prefix)) for x, p in found.items()}
-
-
-# -- where fewer bits take longer ------------------------------------------------------
-
-
-def _slower(profiles: Sequence[Profile]) -> Iterator[str]:
-    """Say which program takes longer in fewer bits than another, and by which op."""
-    for narrow, wide in itertools.permutations(profiles, 2):
-        same = narrow.target.name == wide.target.name
-        longer = narrow.total_seconds > wide.total_seconds
-        if same and longer and _matmul_bits(narrow) < _matmul_bits(wide):
-            yield _why_longer(narrow, wide)
-
-
-def _matmul_bits(found: Profile) -> int:
-    """Return the bits of the narrowest operand of a matmul."""
-    widths = [
-        operand.type.dtype.itemsize * 8
-        for i in found.lowered.instructions
-        if i.name in ("nc_matmul", "nc_matmul_mx")
-        for operand in i.operands[:2]
-    ]
-    return min(widths, default=32)
-
-
-def _why_longer(narrow: Profile, wide: Profile) -> str:
-    busy, before = _busy(narrow), _busy(wide)
-    op, queue = most = max(busy, key=lambda key: busy[key] - before.get(key, 0.0))
-    times = [seconds(p.total_seconds) for p in (narrow, wide)]
-    return (
-        f"{narrow.policy.name} takes {times[0]} a step on {narrow.target.name} and "
-        f"{wide.policy.name} {times[1]}: {op} keeps {queue} busy for "
-        f"{seconds(busy[most])} in the place of {seconds(before.get(most, 0.0))}; "
-        "nj.search_precision finds the parts that gain from fewer bits"
-    )
-
-
-def _busy(found: Profile) -> dict[tuple[str, str], float]:
-    """Return the seconds of every op on every queue."""
-    ops = found.by_op().items()
-    return {(op, q): s for op, used in ops for q, s in used.seconds.items()}

@@ -206,6 +206,7 @@ class ChipSpec:
         lnc_default: the runtime's default.
         barrier_seconds: for which a program with collectives waits, once a launch: of 2
             ranks, of 4, and more for every doubling of 4.
+        collective_start_seconds: what a collective takes in a program besides.
         base_clock_hz: of the profiler's cycle counts, or None if not published.
         serves_only: True for a chip that is sold for inference.
         projected: True for a chip that was never specified, or not yet: what is not
@@ -233,6 +234,7 @@ class ChipSpec:
     lnc_options: tuple[int, ...]
     lnc_default: int
     barrier_seconds: tuple[float, float, float]
+    collective_start_seconds: float
     base_clock_hz: int | None = None
     serves_only: bool = False
     projected: bool = False
@@ -490,6 +492,7 @@ TRN1 = ChipSpec(
     lnc_default=1,  # [LNC]
     # Launches of 2 and of 8 to 32 ranks; 4 ranks are extrapolated.
     barrier_seconds=(0.01e-3, 0.99e-3, 1.32e-3),  # [KLN]
+    collective_start_seconds=24e-6,  # of 2 ranks: 26 us [KLN] less 2 of nccom-test
     base_clock_hz=1_400_000_000,  # [PS]
 )
 
@@ -547,6 +550,7 @@ TRN2 = ChipSpec(
     lnc_default=2,  # [LNC]
     # Launches of 2 to 64 ranks; ASSUMPTION: the same on later chips.
     barrier_seconds=(0.064e-3, 0.89e-3, 0.495e-3),  # [KLN]
+    collective_start_seconds=14e-6,  # of 2 ranks: 16 us [KLN] less 2
     base_clock_hz=1_200_000_000,  # [PS]
 )
 

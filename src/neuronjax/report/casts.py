@@ -1,57 +1,78 @@
-"""What casts of operands take: why BF16 may be predicted slower than TF32.
+"""What operands in fewer bits take: why a policy of fewer bits may be slower.
 
 The array reads FP32 operands as TF32 at the rate of 16-bit ones (`CoreSpec.bf16`), and
-to BF16 an engine casts them first.
+to BF16 an engine casts them first. In FP8 every operand is scaled besides: by its own
+largest magnitude, which is known when all of it is made, so that it is read again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-import numpy as np
-
-from neuronjax.ir.instruction import Instruction
-from neuronjax.ir.instruction_set import NcMatmul, TensorCopy
+from neuronjax.ir.instruction_set import (
+    NcMatmul,
+    TensorCopy,
+    TensorReduce,
+    TensorScalar,
+)
 from neuronjax.policy import Policy
-from neuronjax.report.quantities import percent
+from neuronjax.report.quantities import percent, seconds
 from neuronjax.timing.timeline import Timeline
-from neuronjax.timing.work import QUEUES, Core, Work
+from neuronjax.timing.work import QUEUES, Core, Transfer, Work
 
 AS_FAST_AS_TF32 = ("bf16", "fp16")
 """Types of a policy for which the array is no faster than for TF32."""
 NO_FASTER_THAN_TF32 = "TF32 is as fast in the array, and FP32 operands need no cast"
 
+_KINDS = {
+    TensorReduce: "largest magnitudes",
+    TensorScalar: "scales and casts",
+    TensorCopy: "scales and casts",
+}
+_TURNS = "transposes"
+#: By `Policy.scaling`; both were priced for the GPT of the quickstart.
+_CHEAPER = {
+    "current": "scaling='delayed' casts a tensor as it is made; a Rule can leave "
+    "attention's products in BF16",
+    "delayed": "a Rule can leave attention's products in BF16",
+}
 _WORTH_A_NOTE = 0.03
+
+
+def operand_seconds(timeline: Timeline) -> Mapping[str, float]:
+    """Return the seconds of all queues that operands of products take, by what for."""
+    products = {i.location for i in timeline.instructions if isinstance(i, NcMatmul)}
+    spent: dict[str, float] = {}
+    for event in timeline.events:
+        if event.instruction < 0:
+            continue
+        members = timeline.fused[event.instruction]
+        kind = _TURNS if _turns(event.source) else ""
+        if members[0].location in products and type(members[0]) is not NcMatmul:
+            kind = kind or _KINDS.get(type(members[-1]), "")
+        spent[kind] = spent.get(kind, 0.0) + event.queue_seconds * event.count
+    return {kind: taken for kind, taken in spent.items() if kind}
+
+
+def _turns(source: Work | Transfer) -> bool:
+    if isinstance(source, Transfer):
+        return source.transposes
+    return bool(source.transpose_flops) or source.opcode == "DMA_TRANSPOSE"
 
 
 def cast_notes(timeline: Timeline, policy: Policy, core: Core) -> Iterator[str]:
     """Say what the casts take that a policy asks for, where that is worth a line."""
-    has_tf32 = "tfloat32" in core.spec.tensor.dtypes
-    narrows = has_tf32 and policy.auto_cast_type in AS_FAST_AS_TF32
-    if policy.auto_cast != "matmult" or not narrows:
-        return
-    products = {i.location for i in timeline.instructions if isinstance(i, NcMatmul)}
-    spent = sum(
-        event.queue_seconds * event.count
-        for event in timeline.events
-        if event.instruction >= 0
-        and isinstance(event.source, Work)
-        and _narrows(timeline.instructions[event.instruction])
-        and timeline.instructions[event.instruction].location in products
-    )
+    to, spent = policy.auto_cast_type, operand_seconds(timeline)
     whole = sum(timeline.busy_seconds(queue) for queue in QUEUES)
-    if whole and spent >= _WORTH_A_NOTE * whole:
-        to, share = policy.auto_cast_type.upper(), percent(spent / whole)
+    casts = sum(spent.values()) - spent.get(_TURNS, 0.0)
+    if policy.auto_cast != "matmult" or not casts > _WORTH_A_NOTE * whole:
+        return
+    share = f"take {percent(casts / whole)} of the time of all queues"
+    if to in AS_FAST_AS_TF32 and "tfloat32" in core.spec.tensor.dtypes:
         yield (
-            f"casts of FP32 to {to} take {share} of the time of all queues; "
-            f"{NO_FASTER_THAN_TF32}: policy='tf32'"
+            f"casts of FP32 to {to.upper()} {share}; {NO_FASTER_THAN_TF32}: "
+            "policy='tf32'"
         )
-
-
-def _narrows(instruction: Instruction) -> bool:
-    """Whether it is a cast of FP32 to 16 bits."""
-    if not isinstance(instruction, TensorCopy):
-        return False
-    (operand,), (result,) = instruction.operands, instruction.results
-    is_fp32 = operand.type.dtype == np.float32
-    return is_fp32 and result.type.dtype.itemsize == 2
+    elif to.startswith("fp8") and policy.scaling in _CHEAPER:
+        each = ", ".join(f"{what} {seconds(taken)}" for what, taken in spent.items())
+        yield f"operands in FP8 {share}: {each}; {_CHEAPER[policy.scaling]}"

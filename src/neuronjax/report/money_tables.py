@@ -84,10 +84,10 @@ def _table(
     )
 
 
-# As `timing.collectives.launch_seconds` has it: once per execution.
+# As `timing.collectives.queued_launch_seconds` has it.
 _LAUNCH = (
-    "launch: the runtime's start of a call, and copies that wait for each other; "
-    "steps in one call, in a jax.lax.scan, share it"
+    "launch: what the start of the next call, where copies wait for each other, takes "
+    "longer than the step; steps in one call, in a jax.lax.scan, share it"
 )
 
 

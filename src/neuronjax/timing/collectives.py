@@ -8,8 +8,8 @@ where the numbers are (`collectives.selection`); an all-gather runs that of a
 reduce-scatter of its size (ASSUMPTION), an all-to-all sends directly, a
 collective-broadcast is an all-gather (compiler 2.29). Compute that shares HBM or DMA
 rings is not seen here. A program with collectives waits for all ranks of its groups
-besides, once per execution: 1 to 5 ms in the only published measurement (T16 of
-`benchmarks/validate_collectives.py`), and no more for 12 all-reduces than for one.
+besides, once per launch: 1 to 5 ms in the only published measurement (T16 of
+`benchmarks/validate_collectives.py`), while which the launch before it may run.
 """
 
 from __future__ import annotations
@@ -265,7 +265,9 @@ def priced(
 
 def _rates(steps: Sequence[CollectiveStep], network: Network) -> CollectivePrice:
     """The time per byte of steps; their latency."""
-    latency = _start(steps, network) if steps else 0.0
+    latency = network.chip_start_seconds if steps else 0.0
+    if any(step.flows for step in steps):
+        latency = network.link_start_seconds
     latency += sum(step.count * network.hop_seconds(step) for step in steps)
     sliced = [step for step in steps if step.is_sliced]
     others = [step for step in steps if not step.is_sliced]
@@ -303,11 +305,6 @@ def _sized(rates: CollectivePrice, size_bytes: float) -> CollectivePrice:
     }
     sent = rates.sent_bytes * size_bytes
     return CollectivePrice(rates.steps, rates.latency_seconds, spent, sent)
-
-
-def _start(steps: Sequence[CollectiveStep], network: Network) -> float:
-    leaves = any(step.flows for step in steps)
-    return network.link_start_seconds if leaves else network.chip_start_seconds
 
 
 def bus_factor(op: str, ranks: int) -> float:
@@ -361,18 +358,11 @@ def launch_seconds(core: Core, target: Target, ranks: int) -> float:
 
 
 def queued_launch_seconds(target: Target, ranks: int, program_seconds: float) -> float:
-    """What a further call of a program adds that follows itself, as every decoded token
-    does.
+    """Return what a further call of a program adds that follows itself, as decoded
+    tokens and training steps do.
 
-    The runtime takes the next launch while the last one runs, and hands results on from
-    device to device (the vendor's asynchronous execution), so that only a program that
-    is shorter than a launch waits for it. Ranks that end together need no more than a
-    signal to begin together: a collective of nothing. ASSUMPTION: that the barrier of
-    T16 is not in that, 5 ms for 32 ranks of trn1, of which the vendor publishes whole
-    tokens in 4.3 ms (Llama-2-13B, SDK 2.16, Trn1 inference performance).
-    """
-    waits = max(0.0, c.NULL_EXECUTION.value - program_seconds)
-    if ranks < 2:
-        return waits
-    signal = collective_time("all_reduce", 0, [range(ranks)], target)
-    return waits + signal.latency_seconds
+    The runtime takes the next launch, with its wait for all ranks, while the last one
+    runs, so that a program waits only for a launch that is longer than itself: twelve
+    exchanges of 8 MB in a program take 32 ranks of trn1 4.7 ms, and one 5.3 [T16]."""
+    launch = c.NULL_EXECUTION.value + barrier_seconds(target, ranks)
+    return max(0.0, launch - program_seconds)

@@ -66,7 +66,8 @@ def collective_seconds(
         plan=i.plan if isinstance(i, Reduction) else None,
         lnc=core.lnc,
     )
-    return time.seconds
+    own = target.chip.collective_start_seconds
+    return time.seconds + own if time.seconds else 0.0
 
 
 # -- kernels ---------------------------------------------------------------------------

@@ -149,12 +149,6 @@ def _best_tiling(c: Contraction, core: Core) -> ArrayTiling:
     return min(tilings, key=lambda t: array_seconds(core, t.task))
 
 
-def _banks(core: Core, per_lane: int, item_bytes: int) -> int:
-    """Copies out of PSUM, each of a bank."""
-    bank = core.spec.psum_bank_bytes_per_partition
-    return tiles_of(per_lane, bank / item_bytes)
-
-
 def contraction_ways(c: Contraction, core: Core, before: Way = ()) -> tuple[Way, ...]:
     """Array, then PSUM to SBUF by VectorE or ScalarE, behind `before`."""
     if not c.batch * c.m * c.n:
@@ -190,6 +184,7 @@ def evacuations(
     PSUM; 16 bits go twice as fast."""
     dtype = np.dtype(np.float16 if item_bytes == 2 else np.float32)
     moved = float(psum_read_bytes)
+    bank = core.spec.psum_bank_bytes_per_partition
 
     def copied(queue: Queue) -> Work:
         return lane_work(
@@ -200,7 +195,7 @@ def evacuations(
                 read=(LaneStream("psum", dtype, per_lane),),
                 written=(LaneStream("sbuf", dtype, per_lane),),
             ),
-            tiles=_banks(core, per_lane, item_bytes),
+            tiles=tiles_of(per_lane, bank / item_bytes),  # a copy of every bank
             psum_read_bytes=moved,
             sbuf_write_bytes=moved,
         )

@@ -98,7 +98,10 @@ def among(found: MeasuredTime, rows: Sequence[MeasuredTime]) -> Confidence:
     """How sure a predicted time is, of which nobody knows what was measured."""
     alike = [row for row in rows if row.kind == found.kind]
     nearest = sorted(alike, key=lambda row: (_distance(found, row), row.name))[:ROWS]
-    low, high = _bounds([row.ratio for row in nearest])
+    ratios = sorted(row.ratio for row in nearest)
+    # As many are left out on both sides.
+    left_out = math.floor(len(ratios) * (1 - COVERED) / 2)
+    low, high = ratios[left_out], ratios[-1 - left_out]
     return Confidence(
         low_seconds=low * found.predicted_seconds,
         high_seconds=high * found.predicted_seconds,
@@ -114,10 +117,3 @@ def _distance(one: MeasuredTime, other: MeasuredTime) -> float:
     found += _DECADE * abs(math.log10(ratio))
     found += _OTHER_CHIP * (one.chip != other.chip)
     return found + _OTHER_CORES * (one.lnc != other.lnc)
-
-
-def _bounds(ratios: list[float]) -> tuple[float, float]:
-    """Between which the covered share of them lies, as many left out on both sides."""
-    ordered = sorted(ratios)
-    left_out = math.floor(len(ordered) * (1 - COVERED) / 2)
-    return ordered[left_out], ordered[-1 - left_out]

@@ -38,8 +38,8 @@ class FusedStep:
         masked: scores of which it hides some blocks; None where it hides none.
         sides: of a matmul, the row counts of its result, left and right side, when
             they have been found out.
-        accumulates: whether it is a matmul over the rows of its region, whose result
-            is there after the last tile.
+        sums: of its results those that add up over the rows of its region, so that
+            they are there after the last tile.
     """
 
     instruction: Instruction
@@ -53,7 +53,7 @@ class FusedStep:
     binds_rows: bool = False
     masked: MaskedScores | None = None
     sides: tuple[frozenset[int], ...] | None = None
-    accumulates: bool = False
+    sums: tuple[int, ...] = ()
 
 
 @dataclass(slots=True, eq=False)

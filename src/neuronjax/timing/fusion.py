@@ -70,6 +70,7 @@ class _Fusion:
         self.uses = [0] * len(types)
         self.sizes = [t.size_bytes for t in types]
         self.constants: set[int] = set()
+        self.early = set(arguments)
         self.masks = Masks(types)
         self.step_of: dict[int, int] = {}
         self.steps: list[FusedStep | None] = []
@@ -77,6 +78,7 @@ class _Fusion:
     def run(self) -> Fused:
         swap(self.nodes, self.types, self.results)
         nodes = [node for node in self._alive() if not self._vanishes(node)]
+        nodes.sort(key=self._is_late)
         for root in (r for v in self.results for r in self.access[v].roots):
             self.uses[root] += 1
         for node in nodes:
@@ -102,6 +104,15 @@ class _Fusion:
             read.update(node.operands)
             kept.append(node)
         return kept[::-1]
+
+    def _is_late(self, node: FlatNode) -> bool:
+        """Tell a node from scalars that wait for no tensor, which are computed first,
+        such as scales of delayed scaling."""
+        early = self._roots(node.operands) <= self.early
+        early = early and not any(self.types[v].shape for v in node.results)
+        if early:
+            self.early.update(node.results)
+        return not (early and node.results)
 
     # -- how values are read -----------------------------------------------------------
 

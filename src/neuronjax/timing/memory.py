@@ -36,6 +36,7 @@ from neuronjax.ir.instruction_set import (
     TensorScalar,
 )
 from neuronjax.ir.traversal import BlockEntry, DataFlow, Functions, entries
+from neuronjax.timing.access import handed_on
 from neuronjax.timing.assumptions import CARRY_SHARE
 from neuronjax.timing.fusion import fuse
 from neuronjax.timing.hbm import categories_of, device_bytes, peak_of
@@ -211,8 +212,8 @@ class _ParameterFinder(DataFlow[frozenset[int]]):
         """A loop hands on what every turn leaves as it is; a branch nothing."""
         found = [self.enter(entry) for entry in entries(i, self.functions)]
         if isinstance(i, Loop):
-            kept = zip(map(self.of, i.operands), _passed_on(i.body), strict=True)
-            return [roots if keeps else self.nothing for roots, keeps in kept]
+            kept, roots = handed_on(i), map(self.of, i.operands)
+            return [r if n in kept else self.nothing for n, r in enumerate(roots)]
         if isinstance(i, Call | Spmd):
             return found[0]
         return [self.nothing] * len(i.results)
@@ -223,12 +224,6 @@ class _ParameterFinder(DataFlow[frozenset[int]]):
         if known not in self._called:
             self._called[known] = self.block(entry.block, given)
         return self._called[known]
-
-
-def _passed_on(body: Block) -> list[bool]:
-    """Which of a loop's carry every turn leaves as it is."""
-    pairs = zip(body.arguments, body.results, strict=True)
-    return [argument.number == view.buffer.number for argument, view in pairs]
 
 
 def _sides(i: Instruction) -> tuple[Sequence[View], Sequence[View]]:

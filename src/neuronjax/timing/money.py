@@ -101,14 +101,6 @@ def rented_hours(busy_seconds: float, utilization: float) -> float:
     return busy_seconds / SECONDS_PER_HOUR / utilization
 
 
-def usd_per_million(
-    usd_per_hour: float, per_second: float, utilization: float
-) -> float:
-    """Dollars for a million of what a busy machine makes so many of per second."""
-    made = per_second * SECONDS_PER_HOUR * utilization
-    return usd_per_hour / made * MILLION
-
-
 def energy_kwh(watts: float, hours: float) -> float:
     """Energy of a machine that takes so many watts on average."""
     return watts * hours / 1000.0
@@ -125,7 +117,7 @@ class StepTime:
         compute_seconds: of one copy, its own collectives included.
         all_reduce_seconds: of the gradients, over the copies.
         exposed_seconds: what of it the backward pass does not hide.
-        launch_seconds: of one execution: the runtime, and the wait for all ranks.
+        launch_seconds: what the next launch, with its wait for all ranks, takes longer.
     """
 
     compute_seconds: float
@@ -286,7 +278,8 @@ def training_cost(
         hours = rented_hours(steps * time.step_seconds, run.utilization)
     per_million = None
     if rate is not None:
-        per_million = usd_per_million(price.usd_per_hour, rate, run.utilization)
+        hours_per_million = rented_hours(MILLION / rate, run.utilization)
+        per_million = price.usd_per_hour * hours_per_million
     has_energy = run.watts is not None and hours is not None
     return TrainingCost(
         machine=machine,

@@ -223,9 +223,10 @@ class Pricing:
         """
         load: dict[str, float] = {}
         chosen: list[Way] = [found[0] for found in options]
+        longest = [sum(work.seconds for work in way) for way in chosen]
         order = sorted(
             range(len(options)),
-            key=lambda n: (len(options[n]) > 1, -_seconds(options[n][0]), n),
+            key=lambda n: (len(options[n]) > 1, -longest[n], n),
         )
         for n in order:
             found = options[n]
@@ -314,10 +315,6 @@ def _scaled(found: tuple[Way, ...], share: float) -> tuple[Way, ...]:
         return dataclasses.replace(work, tiles=tiles, **scaled)
 
     return tuple(tuple(map(part, way)) for way in found)
-
-
-def _seconds(way: Way) -> float:
-    return sum(work.seconds for work in way)
 
 
 def priced(fused: Fused, step: FusedStep) -> tuple[Instruction, frozenset[int]]:

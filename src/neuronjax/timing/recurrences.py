@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from neuronjax.ir.collective_set import Spmd
 from neuronjax.ir.instruction import Block, Instruction, InstructionProgram
@@ -120,7 +120,11 @@ class _ScanRewriting:
                 continue
             before = self.written.get(i.operands[0].buffer.number)
             target = i.results[0].number
-            readers = [r for r in (*block.instructions, *found) if _reads(r, target)]
+            readers = (
+                r
+                for r in (*block.instructions, *found)
+                if any(v.buffer.number == target for v in r.operands)
+            )
             undone = _undo(before, i) or all(_undo(i, r) for r in readers)
             if not undone or target in results:
                 total += nbytes(i.results)
@@ -136,10 +140,6 @@ def _free_number(program: InstructionProgram) -> int:
     return 1 + max(numbers, default=0)
 
 
-def _reads(i: Instruction, number: int) -> bool:
-    return any(v.buffer.number == number for v in i.operands)
-
-
 def _undo(first: Instruction | None, then: Instruction) -> bool:
     """Whether two transpositions are none."""
     both = [
@@ -153,12 +153,8 @@ def _turned_once(instructions: list[Instruction]) -> Iterator[Instruction]:
     turned: dict[int, DmaCopy] = {}
     for i in instructions:
         if isinstance(i, DmaCopy) and i.kind == "transpose":
-            i = _after(turned, i)
+            before = turned.get(i.operands[0].buffer.number)
+            i = i if before is None else composed(before, i)
             if i.kind == "transpose":
                 turned[i.results[0].number] = i
         yield i
-
-
-def _after(turned: Mapping[int, DmaCopy], i: DmaCopy) -> DmaCopy:
-    before = turned.get(i.operands[0].buffer.number)
-    return i if before is None else composed(before, i)

@@ -71,12 +71,13 @@ def _along_axes(
 ) -> Iterator[tuple[Wire, float]]:
     """Slowest axis first; on every axis one way round, or half of it both ways."""
     start, end = place_of(topology, source), place_of(topology, destination)
+    links = {link.axis: i for i, link in reversed([*enumerate(topology.links)])}
     at = list(start)
     for axis, (a, b) in enumerate(zip(start, end, strict=True)):
         for direction, hops, part in _ways(topology, axis, a, b):
             for hop in range(hops):
                 at[axis] = (a + direction * hop) % topology.shape[axis]
-                yield (_number(topology, at), _link(topology, axis), direction), part
+                yield (_number(topology, at), links[axis], direction), part
         at[axis] = b
 
 
@@ -93,10 +94,6 @@ def _ways(
     if forward < backward:
         return [(1, forward, 1.0)]
     return [(-1, backward, 1.0)]
-
-
-def _link(topology: Topology, axis: int) -> int:
-    return next(i for i, link in enumerate(topology.links) if link.axis == axis)
 
 
 def place_of(topology: Topology, chip: int) -> tuple[int, ...]:

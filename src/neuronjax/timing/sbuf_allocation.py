@@ -75,6 +75,8 @@ class SbufAllocation:
         self.updated: dict[int, int] = {}
         #: Values that go on tile by tile, and are never anywhere as a whole.
         self.passed_on: set[int] = set()
+        #: Values that are in HBM where an update has them: it moves nothing.
+        self.in_place: set[int] = set()
         self.from_psum: set[int] = set()
         self.bound: set[int] = set()
 
@@ -342,6 +344,16 @@ class SbufAllocation:
                     self._hold(n, value)
                 elif value not in self.in_hbm:
                     self._save(n, unit, value, "spill_save")
+                    self._place(value)
+
+    def _place(self, value: int) -> None:
+        """Note a value in HBM that is to be a slice of a tensor there, such as what a
+        scan stacks: it is written there, once, and others read it there."""
+        uses = () if value in self.results else self.next_use.get(value, ())
+        steps = (self.units[n].region.steps[0] for n in uses)
+        if any(replaces_slice(self.fused, s, value, self.sbuf) for s in steps):
+            self.in_place.add(value)
+            del self.in_hbm[value]
 
     def _passes_on(self, n: int, value: int, later: int) -> bool:
         """Whether a value goes where it is used as it is made, tile by tile."""
@@ -386,10 +398,15 @@ class SbufAllocation:
         if source in self.sbuf:
             return not is_gather and self._in_place(n, unit, source, result)
         unit.by_dma = True
-        for value in (*unit.region.whole, *unit.region.streamed):
-            if value != source and value not in self.sbuf:
-                self._read(unit, value, 1, None, whole=False)
         read, written = moved
+        for value in (*unit.region.whole, *unit.region.streamed):
+            if value == source:
+                continue
+            if value in self.in_place:
+                self.in_place.remove(value)
+                written = 0
+            elif value not in self.sbuf:
+                self._read(unit, value, 1, None, whole=False)
         if read:
             reason = self._reason(source, is_whole=True)
             self._move(unit, source, read, reason, True, False)
@@ -401,7 +418,8 @@ class SbufAllocation:
         if is_argument:
             self.updated[result] = origin
         reason = "output" if is_result else "update" if is_argument else "spill_save"
-        self._move(unit, result, written, reason, False, False)
+        if written:
+            self._move(unit, result, written, reason, False, False)
         self._takes_place(n, result, source)
         return True
 
@@ -451,4 +469,5 @@ class SbufAllocation:
             elif self.fused.access[value].roots == (value,):
                 source = source_of_updates(self.fused, unit, position)
                 self._takes_place(n, value, source)
+                self._place(value)
         unit.sbuf_bytes = min(self.capacity, self.sbuf.total + carried)

@@ -259,12 +259,12 @@ class _Schedule:
                 note(step, work, start, start + others + d, pieces, start - before)
                 at = start + d + work.latency_seconds
             at = max(at, last)
-            done = (at + others if step.accumulates else at, at + others)
+            end = at + others
             for value in step.results:
                 inside[value] = at
-                times[value] = done
-            if done[1] > state.end:
-                state.end = done[1]
+                times[value] = (end if value in step.sums else at, end)
+            if end > state.end:
+                state.end = end
         for queue, t in taken.items():
             free[queue] = t + others
 

@@ -11,12 +11,12 @@ forms such regions greedily, in program order. Bytes are of a logical core.
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import cache, partial
+from functools import cache
 from math import ceil, prod
 from typing import Any
 
 from neuronjax.errors import InternalError
-from neuronjax.ir.instruction_set import DotDimensions
+from neuronjax.ir.instruction_set import DotDimensions, TensorReduce
 from neuronjax.timing.access import rows_of
 from neuronjax.timing.assumptions import RESIDENT_SHARE
 from neuronjax.timing.fused import ALONE, Fused, FusedStep, TiledRegion
@@ -137,11 +137,6 @@ def _operand_rows(fused: Fused, step: FusedStep, position: int) -> frozenset[int
     return own if kept is None else own & kept
 
 
-def _rows_inside(fused: Fused, step: FusedStep) -> list[frozenset[int]]:
-    """Return the row counts in which each operand can come from inside the region."""
-    return [_operand_rows(fused, step, n) for n in range(len(step.operands))]
-
-
 class _Grouping:
     """Puts every step in the region of its last operand, or in a new one."""
 
@@ -152,7 +147,11 @@ class _Grouping:
         self.regions: list[TiledRegion] = []
         self.home: dict[int, int] = {}
         self._own_rows = cache(lambda step: _own_rows(fused, step))
-        self._operand_rows = cache(partial(_rows_inside, fused))
+        self._operand_rows = cache(
+            lambda step: [
+                _operand_rows(fused, step, n) for n in range(len(step.operands))
+            ]
+        )
 
     def run(self) -> list[TiledRegion]:
         for step in self.fused.steps:
@@ -173,8 +172,7 @@ class _Grouping:
         region.steps.append(step)
         self._take_operands(region, step)
         region.inside.update(step.results)
-        if step.accumulates:
-            region.sums.update(step.results)
+        region.sums.update(step.sums)
         for value in step.results:
             self.home[value] = place
 
@@ -219,9 +217,12 @@ class _Grouping:
         if first in ALONE:
             return None
         if step.form == "matmul":
-            step.accumulates = self._accumulates(region, step)
-            if step.accumulates:
+            if self._accumulates(region, step):
+                step.sums = tuple(step.results)
                 return region.candidates & _contracted_rows(self.fused, step)
+        elif (folded := self._folded(region, step)) is not None:
+            step.sums = tuple(step.results[-1:])
+            return folded
         rows = region.candidates & self._own_rows(step)
         access, outside = self.fused.access, region.inside.isdisjoint
         if not outside(self.fused.reads(step)):
@@ -261,6 +262,25 @@ class _Grouping:
             return False
         shape = fused.types[step.results[0]].shape
         return 4 * prod(shape) // max(1, _batch(fused, step)) <= self.capacity
+
+    def _folded(self, region: TiledRegion, step: FusedStep) -> frozenset[int] | None:
+        """Return the row counts of a region with a reduction over its rows, whose tiles
+        are folded as they are made; None where it reduces no such rows.
+
+        A largest magnitude that scales a tensor is found so, before the tensor leaves
+        SBUF; what few partitions hold in the end is folded last.
+        """
+        fold = next((m for m in step.members if isinstance(m, TensorReduce)), None)
+        reads = self.fused.reads(step)
+        if fold is None or region.rows == 1 or region.inside.isdisjoint(reads):
+            return None
+        shape = fold.operands[0].type.shape
+        kept = [n for n, size in enumerate(shape) if n not in fold.axes and size != 1]
+        rows = region.candidates & rows_of(shape, min(kept, default=len(shape)))
+        for own in self._operand_rows(step)[:1]:
+            rows &= own
+        small = self.fused.sizes[step.results[-1]] <= self.capacity
+        return rows if region.rows in rows and small else None
 
     def _pays(self, region: TiledRegion, step: FusedStep) -> bool:
         """Whether a matmul moves fewer bytes in the region than by itself."""
@@ -308,7 +328,7 @@ class _Grouping:
         always = form in ALONE
         for position, value in enumerate(step.operands):
             roots = fused.access[value].roots
-            if form == "matmul" and position == 0 and not step.accumulates:
+            if form == "matmul" and position == 0 and not step.sums:
                 region.has_matmul = True
                 region.lhs_bytes += sum([fused.sizes[r] for r in roots])
             for root in roots:
@@ -326,7 +346,7 @@ class _Grouping:
         """Row counts in which an operand can be brought from HBM."""
         if step.form != "matmul":
             return self._operand_rows(step)[position]
-        if step.accumulates:
+        if step.sums:
             return _contracted_rows(self.fused, step)
         rows = _matmul_rows(self.fused, step)[0]
         if position == 0:  # any layout of the left: the DMA engines gather its rows
