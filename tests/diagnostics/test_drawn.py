@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from neuronjax.diagnostics.tolerance import error_bounds
+from neuronjax.diagnostics.tolerance import drawn, error_bounds
 from neuronjax.diagnostics.tolerance.drawn import Spread
 from neuronjax.diagnostics.tolerance.judged import Tolerance
 from tests.arrays import normal
@@ -44,13 +44,13 @@ DEEP = {
 def test_what_is_deep_is_bounded(name):
     function, x, least, most = DEEP[name]
     slopes = error_bounds(function, [x], samples=0)
-    drawn = error_bounds(function, [x])
+    narrow = error_bounds(function, [x])
     assert slopes.largest_passing > least
-    assert 1e-7 < drawn.largest_passing < most
-    assert (slopes.runs, drawn.runs) == (0, 16)
-    assert drawn.check(function(x))
-    assert np.all(drawn.bound <= slopes.bound)
-    assert drawn.l2_bound == error_bounds(function, [x]).l2_bound
+    assert 1e-7 < narrow.largest_passing < most
+    assert (slopes.runs, narrow.runs) == (0, 16)
+    assert narrow.check(function(x))
+    assert np.all(narrow.bound <= slopes.bound)
+    assert narrow.l2_bound == error_bounds(function, [x]).l2_bound
 
 
 def test_what_is_shallow_is_not_drawn():
@@ -66,6 +66,51 @@ def test_several_results_and_integers():
     assert found["s"].bound.max() < 1e-4
     assert not found["n"].bound.any()
     assert [t.value.shape for t in found["t"]] == [(8,), ()]
+
+
+def filled(x):
+    out = np.zeros((3, *x.shape), np.float32)
+    for t in range(3):
+        x = x * 0.9
+        out[t] = x
+        x = out[t]
+        x[0] = x[1]
+    return out
+
+
+TOGETHER = {
+    "sort": lambda x: np.sort(x * 0.3),
+    "argsort": lambda x: np.take_along_axis(x / 3, np.argsort(x, 1), 1),
+    "cumsum": lambda x: np.cumsum(x, 1),
+    "moved": lambda x: np.pad(np.tril(x) + np.roll(x, 1), 1)[1:-1, ::-1],
+    "power": lambda x: np.abs(x) ** 1.5 + x**2 + x**3,
+    "a kink": lambda x: np.where(x > 0, x, 0.1 * x),
+    "softmax": lambda x: np.exp(x - x.max(1, keepdims=True)) / np.exp(x).sum(),
+    "variance": lambda x: (x - x.mean(1, keepdims=True)) / np.std(x),
+    "products": lambda x: (
+        np.einsum("ij,kj->ik", x, x) @ x / 8 + np.dot(x, x[0])[:, None]
+    ),
+    "joined": lambda x: np.concatenate([x[:3], np.ones((3, 8), np.float32) / 3]) * x,
+    "filled": filled,
+    "a branch": lambda x: x * 2 if x.sum() > -1e9 else x,
+    "integers": lambda x: np.round(x * 100) * 0.01 * np.arange(8),
+}
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_runs_together_are_the_runs_one_by_one(name, monkeypatch):
+    function, x = TOGETHER[name], normal(6, 8)
+    together = error_bounds(function, [x], samples=6)
+    monkeypatch.setattr(drawn, "_MOST_HELD", 1)
+    alone = error_bounds(function, [x], samples=6)
+    assert together.runs == alone.runs == 6
+    np.testing.assert_allclose(together.bound, alone.bound, rtol=0.02)
+
+
+def test_runs_that_choose_otherwise_go_one_by_one():
+    x = normal(6, 8)
+    found = error_bounds(lambda x: np.where(x + 1 > 1, x, 2 * x), [x * 1e-7], samples=6)
+    assert found.runs == 6
 
 
 def test_a_number_that_jumps_is_bounded_by_the_jump():

@@ -134,7 +134,7 @@ def test_every_order_is_within(name, order):
     program, shapes = PROGRAMS[name]
     inputs = _normal(shapes, seed=len(order))
     verdict = _bounds(program, inputs).check(program(InOrder(order), *inputs))
-    assert verdict, verdict.as_text()
+    assert verdict, verdict
 
 
 def _data(kind: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -161,7 +161,7 @@ def test_sums_of_all_kinds_of_numbers(kind, order):
     x = _data(kind, (64, 4096))
     tolerance = error_bounds(lambda x: np.sum(x, axis=1), [x])
     verdict = tolerance.check(InOrder(order).sum(x, 1))
-    assert verdict, verdict.as_text()
+    assert verdict, verdict
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -170,7 +170,7 @@ def test_contractions_of_all_kinds_of_numbers(kind):
     tolerance = error_bounds(np.matmul, [a, b])
     for order in (*ADDITIONS, "fused"):
         verdict = tolerance.check(InOrder(order).matmul(a, b))
-        assert verdict, f"{order}: {verdict.as_text()}"
+        assert verdict, f"{order}: {verdict}"
 
 
 ELEMENTWISE = (
@@ -202,7 +202,7 @@ def test_random_programs_are_within(seed):
         return x
 
     verdict = error_bounds(program, [x, y], functions="emulated").check(program(x, y))
-    assert verdict, verdict.as_text()
+    assert verdict, verdict
 
 
 def _is_seen(verdict: Judged) -> bool:
@@ -389,7 +389,7 @@ def test_a_recurrence_is_within():
         return states
 
     verdict = error_bounds(scan, [delta, u], functions="emulated").check(scan(delta, u))
-    assert verdict, verdict.as_text()
+    assert verdict, verdict
     wrong = scan(delta, u)
     wrong[:, 20:] = scan(delta[:, 20:], u[:, 20:])
     assert _is_seen(error_bounds(scan, [delta, u]).check(wrong))
@@ -425,7 +425,7 @@ def test_products_of_numbers_whose_squares_vanish_are_within():
     tall, wide = _normal([(120, 300), (300, 40)])
     tall = np.ldexp(tall, -np.arange(120)[:, None])
     judged = error_bounds(np.matmul, [tall, wide]).check(tall @ wide)
-    assert judged, judged.as_text()
+    assert judged, judged
 
 
 def test_several_results_and_numbers_beside_arrays():
@@ -446,7 +446,6 @@ def test_shapes_and_non_finite_numbers():
     assert tolerance.check(np.array([2, np.nan, np.inf, 0], F32))
     verdict = tolerance.check(np.array([2, 1, -np.inf, np.nan], F32))
     assert verdict.non_finite == 3
-    assert "infinite or NaN on one side: 3" in verdict.as_text()
     with pytest.raises(InvalidProgramError, match="shape"):
         tolerance.check(np.zeros(3))
 

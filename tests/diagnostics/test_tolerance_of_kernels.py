@@ -62,7 +62,7 @@ def test_a_right_kernel_is_within(name):
     found = kernel(*inputs)
     for functions in ("emulated", "silicon"):
         verdict = error_bounds(reference, inputs, functions=functions).check(found)
-        assert verdict, verdict.as_text()
+        assert verdict, verdict
 
 
 @pytest.mark.slow

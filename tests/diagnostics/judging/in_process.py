@@ -33,7 +33,7 @@ def judged_here(monkeypatch: pytest.MonkeyPatch) -> None:
         files = {tracing_child.STATUS: json.dumps(status).encode()}
         if program:
             files[tracing_child.PROGRAM] = program
-        return Ended(how="", files=files, printed="", seconds=0.0)
+        return Ended(how="", files=files, printed="")
 
     importlib.invalidate_caches()
     monkeypatch.setattr(tracing, "run_child", run_here)

@@ -15,14 +15,16 @@ from neuronjax.diagnostics.judging.comparing import compared, decided
 from tests.diagnostics.judging.in_process import judged_here
 from tests.diagnostics.judging.iterated_cases import CASES, text_of
 from tests.diagnostics.judging.kernels import written
+from tests.diagnostics.judging.more_iterated_cases import MORE
 
 SEED = 5
+EVERY = CASES | MORE
 
 
 @functools.cache
 def reference(name: str) -> ReferenceCase:
     with tempfile.TemporaryDirectory() as folder:
-        return ReferenceCase.of(written(Path(folder), text_of(CASES[name])))
+        return ReferenceCase.of(written(Path(folder), text_of(EVERY[name])))
 
 
 @functools.cache
@@ -33,7 +35,7 @@ def tried(name: str) -> tuple:
 
 def word(name: str, change: tuple[str, str], folder: Path) -> str:
     """The verdict on what NumPy computes in FP32 with the change."""
-    candidate = ReferenceCase.of(written(folder, text_of(CASES[name], change)))
+    candidate = ReferenceCase.of(written(folder, text_of(EVERY[name], change)))
     case = reference(name)
     actual = candidate.expected(SEED)
     found = compared(SEED, actual, case.tolerances(SEED, None))
@@ -41,30 +43,36 @@ def word(name: str, change: tuple[str, str], folder: Path) -> str:
     return "undecided" if undecided else {True: "accepted", False: "refused"}[correct]
 
 
-WAYS = [(n, way) for n, case in CASES.items() for way in case.ways]
-WRONG = [(n, wrong) for n, case in CASES.items() for wrong in case.wrong]
+def changes(kind: str) -> list:
+    """The changes of a kind, "ways" or "wrong", of every reference."""
+    return [
+        pytest.param(name, what, marks=[pytest.mark.slow] if name in MORE else [])
+        for name, case in EVERY.items()
+        for what in getattr(case, kind)
+    ]
 
 
 @pytest.mark.slow_except(
     "a reciprocal by Newton", "rows and columns of sum 1", "a mean that runs"
 )
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", EVERY)
 def test_the_reference_itself_is_accepted(name: str, tmp_path: Path) -> None:
     assert word(name, ("return", "return"), tmp_path) == "accepted"
 
 
-@pytest.mark.parametrize(("name", "way"), WAYS)
+@pytest.mark.parametrize(("name", "way"), changes("ways"))
 def test_another_way_is_accepted(name: str, way: str, tmp_path: Path) -> None:
-    assert word(name, CASES[name].ways[way], tmp_path) == "accepted"
+    assert word(name, EVERY[name].ways[way], tmp_path) == "accepted"
 
 
-@pytest.mark.parametrize(("name", "wrong"), WRONG)
+@pytest.mark.parametrize(("name", "wrong"), changes("wrong"))
 def test_a_wrong_kernel_is_refused(name: str, wrong: str, tmp_path: Path) -> None:
-    assert word(name, CASES[name].wrong[wrong], tmp_path) == "refused"
+    assert word(name, EVERY[name].wrong[wrong], tmp_path) == "refused"
 
 
-def test_there_are_fifty_wrong_kernels() -> None:
-    assert len(WRONG) >= 50
+def test_there_are_a_hundred_wrong_kernels() -> None:
+    assert len(changes("wrong")) >= 120
+    assert len(MORE) >= 20
 
 
 STEPS = """

@@ -29,9 +29,7 @@ def scaled(x, factor):
 
 def candidate(*arguments):
     kernel = StoredKernel(scaled.traced(*arguments))
-    return TracedCandidate(
-        name="scaled", kernel=kernel, arguments=arguments, seconds=0.0
-    )
+    return TracedCandidate(name="scaled", kernel=kernel, arguments=arguments)
 
 
 def test_elsewhere_is_as_here(monkeypatch):

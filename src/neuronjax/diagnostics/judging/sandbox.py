@@ -44,13 +44,11 @@ class Ended:
         how: "" if it did its work; else one clause: "did not end within 5 s".
         files: what it left in its folder, by name.
         printed: the end of what it printed.
-        seconds: how long it took.
     """
 
     how: str
     files: Mapping[str, bytes]
     printed: str
-    seconds: float
 
     @property
     def is_late(self) -> bool:
@@ -90,16 +88,13 @@ def run_child(
         (folder / "job.json").write_text(json.dumps(job))
         for name, data in given.items():
             (folder / name).write_bytes(data)
-        start = time.monotonic()
         how, printed = _watched(module, folder, limits)
         files = {
             name: path.read_bytes()
             for name in wanted
             if (path := folder / name).is_file() and not path.is_symlink()
         }
-        return Ended(
-            how=how, files=files, printed=printed, seconds=time.monotonic() - start
-        )
+        return Ended(how=how, files=files, printed=printed)
 
 
 def _environment() -> dict[str, str]:

@@ -26,13 +26,11 @@ class TracedCandidate:
         name: in its file.
         kernel: what it does.
         arguments: their types, and values that are no arrays.
-        seconds: what tracing took, starting a process included.
     """
 
     name: str
     kernel: StoredKernel
     arguments: tuple[Any, ...]
-    seconds: float
 
 
 class CandidateRefused(Exception):
@@ -95,7 +93,7 @@ def read(ended: Ended, path: Path) -> TracedCandidate:
     try:
         if refused := list(_refused(status, path)):
             raise CandidateRefused(str(status.get("kernel", "")), refused)
-        return _candidate(status, ended)
+        return _candidate(status, ended.files[tracing_child.PROGRAM])
     except (*types_file.NO_TYPES, NeuronJaxError) as error:
         raise _nothing_left(path, f"left no program: {error}") from error
 
@@ -114,16 +112,15 @@ def _refused(status: Mapping[str, Any], path: Path) -> Iterator[Problem]:
         )
 
 
-def _candidate(status: Mapping[str, Any], ended: Ended) -> TracedCandidate:
+def _candidate(status: Mapping[str, Any], file: bytes) -> TracedCandidate:
     with no_collection():
-        program = read_program(ended.files[tracing_child.PROGRAM])
+        program = read_program(file)
     dtypes = tuple(a.dtype for a in program.results)
     traced = TracedKernel(program, types_file.read(status["results"]), dtypes)
     return TracedCandidate(
         name=str(status["kernel"]),
         kernel=StoredKernel(traced),
         arguments=types_file.read(status["arguments"]),
-        seconds=ended.seconds,
     )
 
 

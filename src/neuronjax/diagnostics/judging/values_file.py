@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import json
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -20,15 +20,8 @@ from neuronjax.ir.json_text import json_object
 from neuronjax.nki import arguments
 
 
-class StoredValues(NamedTuple):
-    """The content of the files."""
-
-    text: bytes
-    arrays: bytes
-
-
-def stored(tree: Any) -> StoredValues:
-    """The files of a tree of arrays, slots and plain values.
+def stored(tree: Any) -> tuple[bytes, bytes]:
+    """Return both files of a tree of arrays, slots and plain values.
 
     Raises:
         InvalidProgramError: something else is in it.
@@ -41,7 +34,7 @@ def stored(tree: Any) -> StoredValues:
     bits = (np.ascontiguousarray(a).view(f"u{a.dtype.itemsize}") for a in held)
     np.savez(out, *bits)
     text = json.dumps({"tree": described, "dtypes": names})
-    return StoredValues(text.encode(), out.getvalue())
+    return text.encode(), out.getvalue()
 
 
 def _numpy(array: Any) -> np.ndarray:

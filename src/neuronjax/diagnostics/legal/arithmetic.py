@@ -60,12 +60,7 @@ def legal(i: Instruction, x: Sequence[Held], at: Executors) -> Sequence[Held]:
     Raises:
         UnimplementedError: it has no rule.
     """
-    raise UnimplementedError(
-        f"{i.name} has no rule for bounds of errors",
-        op=i.name,
-        location=i.location.source or None,
-        remedy=REMEDY,
-    )
+    raise no_rule(i, i.name)
 
 
 @legal.register
@@ -268,9 +263,8 @@ def _of_integers(held: Held, model: ErrorModel) -> Tracked:
     x = held.x
     if not isinstance(x, Tracked):
         return exact(x, model)
-    found = exact(x.value, model)
     scale = np.asarray(x.scale(), np.float32)
-    return Tracked(found.value, model, np.float32, None, np.asarray(scale))
+    return Tracked(exact(x.value, model).value, model, np.float32, None, scale)
 
 
 @legal.register

@@ -58,7 +58,7 @@ def rearranged(held: Held, function: Callable[[np.ndarray], np.ndarray]) -> Held
     hard = held.hard
     if hard is not None:
         hard = function(np.broadcast_to(hard, held.shape))
-    found = moved(function, x) if isinstance(x, Tracked) else function(x)
+    found = moved(function, x)
     return Held(found, found.shape, hard)
 
 
@@ -75,11 +75,10 @@ def _broadcast(i: DmaCopy, held: Held) -> Held:
     def placed(v: np.ndarray) -> np.ndarray:
         return v.transpose(order).reshape(sizes) if v.ndim else v.reshape(sizes)
 
-    x = moved(placed, held.x) if isinstance(held.x, Tracked) else placed(held.x)
     hard = held.hard
     if hard is not None:
         hard = placed(np.broadcast_to(hard, held.x.shape))
-    return Held(x, shape, hard)
+    return Held(moved(placed, held.x), shape, hard)
 
 
 @legal.register
@@ -148,6 +147,5 @@ def moved_together(x: Sequence[Held], mover: Mover, model: ErrorModel) -> Held:
     hard = None
     if any(h.hard is not None for h in x):
         hard = move([h.bound(model) for h in x])
-    own = moved_errors(move, x, [t.own for t in tracked])
-    joint = moved_errors(move, x, [t.correlated() for t in tracked])
-    return Held(Tracked(value, model, np.float32, own, joint), value.shape, hard)
+    found = Tracked(value, model, np.float32, *moved_errors(move, tracked))
+    return Held(found, value.shape, hard)

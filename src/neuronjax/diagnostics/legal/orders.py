@@ -11,13 +11,7 @@ from typing import Any
 import numpy as np
 
 from neuronjax.diagnostics.legal.arithmetic import legal
-from neuronjax.diagnostics.legal.held import (
-    Array,
-    Executors,
-    Held,
-    in_float64,
-    of_exact,
-)
+from neuronjax.diagnostics.legal.held import Executors, Held, in_float64, of_exact
 from neuronjax.diagnostics.reference64 import is_float
 from neuronjax.diagnostics.tolerance.reductions import (
     largest,
@@ -26,7 +20,7 @@ from neuronjax.diagnostics.tolerance.reductions import (
     smallest,
     worst_along,
 )
-from neuronjax.diagnostics.tolerance.tracked import Tracked, doubtful
+from neuronjax.diagnostics.tolerance.tracked import Tracked, doubtful, moved
 from neuronjax.ir.block_set import MapBlock, ReduceBlock
 from neuronjax.ir.instruction_set import Sort, TopK
 
@@ -119,16 +113,9 @@ def _(i: MapBlock, x: Sequence[Held], at: Executors) -> list[Held]:
     """The scalar instructions of the body on whole tensors."""
     shapes = [b.type.shape for b in i.results]
     results = at.run(i.body, x)
-    return [
-        Held(h.x if h.x.ndim else _ranked(h.x, len(s)), s, h.hard)
-        for h, s in zip(results, shapes, strict=True)
-    ]
 
+    def ranked(v: np.ndarray) -> np.ndarray:
+        return v if v.ndim else v.reshape((1,) * len(shapes[0]))
 
-def _ranked(x: Array, rank: int) -> Array:
-    """One number as an array of axes of 1."""
-    shape = (1,) * rank
-    if isinstance(x, Tracked):
-        joint = None if x.is_exact else np.asarray(x.scale(), np.float32).reshape(shape)
-        return Tracked(x.value.reshape(shape), x.model, x.dtype, None, joint)
-    return x.reshape(shape)
+    pairs = zip(results, shapes, strict=True)
+    return [Held(moved(ranked, h.x), shape, h.hard) for h, shape in pairs]

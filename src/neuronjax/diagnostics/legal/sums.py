@@ -27,7 +27,7 @@ from neuronjax.diagnostics.legal.held import (
 )
 from neuronjax.diagnostics.reference64 import is_float
 from neuronjax.diagnostics.reference64_tables import REDUCTIONS
-from neuronjax.diagnostics.tolerance.contraction import matmul
+from neuronjax.diagnostics.tolerance.contraction import grouped, matmul
 from neuronjax.diagnostics.tolerance.model import ErrorModel, roundoff
 from neuronjax.diagnostics.tolerance.reductions import largest, running, smallest, total
 from neuronjax.diagnostics.tolerance.tracked import Tracked, doubtful, exact, moved
@@ -95,7 +95,8 @@ def _(i: TensorTensorScan, x: Sequence[Held], at: Executors) -> list[Held]:
     if not is_float(i.results[0].type.dtype):
         return of_discrete(i, x, at) if any(map(is_doubtful, x)) else discrete(i, x, at)
     whole = x[0].tracked(at.model)
-    turned = _flipped(whole, i.axis) if i.reverse else whole
+    turn = functools.partial(np.flip, axis=i.axis) if i.reverse else np.asarray
+    turned = moved(turn, whole)
     if i.op == "add":
         found = running(turned, i.axis)
     elif i.op == "multiply":
@@ -106,11 +107,7 @@ def _(i: TensorTensorScan, x: Sequence[Held], at: Executors) -> list[Held]:
         joint = np.maximum.accumulate(scale, axis=i.axis).astype(np.float32)
         value = fold.accumulate(turned.value, axis=i.axis)
         found = Tracked(value, at.model, np.float32, None, joint)
-    return [written(_flipped(found, i.axis) if i.reverse else found, i)]
-
-
-def _flipped(x: Tracked, axis: int) -> Tracked:
-    return moved(lambda v: np.flip(v, axis), x)
+    return [written(moved(turn, found), i)]
 
 
 def _running_product(x: Tracked, axis: int) -> Tracked:
@@ -128,10 +125,7 @@ def _running_product(x: Tracked, axis: int) -> Tracked:
 def _matrix(x: Tracked, batch: Any, contract: Any, *, k_last: bool) -> Tracked:
     """[batch, free, k], or [batch, k, free]."""
     free = [n for n in range(x.ndim) if n not in (*batch, *contract)]
-    groups = (batch, free, contract) if k_last else (batch, contract, free)
-    sizes = [math.prod(x.shape[n] for n in group) for group in groups]
-    order = [n for group in groups for n in group]
-    return moved(lambda v: v.transpose(order).reshape(sizes), x)
+    return grouped(x, (batch, free, contract) if k_last else (batch, contract, free))
 
 
 def _contracted(i: NcMatmul | NcMatmulMx, lhs: Tracked, rhs: Tracked) -> Tracked:

@@ -16,10 +16,11 @@ import neuronjax.diagnostics.tolerance.elementwise
 import neuronjax.diagnostics.tolerance.movement
 import neuronjax.diagnostics.tolerance.reductions
 import neuronjax.diagnostics.tolerance.stepwise  # noqa: F401
-from neuronjax.diagnostics.tolerance.drawn import Draw, Steps, sharpened
+from neuronjax.diagnostics.tolerance.drawn import Draw, sharpened
 from neuronjax.diagnostics.tolerance.fresh import names_changed, stand_ins
 from neuronjax.diagnostics.tolerance.judged import Tolerance, sum_of_squares
 from neuronjax.diagnostics.tolerance.model import SHARED_SPREAD, ErrorModel, error_model
+from neuronjax.diagnostics.tolerance.runs import RunsApartError, of_run
 from neuronjax.diagnostics.tolerance.tracked import Tracked, as_tracked, over_blocks
 
 #: A kernel may compute in another way than its reference, in chunks or with sums of its
@@ -103,17 +104,23 @@ def error_bounds(
         with names_changed(forward, names), np.errstate(all="ignore"):
             return forward(*tracked)
 
-    steps = Steps()
-
     def values(draw: Draw) -> Iterator[tuple[int, np.ndarray]]:
-        draw.steps = steps
-        for number, x in enumerate(jax.tree.leaves(run(draw))):
-            yield number, as_tracked(x, model).value
+        try:
+            found = jax.tree.leaves(run(draw))
+        except RunsApartError as apart:
+            for part in draw.parts(*apart.args):
+                yield from values(part)
+            return
+        for number, x in enumerate(found):
+            value = as_tracked(x, model).value
+            for n in range(draw.count):
+                yield number, of_run(value, n)
 
     leaves, tree = jax.tree.flatten(run(None))
     with np.errstate(all="ignore"):
         found = {n: tolerance_of(as_tracked(x, model)) for n, x in enumerate(leaves)}
-    found = sharpened(found, values, samples, failure, usual=usual, ways=_OTHER_WAYS)
+    how = {"usual": usual, "ways": _OTHER_WAYS, "is_batched": True}
+    found = sharpened(found, values, samples, failure, **how)
     return jax.tree.unflatten(tree, [found[n] for n in range(len(leaves))])
 
 

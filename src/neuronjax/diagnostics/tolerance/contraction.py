@@ -22,19 +22,20 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from neuronjax.diagnostics.tolerance.model import ErrorModel, are_one_value
-from neuronjax.diagnostics.tolerance.pending import Pending
+from neuronjax.diagnostics.tolerance.runs import unpacked
 from neuronjax.diagnostics.tolerance.tracked import (
     FUNCTIONS,
     UFUNCS,
     Shared,
     Tracked,
     as_tracked,
+    blocks,
     declared,
     in_threads,
     model_of,
@@ -60,30 +61,29 @@ def matmul(a: Any, b: Any) -> Tracked:
     if b.ndim == 1:
         return matmul(a, b[:, None])[..., 0]
     stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    left, right = (_with_stack(x, stack) for x in (a, b))
-    result = _stacked(left, right, model, dtype)
-    shape = (*stack, a.shape[-2], b.shape[-1])
-    return moved(lambda v: v.reshape(shape), result)
+    return _stacked(_with_stack(a, stack), _with_stack(b, stack), model, dtype)
 
 
 def _with_stack(x: Tracked, stack: tuple[int, ...]) -> Tracked:
-    """Matrices as one stack, broadcast to it; what is pending stays so if it can."""
-    if isinstance(x, Pending) and x.shape[:-2] == stack and not x.is_settled:
-        return x.with_one_stack()
-    matrix = x.shape[-2:]
-    return moved(
-        lambda v: np.broadcast_to(v, (*stack, *matrix)).reshape(-1, *matrix), x
-    )
+    """Matrices, broadcast to a stack; what is pending stays so if it can."""
+    if x.shape[:-2] == stack:
+        return x
+    return moved(lambda v: np.broadcast_to(v, (*stack, *v.shape[-2:])), x)
 
 
 def _stacked(a: Tracked, b: Tracked, model: ErrorModel, dtype: Any) -> Tracked:
-    """[B, M, K] times [B, K, N]."""
-    if model.draw is not None and model.draw.knows_next:
-        return Tracked(np.matmul(a.value, b.value), model, dtype)
+    """[..., M, K] times [..., K, N], of equal stacks."""
+    shape, n = (*a.shape[:-1], b.shape[-1]), a.shape[-1]
+    if a.is_batch:
+        model.draw.need_room(math.prod(shape))
+        one = _stacked(a.of_run(0), b.of_run(0), model.alone, dtype)
+        runs = np.matmul(
+            *(np.moveaxis(unpacked(x.value), -1, 0).copy() for x in (a, b))
+        )
+        return one.in_runs(np.moveaxis(runs, 0, -1), model)
     kept, loose = _parted(a.shared, -1)
     kept_right, loose_right = _parted(b.shared, -2)
     a, b = a.passed(), b.passed()
-    shape, n = (a.shape[0], a.shape[1], b.shape[2]), a.shape[-1]
     value, own = new_values(shape), np.empty(shape, np.float32)
     is_rounded = model.products.unit > model.stored.unit
     joint = None
@@ -95,27 +95,27 @@ def _stacked(a: Tracked, b: Tracked, model: ErrorModel, dtype: Any) -> Tracked:
     ):
         joint = np.zeros(shape, np.float32)
     stored = model.of_result(dtype)
-    in_stack = max(1, _BLOCK_ELEMENTS // max(1, shape[1] * shape[2]))
-    for stack in _ranges(shape[0], in_stack):
-        rows, alike_rows = _factor(a, stack, loose, 2)
-        columns, alike_columns = _factor(b, stack, loose_right, 1)
-        alike = alike_rows[:, :, None] & alike_columns[:, None]
+    in_stack = max(1, _BLOCK_ELEMENTS // max(1, shape[-2] * shape[-1]))
+    for stack in blocks(shape[:-2], in_stack):
+        rows, alike_rows = _factor(a, stack, loose, -1)
+        columns, alike_columns = _factor(b, stack, loose_right, -2)
+        alike = alike_rows[..., :, None] & alike_columns[..., None, :]
         is_biased = n > 1 and bool(alike.any())
         if is_biased and joint is None:
             joint = np.zeros(shape, np.float32)
 
-        def fill(tile: tuple[slice, slice]) -> None:
-            row, column = tile
+        def fill(tile: tuple[Any, slice, slice]) -> None:
+            _, row, column = tile
             pair = rows.of((..., row, slice(None))), columns.of((..., column))
             v, fresh, handed = _product(*pair, model, stored)
-            value[stack, row, column], own[stack, row, column] = v, fresh
+            value[stack][tile], own[stack][tile] = v, fresh
             if joint is not None and handed is not None:
-                joint[stack, row, column] = handed
+                joint[stack][tile] = handed
             if joint is not None and is_biased:
-                size = model.of_alike(n) * np.abs(v)
-                joint[stack, row, column] += alike[:, row, column] * size
+                joint[stack][tile] += alike[tile] * (model.of_alike(n) * np.abs(v))
 
-        in_threads(fill, [*itertools.product(*(_ranges(n, _TILE) for n in shape[1:]))])
+        ends = [_ranges(n, _TILE) for n in shape[-2:]]
+        in_threads(fill, [*itertools.product((...,), *ends)])
     terms = {s: _widened(t, -1, shape) for s, t in kept.items()}
     for source, term in kept_right.items():
         wide = _widened(term, -2, shape)
@@ -177,13 +177,13 @@ class _Factor(NamedTuple):
 
 
 def _factor(
-    x: Tracked, stack: slice, loose: Mapping[int, Shared], axis: int
+    x: Tracked, stack: Any, loose: Mapping[int, Shared], axis: int
 ) -> tuple[_Factor, np.ndarray]:
     """Return some matrices of a stack, and which lines along an axis are one value.
 
     Shared errors that are loose are correlated ones."""
-    part = x.part((stack,))
-    value, own, joint = part.value, part.own, part.correlated(loose, (stack,))
+    part = x.part(stack)
+    value, own, joint = part.value, part.own, part.correlated(loose, stack)
     largest = float(max(value.max(initial=0.0), -value.min(initial=0.0)))
     known = 0.0 < largest < math.inf
     unit = 2.0 ** math.floor(math.log2(largest)) if known else 1.0
@@ -286,10 +286,7 @@ def einsum(subscripts: str, *operands: Any, optimize: Any = False) -> Any:
 
 def _arranged(x: Any, name: str, output: str) -> Any:
     """Sums over the letters that are not in the output, and puts the rest in order."""
-    gone = tuple(i for i, letter in enumerate(name) if letter not in output)
-    if gone:
-        x = np.sum(x, axis=gone)
-        name = "".join(c for c in name if c in output)
+    x, name = _only(x, name, set(output))
     return moved(lambda v: v.transpose([name.index(c) for c in output]), x)
 
 
@@ -302,8 +299,8 @@ def _pair(a: Any, p: str, b: Any, q: str, needed: set[str]) -> tuple[Any, str]:
     rows = [c for c in p if c not in q]
     columns = [c for c in q if c not in p]
     sizes = dict(zip(p, a.shape, strict=True)) | dict(zip(q, b.shape, strict=True))
-    left = _grouped(a, p, [stack, rows, summed], sizes)
-    right = _grouped(b, q, [stack, summed, columns], sizes)
+    left = grouped(a, [map(p.index, group) for group in (stack, rows, summed)])
+    right = grouped(b, [map(q.index, group) for group in (stack, summed, columns)])
     product = matmul(left, right)
     order = stack + rows + columns
     shape = [sizes[c] for c in order]
@@ -317,10 +314,11 @@ def _only(x: Any, name: str, kept: set[str]) -> tuple[Any, str]:
     return np.sum(x, axis=gone), "".join(c for c in name if c in kept)
 
 
-def _grouped(x: Any, name: str, groups: list[list[str]], sizes: dict[str, int]) -> Any:
-    """Axes in the order of the groups, each group one axis."""
-    order = [name.index(c) for group in groups for c in group]
-    shape = [math.prod(sizes[c] for c in group) for group in groups]
+def grouped(x: Any, groups: Iterable[Iterable[int]]) -> Any:
+    """Return the axes in the order of the groups, each group as one axis."""
+    axes = [[*group] for group in groups]
+    order = [n for group in axes for n in group]
+    shape = [math.prod(x.shape[n] for n in group) for group in axes]
     return moved(lambda v: v.transpose(order).reshape(shape), x)
 
 

@@ -12,13 +12,14 @@ and distances divided by it, so that a kink (`relu`) nearby is seen.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 
 from neuronjax.diagnostics.tolerance.judged import Tolerance
-from neuronjax.diagnostics.tolerance.tracked import Shared, Tracked
+from neuronjax.diagnostics.tolerance.runs import RunsApartError, packed, unpacked
+from neuronjax.diagnostics.tolerance.tracked import Tracked
 
 SAMPLES = 32
 AMPLITUDE = 4.0
@@ -27,102 +28,91 @@ _FLOOR = 0.125
 #: Of an output, as a share of its typical number.
 _LITTLE = 2.0**-7
 
-#: Bytes that the errors of one run may hold for the others.
-_MOST_HELD = 1 << 28
+#: Numbers that runs may hold together of one array.
+_MOST_HELD = 1 << 24
 
 Key = TypeVar("Key")
 
 
-class _StepErrors(NamedTuple):
-    """The scales of a value's errors, as `Tracked` has them."""
-
-    own: np.ndarray | None
-    joint: np.ndarray | None
-    shared: Mapping[int, Shared]
-
-
-class Steps:
-    """The errors that every step of a reference makes, as its first run has them.
-
-    A reference takes the same steps in every run, for a branch that depends on an
-    inexact number is refused. Between runs its values differ by roundings, and the
-    scales of roundings by less, so that the later runs compute values alone.
-    """
-
-    def __init__(self) -> None:
-        self._found: list[_StepErrors | None] = []
-        self._room = _MOST_HELD
-
-    def are_known(self, number: int) -> bool:
-        """Return whether a run before had the errors of a step, and they were kept."""
-        return number < len(self._found) and self._found[number] is not None
-
-    def errors(self, number: int, x: Tracked) -> _StepErrors:
-        """Return the errors of a step, whose result in this run is x."""
-        if number < len(self._found) and (known := self._found[number]) is not None:
-            return known
-        found = _StepErrors(x.own, x.joint, x.shared)
-        if number == len(self._found):
-            self._room -= sum(e.nbytes for e in found[:2] if e is not None)
-            self._found.append(found if self._room >= 0 else None)
-        return found
-
-
 class Draw:
-    """The errors of one run, always the same for the same number.
+    """The errors of one run, or of several together, always the same for one number.
 
     Attributes:
-        steps: what the runs of one reference share; None for nothing.
+        count: how many runs are packed into the values, see `runs.py`; 0 for one run
+            whose values are plain arrays.
     """
 
-    def __init__(self, samples: int, number: int) -> None:
-        self._generator = np.random.Generator(np.random.SFC64((samples, number)))
-        self._alike: dict[str, float] = {}
-        self._step = 0
-        self.steps: Steps | None = None
+    def __init__(self, samples: int, number: int, count: int = 0) -> None:
+        self._samples, self._number, self.count = samples, number, count
+        self._generators = [
+            np.random.Generator(np.random.SFC64((samples, number + n)))
+            for n in range(max(1, count))
+        ]
+        self._alike: dict[str, Any] = {}
 
-    @property
-    def knows_next(self) -> bool:
-        """Whether the errors of the next step are known, and need not be computed."""
-        return self.steps is not None and self.steps.are_known(self._step)
+    def parts(self, at_once: int) -> Iterator[Draw]:
+        """Return draws of the same runs, of fewer together."""
+        for start in range(0, self.count, at_once):
+            count = min(at_once, self.count - start)
+            yield Draw(self._samples, self._number + start, count)
+
+    def need_room(self, size: int) -> None:
+        """Refuse to hold an array of so many elements of all runs together.
+
+        Raises:
+            RunsApartError: fewer runs have room.
+        """
+        if self.count > 1 and self.count * size > _MOST_HELD:
+            raise RunsApartError(max(1, _MOST_HELD // size))
+
+    def held(self, value: np.ndarray) -> np.ndarray:
+        """Return numbers that all runs have, as each of them holds them."""
+        if not self.count:
+            return value
+        return packed(np.repeat(value[..., None], self.count, axis=-1))
 
     def made(self, x: Tracked) -> Tracked:
         """Return a value with one of the errors it may have, which is not carried."""
-        own, joint, shared = _StepErrors(x.own, x.joint, x.shared)
-        if self.steps is not None:
-            own, joint, shared = self.steps.errors(self._step, x)
-            self._step += 1
-        if x.dtype.kind in "iub" or (own is None and joint is None and not shared):
+        is_exact = x.own is None and x.joint is None and not x.shared
+        if x.dtype.kind in "iub" or is_exact:
             return x
+        before = unpacked(x.value)
         error: np.ndarray | float = 0.0
-        if own is not None:
-            error = own * self._numbers(x.shape)
-        if joint is not None:  # which elements have it alike is not known
+        if x.own is not None:
+            error = self._of_each(x.own) * self._numbers(x.shape)
+        if x.joint is not None:  # which elements have it alike is not known
             common, single = self._numbers(()), self._numbers(x.shape)
-            error = error + joint * (np.float32(0.5**0.5) * (common + single))
-        for term in shared.values():
-            size = term.scale * x.value if term.is_relative else term.scale
+            size = self._of_each(x.joint)
+            error = error + size * (np.float32(0.5**0.5) * (common + single))
+        for term in x.shared.values():
+            size = self._of_each(term.scale)
+            size = size * before if term.is_relative else size
             error = error + size * self._of(term.cause)
-        value = x.value + error
+        value = before + error
         if not np.isfinite(value).all():
             # What may be anything, as what may overflow, is no number from here on.
             value = np.where(np.isfinite(error), value, np.nan)
-            value = np.where(np.isfinite(x.value), value, x.value)
-        return Tracked(value.astype(x.value.dtype, copy=False), x.model, x.dtype)
+            value = np.where(np.isfinite(before), value, before)
+        value = value.astype(before.dtype, copy=False)
+        return Tracked(packed(value) if self.count else value, x.model, x.dtype)
+
+    def _of_each(self, scale: np.ndarray) -> np.ndarray:
+        """Return a scale of errors that all runs have."""
+        return scale[..., None] if self.count else scale
 
     def _numbers(self, shape: tuple[int, ...]) -> np.ndarray:
         """Return uniform numbers of mean 0 and of `AMPLITUDE`: roundings are such."""
-        found = np.asarray(self._generator.random(shape, np.float32))
+        found = np.empty((len(self._generators), *shape), np.float32)
+        for generator, of_one in zip(self._generators, found.reshape(len(found), -1)):
+            generator.random(dtype=np.float32, out=of_one)
         found -= np.float32(0.5)
         found *= np.float32(12**0.5 * AMPLITUDE)
-        return found
+        return np.moveaxis(found, 0, -1) if self.count else found[0]
 
-    def _of(self, cause: str) -> float:
+    def _of(self, cause: str) -> Any:
         """Return what a table, or a constant, is off by wherever a run meets it."""
-        if not cause:
-            return float(self._numbers(()))
-        if cause not in self._alike:
-            self._alike[cause] = float(self._numbers(()))
+        if not cause or cause not in self._alike:
+            self._alike[cause] = self._numbers(())
         return self._alike[cause]
 
 
@@ -204,23 +194,27 @@ def sharpened(
     *,
     usual: int = SAMPLES,
     ways: float = 1.0,
+    is_batched: bool = False,
 ) -> dict[Key, Tolerance]:
     """Return tolerances with what sampled runs say of them.
 
     Args:
         found: the tolerances by slopes.
-        run: makes one run, and returns the values of it that have tolerances.
+        run: makes the runs of a draw, and returns the values that have tolerances.
         samples: how many runs; None for the usual where a tolerance is wide, and else
             for none.
         failure: as `Spread.narrowed`.
         usual: how many that is.
         ways: as `Spread.narrowed`.
+        is_batched: whether `run` makes several runs together.
     """
     if samples is None:
         samples = usual if any(map(is_wide, found.values())) else 0
     spreads = {key: Spread(t.value) for key, t in found.items()} if samples else {}
-    for number in range(samples):
-        for key, values in run(Draw(samples, number)):
+    whole = Draw(samples, 0, samples)
+    draws = [whole] if is_batched else [Draw(samples, n) for n in range(samples)]
+    for draw in draws if samples else ():
+        for key, values in run(draw):
             spreads[key].add(values)
     return {
         key: spreads[key].narrowed(t, failure, ways) if key in spreads else t

@@ -9,6 +9,7 @@ taken as one bias of all elements, which a softmax cancels.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,6 +19,7 @@ import numpy as np
 from neuronjax.diagnostics.tolerance import pending
 from neuronjax.diagnostics.tolerance.model import ErrorModel, Roundoff
 from neuronjax.diagnostics.tolerance.pending import Pending
+from neuronjax.diagnostics.tolerance.runs import of_run, unpacked
 from neuronjax.diagnostics.tolerance.tracked import (
     FUNCTIONS,
     UFUNCS,
@@ -83,13 +85,11 @@ def _chosen(f: np.ndarray, x: Arrays, r: Arrays) -> tuple[Any, ...]:
     return np.abs(np.subtract(x[1], x[2], dtype=np.float64)), first, ~first
 
 
-def _of(slope: Callable[..., Any], **how: Any) -> ElementRule:
-    """A rule of one operand: slope(result, operand, reach)."""
-    return ElementRule(lambda f, x, r: (slope(f, x[0], r[0]),), is_curved=True, **how)
-
-
 def _function(name: str, slope: Callable[..., Any], absolute: bool = False) -> Any:
-    return _of(slope, error=name, is_absolute=absolute)
+    """A rule of one operand: slope(result, operand, reach)."""
+    return ElementRule(
+        lambda f, x, r: (slope(f, x[0], r[0]),), name, absolute, is_curved=True
+    )
 
 
 def _low(x: np.ndarray, r: np.ndarray) -> np.ndarray:
@@ -119,7 +119,7 @@ RULES: dict[Any, ElementRule] = {
     np.positive: _ONE,
     np.absolute: _ONE,
     np.fabs: _ONE,
-    np.square: _of(lambda f, x, r: 2 * np.abs(x) + r),
+    np.square: _function("stored", lambda f, x, r: 2 * np.abs(x) + r),
     np.sqrt: ElementRule(_rooted, error="sqrt", is_curved=True),
     np.reciprocal: _function("reciprocal", lambda f, x, r: np.abs(f) / _low(x, r)),
     np.exp: _function("exp", lambda f, x, r: f * _grown(x, r)),
@@ -187,17 +187,13 @@ def _add_term(
 def _broadcast_error(function: Any, place: int, x: Tracked) -> Shared | None:
     """The error that an operand of fewer elements hands to many, as a shared one."""
     if (function, place, False) in _HANDED_ON:
-        is_relative, scale = False, np.asarray(_unshared(x).scale())
+        is_relative, scale = False, np.asarray(x.part(...).scale())
     elif (function, place, True) in _HANDED_ON and (x.value != 0).all():
         is_relative = True
-        scale = np.asarray(_unshared(x).scale()) / np.abs(x.value)
+        scale = np.asarray(x.part(...).scale()) / np.abs(x.value)
     else:
         return None
     return Shared(is_relative, scale) if np.isfinite(scale).all() else None
-
-
-def _unshared(x: Tracked) -> Tracked:
-    return Tracked(x.value, x.model, x.dtype, x.own, x.joint)
 
 
 @dataclasses.dataclass
@@ -278,19 +274,21 @@ def elementwise(function: Any, rule: ElementRule, *inputs: Any) -> Tracked:
     dtype = declared(*inputs)
     shape = np.broadcast_shapes(*(x.shape for x in given))
     carrier = carrier_of(shape)
-    if model.draw is not None and model.draw.knows_next:
-        value = function(*(_exact(x.value, carrier).value for x in given))
-        return Tracked(np.asarray(value, carrier), model, dtype)
     error, bias = _rounding(function, rule, given, model, dtype)
     if carrier == np.float32 and error:
         error += 2.0**-22 if bias else 2.0**-24
     step = _Step(function, rule, error, model.spread, model.of_result(dtype))
     shared = Shared(True, np.broadcast_to(np.float32(bias), shape), rule.error)
     if model.draw is not None:  # operands have no errors, and nothing is too large
-        value, own, _ = step.taken([_exact(x.value, carrier) for x in given])
+        model.draw.need_room(math.prod(shape))
+        value, own, _ = step.taken([_exact(of_run(x.value, 0), carrier) for x in given])
         own = _of_shape(own, shape) if error else None
         terms = {0: shared} if bias else {}
-        return Tracked(np.asarray(value, carrier), model, dtype, own, None, terms)
+        found = Tracked(np.asarray(value, carrier), model, dtype, own, None, terms)
+        if not model.draw.count:
+            return found
+        value = function(*(_exact(unpacked(x.value), carrier).value for x in given))
+        return found.in_runs(np.asarray(value, carrier), model)
     operands, terms, loose = _split(function, inputs, given, shape)
     has_own = error != 0.0 or any(o.array.has_own for o in operands)
     has_joint = bool(loose) or any(o.is_correlated for o in operands)
@@ -394,7 +392,7 @@ def _rounding(
     unit = model.of_result(dtype).unit
     name = rule.error
     if function is np.power:
-        n = operands[1].value
+        n = of_run(operands[1].value, 0)
         whole = np.all(n == np.rint(n)) and np.all(np.abs(n) <= 16)
         if whole:
             return unit * float(np.max(np.abs(n), initial=1)), 0.0
@@ -407,12 +405,8 @@ def _rounding(
     return error + unit, 0.0 if rule.is_absolute else _BIAS * error
 
 
-def _register(function: Any, rule: ElementRule) -> None:
-    UFUNCS[function, "__call__"] = lambda *x: elementwise(function, rule, *x)
-
-
-for _name, _rule in RULES.items():
-    _register(_name, _rule)
+for _of, _rule in RULES.items():
+    UFUNCS[_of, "__call__"] = functools.partial(elementwise, _of, _rule)
 
 
 def select(condition: Any, a: Any, b: Any) -> Tracked:

@@ -70,15 +70,12 @@ def replaced(thing: Any, model: ErrorModel) -> Any:
     def make(*args: Any, **named: Any) -> Any:
         if args and isinstance(args[0], Tracked):
             return _copied(thing, args[0], *args[1:], **named)
-        if args and _holds_tracked(args[0]):
-            return np.stack(args[0])
+        parts = args[0] if args and isinstance(args[0], list | tuple) else ()
+        if any(isinstance(part, Tracked) for part in parts):
+            return np.stack(parts)
         return _tracked(thing(*args, **named), model, zeroed=thing is np.empty)
 
     return make
-
-
-def _holds_tracked(x: Any) -> bool:
-    return isinstance(x, list | tuple) and any(isinstance(i, Tracked) for i in x)
 
 
 def _copied(maker: Any, x: Tracked, dtype: Any = None, **_: Any) -> Any:

@@ -50,27 +50,8 @@ class Judged:
     distance: float
     is_within: bool
 
-    @property
-    def is_right(self) -> bool:
-        """Whether every element and the whole are within their bounds."""
-        return self.refused == 0 and self.is_within
-
     def __bool__(self) -> bool:
-        return self.is_right
-
-    def as_text(self) -> str:
-        """A few lines for a log."""
-        word = "right" if self.is_right else "wrong"
-        lines = [
-            f"{word}: {self.refused} of {self.elements} elements beyond their bounds",
-            f"  worst: {self.times_bound:.3g} of its bound, at {self.worst}",
-            f"  relative L2: {self.relative_l2:.3g} of {self.relative_l2_bound:.3g}",
-        ]
-        if self.non_finite:
-            lines.append(f"  infinite or NaN on one side: {self.non_finite}")
-        if self.undecided:
-            lines.append(f"  not decided, bound infinite: {self.undecided}")
-        return "\n".join(lines)
+        return self.refused == 0 and self.is_within
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

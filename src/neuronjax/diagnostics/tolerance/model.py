@@ -129,7 +129,7 @@ class ErrorModel:
         sums: of the additions of contractions and reductions.
         functions: relative errors of elementary functions by name, "other" among them.
         failure: probability that one right element is refused.
-        draw: the errors of one run, a `drawn.Draw`; None where errors are carried.
+        draw: the errors of some runs, a `drawn.Draw`; None where errors are carried.
     """
 
     stored: Roundoff
@@ -138,6 +138,11 @@ class ErrorModel:
     functions: Mapping[str, float]
     failure: float
     draw: Any = None
+
+    @functools.cached_property
+    def alone(self) -> ErrorModel:
+        """The same without a draw."""
+        return dataclasses.replace(self, draw=None)
 
     @functools.cached_property
     def spread(self) -> float:

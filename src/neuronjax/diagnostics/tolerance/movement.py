@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from neuronjax.diagnostics.tolerance.tracked import (
     declared,
     model_of,
     moved,
+    run_by_run,
 )
 
 # One array in, one out.
@@ -64,18 +65,18 @@ def joined(function: Any, arrays: Any, **named: Any) -> Tracked:
     parts = [as_tracked(x, model) for x in arrays]
     move = functools.partial(function, **named)
     value = move([p.value for p in parts])
-    own = moved_errors(move, parts, [p.own for p in parts])
-    joint = moved_errors(move, parts, [p.correlated() for p in parts])
-    return Tracked(value, model, declared(*arrays), own, joint)
+    return Tracked(value, model, declared(*arrays), *moved_errors(move, parts))
 
 
-def moved_errors(move: Any, parts: Sequence[Any], errors: Sequence[Any]) -> Any:
-    """Return errors of arrays that are moved into one, moved as these are; or None."""
-    if all(e is None for e in errors):
-        return None
-    none = np.float32(0.0)
-    pairs = zip(parts, errors, strict=True)
-    return move([np.broadcast_to(none if e is None else e, p.shape) for p, e in pairs])
+def moved_errors(move: Any, parts: Sequence[Tracked]) -> Iterator[Any]:
+    """Return the independent and the correlated errors of arrays that are moved into
+    one, moved as these are; None for none."""
+    for errors in ([p.own for p in parts], [p.correlated() for p in parts]):
+        whole = [
+            np.broadcast_to(np.float32(0.0) if e is None else e, p.shape)
+            for p, e in zip(parts, errors, strict=True)
+        ]
+        yield None if all(e is None for e in errors) else move(whole)
 
 
 def _pieces(function: Any) -> Any:
@@ -89,6 +90,7 @@ def _pieces(function: Any) -> Any:
     return rule
 
 
+@run_by_run
 def _padded(x: Tracked, width: Any, mode: Any = "constant", **named: Any) -> Tracked:
     """`numpy.pad`; what is put around the array is exact."""
     value = np.pad(x.value, width, mode, **named)
@@ -100,6 +102,7 @@ def _padded(x: Tracked, width: Any, mode: Any = "constant", **named: Any) -> Tra
     return Tracked(value, x.model, x.dtype, own, joint)
 
 
+@run_by_run
 def _along(x: Tracked, indices: Any, axis: int) -> Tracked:
     """`numpy.take_along_axis`; where an index is in doubt, nothing is known."""
     plain = indices.value if isinstance(indices, Tracked) else indices
@@ -128,7 +131,8 @@ FUNCTIONS[np.size] = lambda x, axis=None: x.size if axis is None else x.shape[ax
 def _filled(function: Any) -> Any:
     def rule(x: Tracked, *args: Any, **named: Any) -> Tracked:
         named.pop("dtype", None)
-        return as_tracked(function(x.value, *args, **named).astype(x.dtype), x.model)
+        like = np.broadcast_to(np.zeros((), x.dtype), x.shape)
+        return as_tracked(function(like, *args, **named), x.model)
 
     return rule
 

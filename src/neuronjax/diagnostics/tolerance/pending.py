@@ -8,10 +8,9 @@ asks for all of it, by `value`, `own` or `joint`, gets it, and then it is stored
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -117,26 +116,6 @@ class Pending(Tracked):
         shape = np.broadcast_to(np.float32(0.0), self.shape)[block].shape
         return self._filled(block, shape)
 
-    def with_one_stack(self) -> Tracked:
-        """The same matrices as [stack, rows, columns]."""
-        stack, matrix = self.shape[:-2], self.shape[-2:]
-
-        def compute(block: Any) -> ErrorParts:
-            number, *rest = block if isinstance(block, tuple) else (slice(None),)
-            if not isinstance(number, slice):
-                return self.part((*np.unravel_index(number, stack), *rest))
-            numbers = range(math.prod(stack))[number]
-            return _stacked([compute((n, *rest)) for n in numbers])
-
-        shape = (math.prod(stack), *matrix)
-        terms = {
-            source: dataclasses.replace(term, scale=term.scale.reshape(shape))
-            for source, term in self.shared.items()
-        }
-        found = Pending(shape, self.model, self.dtype, compute, self._has, terms)
-        found.functions = self.functions
-        return found
-
 
 def _within(block: Any, piece: Any) -> Any:
     """The index of a piece of a block; both are of leading axes, see `blocks`."""
@@ -155,12 +134,3 @@ def _within(block: Any, piece: Any) -> Any:
         else:
             found.append(first + inner)
     return (*found, *rest)
-
-
-def _stacked(parts: Sequence[ErrorParts]) -> ErrorParts:
-    """Parts of equal shape as one, along a new first axis."""
-
-    def joined(arrays: Sequence[Any]) -> Any:
-        return None if arrays[0] is None else np.stack(arrays)
-
-    return ErrorParts(*map(joined, zip(*parts, strict=True)))

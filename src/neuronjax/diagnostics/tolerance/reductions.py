@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from neuronjax.diagnostics.tolerance.contraction import grouped
 from neuronjax.diagnostics.tolerance.model import ErrorModel, are_one_value
+from neuronjax.diagnostics.tolerance.runs import of_run, unpacked
 from neuronjax.diagnostics.tolerance.tracked import (
     BLOCK_ELEMENTS,
     FUNCTIONS,
@@ -22,6 +24,7 @@ from neuronjax.diagnostics.tolerance.tracked import (
     moved,
     new_values,
     over_blocks,
+    run_by_run,
 )
 
 CHUNK = 64
@@ -29,25 +32,16 @@ CHUNK = 64
 Axis = int | tuple[int, ...] | None
 
 
-def _last(x: np.ndarray, axis: Axis) -> np.ndarray:
+def _last(x: Any, axis: Axis) -> Any:
     """The reduced axes as one, the last."""
     axes = _axes(x.ndim, axis)
-    kept = [i for i in range(x.ndim) if i not in axes]
-    shape = [x.shape[i] for i in kept]
-    return x.transpose(kept + list(axes)).reshape(*shape, -1)
+    return grouped(x, [*([i] for i in range(x.ndim) if i not in axes), axes])
 
 
 def _lines(x: Tracked, axis: Axis) -> Tracked:
     """The reduced axes as one, the last; what is pending stays so where it can."""
-    axes = _axes(x.ndim, axis)
-    if axes == (x.ndim - 1,):
-        return x
-    own, joint = (None if e is None else _last(e, axis) for e in (x.own, x.joint))
-    terms = {
-        source: Shared(term.is_relative, _last(term.scale, axis))
-        for source, term in x.shared.items()
-    }
-    return Tracked(_last(x.value, axis), x.model, x.dtype, own, joint, terms)
+    is_last = _axes(x.ndim, axis) == (x.ndim - 1,)
+    return x if is_last else _last(x, axis)
 
 
 def _axes(ndim: int, axis: Axis) -> tuple[int, ...]:
@@ -69,6 +63,11 @@ def total(
     x: Tracked, axis: Axis = None, dtype: Any = None, keepdims: bool = False
 ) -> Tracked:
     """`numpy.sum`; the sum is FP32 whatever the dtype."""
+    if x.is_batch:
+        one = total(x.of_run(0), axis, dtype, keepdims)
+        runs = unpacked(x.value).astype(np.float64, copy=False)
+        runs = runs.sum(_axes(x.ndim, axis), keepdims=keepdims)
+        return one.in_runs(runs, x.model)
     if x.dtype.kind in "iub":
         x = Tracked(x.value * 1.0, x.model, np.float32, x.own, x.joint)
     lines = _lines(x.passed(), axis)
@@ -152,7 +151,7 @@ def variance(
     centred = x - np.mean(x, axis, keepdims=True)
     n = count(x, axis)
     result = np.sum(centred * centred, axis, keepdims=keepdims) / float(n - ddof)
-    squares = np.mean(np.square(x.value), axis=axis, keepdims=keepdims)
+    squares = np.mean(np.square(of_run(x.value, 0)), axis=axis, keepdims=keepdims)
     loss = (x.model.sums.unit * math.sqrt(n) * squares).astype(np.float32)
     result.joint = loss if result.joint is None else result.joint + loss
     return result
@@ -161,6 +160,7 @@ def variance(
 def extreme(function: Any, sign: int) -> Any:
     """`numpy.max` or `min`: has the error of an element that may be the one."""
 
+    @run_by_run
     def rule(x: Tracked, axis: Axis = None, keepdims: bool = False) -> Any:
         lines = _lines(x.passed(), axis)
         if x.is_exact:
@@ -192,6 +192,7 @@ def _candidates(v: np.ndarray, scale: np.ndarray, spread: float) -> np.ndarray:
 def place_of(function: Any, sign: int) -> Any:
     """`numpy.argmax` or `argmin`: in doubt where two are closer than their bounds."""
 
+    @run_by_run
     def rule(x: Tracked, axis: int | None = None) -> Any:
         value = function(x.value, axis=axis)
         scale = np.broadcast_to(np.asarray(x.scale()), x.shape)
@@ -210,6 +211,7 @@ def worst_along(x: Tracked, axis: int) -> np.ndarray:
     return np.broadcast_to(np.max(scale, axis=axis, keepdims=True), x.shape)
 
 
+@run_by_run
 def ordered(x: Tracked, axis: int = -1) -> Tracked:
     """`numpy.sort`: the k-th is off by no more than any is."""
     joint = None if x.is_exact else worst_along(x, axis).copy()
@@ -227,6 +229,7 @@ def neighbours(key: np.ndarray, reach: np.ndarray, axis: int) -> np.ndarray:
     return np.moveaxis(found, -1, axis)
 
 
+@run_by_run
 def places_in_order(x: Tracked, axis: int = -1) -> Any:
     """`numpy.argsort`: in doubt where neighbours are closer than their bounds."""
     value = np.argsort(x.value, axis=axis, kind="stable")
@@ -235,6 +238,7 @@ def places_in_order(x: Tracked, axis: int = -1) -> Any:
     return doubtful(value, neighbours(key, reach, axis), x.model)
 
 
+@run_by_run
 def running(x: Tracked, axis: int | None = None, dtype: Any = None) -> Tracked:
     """`numpy.cumsum`."""
     if axis is None:

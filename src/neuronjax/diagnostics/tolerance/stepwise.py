@@ -17,9 +17,11 @@ from neuronjax.diagnostics.tolerance.tracked import (
     Tracked,
     as_tracked,
     model_of,
+    run_by_run,
 )
 
 
+@run_by_run
 def converted(x: Tracked, dtype: np.dtype) -> Any:
     """`astype`: to a narrower float a rounding, to an integer a truncation."""
     if dtype.kind in "iu":
@@ -30,6 +32,7 @@ def converted(x: Tracked, dtype: np.dtype) -> Any:
     return elementwise(np.positive, ElementRule(lambda f, v, r: (1.0,)), found)
 
 
+@run_by_run
 def stepwise(function: Any, x: Tracked, dtype: Any = None) -> Tracked:
     """Functions with steps: an error where a step is closer than the bound."""
     reach = x.model.spread * np.asarray(x.scale())
@@ -56,7 +59,12 @@ FUNCTIONS[np.round] = FUNCTIONS[np.around] = lambda x, decimals=0: (
 def _compared(function: Any, a: Any, b: Any) -> Any:
     """A comparison: plain where no two numbers are closer than their bounds."""
     model = model_of((a, b))
-    x, y = as_tracked(a, model), as_tracked(b, model)
+    return _between(function, as_tracked(a, model), as_tracked(b, model))
+
+
+@run_by_run
+def _between(function: Any, x: Tracked, y: Tracked) -> Any:
+    model = x.model
     value = function(x.value, y.value)
     reach = model.spread * (np.asarray(x.scale()) + np.asarray(y.scale()))
     doubt = (np.abs(x.value - y.value) <= reach) & (reach > 0)
@@ -70,6 +78,7 @@ def _certain(value: np.ndarray, doubt: np.ndarray, model: ErrorModel) -> Any:
     return Tracked(value, model, bool, doubt)
 
 
+@run_by_run
 def _logical(function: Any, *x: Any) -> Any:
     model = model_of(x)
     operands = [as_tracked(v, model) for v in x]
@@ -98,4 +107,4 @@ for _ufunc in (
 ):
     UFUNCS[_ufunc, "__call__"] = lambda *x, _ufunc=_ufunc: _logical(_ufunc, *x)
 for _ufunc in (np.isnan, np.isinf, np.isfinite):
-    UFUNCS[_ufunc, "__call__"] = lambda x, _ufunc=_ufunc: _ufunc(x.value)
+    UFUNCS[_ufunc, "__call__"] = run_by_run(lambda x, _ufunc=_ufunc: _ufunc(x.value))

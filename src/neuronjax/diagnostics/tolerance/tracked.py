@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from neuronjax.diagnostics.tolerance.model import ErrorModel
+from neuronjax.diagnostics.tolerance.runs import RunsApartError, of_run, packed
 from neuronjax.errors import InvalidProgramError, UnimplementedError, user_line
 from neuronjax.numerics.float_format import get_format
 
@@ -144,6 +145,20 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
         """Whether there is no error at all."""
         return not (self.has_own or self.has_joint or self.shared)
 
+    @property
+    def is_batch(self) -> bool:
+        """Whether it holds the numbers of several runs."""
+        return self.model.draw is not None and self.model.draw.count > 0
+
+    def of_run(self, number: int) -> Tracked:
+        """Return what one run of several holds, without a draw of its own."""
+        return Tracked(of_run(self.value, number), self.model.alone, self.dtype)
+
+    def in_runs(self, runs: np.ndarray, model: ErrorModel) -> Tracked:
+        """Return the numbers of all runs, along a last axis, with its own errors."""
+        errors = self.own, self.joint, self.shared
+        return Tracked(packed(runs), model, self.dtype, *errors)
+
     def wider(self, error: Any) -> Tracked:
         """Return the same numbers with one more independent error of every element."""
         own = np.asarray(error if self.own is None else self.own + error, np.float32)
@@ -197,7 +212,7 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __bool__(self) -> bool:
         if self.is_exact and self.size == 1:
-            return bool(self.value)
+            return bool(_value(self))
         raise _leaves("decides a branch of Python and is closer than its bound")
 
     def __getitem__(self, key: Any) -> Any:
@@ -279,16 +294,19 @@ def _sum(a: np.ndarray | None, b: np.ndarray | None) -> np.ndarray | None:
     return a + b
 
 
-def moved(function: Callable[[np.ndarray], np.ndarray], x: Tracked) -> Tracked:
+def moved(function: Callable[[np.ndarray], np.ndarray], x: Any) -> Any:
     """A function that only moves elements, applied to values and errors alike."""
+    if not isinstance(x, Tracked):
+        return function(x)
+
+    def of(array: np.ndarray | None) -> Any:
+        return None if array is None else np.asarray(function(array))
+
     terms = {
-        source: dataclasses.replace(term, scale=np.asarray(function(term.scale)))
+        source: dataclasses.replace(term, scale=of(term.scale))
         for source, term in x.shared.items()
     }
-    own, joint = (None if e is None else function(e) for e in (x.own, x.joint))
-    value = np.asarray(function(x.value))
-    own, joint = (None if e is None else np.asarray(e) for e in (own, joint))
-    return Tracked(value, x.model, x.dtype, own, joint, terms)
+    return Tracked(of(x.value), x.model, x.dtype, of(x.own), of(x.joint), terms)
 
 
 def carrier_of(shape: tuple[int, ...]) -> np.dtype:
@@ -309,16 +327,17 @@ def as_tracked(x: Any, model: ErrorModel) -> Tracked:
     array = np.asarray(x)
     if array.dtype == object:
         raise _leaves(f"meets a {type(x).__name__}, which is no number")
+    hold = np.copy if model.draw is None else model.draw.held
     if array.dtype.kind in "iub":  # a copy: the reference may go on to fill its own
-        return Tracked(array.copy(), model, array.dtype)
-    value = array.astype(np.float32 if array.size > LARGE_ELEMENTS else np.float64)
+        return Tracked(hold(array), model, array.dtype)
+    value = array.astype(carrier_of(array.shape))
     is_weak = isinstance(x, float) and not isinstance(x, np.generic)
     dtype = np.float16 if is_weak else array.dtype
     lost = _lost(value, array.dtype, model)
-    if lost is None or model.draw is None:
+    if model.draw is None:
         return Tracked(value, model, dtype, None if lost is None else np.abs(lost))
-    shared = {0: Shared(False, lost, "constants")}
-    return _made(Tracked(value, model, dtype, None, None, shared))
+    shared = {} if lost is None else {0: Shared(False, lost, "constants")}
+    return _made(Tracked(hold(value), model, dtype, None, None, shared))
 
 
 def _lost(value: np.ndarray, given: Any, model: ErrorModel) -> np.ndarray | None:
@@ -402,6 +421,33 @@ def in_threads(
 def model_of(operands: Any) -> ErrorModel:
     """The error model of the first operand that has one."""
     return next(x.model for x in operands if isinstance(x, Tracked))
+
+
+def run_by_run(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a rule that is asked once for every run, and whose answers are joined."""
+
+    @functools.wraps(rule)
+    def asked(*args: Any, **named: Any) -> Any:
+        model = model_of(args)
+        if model.draw is None or not model.draw.count:
+            return rule(*args, **named)
+        found = []
+        for n in range(model.draw.count):
+            own = (x.of_run(n) if isinstance(x, Tracked) else x for x in args)
+            found.append(rule(*own, **named))
+        first = found[0]
+        if isinstance(first, Tracked):
+            return first.in_runs(np.stack([x.value for x in found], axis=-1), model)
+        if not all(np.array_equal(first, other) for other in found):
+            raise RunsApartError(1)
+        return first
+
+    return asked
+
+
+@run_by_run
+def _value(x: Tracked) -> np.ndarray:
+    return x.value
 
 
 def _written(out: Any, result: Any) -> Any:

@@ -1,0 +1,33 @@
+"""Several runs of a reference in one array: every element has a number for each run.
+
+To NumPy such an element is one value, a structure, so that whatever moves elements
+moves those of all runs, with the shapes, axes and indices of the reference. What
+computes with them sees the runs as a last axis.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+_FIELD = "runs"
+
+
+class RunsApartError(Exception):
+    """Runs cannot go on together; the argument says how many can."""
+
+
+def packed(values: np.ndarray) -> np.ndarray:
+    """Return numbers of which the last axis counts the runs as structures."""
+    values = np.ascontiguousarray(values)
+    structure = np.dtype([(_FIELD, values.dtype, values.shape[-1:])])
+    return values.view(structure).reshape(values.shape[:-1])
+
+
+def unpacked(value: np.ndarray) -> np.ndarray:
+    """Return the numbers of all runs, along a last axis; those of one as they are."""
+    return value[_FIELD] if value.dtype.names else value
+
+
+def of_run(value: np.ndarray, number: int) -> np.ndarray:
+    """Return the numbers of one run."""
+    return value[_FIELD][..., number] if value.dtype.names else value
