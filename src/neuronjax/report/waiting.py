@@ -17,14 +17,13 @@ from collections.abc import Collection, Sequence
 from rich.console import Console
 from rich.markup import escape
 
+from neuronjax.report.html import WIDTH
 from neuronjax.report.progress import Page, kind_of, way
 from neuronjax.report.quantities import seconds as in_words
 
 #: From when on somebody may wonder.
 PATIENCE_SECONDS = 2.0
 WORTH_SAYING_SECONDS = 0.1
-#: Of the line at the end.
-WIDTH = 80
 
 
 class Waiting:
@@ -110,14 +109,8 @@ def summary(
     end: float,
     error: type[BaseException] | None = None,
 ) -> str:
-    """How long it took, and its longest stages, as many as fit.
-
-    Args:
-        name: of what took so long.
-        stages: their names and beginnings, in seconds.
-        end: of the last one.
-        error: what ended it before it was done.
-    """
+    """Return how long it took, of stages the names and beginnings, as many of the
+    longest as fit, and where an error ended it."""
     ends = [*[begin for _, begin in stages[1:]], end]
     spent: dict[str, float] = {}
     for (stage, begin), until in zip(stages, ends, strict=True):
