@@ -83,7 +83,7 @@ def profile(
     shapes: ShapesOption = None,
     *,
     by: Annotated[
-        str, typer.Option(metavar="|".join(_GROUPS), help="How to group the time.")
+        str, typer.Option(help=f"What to group the time by: {', '.join(_GROUPS)}.")
     ] = "op",
     rows: Annotated[int, typer.Option(min=1, help="Rows of that table.")] = 12,
     metrics: Annotated[
@@ -255,7 +255,7 @@ def _comparison(title: str, found: list[dict[str, Any]]) -> Table:
 
 def constants(
     text: Annotated[
-        str, typer.Argument(metavar="[FILTER]", help="A part of the name.")
+        str, typer.Argument(metavar="FILTER", help="A part of the name.")
     ] = "",
     assumptions: Annotated[
         bool, typer.Option("--assumptions", help="Only what nobody published.")
