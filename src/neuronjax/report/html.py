@@ -102,7 +102,8 @@ def _block(part: Any) -> str:
     """Return a text that wraps below its first word, or what is set in characters."""
     if isinstance(part, Text):
         indent = len(part.plain) - len(part.plain.lstrip(" "))
-        look = f"white-space:pre-wrap;margin-left:{indent}ch"
+        # In em, which the sanitizer of notebooks from elsewhere lets through.
+        look = f"white-space:pre-wrap;margin-left:{indent / 2:g}em"
         return f'<div style="{look}">{_inline(part[indent:])}</div>'
     return f'<pre style="font-family:{_FONT};line-height:1.15">{_inlines(part)}</pre>'
 
