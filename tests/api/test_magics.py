@@ -67,10 +67,11 @@ def test_a_cell_alone(shell):
 @pytest.mark.parametrize(
     ("line", "told"), [("", "TARGET"), ("trn9", "trn2"), ("trn2 fp9", "fp8")]
 )
-def test_what_is_no_setting_is_a_line_and_no_traceback(shell, line, told):
+def test_what_is_no_setting_is_a_line_and_changes_nothing(shell, line, told):
+    shell.emulate("trn1 bf16")
     with pytest.raises(UsageError, match=told):
         shell.emulate(line)
-    assert policy_of_jit() is None
+    assert policy_of_jit() == "bf16"
 
 
 CELLS = """
@@ -118,3 +119,5 @@ def test_in_a_kernel():
         assert len(images) == 1
     assert "<table" in groups.outputs[0].data["text/html"]
     assert "defaultdict" not in str(groups.outputs)
+    pages = [o.data.get("text/html", "") for o in groups.outputs]
+    assert not any("\x1b" in page for page in pages)

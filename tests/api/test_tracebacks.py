@@ -65,6 +65,24 @@ def test_an_error_of_ours_comes_alone_and_quotes_the_line():
     assert "    return jnp.linalg.qr(x)[0]\n  remedy:" in str(error)
 
 
+LIBRARY = """
+def interrupted(x):
+    raise KeyboardInterrupt
+def of_another_shape(x):
+    return x @ x
+"""
+
+
+def test_an_interrupt_shows_no_library():
+    """It may come anywhere, such as in a compiler that is called from here."""
+    library, path = {}, "/usr/site-packages/llvmlite/ffi.py"
+    exec(compile(LIBRARY, path, "exec"), library)
+    shown, _ = files(lambda: nj.jit(library["interrupted"])(X))
+    assert shown == {__file__}
+    shown, _ = files(lambda: nj.jit(library["of_another_shape"])(X))
+    assert shown == {__file__, path}
+
+
 def test_jaxs_switch_shows_all():
     jax.config.update("jax_traceback_filtering", "off")
     try:

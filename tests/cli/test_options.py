@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -34,7 +37,7 @@ def verb(x, *, share: float = 0.5, rounds: int, kinds: str | None = None):
 
 
 def test_help_is_the_first_sentence():
-    assert help_of(verb, "share") == "Of the whole; default: all."
+    assert help_of(verb, "share") == "Share of the whole; default: all."
     assert help_of(verb, "rounds") == "How many."
 
 
@@ -101,6 +104,21 @@ def test_every_option_says_what_it_is(command):
     offered = typer.main.get_command(cli.app).get_command(None, command)
     for option in offered.params:
         assert getattr(option, "help", None) or option.name == "tiny", option.name
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_80_columns_is_whole(command):
+    text = (
+        CliRunner().invoke(cli.app, [command, "--help"], env={"COLUMNS": "80"}).output
+    )
+    assert "…" not in text  # a word that a column has no room for
+    module = importlib.import_module(COMMANDS[command])
+    function = getattr(module, command.replace("-", "_"))
+    lines = [line.strip() for line in text.splitlines()]
+    examples = re.findall(r"^ {4,}(neuronjax .*)", inspect.getdoc(function), re.M)
+    assert examples
+    for line in examples:  # none is broken, or on a line with another
+        assert line in lines
 
 
 def test_a_command_imports_no_other():

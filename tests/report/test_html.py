@@ -10,8 +10,8 @@ import pytest
 from rich.console import Group
 from rich.text import Text
 
-from neuronjax.report.html import COLOURS, as_html
-from neuronjax.report.tables import NAME, NUMBER, Drawing, new_table
+from neuronjax.report.html import CODE, COLOURS, Narrowed, as_html
+from neuronjax.report.tables import NAME, NUMBER, TEXT, WORD, Drawing, new_table
 
 THEMES = Path(sys.prefix) / "share/jupyter/lab/themes/@jupyterlab"
 
@@ -42,8 +42,31 @@ def test_markup_is_looks_and_no_code_of_a_terminal():
     assert COLOURS["red"] in found
     assert COLOURS["dim"] in found
     assert "font-weight:bold" in found
-    assert "\x1b" not in found
+    assert not any(code in found for code in ("\x1b", "<script", "<style", "class="))
     assert not re.search(r"#[0-9a-fA-F]{3,6}|rgb", found)
+
+
+def test_what_was_fitted_to_columns_is_whole_on_a_page():
+    text = Narrowed("  so many\n  words", "  so many words")
+    (found,) = as_html(Group(text)).splitlines()
+    assert ">so many words</div>" in found
+    assert "margin-left:1em" in found
+    assert "so many words</td>" in as_html(new_table("", {"": {}}, [[text]]))
+
+
+def test_a_word_does_not_wrap_and_a_text_does():
+    looks = {"word": WORD, "text": TEXT, "long": WORD | {"max_width": 9}}
+    found = as_html(new_table("", looks, [["a-b"] * 3]))
+    assert re.findall(r"white-space:([\w-]+);", found)[3:] == [
+        "pre",
+        "pre-wrap",
+        "pre-wrap",
+    ]
+
+
+def test_code_has_characters_of_one_width():
+    assert "monospace" in as_html(Text("x @ x", CODE))
+    assert "monospace" not in as_html(Text("x @ x"))
 
 
 def test_a_report_is_a_bundle():

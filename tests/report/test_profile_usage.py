@@ -103,7 +103,7 @@ def test_parts_go_to_what_holds_them_until_rows_show_half(rows, names):
         assert (found, note) == (WEIGHTS, "")
         return
     assert names <= found.keys()
-    assert "--rows 18" in note
+    assert "18 parts" in note
     assert sum(used.busy_seconds for used in found.values()) == pytest.approx(
         18 * MICRO
     )
@@ -121,10 +121,21 @@ def test_what_has_no_name_is_explained():
     assert NONE not in as_text(groups_table("Ops", "op", {"head": WEIGHTS["head"]}))
 
 
+def test_lines_are_shown_without_their_folders():
+    lines = {f"/home/me/{n}/train.py:3": Usage(seconds={"dma": MICRO}) for n in "ab"}
+    found = UsageGroups("source", {**lines, "/home/me/a/data.py:1": WEIGHTS["head"]})
+    text = str(found)
+    assert "/home/me" not in text
+    assert " a/train.py:3 " in text
+    assert " data.py:1 " in text
+    assert set(lines) < set(found)  # a data frame has the whole path
+
+
 def test_groups_are_columns_of_a_data_frame_and_a_table():
     found = UsageGroups("module", WEIGHTS)
     assert str(found).startswith("Busiest modules")
     assert "6 more" in str(found)
+    assert "there are 18 parts" in as_text(found.table(5))
     for used in found.values():  # a dict of dicts of numbers
         assert used["busy_seconds"] == pytest.approx(used.busy_seconds)
         assert all(isinstance(value, float | int) for value in used.values())

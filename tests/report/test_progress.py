@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import re
@@ -64,6 +65,13 @@ def test_bars_of_a_study_are_replaced_and_end_full(place, capsys):
     told = capsys.readouterr()
     assert not told.out
     assert not told.err
+
+
+def test_bars_say_that_an_error_stopped_them(place):
+    with contextlib.suppress(KeyboardInterrupt), StudyProgress(2, shown=True) as bars:
+        bars.begin("native seed 0")
+        raise KeyboardInterrupt
+    assert "stopped" in place.pages[-1]
 
 
 def test_the_bar_of_a_search_ends_with_its_last_error(place):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import types
 
 import pytest
 from rich.console import Group
 
-from neuronjax.report.tables import Records, as_text, new_table
+from neuronjax.report.tables import Drawing, Records, as_text, new_table, one_line
 
 
 @pytest.mark.parametrize("caption", [None, "one line", "one line\nand another"])
@@ -25,7 +26,7 @@ def test_records_are_a_list_of_flat_dicts_and_a_table():
     text = str(found)
     assert "30 rows" in text
     assert "0.3333" in text
-    assert "and 10 more" in text
+    assert "not shown: 10 more" in text
     assert "None" not in text
     assert set(found._repr_mimebundle_()) == {"text/plain", "text/html"}
     printed: list[str] = []  # by IPython, which has a form of its own for a list
@@ -37,7 +38,21 @@ def test_columns_for_which_there_is_no_room_are_named():
     text = str(Records([{"first": "x" * 60, "second": "y" * 30, "third": 1}]))
     assert max(map(len, text.splitlines())) <= 80
     assert "y" * 30 not in text
-    assert text.rstrip().endswith("second, third")
+    assert text.rstrip().endswith("not shown: second, third")
+
+
+def test_a_page_has_all_columns_and_numbers_below_each_other():
+    page = Records([{"first": "x" * 60, "second": "y" * 30, "third": 1}])._repr_html_()
+    assert "y" * 30 in page
+    assert "not shown" not in page
+    sides = re.findall(r"<td style=.text-align:(\w+)", page)
+    assert sides == ["left", "left", "right"]
+
+
+def test_one_line_is_cut_in_text_and_whole_on_a_page():
+    shown = Drawing(Group(one_line(("bold", "bold"), " and ", "long" * 30)))
+    assert str(shown) == f"bold and {'long' * 17}lo…"
+    assert "long" * 30 in shown._repr_html_()
 
 
 def test_records_may_be_drawn_by_who_makes_them():

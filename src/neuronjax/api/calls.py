@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from neuronjax.errors import InvalidProgramError, NeuronJaxError
+from neuronjax.errors import InvalidProgramError, NeuronJaxError, is_library
 from neuronjax.execution.inputs_outputs import CallContext
 from neuronjax.policy import Policy
 from neuronjax.policy.scopes import is_tracing
@@ -284,15 +284,16 @@ _HIDDEN = (
     contextlib.__file__,
     functools.__file__,
 )
+_STANDARD = f"{Path(contextlib.__file__).parent}/"
 
 
 def boundary(function: T) -> T:
     """Return a function from which, and from functions that it returns, errors come
     with the user's frames alone.
 
-    The frames of this package and of JAX are left out, as JAX leaves out its own:
-    `JAX_TRACEBACK_FILTERING=off` shows all of them. An error of ours says all that the
-    one which caused it does, so it comes alone."""
+    The frames of this package and of JAX are left out, as JAX leaves out its own, and
+    of an interrupt those of all libraries: `JAX_TRACEBACK_FILTERING=off` shows all. An
+    error of ours says all that the one which caused it does, so it comes alone."""
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -311,8 +312,11 @@ def boundary(function: T) -> T:
 def _shorten(error: BaseException) -> None:
     if isinstance(error, NeuronJaxError):
         error.__cause__, error.__suppress_context__ = None, True
+    is_interrupt = not isinstance(error, Exception)
+    hidden = (*_HIDDEN, _STANDARD) if is_interrupt else _HIDDEN
     shown: TracebackType | None = None
     for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
-        if not frame.f_code.co_filename.startswith(_HIDDEN):
+        file = frame.f_code.co_filename
+        if not (file.startswith(hidden) or (is_interrupt and is_library(file))):
             shown = TracebackType(shown, frame, frame.f_lasti, line)
     error.__traceback__ = shown

@@ -88,7 +88,7 @@ class PricedTable(Displayed):
         prices = {cost.machine: cost.price for cost in self.costs}
         settings = (setting_line(p.target, p.policy, p.core.lnc) for p in self.profiles)
         lines = [f"on {setting}" for setting in dict.fromkeys(settings)]
-        lines.append("no whole step or served token was measured; as programs are:")
+        lines.append("no whole step or token was measured; programs like it take:")
         lines += dict.fromkeys(filter(None, map(_how_sure, self.profiles)))
         lines += [
             f"price: {machine}, {price.usd_per_hour:,.2f} USD/h ({price.basis})"

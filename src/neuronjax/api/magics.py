@@ -23,24 +23,27 @@ def load(shell: Any) -> None:
         %%emulate trn2 fp8    in this cell alone
         """
         words = line.split()
-        if cell is None:
-            opened.close()
         if cell is None and words == ["off"]:
+            opened.close()
             return
         if not 1 <= len(words) <= 2:
             raise UsageError(f"%emulate TARGET [POLICY], or %emulate off, not {line!r}")
-        scope = opened if cell is None else ExitStack()
         setting = dict(zip(("target", "policy"), words, strict=False))
         try:
-            scope.enter_context(emulated(**setting))
+            with emulated(**setting):  # refuses what is none, and then changes nothing
+                pass
         except InvalidProgramError as error:
             raise UsageError(str(error)) from None
-        if cell is not None:
-            with scope:  # the cell has the number and the lines of the notebook's
-                shell.execution_count -= 1
-                done = shell.run_cell(cell if cell.startswith("%%") else f"#\n{cell}")
-                shell.execution_count += 1
-            if not done.success:
-                raise UsageError("the emulated cell failed")
+        if cell is None:
+            opened.close()
+            opened.enter_context(emulated(**setting))
+            return
+        # The cell has the number and the lines of the notebook's.
+        with emulated(**setting):
+            shell.execution_count -= 1
+            done = shell.run_cell(cell if cell.startswith("%%") else f"#\n{cell}")
+            shell.execution_count += 1
+        if not done.success:
+            raise UsageError("the emulated cell failed")
 
     shell.register_magic_function(emulate, "line_cell")

@@ -211,7 +211,7 @@ class Profile(Displayed):
     # -- what is shown and written -----------------------------------------------------
 
     def __rich__(self) -> Group:
-        ops = self.by_op().__rich__(8)
+        ops = self.by_op().table(8)
         notes = (Text(f"note: {note}") for note in self.notes)
         return Group(self.headline(), ops, self.confidence_table(), *notes)
 

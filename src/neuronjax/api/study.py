@@ -14,6 +14,7 @@ import csv
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -309,10 +310,8 @@ class Study(Displayed):
 
         return costed
 
-    def final(
-        self, metric: str | None = None, *, last: int | None = None
-    ) -> list[Record]:
-        """Final values by machine, and their differences to the baseline's.
+    def final(self, metric: str | None = None, *, last: int | None = None) -> Records:
+        """Return final values by machine, and their differences to the baseline's.
 
         Args:
             metric: as `curves`.
@@ -329,10 +328,12 @@ class Study(Displayed):
         """
         found = self.curves(metric)
         verdicts = self.verdicts(metric, last=last)
-        return final_figures(found, verdicts, self.baseline, last_steps(found, last))
+        last = last_steps(found, last)
+        figures = final_figures(found, verdicts, self.baseline, last)
+        return Records(figures, partial(self.table, metric, last=last))
 
     def table(self, metric: str | None = None, *, last: int | None = None) -> Table:
-        """`final` as a table of Rich."""
+        """Return `final` as a table of Rich."""
         return final_table(
             self.final(metric, last=last),
             self.verdicts(metric, last=last),

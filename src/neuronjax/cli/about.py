@@ -28,8 +28,9 @@ def exactness(
         bool, typer.Option("--markdown", help="As the page docs/exactness.md.")
     ] = False,
 ) -> None:
-    """Says of every kind of number whether it is exact, modelled, checked on silicon or
-    the host's, and what public measurements of chips say.
+    """Says which numbers are exact, modelled, checked on silicon or the host's.
+
+    What public measurements of chips say is listed below.
 
     Examples:
 
@@ -48,7 +49,9 @@ def exactness(
 
 
 def bench(context: typer.Context) -> None:
-    """Runs the benchmarks of the repository, for minutes; options are passed on.
+    """Runs the benchmarks of the repository, for minutes.
+
+    Options are passed on.
 
     Example:
 
@@ -65,7 +68,9 @@ def bench(context: typer.Context) -> None:
 
 
 def version(as_json: JsonOption = False) -> None:
-    """Prints the versions that decide the bits: neuronjax, JAX, Python.
+    """Prints the versions that decide the bits.
+
+    They are those of neuronjax, JAX and Python.
 
     Examples:
 

@@ -83,7 +83,7 @@ def root(
             "--version",
             callback=_show_version,
             is_eager=True,
-            help="The version alone; `neuronjax version` shows JAX's too.",
+            help="Show the version; `neuronjax version` shows JAX's too.",
         ),
     ] = False,
 ) -> None:
@@ -112,23 +112,23 @@ def main() -> None:
 
 TargetOption = Annotated[
     str,
-    typer.Option("--target", help="A chip, instance or UltraServer: `neuronjax ls`."),
+    typer.Option("--target", help="A chip, an instance or an UltraServer."),
 ]
 OwnTargetOption = Annotated[
     str | None,
     typer.Option(
         "--target",
-        help="A chip, instance or UltraServer: `neuronjax ls`; default: the "
-        "function's own, else trn2.",
+        help="A chip, instance or UltraServer, as `neuronjax ls` lists them. Default: "
+        "the function's own, else trn2.",
     ),
 ]
 PolicyOption = Annotated[
     str | None,
     typer.Option(
         "--policy",
-        help="fp32, bf16, fp16, tf32, fp8, mxfp8, mxfp4, or one with fields of Policy "
-        "changed, bf16,rounding=stochastic; default: the function's own, else the "
-        "SDK's.",
+        help="fp32, bf16, fp16, tf32, fp8, mxfp8 or mxfp4; or one of these with fields "
+        "of Policy changed: bf16,rounding=stochastic. Default: the function's own, "
+        "else the SDK's.",
     ),
 ]
 CacheOption = Annotated[
@@ -137,7 +137,7 @@ CacheOption = Annotated[
         "--cache/--no-cache", help="Keep compiled programs for the next time."
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def print_json(data: Any) -> None:

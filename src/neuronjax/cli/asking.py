@@ -170,7 +170,7 @@ def compare(
         neuronjax compare train.py:step --policy fp8 --args 'f32[8,16] i32[8]'
         neuronjax compare model.mlirbc --policy bf16 --reference float32 --json
         neuronjax compare train.py:step --against train.py:faster --args 'f32[8,16]'
-        neuronjax compare train.py:step --against golden/step.mlirbc --args 'f32[8,16]'
+        neuronjax compare train.py:step --against old.mlirbc --args 'f32[8,16]'
     """
     if against is not None:
         result = ask(against=find(against).function)
@@ -218,7 +218,7 @@ def compare_dump(
     Examples:
 
         neuronjax compare-dump train.py:step device.safetensors --inputs batch.npz
-        neuronjax compare-dump model.mlirbc tensors/ --policy bf16 --inputs batch.npz
+        neuronjax compare-dump model.mlirbc tensors/ --inputs batch.npz
     """
     result = ask(dump=dump)
     show(result, result.to_json_dict, as_json)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def ops(
     text: Annotated[
-        str, typer.Argument(metavar="[FILTER]", help="A part of the name.")
+        str, typer.Argument(metavar="FILTER", help="A part of the name.")
     ] = "",
     missing: Annotated[
         bool, typer.Option("--missing", help="Only what does not run.")

@@ -35,11 +35,14 @@ def _numbers(given: str) -> tuple[int, ...]:
 
 @options_of(
     judge_kernel,
-    "reference",
     "baseline",
     "kernel",
     "nki",
     "timeout",
+    reference=Offer(
+        help="A Python file with get_inputs(), forward(*inputs) in NumPy and, where "
+        "layouts differ, transform_to_nki_inputs() and transform_nki_outputs().",
+    ),
     grid=Offer(read=_numbers, metavar="N,M"),
     seeds=Offer(read=_numbers, metavar="N,N,..."),
     tolerance=Offer(read=float),
@@ -51,7 +54,7 @@ def judge(
     ] = None,
     target: TargetOption = "trn2",
     *,
-    jobs: Annotated[int, typer.Option(min=1, help="Of a folder, at once.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="How many at once.")] = 1,
     serve: Annotated[
         bool, typer.Option(help="Judge every file that a line of the input names.")
     ] = False,

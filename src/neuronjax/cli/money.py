@@ -64,9 +64,9 @@ INSTANCES = Offer(metavar="I", repeated=True)
 _POLICIES = Offer(metavar="P", repeated=True)
 _PRICES = Offer(flag="--price", metavar="[I=]USD", repeated=True, read=_prices)
 AGAINST = Offer(
-    metavar="NAME=SECONDS,USD[,TOKENS]",
-    help="A machine you measured: seconds of a step, dollars per hour, tokens of a "
-    "step.",
+    metavar="MACHINE",
+    help="A machine you measured, NAME=SECONDS,USD[,TOKENS]: seconds of a step, "
+    "dollars per hour, tokens of a step.",
     repeated=True,
     read=lambda given: tuple(map(_machine, given)),
 )

@@ -164,4 +164,6 @@ def help_of(verb: Callable[..., Any], keyword: str) -> str:
         return help_of(getattr(nj, elsewhere[1]), keyword)
     sentence = re.split(r"(?<=\.) (?=[A-Z])", text)[0]
     sentence = re.sub(r"\bNone (for|means)\b", "default:", sentence)
+    if sentence.startswith("of "):  # whose noun is the keyword
+        sentence = f"{keyword.replace('_', ' ')} {sentence}"
     return sentence[0].upper() + sentence[1:]

@@ -26,7 +26,6 @@ def silicon_kit(
     Examples:
 
         neuronjax silicon-kit
-
         neuronjax silicon-kit ~/probes
     """
     for path in write_silicon_kit(folder):
@@ -45,7 +44,6 @@ def silicon_check(
     Examples:
 
         neuronjax silicon-check results/
-
         neuronjax silicon-check results/ --json
     """
     found = check_silicon(folder)

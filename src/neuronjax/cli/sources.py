@@ -64,7 +64,7 @@ InputsOption = Annotated[
 ]
 #: As written, once or several times; None for nothing.
 Shapes = str | Sequence[str] | None
-SeedOption = Annotated[int, typer.Option(help="Of inputs that are not given.")]
+SeedOption = Annotated[int, typer.Option(help="The seed of inputs that are not given.")]
 
 
 #: Positional arguments and keywords.

@@ -98,7 +98,7 @@ def study(
     as_json: JsonOption = False,
     **keywords: Any,
 ) -> None:
-    """Trains under every policy with every seed, and says which train like the first.
+    """Trains under every policy, and says which policies train as well as the first.
 
     The file has a generator function `train(jit, seed)` that compiles its step with
     `jit` and yields the loss after every step. "native" is `jax.jit` on this machine.

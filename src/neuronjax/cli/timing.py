@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,15 +30,7 @@ from neuronjax.execution import stages
 from neuronjax.hardware import CHIPS
 from neuronjax.policy import Policy
 from neuronjax.policy.values import check_word
-from neuronjax.report.places import places
-from neuronjax.report.profile_tables import (
-    GROUPS,
-    QUEUE_TITLES,
-    groups_table,
-    metrics_table,
-    parts_that_hold,
-)
-from neuronjax.report.profile_usage import Usage
+from neuronjax.report.profile_tables import QUEUE_TITLES, metrics_table
 from neuronjax.report.quantities import binary, percent, seconds
 from neuronjax.report.setting import numerics_of
 from neuronjax.report.tables import NAME, NUMBER, PLAIN
@@ -70,13 +62,7 @@ def _turns(text: str) -> tuple[str, int]:
     return line, int(number)
 
 
-#: What a table shows of a profile's groups, with a note perhaps.
-_GROUPS: Mapping[str, Any] = {
-    "op": lambda found, rows: [found],
-    "source": lambda found, rows: [_short(found)],
-    "module": parts_that_hold,
-    "phase": lambda found, rows: [found],
-}
+_GROUPS = ("op", "source", "module", "phase")
 
 
 @options_of(
@@ -97,7 +83,7 @@ def profile(
     shapes: ShapesOption = None,
     *,
     by: Annotated[
-        str, typer.Option(metavar="|".join(_GROUPS), help="How to group the time.")
+        str, typer.Option(help=f"What to group the time by: {', '.join(_GROUPS)}.")
     ] = "op",
     rows: Annotated[int, typer.Option(min=1, help="Rows of that table.")] = 12,
     metrics: Annotated[
@@ -152,8 +138,7 @@ def profile(
         return
     console = CommandConsole()
     console.print(found.headline())
-    shown = _GROUPS[by](getattr(found, f"by_{by}")(), rows)
-    console.print(groups_table(*GROUPS[by], *shown, limit=rows))
+    console.print(getattr(found, f"by_{by}")().table(rows))
     console.print(found.confidence_table())
     if metrics:
         console.print(metrics_table(found.metrics))
@@ -164,11 +149,6 @@ def profile(
     error = check_fits(found.memory, found.core)
     if error is not None:
         console.print(f"warning: {error}", markup=False, highlight=False)
-
-
-def _short(lines: Mapping[str, Usage]) -> dict[str, Usage]:
-    shown = places(lines)
-    return {shown[line]: used for line, used in lines.items()}
 
 
 # -- several targets -------------------------------------------------------------------
@@ -275,7 +255,7 @@ def _comparison(title: str, found: list[dict[str, Any]]) -> Table:
 
 def constants(
     text: Annotated[
-        str, typer.Argument(metavar="[FILTER]", help="A part of the name.")
+        str, typer.Argument(metavar="FILTER", help="A part of the name.")
     ] = "",
     assumptions: Annotated[
         bool, typer.Option("--assumptions", help="Only what nobody published.")

@@ -48,7 +48,7 @@ def quickstart(
     cache: CacheOption = True,
     tiny: Annotated[bool, typer.Option("--tiny", hidden=True)] = False,
 ) -> None:
-    """Trains a GPT natively and on emulated chips, and says which train like it.
+    """Trains a GPT natively and on emulated chips, and says how well they train.
 
     A Flax transformer of a million parameters learns English from the documentation
     that Python carries: with FP32 `jax.jit`, and with the numbers of each chip. All

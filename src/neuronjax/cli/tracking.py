@@ -78,9 +78,9 @@ def track(
 
     Examples:
 
-        neuronjax track model.py:step --policy bf16 --policy fp8 --append errors.jsonl
-        neuronjax track model.py:step --append errors.jsonl --fail-if 'rel_l2 > 1.2x'
-        neuronjax track model.py:step --since v1.0 --append errors.jsonl --plot it.png
+        neuronjax track model.py:step --policy bf16 --policy fp8 --append e.jsonl
+        neuronjax track model.py:step --append e.jsonl --fail-if 'rel_l2 > 1.2x'
+        neuronjax track model.py:step --since v1.0 --append e.jsonl --plot it.png
     """
     check_folders([append, plot])
     rule = _RULE.fullmatch(fail_if or "")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from rich.console import RenderableType
 from rich.table import Table
 
 from neuronjax.diagnostics.op_records import OpRecord
 from neuronjax.ir.phases import SHORT_PHASES
-from neuronjax.report.tables import RIGHT, Look, new_table
+from neuronjax.report.html import Narrowed
+from neuronjax.report.tables import NUMBER, RIGHT, WORD, Look, new_table
 
 #: From which on the vendor's three-way comparison calls an error unexpected.
 R_RATIO = 1.2
@@ -35,12 +38,11 @@ def part_of(record: OpRecord, width: int = _PART_WIDTH) -> str:
     "params/layers/attn/out"; the table of modules has all of it."""
     after = f" {SHORT_PHASES[record.phase]}" if record.phase else ""
     width -= len(after)
-    parts = record.module.split("/")
-    while len(parts) > 1 and len("/".join(parts)) > width - 1:
-        del parts[0]
-    kept = "/".join(parts)
-    if kept == record.module and len(kept) <= width:
+    kept = record.module
+    if len(kept) <= width:
         return kept + after
+    while "/" in kept and len(kept) > width - 1:
+        kept = kept.partition("/")[2]
     return "…" + kept[-(width - 1) :] + after
 
 
@@ -55,7 +57,7 @@ def line_of(record: OpRecord, width: int) -> str:
 
 def _fixed_table(
     title: str,
-    rows: Iterable[Sequence[str]],
+    rows: Iterable[Sequence[RenderableType]],
     names: str,
     numbers: str,
     apart: int = 2,
@@ -63,8 +65,8 @@ def _fixed_table(
     """Return a table of 80 columns; modules have what ops, lines and numbers leave."""
     return new_table(
         title,
-        {name: _CUT | _LOOKS.get(name, {}) for name in names.split("|")}
-        | {name: _CUT | RIGHT for name in numbers.split("|")},
+        {name: WORD | _LOOKS.get(name, {}) for name in names.split("|")}
+        | dict.fromkeys(numbers.split("|"), NUMBER),
         rows,
         collapse_padding=False,
         min_width=None,
@@ -78,7 +80,6 @@ _OP_WIDTH, _LINE_WIDTH = 15, 22
 _LEAST_LINE = 14
 #: What three columns of figures leave to those of names.
 _NAMES_WIDTH = 47
-_CUT: Look = {"no_wrap": True, "overflow": "ellipsis"}
 _LOOKS: dict[str, Look] = {
     "#": RIGHT,
     "op": {"max_width": _OP_WIDTH},
@@ -103,8 +104,8 @@ def op_table(title: str, ops: Sequence[OpRecord]) -> Table:
         (
             str(r.number),
             r.short_op,
-            part_of(r, max(room, _PART_WIDTH)),
-            line_of(r, lines),
+            Narrowed(part_of(r, max(room, _PART_WIDTH)), part_of(r, sys.maxsize)),
+            Narrowed(line_of(r, lines), r.line),
             short(r.isolation.relative_l2),
             short(r.accumulation.relative_l2),
             f"{r.accumulation.sqnr_db:.0f}",

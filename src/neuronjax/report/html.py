@@ -28,7 +28,18 @@ COLOURS = {
 _CONSOLE = Console(
     file=io.StringIO(), width=WIDTH, force_jupyter=False, highlight=False
 )
-_FONT = "font-family:Menlo,'DejaVu Sans Mono',consolas,monospace;line-height:1.15"
+_FONT = "Menlo,'DejaVu Sans Mono',consolas,monospace"
+#: The style of code, and of what stands in columns of characters.
+FIXED = Style(meta={"font": _FONT})
+CODE = Style(color="cyan") + FIXED
+
+
+class Narrowed(Text):
+    """A text made for `WIDTH` columns, and the whole one, which HTML itself wraps."""
+
+    def __init__(self, fitted: str, whole: str) -> None:
+        super().__init__(fitted)
+        self.whole = Text(whole)
 
 
 def as_html(drawn: Any) -> str:
@@ -46,6 +57,8 @@ def _parts(drawn: Any) -> Iterator[Any]:
     """Return what a drawing consists of: tables, texts, and what else Rich draws."""
     if isinstance(drawn, str):
         yield _CONSOLE.render_str(drawn, highlight=False)
+    elif isinstance(drawn, Narrowed):
+        yield drawn.whole
     elif isinstance(drawn, Group):
         for part in drawn.renderables:
             yield from _parts(part)
@@ -61,7 +74,7 @@ def _table(table: Table, is_folded: bool) -> str:
     heads = [column.header for column in table.columns]
     head = _row("th", table.columns, heads) if table.show_header and any(heads) else ""
     title = f"<b>{_inlines(table.title or '')}</b>"
-    caption = _block(table.caption) if table.caption else ""
+    caption = "".join(map(_block, _parts(table.caption))) if table.caption else ""
     found = (
         '<table style="margin:0 0 .5em 0;border-collapse:collapse">'
         f"<thead>{head}</thead><tbody>{body}</tbody></table>{caption}"
@@ -74,17 +87,25 @@ def _table(table: Table, is_folded: bool) -> str:
 def _row(tag: str, columns: Sequence[Column], cells: Iterable[Any]) -> str:
     row = []
     for column, cell in zip(columns, cells, strict=True):
-        side = f"text-align:{'right' if column.justify == 'right' else 'left'}"
-        look = f"{side};white-space:pre-wrap;{_css(_CONSOLE.get_style(column.style))}"
+        side = "right" if column.justify == "right" else "left"
+        is_word = column.no_wrap and column.ratio is column.max_width is None
+        look = (
+            f"text-align:{side};vertical-align:top;"
+            f"white-space:pre{'' if is_word else '-wrap'};"
+            f"{_css(_CONSOLE.get_style(column.style))}"
+        )
         row.append(f'<{tag} style="{look}">{_inlines(cell)}</{tag}>')
     return f"<tr>{''.join(row)}</tr>"
 
 
 def _block(part: Any) -> str:
-    """Return a text that wraps, or what has a place for every character."""
-    if isinstance(part, str | Text):
-        return f'<div style="white-space:pre-wrap">{_inlines(part)}</div>'
-    return f'<pre style="{_FONT}">{_inlines(part)}</pre>'
+    """Return a text that wraps below its first word, or what is set in characters."""
+    if isinstance(part, Text):
+        indent = len(part.plain) - len(part.plain.lstrip(" "))
+        # In em, which the sanitizer of notebooks from elsewhere lets through.
+        look = f"white-space:pre-wrap;margin-left:{indent / 2:g}em"
+        return f'<div style="{look}">{_inline(part[indent:])}</div>'
+    return f'<pre style="font-family:{_FONT};line-height:1.15">{_inlines(part)}</pre>'
 
 
 def _inlines(drawn: Any) -> str:
@@ -108,5 +129,6 @@ def _inline(part: Any) -> str:
 def _css(style: Style) -> str:
     colour = "red" if style.color is not None and style.color.name == "red" else ""
     said = COLOURS.get(colour or ("dim" if style.dim else ""))
-    looks = {"color": said, "font-weight": "bold" if style.bold else None}
+    bold = "bold" if style.bold else None
+    looks = {"color": said, "font-weight": bold, "font-family": style.meta.get("font")}
     return ";".join(f"{name}:{value}" for name, value in looks.items() if value)

@@ -114,7 +114,7 @@ def _instruction(spec: InstructionSpec) -> KernelOperation:
         name=spec.name,
         group="isa",
         kind="instruction",
-        front_end=_exists("isa", spec.name),
+        front_end=hasattr(isa, spec.name),
         semantics=registry.has_semantics(spec.name) if spec.runs else None,
         cost=spec.name in kernel_cost.RULES if spec.runs else None,
         engines="".join(letters),
@@ -125,13 +125,8 @@ def _instruction(spec: InstructionSpec) -> KernelOperation:
 
 def _named(group: Group, kind: Kind, names: str) -> Iterator[KernelOperation]:
     for name in names.split():
-        yield KernelOperation(
-            name=name, group=group, kind=kind, front_end=_exists(group, name)
-        )
-
-
-def _exists(group: Group, name: str) -> bool:
-    return hasattr(_PACKAGES[group], name)
+        exists = hasattr(_PACKAGES[group], name)
+        yield KernelOperation(name=name, group=group, kind=kind, front_end=exists)
 
 
 def select_kernel_operations(

@@ -26,17 +26,9 @@ from neuronjax.numerics.float_format import (
 )
 from neuronjax.numerics.microscaling import BLOCK_SIZE, MX_FORMATS, MXArray, MXFormat
 from neuronjax.numerics.sparsity import SparseArray
-from neuronjax.report.tables import (
-    NAME,
-    NUMBER,
-    RIGHT,
-    WORD,
-    Displayed,
-    Drawing,
-    new_table,
-)
+from neuronjax.report.html import FIXED
+from neuronjax.report.tables import NAME, NUMBER, WORD, Displayed, Drawing, new_table
 
-_SIGN, _EXPONENT, _MANTISSA = "#D55E00", "#0072B2", "#009E73"
 _BLOCKS = 6  # of an MX array that are drawn
 _ELEMENTS = 8  # of a block
 _ROWS = 8  # of a sparse array
@@ -104,7 +96,7 @@ def formats_table() -> Group:
     bits = "bits per element, with the scale"
     blocks = new_table(
         f"Block formats: {BLOCK_SIZE} elements share an E8M0 scale",
-        {"name": NAME, "elements": WORD, bits: RIGHT},
+        {"name": NAME, "elements": WORD, bits: NUMBER},
         (
             (block.name, block.element.name, _number(_block_bits(block)))
             for block in MX_FORMATS.values()
@@ -115,14 +107,9 @@ def formats_table() -> Group:
 
 def format_table(fmt: FloatFormat) -> Group:
     """The layout of a code and the limits of a format."""
-    fields = (
-        ("S" * fmt.signed, _SIGN),
-        ("E" * fmt.exponent_bits, _EXPONENT),
-        ("M" * fmt.mantissa_bits, _MANTISSA),
-    )
-    shown = [Text(letters, style=colour) for letters, colour in fields if letters]
+    bits = "S" * fmt.signed, "E" * fmt.exponent_bits, "M" * fmt.mantissa_bits
     facts: dict[str, RenderableType] = {
-        "bits": Text(" ").join([*shown, Text(f"({fmt.width})")]),
+        "bits": " ".join([*filter(None, bits), f"({fmt.width})"]),
         "exponent bias": str(fmt.bias),
         "largest": _with_power(fmt.max_finite),
         "smallest normal": _with_power(fmt.min_normal),
@@ -186,7 +173,7 @@ def _mx_table(array: MXArray) -> RenderableType:
     rows = new_table(
         f"{array.format.name}, shape {array.shape}, blocks of {array.block_size} along "
         f"axis {array.axis}: {bits}, {array.nbytes:,} bytes, {times}",
-        {"block": WORD, "scale": NUMBER, "× its elements": WORD},
+        {"block": WORD, "scale": NUMBER, "× its elements": {"style": FIXED} | WORD},
     )
     size = array.block_size
     lines = _last(array.elements, array.axis)
@@ -212,7 +199,8 @@ def _sparse_table(array: SparseArray) -> RenderableType:
         f"{array.pattern} {array.dtype}, shape {array.shape}, sparse along axis "
         f"{array.axis}: {array.nbytes:,} bytes with tags, "
         f"{dense / array.nbytes:.2f} times smaller than dense",
-        {"line": WORD, f"which {kept} of every {group} are kept": WORD},
+        {"line": WORD}
+        | {f"which {kept} of every {group} are kept": {"style": FIXED} | WORD},
     )
     tags = _last(array.tags, array.axis)
     lines = list(np.ndindex(tags.shape[:-1]))
@@ -223,18 +211,15 @@ def _sparse_table(array: SparseArray) -> RenderableType:
     return rows
 
 
-def _groups(tags: np.ndarray, array: SparseArray) -> Text:
+def _groups(tags: np.ndarray, array: SparseArray) -> str:
     """The first groups of a line, a dot for an element, a full one if it is kept."""
     kept, group = array.pattern.kept, array.pattern.group
     count = _GROUP_COLUMNS // (group + 1)
-    drawn = Text()
+    drawn = ""
     for number, places in enumerate(tags.reshape(-1, kept)[:count]):
         length = min(group, array.length - number * group)
-        for place in range(length):
-            full = place in places
-            drawn.append("■" if full else "·", style=_EXPONENT if full else "")
-        drawn.append(" ")
-    return drawn if array.length <= count * group else drawn.append("...")
+        drawn += "".join("■" if n in places else "·" for n in range(length)) + " "
+    return drawn if array.length <= count * group else f"{drawn}..."
 
 
 def _is_drawable(*arrays: Any) -> bool:

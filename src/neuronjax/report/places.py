@@ -6,8 +6,8 @@ which cell a file was. Only for showing: rules and records keep the file itself.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from neuronjax.errors import cell_place, code_at
@@ -53,20 +53,13 @@ def place(source: str) -> str:
 
 
 def places(sources: Iterable[str]) -> dict[str, str]:
-    """`place` of each; with those folders that tell two apart which would be alike."""
-    alike: dict[str, list[str]] = {}
-    for source in dict.fromkeys(sources):
-        alike.setdefault(place(source), []).append(source)
-    shown = {}
-    for name, same in alike.items():
-        shown |= _told_apart(same) if len(same) > 1 else {same[0]: name}
+    """Return `place` of each; with as few folders as tell two apart which would be
+    alike."""
+    shown = {source: place(source) for source in sources}
+    parts = 1
+    while len({*shown.values()}) < len(shown):
+        parts += 1
+        count = Counter(shown.values())
+        alike = [source for source, name in shown.items() if count[name] > 1]
+        shown |= {source: "/".join(source.split("/")[-parts:]) for source in alike}
     return shown
-
-
-def _told_apart(sources: Sequence[str]) -> dict[str, str]:
-    """With as few folders as that takes."""
-    for count in itertools.count(2):
-        shown = {s: "/".join(s.split("/")[-count:]) for s in sources}
-        if len(set(shown.values())) == len(sources):
-            return shown
-    raise AssertionError

@@ -8,6 +8,7 @@ from typing import Literal
 
 from rich.table import Table
 
+from neuronjax.report.places import places
 from neuronjax.report.profile_summary import ENGINES, METRICS
 from neuronjax.report.profile_usage import NONE, Usage, total
 from neuronjax.report.quantities import binary, decimal, percent, seconds, time_unit
@@ -227,7 +228,7 @@ def _figure(value: float, unit: str) -> str:
 def parts_that_hold(
     groups: Mapping[str, Usage], limit: int
 ) -> tuple[dict[str, Usage], str]:
-    """Parts of a model counted with the part that holds them, and what to say of that.
+    """Return parts of a model, counted with the part that holds them, and a note.
 
     As far up as it takes for `limit` rows to have half of the time: a weight goes to
     its layer, and that to its block.
@@ -240,8 +241,7 @@ def parts_that_hold(
         found = _cut(groups, depth)
     if depth == deepest:
         return found, ""
-    note = f"with what is inside them; every part by itself: --rows {len(groups)}"
-    return found, note
+    return found, f"each with what is inside it; there are {len(groups)} parts"
 
 
 def _cut(groups: Mapping[str, Usage], depth: int) -> dict[str, Usage]:
@@ -273,8 +273,22 @@ class UsageGroups(Displayed, dict[str, Usage]):
         super().__init__({name: used.told() for name, used in found.items()})
         self.by = by
 
-    def __rich__(self, limit: int = 12) -> Table:
-        return groups_table(*GROUPS[self.by], self, limit=limit)
+    def __rich__(self) -> Table:
+        return self.table()
+
+    def table(self, rows: int = 12) -> Table:
+        """Return the busiest groups as a table of Rich: lines without their folders,
+        and parts of a model with the parts that hold them.
+
+        Args:
+            rows: what comes after so many is one row.
+        """
+        names = places(self) if self.by == "source" else {}
+        groups = {names.get(key, key): used for key, used in self.items()}
+        note = ""
+        if self.by == "module":
+            groups, note = parts_that_hold(groups, rows)
+        return groups_table(*GROUPS[self.by], groups, note, limit=rows)
 
 
 def groups_table(
@@ -285,7 +299,7 @@ def groups_table(
     *,
     limit: int = 12,
 ) -> Table:
-    """Usage by op, source line or module; what comes after `limit` rows is one row.
+    """Return the usage of groups; what comes after `limit` rows is one row.
 
     Seconds are those of the queues, which work side by side: no share of the wall time.
     """

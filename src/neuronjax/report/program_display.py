@@ -55,7 +55,6 @@ def program_table(name: str, program: InstructionProgram, setting: str) -> Group
     """How many instructions of which engine and label there are, and the first of
     them."""
     every = list(program.walk())
-    cut = {"no_wrap": True, "overflow": "ellipsis"}
     lines: list[Iterable[Row]] = [_block(program.main, 0)]
     for function, callee in program.functions.items():
         head = f"[bold]{escape(function)}:[/bold]"
@@ -64,10 +63,10 @@ def program_table(name: str, program: InstructionProgram, setting: str) -> Group
     table = new_table(
         f"{name} on {setting}: {len(every)} instructions",
         {
-            "writes": cut | {"max_width": 24},
-            "instruction": cut | {"ratio": 1},
+            "writes": WORD | {"max_width": 24},
+            "instruction": WORD | {"ratio": 1},
             "label": WORD,
-            "line": cut | {"max_width": 18},
+            "line": WORD | {"max_width": 18},
         },
         found[:_SHOWN],
         expand=True,

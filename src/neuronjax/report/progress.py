@@ -123,7 +123,7 @@ class WorkBars:
     def end(self) -> None:
         """Draws for the last time, where it was drawn."""
         if self._way == "live":
-            self.stage("")  # nothing is done any more
+            self.stage("" if sys.exc_info()[0] is None else "stopped")
             self._bars.stop()
             if self._page is not None:
                 ended = "" if self._bars.live.transient else self._bars.get_renderable()

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import abc
 import io
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rich import box
 from rich.console import Console, RenderableType
+from rich.style import Style
 from rich.table import Table
+from rich.text import Text
 
 from neuronjax.report.html import WIDTH, as_html
 from neuronjax.report.summaries import Summarised
@@ -58,9 +61,9 @@ def new_table(
     return table
 
 
-def cut(text: str, width: int = WIDTH) -> str:
-    """Return a text of at most so many characters."""
-    return text if len(text) <= width else text[: width - 1] + "…"
+def one_line(*parts: str | tuple[str, str], style: str | Style = "") -> Text:
+    """Return one line of text, cut off where the place is too narrow; HTML wraps it."""
+    return Text.assemble(*parts, style=style, no_wrap=True, overflow="ellipsis")
 
 
 def as_text(drawn: RenderableType) -> str:
@@ -118,26 +121,34 @@ class Records(Displayed, list[dict[str, Any]]):
         drawn: Callable[[], RenderableType] | None = None,
     ) -> None:
         super().__init__(rows)
-        self._drawn = drawn or self._table
+        self._drawn = self._table if drawn is None else lambda _: drawn()
 
     def __rich__(self) -> RenderableType:
-        return self._drawn()
+        return self._drawn(WIDTH)
 
-    def _table(self) -> Table:
+    def _repr_html_(self) -> str:
+        return as_html(self._drawn(math.inf))
+
+    def _table(self, room: float) -> Table:
         """Return the first rows, with as many columns as there is room for."""
-        shown, room, columns = self[:_SHOWN_ROWS], WIDTH, {}
-        names = dict.fromkeys(name for row in shown for name in row)
-        for name in names:
-            cells = [_cell(row.get(name)) for row in shown]
+        shown, looks, columns, left = self[:_SHOWN_ROWS], {}, [], []
+        if len(self) > len(shown):
+            left.append(f"{len(self) - len(shown)} more rows")
+        for name in dict.fromkeys(name for row in shown for name in row):
+            values = [row.get(name) for row in shown]
+            cells = [*map(_cell, values)]
             room -= max(map(len, [name, *cells])) + 2
-            if room >= 0:
-                columns[name] = cells
-        left = [f"and {len(self) - len(shown)} more"] * (len(self) > len(shown))
-        left += [name for name in names if name not in columns]
-        rows = zip(*columns.values(), strict=True)
-        looks = dict.fromkeys(columns or [""], WORD)
+            if room < 0:
+                left.append(name)
+                continue
+            is_number = all(isinstance(v, int | float | None) for v in values)
+            looks[name] = NUMBER if is_number else WORD
+            columns.append(cells)
         title = f"{len(self)} row{'s' * (len(self) != 1)}"
-        return new_table(title, looks, rows, ", ".join(left) or None)
+        caption = f"not shown: {', '.join(left)}" if left else None
+        return new_table(
+            title, looks or {"": WORD}, zip(*columns, strict=True), caption
+        )
 
 
 def _cell(value: Any) -> str:

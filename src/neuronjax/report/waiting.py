@@ -12,7 +12,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.markup import escape
@@ -23,8 +23,6 @@ from neuronjax.report.quantities import seconds as in_words
 #: From when on somebody may wonder.
 PATIENCE_SECONDS = 2.0
 WORTH_SAYING_SECONDS = 0.1
-#: Of the line at the end.
-WIDTH = 80
 
 
 class Waiting:
@@ -110,29 +108,16 @@ def summary(
     end: float,
     error: type[BaseException] | None = None,
 ) -> str:
-    """How long it took, and its longest stages, as many as fit.
-
-    Args:
-        name: of what took so long.
-        stages: their names and beginnings, in seconds.
-        end: of the last one.
-        error: what ended it before it was done.
-    """
+    """Return how long all took, and each stage, of which the names and beginnings are
+    given; and where an error ended it."""
     ends = [*[begin for _, begin in stages[1:]], end]
     spent: dict[str, float] = {}
     for (stage, begin), until in zip(stages, ends, strict=True):
         spent[kind_of(stage)] = spent.get(kind_of(stage), 0.0) + until - begin
     stopped = "" if error is None else f"stopped in {kind_of(stages[-1][0])} after "
     whole = f"{name}: {stopped}{in_words(end - stages[0][1])}"
-
-    def line(kinds: Collection[str]) -> str:
-        said = [f"{k} {in_words(s)}" for k, s in spent.items() if k in kinds]
-        return f"{whole} ({', '.join(said)})" if said else whole
-
-    longest = sorted(spent, key=lambda kind: spent[kind], reverse=True)
-    kept = [kind for kind in longest if spent[kind] > WORTH_SAYING_SECONDS]
-    while kept and len(line(kept)) > WIDTH:
-        kept.pop()
+    said = [f"{k} {in_words(s)}" for k, s in spent.items() if s > WORTH_SAYING_SECONDS]
+    parts = f" ({', '.join(said)})" if said else ""
     goes_on = stopped and kind_of(stages[-1][0]) == "compiling"
     more = "; XLA may go on compiling in the background" if goes_on else ""
-    return line(kept) + more
+    return whole + parts + more

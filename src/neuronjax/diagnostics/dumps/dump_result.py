@@ -13,20 +13,12 @@ from rich.text import Text
 from neuronjax.diagnostics.comparison_tables import short
 from neuronjax.diagnostics.dumps.matching import Unmatched
 from neuronjax.diagnostics.legal.results import CheckedOutput
+from neuronjax.report.html import CODE, WIDTH
 from neuronjax.report.places import OpPlace
-from neuronjax.report.tables import (
-    NUMBER,
-    RIGHT,
-    WIDTH,
-    Displayed,
-    Look,
-    cut,
-    new_table,
-)
+from neuronjax.report.tables import NUMBER, WORD, Displayed, new_table, one_line
 
 _SHOWN_OPS = 4
 _SHOWN_ROWS = 20
-_CUT: Look = {"no_wrap": True, "overflow": "ellipsis"}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -101,11 +93,11 @@ class DumpComparison(Displayed):
         return new_table(
             f"{len(shown)} of {len(self.tensors)} tensors, in the order of execution",
             {
-                "tensor": {**_CUT, "ratio": 1},
-                "op": {**_CUT, "max_width": 14},
-                "line": {**_CUT, "max_width": 20},
-                "by": _CUT,
-                "outside": RIGHT | _CUT,
+                "tensor": {**WORD, "ratio": 1},
+                "op": {**WORD, "max_width": 14},
+                "line": {**WORD, "max_width": 20},
+                "by": WORD,
+                "outside": NUMBER,
                 "of": NUMBER,
                 "bounds": NUMBER,
             },
@@ -161,15 +153,15 @@ class DumpComparison(Displayed):
         origin = first.place or "an argument: the device was given other numbers"
         yield Text(f"first outside: {first.tensor}, {origin}", style="bold red")
         if first.place is not None and (code := first.place.code):
-            yield Text(f"   > {cut(code, WIDTH - 5)}", style="cyan")
+            yield one_line(f"   > {code}", style=CODE)
         for line in first.checked.as_text().partition(": ")[2].splitlines():
             yield Text(f"   {line.strip()}")
         if first.since:
-            yield Text(cut(f"   computed here from {', '.join(first.since)}"))
+            yield one_line(f"   computed here from {', '.join(first.since)}")
         if len(first.ops) > 1:
             yield Text(f"   one of {len(first.ops)} ops since then is wrong:")
             for op in first.ops[-_SHOWN_OPS:]:
-                yield Text(cut(f"      {op}"))
+                yield one_line(f"      {op}")
             if len(first.ops) > _SHOWN_OPS:
                 yield Text("      and those before: .first.ops")
 
@@ -177,7 +169,7 @@ class DumpComparison(Displayed):
         for tensor in self.unmatched[:_SHOWN_ROWS]:
             shape = list(tensor.shape)
             told = f"no value: {tensor.tensor} {tensor.dtype}{shape}: {tensor.why}"
-            yield Text(cut(told), style="yellow")
+            yield one_line(told, style="yellow")
         hidden = len(self.unmatched) - _SHOWN_ROWS
         if hidden > 0:
             yield Text(f"and {hidden} more: .unmatched")

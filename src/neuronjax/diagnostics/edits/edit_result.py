@@ -12,8 +12,9 @@ from rich.text import Text
 
 from neuronjax.diagnostics.comparison_tables import short
 from neuronjax.diagnostics.op_errors import Errors
+from neuronjax.report.html import CODE
 from neuronjax.report.places import OpPlace
-from neuronjax.report.tables import NUMBER, TEXT, WIDTH, Displayed, cut, new_table
+from neuronjax.report.tables import NUMBER, TEXT, WIDTH, Displayed, new_table, one_line
 
 _SHOWN, _NAMES, _NEAREST = 8, 5, 3
 
@@ -227,7 +228,7 @@ class ProgramComparison(Displayed):
         for name, op, number in zip(
             self.names, (first.before, first.after), first.numbers, strict=True
         ):
-            yield Text(cut(f"   {number} in {name}: {op}"))
+            yield one_line(f"   {number} in {name}: {op}")
             yield from _code(op)
         yield Text(
             f"   elements that differ: {errors.differing} of {errors.elements}, "
@@ -244,7 +245,7 @@ class ProgramComparison(Displayed):
         )
         for before, after in near:
             there = f" ({before.line})" if before.line != after.line else ""
-            yield Text(cut(f"     {after}{there}"))
+            yield one_line(f"     {after}{there}")
 
     def _nothing(self) -> Text:
         if not self.compared:
@@ -292,7 +293,7 @@ def _text(edits: Sequence[Edit]) -> str:
 
 def _code(op: EditedOp) -> Iterator[Text]:
     if op.code:
-        yield Text(cut(f"     > {op.code}"), style="cyan")
+        yield one_line(f"     > {op.code}", style=CODE)
 
 
 def _row(output: OutputDifference) -> tuple[str, ...]:

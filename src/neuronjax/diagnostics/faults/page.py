@@ -15,14 +15,15 @@ from neuronjax.diagnostics.op_records import OpRecord
 from neuronjax.errors import code_at
 from neuronjax.execution.probes.signs import FEW, MOSTLY
 from neuronjax.ir.program import TOP
-from neuronjax.report.tables import TEXT, WIDTH, WORD, Displayed, cut, new_table
+from neuronjax.report.html import CODE, WIDTH, Narrowed
+from neuronjax.report.tables import TEXT, WORD, Displayed, new_table, one_line
 
 
 class Faults(Displayed, tuple[Fault, ...]):
     """Ops at fault, as `pandas.DataFrame` takes them, and a table of them."""
 
     def __rich__(self) -> Table:
-        columns = {"line": WORD, "fault": TEXT, "why": TEXT, "try": TEXT}
+        columns = {"line": WORD, "fault": WORD, "why": TEXT, "try": TEXT}
         rows = ((f.record.line, f.kind, f.evidence, f.remedy) for f in self)
         return new_table(f"{len(self)} ops at fault", columns, rows)
 
@@ -36,7 +37,7 @@ def page(verdict: FaultVerdict) -> Iterator[Text]:
     """Yield the lines of a verdict, 80 columns wide."""
     yield _headline(verdict)
     for wrong in verdict.wrong[:_SHOWN_RESULTS]:
-        yield from _wrapped("", _of_result(wrong))
+        yield _wrapped("", _of_result(wrong))
     hidden = len(verdict.wrong) - _SHOWN_RESULTS
     if hidden > 0:
         yield Text(f"{_INDENT}and {hidden} more: .verdict.wrong")
@@ -49,15 +50,15 @@ def page(verdict: FaultVerdict) -> Iterator[Text]:
 
 def lines_to_change(verdict: FaultVerdict) -> Iterator[Text]:
     """Yield the end of a report: the first lines at fault, as the files have them."""
-    lines = []
+    texts = []
     for fault in verdict.lines[:SHOWN_FAULTS]:
         code = code_at(fault.record.source)
         if code:  # there is none of what was typed at a prompt
-            lines.append(f"{_INDENT}{fault.record.line}: {code}")
-    if lines:
-        yield Text("change first:" if len(lines) > 1 else "change:", style="bold")
-    for line in lines:
-        yield Text(cut(line, WIDTH), style="cyan")
+            texts.append(f"{_INDENT}{fault.record.line}: {code}")
+    if texts:
+        yield Text("change first:" if len(texts) > 1 else "change:", style="bold")
+    for text in texts:
+        yield one_line(text, style=CODE)
 
 
 def _headline(verdict: FaultVerdict) -> Text:
@@ -113,15 +114,13 @@ def _of_fault(n: int, fault: Fault) -> Iterator[Text]:
     record = fault.record
     place = _place(record)
     if record.module == TOP and fault.parameter:
-        place += f", near {cut(fault.parameter, 30)}"
-    kind, line = f"{n}. {fault.kind}", f"  {record.line}  "
-    place = cut(place, WIDTH - len(kind + line))
-    yield Text.assemble((kind, "bold"), line, place)
+        place += f", near {fault.parameter}"
+    yield one_line((f"{n}. {fault.kind}", "bold"), f"  {record.line}  {place}")
     code = code_at(record.source)
     if code:
-        yield Text(f"{_INDENT}> {cut(code, WIDTH - 5)}", style="cyan")
-    yield from _wrapped("", _why(fault))
-    yield from _wrapped("try: ", fault.remedy)
+        yield one_line(f"{_INDENT}> {code}", style=CODE)
+    yield _wrapped("", _why(fault))
+    yield _wrapped("try: ", fault.remedy)
 
 
 def _why(fault: Fault) -> str:
@@ -134,19 +133,17 @@ def _why(fault: Fault) -> str:
 
 
 def _place(record: OpRecord) -> str:
-    module = "" if record.module == TOP else f" in {cut(record.label, 36)}"
+    module = "" if record.module == TOP else f" in {record.label}"
     return f"op {record.number}, {record.short_op}{module}"
 
 
-def _wrapped(lead: str, text: str) -> Iterator[Text]:
-    lines = textwrap.wrap(
-        lead + text,
-        WIDTH - len(_INDENT),
-        subsequent_indent=" " * len(lead),
-        break_on_hyphens=False,
+def _wrapped(lead: str, text: str) -> Narrowed:
+    whole = f"{_INDENT}{lead}{text}"
+    indent = " " * len(_INDENT + lead)
+    fitted = textwrap.fill(
+        whole, WIDTH, subsequent_indent=indent, break_on_hyphens=False
     )
-    for line in lines:
-        yield Text(_INDENT + line)
+    return Narrowed(fitted, whole)
 
 
 def _end(text: str, width: int) -> str:
