@@ -61,7 +61,7 @@ def _peak(text: str) -> str | float:
 
 
 def _turns(text: str) -> tuple[str, int]:
-    """ "train.py:12=100" as line and number."""
+    """Return the line and number of "train.py:12=100"."""
     line, _, number = text.rpartition("=")
     if not line or not number.isdecimal():
         raise InvalidProgramError(
@@ -70,7 +70,7 @@ def _turns(text: str) -> tuple[str, int]:
     return line, int(number)
 
 
-#: What a table shows of a profile's groups, with a note perhaps.
+#: The rows of a table for each way of grouping a profile, some with a note.
 _GROUPS: Mapping[str, Any] = {
     "op": lambda found, rows: [found],
     "source": lambda found, rows: [_short(found)],
