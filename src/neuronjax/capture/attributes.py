@@ -123,8 +123,7 @@ def _coded(code: re.Match[str], dtype: np.dtype) -> Any:
 
 
 def _scalar(attribute: Any, dtype: np.dtype) -> Any:
-    """Return a scalar attribute with its exact bits (NaN payloads are printed in
-    hex)."""
+    """Return a scalar attribute with exact bits (NaN payloads are printed in hex)."""
     match = _HEX.match(str(attribute))
     if match and dtype.kind not in "iub":
         return _coded(match, dtype)
@@ -209,8 +208,7 @@ def _of_values(attribute: Any) -> tuple[Sharding, ...]:
 
 
 def _sharding(attribute: Any) -> Sharding:
-    """Decode `#sdy.sharding<@mesh, [{"x"}, {}]>`, dropping whether a dimension is
-    open."""
+    """Decode `#sdy.sharding<@mesh, [{"x"}, {}]>`, ignoring open dimensions."""
     found = sdy.TensorShardingAttr(attribute)
     dimensions = map(sdy.DimensionShardingAttr, found.dimension_shardings)
     return Sharding(

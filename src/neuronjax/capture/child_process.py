@@ -58,8 +58,7 @@ def started(
 
 
 def ended_with_its_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill the child and the processes that it started, and wait until they have
-    ended."""
+    """Kill the child and processes that it started; wait until they have ended."""
     end = time.monotonic() + GONE_SECONDS
     with contextlib.suppress(ProcessLookupError, PermissionError):
         while time.monotonic() < end:

@@ -319,8 +319,7 @@ def is_library(file: str) -> bool:
 
 
 class _Frame(NamedTuple):
-    """A frame of the stack that led to an op, with the qualified name of its
-    function."""
+    """A frame of the stack that led to an op, with its function's full name."""
 
     function: str
     file: str

@@ -168,8 +168,7 @@ def _set_mesh() -> Mesh | None:
 
 
 def _is_on_one_device(leaf: Any) -> bool:
-    """Return whether an argument is an array on one device, as the emulation takes
-    it."""
+    """Return whether an argument is an array on one device, which emulation needs."""
     is_array = isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer)
     return is_array and isinstance(leaf.sharding, _OneDevice)
 

@@ -66,8 +66,7 @@ class Refused(Exception):
 
 
 def context() -> ir.Context:
-    """Return an MLIR context with all dialects that a program may use, and one
-    thread."""
+    """Return an MLIR context with all dialects of programs, and one thread."""
     new = ir.Context()
     registry = ir.DialectRegistry()
     _jax_mlir_ext.register_dialects(registry)

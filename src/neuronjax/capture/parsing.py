@@ -101,8 +101,7 @@ class _Worker:
         self._started = False
 
     def _await_start(self) -> None:
-        """Wait for the child's first frame, which reports that it has imported
-        jaxlib."""
+        """Wait for the child's first frame, which says that it has imported jaxlib."""
         try:
             self._receive(time.monotonic() + START_SECONDS, START_BYTES)
         except (EOFError, _Stalled, _Garbled) as error:
@@ -161,8 +160,7 @@ class _Worker:
             data = data[os.write(pipe.fileno(), data[: 1 << 20]) :]
 
     def _receive(self, deadline: float, most: int) -> tuple[dict[str, Any], bytes]:
-        """Return a frame of at most `most` bytes, because the child cannot be
-        trusted."""
+        """Return a frame of at most `most` bytes, as the child cannot be trusted."""
         (length,) = _LENGTH.unpack(self._read(_LENGTH.size, deadline))
         if length > most:
             raise _Garbled(f"answers with {length} bytes")
@@ -232,8 +230,7 @@ def stop() -> None:
 
 
 def _after_fork() -> None:
-    """Drop the pipes in a forked process: it has copies, but the child is its
-    parent's."""
+    """Drop the copied pipes in a forked process: the child is its parent's."""
     global _lock
     _lock = threading.Lock()
     while _workers:

@@ -65,8 +65,7 @@ _REMEDY = "write it with jax.shard_map over all axes of the mesh, collectives by
 
 
 def needs_partitioner(program: Program) -> bool:
-    """Return whether collectives are missing: shardings outside of manual
-    computations."""
+    """Return whether collectives are missing: shardings not in manual computations."""
     if not any(mesh.size > 1 for mesh in program.meshes.values()):
         return False
     outside = (*program.argument_shardings, *program.result_shardings)
@@ -430,8 +429,7 @@ def _axes(mesh: Mesh, places: np.ndarray, count: int) -> tuple[str, ...] | None:
 
 
 def _cuts(mesh: Mesh) -> Iterator[Mesh]:
-    """Yield the mesh with its axes cut into prime factors, the small or the large
-    first."""
+    """Yield the mesh with axes cut into prime factors, small or large ones first."""
     for reverse in (False, True):
         axes = []
         for name, size in mesh.axes:

@@ -90,8 +90,7 @@ def _algorithm(jaxpr: Any, message: str) -> NeuronJaxError | None:
 
 
 def _wrong_devices(jaxpr: Any) -> NeuronJaxError | None:
-    """Return the named error of the first collective with impossible ranks or
-    groups."""
+    """Return the error of the first collective with impossible ranks or groups."""
     sizes: dict[Any, int] = {}
     for equation, source in equations(jaxpr):
         given = equation.params

@@ -1,4 +1,4 @@
-"""The application that the commands register with, and what they share."""
+"""The application with which the commands register, and the code that they share."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from neuronjax.errors import InvalidProgramError, NeuronJaxError
 from neuronjax.report.tables import Look, new_table
 from neuronjax_command import loading
 
-#: The module of every command, by name. It may have `SETTINGS` of its commands, which
-#: they are registered with.
+#: The module of every command, by name. A module may have `SETTINGS`, with which its
+#: commands are registered.
 COMMANDS: dict[str, str] = {}
 
 
 class _Commands(TyperGroup):
-    """Commands whose NeuronJaxErrors are messages; a script is one to run."""
+    """A group that shows NeuronJaxErrors as messages; a script's name means `run`."""
 
     def __init__(self, **named: Any) -> None:
         super().__init__(**named)
@@ -106,7 +106,7 @@ def root(
 
 
 def main() -> None:
-    """The entry point of the command."""
+    """Run the command."""
     app()
 
 
@@ -146,7 +146,7 @@ def print_json(data: Any) -> None:
 
 
 def show(found: Any, data: Callable[[], Any], as_json: bool) -> None:
-    """A result for people, or its data for programs."""
+    """Print a result for people, or its data for programs."""
     if as_json:
         print_json(data())
     else:
@@ -164,7 +164,7 @@ def table(
 
 
 def check_folders(paths: Sequence[Path | None]) -> None:
-    """Fails before the work where an output could not be written after it."""
+    """Check, before any work, that the folders of output files exist."""
     for path in filter(None, paths):
         if not path.parent.is_dir():
             raise InvalidProgramError(

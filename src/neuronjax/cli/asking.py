@@ -1,8 +1,9 @@
-"""The verbs that ask about a program: `check`, `compare`, `tolerance`, `compare-dump`
-and `search`.
+"""The commands that ask about a program: `check`, `compare`, `tolerance`,
+`compare-dump` and `search`.
 
-All take the program, the target and the arguments in the same options, of which a
-command says nothing: it gets `ask`, which calls the verb, and its own options.
+All take the program, the target and the arguments in the same options, which the
+decorator `asks` declares. A command itself gets `ask`, which calls the verb, and its
+own options.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from neuronjax.cli.sources import (
     program,
 )
 
-#: Calls the verb, with keywords that the command has made, and returns its answer.
+#: Calls the verb with keywords that the command adds, and returns the answer.
 Ask = Callable[..., Any]
 Command = Callable[..., None]
 
@@ -52,7 +53,7 @@ def _of_types(
     *,
     as_json: JsonOption = False,
 ) -> Ask:
-    """Return what asks about a program, whose arguments need no values."""
+    """Return an `ask` about a program whose arguments need no values."""
 
     def ask(verb: Callable[..., Any], **keywords: Any) -> Any:
         function, arguments = program(source, shapes)
@@ -72,7 +73,7 @@ def _of_values(
     cache: CacheOption = True,
     as_json: JsonOption = False,
 ) -> Ask:
-    """Return what asks about a program and its arguments, given or drawn."""
+    """Return an `ask` about a program and its arguments, given or drawn."""
     if cache:
         keep_compiled()
 
@@ -95,9 +96,10 @@ def asks(
 
     Args:
         verb: the public function.
-        *keywords: as `options_of`.
-        how: what reads the program; its options surround those of the command.
-        **offers: as `options_of`.
+        *keywords: as in `options_of`.
+        how: the function that reads the program; its options surround those of the
+            command.
+        **offers: as in `options_of`.
     """
     shared = dict(inspect.signature(how, eval_str=True).parameters)
     of_verb = {"target", "policy"} & inspect.signature(verb).parameters.keys()

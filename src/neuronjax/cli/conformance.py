@@ -1,4 +1,4 @@
-"""`neuronjax conformance`: test an implementation with the published vectors."""
+"""`neuronjax conformance`: tests an implementation with the published vectors."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def _cell(use: Use | None) -> str:
 
 
 def _absent(title: str, rows: Sequence[Operation]) -> Table:
-    """Ops by the reason that they share."""
+    """Return a table of ops by their common reason."""
     reasons: dict[str, list[str]] = {}
     for operation in rows:
         reasons.setdefault(operation.note, []).append(operation.name)

@@ -1,8 +1,8 @@
-"""`neuronjax ls`: the machines that can be emulated, and one of them in detail.
+"""`neuronjax ls`: lists the machines that can be emulated, or describes one.
 
 `ls INSTANCE --json` has the fields of the vendor's `neuron-ls --json-output` for every
-device, under `neuron_devices`: a tool that reads those can read these. What belongs to
-a host (bus address, processes) is null or empty.
+device, under `neuron_devices`, for tools that read those. Fields of a host (bus
+address, processes) are null or empty.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def ls(
 
 
 def _neuron_ls(target: Target) -> dict[str, Any]:
-    """What `neuron-ls` prints of an instance; nothing for a bare chip."""
+    """Return what `neuron-ls` prints of an instance; {} for a bare chip."""
     if target.instance is None:
         return {}
     devices = [_device(target, index) for index in range(target.instance.chips)]
@@ -85,7 +85,7 @@ def _device(target: Target, index: int) -> dict[str, Any]:
 
 
 def neighbours(topology: Topology, index: int) -> list[int]:
-    """The devices that a device is joined to directly.
+    """Return the devices to which a device is joined directly.
 
     A chain, ring or torus joins neighbours along each axis, a switch all of an axis.
     """
@@ -117,7 +117,7 @@ def _devices_table(target: Target) -> Table:
 
 
 def _ranges(numbers: list[int]) -> str:
-    """ "1-3, 7" of 1, 2, 3, 7."""
+    """Return "1-3, 7" of 1, 2, 3, 7."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and runs[-1][-1] == number - 1:

@@ -1,4 +1,4 @@
-"""`neuronjax judge`, of a kernel or all of a folder; and `nki-diff`."""
+"""`neuronjax judge`, for a kernel or all kernels of a folder; and `nki-diff`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FORGETS_AFTER = 20
 
 
 def _numbers(given: str) -> tuple[int, ...]:
-    """What was written, or the verb's own default as Typer writes it."""
+    """Return the numbers in a text, or in the verb's default as Typer writes it."""
     try:
         return tuple(int(n) for n in given.strip("()").split(",") if n.strip())
     except ValueError:
@@ -97,15 +97,15 @@ def judge(
 
 
 def _serve(judged: Callable[[str], KernelVerdict]) -> None:
-    """A line of JSON for every line of the input, a verdict or {"error": why}."""
+    """Print a line of JSON for every line of the input: a verdict or {"error": why}."""
     for number, line in enumerate(sys.stdin, start=1):
         try:
-            told = judged(line.strip()).to_json(indent=None)
+            answer = judged(line.strip()).to_json(indent=None)
         except NeuronJaxError as error:
-            told = json.dumps({"error": str(error)})
-        print(told, flush=True)
+            answer = json.dumps({"error": str(error)})
+        print(answer, flush=True)
         if number % _FORGETS_AFTER == 0:
-            jax.clear_caches()  # kernels that are compiled, which no one asks for again
+            jax.clear_caches()  # compiled kernels that are not used again
 
 
 @options_of(
@@ -136,5 +136,5 @@ def nki_diff(
 
 
 def _progress(verdict: KernelVerdict) -> None:
-    """Print a line on standard error, for verdicts of a folder take a while."""
+    """Print a line on standard error, because verdicts of a folder take a while."""
     print(f"{Path(verdict.candidate).name}: {verdict.word}", file=sys.stderr)

@@ -1,4 +1,5 @@
-"""`neuronjax estimate` and `estimate-serving`: what training and serving would cost."""
+"""`neuronjax estimate` and `estimate-serving`: predict what training and serving
+cost."""
 
 from __future__ import annotations
 
@@ -21,21 +22,21 @@ from neuronjax.execution import stages
 
 
 def _prices(given: list[str]) -> float | dict[str, float]:
-    """ "30" for all, or "trn2.48xlarge=30" by name."""
+    """Return one price of "30", or prices by name of "trn2.48xlarge=30"."""
     if len(given) == 1 and "=" not in given[0]:
         return _number("--price", given[0])
     named = (text.rpartition("=") for text in given)
-    found = {name: _number("--price", usd) for name, _, usd in named}
-    if "" in found:
+    prices = {name: _number("--price", usd) for name, _, usd in named}
+    if "" in prices:
         raise InvalidProgramError(
             f"--price {' --price '.join(given)}",
             remedy="write one price, or INSTANCE=USD for each",
         )
-    return found
+    return prices
 
 
 def _machine(text: str) -> Machine:
-    """ "NAME=SECONDS,USD" or "NAME=SECONDS,USD,TOKENS"."""
+    """Return the machine of "NAME=SECONDS,USD" or "NAME=SECONDS,USD,TOKENS"."""
     name, _, figures = text.rpartition("=")
     numbers = [_number("--against", part) for part in figures.split(",")]
     if not name or len(numbers) not in (2, 3):
@@ -101,7 +102,7 @@ def estimate(
         neuronjax estimate step.mlirbc --price 30 --against 'H100 x 8=0.21,55'
     """
     with stages.watching(source, "loading"), warnings.catch_warnings():
-        # The estimate's notes say the same.
+        # The estimate's notes contain this warning.
         warnings.simplefilter("ignore", ServingChipWarning)
         step, arguments = program(source, shapes)
         priced = estimate_step(step, **keywords)(*arguments)

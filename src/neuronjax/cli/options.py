@@ -1,8 +1,8 @@
-"""Options that are declared once: in the signature and docstring of a public verb.
+"""Makes options of commands from the signature and docstring of a public verb.
 
 A command names the keywords of the verb that it offers. Type and default are those of
-the signature, the help is the first sentence of the keyword's entry under `Args:`; what
-follows it there is for callers in Python.
+the signature, and the help is the first sentence of the keyword's entry under `Args:`;
+the rest of the entry is for callers in Python.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from rich.text import Text
 import neuronjax as nj
 from neuronjax.errors import NeuronJaxError
 
-#: Keywords that every verb has, and that commands declare for themselves.
+#: Keywords of every verb, which commands declare themselves.
 _SHARED = {"target", "policy"}
-_flags: ContextVar[Mapping[str, str]] = ContextVar("_flags")  # of the command
+_flags: ContextVar[Mapping[str, str]] = ContextVar("_flags")  # the command's
 _SCALARS = {"int": int, "float": float, "bool": bool}
 _ENTRY = re.compile(r"^    (\w+): (.+(?:\n {5,}.+)*)", re.MULTILINE)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Offer:
-    """How a command offers a keyword, where that is not the verb's own way.
+    """How a command offers a keyword, if that differs from the verb.
 
     Attributes:
         flag: the option; "" for the keyword's name.
-        short: another name of it, of one letter.
-        metavar: what stands for the value in the help.
-        help: of values that the command line writes in another way.
+        short: a second name, of one letter.
+        metavar: the name of the value in the help.
+        help: help for values that are written differently on the command line.
         repeated: whether it can be given several times.
-        read: from what was written, once or in a list, to what the verb takes.
+        read: converts the text, or list of texts, to the verb's argument.
     """
 
     flag: str = ""
@@ -54,15 +54,15 @@ class Offer:
 def options_of(
     verb: Callable[..., Any], *keywords: str, **offers: Offer
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A decorator of commands: keywords of a verb become options.
+    """Return a decorator of commands that makes options of a verb's keywords.
 
-    They stand before the command's keyword-only parameters and reach it as
-    `**keywords`, without those that were not given and have no default.
+    The options come before the command's keyword-only parameters. The command gets them
+    as `**keywords`, without those that were not given and have no default.
 
     Args:
         verb: the public function.
-        *keywords: those that are offered as they are.
-        **offers: those that are offered in another way; they come first.
+        *keywords: keywords that are offered as the verb has them.
+        **offers: keywords that are offered in another way; they come first.
     """
     chosen = {**offers, **dict.fromkeys(keywords, Offer())}
 
@@ -100,33 +100,33 @@ def options_of(
 
 
 def in_options(text: str, flags: Mapping[str, str]) -> str:
-    """A message as the command line writes it: keywords are options, with what they are
-    given: "price_per_hour={'trn1.2xlarge': 2}" is "--price trn1.2xlarge=2"."""
+    """Return a message with keywords in the form of options, with their values:
+    "price_per_hour={'trn1.2xlarge': 2}" becomes "--price trn1.2xlarge=2"."""
     for keyword, flag in flags.items():
         text = re.sub(rf"\b{keyword}=(['\"])([\w.,=-]+)\1", rf"{flag} \2", text)
         text = re.sub(rf"\b{keyword}=(?=[\s,;:)]|$)", flag, text)
         text = re.sub(rf"\b{keyword}=\{{'([^']+)': ([^}}]+)\}}", rf"{flag} \1=\2", text)
-        # A call is Python that no option takes.
+        # A call is Python code, which is not written as an option.
         text = re.sub(rf"\b{keyword}=(?=[^\s(]+(?:[\s,;)]|$))", f"{flag} ", text)
-        # A word such as "steps" is also one of prose.
+        # A word such as "steps" is also prose.
         if "_" in keyword:
             text = re.sub(rf"\b{keyword}\b", flag, text)
-        # Where a message names both already.
+        # If a message already names both.
         text = re.sub(rf"({flag} \S+) \(\1\)", r"\1", text)
     return text
 
 
 class CommandConsole(Console):
-    """Prints a verb's result in the words of the command: options for keywords."""
+    """A console that prints a verb's result with options in place of keywords."""
 
     def render_str(self, text: str, **given: Any) -> Text:
-        """A string, of a table say."""
+        """Return a string, such as a table's, with options."""
         return super().render_str(in_options(text, _flags.get({})), **given)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Anything else."""
+        """Return any other renderable with options."""
         if isinstance(renderable, Text):
             words = in_options(renderable.plain, _flags.get({}))
             if words != renderable.plain:
@@ -138,9 +138,9 @@ class CommandConsole(Console):
 def _parameter(
     verb: Callable[..., Any], keyword: str, offer: Offer
 ) -> inspect.Parameter:
-    found = inspect.signature(verb).parameters[keyword]
-    kind: Any = _SCALARS.get(str(found.annotation).split(" | ")[0], str)
-    default = ... if found.default is found.empty else found.default
+    declared = inspect.signature(verb).parameters[keyword]
+    kind: Any = _SCALARS.get(str(declared.annotation).split(" | ")[0], str)
+    default = ... if declared.default is declared.empty else declared.default
     if offer.repeated:
         kind, default = list[kind], None
     option = typer.Option(
@@ -156,7 +156,7 @@ def _parameter(
 
 
 def help_of(verb: Callable[..., Any], keyword: str) -> str:
-    """The first sentence about a keyword; "as `other`" is looked up there."""
+    """Return the first sentence about a keyword; "as `other`" names another verb."""
     section = inspect.cleandoc(verb.__doc__ or "").partition("\nArgs:\n")[2]
     entries = {name: " ".join(text.split()) for name, text in _ENTRY.findall(section)}
     text = entries[keyword]

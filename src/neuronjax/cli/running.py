@@ -1,8 +1,7 @@
-"""`neuronjax run`: a program on an emulated chip, and what came out.
+"""`neuronjax run`: runs a program on an emulated chip, and shows its results.
 
-The numbers of results are those of the chip; nothing here is a time. Arrays of dtypes
-that NumPy does not know are written to the output file as float32, which holds them
-exactly.
+The numbers of the results are those of the chip; no times are shown. Arrays of dtypes
+that NumPy does not know are written to the output file as float32, which is exact.
 """
 
 from __future__ import annotations
@@ -143,7 +142,7 @@ def _refuse_beside_script(options: Mapping[str, Any]) -> None:
 
 
 def _row(name: str, array: np.ndarray, native: np.ndarray | None) -> dict[str, Any]:
-    """Return shape, dtype, range of the finite values, numbers of NaNs and Infs."""
+    """Return name, shape, dtype, range of finite values, counts of NaN and Inf."""
     real = np.abs(array) if array.dtype.kind == "c" else array
     values = np.asarray(real, np.float64)
     finite = values[np.isfinite(values)]

@@ -1,4 +1,4 @@
-"""`neuronjax run script.py`: somebody's program, as it stands, on an emulated chip."""
+"""`neuronjax run script.py`: runs an unmodified program on an emulated chip."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from neuronjax.policy import Policy
 from neuronjax.report.setting import setting_line
 
 SUFFIX = ".py"
-# Where a context keeps what follows the script on the command line.
+# The key of the script's arguments in a context.
 _ARGUMENTS = "neuronjax.script_arguments"
 
 
 class ScriptCommand(TyperCommand):
-    """A command that leaves to a script what is written after it."""
+    """A command that leaves arguments after a script's name to the script."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         scripts = (n for n, text in enumerate(args, 1) if text.endswith(SUFFIX))
@@ -32,20 +32,21 @@ class ScriptCommand(TyperCommand):
 
 
 def script_arguments(context: Any) -> list[str]:
-    """What was written after the script."""
+    """Return the arguments after the script's name."""
     return context.meta[_ARGUMENTS]
 
 
 def run_script(
     path: Path, arguments: Sequence[str], target: str, policy: str | None
 ) -> None:
-    """Runs a file as `python path arguments...` does, its jits emulated.
+    """Run a file as `python path arguments...` does, with its jits emulated.
 
-    An error of its own is shown as python would, from its first line on.
+    Errors of the script are shown as Python shows them, from its first line on.
 
     Raises:
-        InvalidProgramError: no such file, or an unknown target or policy.
-        typer.Exit: with status 1, after an error of the script's own.
+        InvalidProgramError: the file does not exist, or the target or policy is
+            unknown.
+        typer.Exit: the script raised an error; the status is 1.
     """
     if not path.is_file():
         raise nj.InvalidProgramError(f"{path}: no such file", remedy="check the path")

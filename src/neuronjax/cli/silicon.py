@@ -1,4 +1,4 @@
-"""`neuronjax silicon-kit` and `silicon-check`: ask a real Trainium."""
+"""`neuronjax silicon-kit` and `silicon-check`: test a real Trainium."""
 
 from __future__ import annotations
 

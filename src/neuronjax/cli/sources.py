@@ -1,9 +1,10 @@
-"""What a user names on the command line: a saved program, or a function in a file.
+"""Reads what a user names on the command line: a saved program, or a function in a
+file.
 
 `package.module:function` and `path/to/file.py:function` are functions; everything else
 is the path of a saved program. Arguments of a function come from `--args` (shapes),
-`--inputs` (an .npz file) or its attribute `example_args`. Values of which only the
-shape is known are drawn from a seeded generator: normal floats, integers from 0 to 7.
+`--inputs` (an .npz file) or its attribute `example_args`. If only a shape is known,
+values are drawn from a seeded generator: normal floats, integers from 0 to 7.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ InputsOption = Annotated[
         help="Values of the arguments, an .npz file: by name, or arr_0, arr_1, ...",
     ),
 ]
-#: As written, once or several times; None for nothing.
+#: The option's text, once or several times; None if it is not given.
 Shapes = str | Sequence[str] | None
 SeedOption = Annotated[int, typer.Option(help="The seed of inputs that are not given.")]
 
@@ -73,13 +74,13 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 @dataclass(frozen=True)
 class SavedSource:
-    """A saved program, which knows the types of its arguments."""
+    """A saved program, which holds the types of its arguments."""
 
     name: str
 
     @property
     def function(self) -> Path:
-        """What a verb takes."""
+        """The path, which verbs take."""
         return Path(self.name)
 
     def arguments(self, shapes: Shapes) -> tuple[Any, ...]:
@@ -90,7 +91,7 @@ class SavedSource:
         """Return the arguments as arrays, from a file or drawn.
 
         Raises:
-            InvalidProgramError: as `with_values`.
+            InvalidProgramError: as for `with_values`.
         """
         artifact = read_artifact(self.name)
         types, names = artifact.in_avals, artifact.argument_names
@@ -107,17 +108,17 @@ class SavedSource:
 
 @dataclass(frozen=True)
 class FunctionSource:
-    """A Python function, and its name as the user wrote it."""
+    """A Python function with the name that the user wrote."""
 
     name: str
     function: Callable[..., Any]
 
     def arguments(self, shapes: Shapes) -> tuple[Any, ...]:
-        """What it is called with: arrays, or types where only shapes are known.
+        """Return the arguments: arrays, or types where only shapes are known.
 
         Raises:
-            InvalidProgramError: neither shapes nor `example_args` are given, or they
-                do not fit the function's parameters.
+            InvalidProgramError: neither shapes nor `example_args` are given, or they do
+                not fit the function's parameters.
         """
         if shapes is not None and shapes != []:
             return self._fitting(parse_shapes(shapes))
@@ -136,7 +137,7 @@ class FunctionSource:
         """Return the arguments as arrays: from a file, as they are, or drawn.
 
         Raises:
-            InvalidProgramError: as `arguments` and `with_values`.
+            InvalidProgramError: as for `arguments` and `with_values`.
         """
         leaves, tree = jax.tree.flatten_with_path(self.arguments(shapes))
         names = [path_text(path) for path, _ in leaves]
@@ -168,7 +169,7 @@ def find(source: str) -> FunctionSource | SavedSource:
     """Return the function or saved program that a user names.
 
     Raises:
-        InvalidProgramError: no such file, module or function.
+        InvalidProgramError: the file, module or function does not exist.
     """
     where, colon, name = source.rpartition(":")
     if not colon or not name.isidentifier() or Path(source).exists():
@@ -212,7 +213,7 @@ def _saved(source: str) -> FunctionSource | SavedSource:
 
 
 def _functions(module: ModuleType) -> list[str]:
-    """Public functions of the module, its own or imported from the user's files."""
+    """Return the module's public functions, own or imported from the user's files."""
     return [
         name
         for name, value in vars(module).items()
@@ -224,7 +225,7 @@ def _functions(module: ModuleType) -> list[str]:
 
 
 def _is_own(module: str | None) -> bool:
-    """Whether a module is one of the user's, neither Python's nor a library's."""
+    """Return whether a module is the user's, neither Python's nor a library's."""
     file = getattr(sys.modules.get(module or ""), "__file__", None)
     if file is None or is_library(file):
         return False
@@ -277,13 +278,13 @@ _SHAPE = re.compile(r"\s*([a-z]\w*)(?:\[([\d\s,]*)\])?\s*,?")
 
 
 def parse_shapes(texts: str | Sequence[str]) -> tuple[jax.ShapeDtypeStruct, ...]:
-    """ "f32[8,16] i32[4]" as types; of several texts one after the other.
+    """Return the types of "f32[8,16] i32[4]", or of several such texts.
 
     Raises:
-        InvalidProgramError: not of this form, or an unknown dtype.
+        InvalidProgramError: the text has another form, or an unknown dtype.
     """
     text = texts if isinstance(texts, str) else " ".join(texts)
-    found, at = [], 0
+    types, at = [], 0
     while at < len(text.rstrip()):
         match = _SHAPE.match(text, at)
         if match is None:
@@ -292,9 +293,9 @@ def parse_shapes(texts: str | Sequence[str]) -> tuple[jax.ShapeDtypeStruct, ...]
                 remedy="write dtypes and shapes, such as 'f32[8,16] i32[4] f32'",
             )
         shape = tuple(int(size) for size in re.findall(r"\d+", match[2] or ""))
-        found.append(jax.ShapeDtypeStruct(shape, _dtype(match[1])))
+        types.append(jax.ShapeDtypeStruct(shape, _dtype(match[1])))
         at = match.end()
-    return tuple(found)
+    return tuple(types)
 
 
 def _dtype(name: str) -> np.dtype:
@@ -322,10 +323,10 @@ def with_values(
     inputs: Path | None,
     seed: int,
 ) -> list[jax.Array]:
-    """Arrays of these types, flat: from an .npz file, as they are, or drawn.
+    """Return arrays of these types, flat: from an .npz file, as given, or drawn.
 
     Raises:
-        InvalidProgramError: an array is missing in the file, or of another shape.
+        InvalidProgramError: an array is missing in the file, or has another shape.
     """
     generator = np.random.default_rng(seed)
     if inputs is None:
@@ -362,7 +363,7 @@ def _given(
 
 
 def draw(type: jax.ShapeDtypeStruct, generator: np.random.Generator) -> np.ndarray:
-    """Normal floats, integers from 0 to 7, fair booleans."""
+    """Return normal floats, integers from 0 to 7, or fair booleans."""
     dtype = np.dtype(type.dtype)
     if dtype == np.bool_:
         return generator.integers(0, 2, type.shape).astype(bool)

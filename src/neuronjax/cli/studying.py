@@ -1,4 +1,4 @@
-"""`neuronjax study`: whether a loop trains under each policy, and its price."""
+"""`neuronjax study`: tests whether a loop trains under each policy, and prices it."""
 
 from __future__ import annotations
 

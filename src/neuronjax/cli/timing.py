@@ -53,7 +53,7 @@ def _peak(text: str) -> str | float:
 
 
 def _turns(text: str) -> tuple[str, int]:
-    """ "train.py:12=100" as line and number."""
+    """Return the line and number of "train.py:12=100"."""
     line, _, number = text.rpartition("=")
     if not line or not number.isdecimal():
         raise InvalidProgramError(
@@ -62,6 +62,7 @@ def _turns(text: str) -> tuple[str, int]:
     return line, int(number)
 
 
+#: The ways of grouping the rows of a profile.
 _GROUPS = ("op", "source", "module", "phase")
 
 

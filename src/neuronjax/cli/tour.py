@@ -1,4 +1,5 @@
-"""`neuronjax quickstart`: whether a GPT trains on emulated chips, and its price."""
+"""`neuronjax quickstart`: tests whether a GPT trains on emulated chips, and prices
+it."""
 
 from __future__ import annotations
 
@@ -98,7 +99,7 @@ def quickstart(
 
 
 def _checked(text: str) -> str:
-    """Return "trn2/fp8" as it is.
+    """Return a text "trn2/fp8" unchanged.
 
     Raises:
         InvalidProgramError: the text has another form.
@@ -112,7 +113,7 @@ def _checked(text: str) -> str:
 
 
 def _command() -> str:
-    """Return how this command is reached: `make quickstart` puts it on no PATH."""
+    """Return how to call this command; `make quickstart` puts it on no PATH."""
     if shutil.which("neuronjax"):
         return "neuronjax"
     return os.path.relpath(Path(sys.executable).with_name("neuronjax"))

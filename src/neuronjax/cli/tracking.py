@@ -1,4 +1,4 @@
-"""`neuronjax track`: how far results are from float64, commit by commit."""
+"""`neuronjax track`: records how far results are from float64, commit by commit."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from neuronjax.testing.golden_file import provenance
 
 Record = Mapping[str, Any]
 _SHOWN = ("rel_l2", "p99", "max", "faults", "predicted_seconds")
-#: What two records share that can be compared.
+#: Fields that must be equal in records that are compared.
 _SETTING = ("source", "target", "policy")
 _RULE = re.compile(r"\s*(\S+)\s*>\s*([\d.]+(?:e[+-]?\d+)?)(x?)\s*")
 
@@ -123,9 +123,9 @@ def track(
 def _measured(
     source: str, target: str | None, policies: Sequence[str | None], shapes: Shapes
 ) -> Iterator[Record]:
-    """Return a record for each policy, of the tree of this folder."""
+    """Yield a record for each policy, of the working tree of this folder."""
     date, subject = _git("show", "-s", "--format=%cI%n%s", "HEAD").split("\n", 1)
-    # "-dirty" is a tree with edits.
+    # "-dirty" marks a tree with edits.
     commit = _git("describe", "--always", "--abbrev=40", "--dirty", "--exclude=*")
     about = {"source": source, "commit": commit, "date": date, "subject": subject}
     about |= {f"version/{name}": version for name, version in provenance().items()}
@@ -135,7 +135,7 @@ def _measured(
         setting: dict[str, Any] = {"target": target, "policy": policy}
         errors = compare(found.function, **setting)(*arguments, **named).summary()
         priced = profile(found.function, **setting)(*arguments, **named)
-        # As it was written: a policy with changed fields has no name of its own.
+        # The name as written: a policy with changed fields has no name of its own.
         written = {"policy": policy} if policy else {}
         time = {"predicted_seconds": priced.total_seconds}
         yield {**about, **errors, **time, **written}
@@ -154,9 +154,8 @@ def _kept(path: Path | None) -> list[Record]:
 
 
 def _refusal(rule: re.Match[str], record: Record, before: Sequence[Record]) -> str:
-    """Return why a rule refuses a record, or "".
-
-    Earlier records of the same commit, and of other settings, do not count."""
+    """Return why a rule refuses a record, or "". Earlier records of the same commit,
+    and those of other settings, do not count."""
     figure, limit, is_ratio = rule[1], float(rule[2]), bool(rule[3])
     if figure not in record:
         raise InvalidProgramError(
@@ -179,7 +178,7 @@ def _refusal(rule: re.Match[str], record: Record, before: Sequence[Record]) -> s
 
 
 def _git(*arguments: str) -> str:
-    """Return what git says of the repository of this folder."""
+    """Return git's output about the repository of this folder."""
     command = ["git", *arguments]
     found = subprocess.run(command, check=False, capture_output=True, text=True)
     if found.returncode:
@@ -193,11 +192,9 @@ def _git(*arguments: str) -> str:
 def _backfilled(
     source: str, since: str, options: Mapping[str, Any], kept: Sequence[Record]
 ) -> Iterator[Record]:
-    """Return the records of the commits after a revision, without those kept.
-
-    Each is measured in a worktree and a process of its own, by the neuronjax and the
-    JAX of today. One that cannot be is named and left out.
-    """
+    """Yield the records of the commits after a revision, except those kept. Each commit
+    is measured in its own worktree and process, by today's neuronjax and JAX. A commit
+    that cannot be measured is reported and skipped."""
     command = [sys.executable, "-m", "neuronjax", "track", source, "--json"]
     for option, value in options.items():
         several = value if isinstance(value, list) else [value]

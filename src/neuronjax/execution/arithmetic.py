@@ -64,8 +64,7 @@ _FLOATS = {
 
 
 def computed(i: Instruction) -> Rule | None:
-    """Return a NumPy function that executes an instruction, or None if it is not
-    exact."""
+    """Return a NumPy function that executes an instruction exactly, or None."""
     find, views = _RULES.get(type(i)), (*i.operands, *i.results)
     types = [v.type.dtype for v in views]
     is_held = all(t.kind in "iub" or t.name in _FLOATS for t in types)
@@ -90,8 +89,7 @@ def _has_below(x: np.ndarray, code: int) -> bool:
 
 
 def _without(x: np.ndarray, exact: np.ndarray) -> np.ndarray:
-    """Return `x`, with zeros where the exact value is too small before it is
-    rounded."""
+    """Return `x`, with zeros where the exact value is too small before rounding."""
     return np.where(np.abs(exact) < _NORMAL, np.copysign(np.float32(0), x), x)
 
 
@@ -116,8 +114,7 @@ def _of_floats(name: str, i: Instruction) -> Rule:
 
 
 def _writing(i: Instruction) -> Function:
-    """Return a function that rounds FP32 numbers to the result type of an
-    instruction."""
+    """Return a function that rounds FP32 numbers to an instruction's result type."""
     dtype, overflow = i.results[0].type.dtype, i.overflow
     largest = _FLOATS[dtype.name].max_finite if dtype.kind not in "iub" else 0.0
 

@@ -193,8 +193,7 @@ def all_to_all(
 
 
 def _concatenated(x: jax.Array, dimension: int) -> jax.Array:
-    """Return [groups, *local] of [groups, n, *local], with `dimension` n times as
-    long."""
+    """Return [groups, *local] of [groups, n, *local]; `dimension` is n times longer."""
     n, local = x.shape[1], x.shape[2:]
     x = jnp.moveaxis(x, 1, dimension + 1)
     before, after = local[:dimension], local[dimension + 1 :]
@@ -253,8 +252,7 @@ def ragged_all_to_all(
 
 
 def _received(members: _Members, x: jax.Array) -> jax.Array:
-    """Return [parts, groups, receiver] from what the senders state, [devices,
-    parts]."""
+    """Return [parts, groups, receiver] from the senders' [devices, parts]."""
     x = members.parts(x.astype(jnp.int32), 0)  # [groups, sender, receiver, k]
     x = jnp.transpose(x, (1, 3, 0, 2))
     return lax.reshape(x, (x.shape[0] * x.shape[1], *x.shape[2:]))
@@ -320,8 +318,7 @@ def reduce_scatter(
 def _part_reduced(
     i: ReduceScatter, x: jax.Array, zero: jax.Array, key: jax.Array
 ) -> jax.Array:
-    """Return [groups, parts, m] of [groups, ranks, parts, m]; channels share every
-    part."""
+    """Return [groups, parts, m] of [groups, ranks, parts, m], shared by channels."""
     channels = i.plan.channels
     if channels == 1:
         return _reduced(i, x, zero, key)

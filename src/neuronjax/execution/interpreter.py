@@ -360,8 +360,7 @@ class Interpretation:
         return self._program.functions[i.callee]
 
     def _compiled(self, name: str) -> Callable[..., Any]:
-        """Return a callee as a jit of its own, traced and lowered once for all its
-        calls."""
+        """Return a callee as its own jit, traced and lowered once for all its calls."""
         program, callees, real = self._program, self._callees, self.real
         plan = self.accumulator.plan
 
@@ -401,8 +400,7 @@ _NOT_REUSED = (frozenset(_CONTROL) - {Call}) | {HostCall}
 
 
 def _execute(i: Instruction, operands: Arrays, registers: Registers) -> Arrays:
-    """Execute an instruction in the current trace; equal instructions are traced
-    once."""
+    """Execute an instruction in the current trace; trace equal instructions once."""
     if not is_small(i):
         results = _execute_alone(i, operands, registers)
         return kept_apart(results) if _has_own_kernel(i) else results

@@ -141,8 +141,7 @@ def _scaled_transpose(i: Any, scaling: TensorScalar, r: _Rewriting) -> Instructi
 
 
 def _exchange(product: NcMatmul) -> tuple[int, ...]:
-    """Return the permutation that puts the right operand's free axes before the
-    left's."""
+    """Return the permutation of the right operand's free axes before the left's."""
     d = product.dimensions
     batch = len(d.lhs_batch)
     left, right = (
@@ -175,8 +174,7 @@ def _largest(i: Any, r: _Rewriting) -> Instruction:
 
 
 def _rounded(i: Any, r: _Rewriting) -> Instruction:
-    """Merge a scaling and a cast if the scale comes from an amax, which is never
-    NaN."""
+    """Merge a scaling and a cast if the scale is from an amax, which is never NaN."""
     scaling = r.source(
         i, TensorScalar, op="multiply", rounding="rne", write_format=None
     )

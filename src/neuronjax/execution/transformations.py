@@ -408,8 +408,7 @@ def is_inexact(leaf: Any) -> bool:
 
 
 def split_complex(arrays: Sequence[jax.Array]) -> list[jax.Array]:
-    """Return arguments as a lowered program takes them: a complex one as its two
-    parts."""
+    """Return arguments as a lowered program takes them, complex ones in two parts."""
     return [
         part
         for array in arrays

@@ -48,8 +48,7 @@ def fault_of_groups(groups: Groups, devices: int, *, complete: bool = True) -> s
 
 
 def fault_of_pairs(pairs: Groups, devices: int) -> str:
-    """Return why pairs (source, target) are not a permutation of some devices, or
-    ""."""
+    """Return why pairs (source, target) are not a permutation of devices, or ""."""
     named = [device for pair in pairs for device in pair]
     fault = _strangers(named, devices)
     for place, role in enumerate(("a source", "a target")):

@@ -48,8 +48,7 @@ _NOTHING = Descent()
 
 
 def descent_of_ops(program: Program) -> Mapping[Op, Descent]:
-    """Return the descent of what each op reads, over all calls for an op of a
-    callee."""
+    """Return the descent of what each op reads, over all calls of its function."""
     walk = _Walk(program)
     arguments = program.entry.body.arguments
     given = [Descent(frozenset({n})) for n in range(len(arguments))]

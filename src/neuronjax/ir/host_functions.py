@@ -78,7 +78,6 @@ def register(
 
 
 def find(text: str) -> HostFunction | None:
-    """Return the function of a text, or None if another process captured the
-    program."""
+    """Return a text's function, or None if another process captured the program."""
     function, _ = _FUNCTIONS.get(text, (None, None))
     return function

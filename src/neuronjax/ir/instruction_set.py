@@ -559,8 +559,7 @@ class Im2col(Instruction):
 
 @dataclass(frozen=True, kw_only=True)
 class Loop(Instruction):
-    """`stablehlo.while`: the body runs while the condition holds; both take the
-    carry."""
+    """`stablehlo.while`: the body runs while the condition of the carry holds."""
 
     condition: Block
     body: Block

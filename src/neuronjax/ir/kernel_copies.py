@@ -160,8 +160,7 @@ def _near(
 
 
 def _can_write(writer: KernelInstruction, source: Access, target: Access) -> bool:
-    """Return whether it writes exactly the copied elements and may overwrite the
-    target."""
+    """Return whether it writes just the copied elements and may write the target."""
     if writer.reads_outputs:
         return False
     written = [a for a in writer.outputs if a.storage is source.storage]
@@ -174,8 +173,7 @@ def _can_write(writer: KernelInstruction, source: Access, target: Access) -> boo
 
 
 def _overlap(a: Access, b: Access) -> bool:
-    """Return whether two accesses of a storage overlap, in partitions and free
-    elements."""
+    """Return whether two accesses overlap, in partitions and free elements."""
     if a.dynamic is not None or a.dtype != b.dtype:
         return True
     pairs = zip(_spans(a), _spans(b), strict=True)

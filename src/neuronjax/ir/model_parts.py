@@ -144,8 +144,7 @@ def _shared(paths: Sequence[_Path]) -> _Path:
 
 
 def _layer(op: Op) -> _Layer:
-    """Return the last two layers that led to an op, or functions if there is no
-    layer."""
+    """Return the last two layers that led to an op, or else its functions."""
     classes = read_name_stack(op.location.scope).classes
     functions = op.location.functions
     layers = tuple(name for name in functions if name[:1].isupper())

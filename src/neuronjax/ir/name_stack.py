@@ -53,8 +53,7 @@ def _inside(scope: str) -> list[str]:
 
 
 def _components(scope: str) -> Iterator[str]:
-    """Yield the parts of a name stack; a slash within brackets does not separate
-    parts."""
+    """Yield the parts of a name stack; slashes in brackets do not separate parts."""
     part, depth = "", 0
     for character in scope:
         depth += (character == "(") - (character == ")")

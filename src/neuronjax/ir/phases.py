@@ -72,8 +72,7 @@ SHORT_PHASES: Mapping[str, str] = {
 
 
 def phases_of(graph: Readers, read: Mapping[Op, Descent]) -> dict[Op, str]:
-    """Return the phase of each op of a function; "" if it cannot be told from
-    inside."""
+    """Return the phase of each op of a function; "" if the function does not tell."""
     scopes = [op.location.scope for op in graph.ops]
     has_backward = any(map(is_backward_scope, scopes))
     if not has_backward:

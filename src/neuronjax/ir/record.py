@@ -25,8 +25,7 @@ def record(*, eq: bool = True, kw_only: bool = False) -> Callable[[type[T]], typ
 
 
 def changed(value: T, **fields: Any) -> T:
-    """Return a copy of a record with changed fields, faster than
-    `dataclasses.replace`."""
+    """Return a record with changed fields, faster than `dataclasses.replace`."""
     names, read = _fields(type(value))
     return type(value)(**dict(zip(names, read(value), strict=True), **fields))
 

@@ -92,8 +92,7 @@ class DataFlow(abc.ABC, Generic[Fact]):
 
     @abc.abstractmethod
     def transfer(self, i: Instruction) -> Sequence[Fact] | None:
-        """Return the facts about an instruction's results; None if its blocks
-        decide."""
+        """Return facts about an instruction's results; None if its blocks decide."""
 
     @abc.abstractmethod
     def join(self, one: Fact, other: Fact) -> Fact:

@@ -49,8 +49,7 @@ Rule = Callable[[Op, Context], Instructions]
 
 
 def _between_devices(rule: Rule) -> Rule:
-    """Return the rule of a collective; a program of one device has no mesh around
-    it."""
+    """Return the rule of a collective; a program of one device has no mesh."""
 
     @functools.wraps(rule)
     def wrapped(op: Op, context: Context) -> Instructions:
@@ -105,8 +104,7 @@ _BY_CHANNEL = ("stablehlo.all_to_all", "stablehlo.collective_broadcast")
 
 
 def _said(op: Op) -> Mapping[str, Any]:
-    """Return the attributes about devices; a custom call has them in its
-    configuration."""
+    """Return the attributes about devices; a custom call keeps them in its config."""
     a = op.attributes
     return a["backend_config"] if op.name == "stablehlo.custom_call" else a
 

@@ -235,8 +235,7 @@ def _compare(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
 
 
 def _four_products(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
-    """Rewrite a contraction as re re - im im and re im + im re, with four real
-    products."""
+    """Rewrite a contraction as re re - im im and re im + im re, four real products."""
     if not all(map(is_complex, op.operands)):
         raise refused(op, "one operand is complex and the other is real")
     (result,) = op.results

@@ -179,8 +179,7 @@ class ProgramContext:
 
     @property
     def tracks_provenance(self) -> bool:
-        """Whether calls of a function may be lowered differently if provenance
-        differs."""
+        """Whether a function's calls may be lowered differently by provenance."""
         policy = self.policy
         by_role = policy.auto_cast_type.startswith(("fp8", "mx"))
         return by_role or bool(policy.rules or policy.sparsity) or self._has_scopes
@@ -414,15 +413,13 @@ class Context:
         dtype: Any,
         **fields: Any,
     ) -> View:
-        """Emit an instruction whose one result is a temporary, and return the
-        temporary."""
+        """Emit an instruction whose only result is a temporary, and return that."""
         result = self.temporary(shape, dtype)
         self.emit(self.make(cls, operands, (result,), **fields))
         return View(result)
 
     def collected(self, rule: Iterable[Instruction]) -> Iterator[Instruction]:
-        """Yield the instructions that a rule yields and that its helpers emit, in
-        order."""
+        """Yield the instructions that a rule and its helpers emit, in order."""
         for instruction in rule:
             yield from self._taken()
             yield self.numbered(instruction)

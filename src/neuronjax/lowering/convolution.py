@@ -159,8 +159,7 @@ class _Convolution(NamedTuple):
 def _group_input(
     context: Context, conv: _Convolution, source: View, target: Buffer
 ) -> Instructions:
-    """Lay out the input as [groups, batch, *spatial, channels], batch groups
-    outermost."""
+    """Lay out the input as [groups, batch, *spatial, channels], batch groups first."""
     n = conv.numbers
     spatial = n["input_spatial_dimensions"]
     order = (n["input_batch_dimension"], *spatial, n["input_feature_dimension"])

@@ -173,8 +173,7 @@ def _parts(context: Context, view: View, wanted: str, count: int) -> list[View]:
 
 
 def _rest(context: Context, view: View, part: View) -> View:
-    """Return `view` minus its rounding, exactly; zero where the rounding is Inf or
-    NaN."""
+    """Return `view` minus its rounding, exactly; zero where that is Inf or NaN."""
     shape = view.type.shape
     rest, kept = (context.temporary(shape, np.float32) for _ in range(2))
     finite = context.temporary(shape, np.bool_)
@@ -192,8 +191,7 @@ def _side_by_side(
     axis: int,
     k_tile: int,
 ) -> View:
-    """Return [.., K, ..] of every part as [.., tiles, parts, k_tile, ..], K
-    flattened."""
+    """Return [.., K, ..] of all parts as [.., tiles, parts, k_tile, ..], flattened."""
     tiled = []
     for part in parts:
         k = part.type.shape[axis]

@@ -122,8 +122,7 @@ def as_float(context: Context, value: Any) -> View:
 
 
 def is_byte(dtype: np.dtype) -> bool:
-    """Return whether BF16, and one pass of the array, holds every integer of a
-    dtype."""
+    """Return whether BF16, and one pass of the array, holds all of an integer dtype."""
     return dtype.itemsize == 1
 
 
@@ -207,8 +206,7 @@ def _same_width(
 
 
 def scale(context: Context, view: View, format: str) -> tuple[View, View]:
-    """Return a float32 tensor scaled into the range of a format, and the inverse
-    scale."""
+    """Return a float32 tensor scaled into a format's range, and the inverse scale."""
     amax = _amax(context, view)
     if context.policy.scaling == "delayed":
         amax = _previous_amax(context, amax)

@@ -3,7 +3,7 @@
     @nki.jit kernel: its Python code runs once per specialisation
         | trace   nl and nisa calls -> instructions over views    (trace.py, isa/)
         | roll    slots, signatures, loops over tables            (execution/)
-        | run     semantics of the instructions, in one jax.jit   (semantics/)
+        | run     semantics of the instructions, in one jax.jit   (execution.tiles)
         v
       arrays, as they were given: NumPy, JAX or PyTorch
 

@@ -1,7 +1,8 @@
-"""`python -m neuronjax.nki script.py [args]`: runs a kernel script as it is.
+"""`python -m neuronjax.nki script.py [args]`: runs an unmodified kernel script.
 
-`import nki` means neuronjax in it and in the processes that it starts, which find a
-`neuron-profile` too: see `children`. `-m module` instead of the script runs a module.
+In the script, and in the processes that it starts, `import nki` imports neuronjax.
+Those processes also find a `neuron-profile` command, see `children`. `-m module` in
+place of the script runs a module.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _USAGE = "usage: python -m neuronjax.nki (script.py | -m module) [arguments]"
 
 
 def main() -> int:
-    """Runs what the command line names; its own errors pass through."""
+    """Run what the command line names; return the exit status."""
     arguments = sys.argv[1:]
     if not arguments or arguments[0] in ("-h", "--help") or arguments == ["-m"]:
         print(_USAGE)

@@ -1,8 +1,10 @@
-"""`NkiTensor.ap` and `.indirect`: explicit patterns, and offsets that the run knows.
+"""`NkiTensor.ap` and `.indirect`: explicit access patterns, and offsets read at run
+time.
 
-Rules of nki/deep-dives/nki-aps.rst: on chip the first pair is the partition and its
-stride the free size of the storage; a pattern addresses the storage, not the view; a
-runtime offset counts in the stride of a dimension of the tensor it was taken of.
+The rules are those of nki/deep-dives/nki-aps.rst. On chip the first pair is the
+partition, and its stride is the free size of the storage. A pattern addresses the whole
+storage, not the view. A runtime offset counts in strides of a dimension of the tensor
+on which `ap` is called.
 """
 
 from __future__ import annotations
@@ -17,9 +19,9 @@ from neuronjax.nki.layout import Layout
 from neuronjax.nki.refusing import refuse
 from neuronjax.nki.tensor_view import TensorView, View, index_operand
 
-# Partitions that share the offsets of a tensor indirection (NkiTensor.indirect). A view
-# has the group of the vector, scalar and gpsimd engines; the instructions of the tensor
-# engine see it through `on_tensor_engine`.
+# How many partitions share the offsets of a tensor indirection (NkiTensor.indirect). A
+# view is made with the group of the vector, scalar and gpsimd engines;
+# `on_tensor_engine` changes it to that of the tensor engine.
 LANE_GROUP = 16
 TENSOR_GROUP = 32
 
@@ -33,7 +35,7 @@ def with_pattern(
     indirect_dim: int,
     dtype: Any,
 ) -> View:
-    """The view that `t.ap(...)` is; arguments as there."""
+    """Return the view of `t.ap(...)`, which takes the same arguments."""
     name = t.dtype if dtype is None else dtypes.as_dtype(dtype)
     pairs = [(int(stride), int(count)) for stride, count in pattern]
     if not pairs or any(count < 1 for _, count in pairs):
@@ -59,7 +61,7 @@ def _offset(t: TensorView, dtype: str, offset: int | None) -> int:
 
 
 def free_size(t: TensorView, dtype: str) -> int:
-    """Elements of `dtype` in a partition of the storage."""
+    """Return how many elements of `dtype` fit in a partition of the storage."""
     storage = t.storage
     nbytes = storage.free_size * dtypes.itemsize(storage.dtype)
     return nbytes // dtypes.itemsize(dtype)
@@ -104,7 +106,7 @@ def _dynamic(
 
 
 def with_tensor_indirection(t: View, index: TensorView, num_elem: int | None) -> View:
-    """The view that `t.indirect(index)` is; arguments as there."""
+    """Return the view of `t.indirect(index)`, which takes the same arguments."""
     t.check_direct("indirect")
     if not t.storage.on_chip or index.storage.memory != "sbuf":
         refuse(
@@ -135,7 +137,7 @@ def with_tensor_indirection(t: View, index: TensorView, num_elem: int | None) ->
 
 
 def on_tensor_engine(t: View) -> View:
-    """A view as the tensor engine finds its offsets: groups of 32 partitions."""
+    """Return the view with the tensor engine's offset groups of 32 partitions."""
     if t.dynamic is None or t.dynamic.kind != "indirect":
         return t
     grouped = dataclasses.replace(t.dynamic, group=TENSOR_GROUP)

@@ -1,7 +1,7 @@
-"""The trace that is active in this thread, as tensors and registers know it.
+"""The trace that is active in this thread, as tensors and registers see it.
 
-They are its vocabulary and lie below it; assigning to a tensor, its text and the truth
-of a register are instructions or values that only the trace has.
+Tensors and registers lie below the trace in the layers, so this protocol names what
+they ask of it: assigning to a tensor, printing its elements and testing a register.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from neuronjax.nki.refusing import refuse
 
 
 class ActiveTrace(Protocol):
-    """What a tensor or a register asks of the trace of the kernel that uses it."""
+    """What a tensor or a register asks of the active trace."""
 
     def assign(self, view: Any, value: Any) -> None:
-        """Copies a tensor or a number into a view."""
+        """Copy a tensor or a number into a view."""
         ...
 
     def value_text(self, view: Any) -> str | None:
-        """The elements of a view as text under op by op execution, else None."""
+        """Return a view's elements as text if the kernel runs op by op, else None."""
         ...
 
     def condition(self, register: Any) -> bool:
-        """What a register answers to `while register:`."""
+        """Return whether a register is nonzero, for `while register:`."""
         ...
 
 
@@ -34,12 +34,12 @@ _LOCAL = threading.local()
 
 
 def found() -> ActiveTrace | None:
-    """The trace that is active, or None outside kernels."""
+    """Return the active trace, or None outside kernels."""
     return getattr(_LOCAL, "trace", None)
 
 
 def current() -> ActiveTrace:
-    """The trace that is active.
+    """Return the active trace.
 
     Raises:
         InvalidProgramError: no kernel is running.
@@ -55,13 +55,13 @@ def current() -> ActiveTrace:
 
 
 def in_kernel() -> bool:
-    """Whether a kernel is being traced in this thread."""
+    """Return whether a kernel is being traced in this thread."""
     return found() is not None
 
 
 @contextlib.contextmanager
 def tracing(trace: ActiveTrace) -> Iterator[None]:
-    """Makes a trace the active one."""
+    """Make a trace the active one within the block."""
     before = found()
     _LOCAL.trace = trace
     try:

@@ -1,8 +1,8 @@
 """Arguments and results of a kernel: arrays, static values, and trees of both.
 
-Arrays are found in tuples, lists, dicts and objects (by their `__dict__`); everything
-else is static and part of the cache key. NumPy, JAX and PyTorch arrays come back as
-what they were given as.
+Arrays are searched for in tuples, lists, dicts and the `__dict__` of objects.
+Everything else is static and part of the cache key. Results have the framework of the
+arguments: NumPy, JAX or PyTorch.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ class Unhashable(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class ArraySlot:
-    """Where the n-th array stood in the arguments."""
+    """The place of the n-th array in the arguments."""
 
     number: int
 
 
 def is_array(value: Any) -> bool:
-    """Whether a value is a tensor on the host's side, or the type of one."""
+    """Return whether a value is an array of the host or the type of one."""
     if isinstance(value, np.ndarray | jax.Array | jax.ShapeDtypeStruct):
         return True
-    # A package of this name may be there in part.
+    # A package called torch may be only partly imported, so it may lack Tensor.
     return isinstance(value, getattr(sys.modules.get("torch"), "Tensor", ()))
 
 
 def flatten(tree: Any, arrays: list[Any]) -> Any:
-    """The tree with arrays replaced by slots; arrays are appended, one slot per object.
+    """Return the tree with arrays replaced by slots, and append the arrays to `arrays`.
 
-    An array that is given twice is one argument, as it is one piece of memory.
+    An array that is given twice has one slot, because it is one piece of memory.
     """
     return map_leaves(tree, is_array, lambda array: ArraySlot(_number(array, arrays)))
 
@@ -57,7 +57,7 @@ def _number(array: Any, arrays: list[Any]) -> int:
 
 
 def unflatten(tree: Any, values: list[Any]) -> Any:
-    """The tree with slots replaced by values."""
+    """Return the tree with slots replaced by values."""
     return map_leaves(
         tree, lambda v: isinstance(v, ArraySlot), lambda s: values[s.number]
     )
@@ -66,7 +66,7 @@ def unflatten(tree: Any, values: list[Any]) -> Any:
 def map_leaves(
     tree: Any, is_leaf: Callable[[Any], bool], function: Callable[[Any], Any]
 ) -> Any:
-    """The tree with a function of every leaf in the leaf's place."""
+    """Return the tree with each leaf replaced by a function of it."""
     if is_leaf(tree):
         return function(tree)
     again = lambda value: map_leaves(value, is_leaf, function)  # noqa: E731
@@ -88,7 +88,7 @@ def map_leaves(
 
 
 def _has_fields(value: Any) -> bool:
-    """An object whose fields are looked into: NKIObject and data classes."""
+    """Return whether an object's fields are searched: an NKIObject or a data class."""
     if isinstance(value, type | enum.Enum | ArraySlot):
         return False
     is_plain = isinstance(value, NKIObject) or dataclasses.is_dataclass(value)
@@ -96,10 +96,10 @@ def _has_fields(value: Any) -> bool:
 
 
 def cache_key(tree: Any) -> Any:
-    """A hashable value, equal for static arguments that mean the same.
+    """Return a hashable value that is equal for static arguments that mean the same.
 
     Raises:
-        Unhashable: there is none.
+        Unhashable: a static argument has no hashable value.
     """
     if isinstance(tree, list | tuple):
         return (type(tree).__name__, *map(cache_key, tree))
@@ -119,19 +119,19 @@ def cache_key(tree: Any) -> Any:
 
 
 def dtype_name(array: Any) -> str:
-    """The nki dtype of an array argument.
+    """Return the NKI data type of an array argument.
 
     Raises:
-        InvalidProgramError: NKI has none.
+        InvalidProgramError: NKI has no such data type.
     """
     return dtypes.as_dtype(array.dtype)
 
 
 def to_jax(array: Any) -> jax.Array:
-    """An argument as a JAX array of the same bits.
+    """Return an argument as a JAX array of the same bits.
 
     Raises:
-        InvalidProgramError: it is the type of an array alone.
+        InvalidProgramError: the argument is only the type of an array.
     """
     if isinstance(array, jax.Array):
         return array
@@ -166,7 +166,7 @@ def _numpy_to_torch(array: np.ndarray, name: str) -> Any:
 
 
 def framework_of(arrays: list[Any]) -> str:
-    """ "jax", "torch" or "numpy": what results are returned as.
+    """Return "jax", "torch" or "numpy", the framework of the results.
 
     Raises:
         InvalidProgramError: JAX and PyTorch arrays are mixed.
@@ -181,7 +181,7 @@ def framework_of(arrays: list[Any]) -> str:
 
 
 def to_framework(array: jax.Array, dtype: str, framework: str) -> Any:
-    """A result for the caller."""
+    """Return a result as an array of the caller's framework."""
     if dtype == "bool":
         array = array.astype(bool)
     if framework == "jax":
@@ -192,7 +192,7 @@ def to_framework(array: jax.Array, dtype: str, framework: str) -> Any:
 
 
 def store_in_place(target: Any, array: jax.Array) -> None:
-    """Gives a NumPy or PyTorch argument the values that the kernel left in it."""
+    """Copy the values that the kernel left in an argument into the caller's array."""
     if isinstance(target, np.ndarray):
         target[...] = np.asarray(array).astype(target.dtype, copy=False)
     elif not isinstance(target, jax.Array):

@@ -1,4 +1,4 @@
-"""`BoundCall`: the arguments of one call of a kernel, and its results put in place."""
+"""`BoundCall`: the arguments of one call of a kernel; it also returns the results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from neuronjax.nki.jax_call import is_traced
 
 
 class TracedKernel(NamedTuple):
-    """A specialised kernel."""
+    """A kernel traced for one specialisation."""
 
     program: KernelProgram  # what it does
     tree: Any  # what it returns, with slots for the results
@@ -23,13 +23,14 @@ class TracedKernel(NamedTuple):
 
 
 class BoundCall:
-    """One call's arguments, arrays apart.
+    """The arguments of one call, with arrays separated from static values.
 
     Attributes:
-        tree: the arguments, with slots for arrays.
-        arrays: as the caller gave them; with ranks, stacked.
-        ranks: how many run the kernel, 0 for one alone.
-        dtypes: nki dtypes of the arrays.
+        tree: the arguments, with slots in place of arrays.
+        arrays: the arrays as the caller gave them; with ranks, each is a stack of one
+            per rank.
+        ranks: how many ranks run the kernel, or 0 without ranks.
+        dtypes: the NKI data types of the arrays.
     """
 
     def __init__(self, tree: Any, arrays: list[Any], ranks: int = 0) -> None:
@@ -38,7 +39,7 @@ class BoundCall:
 
     @classmethod
     def of(cls, bound: inspect.BoundArguments, ranks: int = 0) -> BoundCall:
-        """The call of arguments as `inspect` has bound them."""
+        """Return the call of arguments bound by `inspect`."""
         arrays: list[Any] = []
         tree = arguments.flatten((list(bound.args), dict(bound.kwargs)), arrays)
         for array in arrays:
@@ -50,19 +51,19 @@ class BoundCall:
         return cls(tree, arrays, ranks)
 
     def shape(self, number: int) -> tuple[int, ...]:
-        """The shape of an argument as one rank sees it."""
+        """Return the shape of an argument as one rank sees it."""
         shape = tuple(self.arrays[number].shape)
         return shape[1:] if self.ranks else shape
 
     def key(self) -> Any:
-        """Equal for calls that one specialised kernel serves."""
+        """Return a value that is equal for calls with the same specialisation."""
         shapes = tuple(
             (tuple(a.shape), d) for a, d in zip(self.arrays, self.dtypes, strict=True)
         )
         return (shapes, arguments.cache_key(self.tree))
 
     def of_types(self) -> BoundCall:
-        """The same without its arrays, of which only the types are kept."""
+        """Return the call with its arrays replaced by their types."""
         types = [jax.ShapeDtypeStruct(tuple(a.shape), np.bool_) for a in self.arrays]
         other = BoundCall(self.tree, types, self.ranks)
         other.dtypes = self.dtypes
@@ -71,7 +72,8 @@ class BoundCall:
     def finish(
         self, traced: TracedKernel, results: Any, written: Any, numbers: list[int]
     ) -> Any:
-        """Results as the caller's arrays; written arguments in place."""
+        """Return the results as arrays of the caller's framework, and store the
+        arguments that the kernel wrote."""
         for number, value in zip(numbers, written, strict=True):
             self._store(number, value, traced.program.name)
         framework = arguments.framework_of(self.arrays)
@@ -94,6 +96,6 @@ class BoundCall:
 
 
 def canonical(array: Any) -> jax.Array:
-    """An argument as kernels take it: booleans are bytes."""
+    """Return an argument in the form that kernels take: booleans become bytes."""
     array = arguments.to_jax(array)
     return array.view(np.uint8) if array.dtype == np.bool_ else array

@@ -1,9 +1,10 @@
-"""What the processes that a script starts find in place of the vendor's software.
+"""Commands and packages for the processes that a script starts, in place of the
+vendor's.
 
-Harnesses run `python candidate.py` and `neuron-profile view` as processes of their own.
-For these the environment of `python -m neuronjax.nki` has two folders more: on PATH
-`neuron-profile`, `neuron-ls`, and `python`, which is this interpreter; on PYTHONPATH
-the packages of `stand_ins`, which install neuronjax when somebody imports them.
+Harnesses run `python candidate.py` and `neuron-profile view` as separate processes.
+`python -m neuronjax.nki` prepends two folders to their environment: PATH gets one with
+`neuron-profile`, `neuron-ls` and `python` (this interpreter), and PYTHONPATH gets the
+packages of `stand_ins`, which install neuronjax when they are imported.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 _HERE = Path(__file__).parent
 STAND_INS = _HERE / "stand_ins"
 
-# Isolated: the folder of these files, which has a `typing.py`, is not searched.
+# -I keeps the folder of these files, which has a `typing.py`, off the module path.
 _COMMANDS = {
     "neuron-profile": (sys.executable, "-I", _HERE / "neuron_profile.py"),
     "neuron-ls": (sys.executable, "-I", _HERE / "neuron_ls.py"),
@@ -30,7 +31,7 @@ _COMMANDS = {
 
 @contextmanager
 def for_children() -> Iterator[None]:
-    """While it lasts, processes that are started find these commands and packages."""
+    """Make these commands and packages available to processes started in the block."""
     before = {name: os.environ.get(name) for name in ("PATH", "PYTHONPATH")}
     with tempfile.TemporaryDirectory(prefix="neuronjax-") as folder:
         for name, words in _COMMANDS.items():
@@ -56,5 +57,5 @@ def _prepend(name: str, folder: str) -> None:
 
 
 def is_stand_in(origin: str | None) -> bool:
-    """Whether a package's file is one of `stand_ins`."""
+    """Return whether a package's file is in `stand_ins`."""
     return origin is not None and STAND_INS in Path(origin).parents

@@ -1,4 +1,4 @@
-"""Who takes part in a collective, and the checks of its operands."""
+"""`ReplicaGroup`, and the checks of a collective's operands."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def refuse(where: str, what: str, remedy: str) -> NoReturn:
 
 
 def ranks_of_launch(where: str) -> int:
-    """How many ranks the launch has."""
+    """Return how many ranks the launch has."""
     ranks = tracing.current().launch.ranks
     if not ranks:
         unsupported(
@@ -73,7 +73,7 @@ def check_tensors(
     sbuf: bool = True,
     most: int | None = None,
 ) -> None:
-    """Lists of as many tensors, all in HBM, or one in SBUF where that is possible."""
+    """Check that there are as many srcs as dsts, all in HBM, or one in SBUF."""
     tensors = [*srcs, *dsts]
     if not srcs or len(srcs) != len(dsts) or len(srcs) > (most or len(srcs)):
         wanted = "exactly one" if most == 1 else "as many"
@@ -111,7 +111,7 @@ def check_dimension(where: str, dimension: int, legal: tuple[int, ...]) -> None:
 
 
 def part_of(where: str, src: NkiTensor, parts: int) -> tuple[int, ...]:
-    """The shape of one of so many parts along the first dimension."""
+    """Return the shape of one of `parts` equal parts along the first dimension."""
     if src.shape[0] % parts:
         refuse(
             where,
@@ -136,7 +136,7 @@ def check_not_in_loop(where: str) -> None:
 def rings_of(
     where: str, replica_group: ReplicaGroup, channel_ids: Sequence[int]
 ) -> tuple[Groups, ...]:
-    """The rings of all groups, channel by channel."""
+    """Return the rings of all groups, one entry per channel."""
     groups, channels = groups_of(where, replica_group), list(channel_ids)
     placement = Placement.of(tracing.current().target)
     paths = [

@@ -49,7 +49,7 @@ from neuronjax.nki.trace import NkiInstruction, emit
 
 OPERATORS = frozenset({"add", "minimum", "maximum"})
 
-# What most of the functions mean by an argument.
+# The descriptions of arguments that most of the functions share.
 _described = describer(
     srcs="one tensor in HBM",
     dsts="one in HBM; what no chunk covers stays as it was",
@@ -75,7 +75,7 @@ def all_reduce(
     priority: int | None = None,
     name: str | None = None,
 ) -> NkiInstruction:
-    """Every member gets the reduction of all."""
+    """Give every member the reduction of all members' tensors."""
     where = ALL_REDUCE
     groups = groups_of(where, replica_group)
     check_tensors(where, srcs, dsts)
@@ -98,7 +98,7 @@ def reduce_scatter(
     priority: int | None = None,
     name: str | None = None,
 ) -> NkiInstruction:
-    """The k-th member gets the k-th part of the reduction of all."""
+    """Give the k-th member the k-th part of the reduction of all members' tensors."""
     where = REDUCE_SCATTER
     groups = groups_of(where, replica_group)
     check_tensors(where, srcs, dsts)
@@ -151,7 +151,7 @@ def all_gather(
     priority: int | None = None,
     name: str | None = None,
 ) -> NkiInstruction:
-    """Every member gets the tensors of all, one behind the other."""
+    """Give every member the tensors of all members, one after the other."""
     where = "all_gather"
     groups = groups_of(where, replica_group)
     check_tensors(where, srcs, dsts)
@@ -181,7 +181,7 @@ def all_to_all(
     priority: int | None = None,
     name: str | None = None,
 ) -> NkiInstruction:
-    """The k-th member gets the k-th part of every member's tensor."""
+    """Give the k-th member the k-th part of every member's tensor."""
     where = "all_to_all"
     groups = groups_of(where, replica_group)
     check_tensors(where, srcs, dsts, sbuf=False)
@@ -204,7 +204,7 @@ def collective_permute(
     priority: int | None = None,
     name: str | None = None,
 ) -> NkiInstruction:
-    """The second of each pair gets the tensor of the first."""
+    """Give the second member of each pair the tensor of the first."""
     where = "collective_permute"
     check_tensors(where, srcs, dsts, sbuf=False, most=1)
     check_shape(where, dsts[0], srcs[0].shape)
@@ -231,7 +231,7 @@ def collective_permute_implicit(
     priority: int | None = None,
     name: str | None = None,
 ) -> NkiInstruction:
-    """Every member sends to its successor in a ring, of which each channel has one."""
+    """Send every member's tensors to its successor in a ring, one for each channel."""
     where = "collective_permute_implicit"
     rings = rings_of(where, replica_group, channel_ids)
     srcs = by_channel(where, srcs_by_channel, rings)
@@ -255,7 +255,7 @@ def collective_permute_implicit_reduce(
     priority: int | None = None,
     name: str | None = None,
 ) -> NkiInstruction:
-    """Every member sends op(src0, src1) to its successor in the ring."""
+    """Send op(src0, src1) of every member to its successor in the ring."""
     where = "collective_permute_implicit_reduce"
     rings = rings_of(where, replica_group, channel_ids)
     sources = [
@@ -279,14 +279,14 @@ def collective_permute_implicit_current_processing_rank_id(
     channel_id: int = 0,
     name: str | None = None,
 ) -> VirtualRegister:
-    """The rank whose data a rank has after so many steps around the ring."""
+    """Return the rank whose data a rank has after a number of steps around the ring."""
     where = "collective_permute_implicit_current_processing_rank_id"
     rings = rings_of(where, replica_group, range(channel_id + 1))[channel_id]
     return _register(where, [iteration_id], {"rings": rings}, name)
 
 
 def rank_id(name: str | None = None) -> VirtualRegister:
-    """The number of the rank, in a register."""
+    """Return the number of the rank, in a register."""
     ranks_of_launch("rank_id")
     return _register("rank_id", [], {}, name)
 
@@ -329,7 +329,7 @@ def all_gather_v(
     priority: int | None = None,
     name: str | None = None,
 ) -> NkiInstruction:
-    """Every member gets a chunk of every member's flat buffer, each in its slot."""
+    """Give every member a chunk of every member's flat buffer, each in its own slot."""
     where = "all_gather_v"
     groups = groups_of(where, replica_group)
     if has_rdispls:
@@ -363,9 +363,9 @@ def all_to_all_v(
     priority: int | None = None,
     name: str | None = None,
 ) -> NkiInstruction:
-    """Every member sends each member a chunk of its flat buffer.
+    """Send each member a chunk of every member's flat buffer.
 
-    Which instances join which ranks by it is not checked.
+    Which instances may connect which ranks is not checked.
     """
     where = "all_to_all_v"
     groups = groups_of(where, replica_group)
@@ -439,10 +439,9 @@ def _emit(
 def _once(
     where: str, tensors: Tensors, make: Callable[[], NkiInstruction]
 ) -> NkiInstruction:
-    """What the cores of a rank do with memory that they share: all wait for all.
-
-    ASSUMPTION: where they name the same tensors it is one operation, not one per core.
-    """
+    """Return one instruction for all cores of a rank, after every core has reached it.
+    ASSUMPTION: if all cores name the same tensors it is one operation, not one per
+    core."""
     trace, what = tracing.current(), f"nki.collectives.{where}"
     mine = [t.access() for t in tensors]
     same = all(accesses == mine for accesses in trace.meet(what, mine))

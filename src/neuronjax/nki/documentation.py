@@ -1,4 +1,5 @@
-"""Documentation of arguments, written once for all functions that have them."""
+"""Adds the descriptions of arguments that several functions share to their
+docstrings."""
 
 from __future__ import annotations
 
@@ -11,11 +12,12 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def describe(function: Callable[..., Any], arguments: Mapping[str, str]) -> None:
-    """Adds to a docstring what each argument is, in the order of the signature.
+    """Add an "Args:" part to a docstring, in the order of the signature.
 
     Args:
-        function: whose docstring has no such part.
-        arguments: descriptions by name, without a stop; others may be among them.
+        function: a function whose docstring has no such part.
+        arguments: descriptions by name, without a final stop; names that the function
+            lacks are ignored.
     """
     lines = [inspect.cleandoc(function.__doc__ or ""), "", "Args:"]
     for name in inspect.signature(function).parameters:
@@ -25,7 +27,7 @@ def describe(function: Callable[..., Any], arguments: Mapping[str, str]) -> None
 
 
 def describer(**shared: str) -> Callable[..., Callable[[Function], Function]]:
-    """A decorator for functions that share arguments; `@made(own="what it is")`."""
+    """Return a decorator `@described(own="what it is")` for shared arguments."""
 
     def described(**own: str) -> Callable[[Function], Function]:
         def add(function: Function) -> Function:

@@ -1,10 +1,10 @@
-"""What a kernel leaves to chance: each rule is a method that sees every instruction.
+"""The rules of `nki.check`; each is a method that sees every instruction.
 
-The walk follows the order of execution and remembers which instruction wrote every
-element last; bodies of device loops are read once. A runtime offset may be any: of such
-accesses only what other cores do to the tensor is looked for. Engines are synchronised
-by the compiler, so that only what it does not see is a finding: cores of a grid, engine
-state, what the documents call undefined.
+The walk follows the order of execution and notes which instruction last wrote every
+element. Bodies of device loops are walked once. An access with a runtime offset may go
+anywhere, so it is only compared with what other cores do to the same tensor. The
+compiler synchronises engines, so findings concern only what it does not see: races
+between cores of a grid, engine state, and what the documents call undefined.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from neuronjax.nki.limits.element_maps import ElementNotes
 from neuronjax.nki.limits.operands import text
 
 MATMULS = frozenset({"nc_matmul", "nc_matmul_mx"})
-# Each is where both cores meet.
+# At each of these instructions both cores wait for each other.
 MEETINGS = frozenset({"core_barrier", "sendrecv"})
 CLOBBERING = frozenset({"exponential", "select_reduce", "range_select"})
 CONTINUES = "reduce"
-# The older style's documents except associative reductions from the independence of
-# turns, and the vendor's own Mamba kernel has one in SBUF.
+# Turns of `affine_range` must be independent. The documents of the older style except
+# associative reductions, and the vendor's own Mamba kernel has one in SBUF.
 ASSOCIATIVE = frozenset({"add", "multiply", "maximum", "minimum"})
 
 
@@ -35,15 +35,15 @@ Severity = Literal["error", "warning"]
 
 @dataclass(frozen=True, kw_only=True)
 class KernelFinding:
-    """One thing found in a kernel.
+    """One finding of `nki.check`.
 
     Attributes:
-        rule: its id, "cores-race" and so on.
-        severity: "error": every call raises it. "warning": the result may differ.
-        op: the instruction, "nisa.nc_matmul".
+        rule: the rule's id, such as "cores-race".
+        severity: "error" if every call raises it, "warning" if the result may differ.
+        op: the instruction, such as "nisa.nc_matmul".
         location: "file:line" in the kernel.
         other: "file:line" of the other instruction concerned, or "".
-        count: how often.
+        count: how often it occurs.
         message: what is wrong.
         remedy: what to write instead.
     """
@@ -67,46 +67,46 @@ class KernelFinding:
 
 
 def _asked_about(program: KernelProgram) -> set[Storage]:
-    """Storages whose last writers are asked for: one knows an element's for each."""
-    found: set[Storage] = set()
+    """Return the storages whose last writers some rule asks for, to note only those."""
+    storages: set[Storage] = set()
     for i in program.body.walk():
-        found.update(a.storage for a in i.inputs if isinstance(a, Access))
-        found.update(
+        storages.update(a.storage for a in i.inputs if isinstance(a, Access))
+        storages.update(
             a.storage
             for a in i.outputs
             if i.name in MATMULS or (program.grid and a.storage.memory == "shared_hbm")
         )
-    return found
+    return storages
 
 
 def _distinct(numbers: np.ndarray) -> set[int]:
-    """Of an array in which neighbours are mostly equal: sorting it takes longer."""
+    """Return the distinct numbers of an array, without sorting equal neighbours."""
     flat = numbers.reshape(-1)
     last_of_run = np.flatnonzero(flat[1:] != flat[:-1])
     return {int(flat[-1]), *flat[last_of_run].tolist()}
 
 
 class HazardWalk:
-    """All rules over one program.
+    """A walk over one program that applies all rules.
 
     Args:
         program: a traced kernel.
-        core: of its target.
+        core: the core of the program's target.
     """
 
     def __init__(self, program: KernelProgram, core: CoreSpec) -> None:
         self.program, self.core = program, core
         self.found: list[KernelFinding] = []
         self._instructions: list[KernelInstruction] = []
-        self._epochs: list[int] = []  # how often its core had met the other
+        self._epochs: list[int] = []  # meetings of its core so far
         self._met: dict[int, int] = {}
         self._writers = ElementNotes(np.int32)  # instruction number + 1, or 0
         self._asked = _asked_about(program)
-        # Of tensors that cores share, each core's last write, and last write to a place
-        # that the run decides.
+        # For each shared tensor: each core's last write, and its last write at a
+        # runtime offset.
         self._last: dict[Storage, dict[int, int]] = {}
         self._scattered: dict[Storage, dict[int, int]] = {}
-        self._read: dict[Storage, int] = {}  # number of the last instruction that did
+        self._read: dict[Storage, int] = {}  # the last instruction that did
         self._accumulators: dict[tuple[int, str], KernelInstruction] = {}
         self._idle: dict[tuple[int, str], KernelInstruction] = {}
 
@@ -131,7 +131,7 @@ class HazardWalk:
         why: str,
         remedy: str,
     ) -> None:
-        """Find something: what reads or continues, what wrote before, why, a remedy."""
+        """Add a finding about an instruction, and an earlier one if there is one."""
         finding = KernelFinding(
             rule=rule,
             severity="warning",
@@ -174,17 +174,17 @@ class HazardWalk:
                 self._writers.write(access, len(self._instructions))
 
     def _writers_of(self, access: Access) -> Iterator[tuple[int, KernelInstruction]]:
-        """The instructions that wrote elements of a view last."""
-        found = self._writers.get(access.storage, 0)
-        is_one = isinstance(found, int)
-        numbers = {found} if is_one else _distinct(self._writers.view(access))
+        """Yield the instructions that last wrote elements of a view."""
+        last = self._writers.get(access.storage, 0)
+        is_one = isinstance(last, int)
+        numbers = {last} if is_one else _distinct(self._writers.view(access))
         for number in sorted(numbers - {0}):
             yield number - 1, self._instructions[number - 1]
 
     def _affine(
         self, i: KernelInstruction, access: Access, writer: KernelInstruction
     ) -> None:
-        """A turn of `affine_range` reads what an earlier one wrote."""
+        """Report a turn of `affine_range` that reads what an earlier turn wrote."""
         for before, now in zip(writer.loops, i.loops, strict=False):
             if before.loop != now.loop:
                 return
@@ -203,16 +203,14 @@ class HazardWalk:
                 return
 
     def _accumulates(self, i: KernelInstruction) -> None:
-        """Only a matmul begins an accumulation that a matmul goes on with.
-
-        In the older style that is `nl.zeros(..., buffer=nl.psum)`, which the vendor's
-        tutorials of that time add products to: its compiler begins the sum there.
-        """
+        """Report a matmul that accumulates onto values that no matmul wrote. In the
+        older style `nl.zeros(..., buffer=nl.psum)` may also begin an accumulation: the
+        vendor's tutorials of that time add products to it."""
         dst = i.outputs[0]
         if "accumulate_onto_values" in self.core.capabilities or not _is_followed(dst):
             return
         for _, writer in self._writers_of(dst):
-            # Zeros are where an accumulation of the older style begins.
+            # In the older style an accumulation may begin with zeros.
             zeros = writer.name == "memset" and not any(writer.parameters)
             begins = self.program.older and zeros
             if writer.name not in MATMULS and not begins:
@@ -227,7 +225,7 @@ class HazardWalk:
                 )
 
     def _overwrites(self, i: KernelInstruction, dst: Access) -> None:
-        """A product that nothing has read is lost: most often a sum was meant."""
+        """Report a product that is overwritten unread, where often a sum was meant."""
         for number, writer in self._writers_of(dst):
             if writer.name in MATMULS and self._read.get(dst.storage, 0) <= number:
                 self._add(
@@ -247,7 +245,7 @@ class HazardWalk:
         writer: KernelInstruction,
         verb: str,
     ) -> None:
-        """Another core's elements, with no meeting in between."""
+        """Report an access to another core's elements with no meeting in between."""
         if access.storage.memory != "shared_hbm" or writer.program == i.program:
             return
         if self._epochs[number] < self._epochs[-1]:
@@ -262,7 +260,7 @@ class HazardWalk:
         )
 
     def _somewhere(self, i: KernelInstruction, access: Access, verb: str) -> None:
-        """One of two cores goes where the run decides, with no meeting in between."""
+        """Report an access at a runtime offset that may race with another core's."""
         followed = access.dynamic is None
         before = (self._scattered if followed else self._last).get(access.storage, {})
         for number in before.values():
@@ -280,11 +278,9 @@ class HazardWalk:
     # ---- Engine state.
 
     def _engine_state(self, i: KernelInstruction) -> None:
-        """Accumulators that are continued must have been begun, with nothing between.
-
-        nki.isa.exponential: "Even when reduce_cmd is set to idle, the accumulator state
-        may still be modified."
-        """
+        """Check that accumulators are started before they are continued. Nothing may
+        come between: "Even when reduce_cmd is set to idle, the accumulator state may
+        still be modified" (nki.isa.exponential)."""
         command = i.attributes.get("reduce_cmd")
         if command is None or i.engine not in ("vector", "scalar"):
             return
@@ -324,7 +320,7 @@ class HazardWalk:
     # ---- depends_on.
 
     def _cycles(self) -> None:
-        """Find instructions that wait for themselves, or for what waits for them."""
+        """Report instructions that depend on themselves, directly or through others."""
         edges = self.program.dependencies
         by_number = {(i.program, i.ordinal): i for i in self._instructions}
         for (program, ordinal), after in edges.items():
@@ -339,7 +335,7 @@ class HazardWalk:
                     )
 
     def _leads(self, program: int, start: int, goal: int) -> bool:
-        """Whether `start` waits, directly or not, for `goal`."""
+        """Return whether `start` depends on `goal`, directly or through others."""
         edges, seen, waiting = self.program.dependencies, {start}, [start]
         while waiting:
             for after in edges.get((program, waiting.pop()), ()):

@@ -1,8 +1,9 @@
-"""`nki.check`: what in a kernel is legal and nevertheless left to chance.
+"""`nki.check`: finds what is legal in a kernel but has an undefined or accidental
+result.
 
-Nothing is executed. Limits of the hardware are errors of every call and findings here;
-the rest is in `hazard_rules`, `limits.initialised` (loops that may not turn, results
-written in part) and what `limits` calls advice.
+Nothing is executed. Violated limits of the hardware, which raise in every call, are
+findings here. The other findings come from `hazard_rules`, from `limits.initialised`
+(loops that may have no turns, results written in part) and from the advice of `limits`.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from neuronjax.numerics.shown import Shown
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class KernelReport(Shown):
-    """What `nki.check` found.
+    """The result of `nki.check`.
 
     Attributes:
-        kernel: its name.
-        target: the chip.
+        kernel: the kernel's name.
+        target: the chip's name.
         findings: errors first, then in the order of the program.
     """
 
@@ -46,19 +47,19 @@ class KernelReport(Shown):
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was found."""
+        """Return whether there are no findings."""
         return not self.findings
 
     def __str__(self) -> str:
         count = len(self.findings)
-        found = f"{count} finding{'s' * (count != 1)}" if count else "nothing found"
-        head = f"{self.kernel} on {self.target}: {found}"
+        outcome = f"{count} finding{'s' * (count != 1)}" if count else "nothing found"
+        head = f"{self.kernel} on {self.target}: {outcome}"
         return "\n\n".join([head, *map(str, self.findings)])
 
     __repr__ = __str__
 
     def __rich__(self) -> Group:
-        """What Rich draws."""
+        """Return the report as Rich draws it."""
         first, *rest = str(self).split("\n\n")
         styles = ["bold red" if f.severity == "error" else "" for f in self.findings]
         parts = [Text(t, style=s) for t, s in zip(rest, styles, strict=True)]
@@ -68,10 +69,10 @@ class KernelReport(Shown):
 def check(
     kernel: Kernel | Callable[..., Any], target: str | Target | None = None
 ) -> Callable[..., KernelReport]:
-    """Examines a kernel: `nki.check(kernel)(*args)`.
+    """Return a function that examines a kernel: `nki.check(kernel)(*args)`.
 
     Args:
-        kernel: a `Kernel`, or a function to make one of.
+        kernel: a `Kernel`, or a function to be made one.
         target: the chip, by default the kernel's.
 
     Returns:
@@ -126,21 +127,21 @@ def _of_error(
 
 
 def _uncertain(program: KernelProgram) -> list[KernelFinding]:
-    """Reads of what only loops wrote that may not turn, or of partitions unwritten."""
-    found: list[KernelFinding] = []
+    """Return the reads of what only a loop writes that may have no turns."""
+    findings: list[KernelFinding] = []
 
     def report(error: InvalidProgramError, _: Any) -> None:
         finding = _of_error("maybe-unwritten", "warning", error)
         message = finding.message.replace("were never", "may not have been")
         why = f"{message}: a loop that writes them may not turn, or nothing does"
-        found.append(replace(finding, message=why))
+        findings.append(replace(finding, message=why))
 
     Initialised(program, report=report, certain=True).check()
-    return found
+    return findings
 
 
 def _partial_results(program: KernelProgram) -> Iterator[KernelFinding]:
-    """Results of which some elements are never written."""
+    """Yield a finding for each result with elements that are never written."""
     state = Initialised(program, report=lambda error, i: None)
     state.check()
     for number, access in enumerate(program.results):
@@ -158,7 +159,7 @@ def _partial_results(program: KernelProgram) -> Iterator[KernelFinding]:
 
 
 def _unreachable_results(program: KernelProgram) -> Iterator[KernelFinding]:
-    """Results where the caller of a kernel cannot read."""
+    """Yield a finding for each result in memory that the caller cannot read."""
     for number, access in enumerate(program.results):
         memory = access.storage.memory
         if memory in ("sbuf", "psum", "private_hbm"):
@@ -174,7 +175,7 @@ def _unreachable_results(program: KernelProgram) -> Iterator[KernelFinding]:
 
 
 def _missing_grid(program: KernelProgram) -> Iterator[KernelFinding]:
-    """Where a kernel divides its work among programs, of which there is one."""
+    """Yield a finding if the kernel asks for its program id and has no launch grid."""
     if program.wants_grid:
         yield KernelFinding(
             rule="no-grid",

@@ -1,8 +1,9 @@
 """Index expressions of a tensor: ints, slices, `...`, `nl.ds`, registers, index arrays.
 
-NumPy's rules, but for integers (NKI Language Guide, "Tensor Indexing"): on chip the
-partition stays at size one and the result has two dimensions at least, in HBM one.
-Arrays of indices (`nl.arange(128)[:, None]`) are read as the strided view they are.
+The rules are NumPy's, except for integers (NKI Language Guide, "Tensor Indexing"): on
+chip the partition dimension stays with size one and the result has at least two
+dimensions; in HBM it has at least one. Arrays of indices (`nl.arange(128)[:, None]`)
+must be equivalent to a strided view.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ from neuronjax.nki.tensor_view import TensorView, View, sliced_count
 
 @record()
 class DynamicSlice:
-    """`nl.ds(start, size)`: `size` elements from an int, register or tensor on."""
+    """`nl.ds(start, size)`, where the start is an int, register or tensor."""
 
     start: Any
     size: int
 
 
 def indexed(t: View, key: Any) -> View:
-    """The view `t[key]`."""
+    """Return the view `t[key]`."""
     given = key if isinstance(key, tuple) else (key,)
     if t.dynamic is None and len(given) <= t.ndim:
-        found = _by_numbers(t, given)
-        if found is not None:
-            return t.with_layout(found)
+        direct = _by_numbers(t, given)
+        if direct is not None:
+            return t.with_layout(direct)
     keys = _expanded(t, given)
     if any(isinstance(k, np.ndarray) for k in keys):
         return _by_arrays(t, keys)
@@ -56,8 +57,8 @@ def indexed(t: View, key: Any) -> View:
 
 
 def _by_numbers(t: TensorView, keys: tuple[Any, ...]) -> Layout | None:
-    """The layout that numbers and slices leave, at once, for most keys are these; None
-    where there is any other key."""
+    """Return the layout if all keys are numbers and slices, else None. Most keys are,
+    and this is faster than the general way."""
     offset, shape, strides = t.offset, list(t.shape), list(t.strides)
     dropped = []
     for dim, key in enumerate(keys):
@@ -79,12 +80,12 @@ def _by_numbers(t: TensorView, keys: tuple[Any, ...]) -> Layout | None:
     return _without(view, dropped, t.storage.on_chip) if dropped else view
 
 
-#: Of bounds of a slice that are known without a look at them.
+#: Types of slice bounds that are known when the kernel is traced.
 _BOUNDS = (int, type(None))
 
 
 def _expanded(t: TensorView, keys: tuple[Any, ...]) -> list[Any]:
-    """One entry per dimension, beside new ones."""
+    """Return one key per dimension of the tensor, and the keys that add dimensions."""
     consumed = sum(k is not None and k is not Ellipsis for k in keys)
     ellipses = [n for n, k in enumerate(keys) if k is Ellipsis]
     if consumed > t.ndim or len(ellipses) > 1:
@@ -112,7 +113,7 @@ def _dynamic(t: View, dim: int, entry: DynamicSlice) -> View:
 
 
 def _one(t: View, dim: int, entry: Any) -> View:
-    """A dimension of size one, to be dropped later."""
+    """Return the view with a dimension of size one, which is dropped later."""
     if isinstance(entry, VirtualRegister | TensorView):
         return t.dynamic_slice(dim, entry, 1)
     index = int(entry)
@@ -127,7 +128,7 @@ def _one(t: View, dim: int, entry: Any) -> View:
 
 
 def _without(view: Layout, dims: list[int], on_chip: bool) -> Layout:
-    """Indexed dimensions are dropped as far as the fewest dimensions allow."""
+    """Return the view without the indexed dimensions, as far as it may have fewer."""
     dims = [d for d in dims if not (on_chip and d == 0)]
     fewest, rank = 2 if on_chip else 1, len(view.shape)
     if rank - len(dims) < fewest:
@@ -138,7 +139,7 @@ def _without(view: Layout, dims: list[int], on_chip: bool) -> Layout:
 
 
 def _by_arrays(t: View, keys: list[Any]) -> View:
-    """Every index an integer array or a number: the elements as one strided view."""
+    """Return the elements of index arrays and numbers, one per dimension, as a view."""
     if t.dynamic is not None or not all(
         isinstance(k, np.ndarray | int | np.integer) for k in keys
     ):
@@ -153,20 +154,21 @@ def _by_arrays(t: View, keys: list[Any]) -> View:
 
 
 class IndexRange(NamedTuple):
-    """What an array of indices says: where it begins, its bounds, and its steps."""
+    """An array of indices: its first element, its bounds, and its steps."""
 
     first: int
     lowest: int
     highest: int
-    #: What the index grows by along each axis; None where it is not affine.
+    #: How much the index grows along each axis; None if it is not affine.
     steps: tuple[int, ...] | None
 
 
 def layout_at(t: TensorView, arrays: Sequence[np.ndarray], remedy: str) -> Layout:
-    """The layout of the elements that index arrays choose, one array per dimension.
+    """Return the layout of the elements that index arrays select, one array per
+    dimension.
 
-    The arrays broadcast to one shape. Where each of them is affine by itself no array
-    of the whole shape is made.
+    The arrays broadcast to one shape. If each array is affine by itself, no array of
+    the whole shape is made.
     """
     shape = common_shape(arrays)
     offset, steps = t.offset, []
@@ -185,23 +187,23 @@ def _strides(
     strides: tuple[int, ...],
     steps: tuple[tuple[int, ...], ...],
 ) -> tuple[int, ...]:
-    """Strides of what indices choose that grow by these steps, dimension by
-    dimension."""
-    found = [0] * len(shape)
+    """Return the strides of the elements selected by indices that grow by `steps`,
+    which has one entry per dimension of the tensor."""
+    result = [0] * len(shape)
     for stride, grown in zip(strides, steps, strict=True):
         for axis, step in enumerate(grown, len(shape) - len(grown)):
-            found[axis] += step * stride
-    return tuple(s if n > 1 else 1 for s, n in zip(found, shape, strict=True))
+            result[axis] += step * stride
+    return tuple(s if n > 1 else 1 for s, n in zip(result, shape, strict=True))
 
 
 def common_shape(arrays: Sequence[np.ndarray]) -> tuple[int, ...]:
-    """The shape that arrays broadcast to; a ValueError if there is none."""
+    """Return the shape that arrays broadcast to; a ValueError if there is none."""
     return _common_shape(tuple([a.shape for a in arrays]))
 
 
 @functools.lru_cache(maxsize=8192)
 def _common_shape(shapes: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
-    """What `numpy.broadcast_shapes` says, which makes an array of each."""
+    """Return `numpy.broadcast_shapes`, which itself makes an array of each shape."""
     rank = max(map(len, shapes))
     sizes = [1] * rank
     for shape in shapes:
@@ -214,7 +216,7 @@ def _common_shape(shapes: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
 
 
 def check_indices(t: TensorView, arrays: Sequence[np.ndarray], remedy: str) -> None:
-    """Refuses index arrays, one per dimension, that reach beyond the tensor."""
+    """Refuse index arrays, one per dimension, that reach beyond the tensor."""
     for dim, array in enumerate(arrays):
         _checked(t, dim, array, remedy)
 
@@ -229,7 +231,7 @@ def _checked(t: TensorView, dim: int, array: np.ndarray, remedy: str) -> IndexRa
     return index
 
 
-#: Larger arrays are read again each time: their bytes would fill the memory.
+#: Larger arrays are not cached: their bytes would fill the memory.
 _REMEMBERED_BYTES = 8192
 
 
@@ -252,8 +254,9 @@ def _index_range(array: np.ndarray) -> IndexRange:
 
 @functools.lru_cache(maxsize=512)
 def _ramp(first: int, step: int, count: int) -> bytes:
-    """What nearly every index array is, with one axis beside those of size one: to
-    compare its bytes takes less time than to look at its elements."""
+    """Return the bytes of first + step * arange(count). Nearly every index array has
+    these bytes, since all its axes but one have size one; comparing bytes is faster
+    than looking at the elements."""
     return (first + step * np.arange(count, dtype=np.int64)).tobytes()
 
 
@@ -266,7 +269,7 @@ def _range_of_ramp(first: int, step: int, shape: tuple[int, ...]) -> IndexRange:
 
 @functools.lru_cache(maxsize=8192)
 def _known_range(shape: tuple[int, ...], dtype: np.dtype, data: bytes) -> IndexRange:
-    """A kernel writes the same index array in every turn of its loops."""
+    """Return the range of an array, which loops make again in every turn."""
     return _read_range(np.frombuffer(data, dtype).reshape(shape))
 
 
@@ -276,7 +279,7 @@ def _read_range(array: np.ndarray) -> IndexRange:
 
 
 def _steps(array: np.ndarray) -> tuple[int, ...] | None:
-    """What an index grows by along every axis; None if it is not affine."""
+    """Return how much an index grows along every axis, or None if it is not affine."""
     steps = [0] * array.ndim
     for axis, size in enumerate(array.shape):
         if size > 1:
@@ -288,7 +291,7 @@ def _steps(array: np.ndarray) -> tuple[int, ...] | None:
 
 
 def elements_at(t: TensorView, arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """The element numbers of index arrays, one per dimension."""
+    """Return the element numbers selected by index arrays, one array per dimension."""
     pairs = zip(arrays, t.strides, strict=True)
     return np.asarray(sum(a.astype(np.int64) * s for a, s in pairs)) + t.offset
 
@@ -299,7 +302,7 @@ def _as_array(key: Any, size: int) -> np.ndarray:
 
 
 def strided(elements: np.ndarray) -> Layout:
-    """The layout of which these are the element numbers."""
+    """Return the layout whose element numbers are `elements`."""
     first = int(elements.flat[0])
     strides = []
     for dim, size in enumerate(elements.shape):

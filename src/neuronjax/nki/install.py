@@ -1,8 +1,8 @@
-"""Makes `import nki` (and the older `neuronxcc.nki`) mean neuronjax.
+"""Makes `import nki` (and the older `neuronxcc.nki`) import neuronjax.
 
-For kernel files that are to run as they are, on a machine without the vendor's package.
-The modules are the same objects as neuronjax's own: `nki.language is
-neuronjax.nki.language`. The older names have the older calling style, see `legacy`.
+This is for running kernel files unmodified on a machine without the vendor's package.
+The modules are neuronjax's own: `nki.language is neuronjax.nki.language`. The older
+names have the older calling style, see `legacy`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from neuronjax.errors import UnsupportedError
 from neuronjax.nki.children import is_stand_in
 
-# What is imported -> where it is. Parents first.
+# Name of the imported module -> the module that provides it. Parents come first.
 MODULES = {
     "nki": "neuronjax.nki",
     "nki.language": "neuronjax.nki.language",
@@ -40,7 +40,8 @@ _PACKAGES = ("nki", "neuronxcc")
 
 
 class _AbsentModules(MetaPathFinder):
-    """Other submodules are absent, and not found a second time in neuronjax/nki."""
+    """An import finder that refuses other submodules, so that none of neuronjax/nki is
+    imported again under another name."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> None:
         if fullname.startswith(tuple(f"{p}." for p in _PACKAGES)):
@@ -52,7 +53,7 @@ class _AbsentModules(MetaPathFinder):
 
 
 def install() -> None:
-    """Provides the modules `nki` and `neuronxcc.nki`; a second call changes nothing.
+    """Provide the modules `nki` and `neuronxcc.nki`; a second call changes nothing.
 
     Raises:
         UnsupportedError: the vendor's package is installed.
@@ -76,16 +77,16 @@ def install() -> None:
 
 
 def installed() -> bool:
-    """Whether `import nki` means neuronjax."""
+    """Return whether `import nki` imports neuronjax."""
     return sys.modules.get("nki") is sys.modules["neuronjax.nki"]
 
 
 def _check_absent(packages: Sequence[str]) -> None:
     for package in packages:
-        found = None if package in sys.modules else importlib.util.find_spec(package)
-        if found is not None and is_stand_in(found.origin):
+        spec = None if package in sys.modules else importlib.util.find_spec(package)
+        if spec is not None and is_stand_in(spec.origin):
             continue
-        if package in sys.modules or found is not None:
+        if package in sys.modules or spec is not None:
             raise UnsupportedError(
                 f"the package {package} is installed here",
                 op="neuronjax.nki.install",

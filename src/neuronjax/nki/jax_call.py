@@ -1,7 +1,7 @@
-"""A kernel as JAX sees it: one primitive, and a derivative that the user gives.
+"""Calls a kernel from JAX: as one primitive, with a derivative if the user gives one.
 
-A specialised kernel is `capture.kernel_calls`' primitive inside a jitted function, so
-that jit, vmap and the capture of `nj.jit` each meet one operation. `defvjp` works as
+A specialised kernel is a primitive of `capture.kernel_calls` inside a jitted function,
+so jit, vmap and the capture of `nj.jit` each see one operation. `defvjp` works like
 that of `jax.custom_vjp`.
 """
 
@@ -29,7 +29,8 @@ from neuronjax.ir.kernel_numerics import USUAL, KernelNumerics
 from neuronjax.ir.program import TensorType
 from neuronjax.nki import arguments
 
-#: (arrays, key) -> (results, written arguments, faults); see `execution.faults`.
+#: (arrays, key) -> (results, written arguments, faults); see
+#: `execution.kernels.faults`.
 Run = Callable[[list[jax.Array], jax.Array], tuple[list[jax.Array], ...]]
 
 
@@ -40,14 +41,16 @@ def kernel_function(
     devices: int = 0,
     numerics: KernelNumerics = USUAL,
 ) -> KernelFunction:
-    """A specialised kernel as programs hold it.
+    """Return a specialised kernel in the form in which programs hold it.
 
     Args:
-        program: of the kernel.
-        plan: of the program.
+        program: the kernel's program.
+        plan: the program's plan.
         for_target: the same kernel for another chip.
-        devices: of the mesh around it, which are its ranks if it has collectives.
-        numerics: its own, where the program around it has the usual ones.
+        devices: how many devices the surrounding mesh has; they are the ranks of a
+            kernel with collectives.
+        numerics: the kernel's own numerics, where the surrounding program has the usual
+            ones.
     """
     run = ranks.runner(plan) if plan.ranks else runner(plan)
     lead = (plan.ranks,) if plan.ranks and not devices else ()
@@ -77,7 +80,7 @@ def _type(shape: tuple[int, ...], dtype: str) -> TensorType:
 
 
 def jitted(function: KernelFunction, plan: KernelPlan) -> Run:
-    """What a call of the kernel runs; inside another trace it is one operation."""
+    """Return the function of a kernel's call, which in a trace is one operation."""
     count = len(function.program.results)
     end = count + len(plan.written)
 
@@ -89,7 +92,7 @@ def jitted(function: KernelFunction, plan: KernelPlan) -> Run:
 
 
 def is_traced(arrays: list[Any]) -> bool:
-    """Whether a transformation of JAX looks at the call."""
+    """Return whether the call is inside a transformation of JAX."""
     return any(isinstance(a, Tracer) for a in arrays)
 
 
@@ -98,7 +101,7 @@ def is_traced(arrays: list[Any]) -> bool:
 
 @dataclass(frozen=True)
 class KernelDerivative:
-    """What `defvjp` was given."""
+    """The derivative that `defvjp` was given."""
 
     forward: Callable[..., Any]  # arguments -> (results, residuals)
     #: (static arguments, residuals, cotangents) -> cotangents.
@@ -106,12 +109,12 @@ class KernelDerivative:
     static: tuple[int, ...] = ()  # positions of arguments without arrays
 
     def call(self, name: str, primal: Callable[..., Any], bound: Any) -> Any:
-        """Calls a kernel so that JAX finds this derivative.
+        """Call a kernel so that JAX uses this derivative.
 
         Args:
-            name: the kernel's.
+            name: the kernel's name.
             primal: the kernel without its derivative.
-            bound: its `inspect.BoundArguments`, defaults applied.
+            bound: the kernel's `inspect.BoundArguments`, with defaults applied.
 
         Raises:
             InvalidProgramError: an argument without arrays is not in `static`.

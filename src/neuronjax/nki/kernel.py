@@ -1,8 +1,9 @@
-"""`nki.jit`, `Kernel` and `nki.simulate`: from a Python function to arrays.
+"""`nki.jit`, `Kernel` and `nki.simulate`: make kernels of Python functions and run
+them.
 
 A kernel is specialised once per shapes, dtypes, static arguments, target and grid: its
 Python code runs, and the trace becomes one jitted function. Under `jax.disable_jit()`
-the code runs every time, instruction by instruction.
+the code runs in every call, instruction by instruction.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ Grid = tuple[int, ...]
 
 
 class Specialised(NamedTuple):
-    """The same, ready to run, and as programs that call it hold it."""
+    """A traced kernel with its plan, to be run or called by a program."""
 
     traced: TracedKernel
     plan: KernelPlan
@@ -99,7 +100,7 @@ class Kernel:
 
     @property
     def func(self) -> Callable[..., Any]:
-        """The function as its author wrote it; the vendor's name of it."""
+        """The function as its author wrote it, under the vendor's name."""
         return inspect.unwrap(self.function)
 
     @property
@@ -111,15 +112,15 @@ class Kernel:
         return self._with(grid=_checked_grid(sizes))
 
     def with_target(self, target: str | Target | None) -> Kernel:
-        """The same kernel for a chip."""
+        """Return the same kernel for another chip."""
         return self._with(target=target)
 
     def with_function(self, function: Callable[..., Any]) -> Kernel:
-        """The same kernel of another function."""
+        """Return a kernel with another function and the same options."""
         return self._with(function=function)
 
     def with_seed(self, seed: int | jax.Array) -> Kernel:
-        """The same kernel with another seed of its stochastic rounding.
+        """Return the same kernel with another seed for stochastic rounding.
 
         Generators of random numbers (`nisa.rng`, `nisa.dropout`) have seeds of their
         own, `nisa.set_rng_seed` and `nisa.rand_set_state`; without one they start as if
@@ -131,7 +132,8 @@ class Kernel:
         return self._with(seed=seed)
 
     def with_rounding(self, rounding: str) -> Kernel:
-        """The same kernel with another rounding of what instructions compute and write.
+        """Return the same kernel with another rounding of what instructions compute and
+        write.
 
         NEURON_RT_STOCHASTIC_ROUNDING_EN=1 of the Neuron runtime is "stochastic", its
         NEURON_RT_STOCHASTIC_ROUNDING_SEED is `with_seed`. Under "stochastic" every
@@ -145,7 +147,7 @@ class Kernel:
         return self.with_numerics(rounding=rounding)
 
     def with_transcendentals(self, transcendentals: str) -> Kernel:
-        """The same kernel with other functions of ScalarE.
+        """Return the same kernel with other transcendental functions on ScalarE.
 
         Within `neuronjax.jit` its policy's `transcendentals="scalar_engine"` does the
         same.
@@ -157,11 +159,12 @@ class Kernel:
         return self.with_numerics(transcendentals=transcendentals)
 
     def with_numerics(self, **changes: str) -> Kernel:
-        """The same kernel with another `rounding` or other `transcendentals`."""
+        """Return the same kernel with another `rounding` or other `transcendentals`."""
         return self._with(numerics=self.numerics.changed(**changes))
 
     def with_ranks(self, ranks: int) -> Kernel:
-        """The same kernel on so many ranks, which `nki.collectives` joins.
+        """Return the same kernel for a number of ranks, which `nki.collectives`
+        connects.
 
         Every array, given or returned, has a leading axis of that length: rank r has
         row r.
@@ -184,12 +187,12 @@ class Kernel:
         backward: Callable[..., Any],
         nondiff_argnums: int | Sequence[int] = (),
     ) -> None:
-        """Gives the kernel a derivative, as `jax.custom_vjp` does.
+        """Give the kernel a derivative, as `jax.custom_vjp` does.
 
         Args:
-            forward: of the kernel's arguments: returns (results, residuals).
-            backward: of (residuals, cotangents of the results), with the arguments of
-                `nondiff_argnums` in front: returns one cotangent per other argument.
+            forward: takes the kernel's arguments and returns (results, residuals).
+            backward: takes the arguments of `nondiff_argnums`, then residuals and
+                cotangents of the results; returns one cotangent per other argument.
             nondiff_argnums: positions of the arguments that hold no arrays.
         """
         if isinstance(nondiff_argnums, int):
@@ -215,50 +218,52 @@ class Kernel:
         return call.finish(found.traced, results, written, found.plan.written)
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
-        """Shapes and dtypes of the results, for arrays or `jax.ShapeDtypeStruct`s."""
-        found = self._find(self._call(args, kwargs))
-        types = zip(found.function.results, found.traced.dtypes, strict=False)
+        """Return the results' shapes and dtypes for arrays or
+        `jax.ShapeDtypeStruct`s."""
+        special = self._find(self._call(args, kwargs))
+        types = zip(special.function.results, special.traced.dtypes, strict=False)
         shapes = [
             jax.ShapeDtypeStruct(t.shape, np.bool_ if name == "bool" else t.dtype)
             for t, name in types
         ]
-        return arguments.unflatten(found.traced.tree, shapes)
+        return arguments.unflatten(special.traced.tree, shapes)
 
     def trace(self, *args: Any, **kwargs: Any) -> KernelProgram:
-        """The instructions for these arguments; nothing is executed."""
+        """Return the kernel's instructions for these arguments; nothing is executed."""
         return self.traced(*args, **kwargs).program
 
     def traced(self, *args: Any, **kwargs: Any) -> TracedKernel:
-        """The same, with what the kernel returns."""
+        """Return the trace for these arguments, with the tree of the results."""
         return self.trace_call(self._call(args, kwargs))
 
     def trace_call(self, call: Any, devices: int = 0) -> TracedKernel:
-        """The trace of a call whose arguments are bound, on so many devices."""
+        """Return the trace of a call with bound arguments, on a number of devices."""
         return _trace(self, call, devices=devices)
 
     def profile(self, *args: Any, **kwargs: Any) -> Any:
-        """The `Profile` for these arguments: `neuronjax.profile(self)(*args)`."""
-        # It stands above this package, which therefore does not import it.
+        """Return a `Profile` for these arguments: `neuronjax.profile(self)(*args)`."""
+        # `profile` is in a layer above this package, so it is not imported here.
         return sys.modules["neuronjax"].profile(self)(*args, **kwargs)
 
     def prepared(self, program: KernelProgram) -> KernelPlan:
-        """How a trace of it would be executed."""
+        """Return the plan of a trace of this kernel."""
         return prepare(program)
 
     def plan(self, *args: Any, **kwargs: Any) -> KernelPlan:
-        """How it would be executed: memory, and instructions rolled into loops."""
+        """Return the plan for these arguments: memory, and loops of instructions."""
         return self._find(self._call(args, kwargs)).plan
 
     def _call(self, args: Any, kwargs: Any) -> BoundCall:
         return BoundCall.of(_bound(self, args, kwargs), self._ranks)
 
     def _find(self, call: BoundCall, devices: int | None = None) -> Specialised:
-        """The kernel for a call on so many devices, None for those around it."""
+        """Return the kernel specialised for a call; `devices` are by default those
+        around."""
         if devices is None:
             devices = 0 if self._ranks else kernel_calls.surrounding_devices()
         ranks = self._ranks or devices
         try:
-            # Of collectives, which a kernel may have: who says how they run.
+            # The kernel may have collectives; these choose their algorithms.
             said = (algorithm_from_scope(""), os.environ.get(VARIABLE)) if ranks else ()
             launch = (self.grid, self._ranks, devices, *said)
             name = chosen_target(self.target).name
@@ -296,14 +301,14 @@ def _checked_grid(sizes: tuple[Any, ...]) -> Grid:
 
 
 class ProgramTrace(Trace):
-    """A trace that makes instructions of what Python's own syntax asks of it."""
+    """A trace that makes instructions of assignments and `while` in Python."""
 
     def assign(self, view: NkiTensor, value: Any) -> None:
         """Copy a tensor or a number into a view, `t[...] = value`."""
         assign(view, value)
 
     def condition(self, register: VirtualRegister) -> bool:
-        """Answer `while register:`."""
+        """Return whether a register is nonzero, for `while register:`."""
         return while_condition(register)
 
 
@@ -314,10 +319,8 @@ def _trace(
     machine: AnyMachine | None = None,
     devices: int = 0,
 ) -> TracedKernel:
-    """Runs the Python code once per program of the grid, in turns.
-
-    Devices of a mesh around the call are the ranks of a kernel that has collectives.
-    """
+    """Run the Python code once per program of the grid, and return the trace. The
+    devices of a surrounding mesh are the ranks of a kernel with collectives."""
     target = chosen_target(kernel.target)
     programs = prod(kernel.grid)
     check_ranks(target, kernel._ranks or devices)
@@ -374,7 +377,7 @@ def _arguments(
     # nki/guides/nki_simulator.rst, "How It Works".
     buffer = MemoryRegion.shared_hbm if trace.grid else MemoryRegion.hbm
     with tracing(trace):
-        held = [  # a scalar is a tensor of one element; HBM has one dimension at least
+        held = [  # a scalar is a tensor of one element, as HBM tensors have a dimension
             trace.allocate(call.shape(n) or (1,), dtype, buffer, f"argument{n}")
             for n, dtype in enumerate(call.dtypes)
         ]
@@ -389,7 +392,7 @@ def _tensor(storage: Storage) -> NkiTensor:
 
 
 def _results(value: Any, accesses: list[Access]) -> Any:
-    """The returned tree with slots for tensors."""
+    """Return the results' tree with slots for tensors, and append their accesses."""
 
     def slot(t: NkiTensor) -> arguments.ArraySlot:
         accesses.append(t.access())
@@ -403,7 +406,7 @@ def _results(value: Any, accesses: list[Access]) -> Any:
 
 
 def _specialise(kernel: Kernel, call: BoundCall, devices: int) -> Specialised:
-    # Tracing must not run under an outer jit's trace: it makes constants.
+    # Tracing makes constants, so it must not run under an outer jit's trace.
     traced = kernel.trace_call(call, devices)
     core = chosen_target(kernel.target).core
     checked(traced.program, core, older=kernel.older)
@@ -438,7 +441,7 @@ def _run_eagerly(
 
 
 def jit(fn: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
-    """Makes a kernel of a function, as a decorator with or without arguments.
+    """Make a kernel of a function; a decorator with or without arguments.
 
     Args:
         fn: the kernel function.
@@ -462,11 +465,11 @@ def jit(fn: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
 
 
 def simulate(kernel: Any, **kwargs: Any) -> Kernel:
-    """The kernel itself: every call is emulated.
+    """Return the kernel itself, because every call is emulated.
 
     Args:
-        kernel: a `Kernel`, or a function to make one of.
-        **kwargs: those of `jit`.
+        kernel: a `Kernel`, or a function to be made one.
+        **kwargs: the options of `jit`.
     """
     made = kernel if isinstance(kernel, Kernel) else jit(kernel)
     target = kwargs.get("target") or kwargs.get("platform_target")

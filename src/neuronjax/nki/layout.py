@@ -1,7 +1,7 @@
-"""Strided layouts: what the view methods of a tensor do to shape, strides and offset.
+"""Strided layouts: how a tensor's view methods change shape, strides and offset.
 
-Pure functions on integers, in elements, as NumPy's `as_strided` has them. They refuse
-what no strided view can express; the rules about partitions are those of `tensor`.
+The functions are pure and count in elements, like NumPy's `as_strided`. They refuse
+what no strided view can express; the rules about partitions are in `tensor`.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ class Layout(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """What a view touches, wherever it begins."""
+    """The extent of a view, relative to its first element."""
 
     pattern: tuple[tuple[int, int], ...]  # (stride, count) of every dimension
-    lowest: int  # the element furthest before the first one
-    highest: int  # the element furthest behind it
+    lowest: int  # offset of the lowest element, at most 0
+    highest: int  # offset of the highest element
 
 
-#: Few shapes and strides serve the many views of a kernel: what follows from them is
-#: found once, and the views share it.
+#: The views of a kernel have few distinct shapes and strides, so what follows from them
+#: is cached and shared.
 _KNOWN = 1 << 16
 
 
 @functools.lru_cache(_KNOWN)
 def reach(shape: Shape, strides: Shape) -> Reach:
-    """What a view of these touches."""
+    """Return the extent of a view with this shape and these strides."""
     pattern = tuple((int(s), int(n)) for s, n in zip(strides, shape, strict=True))
     spans = [stride * (count - 1) for stride, count in pattern]
     lowest = sum(s for s in spans if s < 0)
@@ -48,12 +48,12 @@ def reach(shape: Shape, strides: Shape) -> Reach:
 
 @functools.lru_cache(_KNOWN)
 def row_major_strides(shape: Shape) -> Shape:
-    """Strides of a dense array."""
+    """Return the strides of a dense array."""
     return tuple(accumulate(reversed(shape[1:]), mul, initial=1))[::-1]
 
 
 def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether the elements follow one another without a gap, in row-major order."""
+    """Return whether the elements are in row-major order without gaps."""
     expected = 1
     for size, stride in zip(reversed(shape), reversed(strides), strict=True):
         if size != 1 and stride != expected:
@@ -63,7 +63,7 @@ def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 def slice_dim(x: Layout, dim: int, start: int, count: int, step: int) -> Layout:
-    """`count` elements of one dimension from `start` on, every `step`-th."""
+    """Return every `step`-th of `count` elements of one dimension, from `start` on."""
     offset = x.offset + start * x.strides[dim]
     shape = (*x.shape[:dim], count, *x.shape[dim + 1 :])
     strides = (*x.strides[:dim], x.strides[dim] * step, *x.strides[dim + 1 :])
@@ -71,12 +71,12 @@ def slice_dim(x: Layout, dim: int, start: int, count: int, step: int) -> Layout:
 
 
 def drop_dim(x: Layout, dim: int) -> Layout:
-    """The layout without one of its dimensions, of size one."""
+    """Return the layout without one of its dimensions, which has size one."""
     return Layout(_without(x.shape, dim), _without(x.strides, dim), x.offset)
 
 
 def insert_dim(x: Layout, dim: int, size: int = 1, stride: int = 0) -> Layout:
-    """The layout with one more dimension in front of `dim`."""
+    """Return the layout with a new dimension before `dim`."""
     shape = (*x.shape[:dim], size, *x.shape[dim:])
     return Layout(shape, (*x.strides[:dim], stride, *x.strides[dim:]), x.offset)
 
@@ -86,14 +86,14 @@ def _without(values: Shape, dim: int) -> Shape:
 
 
 def split_dim(x: Layout, dim: int, sizes: Sequence[int]) -> Layout:
-    """One dimension as several, outermost first."""
+    """Return the layout with one dimension split into several, outermost first."""
     strides = tuple(x.strides[dim] * s for s in row_major_strides(tuple(sizes)))
     shape = (*x.shape[:dim], *sizes, *x.shape[dim + 1 :])
     return Layout(shape, (*x.strides[:dim], *strides, *x.strides[dim + 1 :]), x.offset)
 
 
 def merge_dims(x: Layout, first: int, last: int) -> Layout | None:
-    """Dimensions first..last as one, or None where they do not follow one another."""
+    """Return the layout with dimensions first..last merged, or None if none fits."""
     shape, strides = x.shape[first : last + 1], x.strides[first : last + 1]
     merged = _merged_stride(shape, strides)
     if merged is None:
@@ -114,10 +114,10 @@ def _merged_stride(shape: Shape, strides: Shape) -> int | None:
 
 
 def reshape(x: Layout, shape: Sequence[int]) -> Layout | None:
-    """The same elements in another shape, or None if no strided view has it.
+    """Return the same elements in another shape, or None if no strided view has it.
 
-    As NumPy does it: groups of old and new dimensions of equal products are matched
-    from the outside; every group of old ones must be mergeable.
+    The method is NumPy's: groups of old and new dimensions of equal products are
+    matched from the outside, and every group of old ones must be mergeable.
     """
     if prod(shape) != prod(x.shape):
         return None
@@ -150,7 +150,7 @@ def reshape(x: Layout, shape: Sequence[int]) -> Layout | None:
 
 
 def _unit_strides(shape: Sequence[int], strides: list[int]) -> Shape:
-    """Dimensions of size one get the stride that a dense array would have there."""
+    """Return the strides, with those of dimensions of size one as in a dense array."""
     result = list(strides)
     after = 1
     for d in reversed(range(len(shape))):

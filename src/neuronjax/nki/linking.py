@@ -1,9 +1,9 @@
-"""One body of the bodies of all programs of a grid.
+"""Links the bodies of all programs of a grid into one body.
 
-Programs run one after the other between the points where they met; a loop of the device
-in which they meet becomes one loop, of all their bodies. It runs as often as that of
-program 0: control flow is the same on all cores (nki/get-started/about/lnc.rst, "Final
-Notes").
+Between the points where they meet, programs run one after the other. A device loop in
+which they meet becomes one loop of all their bodies. It has as many turns as that of
+program 0, because control flow is the same on all cores (nki/get-started/about/lnc.rst,
+"Final Notes").
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from neuronjax.ir.kernel import (
 
 @dataclass(frozen=True)
 class Barrier:
-    """Stands in a body where a program met the others; linking leaves none."""
+    """A mark in a body where a program met the others; linking removes it."""
 
     line: str  # "file:line" of the user's call
 
 
 Loop = KernelLoop | KernelWhile
-# A body while it is traced: items, and marks between them.
+# A body during tracing: items, and barriers between them.
 Body = Sequence[Any]
 
 
 def linked(bodies: Sequence[Body]) -> list[Item]:
-    """The items of all programs in the order of execution.
+    """Return the items of all programs in the order of execution.
 
     Raises:
         InvalidProgramError: programs meet in loops of different kinds.
@@ -59,20 +59,20 @@ def linked(bodies: Sequence[Body]) -> list[Item]:
 
 
 def _split(body: Body) -> list[tuple[list[Item], Barrier | Loop | None]]:
-    """Runs of items, each with the point behind it; the last one with None."""
-    found: list[tuple[list[Item], Barrier | Loop | None]] = []
+    """Return runs of items, each with the point after it; None after the last."""
+    runs: list[tuple[list[Item], Barrier | Loop | None]] = []
     run: list[Item] = []
     for item in body:
         if _is_point(item):
-            found.append((run, item))
+            runs.append((run, item))
             run = []
         else:
             run.append(item)
-    return [*found, (run, None)]
+    return [*runs, (run, None)]
 
 
 def _is_point(item: Any) -> bool:
-    """A meeting, or a loop with one."""
+    """Return whether an item is a meeting or a loop with one."""
     if isinstance(item, Barrier):
         return True
     return isinstance(item, Loop) and any(map(_is_point, item.body.items))
@@ -83,7 +83,7 @@ def _of_body(loop: Any, items: Sequence[Item]) -> Item:
 
 
 def _merged(points: Sequence[Any]) -> Item:
-    """One loop of the loops that all programs are in."""
+    """Return the loops that all programs are in, as one loop."""
     first = points[0]
     if any(_kind(point) != _kind(first) for point in points):
         lines = ", ".join(getattr(p, "location", None) or p.line for p in points if p)
@@ -100,7 +100,7 @@ def _merged(points: Sequence[Any]) -> Item:
 
 
 def _kind(point: Any) -> Any:
-    """What loops must have in common; bounds in registers are taken to be equal."""
+    """Return what loops must have in common; bounds in registers are assumed equal."""
     if not isinstance(point, KernelLoop):
         return type(point)
     bounds = (point.start, point.stop)
@@ -109,7 +109,7 @@ def _kind(point: Any) -> Any:
 
 
 def _same_turn(loop: KernelLoop, program: int, first: KernelLoop) -> KernelInstruction:
-    """Gives another program's loop variable the value of program 0's."""
+    """Return an instruction that gives another program program 0's loop variable."""
     return KernelInstruction(
         name="register_move",
         engine="sync",

@@ -1,9 +1,9 @@
-"""The programs of a launch grid take turns while they are traced.
+"""Lets the programs of a launch grid take turns while they are traced.
 
 One program runs until it meets the others (`core_barrier`, `sendrecv`), then the next
-one; when all have arrived the first goes on. So what a program does before a meeting
-comes before what any does after it, in the order of execution too, and the order is
-always the same. Program 0 stays in the caller's thread, for debuggers.
+one runs; when all have arrived the first continues. So everything before a meeting
+precedes everything after it in the order of execution, and the order is always the
+same. Program 0 stays in the caller's thread, for debuggers.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from neuronjax.errors import InvalidProgramError
 
 
 class Meeting(NamedTuple):
-    """What a program waits for."""
+    """The point at which a program waits for the others."""
 
-    #: "nisa.core_barrier", "nisa.sendrecv(pipe_id=0)" ...: all have to wait for the
-    #: same.
+    #: "nisa.core_barrier", "nisa.sendrecv(pipe_id=0)" and so on; all programs must wait
+    #: at the same one.
     what: str
     line: str  # "file:line" of the user's call
-    payload: Any = None  # what the others want to know
+    payload: Any = None  # what the program passes to the others
 
 
 class _AbandonedError(Exception):
-    """Unwinds a program because another one has failed."""
+    """Raised in a program because another one has failed."""
 
 
 class Lockstep:
-    """Turns of `count` programs."""
+    """The turns of `count` programs."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -42,7 +42,7 @@ class Lockstep:
         self._fault: BaseException | None = None
 
     def run(self, programs: Sequence[Callable[[], Any]]) -> None:
-        """Runs all programs to their ends; raises the first error of any."""
+        """Run all programs to their ends; raise the first error of any."""
         threads = [self._thread(n, programs[n]) for n in range(1, self.count)]
         for thread in threads:
             thread.start()
@@ -75,10 +75,11 @@ class Lockstep:
         self._pass_on(number)
 
     def meet(self, number: int, meeting: Meeting) -> list[Meeting]:
-        """Waits for all programs; returns what each of them waited for.
+        """Wait for all programs; return the meetings at which they waited.
 
         Raises:
-            InvalidProgramError: another program waits for something else, or has ended.
+            InvalidProgramError: another program waits at a different meeting, or has
+                ended.
         """
         self._waits[number] = meeting
         self._pass_on(number)
@@ -88,7 +89,7 @@ class Lockstep:
         return self._met
 
     def _pass_on(self, number: int) -> None:
-        """The turn goes to the next program; after the last one a new round begins."""
+        """Give the turn to the next program; after the last one a new round begins."""
         if self._fault is not None:
             return
         if number + 1 < self.count:
@@ -105,14 +106,14 @@ class Lockstep:
         self._turns[0].release()
 
     def _disagreement(self) -> InvalidProgramError | None:
-        """The error of programs that wait for different things, None if none do."""
+        """Return the error of programs at different meetings, None if there is none."""
         first = next(w for w in self._waits if w is not None)
         states = [w.what if w else "its end" for w in self._waits]
         if len(set(states)) == 1:
             return None
         lines = [f" ({w.line})" if w else "" for w in self._waits]
-        found = zip(range(self.count), states, lines, strict=True)
-        places = "; ".join(f"program {n} is at {s}{line}" for n, s, line in found)
+        programs = zip(range(self.count), states, lines, strict=True)
+        places = "; ".join(f"program {n} is at {s}{line}" for n, s, line in programs)
         return InvalidProgramError(
             f"the programs of the grid wait for different things: {places}",
             op=first.what,

@@ -1,8 +1,8 @@
-"""Loops: those that Python unrolls, and those that the device executes.
+"""Loops that Python unrolls, and loops that the device executes.
 
 `affine_range`, `sequential_range` and `static_range` loop in Python. `dynamic_range`,
 `fori_loop`, `while_loop` and `while register:` record their body once
-(nki/deep-dives/nki-dynamic-loops.rst); op by op they loop in Python.
+(nki/deep-dives/nki-dynamic-loops.rst); in op by op execution they loop in Python.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Bound = int | VirtualRegister
 
 
 def sequential_range(start: int, stop: int | None = None, step: int = 1) -> range:
-    """`range`: the loop is unrolled. Names are kept for older kernels."""
+    """Return a `range`: the loop is unrolled. The name is kept for older kernels."""
     return range(start) if stop is None else range(start, stop, step)
 
 
@@ -39,16 +39,16 @@ static_range = sequential_range
 def affine_range(
     start: int, stop: int | None = None, step: int = 1
 ) -> AffineRange | range:
-    """`range` too; `nki.check` tells where turns depend on one another.
+    """Return a range, of which `nki.check` reports turns that depend on one another.
 
-    Compilers before NKI 0.3 took it as a promise that they do not.
+    Compilers before NKI 0.3 took the name as a promise that turns are independent.
     """
     numbers = sequential_range(start, stop, step)
     return AffineRange(numbers) if active.in_kernel() else numbers
 
 
 class AffineRange(Sequence[int]):
-    """A range that notes in the trace which turn it is in."""
+    """A range that notes the current turn in the trace."""
 
     def __init__(self, numbers: range) -> None:
         self._numbers = numbers
@@ -74,15 +74,15 @@ class AffineRange(Sequence[int]):
 def dynamic_range(
     start: Bound, stop: Bound | None = None, step: int = 1
 ) -> Iterator[VirtualRegister]:
-    """A loop of the device; yields its frozen induction register once.
+    """Loop on the device; yields the loop's frozen induction register once.
 
     Args:
-        start: ints or registers; with one argument it is `stop`.
-        stop: an int or a register; the loop ends before it.
+        start: the first value, an int or a register; a single argument is `stop`.
+        stop: an int or a register, before which the loop ends.
         step: a positive int.
 
     Raises:
-        InvalidProgramError: a step that is no positive int.
+        InvalidProgramError: the step is not a positive int.
     """
     if stop is None:
         start, stop = 0, start
@@ -120,7 +120,7 @@ def _python_turns(
 
 
 def _begin_turn(trace: Trace, first: int, key: Any, turn: int) -> None:
-    """Op by op: every turn has the ordinals of the first, and a key of its own."""
+    """Begin a turn op by op: ordinals repeat, and each turn has its own key."""
     assert trace.machine is not None
     trace.count = first
     trace.machine.key = fold(key, jnp.asarray(turn, jnp.uint32))
@@ -143,7 +143,7 @@ def fori_loop(
     body_fun: Callable[[VirtualRegister], Any],
     step: int = 1,
 ) -> None:
-    """`body_fun(i)` for i from `lower` to `upper`, exclusive, on the device."""
+    """Run `body_fun(i)` on the device for i from `lower` to `upper`, exclusive."""
     for i in dynamic_range(lower, upper, step):
         body_fun(i)
 
@@ -151,7 +151,7 @@ def fori_loop(
 def while_loop(
     init: VirtualRegister, body_fun: Callable[[VirtualRegister], VirtualRegister]
 ) -> None:
-    """While the register is not 0: `register = body_fun(register)`, on the device."""
+    """Run `register = body_fun(register)` on the device while the register is not 0."""
     trace, line = tracing.current(), user_line()
     condition = register_alloc()
     register_move(condition, init)
@@ -176,10 +176,10 @@ def while_loop(
 
 
 def while_condition(register: VirtualRegister) -> bool:
-    """What a register answers to `while register:`.
+    """Return the value of the test `while register:`.
 
-    The first time it opens a loop of the device, the second time, from the same place
-    in the code, it closes it.
+    The first test opens a device loop; the second test at the same place in the code
+    closes it.
     """
     trace = tracing.current()
     place = _place()
@@ -197,7 +197,7 @@ def while_condition(register: VirtualRegister) -> bool:
 
 
 def _python_condition(trace: Trace, place: tuple[Any, ...], register: Register) -> bool:
-    """Op by op: the register's value; turns are counted for the keys."""
+    """Return the register's value, op by op, and count turns for the keys."""
     assert trace.machine is not None
     open_loops = trace.notes.setdefault("while", [])
     if not open_loops or open_loops[-1][0] != place:
@@ -212,13 +212,13 @@ def _python_condition(trace: Trace, place: tuple[Any, ...], register: Register) 
     return False
 
 
-# Frames between `_place` and the user's test: `while_condition`, the `condition` of the
-# trace and the `__bool__` of the register.
+# Frames from `_place` to the user's test: `while_condition`, the trace's `condition`
+# and the register's `__bool__`.
 _TEST_DEPTH = 4
 
 
 def _place() -> tuple[Any, ...]:
-    """Frame and source position of the test. Python compiles it twice per `while`."""
+    """Return the frame and source position of the test, which must be a `while`."""
     frame = sys._getframe(_TEST_DEPTH)
     code, position = frame.f_code, _position(frame.f_code, frame.f_lasti)
     if not _is_while(code, position):
@@ -237,10 +237,10 @@ def _position(code: CodeType, instruction: int) -> tuple[Any, ...]:
 
 @functools.cache
 def _is_while(code: CodeType, position: tuple[Any, ...]) -> bool:
-    """Whether the condition at this position is compiled twice, as those of `while`."""
-    found = [
+    """Return whether the condition at a position is compiled twice, as for `while`."""
+    instructions = [
         i
         for i in dis.get_instructions(code)
         if i.positions is not None and tuple(i.positions) == position
     ]
-    return sum("JUMP" in i.opname and "IF" in i.opname for i in found) > 1
+    return sum("JUMP" in i.opname and "IF" in i.opname for i in instructions) > 1

@@ -1,4 +1,4 @@
-"""Memory regions of the NKI language, and the base class of what kernels hold."""
+"""Memory regions of the NKI language, and `NKIObject`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ class NKIObject:
     """Base class of kernel data classes and configuration objects.
 
     Without an `__init__` of its own a class gets one from its annotated fields, in
-    order, with their defaults or None, and `__post_init__` is called; equality is
-    structural (NKI Language Guide, "Class Support"). As a kernel argument an object
-    may hold arrays and static values alike.
+    order, with their defaults or None; it calls `__post_init__`. Equality is structural
+    (NKI Language Guide, "Class Support"). An object that is a kernel argument may hold
+    arrays and static values.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -30,8 +30,7 @@ class NKIObject:
         self.__post_init__()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Fields, also for @dataclass: every one has a default, None where it has none,
-        and attributes without an annotation are fields too."""
+        """Give every field a default, if need be None; @dataclass sees them too."""
         super().__init_subclass__(**kwargs)
         fields = dict(inspect.get_annotations(cls))
         for name in fields:
@@ -44,7 +43,7 @@ class NKIObject:
         cls.__annotations__ = fields
 
     def __post_init__(self) -> None:
-        """Called at the end of the initializer."""
+        """Do nothing; called at the end of the initializer."""
 
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
@@ -56,13 +55,13 @@ class NKIObject:
 
 
 def _field_names(cls: type) -> list[str]:
-    """Annotated fields, those of base classes first."""
+    """Return the annotated fields, those of base classes first."""
     every = [inspect.get_annotations(base) for base in reversed(cls.__mro__)]
     return list(dict.fromkeys(name for fields in every for name in fields))
 
 
 class MemoryRegion(enum.Enum):
-    """Where a tensor lies."""
+    """The memory in which a tensor lies."""
 
     sbuf = "sbuf"
     psum = "psum"
@@ -78,26 +77,26 @@ _HBM = frozenset({"private_hbm", "shared_hbm"})
 
 
 def region_name(buffer: Any) -> str:
-    """The name of a region given as MemoryRegion or str; "hbm" is "private_hbm"."""
+    """Return the name of a MemoryRegion or str; "hbm" is "private_hbm"."""
     name = buffer.value if isinstance(buffer, MemoryRegion) else str(buffer)
     return "private_hbm" if name == "hbm" else name
 
 
 def is_hbm(buffer: Any) -> bool:
-    """Whether a buffer is any kind of HBM."""
+    """Return whether a buffer is any kind of HBM."""
     return region_name(buffer) in _HBM
 
 
 def is_psum(buffer: Any) -> bool:
-    """Whether a buffer is PSUM."""
+    """Return whether a buffer is PSUM."""
     return region_name(buffer) == "psum"
 
 
 def is_sbuf(buffer: Any) -> bool:
-    """Whether a buffer is SBUF."""
+    """Return whether a buffer is SBUF."""
     return region_name(buffer) == "sbuf"
 
 
 def is_on_chip(buffer: Any) -> bool:
-    """Whether a buffer is SBUF or PSUM."""
+    """Return whether a buffer is SBUF or PSUM."""
     return is_sbuf(buffer) or is_psum(buffer)

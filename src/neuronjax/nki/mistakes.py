@@ -1,7 +1,7 @@
-"""What is no Python on a tile: branches, NumPy, keywords that do not exist.
+"""Better errors for Python that fails on tiles: branches, NumPy, unknown keywords.
 
 A kernel's Python runs while it is traced, when tiles have no values yet. Python's own
-errors for that name neither the line of the kernel nor what to write instead.
+errors name neither the line of the kernel nor what to write instead.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NUMPY = (
     "only numbers and shapes"
 )
 
-# What Python says, and what to do about it.
+# A pattern of Python's message, and the remedy.
 _REMEDIES = (
     (r"unexpected keyword argument|multiple values for argument", "{help}"),
     (r"missing \d+ required", "{help}"),
@@ -41,7 +41,7 @@ _HELP = "help(nl.{name}) or help(nisa.{name}) lists its arguments"
 
 @contextlib.contextmanager
 def named_mistakes() -> Iterator[None]:
-    """TypeErrors of Python that a kernel's text causes, with its line and a remedy."""
+    """Add the kernel's line and a remedy to TypeErrors that its text causes."""
     try:
         yield
     except InvalidProgramError:
@@ -60,7 +60,7 @@ def named_mistakes() -> Iterator[None]:
 
 
 class WithoutValue:
-    """Mix-in of tiles: neither true nor false, and no array of NumPy."""
+    """Mix-in of tiles, which have no truth value and are not NumPy arrays."""
 
     __slots__ = ()
 

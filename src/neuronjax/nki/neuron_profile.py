@@ -1,10 +1,10 @@
-"""`neuron-profile`, as far as harnesses call it: for files that neuronjax wrote.
+"""A `neuron-profile` for harnesses, which reads files that neuronjax wrote.
 
     neuron-profile capture -n file.neff -s profile.ntff [--num-exec N]
     neuron-profile view -n file.neff -s profile.ntff --output-format summary-json
 
-`capture` executes nothing, it writes what the `.neff` holds under the names that the
-vendor's tool gives to profiles. `view` prints on one line `{kernel: summary}`, whose
+`capture` executes nothing: it writes the content of the `.neff` under the names that
+the vendor's tool gives to profiles. `view` prints `{kernel: summary}` on one line; the
 field `predicted` says that nothing was measured.
 
 This file imports nothing of the package: a harness calls it once per measurement, and
@@ -24,11 +24,11 @@ _REMEDY = "save it with nki.baremetal, nki.benchmark or nki.profile of neuronjax
 
 
 class _NotOurs(Exception):
-    """A file that cannot be shown, and why."""
+    """A file that cannot be shown, with the reason."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line; the status is 0, 1 for a file, 2 for a wrong option."""
+    """Run the command line; return 0, or 1 if a file is wrong, or 2 if an option is."""
     parser = argparse.ArgumentParser("neuron-profile", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     for command in (capture, view):
@@ -53,14 +53,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def capture(options: argparse.Namespace) -> None:
-    """Writes the profile that a .neff holds."""
+    """Write the profile that a .neff holds."""
     content = _content(options.neff_path)
     for path in _captured(options):
         path.write_text(json.dumps(content, indent=2) + "\n")
 
 
 def _captured(options: argparse.Namespace) -> Iterator[Path]:
-    """Where profiles go: one file, or one for each nth execution."""
+    """Yield the paths of profiles: one, or one for each nth execution."""
     session = options.session_file or Path("profile.ntff")
     nth = options.profile_nth_exec
     if not nth:
@@ -70,18 +70,18 @@ def _captured(options: argparse.Namespace) -> Iterator[Path]:
 
 
 def view(options: argparse.Namespace) -> None:
-    """Prints the summary of a profile."""
+    """Print the summary of a profile."""
     content = _content(options.session_file or options.neff_path)
-    found = content["summary"]
+    summary = content["summary"]
     if options.output_format == "summary-json":
-        print(json.dumps({content["kernel"]: found}))
+        print(json.dumps({content["kernel"]: summary}))
         return
-    for name, value in found.items():
+    for name, value in summary.items():
         print(name, value)
 
 
 def _content(path: Path) -> dict:
-    """What a file of ours says; every other file is refused."""
+    """Return the content of a file that neuronjax wrote; refuse every other file."""
     try:
         content = json.loads(path.read_bytes())
     except OSError as error:

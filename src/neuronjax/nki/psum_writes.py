@@ -1,8 +1,8 @@
-"""Whether a matmul adds to PSUM when the kernel does not say (`accumulate=None`).
+"""Determines whether a matmul adds to PSUM if the kernel leaves `accumulate=None`.
 
-"First write overwrites, subsequent writes accumulate" (nki.isa.nc_matmul): what counts
-is which elements of the tile were written before, by any instruction, in the order of
-the kernel's text; a body of a device loop is read once.
+"First write overwrites, subsequent writes accumulate" (nki.isa.nc_matmul). It depends
+on which elements of the tile any instruction wrote before, in the order of the kernel's
+text; the body of a device loop is read once.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from neuronjax.nki.refusing import refuse
 
 
 def accumulates(dst: Access, asked: bool | None, notes: ElementNotes) -> bool:
-    """Return the flag of a matmul to `dst`.
+    """Return whether a matmul to `dst` accumulates.
 
     Args:
-        dst: what the matmul writes.
+        dst: the view that the matmul writes.
         asked: the flag that the kernel gives, or None.
-        notes: whether elements of PSUM were written, see `note_writes`.
+        notes: notes of which elements of PSUM were written, see `note_writes`.
     """
     if asked is not None:
         return bool(asked)
-    found = notes.get(dst.storage, False)
-    if isinstance(found, bool):
-        return found
+    noted = notes.get(dst.storage, False)
+    if isinstance(noted, bool):
+        return noted
     written = notes.view(dst)
     if written.all() or not written.any():
         return bool(written.all())
@@ -36,7 +36,7 @@ def accumulates(dst: Access, asked: bool | None, notes: ElementNotes) -> bool:
 
 
 def note_writes(i: KernelInstruction, notes: ElementNotes) -> None:
-    """Note what an instruction writes to PSUM."""
+    """Note which elements of PSUM an instruction writes."""
     for access in i.outputs:
         if access.storage.memory == "psum" and notes.get(access.storage) is not True:
             notes.write(access, True)

@@ -14,7 +14,7 @@ Pattern = Sequence[str | Sequence[str]]
 def rearranged(
     t: View, source: Pattern, target: Pattern, sizes: dict[str, int]
 ) -> View:
-    """The view whose dimensions are those of `target`."""
+    """Return the view whose dimensions are those of `target`."""
     groups = [_group(g) for g in source]
     if len(groups) != t.ndim:
         _refuse(f"pattern {source} for a tensor of shape {t.shape}")

@@ -1,4 +1,4 @@
-"""The errors of a kernel's line: what is wrong there, and what to write instead."""
+"""Raises errors about a line of a kernel: what is wrong, and what to write instead."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from neuronjax.errors import InvalidProgramError, UnsupportedError, user_line
 
 
 def refuse(op: str | None, what: str, remedy: str) -> NoReturn:
-    """Raises the error of what no kernel may say."""
+    """Raise the error of something that is illegal in every kernel."""
     raise InvalidProgramError(what, op=op, location=user_line(), remedy=remedy)
 
 
 def unsupported(op: str | None, what: str, remedy: str) -> NoReturn:
-    """Raises the error of what the emulator does not do."""
+    """Raise the error of something that the emulator does not support."""
     raise UnsupportedError(what, op=op, location=user_line(), remedy=remedy)

@@ -1,7 +1,7 @@
-"""`VirtualRegister`: a number that only the run knows.
+"""`VirtualRegister`: a number that is known only at run time.
 
-Reading it in Python is refused by name, but for `while register:`, which records a
-loop of the device (see `loops`). Under op by op execution it holds its value.
+Reading it in Python is an error, except in `while register:`, which records a device
+loop (see `loops`). In op by op execution the register holds its value.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class VirtualRegister(NKIObject):
 
     Attributes:
         register: its number in the trace.
-        frozen: whether it is a loop's induction variable, which nothing may write.
+        frozen: whether it is a loop's induction variable, which must not be written.
     """
 
     def __init__(self, state: Register | None = None, frozen: bool = False) -> None:
@@ -49,7 +49,7 @@ class VirtualRegister(NKIObject):
 
 
 def as_register(value: Any) -> Register:
-    """The register that a VirtualRegister stands for."""
+    """Return the register of a VirtualRegister."""
     if not isinstance(value, VirtualRegister) or value.register is None:
         raise TypeError(f"{value!r} is no register\n  at: {user_line()}")
     return value.register

@@ -1,8 +1,8 @@
-"""Functions made from data, with the documented signature.
+"""Makes functions with documented signatures from data.
 
-`nki.isa` makes one function per row of `ir.nki_instructions`, and the older style one
-per function of those. Their code is compiled from text, as that of data classes is:
-Python binds the arguments of a call, and `help` shows what it binds.
+`nki.isa` has one function per row of `ir.nki_instructions`, and the older style one
+function for each of those. Their code is compiled from text, as for data classes, so
+that Python binds the arguments of a call and `help` shows the signature.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from neuronjax.ir.nki_spec import InstructionSpec, OperandSpec
 
 _TYPES = {"tensor": "NkiTensor", "number": "float", "flag": "bool"}
 
-# Of the arguments by name.
+# A function of the arguments by name.
 Call = Callable[[dict[str, Any]], Any]
 
 
 def function_of_row(
     spec: InstructionSpec, names: Mapping[str, Any], call: Call
 ) -> Callable[..., Any]:
-    """Return the function of an instruction, which hands its arguments on.
+    """Return the function of an instruction, which passes its arguments to `call`.
 
     Args:
-        spec: the row of the instruction.
-        names: what defaults and types refer to.
-        call: takes the arguments by name.
+        spec: the instruction's row.
+        names: the names to which defaults and types refer.
+        call: called with the arguments by name.
     """
     function = _compiled(spec.name, spec.call, names, call)
     for p in inspect.signature(function).parameters.values():
@@ -52,14 +52,14 @@ def function_of(
     names: Mapping[str, Any],
     call: Call,
 ) -> Callable[..., Any]:
-    """Return the function of these parameters, which hands its arguments on.
+    """Return a function with these parameters, which passes its arguments to `call`.
 
     Args:
-        name: of the function.
-        parameters: with types as text.
+        name: the function's name.
+        parameters: the parameters, with types as text.
         returns: the type of the result, as text.
-        names: what types refer to.
-        call: takes the arguments by name.
+        names: the names to which types refer.
+        call: called with the arguments by name.
     """
     listed, defaults = [], {}
     for p in parameters:
@@ -77,7 +77,8 @@ def function_of(
 
 
 def _compiled(name: str, parameters: str, names: Mapping[str, Any], call: Call) -> Any:
-    # The file's name makes it one of the package's for those who look for user's lines.
+    # With this file name the code counts as the package's when user_line() looks for
+    # the user's line.
     code = compile(f"lambda {parameters}: _call(locals())", __file__, "eval")
     function = eval(code, {**names, "_call": call})
     function.__name__ = function.__qualname__ = name

@@ -1,4 +1,5 @@
-"""A kernel that was traced elsewhere: run, checked and profiled like any other."""
+"""A kernel that was traced elsewhere, and is run, checked and profiled like any
+other."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from neuronjax.nki.kernel import Kernel, TracedKernel
 
 
 class StoredKernel(Kernel):
-    """A kernel of which only the trace is there, for arguments of these types."""
+    """A kernel with only a trace and no function, for arguments of the traced types."""
 
     memory = USUAL_MEMORY
 
@@ -35,21 +36,21 @@ class StoredKernel(Kernel):
 
     @property
     def program(self) -> KernelProgram:
-        """What it does."""
+        """The kernel's instructions."""
         return self.stored.program
 
     def in_memory(self, memory: FreshMemory) -> StoredKernel:
-        """The same, where memory that nothing wrote holds something else."""
-        found = self._with(memory=memory, _specialised={})
-        assert isinstance(found, StoredKernel)
-        return found
+        """Return the same kernel with other contents of unwritten memory."""
+        kernel = self._with(memory=memory, _specialised={})
+        assert isinstance(kernel, StoredKernel)
+        return kernel
 
     def prepared(self, program: KernelProgram) -> KernelPlan:
-        """How it would be executed, in this memory."""
+        """Return the plan of a program with this memory."""
         return prepare(program, self.memory)
 
     def trace_call(self, call: Any, devices: int = 0) -> TracedKernel:
-        """What is stored.
+        """Return the stored trace.
 
         Raises:
             InvalidProgramError: the call's arrays have other shapes or dtypes.

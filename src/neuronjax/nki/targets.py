@@ -1,9 +1,8 @@
-"""Which chip a kernel is for: the program's, an argument, the environment, or trn3.
+"""Chooses the chip of a kernel, and its rounding by the runtime's variables.
 
-And how it rounds, where the runtime's variables say it.
-
-As documented for nki.simulate (nki/guides/nki_simulator.rst): the variable
-NEURON_PLATFORM_TARGET_OVERRIDE, and without it and without a chip trn3.
+As documented for nki.simulate (nki/guides/nki_simulator.rst), the chip is set by the
+variable NEURON_PLATFORM_TARGET_OVERRIDE, and is trn3 without it and without a chip. The
+program around a kernel, and an argument, take precedence.
 """
 
 from __future__ import annotations
@@ -25,32 +24,32 @@ DEFAULT = "trn3"
 
 
 def chosen_target(target: str | Target | None = None) -> Target:
-    """The target: that of the `nj.jit` that captures the kernel, else the argument,
+    """Return the target of the `nj.jit` that captures the kernel, else the argument,
     else the environment's, else trn3.
 
     Raises:
-        InvalidProgramError: no such target.
+        InvalidProgramError: the target does not exist.
         UnsupportedError: a chip without an interface for kernels.
     """
-    found = compiled_for() or target or os.environ.get(VARIABLE) or DEFAULT
-    if not isinstance(found, Target):
-        found = resolve_target(found)
-    if "kernels" not in found.core.capabilities:
+    chosen = compiled_for() or target or os.environ.get(VARIABLE) or DEFAULT
+    if not isinstance(chosen, Target):
+        chosen = resolve_target(chosen)
+    if "kernels" not in chosen.core.capabilities:
         raise UnsupportedError(
-            f"no kernel in NKI runs on {found.name}",
+            f"no kernel in NKI runs on {chosen.name}",
             remedy=f"target {', '.join(chips_with('kernels'))}",
         )
-    return found
+    return chosen
 
 
 def runtime_rounding() -> dict[str, Any]:
-    """`rounding` and `seed` of a kernel, as far as the runtime's variables say them."""
-    said = {name: os.environ[name] for name in _ROUNDING if name in os.environ}
-    return dict(parse_environment(said).fields)
+    """Return the `rounding` and `seed` that the runtime's variables set."""
+    variables = {name: os.environ[name] for name in _ROUNDING if name in os.environ}
+    return dict(parse_environment(variables).fields)
 
 
 def check_ranks(target: Target, ranks: int) -> None:
-    """Every rank has a logical NeuronCore of its own, as the devices of `nj.jit` have.
+    """Check that the target has a logical NeuronCore for every rank.
 
     Raises:
         InvalidProgramError: the target has fewer.

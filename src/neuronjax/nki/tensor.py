@@ -1,7 +1,7 @@
-"""`NkiTensor`: a view with the index expressions and patterns that a kernel writes.
+"""`NkiTensor`: a view with index expressions and explicit patterns.
 
-What the documented methods `slice`, `permute`, `reshape` and their like do is in
-`tensor_view`; index expressions are in `indexing`.
+The documented methods such as `slice`, `permute` and `reshape` are in `tensor_view`;
+index expressions are in `indexing`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from neuronjax.nki.tensor_view import TensorView
 class NkiTensor(WithoutValue, TensorView):
     __doc__ = TensorView.__doc__
 
-    # `name in t` and iteration over a tensor are never meant.
+    # `name in t` and iteration over a tensor are always mistakes.
     __iter__ = None
     __slots__ = ()
 
@@ -36,7 +36,7 @@ class NkiTensor(WithoutValue, TensorView):
         dst_pattern: Sequence[str | Sequence[str]],
         fixed_sizes: Mapping[str, int] | None = None,
     ) -> NkiTensor:
-        """Splits, reorders and merges dimensions by name, as einops does."""
+        """Split, reorder and merge dimensions by name, as einops does."""
         return rearranged(self, src_pattern, dst_pattern, dict(fixed_sizes or {}))
 
     def ap(
@@ -48,30 +48,32 @@ class NkiTensor(WithoutValue, TensorView):
         indirect_dim: int = 0,
         dtype: Any = None,
     ) -> NkiTensor:
-        """An explicit pattern over the storage, whatever this view's own is.
+        """Return a view with an explicit pattern over the whole storage.
 
         Args:
             pattern: [stride, count] of every dimension, in elements of `dtype`.
             offset: of the first element from the start of the storage; None keeps this
-                view's.
-            scalar_offset: a tensor of one integer or a VirtualRegister: times the
-                stride of `indirect_dim`, added to the offset.
+                view's offset.
+            scalar_offset: a tensor of one integer or a VirtualRegister; times the
+                stride of `indirect_dim` it is added to the offset.
             vector_offset: one index per partition instead of the first dimension.
-            indirect_dim: dimension of this tensor whose stride scales those.
-            dtype: how the bits are read.
+            indirect_dim: dimension of this tensor whose stride scales the runtime
+                offsets.
+            dtype: the data type as which the bits are read.
         """
         return with_pattern(
             self, pattern, offset, scalar_offset, vector_offset, indirect_dim, dtype
         )
 
     def indirect(self, index: NkiTensor, num_elem: int | None = None) -> NkiTensor:
-        """A view through free-dimension offsets in a tensor (NeuronCore-v4).
+        """Return a view through free-dimension offsets in a tensor (NeuronCore-v4).
 
         Args:
-            index: [P, K] integers; offset i of a group of partitions is
-                index[i % group, i // group]. A group is 32 partitions for the tensor
-                engine, 16 for the others.
-            num_elem: how many of them. ASSUMPTION: by default all of a group of 16.
+            index: [P, K] integers; offset i of a group of partitions is index[i %
+                group, i // group]. A group is 32 partitions for the tensor engine, 16
+                for the others.
+            num_elem: the number of offsets. ASSUMPTION: by default all of a group of
+                16.
         """
         return with_tensor_indirection(self, index, num_elem)
 

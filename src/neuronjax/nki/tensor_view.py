@@ -1,6 +1,6 @@
-"""`TensorView`: the strided views of a storage, and the methods that make others.
+"""`TensorView`: a strided view of a storage, and the methods that make other views.
 
-A view is shape, strides and offset, in elements of its dtype, over one storage, and at
+A view has shape, strides and offset, in elements of its dtype, over one storage, and at
 most one runtime offset. Nothing is copied. Constraints are those of the class
 documentation of nki.language.NkiTensor and of nki/deep-dives/nki-aps.rst; each breach
 is an InvalidProgramError with the kernel's line.
@@ -22,7 +22,7 @@ from neuronjax.nki.memory import MemoryRegion, NKIObject, region_name
 from neuronjax.nki.refusing import refuse
 from neuronjax.nki.registers import VirtualRegister
 
-# The class of a view, which all that is made of it shares.
+# The class of a view, and of every view made from it.
 View = TypeVar("View", bound="TensorView")
 
 
@@ -30,17 +30,17 @@ class TensorView(NKIObject):
     """A strided view of a tensor in SBUF, PSUM or HBM.
 
     Attributes:
-        shape: on chip, partitions first.
+        shape: the sizes; on chip, partitions first.
         strides: elements of `dtype` from one index to the next.
         offset: of the first element, in elements of `dtype`.
-        dtype: nki name.
-        buffer: memory region.
-        name: the user's.
+        dtype: the NKI name of the elements' type.
+        buffer: the memory region.
+        name: the user's name for the tensor.
         storage: the memory itself.
         dynamic: the runtime offset, or None.
     """
 
-    # Two views are never the same because they look alike.
+    # Two views are equal only if they are the same object.
     __eq__ = object.__eq__  # type: ignore[assignment]
     __hash__ = object.__hash__
     __slots__ = ("dtype", "dynamic", "name", "offset", "shape", "storage", "strides")
@@ -72,29 +72,29 @@ class TensorView(NKIObject):
 
     @property
     def ndim(self) -> int:
-        """Number of dimensions."""
+        """The number of dimensions."""
         return len(self.shape)
 
     @property
     def size(self) -> int:
-        """Number of elements."""
+        """The number of elements."""
         return prod(self.shape)
 
     def is_contiguous(self) -> bool:
-        """Whether the view is dense in row-major order, on chip within a partition."""
+        """Return whether the view is dense in row-major order, on chip by partition."""
         first = 1 if self._on_chip else 0
         return layout.is_dense(self.shape[first:], self.strides[first:])
 
     def get_pattern(self) -> list[list[int]]:
-        """[[stride, count], ...] of every dimension, as `ap` takes it."""
+        """Return [[stride, count], ...] of the dimensions, in the form of `ap`."""
         return [[s, n] for s, n in zip(self.strides, self.shape, strict=True)]
 
     def is_indirect(self) -> bool:
-        """Whether the run decides about the address."""
+        """Return whether the address depends on a runtime offset."""
         return self.dynamic is not None
 
     def access(self) -> Access:
-        """This view as an operand."""
+        """Return this view as an operand."""
         reach = layout.reach(self.shape, self.strides)
         dynamic = self.dynamic
         if dynamic is None:
@@ -109,11 +109,11 @@ class TensorView(NKIObject):
 
     @property
     def layout(self) -> Layout:
-        """Shape, strides and offset together."""
+        """The shape, strides and offset together."""
         return Layout(self.shape, self.strides, self.offset)
 
     def with_layout(self, new: Layout, **changes: Any) -> Self:
-        """A view of the same storage, of another layout, `dtype=` or `dynamic=`."""
+        """Return a view of the storage with another layout, `dtype=` or `dynamic=`."""
         view = object.__new__(type(self))
         view.shape, view.strides, view.offset = new
         view.dtype, view.dynamic = self.dtype, self.dynamic
@@ -123,18 +123,18 @@ class TensorView(NKIObject):
         return view
 
     def checked_dim(self, op: str, dim: int, extra: int = 0) -> int:
-        """A dimension counted from the front; refused if the view has none such."""
-        found = dim + self.ndim + extra if dim < 0 else dim
-        if not 0 <= found < self.ndim + extra:
+        """Return a dimension counted from the front; refuse one that does not exist."""
+        index = dim + self.ndim + extra if dim < 0 else dim
+        if not 0 <= index < self.ndim + extra:
             refuse(
                 op,
                 f"dimension {dim} of a tensor of shape {self.shape}",
                 f"use 0 to {self.ndim + extra - 1}",
             )
-        return found
+        return index
 
     def _partition_guard(self, op: str, dim: int, what: str) -> None:
-        """Dimension 0 stays what it is on chip and behind a vector of offsets."""
+        """Refuse a change of dimension 0 on chip or with a vector of offsets."""
         if dim != 0:
             return
         if self._on_chip:
@@ -162,19 +162,19 @@ class TensorView(NKIObject):
     # ---- Views.
 
     def slice(self, dim: int, start: int, end: int, step: int = 1) -> Self:
-        """Elements start, start + step, ... below `end` of one dimension."""
+        """Return elements start, start + step, ... below `end` of one dimension."""
         dim = self.checked_dim("slice", dim)
         self._indirection_guard("slice", dim)
         count = sliced_count(dim, self.shape[dim], start, end, step)
         return self.with_layout(layout.slice_dim(self.layout, dim, start, count, step))
 
     def select(self, dim: int, index: Any) -> Self:
-        """One element of a dimension, which is removed.
+        """Return the view of one element of a dimension, which is removed.
 
         Args:
-            dim: which dimension.
-            index: an int, or for the run to decide an integer tensor of one element or
-                a VirtualRegister.
+            dim: the dimension.
+            index: an int, or at run time an integer tensor of one element or a
+                VirtualRegister.
         """
         dim = self.checked_dim("select", dim)
         self._indirection_guard("select", dim)
@@ -205,7 +205,7 @@ class TensorView(NKIObject):
         return self.with_layout(layout.drop_dim(one, dim), dynamic=dynamic)
 
     def dynamic_slice(self, dim: int, start: Any, size: int) -> Self:
-        """`size` elements of a dimension from where the run says (`nl.ds`)."""
+        """Return `size` elements of a dimension from a runtime start (`nl.ds`)."""
         dim = self.checked_dim("ds", dim)
         self._indirection_guard("ds", dim)
         if not 1 <= size <= self.shape[dim]:
@@ -222,12 +222,12 @@ class TensorView(NKIObject):
     def runtime_offset(
         self, op: str, index: Any, stride: int, limit: int
     ) -> DynamicOffset:
-        """An offset of one index, below `limit`, that the run knows."""
+        """Return an offset by a runtime index below `limit`."""
         self.check_direct(op)
         return DynamicOffset("scalar", index_operand(op, index, 1), stride, limit)
 
     def check_direct(self, op: str) -> None:
-        """Refuses a view that has a runtime offset already."""
+        """Refuse a view that already has a runtime offset."""
         if self.dynamic is not None:
             refuse(
                 op,
@@ -236,7 +236,7 @@ class TensorView(NKIObject):
             )
 
     def vector_select(self, dim: int, vector_offset: TensorView) -> Self:
-        """One index of dimension 0 for every partition of the result, from HBM."""
+        """Return the view of HBM with one index of dimension 0 for every partition."""
         dim = self.checked_dim("vector_select", dim)
         self.check_direct("vector_select")
         if dim != 0 or self._on_chip:
@@ -253,7 +253,7 @@ class TensorView(NKIObject):
         )
 
     def permute(self, dims: Sequence[int]) -> Self:
-        """Dimensions in another order."""
+        """Return the view with dimensions in another order."""
         dims = tuple(dims)
         if sorted(dims) != list(range(self.ndim)):
             refuse(
@@ -269,7 +269,7 @@ class TensorView(NKIObject):
         return self.with_layout(Layout(shape, strides, self.offset))
 
     def broadcast(self, dim: int, size: int) -> Self:
-        """A dimension of size one repeated `size` times."""
+        """Return the view with a dimension of size one repeated `size` times."""
         dim = self.checked_dim("broadcast", dim)
         if self._on_chip:
             self._partition_guard("broadcast", dim, "broadcasting")
@@ -283,7 +283,7 @@ class TensorView(NKIObject):
         return self.with_layout(layout.insert_dim(dropped, dim, size, 0))
 
     def expand_dim(self, dim: int) -> Self:
-        """One more dimension of size one at position `dim`."""
+        """Return the view with a new dimension of size one at position `dim`."""
         dim = self.checked_dim("expand_dim", dim, extra=1)
         self._partition_guard("expand_dim", dim, "inserting before")
         self._no_tensor_indirection("expand_dim")
@@ -291,7 +291,7 @@ class TensorView(NKIObject):
         return self.with_layout(layout.insert_dim(self.layout, dim, 1, stride))
 
     def squeeze_dim(self, dim: int) -> Self:
-        """The view without one of its dimensions, of size one."""
+        """Return the view without one of its dimensions, which has size one."""
         dim = self.checked_dim("squeeze_dim", dim)
         self._partition_guard("squeeze_dim", dim, "removing")
         if self.shape[dim] != 1:
@@ -303,7 +303,7 @@ class TensorView(NKIObject):
         return self.with_layout(layout.drop_dim(self.layout, dim))
 
     def reshape_dim(self, dim: int, shape: Sequence[int]) -> Self:
-        """One dimension as several; one size may be -1."""
+        """Return the view with one dimension split into several; one size may be -1."""
         dim = self.checked_dim("reshape_dim", dim)
         sizes = _inferred("reshape_dim", tuple(shape), self.shape[dim])
         if len(sizes) != 1:
@@ -312,7 +312,7 @@ class TensorView(NKIObject):
         return self.with_layout(layout.split_dim(self.layout, dim, sizes))
 
     def flatten_dims(self, start_dim: int, end_dim: int) -> Self:
-        """Dimensions start_dim to end_dim, inclusive, as one."""
+        """Return the view with dimensions start_dim to end_dim, inclusive, merged."""
         first = self.checked_dim("flatten_dims", start_dim)
         last = self.checked_dim("flatten_dims", end_dim)
         if last > first:
@@ -328,7 +328,7 @@ class TensorView(NKIObject):
         return self.with_layout(merged)
 
     def reshape(self, shape: Sequence[int]) -> Self:
-        """The same elements in another shape; one size may be -1."""
+        """Return the same elements in another shape; one size may be -1."""
         sizes = _inferred("reshape", tuple(shape), self.size)
         if not sizes or sizes[0] != self.shape[0]:
             if self._on_chip:
@@ -358,7 +358,7 @@ class TensorView(NKIObject):
         return Layout(sizes, (self.strides[0], *new.strides), self.offset)
 
     def view(self, dtype: Any) -> Self:
-        """The same bits as another dtype; the last size changes accordingly."""
+        """Return the same bits as another dtype; the last size changes accordingly."""
         dtype = dtypes.as_dtype(dtype)
         if self.dynamic is not None:
             refuse("view", "an indirect view", "reinterpret first, then select")
@@ -392,13 +392,13 @@ class TensorView(NKIObject):
             refuse(op, "a view made by .indirect()", f"{op} before .indirect()")
 
     def describe(self) -> str:
-        """Dtype, shape and memory, for messages."""
+        """Return dtype, shape and memory, for messages."""
         return f"{self.dtype}{list(self.shape)} in {self.buffer}"
 
 
 @functools.lru_cache(1 << 16)
 def _elements(shape: tuple[int, ...], dtype: str, read_as: str) -> int:
-    """How many elements of a type there are in memory of a shape and a type."""
+    """Return how many elements of type `read_as` fill memory of a shape and a dtype."""
     size = prod(shape)
     if read_as != dtype:
         size = size * dtypes.itemsize(dtype) // dtypes.itemsize(read_as)
@@ -406,10 +406,8 @@ def _elements(shape: tuple[int, ...], dtype: str, read_as: str) -> int:
 
 
 def _check_bounds(t: TensorView, reach: Reach) -> None:
-    """Refuses an operand beyond its storage.
-
-    Not the view as such: loops over uneven sizes make views that they then do not use.
-    """
+    """Refuse an operand that reaches beyond its storage. Making such a view is allowed:
+    loops over uneven sizes make views that they do not use."""
     size = _elements(t.storage.shape, t.storage.dtype, t.dtype)
     lowest, last = t.offset + reach.lowest, t.offset + reach.highest
     if lowest < 0 or last >= size:
@@ -421,9 +419,8 @@ def _check_bounds(t: TensorView, reach: Reach) -> None:
 
 
 def _within_storage(t: TensorView, dynamic: DynamicOffset) -> DynamicOffset:
-    """Return the offset, legal only where all elements lie in the storage.
-
-    On chip they lie in the partition that they begin in."""
+    """Return the offset with the limit that keeps all elements within the storage. On
+    chip they must lie within the partition in which they begin."""
     if dynamic.kind == "indirect" or dynamic.stride <= 0:
         return dynamic
     first = 1 if dynamic.kind == "vector" or t.storage.on_chip else 0
@@ -440,7 +437,7 @@ def _within_storage(t: TensorView, dynamic: DynamicOffset) -> DynamicOffset:
 
 
 def _inferred(op: str, sizes: tuple[int, ...], total: int) -> tuple[int, ...]:
-    """Sizes with a -1 replaced, refused if their product is another."""
+    """Return the sizes with -1 replaced; refuse them if their product is wrong."""
     sizes = tuple(int(s) for s in sizes)
     if sizes.count(-1) == 1:
         rest = prod(s for s in sizes if s != -1)
@@ -452,8 +449,7 @@ def _inferred(op: str, sizes: tuple[int, ...], total: int) -> tuple[int, ...]:
 
 
 def sliced_count(dim: int, size: int, start: int, end: int, step: int) -> int:
-    """How many elements a slice of a dimension has; refused if it has none, or some
-    beyond the dimension."""
+    """Return how many elements a slice has; refuse none, or some that do not exist."""
     if not 0 <= start < end <= size or step < 1:
         refuse(
             "slice",
@@ -464,7 +460,7 @@ def sliced_count(dim: int, size: int, start: int, end: int, step: int) -> int:
 
 
 def index_operand(op: str, index: Any, count: int) -> Register | Access:
-    """A register, or an access of `count` integers."""
+    """Return a register, or an access of `count` integers."""
     if isinstance(index, VirtualRegister):
         assert index.register is not None
         return index.register

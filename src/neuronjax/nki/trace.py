@@ -1,8 +1,8 @@
-"""The trace of one program of a kernel: what its Python code left behind.
+"""The trace of one program of a kernel: the instructions that its Python code makes.
 
-`emit` appends an instruction, after the rules of `limits` have looked at it; under op
-by op execution the machine then runs it at once. Blocks of device loops nest. One trace
-is current at a time, in this thread; every nl and nisa function works on it.
+`emit` appends an instruction after `limits` has checked it; in op by op execution the
+machine then runs it at once. Blocks of device loops nest. Each thread has at most one
+current trace, on which every nl and nisa function works.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from neuronjax.nki.refusing import refuse
 from neuronjax.nki.registers import VirtualRegister
 from neuronjax.nki.tensor import NkiTensor
 
-# What a front-end function may list as an operand.
+# What front-end functions may pass as operands.
 Operand = NkiTensor | Access | VirtualRegister | int | float | None
 
 
-# Executes instructions while the kernel's Python code runs.
+# A machine executes instructions while the kernel's Python code runs.
 AnyMachine = EagerMachine | RankedMachine
 
 
@@ -56,7 +56,7 @@ class NkiInstruction(NKIObject):
         self.handle = handle
 
     def depends_on(self, *producers: NkiInstruction) -> NkiInstruction:
-        """Adds scheduling dependencies; values never depend on them."""
+        """Add scheduling dependencies, which never change values."""
         after = tuple(p.handle.ordinal for p in producers)
         current().depend(self.handle.ordinal, after)
         return self
@@ -64,15 +64,17 @@ class NkiInstruction(NKIObject):
 
 @dataclass(eq=False)
 class Launch:
-    """What the programs of a grid have in common while they are traced."""
+    """State shared by the programs of a grid while they are traced."""
 
     programs: int = 1
-    ranks: int = 0  # how many run the kernel, 0 for one alone
-    #: What the caller's scope says, see `neuronjax.collective_algorithm`; programs have
-    #: threads of their own.
+    ranks: int = 0  # how many ranks run the kernel, or 0 without ranks
+    #: The algorithm of the caller's scope, see `neuronjax.collective_algorithm`;
+    #: programs run in their own threads, which do not see the scope.
     collective_algorithm: str | None = None
-    shared: list[Storage] = field(default_factory=list)  # of all, in order
-    registers: int = 0  # how many there are
+    shared: list[Storage] = field(
+        default_factory=list
+    )  # storages of all programs, in order
+    registers: int = 0  # number of registers
 
     def __post_init__(self) -> None:
         self.lockstep = Lockstep(self.programs)
@@ -83,32 +85,32 @@ class Trace:
     """One program of a kernel while it is traced."""
 
     target: Target
-    grid: tuple[int, ...] = ()  # of the launch, () for one program
-    program: int = 0  # which of the grid this is
-    machine: AnyMachine | None = None  # of op by op execution
+    grid: tuple[int, ...] = ()  # the launch grid, () for one program
+    program: int = 0  # this program's number in the grid
+    machine: AnyMachine | None = None  # the machine in op by op execution
     launch: Launch = field(default_factory=Launch)
     older: bool = False  # whether the kernel is of the older style
 
     storages: list[Storage] = field(default_factory=list)  # everything allocated
-    count: int = 0  # of instructions
+    count: int = 0  # number of instructions
     dependencies: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    #: Whatever front-end functions want to remember, by name.
+    #: Notes of front-end functions, by name.
     notes: dict[str, Any] = field(default_factory=dict)
-    #: What was found of the arguments of an instruction, see `isa.request`.
+    #: Results of checking arguments of instructions, see `isa.request`.
     requests: dict[Any, Any] = field(default_factory=dict)
-    #: What instructions the rules of `limits` have looked at.
+    #: Signatures of the instructions that `limits` has checked.
     checked: set[Hashable] = field(default_factory=set)
-    loops: tuple[LoopTurn, ...] = ()  # of `affine_range` that the Python code is in
-    #: Which elements of PSUM were written, see `psum_writes`.
+    loops: tuple[LoopTurn, ...] = ()  # current turns of `affine_range` loops
+    #: Notes of which elements of PSUM were written, see `psum_writes`.
     psum_notes: ElementNotes = field(default_factory=lambda: ElementNotes(np.bool_))
     joins_ranks: bool = False  # whether it has instructions of `nki.collectives`
-    #: Of the older style: ordinals of the copies of `tile[...] = value`, and what the
-    #: kernel itself declared.
+    #: For the older style: ordinals of the copies of `tile[...] = value`, and the
+    #: storages that the kernel itself declared.
     assigned: set[int] = field(default_factory=set)
     declared: set[Storage] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        # Items, and marks where programs meet.
+        # Items, and barriers where programs meet.
         self._blocks: list[list[Any]] = [[]]
         self._written: set[Storage] = set()
         self._shared_used = 0
@@ -116,7 +118,7 @@ class Trace:
 
     @property
     def core(self) -> CoreSpec:
-        """The core of the target: rules ask for its capabilities."""
+        """The core of the target."""
         return self.target.core
 
     # ---- Memory.
@@ -130,7 +132,7 @@ class Trace:
         address: tuple[int, int] | None = None,
         initial: Any = None,
     ) -> Storage:
-        """New memory; rules of `limits` for "ndarray" look at it."""
+        """Return new memory, which the rules of `limits` for storages have checked."""
         memory: Any = region_name(buffer)
         sizes = tuple(map(int, shape))
         dtype = dtypes.as_dtype(dtype)
@@ -145,7 +147,7 @@ class Trace:
         shared = self._found_shared(memory, sizes, dtype)
         if shared is not None:
             return shared
-        # Programs of a grid number their storages apart.
+        # Programs of a grid use separate numbers for their storages.
         number = len(self.storages) + (self.program << 24)
         storage = Storage(
             number,
@@ -168,28 +170,28 @@ class Trace:
     def _found_shared(
         self, memory: str, shape: tuple[int, ...], dtype: str
     ) -> Storage | None:
-        """What an earlier program allocated in the same place of its order."""
+        """Return the storage that an earlier program allocated at the same point."""
         if memory != "shared_hbm" or self._shared_used >= len(self.launch.shared):
             return None
-        found = self.launch.shared[self._shared_used]
+        storage = self.launch.shared[self._shared_used]
         self._shared_used += 1
-        if (found.shape, found.dtype) != (shape, dtype):
+        if (storage.shape, storage.dtype) != (shape, dtype):
             refuse(
                 "ndarray",
                 f"program {self.program} allocates {dtype}{list(shape)} in shared HBM "
-                f"where program 0 allocated {found.dtype}{list(found.shape)}",
+                f"where program 0 allocated {storage.dtype}{list(storage.shape)}",
                 "allocate shared tensors in the same order in every program",
             )
-        if found not in self.storages:
-            self.storages.append(found)
-        return found
+        if storage not in self.storages:
+            self.storages.append(storage)
+        return storage
 
     def state(self, name: str, shape: tuple[int, ...], dtype: str) -> Access:
-        """What an engine keeps between instructions, as an operand.
+        """Return the state that an engine keeps between instructions, as an operand.
 
-        One storage per name, e.g. state("scalar.reduce", (128, 1), "float32"): list it
-        among the inputs and outputs of every instruction that reads or writes it. It
-        starts as zeros.
+        There is one storage per name, e.g. state("scalar.reduce", (128, 1), "float32"):
+        list it among the inputs and outputs of every instruction that reads or writes
+        it. It starts as zeros.
         """
         if name not in self._states:
             number = len(self.storages) + (self.program << 24)
@@ -205,54 +207,55 @@ class Trace:
         return Access(storage, dtype, 0, tuple(zip(strides, shape, strict=False)))
 
     def new_register(self) -> Register:
-        """A register that nothing has written."""
+        """Return a register that nothing has written."""
         self.launch.registers += 1
         return Register(self.launch.registers - 1)
 
     # ---- Instructions.
 
     def append(self, item: Item | Barrier) -> None:
-        """Puts an item at the end of the innermost open block."""
+        """Append an item to the innermost open block."""
         self._blocks[-1].append(item)
         if isinstance(item, KernelInstruction):
             self._written.update(a.storage for a in item.outputs)
 
     def has_written(self, storage: Storage) -> bool:
-        """Whether an instruction so far has written to a tensor, or a caller has."""
+        """Return whether an instruction or the caller has written to a tensor."""
         return storage.memory not in ("sbuf", "psum") or storage in self._written
 
     def open_block(self) -> None:
-        """Collects what is emitted from here on, until `close_block`."""
+        """Begin a block, which collects everything emitted until `close_block`."""
         self._blocks.append([])
 
     def close_block(self) -> KernelBlock:
-        """Ends the innermost block."""
+        """End and return the innermost block."""
         return KernelBlock(tuple(self._blocks.pop()))
 
     @property
     def depth(self) -> int:
-        """How many blocks are open, the outermost included."""
+        """The number of open blocks, including the outermost."""
         return len(self._blocks)
 
     def value_text(self, view: NkiTensor) -> str | None:
-        """The elements of a view as text under op by op execution, else None."""
+        """Return a view's elements as text in op by op execution, else None."""
         return str(self.machine.read(view.access())) if self.machine else None
 
     def depend(self, ordinal: int, after: tuple[int, ...]) -> None:
-        """Notes that an instruction waits for others."""
+        """Note that an instruction waits for others."""
         self.dependencies[ordinal] = (*self.dependencies.get(ordinal, ()), *after)
 
     def skip_shared(self, count: int) -> None:
-        """Passes over storages that every program of the grid has: its arguments."""
+        """Skip the storages of the arguments, which every program of the grid has."""
         self.storages += self.launch.shared[:count]
         self._shared_used = count
 
     def meet(self, what: str, payload: Any = None) -> list[Any]:
-        """Other programs of the grid run up to here before this one goes on.
+        """Wait until the other programs of the grid reach the same point.
 
         Args:
-            what: all have to meet for the same, e.g. "nisa.core_barrier".
-            payload: what the others want to know.
+            what: the point, e.g. "nisa.core_barrier", which must be the same for all
+                programs.
+            payload: what this program passes to the others.
 
         Returns:
             The payload of every program.
@@ -265,12 +268,12 @@ class Trace:
         key: Any = self.machine.key if self.machine else None
         meeting = Meeting(what, line, payload)
         met = self.launch.lockstep.meet(self.program, meeting)
-        if self.machine:  # it was also the other programs'
+        if self.machine:  # other programs have used it too
             self.machine.key = key
         return [m.payload for m in met]
 
     def finished(self) -> KernelBlock:
-        """Everything emitted."""
+        """Return everything emitted."""
         if len(self._blocks) != 1:
             raise InvalidProgramError(
                 "a device loop was not left at its end",
@@ -281,7 +284,7 @@ class Trace:
 
 
 def current() -> Trace:
-    """The trace that nl and nisa functions work on.
+    """Return the trace on which nl and nisa functions work.
 
     Raises:
         InvalidProgramError: no kernel is running.
@@ -292,7 +295,7 @@ def current() -> Trace:
 
 @contextlib.contextmanager
 def assigning() -> Iterator[None]:
-    """Notes what is emitted inside as the copies of an assignment."""
+    """Mark what is emitted in the block as the copies of an assignment."""
     trace = current()
     first = trace.count
     yield
@@ -311,22 +314,22 @@ def emit(
     register: Register | None = None,
     is_open: bool = False,
 ) -> NkiInstruction:
-    """Appends one instruction to the current trace.
+    """Append an instruction to the current trace.
 
     Args:
         name: the nki.isa function.
         engine: "tensor", "vector", "scalar", "gpsimd", "sync" or "dma".
-        outputs: what it writes.
-        inputs: its operands, in the order in which its semantics function takes them:
+        outputs: the views that it writes.
+        inputs: its operands in the order of its semantics function's parameters:
             tensors, registers, numbers (immediates), None for an absent one.
-        attributes: everything static, of hashable values.
-        reads_outputs: whether the old contents of the outputs take part.
+        attributes: the static arguments, with hashable values.
+        reads_outputs: whether the old contents of the outputs are operands.
         label: the user's `name=`.
         register: the register that takes the result, instead of outputs.
-        is_open: whether the compiler may take another engine.
+        is_open: whether the compiler may choose another engine.
 
     Raises:
-        InvalidProgramError: a rule of `limits` is broken.
+        InvalidProgramError: the instruction breaks a rule of `limits`.
     """
     trace = current()
     operands, parameters, forms = _sorted_operands(inputs)

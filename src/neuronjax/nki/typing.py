@@ -1,8 +1,8 @@
 """`nki.typing`: shapes of tensors, as `nt.tensor[128, 512]`.
 
-In annotations they are for the reader; nothing is checked, as the array decides about
-its shape. `nt.tensor[[128, 512], nl.bfloat16]` stands for an array in a call of what
-`nki.benchmark` made.
+In annotations they are only for the reader: nothing is checked, because the array has
+its own shape. In a call of a kernel of `nki.benchmark`, `nt.tensor[[128, 512],
+nl.bfloat16]` takes the place of an array.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 
 
 class tensor:
-    """A tensor of a shape, for annotations and for calls without data.
+    """A tensor type with a shape, for annotations and for calls without data.
 
     Attributes:
-        shape: the sizes that were written down.
-        dtype: the data type that was, or None.
+        shape: the given sizes.
+        dtype: the given data type, or None.
     """
 
     def __init__(self, shape: tuple[Any, ...], dtype: Any = None) -> None:
@@ -32,4 +32,4 @@ class tensor:
 
 
 class mutable_tensor(tensor):
-    """An argument that the kernel writes to, for annotations."""
+    """An argument to which the kernel writes, for annotations."""

@@ -272,8 +272,7 @@ def _tangent(
     primals: tuple[jax.Array, jax.Array | None],
     tangents: tuple[jax.Array, Any],
 ) -> tuple[jax.Array, jax.Array]:
-    """Return result and tangent; linear in the tangent, so JAX can also transpose
-    it."""
+    """Return result and tangent; being linear, JAX can also transpose it."""
     x, random = primals
     result = _straight_through(x, random, how)
     tangent = tangents[0]

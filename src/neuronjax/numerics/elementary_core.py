@@ -107,8 +107,7 @@ def polynomial(
 def choose(
     condition: jax.Array, yes: tuple[float, ...], no: tuple[float, ...]
 ) -> list[jax.Array]:
-    """Return the coefficients of one of two polynomials of the same degree,
-    elementwise."""
+    """Return the coefficients of one of two polynomials of one degree, elementwise."""
     pairs = zip(yes, no, strict=True)
     return [jnp.where(condition, np.float32(a), np.float32(b)) for a, b in pairs]
 

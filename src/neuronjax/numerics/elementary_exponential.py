@@ -199,8 +199,7 @@ def cosh(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def half_exp(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Return e^x / 2 for x >= 0 or NaN; its range is a little larger than that of
-    e^x."""
+    """Return e^x / 2 for x >= 0 or NaN, in a range a little larger than that of e^x."""
     near = jnp.where(x < 100, x, np.float32(100))
     n, one_plus_h, _ = exp_parts(near, zero)
     return jnp.where(x == x, scale(one_plus_h, n - np.float32(1)), NAN)

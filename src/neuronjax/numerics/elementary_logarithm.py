@@ -109,8 +109,7 @@ def asinh(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def acosh(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Return the inverse hyperbolic cosine, log1p(t + sqrt(2 t + t^2)) with t = x -
-    1."""
+    """Return the inverse hyperbolic cosine, log1p(t + sqrt(2 t + t^2)), t = x - 1."""
     huge = x > np.float32(2.0**28)
     t = seal(jnp.where(huge, np.float32(1), x - np.float32(1)), zero)
     root = lax.sqrt(np.float32(2) * t + seal(t * t, zero))
@@ -156,8 +155,7 @@ def log2_parts(x: jax.Array, zero: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def exp2_of_parts(high: jax.Array, low: jax.Array, zero: jax.Array) -> jax.Array:
-    """Return 2^(high + low), for |high| < 300, |low| < 1 and `high` an exact
-    product."""
+    """Return 2^(high + low); |high| < 300 and |low| < 1; `high` is an exact product."""
     n = lax.round(high + low, lax.RoundingMethod.TO_NEAREST_EVEN)
     fraction = high - n
     t = truncate(fraction + low)

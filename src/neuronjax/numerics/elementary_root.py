@@ -35,14 +35,12 @@ CBRT_4 = np.float32(1.5874010519681994)
 
 
 def sqrt(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Return the correctly rounded square root; -0 gives -0, negative numbers give
-    NaN."""
+    """Return the correctly rounded square root; of -0 it is -0, below 0 it is NaN."""
     return no_nan_payload(lax.sqrt(seal(x, zero)))
 
 
 def rsqrt(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Return 1 / sqrt(x), two correctly rounded operations; signed infinity at
-    zeros."""
+    """Return 1 / sqrt(x), both operations correctly rounded; infinite at zeros."""
     root = seal(lax.sqrt(flush(x)), zero)
     return no_nan_payload(inverse(root, zero))
 

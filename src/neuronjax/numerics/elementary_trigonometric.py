@@ -136,8 +136,7 @@ def reduce_half_pi(x: jax.Array, zero: jax.Array) -> Angle:
 def quadrant_to_radians(
     fraction: jax.Array, rest: jax.Array, zero: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Return (fraction * 2^-32 + rest * 2^-64) pi/2, `fraction` signed, as two
-    floats."""
+    """Return (fraction * 2^-32 + rest * 2^-64) pi/2, with `fraction` signed."""
     signed = lax.bitcast_convert_type(fraction & np.uint32(0xFFFFFF00), jnp.int32)
     middle = ((fraction & np.uint32(0xFF)) << 16) | (rest >> 16)
     a = signed.astype(jnp.float32) * np.float32(2.0**-32)
@@ -232,8 +231,7 @@ def atan(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def atan2(y: jax.Array, x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Return the angle of the point (x, y), in -pi..pi, with IEEE 754's special
-    cases."""
+    """Return the angle of the point (x, y), -pi..pi, with IEEE 754's special cases."""
     y, x = flush(y), flush(x)
     size_y, size_x = magnitude(y), magnitude(x)
     steep, left = size_y > size_x, bits_of(x) >= SIGN

@@ -400,8 +400,7 @@ def _options(
     rounding: Rounding,
     overflow: Overflow,
 ) -> _Options:
-    """Check the arguments that the functions of `rounding` and `mx_scales` do not
-    check."""
+    """Check the arguments that `rounding` and `mx_scales` do not check."""
     if np.dtype(x.dtype).name not in INPUT_DTYPES:
         raise InvalidProgramError(
             f"MX quantization of {x.dtype}",
@@ -442,8 +441,7 @@ def _seed(rounding: Rounding, seed: jax.Array | int | None) -> jax.Array | None:
 
 
 def _check_array(array: MXArray) -> None:
-    """Check an MXArray, which anyone may make; transformations may even leave no
-    arrays."""
+    """Check an MXArray, which anyone may make; transformations may leave no arrays."""
     shape, axis = array.elements.shape, array.axis
     if not -len(shape) <= axis < 0:
         raise InvalidProgramError(

@@ -56,8 +56,7 @@ def random_bits(shape: tuple[int, ...], key: jax.Array) -> jax.Array:
 
 
 def _row_major_index(shape: tuple[int, ...]) -> jax.Array:
-    """Return uint32 element indices, from one iota per dimension, which XLA can
-    shard."""
+    """Return uint32 element indices, from an iota per dimension that XLA can shard."""
     index = jnp.zeros(shape, jnp.uint32)
     for axis, size in enumerate(shape):
         iota = lax.broadcasted_iota(jnp.uint32, shape, axis)

@@ -185,8 +185,7 @@ _ZERO, _ONE = np.float32(0), np.float32(1)
 
 
 def function(name: str) -> Function:
-    """Return a function of (float32 array, opaque zero), by its name in
-    nki.language."""
+    """Return a function of (float32 array, opaque zero) by its nki.language name."""
     table = tables()[name]
     return lambda x, zero: evaluate(table, x, zero)
 

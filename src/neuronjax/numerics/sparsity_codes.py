@@ -163,8 +163,7 @@ def _magnitudes(codes: jax.Array, fmt: FloatFormat) -> jax.Array:
 
 
 def _ranks(magnitudes: Members) -> Members:
-    """Return how many members of its group precede each: larger, or equal and
-    earlier."""
+    """Return how many members of its group precede each: larger, or equal earlier."""
     ranks = [jnp.zeros(magnitudes[0].shape, jnp.uint8) for _ in magnitudes]
     for late in range(len(magnitudes)):
         for early in range(late):

@@ -1,4 +1,4 @@
-"""Guarding numerics in CI: goldens, assertions on bits, conformance vectors, chips.
+"""Guards numerics in CI: goldens, assertions on bits, conformance vectors, chips.
 
     from neuronjax.testing import golden, assert_bitwise_equal, assert_ulp
 

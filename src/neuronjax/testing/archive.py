@@ -1,9 +1,9 @@
-"""Files that hold arrays: `.npz`, the same bytes for the same arrays on every host.
+"""Writes arrays to `.npz` files, with the same bytes for the same arrays on every host.
 
-Entries in order of their names, as NumPy stores them: not compressed, of a fixed date.
-Arrays of dtypes that NumPy alone does not know are kept as unsigned
-integers; their dtype's name is told elsewhere. Written beside the target and moved into
-place, so that a reader sees the old file or the new one.
+Entries are in order of their names and stored as NumPy stores them: not compressed,
+with a fixed date. Arrays of dtypes that only ml_dtypes knows are kept as unsigned
+integers, and the name of their dtype is kept elsewhere. A file is written beside the
+target and moved into place, so that a reader sees either the old file or the new one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from neuronjax.errors import InvalidProgramError
 
 
 def npz_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Return the file's content; every array C-ordered and little-endian."""
+    """Return the content of the file; every array is C-ordered and little-endian."""
     out = io.BytesIO()
     ordered = sorted(arrays.items())
     little = {n: a.astype(a.dtype.newbyteorder("<"), order="C") for n, a in ordered}
@@ -30,13 +30,13 @@ def npz_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
 
 
 def sha256(data: bytes | np.ndarray) -> str:
-    """In hexadecimal; of an array its elements' bytes in row-major order."""
+    """Return the hash in hexadecimal; of an array, of its bytes in row-major order."""
     raw = data if isinstance(data, bytes) else np.ascontiguousarray(data).tobytes()
     return hashlib.sha256(raw).hexdigest()
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Writes a file that nobody can see half of."""
+    """Write a file so that no reader sees half of it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

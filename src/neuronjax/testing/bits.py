@@ -1,8 +1,10 @@
-"""Arrays compared bit by bit, or within units in the last place, and said where.
+"""Compares arrays bit by bit, or within units in the last place, and says where they
+differ.
 
-A leaf's bits are its elements as unsigned integers: zeros of both signs differ, NaNs of
-one payload do not. Typed PRNG keys are compared by their data. Distances in ULP are
-those of `diagnostics.differences`. JAX is needed to walk pytrees, not to compare.
+The bits of a leaf are its elements as unsigned integers, so zeros of both signs differ
+and NaNs with the same payload do not. Typed PRNG keys are compared by their data.
+Distances in ULP are those of `diagnostics.differences`. JAX is needed to walk pytrees,
+not to compare.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ class Difference:
     """The distance of an array from a reference.
 
     Attributes:
-        equal: whether the values are; zeros of both signs are one value.
-        differing: how many elements are not.
+        equal: whether the values are equal; zeros of both signs are one value.
+        differing: how many elements are not equal.
         max_abs: the largest absolute error.
         max_ulp: the largest distance in units in the last place of the dtype; None for
             integers.
@@ -65,17 +67,17 @@ def difference(actual: np.ndarray, reference: np.ndarray) -> Difference:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LeafDifference:
-    """One leaf that is not what it should be.
+    """A leaf that differs from its reference.
 
     Attributes:
-        path: in the pytree, "params/w".
-        what: the difference in a few words, where it is not of elements.
-        index: of the first element that differs.
+        path: the leaf's path in the pytree, "params/w".
+        what: the difference in a few words, if it is not one of elements.
+        index: the index of the first element that differs.
         actual: its value as text, with the bit pattern.
         expected: the reference's value, as text in the same form.
         differing: how many elements differ.
-        compared: of how many that were compared.
-        size: how far apart they are; None where they cannot be compared.
+        compared: how many elements were compared.
+        size: how far apart the arrays are; None if they cannot be compared.
     """
 
     path: str
@@ -89,7 +91,7 @@ class LeafDifference:
 
     @property
     def badness(self) -> tuple[float, float]:
-        """Orders differences, the largest last."""
+        """A key that orders differences, the largest last."""
         if self.size is None:
             return math.inf, math.inf
         return self.size.relative_l2, self.size.max_ulp or 0.0
@@ -105,12 +107,12 @@ class LeafDifference:
         )
 
     def record(self) -> dict[str, Any]:
-        """The fields, for JSON and tables."""
+        """Return the fields, for JSON and tables."""
         return dataclasses.asdict(self)
 
 
 class BitsDiffer(AssertionError):
-    """Raised by the assertions of this module.
+    """Raised by this module's assertions.
 
     Attributes:
         leaves: every leaf that differs.
@@ -126,22 +128,23 @@ _FIRST = 4
 
 
 def assert_bitwise_equal(actual: Any, expected: Any, what: str = "") -> None:
-    """Asserts that two pytrees have one structure, and leaves of the same bits.
+    """Assert that two pytrees have the same structure and leaves with the same bits.
 
     Args:
         actual: a pytree of arrays and numbers.
         expected: the reference, a pytree of the same structure.
-        what: goes in front of the message.
+        what: text to put in front of the message.
 
     Raises:
-        BitsDiffer: names the leaf, the index, both values and both bit patterns.
+        BitsDiffer: they differ; it names the leaf, the index, both values and both bit
+            patterns.
     """
     __tracebackhide__ = True
     _raise_for((compared(*pair) for pair in _pairs(actual, expected, what)), what)
 
 
 def assert_ulp(actual: Any, expected: Any, max_ulp: float, what: str = "") -> None:
-    """Asserts that no element is more than `max_ulp` from its reference.
+    """Assert that no element is more than `max_ulp` from its reference.
 
     A ULP is a step between neighbouring numbers of the leaf's own dtype. Integers and
     booleans must be equal. NaNs at the same place are no difference.
@@ -150,10 +153,11 @@ def assert_ulp(actual: Any, expected: Any, max_ulp: float, what: str = "") -> No
         actual: a pytree of arrays and numbers.
         expected: the reference, a pytree of the same structure.
         max_ulp: the largest distance allowed.
-        what: goes in front of the message.
+        what: text to put in front of the message.
 
     Raises:
-        BitsDiffer: names the leaf, the index of the worst element and its distance.
+        BitsDiffer: they differ; it names the leaf, the index of the worst element and
+            its distance.
     """
     __tracebackhide__ = True
     pairs = _pairs(actual, expected, what)
@@ -163,7 +167,7 @@ def assert_ulp(actual: Any, expected: Any, max_ulp: float, what: str = "") -> No
 def compared(
     path: str, actual: np.ndarray, expected: np.ndarray
 ) -> LeafDifference | None:
-    """What two arrays of a leaf differ in, or None."""
+    """Return how two arrays of a leaf differ, or None."""
     if mismatch := _of_type(path, actual, expected):
         return mismatch
     wrong = np.flatnonzero(bits(actual) != bits(expected))
@@ -190,10 +194,10 @@ def _apart(
 
 
 def ulps(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Return the distance of every element, flat, float64."""
-    found = steps_apart(parts(actual), parts(expected))
+    """Return the distance of every element, flat, in float64."""
+    steps = steps_apart(parts(actual), parts(expected))
     both = 2 if actual.dtype.kind == "c" else 1
-    return found.reshape(-1, both).max(axis=1)
+    return steps.reshape(-1, both).max(axis=1)
 
 
 def _of_type(
@@ -232,7 +236,7 @@ def _raise_for(leaves: Iterable[LeafDifference | None], what: str) -> None:
 
 
 def listed(found: Sequence[LeafDifference]) -> str:
-    """One line per leaf, the largest difference first."""
+    """Return one line per leaf, the largest difference first."""
     ordered = sorted(found, key=lambda leaf: leaf.badness, reverse=True)
     lines = [f"  {leaf}" for leaf in ordered[:_MOST_SHOWN]]
     if len(found) > _MOST_SHOWN:
@@ -255,18 +259,18 @@ def _pairs(
 
 
 def leaves_of(tree: Any) -> Mapping[str, np.ndarray]:
-    """Path -> array for every leaf; "result" for a tree that is one leaf."""
-    found, _ = jax.tree.flatten_with_path(tree)
-    return {path_text(path): as_numpy(leaf) for path, leaf in found}
+    """Return path -> array for every leaf; the path of a single leaf is "result"."""
+    pairs, _ = jax.tree.flatten_with_path(tree)
+    return {path_text(path): as_numpy(leaf) for path, leaf in pairs}
 
 
 def path_text(path: tuple) -> str:
-    """A pytree path, "params/w"."""
+    """Return a pytree path as text, "params/w"."""
     return jax.tree_util.keystr(path, simple=True, separator="/") or "result"
 
 
 def as_numpy(leaf: Any) -> np.ndarray:
-    """A leaf as an array; a Python number as JAX would have it."""
+    """Return a leaf as an array; a Python number gets the dtype that JAX gives it."""
     dtype = getattr(leaf, "dtype", None)
     if dtype is None:
         leaf = jax.numpy.asarray(leaf)
@@ -276,7 +280,7 @@ def as_numpy(leaf: Any) -> np.ndarray:
 
 
 def bits(array: np.ndarray) -> np.ndarray:
-    """The elements as unsigned integers, flat; complex ones as the pair in one."""
+    """Return the elements as unsigned integers, flat; complex ones as one integer."""
     flat = np.ascontiguousarray(array).reshape(-1)
     if flat.dtype.itemsize > 8:
         raise TypeError(f"elements of {flat.dtype} have no integer of their width")
@@ -284,7 +288,7 @@ def bits(array: np.ndarray) -> np.ndarray:
 
 
 def figures_text(array: np.ndarray) -> str:
-    """ "norm 1.5, -0.5 to 1; 0.25 1 -0.5 ...": the first values last."""
+    """Return "norm 1.5, -0.5 to 1; 0.25 1 -0.5 ...", with the first values last."""
     numbers = np.asarray(parts(array), np.float64).reshape(-1)
     if not numbers.size:
         return "empty"
@@ -296,12 +300,12 @@ def figures_text(array: np.ndarray) -> str:
 
 
 def type_text(array: Any) -> str:
-    """ "float32[2,3]"."""
+    """Return "float32[2,3]"."""
     return f"{array.dtype.name}[{','.join(map(str, array.shape))}]"
 
 
 def element_text(element: np.generic) -> str:
-    """The value and its bit pattern, "0.1 (0x3dcccccd)"."""
+    """Return the value and its bit pattern, "0.1 (0x3dcccccd)"."""
     digits = 2 * element.dtype.itemsize
     pattern = int(bits(np.asarray(element))[0])
     value = element.item()

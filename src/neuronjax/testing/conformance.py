@@ -1,12 +1,12 @@
-"""Conformance vectors: what an implementation of Trainium's arithmetic should return.
+"""Conformance vectors: results that an implementation of Trainium's arithmetic returns.
 
 A folder holds `manifest.json` and one `.npz` per family. A case names a function, its
-parameters, and arrays of unsigned integers, the bit patterns of what goes in and comes
-out. Arrays are named by their content's hash. The set is versioned: a case never
-changes its meaning under one version. NumPy alone is enough to read it.
+parameters, and arrays of unsigned integers, which are the bit patterns of inputs and
+outputs. Arrays are named by the hash of their content. The set has a version, under
+which a case never changes its meaning. NumPy alone is enough to read it.
 
-A runner is any object with methods named as the manifest's functions; what it lacks, or
-raises NotImplementedError for, is skipped.
+A runner is any object with methods named like the manifest's functions. Cases of
+functions that it lacks, or for which it raises NotImplementedError, are skipped.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ Outcome = Literal["passed", "failed", "skipped"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-    """One call and what it returns.
+    """One call with its expected outputs.
 
     Attributes:
         family: casts, mx, sparsity, matmul or collectives.
         name: unique in the set.
-        function: one of those that the manifest describes.
-        parameters: keyword arguments that are no arrays.
-        inputs: keyword arguments that are.
-        outputs: what comes back, by name.
+        function: the name of a function that the manifest describes.
+        parameters: keyword arguments that are not arrays.
+        inputs: keyword arguments that are arrays.
+        outputs: the expected results by name.
     """
 
     family: str
@@ -60,11 +60,11 @@ class Case:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Result:
-    """What a runner made of a case, and how its outputs differ.
+    """The outcome of a case with a runner, and how its outputs differ.
 
     Attributes:
-        call: of a case that failed: the function, its parameters and what went in, at
-            the element that differs where inputs and outputs are element by element.
+        call: if the case failed: the function, its parameters and inputs; for
+            elementwise functions the inputs at the element that differs.
     """
 
     case: Case
@@ -75,11 +75,11 @@ class Result:
 
 @dataclasses.dataclass(frozen=True)
 class ConformanceReport(Displayed):
-    """Passed and failed, per family.
+    """The outcomes of all cases, with a table of how many passed and failed per family.
 
     Attributes:
-        runner: its name.
-        results: of every case.
+        runner: the runner's name.
+        results: one for every case.
     """
 
     runner: str
@@ -139,10 +139,10 @@ def write(folder: Path) -> list[Path]:
 
 
 def read(folder: Path = PUBLISHED) -> list[Case]:
-    """Reads a set, the published one by default.
+    """Read a set, by default the published one.
 
     Raises:
-        InvalidProgramError: a file is missing, or is not the one in the manifest.
+        InvalidProgramError: a file is missing or is not the one in the manifest.
     """
     try:
         return _cases(folder, json_object((folder / MANIFEST).read_bytes()))
@@ -182,13 +182,13 @@ def run(
     name: str = "",
     progress: bool = False,
 ) -> ConformanceReport:
-    """Runs an implementation on a set of cases.
+    """Run an implementation on a set of cases.
 
     Args:
         runner: an object with methods named as the functions of the cases.
-        cases: default: the published ones.
-        name: of the runner, for the report.
-        progress: whether to show a bar, with the case at hand.
+        cases: the cases; by default the published ones.
+        name: the runner's name for the report.
+        progress: whether to show a progress bar with the name of the case.
     """
     found = read() if cases is None else cases
     results = []
@@ -222,7 +222,7 @@ def _result(runner: Any, case: Case) -> Result:
 
 
 def _patterns(array: np.ndarray, output: np.ndarray, index: tuple[int, ...]) -> str:
-    """What an element came from: the element, or the MX block; of others the first."""
+    """Return an element's input: the same element or its MX block, else the first."""
     shown = array.reshape(-1)
     if index and array.shape == output.shape:
         shown = array[index].reshape(1)
@@ -254,17 +254,17 @@ BUILT_IN = {
 
 
 def load_runner(name: str) -> Any:
-    """A runner by name: built in, or "module:object"; a class is called.
+    """Return a runner by name: built in, or "module:object"; a class is called.
 
     Raises:
-        InvalidProgramError: there is none of that name.
+        InvalidProgramError: no runner has this name.
     """
     module, _, attribute = BUILT_IN.get(name, name).partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        runner = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise InvalidProgramError(
             f"no runner {name!r}: {error}",
             remedy=f"write module:object, or one of: {', '.join(BUILT_IN)}",
         ) from error
-    return found() if isinstance(found, type) else found
+    return runner() if isinstance(runner, type) else runner

@@ -1,11 +1,11 @@
-"""Golden regression: did a bit change?
+"""Golden regression tests: report whether any bit of a function's results changed.
 
     golden("mlp_step", train_step, target="trn2", policy="fp8")(params, batch)
 
-keeps the program, its inputs and the bits of its outputs, and on later runs checks two
-things apart: that the *stored* program gives the stored bits, on any host, Python and
+stores the program, its inputs and the bits of its outputs. Later runs check two things
+separately: that the *stored* program gives the stored bits, on any host, Python and
 jaxlib; and whether *today's* JAX makes the same program of the function, which another
-version, or an edit, may not. Section 10 of the design.
+version, or an edit, may not.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from neuronjax.testing.golden_report import GoldenMismatch, GoldenReport
 from neuronjax.testing.golden_run import Today, run, stored_inputs, x64
 
 ChangedProgram = Literal["warn", "bits", "fail", "edits"]
-#: What `update` and `changed_program` are where they are not given: the pytest plugin
-#: sets these, for the processes of pytest-xdist too, and says which session it is.
+#: Defaults of `update` and `changed_program`, and the session's name. The pytest plugin
+#: sets them, also for the processes of pytest-xdist.
 UPDATE, CHANGED = "NEURONJAX_UPDATE_GOLDEN", "NEURONJAX_GOLDEN_PROGRAM"
 LEGAL = "NEURONJAX_GOLDEN_TOLERANCE"
 SESSION = "NEURONJAX_GOLDEN_SESSION"
@@ -44,7 +44,7 @@ _NAME = re.compile(r"[\w.+=,\[\]-]+")
 
 
 class ProgramChangedWarning(UserWarning):
-    """The function, or what it is called with, is not what the golden holds."""
+    """The function or its arguments differ from what the golden holds."""
 
 
 def golden(
@@ -64,37 +64,39 @@ def golden(
     """Guard the bits of a function's results.
 
     Args:
-        name: of the files; letters, digits and `_.+=,[]-`.
-        function: what `jax.jit` takes, or an `Emulated` function, which brings its
-            own target and policy where none is named here. What it writes into modules
-            of Flax NNX is among its results.
+        name: the name of the files; letters, digits and `_.+=,[]-`.
+        function: a function that `jax.jit` takes, or an `Emulated` function, which
+            brings its own target and policy if none is given here. What it writes into
+            modules of Flax NNX is among its results.
         target: as `neuronjax.compare`.
         policy: as `neuronjax.compare`.
-        directory: where the files are; made if need be.
-        update: write the files anew; None: as `pytest --neuronjax-update-golden` says.
-            With False a function is only compared, and the name may be another's.
-        changed_program: when today's program is not the stored one: with "edits" fail
-            if its bits differ, and only warn if they do because another JAX makes
-            another program of the same source; "warn" only; fail if its "bits" differ,
-            whoever changed it; or "fail" in any case. The same holds of arguments that
-            are not the stored ones. None: as the plugin is configured, else "edits".
-        tolerance: with "legal", other bits that are only a warning fail all the same
-            where `neuronjax.tolerance` does not allow them. None: as the plugin is
+        directory: the folder of the files; made if it does not exist.
+        update: whether to write the files; None: as `pytest --neuronjax-update-golden`
+            says. With False a function is only compared, and another function may use
+            the same name.
+        changed_program: what to do if today's program is not the stored one. "edits":
+            fail if its bits differ, but only warn if another JAX made another program
+            of the same source; "warn": only warn; "bits": fail if its bits differ for
+            any reason; "fail": fail in any case. The same applies to arguments that are
+            not the stored ones. None: as the plugin is configured, else "edits".
+        tolerance: "legal": other bits that would only be a warning fail if
+            `neuronjax.tolerance` does not allow them. None: as the plugin is
             configured, else "none".
-        rounding_seed: call index of stochastic rounding.
-        input_seed: of arguments that are `ShapeDtypeStruct`s: uniform in [-1, 1), made
-            anew on every run and not stored.
-        **jit_options: as `neuronjax.jit`, such as `static_argnums`.
+        rounding_seed: the call index of stochastic rounding.
+        input_seed: the seed of arguments that are `ShapeDtypeStruct`s: uniform in [-1,
+            1), drawn in every run and not stored.
+        **jit_options: options of `neuronjax.jit`, such as `static_argnums`.
 
     Returns:
         A function of the arguments that returns a `GoldenReport`. Delayed scaling
-        starts from an empty history, whose successor is one more result.
+        starts from an empty history, whose next state is one more result.
 
     Raises:
-        GoldenMismatch: (when called) there is no golden, the arguments are not those
-            stored, the bits differ, or the program does and that is a failure.
-        InvalidProgramError: a bad name or option, a name that another function, or in
-            a session of pytest another program, has taken before; or damaged files.
+        GoldenMismatch: (when called) there is no golden, the arguments are not the
+            stored ones, the bits differ, or the program differs and that is a failure.
+        InvalidProgramError: the name or an option is wrong; another function, or in a
+            pytest session another program, has already used the name; or files are
+            damaged.
     """
     if not _NAME.fullmatch(name):
         raise InvalidProgramError(
@@ -146,10 +148,10 @@ def golden(
 
 
 def check_stored(path: str | os.PathLike[str]) -> GoldenReport:
-    """Check the bits of a stored program alone, without its function.
+    """Check only the bits of a stored program, without its function.
 
     Args:
-        path: of the golden's files, with or without an ending.
+        path: the path of the golden's files, with or without an ending.
 
     Raises:
         GoldenMismatch: the bits differ.
@@ -165,19 +167,19 @@ def check_stored(path: str | os.PathLike[str]) -> GoldenReport:
 
 # -- Names -----------------------------------------------------------------------------
 
-#: What every golden said that this process has used, by session and path: a row of
-#: `golden_page`; nothing of what could not be asked.
+#: Results of the goldens that this process has used, by session and path, as rows of
+#: `golden_page`.
 used: dict[str, dict[str, dict[str, Any]]] = {}
-#: Of every golden that this process has used: by whom, and for what.
+#: For every golden that this process has used: the user, and the program.
 _taken: dict[tuple[str, Path], tuple[str, Any]] = {}
 
 
 def _used_twice(path: Path, step: Any, today: Today) -> str:
     """Take a name for this session; return what is wrong if another use has it, or "".
-
-    Of a function outside of pytest the program may change, for it may be edited."""
+    Outside of pytest a function's program may change, because the function may be
+    edited."""
     function: Any = inspect.unwrap(step)
-    function = getattr(function, "func", function)  # of a partial
+    function = getattr(function, "func", function)  # the function of a partial
     named = function if hasattr(function, "__qualname__") else type(function)
     user = f"{named.__module__}.{named.__qualname__}"
     if user.endswith("<lambda>"):

@@ -1,8 +1,8 @@
-"""A golden compared with what its function is today.
+"""Compares a golden with its function as it is now.
 
-Two things are asked apart: whether the stored program gives the stored bits on the
-stored arguments, and what today's program gives on them. What the arguments are today
-is reported beside that, and does not hide it.
+Two things are checked separately: whether the stored program gives the stored bits on
+the stored arguments, and what today's program gives on them. A change of the arguments
+is reported in addition, and does not hide the other results.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _COMPARE = (
 def compare(
     name: str, path: Path, today: Today, choice: str, legal: str
 ) -> GoldenReport:
-    """Return what was found of a golden that holds, or that may be another today."""
+    """Return the report of a golden that holds or only warns."""
     __tracebackhide__ = True
     if not golden_file.beside(path, ".json").exists():
         raise GoldenMismatch(
@@ -85,7 +85,7 @@ def compare(
 
 
 def _failing(report: GoldenReport, choice: str) -> str:
-    """Return what is a failure, "program" or "arguments", or ""."""
+    """Return what makes the golden fail, "program" or "arguments", or ""."""
     change = report.change
     if change is not None:
         fails = {"edits": change.cause != "jax", "bits": True, "warn": False}
@@ -97,7 +97,7 @@ def _failing(report: GoldenReport, choice: str) -> str:
 
 
 def told(report: GoldenReport, head: str = "") -> str:
-    """Return what is said of a golden that is another one today."""
+    """Return the message about a golden whose program or arguments changed."""
     why = [] if report.change is None else [*report.change.report()]
     if not head and why:
         head = f"the function is another program now, with {report.today}"
@@ -142,25 +142,25 @@ def _check_setting(
 
 
 def check_bits(path: Path, stored: GoldenFile, inputs: list[np.ndarray]) -> None:
-    """Refuse other bits of the stored program than the stored ones."""
+    """Refuse results of the stored program that differ from the stored bits."""
     __tracebackhide__ = True
     with jax.enable_x64(stored.x64):
         how = stored.target, stored.policy, stored.rounding_seed
         outputs = run(stored_program(stored), *how, inputs)
-    found = _results(stored, [leaf.path for leaf in stored.outputs], outputs)
-    if not found.differences:
+    matched = _results(stored, [leaf.path for leaf in stored.outputs], outputs)
+    if not matched.differences:
         return
     told = _EMULATOR.format(path, policy_name(stored.policy))
     head = "the stored program gives other bits than it did"
-    parts = [told, listed(found.differences)]
+    parts = [told, listed(matched.differences)]
     text = _text(path.name, head, parts, stored.provenance)
-    raise GoldenMismatch("bits", text, found.differences)
+    raise GoldenMismatch("bits", text, matched.differences)
 
 
 def _results(
     stored: GoldenFile, paths: Sequence[str], outputs: Sequence[np.ndarray]
 ) -> LeafMatch:
-    """Match results, without those of one side that are an argument handed through."""
+    """Match results, except those on one side that are an argument passed through."""
     paths = [*paths, "amax_history"][: len(outputs)]
     now = [Leaf.of(*each) for each in zip(paths, outputs, strict=True)]
     passed = {(leaf.path, leaf.sha256) for leaf in stored.inputs}
@@ -187,7 +187,7 @@ def changed(
     today: Today,
     outputs: Sequence[np.ndarray],
 ) -> GoldenReport:
-    """Add what another program does: are its bits others, and who made it another?"""
+    """Add the results of a changed program and the cause of the change to a report."""
     results = _results(stored, today.out_paths, outputs)
     change = ProgramChange.between(
         (stored_program(stored), today.program),
@@ -237,20 +237,20 @@ def assert_same_program(
     function: Callable[..., Any],
     expected: Callable[..., Any] | str | os.PathLike[str],
 ) -> Callable[..., None]:
-    """Asserts that two functions are captured as the same StableHLO.
+    """Assert that two functions are captured as the same StableHLO.
 
     Source lines, names of functions and arguments, and where constants stand do not
     count; see `diagnostics.edits.canonical_text`.
 
     Args:
-        function: as `neuronjax.compare`.
+        function: as in `neuronjax.compare`.
         expected: another such function, or the path of a golden without its ending.
 
     Returns:
         A function of the arguments (arrays or ShapeDtypeStructs) that returns nothing.
 
     Raises:
-        ProgramsDiffer: (when called) shows the first ops that differ.
+        ProgramsDiffer: (when called) they differ; it shows the first ops that differ.
     """
 
     def check(*args: Any, **kwargs: Any) -> None:

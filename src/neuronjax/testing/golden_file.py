@@ -1,12 +1,12 @@
-"""What a golden is on disk: three files of one name.
+"""The files of a golden, which share one name.
 
-    NAME.json      what it is: target, policy, leaves with their hashes, provenance
+    NAME.json      description: target, policy, leaves with their hashes, provenance
     NAME.mlirbc    the program, a StableHLO portable artifact
     NAME.npz       inputs, outputs or samples of them
     inputs/HASH    bytes of a larger input, which all goldens of the folder share
 
-The JSON file is written last and holds the hashes of the others, so that a torn or
-edited set is found. Arrays are kept as unsigned integers of their width.
+The JSON file is written last and holds the hashes of the others, so an incomplete or
+edited set is detected. Arrays are stored as unsigned integers of their width.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from neuronjax.testing.bits import LeafDifference, compared, figures_text
 from neuronjax.testing.source_lines import EditedLines, SourceBlock, SourceLines
 
 FORMAT, VERSION = "neuronjax-golden", 2
-#: Larger outputs are kept as a hash and samples.
+#: Of larger outputs only a hash and samples are stored.
 WHOLE_BYTES, SAMPLES = 1 << 14, 512
-#: Larger inputs are kept once for all goldens of a folder.
+#: Larger inputs are stored once for all goldens of a folder.
 OWN_BYTES = 1 << 12
 _PACKAGES = ("neuronjax", "jax", "jaxlib", "numpy", "ml_dtypes")
 _REMEDY = "make it anew: pytest --neuronjax-update-golden"
@@ -44,12 +44,12 @@ class Leaf:
     """One array of the arguments or results.
 
     Attributes:
-        path: in the pytree, "params/w".
-        dtype: its name.
-        shape: of the array.
-        sha256: of its bytes.
-        seed: of an input that is drawn and not kept, else None.
-        figures: for reviewers, its norm, range and first values.
+        path: its path in the pytree, "params/w".
+        dtype: the name of the dtype.
+        shape: the array's shape.
+        sha256: the hash of its bytes.
+        seed: the seed of an input that is drawn and not stored, else None.
+        figures: its norm, range and first values, for reviewers.
     """
 
     path: str
@@ -61,7 +61,7 @@ class Leaf:
 
     @classmethod
     def of(cls, path: str, array: np.ndarray, seed: int | None = None) -> Leaf:
-        """The description of an array."""
+        """Return the description of an array."""
         return cls(path, array.dtype.name, array.shape, sha256(array), seed)
 
     def shown(self, array: np.ndarray) -> Leaf:
@@ -70,26 +70,26 @@ class Leaf:
 
     @property
     def size(self) -> int:
-        """How many elements the array has."""
+        """The number of elements."""
         return int(np.prod(self.shape))
 
     @property
     def sampled(self) -> np.ndarray:
-        """Flat indices of the elements that are kept of an output."""
+        """The flat indices of the elements of an output that are stored."""
         if self.size * jnp.dtype(self.dtype).itemsize <= WHOLE_BYTES:
             return np.arange(self.size)
         return np.linspace(0, self.size - 1, SAMPLES).astype(np.int64)
 
     def array(self, codes: np.ndarray) -> np.ndarray:
-        """Elements of this leaf's dtype, from their bits."""
+        """Return elements of this leaf's dtype from their bits."""
         return np.ascontiguousarray(codes).view(jnp.dtype(self.dtype))
 
     def difference(self, array: np.ndarray, kept: np.ndarray) -> LeafDifference | None:
-        """How an array differs from this leaf.
+        """Return how an array differs from this leaf, or None.
 
         Args:
-            array: what the leaf is now.
-            kept: the bits of the elements at `sampled`.
+            array: the array to compare.
+            kept: the stored bits of the elements at `sampled`.
         """
         now = Leaf.of(self.path, array)
         if (now.dtype, now.shape, now.sha256) == (self.dtype, self.shape, self.sha256):
@@ -117,18 +117,18 @@ class GoldenFile:
 
     Attributes:
         program: the portable artifact.
-        fingerprint: of the program.
-        target: its name.
+        fingerprint: the program's fingerprint.
+        target: the target's name.
         policy: the numerics.
         rounding_seed: the call index of stochastic rounding.
         x64: whether 64-bit types were on.
         inputs: the arguments, flat.
         outputs: the results, flat.
-        arrays: "input/N", the bits of what is not drawn; "output/N", those of the
-            elements that are kept.
+        arrays: "input/N": the bits of an input that is not drawn; "output/N": those of
+            an output's stored elements.
         provenance: versions of packages, Python, the machine.
-        sources: the functions that its ops come from; None in a golden of before they
-            were kept.
+        sources: the functions from which its ops come; None in goldens older than this
+            field.
     """
 
     program: bytes
@@ -144,7 +144,7 @@ class GoldenFile:
     sources: SourceLines | None = None
 
     def same_but_provenance(self, other: GoldenFile) -> bool:
-        """Whether writing `other` in its place would change no bit that counts."""
+        """Return whether `other` differs only in fields that do not affect a check."""
         skipped = ("provenance", "program", "arrays", "sources")
         mine, others = (
             {k: v for k, v in vars(x).items() if k not in skipped}
@@ -157,7 +157,7 @@ class GoldenFile:
         return not EditedLines.between(self.sources, other.sources)
 
     def write(self, path: Path) -> None:
-        """Write the three files; two processes that write one golden write the same."""
+        """Write the three files; two processes write the same golden alike."""
         own = dict(self.arrays)
         for i, leaf in enumerate(self.inputs):
             if leaf.seed is None and own[f"input/{i}"].nbytes > OWN_BYTES:
@@ -166,7 +166,8 @@ class GoldenFile:
                 if not file.exists():
                     write_atomically(file, data)
         arrays = npz_bytes(own)
-        # Every field, the defaults too: a later default changes no old golden.
+        # All fields are written, also defaults, so that a later default changes no old
+        # golden.
         fields = dataclasses.fields(self.policy)
         policy = {f.name: getattr(self.policy, f.name) for f in fields}
         policy["rules"] = [{**r.selectors, **r.overrides} for r in self.policy.rules]
@@ -193,13 +194,14 @@ class GoldenFile:
 
 
 def read(path: Path) -> GoldenFile:
-    """Reads what `GoldenFile.write` wrote.
+    """Read the files that `GoldenFile.write` wrote.
 
     Args:
-        path: without the ending.
+        path: the path without the ending.
 
     Raises:
-        InvalidProgramError: a file is missing, torn, edited, or of a newer version.
+        InvalidProgramError: a file is missing, incomplete, edited, or of a newer
+            version.
     """
     try:
         text = beside(path, ".json").read_bytes()
@@ -281,15 +283,15 @@ def _read_shared(path: Path, leaf: Leaf) -> np.ndarray:
 
 
 def beside(path: Path, ending: str) -> Path:
-    """The file of a golden with that ending; names may hold dots."""
+    """Return the file of a golden with an ending; names may contain dots."""
     return path.with_name(path.name + ending)
 
 
 def provenance() -> dict[str, str]:
-    """Versions of the packages and of Python, and the machine."""
-    found = {name: _version(name) for name in _PACKAGES}
+    """Return the versions of the packages and of Python, and the machine."""
+    versions = {name: _version(name) for name in _PACKAGES}
     machine = f"{platform.system()} {platform.machine()}"
-    return {**found, "python": platform.python_version(), "machine": machine}
+    return {**versions, "python": platform.python_version(), "machine": machine}
 
 
 def _version(package: str) -> str:

@@ -1,6 +1,6 @@
-"""Write a page for reviewers: which goldens changed in a run, by how much, and where.
+"""Writes a page for reviewers: which goldens changed in a run, by how much, and where.
 
-A row is plain data, so that the processes of pytest-xdist can hand it over.
+A row is plain data, so that processes of pytest-xdist can send it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _HTML = '<!doctype html>\n<meta charset="utf-8">\n<title>Goldens</title>\n'
 
 
 def row(name: str, found: GoldenReport | GoldenMismatch, text: str) -> dict[str, Any]:
-    """Return what a golden said: its state, the cells of a table, and a text."""
+    """Return a golden's state, the cells of its row in the table, and its text."""
     if isinstance(found, GoldenMismatch):
         state = f"failed: {found.kind}"
     elif found.written:
@@ -39,7 +39,7 @@ def row(name: str, found: GoldenReport | GoldenMismatch, text: str) -> dict[str,
 
 
 def page(rows: Sequence[dict[str, Any]], *, is_html: bool) -> str:
-    """Return the page as Markdown or HTML: a table, and what each golden said."""
+    """Return the page as Markdown or HTML: a table, and the text of each golden."""
     states = Counter(found["state"] for found in rows)
     counts = ", ".join(f"{count} {state}" for state, count in states.items())
     shown = [found for found in rows if found["state"] != "unchanged"]

@@ -1,4 +1,4 @@
-"""What a golden says: the report of one that holds, the error of one that does not."""
+"""The report of a golden that holds, and the error of one that does not."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from neuronjax.testing.program_change import ProgramChange
 
 
 class GoldenMismatch(AssertionError):
-    """A golden does not hold.
+    """Raised if a golden does not hold.
 
     Attributes:
-        kind: "missing", "arguments", "bits" of the stored program, or "program" for
-            today's.
-        leaves: what differs, leaf by leaf, the largest difference first.
-        change: of "program": who changed the program, and the edits.
+        kind: "missing", "arguments", "bits" if the stored program's bits differ, or
+            "program" if today's program fails.
+        leaves: the leaves that differ, the largest difference first.
+        change: for "program": the cause of the change, and the edits.
     """
 
     def __init__(
@@ -35,21 +35,23 @@ class GoldenMismatch(AssertionError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GoldenReport:
-    """A golden that holds.
+    """The report of a golden that holds.
 
     Attributes:
-        name: of the golden.
-        path: of its files, without the ending.
+        name: the golden's name.
+        path: the path of its files, without the ending.
         written: whether this run wrote them.
-        program: "same" or "changed", today's against the stored one.
-        today: "same bits" or "other bits" of today's program, "" where it is the
-            stored one.
-        leaves: what differs in the results of today's program on the stored arguments,
-            the largest difference first; of an update, from what was stored before.
-        drift: what differs in the arguments, which does not count for the results.
-        renamed: arguments and results that have another name today.
-        change: who changed the program, and the edits; None where it is the same.
-        provenance: of the golden.
+        program: "same" or "changed": today's program compared with the stored one.
+        today: "same bits" or "other bits" of today's program, "" if it is the stored
+            one.
+        leaves: differences in the results of today's program on the stored arguments,
+            the largest first; for an update, differences from the results stored
+            before.
+        drift: differences in the arguments, which do not count for the results.
+        renamed: arguments and results that have another name now.
+        change: the cause of the program's change, and the edits; None if it is the
+            same.
+        provenance: the golden's provenance.
     """
 
     name: str

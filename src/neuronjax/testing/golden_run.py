@@ -1,8 +1,8 @@
-"""A program on its way to a golden and back: captured, stored, read, run.
+"""Captures the program of a golden, reads it back, and runs it.
 
-What runs is always the program as it was stored, read back from its portable form: a
-program in memory may hold its constants elsewhere, which moves the random bits of
-stochastic rounding. Only the interpreter runs it; no transformation looks inside.
+The program that runs is always read back from its portable form: a program in memory
+may have its constants in another place, which changes the random bits of stochastic
+rounding. Only the interpreter runs it; no transformation looks inside.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from neuronjax.testing.source_lines import SourceLines
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Today:
-    """The function as it is now, for arguments as they are now."""
+    """A function and its arguments as they are now, captured."""
 
     code: bytes  # the portable artifact
-    program: Program  # read back from it, as the stored one is
+    program: Program  # read back from it, like the stored program
     target: str
     policy: Policy
     inputs: tuple[np.ndarray, ...]
     leaves: tuple[Leaf, ...]  # descriptions of the inputs
     out_paths: tuple[str, ...]
-    sources: SourceLines  # the functions that the program's ops come from
+    sources: SourceLines  # the functions from which the program's ops come
 
     @classmethod
     def of(
@@ -60,7 +60,7 @@ class Today:
         seed: int = 0,
         with_inputs: bool = True,
     ) -> Today:
-        """Captures; arguments without values are drawn from the seed."""
+        """Capture a function; arguments without values are drawn from the seed."""
         captured = asked.captured(*args, **kwargs)
         emulation, leaves = captured.emulation, captured.inputs
         code = captured.portable()
@@ -90,7 +90,7 @@ def _input(path: str, leaf: Any, seed: int, number: int) -> tuple[np.ndarray, Le
 
 
 def read_program(code: bytes, names: Sequence[str]) -> Program:
-    """The program of a portable artifact, with its arguments' names."""
+    """Return the program of a portable artifact, with its arguments' names."""
     program = read_artifact(code).program
     return dataclasses.replace(program, argument_names=tuple(names))
 
@@ -132,7 +132,7 @@ def _no_function(*leaves: Any) -> list[Any]:
 
 
 def x64() -> bool:
-    """Whether JAX has 64-bit types on."""
+    """Return whether JAX has 64-bit types enabled."""
     return bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
 
 
@@ -140,18 +140,18 @@ def x64() -> bool:
 
 
 def stored_program(stored: GoldenFile) -> Program:
-    """The program of a golden, as this version of jaxlib reads it."""
+    """Return the program of a golden, as this version of jaxlib reads it."""
     return read_program(stored.program, [leaf.path for leaf in stored.inputs])
 
 
 def stored_inputs(stored: GoldenFile) -> list[np.ndarray]:
-    """The arguments of a golden; those that are drawn are made anew."""
-    found = []
+    """Return the arguments of a golden; drawn arguments are drawn again."""
+    arrays = []
     for i, leaf in enumerate(stored.inputs):
         if leaf.seed is None:
             codes = stored.arrays[f"input/{i}"]
-            found.append(leaf.array(codes).reshape(leaf.shape))
+            arrays.append(leaf.array(codes).reshape(leaf.shape))
         else:
             kind = jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(leaf.dtype))
-            found.append(drawn(kind, leaf.path, leaf.seed, i))
-    return found
+            arrays.append(drawn(kind, leaf.path, leaf.seed, i))
+    return arrays

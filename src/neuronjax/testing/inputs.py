@@ -1,8 +1,9 @@
-"""Arguments made from a seed: what a golden keeps in place of large arrays.
+"""Draws arguments from a seed, which a golden stores in place of large arrays.
 
-Uniform in [-1, 1), in steps of 2^-23: exact in float32, from 64-bit words of NumPy's
-Philox generator, a stream that NumPy promises never to change. Narrower floats are
-rounded by `numerics.rounding`. Integers have no natural range: pass arrays of them.
+They are uniform in [-1, 1), in steps of 2^-23, which are exact in float32. They are
+made from 64-bit words of NumPy's Philox generator, a stream that NumPy promises never
+to change. Narrower floats are rounded by `numerics.rounding`. Integers have no natural
+range: pass arrays of them.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ _STEPS = 24
 
 
 def drawn(kind: jax.ShapeDtypeStruct, path: str, seed: int, number: int) -> Any:
-    """The array of leaf `number`, of a shape and dtype.
+    """Return the array of leaf `number` with a shape and dtype.
 
     Raises:
-        InvalidProgramError: the dtype is no float of 32 bits or fewer.
+        InvalidProgramError: the dtype is not a float of at most 32 bits.
     """
     if not jax.numpy.issubdtype(kind.dtype, np.floating) or kind.dtype.itemsize > 4:
         raise InvalidProgramError(
@@ -37,6 +38,6 @@ def drawn(kind: jax.ShapeDtypeStruct, path: str, seed: int, number: int) -> Any:
 
 
 def raw_words(count: int, seed: int, stream: int = 0) -> np.ndarray:
-    """64-bit words: the same for the same seed and stream, everywhere."""
+    """Return 64-bit words, the same on every host for the same seed and stream."""
     key = np.array([seed, stream], np.uint64)
     return np.random.Philox(key=key).random_raw(count)

@@ -1,8 +1,8 @@
-"""Which array of today is which stored one, also where it has another name now.
+"""Matches today's arrays with the stored ones, even if they have other names now.
 
-A refactoring renames an attribute, and JAX then hands the arrays over in another order.
-So leaves are matched by position, and by name where that leaves fewer differences; what
-has a name on one side alone is matched in order.
+A refactoring may rename an attribute, and JAX then passes the arrays in another order.
+So leaves are matched by position, or by name if that leaves fewer differences; names on
+one side only are matched in order.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from neuronjax.testing.bits import LeafDifference
 
 @dataclass(frozen=True, kw_only=True)
 class LeafMatch:
-    """Leaves of today beside stored ones.
+    """Today's leaves matched with stored ones.
 
     Attributes:
-        differences: of the leaves, the largest first.
-        order: of every leaf today, the number of the stored one; empty where there are
-            not as many.
-        renamed: what has another name, "p/fc1 -> p/fc2".
+        differences: differences of the leaves, the largest first.
+        order: for every leaf today, the number of the stored one; empty if their counts
+            differ.
+        renamed: the leaves that have another name, "p/fc1 -> p/fc2".
     """
 
     differences: tuple[LeafDifference, ...] = ()
@@ -30,7 +30,7 @@ class LeafMatch:
 
     @property
     def are_types_equal(self) -> bool:
-        """Whether today's program takes what was stored."""
+        """Whether today's program takes the stored arguments."""
         return not any(leaf.what for leaf in self.differences)
 
 
@@ -43,10 +43,10 @@ def match(
     """Match leaves by their paths.
 
     Args:
-        what: the leaves are, "arguments".
-        then: the paths of the stored ones.
-        now: the paths of today's.
-        differ: tells the difference of a stored leaf and one of today, by number.
+        what: the kind of leaves, "arguments".
+        then: the paths of the stored leaves.
+        now: the paths of today's leaves.
+        differ: returns the difference of a stored leaf and one of today, by number.
     """
     if len(then) != len(now):
         sides = ("without", then, now), ("with", now, then)
@@ -70,7 +70,7 @@ def match(
 
 def _by_name(then: Sequence[str], now: Sequence[str]) -> tuple[int, ...]:
     if len(set(then)) < len(then) or len(set(now)) < len(now):
-        return tuple(range(len(now)))  # names that say nothing
+        return tuple(range(len(now)))  # names are ambiguous
     places = {path: n for n, path in enumerate(then)}
     left = (n for path, n in places.items() if path not in now)
     return tuple(places[path] if path in places else next(left) for path in now)

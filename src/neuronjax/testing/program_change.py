@@ -1,8 +1,8 @@
-"""Why a golden's function is another program today, and what was done to it.
+"""Finds why a golden's function is another program today, and its edits.
 
-Three things make a program: the user's source, the values that it reads, and the JAX
-that captures it. The golden holds the source's lines and the versions; which of them
-are the same says who made the change.
+A program depends on the user's source, the values that it reads, and the JAX that
+captures it. The golden holds the source's lines and the versions; which of them changed
+tells the cause.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from neuronjax.diagnostics.edits.programs import edits_between
 from neuronjax.ir.program import Program
 from neuronjax.testing.source_lines import EditedLines, SourceLines
 
-#: Packages that make a program of a function.
+#: The packages that turn a function into a program.
 _MAKERS = ("jax", "jaxlib", "neuronjax")
 _SHOWN_LINES, _SHOWN_EDITS = 3, 4
 Cause = Literal["source", "jax", "source or jax", "values", "unknown"]
@@ -26,7 +26,7 @@ Cause = Literal["source", "jax", "source or jax", "values", "unknown"]
 def moved_versions(
     then: Mapping[str, str], now: Mapping[str, str], names: Sequence[str] = ()
 ) -> list[str]:
-    """ "jax 0.10.2 -> 0.12.0", of some packages or of all."""
+    """Return changes such as "jax 0.10.2 -> 0.12.0", of some packages or of all."""
     return [
         f"{name} {then[name]} -> {now[name]}"
         for name in names or then
@@ -36,18 +36,18 @@ def moved_versions(
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramChange:
-    """What differs between the stored program and today's.
+    """The differences between the stored program and today's.
 
     Attributes:
-        cause: "source", the user edited it; "jax", the lines are the same and another
-            JAX or neuronjax captured them; "source or jax", both changed; "values",
-            neither did, so something that the lines read did; "unknown", where there is
-            no source, in an older golden or of a function that no file holds.
-        edits: of ops, those on edited lines first.
-        lines: of the source that were edited; None where it is not known.
-        versions: of what makes programs, where they changed.
-        first_lines: of the programs' text where they part, for programs that differ in
-            no op.
+        cause: "source": the user edited it; "jax": the lines are the same and another
+            JAX or neuronjax captured them; "source or jax": both changed; "values":
+            neither changed, so something that the lines read did; "unknown": there is
+            no source, as in an older golden or for a function without a file.
+        edits: edits of ops, those on edited lines first.
+        lines: the edited lines of the source; None if unknown.
+        versions: changed versions of the packages that make programs.
+        first_lines: the first lines of text that differ, for programs that differ in no
+            op.
     """
 
     cause: Cause
@@ -63,7 +63,7 @@ class ProgramChange:
         sources: tuple[SourceLines | None, SourceLines],
         provenances: tuple[Mapping[str, str], Mapping[str, str]],
     ) -> ProgramChange:
-        """The stored program, lines and versions, and today's."""
+        """Return the change from the stored program, lines and versions to today's."""
         versions = tuple(moved_versions(*provenances, _MAKERS))
         before, after = sources
         lines, edits = None, edits_between(*programs)
@@ -106,7 +106,7 @@ class ProgramChange:
         return f", {places[0]}" if places else ""
 
     def report(self) -> Iterator[str]:
-        """Lines: the cause, the source, the ops."""
+        """Yield lines about the cause, the source and the ops."""
         yield self.because
         if self.lines is not None:
             yield from _shown_lines("-", self.lines.before)
@@ -127,7 +127,7 @@ def _cause(lines: EditedLines | None, versions: Sequence[str]) -> Cause:
 
 
 def _is_on(op: EditedOp | None, held: SourceLines, edited: Mapping[str, str]) -> bool:
-    """Return whether an edited line belongs to the statement that an op comes from."""
+    """Return whether the statement from which an op comes has an edited line."""
     return op is not None and not held.statement(op.source).isdisjoint(edited)
 
 

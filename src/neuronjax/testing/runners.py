@@ -1,7 +1,7 @@
 """Two runners of the conformance vectors: neuronjax itself, and ml_dtypes for casts.
 
-Each is an example of the protocol: methods named after `conformance.FUNCTIONS`, which
-take arrays of bit patterns and return such.
+Each is an example of the protocol: methods named like the functions of `conformance`,
+which take and return arrays of bit patterns.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def _as(array: np.ndarray, dtype: str) -> jax.Array:
 
 
 def _bits(array: Any) -> np.ndarray:
-    found = np.asarray(array)
-    return found.view(f"u{found.dtype.itemsize}")
+    codes = np.asarray(array)
+    return codes.view(f"u{codes.dtype.itemsize}")
 
 
 class Neuronjax:
-    """The emulator."""
+    """A runner of the emulator."""
 
     def cast(
         self,
@@ -48,7 +48,7 @@ class Neuronjax:
         random_bits: np.ndarray | None = None,
         flush_subnormals: bool = False,
     ) -> np.ndarray:
-        """Codes of the format."""
+        """Return codes of the format."""
         fmt = get_format(format)
         options: Any = {"rounding": rounding, "overflow": overflow}
         if random_bits is not None:
@@ -59,7 +59,7 @@ class Neuronjax:
     def quantize_mx(
         self, x: np.ndarray, *, format: str, scale_rule: Any
     ) -> dict[str, np.ndarray]:
-        """Element codes and scale bytes."""
+        """Return element codes and scale bytes."""
         made = quantize_mx(_as(x, "float32"), format, scale_rule=scale_rule)
         return {
             "elements": np.asarray(to_codes(made.elements)),
@@ -67,15 +67,16 @@ class Neuronjax:
         }
 
     def sparsify(self, x: np.ndarray, *, pattern: str) -> dict[str, np.ndarray]:
-        """What is kept, and where it was."""
+        """Return the kept values and their positions."""
         made = sparsify(_as(x, "bfloat16"), pattern, axis=0)
         return {"values": _bits(made.values), "tags": np.asarray(made.tags)}
 
     def matmul(
         self, lhs: np.ndarray, rhs: np.ndarray, *, format: str, model: str
     ) -> np.ndarray:
-        """The product of dense operands."""
-        # Other models follow from the operands: narrow, or FP8 of 256 rows or more.
+        """Return the product of dense operands."""
+        # The operands determine other models: they are narrow, or FP8 with at least 256
+        # rows.
         changes: dict[str, Any] = (
             {"fp32_model": model} if model in LEGAL["fp32_model"] else {}
         )
@@ -91,7 +92,7 @@ class Neuronjax:
         *,
         format: str,
     ) -> np.ndarray:
-        """The product of operands in blocks with scales."""
+        """Return the product of operands in blocks with scales."""
         step = jit(_scaled_dot, target="trn3")
         elements = (_as(a, format)[None] for a in (lhs, rhs))
         scales = (_as(a, "float8_e8m0fnu")[None] for a in (lhs_scales, rhs_scales))
@@ -100,7 +101,7 @@ class Neuronjax:
     def matmul_sparse(
         self, x: np.ndarray, w: np.ndarray, *, pattern: str
     ) -> np.ndarray:
-        """The product with a weight of which few rows are kept."""
+        """Return the product with a sparse weight."""
         policy = Policy(auto_cast="matmult", auto_cast_type="bf16", sparsity=pattern)
         step = jit(_layer, target="trn2", policy=policy)
         wide = [_as(a, "bfloat16").astype(jnp.float32) for a in (w, x)]
@@ -115,7 +116,7 @@ class Neuronjax:
         stages: Sequence[Sequence[int]],
         algorithm: str,
     ) -> np.ndarray:
-        """A sum over ranks, by its plan."""
+        """Return a sum over ranks in the order of its plan."""
         plan = FoldPlan(
             algorithm,
             tuple(Stage(width, hop) for width, hop in stages),
@@ -130,7 +131,7 @@ class Neuronjax:
 
 
 class MlDtypes:
-    """The library that JAX's narrow dtypes come from: casts to nearest even."""
+    """A runner of ml_dtypes, the library of JAX's narrow dtypes: casts to nearest."""
 
     def cast(
         self,
@@ -142,7 +143,7 @@ class MlDtypes:
         flush_subnormals: bool = False,
         **others: Any,
     ) -> np.ndarray:
-        """As `astype` rounds."""
+        """Return codes rounded as `astype` rounds."""
         if (rounding, overflow) != ("rne", "ieee") or flush_subnormals:
             raise NotImplementedError
         if format == "tfloat32":

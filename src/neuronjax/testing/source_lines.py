@@ -1,8 +1,9 @@
-"""The functions of a program's source that its ops come from, and which lines changed.
+"""Finds the functions from which a program's ops come, and which of their lines
+changed.
 
-A golden keeps them, so that a later run can tell an edit of the user from what another
-JAX makes of the same source. A block is the innermost function that holds a line,
-outside of functions the statement.
+A golden stores them, so that a later run can tell the user's edits from another JAX
+that makes another program of the same source. A block is the innermost function that
+contains a line, or outside of functions the statement.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class SourceBlock(NamedTuple):
 
     Attributes:
         first: its first line, from 1.
-        text: its lines without what all are indented by.
+        text: its lines without their common indentation.
     """
 
     first: int
@@ -30,11 +31,11 @@ class SourceBlock(NamedTuple):
 
     @property
     def lines(self) -> dict[int, str]:
-        """By their number."""
+        """The lines by number."""
         return dict(enumerate(self.text.splitlines(), self.first))
 
     def statement(self, line: int) -> range:
-        """The lines of the statement that holds a line."""
+        """Return the lines of the statement that contains a line."""
         first, last = _innermost(_spans(self.text)[1], line - self.first + 1)
         return range(first + self.first - 1, last + self.first)
 
@@ -44,21 +45,22 @@ class SourceLines:
     """Blocks of source.
 
     Attributes:
-        files: by the file's name without folders, as locations in a golden have it.
+        files: blocks by the file's name without folders, as locations in a golden have
+            it.
     """
 
     files: Mapping[str, tuple[SourceBlock, ...]]
 
     @classmethod
     def of(cls, places: Iterable[tuple[str, int]]) -> SourceLines:
-        """The blocks that hold some lines, as they are on the disk now.
+        """Return the blocks that contain some lines, as they are on disk now.
 
         Args:
             places: files with their folders, and lines from 1.
         """
         asked = set(places)
         for file in {file for file, _ in asked}:
-            linecache.checkcache(file)  # it may have been edited since it was imported
+            linecache.checkcache(file)  # the file may have been edited since its import
         found: dict[str, set[SourceBlock]] = {}
         for file, line in asked:
             block = _block(linecache.getlines(file), line)
@@ -67,12 +69,14 @@ class SourceLines:
         return cls({file: _outermost(found[file]) for file in sorted(found)})
 
     def lines(self, file: str) -> list[tuple[int, str]]:
-        """The lines of a file that are known and say something, ascending."""
-        # Of two files of one name, both.
+        """Return the lines of a file that are known and not blank or comments,
+        ascending."""
+        # If two files have this name, the lines of both.
         return sorted({line for b in self.files.get(file, ()) for line in _said(b)})
 
     def statement(self, source: str) -> set[str]:
-        """The lines of the statement that holds `file:line`, each as `file:line`."""
+        """Return the lines of the statement that contains `file:line`, as
+        `file:line`."""
         file, _, line = source.rpartition(":")
         number = int(line) if line.isdigit() else 0
         blocks = [b for b in self.files.get(file, ()) if number in b.lines]
@@ -81,7 +85,7 @@ class SourceLines:
 
 @dataclass(frozen=True)
 class EditedLines:
-    """What differs between the source of two days.
+    """The differences between two versions of the source.
 
     Attributes:
         before, after: the lines as `file:line`, with their text.
@@ -92,7 +96,7 @@ class EditedLines:
 
     @classmethod
     def between(cls, before: SourceLines, after: SourceLines) -> EditedLines:
-        """Compares line by line; comments, blanks and line numbers do not count."""
+        """Compare line by line; ignore comments, blank lines and line numbers."""
         removed: dict[str, str] = {}
         added: dict[str, str] = {}
         for file in sorted({*before.files, *after.files}):
@@ -111,13 +115,13 @@ class EditedLines:
 
 
 def _outermost(blocks: Iterable[SourceBlock]) -> tuple[SourceBlock, ...]:
-    """Without those inside others: which of two functions an op of a loop's body comes
-    from, JAX of one version sees otherwise than that of another."""
-    found: list[SourceBlock] = []
+    """Return the blocks that are not inside others. Versions of JAX differ in which of
+    two nested functions they name for an op of a loop."""
+    result: list[SourceBlock] = []
     for block in sorted(blocks, key=lambda b: (b.first, -len(b.lines))):
-        if not found or max(block.lines) > max(found[-1].lines):
-            found.append(block)
-    return tuple(found)
+        if not result or max(block.lines) > max(result[-1].lines):
+            result.append(block)
+    return tuple(result)
 
 
 def _said(block: SourceBlock) -> Iterator[tuple[int, str]]:
@@ -143,16 +147,15 @@ def _block(lines: list[str], line: int) -> SourceBlock | None:
 
 
 def _innermost(spans: Iterable[_Span], line: int) -> _Span:
-    """The shortest that holds a line; the line itself where none does."""
+    """Return the shortest span that contains a line, or the line itself."""
     held = [span for span in spans if span[0] <= line <= span[1]]
     return min(held, key=lambda span: span[1] - span[0], default=(line, line))
 
 
 @functools.lru_cache(maxsize=64)
 def _spans(text: str) -> tuple[list[_Span], list[_Span]]:
-    """Return those of functions, and of statements: of a compound one its head.
-
-    There are none in what does not parse, a notebook's cell with magics."""
+    """Return the spans of functions, and of statements, where a compound one has its
+    head. Text that does not parse, such as a notebook's cell with magics, has none."""
     try:
         nodes = [*ast.walk(ast.parse(text))]
     except SyntaxError:

@@ -1,5 +1,5 @@
-"""The quickstart: one GPT, studied natively and on emulated Trainium chips.
+"""The quickstart: a GPT, studied natively and on emulated Trainium chips.
 
-`model.py` and `train.py` are the program a user would write, `data.py` its text. It is
-an application: of neuronjax it uses the public names alone.
+`model.py` and `train.py` are the program that a user would write, and `data.py` is its
+text. It uses only the public names of neuronjax, like an application.
 """

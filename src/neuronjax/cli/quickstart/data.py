@@ -1,4 +1,4 @@
-"""The quickstart's text: the language reference that every Python carries.
+"""The quickstart's text: the language reference that comes with every Python.
 
 Tokens are the bytes of UTF-8, so there is no vocabulary to build and nothing is
 downloaded. The text differs between Python versions; everything else is a function of
@@ -21,8 +21,8 @@ class Corpus:
     """Text as tokens in [0, VOCAB_SIZE), int32.
 
     Attributes:
-        train: what batches are drawn from.
-        heldout: the end of the text, never trained on.
+        train: the text from which batches are drawn.
+        heldout: the end of the text, on which the model is never trained.
     """
 
     train: np.ndarray
@@ -31,7 +31,7 @@ class Corpus:
     def batches(
         self, *, steps: int, size: int, length: int, seed: int
     ) -> Iterator[np.ndarray]:
-        """Random windows of the training text, int32 [size, length + 1] at each step.
+        """Yield random windows of the training text, int32 [size, length + 1] per step.
 
         A window makes `length` predictions, and therefore has one more token.
         """
@@ -42,7 +42,7 @@ class Corpus:
             yield self.train[starts + window]
 
     def heldout_batches(self, *, count: int, size: int, length: int) -> np.ndarray:
-        """Windows spread evenly over the held-out text, [count, size, length + 1]."""
+        """Return windows spread over the held-out text, [count, size, length + 1]."""
         starts = np.linspace(0, len(self.heldout) - length - 1, count * size).astype(
             int
         )
@@ -51,7 +51,7 @@ class Corpus:
 
 
 def load(heldout_fraction: float = 0.1) -> Corpus:
-    """Python's documentation topics in sorted order, split into train and held out."""
+    """Return Python's documentation, sorted and split into train and held out."""
     text = "\n".join(topics[name] for name in sorted(topics))
     tokens = np.frombuffer(text.encode(), np.uint8).astype(np.int32)
     train_length = round(len(tokens) * (1 - heldout_fraction))

@@ -42,7 +42,8 @@ class GPTConfig:
 
 
 def rotate(x: jax.Array) -> jax.Array:
-    """Rotary position embedding (Su et al. 2021) in the half-split layout.
+    """Return x with rotary position embedding (Su et al. 2021) in the half-split
+    layout.
 
     x is [B, T, H, head width] with an even head width; the position is the index in T,
     and the angles are float32.
@@ -58,7 +59,7 @@ def rotate(x: jax.Array) -> jax.Array:
 
 
 def causal_attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-    """Softmax attention in which a token sees itself and the tokens before it.
+    """Return softmax attention in which a token sees itself and the tokens before it.
 
     Queries, keys, values and the result are [B, T, H, head width]; scores and softmax
     are float32.
@@ -74,7 +75,7 @@ def causal_attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
 
 
 class DecoderBlock(nnx.Module):
-    """One pre-norm decoder block, [B, T, D] -> [B, T, D]."""
+    """A pre-norm decoder block, [B, T, D] -> [B, T, D]."""
 
     def __init__(self, config: GPTConfig, rngs: nnx.Rngs) -> None:
         def norm() -> nnx.RMSNorm:
@@ -109,7 +110,7 @@ class DecoderBlock(nnx.Module):
 class GPT(nnx.Module):
     """The whole model: int32 tokens [B, T] -> float32 logits [B, T, V].
 
-    The blocks are one whose parameters have a leading axis of `layers`.
+    All blocks are one module whose parameters have a leading axis of `layers`.
     """
 
     def __init__(self, config: GPTConfig, rngs: nnx.Rngs) -> None:
@@ -132,12 +133,13 @@ class GPT(nnx.Module):
 
 
 def create(config: GPTConfig, seed: int = 0) -> tuple[nnx.GraphDef, nnx.State]:
-    """A freshly initialised model, split into its structure and its parameters."""
+    """Return a freshly initialised model, split into its structure and its
+    parameters."""
     return nnx.split(GPT(config, nnx.Rngs(seed)))
 
 
 def loss(graphdef: nnx.GraphDef, params: nnx.State, tokens: jax.Array) -> jax.Array:
-    """Mean cross entropy, in nats, of predicting each token from those before it.
+    """Return the mean cross entropy, in nats, of predicting tokens from those before.
 
     Structure and parameters come from `create`; T tokens make T - 1 predictions.
     """

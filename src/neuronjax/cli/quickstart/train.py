@@ -1,4 +1,4 @@
-"""Trains a Flax model with Optax: what a user would write, with `jit` as an argument.
+"""Trains a Flax model with Optax: a user's program, with `jit` as an argument.
 
 A `TrainingRecipe` holds model, optimizer and sizes, and no machine. The defaults train
 1,037,696 parameters on 8 x 64 characters per step, long enough to see learning.
@@ -28,14 +28,14 @@ _MODEL = GPTConfig(vocab_size=VOCAB_SIZE, layers=5)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingRecipe:
-    """Everything that decides a run, beside the machine it runs on.
+    """Everything that determines a run, except the machine.
 
     Attributes:
         model: the sizes of the GPT.
         steps: training steps.
         batch: sequences per step.
         length: predictions per sequence.
-        peak_rate: learning rate after the warm-up, a tenth of all steps.
+        peak_rate: learning rate after the warm-up, which takes a tenth of all steps.
         heldout_batches: batches of the evaluation.
     """
 
@@ -47,7 +47,7 @@ class TrainingRecipe:
     heldout_batches: int = 4
 
     def optimizer(self) -> optax.GradientTransformation:
-        """AdamW under clipped gradients, a linear warm-up and a cosine decay."""
+        """Return AdamW with clipped gradients, a linear warm-up and a cosine decay."""
         warmup = max(1, self.steps // 10)
         rate = optax.warmup_cosine_decay_schedule(
             0.0, self.peak_rate, warmup, max(self.steps, warmup + 1)
@@ -66,7 +66,7 @@ TINY = TrainingRecipe(
 """Learns nothing; tries every part in seconds."""
 
 
-#: What is priced: 124 million parameters, 8 x 1,024 tokens for each copy.
+#: The size that is priced: 124 million parameters, 8 x 1,024 tokens for each copy.
 REAL = TrainingRecipe(
     model=GPTConfig(vocab_size=50_304, layers=12, heads=12, width=768, hidden=2048),
     batch=8,

@@ -64,8 +64,7 @@ def ratio(a: Parts, b: Parts, zero: jax.Array) -> Parts:
 
 
 def write_parts(parts: Parts, i: Instruction, r: Registers) -> Arrays:
-    """Round each part once to the result type; stochastic rounding uses a key per
-    part."""
+    """Round each part once to the result type; a key per part if stochastic."""
     keys = [r.key, *(fold(r.key, jnp.uint32(n)) for n in range(1, len(parts)))]
     return tuple(
         write(x, i, r._replace(key=key)) for x, key in zip(parts, keys, strict=True)

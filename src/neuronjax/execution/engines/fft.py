@@ -129,8 +129,7 @@ def _transform(x: Parts, axes: Sequence[int], zero: jax.Array) -> Parts:
 
 
 def factors(n: int) -> list[int]:
-    """Return the factors of a length: 4s, a 2, odd primes in rising order, and the
-    rest."""
+    """Return the factors of a length: 4s, a 2, odd primes in rising order, the rest."""
     result = []
     for p in (4, 2, *range(3, LARGEST_RADIX + 1, 2)):
         while n % p == 0 and n > 1:

@@ -249,8 +249,7 @@ def _matrix(x: jax.Array, batch: tuple[int, ...], contract: tuple[int, ...]) -> 
 
 
 def has_host_kernels(rows: int = 0) -> bool:
-    """Return whether programs traced now can use host kernels for passes of `rows`
-    rows."""
+    """Return whether programs traced now may use host kernels for `rows` rows."""
     on_cpu = jax.default_backend() == "cpu"
     return rows <= MOST_ROWS and on_cpu and choice.usable()
 
@@ -277,14 +276,12 @@ def contract(
 
 
 def by_kernel(psum: Psum) -> bool:
-    """Return whether a host kernel adds up all tiles, from operands as they are
-    stored."""
+    """Return whether a host kernel adds up all tiles from operands as stored."""
     return psum.format is None and has_host_kernels()
 
 
 def accumulate(lhs: Matrix, rhs: Matrix, order: FoldOrder, psum: Psum) -> jax.Array:
-    """Return [batch, M, N]: the results of the tiles, pass by pass, added up as in
-    PSUM."""
+    """Return [batch, M, N]: the results of tiles and passes, added up as in PSUM."""
     if by_kernel(psum):
         return contract(lhs, rhs, order, settles=True)
     shape = (lhs.batch, lhs.free, rhs.free)

@@ -69,8 +69,7 @@ def _expanded(
     moving: Matrix,
     psum: Psum,
 ) -> jax.Array:
-    """Return the product as a dense matmul with longer tiles; needs finite moving
-    rows."""
+    """Return the product as a dense matmul of longer tiles; moving rows are finite."""
     stationary = Matrix(compressed.todense(), k_first=compressed.axis == -2)
     operands = (stationary, moving)
     if i.stationary == "rhs":
@@ -86,8 +85,7 @@ def _gathered(
     psum: Psum,
     zero: jax.Array,
 ) -> jax.Array:
-    """Return [batch, stationary free, moving free], one compressed row after
-    another."""
+    """Return [batch, stationary free, moving free], one compressed row at a time."""
     rows = expanded_rows(compressed.tags, compressed.pattern, axis=compressed.axis)
     k_axis = 3 + compressed.axis
     source = jnp.moveaxis(moving.rows(), 0, 1)  # [batch, K, free]

@@ -67,8 +67,7 @@ def integer_power(x: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def high_product(x: jax.Array, y: jax.Array) -> jax.Array:
-    """Return the upper half of the double-width product, from products of half
-    words."""
+    """Return the upper half of the double-width product, by products of half words."""
     info = jnp.iinfo(x.dtype)
     word = jnp.dtype(f"uint{info.bits}")
     half = jnp.asarray(info.bits // 2, word)

@@ -156,8 +156,7 @@ def _seen(
 
 
 def _extents(counts: Sequence[int], strides: Sequence[int]) -> list[int]:
-    """Return the distance from the first window's element to the last one's,
-    inclusive."""
+    """Return the distance from a window's first element to its last, inclusive."""
     return [(c - 1) * stride + 1 for c, stride in zip(counts, strides, strict=True)]
 
 
@@ -277,8 +276,7 @@ def _selected(
     places: jax.Array,
     keeps: Body,
 ) -> jax.Array:
-    """Return the number of the position that each window selects; -1 for pure
-    padding."""
+    """Return the number of the position that a window selects; -1 for padding."""
     seen = functools.partial(_seen, counts=counts, strides=strides)
 
     def step(carry: tuple, row: tuple) -> tuple[tuple, None]:
@@ -296,7 +294,6 @@ def _selected(
 
 
 def _spread(x: jax.Array, strides: tuple[int, ...]) -> jax.Array:
-    """Return one value per window at the distances of the windows, with zeros
-    between."""
+    """Return one value per window at the windows' distances, with zeros between."""
     config = [(0, 0, stride - 1) for stride in strides]
     return lax.pad(x, jnp.zeros((), x.dtype), config)

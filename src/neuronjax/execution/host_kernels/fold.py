@@ -78,8 +78,7 @@ def _readable(x: Matrix) -> Matrix:
 
 
 def _stored(x: Matrix) -> str:
-    """Return how elements are stored, a key of `compiled.SIZES`; "table" decodes 8
-    bits."""
+    """Return how elements are stored, a key of `compiled.SIZES`, or "table"."""
     name = x.array.dtype.name
     return name if name in ("float32", "bfloat16") else "table"
 

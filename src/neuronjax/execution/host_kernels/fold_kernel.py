@@ -238,8 +238,7 @@ class _FoldBuilder:
         return [c.splat(c.read(F32, c.at(base, n, WORD)), lanes) for n in range(count)]
 
     def _distance(self) -> ir.Function:
-        """Return `i32 (ptr panels, i64 floats)`, which computes
-        `array_fold.distance`."""
+        """Return `i32 (ptr panels, i64 floats)`, computing `array_fold.distance`."""
         function = self._function("distance", I32, (POINTER, I64))
         panels, floats = function.args
         c, lanes = Code.of(function), self._registers.lanes
@@ -324,8 +323,7 @@ class _FoldBuilder:
     def _side(
         self, where: dict[str, Value], side: str, batch: Value, first: Value, axis: str
     ) -> _BlockOperand:
-        """Return a block's operand: the rows from `first` on, as many as a block
-        has."""
+        """Return a block's operand: as many rows as a block has, from `first` on."""
         c, p = self._c, self._p
         stored = getattr(self._kind, side)
         data = c.at(where[side], c.mul(batch, p[f"{side}_batch"]), SIZES[stored])

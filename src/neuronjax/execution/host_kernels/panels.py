@@ -162,8 +162,7 @@ class PanelPacker:
             c.write(x, c.at(out, n * self.width, WORD))
 
     def _rows(self, body: Callable[[Value, Value, Value], None]) -> None:
-        """Write `body(row of K, whether the row exists, where it goes)` for every
-        row."""
+        """Write `body(row of K, whether it exists, where it goes)` for every row."""
         c = self.c
         with c.loop(self.cells) as p:
             for j in range(self.rows_per_cell):

@@ -169,8 +169,7 @@ class _Quantizer:
         return stored_bits(self._c, self._kind.stored, self._x, index, lanes)
 
     def _scale(self, amax: Value) -> Value:
-        """Return the scale byte of a block from its largest magnitude; see
-        `mx_scales`."""
+        """Return a block's scale byte from its largest magnitude; see `mx_scales`."""
         c = self._c
         like = lambda x: c.like(amax, x)  # noqa: E731
         field = c.lshr(amax, like(MANTISSA_BITS))
@@ -196,8 +195,7 @@ class _Quantizer:
         return c.zext(c.icmp_signed(">", mantissa, like(above)), mantissa.type)
 
     def _encoded(self, bits: Value, scale: Value) -> Value:
-        """Return the codes of elements divided by their scales, to nearest, ties to
-        even."""
+        """Return codes of elements divided by their scales, rounded to nearest even."""
         c, fmt = self._c, self._format
         like = lambda x: c.like(bits, x)  # noqa: E731
         quotient = self._quotient(magnitude(c, bits), scale)

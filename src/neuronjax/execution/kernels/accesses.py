@@ -102,8 +102,7 @@ def box(total: int, pattern: Pattern, moving: int = 0) -> AccessBox | None:
 def _dimensions(
     total: int, strides: set[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return sizes and units of a dense array whose units are the strides if
-    possible."""
+    """Return a dense array's sizes and units; the units are strides if possible."""
     units: list[int] = []
     above = total
     for stride in sorted(strides | {1}, reverse=True):

@@ -33,8 +33,7 @@ from neuronjax.numerics.exact import opaque_zero
 
 
 def runner(plan: KernelPlan) -> Runner:
-    """Return a runner like `running.runner`, whose arrays have a leading axis of
-    ranks."""
+    """Return a runner like `running.runner`, for arrays with a leading rank axis."""
 
     def run(
         arguments: Sequence[jax.Array], key: jax.Array, numerics: KernelNumerics

@@ -37,8 +37,7 @@ FEWEST_OF_A_KIND = 4
 
 
 def roll(elements: Sequence[Element], numbering: Numbering) -> list[Element]:
-    """Return the elements with repeats folded; bodies of device loops are folded
-    first."""
+    """Return the elements with repeats folded, first in the bodies of device loops."""
     items = [_inner(e, numbering) for e in elements]
     period = 1
     while period <= min(len(items) // 2, LONGEST_PERIOD):
@@ -147,8 +146,7 @@ class Node(NamedTuple):
 
 
 def tabulate(instances: Sequence[Element]) -> Node:
-    """Return the node of elements of one signature, in the order in which they
-    execute."""
+    """Return the node of elements of one signature, in the order of execution."""
     first = instances[0]
     counts = np.array([len(e.turns) for e in instances], np.int32)
     turns = [turn for e in instances for turn in e.turns]

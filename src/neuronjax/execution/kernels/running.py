@@ -180,8 +180,7 @@ def initial_state(plan: KernelPlan, arguments: Sequence[jax.Array]) -> State:
 
 
 def carried(array: jax.Array, dtype: str) -> jax.Array:
-    """Return an array of the numeric dtype as a slot: [elements] of the carrier
-    dtype."""
+    """Return an array of the numeric dtype as a slot: [elements] of the carrier."""
     carrier = dtypes.info(dtype).carrier
     if array.dtype != carrier:
         array = lax.bitcast_convert_type(array, carrier)
@@ -355,8 +354,7 @@ def _while(
     state: State,
     body: Callable[[jax.Array, State], None],
 ) -> None:
-    """Run a while loop as long as a condition of the number and the written state
-    holds."""
+    """Run a while loop as long as a condition of number and written state holds."""
     keys = sorted(written & state.keys(), key=str)
 
     def turn(carry: tuple) -> tuple:

@@ -62,8 +62,7 @@ class _Liveness:
                 self.loop(item.body, _first_ordinal(item.body))
 
     def loop(self, body: KernelBlock, ordinal: int) -> None:
-        """Extend to the end of a loop the life of every storage that exists before
-        it."""
+        """Extend to a loop's end the life of every storage that exists before it."""
         start = self.position
         self.block(body)
         used = {a.storage for i in body.walk() for a in i.every_access}

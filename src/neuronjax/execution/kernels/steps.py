@@ -296,8 +296,7 @@ def _updated_alone(
 
 
 def _window_of(value: jax.Array, box: AccessBox) -> jax.Array:
-    """Return a view's elements in the order of the window, without the skipped
-    steps."""
+    """Return a view's elements in the window's order, without skipped steps."""
     used = [d for d in box.source if d is not None]
     kept = value.reshape([n for n, d in zip(box.shape, box.source) if d is not None])
     order = [used.index(d) for d in sorted(used)]
@@ -385,8 +384,7 @@ def execute(
 def _random_bits(
     result: jax.Array | Bits, output: int, c: TileContext
 ) -> jax.Array | None:
-    """Return the bits that round an output stochastically; None for rounding to
-    nearest."""
+    """Return the bits that round an output stochastically, or None."""
     if c.rounding == "rne" or isinstance(result, Bits):
         return None
     return random_bits(result.shape, derived_key(c.key, output + 1))
@@ -426,8 +424,7 @@ def _kept_where_illegal(
     sources: list[ResolvedAccess],
     state: State,
 ) -> jax.Array:
-    """Keep the old elements where an index is out of bounds, as `oob_mode.skip`
-    says."""
+    """Keep the old elements where an index is out of bounds (`oob_mode.skip`)."""
     masks = [moved(i, s.legal_elements()) for s in sources if s.index is not None]
     if target.index is not None:
         masks.append(target.legal_elements())

@@ -87,8 +87,7 @@ class Counters(NamedTuple):
 
 @dataclass(frozen=True)
 class CounterLayout:
-    """The properties of a probe that `count_rounding` uses; equal ones share a
-    kernel."""
+    """The properties of a probe that `count_rounding` uses and kernels share."""
 
     format: FloatFormat
     compared: bool

@@ -38,8 +38,7 @@ class Finiteness(NamedTuple):
 
 
 def makes_nonfinite(result: Finiteness, operands: Iterable[Finiteness]) -> Finiteness:
-    """Return whether an op makes Inf or NaN from finite numbers, and NaN from
-    numbers."""
+    """Return whether an op makes Inf or NaN from finite numbers, NaN from numbers."""
     of_finite, of_numbers = result
     for operand in operands:
         of_finite = of_finite & ~operand.nonfinite

@@ -86,8 +86,7 @@ class _Carried(NamedTuple):
 
 
 def written_format(i: Instruction) -> str:
-    """Return the name of the format to which an instruction's first result is
-    rounded."""
+    """Return the name of the format to which the first result is rounded."""
     return i.write_format or i.results[0].type.dtype.name
 
 
@@ -136,8 +135,7 @@ class _StateFinder(DataFlow[_Carried]):
         return found
 
     def returning(self, owner: int, block: Block) -> None:
-        """Analyse a block that takes states as arguments and returns their next
-        values."""
+        """Analyse a block that takes states as arguments and returns the next ones."""
         outs = self._given_states(owner, block)
         for out, view in zip(outs, block.results, strict=True):
             self.returned.update(
@@ -217,8 +215,7 @@ class _StateFinder(DataFlow[_Carried]):
         return fact
 
     def nested(self, i: Instruction) -> Sequence[_Carried]:
-        """Analyse a loop's turn once: the state that a sum is added to is in its
-        carry."""
+        """Analyse a loop's turn once: the state added to a sum is in its carry."""
         if isinstance(i, Loop):
             for n, out in enumerate(self._given_states(id(i), i.body)):
                 self.running.update(w for p, w in out.writes if p == (id(i), n))

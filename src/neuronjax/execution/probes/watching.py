@@ -81,8 +81,7 @@ def may_wrap(i: Instruction) -> bool:
 def wraps(
     i: Instruction, operands: Sequence[jax.Array], result: jax.Array
 ) -> jax.Array:
-    """Return whether any element of a result has wrapped around, or is beyond its
-    type."""
+    """Return whether any element of a result wrapped, or is beyond its type."""
     if isinstance(i, TensorCopy):
         return _converts(operands[0], result)
     wide = [x.astype(jnp.float32) for x in operands]

@@ -156,8 +156,7 @@ def rank_id(i: Signature, x: Operands, c: TileContext) -> Results:
 
 @executes("all_gather_v", "all_to_all_v")
 def of_any_length(i: Signature, x: Operands, c: TileContext) -> Results:
-    """Exchange chunks of flat buffers; what reaches over the end of a slot is cut
-    off."""
+    """Exchange chunks of flat buffers; cut off what exceeds the end of a slot."""
     groups, to_all = i.attributes["groups"], i.name == "all_gather_v"
     size = len(groups[0])
     table = x[1].reshape(-1, size).astype(jnp.int32)

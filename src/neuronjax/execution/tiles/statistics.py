@@ -27,8 +27,7 @@ from neuronjax.numerics.exact import opaque, seal, sealed_product
 
 @executes("bn_stats")
 def bn_stats(i: Signature, x: Operands, c: TileContext) -> Results:
-    """Return (count, mean, variance * count) of the even elements, then of the odd
-    ones."""
+    """Return (count, mean, variance * count) of the even, then the odd elements."""
     values = wide(flat(x[0]), c.zero)
     halves = values[:, ::2], values[:, 1::2]
     return (jnp.concatenate([_moments(h, c.zero) for h in halves], axis=1),)

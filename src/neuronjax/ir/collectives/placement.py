@@ -61,8 +61,7 @@ class Group:
         return "the group has other ranks on one node than on another"
 
     def among(self, ranks: Iterable[int]) -> Group:
-        """Return the group of some of the ranks, renumbered from 0 in the order
-        given."""
+        """Return the group of some of the ranks, renumbered from 0 in their order."""
         ranks = tuple(ranks)
         return Group(
             chips=tuple(self.chips[r] for r in ranks),

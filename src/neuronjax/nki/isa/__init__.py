@@ -1,9 +1,9 @@
 """`nki.isa`: one function per instruction, made from the rows of `ir.nki_instructions`.
 
-`request` checks the arguments by the row, makes the documentation of it, and emits the
-instruction, whose semantics have its name in `execution.tiles`. What a row cannot say
-is in the files that are imported here, by family. `__init__.pyi` has the signatures
-for editors and type checkers.
+`request` makes each function and its documentation from the row: it checks the
+arguments and emits the instruction, whose semantics are under the same name in
+`execution.tiles`. Where a row does not suffice, a function in the modules imported here
+adds to it. `__init__.pyi` has the signatures for editors and type checkers.
 """
 
 from neuronjax.ir.nki_instructions import SPECS as _SPECS

@@ -60,10 +60,10 @@ def exponential(dst: NkiTensor, src: NkiTensor, max_value: Any = 0.0, reduce_res
     """dst = exp(src - max_value) on VectorE, summed in its accumulators."""
 
 def get_nc_sub_version() -> int:
-    """The revision of the silicon: the first."""
+    """Return 0, the first revision of the silicon."""
 
 def get_nc_version() -> nc_version:
-    """The generation of the target's cores; a projected chip's is the newest."""
+    """Return the generation of the target's cores, for a projected chip the newest."""
 
 def iota(dst: NkiTensor, pattern: Sequence[Sequence[int]], offset: int = 0, channel_multiplier: int = 0, name: str | None = None) -> NkiInstruction:
     """offset + partition * channel_multiplier + sum of index * step, in 32-bit ints."""

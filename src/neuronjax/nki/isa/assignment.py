@@ -9,9 +9,9 @@ from neuronjax.nki.tensor import NkiTensor
 
 
 def assign(dst: NkiTensor, value: Any) -> None:
-    """Copies a tensor or a number into a view; of the view itself nothing happens.
+    """Copy a tensor or a number into a view; a view assigned to itself is left alone.
 
-    Within SBUF and PSUM by `tensor_copy`, to or from HBM by `dma_copy`.
+    The copy is a `tensor_copy` within SBUF and PSUM, and a `dma_copy` to or from HBM.
     """
     if not isinstance(value, NkiTensor):
         memset(dst, value)

@@ -1,4 +1,4 @@
-"""What the rows of arithmetic and reductions, on every engine, cannot say."""
+"""Arithmetic and reductions: checks and attributes that the rows cannot express."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ WORDS = ("int32", "uint32")
 
 @instruction
 def activation_reduce(call: Request) -> Any:
-    """Emit it with accumulators that are reset first."""
+    """Emit the instruction so that the accumulators are reset first."""
     return call.emit(reduce_cmd="reset_reduce")
 
 
 @instruction
 def activate2(call: Request) -> Any:
-    """Refuse pairs of operators that ScalarE lacks, and a reduction by none."""
+    """Refuse operator pairs that ScalarE lacks, and a reduction without an operator."""
     pair = tuple("bypass" if o is None else op_name(o) for o in call.of("op0", "op1"))
     if pair not in PAIRS:
         legal = "; ".join(" ".join(p) for p in sorted(PAIRS))
@@ -44,7 +44,7 @@ def activate2(call: Request) -> Any:
 
 @instruction
 def tensor_tensor(call: Request) -> Any:
-    """Choose the engine: GpSimd has power, and computes 32-bit integers exactly."""
+    """Choose the engine: only GpSimd has `power` and exact 32-bit integers."""
     tensors = call.of("dst", "data1", "data2")
     function = call.attributes["op"]
     words = all(t.dtype in WORDS for t in tensors)
@@ -56,7 +56,7 @@ def tensor_tensor(call: Request) -> Any:
 
 @instruction
 def tensor_scalar(call: Request) -> Any:
-    """Refuse two operators of which one works on bits and the other does not."""
+    """Refuse two operators if one works on bits and the other does arithmetic."""
     first, second = call.attributes["op0"], call.attributes["op1"]
     if second is None:
         call.values["operand1"] = None
@@ -67,7 +67,7 @@ def tensor_scalar(call: Request) -> Any:
 
 @instruction
 def tensor_reduce(call: Request) -> Any:
-    """Reduce the last free axes, as many elements as dst has."""
+    """Check that the last free axes are reduced to as many elements as dst has."""
     dst, data, axis = call.of("dst", "data", "axis")
     kept = _kept_axes(call, axis, data.ndim)
     function = call.attributes["op"]
@@ -96,7 +96,7 @@ def _kept_axes(call: Request, axis: int | Sequence[int], rank: int) -> int:
 
 @instruction
 def tensor_partition_reduce(call: Request) -> Any:
-    """Refuse a dst that is not one partition of data."""
+    """Refuse a dst whose shape is not that of one partition of data."""
     dst, data = call.of("dst", "data")
     if dst.shape[0] != 1 or dst.size * data.shape[0] != data.size:
         call.refuse(
@@ -108,7 +108,7 @@ def tensor_partition_reduce(call: Request) -> Any:
 
 @instruction
 def tensor_scalar_reduce(call: Request) -> Any:
-    """Refuse what nki.isa documents as not supported yet."""
+    """Refuse what nki.isa documents as unsupported."""
     reverse, negate = call.of("reverse0", "reduce_res_negate")
     if reverse:
         call.refuse("reverse0=True", "it is not supported yet, see nki.isa")

@@ -27,7 +27,7 @@ unknown_engine = engine.unknown
 
 
 class reduce_cmd(enum.Enum):
-    """What an instruction does to the accumulator registers of its engine."""
+    """What an instruction does to its engine's accumulator registers."""
 
     idle = 0
     reset = 1
@@ -37,7 +37,7 @@ class reduce_cmd(enum.Enum):
 
 
 class dge_mode(enum.Enum):
-    """Who generates DMA descriptors."""
+    """Where DMA descriptors are generated."""
 
     unknown = 0
     swdge = 1
@@ -46,7 +46,7 @@ class dge_mode(enum.Enum):
 
 
 class oob_mode(enum.Enum):
-    """What a runtime index out of bounds does."""
+    """What happens when a runtime index is out of bounds."""
 
     error = 0
     skip = 1
@@ -60,7 +60,7 @@ class matmul_perf_mode(enum.Enum):
 
 
 class nc_version(enum.IntEnum):
-    """Generation of the NeuronCore; comparable, as kernels compare it."""
+    """The generation of the NeuronCore, an integer because kernels compare it."""
 
     gen2 = 2
     gen3 = 3
@@ -68,7 +68,7 @@ class nc_version(enum.IntEnum):
 
 
 class dma_engine(enum.Enum):
-    """Which DMA engine moves data between the cores of a logical core."""
+    """The DMA engine that moves data between the cores of a logical core."""
 
     dma = 1
     gpsimd_dma = 2

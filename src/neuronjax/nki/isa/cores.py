@@ -1,7 +1,7 @@
-"""What the rows of `core_barrier` and `sendrecv`, between two cores, cannot say.
+"""`core_barrier` and `sendrecv`: checks and attributes that the rows cannot express.
 
-The cores are the programs of a launch `kernel[2](...)`. Both have to meet in the same
-order; see `lockstep` and `linking`.
+The cores are the programs of a launch `kernel[2](...)`. Both must reach the same
+instructions in the same order; see `lockstep` and `linking`.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ GPSIMD_LIMITS = {4: 1024, 2: 512, 1: 256}
 
 @instruction
 def core_barrier(call: Request) -> Any:
-    """Wait for the other core, where the launch has one.
+    """Wait for the other core if the launch has two.
 
-    Their data is documented to be in shared HBM. Kernels of the vendor's library give
-    an SBUF tile too, so that is accepted.
+    The documents require the data in shared HBM. Kernels of the vendor's library also
+    pass an SBUF tile, so that is accepted.
     """
     cores, engine = call.of("cores", "engine")
     named = (cores,) if isinstance(cores, int) else tuple(cores)
@@ -45,7 +45,7 @@ def core_barrier(call: Request) -> Any:
 
 
 class _Post(NamedTuple):
-    """What a core tells the other one."""
+    """What each core passes to the other at a `sendrecv`."""
 
     src: NkiTensor
     send_to: int
@@ -112,7 +112,7 @@ def _check_gpsimd(call: Request, src: NkiTensor) -> None:
 
 
 def _check_pair(call: Request, program: int, peer: _Post) -> None:
-    """Refuse a core that does not send to the one that receives, or not what fits."""
+    """Refuse a core whose source sends elsewhere, or sends a tile that does not fit."""
     source = call.values["recv_from_rank"]
     if peer.send_to != program:
         call.refuse(
@@ -124,7 +124,7 @@ def _check_pair(call: Request, program: int, peer: _Post) -> None:
 
 
 def _overlap(a: Access, b: Access) -> bool:
-    """Whether two views share an element."""
+    """Return whether two views share an element."""
     if a.storage is not b.storage or a.dynamic or b.dynamic:
         return False
     first, second = (relative_elements(v.pattern) + v.offset for v in (a, b))

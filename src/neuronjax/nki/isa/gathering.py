@@ -1,4 +1,4 @@
-"""What the rows of gathers, top-k and their like, and of the shuffle, cannot say."""
+"""Gathers, top-k and shuffles: checks and attributes that the rows cannot express."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_INDICES = 4096
 
 @instruction
 def local_gather(call: Request) -> Any:
-    """Count the indices of a group of 16 partitions, and what they gather."""
+    """Check the number of indices in a group of 16 partitions, and dst's size."""
     dst, src, index, each = call.of("dst", "src_buffer", "index", "num_elem_per_idx")
     asked, partitions = call.values["num_valid_indices"], src.shape[0]
     if partitions != index.shape[0] or partitions % _CORE_PARTITIONS:
@@ -37,7 +37,7 @@ def local_gather(call: Request) -> Any:
 
 @instruction
 def nc_n_gather(call: Request) -> Any:
-    """Refuse data of other partitions, or of another dtype, than dst."""
+    """Refuse data whose partitions or dtype differ from those of dst."""
     dst, data = call.of("dst", "data")
     if data.shape[0] != dst.shape[0] or data.dtype != dst.dtype:
         call.refuse(
@@ -49,7 +49,7 @@ def nc_n_gather(call: Request) -> Any:
 
 @instruction
 def sequence_bounds(call: Request) -> Any:
-    """Refuse shapes that are not one partition, and two numbers for each element."""
+    """Refuse segment_ids of several partitions, and a dst of another size."""
     dst, segment_ids = call.of("dst", "segment_ids")
     if segment_ids.shape[0] != 1 or dst.size != 2 * segment_ids.size:
         call.refuse(
@@ -61,7 +61,7 @@ def sequence_bounds(call: Request) -> Any:
 
 @instruction
 def nonzero_with_count(call: Request) -> Any:
-    """Refuse a dst that has not one element per partition more than src."""
+    """Refuse a dst that does not have one element per partition more than src."""
     dst, src = call.of("dst", "src")
     wanted = per_partition(src) + 1
     if dst.shape[0] != src.shape[0] or dst.size != dst.shape[0] * wanted:
@@ -74,7 +74,7 @@ def nonzero_with_count(call: Request) -> Any:
 
 @instruction
 def topk(call: Request) -> Any:
-    """Refuse numbers of partitions, elements and results that GpSimd does not take."""
+    """Refuse numbers of partitions, elements and results that GpSimd lacks."""
     val_dst, src, n = call.of("val_dst", "src", "n")
     partitions, k = src.shape[0], per_partition(val_dst)
     if partitions % _CORE_PARTITIONS or val_dst.shape[0] != partitions:

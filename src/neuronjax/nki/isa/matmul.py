@@ -1,4 +1,5 @@
-"""What the rows of TensorE's `nc_matmul` and `nc_transpose` cannot say."""
+"""`nc_matmul` and `nc_transpose`: checks and attributes that the rows cannot
+express."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ WHOLE_ARRAY = (128, 128)
 
 @instruction
 def nc_matmul(call: Request) -> Any:
-    """Find whether it accumulates, and how many rows a cell of the array holds."""
+    """Determine whether the product accumulates, and the rows per cell of the array."""
     for name in ("dst", "stationary", "moving"):
         call.values[name] = on_tensor_engine(call.values[name])
     position, size, mode = call.of("tile_position", "tile_size", "perf_mode")
@@ -34,7 +35,7 @@ def nc_matmul(call: Request) -> Any:
 
 
 def check_product(call: Request, rows: int = 1) -> None:
-    """Refuse shapes that are not [K, M], [K, N] and [M, N], so many rows to a cell."""
+    """Refuse shapes other than [K, M], [K, N] and [M, N], with `rows` rows per cell."""
     dst, stationary, moving = call.of("dst", "stationary", "moving")
     (k, *stationary_free), (rows_moved, *moving_free) = stationary.shape, moving.shape
     m, n = prod(stationary_free) // rows, prod(moving_free) // rows
@@ -52,7 +53,7 @@ def check_product(call: Request, rows: int = 1) -> None:
 
 @instruction
 def nc_transpose(call: Request) -> Any:
-    """Take TensorE by default if the memories allow it."""
+    """Choose TensorE by default if the memories allow it."""
     dst, data = call.of("dst", "data")
     partitions, free = data.shape[0], prod(data.shape[1:])
     if dst.shape[0] != free or prod(dst.shape[1:]) != partitions:

@@ -1,10 +1,10 @@
 """Microscaling (NeuronCore-v4): `quantize_mx` and `nc_matmul_mx`.
 
-A group is 8 partitions by the 4 elements of an x4 word. Its scale lies in the quadrant
-of 32 partitions that it comes from, on one of the first four partitions from where the
-scale tensor starts there: at 0, or at 4, 8 or 12 where several tensors share a tile
-(nki/deep-dives/mxfp-matmul.rst, "Packing Scale Values"). Only those partitions are
-operands of an instruction, so scales of others between them are left alone.
+A group is 8 partitions by the 4 elements of an x4 word. Its scale is in the same
+quadrant of 32 partitions, on one of four successive partitions. They begin where the
+scale tensor starts in the quadrant: at 0, or at 4, 8 or 12 if several tensors share a
+tile (nki/deep-dives/mxfp-matmul.rst, "Packing Scale Values"). Only those partitions are
+operands of an instruction, so the scales of other tensors between them are unchanged.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from neuronjax.numerics.mx_layout import (
 
 @instruction
 def quantize_mx(call: Request) -> Any:
-    """Find the partitions of dst_scale that are written."""
+    """Select the partitions of dst_scale that are written."""
     dst, src, scale = call.of("dst", "src", "dst_scale")
     _check_partitions(call, "src")
     free = per_partition(src)
@@ -48,7 +48,7 @@ def quantize_mx(call: Request) -> Any:
 
 @instruction
 def nc_matmul_mx(call: Request) -> Any:
-    """Find the partitions of the scales, the tile, and whether it accumulates."""
+    """Select the scales' partitions, and determine whether the product accumulates."""
     _check_partitions(call, "stationary")
     _check_partitions(call, "moving")
     for name in ("dst", "stationary", "moving"):
@@ -89,7 +89,7 @@ def _check_partitions(call: Request, name: str) -> None:
 
 
 def _row_tile(call: Request) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return position and size of the part of the array in use."""
+    """Return the position and size of the part of the array in use."""
     position, size = call.of("tile_position", "tile_size")
     if bool(position) != bool(size):
         asked = f"tile_position={position}, tile_size={size}"
@@ -101,10 +101,8 @@ def _row_tile(call: Request) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _quadrants(call: Request, name: str, data: NkiTensor) -> list[NkiTensor]:
-    """Return the partitions of a scale tensor that hold scales of `data`, by quadrant.
-
-    Of an indirect view, which cannot be sliced, the whole is returned.
-    """
+    """Return the partitions of a scale tensor with scales of `data`, one view per
+    quadrant. An indirect view cannot be sliced, so it is returned whole."""
     scale = call.values[name]
     quadrants = data.shape[0] // QUADRANT
     least = (quadrants - 1) * QUADRANT + SCALES
@@ -131,5 +129,5 @@ def _quadrants(call: Request, name: str, data: NkiTensor) -> list[NkiTensor]:
 
 
 def _is_gathered(t: NkiTensor) -> bool:
-    """Whether a view was made by `.indirect()`."""
+    """Return whether a view was made by `.indirect()`."""
     return t.dynamic is not None and t.dynamic.kind == "indirect"

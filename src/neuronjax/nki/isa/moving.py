@@ -1,4 +1,5 @@
-"""What the rows of selections, copies, constants and DMA cannot say."""
+"""Selections, copies, constants and DMA: checks and attributes that rows cannot
+express."""
 
 from __future__ import annotations
 
@@ -14,14 +15,14 @@ from neuronjax.nki.isa.request import Request, instruction, per_partition
 from neuronjax.nki.tensor import NkiTensor
 
 _LEAST = np.float32(FP32_MIN)
-#: Axes of the result by the number of dimensions (nki.isa.dma_transpose).
+#: The order of the result's axes by number of dimensions (nki.isa.dma_transpose).
 _AXES = {2: (1, 0), 3: (2, 1, 0), 4: (3, 1, 2, 0)}
 _MOST_SOURCES = 16
 
 
 @instruction
 def range_select(call: Request) -> Any:
-    """Refuse another value outside the range than the least FP32."""
+    """Refuse a value outside the range other than the least FP32."""
     value = call.values["on_false_value"]
     if value is not ... and np.float32(value) != _LEAST:
         call.refuse(f"on_false_value {value}", f"only {FP32_MIN}")
@@ -30,7 +31,7 @@ def range_select(call: Request) -> Any:
 
 @instruction
 def tensor_copy(call: Request) -> Any:
-    """Refuse a dtype that is not that of dst."""
+    """Refuse a dtype other than that of dst."""
     dtype, dst = call.of("dtype", "dst")
     if dtype is not None and dtypes.as_dtype(dtype) != dst.dtype:
         call.refuse(f"dtype={dtype} for dst {dst.describe()}", "leave it out")
@@ -39,7 +40,7 @@ def tensor_copy(call: Request) -> Any:
 
 @instruction
 def memset(call: Request) -> Any:
-    """Keep an integer exact where the tile holds integers."""
+    """Keep an integer exact if the tile holds integers."""
     dst, value = call.of("dst", "value")
     dtype = dtypes.info(dst.dtype)
     if dtype.kind == "packed" and value != 0:
@@ -51,7 +52,7 @@ def memset(call: Request) -> Any:
 
 @instruction("affine_select", "iota")
 def with_pattern(call: Request) -> Any:
-    """Make operands of a pattern's steps, and an attribute of its counts."""
+    """Pass the pattern's steps as operands, and its counts as an attribute."""
     dst, pattern = call.of("dst", "pattern")
     pairs = [(int(step), int(count)) for step, count in pattern]
     counts = tuple(count for _, count in pairs)
@@ -66,13 +67,13 @@ def with_pattern(call: Request) -> Any:
 
 @instruction
 def dma_copy(call: Request) -> Any:
-    """Leave the descriptors of a kernel of the older style to the host."""
+    """Choose the mode of descriptors: in the older style the host prepares them."""
     dst, src, priority, engine = call.of("dst", "src", "priority", "engine")
     _check_elements(call, "src", src)
     mode = call.attributes["dge_mode"]
     if mode == "unknown" and tracing.current().older:
         if dst.dynamic is None and src.dynamic is None:
-            mode = "none"  # a table that the host has built
+            mode = "none"  # descriptors in a table built by the host
     return call.emit(
         "dma",
         dge_mode=mode,
@@ -83,7 +84,7 @@ def dma_copy(call: Request) -> Any:
 
 @instruction
 def dma_transpose(call: Request) -> Any:
-    """Turn the axes in the documented order of so many dimensions."""
+    """Check that the axes are in the documented order for the number of dimensions."""
     dst, src, axes = call.of("dst", "src", "axes")
     wanted = _AXES.get(src.ndim)
     if wanted is None or (axes is not None and tuple(axes) != wanted):
@@ -99,7 +100,7 @@ def dma_transpose(call: Request) -> Any:
 
 @instruction
 def dma_compute(call: Request) -> Any:
-    """Add up to 16 tensors, or two of which one is gathered or scattered."""
+    """Check a sum of up to 16 tensors, or of two if one is gathered or scattered."""
     dst, scales, unique = call.of("dst", "scales", "unique_indices")
     srcs = call.values["srcs"] = list(call.values["srcs"])
     if not 1 <= len(srcs) <= _MOST_SOURCES:

@@ -1,4 +1,4 @@
-"""What the rows of random numbers, their seeds and their states cannot say."""
+"""Random numbers: checks and attributes that the rows cannot express."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from neuronjax.nki.isa.request import GPSIMD_WORDS, VECTOR_WORDS, Request, instr
 
 @instruction
 def rng(call: Request) -> Any:
-    """Refuse a dst in PSUM, which GpSimd does not reach."""
+    """Refuse a dst in PSUM for GpSimd, which does not reach it."""
     return call.emit(_reaching(call, "vector"))
 
 
 @instruction
 def rand2(call: Request) -> Any:
-    """Refuse numbers of which the first is not smaller."""
+    """Refuse bounds of which the first is not the smaller one."""
     least, most = call.of("min", "max")
     numbers = isinstance(least, int | float) and isinstance(most, int | float)
     if numbers and least >= most:
@@ -26,7 +26,7 @@ def rand2(call: Request) -> Any:
 
 @instruction
 def dropout(call: Request) -> Any:
-    """Refuse a number that is no probability."""
+    """Refuse a number that is not a probability."""
     prob = call.values["prob"]
     if isinstance(prob, int | float) and not 0 <= prob <= 1:
         call.refuse(f"prob {prob}", "0 to 1")
@@ -44,7 +44,7 @@ def set_rng_seed(call: Request) -> Any:
 
 @instruction
 def rand_set_state(call: Request) -> Any:
-    """Refuse a state that is not as long as the engine's."""
+    """Refuse a state of another length than the engine's."""
     by = call.engine("gpsimd")
     _check_words(call, "src_seeds", by)
     return call.emit(by)
@@ -52,14 +52,14 @@ def rand_set_state(call: Request) -> Any:
 
 @instruction
 def rand_get_state(call: Request) -> Any:
-    """Refuse a dst that is not as long as the engine's state."""
+    """Refuse a dst of another length than the engine's state."""
     by = _reaching(call, "gpsimd")
     _check_words(call, "dst", by)
     return call.emit(by)
 
 
 def _reaching(call: Request, default: str) -> str:
-    """Return the engine, from which dst can be reached."""
+    """Return the engine, after a check that it reaches dst."""
     by = call.engine(default)
     if by == "gpsimd":
         call.check_place("dst", call.values["dst"], ("sbuf",))

@@ -13,7 +13,7 @@ from neuronjax.nki.trace import emit
 
 @instruction
 def register_alloc(call: Request) -> VirtualRegister:
-    """Return a new register; a tensor loads it, which is the older form."""
+    """Return a new register; in the older form a tensor gives its value."""
     register, x = VirtualRegister(tracing.current().new_register()), call.values["x"]
     if x is not None:
         name = "register_load" if isinstance(x, NkiTensor) else "register_move"
@@ -23,7 +23,7 @@ def register_alloc(call: Request) -> VirtualRegister:
 
 @instruction("register_move", "register_load")
 def _into_register(call: Request) -> None:
-    """Write a register that the kernel may write."""
+    """Write a register, which must not be a loop's induction variable."""
     dst, src = call.of("dst", "src")
     register = as_register(dst)
     if dst.frozen:
@@ -38,7 +38,7 @@ def _into_register(call: Request) -> None:
 
 @instruction
 def register_store(call: Request) -> None:
-    """Write a register to the one element of a tensor."""
+    """Write a register to a tensor of one element."""
     dst, src = call.of("dst", "src")
     _check_single(call, dst)
     emit("register_store", "sync", (dst,), (src,))

@@ -1,7 +1,7 @@
-"""The functions of `nki.isa`, made from their rows: a call is checked and emitted.
+"""Makes the functions of `nki.isa` from their rows: each call is checked and emitted.
 
-What a row of `ir.nki_instructions` cannot say, a function marked with `instruction`
-does in place of `Request.emit`:
+Where a row of `ir.nki_instructions` does not suffice, a function marked `instruction`
+is called in place of `Request.emit`:
 
     @instruction
     def set_rng_seed(call: Request) -> Any:
@@ -35,20 +35,20 @@ from neuronjax.nki.signatures import function_of_row
 from neuronjax.nki.tensor import NkiTensor
 from neuronjax.nki.trace import NkiInstruction, emit
 
-# Words of a generator's state in a lane: one of GpSimd, an LFSR or four of VectorE.
+# Words of a generator's state in each lane: GpSimd's, and VectorE's LFSR or xorwow.
 GPSIMD_WORDS, LFSR_WORDS, VECTOR_WORDS = 6, 1, 24
 
 
 class Request:
-    """What a function was given.
+    """A call of one of the functions: its arguments, checked by the row.
 
     Attributes:
-        spec: of the instruction.
-        values: the arguments by name; a function may put views in their place.
-        attributes: static ones, by name.
+        spec: the instruction's row.
+        values: the arguments by name; a function may replace them by views of them.
+        attributes: the static arguments by name.
 
     Raises:
-        InvalidProgramError: an argument is not what the spec says.
+        InvalidProgramError: an argument violates the row.
     """
 
     def __init__(self, name: str, given: Mapping[str, Any]) -> None:
@@ -58,7 +58,7 @@ class Request:
         key = self._key()
         try:
             found = known.get(key)
-        except TypeError:  # an unhashable argument is checked each time
+        except TypeError:  # with unhashable arguments the call is checked each time
             key, found = object(), None
         if found is None:
             self.attributes: Mapping[str, Any] = {}
@@ -67,18 +67,16 @@ class Request:
         self.attributes, self._of_bits, self._complete = found
 
     def of(self, *names: str) -> list[Any]:
-        """Return the arguments of these names."""
+        """Return the arguments with these names."""
         return [self.values[name] for name in names]
 
     def refuse(self, what: str, remedy: str) -> NoReturn:
-        """Raise the error of this instruction with these arguments."""
+        """Raise an error of this instruction."""
         refuse(f"nisa.{self.spec.name}", what, remedy)
 
     def _key(self) -> Hashable:
-        """Equal for what is checked, and refused or not, alike.
-
-        What begins an argument's part says how long that is.
-        """
+        """Return a value that is equal for calls with the same checks and the same
+        outcome. Each argument's part begins with what determines the part's length."""
         values = self.values
         found: list[Hashable] = [self.spec.name]
         for name, is_static in _checked_arguments(self.spec.name):
@@ -152,7 +150,7 @@ class Request:
             self.refuse(f"{name} is in {memory}", remedy)
 
     def _check_content(self, operand: OperandSpec) -> None:
-        """Check what a row says of a tensor's dtype and length beside other tensors."""
+        """Check a tensor's dtype and length against the row and the other tensors."""
         value, name = self.values[operand.name], operand.name
         if not isinstance(value, NkiTensor):
             return
@@ -202,7 +200,7 @@ class Request:
                 self.refuse(f"{name} has shape {value.shape}", f"give shape {wanted}")
 
     def _check_column(self, name: str, value: Any, partitions: int) -> None:
-        """Refuse what is no number, register or vector of one element per partition."""
+        """Refuse all but numbers, registers and vectors of an element per partition."""
         if isinstance(value, NkiTensor):
             if value.shape[0] != partitions or value.size != partitions:
                 remedy = f"a number or a tensor of shape ({partitions}, 1)"
@@ -214,13 +212,13 @@ class Request:
                 self.refuse(f"{name} is {value!r}", remedy)
 
     def _partitions(self, tensors: Sequence[OperandSpec]) -> int:
-        """Of the first tensor that is read, or else of the result."""
+        """Return the partitions of the first tensor that is read, or else of dst."""
         read = next((o for o in tensors if o.role == "input"), tensors[0])
         value = self.values[read.name]
         return (value if isinstance(value, NkiTensor) else self.values["dst"]).shape[0]
 
     def engine(self, default: str = "") -> str:
-        """The engine asked for, or the default where that is left to the compiler."""
+        """Return the engine asked for, or the default if the compiler may choose."""
         asked = self.values.get("engine")
         if asked is None or asked == Engine.unknown:
             return default or self.spec.engines[0]
@@ -235,12 +233,12 @@ class Request:
         reads_outputs: bool = False,
         **attributes: Any,
     ) -> NkiInstruction:
-        """Emits the instruction.
+        """Emit the instruction.
 
         Args:
-            engine: who executes it, by default as `engine` says.
-            reads_outputs: whether old contents of dst take part.
-            **attributes: static ones that are not arguments.
+            engine: the engine that executes it, by default `self.engine()`.
+            reads_outputs: whether old contents of dst are operands.
+            **attributes: static attributes that are not arguments.
         """
         engine = engine or self.engine()
         outputs: list[Any] = []
@@ -266,7 +264,7 @@ class Request:
         )
 
     def _completed(self, more: tuple[tuple[str, Any], ...]) -> Mapping[str, Any]:
-        """The attributes with others; those of equal requests are one object."""
+        """Return the attributes with others added; equal requests share one mapping."""
         found = self._complete.get(more)
         if found is None:
             found = MappingProxyType({**self.attributes, **dict(more)})
@@ -274,12 +272,12 @@ class Request:
         return found
 
     def _accumulates(self) -> bool:
-        """Whether the instruction uses the accumulators."""
+        """Return whether the instruction uses the accumulators."""
         idle = self.attributes["reduce_cmd"] == "idle"
         return not idle or self.values["reduce_res"] is not None
 
     def _emitted(self, operand: OperandSpec, engine: str) -> Any:
-        """An operand as `trace.emit` takes it; numbers as FP32, or as bits."""
+        """Return an operand for `trace.emit`; numbers as FP32 or as bits."""
         kind = operand.kind
         if kind == "state":
             return engine_state(operand.name, engine)
@@ -300,7 +298,7 @@ def per_partition(tile: NkiTensor) -> int:
     return tile.size // tile.shape[0]
 
 
-#: Of these the values are not looked at where they are operands.
+#: Types of operands whose values do not matter to the checks.
 _NUMBERS = frozenset({int, float, VirtualRegister})
 
 
@@ -311,11 +309,11 @@ def _by_value(value: Any) -> Any:
 
 
 class _Checked(NamedTuple):
-    """What was found of equal requests."""
+    """The outcome of checking a request, which equal requests share."""
 
     attributes: Mapping[str, Any]  # static ones, by name
     of_bits: bool  # whether an operator works on bits
-    #: The same with more of them, by what was added.
+    #: Attributes with others added, by the added ones.
     complete: dict[tuple[tuple[str, Any], ...], Mapping[str, Any]]
 
 
@@ -324,21 +322,21 @@ _STATIC = frozenset({"operator", "flag", "choice"})
 
 @functools.cache
 def _checked_arguments(name: str) -> tuple[tuple[str, bool], ...]:
-    """What is looked at, and whether its value says what is legal, or its type."""
+    """Return the checked arguments, and whether the value of each matters to checks."""
     operands = [o for o in SPECS[name].operands if o.kind not in ("note", "state")]
     return tuple((o.name, o.kind in _STATIC) for o in operands)
 
 
 @functools.cache
 def _operands(name: str) -> tuple[OperandSpec, ...]:
-    """What becomes an operand of the instruction."""
+    """Return the arguments that become operands of the instruction."""
     roles = ("input", "output", "both")
     return tuple(o for o in SPECS[name].operands if o.role in roles)
 
 
 @functools.cache
 def _by_check(name: str) -> tuple[Sequence[OperandSpec], ...]:
-    """Tensors, attributes, and what has a size of its own."""
+    """Return the tensors, the static arguments, and the operands of a required size."""
     operands = SPECS[name].operands
     return (
         [o for o in operands if o.kind == "tensor"],
@@ -348,7 +346,7 @@ def _by_check(name: str) -> tuple[Sequence[OperandSpec], ...]:
 
 
 def engine_state(name: str, engine: str) -> Access:
-    """What an engine keeps of a kind, one row per lane, as an operand."""
+    """Return a state of an engine, one row per lane, as an operand."""
     trace = tracing.current()
     if name == "reduce":
         return trace.state(f"{engine}.reduce", (128, 1), "float32")
@@ -362,7 +360,7 @@ def engine_state(name: str, engine: str) -> Access:
 # ---- Functions.
 
 Issue = Callable[[Request], Any]
-#: What defaults and types of the rows refer to.
+#: Names to which the rows' defaults and types refer.
 _NAMES = {
     **vars(constants),
     **{t.__name__: t for t in (NkiInstruction, NkiTensor, VirtualRegister, Sequence)},
@@ -372,7 +370,7 @@ _ISSUES: dict[str, Issue] = {}
 
 
 def instruction(*given: Any) -> Any:
-    """Mark what emits the instruction of its own name, or of the names given."""
+    """Register a function that emits the instructions of these names, or of its own."""
     if callable(given[0]):
         _ISSUES[given[0].__name__] = given[0]
         return given[0]
@@ -385,7 +383,7 @@ def instruction(*given: Any) -> Any:
 
 
 def made(spec: InstructionSpec) -> Callable[..., Any]:
-    """Return the front-end function of an instruction, with its documentation."""
+    """Return the function of an instruction, with its documentation."""
     name, issue = spec.name, _ISSUES.get(spec.name, Request.emit)
     function = function_of_row(spec, _NAMES, lambda given: issue(Request(name, given)))
     function.__module__ = "neuronjax.nki.isa"

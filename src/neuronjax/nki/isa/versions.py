@@ -14,11 +14,11 @@ _GENERATIONS = {
 
 
 def get_nc_version() -> nc_version:
-    """The generation of the target's cores; a projected chip's is the newest."""
+    """Return the generation of the target's cores, for a projected chip the newest."""
     target = tracing.current().target if tracing.in_kernel() else chosen_target()
     return _GENERATIONS.get(target.core.name, nc_version.gen4)
 
 
 def get_nc_sub_version() -> int:
-    """The revision of the silicon: the first."""
+    """Return 0, the first revision of the silicon."""
     return 0

@@ -27,10 +27,10 @@ _described = describer(
 
 
 def apply(op: str, x: Any, y: Any, dtype: Any = None) -> NkiTensor:
-    """x <op> y as a new tile in SBUF.
+    """Return x <op> y as a new tile in SBUF.
 
     Raises:
-        InvalidProgramError: neither is a tile, or the shapes do not broadcast.
+        InvalidProgramError: neither operand is a tile, or the shapes do not broadcast.
     """
     if not isinstance(x, NkiTensor):
         if not isinstance(y, NkiTensor):
@@ -55,7 +55,7 @@ def _with_scalar(
 
 
 def fp32_column(t: NkiTensor) -> NkiTensor:
-    """One element per partition as nisa.tensor_scalar takes it: FP32, else a copy."""
+    """Return one element per partition in FP32, which nisa.tensor_scalar requires."""
     return t if t.dtype == "float32" else copied(t, "float32")
 
 
@@ -74,7 +74,9 @@ def _of_tiles(op: str, x: NkiTensor, y: NkiTensor, dtype: Any) -> NkiTensor:
         return _with_scalar(op, tile, operand, dtype, reverse=columns[0])
     shape = common_shape(x, y, op)
     out = ndarray(shape, dtype)
-    if x.storage.memory == y.storage.memory == "psum":  # VectorE reads one from there
+    if (
+        x.storage.memory == y.storage.memory == "psum"
+    ):  # VectorE reads only one operand from PSUM
         y = copied(y, y.dtype)
     tensor_tensor(out, spread(x, shape), spread(y, shape), op)
     return out
@@ -118,7 +120,7 @@ logical_xor = _operator("logical_xor", "1 where one is nonzero, else 0")
 
 @_described()
 def fmod(x: Any, y: Any, dtype: Any = None) -> NkiTensor:
-    """The remainder of x / y with the sign of x."""
+    """Return the remainder of x / y with the sign of x."""
     size = apply("mod", _magnitude(x), _magnitude(y), "float32")
     if not isinstance(x, NkiTensor):
         return apply("multiply", size, -1.0 if x < 0 else 1.0, dtype or y.dtype)

@@ -1,4 +1,4 @@
-"""`nki.language.constants`: what public kernels take from it."""
+"""`nki.language.constants`: the part of it that public kernels use."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from neuronjax.ir import nki_dtypes as dtypes
 
 
 def sizeinbytes(dtype: Any) -> int:
-    """Bytes of one element of a type of nki.language."""
+    """Return the bytes of one element of a type of nki.language."""
     return dtypes.itemsize(dtypes.as_dtype(dtype))

@@ -21,14 +21,14 @@ def ndarray(
     name: str = "",
     address: tuple[int, int] | None = None,
 ) -> NkiTensor:
-    """New memory, not initialised.
+    """Return a new tensor with undefined contents.
 
     Args:
         shape: on chip, partitions first.
         dtype: of nki.language.
         buffer: nl.sbuf, nl.psum, nl.private_hbm or nl.shared_hbm.
         name: for messages and the profile.
-        address: (partition, byte offset in the partition) if it must lie there.
+        address: (partition, byte offset in the partition) to place it there.
     """
     marked = [n for n, size in enumerate(shape) if isinstance(size, par_dim)]
     if marked and marked != [0]:
@@ -45,14 +45,14 @@ def ndarray(
 def zeros(
     shape: Sequence[int], dtype: Any, buffer: Any = MemoryRegion.sbuf, name: str = ""
 ) -> NkiTensor:
-    """New memory filled with zeros."""
+    """Return a new tensor filled with zeros."""
     tile = ndarray(shape, dtype, buffer, name)
     memset(tile, 0)
     return tile
 
 
 def load(src: NkiTensor, dtype: Any = None) -> NkiTensor:
-    """A tensor in HBM as a new tile in SBUF."""
+    """Return a tensor of HBM as a new tile in SBUF."""
     shape = src.shape if src.ndim > 1 else (1, *src.shape)
     tile = ndarray(shape, dtype or src.dtype)
     dma_copy(tile, src)
@@ -60,10 +60,10 @@ def load(src: NkiTensor, dtype: Any = None) -> NkiTensor:
 
 
 def store(dst: NkiTensor, value: NkiTensor) -> None:
-    """Copies a tile to HBM."""
+    """Copy a tile to HBM."""
     dma_copy(dst, value)
 
 
 def ds(start: Any, size: int) -> DynamicSlice:
-    """`size` elements from `start` on, which may be a register or a tensor of one."""
+    """Return a slice of `size` elements from an int, a register or a tensor of one."""
     return DynamicSlice(start, size)

@@ -1,8 +1,8 @@
-"""Unary functions of `nki.language`: ScalarE's activations, and what is made of them.
+"""Unary functions of `nki.language`: activations of ScalarE and compositions of them.
 
-Functions of ScalarE are one `nki.isa.activation` each. sin, cos and tan reduce their
-argument first, as nki.language documents; floor, ceil and trunc go by way of int32 and
-so are exact below 2^31.
+Functions of ScalarE are one `nki.isa.activation` each. sin, cos and tan first reduce
+their argument, as nki.language documents. floor, ceil and trunc convert to int32, so
+they are exact below 2^31.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _on_vector(name: str, meaning: str) -> Unary:
 
 
 def _named(function: Unary, name: str, meaning: str) -> Unary:
-    """The function under its name, which is an operator too, with its documentation."""
+    """Return the function with a name and documentation, usable as an operator."""
     function.__name__ = function.__qualname__ = name
     function.__doc__ = meaning
     setattr(function, ATTRIBUTE, name)
@@ -84,19 +84,19 @@ invert = _on_vector("invert", "The bits turned over; of integers.")
 @operator
 @described(x="a tile in SBUF or PSUM")
 def copy(x: NkiTensor, dtype: Any = None) -> NkiTensor:
-    """A copy in SBUF; also the identity as an `op=`."""
+    """Return a copy in SBUF; as an `op=` it is the identity."""
     return copied(x, dtype or x.dtype)
 
 
 @described()
 def negative(x: NkiTensor, dtype: Any = None) -> NkiTensor:
-    """-x."""
+    """Return -x."""
     return apply("multiply", x, -1.0, dtype)
 
 
 @described()
 def logical_not(x: NkiTensor, dtype: Any = None) -> NkiTensor:
-    """1 where x is 0, else 0."""
+    """Return 1 where x is 0, else 0."""
     return apply("equal", x, 0.0, dtype)
 
 
@@ -106,26 +106,26 @@ _TURN = 2 * math.pi
 @operator
 @described()
 def sin(x: NkiTensor, dtype: Any = None) -> NkiTensor:
-    """The sine; the argument is reduced to -pi to pi first, in FP32."""
+    """Return the sine; the argument is first reduced to -pi to pi in FP32."""
     return _activated("sin", _reduced(x, math.pi), dtype or x.dtype)
 
 
 @described()
 def cos(x: NkiTensor, dtype: Any = None) -> NkiTensor:
-    """The cosine, sin(x + pi / 2)."""
+    """Return the cosine, sin(x + pi / 2)."""
     return _activated("sin", _reduced(x, 1.5 * math.pi), dtype or x.dtype)
 
 
 @described()
 def tan(x: NkiTensor, dtype: Any = None) -> NkiTensor:
-    """The tangent, sin(x) / cos(x)."""
+    """Return the tangent, sin(x) / cos(x)."""
     above = sin(x, "float32")
     below = cos(x, "float32")
     return apply("divide", above, below, dtype or x.dtype)
 
 
 def _reduced(x: NkiTensor, shift: float) -> NkiTensor:
-    """((x + shift) mod 2 pi) - pi: -pi to pi."""
+    """Return ((x + shift) mod 2 pi) - pi, which is between -pi and pi."""
     out = ndarray(x.shape, "float32")
     tensor_scalar(out, x, "add", shift, op1="mod", operand1=_TURN)
     tensor_scalar(out, out, "subtract", math.pi)
@@ -134,18 +134,18 @@ def _reduced(x: NkiTensor, shift: float) -> NkiTensor:
 
 @described()
 def floor(x: NkiTensor, dtype: Any = None) -> NkiTensor:
-    """The largest integer that is not larger."""
+    """Return the largest integer that is not larger than x."""
     return _stepped(x, "greater", "subtract", dtype)
 
 
 @described()
 def ceil(x: NkiTensor, dtype: Any = None) -> NkiTensor:
-    """The smallest integer that is not smaller."""
+    """Return the smallest integer that is not smaller than x."""
     return _stepped(x, "less", "add", dtype)
 
 
 def _stepped(x: NkiTensor, beyond: str, back: str, dtype: Any) -> NkiTensor:
-    """The nearest integer, less (or more) one where it lies beyond x."""
+    """Return the nearest integer, changed by one if it lies beyond x."""
     if not dtypes.info(x.dtype).is_float:
         return copy(x, dtype)
     nearest = copy(copy(x, "int32"), "float32")
@@ -155,6 +155,6 @@ def _stepped(x: NkiTensor, beyond: str, back: str, dtype: Any) -> NkiTensor:
 
 @described()
 def trunc(x: NkiTensor, dtype: Any = None) -> NkiTensor:
-    """The integer part: towards zero."""
+    """Return the integer part of x, rounded towards zero."""
     size = floor(abs(x, "float32"))
     return apply("multiply", size, sign(x, "float32"), dtype or x.dtype)

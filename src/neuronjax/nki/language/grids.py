@@ -1,4 +1,4 @@
-"""Index arrays and marks of dimensions, which kernels of both styles write."""
+"""Index arrays and `par_dim`, which kernels of both styles use."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from neuronjax.nki.refusing import refuse
 
 
 class IndexArray(np.ndarray):
-    """Indices of a dimension; a comparison of them is a mask of the older style."""
+    """Indices of a dimension; in the older style a comparison of them is a mask."""
 
     def __bool__(self) -> bool:
-        """Refuse `and`, which would take the second of two masks alone."""
+        """Refuse `and` on masks, because Python would take only the second mask."""
         if self.size != 1:
             refuse(
                 "mask",
@@ -30,8 +30,8 @@ def arange(*bounds: Any, **options: Any) -> IndexArray:
 
 
 class _Axes(tuple[Any, ...]):
-    """Index arrays of a grid, by position or name: `.p` is that of the partitions,
-    `.x`, `.y`, `.z` and `.w` are those of the free dimensions."""
+    """Index arrays of a grid, by position or name: `.p` is of the partitions, `.x`,
+    `.y`, `.z` and `.w` are of the free dimensions."""
 
     p, x, y, z, w = (property(itemgetter(n)) for n in range(5))
 
@@ -46,4 +46,4 @@ mgrid = _Grid()
 
 
 class par_dim(int):
-    """Marks the partition dimension of a shape."""
+    """A size that marks the partition dimension of a shape."""

@@ -1,4 +1,4 @@
-"""Making, moving and looking at tiles: `full`, `matmul`, `transpose`, `rand`, ..."""
+"""Makes and moves tiles: `full`, `matmul`, `transpose`, `rand` and others."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def full(
     buffer: Any = MemoryRegion.sbuf,
     name: str = "",
 ) -> NkiTensor:
-    """New memory filled with a number."""
+    """Return a new tensor filled with a number."""
     tile = ndarray(shape, dtype, buffer, name)
     memset(tile, fill_value)
     return tile
@@ -61,14 +61,14 @@ def full(
 def ones(
     shape: Sequence[int], dtype: Any, buffer: Any = MemoryRegion.sbuf, name: str = ""
 ) -> NkiTensor:
-    """New memory filled with ones."""
+    """Return a new tensor filled with ones."""
     return full(shape, 1, dtype, buffer, name)
 
 
 def empty_like(
     x: NkiTensor, dtype: Any = None, buffer: Any = None, name: str = ""
 ) -> NkiTensor:
-    """New memory like a tensor's, not initialised."""
+    """Return a new tensor with the shape of another and undefined contents."""
     return ndarray(x.shape, dtype or x.dtype, buffer or x.buffer, name)
 
 
@@ -79,7 +79,7 @@ def full_like(
     buffer: Any = None,
     name: str = "",
 ) -> NkiTensor:
-    """New memory like a tensor's, filled with a number."""
+    """Return a new tensor with the shape of another, filled with a number."""
     tile = empty_like(x, dtype, buffer, name)
     memset(tile, fill_value)
     return tile
@@ -88,13 +88,13 @@ def full_like(
 def zeros_like(
     x: NkiTensor, dtype: Any = None, buffer: Any = None, name: str = ""
 ) -> NkiTensor:
-    """New memory like a tensor's, of zeros."""
+    """Return a new tensor with the shape of another, filled with zeros."""
     return full_like(x, 0, dtype, buffer, name)
 
 
 @_described(constant="a NumPy array, or the path of a .npy file")
 def shared_constant(constant: Any) -> NkiTensor:
-    """A tensor in shared HBM that holds data known when the kernel is traced."""
+    """Return a tensor in shared HBM with data known when the kernel is traced."""
     if isinstance(constant, str | Path):
         constant = read_npy(Path(constant))
     data = np.ascontiguousarray(constant)
@@ -113,7 +113,7 @@ def shared_constant(constant: Any) -> NkiTensor:
 def shared_identity_matrix(
     n: int, dtype: Any = "uint8", dst: NkiTensor | None = None
 ) -> NkiTensor:
-    """The identity matrix in SBUF, loaded from a constant."""
+    """Return the identity matrix in SBUF, loaded from a constant."""
     name = dtypes.as_dtype(dtype)
     numeric = dtypes.info(name).numeric
     constant = shared_constant(np.eye(n, dtype=np.float32).astype(numeric))
@@ -124,9 +124,9 @@ def shared_identity_matrix(
 
 @_described(x="a tile of two dimensions")
 def transpose(x: NkiTensor, dtype: Any = None) -> NkiTensor:
-    """A tile with partitions and free dimension exchanged.
+    """Return a tile with partitions and free dimension exchanged.
 
-    Larger tiles than 32 x 32 go through TensorE, so the result is in PSUM.
+    Tiles larger than 32 x 32 go through TensorE, so the result is in PSUM.
     """
     free = x.size // x.shape[0]
     small = x.shape[0] <= 32 and free <= 32
@@ -143,7 +143,7 @@ def transpose(x: NkiTensor, dtype: Any = None) -> NkiTensor:
     "TensorE transposes it first",
 )
 def matmul(x: NkiTensor, y: NkiTensor, transpose_x: bool = False) -> NkiTensor:
-    """x @ y in PSUM, FP32."""
+    """Return x @ y in PSUM, in FP32."""
     if not transpose_x:
         turned = transpose(x)
         x = copy(turned)
@@ -154,7 +154,7 @@ def matmul(x: NkiTensor, y: NkiTensor, transpose_x: bool = False) -> NkiTensor:
 
 @_described(src="HBM, two dimensions", dtype="of the result; by default src's")
 def load_transpose2d(src: NkiTensor, dtype: Any = None) -> NkiTensor:
-    """A matrix in HBM as a transposed tile in SBUF."""
+    """Return a matrix of HBM as a transposed tile in SBUF."""
     tile = ndarray((src.shape[1], src.shape[0]), src.dtype)
     dma_transpose(tile, src)
     return _of_dtype(tile, dtype)
@@ -169,7 +169,7 @@ def load_transpose2d(src: NkiTensor, dtype: Any = None) -> NkiTensor:
 def gather_flattened(
     data: NkiTensor, indices: NkiTensor, axis: int = 0, dtype: Any = None
 ) -> NkiTensor:
-    """Elements of every partition by their index in its free dimensions."""
+    """Return elements of every partition by their index in its free dimensions."""
     if axis:
         refuse(
             "nl.gather_flattened",
@@ -182,7 +182,7 @@ def gather_flattened(
 
 
 def expand_dims(x: NkiTensor, axis: int | Sequence[int]) -> NkiTensor:
-    """A view with new dimensions of size 1."""
+    """Return a view with new dimensions of size 1."""
     for a in [axis] if isinstance(axis, int) else sorted(axis):
         x = x.expand_dim(a + x.ndim + 1 if a < 0 else a)
     return x
@@ -190,7 +190,7 @@ def expand_dims(x: NkiTensor, axis: int | Sequence[int]) -> NkiTensor:
 
 @_described(x="a tile in SBUF or PSUM", shape="of the same rank")
 def broadcast_to(x: NkiTensor, shape: Sequence[int], dtype: Any = None) -> NkiTensor:
-    """A tile of a larger shape; dimensions of 1 repeat, partitions by DMA."""
+    """Return a tile of a larger shape; dimensions of 1 repeat, partitions by DMA."""
     target = tuple(int(n) for n in shape)
     same = dtype is None or dtypes.as_dtype(dtype) == x.dtype
     if x.shape == target and same:
@@ -203,7 +203,7 @@ def broadcast_to(x: NkiTensor, shape: Sequence[int], dtype: Any = None) -> NkiTe
 
 
 def over_partitions(x: NkiTensor, count: int, **options: Any) -> NkiTensor:
-    """Return a tile that holds one partition's values in `count` of them."""
+    """Return a tile with the values of one partition in each of `count` partitions."""
     every = layout.Layout((count, *x.shape[1:]), (0, *x.strides[1:]), x.offset)
     out = ndarray(every.shape, x.dtype)
     dma_copy(out, x.with_layout(every), **options)
@@ -211,7 +211,7 @@ def over_partitions(x: NkiTensor, count: int, **options: Any) -> NkiTensor:
 
 
 def _of_dtype(tile: NkiTensor, dtype: Any) -> NkiTensor:
-    """The tile, or a cast of it where another dtype is asked for."""
+    """Return the tile, or a cast of it if another dtype is asked for."""
     if dtype is None or dtypes.as_dtype(dtype) == tile.dtype:
         return tile
     return copy(tile, dtype)
@@ -219,7 +219,7 @@ def _of_dtype(tile: NkiTensor, dtype: Any) -> NkiTensor:
 
 @_described(seed="(1, 1), 32 bits, in SBUF or PSUM")
 def random_seed(seed: NkiTensor) -> None:
-    """Seeds the generator of `rand`."""
+    """Seed the generator of `rand`."""
     set_rng_seed(seed)
 
 
@@ -227,7 +227,7 @@ def random_seed(seed: NkiTensor) -> None:
 def rand(
     shape: Sequence[int], dtype: Any, buffer: Any = MemoryRegion.sbuf, name: str = ""
 ) -> NkiTensor:
-    """New memory filled with uniform numbers from 0 to 1."""
+    """Return a new tensor filled with uniform numbers from 0 to 1."""
     bits = ndarray(shape, "uint32")
     rng(bits)
     out = ndarray(shape, dtype, buffer, name)
@@ -237,7 +237,7 @@ def rand(
 
 @_described(rate="the probability, a number or one per partition")
 def dropout(x: NkiTensor, rate: Any, dtype: Any = None) -> NkiTensor:
-    """A tile with elements replaced by zeros."""
+    """Return a tile with some elements replaced by zeros."""
     tile = ndarray(x.shape, x.dtype)
     isa_dropout(tile, x, rate)
     return _of_dtype(tile, dtype)
@@ -245,5 +245,5 @@ def dropout(x: NkiTensor, rate: Any, dtype: Any = None) -> NkiTensor:
 
 @contextlib.contextmanager
 def no_reorder() -> Iterator[None]:
-    """Instructions inside are executed in order: here they always are."""
+    """Keep the instructions inside in order, as they always are here."""
     yield

@@ -34,5 +34,5 @@ average = NamedOperator("average")
 prelu = NamedOperator("prelu")
 bypass = NamedOperator("bypass")
 
-# Operators that are not functions yet; a function of the name takes the place of its
-# line, marked with `operators.operator`.
+# Operators without a function of nki.language. A function of the same name, marked with
+# `operators.operator`, would replace its line.

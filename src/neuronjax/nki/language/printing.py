@@ -1,4 +1,4 @@
-"""`nl.device_print`: a tile's values while the kernel runs."""
+"""`nl.device_print`: prints a tile's values while the kernel runs."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from neuronjax.nki.trace import emit
 
 
 def device_print(print_prefix: str, tensor: NkiTensor) -> None:
-    """Prints "prefix value" to standard output when the kernel's run arrives here.
+    """Print "prefix value" to standard output when the kernel's run reaches this line.
 
     Args:
-        print_prefix: known when the kernel is traced.
-        tensor: in SBUF, PSUM or HBM.
+        print_prefix: the text, known when the kernel is traced.
+        tensor: a tensor in SBUF, PSUM or HBM.
 
     Raises:
-        InvalidProgramError: no text, or no tensor.
+        InvalidProgramError: the prefix is not text, or the tensor not a tensor.
     """
     if not isinstance(print_prefix, str) or not isinstance(tensor, NkiTensor):
         refuse(

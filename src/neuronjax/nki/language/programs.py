@@ -12,16 +12,16 @@ from neuronjax.errors import user_line
 from neuronjax.nki import trace as tracing
 
 GRID_REMEDY = "launch kernel[4](...), or judge with --grid 4"
-# What the trace notes of a launch without a grid.
+# Keys of the trace's notes about a launch without a grid.
 _ASKED_WHICH, _ASKED_HOW_MANY = "asked for its program", "asked for their number"
 
 
 class GridWarning(UserWarning):
-    """A kernel asks which program it is, never of how many, and there is no grid."""
+    """A kernel without a grid asks for its program id, never for their number."""
 
 
 def program_id(axis: int = 0) -> int:
-    """Index of this program along an axis of the grid; 0 without a grid."""
+    """Return this program's index along an axis of the grid; 0 without a grid."""
     trace = tracing.current()
     if not trace.grid:
         trace.notes.setdefault(_ASKED_WHICH, user_line())
@@ -30,7 +30,7 @@ def program_id(axis: int = 0) -> int:
 
 
 def num_programs(axes: int | Sequence[int] | None = None) -> int:
-    """Programs along the axes, by default (and without a grid) all of them."""
+    """Return the number of programs along the axes, by default along all."""
     grid = _grid()
     if not grid:
         return 1
@@ -41,7 +41,7 @@ def num_programs(axes: int | Sequence[int] | None = None) -> int:
 
 
 def program_ndim() -> int:
-    """Dimensions of the grid, 0 without one."""
+    """Return the number of dimensions of the grid, 0 without a grid."""
     return len(_grid())
 
 
@@ -52,9 +52,11 @@ def _grid() -> tuple[int, ...]:
 
 
 def wants_grid(trace: tracing.Trace) -> str:
-    """Return where a kernel takes the grid for granted that it was launched without.
+    """Return the line where a kernel without a grid seems to need one, else "".
 
-    That is where it asks which program it is, if it never asks of how many; else ""."""
+    That is where it asks for its program id, if it never asks for the number of
+    programs.
+    """
     line = trace.notes.get(_ASKED_WHICH)
     if not line or _ASKED_HOW_MANY in trace.notes:
         return ""

@@ -1,8 +1,9 @@
-"""What two operands of an nl function have in common: shape and dtype.
+"""The common shape and dtype of two operands of an nl function.
 
-Dtypes promote as nki.api.shared documents it (release 2.26, "type promotion"): floats
-win over integers, the wider over the narrower; float16 with bfloat16 gives float32, two
-different FP8 formats bfloat16, int32 with uint32 float32. Numbers adopt the tile's.
+Dtypes promote as nki.api.shared documents it (release 2.26, "type promotion"): a float
+with an integer gives the float, and of two like types the wider is taken. float16 with
+bfloat16 gives float32, two different FP8 formats give bfloat16, int32 with uint32 gives
+float32. A number takes the dtype of the tile.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from neuronjax.numerics.float_format import FP8
 
 
 def promoted(a: str, b: str) -> str:
-    """The dtype of an operation on two tiles.
+    """Return the dtype of an operation on two tiles.
 
     Raises:
-        InvalidProgramError: packed types have no arithmetic.
+        InvalidProgramError: an operand has a packed type, which has no arithmetic.
     """
     if a == b:
         return a
@@ -47,7 +48,7 @@ def _of_integers(a: dtypes.DTypeInfo, b: dtypes.DTypeInfo) -> str:
 
 
 def common_shape(x: NkiTensor, y: NkiTensor, op: str) -> tuple[int, ...]:
-    """NumPy's broadcast shape; partitions must be equal.
+    """Return NumPy's broadcast shape; the numbers of partitions must be equal.
 
     Raises:
         InvalidProgramError: the shapes do not broadcast.
@@ -69,7 +70,7 @@ def common_shape(x: NkiTensor, y: NkiTensor, op: str) -> tuple[int, ...]:
 
 
 def spread(x: NkiTensor, shape: tuple[int, ...]) -> NkiTensor:
-    """A view of a broadcast shape; free dimensions of 1 repeat."""
+    """Return a view of the broadcast shape, in which free dimensions of 1 repeat."""
     while x.ndim < len(shape):
         x = x.expand_dim(1)
     for axis, size in enumerate(shape):
@@ -79,5 +80,5 @@ def spread(x: NkiTensor, shape: tuple[int, ...]) -> NkiTensor:
 
 
 def is_column(x: Any, other: NkiTensor) -> bool:
-    """Whether x is one element per partition beside a larger tile."""
+    """Return whether x has one element per partition and the other tile is larger."""
     return isinstance(x, NkiTensor) and x.size == x.shape[0] < other.size

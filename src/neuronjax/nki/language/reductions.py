@@ -46,7 +46,7 @@ def _reduced(
     axes = _axes(x, axis)
     kept = [1 if d in axes else n for d, n in enumerate(x.shape)]
     shape = kept if keepdims else [n for d, n in enumerate(x.shape) if d not in axes]
-    if len(shape) < 2:  # a tile keeps a free dimension
+    if len(shape) < 2:  # a tile has at least one free dimension
         shape = [x.shape[0], 1]
     out = ndarray(shape, dtype or x.dtype)
     tensor_reduce(out, op, x, axes)
@@ -77,7 +77,7 @@ prod = _operator("prod", "multiply", "The product", operand=False)
 def mean(
     x: NkiTensor, axis: Axis, dtype: Any = None, keepdims: bool = False
 ) -> NkiTensor:
-    """The mean, from an FP32 sum."""
+    """Return the mean, from an FP32 sum."""
     count = product(x.shape[a] for a in _axes(x, axis))
     total = _reduced("add", x, axis, "float32", keepdims)
     return apply("divide", total, float(count), dtype or x.dtype)
@@ -87,7 +87,7 @@ def mean(
 def var(
     x: NkiTensor, axis: Axis, dtype: Any = None, keepdims: bool = False
 ) -> NkiTensor:
-    """The variance; reduced axes stay as 1."""
+    """Return the variance; reduced axes stay as 1."""
     del keepdims
     centre = mean(x, axis, "float32", keepdims=True)
     off = apply("subtract", x, centre, "float32")
@@ -96,13 +96,13 @@ def var(
 
 @_described()
 def all(x: NkiTensor, axis: Axis, dtype: Any = None) -> NkiTensor:
-    """1 where all elements are nonzero, else 0."""
+    """Return 1 where all elements are nonzero, else 0."""
     return _reduced("logical_and", apply("not_equal", x, 0.0), axis, dtype, False)
 
 
 @_described()
 def softmax(x: NkiTensor, axis: Axis = -1, dtype: Any = None) -> NkiTensor:
-    """exp(x - max) over its sum; ScalarE adds the sum up as it goes."""
+    """Return exp(x - max) divided by its sum, which ScalarE accumulates meanwhile."""
     axes = _axes(x, axis)
     if axes != list(range(1, x.ndim)):
         return _softmax_of_parts(x, axes, dtype)
@@ -118,7 +118,7 @@ def softmax(x: NkiTensor, axis: Axis = -1, dtype: Any = None) -> NkiTensor:
 
 
 def _softmax_of_parts(x: NkiTensor, axes: list[int], dtype: Any) -> NkiTensor:
-    """Several softmaxes per partition: the columns are broadcast."""
+    """Return several softmaxes per partition, with the columns broadcast."""
     shifted = apply("subtract", x, max(x, axes, "float32", keepdims=True), "float32")
     grown = ndarray(x.shape, "float32")
     activation(grown, "exp", shifted)
@@ -142,7 +142,7 @@ def rms_norm(
     dtype: Any = None,
     compute_dtype: Any = None,
 ) -> NkiTensor:
-    """x / sqrt(sum(x^2) / n + epsilon) * w."""
+    """Return x / sqrt(sum(x^2) / n + epsilon) * w."""
     squares = ndarray(x.shape, "float32")
     tensor_tensor(squares, x, x, "multiply")
     total = sum(squares, axis, keepdims=True)
@@ -160,7 +160,7 @@ def rms_norm(
     dtype="of the result; by default the tile's",
 )
 def where(condition: NkiTensor, x: Any, y: Any, dtype: Any = None) -> NkiTensor:
-    """x where the condition is not 0, else y."""
+    """Return x where the condition is not 0, else y."""
     tile = next((t for t in (x, y) if isinstance(t, NkiTensor)), condition)
     out = ndarray(condition.shape, dtype or tile.dtype)
     if isinstance(y, NkiTensor):

@@ -13,7 +13,7 @@ _FP32_BYTES = 4
 
 
 def _size(meaning: str, of: Callable[[CoreSpec], int]) -> property:
-    """A property that is read from the core that the kernel is traced for."""
+    """Return a property that is read from the core for which the kernel is traced."""
 
     def read(_: object) -> int:
         target = tracing.current().target if active.in_kernel() else chosen_target()
@@ -23,7 +23,7 @@ def _size(meaning: str, of: Callable[[CoreSpec], int]) -> property:
 
 
 class _TileSize(NKIObject):
-    """Read from the core that the kernel is traced for."""
+    """Sizes of the core for which the kernel is traced."""
 
     pmax = _size("Partitions.", lambda core: core.partitions)
     psum_bank_fmax_bytes = _size(

@@ -1,8 +1,8 @@
 """`neuronxcc.nki`: kernels in the calling style of SDK release 2.26.
 
-Instructions return tiles, tensors are indexed by arrays of indices, `mask=` leaves
-elements out, tiles add by `+`, and dimensions before `nl.par_dim` are blocks. Every
-call becomes the instruction of `neuronjax.nki.isa` of the same name.
+Instructions return tiles, tensors are indexed by arrays of indices, `mask=` excludes
+elements, `+` adds tiles, and dimensions before `nl.par_dim` are blocks. Every call
+becomes the instruction of the same name in `neuronjax.nki.isa`.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from neuronjax.nki.typing import tensor as TypedTensor
 
 tensor = Tile
 
-# Harnesses measure the same call again and again: its summary, while its plan lives.
+# Harnesses measure the same call repeatedly: its summary is kept as long as its plan.
 _SUMMARIES: WeakKeyDictionary[KernelPlan, dict[str, Any]] = WeakKeyDictionary()
 
 
 def jit(
     func: Callable[..., Any] | None = None, mode: str = "auto", **kwargs: Any
 ) -> Any:
-    """Makes a kernel of a function of the older style.
+    """Make a kernel of a function of the older style.
 
     Args:
-        func: the kernel.
+        func: the kernel function.
         mode: without effect: every kernel is emulated.
         **kwargs: `target` or `platform_target`, a chip; others have no effect.
     """
@@ -60,27 +60,27 @@ def jit(
 class LegacyKernel(Kernel):
     """A kernel of the older style; `kernel[2, 4]` launches it on a grid.
 
-    Where more is alive than a memory holds, the older compiler spills to the next one
-    (NKI Programming Model of release 2.26, "NeuronCore internal memory"): that is a
-    `SpillWarning` here. Explicit allocations that overlap are errors. What a mask
-    leaves out of a result has no value: to read nothing else, or to store it, is an
-    error; engines may compute with a tile that has values in part, and give fresh or
-    earlier contents of the memory there.
+    If more is alive than a memory holds, the older compiler spills to the next memory
+    (NKI Programming Model of release 2.26, "NeuronCore internal memory"); here that is
+    a `SpillWarning`. Explicit allocations that overlap are errors. Elements of a result
+    that a mask excludes have no value. An engine may compute with a tile that has
+    values only in part, and yields arbitrary or earlier contents there; reading or
+    storing nothing but elements without values is an error.
     """
 
     older = True
 
     def __getitem__(self, grid: int | tuple[int, ...]) -> LegacyKernel:
-        """The kernel on a grid; a size of 0 is one program, as public scripts mean."""
+        """Return the kernel on a grid; a size of 0 means one program."""
         sizes = tuple(grid) if isinstance(grid, tuple | list) else (grid,)
         return super().__getitem__(tuple(n or 1 for n in sizes))  # type: ignore[return-value]
 
 
 class BenchmarkedKernel(LegacyKernel):
-    """A kernel of `nki.benchmark`, `nki.baremetal` or `nki.profile`.
+    """A kernel decorated with `nki.benchmark`, `nki.baremetal` or `nki.profile`.
 
     Attributes:
-        options: of the decorator.
+        options: the decorator's options.
     """
 
     options: Mapping[str, Any] = MappingProxyType({})
@@ -88,18 +88,19 @@ class BenchmarkedKernel(LegacyKernel):
 
     @classmethod
     def of(cls, kernel: Kernel, options: Mapping[str, Any]) -> BenchmarkedKernel:
-        """A kernel with the options of the decorator."""
+        """Return a kernel with the decorator's options."""
         other = object.__new__(cls)
         other.__dict__.update(kernel.__dict__, options=options)
         return other
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The kernel's results; None if `nt.tensor`s stand for arrays."""
+        """Return the kernel's results, or None if arguments are `nt.tensor` types."""
         is_typed = any(map(_is_typed, (*args, *kwargs.values())))
         args, kwargs = map_leaves((list(args), kwargs), _is_typed, _as_type)
         self._called = args, kwargs
         results = None if is_typed else super().__call__(*args, **kwargs)
-        # Last, for harnesses take a .neff for a sign that the kernel is legal.
+        # Files are written last, because harnesses take a .neff for proof of a legal
+        # kernel.
         if any(asked_files(self.options)):
             write_files(self.function.__name__, self.options, self._found())
         return results
@@ -109,16 +110,16 @@ class BenchmarkedKernel(LegacyKernel):
         """The predicted latency of the last call.
 
         Raises:
-            InvalidProgramError: there was no call.
+            InvalidProgramError: the kernel was not called.
         """
         return BenchmarkResult(Latency(self.summary["total_time"] * 1e6))
 
     @property
     def summary(self) -> Mapping[str, Any]:
-        """The last call under the names of the vendor's profiler, see `summary`.
+        """The last call in the terms of the vendor's profiler, see `summary`.
 
         Raises:
-            InvalidProgramError: there was no call.
+            InvalidProgramError: the kernel was not called.
         """
         if self._called is None:
             raise InvalidProgramError(
@@ -133,7 +134,7 @@ class BenchmarkedKernel(LegacyKernel):
         return MappingProxyType(_SUMMARIES[plan])
 
     def _found(self) -> dict[str, Any]:
-        """What the files say: a kernel that has no price is run all the same."""
+        """Return the summary for the files, or why the time model has no price."""
         try:
             return {"summary": dict(self.summary)}
         except NeuronJaxError as error:
@@ -141,7 +142,7 @@ class BenchmarkedKernel(LegacyKernel):
 
 
 def _on_tiles(func: Callable[..., Any]) -> Callable[..., Any]:
-    """The function on tensors: arguments and results are wrapped and unwrapped."""
+    """Return the function with `Tile`s as arguments and results, not `NkiTensor`s."""
 
     @functools.wraps(func)
     def function(*args: Any, **kwargs: Any) -> Any:
@@ -177,7 +178,7 @@ def _as_type(value: TypedTensor) -> jax.ShapeDtypeStruct:
 
 
 def _decorator(func: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """`baremetal`, `benchmark` and `profile`: the kernel, emulated."""
+    """Return the kernel; `baremetal`, `benchmark` and `profile` are this decorator."""
     if func is None:
         return functools.partial(_decorator, **options)
     return BenchmarkedKernel.of(jit(func), options)
@@ -187,10 +188,10 @@ baremetal = benchmark = profile = _decorator
 
 
 def simulate_kernel(kernel: Any, *args: Any, **kwargs: Any) -> Any:
-    """The kernel's results for these arrays."""
+    """Return the kernel's results for these arrays."""
     return jit(kernel)(*args, **kwargs)
 
 
 def trace(kernel: Any) -> Any:
-    """The kernel."""
+    """Return the kernel."""
     return jit(kernel)

@@ -1,8 +1,8 @@
-"""`nki.benchmark`, `nki.baremetal` and `nki.profile`: what they leave behind.
+"""Results and files of `nki.benchmark`, `nki.baremetal` and `nki.profile`.
 
-Latencies are predicted. Files that these decorators are asked for are JSON that says
-what it is, nothing here compiles for a chip or runs on one; the summary in them is what
-`neuron-profile` shows, see `neuronjax.nki.neuron_profile`.
+Latencies are predicted. Nothing here compiles for a chip or runs on one, so the files
+that a decorator is asked to save hold JSON that says so. The summary in them has the
+format of `neuron-profile`, see `neuronjax.nki.neuron_profile`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 _NOTE = "made by neuronjax, an emulator: no compiled kernel and no trace of a chip"
-#: Options of the decorators, and the names that `nki.profile` has for what is not named
+#: Options of the decorators, and the default names of `nki.profile`
 #: (nki/api/generated/nki.profile.rst, SDK 2.26).
 _FILES = {"save_neff_name": "file.neff", "save_trace_name": "profile.ntff"}
 _SUMMARY = "profile.json"
@@ -22,28 +22,28 @@ _SUMMARY = "profile.json"
 
 @dataclass(frozen=True)
 class Latency:
-    """Latency of a kernel's call.
+    """The latency of a kernel's call.
 
     Attributes:
-        microseconds: the time model's, alike for every call.
-        predicted: that it was not measured.
+        microseconds: the prediction of the time model, the same for every call.
+        predicted: True: the latency was not measured.
     """
 
     microseconds: float
     predicted: bool = True
 
     def get_latency_percentile(self, percentile: float) -> float:
-        """Microseconds: one prediction, whatever the percentile."""
+        """Return the latency in microseconds, the same for every percentile."""
         return self.microseconds
 
 
 @dataclass(frozen=True)
 class BenchmarkResult:
-    """What `nki.benchmark` found.
+    """The result of `nki.benchmark`.
 
     Attributes:
-        nc_latency: of the NeuronCore.
-        predicted: that it was not measured.
+        nc_latency: the latency on the NeuronCore.
+        predicted: True: the latency was not measured.
     """
 
     nc_latency: Latency
@@ -51,12 +51,12 @@ class BenchmarkResult:
 
 
 def asked_files(options: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
-    """What a decorator is asked to save, and where.
+    """Yield the options that ask for a file, each with the file's path.
 
     Args:
-        options: of the decorator. `artifacts_dir` is where files go whose names are
-            relative; with the `working_directory` of `nki.profile` all are written, and
-            the summary alone too.
+        options: the decorator's options. Relative paths are in `artifacts_dir`; with
+            the `working_directory` of `nki.profile` all files are written there, and
+            the summary as well.
     """
     working = options.get("working_directory")
     folder = Path(working or options.get("artifacts_dir") or ".")
@@ -71,12 +71,12 @@ def asked_files(options: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
 def write_files(
     kernel: str, options: Mapping[str, Any], found: Mapping[str, Any]
 ) -> None:
-    """Writes the files that a decorator is asked for.
+    """Write the files that a decorator is asked for.
 
     Args:
-        kernel: its name.
-        options: of the decorator, see `asked_files`.
-        found: the call's `summary`, or `unpriced`, why there is none.
+        kernel: the kernel's name.
+        options: the decorator's options, see `asked_files`.
+        found: the call's `summary`, or why there is none, as `unpriced`.
     """
     for option, path in asked_files(options):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
-"""Block dimensions: a tensor of them is a list of tiles, and no memory of its own.
+"""Tensors with block dimensions, which are lists of tiles without memory of their own.
 
 Dimensions before `nl.par_dim` are logical: every (partition, free) tile is allocated
-for itself, where it is used, and tiles that are not alive at once may share memory
-(NKI Direct Allocation Developer Guide, "NKI Tensors Semantics"; NKI Block Dimension
+separately where it is used, and tiles with disjoint lifetimes may share memory (NKI
+Direct Allocation Developer Guide, "NKI Tensors Semantics"; NKI Block Dimension
 Migration Guide). An instruction takes one tile.
 """
 
@@ -22,13 +22,13 @@ from neuronjax.nki.tensor import NkiTensor
 
 
 class BlockedTensor(Tile):
-    """Tiles by block index.
+    """Tiles indexed by block.
 
     Args:
-        tiles: all of them, in row-major order of the block indices.
-        numbers: the chosen tiles' positions in `tiles`, by block index.
-        first_use: called with a tile before it is first used, to fill it: a tile's
-            life begins there and not where the tensor is declared.
+        tiles: all tiles, in row-major order of the block indices.
+        numbers: the selected tiles' positions in `tiles`, by block index.
+        first_use: called with each tile before its first use, to fill it: the tile's
+            lifetime begins there and not where the tensor is declared.
     """
 
     def __init__(
@@ -44,17 +44,17 @@ class BlockedTensor(Tile):
 
     @property
     def tensor(self) -> NkiTensor:  # type: ignore[override]
-        """The tile's, if it is one."""
+        """The tensor of the only tile."""
         return self._one().tensor
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Block dimensions, partitions, free dimensions."""
+        """The block dimensions, then partitions, then free dimensions."""
         return (*self._numbers.shape, *self._tiles[0].shape)
 
     @property
     def dtype(self) -> str:
-        """The nki name of the elements' type."""
+        """The NKI name of the elements' type."""
         return self._tiles[0].dtype
 
     @property
@@ -64,19 +64,19 @@ class BlockedTensor(Tile):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The shape that an instruction sees, which is one tile's."""
+        """The shape that an instruction sees: that of one tile."""
         return self._tiles[0].sizes
 
     def of(self, box: Box | None = None) -> NkiTensor:
-        """The tile as a view, if it is one.
+        """Return a view of the only tile.
 
         Raises:
-            InvalidProgramError: there are several.
+            InvalidProgramError: there are several tiles.
         """
         return self._one().of(box)
 
     def set(self, value: Any, box: Box | None = None) -> None:
-        """Copies a number into all tiles, or a tile into the only one."""
+        """Copy a number into all tiles, or a tile into the only one."""
         if isinstance(value, Tile) or box is not None:
             self._one().set(value, box)
             return
@@ -113,7 +113,7 @@ def _is_whole(key: Any) -> bool:
 
 
 def _block_index(key: Any) -> Any:
-    """A number or slice; an index array must mean one block."""
+    """Return a number or slice of blocks; an index array must mean one block."""
     if isinstance(key, slice | int):
         return key
     if isinstance(key, DynamicSlice):

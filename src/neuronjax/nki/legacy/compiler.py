@@ -1,9 +1,10 @@
-"""`neuronxcc.nki.compiler`: explicit allocation, and hints of the compiler.
+"""`neuronxcc.nki.compiler`: explicit allocation, and hints for the compiler.
 
-A tile of an explicit allocation lies at its address: two that are alive at once and
-overlap are an error, where the vendor's compiler may compute with what was overwritten
-(NKI Direct Allocation Developer Guide, "Lifetime Conflicts"). That such kernels may
-hold no automatically allocated tile is not required here.
+An explicitly allocated tile lies at its address. Two such tiles that overlap in address
+and lifetime are an error here; the vendor's compiler may instead compute with
+overwritten data (NKI Direct Allocation Developer Guide, "Lifetime Conflicts"). The
+vendor does not allow automatically allocated tiles in such kernels; here they are
+allowed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from neuronjax.nki.refusing import refuse
 
 BANK_BYTES = 2048  # of a partition (NKI Direct Allocation Guide, "Known Limitations")
 
-# Of (idx=, pdim_size=, fdim_size=).
+# A function of (idx=, pdim_size=, fdim_size=).
 Place = Callable[..., tuple[int, ...]]
 
 _automatic: contextvars.ContextVar[bool] = contextvars.ContextVar(
@@ -34,13 +35,13 @@ _automatic: contextvars.ContextVar[bool] = contextvars.ContextVar(
 
 
 class Allocated:
-    """A `buffer=`: a memory, and where in it the tile of a block index lies.
+    """A `buffer=` with a function that gives the address of each block's tile.
 
     Args:
         region: SBUF or PSUM.
-        place: of a block index `idx`, `pdim_size` partitions and `fdim_size` bytes of
-            each, given by these names: (partition, byte), in PSUM (bank, partition,
-            byte).
+        place: a function of a block index `idx`, `pdim_size` partitions and `fdim_size`
+            bytes of each, passed by these names. It returns (partition, byte), or in
+            PSUM (bank, partition, byte).
     """
 
     def __init__(self, region: MemoryRegion, place: Place) -> None:
@@ -52,49 +53,49 @@ class Allocated:
     def address(
         self, index: tuple[int, ...], partitions: int, nbytes: int
     ) -> tuple[int, int] | None:
-        """(partition, byte in it); None within `force_auto_alloc`.
+        """Return (partition, byte within it), or None within `force_auto_alloc`.
 
         Raises:
             InvalidProgramError: the allocation function returns no address.
         """
         if _automatic.get():
             return None
-        found = self._place(idx=index, pdim_size=partitions, fdim_size=nbytes)
+        address = self._place(idx=index, pdim_size=partitions, fdim_size=nbytes)
         parts = ("bank", "partition", "byte")[
             -2 if self.region.value == "sbuf" else 0 :
         ]
-        if not isinstance(found, tuple) or len(found) != len(parts):
+        if not isinstance(address, tuple) or len(address) != len(parts):
             refuse(
                 f"{self.region}.alloc",
-                f"the allocation function returns {found!r} for block {index}",
+                f"the allocation function returns {address!r} for block {index}",
                 f"it must return ({', '.join(parts)})",
             )
-        *bank, partition, byte = (int(n) for n in found)
+        *bank, partition, byte = (int(n) for n in address)
         return partition, byte + (bank[0] * BANK_BYTES if bank else 0)
 
 
 def address_of(
     buffer: Any, index: tuple[int, ...], partitions: int, nbytes: int
 ) -> tuple[int, int] | None:
-    """The address of a tile, if its `buffer=` fixes it.
+    """Return the address of a tile if its `buffer=` fixes one, else None.
 
-    The older compiler traces a loop's body once, here it runs at every turn: where a
-    kernel counts addresses up inside, those of later turns leave the memory. A line
-    that began within it gets an automatic address then.
+    The older compiler traces a loop's body once; here the body runs in every turn. If a
+    kernel counts addresses up in the body, addresses of later turns are outside the
+    memory. A line whose first address was inside it then gets an automatic address.
     """
     if not isinstance(buffer, Allocated):
         return None
-    found = buffer.address(index, partitions, nbytes)
-    if found is None:
+    address = buffer.address(index, partitions, nbytes)
+    if address is None:
         return None
     trace = tracing.current()
     lines = trace.notes.setdefault("lines of addresses within their memory", set())
     line = (str(user_line()), index)
-    if found[1] + nbytes <= capacity(trace.core, str(buffer)):
+    if address[1] + nbytes <= capacity(trace.core, str(buffer)):
         lines.add(line)
     elif line in lines:
         return None
-    return found
+    return address
 
 
 class _MemoryAllocator:
@@ -102,17 +103,17 @@ class _MemoryAllocator:
         self._region = region
 
     def alloc(self, func: Place) -> Allocated:
-        """Tiles where the function of (block index, partitions, bytes) says."""
+        """Return an allocation by a function of (block index, partitions, bytes)."""
         return Allocated(self._region, func)
 
     def auto_alloc(self) -> MemoryRegion:
-        """The memory: an address is found."""
+        """Return the memory, in which addresses are chosen automatically."""
         return self._region
 
     def _modulo(
         self, bases: tuple[int, ...], counts: tuple[Sequence[int], ...]
     ) -> Allocated:
-        """Tiles behind the bases of (bank, in PSUM alone), partition and byte."""
+        """Return an allocation that repeats tiles from the bases of bank to byte."""
 
         def place(
             idx: tuple[int, ...], pdim_size: int, fdim_size: int
@@ -133,7 +134,7 @@ class _SbufAllocator(_MemoryAllocator):
         num_par_tiles: Sequence[int] = (),
         num_free_tiles: Sequence[int] = (),
     ) -> Allocated:
-        """Block i at tile i modulo the numbers of tiles along partitions and bytes."""
+        """Return an allocation with block i at tile i modulo the number of tiles."""
         counts = num_par_tiles, num_free_tiles
         return self._modulo((base_partition, base_addr), counts)
 
@@ -149,16 +150,15 @@ class _PsumAllocator(_MemoryAllocator):
         num_par_tiles: Sequence[int] = (),
         num_free_tiles: Sequence[int] = (),
     ) -> Allocated:
-        """Block i at bank i modulo the number of banks, and so within a bank."""
+        """Return an allocation that puts block i at bank i modulo the number of banks,
+        and likewise within a bank."""
         counts = num_bank_tiles, num_par_tiles, num_free_tiles
         return self._modulo((base_bank, base_partition, base_addr), counts)
 
 
 def _turn(index: tuple[int, ...], counts: Sequence[int]) -> int:
-    """The physical tile of a block, one number; without counts there is one.
-
-    A tensor without blocks may have counts: public kernels keep memory free that way.
-    """
+    """Return the number of a block's physical tile; without counts there is one tile. A
+    tensor without blocks may have counts: public kernels reserve memory that way."""
     sizes = (tuple(counts) if index else ()) or (1,) * len(index)
     if len(sizes) != len(index):
         refuse(
@@ -175,7 +175,7 @@ psum = _PsumAllocator(MemoryRegion.psum)
 
 
 def force_auto_alloc(func: Callable[..., Any] | None = None) -> Any:
-    """A decorator: the kernel's explicit addresses are ignored."""
+    """Decorate a kernel so that its explicit addresses are ignored."""
     if func is None:
         return force_auto_alloc
     inner = func.function if isinstance(func, Kernel) else func
@@ -198,21 +198,22 @@ def force_auto_alloc(func: Callable[..., Any] | None = None) -> Any:
 def enable_stack_allocator(
     func: Callable[..., Any] | None = None, log_level: int = 50
 ) -> Any:
-    """A decorator that leaves the kernel as it is."""
+    """Return the kernel unchanged, or a decorator that does."""
     return (lambda f: f) if func is None else func
 
 
 def skip_middle_end_transformations(func: Callable[..., Any] | None = None) -> Any:
-    """A decorator that leaves the kernel as it is."""
+    """Return the kernel unchanged, or a decorator that does."""
     return (lambda f: f) if func is None else func
 
 
 @contextlib.contextmanager
 def allocation_scope() -> Iterator[None]:
-    """Tiles made inside die here: here each dies after its last use."""
+    """Do nothing: with the vendor, tiles made inside the block end with it; here each
+    ends after its last use."""
     yield
 
 
 def multi_buffer(factor: int = 2) -> int:
-    """How many buffers of a tile there are; values do not depend on it."""
+    """Return how many buffers a tile has; values do not depend on it."""
     return factor

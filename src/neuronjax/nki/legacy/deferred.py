@@ -1,4 +1,4 @@
-"""Results that wait for their destination, which may decide how they are computed."""
+"""Values that are computed when their destination is known, which may decide how."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ from neuronjax.nki.tensor import NkiTensor
 
 
 class Product(Tile):
-    """`nisa.nc_matmul(...)`: added to PSUM where it is `+=`d, else a tile of its own.
+    """The value of `nisa.nc_matmul(...)`: `+=` adds it to PSUM; any other use makes a
+    new tile.
 
     Args:
-        stationary: the one operand.
-        moving: the other one.
+        stationary: the stationary operand.
+        moving: the moving operand.
         flags: arguments of `isa.nc_matmul`.
-        skipped: whether a mask leaves the instruction out: it writes nothing.
-        columns: of the moving operand before a mask, of which `moving` is the box.
+        skipped: whether a mask excludes the instruction, which then writes nothing.
+        columns: if a mask selects part of the moving operand, the box of those columns,
+            which `moving` holds.
     """
 
     def __init__(
@@ -46,7 +48,7 @@ class Product(Tile):
 
     @property
     def tensor(self) -> NkiTensor:  # type: ignore[override]
-        """The product in PSUM, computed when it is first asked for."""
+        """The product in PSUM, computed at the first access."""
         if self._made is None:
             stationary, moving = self._operands
             shape = _product_shape(stationary, moving, self._flags)
@@ -68,7 +70,7 @@ class Product(Tile):
         nc_matmul(target, *self._operands, **how, **self._flags)
 
     def added_to(self, target: NkiTensor) -> bool:
-        """Adds it to what PSUM holds; False if that is not possible any more."""
+        """Add the product to PSUM; return False if that is no longer possible."""
         if self._skipped:
             return True
         if target.storage.memory != "psum" or self._made is not None:
@@ -77,7 +79,7 @@ class Product(Tile):
         return True
 
     def into(self, target: NkiTensor) -> bool:
-        """Writes it to PSUM."""
+        """Write the product to PSUM; return False if that is no longer possible."""
         if self._skipped:
             return True
         fits = target.storage.memory == "psum" and target.dtype == self._dtype
@@ -97,14 +99,14 @@ def _product_shape(
 
 
 class LoopReduction(Tile):
-    """`nl.loop_reduce(x, op, ...)`: a reduction with what it is assigned to, or, used
-    as a value, with what the loop's turns before had.
+    """The value of `nl.loop_reduce(x, op, ...)`: assigned to a tile, it is reduced with
+    the tile's values; used as a value, with those of earlier turns.
 
     Args:
-        value: of this turn.
+        value: the value of this turn.
         op: the operator.
-        skipped: whether a mask leaves the turn out.
-        before: of the turn before, or None in the first.
+        skipped: whether a mask excludes the turn.
+        before: the reduction in the turn before, or None in the first turn.
     """
 
     def __init__(
@@ -120,7 +122,7 @@ class LoopReduction(Tile):
 
     @property
     def tensor(self) -> NkiTensor:  # type: ignore[override]
-        """The reduction of the turns so far, computed when it is first asked for."""
+        """The reduction of the turns so far, computed at the first access."""
         if self._made is None:
             turns = [t for t in self._turns() if not t._skipped]
             if not turns:
@@ -135,18 +137,19 @@ class LoopReduction(Tile):
         return self._made
 
     def _turns(self) -> list[LoopReduction]:
-        """The turns so far, the first one first."""
-        found: list[LoopReduction] = []
+        """Return the turns so far, the first one first."""
+        turns: list[LoopReduction] = []
         turn: LoopReduction | None = self
         while turn is not None:
-            found.append(turn)
+            turns.append(turn)
             turn = turn._before
-        return found[::-1]
+        return turns[::-1]
 
     def into(self, target: NkiTensor) -> bool:
-        """target = target <op> value; only the value where nothing was written yet.
+        """Assign target <op> value to the target, or only the value if it is unwritten.
 
-        It is how turns of `affine_range` may depend on one another."""
+        This is how turns of `affine_range` may depend on one another.
+        """
         if self._skipped:
             return True
         value = alike(self._value, target)

@@ -1,7 +1,8 @@
-"""Indices that the run knows: `t[i_p, offset[0, 0] + i_f]` and `t[rows[i_p, 0], i_f]`.
+"""Runtime indices: `t[i_p, offset[0, 0] + i_f]` and `t[rows[i_p, 0], i_f]`.
 
-A tile of one element is an offset of one dimension, beside index arrays; a tile of
-several in front of an HBM tensor chooses a row per partition.
+A tile of one element, next to index arrays, is an offset in one dimension. A tile of
+several elements that indexes the first dimension of an HBM tensor selects a row for
+each partition.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Offset:
 
 
 def bounds(key: Any, size: int) -> tuple[int, int, int]:
-    """Start, stop and step of a slice or `nl.ds`."""
+    """Return the start, stop and step of a slice or `nl.ds`."""
     if isinstance(key, DynamicSlice):
         return int(key.start), int(key.start) + key.size, 1
     return key.indices(size)
@@ -42,13 +43,13 @@ def bounds(key: Any, size: int) -> tuple[int, int, int]:
 
 @dataclass(frozen=True)
 class Rows:
-    """A row of HBM for every partition."""
+    """A tensor in HBM with one selected row for each partition."""
 
     row: NkiTensor  # the elements of every row, as if all rows were chosen in order
     index: NkiTensor  # the chosen rows
 
     def of(self, box: Box | None) -> NkiTensor:
-        """The view; of a mask's box alone."""
+        """Return the view, or the part of it in a mask's box."""
         row, index = self.row, self.index
         if box is not None:
             index = index.slice(0, box.starts[0], box.stops[0])
@@ -59,22 +60,22 @@ class Rows:
 
 
 def selected(t: NkiTensor, keys: list[Any]) -> NkiTensor | Rows:
-    """What of a tensor is meant if one index is an `Offset`."""
-    found = [n for n, k in enumerate(keys) if isinstance(k, Offset)]
-    if len(found) != 1:
-        refuse("index", f"{len(found)} tiles of indices", "use one")
-    key = keys[found[0]]
+    """Return the part of a tensor for keys of which one is an `Offset`."""
+    dynamic = [n for n, k in enumerate(keys) if isinstance(k, Offset)]
+    if len(dynamic) != 1:
+        refuse("index", f"{len(dynamic)} tiles of indices", "use one")
+    key = keys[dynamic[0]]
     slices = any(
         isinstance(k, slice | DynamicSlice) and len(range(*bounds(k, n))) != 1
         for k, n in zip(keys, t.shape, strict=True)
     )
     if key.index.size == 1 and not slices:
-        return _moved(t, keys, found[0])
-    t, keys = _without_leading(t, keys, found[0])
+        return _moved(t, keys, dynamic[0])
+    t, keys = _without_leading(t, keys, dynamic[0])
     if not isinstance(keys[0], Offset) or key.steps.any() or t.storage.on_chip:
         refuse(
             "index",
-            f"a tile of {key.index.size} indices of dimension {found[0]}",
+            f"a tile of {key.index.size} indices of dimension {dynamic[0]}",
             "several indices choose rows of a tensor in HBM, its first dimension after "
             "numbers; one index needs index arrays or numbers in all other dimensions",
         )
@@ -84,7 +85,7 @@ def selected(t: NkiTensor, keys: list[Any]) -> NkiTensor | Rows:
 def _without_leading(
     t: NkiTensor, keys: list[Any], count: int
 ) -> tuple[NkiTensor, list[Any]]:
-    """The tensor without its first dimensions, if all of their indices are numbers."""
+    """Return tensor and keys without the first dimensions if those keys are numbers."""
     if t.storage.on_chip or any(np.size(k) != 1 for k in keys[:count]):
         return t, keys
     for key in keys[:count]:
@@ -93,7 +94,7 @@ def _without_leading(
 
 
 def _moved(t: NkiTensor, keys: list[Any], dim: int) -> NkiTensor:
-    """All index arrays, and one offset of a dimension."""
+    """Return the elements of index arrays with a runtime offset in one dimension."""
     if t.storage.on_chip and dim == 0:
         refuse("index", "a partition that the run chooses", "index a free dimension")
     arrays = []
@@ -114,7 +115,7 @@ def _moved(t: NkiTensor, keys: list[Any], dim: int) -> NkiTensor:
 
 
 def _rows(t: NkiTensor, index: NkiTensor, rest: list[Any]) -> Rows:
-    """data[indices[i_p, 0], i_f]."""
+    """Return the rows of data[indices[i_p, 0], i_f]."""
     arrays = [np.zeros((), np.int64)]
     for size, key in zip(t.shape[1:], rest, strict=True):
         if isinstance(key, slice | DynamicSlice):

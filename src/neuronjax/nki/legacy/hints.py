@@ -1,7 +1,7 @@
-"""Keyword arguments of the older style beyond the documented ones.
+"""Undocumented keyword arguments of the older style.
 
-Every function of release 2.26 ends in `**kwargs`. Those in `WITHOUT_EFFECT` change no
-value; any other is refused by its name.
+Every function of release 2.26 ends in `**kwargs`. Keywords in `WITHOUT_EFFECT` are
+accepted and ignored; any other is an error that names it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 from neuronjax.nki.refusing import unsupported
 
-# Why each changes no value. Only `name` is documented; the rest are used by public
-# kernels, and say how the compiler schedules or splits what the text defines.
+# Each keyword, with why it changes no value. Only `name` is documented; public kernels
+# use the others to say how the compiler schedules or splits instructions.
 WITHOUT_EFFECT = MappingProxyType(
     {
         "name": "a label in the compiler's reports",
@@ -29,11 +29,10 @@ WITHOUT_EFFECT = MappingProxyType(
 
 
 def hinted(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, refusing unknown hints.
+    """Return the function with a check that refuses unknown hints.
 
     Raises (when called):
-        UnsupportedError: a keyword that is neither its parameter nor known to change
-            nothing.
+        UnsupportedError: a keyword is neither a parameter nor in `WITHOUT_EFFECT`.
     """
     named = {
         name
@@ -57,11 +56,11 @@ def hinted(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def check_hints(module: dict[str, Any], others: Iterable[str] = ()) -> None:
-    """Replaces a module's functions of `**hints` by `hinted` ones.
+    """Replace a module's functions of `**hints` by `hinted` ones.
 
     Args:
-        module: its globals.
-        others: functions of it that name another module as theirs.
+        module: the module's globals.
+        others: names of functions in it that were defined in another module.
     """
     for name, function in list(module.items()):
         if not inspect.isfunction(function) or name.startswith("_"):

@@ -1,8 +1,8 @@
-"""`neuronxcc.nki.isa`: the instructions of `nki.isa` that return their result.
+"""`neuronxcc.nki.isa`: the instructions of `nki.isa` in a form that returns the result.
 
-Signatures are those of release 2.26; each function makes the tile that the newer one
-writes to, and restricts both to the box of the mask. `hints` says which keywords
-beyond these there are.
+Signatures are those of release 2.26. Each function makes the tile to which the newer
+function writes, and restricts the operands to the mask's box. `hints` lists the
+accepted keywords beyond the signatures.
 """
 
 from __future__ import annotations
@@ -71,20 +71,22 @@ def _older(
     defaults: Mapping[str, Any] = MappingProxyType({}),
     adapt: Adapt | None = None,
 ) -> Callable[..., Any]:
-    """Return the older function of an instruction, which takes the newer's arguments.
+    """Return the older function of an instruction, with the newer function's arguments.
 
     Args:
-        name: of the function.
-        meaning: its documentation.
+        name: the function's name.
+        meaning: the function's documentation.
         positional: how many arguments need no keyword.
-        instruction: its name if it is not the function's.
-        dtype: of the result where the user gives none, by default the operand's.
-        widest: the two operands that say the dtype together, and the larger the shape.
-        columns: of the result if it has not the operand's shape.
-        returns: whether dst is a new tile, and not an argument.
-        defaults: those that are others; `...` for an argument that is not there yet.
-        adapt: changes the newer function's arguments where those of the older style
-            are more.
+        instruction: the instruction's name if it is not the function's.
+        dtype: of the result if the user gives none; by default the operand's.
+        widest: two operands whose dtypes are promoted and of which the larger gives the
+            shape.
+        columns: columns of the result if its shape is not the operand's.
+        returns: whether the result is a new tile, instead of an argument dst.
+        defaults: defaults that differ; `...` for an argument that the older function
+            lacks.
+        adapt: changes the arguments for the newer function, where the older one accepts
+            more.
     """
     instruction = instruction or name
     parameters = _parameters(instruction, positional, returns, defaults)
@@ -112,7 +114,7 @@ def _older(
 def _parameters(
     name: str, positional: int, returns: bool, defaults: Mapping[str, Any]
 ) -> list[inspect.Parameter]:
-    """Return those of the newer function on tiles, and the older style's keywords."""
+    """Return the newer function's parameters on tiles, and the older keywords."""
     newer = inspect.signature(getattr(isa, name)).parameters.values()
     left_out = {"name", "dtype", *(["dst"] if returns else [])}
     left_out |= {name for name, default in defaults.items() if default is ...}
@@ -147,14 +149,14 @@ def _spread(given: dict[str, Any]) -> None:
 
 
 def _in_fp32(given: dict[str, Any]) -> None:
-    """Copy vector operands, which the older instruction takes in any dtype."""
+    """Copy vector operands, which have any dtype in the older style, to FP32."""
     for op, name in (("op0", "operand0"), ("op1", "operand1")):
         if isinstance(given[name], NkiTensor) and op_name(given[op]) not in BITVEC:
             given[name] = fp32_column(given[name])
 
 
 def _from_float(given: dict[str, Any]) -> None:
-    """Begin with a number of FP32, whatever kind of number it is."""
+    """Convert an initial number of any type to a float."""
     if not isinstance(given["initial"], NkiTensor):
         given["initial"] = float(given["initial"])
 
@@ -248,7 +250,7 @@ def tensor_reduce(
     keepdims: bool = False,
     **hints: Any,
 ) -> Tile:
-    """The reduction over the last free axes."""
+    """Return the reduction over the last free axes."""
     given = [axis] if isinstance(axis, int | np.integer) else list(axis)
     rank = len(data.sizes)
     axes = sorted(int(a) % rank for a in given)
@@ -281,7 +283,7 @@ def tensor_reduce(
 def tensor_partition_reduce(
     op: Any, data: Tile, *, mask: Any = None, dtype: Any = None, **hints: Any
 ) -> Tile:
-    """The reduction over the partitions."""
+    """Return the reduction over the partitions."""
     source = data.of(box_of(mask, data.sizes))
     tile, dst = whole_tile((1, *source.shape[1:]), dtype or data.dtype)
     isa.tensor_partition_reduce(dst, op, source)
@@ -297,7 +299,7 @@ def memset(
     engine: Any = engine.unknown,
     **hints: Any,
 ) -> Tile:
-    """A tile of one number."""
+    """Return a tile filled with a number."""
     tile, dst = new_tile(shape, dtype, box_of(mask, tuple(shape)))
     if dst is not None:
         isa.memset(dst, value, engine)
@@ -305,7 +307,7 @@ def memset(
 
 
 def iota(expr: Any, dtype: Any, *, mask: Any = None, **hints: Any) -> Tile:
-    """The values of an affine expression of index arrays."""
+    """Return the values of an affine expression of index arrays."""
     values = np.asarray(expr)
     view = strided(values.astype(np.int64))
     pattern = [
@@ -329,9 +331,10 @@ def affine_select(
     dtype: Any = None,
     **hints: Any,
 ) -> Tile:
-    """on_true_tile where the index expression holds, else the number.
+    """Return on_true_tile where the index expression holds, else the number.
 
-    The expression is known here as an array, so its values come from a constant.
+    The expression is an array when the kernel is traced, so its values are in a
+    constant.
     """
 
     def write(dst: NkiTensor, box: Box | None) -> None:
@@ -354,7 +357,7 @@ def local_gather(
     *,
     mask: Any = None,
 ) -> Tile:
-    """Elements by index, per group of 16 partitions."""
+    """Return elements by index, for each group of 16 partitions."""
     count = prod(index.sizes[1:]) * 16
     valid = count if num_valid_indices is None else num_valid_indices
     each = (num_elem_per_idx,) if num_elem_per_idx > 1 else ()
@@ -366,7 +369,7 @@ def local_gather(
 
 
 def sequence_bounds(*, segment_ids: Tile, dtype: Any = None) -> Tile:
-    """First and last index of every element's segment."""
+    """Return the first and last index of every element's segment."""
     source = segment_ids.of()
     sizes = (1, 2, source.shape[1])
     tile, dst = whole_tile(sizes, dtype or segment_ids.dtype)
@@ -377,7 +380,7 @@ def sequence_bounds(*, segment_ids: Tile, dtype: Any = None) -> Tile:
 def nc_stream_shuffle(
     src: Tile, dst: Tile, shuffle_mask: Sequence[int], **hints: Any
 ) -> None:
-    """Partitions in another order within 32."""
+    """Copy partitions in another order within each 32."""
     isa.nc_stream_shuffle(dst.of(), src.of(), shuffle_mask)
 
 
@@ -390,7 +393,7 @@ def dma_copy(
     oob_mode: Any = oob_mode.error,
     dge_mode: Any = dge_mode.unknown,
 ) -> None:
-    """dst = src, or dst += src with dst_rmw_op=np.add."""
+    """Copy src to dst, or add src to dst with dst_rmw_op=np.add."""
     box = box_of(mask, dst.shape)
     target, source = dst.of(box), src.of(box)
     _refuse_broadcast(source)
@@ -409,7 +412,7 @@ def dma_transpose(
     dge_mode: Any = dge_mode.unknown,
     **hints: Any,
 ) -> Tile:
-    """The transpose, by DMA."""
+    """Return the transpose, made by DMA."""
     source = src.of(box_of(mask, src.sizes))
     _refuse_wide_transpose(source)
     order = list(axes) if axes else list(range(source.ndim))[::-1]
@@ -419,8 +422,8 @@ def dma_transpose(
 
 
 def _refuse_broadcast(source: NkiTensor) -> None:
-    """neuronx-cc 2.0.260476 does not compile it, from HBM or from SBUF: NCC_IBCG901
-    [KDA, workspaces/mamba/candidates.jsonl]."""
+    """Refuse a source that repeats one row. neuronx-cc 2.0.260476 does not compile it,
+    from HBM or from SBUF: NCC_IBCG901 [KDA, workspaces/mamba/candidates.jsonl]."""
     if source.shape[0] > 1 and source.strides[0] == 0:
         refuse(
             "nisa.dma_copy",
@@ -431,8 +434,9 @@ def _refuse_broadcast(source: NkiTensor) -> None:
 
 
 def _refuse_wide_transpose(source: NkiTensor) -> None:
-    """neuronx-cc 2.0.260476 ends with NCC_ISFV902 at one of FP32 [128, 128] in SBUF
-    [KDA, workspaces/rmsnorm_matmul/candidates.jsonl]; of HBM nobody reports it."""
+    """Refuse a 4-byte source in SBUF. neuronx-cc 2.0.260476 fails with NCC_ISFV902 at
+    FP32 [128, 128] in SBUF [KDA, workspaces/rmsnorm_matmul/candidates.jsonl]; no report
+    concerns HBM."""
     if source.storage.on_chip and itemsize(source.dtype) > 2:
         refuse(
             "nisa.dma_transpose",
@@ -443,7 +447,7 @@ def _refuse_wide_transpose(source: NkiTensor) -> None:
 
 
 def builtin_custom_op(*args: Any, **options: Any) -> NoReturn:
-    """Machine code for GpSimdE, which nothing here executes."""
+    """Refuse custom machine code for GpSimdE, which cannot be executed here."""
     unsupported(
         "nisa.builtin_custom_op",
         "a custom operator of GpSimdE",

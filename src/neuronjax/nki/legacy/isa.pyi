@@ -1,7 +1,7 @@
 # Made from the rows of ir.nki_instructions: python -m tests.nki.stubs
 # fmt: off
 # ruff: noqa
-"""`neuronxcc.nki.isa`: the instructions of `nki.isa` that return their result."""
+"""`neuronxcc.nki.isa`: the instructions of `nki.isa` in a form that returns the result."""
 
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -27,7 +27,7 @@ def activation_reduce(op: Any, data: Tile, *, reduce_op: Any, reduce_res: Tile, 
     """op(data * scale + bias), and its sums in reduce_res."""
 
 def affine_select(pred: Any, on_true_tile: Tile, on_false_value: float, *, mask: Any = None, dtype: Any = None, **hints: Any) -> Tile:
-    """on_true_tile where the index expression holds, else the number."""
+    """Return on_true_tile where the index expression holds, else the number."""
 
 def bn_aggr(data: Tile, *, mask: Any = None, dtype: Any = None, **hints: Any) -> Tile:
     """The mean and variance of several statistics."""
@@ -36,28 +36,28 @@ def bn_stats(data: Tile, *, mask: Any = None, dtype: Any = None, **hints: Any) -
     """Means and variances of every partition, six numbers."""
 
 def builtin_custom_op(*args: Any, **options: Any) -> NoReturn:
-    """Machine code for GpSimdE, which nothing here executes."""
+    """Refuse custom machine code for GpSimdE, which cannot be executed here."""
 
 def dma_copy(*, dst: Tile, src: Tile, mask: Any = None, dst_rmw_op: Any = None, oob_mode: Any = oob_mode.error, dge_mode: Any = dge_mode.unknown) -> None:
-    """dst = src, or dst += src with dst_rmw_op=np.add."""
+    """Copy src to dst, or add src to dst with dst_rmw_op=np.add."""
 
 def dma_transpose(src: Tile, *, axes: Sequence[int] | None = None, mask: Any = None, dtype: Any = None, dge_mode: Any = dge_mode.unknown, **hints: Any) -> Tile:
-    """The transpose, by DMA."""
+    """Return the transpose, made by DMA."""
 
 def dropout(data: Tile, prob: Any, *, mask: Any = None, dtype: Any = None, **hints: Any) -> Tile:
     """data with elements replaced by zeros."""
 
 def iota(expr: Any, dtype: Any, *, mask: Any = None, **hints: Any) -> Tile:
-    """The values of an affine expression of index arrays."""
+    """Return the values of an affine expression of index arrays."""
 
 def local_gather(src_buffer: Tile, index: Tile, num_elem_per_idx: int = 1, num_valid_indices: int | None = None, *, mask: Any = None) -> Tile:
-    """Elements by index, per group of 16 partitions."""
+    """Return elements by index, for each group of 16 partitions."""
 
 def max8(*, src: Tile, mask: Any = None, dtype: Any = None, **hints: Any) -> Tile:
     """The eight largest values of every partition."""
 
 def memset(shape: Sequence[int], value: float, dtype: Any, *, mask: Any = None, engine: Any = engine.unknown, **hints: Any) -> Tile:
-    """A tile of one number."""
+    """Return a tile filled with a number."""
 
 def nc_find_index8(*, data: Tile, vals: Tile, mask: Any = None, dtype: Any = None, **hints: Any) -> Tile:
     """Where eight values are first found."""
@@ -66,13 +66,13 @@ def nc_match_replace8(*, data: Tile, vals: Tile, imm: float, dst_idx: Tile | Non
     """data with eight values replaced."""
 
 def nc_matmul(stationary: Tile, moving: Tile, *, is_stationary_onezero: bool = False, is_moving_onezero: bool = False, is_transpose: bool = False, tile_position: Sequence[int] = (), tile_size: Sequence[int] = (), mask: Any = None, perf_mode: Any = None, **hints: Any) -> Tile:
-    """stationary.T @ moving in PSUM; `psum += ...` adds it there."""
+    """Return stationary.T @ moving in PSUM; `psum += ...` adds it there."""
 
 def nc_stream_shuffle(src: Tile, dst: Tile, shuffle_mask: Sequence[int], **hints: Any) -> None:
-    """Partitions in another order within 32."""
+    """Copy partitions in another order within each 32."""
 
 def nc_transpose(data: Tile, *, mask: Any = None, dtype: Any = None, engine: Any = engine.unknown, **hints: Any) -> Tile:
-    """The transpose: TensorE's in PSUM, VectorE's in SBUF, in squares of 32."""
+    """Return the transpose: by TensorE in PSUM, by VectorE in SBUF in squares of 32."""
 
 def range_select(*, on_true_tile: Tile, comp_op0: Any, comp_op1: Any, bound0: Tile, bound1: Tile, reduce_cmd: Any = reduce_cmd.idle, reduce_res: Tile | None = None, reduce_op: Any = 'maximum', range_start: int = 0, on_false_value: float = FP32_MIN, mask: Any = None, dtype: Any = None, **hints: Any) -> Tile:
     """on_true_tile where the index is within the bounds, else the number."""
@@ -87,7 +87,7 @@ def select_reduce(*, dst: Tile, predicate: Tile, on_true: Tile, on_false: Any, r
     """dst = on_true where the predicate holds, else on_false."""
 
 def sequence_bounds(*, segment_ids: Tile, dtype: Any = None) -> Tile:
-    """First and last index of every element's segment."""
+    """Return the first and last index of every element's segment."""
 
 def tensor_copy(src: Tile, *, engine: Any = engine.unknown, mask: Any = None, dtype: Any = None, **hints: Any) -> Tile:
     """A copy."""
@@ -102,10 +102,10 @@ def tensor_copy_predicated(*, dst: Tile, src: Any, predicate: Tile, reverse_pred
     """dst = src where the predicate holds."""
 
 def tensor_partition_reduce(op: Any, data: Tile, *, mask: Any = None, dtype: Any = None, **hints: Any) -> Tile:
-    """The reduction over the partitions."""
+    """Return the reduction over the partitions."""
 
 def tensor_reduce(op: Any, data: Tile, axis: int | Sequence[int], *, mask: Any = None, dtype: Any = None, negate: bool = False, keepdims: bool = False, **hints: Any) -> Tile:
-    """The reduction over the last free axes."""
+    """Return the reduction over the last free axes."""
 
 def tensor_scalar(data: Tile, op0: Any, operand0: Any, reverse0: bool = False, op1: Any = None, operand1: Any = None, reverse1: bool = False, *, engine: Any = engine.unknown, mask: Any = None, dtype: Any = None, **hints: Any) -> Tile:
     """(data <op0> operand0) <op1> operand1."""

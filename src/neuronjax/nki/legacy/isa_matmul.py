@@ -1,4 +1,4 @@
-"""TensorE of `neuronxcc.nki.isa`; see `isa`, which says how its functions work."""
+"""TensorE's functions of `neuronxcc.nki.isa`; `isa` describes how they work."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ def nc_matmul(
     perf_mode: Any = None,
     **hints: Any,
 ) -> Tile:
-    """stationary.T @ moving in PSUM; `psum += ...` adds it there.
+    """Return stationary.T @ moving in PSUM; `psum += ...` adds it there.
 
     Args:
         stationary: [K, M]; [K, 2, M] in double-row mode. From PSUM it is copied first.
         moving: [K, N]; [K, 2, N] in double-row mode. From PSUM it is copied first.
-        is_stationary_onezero: a hint about time alone.
-        is_moving_onezero: a hint about time alone.
+        is_stationary_onezero: a hint that affects only time.
+        is_moving_onezero: a hint that affects only time.
         is_transpose: pass the stationary operand's bits through the one-hot `moving`.
         tile_position: first row and column of the array that is used.
         tile_size: rows and columns of the array that are used.
-        mask: one value, one per row of the contraction, or over the moving operand,
-            whose other rows and columns take no part; where it holds nowhere the
-            instruction is left out.
+        mask: one value, one per row of the contraction, or a mask over the moving
+            operand; masked rows and columns are excluded, and if all are the
+            instruction is not emitted.
         perf_mode: None, or "double_row_gen3" for two FP8 products per cell.
         **hints: see `hints`.
     """
@@ -77,7 +77,7 @@ def nc_matmul(
 
 
 def _in_sbuf(t: Tile) -> NkiTensor:
-    """An operand; a tile in PSUM, such as a transpose, is copied."""
+    """Return an operand; a tile in PSUM, such as a transpose, is copied."""
     view = t.of()
     if view.storage.memory != "psum":
         return view
@@ -87,7 +87,7 @@ def _in_sbuf(t: Tile) -> NkiTensor:
 
 
 def _perf_mode(mode: Any) -> matmul_perf_mode:
-    """The newer mode of an older name."""
+    """Return the newer mode for an older name."""
     name = str(getattr(mode, "value", mode))
     if name in ("None", "none"):
         return matmul_perf_mode.none
@@ -106,7 +106,7 @@ def nc_transpose(
     engine: Any = engine.unknown,
     **hints: Any,
 ) -> Tile:
-    """The transpose: TensorE's in PSUM, VectorE's in SBUF, in squares of 32."""
+    """Return the transpose: by TensorE in PSUM, by VectorE in SBUF in squares of 32."""
     box = box_of(mask, data.sizes)
     if box is not None and box.empty:
         sizes = (prod(data.sizes[1:]), data.sizes[0])
@@ -124,8 +124,8 @@ def nc_transpose(
 
 
 def _transposed_in_squares(dst: NkiTensor, source: NkiTensor) -> None:
-    """VectorE transposes [32, 32] at a time; the compiler of the older style cuts what
-    is larger: 256 of [128, 128] keep VectorE of trn2 busy for 3.1 us each [KDA]."""
+    """Transpose on VectorE, which takes [32, 32] at a time. The older compiler splits
+    larger tiles: 256 of [128, 128] keep VectorE of trn2 busy for 3.1 us each [KDA]."""
     rows, columns, square = (
         source.shape[0],
         prod(source.shape[1:]),

@@ -1,7 +1,7 @@
 """`neuronxcc.nki.language`: `nki.language` in the calling style of release 2.26.
 
-The functions are the newer ones on tiles that know index arrays, block dimensions,
-masks and operators; comparisons give uint8 by default. Loop bounds are numbers, so
+The functions are the newer ones on tiles that support index arrays, block dimensions,
+masks and operators. Comparisons return uint8 by default. Loop bounds are numbers, so
 `nl.affine_range` unrolls here too.
 """
 
@@ -57,11 +57,11 @@ from neuronjax.nki.tensor import NkiTensor
 
 
 class nc(int):
-    """A dimension of the launch grid that is spread over physical cores."""
+    """A dimension of the launch grid that is distributed over physical cores."""
 
 
 def spmd_dim(*sizes: int) -> int:
-    """Several dimensions of the launch grid as one."""
+    """Return several dimensions of the launch grid as one."""
     return int(np.prod([int(s) for s in sizes]))
 
 
@@ -73,20 +73,19 @@ class fp32:
 
 
 def finfo(dtype: Any) -> Any:
-    """Limits of a float type."""
+    """Return the limits of a float type."""
     import ml_dtypes
 
     return ml_dtypes.finfo(dtypes.info(dtypes.as_dtype(dtype)).numeric)
 
 
 def affine_range(*bounds: int, **hints: Any) -> Any:
-    """`range`: turns are executed in order, whatever the compiler may reorder;
-    `nki.check` tells where they depend on one another."""
+    """Return a `range`; `nki.check` reports turns that depend on one another."""
     return nl.affine_range(*bounds)
 
 
 def sequential_range(*bounds: int, **hints: Any) -> range:
-    """`range`."""
+    """Return a `range`."""
     return range(*bounds)
 
 
@@ -148,12 +147,12 @@ def _reduction(name: str, op: str) -> Callable[..., Tile]:
     return function
 
 
-#: What release 2.26 has not.
+#: Functions that release 2.26 lacks.
 _NEWER = {"abs_max", "abs_min", "gelu_apprx_sigmoid_dx"}
 
 
 def _functions(module: ModuleType, parameters: list[str]) -> list[str]:
-    """Return the functions of nki.language in a file that take these parameters."""
+    """Return the names of a module's functions that take these parameters."""
     return [
         name
         for name, function in inspect.getmembers(module, inspect.isfunction)
@@ -177,12 +176,12 @@ prod = _reduction("prod", "multiply")
 
 
 def logical_not(x: Tile, *, dtype: Any = None, mask: Any = None, **hints: Any) -> Tile:
-    """1 where x is 0, else 0."""
+    """Return 1 where x is 0, else 0."""
     return globals()["equal"](x, 0.0, dtype=dtype, mask=mask)
 
 
 def all(x: Tile, axis: Any, *, dtype: Any = bool, **hints: Any) -> Tile:
-    """1 where all elements are nonzero, else 0."""
+    """Return 1 where all elements are nonzero, else 0."""
     return Tile(nl.all(x.of(), axis, dtype_name(dtype)))
 
 
@@ -195,14 +194,14 @@ def mean(
     mask: Any = None,
     **hints: Any,
 ) -> Tile:
-    """The mean."""
+    """Return the mean."""
     return Tile(nl.mean(_unmasked(x, mask), axis, dtype, keepdims))
 
 
 def var(
     x: Tile, axis: Any, *, dtype: Any = None, mask: Any = None, **hints: Any
 ) -> Tile:
-    """The variance."""
+    """Return the variance."""
     return Tile(nl.var(_unmasked(x, mask), axis, dtype))
 
 
@@ -215,7 +214,7 @@ def softmax(
     mask: Any = None,
     **hints: Any,
 ) -> Tile:
-    """exp(x - max) over its sum."""
+    """Return exp(x - max) divided by its sum."""
     return Tile(nl.softmax(_unmasked(x, mask), axis, dtype))
 
 
@@ -231,7 +230,7 @@ def rms_norm(
     mask: Any = None,
     **hints: Any,
 ) -> Tile:
-    """x / sqrt(sum(x^2) / n + epsilon) * w."""
+    """Return x / sqrt(sum(x^2) / n + epsilon) * w."""
     tensor = _unmasked(x, mask)
     weights = w.of()
     if weights.shape[0] == 1 < tensor.shape[0]:
@@ -248,7 +247,7 @@ def where(
     mask: Any = None,
     **hints: Any,
 ) -> Tile:
-    """x where the condition is not 0, else y."""
+    """Return x where the condition is not 0, else y."""
     tiles = [t for t in (x, y) if isinstance(t, Tile)]
     kind = dtype_name(dtype or (tiles or [condition])[0].dtype)
 
@@ -268,21 +267,21 @@ def where(
 def dropout(
     x: Tile, rate: Any, *, dtype: Any = None, mask: Any = None, **hints: Any
 ) -> Tile:
-    """A tile with elements replaced by zeros."""
+    """Return a tile with some elements replaced by zeros."""
     return Tile(nl.dropout(_unmasked(x, mask), part(rate), dtype))
 
 
 def matmul(
     x: Tile, y: Tile, *, transpose_x: bool = False, mask: Any = None, **hints: Any
 ) -> Tile:
-    """x @ y in PSUM; `psum += ...` adds it there."""
+    """Return x @ y in PSUM; `psum += ...` adds it there."""
     if not transpose_x:
         x = isa.tensor_copy(isa.nc_transpose(x))
     return isa.nc_matmul(x, y, mask=mask)
 
 
 def transpose(x: Tile, *, dtype: Any = None, mask: Any = None, **hints: Any) -> Tile:
-    """The transpose."""
+    """Return the transpose."""
     return isa.nc_transpose(x, mask=mask, dtype=dtype)
 
 
@@ -295,9 +294,10 @@ def loop_reduce(
     mask: Any = None,
     **hints: Any,
 ) -> LoopReduction:
-    """What it is assigned to, reduced with x: `t[...] = nl.loop_reduce(x, op, [i])`.
+    """Return a value that is reduced with what it is assigned to: `t[...] =
+    nl.loop_reduce(x, op, [i])`.
 
-    A mask of the turn leaves it out; one of elements is refused.
+    A mask may exclude a whole turn; a mask of elements is refused.
     """
     chosen = np.asarray(True if mask is None else mask, bool)
     turn = tuple(int(np.max(i)) for i in loop_indices)
@@ -316,7 +316,7 @@ def loop_reduce(
 
 
 def all_reduce(*args: Any, **options: Any) -> Tile:
-    """Refused: programs of a grid run one after the other."""
+    """Refuse the reduction, because the programs of a grid run one after the other."""
     unsupported(
         "nl.all_reduce",
         "a reduction over the programs of a grid",
@@ -327,40 +327,40 @@ def all_reduce(*args: Any, **options: Any) -> Tile:
 def gather_flattened(
     data: Tile, indices: Tile, *, mask: Any = None, dtype: Any = None, **hints: Any
 ) -> Tile:
-    """Elements of every partition by their index."""
+    """Return elements of every partition by their index."""
     index = indices if indices.dtype == "uint32" else indices.astype("uint32")
     return Tile(nl.gather_flattened(data.of(), index.of(), 0, dtype))
 
 
 def broadcast_to(src: Tile, *, shape: Sequence[int], **hints: Any) -> Tile:
-    """A tile of a larger shape."""
+    """Return a tile of a larger shape."""
     return src.broadcast_to(shape)
 
 
 def expand_dims(data: Tile, axis: int) -> Tile:
-    """A view with one more dimension."""
+    """Return a view with one more dimension."""
     return data.expand_dims(axis)
 
 
 def device_print(prefix: str, x: Tile, *, mask: Any = None, **hints: Any) -> None:
-    """Prints a tile when the kernel's run arrives here."""
+    """Print a tile when the kernel's run reaches this line."""
     nl.device_print(prefix, x.of(box_of(mask, x.sizes)))
 
 
 def rand(shape: Sequence[int], dtype: Any = np.float32, **hints: Any) -> Tile:
-    """Uniform numbers from 0 to 1."""
+    """Return uniform numbers from 0 to 1."""
     return Tile(nl.rand(shape, dtype_name(dtype)))
 
 
 def random_seed(seed: Any, *, mask: Any = None, **hints: Any) -> None:
-    """Seeds the generator of `rand`."""
+    """Seed the generator of `rand`."""
     if not isinstance(seed, Tile):
         seed = full((1, 1), seed, "int32")
     nl.random_seed(seed.of())
 
 
 def shared_constant(constant: Any, dtype: Any = None, **hints: Any) -> Tile:
-    """A tensor in HBM of data known when the kernel is traced."""
+    """Return a tensor in HBM with data known when the kernel is traced."""
     data = np.asarray(constant)
     if dtype is not None:
         data = data.astype(dtypes.info(dtypes.as_dtype(dtype)).numeric)
@@ -368,7 +368,7 @@ def shared_constant(constant: Any, dtype: Any = None, **hints: Any) -> Tile:
 
 
 def shared_identity_matrix(n: int, dtype: Any = "uint8", **hints: Any) -> Tile:
-    """The identity matrix in SBUF."""
+    """Return the identity matrix in SBUF."""
     return Tile(nl.shared_identity_matrix(n, dtype_name(dtype)))
 
 

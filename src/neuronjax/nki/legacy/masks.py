@@ -1,7 +1,7 @@
-"""Masks of the older style: which elements an instruction touches.
+"""Masks of the older style, which restrict an instruction to some elements.
 
 A mask is a boolean array over the index arrays (`i_p < n`). Its true elements must form
-a box, which all masks made of bounds of single indices do; others are refused by name.
+a box, as in every mask that only bounds single indices; other masks are refused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from neuronjax.nki.tensor import NkiTensor
 
 @dataclass(frozen=True)
 class Box:
-    """A range of every dimension."""
+    """A range of indices in every dimension."""
 
     starts: tuple[int, ...]  # first indices
     stops: tuple[int, ...]  # one beyond the last ones
@@ -26,15 +26,15 @@ class Box:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is inside."""
+        """Whether the box has no elements."""
         return any(a >= b for a, b in zip(self.starts, self.stops, strict=True))
 
     def is_whole(self, dim: int) -> bool:
-        """Whether nothing of a dimension is left out."""
+        """Return whether the box covers all of a dimension."""
         return self.starts[dim] == 0 and self.stops[dim] == self.sizes[dim]
 
     def slices_of(self, shape: tuple[int, ...]) -> tuple[slice, ...]:
-        """Slices of an array of a shape that broadcasts to the mask's."""
+        """Return the box's slices of an array whose shape broadcasts to the mask's."""
         pairs = list(zip(self.starts, self.stops, strict=True))[-len(shape) :]
         return tuple(
             slice(None) if size == 1 else slice(a, b)
@@ -42,7 +42,7 @@ class Box:
         )
 
     def of(self, t: NkiTensor) -> NkiTensor:
-        """A view of this part of a tensor; dimensions of 1 stay."""
+        """Return a view of this part of a tensor; dimensions of 1 are kept whole."""
         if t.ndim != len(self.sizes):
             return self._leading(t)
         for dim, (size, a, b) in enumerate(
@@ -53,13 +53,13 @@ class Box:
         return t
 
     def _leading(self, t: NkiTensor) -> NkiTensor:
-        """Of a tensor of another rank only the partitions can be meant."""
+        """Return the box's partitions of a tensor of another rank."""
         if t.shape[0] == self.sizes[0] and t.shape[0] != 1:
             return t.slice(0, self.starts[0], self.stops[0])
         return t
 
     def without(self, axes: list[int], *, keep: bool) -> Box:
-        """The box of a result from which axes were reduced."""
+        """Return the box of a result in which axes were reduced."""
         dims = [d for d in range(len(self.sizes)) if keep or d not in axes]
         at = lambda values, one: tuple(  # noqa: E731
             one if d in axes else values[d] for d in dims
@@ -68,11 +68,12 @@ class Box:
 
 
 def common_box(shapes: Sequence[tuple[int, ...]], boxes: Sequence[Box]) -> Box | None:
-    """Where all operands of an elementwise instruction have values.
+    """Return the box in which all operands of an elementwise instruction have values.
 
     Args:
-        shapes: of the operands; those of fewer dimensions count by their partitions.
-        boxes: of the operands of which only a part has values.
+        shapes: the operands' shapes; of those with fewer dimensions only the partitions
+            count.
+        boxes: the boxes of operands that have values only in part.
     """
     if not boxes:
         return None
@@ -90,7 +91,7 @@ def common_box(shapes: Sequence[tuple[int, ...]], boxes: Sequence[Box]) -> Box |
 
 
 def _cut(mask: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """The mask over a slice that ended with its tensor, if it holds nowhere beyond."""
+    """Return the mask shortened to the tensor's end, if nothing true is lost."""
     sizes = shape[len(shape) - mask.ndim :]
     pairs = zip(mask.shape, sizes, strict=True)
     inside = tuple([slice(b) if 1 < b < a else slice(None) for a, b in pairs])
@@ -100,10 +101,10 @@ def _cut(mask: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def box_of(mask: Any, shape: tuple[int, ...]) -> Box | None:
-    """The box of a mask over a shape; None if nothing is masked.
+    """Return the box of a mask over a shape; None if nothing is masked.
 
     Raises:
-        UnsupportedError: the mask is no box.
+        UnsupportedError: the mask is not a box.
     """
     if mask is None or mask is True:
         return None

@@ -1,4 +1,4 @@
-"""Memory of `neuronxcc.nki.language`: tensors, their blocks, loads and stores."""
+"""Tensors of `neuronxcc.nki.language`: allocation, blocks, loads and stores."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def ndarray(
     name: str = "",
     **hints: Any,
 ) -> Tile:
-    """New memory; dimensions before `par_dim` are blocks, tiles of their own."""
+    """Return a new tensor; dimensions before `par_dim` are blocks, separate tiles."""
     return _memory(shape, dtype, buffer, name, None)
 
 
@@ -44,7 +44,7 @@ def full(
     name: str = "",
     **hints: Any,
 ) -> Tile:
-    """New memory filled with a number; a block when it is first used."""
+    """Return a new tensor filled with a number; blocks are filled at first use."""
     return _memory(shape, dtype, buffer, name, fill_value)
 
 
@@ -76,22 +76,22 @@ def _memory(
 
 
 def zeros(shape: Sequence[int], dtype: Any, **options: Any) -> Tile:
-    """New memory filled with zeros."""
+    """Return a new tensor filled with zeros."""
     return full(shape, 0, dtype, **options)
 
 
 def ones(shape: Sequence[int], dtype: Any, **options: Any) -> Tile:
-    """New memory filled with ones."""
+    """Return a new tensor filled with ones."""
     return full(shape, 1, dtype, **options)
 
 
 def zeros_like(a: Tile, dtype: Any = None, *, buffer: Any = None, **hints: Any) -> Tile:
-    """Zeros in memory like a tile's."""
+    """Return a new tensor with the shape of another, filled with zeros."""
     return zeros(a.shape, dtype or a.dtype, buffer=buffer or a.buffer)
 
 
 def empty_like(a: Tile, dtype: Any = None, *, buffer: Any = None, **hints: Any) -> Tile:
-    """Memory like a tile's."""
+    """Return a new tensor with the shape of another."""
     return ndarray(a.shape, dtype or a.dtype, buffer=buffer or a.buffer)
 
 
@@ -103,13 +103,13 @@ def load(
     mode: Any = oob_mode.error,
     **hints: Any,
 ) -> Tile:
-    """A tensor in HBM as a new tile; its first dimension becomes the partitions.
+    """Return a tensor of HBM as a new tile; its first dimension becomes the partitions.
 
     Args:
-        src: what to load.
-        mask: what of it.
-        dtype: of the tile.
-        mode: `oob_mode`, for rows that a tile chooses.
+        src: the tensor to load.
+        mask: which elements to load.
+        dtype: the tile's data type.
+        mode: an `oob_mode`, for rows selected by a tile.
         **hints: see `hints`.
     """
     sizes = src.shape if len(src.shape) > 1 else (*src.shape, 1)
@@ -131,13 +131,13 @@ def store(
     mode: Any = oob_mode.error,
     **hints: Any,
 ) -> None:
-    """Copies a tile, or a number, to HBM.
+    """Copy a tile or a number to HBM.
 
     Args:
-        dst: where to.
-        value: what.
-        mask: what of it.
-        mode: `oob_mode`, for rows that a tile chooses.
+        dst: the destination.
+        value: the tile or number.
+        mask: which elements to store.
+        mode: an `oob_mode`, for rows selected by a tile.
         **hints: see `hints`.
     """
     box = box_of(mask, dst.shape)
@@ -148,7 +148,7 @@ def store(
     if prod(value.sizes) < prod(dst.shape):
         value = value.broadcast_to(dst.shape)
     if box is None and mask is not None and len(value.sizes) == len(dst.shape):
-        # dst may be a slice that ended with its tensor.
+        # dst may be a slice cut off at the end of its tensor.
         box = Box((0,) * len(dst.shape), dst.shape, dst.shape)
     source = value.of(box)
     if source.storage.memory == "psum":
@@ -159,10 +159,11 @@ def store(
 def load_transpose2d(
     src: Tile, *, mask: Any = None, dtype: Any = None, **hints: Any
 ) -> Tile:
-    """A matrix in HBM as a transposed tile.
+    """Return a matrix of HBM as a transposed tile.
 
-    The compiler transposes FP32 on TensorE: bmm v2 and its load_transpose2d have equal
-    counters [KDA]."""
+    The compiler transposes FP32 on TensorE: the counters of bmm v2 and its
+    load_transpose2d are equal [KDA].
+    """
     source = src.of(box_of(mask, src.shape))
     exact = "exact_transpose" in tracing.current().core.capabilities
     if dtypes.itemsize(source.dtype) != 4 or not exact:
@@ -180,12 +181,12 @@ def load_transpose2d(
 
 
 def static_cast(input_data: Tile, dtype: Any) -> Tile:
-    """A copy of another dtype."""
+    """Return a copy with another dtype."""
     return input_data.astype(dtype)
 
 
 def atomic_rmw(dst: Tile, value: Tile, op: Any, *, mask: Any = None) -> None:
-    """dst = dst <op> value, in HBM."""
+    """Assign dst <op> value to dst, in HBM."""
     box = box_of(mask, dst.shape)
     target = dst.of(box)
     new_isa.dma_compute(target, [target, value.of(box)], op)

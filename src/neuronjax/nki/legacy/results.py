@@ -1,4 +1,5 @@
-"""New tiles for results: the older functions return what the newer write to `dst`."""
+"""Makes the tiles that the older functions return, and to which the newer ones
+write."""
 
 from __future__ import annotations
 
@@ -23,10 +24,10 @@ Adapt = Callable[[dict[str, Any]], Any]
 def new_tile(
     sizes: Sequence[int], dtype: Any, box: Box | None = None
 ) -> tuple[Tile, NkiTensor | None]:
-    """A tile, and the part that a mask leaves of it; None if that is nothing.
+    """Return a tile and the part of it inside a mask's box, or None if that is empty.
 
-    What the mask leaves out is undefined (nki.api.shared of release 2.26, "NKI API
-    Masking": the instruction has a smaller tile): it stays unwritten.
+    Elements outside are undefined (nki.api.shared of release 2.26, "NKI API Masking":
+    the instruction has a smaller tile), so they stay unwritten.
     """
     tile, view = whole_tile(sizes, dtype)
     if box is None:
@@ -37,13 +38,13 @@ def new_tile(
 def whole_tile(
     sizes: Sequence[int], dtype: Any, buffer: str = "sbuf"
 ) -> tuple[Tile, NkiTensor]:
-    """A tile, and its view."""
+    """Return a tile and its view."""
     tile = ndarray(tuple(sizes), dtype_name(dtype), buffer)
     return Tile(tile), tile
 
 
 def dtype_name(dtype: Any) -> str:
-    """The nki name of a dtype; Python's bool and NumPy types too."""
+    """Return the NKI name of a dtype, which may be Python's bool or a NumPy type."""
     return "uint8" if dtype in (bool, np.bool_) else dtypes.as_dtype(dtype)
 
 
@@ -54,14 +55,14 @@ def computed(
     write: Callable[[NkiTensor, Box | None], Any],
     sizes: Sequence[int] | None = None,
 ) -> Tile:
-    """A tile of the shape of another one, written by an instruction.
+    """Return a tile with the shape of another, written by an instruction.
 
     Args:
-        like: the operand that the mask belongs to.
+        like: the operand to which the mask belongs.
         dtype: of the result, by default that of `like`.
-        mask: the instruction's.
-        write: emits it, given dst and the mask's box.
-        sizes: of the result if it has another shape.
+        mask: the instruction's mask.
+        write: emits the instruction, given dst and the mask's box.
+        sizes: the result's shape if it differs.
     """
     box = defined(like, mask=box_of(mask, like.sizes))
     out_box = box if sizes is None or box is None else _cut(box, sizes)
@@ -79,15 +80,15 @@ def made(
     sizes: Sequence[int] | None = None,
     adapt: Adapt | None = None,
 ) -> Tile:
-    """Return a tile that nki.isa's instruction of a name writes.
+    """Return a tile that an instruction of nki.isa writes.
 
     Args:
-        name: of the instruction.
-        given: arguments of the older function.
-        like: the operand that the mask belongs to.
-        dtype: of the result where the user gave none, by default that of `like`.
-        sizes: of the result if it has another shape.
-        adapt: changes the arguments of nki.isa's function.
+        name: the instruction's name.
+        given: the arguments of the older function.
+        like: the operand to which the mask belongs.
+        dtype: of the result if the user gave none; by default that of `like`.
+        sizes: the result's shape if it differs.
+        adapt: changes the arguments for nki.isa's function.
     """
 
     def write(dst: NkiTensor, box: Box | None) -> None:
@@ -102,21 +103,21 @@ def issue(
     box: Box | None,
     adapt: Adapt | None = None,
 ) -> None:
-    """Emit nki.isa's instruction of a name on a box of the operands.
+    """Emit an instruction of nki.isa on a box of the operands.
 
     Args:
-        name: of the instruction.
-        given: arguments of the older function, of which those with a parameter here
-            are taken.
-        box: of the mask.
-        adapt: changes the arguments of nki.isa's function.
+        name: the instruction's name.
+        given: the arguments of the older function; those that nki.isa's function lacks
+            are ignored.
+        box: the mask's box.
+        adapt: changes the arguments for nki.isa's function.
     """
     function = getattr(isa, name)
     taken = [p for p in _parameters(function) if p in given and p != "dtype"]
-    found = {p: part(given[p], box) for p in taken}
+    arguments = {p: part(given[p], box) for p in taken}
     if adapt is not None:
-        adapt(found)
-    function(**found)
+        adapt(arguments)
+    function(**arguments)
 
 
 @functools.cache
@@ -125,7 +126,7 @@ def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def _cut(box: Box, sizes: Sequence[int]) -> Box:
-    """The box on a result of another shape: its partitions."""
+    """Return the box on a result of another shape; it restricts only partitions."""
     rest = tuple(sizes[1:])
     return Box(
         (box.starts[0], *[0] * len(rest)),
@@ -135,6 +136,6 @@ def _cut(box: Box, sizes: Sequence[int]) -> Box:
 
 
 def promoted_dtype(x: Any, y: Any) -> str:
-    """The dtype that two operands have together; one of them may be a number."""
+    """Return the promoted dtype of two operands; one of them may be a number."""
     both = [v.dtype for v in (x, y) if isinstance(v, Tile)]
     return promoted(*both) if len(both) == 2 else both[0]

@@ -1,14 +1,14 @@
-"""The summary of a call, under the names that the vendor's older profiler prints.
+"""The summary of a call, under the names of the vendor's older profiler.
 
-`neuron-profile view --output-format summary-json` has no `adjusted_*` names: what the
-instructions of the array add up to, those of `Profile.metrics`, is `hardware_flops` and
-`transpose_flops` there, and `mm_arithmetic_intensity` is their difference over all
-bytes of HBM (definitions: github.com/zhang677/AccelOpt, 47e29a7,
+`neuron-profile view --output-format summary-json` has no `adjusted_*` names. Its
+`hardware_flops` and `transpose_flops` are sums over the instructions of the array, as
+in `Profile.metrics`, and its `mm_arithmetic_intensity` is their difference divided by
+all bytes of HBM (definitions: github.com/zhang677/AccelOpt, 47e29a7,
 prompts/planner_prompts/base_prompt.txt).
 
-Unexplained: counters that are published of FP32 kernels on trn1 (NKIBench's
-rmsnorm_matmul, bmm, gqa_full, matmul_add_rmsnorm) have 2 x 2 M N K for products, and
-here it is the four passes that the array needs, 4 x 2 M N K.
+Unexplained: published counters of FP32 kernels on trn1 (NKIBench's rmsnorm_matmul, bmm,
+gqa_full, matmul_add_rmsnorm) count 2 x 2 M N K for products; here they count 4 x 2 M N
+K, because the array needs four passes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _multiplied_per_byte(figures: Figures) -> float:
     return executed / moved if moved else 0.0
 
 
-#: Older name -> what it is of `Profile.metrics`; all other names are alike.
+#: Older name -> its value from `Profile.metrics`; all other names are the same.
 OLDER_NAMES: Mapping[str, Callable[[Figures], float]] = MappingProxyType(
     {
         "hardware_flops": itemgetter("adjusted_hardware_flops"),
@@ -38,7 +38,7 @@ OLDER_NAMES: Mapping[str, Callable[[Figures], float]] = MappingProxyType(
 
 
 def summary(figures: Figures) -> dict[str, Any]:
-    """The summary of a profile; its field `predicted` says that nothing was measured.
+    """Return the summary of a profile; its `predicted` says that nothing was measured.
 
     Args:
         figures: `Profile.metrics`: seconds, bytes, FLOP, and fractions from 0 to 1.

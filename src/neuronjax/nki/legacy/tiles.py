@@ -1,8 +1,8 @@
 """`Tile`: the older style's tensor, with index arrays and operators.
 
 Partitions come first; `blocks` has lists of tiles. Index arrays (`nl.arange`,
-`nl.mgrid`) stay as they are until an instruction uses the tile, for a mask may leave
-out what lies beyond the tensor (nki.api.shared of release 2.26, "NKI API Masking").
+`nl.mgrid`) are kept until an instruction uses the tile, because its mask may exclude
+indices beyond the tensor (nki.api.shared of release 2.26, "NKI API Masking").
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Tile(WithoutValue):
     """A tensor of the older style.
 
     Attributes:
-        tensor: all of it, partitions first.
+        tensor: the whole tensor, partitions first.
         grid: index arrays, one per dimension of `tensor`, or None.
-        box: what the mask of the instruction that made the tile left; the rest has no
-            value, and to read it is an error. None for all of it.
+        box: the box of the mask of the instruction that made the tile; elements outside
+            have no value, and reading them is an error. None if there was no mask.
     """
 
     __iter__ = None
@@ -55,19 +55,19 @@ class Tile(WithoutValue):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Sizes: the partitions, then the free dimensions."""
+        """The sizes: the partitions, then the free dimensions."""
         if self.grid is not None:
             return common_shape(self.grid)
         return self.tensor.shape
 
     @property
     def dtype(self) -> str:
-        """The nki name of the elements' type."""
+        """The NKI name of the elements' type."""
         return self.tensor.dtype
 
     @property
     def ndim(self) -> int:
-        """Number of dimensions."""
+        """The number of dimensions."""
         return len(self.shape)
 
     @property
@@ -81,7 +81,7 @@ class Tile(WithoutValue):
         return self.shape
 
     def of(self, box: Box | None = None) -> NkiTensor:
-        """The elements as a view, partitions first; of a mask's box alone."""
+        """Return the elements as a view, partitions first, or those in a mask's box."""
         if self.grid is not None:
             return self._of_grid(box)
         t = self.tensor
@@ -110,7 +110,7 @@ class Tile(WithoutValue):
         return self._keeps_box(_sliced(whole, keys))
 
     def _keeps_box(self, other: Tile) -> Tile:
-        """`other`, with the box if it is this tile as it is, by another index."""
+        """Return `other` with this tile's box if it has the same elements in order."""
         if self.box is not None and other.shape == self.shape:
             numbers = np.arange(prod(self.shape)).reshape(self.shape)
             same = other.grid is None or np.array_equal(numbers[other.grid], numbers)
@@ -121,7 +121,7 @@ class Tile(WithoutValue):
         self[key].set(value)
 
     def set(self, value: Any, box: Box | None = None) -> None:
-        """Copies a tile or a number into this one; of a tile what its mask left."""
+        """Copy a number or a tile into this one, of a tile only its mask's box."""
         if isinstance(value, Tile) and box is None and value.box is not None:
             self._set_box(value, value.box)
             return
@@ -145,44 +145,44 @@ class Tile(WithoutValue):
             placed(box.of(target), value.of(box))
 
     def __bool__(self) -> bool:
-        """Answer whether an argument was given: a tensor in HBM of several elements."""
+        """Return True for HBM of several elements, to test for an optional argument."""
         if not self.tensor.storage.on_chip and prod(self.shape) > 1:
             return True
         return super().__bool__()
 
     def as_tile(self) -> Tile:
-        """Return this tile, as kernels of early releases write."""
+        """Return this tile; kernels of early releases call this."""
         return self
 
     def view(self, dtype: Any) -> Tile:
-        """The same bits as another dtype."""
+        """Return the same bits as another dtype."""
         return Tile(self.of().view(dtype))
 
     def reshape(self, shape: Sequence[int]) -> Tile:
-        """The same elements in another shape."""
+        """Return the same elements in another shape."""
         return Tile(self.of().reshape(tuple(shape)))
 
     def expand_dims(self, axis: int) -> Tile:
-        """The same elements with one more dimension, of size one."""
+        """Return the same elements with one more dimension, of size one."""
         t = self.of()
         return Tile(t.expand_dim(axis + t.ndim + 1 if axis < 0 else axis))
 
     def broadcast_to(self, shape: Sequence[int]) -> Tile:
-        """The tile repeated to a shape."""
+        """Return the tile repeated to a shape."""
         return Tile(
             movement.broadcast_to(over_partitions(self.of(), int(shape[0])), shape)
         )
 
     def astype(self, dtype: Any) -> Tile:
-        """A copy of another dtype."""
+        """Return a copy with another dtype."""
         return elementwise(lambda x: _copied(x, dtype), self)
 
     def into(self, target: NkiTensor) -> bool:
-        """Computes it into a destination; False for what is computed already."""
+        """Compute the value into a destination; return False if already computed."""
         return False
 
     def added_to(self, target: NkiTensor) -> bool:
-        """Adds it to PSUM while it is computed; False for what is computed already."""
+        """Compute the value onto PSUM; return False if already computed."""
         return False
 
     # ---- Arithmetic, by nl functions.
@@ -249,14 +249,14 @@ for _name, _op in {
 
 
 def quotient_dtype(op: str, *operands: Any) -> str | None:
-    """float32 where integers are divided (nl.divide is true division), else None."""
+    """Return float32 if integers are divided (nl.divide is true division) or None."""
     names = [v.dtype for v in operands if isinstance(v, Tile)]
     whole = all(dtypes.info(name).is_integer for name in names)
     return "float32" if op == "divide" and whole else None
 
 
 def defined(*operands: Any, mask: Box | None = None) -> Box | None:
-    """Where all tiles among the operands have values; None for everywhere."""
+    """Return the box where all tiles have values; None if that is everywhere."""
     tiles = [t for t in operands if isinstance(t, Tile)]
     boxes = [t.box for t in tiles if t.box is not None]
     shapes = [t.sizes for t in tiles]
@@ -268,12 +268,12 @@ def defined(*operands: Any, mask: Box | None = None) -> Box | None:
 def elementwise(
     compute: Callable[..., NkiTensor], *operands: Any, mask: Box | None = None
 ) -> Tile:
-    """A function of operands; what a mask left out of one has no value in the result.
+    """Return a function of operands; its result has no value where an operand has none.
 
     Args:
         compute: the function, of views and numbers.
         *operands: tiles and numbers.
-        mask: of the instruction.
+        mask: the instruction's mask.
     """
     box = defined(*operands, mask=mask)
     if box is None:
@@ -289,7 +289,7 @@ def elementwise(
 
 
 def _in_pieces(compute: Callable[..., NkiTensor], operands: list[Any]) -> NkiTensor:
-    """The function, one instruction per index of free dimensions beyond the fourth."""
+    """Return the function, split along the free dimensions beyond four."""
     tensors = [v for v in operands if isinstance(v, NkiTensor)]
     rank = max(t.ndim for t in tensors)
     if rank <= MOST_DIMENSIONS:
@@ -310,12 +310,12 @@ def _has_rank(value: Any, rank: int) -> bool:
 
 
 def _piece(t: NkiTensor, n: int) -> NkiTensor:
-    """One index of the first free dimension, which is dropped."""
+    """Return one index of the first free dimension, which is dropped."""
     return t.select(1, n if t.shape[1] > 1 else 0)
 
 
 def combined(op: str, x: Any, y: Any, dtype: Any = None) -> NkiTensor:
-    """x <op> y; a single partition is repeated where the other has more."""
+    """Return x <op> y; a single partition is repeated if the other operand has more."""
     if isinstance(x, NkiTensor) and isinstance(y, NkiTensor):
         count = max(x.shape[0], y.shape[0])
         x, y = over_partitions(x, count), over_partitions(y, count)
@@ -323,10 +323,10 @@ def combined(op: str, x: Any, y: Any, dtype: Any = None) -> NkiTensor:
 
 
 def over_partitions(t: NkiTensor, count: int) -> NkiTensor:
-    """A single partition on chip in so many of them; any other tile as it is.
+    """Return a single partition on chip repeated to `count`; any other tile unchanged.
 
-    The values are copied as DMA would; the older compiler multiplies the partition by
-    ones on TensorE, and so it is priced.
+    The values are copied as DMA would copy them. The older compiler multiplies the
+    partition by ones on TensorE, so that is the price.
     """
     if t.shape[0] != 1 or count == 1 or not t.storage.on_chip:
         return t
@@ -334,7 +334,7 @@ def over_partitions(t: NkiTensor, count: int) -> NkiTensor:
 
 
 def placed(target: NkiTensor, value: Any) -> None:
-    """Copies a view or a number; by DMA to partitions where no engine may begin."""
+    """Copy a view or a number; by DMA to partitions at which no engine may start."""
     if target.ndim > MOST_DIMENSIONS and target.storage.on_chip:
         for n in range(target.shape[1]):
             same = _has_rank(value, target.ndim)
@@ -350,7 +350,7 @@ def placed(target: NkiTensor, value: Any) -> None:
 
 
 def part(value: Any, box: Box | None = None) -> Any:
-    """Return a tile's view, or what a mask leaves of it; anything else as it is."""
+    """Return a tile's view, or its part in a mask's box; other values unchanged."""
     if isinstance(value, Tile):
         return value.of(box)
     return box.of(value) if box is not None and isinstance(value, NkiTensor) else value
@@ -363,7 +363,7 @@ def _copied(t: NkiTensor, dtype: Any) -> NkiTensor:
 
 
 def alike(value: NkiTensor, target: NkiTensor) -> NkiTensor:
-    """The value in the shape of the target, if only ones differ."""
+    """Return the value in the target's shape if only dimensions of 1 differ."""
     if value.shape == target.shape or value.size != target.size:
         return value
     return value.reshape(target.shape) if value.shape[0] == target.shape[0] else value
@@ -380,7 +380,7 @@ def _offset(tile: Tile) -> Offset:
 
 
 def expanded(key: Any, rank: int) -> list[Any]:
-    """One key per dimension: an ellipsis and what is missing are whole slices."""
+    """Return one key per dimension; an ellipsis and missing keys are whole slices."""
     keys = list(key) if isinstance(key, tuple) else [key]
     for at, one in enumerate(keys):
         if one is Ellipsis:
@@ -390,7 +390,7 @@ def expanded(key: Any, rank: int) -> list[Any]:
 
 
 def _grid(shape: tuple[int, ...], keys: list[Any]) -> tuple[np.ndarray, ...]:
-    """Index arrays for every dimension."""
+    """Return an index array for every dimension."""
     if len(keys) != len(shape):
         refuse("index", f"{len(keys)} indices of shape {shape}", "one per dimension")
     arrays = []
@@ -410,7 +410,7 @@ def _grid(shape: tuple[int, ...], keys: list[Any]) -> tuple[np.ndarray, ...]:
 
 
 def _sliced(t: NkiTensor, keys: list[Any]) -> Tile:
-    """Numbers and slices; on chip the partition stays, and one free dimension."""
+    """Return the tile of numbers and slices; on chip two dimensions remain."""
     on_chip, rank = t.storage.on_chip, t.ndim
     dropped: list[int] = []
     for at, key in enumerate(keys):
@@ -433,12 +433,12 @@ def _sliced(t: NkiTensor, keys: list[Any]) -> Tile:
 
 
 class ChosenTile(Tile):
-    """Rows of HBM that a tile of indices chooses."""
+    """Rows of HBM that a tile of indices selects."""
 
     def __init__(self, rows: Rows) -> None:
         super().__init__(rows.of(None))
         self._rows = rows
 
     def of(self, box: Box | None = None) -> NkiTensor:
-        """The rows as a view; of a mask's box alone."""
+        """Return the rows as a view, or only those in a mask's box."""
         return self._rows.of(box)

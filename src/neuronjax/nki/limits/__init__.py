@@ -1,7 +1,7 @@
-"""What the hardware allows, checked while a kernel is traced.
+"""Limits of the hardware, checked while a kernel is traced.
 
-`registry` holds the rules; the files that are imported here add some to it, by `limit`,
-`advice` or `storage_limit`. A new file of rules is first a line here.
+`registry` holds the rules; the modules imported here add rules by `limit`, `advice` or
+`storage_limit`. A new module of rules must be imported here.
 """
 
 from neuronjax.nki.limits import (

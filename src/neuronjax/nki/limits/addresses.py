@@ -1,9 +1,9 @@
-"""SBUF and PSUM: whether a program fits, and addresses that the user fixed.
+"""Checks that a program fits SBUF and PSUM, and the addresses that the user fixed.
 
-Bytes are those of one partition. A storage occupies quadrants of 32 partitions: one,
-two or four. A program is refused only if no allocation could hold it, which is when
-what is alive at one point is more than there is; no address is chosen. Every core of a
-grid has memories of its own.
+Bytes are counted in one partition. A storage occupies one, two or four quadrants of 32
+partitions. A program is refused only if no allocation could hold it: if more is alive
+at one point than the memory holds. No addresses are chosen. Every core of a grid has
+its own memories.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from neuronjax.nki.limits.live_ranges import LiveRanges, Segment, live_ranges
 
 QUADRANT, QUADRANTS = 32, 4
 SHOWN = 5
-PROGRAM_BITS = 24  # programs of a grid number their storages apart, see nki.trace
+PROGRAM_BITS = 24  # programs of a grid have separate numbers of storages, see nki.trace
 
 
 class SpillWarning(UserWarning):
-    """More is alive at once than an on-chip memory holds, and is moved out and back.
+    """More is alive at once than an on-chip memory holds, so it is moved out and back.
 
-    Values are those of the kernel as it is written; its predicted time contains none of
-    the transfers.
+    Values are those of the kernel as written; the predicted time excludes the
+    transfers.
     """
 
 
 class _PlacedTile(NamedTuple):
-    """A storage in one core's memory."""
+    """A storage in the memory of one core."""
 
     storage: Storage
     nbytes: int
@@ -57,10 +57,10 @@ def peak_bytes(
 
     Args:
         program: a traced kernel.
-        core: by default that of the program's target.
+        core: the core, by default that of the program's target.
         spills: whether the compiler moves out what does not fit, with a `SpillWarning`;
-            operands of one instruction must fit still.
-        memories: which of them.
+            the operands of one instruction must still fit.
+        memories: the memories to check.
 
     Raises:
         InvalidProgramError: more is alive at once than there is memory, a fixed address
@@ -84,7 +84,7 @@ def peak_bytes(
 
 
 def capacity(core: CoreSpec, memory: str) -> int:
-    """Bytes of a partition that a program may use."""
+    """Return how many bytes of a partition a program may use."""
     if memory == "sbuf":
         return core.sbuf_usable_bytes_per_partition
     return core.psum_bytes // core.partitions
@@ -106,7 +106,7 @@ def _check_capacity(
     lives: LiveRanges,
     spills: bool,
 ) -> float:
-    """The peak in bytes per partition."""
+    """Return the peak in bytes per partition, after checking it against the limit."""
     changes: dict[int, int] = defaultdict(int)
     for tile in tiles:
         for first, last in tile.lives:
@@ -127,7 +127,7 @@ def _check_capacity(
 
 
 def _most_at_one_instruction(tiles: list[_PlacedTile], lives: LiveRanges) -> int:
-    """What cannot be spilled: the operands of one instruction."""
+    """Return the largest total of one instruction's operands, which cannot spill."""
     areas = {tile.storage: tile.area for tile in tiles}
     return max(
         sum(areas.get(storage, 0) for storage in {a.storage for a in i.accesses})
@@ -193,7 +193,7 @@ def _check_addresses(tiles: list[_PlacedTile], limit: int, lives: LiveRanges) ->
     for segment, tile in ordered:
         active = [(s, t) for s, t in active if s[1] >= segment[0]]
         for other_segment, other in active:
-            # One instruction may read the old tile and write the new one in its place.
+            # An instruction may read the old tile and write the new one in its place.
             touches = other_segment[1] == segment[0]
             if other.storage is not tile.storage and not touches and _meet(tile, other):
                 raise _overlap(tile, other, segment[0], lives)

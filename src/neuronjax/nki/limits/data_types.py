@@ -1,8 +1,8 @@
-"""Which core and which operators take which dtypes.
+"""Limits of data types, by core and operator.
 
 Sources: nki.isa ("Data types" of every instruction) and nki/api/nki.api.shared.rst.
-`OperandSpec.dtypes` and `fp32` hold what an instruction says of single operands. What
-the documents say of no instruction is not checked.
+Limits of single operands are in `OperandSpec.dtypes` and `fp32`. Where the documents
+are silent nothing is checked.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from neuronjax.ir.kernel import KernelInstruction
 from neuronjax.nki.limits.operands import operands, tensor_inputs, text
 from neuronjax.nki.limits.registry import OnCore, advice, broken, limit
 
-# Formats that came with a capability; every other dtype is every chip's.
+# Formats that need a capability; every chip has the other dtypes.
 NEWER = {
     "float8_e4m3fn": "float8_e4m3fn",
     "float8_e8m0fnu": "mx_matmul",
@@ -26,7 +26,7 @@ NEWER = {
 
 @limit()
 def formats_exist(i: KernelInstruction, trace: OnCore) -> None:
-    """OCP E4M3 and the microscaling types came with later cores; DMA moves any bits."""
+    """OCP E4M3 and the microscaling types need later cores, except for DMA."""
     if i.engine in ("dma", "sync"):
         return
     for operand in operands(i):
@@ -47,7 +47,7 @@ def _nearest(dtype: str) -> str:
 
 @limit("tensor_tensor", "tensor_scalar", "tensor_reduce")
 def bits_are_integers(i: KernelInstruction, trace: OnCore) -> None:
-    """Bitvec operators take integer tensors, and VectorE executes them."""
+    """Bitvec operators take integer tensors and run on VectorE."""
     ops = [i.attributes.get(key) for key in ("op", "op0", "op1")]
     found = [op for op in ops if op in BITVEC]
     if not found:
@@ -66,7 +66,7 @@ def bits_are_integers(i: KernelInstruction, trace: OnCore) -> None:
 
 @advice("tensor_copy_predicated")
 def copies_convert_nothing(i: KernelInstruction, trace: OnCore) -> None:
-    """src and dst have one dtype."""
+    """src and dst have the same dtype."""
     source = tensor_inputs(i)[0]
     if source is not None and source.dtype != i.outputs[0].dtype:
         raise broken(
@@ -78,7 +78,7 @@ def copies_convert_nothing(i: KernelInstruction, trace: OnCore) -> None:
 
 @limit("nc_transpose")
 def transposes_keep_dtypes(i: KernelInstruction, trace: OnCore) -> None:
-    """dst has the dtype of data; FP8 of TensorE may come out as 16 bits.
+    """dst has the dtype of data; TensorE may also write FP8 as 16 bits.
 
     nki/guides/architecture/trainium2_arch.rst, "Transpose": FP8 fills the lower half.
     """

@@ -1,7 +1,7 @@
-"""Rules of the DMA instructions (nki.isa.dma_copy, dma_transpose, dma_compute).
+"""Limits of the DMA instructions (nki.isa.dma_copy, dma_transpose, dma_compute).
 
-The size of single elements of a transfer is not limited by the documents; what short
-runs cost is in `timing`. `engine` without hwdge is ignored here: kernels pass it.
+The documents do not limit the element size of a transfer; `timing` has the cost of
+short runs. `engine` without hwdge is ignored, because kernels pass it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HARDWARE_ROWS = (1, 2, 4, 8, 16)
 
 @limit("dma_copy", "dma_transpose")
 def descriptors(i: KernelInstruction, trace: OnCore) -> None:
-    """Hardware descriptors and classes of service need the cores that have them."""
+    """Hardware descriptors and priorities need a core that has them."""
     capabilities = trace.core.capabilities
     if i.attributes["dge_mode"] == "hwdge" and "hwdge" not in capabilities:
         raise missing(i, trace, "dge_mode hwdge", "hwdge", "dge_mode unknown")
@@ -34,7 +34,7 @@ def descriptors(i: KernelInstruction, trace: OnCore) -> None:
 
 @limit("dma_copy", "dma_compute")
 def one_index_for_each_row(i: KernelInstruction, trace: OnCore) -> None:
-    """A vector of indices has one for each row (nki.isa.dma_copy)."""
+    """A vector of indices has one index for each row (nki.isa.dma_copy)."""
     for access in (*i.outputs, *tensor_inputs(i)):
         if access is None or access.dynamic is None or access.dynamic.kind != "vector":
             continue
@@ -49,7 +49,7 @@ def one_index_for_each_row(i: KernelInstruction, trace: OnCore) -> None:
 
 @limit("dma_copy")
 def hardware_moves_bytes(i: KernelInstruction, trace: OnCore) -> None:
-    """hwdge converts nothing (nki/migration/index.rst, "dge_mode type matching")."""
+    """hwdge does not convert (nki/migration/index.rst, "dge_mode type matching")."""
     source, dst = tensor_inputs(i)[0], i.outputs[0]
     if i.attributes["dge_mode"] != "hwdge" or source is None:
         return
@@ -63,7 +63,7 @@ def hardware_moves_bytes(i: KernelInstruction, trace: OnCore) -> None:
 
 @limit("dma_transpose")
 def transposes(i: KernelInstruction, trace: OnCore) -> None:
-    """The shapes that hardware and software descriptors transpose."""
+    """Hardware and software descriptors transpose only certain shapes."""
     source = tensor_inputs(i)[0]
     assert source is not None
     if source.dynamic is not None and source.dynamic.kind == "vector":

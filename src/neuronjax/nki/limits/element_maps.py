@@ -1,4 +1,4 @@
-"""What is noted of every element of a storage, such as who wrote it."""
+"""Notes about every element of a storage, such as which instruction wrote it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from neuronjax.nki.limits.live_ranges import is_whole
 
 
 class ElementNotes(dict[Storage, Any]):
-    """Notes by storage: one for all of its elements, or an array of them.
+    """Notes by storage: one for all of its elements, or an array with one for each.
 
-    The array has an entry per element, or per byte once accesses differ in size. A
-    storage without a note has that of zero for all elements.
+    The array has an entry per element, or per byte once accesses differ in element
+    size. A storage without a note has the note 0 for all elements.
     """
 
     def __init__(self, dtype: Any) -> None:
@@ -23,24 +23,24 @@ class ElementNotes(dict[Storage, Any]):
         self._dtype = dtype
 
     def write(self, access: Access, note: Any) -> None:
-        """Note something of the elements of a view."""
+        """Set the note of a view's elements."""
         if is_whole(access):
             self[access.storage] = note
         else:
             self.view(access)[...] = note
 
     def copied(self) -> ElementNotes:
-        """Return the same notes, which do not follow what is noted from here on."""
+        """Return a copy of the notes that later notes do not change."""
         other = ElementNotes(self._dtype)
         for storage, note in self.items():
             other[storage] = note.copy() if isinstance(note, np.ndarray) else note
         return other
 
     def view(self, access: Access) -> np.ndarray:
-        """Return the notes of a view's elements, to read and to write.
+        """Return the notes of a view's elements, which can be read and written.
 
-        The runtime offset of the access is left out; in bytes there is one more
-        dimension, that of the bytes of an element.
+        The access's runtime offset is ignored. If entries are bytes, there is a last
+        dimension for the bytes of an element.
         """
         storage = access.storage
         entries = self.get(storage, 0)

@@ -1,7 +1,7 @@
-"""What an engine does on some cores only.
+"""Limits of engines that depend on the core.
 
-Source: nki.isa (tensor_copy, tensor_scalar, activation, rng, nc_transpose). An `engine`
-left to the compiler is one that the front end chose among the legal ones.
+Source: nki.isa (tensor_copy, tensor_scalar, activation, rng, nc_transpose). If the user
+leaves `engine` to the compiler, the front end has already chosen a legal one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from neuronjax.ir.kernel import KernelInstruction
 from neuronjax.nki.limits.operands import free_size, tensor_inputs, text
 from neuronjax.nki.limits.registry import OnCore, broken, limit, missing
 
-# Operator pairs of tensor_scalar on a scalar engine without an ALU of its own.
+# Operator pairs of tensor_scalar on a scalar engine that has no ALU.
 SCALED = frozenset({("multiply", "add"), ("multiply", None), ("add", None)})
 # Most partitions and free elements that an engine transposes at once.
 TRANSPOSES = {"tensor": 128, "vector": 32}
@@ -18,7 +18,7 @@ TRANSPOSES = {"tensor": 128, "vector": 32}
 
 @limit("tensor_copy")
 def scalar_engine_copies(i: KernelInstruction, trace: OnCore) -> None:
-    """ScalarE copies tensors from NeuronCore-v3 on."""
+    """ScalarE copies tensors only from NeuronCore-v3 on."""
     capability = "scalar_engine_exact_copy"
     if i.engine == "scalar" and capability not in trace.core.capabilities:
         instead = "nisa.activation with op=nl.copy, or another engine"
@@ -27,7 +27,7 @@ def scalar_engine_copies(i: KernelInstruction, trace: OnCore) -> None:
 
 @limit("tensor_scalar")
 def scalar_engine_operators(i: KernelInstruction, trace: OnCore) -> None:
-    """ScalarE of the earlier cores multiplies and adds; GpSimd takes rsqrt alone."""
+    """On earlier cores ScalarE only multiplies and adds; GpSimd takes only rsqrt."""
     ops = (i.attributes["op0"], i.attributes["op1"])
     shown = " and ".join(op for op in ops if op)
     if i.engine == "gpsimd" and "rsqrt" not in ops:
@@ -42,9 +42,10 @@ def scalar_engine_operators(i: KernelInstruction, trace: OnCore) -> None:
 
 @limit("activation", "activation_reduce")
 def bias_is_a_vector(i: KernelInstruction, trace: OnCore) -> None:
-    """A number as the bias needs NeuronCore-v3.
+    """Cores before NeuronCore-v3 take no number as bias.
 
-    "-", no bias given, is legal everywhere. The reciprocal of NeuronCore-v2 takes none.
+    "-" means that no bias is given, which is always legal. On NeuronCore-v2 the
+    reciprocal takes no bias.
     """
     given = i.forms[2] if len(i.forms) > 2 else "-"
     if "scalar_bias" in trace.core.capabilities:
@@ -60,14 +61,14 @@ def bias_is_a_vector(i: KernelInstruction, trace: OnCore) -> None:
 
 @limit("rng")
 def random_engines(i: KernelInstruction, trace: OnCore) -> None:
-    """GpSimd has generators from NeuronCore-v3 on."""
+    """GpSimd has generators only from NeuronCore-v3 on."""
     if i.engine == "gpsimd" and "gpsimd_random" not in trace.core.capabilities:
         raise missing(i, trace, "rng on GpSimd", "gpsimd_random", "engine vector")
 
 
 @limit("nc_transpose")
 def transposes_fit(i: KernelInstruction, trace: OnCore) -> None:
-    """TensorE transposes [128, 128] at most, VectorE [32, 32]."""
+    """TensorE transposes at most [128, 128], VectorE [32, 32]."""
     data = tensor_inputs(i)[0]
     assert data is not None
     most = TRANSPOSES[i.engine]

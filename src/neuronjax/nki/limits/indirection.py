@@ -1,7 +1,7 @@
-"""Tensor indirection: which operands of which instructions `.indirect()` views may be.
+"""Limits of tensor indirection: which operands may be `.indirect()` views.
 
-`InstructionSpec.gathered` says it of every instruction. Base partitions are checked
-where the user fixed the addresses; the rest is the allocator's work.
+`InstructionSpec.gathered` lists them by instruction. Base partitions are checked if the
+user fixed the addresses; otherwise the allocator chooses them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from neuronjax.nki.limits.registry import OnCore, broken, limit, missing
 QUADRANT = 32
 
 
-# dst of these may be scattered, too.
+# The dst of these instructions may also be scattered.
 TAKES = tuple(spec.name for spec in SPECS.values() if spec.gathered)
 
 
@@ -25,7 +25,7 @@ def _is_gathered(access: Access | None) -> bool:
 
 @limit()
 def operands_may_be_indirect(i: KernelInstruction, trace: OnCore) -> None:
-    """The core, the instruction, its engine and the operand take such views."""
+    """Indirect views need a core, instruction, engine and operand that take them."""
     inputs = tensor_inputs(i)
     gathered = [n for n, a in enumerate(inputs) if _is_gathered(a)]
     scattered = [a for a in i.outputs if _is_gathered(a)]
@@ -72,13 +72,14 @@ def _check_scatter(i: KernelInstruction, scattered: list[Access]) -> None:
 
 
 def _check_offsets(i: KernelInstruction, gathered: list[Access]) -> None:
-    """Offset n of a group, index[n % group, n // group], lies within the index."""
+    """Check that offset n of a group, index[n % group, n // group], is in the index."""
     for access in gathered:
         dynamic, (partitions, count) = access.dynamic, access.shape
         assert dynamic is not None
         assert isinstance(dynamic.index, Access)
         group, columns = dynamic.group, dynamic.index.size // partitions
-        # The last group may have fewer partitions, whose first column it can use.
+        # The last group may have fewer partitions, which then hold fewer offsets per
+        # column.
         rest = partitions % group
         most = rest if rest else group * columns
         if count > most:
@@ -107,7 +108,7 @@ def _check_places(i: KernelInstruction, gathered: list[Access]) -> None:
 
 @limit("nc_matmul", "nc_matmul_mx")
 def gathering_matmuls(i: KernelInstruction, trace: OnCore) -> None:
-    """Not in a tile of the array; in transpose mode not of `moving`."""
+    """Matmuls gather only with the whole array, and in transpose mode not `moving`."""
     stationary, moving, *_ = tensor_inputs(i)
     if not any(map(_is_gathered, (stationary, moving, i.outputs[0]))):
         return

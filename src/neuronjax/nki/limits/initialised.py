@@ -1,17 +1,18 @@
-"""Reads of elements that nothing wrote, found without running the program.
+"""Finds reads of elements that nothing wrote, without running the program.
 
-Every storage has a map of its elements that were written, in the order of the text; a
-body of a device loop is read once, as its first turn. What only the run decides is
-taken in the program's favour: a write through a runtime offset may have written any
-element, a loop may have turned, and a read through a runtime offset is an error only if
-nothing at all was written. Such a read may still meet NaN or 4 (fresh memory) or what
-an earlier tile left in a slot.
+Every storage has a map of its written elements, which follows the order of the text;
+the body of a device loop is read once, as its first turn. What only the run decides is
+taken in the program's favour: a write at a runtime offset may have written any element,
+a loop may have had turns, and a read at a runtime offset is an error only if nothing
+was written. Such a read may still see NaN or 4 (fresh memory) or what an earlier tile
+left in a slot.
 
-An engine takes 128 partitions as easily as 100, so kernels let it: what a lane makes of
-a partition that nothing wrote is not written either, and no error until something else
-reads it, such as a matmul. DMA from the chip passes such partitions on too, with an
-`UnwrittenWarning`: kernels overwrite them later, or return padded buffers, in which
-they are NaN. `nki.check` reports the first such read.
+An engine takes 128 partitions as easily as 100, so kernels compute with unwritten
+partitions. A lane's result from an unwritten partition counts as unwritten; it is an
+error only when something that is not lane by lane reads it, such as a matmul. DMA from
+the chip also copies such partitions, with an `UnwrittenWarning`: kernels overwrite them
+later, or return padded buffers, in which they are NaN. `nki.check` reports the first
+such read.
 """
 
 from __future__ import annotations
@@ -54,32 +55,34 @@ def _raise(error: InvalidProgramError, instruction: KernelInstruction) -> None:
 
 @dataclass(eq=False)
 class Initialised:
-    """The maps of a program's storages."""
+    """The walk over a program that maps which elements of each storage are written."""
 
     program: KernelProgram
-    report: Report = _raise  # takes what is found
-    #: Whether a loop of the device that may not turn counts as one that does not, and
-    #: what passes through unwritten partitions as a read of them.
+    report: Report = _raise  # called with each finding
+    #: Whether a device loop that may have no turns counts as having none, and a lane by
+    #: lane use of unwritten partitions as a read.
     certain: bool = False
-    #: Whether an engine may compute with a tile of which only a part has values, as
-    #: kernels of masks do.
+    #: Whether an engine may compute with a tile that has values only in part, as
+    #: kernels with masks do.
     partial: bool = False
     #: Whether what only the run decides is taken in the program's disfavour: a runtime
     #: offset writes nothing and reads all of a tensor, and instructions that ignore a
-    #: part of their operand do not.
+    #: part of their operand read all of it.
     strict: bool = False
 
     def __post_init__(self) -> None:
         self.written = ElementNotes(np.bool_)
-        self._spoilt: dict[Storage, str | None] = {}  # where what was unwritten went
+        self._spoilt: dict[
+            Storage, str | None
+        ] = {}  # storage -> the line that copied unwritten partitions to it
         self._last = _last_uses(self.program)
         self._position = 0
 
     def check(self) -> None:
-        """Follows the program.
+        """Walk through the program.
 
         Raises:
-            InvalidProgramError: an instruction reads what nothing wrote.
+            InvalidProgramError: an instruction reads unwritten elements.
         """
         self.written |= dict.fromkeys(self.program.arguments, True)
         self._block(self.program.body)
@@ -115,23 +118,23 @@ class Initialised:
         self._position += 1
 
     def _passed_on(self, i: KernelInstruction) -> _Spoilt | None:
-        """Partitions that come of nothing written; None: none do, or it is an error."""
+        """Return partitions computed from unwritten ones; None if none or in error."""
         if _reads_as(i) != "lanes" or any(a.dynamic for a in i.outputs):
             return None
-        found = np.zeros(i.outputs[0].shape[0], np.bool_)
+        partitions = np.zeros(i.outputs[0].shape[0], np.bool_)
         sources = []
         for access in _reads(i):
             part = self._unwritten_partitions(access)
             if part is None:
                 continue
-            if part.shape != found.shape or part.all() or _shares_groups(i, part):
+            if part.shape != partitions.shape or part.all() or _shares_groups(i, part):
                 return None
-            found |= part
+            partitions |= part
             sources.append(access)
-        return _Spoilt(found, tuple(sources)) if sources else None
+        return _Spoilt(partitions, tuple(sources)) if sources else None
 
     def _unwritten_partitions(self, access: Access) -> np.ndarray | None:
-        """Which; None if all is written, or some partition only in part."""
+        """Return the unwritten partitions; None if there are none, or one in part."""
         known = isinstance(self.written.get(access.storage), np.ndarray)
         if not known or access.dynamic is not None or not access.storage.on_chip:
             return None
@@ -143,7 +146,7 @@ class Initialised:
         return np.logical_not(written)
 
     def _spoil(self, i: KernelInstruction, access: Access, part: np.ndarray) -> None:
-        """Takes back that partitions of a result were written."""
+        """Mark partitions of a result as unwritten."""
         if access.shape[0] != len(part):
             return
         self.written.view(access)[part] = False
@@ -151,10 +154,10 @@ class Initialised:
 
     def _read(self, i: KernelInstruction, access: Access) -> None:
         storage = access.storage
-        found = self.written.get(storage, False)
-        if found is True or _is_preset(storage):
+        written = self.written.get(storage, False)
+        if written is True or _is_preset(storage):
             return
-        if found is False:
+        if written is False:
             self.report(self._unwritten(i, access, access.size), i)
             self.written[storage] = True  # reported once
             return
@@ -186,10 +189,10 @@ class Initialised:
             self.written.write(access, True)
 
     def unwritten(self, access: Access) -> int:
-        """How many elements of a view nothing wrote, so far."""
-        found = self.written.get(access.storage, False)
-        if isinstance(found, bool):
-            return 0 if found or _is_preset(access.storage) else access.size
+        """Return how many elements of a view are unwritten so far."""
+        written = self.written.get(access.storage, False)
+        if isinstance(written, bool):
+            return 0 if written or _is_preset(access.storage) else access.size
         view = self.written.view(access)
         return (view.size - int(np.count_nonzero(view))) * access.size // view.size
 
@@ -218,25 +221,25 @@ def _reads_as(i: KernelInstruction) -> Reading:
 
 
 def _shares_groups(i: KernelInstruction, part: np.ndarray) -> bool:
-    """Whether partitions of `part` and others are quantized together."""
+    """Return whether partitions inside and outside of `part` are quantized together."""
     groups = part.reshape(-1, GROUP) if i.name == "quantize_mx" else part[:, None]
     return not np.array_equal(groups.any(axis=1), groups.all(axis=1))
 
 
 class _Spoilt(NamedTuple):
-    """Partitions of the results that come of nothing written."""
+    """Partitions of the results that are computed from unwritten ones."""
 
     partitions: np.ndarray  # which
     sources: tuple[Access, ...]  # the operands that they came from
 
 
 def _is_preset(storage: Storage) -> bool:
-    """State of engines starts as zeros, a constant with its data."""
+    """Return whether a storage starts with values: engine state and constants do."""
     return storage.memory == "registers" or storage.initial is not None
 
 
 def _turns(loop: KernelLoop | KernelWhile) -> bool:
-    """Whether a loop certainly turns."""
+    """Return whether a loop certainly has a turn."""
     if isinstance(loop, KernelWhile):
         return False
     known = isinstance(loop.start, int) and isinstance(loop.stop, int)
@@ -255,37 +258,38 @@ def _reads(i: KernelInstruction) -> Iterator[Access]:
 
 
 def _last_uses(program: KernelProgram) -> dict[int, list[Storage]]:
-    """Storages by the position after which no instruction accesses them."""
-    found: dict[int, list[Storage]] = defaultdict(list)
+    """Return storages by the position after which no instruction accesses them."""
+    result: dict[int, list[Storage]] = defaultdict(list)
     kept = {access.storage for access in program.results}
     for storage, segments in live_ranges(program).segments.items():
         if storage not in kept:
-            found[segments[-1][1]].append(storage)
-    return found
+            result[segments[-1][1]].append(storage)
+    return result
 
 
 def surely_writes(program: KernelProgram) -> bool:
-    """Whether everything that is read or returned was written, whatever the run does.
+    """Return whether everything read or returned is written in every possible run.
 
-    What cannot be shown so may still be."""
-    found: list[InvalidProgramError] = []
+    False means only that this cannot be shown.
+    """
+    errors: list[InvalidProgramError] = []
 
     def report(error: InvalidProgramError, _: KernelInstruction) -> None:
-        found.append(error)
+        errors.append(error)
 
     state = Initialised(program, report=report, certain=True, strict=True)
     state.check()
-    return not found and not any(map(state.unwritten, program.results))
+    return not errors and not any(map(state.unwritten, program.results))
 
 
 def check_results(program: KernelProgram) -> None:
-    """Results that no instruction writes at all.
+    """Refuse results that no instruction writes.
 
-    One that is written in part is no error: kernels return padded buffers. `nki.check`
-    reports it.
+    Results written only in part are accepted, since kernels return padded buffers;
+    `nki.check` reports them.
 
     Raises:
-        InvalidProgramError: a result is no argument, and nothing writes it.
+        InvalidProgramError: a result is not an argument, and nothing writes it.
     """
     written = {a.storage for i in program.body.walk() for a in i.outputs}
     for number, access in enumerate(program.results):

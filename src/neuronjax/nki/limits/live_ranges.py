@@ -1,7 +1,8 @@
-"""When the contents of a storage matter: from a write to the last use before another.
+"""The lives of a storage's contents: from a write to the last use before the next
+write.
 
 Positions count the instructions of the program in the order of its text. A storage that
-a loop of the device carries from turn to turn is alive in all of the loop.
+a device loop carries from turn to turn is alive in the whole loop.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ Segment = tuple[int, int]
 
 
 class LiveRanges(NamedTuple):
-    """What `live_ranges` finds."""
+    """The result of `live_ranges`."""
 
-    #: First and last position of every life of a storage, in order; lives are divided
-    #: by writes of the whole storage.
+    #: First and last position of every life of a storage, in order; a write of the
+    #: whole storage begins a new life.
     segments: dict[Storage, list[Segment]]
     instructions: list[KernelInstruction]  # the instruction at every position
 
 
 def is_whole(access: Access) -> bool:
-    """Whether a view surely covers its storage: as many elements, none twice."""
+    """Return whether a view certainly covers its storage, with no element twice."""
     storage = access.storage
     if access.dynamic is not None or access.dtype != storage.dtype:
         return False
@@ -40,7 +41,7 @@ def is_whole(access: Access) -> bool:
     return all(stride for stride, count in access.pattern if count > 1)
 
 
-#: Of programs that are alive: several questions about a kernel begin with them.
+#: Results of `live_ranges`, kept while the program lives: several checks ask for them.
 _KNOWN: weakref.WeakKeyDictionary[KernelProgram, LiveRanges] = (
     weakref.WeakKeyDictionary()
 )
@@ -60,7 +61,7 @@ def live_ranges(program: KernelProgram) -> LiveRanges:
 
 
 class _AccessEvents:
-    """Every access of every storage: (position, whether it begins a life)."""
+    """All accesses of every storage, each as (position, whether it begins a life)."""
 
     def __init__(self) -> None:
         self.events: dict[Storage, list[tuple[int, bool]]] = defaultdict(list)
@@ -100,7 +101,7 @@ class _AccessEvents:
             inner = events[before.get(storage, 0) :]
             if not inner or inner[0][1] or storage.position > ordinal:
                 continue
-            # What it held before the loop, or after the last turn, is used.
+            # The contents from before the loop, or from the last turn, are used.
             del events[before.get(storage, 0) :]
             events += [(first, False), (last, False)]
 

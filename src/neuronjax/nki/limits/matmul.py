@@ -1,8 +1,8 @@
-"""Tile sizes, dtypes and modes of TensorE (nki.isa.nc_matmul, nc_matmul_mx).
+"""Limits of TensorE: tile sizes, dtypes and modes (nki.isa.nc_matmul, nc_matmul_mx).
 
-Tiles of columns: the text of nc_matmul describes them and its parameters exclude them
+The text of nc_matmul describes tiles of columns, while its parameters exclude them
 ("start_column must be 0"); public kernels use them, so they are legal here. What
-`nc_matmul_mx` checks on its own is not repeated.
+`nc_matmul_mx` itself checks is not repeated.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ def _inputs(i: KernelInstruction) -> tuple[Access, Access]:
 
 @limit("nc_matmul")
 def operand_dtypes(i: KernelInstruction, trace: OnCore) -> None:
-    """Floats; FP32 meets FP32 or TF32 alone; one of the two E4M3."""
+    """Operands are floats; FP32 goes with FP32 or TF32 only; E4M3 do not mix."""
     pair = _inputs(i)
     names = [a.dtype for a in pair]
     shown = f"stationary {text(pair[0])}, moving {text(pair[1])}"
     for name in names:
         if name not in FLOATS:
             raise broken(i, shown, f"{name} is none of {', '.join(sorted(FLOATS))}")
-    # A transpose passes bits: the identity's dtype is the data's own.
+    # A transpose copies bits, so the identity has the dtype of the data.
     if len(WIDE & {*names}) == 1 and not WIDE.issuperset(names):
         raise broken(
             i,
@@ -46,7 +46,7 @@ def operand_dtypes(i: KernelInstruction, trace: OnCore) -> None:
 
 @limit("nc_matmul")
 def result_dtype(i: KernelInstruction, trace: OnCore) -> None:
-    """PSUM holds FP32, and BF16 where the core can; a transpose has its own dtype."""
+    """PSUM holds FP32, and BF16 if the core can; a transpose keeps its data's dtype."""
     dst = i.outputs[0]
     if i.attributes["is_transpose"] or dst.dtype == "float32":
         return
@@ -58,7 +58,7 @@ def result_dtype(i: KernelInstruction, trace: OnCore) -> None:
 
 @limit("nc_matmul", "nc_matmul_mx")
 def tiles_fit(i: KernelInstruction, trace: OnCore) -> None:
-    """Partitions and columns of the operands within the array or its tile."""
+    """Operands fit the array, or the tile of it that is used."""
     stationary, moving = _inputs(i)
     rows, columns = i.attributes["tile_size"]
     per_cell = i.attributes.get("rows_per_cell", 1)
@@ -89,8 +89,8 @@ def tiles_fit(i: KernelInstruction, trace: OnCore) -> None:
 
 @limit("nc_matmul", "nc_matmul_mx")
 def array_tiles(i: KernelInstruction, trace: OnCore) -> None:
-    """Tiles of 64 or the whole, of 32 where the core can, each at a multiple; of a
-    microscaling matmul rows alone are tiled."""
+    """Tiles of the array have sides of 64 or 128, or 32 if the core can, and start at
+    multiples; a microscaling matmul tiles only rows."""
     sizes, position = i.attributes["tile_size"], i.attributes["tile_position"]
     legal = (64, 128)
     if "quarter_tiling" in trace.core.capabilities:
@@ -108,7 +108,7 @@ def array_tiles(i: KernelInstruction, trace: OnCore) -> None:
 
 @limit("nc_matmul")
 def double_row(i: KernelInstruction, trace: OnCore) -> None:
-    """Two FP8 products per cell: FP8 operands, whole columns, no transpose."""
+    """Two FP8 products per cell need FP8 operands, whole columns and no transpose."""
     if i.attributes["rows_per_cell"] == 1:
         return
     if "fp8_double_row" not in trace.core.capabilities:
@@ -128,9 +128,9 @@ def double_row(i: KernelInstruction, trace: OnCore) -> None:
 
 @limit("nc_matmul", "nc_transpose")
 def one_bank(i: KernelInstruction, trace: OnCore) -> None:
-    """A matmul writes one PSUM bank, where it may not write several (NeuronCore-v4).
+    """Before NeuronCore-v4 a matmul writes only one PSUM bank.
 
-    A storage without an address begins at a bank.
+    A storage without an address starts at a bank.
     """
     core = trace.core
     if i.engine != "tensor" or core.max_moving_free > 512:

@@ -1,8 +1,10 @@
-"""Which engine reaches which memory, and inputs that may not both be in PSUM.
+"""Limits of memories: what each engine reaches, and inputs that may not both be in
+PSUM.
 
 Sources: `CoreSpec` (`reads` and `writes` of every engine); nki.isa, "Memory types".
-That DMA reaches no PSUM is advice: nki.isa.dma_copy names HBM and SBUF, and reading
-from PSUM was removed in NKI 0.3.0 (nki/migration/index.rst); earlier kernels do it.
+That DMA does not reach PSUM is only advice: nki.isa.dma_copy names HBM and SBUF, and
+reading from PSUM was removed in NKI 0.3.0 (nki/migration/index.rst), but earlier
+kernels do it.
 """
 
 from __future__ import annotations
@@ -19,13 +21,13 @@ from neuronjax.nki.limits.operands import (
 )
 from neuronjax.nki.limits.registry import OnCore, advice, broken, limit
 
-# Of both cores: operands are not read through the lanes.
+# Instructions between cores, which do not read operands through lanes.
 SYNCHRONIZING = frozenset({"core_barrier", "sendrecv"})
 
 
 @limit()
 def engines_reach_memories(i: KernelInstruction, trace: OnCore) -> None:
-    """Engines access the memories of `EngineSpec`."""
+    """Return an engine accesses only the memories of its `EngineSpec`."""
     if i.engine in LANES and i.name not in SYNCHRONIZING:
         spec = getattr(trace.core, i.engine)
         _check_memories(i, spec.reads, spec.writes)
@@ -33,7 +35,7 @@ def engines_reach_memories(i: KernelInstruction, trace: OnCore) -> None:
 
 @advice()
 def dma_reaches_no_psum(i: KernelInstruction, trace: OnCore) -> None:
-    """DMA moves between HBM and SBUF."""
+    """DMA moves only between HBM and SBUF."""
     if i.engine == "dma":
         _check_memories(i, OFF_PSUM, OFF_PSUM)
 
@@ -63,7 +65,7 @@ def _unreachable(
 
 @limit(*(spec.name for spec in SPECS.values() if spec.one_in_psum))
 def one_input_in_psum(i: KernelInstruction, trace: OnCore) -> None:
-    """Some pairs of inputs cannot both come from PSUM."""
+    """Of some pairs of inputs only one may be in PSUM."""
     inputs = tensor_inputs(i)
     pair = [inputs[n] for n in SPECS[i.name].one_in_psum]
     both = [a for a in pair if a is not None and a.storage.memory == "psum"]

@@ -1,4 +1,4 @@
-"""What rules ask of an operand: its place, its bytes, its name in a message."""
+"""Properties of operands that rules use: place, bytes, and text for messages."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class OperandAccess(NamedTuple):
     """An access of an instruction."""
 
     label: str  # "dst", "output 1", "input 0" ..
-    access: Access  # the access
+    access: Access  # the view
     written: bool  # whether it is an output
 
 
 def operands(i: KernelInstruction) -> Iterator[OperandAccess]:
-    """Outputs, then inputs in memory; what engines keep is none."""
+    """Yield the outputs, then the inputs in memory; the state of engines is skipped."""
     for n, access in enumerate(i.outputs):
         if access.storage.memory != "registers":
             yield OperandAccess("dst" if n == 0 else f"output {n}", access, True)
@@ -31,30 +31,30 @@ def operands(i: KernelInstruction) -> Iterator[OperandAccess]:
 
 
 def tensor_inputs(i: KernelInstruction) -> list[Access | None]:
-    """Operands as the function lists them: tensors, None for everything else."""
+    """Return the inputs in the order of the arguments; None for non-tensors."""
     remaining = iter(i.inputs)
-    found: list[Access | None] = []
+    tensors: list[Access | None] = []
     for form in i.forms:
         value = next(remaining) if form in "tr" else None
-        found.append(value if isinstance(value, Access) else None)
-    return found
+        tensors.append(value if isinstance(value, Access) else None)
+    return tensors
 
 
 def partition_elements(a: Access) -> int:
-    """Elements of the access's dtype in one partition of its storage."""
+    """Return how many elements of the access's dtype a partition of its storage has."""
     storage = a.storage
     nbytes = storage.free_size * dtypes.itemsize(storage.dtype)
     return max(nbytes // dtypes.itemsize(a.dtype), 1)
 
 
 def start_partition(a: Access) -> int:
-    """The first partition: of a storage without an address, counted from its own."""
+    """Return the first partition; without an address it is relative to the storage."""
     base = a.storage.address[0] if a.storage.address else 0
     return base + a.offset // partition_elements(a)
 
 
 def byte_range(a: Access) -> tuple[int, int]:
-    """First and last byte within a partition, counted like `start_partition`."""
+    """Return first and last byte within a partition, relative as `start_partition`."""
     base = a.storage.address[1] if a.storage.address else 0
     size = dtypes.itemsize(a.dtype)
     first = a.offset % partition_elements(a)
@@ -63,11 +63,11 @@ def byte_range(a: Access) -> tuple[int, int]:
 
 
 def free_size(a: Access) -> int:
-    """Elements per partition of the view."""
+    """Return the view's elements per partition."""
     return a.size // a.pattern[0][1]
 
 
 def text(a: Access) -> str:
-    """Dtype, shape, memory and name, for messages."""
+    """Return dtype, shape, memory and name for messages."""
     name = f" {a.storage.name!r}" if a.storage.name else ""
     return f"{a.dtype}{list(a.shape)}{name} in {a.storage.memory}"

@@ -1,4 +1,4 @@
-"""What is checked once a kernel is traced: memory, and reads of what nothing wrote."""
+"""The checks of a traced kernel: memory, and reads of unwritten elements."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from neuronjax.ir.kernel import KernelProgram
 from neuronjax.nki.limits.addresses import peak_bytes
 from neuronjax.nki.limits.initialised import Initialised, check_results
 
-# Programs that broke no limit, and how they were asked: it takes as long as running.
+# Programs that passed, with the options of the check: it takes as long as running.
 _How = tuple[CoreSpec, bool, bool]
 _PASSED: weakref.WeakKeyDictionary[KernelProgram, set[_How]] = (
     weakref.WeakKeyDictionary()
@@ -22,18 +22,18 @@ def checked(
     complete: bool = True,
     older: bool = False,
 ) -> KernelProgram:
-    """The program itself.
+    """Return the program after checking it.
 
     Args:
         program: a traced kernel.
-        core: of its target.
-        complete: False if the body holds only what one run executed (op by op), where a
-            loop without turns leaves nothing.
-        older: whether it is of the older style: the compiler moves out what does not
-            fit, and engines may compute with what masks left undefined.
+        core: the core of its target.
+        complete: False if the body holds only what one run executed (op by op), in
+            which loops without turns are missing.
+        older: whether it is of the older style, whose compiler moves out what does not
+            fit and whose engines may compute with elements that masks left undefined.
 
     Raises:
-        InvalidProgramError: it does not fit SBUF or PSUM, or reads what nothing wrote.
+        InvalidProgramError: it does not fit SBUF or PSUM, or reads unwritten elements.
     """
     how = (core, complete, older)
     if how in _PASSED.get(program, ()):

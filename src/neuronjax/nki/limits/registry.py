@@ -1,13 +1,14 @@
-"""The registry of rules: functions of an instruction, or of a storage, and the trace.
+"""The registry of rules, which are functions of an instruction or a storage, and the
+trace.
 
     @limit("nc_matmul")                       # or several names, or none for all
     def stationary_fits(i: KernelInstruction, trace: OnCore) -> None:
         if ...:
             raise broken(i, "stationary has 200 columns", "at most 128: split it")
 
-Rules branch on `trace.core` (its figures and its capabilities), never on a version. An
-instruction like one that was checked before is not checked again, so a rule may look at
-what `signature` holds and at nothing else: not at the values of immediates.
+Rules depend on `trace.core` (its figures and capabilities), never on a version. An
+instruction with the `signature` of a checked one is not checked again, so a rule may
+depend only on what `signature` holds, which excludes the values of immediates.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import CoreSpec, chips_with
 from neuronjax.ir.kernel import Access, KernelInstruction, Storage
 
-# Rules take a trace, of which they look at the core.
+# The second parameter is a trace; rules use only its core.
 Rule = Callable[[KernelInstruction, Any], None]
 StorageRule = Callable[[Storage, Any], None]
 
@@ -30,25 +31,25 @@ _STORAGE_RULES: list[StorageRule] = []
 
 
 class OnCore(Protocol):
-    """What the rules look at of a trace."""
+    """The part of a trace that rules use."""
 
     checked: set[Hashable]
 
     @property
     def core(self) -> CoreSpec:
-        """The core that the kernel is for."""
+        """The core for which the kernel is traced."""
         ...
 
 
 def limit(*names: str) -> Callable[[Rule], Rule]:
-    """Registers a rule for the named instructions, for all if none is named."""
+    """Register a rule for the named instructions, or for all if none is named."""
     return _registers(_RULES, names)
 
 
 def advice(*names: str) -> Callable[[Rule], Rule]:
-    """Registers a rule that `nki.check` reports and that refuses no kernel.
+    """Register a rule that `nki.check` reports but that refuses no kernel.
 
-    For what the documents exclude by now and earlier releases took.
+    It is for what the documents exclude now and earlier releases accepted.
     """
     return _registers(_ADVICE, names)
 
@@ -65,13 +66,13 @@ def _registers(
 
 
 def storage_limit(rule: StorageRule) -> StorageRule:
-    """Registers a rule for allocations."""
+    """Register a rule for allocations."""
     _STORAGE_RULES.append(rule)
     return rule
 
 
 def broken(i: KernelInstruction, what: str, remedy: str) -> InvalidProgramError:
-    """The error of an instruction that breaks a limit."""
+    """Return the error of an instruction that breaks a limit."""
     return InvalidProgramError(
         what, op=f"nisa.{i.name}", location=i.location, remedy=remedy
     )
@@ -80,17 +81,17 @@ def broken(i: KernelInstruction, what: str, remedy: str) -> InvalidProgramError:
 def missing(
     i: KernelInstruction, trace: OnCore, what: str, capability: str, instead: str = ""
 ) -> InvalidProgramError:
-    """The error of something that the core is not capable of."""
+    """Return the error of something that the core cannot do."""
     chips = ", ".join(chips_with(capability))
     remedy = f"target {chips}" + (f", or {instead}" if instead else "")
     return broken(i, f"{what} on {trace.core.name}, which cannot", remedy)
 
 
 def check_instruction(i: KernelInstruction, trace: OnCore) -> None:
-    """Applies the rules for an instruction.
+    """Apply the rules for an instruction.
 
     Raises:
-        InvalidProgramError: one is broken.
+        InvalidProgramError: the instruction breaks a rule.
     """
     seen = trace.checked
     key = signature(i)
@@ -104,7 +105,7 @@ def check_instruction(i: KernelInstruction, trace: OnCore) -> None:
 
 
 def advice_for(i: KernelInstruction, trace: OnCore) -> InvalidProgramError | None:
-    """What the first rule of `advice` that an instruction breaks says."""
+    """Return the error of the first `advice` that an instruction breaks, or None."""
     for rule in (*_ADVICE["*"], *_ADVICE.get(i.name, ())):
         try:
             rule(i, trace)
@@ -114,20 +115,19 @@ def advice_for(i: KernelInstruction, trace: OnCore) -> InvalidProgramError | Non
 
 
 def signature(i: KernelInstruction) -> Hashable:
-    """What rules may depend on."""
-    found: list[Hashable] = [i.name, i.engine, i.forms, len(i.outputs)]
-    found += i.attributes.items()
+    """Return everything about an instruction on which rules may depend."""
+    parts: list[Hashable] = [i.name, i.engine, i.forms, len(i.outputs)]
+    parts += i.attributes.items()
     for a in (*i.outputs, *i.inputs):
         if type(a) is Access:
-            found += _operand(a)
-    return tuple(found)
+            parts += _operand(a)
+    return tuple(parts)
 
 
 def _operand(a: Access) -> tuple[Hashable, ...]:
-    """Memory, dtypes, pattern; on chip also where it begins; the kind of indirection.
-
-    In SBUF the place within a partition is left out: no rule is about it.
-    """
+    """Return the parts of an operand on which rules may depend. These are memory,
+    dtypes, pattern, the kind of indirection, and on chip also the place; within a
+    partition of SBUF the place is left out, because no rule depends on it."""
     storage, offset = a.storage, a.offset
     if storage.memory == "sbuf" and len(a.pattern) > 1:
         offset //= a.pattern[0][0] or 1
@@ -147,10 +147,10 @@ def _dynamic(a: Access) -> Hashable:
 
 
 def check_storage(storage: Storage, trace: OnCore) -> None:
-    """Applies the rules for an allocation.
+    """Apply the rules for an allocation.
 
     Raises:
-        InvalidProgramError: one is broken.
+        InvalidProgramError: the allocation breaks a rule.
     """
     for rule in _STORAGE_RULES:
         rule(storage, trace)

@@ -1,9 +1,9 @@
-"""Rules about partitions and dimensions that hold for every tile.
+"""Limits of partitions and dimensions that hold for every tile.
 
 Sources: nki/guides/architecture/trainium_inferentia2_arch.rst, "Data Access" (start
 partitions, four free dimensions, no stride between partitions); later guides do not
-repeat them. Its 16-bit strides are not checked: a partition of a later chip has more
-elements than they reach.
+repeat them. Its 16-bit strides are not checked, because a partition of a later chip has
+more elements than they can address.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from neuronjax.nki.limits.operands import (
 from neuronjax.nki.limits.registry import OnCore, broken, limit, storage_limit
 
 FREE_DIMENSIONS = 4
-# Most partitions, and where so many may start.
+# (number of partitions, where an access of at most that many may start).
 STARTS = ((32, (0, 32, 64, 96)), (64, (0, 64)), (128, (0,)))
 
 
 @storage_limit
 def partitions_exist(storage: Storage, trace: OnCore) -> None:
-    """SBUF and PSUM have so many partitions."""
+    """Tiles have no more partitions than SBUF and PSUM."""
     if not storage.on_chip:
         return
     most = trace.core.partitions
@@ -49,7 +49,7 @@ def partitions_exist(storage: Storage, trace: OnCore) -> None:
 
 @limit()
 def partitions_are_reachable(i: KernelInstruction, trace: OnCore) -> None:
-    """Engines start at quadrants, and take partitions one after another."""
+    """Engines start at quadrants and access consecutive partitions."""
     if i.engine not in LANES:
         return
     for operand in operands(i):
@@ -82,7 +82,8 @@ def _check_start(i: KernelInstruction, operand: OperandAccess) -> None:
 
 
 def _is_scale(i: KernelInstruction, operand: OperandAccess) -> bool:
-    """Of quantize_mx all outputs but the first, of nc_matmul_mx all from the third."""
+    """Return whether an operand is a scale: quantize_mx writes them after its first
+    output, nc_matmul_mx reads them from its third input on."""
     if i.name == "quantize_mx":
         return operand.written and operand.label != "dst"
     late = operand.label not in ("dst", "input 0", "input 1")
@@ -102,24 +103,24 @@ def _check_dimensions(i: KernelInstruction, operand: OperandAccess) -> None:
 
 
 def _merged(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """(stride, count) pairs without those that a neighbour can take over."""
-    found: list[tuple[int, int]] = []
+    """Return the (stride, count) pairs with contiguous neighbours merged."""
+    result: list[tuple[int, int]] = []
     for stride, count in pairs:
         if count == 1:
             continue
-        if found and found[-1][0] == stride * count:
-            found[-1] = (stride, found[-1][1] * count)
+        if result and result[-1][0] == stride * count:
+            result[-1] = (stride, result[-1][1] * count)
         else:
-            found.append((stride, count))
-    return found
+            result.append((stride, count))
+    return result
 
 
 @limit()
 def free_size_fits(i: KernelInstruction, trace: OnCore) -> None:
-    """Vector, scalar and GpSimd access so many elements per partition.
+    """Vector, scalar and GpSimd access at most a number of elements per partition.
 
-    Where PSUM holds BF16 a partition has more elements than the figure for PSUM, which
-    is that of the chips without: it is not applied there.
+    If PSUM can hold BF16 a partition has more elements than the figure for PSUM, which
+    is that of other chips, so it is not applied there.
     """
     if i.engine not in ("vector", "scalar", "gpsimd"):
         return

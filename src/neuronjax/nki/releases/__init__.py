@@ -1,6 +1,6 @@
-"""What differs among the releases of NKI, as data, and where a kernel meets it.
+"""Differences between releases of NKI, as data, and where a kernel depends on them.
 
-`release` lists the releases and `differences.json` the differences, each with its
-sources, which `differences` reads; `uses` reads what a kernel's file uses, `traced`
-what its instructions do, and `meeting` brings them together.
+`release` lists the releases. `differences.json` lists the differences with their
+sources, and `differences` reads it. `uses` finds the names that a kernel's file uses,
+`traced` examines its instructions, and `meeting` compares both with the differences.
 """

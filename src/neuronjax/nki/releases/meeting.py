@@ -1,4 +1,5 @@
-"""Where a kernel meets a difference: its uses and instructions against the data."""
+"""Finds where a kernel's uses and instructions depend on a difference between
+releases."""
 
 from __future__ import annotations
 
@@ -16,17 +17,17 @@ from neuronjax.nki.releases.uses import NkiUse
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseMeeting:
-    """A use of something that differs among releases."""
+    """A place in a kernel that depends on a difference between releases."""
 
-    name: str  # as the kernel's style has it
+    name: str  # the name in the kernel's style
     location: str  # "file:line"
     older: bool  # whether it is of the older style
-    difference: ReleaseDifference  # what it meets
+    difference: ReleaseDifference  # the difference
 
     def holds_in(self, release: Release) -> bool:
-        """Whether it meets the difference in a release.
+        """Return whether the difference holds in a release for this kernel.
 
-        As long as `neuronxcc.nki` is there it stays as the last beta had it.
+        Until `neuronxcc.nki` was removed, it stayed as it was in the last beta.
         """
         if self.older and self.name != OLDER and OLDER in release.styles:
             newest = place_in_time(LAST_BETA.name)
@@ -36,7 +37,7 @@ class ReleaseMeeting:
 
 
 def met_by_uses(uses: Iterable[NkiUse], path: str) -> Iterator[ReleaseMeeting]:
-    """Every difference that a use of a file is about, in whatever release."""
+    """Yield every difference, of any release, that concerns a use in a file."""
     for use in uses:
         for difference in _about(use.name):
             if not difference.when.traced and _matches(difference.when, use):
@@ -51,19 +52,19 @@ def met_by_uses(uses: Iterable[NkiUse], path: str) -> Iterator[ReleaseMeeting]:
 def met_by_instructions(
     instructions: Iterable[KernelInstruction], *, older: bool
 ) -> Iterator[ReleaseMeeting]:
-    """Every difference that traced instructions show; equal ones of a line once."""
-    found: dict[tuple[str, ReleaseDifference], ReleaseMeeting] = {}
+    """Yield the differences that concern instructions; equal ones of a line once."""
+    meetings: dict[tuple[str, ReleaseDifference], ReleaseMeeting] = {}
     for i in instructions:
         for difference in _about(f"nki.isa.{i.name}"):
             rule = difference.when.traced
             if rule and TRACED[rule](i):
-                found[i.location, difference] = ReleaseMeeting(
+                meetings[i.location, difference] = ReleaseMeeting(
                     name=difference.name,
                     location=i.location,
                     older=older,
                     difference=difference,
                 )
-    yield from found.values()
+    yield from meetings.values()
 
 
 @cache

@@ -1,4 +1,4 @@
-"""The releases of NKI, oldest first, and the names that users call them by."""
+"""The releases of NKI, oldest first, and their names."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from neuronjax.errors import InvalidProgramError
 class Release:
     """One release of NKI."""
 
-    name: str  # as `--nki` takes it
-    sdk: str  # the first Neuron SDK that has it
-    date: str  # of that SDK
+    name: str  # the name for `--nki`
+    sdk: str  # the first Neuron SDK with it
+    date: str  # the date of that SDK
     #: The namespaces that kernels may import: "neuronxcc.nki", "nki".
     styles: tuple[str, ...]
-    aliases: tuple[str, ...] = ()  # other names of it
+    aliases: tuple[str, ...] = ()  # other names
 
 
 OLDER, NEWER = "neuronxcc.nki", "nki"
@@ -35,10 +35,11 @@ def _numbered(name: str, sdk: str, date: str, *styles: str) -> Release:
     return Release(name=name, sdk=sdk, date=date, styles=styles, aliases=aliases)
 
 
-#: release-notes/components/nki.rst of aws-neuron-sdk. The betas have no number but the
-#: SDK's. That of SDK 2.27 is 0.1.0 in its heading and 0.2.0 in its text and in
-#: nki/migration/index.rst, which calls neuronxcc.nki 0.1.0: here it has the SDK's.
-#: Where the notes name no change (2.25) an SDK has the rules of the one before.
+#: From release-notes/components/nki.rst of aws-neuron-sdk. The betas are named by the
+#: SDK. The release of SDK 2.27 is 0.1.0 in its heading, but 0.2.0 in its text and in
+#: nki/migration/index.rst, which calls neuronxcc.nki 0.1.0; here it is named by the
+#: SDK. An SDK for which the notes name no change (2.25) has the rules of the one
+#: before.
 RELEASES = (
     _beta("2.20", "2024-09-16", "neuronxcc-2.20.1"),
     _beta("2.21", "2024-12-16"),
@@ -57,9 +58,9 @@ RELEASES = (
     _numbered("0.6", "2.32", "2026-08-17", NEWER),
 )  # fmt: skip
 
-#: The one whose rules the emulator follows by itself.
+#: The release whose rules the emulator follows by default.
 NEWEST = RELEASES[-1]
-#: The last one that had the older style alone: its names stayed as they are there.
+#: The last release with only the older style, whose names did not change afterwards.
 LAST_BETA = [r for r in RELEASES if NEWER not in r.styles][-1]
 
 _NAMES = {
@@ -70,13 +71,14 @@ _PLACES = {release.name: n for n, release in enumerate(RELEASES)}
 
 
 def resolve_release(name: str) -> Release:
-    """The release of a name: "0.4", "0.4.0", "2.30", "neuronxcc-2.26", "neuronxcc".
+    """Return the release with a name: "0.4", "0.4.0", "2.30", "neuronxcc-2.26",
+    "neuronxcc".
 
     Raises:
-        InvalidProgramError: there is none.
+        InvalidProgramError: no release has this name.
     """
-    found = _NAMES.get(name)
-    if found is None:
+    named = _NAMES.get(name)
+    if named is None:
         near = difflib.get_close_matches(name, _NAMES, n=1)
         known = ", ".join(release.name for release in RELEASES)
         raise InvalidProgramError(
@@ -86,9 +88,9 @@ def resolve_release(name: str) -> Release:
             if near
             else f"one of {known}",
         )
-    return found
+    return named
 
 
 def place_in_time(name: str) -> int:
-    """How many releases are older than the one of this canonical name."""
+    """Return how many releases are older than the one with this canonical name."""
     return _PLACES[name]

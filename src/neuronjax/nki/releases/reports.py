@@ -1,8 +1,8 @@
-"""Public reports that a chip or the compiler does otherwise than the documents say.
+"""Public reports of chips or compilers that deviate from the documents.
 
-They are rows of `reports.json`. The emulator follows the documents; the rows say where
-a chip was seen not to. In a source "sdk#1296" is an issue of aws-neuron-sdk, and "kiln
-notes" is docs/neuron-notes.md of foxl-ai/kiln.
+They are rows of `reports.json`. The emulator follows the documents; each row describes
+a deviation seen on a chip. In a source "sdk#1296" is an issue of aws-neuron-sdk, and
+"kiln notes" is docs/neuron-notes.md of foxl-ai/kiln.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from neuronjax.nki.releases.traced import TRACED
 
 @dataclass(frozen=True, kw_only=True)
 class HardwareReport:
-    """What somebody saw."""
+    """A reported deviation."""
 
-    name: str  # of the instruction
-    traced: str  # the rule of `traced` that says which uses it is about
-    chips: tuple[str, ...]  # on which it was seen; none where that is not said
-    releases: tuple[str, ...]  # canonical names of those that it was seen with
+    name: str  # the instruction's name
+    traced: str  # the rule of `traced` for the uses concerned
+    chips: tuple[str, ...]  # the chips on which it was seen; () if unknown
+    releases: tuple[str, ...]  # canonical names of the releases in which it was seen
     does: str  # what happens
     documented: str  # what the documents say
     remedy: str  # what to write instead
-    source: str  # who says so
+    source: str  # where it is reported
     lost: bool = False  # whether such a kernel does not compile
 
 
@@ -46,11 +46,11 @@ REPORTS = tuple(_read())
 def reports_met(
     program: KernelProgram, release: Release | None
 ) -> Iterator[tuple[HardwareReport, str]]:
-    """Return reports that instructions meet on their chip, and where: "file:line".
+    """Yield the reports that concern instructions of a program, each with "file:line".
 
     Args:
         program: a traced kernel.
-        release: the only one whose reports count; None for all.
+        release: the only release whose reports count; None for all.
     """
     chip = resolve_target(program.target).chip.name
     rows = [r for r in REPORTS if not r.chips or chip in r.chips]

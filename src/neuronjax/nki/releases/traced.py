@@ -1,4 +1,5 @@
-"""Differences that only a traced kernel shows: shapes, dtypes and memories."""
+"""Rules for differences that depend on a traced kernel's shapes, dtypes and
+memories."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def _part_of_a_bank(i: KernelInstruction) -> bool:
     )
 
 
-#: What `When.traced` names -> whether an instruction is so.
+#: The rules that `When.traced` names.
 TRACED: Mapping[str, Callable[[KernelInstruction], bool]] = MappingProxyType(
     {
         "psum_source": lambda i: any(
@@ -54,7 +55,7 @@ TRACED: Mapping[str, Callable[[KernelInstruction], bool]] = MappingProxyType(
         "odd_partitions": lambda i: any(
             a.shape[0] % _SENT_PARTITIONS for a in i.accesses
         ),
-        # The third letter of an activation's forms is its bias.
+        # The third letter of an activation's forms describes its bias.
         "copy_with_bias": lambda i: (
             i.attributes["op"] == "copy" and i.forms[2:3] not in ("", "-")
         ),

@@ -1,9 +1,10 @@
-"""What a kernel's file uses of NKI: names and keywords, read from its text.
+"""Finds the names and keywords of NKI that a kernel's file uses, from its text.
 
-Nothing is executed. Aliases of imports and of plain assignments are followed, names
-that `from ... import *` brings are not. A method counts as one of `NkiTensor` where the
-object is known to be one: a kernel's argument, or what a call of `nki.language` made,
-and parts and views of those. Library kernels have views of their own with such methods.
+Nothing is executed. Aliases made by imports and plain assignments are followed; names
+from `from ... import *` are not. A method counts as one of `NkiTensor` if the object is
+known to be one: a kernel's argument, the result of a call of `nki.language`, or a part
+or view of those. Others are not counted, because library kernels have their own views
+with such methods.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from neuronjax.errors import InvalidProgramError
 from neuronjax.nki.releases.release import NEWER, OLDER
 
-#: What is imported -> the namespace that it stands for; the longest first.
+#: Name of an imported package -> its namespace; the longest names come first.
 _NAMESPACES = {
     "neuronjax.nki.legacy": OLDER,
     "neuronxcc.nki": OLDER,
@@ -24,7 +25,7 @@ _NAMESPACES = {
     "nki": NEWER,
 }
 _METHODS = "nki.language.NkiTensor"
-#: What makes a tensor.
+#: Functions whose results are tensors.
 _MAKERS = frozenset(
     f"nki.language.{name}"
     for name in ("ndarray", "zeros", "ones", "full", "zeros_like", "load", "copy")
@@ -33,26 +34,26 @@ _MAKERS = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class NkiUse:
-    """One place that uses a name of NKI."""
+    """A place in a file that uses a name of NKI."""
 
     #: With the prefix `nki.` in both styles; or the namespace of an import, or a
     #: keyword of Python that NKI refuses.
     name: str
-    line: int  # in the file, from 1
-    older: bool = False  # whether it is of `neuronxcc.nki`
+    line: int  # line number from 1
+    older: bool = False  # whether it is from `neuronxcc.nki`
     call: bool = False  # whether it is called
-    positional: int = 0  # arguments by position
-    #: Given keyword, or position from "0", -> type of its literal, or "".
+    positional: int = 0  # number of positional arguments
+    #: A given keyword, or a position from "0" -> the type of its literal, or "".
     keywords: Mapping[str, str] = field(default_factory=dict)
     is_open: bool = False  # whether `*` or `**` hides arguments
-    valued: bool = False  # whether something is made of the call's result
+    valued: bool = False  # whether the call's result is used
 
 
 def uses_of_file(path: Path) -> list[NkiUse]:
-    """What a file uses, by line.
+    """Return what a file uses, by line.
 
     Raises:
-        InvalidProgramError: no file, no text, or no Python.
+        InvalidProgramError: the file is missing, not text, or not Python.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -64,10 +65,10 @@ def uses_of_file(path: Path) -> list[NkiUse]:
 
 
 def uses(text: str, path: str) -> list[NkiUse]:
-    """What the text of a file uses, by line; equal uses of a line once.
+    """Return what the text of a file uses, by line; equal uses of a line once.
 
     Raises:
-        InvalidProgramError: it is no Python.
+        InvalidProgramError: the text is not Python.
     """
     try:
         tree = ast.parse(text)
@@ -92,18 +93,18 @@ def uses(text: str, path: str) -> list[NkiUse]:
 
 @dataclass(eq=False)
 class _Reader(ast.NodeVisitor):
-    """Collects uses."""
+    """A visitor that collects uses."""
 
     found: list[NkiUse] = field(default_factory=list)
-    #: Local name -> the dotted name of NKI that it stands for.
+    #: Local name -> its dotted name of NKI.
     aliases: dict[str, str] = field(default_factory=dict)
     tensors: set[str] = field(default_factory=set)
-    in_kernel: bool = False  # whether a function around uses NKI
+    in_kernel: bool = False  # whether an enclosing function uses NKI
     called: dict[ast.AST, ast.Call] = field(default_factory=dict)
     discarded: set[ast.AST] = field(default_factory=set)
 
     def follow_imports(self, node: ast.AST) -> None:
-        """Notes what an import makes names stand for; other nodes are none."""
+        """Note the aliases that an import makes; ignore other nodes."""
         if isinstance(node, ast.Import):
             for name in node.names:
                 local = name.asname or name.name.partition(".")[0]
@@ -194,7 +195,7 @@ class _Reader(ast.NodeVisitor):
         return any(_namespace(self._full(n)) == NEWER for n in nodes)
 
     def _is_tensor(self, node: ast.expr) -> bool:
-        """Whether an expression is known to be a tensor of NKI, or a view of one."""
+        """Return whether an expression is known to be a tensor or a view of one."""
         while isinstance(node, ast.Subscript | ast.Call | ast.Attribute):
             if isinstance(node, ast.Call) and (full := self._full(node.func)):
                 return _dotted_name(full) in _MAKERS
@@ -202,7 +203,7 @@ class _Reader(ast.NodeVisitor):
         return isinstance(node, ast.Name) and node.id in self.tensors
 
     def _full(self, node: ast.AST) -> str:
-        """The dotted name of NKI that an expression is, or ""."""
+        """Return the dotted name of NKI that an expression denotes, or ""."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)
@@ -232,7 +233,7 @@ class _Reader(ast.NodeVisitor):
 
 
 def _namespace(full: str) -> str:
-    """The namespace of NKI that a dotted name lies in, or ""."""
+    """Return the namespace of NKI that contains a dotted name, or ""."""
     for start, space in _NAMESPACES.items():
         if full == start or full.startswith(f"{start}."):
             return space
@@ -240,7 +241,7 @@ def _namespace(full: str) -> str:
 
 
 def _dotted_name(full: str) -> str:
-    """The name with the prefix `nki` in place of the namespace that was imported."""
+    """Return the name with the prefix `nki` in place of the imported namespace."""
     for start in _NAMESPACES:
         if full == start or full.startswith(f"{start}."):
             return "nki" + full[len(start) :]

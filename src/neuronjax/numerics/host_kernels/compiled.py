@@ -126,8 +126,7 @@ def registered(name: str, write: Callable[[ir.Module], str]) -> str:
 
 
 def address(name: str, write: Callable[[ir.Module], str]) -> int:
-    """Return the address of a function that Python calls; arguments as for
-    `registered`."""
+    """Return the address of a function for Python; arguments as for `registered`."""
     with _LOCK:
         if name not in _ENGINES:
             module = ir.Module(name)
@@ -311,8 +310,7 @@ class Code(ir.IRBuilder):
         return self.shuffle_vector(a, b, mask)
 
     def like(self, x: Value, bits: int) -> ir.Constant:
-        """Return a constant as wide as an element of x, for every lane if x is a
-        vector."""
+        """Return a constant as wide as an element of x, in every lane of a vector x."""
         lanes = getattr(x.type, "count", 0)
         element = x.type.element if lanes else x.type
         word = I64 if element in (I64, F64) else I32

@@ -1,10 +1,10 @@
-"""A chip's own answers: probes to run on a Trainium, and what their results decide.
+"""Probes to run on a Trainium chip, and what their results decide.
 
-kit           writes the kit, kit.zip       probes        what it asks for
-inputs        what probes are given         results       what came back
-cases         the same as numbers
+kit           writes the kit, kit.zip       probes        sizes of the probes
+inputs        inputs of probes              results       reads the results
+cases         inputs and results as numbers
 questions     alternatives to each claim    folds, roundings, functions
-verdicts      which of them fit
+verdicts      which alternatives fit
 """
 
 from neuronjax.testing.silicon.kit import write_silicon_kit as write_silicon_kit

@@ -1,4 +1,4 @@
-"""One probe's inputs and outputs as numbers, and when two arrays agree."""
+"""A probe's inputs and outputs as numbers, and comparisons of arrays."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _QUIET_NAN = np.uint32(0x7FC00000)
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeCase:
-    """What a chip was given, and what it returned.
+    """A probe with the inputs for a chip, and the chip's outputs.
 
     Attributes:
-        probe: its name.
+        probe: the probe's name.
         chip: trn1, trn2 or trn3.
         inputs: numbers by name: FP32 for every float, int64 for integers.
-        outputs: likewise; formats that are packed are left as unsigned integers.
+        outputs: the same; packed formats are left as unsigned integers.
     """
 
     probe: str
@@ -33,7 +33,7 @@ class ProbeCase:
 
 
 def numbers(bits: np.ndarray, dtype: str) -> np.ndarray:
-    """The numbers of bit patterns."""
+    """Return the numbers of bit patterns."""
     if dtype == "float32":
         return bits.view(np.float32)
     if dtype in FORMATS:
@@ -45,7 +45,7 @@ def numbers(bits: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def patterns(x: np.ndarray, *, payloads: bool = False) -> np.ndarray:
-    """Bits to compare: NaNs are one, unless their payloads count."""
+    """Return the bits to compare: NaNs are alike, unless their payloads count."""
     if x.dtype != np.float32:
         return x
     bits = np.ascontiguousarray(x).view(np.uint32)
@@ -53,16 +53,17 @@ def patterns(x: np.ndarray, *, payloads: bool = False) -> np.ndarray:
 
 
 def flushed(x: np.ndarray) -> np.ndarray:
-    """FP32 whose subnormals are zeros of their sign."""
+    """Return FP32 in which subnormals are replaced by zeros of their sign."""
     tiny = np.abs(x) < np.float32(2.0**-126)
     return np.where(tiny, np.copysign(np.float32(0), x), x).astype(np.float32)
 
 
 def rounded_once(total: np.ndarray, rest: np.ndarray) -> np.ndarray:
-    """FP32 of an exact sum that float64 splits into `total` and a smaller `rest`.
+    """Return FP32 of an exact sum that float64 splits into `total` and a smaller
+    `rest`.
 
-    The float64 is made odd where something is left, so that the second rounding
-    decides as one rounding would.
+    The float64 is made odd where something is left, so that the second rounding decides
+    as one rounding would.
     """
     bits = total.view(np.int64)
     toward = np.where((rest < 0) == (total < 0), bits, bits - 1)
@@ -71,7 +72,7 @@ def rounded_once(total: np.ndarray, rest: np.ndarray) -> np.ndarray:
 
 
 def fused(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-    """FP32 a * b + c of arrays that broadcast, rounded once."""
+    """Return FP32 a * b + c of arrays that broadcast, rounded once."""
     product = a.astype(np.float64) * b
     total = product + c
     part = total - product
@@ -80,7 +81,7 @@ def fused(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
 
 
 def toward_zero(exact: np.ndarray) -> np.ndarray:
-    """FP32 of float64, cut off."""
-    found = exact.astype(np.float32)
-    beyond = np.abs(found.astype(np.float64)) > np.abs(exact)
-    return np.where(beyond, np.nextafter(found, np.float32(0)), found)
+    """Return float64 rounded to FP32 towards zero."""
+    nearest = exact.astype(np.float32)
+    beyond = np.abs(nearest.astype(np.float64)) > np.abs(exact)
+    return np.where(beyond, np.nextafter(nearest, np.float32(0)), nearest)

@@ -1,4 +1,4 @@
-"""Orders in which FP32 numbers could be added, and what FP32 products could be."""
+"""Orders in which FP32 numbers could be added, and ways to form FP32 products."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ F32 = np.float32
 
 
 def left(terms: np.ndarray) -> np.ndarray:
-    """((0 + 1) + 2) + ... along the last axis, in FP32."""
+    """Return ((0 + 1) + 2) + ... along the last axis, in FP32."""
     return np.add.accumulate(terms, axis=-1, dtype=F32)[..., -1]
 
 
@@ -23,20 +23,20 @@ def _right(terms: np.ndarray) -> np.ndarray:
 
 
 def tiled(terms: np.ndarray, within: Fold = left, size: int = 128) -> np.ndarray:
-    """Add tiles by one fold, and their sums from left to right, as PSUM does."""
+    """Return sums of tiles by one fold, added from left to right as in PSUM."""
     starts = range(0, terms.shape[-1], size)
     sums = [within(terms[..., s : s + size]) for s in starts]
     return left(np.stack(sums, axis=-1))
 
 
 def _lanes(count: int, terms: np.ndarray) -> np.ndarray:
-    """Every `count`-th element in a sum of its own; the sums from left to right."""
+    """Return the sum of `count` sums, each of every `count`-th element."""
     lanes = [left(terms[..., i::count]) for i in range(min(count, terms.shape[-1]))]
     return left(np.stack(lanes, axis=-1))
 
 
 def _neighbours(terms: np.ndarray) -> np.ndarray:
-    """A tree: 0 + 1, 2 + 3, then their sums; what is left over joins the next turn."""
+    """Return a tree's sum: 0 + 1, 2 + 3, then their sums; a rest joins the next."""
     while terms.shape[-1] > 1:
         even = terms.shape[-1] // 2 * 2
         summed = terms[..., 0:even:2] + terms[..., 1:even:2]
@@ -45,7 +45,7 @@ def _neighbours(terms: np.ndarray) -> np.ndarray:
 
 
 def _halves(terms: np.ndarray) -> np.ndarray:
-    """A tree: the first half is added to the second."""
+    """Return a tree's sum, in which the first half is added to the second."""
     while terms.shape[-1] > 1:
         half = -(-terms.shape[-1] // 2)
         second = terms[..., half:]
@@ -55,7 +55,7 @@ def _halves(terms: np.ndarray) -> np.ndarray:
 
 
 def wide(terms: np.ndarray) -> np.ndarray:
-    """The sum in float64, rounded to FP32."""
+    """Return the sum in float64, rounded to FP32."""
     return terms.astype(np.float64).sum(axis=-1).astype(F32)
 
 
@@ -81,7 +81,7 @@ FOLDS: Mapping[str, Fold] = {
 
 
 def folds_of(count: int) -> dict[str, Fold]:
-    """Those that differ for so many numbers at most: no tile is all of them."""
+    """Return the folds that differ for at most `count` numbers."""
     sizes = {name: int(name.rpartition(" ")[2]) for name in FOLDS if "tiles" in name}
     return {name: f for name, f in FOLDS.items() if sizes.get(name, 0) < count}
 
@@ -92,14 +92,14 @@ Parts = tuple[np.ndarray, np.ndarray]
 
 
 def _masked(kept: int, x: np.ndarray) -> Parts:
-    """The upper part, of so many significant bits, cut off, and what is left."""
+    """Return the upper part of `kept` significant bits, cut off, and the rest."""
     mask = np.uint32(0xFFFFFFFF << (24 - kept) & 0xFFFFFFFF)
     upper = (x.view(np.uint32) & mask).view(F32)
     return upper, x - upper
 
 
 def _nearest(kept: int, x: np.ndarray) -> Parts:
-    """The upper part to nearest even, and what is left, of either sign."""
+    """Return the upper part rounded to nearest even, and the rest of either sign."""
     drop = np.uint32(24 - kept)
     bits = x.view(np.uint32)
     odd = (bits >> drop) & np.uint32(1)
@@ -114,7 +114,7 @@ def _passes(
     x: np.ndarray,
     y: np.ndarray,
 ) -> list[np.ndarray]:
-    """FP32 terms of each pass, for operands that broadcast."""
+    """Return the FP32 terms of each pass, for operands that broadcast."""
     a, b = split(x), split(y)
     return [a[i] * b[j] for i, j in pairs]
 
@@ -149,7 +149,7 @@ PRODUCTS: Mapping[str, Callable[[np.ndarray, np.ndarray], list[np.ndarray]]] = {
 
 
 def fused_fold(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """sum of x[k, m] * y[k, n] by fused multiply-adds down the rows: [m, n]."""
+    """Return sum of x[k, m] * y[k, n] by fused multiply-adds down the rows: [m, n]."""
     total = np.zeros((x.shape[1], y.shape[1]), F32)
     for row, other in zip(x, y, strict=True):
         total = fused(row[:, None], other[None, :], total)
@@ -157,5 +157,5 @@ def fused_fold(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def products(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """x[k, m] * y[k, n] as [m, n, k], FP32; exact for narrow operands."""
+    """Return x[k, m] * y[k, n] as [m, n, k], FP32; exact for narrow operands."""
     return x.T[:, None, :] * y.T[None, :, :]

@@ -1,4 +1,4 @@
-"""ScalarE's functions: what every policy, and exact arithmetic, says they return."""
+"""Results of ScalarE's functions under every policy and in exact arithmetic."""
 
 from __future__ import annotations
 
@@ -45,9 +45,10 @@ OURS = "transcendentals=exact"
 
 
 def answers(name: str, x: np.ndarray) -> dict[str, np.ndarray]:
-    """What a function could return, by the policy that says so; FP32 like `x`.
+    """Return possible results of a function, by the policy that gives them; FP32 like
+    `x`.
 
-    Alternatives whose bits are the same for all of these arguments are one.
+    Alternatives with the same bits for all of these arguments are merged.
     """
     found = {OURS: _emulated(name, x)}
     if name in _IN_JAX:
@@ -57,7 +58,7 @@ def answers(name: str, x: np.ndarray) -> dict[str, np.ndarray]:
     if name in _IN_FLOAT64:
         found["correctly rounded"] = _exact(name, x).astype(np.float32)
     mask = compared(name, x)
-    # The first of those with the same bits, in the order of the alternatives.
+    # The first of those with the same bits is kept, in the order of the alternatives.
     by_bits = {patterns(r[mask]).tobytes(): key for key, r in reversed(found.items())}
     return {key: r for key, r in found.items() if key in by_bits.values()}
 
@@ -73,14 +74,14 @@ def _kernel(name: str) -> Callable[..., jax.Array]:
 
 
 def _emulated(name: str, x: np.ndarray) -> np.ndarray:
-    """What a kernel's activation returns."""
+    """Return the result of a kernel's activation."""
     return np.asarray(_kernel(name)(x, np.float32(-0.0)))
 
 
 def compared(name: str, x: np.ndarray) -> np.ndarray:
-    """Where a result is asked for: in the documented range, and not subnormal.
+    """Return where results count: in the documented range, and not subnormal.
 
-    What is subnormal, or has become zero for it, is another question.
+    Subnormal results, or those flushed to zero, belong to another question.
     """
     ranges = ACTIVATION_FUNCTIONS[name]
     inside = [(low <= x) & (x <= high) for low, high in ranges]
@@ -93,7 +94,7 @@ def compared(name: str, x: np.ndarray) -> np.ndarray:
 
 
 def largest_error(name: str, x: np.ndarray, found: np.ndarray) -> float | None:
-    """In units of the last place of the exact result; None for what has no oracle."""
+    """Return the largest error in ULP of the exact result; None without an oracle."""
     if name not in _IN_FLOAT64:
         return None
     exact = _exact(name, x)

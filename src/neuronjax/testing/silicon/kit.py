@@ -1,6 +1,6 @@
-"""The kit: a folder that a person with a Trainium runs. The same bytes every time.
+"""Writes the kit: a folder of files, always the same bytes, to run on a Trainium.
 
-It is part of the package as `kit.zip`, which is made of the probes in docs/made.
+The package contains it as `kit.zip`, which is made of the probes in docs/made.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from typing import Any
 from neuronjax.testing.archive import write_atomically
 
 FORMAT = "neuronjax-silicon-results"
-#: In the archive: the files of the kit, and the types of what its probes return.
+#: Names in the archive: the folder of the kit's files, and the types of the probes'
+#: outputs.
 FOLDER, OUTPUTS = "kit/", "outputs.json"
 
-#: Shape and dtype by the name of an output.
+#: Name of an output -> its shape and dtype.
 OutputTypes = Mapping[str, tuple[tuple[int, ...], str]]
 
 
 def write_silicon_kit(folder: str | Path = "silicon-kit") -> list[Path]:
-    """Writes the probes for a Trainium, and what runs them, into a folder.
+    """Write the probes for a Trainium, and the script that runs them, into a folder.
 
     The folder is for an instance with the vendor's SDK: `python run.py` there leaves
     `results/`, which `check_silicon` reads. Needs neither neuronjax nor JAX there.
@@ -62,16 +63,16 @@ def _table() -> dict[str, Any]:
 
 
 def kit_version() -> str:
-    """Return what results say of the kit that they are of."""
+    """Return the version of the kit, which its results also hold."""
     return _table()["version"]
 
 
 def described() -> dict[str, dict[str, Any]]:
-    """Return what `run.py` knows of every probe, by name."""
+    """Return the entries of `run.py` for all probes, by name."""
     return {probe["name"]: probe for probe in _table()["probes"]}
 
 
 def outputs_of(probe: str) -> OutputTypes:
-    """Return shape and dtype of every output of a probe."""
-    found = json.loads(_archive()[OUTPUTS])[probe]
-    return {name: (tuple(shape), dtype) for name, (shape, dtype) in found.items()}
+    """Return the shape and dtype of every output of a probe."""
+    outputs = json.loads(_archive()[OUTPUTS])[probe]
+    return {name: (tuple(shape), dtype) for name, (shape, dtype) in outputs.items()}

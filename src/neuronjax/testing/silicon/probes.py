@@ -1,8 +1,8 @@
-"""What the probes of the silicon kit ask for, by which questions choose among them.
+"""The sizes and formats of the silicon kit's probes, by the questions that they decide.
 
 A probe is a kernel of a few instructions that isolates one thing the vendor does not
 document: one order, one rounding, one engine's subnormals. The probes themselves are in
-docs/made, where the kit is made of them.
+docs/made, where the kit is made.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A question: one choice of the behaviour contract that probes isolate.
+"""Questions: choices of the behaviour contract that probes isolate.
 
-Its alternatives are computed in NumPy from the inputs alone, or by the emulator under
-other policies; what we say is one of them.
+The alternatives are computed from the inputs alone, in NumPy or by the emulator under
+other policies; neuronjax's own behaviour is one of them.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ WORDS = {"vector": "VectorE", "scalar": "ScalarE", "gpsimd": "GpSimd", "dma": "D
 
 
 def same_numbers(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Per element, bit by bit; NaNs are all alike."""
+    """Return whether elements have the same bits; all NaNs are alike."""
     return patterns(found) == patterns(expected)
 
 
 def same_bits(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Per element; a NaN has its payload."""
+    """Return whether elements have the same bits, including NaNs' payloads."""
     return patterns(found, payloads=True) == patterns(expected, payloads=True)
 
 
@@ -35,14 +35,14 @@ class Question:
     """One choice that a chip can confirm or contradict.
 
     Attributes:
-        name: what it is about.
-        claim: the subject of the claim of `report.exactness` that it belongs to.
-        probes: whose results decide, as far as they are there.
-        answers: what every alternative would return for a probe, by name.
-        ours: the alternative that neuronjax computes; "" where it promises none.
-        where: the elements that decide; all of them if None.
-        observed: the result; by default that of output "out".
-        agrees: per element, whether a result and an answer are the same.
+        name: the subject.
+        claim: the subject of its claim in `report.exactness`.
+        probes: the probes whose results decide; some may be missing.
+        answers: returns the result of every alternative for a probe, by name.
+        ours: returns the alternative that neuronjax computes; "" if it promises none.
+        where: returns the elements that decide; if None, all do.
+        observed: returns the observed result; by default output "out".
+        agrees: returns, per element, whether a result and an answer are the same.
     """
 
     name: str
@@ -63,8 +63,8 @@ def ask(
     ours: str | None = None,
     **more: Any,
 ) -> Question:
-    """A question whose answers are functions of a case; the first is ours, unless
-    another is named."""
+    """Return a question whose answers are functions of a case; the first is ours,
+    unless another is named."""
     said = next(iter(answers)) if ours is None else ours
     return Question(
         name=name,
@@ -79,7 +79,7 @@ def ask(
 def each(
     table: Mapping[str, Any], answer: Callable[[Any, ProbeCase], np.ndarray]
 ) -> dict[str, Answer]:
-    """An answer for every entry of a table of alternatives."""
+    """Return an answer for every entry of a table of alternatives."""
 
     def of(entry: Any) -> Answer:
         return lambda case: answer(entry, case)

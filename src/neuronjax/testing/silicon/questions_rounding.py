@@ -28,7 +28,7 @@ _NEAREST = ROUNDINGS["nearest even"]
 
 
 def casts() -> Iterator[Question]:
-    """Of every engine that casts, to every format that it is probed with."""
+    """Yield questions about casts by every engine to every format of its probes."""
     for engine, dtypes in probes.CASTS.items():
         for dtype in dtypes:
             name, probe = f"{WORDS[engine]}: to {dtype}", f"cast_{engine}_{dtype}"
@@ -62,7 +62,7 @@ def _float_casts(name: str, probe: str, fmt: FloatFormat) -> Iterator[Question]:
 
 
 def _size(case: ProbeCase) -> np.ndarray:
-    """Magnitudes in float64, in which every bound is exact."""
+    """Return magnitudes in float64, in which every bound is exact."""
     with np.errstate(invalid="ignore"):
         return np.abs(case["x"].astype(np.float64))
 
@@ -97,7 +97,7 @@ def _integer_casts(name: str, probe: str, dtype: str) -> Iterator[Question]:
 
 # -- Subnormals ------------------------------------------------------------------------
 
-# Read as zeros, written as zeros, zeros without their sign.
+# (whether read as zeros, whether written as zeros, whether zeros lose their sign).
 _FLUSHES = {
     "zeros of their sign": (True, True, False),
     "kept": (False, False, False),
@@ -108,13 +108,13 @@ _FLUSHES = {
 
 
 def subnormals() -> Iterator[Question]:
-    """Of FP32, in and out of every engine."""
+    """Yield questions about FP32 subnormals as operands and results of every engine."""
     claim = "FP32 subnormals"
     for engine in ("vector", "scalar", "gpsimd"):
         found = each(_FLUSHES, lambda how, c: _scaled(how, c["x"], c["y"]))
         probe = f"subnormals_{engine}"
         yield ask(f"{WORDS[engine]}: subnormals", claim, probe, found)
-    # The array adds to +0, so that no zero keeps its sign.
+    # The array adds to +0, so no zero keeps its sign.
     signed = {name: (*how[:2], True) for name, how in list(_FLUSHES.items())[:-1]}
     signed = {name.removesuffix(" of their sign"): how for name, how in signed.items()}
     found = each(signed, lambda how, c: _scaled(how, c["x"].T, c["y"]))
@@ -129,7 +129,7 @@ def subnormals() -> Iterator[Question]:
 
 
 def _scaled(how: tuple[bool, bool, bool], x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """x times a power of two, which is exact unless it is flushed."""
+    """Return x times a power of two, which is exact unless it is flushed."""
     reads, writes, unsigned = how
     found = (flushed(x) if reads else x) * y
     found = flushed(found) if writes else found
@@ -150,7 +150,7 @@ _CHANCES = {
 
 
 def others() -> Iterator[Question]:
-    """Stochastic rounding, and the scales of microscaling."""
+    """Yield questions about stochastic rounding and the scales of microscaling."""
     for engine in ("vector", "scalar"):
         yield ask(
             f"{WORDS[engine]}: stochastic rounding",
@@ -170,13 +170,13 @@ def others() -> Iterator[Question]:
 
 
 def _share_raised(case: ProbeCase) -> np.ndarray:
-    """[12 + 1]: of each fraction how many went up, in the end those of the smallest."""
+    """Return [12 + 1]: the share rounded up of each fraction and of the smallest."""
     up = (case["out"] > 1).reshape(-1, _STEPS)
     return np.append(up.mean(axis=0), up[:, 8:].mean())
 
 
 def _within_chance(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Whether shares of 8,192 are within five standard deviations."""
+    """Return whether shares of 8,192 are within five standard deviations."""
     count = np.append(np.full(_STEPS, 8192.0), 4 * 8192.0)
     return np.abs(found - expected) <= 5 * np.sqrt(expected * (1 - expected) / count)
 
@@ -196,6 +196,6 @@ def _quantized(rule: str, case: ProbeCase) -> np.ndarray:
 
 
 def _codes(elements: np.ndarray, scales: np.ndarray) -> np.ndarray:
-    """Both as bytes, one after the other."""
+    """Return elements and scales as bytes, one after the other."""
     codes = np.ascontiguousarray(elements).view(np.uint8).reshape(-1)
     return np.append(codes, scales.astype(np.uint8).reshape(-1))

@@ -27,7 +27,7 @@ _VECTOR, _TENSOR = "sums in VectorE", "order of sums in TensorE"
 
 
 def sums() -> Iterator[Question]:
-    """Of VectorE, ScalarE and GpSimd."""
+    """Yield questions about sums in VectorE, ScalarE and GpSimd."""
     for engine, lengths, ours in (
         ("vector", probes.VECTOR_SUMS, "tiles of 512"),
         ("scalar", probes.SCALAR_SUMS, "left fold"),
@@ -57,7 +57,7 @@ Moments = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 def _statistics(moments: Moments, case: ProbeCase) -> np.ndarray:
-    """Count, mean and sum of squared distances of the even, then the odd elements."""
+    """Return count, mean and squared distances' sum of even, then odd elements."""
     parts: list[np.ndarray] = []
     for half in (case["x"][:, ::2], case["x"][:, 1::2]):
         parts += [np.full(len(half), half.shape[1], F32), *moments(half)]
@@ -101,7 +101,8 @@ _MOMENTS: Mapping[str, Moments] = {
 
 
 def tensor_sums() -> Iterator[Question]:
-    """Of a tile, over tiles, of FP32 operands, in cells that hold more than one."""
+    """Yield questions about sums of a tile, over tiles, of FP32 operands, and in cells
+    with several rows."""
     names = tuple(f"tensor_sum_{k}" for k in probes.TENSOR_SUMS)
     orders = folds_of(128)
     tile = each(orders, lambda fold, c: fold(products(c["x"], c["y"])))
@@ -138,7 +139,7 @@ def tensor_sums() -> Iterator[Question]:
 
 
 def _tiles(case: ProbeCase) -> np.ndarray:
-    """[m, n, K] of tiles that lie side by side along the free axis, 32 columns each."""
+    """Return [m, n, K] of tiles of 32 columns that lie side by side."""
     parts = [
         products(case["x"][:, s : s + 32], case["y"][:, s : s + 32])
         for s in range(0, case["x"].shape[1], 32)
@@ -147,20 +148,20 @@ def _tiles(case: ProbeCase) -> np.ndarray:
 
 
 def _passes(terms: Callable, case: ProbeCase) -> np.ndarray:
-    """[m, n, K, passes]; of a single product K is one of them."""
+    """Return [m, n, K, passes], or [m, n, K] if there is one product."""
     x, y = case["x"].T[:, None, :], case["y"].T[None, :, :]
     found = np.stack(terms(x.copy(), y.copy()), axis=-1)
     return found[..., 0, :] if found.shape[-2] == 1 else found
 
 
 def _pairs(case: ProbeCase) -> np.ndarray:
-    """[m, n, K, 2]: the products of both rows of every cell."""
+    """Return [m, n, K, 2]: the products of both rows of every cell."""
     x, y = case["x"], case["y"]
     return np.stack([products(x[:, r], y[:, r]) for r in range(2)], axis=-1)
 
 
 def _quads(case: ProbeCase) -> np.ndarray:
-    """[m, n, K, 4] scaled products, of what the chip itself quantized."""
+    """Return [m, n, K, 4] scaled products of operands that the chip quantized."""
     sides = []
     for side in "xy":
         words, scales = case[f"{side}q"], case[f"{side}s"]
@@ -186,5 +187,5 @@ _CELLS: Mapping[str, Fold] = {
     "wide cell, then rows": lambda t: left(wide(t)),
     "wide, rounded once": lambda t: wide(_one_by_one(t)),
 }
-# Of two numbers these are all the first.
+# For cells of two numbers these are the same as the first.
 _OF_FOUR = (*tuple(_CELLS)[1:3], "wide cell, then rows")

@@ -1,5 +1,5 @@
-"""Questions about values: products and sums in one, division, NaNs, integers,
-transposition, sums over ranks, ScalarE's functions."""
+"""Questions about values: multiply-adds, division, NaNs, integers, transposition, sums
+over ranks, and ScalarE's functions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MOVED = "movement, gather, sort, top-k, control flow"
 
 
 def values() -> Iterator[Question]:
-    """All of this file."""
+    """Yield the questions of this module."""
     for family in (_arithmetic, _specials, _integers, _transposed, _ranks):
         yield from family()
     for name in probes.FUNCTIONS:
@@ -42,7 +42,7 @@ def values() -> Iterator[Question]:
 
 
 def _arithmetic() -> Iterator[Question]:
-    # By the instruction: tensor_scalar and the like, activation.
+    # Claims by instruction: tensor_scalar and the like, activation.
     claims = {"vector": _ELEMENTWISE, "scalar": "elementary functions"}
     for engine, claim in claims.items():
         found: dict[str, Answer] = {
@@ -106,7 +106,7 @@ def _specials() -> Iterator[Question]:
 
 
 def _kept(better: np.ufunc, other: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """What stays unless the other is better: so also beside a NaN."""
+    """Return `kept` unless `other` is better, so also beside a NaN."""
     return np.where(better(other, kept), other, kept)
 
 
@@ -120,7 +120,7 @@ def _of_zeros(op: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _payload(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """The quiet form of the first that is a NaN."""
+    """Return the quiet form of the first NaN of the pair."""
     chosen = np.where(np.isnan(first), first.view(np.uint32), second.view(np.uint32))
     return (chosen | np.uint32(0x00400000)).view(F32)
 
@@ -178,7 +178,7 @@ def _quiet(x: np.ndarray) -> np.ndarray:
 
 
 def _through_identity(case: ProbeCase) -> np.ndarray:
-    """Zeros times what is not finite make NaNs of its whole column."""
+    """Return the transpose by a matmul: what is not finite makes its column NaN."""
     x = case["x"].T
     finite = np.isfinite(x).all(axis=1, keepdims=True)
     return np.where(finite, flushed(x), F32(np.nan))
@@ -199,7 +199,7 @@ def _ranks() -> Iterator[Question]:
 
 
 def _placement(case: ProbeCase) -> Placement:
-    """Of the largest server with such chips, as nobody told which it was."""
+    """Return the placement on the largest server with such chips."""
     alike = [i for i in INSTANCES.values() if i.chip.name == case.chip]
     largest = max(alike, key=lambda instance: (-instance.hosts, instance.chips))
     return Placement.of(resolve_target(largest.name))
@@ -216,17 +216,17 @@ def _chosen(case: ProbeCase, dtype: str) -> str:
 def _reductions(case: ProbeCase, dtype: str) -> Answers:
     group = _placement(case).group(range(len(case["x"])))
     found = {}
-    for name in (n for n in ALGORITHMS if n != "left_fold"):  # which is XLA's
+    for name in (n for n in ALGORITHMS if n != "left_fold"):  # XLA's own fold
         try:
             plan = fold_plan(name, ALL_REDUCE, group)
         except InvalidProgramError:
-            continue  # it cannot run over this group
+            continue  # the algorithm cannot run over this group
         found[name] = _folded(plan, case["x"], dtype)
     return found
 
 
 def _folded(plan: FoldPlan, x: np.ndarray, dtype: str) -> np.ndarray:
-    """The sum of all ranks in a plan's order, stored in a dtype where it says."""
+    """Return the sum of all ranks by a plan, which may store it in a dtype."""
     chunks = np.array_split(np.arange(x.shape[1]), plan.chunks)
     size = -(-x.shape[1] // plan.chunks)
     assert all(len(chunk) == size for chunk in chunks)  # 4,096 of 16 ranks' channels
@@ -243,7 +243,7 @@ def _folded(plan: FoldPlan, x: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def _stored_sum(parts: list[np.ndarray], hop: int, fmt: FloatFormat) -> np.ndarray:
-    """A left fold, rounded after every `hop` of its terms; the first is a copy."""
+    """Return a left fold that is rounded after every `hop` terms."""
     total = parts[0]
     for number, part in enumerate(parts[1:], 2):
         total = total + part

@@ -1,4 +1,4 @@
-"""What came back from a chip: read, and checked before anything is concluded."""
+"""Reads the results of a chip, and checks them before anything is concluded."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _NOT_RUN = "was not run"
 
 @dataclass(frozen=True, kw_only=True)
 class SiliconResults:
-    """The usable part of a folder.
+    """The usable results in a folder.
 
     Attributes:
         chip: trn1, trn2 or trn3.
-        cases: by probe.
-        left_out: why another probe says nothing, by its name.
-        versions: of the packages that ran it.
+        cases: the results by probe.
+        left_out: the reason why a probe has no usable result, by the probe's name.
+        versions: versions of the packages that ran the probes.
     """
 
     chip: str
@@ -40,11 +40,11 @@ class SiliconResults:
 
 
 def read_results(folder: Path) -> SiliconResults:
-    """Reads what `run.py` left; a probe that is unusable is left out by name.
+    """Read the results that `run.py` wrote; unusable probes are in `left_out`.
 
     Raises:
-        InvalidProgramError: no manifest, one that is damaged, of another program, kit
-            or chip, or no usable probe at all.
+        InvalidProgramError: the manifest is missing, damaged, or of another program,
+            kit or chip, or no probe is usable.
     """
     manifest = _manifest(folder)
     chip = manifest["chip"]
@@ -54,11 +54,11 @@ def read_results(folder: Path) -> SiliconResults:
         if chip not in probe["chips"]:
             continue
         record = manifest["probes"].get(name)
-        found = _case(folder, chip, probe, record)
-        if isinstance(found, str):
-            left_out[name] = found
+        case = _case(folder, chip, probe, record)
+        if isinstance(case, str):
+            left_out[name] = case
         else:
-            cases[name] = found
+            cases[name] = case
     if not cases:
         tried = {n: why for n, why in left_out.items() if why != _NOT_RUN}
         name, reason = next(iter((tried or left_out).items()))
@@ -108,7 +108,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
 def _case(
     folder: Path, chip: str, probe: Mapping[str, Any], record: Any
 ) -> ProbeCase | str:
-    """A probe's numbers, or why there are none."""
+    """Return a probe's numbers, or why there are none."""
     if not isinstance(record, dict):
         return _NOT_RUN
     if "file" not in record:

@@ -1,4 +1,4 @@
-"""Casts as they could be: rounding, overflow, subnormals, integers. In float64."""
+"""Possible casts, in float64: rounding, overflow, subnormals, integers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OVERFLOWS: Mapping[str, Callable[[FloatFormat], float]] = {
 def to_float(
     x: np.ndarray, fmt: FloatFormat, how: Rounding, beyond: float = np.inf
 ) -> np.ndarray:
-    """FP32 holding the number of a narrower format; `beyond` where it overflows."""
+    """Return FP32 with the values of a narrower format; `beyond` where it overflows."""
     exact = x.astype(np.float64)
     _, exponent = np.frexp(exact)
     step = np.exp2(np.maximum(exponent - 1, fmt.min_exponent) - fmt.mantissa_bits)
@@ -49,15 +49,15 @@ def to_float(
 
 
 def to_integer(x: np.ndarray, dtype: str, how: Rounding) -> np.ndarray:
-    """int64 in the range of a type; beyond it, its ends, and 0 for a NaN."""
+    """Return int64 in a type's range: beyond it the nearest end, for a NaN 0."""
     info = np.iinfo(dtype)
     with np.errstate(invalid="ignore"):
-        found = how(np.nan_to_num(x.astype(np.float64), posinf=1e30, neginf=-1e30))
-    return np.clip(found, float(info.min), float(info.max)).astype(np.int64)
+        rounded = how(np.nan_to_num(x.astype(np.float64), posinf=1e30, neginf=-1e30))
+    return np.clip(rounded, float(info.min), float(info.max)).astype(np.int64)
 
 
 def wrapped(x: np.ndarray, dtype: str) -> np.ndarray:
-    """The lower bits of the integer part."""
+    """Return the lower bits of the integer part."""
     bits = np.iinfo(dtype).bits
     whole = np.trunc(np.where(np.isfinite(x), x, 0).astype(np.float64))
     return np.mod(whole, 2.0**bits).astype(np.uint64).astype(dtype).astype(np.int64)

@@ -1,8 +1,8 @@
-"""Verdicts: every claim confirmed, contradicted or undecided by what a chip returned.
+"""Verdicts: whether a chip's results confirm, contradict or leave open every claim.
 
-An alternative fits if all elements that decide have its bits. What we say is confirmed
-if it fits alone, contradicted if it does not fit, and undecided if others fit as well
-or nothing came back.
+An alternative fits if all elements that decide have its bits. Neuronjax's behaviour is
+confirmed if it alone fits, contradicted if it does not fit, and undecided if others fit
+as well or there is no result.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ Verdict = Literal["confirmed", "contradicted", "undecided"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SiliconFinding:
-    """What the results say about one question.
+    """The verdict on one question.
 
     Attributes:
-        question: what it is about.
-        claim: the subject of the claim it belongs to, in docs/exactness.md.
+        question: the question's name.
+        claim: the subject of its claim in docs/exactness.md.
         ours: what neuronjax computes.
         verdict: confirmed, contradicted or undecided.
         fits: the alternatives that every element agrees with.
         tried: how many alternatives there are.
         elements: how many elements decide.
-        differing: how many of them are not what we say.
-        mismatch: the first of those, in words.
-        missing: probes that say nothing.
+        differing: how many of them differ from neuronjax.
+        mismatch: the first that differs, in words.
+        missing: probes without a result.
     """
 
     question: str
@@ -63,13 +63,13 @@ class SiliconFinding:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SiliconReport(Displayed):
-    """All findings.
+    """All findings about a chip.
 
     Attributes:
         chip: trn1, trn2 or trn3.
         findings: one for every question that the chip can be asked.
         left_out: probes without a usable result, and why.
-        notes: what is seen beside verdicts: orders found, errors of functions.
+        notes: observations beside verdicts: orders of sums, errors of functions.
         versions: of the packages that ran the kit.
     """
 
@@ -81,23 +81,23 @@ class SiliconReport(Displayed):
 
     @property
     def contradicted(self) -> tuple[SiliconFinding, ...]:
-        """What the chip does otherwise."""
+        """The findings in which the chip differs."""
         return tuple(f for f in self.findings if f.verdict == "contradicted")
 
     @property
     def claims(self) -> dict[str, Verdict | Literal["not asked"]]:
-        """Every claim of docs/exactness.md: contradicted if one of its questions is,
-        confirmed if all are; one that no probe is about is not asked."""
+        """The verdict on every claim of docs/exactness.md: contradicted if one of its
+        questions is, confirmed if all are, not asked if it has no question."""
         subjects = [row["what"] for label in meanings() for row in claims(label)]
         return {subject: self._of_claim(subject) for subject in subjects}
 
     def _of_claim(self, subject: str) -> Verdict | Literal["not asked"]:
-        found = {f.verdict for f in self.findings if f.claim == subject}
-        if not found:
+        verdicts = {f.verdict for f in self.findings if f.claim == subject}
+        if not verdicts:
             return "not asked"
-        if "contradicted" in found:
+        if "contradicted" in verdicts:
             return "contradicted"
-        return "confirmed" if found == {"confirmed"} else "undecided"
+        return "confirmed" if verdicts == {"confirmed"} else "undecided"
 
     @property
     def records(self) -> dict[str, Any]:
@@ -113,12 +113,12 @@ class SiliconReport(Displayed):
 
     def __rich__(self) -> RenderableType:
         counts = [f.verdict for f in self.findings]
-        told = ", ".join(
+        verdicts = ", ".join(
             f"{counts.count(v)} {v}" for v in ("confirmed", "contradicted", "undecided")
         )
         columns = {"about": TEXT, "verdict": WORD, "fits": TEXT, "elements": NUMBER}
         table = new_table(
-            f"A {self.chip} and neuronjax: {told}",
+            f"A {self.chip} and neuronjax: {verdicts}",
             columns,
             (
                 (f.question, f.verdict, _fits(f), f"{f.elements:,}")
@@ -149,7 +149,7 @@ class SiliconReport(Displayed):
 
 def _fits(found: SiliconFinding) -> str:
     if not found.fits:
-        # Of several probes each may have had what we say for it alone.
+        # With several probes, each may be decided for neuronjax by itself.
         same = found.verdict == "confirmed"
         return found.ours if same else f"none of {found.tried}"
     shown = found.fits[:3]
@@ -158,11 +158,11 @@ def _fits(found: SiliconFinding) -> str:
 
 
 def check_silicon(folder: str | Path) -> SiliconReport:
-    """Compares what a chip returned with what neuronjax says, claim by claim.
+    """Compare a chip's results with neuronjax, claim by claim.
 
     Args:
-        folder: `results/`, which the kit's `run.py` wrote; half of it decides what it
-            can. See `write_silicon_kit`.
+        folder: `results/`, written by the kit's `run.py`; it may be incomplete. See
+            `write_silicon_kit`.
 
     Returns:
         A report; `print` shows a table, `.records` is for JSON.
@@ -185,7 +185,7 @@ def check_silicon(folder: str | Path) -> SiliconReport:
 
 
 def answered(question: Question, found: SiliconResults) -> SiliconFinding:
-    """What the probes of a question that came back say together."""
+    """Return the finding on a question, from its probes that have results."""
     parts = [
         _Part.of(question, found.cases[name])
         for name in question.probes
@@ -213,7 +213,7 @@ def answered(question: Question, found: SiliconResults) -> SiliconFinding:
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """What one probe says: per alternative and element, whether they agree."""
+    """One probe's part of an answer: which alternatives agree with it, by element."""
 
     ours: str
     elements: int
@@ -221,7 +221,7 @@ class _Part:
     mismatch: str
 
     def fits(self, name: str) -> bool:
-        """Whether every element agrees with an alternative that the probe knows."""
+        """Return whether every element agrees with an alternative of the probe."""
         return name in self.agree and bool(self.agree[name].all())
 
     @classmethod
@@ -264,7 +264,7 @@ def _notes(cases: Mapping[str, ProbeCase]) -> Iterator[str]:
 
 
 def _revealed(case: ProbeCase) -> str:
-    """The summation tree, from the sums of all pairs."""
+    """Return the summation tree, from the sums of all pairs."""
     count = 128
     sums = {
         pair: s for pair, s in zip(inputs.pairs(count), _pair_sums(case), strict=False)
@@ -275,11 +275,11 @@ def _revealed(case: ProbeCase) -> str:
         return sums[min(i, j), max(i, j)]
 
     try:
-        found = reveal_order(recorded, count)
+        tree = reveal_order(recorded, count)
     except InvalidProgramError as error:
         return f"in no order of single additions ({error.what})"
-    # What a compensated sum does differently, sums of pairs do not record.
-    return str(dataclasses.replace(found, is_compensated=False))
+    # Sums of pairs do not show how a compensated sum differs.
+    return str(dataclasses.replace(tree, is_compensated=False))
 
 
 def _pair_sums(case: ProbeCase) -> np.ndarray:

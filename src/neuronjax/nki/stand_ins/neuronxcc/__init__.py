@@ -1,9 +1,10 @@
-"""Found on PYTHONPATH as `neuronxcc`, see `neuronjax.nki.children`: neuronjax's own."""
+"""Installs neuronjax's modules; PYTHONPATH provides this as `neuronxcc`, see
+`children`."""
 
 import sys
 
 from neuronjax.nki.install import install
 
-# The import goes on with what stands under this name when the file has run.
+# The import then takes the module that `install` puts under this name.
 del sys.modules["neuronxcc"]
 install()

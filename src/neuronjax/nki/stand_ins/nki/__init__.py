@@ -1,9 +1,9 @@
-"""Found on PYTHONPATH as `nki`, see `neuronjax.nki.children`: neuronjax's own."""
+"""Installs neuronjax's modules; PYTHONPATH provides this as `nki`, see `children`."""
 
 import sys
 
 from neuronjax.nki.install import install
 
-# The import goes on with what stands under this name when the file has run.
+# The import then takes the module that `install` puts under this name.
 del sys.modules["nki"]
 install()
