@@ -75,9 +75,9 @@ def final_table(
             f"− {baseline}: the difference of ends, seed by seed; steps ×: the steps "
             f"to the same value, over {baseline}'s; ± is half of a "
             f"{100 * confidence:.4g} % interval.",
-            f"The margin is {verdicts[baseline].margin:.2g}: what ends worse by no more "
-            f"trains like {baseline}. It is at least the standard deviation of {baseline}'s ends "
-            "over the seeds.",
+            f"The margin is {verdicts[baseline].margin:.2g}: a policy that ends worse "
+            f"by less than this trains like {baseline}. It is at least the standard "
+            f"deviation of {baseline}'s ends over the seeds.",
         ]
     still = [
         f"{row['machine']} with seed {', '.join(map(str, row['unmoved']))}"
