@@ -19,6 +19,7 @@ from pages import (
     command_line,
     constants,
     coverage,
+    does_it_train,
     examples,
     flags,
     hardware,
@@ -31,6 +32,12 @@ from pages import (
 ROOT = Path(__file__).parents[1]
 #: A page says where a table goes with "<!-- made: flags -->".
 _MADE = {
+    "does-it-train-verdicts": does_it_train.verdicts_table,
+    "does-it-train-sizes": does_it_train.sizes_table,
+    "does-it-train-losses": does_it_train.losses_tables,
+    "does-it-train-faults": does_it_train.faults_list,
+    "does-it-train-prices": does_it_train.prices_table,
+    "does-it-train-trn3": does_it_train.trn3_table,
     "flags": flags.flags_table,
     "variables": flags.variables_table,
     "sdk-defaults": flags.defaults_table,

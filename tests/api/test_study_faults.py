@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -72,6 +73,22 @@ def test_a_function_inside_another_is_seen_in_that():
 
     (seen,) = studied(nested, FP8).seen.values()
     assert "step 3: overflow in " in seen
+
+
+@pytest.mark.slow
+def test_nothing_is_collected_of_what_is_differentiated_outside():
+    def train(jit, seed):
+        loss_of = jit(lambda x: growing(x)[1])
+        x = jnp.full((8, 8), 0.5)
+        for _ in range(5):
+            loss, _ = jax.value_and_grad(loss_of)(x)
+            x = 8 * x
+            yield loss
+
+    (seen,) = studied(train, FP8).seen.values()
+    assert (
+        seen == "seed 0, no statistics: none are collected inside jax.grad or jax.vmap"
+    )
 
 
 def test_of_the_host_nothing_is_seen():

@@ -101,7 +101,7 @@ def test_divergence_names_step_and_seeds():
     found = verdict(Curve(curve.seeds, STEPS, values))
     assert found.kind == "diverges"
     assert found.diverged == {1: 60, 3: 80}
-    assert found.words("native") == "diverges at step 60 to 80, in 2 of 5 seeds"
+    assert found.words("native") == "diverges at steps 60 to 80, in 2 of 5 seeds"
 
 
 def test_a_loss_that_ends_above_its_start_diverges():

@@ -13,7 +13,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -160,8 +160,7 @@ def study(
     stored = every.stored(machines, chosen, if_changed)
     rounds = _rounds(every, machines, chosen, stored, judged, until_sure, progress)
     found = dataclasses.replace(judged, records=rounds)
-    seen = dict(_seen_before(every, machines, found))
-    found = dataclasses.replace(found, seen=seen)
+    found = dataclasses.replace(found, seen=_seen_before(every, machines, found))
     if at is None:
         return found
     priced = found.costs(at[0], instance=instance, steps=steps, against=against)
@@ -184,8 +183,8 @@ def _rounds(
     found: dict[StudyMachine, list[Record]] = {machine: [] for machine in machines}
     jits = {machine: StudyJit(machine) for machine in machines}
     left = list(machines)
-    total = len(machines) * len(seeds)
-    with StudyProgress(total, done=len(stored), shown=progress) as bars:
+    runs = len(machines) * len(seeds)
+    with StudyProgress(runs, done=len(stored), shown=progress) as bars:
         for seed in seeds:
             for machine in left:
                 run = stored.get((machine, seed))
@@ -203,15 +202,16 @@ def _rounds(
 
 def _seen_before(
     every: StudyRuns, machines: Sequence[StudyMachine], found: Study
-) -> Iterator[tuple[str, str]]:
-    """Yield what is seen before the first run of a machine that diverges, by label."""
-    runs, verdicts = found.curves(), found.verdicts()
+) -> dict[str, str]:
+    """Say what is seen before the first run of a machine that diverges, by label."""
+    curves, verdicts, seen = found.curves(), found.verdicts(), {}
     for machine in machines:
         diverged = verdicts[machine.label].diverged
         if diverged and machine.numerics is not None:
             seed, step = min(diverged.items(), key=lambda run: run[1])
-            at = list(runs[machine.label].steps).index(step)
-            yield machine.label, f"seed {seed}, {every.seen_before(machine, seed, at)}"
+            at = list(curves[machine.label].steps).index(step)
+            seen[machine.label] = f"seed {seed}, {every.seen_before(machine, seed, at)}"
+    return seen
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -300,8 +300,8 @@ class Study(Displayed):
         """
         targets = {label: target for (_, target), label in self.labels.items()}
         policies = labelled(self.numerics, targets, instance)
-        names = [*policies.values()]
-        priced = estimate(step, instance=instance, policy=names, **keywords)
+        keywords |= {"policy": [*policies.values()]}
+        priced = estimate(step, instance=instance, **keywords)
 
         def costed(*args: Any, **kwargs: Any) -> StudyCosts:
             found = self.verdicts()

@@ -123,24 +123,21 @@ def study_costs(
     profiles = iter(estimated.profiles)
     rows = []
     for cost in estimated.costs:
-        if cost.policy:
-            seconds_ = _seconds(cost, next(profiles))
-            rows.append(_row(cost, verdicts[cost.policy], seconds_))
-        else:
-            known = Interval(*3 * (cost.step_seconds,))
-            rows.append(_row(cost, None, known))
+        verdict = verdicts[cost.policy] if cost.policy else None
+        profile = next(profiles) if cost.policy else None
+        rows.append(_row(cost, verdict, _seconds(cost, profile)))
     notes = tuple(slower_notes(estimated.profiles))
     return StudyCosts(
         rows=tuple(rows), estimate=estimated, notes=notes, confidence=confidence
     )
 
 
-def _seconds(cost: TrainingCost, found: Profile) -> Interval:
+def _seconds(cost: TrainingCost, found: Profile | None) -> Interval:
     """Return the seconds of a step; the program's interval holds for the whole step."""
-    sure, whole = found.confidence, cost.step_seconds
-    if sure is None:
+    whole = cost.step_seconds
+    if found is None or found.confidence is None:
         return Interval(whole, whole, whole)
-    scale = whole / found.total_seconds
+    sure, scale = found.confidence, whole / found.total_seconds
     low, high = sure.low_seconds * scale, sure.high_seconds * scale
     return Interval(whole, min(low, whole), max(high, whole))
 

@@ -7,6 +7,9 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import jax
+from jax.core import Tracer
+
 from neuronjax.api.asked import Asked
 from neuronjax.api.jit import Emulated
 from neuronjax.api.lowered import Compiled, Lowered
@@ -131,7 +134,8 @@ class _Watched:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function."""
-        if capturing():  # inside another one, which collects for both
+        leaves = jax.tree.leaves((args, kwargs))
+        if capturing() or any(isinstance(leaf, Tracer) for leaf in leaves):
             return self.collecting.with_options(collect=None)(*args, **kwargs)
         found = self.collecting(*args, **kwargs)
         has_history = not isinstance(found[1], Statistics)

@@ -80,14 +80,13 @@ class StudyRuns:
                     write(record)
                     bars.advance(record)
                     found.append(record)
-                if not found:
-                    raise InvalidProgramError(
-                        "train yielded nothing",
-                        remedy="yield the loss after every step",
-                    )
         except Exception as error:
             error.add_note(f"in the run of {machine.label} with seed {seed}")
             raise
+        if not found:
+            raise InvalidProgramError(
+                "train yielded nothing", remedy="yield the loss after every step"
+            )
         return tuple(found)
 
     def seen_before(self, machine: StudyMachine, seed: int, step: int) -> str:
@@ -100,9 +99,9 @@ class StudyRuns:
             run = iter(self.train(StudyJit(machine, found), seed, **self.options))
             for _ in range(step):
                 found.clear()
-                next(run)
+                next(run, None)
             before = len(found)
-            next(run)
+            next(run, None)
             seen = _fault_in_words({step - 1: found[:before], step: found[before:]})
             write({"seen": seen})
         return seen
@@ -172,4 +171,6 @@ def _fault_in_words(seen: Mapping[int, Sequence[Statistics]]) -> str:
                 kinds = " and ".join(record["faults"])
                 what = f"{record['kind']}, {record['format']}"
                 return f"step {step}: {kinds} in {place} ({what})"
+    if not any(seen.values()):
+        return "no statistics: none are collected inside jax.grad or jax.vmap"
     return "no fault in this step or the one before it"

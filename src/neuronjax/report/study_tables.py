@@ -23,8 +23,7 @@ def final_figures(
     """
     figures = []
     for label, own in found.items():
-        values = ends_of(own, last)
-        mean, deviation = _moments(values)
+        mean, deviation = _moments(ends_of(own, last))
         differences = _moments(ends_of(own.minus(found[baseline]), last))
         verdict = verdicts[label]
         figures.append(
@@ -72,14 +71,13 @@ def final_table(
     notes = [f"{label} is {setting}." for label, setting in settings.items()]
     notes += [f"{label} before it diverges: {found}." for label, found in seen.items()]
     if len(verdicts) > 1:
-        margin = verdicts[baseline].margin
         notes += [
             f"− {baseline}: the difference of ends, seed by seed; steps ×: the steps "
             f"to the same value, over {baseline}'s; ± is half of a "
             f"{100 * confidence:.4g} % interval.",
-            f"The margin is {margin:.2g}: what ends worse by no more trains like "
-            f"{baseline}. It is at least the standard deviation of {baseline}'s ends "
-            "over the seeds.",
+            f"The margin is {verdicts[baseline].margin:.2g}: a policy that ends worse "
+            f"by less than this trains like {baseline}. It is at least the standard "
+            f"deviation of {baseline}'s ends over the seeds.",
         ]
     still = [
         f"{row['machine']} with seed {', '.join(map(str, row['unmoved']))}"

@@ -136,9 +136,9 @@ class TrainingVerdict:
             return f"worse by {found.scaled(-1) if found.estimate < 0 else found}"
         if self.kind == "diverges":
             steps = sorted(set(self.diverged.values()))
-            at = f"step {steps[0]}" + (f" to {steps[-1]}" if len(steps) > 1 else "")
+            at = f"s {steps[0]} to {steps[-1]}" if len(steps) > 1 else f" {steps[0]}"
             total = self.seeds + len(self.diverged)
-            return f"diverges at {at}, in {len(self.diverged)} of {total} seeds"
+            return f"diverges at step{at}, in {len(self.diverged)} of {total} seeds"
         if self.kind == "undecided":
             more, plural = self.more_seeds, "s" * (self.more_seeds != 1)
             seeds = f"{more} more seed{plural} would decide"

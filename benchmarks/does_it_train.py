@@ -1,0 +1,332 @@
+"""Trains a GPT and a ViT in every number format, for docs/does-it-train.md.
+
+`python -m benchmarks does-it-train` runs what `results/does_it_train.jsonl` does not
+hold yet: a line for each run, by model, size, row and seed. It may be stopped at any
+time, and goes on where it stopped; the runs of the rows at hand are kept in `.cache`.
+`--minutes` ends it after so much processor time, and `--list` says what is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import itertools
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import optax
+from flax import nnx
+from jax.sharding import PartitionSpec as P
+
+import neuronjax as nj
+from benchmarks.trained_models import (
+    EXAMPLES,
+    MODELS,
+    SIZES,
+    Model,
+    Size,
+    initial,
+    optimizer,
+    parameters as parameters,
+)
+from neuronjax.cli.quickstart.train import priced
+
+RESULTS = Path(__file__).parent / "results" / "does_it_train.jsonl"
+_RUNS = Path(__file__).parents[1] / ".cache" / "does-it-train"
+SEEDS = 5
+#: Type, loss scale and devices of a row whose program is the plain one.
+_PLAIN = ("float32", 1.0, 1)
+_DIGITS = 5  # of a loss that is kept
+
+_FP8 = nj.Policy.preset("fp8")
+_BF16 = nj.Policy.preset("bf16")
+#: A device a chip: an UltraServer has 64 chips of four logical cores.
+_CHIPS = tuple(range(0, 4 * EXAMPLES, 4))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Row:
+    """A way to train: a policy and what the program does for it.
+
+    Attributes:
+        name: in tables.
+        policy: None for the host.
+        target: what is emulated.
+        dtype: of parameters and activations.
+        loss_scale: by which the program multiplies its loss and divides its gradients.
+        devices: that share the batch.
+        rules: "head", the parameters that make the logits, or "blocks" -> fields.
+    """
+
+    name: str
+    policy: nj.Policy | None
+    target: str = "trn2"
+    dtype: str = "float32"
+    loss_scale: float = 1.0
+    devices: int = 1
+    rules: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+
+    def numerics(self, model: Model) -> nj.Policy | str:
+        """Return the policy with its rules for a model."""
+        if self.policy is None:
+            return "native"
+        rules = tuple(
+            nj.Rule(param=model.head if part == "head" else part, **fields)
+            for part, fields in self.rules.items()
+        )
+        return dataclasses.replace(self.policy, rules=rules)
+
+
+def _bf16(**fields: Any) -> nj.Policy:
+    return dataclasses.replace(_BF16, **fields)
+
+
+def _fp8(**fields: Any) -> nj.Policy:
+    return dataclasses.replace(_FP8, **fields)
+
+
+_UNSCALED = _fp8(scaling="none")
+_MXFP4 = nj.Policy.preset("mxfp4")
+_ULTRA = "trn2-ultraserver"
+ROWS = (
+    Row(name="native", policy=None),
+    Row(name="BF16", policy=_BF16),
+    Row(name="FP8, current scaling", policy=_FP8),
+    Row(name="FP8, delayed scaling", policy=_fp8(scaling="delayed")),
+    Row(name="MXFP8", policy=nj.Policy.preset("mxfp8"), target="trn3"),
+    Row(name="MXFP4 weights", policy=_MXFP4, target="trn3"),
+    Row(name="BF16, stochastic rounding", policy=_bf16(rounding="stochastic")),
+    Row(name="2:4 sparse", policy=_bf16(sparsity="2:4")),
+    Row(name="4:16 sparse", policy=_bf16(sparsity="4:16")),
+    # What breaks, and what mends it.
+    Row(
+        name="FP8, delayed scaling, saturating",
+        policy=_fp8(scaling="delayed", overflow="saturate"),
+    ),
+    Row(name="FP8, unscaled", policy=_UNSCALED),
+    Row(name="FP8, unscaled, loss × 4096", policy=_UNSCALED, loss_scale=4096.0),
+    Row(name="BF16 weights", policy=_BF16, dtype="bfloat16"),
+    Row(
+        name="BF16 weights, stochastic rounding",
+        policy=_bf16(rounding="stochastic"),
+        dtype="bfloat16",
+    ),
+    Row(
+        name="64 chips, BF16 all-reduce",
+        policy=_bf16(collective_reduce_dtype="bfloat16", placement=_CHIPS),
+        target=_ULTRA,
+        devices=EXAMPLES,
+    ),
+    Row(
+        name="MXFP4 weights, head MXFP8",
+        policy=_MXFP4,
+        target="trn3",
+        rules={"head": {"auto_cast_type": "mxfp8"}},
+    ),
+    Row(
+        name="2:4 sparse, head dense",
+        policy=_BF16,
+        rules={"blocks": {"sparsity": "2:4"}},
+    ),
+    Row(
+        name="4:16 sparse, head dense",
+        policy=_BF16,
+        rules={"blocks": {"sparsity": "4:16"}},
+    ),
+)
+
+
+# -- a run -----------------------------------------------------------------------------
+
+
+def train(
+    jit: Callable[..., Any], seed: int, *, model: Model, size: Size, row: Row
+) -> Iterator[float]:
+    """Train from scratch, and yield the loss after every step."""
+    step = jit(step_of(model, size, row))
+    _, params = initial(model, size, seed, row.dtype)
+    state = optimizer(size).init(params)
+    delayed = row.policy is not None and row.policy.scaling == "delayed"
+    history = None
+    for batch in model.batches(size.steps, seed):
+        if delayed:
+            if history is None:
+                history = step.init_amax_history(params, state, *batch)
+            found, history = step.with_amax_history(history)(params, state, *batch)
+        else:
+            found = step(params, state, *batch)
+        params, state, loss = found
+        yield float(loss)
+
+
+@functools.cache
+def _structure(model: Model, size: Size, dtype: str) -> nnx.GraphDef:
+    return initial(model, size, 0, dtype)[0]
+
+
+@functools.cache
+def _step(
+    model: Model, size: Size, dtype: str, loss_scale: float, devices: int
+) -> Callable[..., Any]:
+    graphdef, rule = _structure(model, size, dtype), optimizer(size)
+
+    def loss_of(params: Any, *batch: Any) -> jax.Array:
+        return loss_scale * model.loss(nnx.merge(graphdef, params), *batch)
+
+    def train_step(params: Any, state: Any, *batch: Any) -> tuple[Any, Any, jax.Array]:
+        loss, gradients = jax.value_and_grad(loss_of)(params, *batch)
+        if devices > 1:
+            loss, gradients = jax.lax.pmean((loss, gradients), "dp")
+        gradients = jax.tree.map(lambda g: g / loss_scale, gradients)
+        updates, state = rule.update(gradients, state, params)
+        return optax.apply_updates(params, updates), state, loss / loss_scale
+
+    if devices == 1:
+        return train_step
+
+    def sharded(params: Any, state: Any, *batch: Any) -> tuple[Any, Any, jax.Array]:
+        return jax.shard_map(
+            train_step,
+            mesh=nj.make_mesh((devices,), ("dp",)),
+            in_specs=(P(), P(), *(P("dp") for _ in batch)),
+            out_specs=P(),
+            check_vma=False,
+        )(params, state, *batch)
+
+    return sharded
+
+
+def step_of(model: Model, size: Size, row: Row) -> Callable[..., Any]:
+    """Return (params, state, *batch) -> (params, state, loss), one for all seeds."""
+    return _step(model, size, row.dtype, row.loss_scale, row.devices)
+
+
+# -- all runs --------------------------------------------------------------------------
+
+Key = tuple[str, str, str, int]  # model, size, row, seed
+
+
+def _lines() -> list[dict[str, Any]]:
+    return list(map(json.loads, RESULTS.read_text().splitlines()))
+
+
+def stored() -> dict[Key, list[float]]:
+    """Return the losses of every run that the file holds."""
+    runs = _lines() if RESULTS.exists() else []
+    return {(r["model"], r["size"], r["row"], r["seed"]): r["loss"] for r in runs}
+
+
+def seen() -> dict[tuple[str, str, str], str]:
+    """Return what statistics saw before a row diverged, by model, size and row."""
+    runs = [run for run in _lines() if "seen" in run]
+    return {(run["model"], run["size"], run["row"]): run["seen"] for run in runs}
+
+
+def studied(model: Model, size: Size) -> nj.Study | None:
+    """Return the study of all stored runs of a model; None without native ones."""
+    losses: dict[str, dict[int, list[float]]] = {row.name: {} for row in ROWS}
+    for (of_model, of_size, name, seed), loss in stored().items():
+        if (of_model, of_size) == (model.name, size.name):
+            losses[name][seed] = loss
+    rows = [row for row in ROWS if losses[row.name]]
+    if ROWS[0] not in rows:
+        return None
+    where = {row.name: {"policy": row.name, "target": row.target} for row in rows}
+    policies = {row.name: row.numerics(model) for row in rows}
+    return nj.Study(
+        records=[
+            {**where[name], "seed": seed, "step": step, "loss": loss}
+            for name in where
+            for seed, run in losses[name].items()
+            for step, loss in enumerate(run)
+        ],
+        labels={(row.name, row.target): row.name for row in rows},
+        baseline=ROWS[0].name,
+        settings={},
+        numerics={
+            x: p if isinstance(p, nj.Policy) else None for x, p in policies.items()
+        },
+        margin=0.02,
+        confidence=0.95,
+    )
+
+
+def missing() -> Iterator[tuple[Model, Size, Row, list[int]]]:
+    """Yield what is not in the file, the small models first."""
+    have = stored()
+    for size, model, row in itertools.product(SIZES, MODELS, ROWS):
+        key = (model.name, size.name, row.name)
+        seeds = [seed for seed in range(SEEDS) if (*key, seed) not in have]
+        if seeds:
+            yield model, size, row, seeds
+
+
+def run(model: Model, size: Size, row: Row, seeds: list[int]) -> None:
+    """Train one row with these seeds, and append its runs to the file."""
+    start = time.process_time()
+    found = nj.study(
+        train,
+        policies={row.name: row.numerics(model)},
+        target=row.target,
+        seeds=seeds,
+        options={"model": model, "size": size, "row": row},
+        folder=_RUNS / f"{model.name}-{size.name}",
+        if_changed="rerun",
+        progress=False,
+    )
+    losses: dict[int, list[float]] = {}
+    seen = {"seen": text for text in found.seen.values()}
+    for record in found.records:
+        loss = float(f"{record['loss']:.{_DIGITS}g}")
+        losses.setdefault(record["seed"], []).append(loss)
+    with RESULTS.open("a") as file:
+        for seed, loss in losses.items():
+            line = {"model": model.name, "size": size.name, "row": row.name}
+            line |= {"seed": seed, "loss": loss} | seen
+            file.write(json.dumps(line) + "\n")
+    taken = time.process_time() - start
+    ends = sum(values[-1] for values in losses.values()) / len(losses)
+    print(
+        f"{model.name} {size.name} {row.name}: {len(seeds)} seeds, {taken:.0f} s of "
+        f"processor time, loss {ends:.4g}",
+        flush=True,
+    )
+
+
+def real_size(model: Model = MODELS[0]) -> tuple[nj.Study, tuple[Any, ...]] | None:
+    """Return the study of the largest GPT of which rows were run, of those rows that
+    are a policy alone, and the step of a GPT of 124 million parameters."""
+    found = next(filter(None, (studied(model, size) for size in SIZES[::-1])), None)
+    if found is None:
+        return None
+    plain = [r.name for r in ROWS if (r.dtype, r.loss_scale, r.devices) == _PLAIN]
+    numerics = {name: p for name, p in found.numerics.items() if name in plain}
+    return dataclasses.replace(found, numerics=numerics), priced()
+
+
+def main() -> int:
+    """Run what is missing, or list it."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks does-it-train")
+    parser.add_argument("--minutes", type=float, help="of processor time, at most")
+    parser.add_argument("--list", action="store_true", help="say what is missing")
+    options = parser.parse_args()
+    nj.keep_compiled()
+    for model, size, row, seeds in missing():
+        if options.list:
+            print(f"{model.name} {size.name} {row.name}: {len(seeds)} seeds")
+        elif options.minutes and time.process_time() > 60 * options.minutes:
+            print(f"stopped after {options.minutes:g} minutes of processor time")
+            return 0
+        else:
+            run(model, size, row, seeds)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""`does-it-train`: what is missing, what is stored, and the tables made of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+
+import jax
+import pytest
+
+from benchmarks import does_it_train as runs
+from benchmarks.trained_models import MODELS, SIZES
+from docs.pages import does_it_train as page
+
+TINY = dataclasses.replace(
+    SIZES[0], layers=1, width=32, heads=1, hidden=32, steps=2, rate=1e-3
+)
+GPT, S = MODELS[0], SIZES[0]
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    """A file with three seeds of three rows: the last of them is NaN from step 7 on."""
+    path = tmp_path / "results.jsonl"
+    names = [row.name for row in runs.ROWS[:3]]
+    lines = []
+    for n, name in enumerate(names):
+        for seed in range(3):
+            loss = [3 * 0.9**step + 0.01 * seed for step in range(40)]
+            line = {"model": GPT.name, "size": S.name, "row": name, "seed": seed}
+            if n == 2:
+                loss[7:] = [math.nan] * 33
+                line["seen"] = "seed 0, step 6: overflow in dot_general, a.py:1"
+            lines.append(json.dumps(line | {"loss": loss}))
+    path.write_text("\n".join(lines) + "\n")
+    monkeypatch.setattr(runs, "RESULTS", path)
+    return path
+
+
+def test_rows_have_names_of_their_own():
+    names = [row.name for row in runs.ROWS]
+    assert len({*names}) == len(names)
+    assert runs.ROWS[0].numerics(GPT) == "native"
+
+
+def test_only_what_is_missing_is_run(results):
+    wanted = {(m.name, s.name, r.name): seeds for m, s, r, seeds in runs.missing()}
+    assert len(wanted) == len(MODELS) * len(SIZES) * len(runs.ROWS)
+    first, *_, last = (row.name for row in runs.ROWS)
+    assert wanted[GPT.name, S.name, first] == [3, 4]
+    assert wanted[GPT.name, S.name, last] == [0, 1, 2, 3, 4]
+
+
+def test_tables_say_what_was_run_and_what_was_not(results):
+    rows = {line.split(" | ")[0]: line for line in page.verdicts_table().splitlines()}
+    names = [row.name for row in runs.ROWS]
+    assert "like native | not run" in rows[f"| {names[1]}"]
+    assert "**diverges** in 3 runs" in rows[f"| {names[2]}"]
+    assert "like native" not in rows[f"| {names[3]}"]
+    losses = page.losses_tables()
+    assert "diverges at step 7, in 3 of 3 seeds" in losses
+    assert names[3] not in losses
+    assert page.faults_list() == (
+        f"- GPT S, {names[2]}: seed 0, step 6: overflow in dot_general, a.py:1\n"
+    )
+    assert "123,200" in page.sizes_table()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", MODELS, ids=[model.name for model in MODELS])
+def test_models_train(model):
+    losses = [*runs.train(jax.jit, 0, model=model, size=TINY, row=runs.ROWS[0])]
+    assert len(losses) == TINY.steps
+    assert all(map(math.isfinite, losses))

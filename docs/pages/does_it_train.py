@@ -1,0 +1,171 @@
+"""Tables of docs/does-it-train.md, made from the runs that benchmarks/results holds."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import neuronjax as nj
+from neuronjax.report.money_tables import dollars, duration
+from neuronjax.report.quantities import seconds
+
+from .markdown import table
+
+ROOT = Path(__file__).parents[2]
+_NOT_RUN = "not run"
+#: Of the baseline, at the real size.
+_STEPS = 100_000
+
+
+def _runs() -> Any:
+    if str(ROOT) not in sys.path:  # mkdocs runs from the folder of its own script
+        sys.path.insert(0, str(ROOT))
+    return importlib.import_module("benchmarks.does_it_train")
+
+
+def _studies() -> Iterator[tuple[Any, Any, nj.Study | None]]:
+    runs = _runs()
+    for model in runs.MODELS:
+        for size in runs.SIZES:
+            yield model, size, runs.studied(model, size)
+
+
+def verdicts_table() -> str:
+    """Return the verdict of every row on every model and size."""
+    found = [
+        (f"{model.name} {size.name}", study.verdicts() if study else {})
+        for model, size, study in _studies()
+    ]
+    rows = [
+        (
+            row.name,
+            row.target if row.policy else "host",
+            *(_short(verdicts.get(row.name)) for _, verdicts in found),
+        )
+        for row in _runs().ROWS
+    ]
+    return table(("", "emulated", *(heading for heading, _ in found)), rows)
+
+
+def _short(verdict: Any) -> str:
+    if verdict is None:
+        return _NOT_RUN
+    return {
+        "like": "like native",
+        "slower": f"{verdict.steps_ratio} × the steps",
+        "diverges": f"**diverges** in {len(verdict.diverged)} runs",
+    }.get(verdict.kind, verdict.words("native"))
+
+
+def sizes_table() -> str:
+    """Return what was trained."""
+    runs = _runs()
+    rows = [
+        (
+            f"{model.name} {size.name}",
+            f"{runs.parameters(model, size):,}",
+            size.layers,
+            size.width,
+            size.steps,
+            f"{size.rate:g}",
+        )
+        for model in runs.MODELS
+        for size in runs.SIZES
+    ]
+    heads = ("", "parameters:", "layers:", "width:", "steps:", "peak rate:")
+    return table(heads, rows)
+
+
+def losses_tables() -> str:
+    """Return the losses of every model of which there are runs, by row."""
+    parts = []
+    for model, size, study in _studies():
+        if study is not None:
+            rows = [_losses(row) for row in study.final()]
+            heads = ("", "seeds:", "loss:", "− native:", "steps ×:", "verdict")
+            margin = study.final()[0]["margin"]
+            told = f"The margin is {margin:.2g}."
+            title = f"### {model.name} {size.name}"
+            parts.append(f"{title}\n\n{told}\n\n{table(heads, rows)}")
+    return "\n".join(parts)
+
+
+def _losses(row: Mapping[str, Any]) -> tuple[object, ...]:
+    return (
+        row["machine"],
+        row["seeds"],
+        f"{row['mean']:.3f} ± {row['std']:.3f}",
+        _interval(row, "difference", "+.4f") if row["difference_low"] else "",
+        _interval(row, "steps_ratio", ".3f") if row["steps_ratio"] else "",
+        row["verdict"],
+    )
+
+
+def _interval(row: Mapping[str, Any], name: str, spec: str) -> str:
+    half = (row[f"{name}_high"] - row[f"{name}_low"]) / 2
+    return f"{row[name]:{spec}} ± {half:{spec.removeprefix('+')}}"
+
+
+def faults_list() -> str:
+    """Return what statistics saw before a row diverged."""
+    lines = [
+        f"- {model} {size}, {row}: {text}"
+        for (model, size, row), text in _runs().seen().items()
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def prices_table() -> str:
+    """Return dollars to the same loss at the real size, on trn2."""
+    study, (step, *arguments) = _runs().real_size()
+    priced = study.costs(step, instance="trn2.48xlarge", steps=_STEPS)
+    costs = priced(*arguments)
+    rows = [
+        (
+            row["policy"],
+            _ends(row, "step_seconds", seconds),
+            "-" if row["steps"] is None else f"{row['steps']:,.0f}",
+            duration(row["hours"]),
+            _ends(row, "dollars", dollars),
+        )
+        for row in costs.records
+    ]
+    heads = ("policy", "step", "steps:", "time:", "dollars")
+    notes = "".join(f"- {note}\n" for note in costs.notes)
+    return f"{table(heads, rows)}\n{notes}"
+
+
+def trn3_table() -> str:
+    """Return the time of a step of the real size on trn3, of which no price is known,
+    and the time to the same loss beside BF16."""
+    study, (step, *arguments) = _runs().real_size()
+    verdicts = study.verdicts()
+    times = {}
+    for name in ("BF16", "MXFP8", "MXFP4 weights"):
+        if name in verdicts:
+            policy = study.numerics[name]
+            profile = nj.profile(step, target="trn3", policy=policy)(*arguments)
+            ratio = verdicts[name].steps_ratio
+            times[name] = (profile.total_seconds, ratio.estimate if ratio else None)
+    first = times["BF16"][0]
+    rows = [
+        (
+            name,
+            seconds(time),
+            "-" if ratio is None else f"{ratio:.3f}",
+            "-" if ratio is None else f"{ratio * time / first:.2f}",
+        )
+        for name, (time, ratio) in times.items()
+    ]
+    return table(("policy", "step:", "steps ×:", "time to the same loss ×:"), rows)
+
+
+def _ends(row: Mapping[str, Any], name: str, shown: Callable[[Any], str]) -> str:
+    """Return an estimate with the ends of its interval."""
+    if row[name] is None:
+        return "-"
+    low, high = (shown(row[f"{name}_{end}"]) for end in ("low", "high"))
+    return f"{shown(row[name])} ({low} to {high})"
