@@ -110,8 +110,10 @@ UNEXPRESSED: Mapping[str, str] = MappingProxyType(
 )
 #: What explains the larger errors.
 NOTES: tuple[str, ...] = (
-    "BF16 matmul on trn1, all but the last: published at some 100 GB/s of DMA, where"
-    " the model takes the documented 272 GB/s for rows of 256 B to 1 KiB.",
+    "BF16 matmul on trn1, all but the last: published at some 100 GB/s of DMA. Rows of"
+    " 1 KiB, 16 KiB apart, lie in two of HBM's 16 channels, as far as 512 bytes in a"
+    " row are one's; of the left matrix's of 256 B, which the first stage loads for"
+    " every product, the model takes half of that.",
     "Mamba v2: the product of delta and u does not depend on the state; a compiler that"
     " moves it out of the loop leaves VectorE 8 of 10 cycles per element. The model"
     " takes the kernel as it is written.",
