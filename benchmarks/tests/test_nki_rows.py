@@ -21,3 +21,19 @@ def test_a_small_published_kernel():
         0.9871 * 150.93e-6, rel=0.1
     )  # active VectorE [MAM]
     assert row.name in nki_rows.table([found])
+
+
+def test_the_ladder_of_equal_instructions_stands_in_order():
+    """Resident operands, two accumulators by turns, sunk loads: what overlaps is right.
+
+    Single buffers are twice too long, as the notes of the table say."""
+    found = [nki_rows.predict(row) for row in nki_rows.LADDER]
+    seconds = [f.seconds for f in found]
+    assert seconds == sorted(seconds, reverse=True)
+    assert all(abs(f.error) < 0.15 for f in found[1:])
+    busy = found[1].busy_seconds
+    assert busy["tensor"] / found[1].seconds == pytest.approx(0.72, abs=0.06)
+    assert busy["vector"] / found[1].seconds == pytest.approx(0.18, abs=0.03)
+    assert found[2].busy_seconds["tensor"] / found[2].seconds == pytest.approx(
+        0.88, abs=0.02
+    )

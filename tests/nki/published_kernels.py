@@ -124,6 +124,82 @@ def matmul_block_all(
     return result
 
 
+# -- 2048 x 2048 x 2048, always 1,024 matmuls: what overlaps decides ------------------
+
+
+def _result_row(result: Any, m: int, sums: Any) -> None:
+    """A row of tiles, PSUM to SBUF to HBM."""
+    tile = _tile(sums.shape, result.dtype)
+    nisa.tensor_copy(dst=tile, src=sums, engine=nisa.vector_engine)
+    nisa.dma_copy(dst=result[m * ROWS : (m + 1) * ROWS, :], src=tile)
+
+
+@nki.jit
+def ladder_single_buffers(lhsT: Any, rhs: Any) -> Any:
+    """Every matmul loads both of its tiles, into the one buffer that each has."""
+    (k, m), n = lhsT.shape, rhs.shape[1]
+    result = nl.ndarray((m, n), lhsT.dtype, buffer=nl.shared_hbm)
+    left, right = _tile((ROWS, ROWS), lhsT.dtype), _tile((ROWS, WIDE), rhs.dtype)
+    made = _tile((ROWS, n), result.dtype)
+    sums = _tile((ROWS, WIDE), nl.float32, nl.psum)
+    for i in nl.affine_range(m // ROWS):
+        columns = slice(i * ROWS, (i + 1) * ROWS)
+        for j in nl.affine_range(n // WIDE):
+            wide = slice(j * WIDE, (j + 1) * WIDE)
+            nisa.memset(dst=sums, value=0.0)
+            for p in nl.affine_range(k // ROWS):
+                rows = slice(p * ROWS, (p + 1) * ROWS)
+                nisa.dma_copy(dst=left, src=lhsT[rows, columns])
+                nisa.dma_copy(dst=right, src=rhs[rows, wide])
+                nisa.nc_matmul(dst=sums, stationary=left, moving=right)
+            nisa.tensor_copy(dst=made[:, wide], src=sums, engine=nisa.vector_engine)
+        nisa.dma_copy(dst=result[columns, :], src=made)
+    return result
+
+
+@nki.jit
+def ladder_resident(lhsT: Any, rhs: Any, accumulators: int = 1) -> Any:
+    """Both operands in SBUF; sums of 128 x 2048, in one or more places by turns."""
+    (k, m), n = lhsT.shape, rhs.shape[1]
+    result = nl.ndarray((m, n), lhsT.dtype, buffer=nl.shared_hbm)
+    left = [_loaded(lhsT, p, 0, m) for p in range(k // ROWS)]
+    right = [_loaded(rhs, p, 0, n) for p in range(k // ROWS)]
+    sums = [_tile((ROWS, n), nl.float32, nl.psum) for _ in range(accumulators)]
+    for i in nl.affine_range(m // ROWS):
+        total = sums[i % accumulators]
+        nisa.memset(dst=total, value=0.0, engine=nisa.vector_engine)
+        for a, b in zip(left, right, strict=True):
+            for j in range(n // WIDE):
+                wide = slice(j * WIDE, (j + 1) * WIDE)
+                held = a[:, i * ROWS : (i + 1) * ROWS]
+                nisa.nc_matmul(dst=total[:, wide], stationary=held, moving=b[:, wide])
+        _result_row(result, i, total)
+    return result
+
+
+@nki.jit
+def ladder_sunk_loads(lhsT: Any, rhs: Any) -> Any:
+    """A column of left tiles is loaded when its row of results needs it, the right
+    operand with the first; two accumulators by turns."""
+    (k, m), n = lhsT.shape, rhs.shape[1]
+    result = nl.ndarray((m, n), lhsT.dtype, buffer=nl.shared_hbm)
+    right: list[Any] = []
+    sums = [_tile((ROWS, n), nl.float32, nl.psum) for _ in range(2)]
+    for i in nl.affine_range(m // ROWS):
+        total = sums[i % 2]
+        nisa.memset(dst=total, value=0.0, engine=nisa.vector_engine)
+        for p in range(k // ROWS):
+            held = _loaded(lhsT, p, i * ROWS, ROWS)
+            if not i:
+                right.append(_loaded(rhs, p, 0, n))
+            for j in range(n // WIDE):
+                wide = slice(j * WIDE, (j + 1) * WIDE)
+                moving = right[p][:, wide]
+                nisa.nc_matmul(dst=total[:, wide], stationary=held, moving=moving)
+        _result_row(result, i, total)
+    return result
+
+
 def _add_block(
     totals: Any, left: Any, right: Any, first: int, in_m: int, in_n: int
 ) -> None:

@@ -41,6 +41,7 @@ def test_what_was_fitted_names_its_measurement():
     fitted = {c.name: c.fitted_to for c in CONSTANTS.values() if c.fitted_to}
     assert set(fitted) == {
         "DMA_ELEMENT",
+        "HBM_INTERLEAVE",
         "HBM_LATENCY",
         "PROGRAM_SECONDS",
         "RECIPROCAL_PASSES_V2",

@@ -485,3 +485,25 @@ def test_traced_instructions_are_priced():
     found = [known.price(i) for i in program.body.walk()]
     assert [p.work.queue for p in found] == ["dma", "scalar", "dma"]
     assert all(p.work.seconds > 0 for p in found)
+
+
+def streamed(core, apart, columns, rows=128):
+    """Bytes per second of a load of rows of BF16, `apart` elements from one another."""
+    matrix = storage("shared_hbm", (rows, apart), "bfloat16")
+    source = part(matrix, pattern=((apart, rows), (1, columns)))
+    tile = whole("sbuf", (rows, columns), "bfloat16")
+    found = price(instruction("dma_copy", "dma", [tile], [source]), core)
+    return rows * columns * 2 / found.work.seconds
+
+
+def test_rows_whole_turns_of_hbm_channels_apart_use_a_part_of_them():
+    """Tutorial of matrix products on trn1: rows of 1 KiB, 16 KiB apart, at 100 GB/s."""
+    channel = 820e9 / 16
+    assert streamed(TRN1, 8192, 512) == pytest.approx(2 * channel)
+    assert streamed(TRN1, 4096, 128) == pytest.approx(channel)
+    padded = streamed(TRN1, 8192 + 512, 512)
+    assert padded > 2.3 * 2 * channel, "as the author of kiln found"
+    full = streamed(TRN1, 8192, 2048)
+    assert full == streamed(TRN1, 8192 + 512, 2048), "4 KiB: eight channels are enough"
+    assert streamed(TRN1, 512, 512) >= padded, "rows one behind the other use all"
+    assert streamed(TRN2, 8192, 512) == streamed(TRN2, 8192 + 512, 512)

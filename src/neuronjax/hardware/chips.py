@@ -189,6 +189,8 @@ class ChipSpec:
         hbm_bytes: capacity.
         hbm_reserved_bytes_per_core: taken by micro-code on behalf of each core.
         hbm_bytes_per_second: published peak.
+        hbm_channels: of which rows use a part that lie whole turns of them apart; None
+            where that was not seen.
         dma_engines: DMA engines, divided evenly among the cores.
         dma_engine_bytes_per_second: practical rate of one engine.
         dma_engine_peak_bytes_per_second: theoretical rate of one engine.
@@ -220,6 +222,7 @@ class ChipSpec:
     hbm_bytes: int
     hbm_reserved_bytes_per_core: int
     hbm_bytes_per_second: int
+    hbm_channels: int | None
     dma_engines: int
     dma_engine_bytes_per_second: int
     dma_engine_peak_bytes_per_second: int
@@ -477,6 +480,7 @@ TRN1 = ChipSpec(
     hbm_bytes=32 * GIB,  # [A2]
     hbm_reserved_bytes_per_core=96_000_000,  # "96 MB" [DMEM]
     hbm_bytes_per_second=820 * 10**9,  # [A2]; see CONTRADICTIONS
+    hbm_channels=16,  # two stacks [A2] of HBM2e, of eight channels by JEDEC's standard
     dma_engines=32,  # [A2]
     dma_engine_bytes_per_second=17 * 10**9,  # [DM, DB]; see CONTRADICTIONS
     dma_engine_peak_bytes_per_second=27_200_000_000,  # [DM]
@@ -504,6 +508,7 @@ INF1 = dataclasses.replace(
     cores_per_chip=4,  # [H0]
     hbm_bytes=8 * GIB,  # DDR4 [H0]
     hbm_bytes_per_second=50 * GIB,  # [H0, T0]; see CONTRADICTIONS
+    hbm_channels=None,
     hbm_reserved_bytes_per_core=96_000_000,  # ASSUMPTION: trn1's
     dma_engines=12,  # 3 for each core [DRV]
     dma_engine_bytes_per_second=17 * 10**9,  # ASSUMPTION: trn1's
@@ -534,6 +539,7 @@ TRN2 = ChipSpec(
     hbm_bytes=96 * GIB,  # [A3]
     hbm_reserved_bytes_per_core=96_000_000,  # "96 MB" [DMEM]
     hbm_bytes_per_second=2_900 * 10**9,  # [H2, T2]; see CONTRADICTIONS
+    hbm_channels=None,  # bmm's rows of 4 KiB, 16 KiB apart, move at the full rate [KDA]
     dma_engines=128,  # [A3]
     dma_engine_bytes_per_second=23 * 10**9,  # [DM, DB]; see CONTRADICTIONS
     dma_engine_peak_bytes_per_second=27_200_000_000,  # [DM]

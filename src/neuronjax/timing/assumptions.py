@@ -225,6 +225,15 @@ HBM_LATENCY = assumed(
     "a read of DRAM through a network on the chip; nothing is published",
     fitted_to="trn2, DMA trigger to first byte of a load: 739 ns [DM, picture]",
 )
+HBM_INTERLEAVE = assumed(
+    512,
+    "B",
+    "of addresses in a row that are one channel's of HBM. Rows that lie whole turns of"
+    " the channels apart all begin in the same one",
+    fitted_to="trn1, rows of 1 KiB 16 KiB apart, tutorial of matrix products: 100 GB/s,"
+    " two channels; with 256 B or 1 KiB it would be 205 or 51. Rows of 4 KiB of bmm, as"
+    " far apart, move at 235 GB/s [AO]",
+)
 DMA_TRANSPOSE_SHARE = Constant(0.9, "fraction", "of DMA's rate, HBM to SBUF [A3]")
 DMA_TRANSPOSE_ON_CHIP = Constant(0.5, "fraction", "of DMA's rate, SBUF to SBUF [A3]")
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from math import ceil, prod
+from math import ceil, inf, prod
 from typing import Any, NamedTuple
 
 from neuronjax.ir.instruction import Instruction
@@ -315,6 +315,18 @@ def _fullest(m: _Move, count: int) -> float:
     return m.bytes / rows * min(rows, ceil(rows / count))
 
 
+def _hbm_bytes_per_second(m: _Move, core: Core) -> float:
+    """Return the rate of the channels of HBM that a transfer's rows lie in."""
+    channels, each = core.chip.hbm_channels, a.HBM_INTERLEAVE.value
+    for side in (m.source, m.out):
+        (stride, rows), *_ = side.pattern or ((0, 1),)
+        apart = stride * operand(side).dtype.itemsize
+        if channels and _in_hbm(side) and rows > 1 and apart % (channels * each) == 0:
+            share = min(1.0, ceil(run_bytes(side) / each) / channels)
+            return core.chip.hbm_bytes_per_second * share
+    return inf
+
+
 def _mode(i: KernelInstruction, m: _Move, core: Core) -> str:
     """Who makes the descriptors."""
     asked = i.attributes.get("dge_mode", "unknown")
@@ -353,6 +365,7 @@ def transfer(i: KernelInstruction, core: Core) -> KernelPrice:
     task = DmaTask(
         bytes=_fullest(m, count),
         piece=m.piece,
+        most_bytes_per_second=_hbm_bytes_per_second(m, core) / count,
         item_bytes=operand(m.out).dtype.itemsize,
         transposes=i.name == "dma_transpose",
         on_chip=not _in_hbm(m.source),

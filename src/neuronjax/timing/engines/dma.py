@@ -18,7 +18,7 @@ of 256 bytes [DM]; it is not used.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf
 from typing import NamedTuple
 
 from neuronjax.timing import assumptions as a
@@ -33,6 +33,7 @@ class DmaTask:
     Attributes:
         bytes: that the fullest engine moves.
         piece: contiguous bytes, of either side the fewer.
+        most_bytes_per_second: that HBM has for it.
         item_bytes: of an element; of transposes.
         transposes: whether rows and columns change places on the way.
         on_chip: whether it is read from SBUF.
@@ -41,6 +42,7 @@ class DmaTask:
 
     bytes: float
     piece: float
+    most_bytes_per_second: float = inf
     item_bytes: int = 4
     transposes: bool = False
     on_chip: bool = False
@@ -88,7 +90,8 @@ def moving_seconds(core: Core, task: DmaTask, bytes_per_second: float) -> float:
     elif task.transposes:
         piece = min(piece, task.item_bytes)
     pieces = ceil(size / max(1.0, min(piece, size)))
-    return size / bytes_per_second + pieces * a.DMA_ELEMENT.value
+    busy = size / bytes_per_second + pieces * a.DMA_ELEMENT.value
+    return max(busy, size / task.most_bytes_per_second)
 
 
 def engines(core: Core) -> int:
