@@ -11,6 +11,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -35,6 +36,8 @@ _FLOAT32 = np.dtype(np.float32)
 #: What is not smaller is no subnormal: an engine rounds first, to as many digits as a
 #: normal number has, and then flushes.
 _NORMAL = 2.0**-126 - 2.0**-151
+#: Arrays that hold no subnormals, by identity; nobody writes to what was executed.
+_NORMALS: WeakValueDictionary[int, np.ndarray] = WeakValueDictionary()
 _SAME_NAME = "abs add ceil divide floor maximum minimum multiply subtract".split()
 #: NumPy's functions by the names of operations; FP32 and float64 both have them.
 FUNCTIONS: Mapping[str, Function] = {
@@ -81,9 +84,14 @@ def flushed(x: np.ndarray) -> np.ndarray:
 
 def _has_below(x: np.ndarray, code: int) -> bool:
     """Return whether any number but a zero has a magnitude of a smaller code."""
+    if _NORMALS.get(id(x)) is x:
+        return False
     sizes = np.asarray(np.left_shift(x.view(np.uint32), 1))
     np.subtract(sizes, np.uint32(1), out=sizes)  # of a zero the largest there is
-    return bool(sizes.size) and bool(sizes.min() < 2 * code - 1)
+    if sizes.size and sizes.min() < 2 * code - 1:
+        return True
+    _NORMALS[id(x)] = x
+    return False
 
 
 def _without(x: np.ndarray, exact: np.ndarray) -> np.ndarray:

@@ -55,12 +55,8 @@ def unheld(operands: Sequence[np.ndarray], cast: Cast | None) -> bool:
     """
     if cast is None or cast.is_scaled or cast.unit <= 1 / _EXACT:
         return False
-    return any(is_exact(x) and not _holds(cast.unit, x) for x in operands)
-
-
-def _holds(unit: float, x: np.ndarray) -> bool:
-    """Return whether a format with this roundoff has the digits of all numbers."""
-    return is_whole(np.frexp(x)[0] / unit)
+    digits = lambda x: np.frexp(x)[0] / cast.unit  # noqa: E731
+    return any(is_exact(x) and not is_whole(digits(x)) for x in operands)
 
 
 def wrapped(op: Op, operands: Sequence[Seen], result: Seen) -> int:
