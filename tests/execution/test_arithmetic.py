@@ -137,6 +137,22 @@ def test_an_exact_instruction_has_the_bits_of_its_engine(case):
     assert_same(i, [numbers(dtype, n) for n, dtype in enumerate(read)])
 
 
+@pytest.mark.parametrize("start", [np.inf, -np.inf, -0.0, 0.0])
+@pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16])
+@pytest.mark.parametrize("op", ["maximum", "minimum"])
+def test_an_extreme_has_the_sign_of_its_zeros(op, dtype, start):
+    shapes = [(SIZE // 4, 4), (), (SIZE // 4,)]
+    kinds = [Buffer(n, TensorType(s, dtype)) for n, s in enumerate(shapes)]
+    views, result = tuple(map(View, kinds[:2])), (kinds[2],)
+    fields: dict[str, Any] = dict(op=op, axes=(1,), engine="vector")
+    i = TensorReduce(operands=views, results=result, **fields)
+    x = numbers(dtype, 5).reshape(-1, 4)
+    with np.errstate(invalid="ignore"):
+        small = np.where(np.abs(x) < 4, x, np.copysign(dtype.type(0), x))
+    for operand in (x, small, np.copysign(dtype.type(0), x)):
+        assert_same(i, [operand, np.asarray(start, dtype)])
+
+
 @settings(max_examples=12, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(CASES), st.integers(0, 999)), min_size=4),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import math
-import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -55,9 +54,8 @@ class Errors:
     sum_product: float = 0.0
 
     def __add__(self, other: Errors) -> Errors:
-        sums = map(operator.add, _summed(self), _summed(other))
-        most = max(self.max_ulp, other.max_ulp)
-        return Errors(max_ulp=most, **dict(zip(_SUMMED, sums, strict=True)))
+        sums = {n: getattr(self, n) + getattr(other, n) for n in _SUMMED}
+        return Errors(max_ulp=max(self.max_ulp, other.max_ulp), **sums)
 
     def repeated(self, times: int) -> Errors:
         """Of an array that has every element so many times."""
@@ -97,7 +95,6 @@ class Errors:
 
 
 _SUMMED = tuple(f.name for f in fields(Errors) if f.name != "max_ulp")
-_summed = operator.attrgetter(*_SUMMED)
 _REPORTED = (
     *("elements", "differing", "max_ulp", "mean_ulp", "relative_l2", "cosine"),
     *("sqnr_db", "nonfinite", "nonfinite_reference", "nonfinite_changed"),

@@ -179,10 +179,27 @@ def _copy(i: TensorCopy) -> Rule | None:
 
 def _reduce(i: TensorReduce) -> Rule | None:
     dtype, function = i.results[0].type.dtype, FUNCTIONS.get(i.op)
-    if dtype.kind not in "iub" or i.op not in _OF_BOOLEANS or not function:
+    if i.op not in _OF_BOOLEANS or not function:
         return None
     reduce: Function = function.reduce  # type: ignore[attr-defined]
-    return lambda x: function(reduce(x[0], axis=i.axes, dtype=dtype), x[1])
+    if dtype.kind in "iub":
+        return lambda x: function(reduce(x[0], axis=i.axes, dtype=dtype), x[1])
+    if i.op not in _OF_EQUALS:
+        return None  # a sum or product depends on its order
+    written, of_zeros = _writing(i), _OF_EQUALS[i.op].reduce
+
+    def rule(x: Arrays) -> np.ndarray:
+        a, start = map(flushed, x)
+        found = np.asarray(function(reduce(a, axis=i.axes, initial=start), start))
+        if not found.all():
+            others = np.uint32(0x80000000 * (i.op == "maximum"))
+            bits = np.where(a == 0, a.view(np.uint32), others)
+            first = np.where(start == 0, start.view(np.uint32), others)
+            zero = of_zeros(bits, axis=i.axes, initial=first).view(np.float32)
+            found = np.where(found == 0, zero, found)
+        return written(found)
+
+    return rule
 
 
 def _iota(i: Iota) -> Rule:
