@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given, settings, strategies as st
 
 from neuronjax.execution import inputs_outputs
 from neuronjax.execution.arithmetic import computed
@@ -61,13 +62,23 @@ def instruction(cls: type, result: np.dtype, *read: np.dtype, **fields: Any):
     )
 
 
-def assert_same(i, x) -> None:
+def both(i, x, of_engine) -> tuple[np.ndarray, np.ndarray]:
+    """Return what NumPy makes of arrays, and what the engine makes of its own."""
     rule = computed(i)
     assert rule is not None
     with np.errstate(all="ignore"):
         ours = rule(x)
     registers = Registers(inputs_outputs.make_zero(True), jnp.uint32(0))
-    [theirs] = map(np.asarray, execute(i, [jnp.asarray(a) for a in x], registers))
+    arrays = [jnp.asarray(a) for a in of_engine]
+    [theirs] = map(np.asarray, execute(i, arrays, registers))
+    return ours, theirs
+
+
+def assert_same(i, x) -> None:
+    assert_bits(*both(i, x, x), x)
+
+
+def assert_bits(ours: np.ndarray, theirs: np.ndarray, x=()) -> None:
     assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
     if ours.dtype.kind in "iub":
         np.testing.assert_array_equal(ours, theirs)
@@ -124,6 +135,41 @@ def test_an_exact_instruction_has_the_bits_of_its_engine(case):
     cls, result, read, fields = case
     i = instruction(cls, result, *read, **fields)
     assert_same(i, [numbers(dtype, n) for n, dtype in enumerate(read)])
+
+
+@pytest.mark.parametrize("start", [np.inf, -np.inf, -0.0, 0.0])
+@pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16])
+@pytest.mark.parametrize("op", ["maximum", "minimum"])
+def test_an_extreme_has_the_sign_of_its_zeros(op, dtype, start):
+    shapes = [(SIZE // 4, 4), (), (SIZE // 4,)]
+    kinds = [Buffer(n, TensorType(s, dtype)) for n, s in enumerate(shapes)]
+    views, result = tuple(map(View, kinds[:2])), (kinds[2],)
+    fields: dict[str, Any] = dict(op=op, axes=(1,), engine="vector")
+    i = TensorReduce(operands=views, results=result, **fields)
+    x = numbers(dtype, 5).reshape(-1, 4)
+    with np.errstate(invalid="ignore"):
+        small = np.where(np.abs(x) < 4, x, np.copysign(dtype.type(0), x))
+    for operand in (x, small, np.copysign(dtype.type(0), x)):
+        assert_same(i, [operand, np.asarray(start, dtype)])
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(CASES), st.integers(0, 999)), min_size=4),
+    st.integers(0, 9),
+)
+def test_a_program_of_exact_instructions_has_the_bits_of_the_engines(steps, seed):
+    """Each reads what others wrote, so that no side sees the other's numbers."""
+    ours = {d: [numbers(d, seed)] for d in (*FLOATS, BOOL, INT32, UINT32, INT8)}
+    theirs = {dtype: [*arrays] for dtype, arrays in ours.items()}
+    for (cls, result, read, fields), chosen in steps:
+        at = [(dtype, -1 - (chosen + n) % 3) for n, dtype in enumerate(read)]
+        at = [(dtype, max(back, -len(ours[dtype]))) for dtype, back in at]
+        reads = [[side[d][back] for d, back in at] for side in (ours, theirs)]
+        made = both(instruction(cls, result, *read, **fields), *reads)
+        assert_bits(*made, reads[0])
+        ours[result].append(made[0])
+        theirs[result].append(made[1])
 
 
 @pytest.mark.parametrize("op", ["multiply", "divide"])

@@ -51,6 +51,7 @@ class Broken(Enum):
 Figures = Mapping[Distance | Broken, float]
 _NOTHING: Figures = dict.fromkeys((*Distance, *Broken), 0.0)
 _TOLD, _FOUND = tuple(Told), tuple(Distance)
+_ZEROS = (0.0,) * len(_TOLD)
 
 
 def figures(
@@ -102,7 +103,7 @@ def distances(
     call, lanes = _kernel()
     ours = np.ascontiguousarray(actual)
     theirs = np.ascontiguousarray(reference, dtype=np.float64)
-    told = np.array([setting.get(s, 0.0) for s in _TOLD])
+    told = np.array([*map(setting.get, _TOLD, _ZEROS)])
     lists = np.empty((len(_FOUND), lanes))
     call(*(x.ctypes.data for x in (ours, theirs, told, lists)), ours.size)
     with np.errstate(invalid="ignore"):  # Inf less Inf, which the next line sees

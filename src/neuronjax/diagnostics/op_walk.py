@@ -225,8 +225,10 @@ class ParallelWalk(OpWalk):
         """Execute an op in one of the lanes, on one device or on all."""
         name, side, op = row[0].name, row[0].side, path.op
         if name == "rounded" and self._casts_coarsely(op):
-            for lane in row:
-                self._share(op, views, lane)
+            numbers = [views[side][value].buffer.number for value in op.results]
+            for lane in row:  # it is of the reference's side
+                arrays = self._beside[lane].reference.arrays
+                lane.arrays.update((number, arrays[number]) for number in numbers)
         elif name == "actual" and self._substitutes(op, path, views, row):
             self._substitute(row, path, spans, views, keys)
         elif name == "perturbed":
@@ -251,13 +253,6 @@ class ParallelWalk(OpWalk):
         if cast is None or cast.unit < COARSE_CAST:
             return False
         return all(unit_of(v.type.dtype) <= _FLOAT32 for v in op.operands)
-
-    def _share(self, op: Op, views: Views, lane: Lane) -> None:
-        """The reference's results for a lane of its side."""
-        reference = self._beside[lane].reference
-        for value in op.results:
-            number = views[lane.side][value].buffer.number
-            lane.arrays[number] = reference.arrays[number]
 
     def _moved_operands(
         self, cast: Cast | None, lane: Lane, i: Instruction, operands: list[Any]

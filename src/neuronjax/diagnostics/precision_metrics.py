@@ -80,7 +80,9 @@ def measured(metric: str | Metric, reference: Any, actual: Any) -> OutputError:
     if np.ndim(error) == 0 and np.asarray(error).dtype.kind in "biuf":
         if error >= 0:
             return OutputError(float(error))
-        if np.isnan(error) and not _as_finite(reference, actual):
+        leaves = map(jax.tree.leaves, (reference, actual))
+        pairs = (map(_numbers, pair) for pair in zip(*leaves, strict=True))
+        if np.isnan(error) and not all(_agree(*pair) for pair in pairs):
             return OutputError(math.inf)
     name = getattr(metric, "__name__", "the metric")
     raise InvalidProgramError(
@@ -113,11 +115,6 @@ def check_metric(metric: str | Metric) -> None:
 def _agree(r: np.ndarray, a: np.ndarray) -> bool:
     """Whether what is not finite is the same on both sides."""
     return bool(np.all(alike(r, a) | (np.isfinite(r) & np.isfinite(a))))
-
-
-def _as_finite(reference: Any, actual: Any) -> bool:
-    pairs = zip(jax.tree.leaves(reference), jax.tree.leaves(actual), strict=True)
-    return all(_agree(_numbers(r), _numbers(a)) for r, a in pairs)
 
 
 def _numbers(array: np.ndarray) -> np.ndarray:

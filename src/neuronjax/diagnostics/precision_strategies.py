@@ -337,7 +337,9 @@ def path_to(result: Assignment, decisions: Sequence[Decision]) -> tuple[int, ...
     path: list[int] = []
     free: frozenset[int] = frozenset()  # groups that a later decision sets
     for number, d in reversed(tuple(enumerate(decisions))):
-        if d.outcome == "kept" and _agree(d.assignment, result, free):
+        pairs = enumerate(zip(d.assignment, result, strict=True))
+        agree = all(a == b for group, (a, b) in pairs if group not in free)
+        if d.outcome == "kept" and agree:
             path.append(number)
             result, free = d.assignment, frozenset(d.groups)
             if d.stage == "uniform":  # begins anew, whatever was kept before
@@ -360,8 +362,3 @@ def became_of(result: Assignment, decisions: Sequence[Decision]) -> tuple[str, .
         return "given up" if d.outcome == "kept" else d.outcome
 
     return tuple(became(n, d) for n, d in enumerate(decisions))
-
-
-def _agree(one: Assignment, other: Assignment, free: frozenset[int]) -> bool:
-    pairs = enumerate(zip(one, other, strict=True))
-    return all(a == b for group, (a, b) in pairs if group not in free)

@@ -80,10 +80,6 @@ def converted(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return np.broadcast_to(x[once].astype(dtype), x.shape)
 
 
-def _widened(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    return x.astype(np.float64) if is_float(dtype) else x
-
-
 class Reference64:
     """Executes the instructions of an `fp32` lowering in double precision.
 
@@ -139,7 +135,8 @@ class Reference64:
             results = self._emulator.exchange(i, declared, key, position)
             return [[self.enter(x) for x in own] for own in results]
         x = stacked_operands(operands)
-        made = _reduced(i, x) if isinstance(i, Reduction) else _moved(i, x)
+        reduces: Any = i if isinstance(i, Reduction) else None
+        made = [_reduced(reduces, a) for a in x] if reduces else _moved(i, x)
         pairs = zip(made, i.results, strict=True)
         held = [self._held(a, b.type.dtype) for a, b in pairs]
         return by_device(i, held, len(operands))
@@ -222,7 +219,7 @@ _FUNCTIONS: dict[type[Instruction], Callable[[Any, Arrays], np.ndarray]] = {
     Compare: lambda i, x: comparison(i.direction)(*x),
     Select: lambda i, x: np.where(*x),
     ReducePrecision: lambda i, x: x[0],
-    Memset: lambda i, x: _widened(i.value, i.results[0].type.dtype),
+    Memset: lambda i, x: i.value,
     DmaCopy: moved,
     Im2col: moved,
 }
@@ -323,12 +320,8 @@ def _body(block: Block, x: Arrays) -> list[Any]:
     return [arrays[v.buffer.number] for v in block.results]
 
 
-def _reduced(i: Reduction, x: Arrays) -> list[np.ndarray]:
-    """[devices, *local shape] of a reduction over groups of devices."""
-    return [_reduced_one(i, a) for a in x]
-
-
-def _reduced_one(i: Reduction, x: np.ndarray) -> np.ndarray:
+def _reduced(i: Reduction, x: np.ndarray) -> np.ndarray:
+    """Return [devices, *local shape] of a reduction over groups of devices."""
     if is_same_for_all(i, len(x)):
         total = REDUCTIONS[i.op].reduce(x, axis=0)
         return np.broadcast_to(total, (len(x), *total.shape))

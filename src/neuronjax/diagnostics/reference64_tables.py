@@ -14,18 +14,13 @@ from scipy import special
 
 from neuronjax.execution.arithmetic import FUNCTIONS
 
-
-def _round_away(x: Any) -> Any:
-    return np.copysign(np.floor(np.abs(x) + 0.5), x)
-
-
 BINARY: Mapping[str, Callable[..., Any]] = {
     **FUNCTIONS,
     "atan2": np.arctan2,
     "clamp": lambda low, x, high: np.minimum(np.maximum(low, x), high),
     "power": np.power,
     "remainder": np.fmod,
-    "round_nearest_afz": _round_away,
+    "round_nearest_afz": lambda x: np.copysign(np.floor(np.abs(x) + 0.5), x),
 }
 UNARY: dict[str, Callable[[Any], Any]] = {
     "acos": np.arccos,

@@ -130,7 +130,8 @@ class OpWalk(abc.ABC):
         views = {side: region.views for side, region in regions.items()}
         for n, op in enumerate(next(iter(regions.values())).region.ops):
             own = {side: spans[side][n] for side in sides}
-            if self._is_joint and not _joins(own):
+            parts = ((s, i) for s, span in own.items() for i in span.instructions)
+            if self._is_joint and not any(s.joins(i) for s, i in parts):
                 self._one_by_one(op, own, views, keys, lanes)
             else:
                 self._op(op, own, views, keys, lanes)
@@ -334,11 +335,6 @@ def _control(span: Span) -> Instruction | None:
     first, *others = (*span.instructions, None)
     is_control = len(others) == 1 and isinstance(first, tuple(_HANDLERS))
     return first if is_control else None
-
-
-def _joins(spans: Spans) -> bool:
-    """Return whether an op is a collective or runs one."""
-    return any(side.joins(i) for side, span in spans.items() for i in span.instructions)
 
 
 def _identity(spans: Spans, lanes: Lanes) -> tuple[int, ...] | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -36,6 +37,9 @@ _FLOAT32 = np.dtype(np.float32)
 #: The smallest magnitude that is not flushed. An engine first rounds to the digits of a
 #: normal number and then flushes, so a little less than 2^-126 still becomes normal.
 _NORMAL = 2.0**-126 - 2.0**-151
+#: Results without subnormals, by identity. Nobody writes to the result of a rule; the
+#: caller may write to an argument, so arguments are looked at each time.
+_NORMALS: WeakValueDictionary[int, np.ndarray] = WeakValueDictionary()
 _SAME_NAME = "abs add ceil divide floor maximum minimum multiply subtract".split()
 #: NumPy's functions by the names of operations; they take FP32 and float64.
 FUNCTIONS: Mapping[str, Function] = {
@@ -78,7 +82,8 @@ def computed(i: Instruction) -> Rule | None:
 def flushed(x: np.ndarray) -> np.ndarray:
     """Return floats as an engine reads them, in FP32 and without subnormals."""
     x = x.astype(np.float32, copy=False)
-    return _without(x, x) if _has_below(x, 0x00800000) else x
+    is_normal = _NORMALS.get(id(x)) is x or not _has_below(x, 0x00800000)
+    return x if is_normal else _without(x, x)
 
 
 def _has_below(x: np.ndarray, code: int) -> bool:
@@ -105,9 +110,11 @@ def _of_floats(name: str, i: Instruction) -> Rule:
             a, b = (y.view(np.uint32) for y in np.broadcast_arrays(*operands))
             same = _OF_EQUALS[name](a, b).view(np.float32)
             found = np.where(np.equal(*operands), same, found)
-        elif found.dtype == _FLOAT32 and not is_any and _has_below(found, 0x00800001):
-            exact = function(*(a.astype(np.float64) for a in operands))
-            found = _without(found, exact)
+        elif found.dtype == _FLOAT32 and not is_any:
+            if _has_below(found, 0x00800001):
+                exact = function(*(a.astype(np.float64) for a in operands))
+                found = _without(found, exact)
+            _NORMALS[id(found)] = found
         return written(found)
 
     return rule
@@ -173,10 +180,27 @@ def _copy(i: TensorCopy) -> Rule | None:
 
 def _reduce(i: TensorReduce) -> Rule | None:
     dtype, function = i.results[0].type.dtype, FUNCTIONS.get(i.op)
-    if dtype.kind not in "iub" or i.op not in _OF_BOOLEANS or not function:
+    if i.op not in _OF_BOOLEANS or not function:
         return None
     reduce: Function = function.reduce  # type: ignore[attr-defined]
-    return lambda x: function(reduce(x[0], axis=i.axes, dtype=dtype), x[1])
+    if dtype.kind in "iub":
+        return lambda x: function(reduce(x[0], axis=i.axes, dtype=dtype), x[1])
+    if i.op not in _OF_EQUALS:
+        return None  # a sum or product depends on its order
+    written, of_zeros = _writing(i), _OF_EQUALS[i.op].reduce
+
+    def rule(x: Arrays) -> np.ndarray:
+        a, start = map(flushed, x)
+        found = np.asarray(function(reduce(a, axis=i.axes, initial=start), start))
+        if not found.all():
+            others = np.uint32(0x80000000 * (i.op == "maximum"))
+            bits = np.where(a == 0, a.view(np.uint32), others)
+            first = np.where(start == 0, start.view(np.uint32), others)
+            zero = of_zeros(bits, axis=i.axes, initial=first).view(np.float32)
+            found = np.where(found == 0, zero, found)
+        return written(found)
+
+    return rule
 
 
 def _iota(i: Iota) -> Rule:

@@ -333,6 +333,20 @@ def entropy_of_masked(x, mask):
     return -jnp.sum(chance * jnp.log(chance), axis=-1)  # here
 
 
+def exponents_of_blocks(x):
+    largest = jnp.max(jnp.abs(x), axis=-1, keepdims=True)
+    exponent = jnp.floor(jnp.log2(largest))  # here
+    return x / jnp.exp2(exponent)
+
+
+def test_who_made_an_infinity_made_the_zero_that_came_of_it():
+    """The logarithm of a block of zeros, and not the quotient that shows it."""
+    report = compare(exponents_of_blocks)(normal(4, 8) * np.float32([[1], [0]] * 2))
+    lines = [fault.record.source for fault in report.faults]
+    assert lines[0] == marked_line(exponents_of_blocks), str(report)
+    assert report.faults[0].kind == "singular"
+
+
 def test_a_zero_of_minus_infinity_is_made_by_no_op_before_it():
     """The difference beside a maximum may round to zero, of which nothing comes."""
     x = normal(24, 6, scale=0.1) + np.float32(1e3)

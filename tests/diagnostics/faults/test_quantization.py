@@ -77,6 +77,36 @@ def cast_to_int8(x, largest):
     return jnp.round(x / step).astype(jnp.int8).astype(jnp.float32) * step
 
 
+def chosen(x, largest):
+    """A bound that is written as a choice."""
+    y = x * (448 / largest)
+    y = jnp.where(jnp.abs(y) > 448, 448 * jnp.sign(y), y)
+    return y.astype(E4M3).astype(jnp.float32) * (largest / 448)
+
+
+def chosen_one_by_one(x, largest):
+    """Two choices, that share a function of JAX, on either side of a rounding."""
+    y = jnp.round(x * (127 / largest))
+    y = jnp.where(y > 127, 127.0, y)
+    return jnp.where(y < -127, -127.0, y) * (largest / 127)
+
+
+def scales_twice(x, codes):
+    """Blocks whose scales are made codes of 8 bits again, after codes of them."""
+    blocks = x.reshape(-1, 32) * 10.0 ** jnp.linspace(-3.5, 0, x.size // 32)[:, None]
+    largest = amax(blocks, -1)
+    small, whole = codes(largest / largest.max()), jnp.round(blocks / largest * 127)
+    return (whole.astype(jnp.int8).astype(jnp.float32) / 127) * (small * largest.max())
+
+
+def by_255(x):
+    return jnp.round(x * 255).astype(jnp.uint8).astype(jnp.float32) / 255
+
+
+def by_logarithm(x):
+    return jnp.exp2(jnp.round(jnp.log2(x) * 8).astype(jnp.int8).astype(jnp.float32) / 8)
+
+
 def clipped_gradient(x):
     g = jnp.clip(x, -0.1, 0.1)
     return fp8(g, amax(g) / 448)
@@ -106,6 +136,8 @@ DESTROYS = {
     "one of two": lambda x: two(x, 0.25),
     "saturating": lambda x: saturating(x, 0.75),
     "cast to int8": lambda x: cast_to_int8(x, amax(x) / 2),
+    "chosen": lambda x: chosen(x, amax(x) / 4),
+    "chosen one by one": lambda x: chosen_one_by_one(x, amax(x) / 3),
 }
 
 HEALTHY = {
@@ -127,6 +159,11 @@ HEALTHY = {
     "sampled": sampled,
     "saturating": lambda x: saturating(x, 1),
     "cast to int8": lambda x: cast_to_int8(x, amax(x)),
+    "chosen": lambda x: chosen(x, amax(x)),
+    "chosen one by one": lambda x: chosen_one_by_one(x, amax(x)),
+    "masked": lambda x: fp8(jnp.where(x > 1, -1e3, x), 1e3 / 448),
+    "guarded": lambda x: fp8(x, jnp.where(amax(x, -1) == 0, 1.0, amax(x, -1)) / 448),
+    "scales by logarithm": lambda x: scales_twice(x, by_logarithm),
 }
 
 
@@ -134,7 +171,9 @@ def policy_of(name):
     return SATURATE if name == "saturating" else "bf16"
 
 
-@pytest.mark.slow_except("blocks", "powers to nearest", "fake", "one of two", "int8")
+@pytest.mark.slow_except(
+    "blocks", "powers to nearest", "fake", "one of two", "chosen one by one"
+)
 @pytest.mark.parametrize("name", DESTROYS)
 def test_what_costs_a_bit_is_a_fault(name):
     found = compare(DESTROYS[name], target="trn3", policy=policy_of(name))(X)
@@ -159,6 +198,12 @@ def test_codes_of_one_outlier_say_nothing_of_the_others(codes):
         return jnp.clip(codes(x / step), -127, 127) * step
 
     found = compare(quantized, policy="bf16")(jnp.abs(X).at[0, 0].set(3000.0))
+    assert [fault.kind for fault in found.faults] == ["coarse"], str(found)
+
+
+def test_codes_of_small_scales_are_zero_for_their_whole_block():
+    """A quarter of the codes is nothing, which of other codes would be no fault."""
+    found = compare(lambda x: scales_twice(x, by_255), policy="bf16")(X)
     assert [fault.kind for fault in found.faults] == ["coarse"], str(found)
 
 

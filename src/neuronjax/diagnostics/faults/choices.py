@@ -61,16 +61,12 @@ def is_chosen_from(flow: Flow, op: Op) -> bool:
     while left:
         readers = flow.readers(left.pop().results[0])
         others = {r for r in readers if r.name != "stablehlo.select"} - seen
-        if not readers or not all(_hands_on(flow, r) for r in others):
+        computing = (flow.trace(r.results[0]) for r in others if r.name not in MOVING)
+        if not readers or not all(t is not None and t.is_broken for t in computing):
             return False
         seen |= others
         left += others
     return True
-
-
-def _hands_on(flow: Flow, op: Op) -> bool:
-    trace = flow.trace(op.results[0])
-    return op.name in MOVING or (trace is not None and trace.is_broken)
 
 
 def is_magnitude(flow: Flow, op: Op) -> bool:
@@ -82,7 +78,8 @@ def is_magnitude(flow: Flow, op: Op) -> bool:
 def is_integer(flow: Flow, op: Op) -> bool:
     """Return whether a float result is made an integer, as an index or identifier."""
     readers = flow.ahead(op, lambda r: r.name in MOVING | ROUNDS)
-    return any(map(_counts, readers))
+    casts = (op for op in readers if op.name == "stablehlo.convert")
+    return not all(_is_float(op.results[0]) for op in casts)
 
 
 def _whole_ops(flow: Flow, value: Value) -> list[Op]:
@@ -106,8 +103,3 @@ def _orders(op: Op) -> bool:
     if op.name == "stablehlo.compare":
         return op.attributes["comparison_direction"] not in ("EQ", "NE")
     return op.name in BOUNDS
-
-
-def _counts(op: Op) -> bool:
-    """Return whether an op makes integers of floats."""
-    return op.name == "stablehlo.convert" and not _is_float(op.results[0])

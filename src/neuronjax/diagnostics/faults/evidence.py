@@ -72,15 +72,15 @@ def absorbed(
     """
     if result.dtype.kind in "iub":
         return 0.0, 0.0
-    total = wide(result.actual)
+    total = result.actual
     if op.name == "stablehlo.scatter":
         adds = [inner.name for inner in op.regions[0].ops] == ["stablehlo.add"]
         state = operands[0] if adds else None
     if state is not None:
-        return _stays(total == wide(state.actual), result.reference - state.reference)
+        return _stays(total == state.actual, result.reference - state.reference)
     if op.name not in ADDS or len(operands) != 2:
         return 0.0, 0.0
-    left, right = (wide(x.actual) for x in operands)
+    left, right = (x.actual for x in operands)
     right = -right if op.name == "stablehlo.subtract" else right
     finite = np.isfinite(total)
     return max(
@@ -92,7 +92,7 @@ def _stays(stays: np.ndarray, addend: np.ndarray) -> tuple[float, float]:
     hits = stays & (addend != 0)
     if not hits.any():
         return 0.0, 0.0
-    left_out = norm(np.where(hits, addend, 0.0)) / math.sqrt(addend.size)
+    left_out = norm(np.where(hits, wide(addend), 0.0)) / math.sqrt(addend.size)
     return np.count_nonzero(hits) / np.count_nonzero(addend), left_out
 
 
@@ -130,6 +130,8 @@ def is_tie(op: Op, operands: Sequence[Seen], result: Seen) -> bool:
 
 
 BOUNDS = frozenset(("stablehlo.maximum", "stablehlo.minimum", "stablehlo.clamp"))
+#: Also `jnp.where(x > most, most, x)`.
+CLIPS = BOUNDS | {"stablehlo.select"}
 ROUNDS = frozenset(
     f"stablehlo.{name}"
     for name in ("round_nearest_even", "round_nearest_afz", "floor", "ceil")
@@ -156,9 +158,10 @@ def cut_off(
     """Return the root mean square of what a bound, or a cast to 8 bits that saturates,
     takes off its operands.
 
-    What becomes zero is none of it, as in a ReLU.
+    What becomes zero is none of it, as in a ReLU. A choice is a bound if it puts
+    something in the place of the largest numbers alone.
     """
-    if op.name in BOUNDS and result.dtype.kind not in "iub":
+    if op.name in CLIPS and result.dtype.kind not in "iub":
         bounded = wide(result.reference)
     elif op.name == "stablehlo.convert" and is_short_float(result.dtype):
         limit = get_format(np.dtype(result.dtype).name).max_finite
@@ -168,9 +171,21 @@ def cut_off(
     else:
         return {}
     x = {v: wide(seen.reference) for v, seen in operands.items()}
-    found = {v: y - bounded for v, y in x.items() if y.shape == bounded.shape}
+    found = {
+        v: y - bounded
+        for v, y in x.items()
+        if y.shape == bounded.shape and (op.name in BOUNDS or _is_clipped(y, bounded))
+    }
     size = math.sqrt(max(1, bounded.size))
     return {v: norm(np.where(bounded, off, 0.0)) / size for v, off in found.items()}
+
+
+def _is_clipped(x: np.ndarray, bounded: np.ndarray) -> bool:
+    """Return whether only numbers have changed that are beyond all that is left."""
+    changed = x[x != bounded]
+    above, below = changed[changed >= 0], changed[changed <= 0]
+    is_above = above.min(initial=np.inf) >= bounded.max(initial=-np.inf)
+    return is_above and below.max(initial=-np.inf) <= bounded.min(initial=np.inf)
 
 
 def is_short_float(dtype: Any) -> bool:

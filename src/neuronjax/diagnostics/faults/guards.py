@@ -19,7 +19,7 @@ from neuronjax.diagnostics.faults.shares import Share
 from neuronjax.diagnostics.faults.written import numbers_of
 from neuronjax.execution.probes.signs import SINGULAR
 from neuronjax.ir.program import Op, Value
-from neuronjax.numerics.float_format import FORMATS, get_format
+from neuronjax.numerics.float_format import FORMATS
 
 _FACTORS = frozenset(f"stablehlo.{name}" for name in ("multiply", "power"))
 _ARITHMETIC = _FACTORS | {f"stablehlo.{name}" for name in ("add", "subtract", "divide")}
@@ -85,21 +85,13 @@ def lost_guard(flow: Flow, trace: OpTrace, is_constant: Callable[[Value], bool])
         dtype = np.dtype(guarded.path.op.results[0].type.dtype)
         for value, share in guarded.worst.operands.items():
             if share.nothing == 1 and is_constant(value):
-                written = share.largest or _written(guarded.path.op, dtype)
-                if written or _is_narrow(dtype):
+                # JAX has rounded it; its line may have the number as it was written.
+                numbers = (x for x, _ in numbers_of(guarded.path.op) if x)
+                small = (x for x in numbers if not _rounded(x, dtype))
+                written = share.largest or next(small, 0.0)
+                known = FORMATS.get(dtype.name)
+                is_narrow = known is not None and known.min_normal > SMALLEST_EPSILON
+                if written or is_narrow:  # else it may have been written as zero
                     what = f"{written:.2g}" if written else "the epsilon"
                     return f"{what} is 0 in {dtype.name}"
     return ""
-
-
-def _is_narrow(dtype: np.dtype) -> bool:
-    """Whether an epsilon can be zero that was not written as zero."""
-    name = dtype.name
-    return name in FORMATS and get_format(name).min_normal > SMALLEST_EPSILON
-
-
-def _written(op: Op, dtype: np.dtype) -> float:
-    """The number on an op's line that is zero in a format; JAX has rounded it before a
-    program is captured. 0.0 where there is none."""
-    small = (x for x, _ in numbers_of(op) if x and not _rounded(x, dtype))
-    return next(small, 0.0)

@@ -204,7 +204,8 @@ def _bounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
         return FaultName("coarse", f"{text}their scale does not fit them")
     largest = short(max(x.largest for x in operands))
     bound = short(min(e.result.largest, _largest(t)))
-    text = f"numbers up to {largest} are cut off at {bound}"
+    at = f" at {bound}" if bound != largest else ", on one side"
+    text = f"numbers up to {largest} are cut off{at}"
     return FaultName("saturation", text)
 
 
@@ -279,15 +280,11 @@ def _amplifies(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
         text = f"its operands have a relative error of {short(operand)} already"
     if short_name(t) in SINGULAR:
         return FaultName("singular", text)
-    if short_name(t) in _DIFFERENCES and not _grows(t, e):
-        return FaultName("cancellation", text)
-    return FaultName("coarse", text)
-
-
-def _grows(t: OpTrace, e: OpEvidence) -> bool:
-    """Return whether a sum of two is larger than both, so that nothing cancels."""
-    addends = [x.norm for x in e.operands.values()]
-    return short_name(t) in ("add", "subtract") and e.result.norm > max(addends)
+    # A sum of two that is larger than both cancels nothing.
+    largest = max((x.norm for x in e.operands.values()), default=0.0)
+    grows = short_name(t) in ("add", "subtract") and e.result.norm > largest
+    is_difference = short_name(t) in _DIFFERENCES and not grows
+    return FaultName("cancellation" if is_difference else "coarse", text)
 
 
 def _buries(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from neuronjax.diagnostics.faults.evidence import (
-    BOUNDS,
+    CLIPS,
     ROUNDS,
     OpEvidence,
     is_short_float,
@@ -49,9 +49,11 @@ _OF_FLOATS = 1 / math.sqrt(7)
 _LARGEST_CODE = 255
 #: A bound on floats below this share of the format's largest is none of its range.
 _NEAR_LARGEST = 0.5
-_MEETS = BOUNDS | ROUNDS
+_MEETS = CLIPS | ROUNDS
 _SHOWS = frozenset(f"stablehlo.{n}" for n in ("convert", "reshape", "transpose"))
 _SCALES = frozenset(("stablehlo.multiply", "stablehlo.divide"))
+#: What a bound is written with; two of them may share one function.
+_CHOICES = CLIPS | {"stablehlo.compare"}
 _HANDS_ON = CONSTANT | _SCALES | {"stablehlo.sqrt"}
 
 
@@ -93,16 +95,17 @@ def quantizing(
     first = min(bounds, key=lambda b: b.limit, default=None)
     limits = [] if first is None else [first.limit]
     for trace in steps:
-        if trace.path.op.name in BOUNDS:
+        if trace.path.op.name in CLIPS:
             shares = trace.worst.operands.items()
-            limits += [s.largest for v, s in shares if graph.is_constant(v, CONSTANT)]
+            numbers = [(v, s) for v, s in shares if v.type.dtype.kind != "b"]
+            limits += [s.largest for v, s in numbers if graph.is_constant(v, CONSTANT)]
     ends_in_codes = roundings and any(1 <= n <= _LARGEST_CODE for n in limits)
     if not is_cast and not ends_in_codes:
         return
     if first is not None and _costs_a_bit(op.results[0].type, bounds, first.limit):
         yield first.trace, first.evidence
     for trace in roundings:
-        few = trace.flattened > FEW and _divides(graph, traces, trace)
+        few = trace.flattened > FEW and _matters(graph, traces, trace)
         if few or trace.flattened > FLATTENED:
             yield trace, trace.emptiest
 
@@ -111,7 +114,7 @@ def _is_scaled_back(flow: Flow, op: Op) -> bool:
     """Return whether all that reads a result scales it, as it does codes; what counts
     or indexes by whole numbers does something else with them."""
     names = {reader.name for reader in flow.readers(op.results[0])}
-    return bool(names) and names <= _SCALES
+    return bool(names & _SCALES) and names <= _SCALES | _CHOICES
 
 
 def _before(
@@ -184,11 +187,14 @@ def _costs_a_bit(type: TensorType, bounds: Sequence[Bound], limit: float) -> boo
     return math.hypot(cut_off, own) > A_BIT * own
 
 
-def _divides(
+def _matters(
     graph: ValueSources, traces: Mapping[OpPath, OpTrace], codes: OpTrace
 ) -> bool:
-    """Return whether something is divided by what came of codes, and owes its size to
-    where they are nothing."""
+    """Return whether more depends on a few of the codes than themselves.
+
+    Something may be divided by what came of them, and owe its size to where they are
+    nothing; or each of them may be the scale of several numbers.
+    """
 
     def hands_on(_: Value, reader: Value) -> bool:
         maker = graph.makers.get(reader)
@@ -198,8 +204,18 @@ def _divides(
         return maker.name == "stablehlo.add" and any(guards)
 
     reached = set(graph.ahead(codes.path.op.results, hands_on))
-    quotients = (t for t in traces.values() if t.path.op.name == "stablehlo.divide")
-    return any(t.path.op.operands[1] in reached and _is_blown_up(t) for t in quotients)
+    few = codes.worst.result.elements
+
+    def owes(trace: OpTrace) -> bool:
+        op = trace.path.op
+        if op.name == "stablehlo.divide":
+            return op.operands[1] in reached and _is_blown_up(trace)
+        if op.name != "stablehlo.multiply" or trace.worst.result.elements <= few:
+            return False
+        others = [v for v in op.operands if v not in reached]
+        return [graph.is_constant(v, CONSTANT) for v in others] == [False]
+
+    return any(map(owes, traces.values()))
 
 
 def _is_blown_up(quotient: OpTrace) -> bool:

@@ -145,7 +145,9 @@ def _step(before: np.ndarray, seen: Seen, size: float, step: float) -> StateStep
 
     unmoved, *squares = np.sum(in_parts(sums, *given), axis=0)
     if seen.actual.size > 1:  # one of a few may be near zero by chance
-        squares[0] = max(0.0, squares[0] - _largest_square(seen))
+        apart = np.abs(wide(seen.actual) - wide(seen.reference))
+        farthest = np.max(apart, where=np.isfinite(apart), initial=0.0)
+        squares[0] = max(0.0, squares[0] - farthest**2)
     own, format, *data = (math.sqrt(x) / step for x in squares)
     return StateStep(
         size=step / size,
@@ -154,12 +156,6 @@ def _step(before: np.ndarray, seen: Seen, size: float, step: float) -> StateStep
         format_error=format,
         unmoved=float(unmoved) / max(1, seen.actual.size),
     )
-
-
-def _largest_square(seen: Seen) -> float:
-    """Return the square of the error of the element that is farthest off."""
-    apart = np.abs(wide(seen.actual) - wide(seen.reference))
-    return float(np.max(apart, where=np.isfinite(apart), initial=0.0)) ** 2
 
 
 def _square(x: np.ndarray) -> float:

@@ -55,12 +55,8 @@ def unheld(operands: Sequence[np.ndarray], cast: Cast | None) -> bool:
     """
     if cast is None or cast.is_scaled or cast.unit <= 1 / _EXACT:
         return False
-    return any(is_exact(x) and not _holds(cast.unit, x) for x in operands)
-
-
-def _holds(unit: float, x: np.ndarray) -> bool:
-    """Return whether a format with this roundoff has the digits of all numbers."""
-    return is_whole(np.frexp(x)[0] / unit)
+    digits = lambda x: np.frexp(x)[0] / cast.unit  # noqa: E731
+    return any(is_exact(x) and not is_whole(digits(x)) for x in operands)
 
 
 def wrapped(op: Op, operands: Sequence[Seen], result: Seen) -> int:
@@ -94,45 +90,42 @@ def _is_integer(x: Seen) -> bool:
     return np.dtype(x.dtype).kind in "iu"
 
 
-def _outside(exact: np.ndarray, dtype: Any) -> int:
-    info = np.iinfo(dtype)
-    return int(np.count_nonzero((exact > info.max) | (exact < info.min)))
+def _counted(exact: Callable[[Op, Sequence[np.ndarray]], Any]) -> _Rule:
+    """Return what counts the results that are outside of a type.
+
+    Args:
+        exact: returns the results in double precision, or None if it cannot.
+    """
+
+    def rule(op: Op, x: Sequence[np.ndarray], result: Seen) -> int:
+        found, info = exact(op, x), np.iinfo(result.dtype)
+        outside = found is not None and (found > info.max) | (found < info.min)
+        return int(np.count_nonzero(outside))
+
+    return rule
 
 
-def _arithmetic(op: Op, x: Sequence[np.ndarray], result: Seen) -> int:
-    return _outside(_ELEMENTWISE[op.name](*x), result.dtype)
-
-
-def _contracted(op: Op, x: Sequence[np.ndarray], result: Seen) -> int:
-    return _outside(products(DotDimensions.of(op), *x), result.dtype)
-
-
-def _converted(op: Op, x: Sequence[np.ndarray], result: Seen) -> int:
-    """Inf and NaN are another fault."""
-    return _outside(np.where(np.isfinite(x[0]), np.trunc(x[0]), 0.0), result.dtype)
-
-
-def _reduced(op: Op, x: Sequence[np.ndarray], result: Seen) -> int:
+def _reduced(op: Op, x: Sequence[np.ndarray]) -> np.ndarray | None:
     function = _of_region(op)
     if function is None or len(x) != 2:
-        return 0
+        return None
     axes = tuple(op.attributes["dimensions"])
-    return _outside(function(function.reduce(x[0], axis=axes), x[1]), result.dtype)
+    return function(function.reduce(x[0], axis=axes), x[1])
 
 
-def _cumulative(op: Op, x: Sequence[np.ndarray], result: Seen) -> int:
+def _cumulative(op: Op, x: Sequence[np.ndarray]) -> np.ndarray | None:
     """Windows that grow along one axis, as those of `jnp.cumsum`."""
     function, sizes = _of_region(op), op.attributes["window_dimensions"]
     long = [n for n, size in enumerate(sizes) if size > 1]
     if function is None or len(x) != 2 or len(long) != 1:
-        return 0
+        return None
     [axis] = long
     before, after = np.asarray(op.attributes["padding"])[axis]
     grows = {before, after} == {0, sizes[axis] - 1} and sizes[axis] == x[0].shape[axis]
-    if not grows or np.shape(result.actual) != x[0].shape:
-        return 0
+    if not grows or op.results[0].type.shape != x[0].shape:
+        return None
     ordered = x[0] if before else np.flip(x[0], axis)
-    return _outside(function.accumulate(ordered, axis=axis), result.dtype)
+    return function.accumulate(ordered, axis=axis)
 
 
 def _scattered(op: Op, x: Sequence[np.ndarray], result: Seen) -> int:
@@ -168,10 +161,13 @@ def _of_region(op: Op) -> np.ufunc | None:
 
 _Rule = Callable[[Op, Sequence[np.ndarray], Seen], int]
 _RULES: dict[str, _Rule] = {
-    **dict.fromkeys(_ELEMENTWISE, _arithmetic),
-    "stablehlo.convert": _converted,
-    "stablehlo.dot_general": _contracted,
-    "stablehlo.reduce": _reduced,
-    "stablehlo.reduce_window": _cumulative,
+    **dict.fromkeys(_ELEMENTWISE, _counted(lambda op, x: _ELEMENTWISE[op.name](*x))),
+    # Of a cast Inf and NaN are another fault.
+    "stablehlo.convert": _counted(
+        lambda op, x: np.nan_to_num(np.trunc(x[0]), posinf=0, neginf=0)
+    ),
+    "stablehlo.dot_general": _counted(lambda op, x: products(DotDimensions.of(op), *x)),
+    "stablehlo.reduce": _counted(_reduced),
+    "stablehlo.reduce_window": _counted(_cumulative),
     "stablehlo.scatter": _scattered,
 }

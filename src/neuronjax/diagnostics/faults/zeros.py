@@ -15,15 +15,22 @@ _VANISHING = frozenset(
 
 
 def flushed(flow: Flow, shown: OpTrace, evidence: OpEvidence) -> OpTrace | None:
-    """Who made zeros, of what is none, of which an op makes Inf or NaN; a difference,
-    if it has fewer digits than what is divided by it."""
+    """Return who made the zeros, of what is none, of which an op makes Inf or NaN.
+
+    It may be a difference, if it has fewer digits than what is divided by it; or who
+    made an Inf of which an exponential made zeros.
+    """
     seen: set[Op] = set()
     found, op = None, shown.path.op
+    most = lambda t: (t.zeros, t.emptiest.result.nothing)  # noqa: E731
     while True:
-        zeros = _empty(op, evidence)
-        trace = flow.maker(zeros[0], key=_zeros) if zeros else None
+        broken = [v for v, share in evidence.operands.items() if share.nonfinite]
+        behind = broken if seen and broken else _empty(op, evidence)
+        trace = flow.maker(behind[0], key=most) if behind else None
         if trace is None or trace.path.op in seen:
             return found
+        if behind is broken and trace.made_nonfinite:
+            return trace
         op, evidence = trace.path.op, trace.emptiest
         seen.add(op)
         shares = evidence.operands.values()  # an exponential of -Inf is zero
@@ -44,8 +51,3 @@ def _empty(op: Op, evidence: OpEvidence) -> list[Value]:
     if op.name == "stablehlo.divide" and op.operands[1] in zeros:
         return [op.operands[1]]
     return sorted(zeros, key=lambda v: -shares[v].zeros)
-
-
-def _zeros(trace: OpTrace) -> tuple[float, float]:
-    """How many are wrong, and how many there are."""
-    return trace.zeros, trace.emptiest.result.nothing

@@ -122,16 +122,12 @@ def _guarded(context: OpContext, value: Value) -> set[str]:
     for user in context.users.get(value, ()):
         if user.name in _SPREADS:
             found |= _guarded(context, user.results[0])
-        elif user.name in _DIVIDES and (
-            len(user.operands) == 1 or _divides(user, value)
-        ):
-            found.add(user.name)
+        elif user.name in _DIVIDES:
+            # It is the divisor of a quotient, the base of a power, or the one operand.
+            of_two = user.name == "stablehlo.divide" and len(user.operands) > 1
+            if user.operands[of_two] is value:
+                found.add(user.name)
     return found
-
-
-def _divides(op: Op, value: Value) -> bool:
-    """Whether a value is the divisor of a quotient, or the base of a power."""
-    return op.operands[op.name == "stablehlo.divide"] is value
 
 
 def _decay(context: OpContext) -> Answer:
@@ -198,16 +194,13 @@ def _largest_whole(context: OpContext, op: Op, dtype: np.dtype) -> tuple[float, 
     type, fact = value.type, context.fact(value)
     if not is_integer(type.dtype) or type.dtype.kind == "b":
         return 0, False
-    if fact.value is not None and _is_exact(fact.value, dtype):
-        return 0, False
+    if fact.value is not None:
+        wide = fact.value.astype(np.float64)
+        if np.array_equal(wide.astype(dtype).astype(np.float64), wide):
+            return 0, False
     widest = unknown(type)
     is_known = fact.low > widest.low and fact.high < widest.high
     return max(abs(fact.low), abs(fact.high)), is_known
-
-
-def _is_exact(x: np.ndarray, dtype: np.dtype) -> bool:
-    wide = x.astype(np.float64)
-    return bool(np.array_equal(wide.astype(dtype).astype(np.float64), wide))
 
 
 # -- sums in loops ---------------------------------------------------------------------
