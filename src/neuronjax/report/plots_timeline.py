@@ -200,23 +200,28 @@ def _is_spill(event: Event) -> bool:
 
 
 def phase_runs(timeline: Timeline) -> list[Run]:
-    """When which phase works most; none where the program has no gradients."""
+    """Return which phase works most and when; none if the program has no gradients.
+
+    A phase that works too briefly to be seen counts for its neighbour."""
     works = {e.instruction for e in timeline.events if isinstance(e.source, Work)}
     of = {n: timeline.instructions[n].location.phase for n in sorted(works) if n >= 0}
     present: list[str] = [p for p in PHASES if p != UNKNOWN and p in of.values()]
     if "backward" not in present or not timeline.scheduled_seconds:
         return []
     edges = np.linspace(0, timeline.scheduled_seconds, _PHASE_STRETCHES + 1)
-    most = _busiest(np.array([_shares(timeline, of, p, edges) for p in present]))
+    busy = np.array([_shares(timeline, of, p, edges) for p in present])
+    working = (busy > _IDLE).any(axis=0)
+    most = _busiest(busy, working)
     runs: list[Run] = []
     for number, places in itertools.groupby(range(len(most)), most.__getitem__):
         first, *rest = places
-        run = Run(present[number], edges[first], edges[first + len(rest) + 1])
-        is_sliver = len(rest) + 1 < _FEWEST_STRETCHES
-        if runs and (is_sliver or runs[-1].name == run.name):
-            runs[-1] = runs[-1]._replace(end=run.end)
-        else:
-            runs.append(run)
+        last = first + len(rest)
+        begin, end = edges[first if runs else 0], edges[last + 1]
+        is_sliver = working[first : last + 1].sum() < _FEWEST_STRETCHES
+        if runs and (is_sliver or runs[-1].name == present[number]):
+            runs[-1] = runs[-1]._replace(end=end)
+        elif not is_sliver:
+            runs.append(Run(present[number], begin, end))
     return runs
 
 
@@ -232,9 +237,8 @@ def _shares(
     return np.sum(shares, axis=0)
 
 
-def _busiest(busy: np.ndarray) -> list[int]:
-    """The row that is most in each column; where all are zero, that of before."""
-    working = np.asarray((busy > _IDLE).any(axis=0))
+def _busiest(busy: np.ndarray, working: np.ndarray) -> list[int]:
+    """Return the largest row of each column, or of the last column that was working."""
     places = np.where(working, np.arange(len(working)), -1)
     last = np.maximum.accumulate(places)
     last[last < 0] = working.argmax()
