@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import typer
 from typer.core import TyperCommand
 
 import neuronjax as nj
@@ -41,11 +40,8 @@ def run_script(
 ) -> None:
     """Runs a file as `python path arguments...` does, its jits emulated.
 
-    An error of its own is shown as python would, from its first line on.
-
     Raises:
         InvalidProgramError: no such file, or an unknown target or policy.
-        typer.Exit: with status 1, after an error of the script's own.
     """
     if not path.is_file():
         raise nj.InvalidProgramError(f"{path}: no such file", remedy="check the path")
@@ -57,14 +53,5 @@ def run_script(
     try:
         with nj.emulated(target=target, policy=policy):
             runpy.run_path(str(path), run_name="__main__")
-    except nj.NeuronJaxError:
-        raise
-    except Exception as error:
-        trace = error.__traceback__
-        while trace is not None and trace.tb_frame.f_code.co_filename != str(path):
-            trace = trace.tb_next
-        shown = error.with_traceback(trace)
-        sys.excepthook(type(shown), shown, shown.__traceback__)
-        raise typer.Exit(1) from None
     finally:
         sys.argv, sys.path[:] = before
