@@ -242,7 +242,7 @@ def _why_longer(narrow: Profile, wide: Profile) -> str:
     return (
         f"{narrow.policy.name} takes {times[0]} a step on {narrow.target.name} and "
         f"{wide.policy.name} {times[1]}: {op} keeps {queue} busy for "
-        f"{seconds(busy[most])} in the place of {seconds(before.get(most, 0.0))}; "
+        f"{seconds(busy[most])}, not {seconds(before.get(most, 0.0))}; "
         "nj.search_precision finds the parts that gain from fewer bits"
     )
 
