@@ -217,6 +217,23 @@ def test_malformed_programs_are_a_message_and_status_2(run):
 
 
 @pytest.mark.parametrize(
+    "arguments",
+    [
+        ("run", "cli_program.py:layer", "--args", "f32[4,8] f32[4,3]"),
+        ("profile", "cli_program.py:layer", "--args", "f32[4,8] f32[4,3]"),
+        ("check", "imports_nothing.py:layer"),
+    ],
+)
+def test_an_error_of_a_function_is_shown_without_our_lines(run, arguments):
+    Path("imports_nothing.py").write_text("import nothing_there")
+    result = run(*arguments)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Traceback")
+    assert "/neuronjax/" not in result.stderr
+    assert len(result.stderr.splitlines()) < 10
+
+
+@pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("f32", [((), "float32")]),

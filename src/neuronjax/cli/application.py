@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -16,7 +17,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from neuronjax.cli.options import CommandConsole
-from neuronjax.errors import InvalidProgramError, NeuronJaxError
+from neuronjax.errors import InvalidProgramError, NeuronJaxError, is_library
 from neuronjax.report.tables import Look, new_table
 from neuronjax_command import loading
 
@@ -26,7 +27,8 @@ COMMANDS: dict[str, str] = {}
 
 
 class _Commands(TyperGroup):
-    """A group that shows NeuronJaxErrors as messages; a script's name means `run`."""
+    """A group of commands: a script's name means `run`, NeuronJaxErrors are shown as
+    messages, and other errors from the user's first line on."""
 
     def __init__(self, **named: Any) -> None:
         super().__init__(**named)
@@ -57,6 +59,14 @@ class _Commands(TyperGroup):
             message = Text.assemble(("error: ", "bold red"), str(error))
             Console(stderr=True, soft_wrap=True).print(message)
             raise typer.Exit(2) from None
+        except Exception as error:  # the user's own, as Python shows it without us
+            trace = error.__traceback__
+            while trace is not None and is_library(trace.tb_frame.f_code.co_filename):
+                trace = trace.tb_next
+            if trace is None and not isinstance(error, SyntaxError):
+                raise
+            sys.excepthook(type(error), error.with_traceback(trace), trace)
+            raise typer.Exit(1) from None
 
 
 app = typer.Typer(

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import typer
 from typer.core import TyperCommand
 
 import neuronjax as nj
@@ -41,12 +40,9 @@ def run_script(
 ) -> None:
     """Run a file as `python path arguments...` does, with its jits emulated.
 
-    Errors of the script are shown as Python shows them, from its first line on.
-
     Raises:
         InvalidProgramError: the file does not exist, or the target or policy is
             unknown.
-        typer.Exit: the script raised an error; the status is 1.
     """
     if not path.is_file():
         raise nj.InvalidProgramError(f"{path}: no such file", remedy="check the path")
@@ -58,14 +54,5 @@ def run_script(
     try:
         with nj.emulated(target=target, policy=policy):
             runpy.run_path(str(path), run_name="__main__")
-    except nj.NeuronJaxError:
-        raise
-    except Exception as error:
-        trace = error.__traceback__
-        while trace is not None and trace.tb_frame.f_code.co_filename != str(path):
-            trace = trace.tb_next
-        shown = error.with_traceback(trace)
-        sys.excepthook(type(shown), shown, shown.__traceback__)
-        raise typer.Exit(1) from None
     finally:
         sys.argv, sys.path[:] = before
