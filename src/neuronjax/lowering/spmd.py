@@ -215,9 +215,9 @@ def _split(
     names = [name for axes in split for name in axes]
     partial = [name for name in (*names, *sharding.replicated) if ":" in name]
     if partial or sharding.unreduced:
-        found = f"part of an axis, {partial[0]}" if partial else "an unreduced axis"
+        problem = f"part of an axis, {partial[0]}" if partial else "an unreduced axis"
         raise op.error(
-            UnimplementedError, f"a sharding over {found}", "shard over whole axes"
+            UnimplementedError, f"a sharding over {problem}", "shard over whole axes"
         )
     if _local(whole, split, dict(mesh.axes)) != part:
         raise op.error(

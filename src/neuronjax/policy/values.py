@@ -142,15 +142,15 @@ def normal_sdk(version: object) -> str:
     Raises:
         InvalidProgramError: no version, or outside the range whose defaults are known.
     """
-    found = re.fullmatch(r"(\d+\.\d+)(\.\d+)?", str(version))
-    if not found or not (
-        _sdk_key(OLDEST_SDK) <= _sdk_key(found[1]) <= _sdk_key(NEWEST_SDK)
+    match = re.fullmatch(r"(\d+\.\d+)(\.\d+)?", str(version))
+    if not match or not (
+        _sdk_key(OLDEST_SDK) <= _sdk_key(match[1]) <= _sdk_key(NEWEST_SDK)
     ):
         raise InvalidProgramError(
             f"Policy.sdk is {version!r}",
             remedy=f"use a Neuron SDK version from {OLDEST_SDK!r} to {NEWEST_SDK!r}",
         )
-    return found[1]
+    return match[1]
 
 
 def sdk_defaults(version: str) -> Mapping[str, str]:

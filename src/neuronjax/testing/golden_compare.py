@@ -150,9 +150,9 @@ def check_bits(path: Path, stored: GoldenFile, inputs: list[np.ndarray]) -> None
     matched = _results(stored, [leaf.path for leaf in stored.outputs], outputs)
     if not matched.differences:
         return
-    told = _EMULATOR.format(path, policy_name(stored.policy))
+    hint = _EMULATOR.format(path, policy_name(stored.policy))
     head = "the stored program gives other bits than it did"
-    parts = [told, listed(matched.differences)]
+    parts = [hint, listed(matched.differences)]
     text = _text(path.name, head, parts, stored.provenance)
     raise GoldenMismatch("bits", text, matched.differences)
 
@@ -216,10 +216,10 @@ def _check_legal(
         program = f"{report.path}.mlirbc"
         setting = {"target": stored.target, "policy": stored.policy}
         bounds = legal_results(program, **setting)(*inputs)
-        found = bounds.check(list(outputs[: len(bounds.outputs)]))
-    if not found:
+        illegal = bounds.check(list(outputs[: len(bounds.outputs)]))
+    if not illegal:
         head = (
-            f"neuronjax.tolerance does not allow the results: {found.worst.as_text()}"
+            f"neuronjax.tolerance does not allow the results: {illegal.worst.as_text()}"
         )
         raise GoldenMismatch(
             "program", told(report, head), report.leaves, change=report.change

@@ -41,9 +41,9 @@ def note(places: Iterable[Any], ordinal: Any, state: dict[Any, jax.Array]) -> No
     for place in places:
         if place.index is None:
             continue
-        found = state[KEY]
-        first = (found == 0) & ~place.legal().all()
-        state[KEY] = jnp.where(first, jnp.asarray(ordinal, jnp.int32) + 1, found)
+        faults = state[KEY]
+        first = (faults == 0) & ~place.legal().all()
+        state[KEY] = jnp.where(first, jnp.asarray(ordinal, jnp.int32) + 1, faults)
 
 
 def poisoned(values: list[jax.Array], fault: jax.Array) -> list[jax.Array]:
