@@ -53,7 +53,7 @@ class MeshContext:
 
     @classmethod
     def around(cls) -> MeshContext:
-        """Return the context of the caller, whatever the arguments are."""
+        """Return the context of the caller, regardless of any arguments."""
         mesh = jax.sharding.get_abstract_mesh()
         if mesh.empty or AxisType.Manual in mesh.axis_types:
             return cls()

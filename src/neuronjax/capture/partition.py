@@ -326,7 +326,8 @@ class _Renumbering:
         return np.array(groups_along(mesh, found.axes))
 
     def _lookup(self, op: Op) -> Iterator[Op]:
-        """Return ops for the old number of the device: partition_id indexes a table."""
+        """Yield ops that compute the device's old number, in a table by
+        partition_id."""
         (result,) = op.results
         scalar, word = result.type, result.type.dtype
         count = len(self._old)

@@ -35,7 +35,7 @@ def checks_bounds(step: KernelStep) -> bool:
 
 
 def note(places: Iterable[Any], ordinal: Any, state: dict[Any, jax.Array]) -> None:
-    """Record the first instruction that has a place with an illegal index."""
+    """Record the first instruction that has an access with an illegal index."""
     if KEY not in state:  # with several ranks faults are not recorded
         return
     for place in places:
