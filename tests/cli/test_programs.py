@@ -225,7 +225,7 @@ def test_malformed_programs_are_a_message_and_status_2(run):
         ("float8_e4m3fn[2] u8[]", [((2,), "float8_e4m3fn"), ((), "uint8")]),
     ],
 )
-def test_shapes(text, expected):
+def test_parse_shapes_reads_dtypes_and_sizes(text, expected):
     assert [(s.shape, s.dtype.name) for s in parse_shapes(text)] == expected
 
 
@@ -243,7 +243,7 @@ def test_values_are_drawn_by_dtype():
 # -- differences -----------------------------------------------------------------------
 
 
-def test_differences():
+def test_difference_counts_elements_and_ulps():
     a = np.array([1.0, 2.0, np.inf, np.nan, -0.0], np.float32)
     assert difference(a, a).equal
     b = a.copy()
