@@ -80,7 +80,7 @@ def compare(
             _check_legal(report, stored, inputs, outputs)
     if kind := _failing(report, choice):
         leaves = report.leaves or report.drift
-        raise GoldenMismatch(kind, told(report), leaves, change=report.change)
+        raise GoldenMismatch(kind, change_text(report), leaves, change=report.change)
     return report
 
 
@@ -96,7 +96,7 @@ def _failing(report: GoldenReport, choice: str) -> str:
     return "arguments" * bool(report.drift and choice != "warn" and not is_theirs)
 
 
-def told(report: GoldenReport, head: str = "") -> str:
+def change_text(report: GoldenReport, head: str = "") -> str:
     """Return the message about a golden whose program or arguments changed."""
     why = [] if report.change is None else [*report.change.report()]
     if not head and why:
@@ -222,7 +222,7 @@ def _check_legal(
             f"neuronjax.tolerance does not allow the results: {illegal.worst.as_text()}"
         )
         raise GoldenMismatch(
-            "program", told(report, head), report.leaves, change=report.change
+            "program", change_text(report, head), report.leaves, change=report.change
         )
 
 
