@@ -98,7 +98,7 @@ def test_a_policy_scope_counts(artifact):
     )
 
 
-def test_every_source(tmp_path, small):
+def test_load_accepts_paths_bytes_and_files(tmp_path, small):
     path = tmp_path / "program"  # the name tells nothing
     path.write_bytes(small)
     sources = [path, str(path), small, bytearray(small), memoryview(small)]
@@ -201,7 +201,7 @@ def test_complex_arguments_and_results():
 
 
 @pytest.mark.slow
-def test_typed_keys():
+def test_saved_programs_take_typed_keys():
     def draw(key: jax.Array) -> Any:
         first, second = jax.random.split(key)
         return first, jax.random.bits(second, (5,))
@@ -326,7 +326,7 @@ def test_numbers_and_numpy_arrays_are_arguments(artifact, small):
         nj.load(small).compile()(X, y=Y)
 
 
-def test_wrong_pytrees(artifact):
+def test_calls_with_other_pytrees_are_refused(artifact):
     compiled = nj.load(artifact).compile()
     with pytest.raises(nj.InvalidProgramError, match=r"(?s)is called with.*saved for"):
         compiled(*ARGS)
@@ -523,13 +523,13 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("data", "message"), REFUSED, ids=[m for _, m in REFUSED])
-def test_refused(data, message):
+def test_unreadable_programs_are_refused_with_a_remedy(data, message):
     with pytest.raises(nj.NeuronJaxError, match=message) as caught:
         nj.load(data)
     assert caught.value.remedy
 
 
-def test_sources_that_are_none(tmp_path):
+def test_load_refuses_what_is_not_a_program(tmp_path):
     for source, message in (
         (tmp_path / "nothing.mlir", "No such file"),
         (tmp_path, "Is a directory"),

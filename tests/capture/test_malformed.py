@@ -93,17 +93,17 @@ def check(form: str, count: int) -> None:
 
 @pytest.mark.slow_cases("mlirbc", "portable artifact")
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_sample_of_mutations(form):
+def test_twenty_mutated_files_are_refused_or_read(form):
     check(form, 20)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMATS)
-def test_mutations(form):
+def test_two_hundred_mutated_files_are_refused_or_read(form):
     check(form, 200)
 
 
-def test_pieces_of_other_files():
+def test_spliced_files_are_refused_or_read():
     """Every format's beginning before every other format's end."""
     files = [make() for make in FORMATS.values()]
     for first in files:

@@ -270,7 +270,7 @@ def test_whole_axes_in_both_orders():
     assert split_over(mesh, copies) == ((), ("y",))
 
 
-def test_part_of_an_axis():
+def test_a_split_over_part_of_an_axis_cuts_it():
     mesh = Mesh((("x", 4), ("y", 1)))
     halves = tiling((0,), (0,), (1,), (1,), counts=(2,))
     assert split_over(mesh, halves) is None
@@ -282,7 +282,7 @@ def test_part_of_an_axis():
 @pytest.mark.parametrize(
     ("counts", "places"), [((2,), (0, 1, 1, 0)), ((3,), (0, 1, 2, 0))]
 )
-def test_what_is_no_split(counts, places):
+def test_find_mesh_returns_none_for_irregular_tilings(counts, places):
     strange = tiling(*[(p,) for p in places], counts=counts)
     assert find_mesh([strange], [Mesh((("x", 4),))]) is None
 

@@ -18,7 +18,7 @@ def run(monkeypatch):
     return lambda *arguments: CliRunner().invoke(cli.app, ("cc-test", *arguments))
 
 
-def test_a_table(run):
+def test_a_table_has_a_row_per_size(run):
     found = run("all_reduce", "--max", "4K")
     assert found.exit_code == 0
     lines = found.stdout.splitlines()
@@ -27,7 +27,7 @@ def test_a_table(run):
     assert max(map(len, lines)) <= 80
 
 
-def test_options(run):
+def test_sizes_and_algorithm_follow_the_options(run):
     found = run(
         "all_gather",
         *("--target", "trn2.48xlarge:4", "--ranks", "256", "--min", "1M"),

@@ -31,7 +31,7 @@ def run(monkeypatch, tmp_path):
     return lambda *arguments: CliRunner().invoke(cli.app, [*ARGS, *arguments])
 
 
-def test_side_by_side(run):
+def test_estimate_compares_instances_policies_and_machines(run):
     result = run(
         *("--instance", "trn1.2xlarge", "--instance", "inf2.xlarge"),
         *("--policy", "bf16", "--policy", "fp32", "--tokens", "1e9"),
@@ -49,7 +49,7 @@ def test_side_by_side(run):
     assert "steps in one call, in a jax.lax.scan, share it" in result.stdout
 
 
-def test_json(run):
+def test_estimate_prints_rows_as_json(run):
     result = run(
         "--instance", "trn1.2xlarge", "--steps", "100", "--price", "2", "--json"
     )

@@ -242,7 +242,7 @@ def test_an_error_of_a_function_is_shown_without_our_lines(run, arguments):
         ("float8_e4m3fn[2] u8[]", [((2,), "float8_e4m3fn"), ((), "uint8")]),
     ],
 )
-def test_shapes(text, expected):
+def test_parse_shapes_reads_dtypes_and_sizes(text, expected):
     assert [(s.shape, s.dtype.name) for s in parse_shapes(text)] == expected
 
 
@@ -260,7 +260,7 @@ def test_values_are_drawn_by_dtype():
 # -- differences -----------------------------------------------------------------------
 
 
-def test_differences():
+def test_difference_counts_elements_and_ulps():
     a = np.array([1.0, 2.0, np.inf, np.nan, -0.0], np.float32)
     assert difference(a, a).equal
     b = a.copy()

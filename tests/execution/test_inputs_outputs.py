@@ -54,7 +54,7 @@ FLAGS = {"inf": jax.debug_infs, "nan": jax.debug_nans}
 
 @pytest.mark.slow_except("a broadcast one", "a NaN not chosen", "the canonical NaN")
 @pytest.mark.parametrize("name", OURS)
-def test_ours_do_not_stop(name):
+def test_nans_inside_the_emulator_raise_nothing(name):
     what, program = OURS[name]
     expected = nj.jit(program)(X)
     with FLAGS[what](True), jax.disable_jit():
@@ -64,7 +64,7 @@ def test_ours_do_not_stop(name):
 
 @pytest.mark.slow_except("a NaN that is a result", "no number")
 @pytest.mark.parametrize("name", THEIRS)
-def test_the_users_stop(name):
+def test_nans_of_the_user_raise_op_by_op(name):
     what, program = THEIRS[name]
     with FLAGS[what](True), jax.disable_jit():
         with pytest.raises(FloatingPointError):
@@ -72,7 +72,7 @@ def test_the_users_stop(name):
 
 
 @pytest.mark.parametrize("name", ["a result", "a NaN that is a result"])
-def test_results_stop_compiled(name):
+def test_nans_in_results_raise_when_compiled(name):
     what, program = THEIRS[name]
     with FLAGS[what](True), pytest.raises(FloatingPointError):
         nj.jit(program)(X)

@@ -135,7 +135,7 @@ def differentiated(x: Any) -> Any:
         (differentiated, ["ring"]),
     ],
 )
-def test_scopes(function, expected):
+def test_algorithm_scopes_choose_the_plan(function, expected):
     policy = nj.Policy(collective_algorithm="rdh")
     found = plans(mapped(function, policy=policy), numbers(16, 4))
     assert sorted(found) == sorted(expected)
@@ -167,7 +167,7 @@ def test_scopes_change_the_bits_of_their_call_alone():
 
 
 @pytest.mark.slow
-def test_rules_choose_too():
+def test_policy_rules_choose_algorithm_and_dtype():
     rule = nj.Rule(
         scope="named",
         collective_algorithm="ring:2",

@@ -84,7 +84,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_calls(name):
+def test_unsupported_collectives_are_refused_with_a_remedy(name):
     function, words = CALLS[name]
     with pytest.raises(NeuronJaxError, match=words) as caught:
         mapped(function).lower(X)
@@ -178,7 +178,7 @@ TEXTS = [
 
 
 @pytest.mark.parametrize(("op", "table", "words"), TEXTS)
-def test_loaded_programs(op, table, words, tmp_path):
+def test_loaded_programs_with_illegal_groups_are_refused(op, table, words, tmp_path):
     name, fields = op
     text = TEXT.replace("OP", name)
     text = text.replace("FIELDS", fields.format(table, len(table)))

@@ -73,7 +73,7 @@ def test_a_number_of_instances_that_is_none(count):
 
 
 @pytest.mark.parametrize("name", ["trn2:2", "inf2.48xlarge:2", "trn2.3xlarge:8"])
-def test_what_no_network_joins(name):
+def test_instances_without_a_published_network_are_refused(name):
     with pytest.raises(InvalidProgramError, match="no published network"):
         hardware.resolve_target(name)
 

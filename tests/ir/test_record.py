@@ -20,7 +20,7 @@ def test_a_storage_is_itself_and_an_access_its_fields():
     assert one != Access(other, "float32", 0, pattern)
 
 
-def test_changed_is_replace():
+def test_changed_equals_dataclasses_replace():
     i = KernelInstruction(name="memset", engine="vector", outputs=(), ordinal=7)
     found, expected = (
         changed(i, engine="gpsimd"),

@@ -50,7 +50,7 @@ def test_memory_is_used_again():
     assert peak_bytes(program)["sbuf"] == 8192 * 4
 
 
-def test_too_much_at_once():
+def test_too_much_sbuf_is_refused_with_its_tiles():
     with pytest.raises(InvalidProgramError) as found:
         trace(chain(7, 8192, kept=True))
     text = str(found.value)
@@ -62,7 +62,7 @@ def test_too_much_at_once():
     assert trace(chain(7, 8192, kept=True), target="trn3")  # 245,752 bytes
 
 
-def test_too_much_psum():
+def test_too_much_psum_is_refused():
     def kernel():
         tiles = [nl.ndarray((128, 512), "float32", nl.psum) for _ in range(9)]
         for t in tiles:

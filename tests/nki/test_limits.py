@@ -350,7 +350,7 @@ LEGAL = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_broken(case):
+def test_broken_limits_are_refused_with_line_and_remedy(case):
     target, body, pattern = BROKEN[case]
     with pytest.raises(
         InvalidProgramError, match=re.compile(pattern, re.DOTALL)
@@ -361,7 +361,7 @@ def test_broken(case):
 
 
 @pytest.mark.parametrize("case", LEGAL)
-def test_legal(case):
+def test_legal_instructions_are_traced(case):
     target, body = LEGAL[case]
     assert list(run(body, target).body.walk())
 

@@ -178,7 +178,7 @@ def psum_in_bf16(lhsT, rhs, accumulate):
 
 @pytest.mark.slow_cases("False")
 @pytest.mark.parametrize("accumulate", [None, True, False])
-def test_what_psum_held_before(accumulate):
+def test_accumulate_adds_to_earlier_values_in_psum(accumulate):
     """None accumulates, for the tile was written before."""
     dtype = ml_dtypes.bfloat16
     a, b = data(64, 32, dtype=dtype), data(64, 40, dtype=dtype, seed=1)

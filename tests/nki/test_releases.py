@@ -37,7 +37,7 @@ def ids(difference: object) -> str:
 
 
 @pytest.mark.parametrize("difference", DIFFERENCES, ids=ids)
-def test_a_row_is_whole(difference) -> None:
+def test_every_difference_has_valid_fields(difference) -> None:
     assert {difference.since, difference.until} - {""} <= NAMES
     assert difference.since or difference.until
     held = [r for r in RELEASES if difference.holds_in(r)]
@@ -142,7 +142,7 @@ def test_what_is_not_nki_is_no_use() -> None:
     assert uses(text, "k.py") == []
 
 
-def test_arguments_of_a_call() -> None:
+def test_uses_record_the_arguments_of_a_call() -> None:
     call = "nisa.dma_copy(a, b, dge_mode=2, engine='x', **more)"
     found = next(u for u in used(call) if u.name == "nki.isa.dma_copy")
     assert found.positional == 2
@@ -168,7 +168,7 @@ def test_methods_count_on_tensors_alone() -> None:
     assert methods == {"permute", "squeeze_dim", "slice", "select"}
 
 
-def test_words_of_python() -> None:
+def test_python_syntax_that_nki_refuses_is_found() -> None:
     body = (
         "@nki.jit",
         "def kernel(x, *, a=[1]):",

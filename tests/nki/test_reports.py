@@ -20,7 +20,7 @@ from tests.diagnostics.judging.kernels import changed, reference, written
 
 
 @pytest.mark.parametrize("report", REPORTS, ids=lambda r: r.source + " " + r.traced)
-def test_a_row_is_whole(report) -> None:
+def test_every_report_has_valid_fields(report) -> None:
     assert set(report.releases) <= {r.name for r in RELEASES}
     assert report.releases
     assert set(report.chips) <= {"trn1", "inf2", "trn2", "trn3"}

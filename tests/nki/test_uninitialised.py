@@ -36,7 +36,7 @@ def refused(body, count, *args):
     return lines
 
 
-def test_nothing_written():
+def test_reading_an_unwritten_tile_is_refused():
     def kernel():
         t = nl.ndarray((16, 8), "float32")
         nisa.tensor_copy(tile(16, 8), t)
@@ -252,7 +252,7 @@ def test_engine_state_and_constants_have_values():
     trace(kernel)
 
 
-def test_op_by_op_too():
+def test_unwritten_elements_are_refused_op_by_op():
     @nki.jit
     def kernel():
         t = tile(16, 8)

@@ -61,7 +61,7 @@ def allowed(name: str, x: np.ndarray, want: np.ndarray) -> np.ndarray:
 
 @pytest.mark.slow_except("digamma")
 @pytest.mark.parametrize("name", EXACT)
-def test_left_zeros(name):
+def test_error_near_zeros_left_of_the_origin_is_bounded(name):
     for zero in LEFT_ZEROS[name]:
         x = neighbours(zero)
         want = exact(name, x)
@@ -71,7 +71,7 @@ def test_left_zeros(name):
 
 
 @pytest.mark.parametrize("name", EXACT)
-def test_right_zeros(name):
+def test_relative_error_near_positive_zeros_is_bounded(name):
     """Relative to the result, however small it is."""
     for zero in RIGHT_ZEROS[name]:
         x = neighbours(zero)

@@ -136,7 +136,7 @@ def test_an_unknown_pattern_is_refused_with_all_names(name):
 
 
 @pytest.mark.slow
-def test_by_hand():
+def test_sparsify_of_a_small_example():
     x = jnp.array([1, -3, 2, 0, 0, 0, -1, 5], jnp.float32)
     sparse = sparsify(x, "2:4")
     assert sparse.values.tolist() == [-3, 2, -1, 5]
@@ -179,7 +179,7 @@ def test_the_payload_of_a_nan_does_not_matter_and_is_kept():
     ("pattern", "dtype"),
     [*itertools.product(PATTERNS, ["float32"]), *(("2:4", d) for d in DTYPES[1:])],
 )
-def test_against_the_model(pattern, dtype):
+def test_sparsify_matches_the_numpy_model(pattern, dtype):
     x = _data((33, 5), dtype)
     sparse = sparsify(x, pattern)
     values, tags = _model(x, pattern, 0)

@@ -42,6 +42,6 @@ def test_words_change_the_defaults():
         ("", "preset is ''"),
     ],
 )
-def test_words_that_are_none(words, match):
+def test_malformed_policy_words_are_refused(words, match):
     with pytest.raises(InvalidProgramError, match=match):
         Policy.resolve(words)

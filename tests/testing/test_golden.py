@@ -65,7 +65,7 @@ def rewritten(folder, **changes):
 
 
 @pytest.mark.slow
-def test_it_holds(folder):
+def test_an_unchanged_golden_reports_the_same_program(folder):
     report = check(folder)(*arguments())
     assert (report.program, report.today, report.leaves) == ("same", "", ())
     assert str(report) == "golden layer: bits hold; program same"
@@ -297,7 +297,7 @@ CASES = {
 
 @slow
 @pytest.mark.parametrize("name", CASES)
-def test_train_steps(tmp_path, name):
+def test_train_step_goldens_hold_with_drawn_inputs(tmp_path, name):
     policy, options = CASES[name]
     guard = functools.partial(
         golden, name, train_step, policy=policy, directory=tmp_path, input_seed=3

@@ -17,14 +17,14 @@ def matched(then, now):
     return match("arguments", [*then], [*now], differ)
 
 
-def test_the_same_names():
+def test_equal_names_match_and_differ_by_value():
     found = matched({"a": 1, "b": 2}, {"a": 1, "b": 2})
     assert (found.differences, found.order, found.renamed) == ((), (0, 1), ())
     found = matched({"a": 1, "b": 2}, {"a": 1, "b": 3})
     assert [leaf.path for leaf in found.differences] == ["b"]
 
 
-def test_another_name():
+def test_renamed_leaves_are_matched_by_value_and_order():
     assert matched({"a": 1, "b": 2}, {"a": 1, "c": 2}).renamed == ("b -> c",)
     # And so another place.
     found = matched({"a": 1, "b": 2, "c": 3}, {"b": 2, "c": 3, "z": 1})
@@ -34,7 +34,7 @@ def test_another_name():
     assert matched({"a": 1, "b": 2}, {"b": 1, "a": 2}).differences == ()
 
 
-def test_another_number():
+def test_other_numbers_of_leaves_name_the_missing_ones():
     found = matched({"a": 1, "b": 2}, {"a": 1})
     assert str(found.differences[0]) == "arguments: 1, expected 2: without b"
     assert not found.are_types_equal

@@ -370,9 +370,9 @@ def _check_calls(program: Program) -> None:
     finished: set[str] = set()
     while ready := [n for n in callees.keys() - finished if callees[n] <= finished]:
         finished.update(ready)
-    if left := sorted(callees.keys() - finished):
+    if unfinished := sorted(callees.keys() - finished):
         raise InvalidProgramError(
-            f"function {left[0]} calls itself, or one that does not exist",
+            f"function {unfinished[0]} calls itself, or one that does not exist",
             op="func.call",
             remedy="write the recursion as a while loop",
         )

@@ -100,10 +100,10 @@ def complex_elements(text: str) -> np.ndarray:
     Raises:
         UnimplementedError: the text is something else.
     """
-    found = _COMPLEX.search(text)
-    if found is None:
+    match = _COMPLEX.search(text)
+    if match is None:
         raise UnimplementedError(f"constant {text[:60]} cannot be decoded")
-    elements, sizes, part = found.groups()
+    elements, sizes, part = match.groups()
     shape = tuple(map(int, sizes.split("x"))) if sizes else ()
     parts = _printed_elements(elements, element_dtype(part))
     numbers = parts.view(element_dtype(f"complex<{part}>"))
@@ -166,7 +166,7 @@ _BY_CLASS: dict[type, Callable[[Any], Any]] = {
 def _fields(cls: type) -> Callable[[Any], dict[str, Any]]:
     """Return a decoder of a StableHLO struct into a dict of tuples and ints by field
     name."""
-    names = [name for name, found in vars(cls).items() if isinstance(found, property)]
+    names = [name for name, value in vars(cls).items() if isinstance(value, property)]
 
     def decode(attribute: Any) -> dict[str, Any]:
         struct = cls(attribute)
@@ -209,13 +209,13 @@ def _of_values(attribute: Any) -> tuple[Sharding, ...]:
 
 def _sharding(attribute: Any) -> Sharding:
     """Decode `#sdy.sharding<@mesh, [{"x"}, {}]>`, ignoring open dimensions."""
-    found = sdy.TensorShardingAttr(attribute)
-    dimensions = map(sdy.DimensionShardingAttr, found.dimension_shardings)
+    sharding = sdy.TensorShardingAttr(attribute)
+    dimensions = map(sdy.DimensionShardingAttr, sharding.dimension_shardings)
     return Sharding(
-        mesh=_mesh(found.mesh_or_ref),
+        mesh=_mesh(sharding.mesh_or_ref),
         dimensions=tuple(_axes(d.axes) for d in dimensions),
-        replicated=_axes(found.replicated_axes),
-        unreduced=_axes(found.unreduced_axes),
+        replicated=_axes(sharding.replicated_axes),
+        unreduced=_axes(sharding.unreduced_axes),
     )
 
 
@@ -224,22 +224,22 @@ def _groups(attribute: Any) -> Any:
     `#stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [...]>`."""
     if not stablehlo.ReplicaGroupMeshAxesAttr.isinstance(attribute):
         return _elements(attribute)
-    found = stablehlo.ReplicaGroupMeshAxesAttr(attribute)
-    return AxisGroups(_mesh(found.mesh, stablehlo), _axes(found.axes, stablehlo))
+    groups = stablehlo.ReplicaGroupMeshAxesAttr(attribute)
+    return AxisGroups(_mesh(groups.mesh, stablehlo), _axes(groups.axes, stablehlo))
 
 
 def _mesh(attribute: Any, dialect: Any = sdy) -> str | Mesh:
     """Return a mesh that is written in place, or the name of one of the module."""
-    found = attribute.maybe_downcast()
-    if isinstance(found, ir.FlatSymbolRefAttr):
-        return found.value
+    mesh = attribute.maybe_downcast()
+    if isinstance(mesh, ir.FlatSymbolRefAttr):
+        return mesh.value
     return _mesh_of(attribute, dialect)
 
 
 def _mesh_of(attribute: Any, dialect: Any = sdy) -> Mesh:
-    found = dialect.MeshAttr(attribute)
-    axes = map(dialect.MeshAxisAttr, found.axes)
-    ids: Any = found.device_ids
+    mesh = dialect.MeshAttr(attribute)
+    axes = map(dialect.MeshAxisAttr, mesh.axes)
+    ids: Any = mesh.device_ids
     if isinstance(ids, ir.Attribute):
         ids = ir.DenseIntElementsAttr(ids)
     return Mesh(

@@ -279,8 +279,8 @@ class _Locations:
         """Return the location; "-" is replaced by the module's own file."""
         key = location.attr
         if key not in self._known:
-            found = decode_location(location)
-            own = replace(found, file=self._file) if found.file == "-" else found
+            decoded = decode_location(location)
+            own = replace(decoded, file=self._file) if decoded.file == "-" else decoded
             self._known[key] = own
         return self._known[key]
 

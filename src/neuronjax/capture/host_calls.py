@@ -98,8 +98,8 @@ def geqrf() -> Any:
     """Return the one primitive of linear algebra without a public name."""
     square = jax.ShapeDtypeStruct((2, 2), jnp.float32)
     raw = functools.partial(jnp.linalg.qr, mode="raw")
-    found = {e.primitive for e in leaves(jax.make_jaxpr(raw)(square).jaxpr)}
-    [primitive] = [p for p in found if p.name == "geqrf"]
+    primitives = {e.primitive for e in leaves(jax.make_jaxpr(raw)(square).jaxpr)}
+    [primitive] = [p for p in primitives if p.name == "geqrf"]
     return primitive
 
 
@@ -221,8 +221,8 @@ def _order(name: str, ordered: bool) -> dict[str, Any]:
 
 
 def _sample(name: str, ordered: bool) -> Any:
-    found = (e for e in _callbacks(ordered) if e.primitive.name == name)
-    return next(found, None)
+    equations = (e for e in _callbacks(ordered) if e.primitive.name == name)
+    return next(equations, None)
 
 
 # -- kernels of this host --------------------------------------------------------------

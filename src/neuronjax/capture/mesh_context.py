@@ -53,7 +53,7 @@ class MeshContext:
 
     @classmethod
     def around(cls) -> MeshContext:
-        """Return the context of the caller, whatever the arguments are."""
+        """Return the context of the caller, regardless of any arguments."""
         mesh = jax.sharding.get_abstract_mesh()
         if mesh.empty or AxisType.Manual in mesh.axis_types:
             return cls()
@@ -80,12 +80,12 @@ class MeshContext:
             m.abstract_mesh for m in meshes if AxisType.Explicit in m.axis_types
         )
         over = [mesh for mesh in meshes if isinstance(mesh, Mesh)] or meshes
-        found = cls(
+        context = cls(
             here.mesh or next(explicit, None),
             here.devices or next(iter(over), None),
             shardings if meshes else (),
         )
-        return found, jax.tree.unflatten(tree, _whole(leaves, shardings))
+        return context, jax.tree.unflatten(tree, _whole(leaves, shardings))
 
     def inside(self) -> contextlib.AbstractContextManager[Any]:
         """Return the context in which the function is traced and lowered."""

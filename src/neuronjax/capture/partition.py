@@ -211,10 +211,10 @@ class _PartitionRequest:
     def of(cls, program: Program, module: Any, devices: int) -> _PartitionRequest:
         """Return the request for a module and its decoded program."""
         text = module.operation.get_asm(binary=True, enable_debug_info=False)
-        found = hashlib.sha256(text)
+        digest = hashlib.sha256(text)
         named = (op for op in program.walk() if op.name not in _MOVED)
-        found.update(repr([op.location for op in named]).encode())
-        return cls(found.digest(), devices, bytecode(module))
+        digest.update(repr([op.location for op in named]).encode())
+        return cls(digest.digest(), devices, bytecode(module))
 
 
 @functools.lru_cache(maxsize=32)
@@ -261,7 +261,7 @@ def _read(done: subprocess.CompletedProcess[bytes]) -> _Answer:
                 remedy="correct the shardings that it names; or " + _REMEDY,
             )
         arguments, results = (
-            tuple(DeviceTiling.of(**found) for found in header[name])
+            tuple(DeviceTiling.of(**fields) for fields in header[name])
             for name in ("arguments", "results")
         )
     except InvalidProgramError:
@@ -326,7 +326,8 @@ class _Renumbering:
         return np.array(groups_along(mesh, found.axes))
 
     def _lookup(self, op: Op) -> Iterator[Op]:
-        """Return ops for the old number of the device: partition_id indexes a table."""
+        """Yield ops that compute the device's old number, in a table by
+        partition_id."""
         (result,) = op.results
         scalar, word = result.type, result.type.dtype
         count = len(self._old)
@@ -393,11 +394,13 @@ def split_over(mesh: Mesh, tiling: DeviceTiling) -> Split | None:
     sizes = [size for _, size in mesh.axes]
     devices = list(mesh.device_ids or range(prod(sizes)))
     grid = np.array(tiling.places)[devices].reshape(*sizes, len(tiling.counts))
-    found = [
+    tilings = [
         _axes(mesh, grid[..., dimension], count)
         for dimension, count in enumerate(tiling.counts)
     ]
-    return None if None in found else tuple(axes for axes in found if axes is not None)
+    return (
+        None if None in tilings else tuple(axes for axes in tilings if axes is not None)
+    )
 
 
 def _axes(mesh: Mesh, places: np.ndarray, count: int) -> tuple[str, ...] | None:

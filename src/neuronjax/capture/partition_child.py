@@ -169,8 +169,8 @@ def shardings(hlo: Any, module: ir.Module, devices: int) -> dict[str, Any]:
         "results": zip(outputs, kind.results, strict=True),
     }
     return {
-        what: [tiles(s, ir.RankedTensorType(t).rank, devices) for s, t in found]
-        for what, found in pairs.items()
+        what: [tiles(s, ir.RankedTensorType(t).rank, devices) for s, t in tilings]
+        for what, tilings in pairs.items()
     }
 
 
@@ -270,12 +270,12 @@ def printing(op: Any, results: list[Any]) -> None:
     nothing: Any = np.zeros(0, np.int64)
     whole = ir.DenseIntElementsAttr.get(nothing, type=ir.IndexType.get())
     layouts = {"result_layouts": ir.ArrayAttr.get([whole] * len(results))}
-    left = {name: a for name, a in own(op).items() if name != FRONTEND}
+    attributes = {name: a for name, a in own(op).items() if name != FRONTEND}
     ir.Operation.create(
         op.name,
         results=results,
         operands=list(op.operands),
-        attributes={**left, **layouts, **(marked(op.name) if results else {})},
+        attributes={**attributes, **layouts, **(marked(op.name) if results else {})},
         loc=op.location,
         ip=ir.InsertionPoint(op),
     )

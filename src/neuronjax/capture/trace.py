@@ -141,8 +141,8 @@ class Traced:
             try:
                 stage = jax.jit(function, keep_unused=True).trace(*types)
             except (ValueError, RuntimeError, NameError, AssertionError) as error:
-                if found := of_mesh(error):
-                    raise found from error
+                if refused := of_mesh(error):
+                    raise refused from error
                 raise
         return cls(types, names, stage, number)
 
@@ -185,10 +185,10 @@ class Traced:
         program = decode_module(module, tuple(self.names))
         if program.meshes and partition.needs_partitioner(program):
             program = partition.partition(program, module)
-        found = len(program.entry.body.arguments)
-        if found != len(self.types):
+        count = len(program.entry.body.arguments)
+        if count != len(self.types):
             raise InternalError(
-                f"captured {found} arguments of {len(self.types)}",
+                f"captured {count} arguments of {len(self.types)}",
                 remedy="pass the values that the function closes over as arguments",
             )
         out_leaves, out_tree = jax.tree.flatten(self.stage.out_info)

@@ -79,9 +79,9 @@ def version(as_json: JsonOption = False) -> None:
     """
     from neuronjax.numerics.host_kernels import choice
 
-    held = provenance()
+    installed = provenance()
     versions = {"neuronjax": nj.__version__}
-    versions |= {name: held[name] for name in ("jax", "jaxlib", "python")}
+    versions |= {name: installed[name] for name in ("jax", "jaxlib", "python")}
     versions |= {"machine": platform.machine(), "kernels": choice.described()}
     if as_json:
         print_json(versions)

@@ -78,9 +78,9 @@ def _of_values(
         keep_compiled()
 
     def ask(verb: Callable[..., Any], **keywords: Any) -> Any:
-        found = find(source)
-        asked = verb(found.function, **keywords)
-        arguments, named = found.values(shapes, inputs, seed)
+        named_source = find(source)
+        asked = verb(named_source.function, **keywords)
+        arguments, named = named_source.values(shapes, inputs, seed)
         return asked(*arguments, **named)
 
     return ask

@@ -62,5 +62,5 @@ def cc_test(
             "cc-test without a collective", remedy="write: cc-test all_reduce"
         )
     sizes = f"{smallest}:{largest}:x{factor}"
-    found = collective_bench(op, target, sizes=sizes, **keywords)
-    print(found.to_json() if as_json else found)
+    bench = collective_bench(op, target, sizes=sizes, **keywords)
+    print(bench.to_json() if as_json else bench)

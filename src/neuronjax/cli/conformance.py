@@ -41,8 +41,8 @@ def conformance(
         for path in vectors.write(write):
             Console(soft_wrap=True).print(f"{path}  {path.stat().st_size:,} bytes")
         return
-    made, held = vectors.load_runner(runner), vectors.read(folder)
-    found = vectors.run(made, held, runner, progress=not as_json)
-    show(found, lambda: found.records, as_json)
-    if found.failed:
+    implementation, cases = vectors.load_runner(runner), vectors.read(folder)
+    report = vectors.run(implementation, cases, runner, progress=not as_json)
+    show(report, lambda: report.records, as_json)
+    if report.failed:
         raise typer.Exit(1)

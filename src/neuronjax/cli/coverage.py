@@ -92,9 +92,9 @@ def _emulated(title: str, rows: Sequence[Operation]) -> Table:
         for o in rows
     )
     named = ((o.name, *own) for o, own in zip(rows, cells, strict=True))
-    found = table(title, dict.fromkeys(("op", *KINDS), WORD), named)
-    found.caption = _LEGEND
-    return found
+    rows_table = table(title, dict.fromkeys(("op", *KINDS), WORD), named)
+    rows_table.caption = _LEGEND
+    return rows_table
 
 
 def _cell(use: Use | None) -> str:
@@ -158,19 +158,19 @@ def _instructions(rows: Sequence[KernelOperation]) -> Table:
         for o in rows
     )
     title = f"nki.isa: instructions ({len(rows)})"
-    found = table(title, dict.fromkeys(columns, WORD), cells)
-    found.caption = _KERNEL_LEGEND
-    return found
+    rows_table = table(title, dict.fromkeys(columns, WORD), cells)
+    rows_table.caption = _KERNEL_LEGEND
+    return rows_table
 
 
 _STATES = {None: "-", True: "yes", False: "no"}
 
 
 def _names(title: str, rows: Sequence[KernelOperation]) -> Table:
-    found = table(title, {"kind": WORD, "names": {"ratio": 1}}, leading=1)
+    rows_table = table(title, {"kind": WORD, "names": {"ratio": 1}}, leading=1)
     for kind in ("function", "constant"):
         for there, word in ((True, ""), (False, "missing ")):
             names = [o.name for o in rows if (o.kind, o.front_end) == (kind, there)]
             if names:
-                found.add_row(f"{word}{kind}s", " ".join(names))
-    return found
+                rows_table.add_row(f"{word}{kind}s", " ".join(names))
+    return rows_table

@@ -48,11 +48,11 @@ def ls(
     """
     chosen = None if target is None else resolve_target(target)
     if as_json:
-        found = [
+        described = [
             {**dataclasses.asdict(each), **_neuron_ls(each)}
             for each in ([chosen] if chosen else TARGETS.values())
         ]
-        print_json(found[0] if chosen else found)
+        print_json(described[0] if chosen else described)
     else:
         Console().print(*(_describe(chosen) if chosen else [_targets_table()]))
 
@@ -89,7 +89,7 @@ def neighbours(topology: Topology, index: int) -> list[int]:
 
     A chain, ring or torus joins neighbours along each axis, a switch all of an axis.
     """
-    found = set()
+    devices = set()
     for axis, size in enumerate(topology.shape):
         stride = math.prod(topology.shape[axis + 1 :])
         place = index // stride % size
@@ -100,8 +100,8 @@ def neighbours(topology: Topology, index: int) -> list[int]:
             places = {(place - 1) % size, (place + 1) % size}
         else:
             places = {place - 1, place + 1} & every
-        found |= {index + (other - place) * stride for other in places}
-    return sorted(found - {index})
+        devices |= {index + (other - place) * stride for other in places}
+    return sorted(devices - {index})
 
 
 def _devices_table(target: Target) -> Table:

@@ -130,9 +130,9 @@ def nki_diff(
         neuronjax nki-diff candidate.py --from neuronxcc-2.26 --to 0.4
         neuronjax nki-diff candidate.py --json
     """
-    found = diff_of_kernel(candidate, **keywords)
-    show(found, found.as_dict, as_json)
-    raise typer.Exit(1 if found.lost else 0)
+    diff = diff_of_kernel(candidate, **keywords)
+    show(diff, diff.as_dict, as_json)
+    raise typer.Exit(1 if diff.lost else 0)
 
 
 def _progress(verdict: KernelVerdict) -> None:

@@ -95,9 +95,9 @@ def run(
         )
         run_script(Path(source), script_arguments(context), target or "trn2", policy)
         return
-    found = find(source)
-    asked = Asked.of(found.function, target=target, policy=policy)
-    arguments, named = tied(found.values(shapes, inputs, seed))
+    named_source = find(source)
+    asked = Asked.of(named_source.function, target=target, policy=policy)
+    arguments, named = tied(named_source.values(shapes, inputs, seed))
     native = asked.native()(*arguments, **named) if compare else None
     lowered = asked.lowered(*arguments, **named)
     results = leaves_of(lowered.compile()(*arguments, **named))
@@ -146,7 +146,7 @@ def _row(name: str, array: np.ndarray, native: np.ndarray | None) -> dict[str, A
     real = np.abs(array) if array.dtype.kind == "c" else array
     values = np.asarray(real, np.float64)
     finite = values[np.isfinite(values)]
-    found = {
+    row = {
         "name": name,
         "shape": list(array.shape),
         "dtype": array.dtype.name,
@@ -156,8 +156,8 @@ def _row(name: str, array: np.ndarray, native: np.ndarray | None) -> dict[str, A
         "inf": int(np.isinf(values).sum()),
     }
     if native is not None:
-        found["difference"] = dataclasses.asdict(difference(array, native))
-    return found
+        row["difference"] = dataclasses.asdict(difference(array, native))
+    return row
 
 
 def _results_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:

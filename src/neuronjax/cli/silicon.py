@@ -46,7 +46,7 @@ def silicon_check(
         neuronjax silicon-check results/
         neuronjax silicon-check results/ --json
     """
-    found = check_silicon(folder)
-    show(found, lambda: found.records, as_json)
-    if found.contradicted:
+    report = check_silicon(folder)
+    show(report, lambda: report.records, as_json)
+    if report.contradicted:
         raise typer.Exit(1)

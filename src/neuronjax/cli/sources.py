@@ -130,8 +130,8 @@ class FunctionSource:
                 f"{self.name.rpartition(':')[2]}.example_args = (...) in the file",
             )
         stages.stage("making the arguments")
-        found: Any = example() if callable(example) else example
-        return self._fitting(tuple(found))
+        arguments: Any = example() if callable(example) else example
+        return self._fitting(tuple(arguments))
 
     def values(self, shapes: Shapes, inputs: Path | None, seed: int) -> Call:
         """Return the arguments as arrays: from a file, as they are, or drawn.
@@ -177,20 +177,20 @@ def find(source: str) -> FunctionSource | SavedSource:
     module = _from_file(where) if where.endswith(".py") else _from_module(where)
     function = getattr(module, name, None)
     if not callable(function):
-        held = _functions(module)
-        near = difflib.get_close_matches(name, held, n=1)
+        names = _functions(module)
+        near = difflib.get_close_matches(name, names, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise InvalidProgramError(
             f"{source}: {where} has no function {name}",
-            remedy=f"{hint}it has: {', '.join(held) or 'none'}",
+            remedy=f"{hint}it has: {', '.join(names) or 'none'}",
         )
     return FunctionSource(source, function)
 
 
 def program(source: str, shapes: Shapes) -> tuple[Any, tuple[Any, ...]]:
     """Return a function or the path of a saved program, and the arguments of a call."""
-    found = find(source)
-    return found.function, found.arguments(shapes)
+    named_source = find(source)
+    return named_source.function, named_source.arguments(shapes)
 
 
 def _saved(source: str) -> FunctionSource | SavedSource:

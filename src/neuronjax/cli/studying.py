@@ -123,8 +123,8 @@ def study(
     if at is not None:
         step, arguments = program(at, shapes)
         keywords["at"] = (step, *arguments)
-    found = study_training(train.function, **keywords)
-    show(found, found.as_dict, as_json)
+    results = study_training(train.function, **keywords)
+    show(results, results.as_dict, as_json)
     if output:
-        found.plot().savefig(output)
+        results.plot().savefig(output)
         Console(stderr=True, soft_wrap=True).print(f"Curves: {output}", highlight=False)

@@ -123,31 +123,31 @@ def profile(
     with stages.watching(source, "loading"):
         function, arguments = program(source, shapes)
         profiled = profile_step(function, target=target, policy=policy, **keywords)
-        found = profiled(*arguments)
+        result = profiled(*arguments)
         stages.stage("pricing changes")
-        priced = found.limits() if limits else ()
+        priced = result.limits() if limits else ()
         stages.stage("writing")
         if plot:
-            found.plot().savefig(plot)
+            result.plot().savefig(plot)
         if perfetto:
-            found.to_perfetto(perfetto)
+            result.to_perfetto(perfetto)
         if csv:
-            found.to_csv(csv)
+            result.to_csv(csv)
     if as_json:
         changes = [dataclasses.asdict(change) for change in priced]
-        print_json({**found.as_dict(), "limits": changes})
+        print_json({**result.as_dict(), "limits": changes})
         return
     console = CommandConsole()
-    console.print(found.headline())
-    console.print(getattr(found, f"by_{by}")().table(rows))
-    console.print(found.confidence_table())
+    console.print(result.headline())
+    console.print(getattr(result, f"by_{by}")().table(rows))
+    console.print(result.confidence_table())
     if metrics:
-        console.print(metrics_table(found.metrics))
+        console.print(metrics_table(result.metrics))
     if limits:
-        console.print(found.limits_table())
-    for note in found.notes:
+        console.print(result.limits_table())
+    for note in result.notes:
         console.print(f"note: {note}", markup=False, highlight=False)
-    error = check_fits(found.memory, found.core)
+    error = check_fits(result.memory, result.core)
     if error is not None:
         console.print(f"warning: {error}", markup=False, highlight=False)
 
@@ -183,36 +183,36 @@ def compare_targets(
         function, arguments = program(source, shapes)
         numerics = Policy.resolve(policy or own_setting(function).get("policy"))
         names = targets or _TARGETS
-        found = [_row(function, arguments, name, numerics) for name in names]
+        rows = [_row(function, arguments, name, numerics) for name in names]
     if as_json:
-        print_json(found)
+        print_json(rows)
     else:
-        Console().print(_comparison(f"{source}, {numerics_of(numerics)}", found))
+        Console().print(_comparison(f"{source}, {numerics_of(numerics)}", rows))
 
 
 def _row(
     function: Any, arguments: tuple[Any, ...], target: str, policy: Policy
 ) -> dict[str, Any]:
     try:
-        found = profile_step(function, target=target, policy=policy)(*arguments)
+        result = profile_step(function, target=target, policy=policy)(*arguments)
     except NeuronJaxError as error:
         return {"target": target, "error": str(error)}
-    needed, held = found.memory.hbm.bytes, capacity_bytes(found.core)
+    needed, capacity = result.memory.hbm.bytes, capacity_bytes(result.core)
     return {
         "target": target,
-        "lnc": found.core.lnc,
-        "seconds": found.total_seconds,
-        "interval_seconds": found.confidence
-        and (found.confidence.low_seconds, found.confidence.high_seconds),
-        "mfu": found.metrics["mfu_estimated_percent"],
-        "mbu": found.metrics["mbu_estimated_percent"],
-        "bound": found.bound,
-        "busiest": found.busiest,
-        "busiest_share": found.timeline.busy_seconds(found.busiest)
-        / found.total_seconds,
+        "lnc": result.core.lnc,
+        "seconds": result.total_seconds,
+        "interval_seconds": result.confidence
+        and (result.confidence.low_seconds, result.confidence.high_seconds),
+        "mfu": result.metrics["mfu_estimated_percent"],
+        "mbu": result.metrics["mbu_estimated_percent"],
+        "bound": result.bound,
+        "busiest": result.busiest,
+        "busiest_share": result.timeline.busy_seconds(result.busiest)
+        / result.total_seconds,
         "hbm_bytes": needed,
-        "hbm_capacity_bytes": held,
-        "fits": needed <= held,
+        "hbm_capacity_bytes": capacity,
+        "fits": needed <= capacity,
     }
 
 

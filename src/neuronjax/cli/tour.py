@@ -73,7 +73,7 @@ def quickstart(
     if cache:
         nj.keep_compiled()
     priced = {} if targets else {"at": train.priced(), **_PRICED}
-    found = study(
+    results = study(
         train.train,
         policies=["native", *machines],
         seeds=seeds,
@@ -81,15 +81,15 @@ def quickstart(
         **priced,
     )
     console = Console(soft_wrap=True, highlight=False)
-    Console().print(found)
-    found.plot(smooth=max(1, recipe.steps // 20)).savefig(output)
+    Console().print(results)
+    results.plot(smooth=max(1, recipe.steps // 20)).savefig(output)
     console.print(f"Loss curves: {output}")
     if json_path:
         document = {
             "versions": {"neuronjax": nj.__version__},
             "recipe": dataclasses.asdict(recipe),
-            "records": found.records,
-            **found.as_dict(),
+            "records": results.records,
+            **results.as_dict(),
         }
         json_path.write_text(json.dumps(document, indent=2, default=sorted) + "\n")
         console.print(f"Results: {json_path}")

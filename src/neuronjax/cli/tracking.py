@@ -92,28 +92,28 @@ def track(
     kept = _kept(append)
     if since is not None:
         options = {"--policy": policies, "--target": target, "--args": shapes}
-        found = [*_backfilled(source, since, options, kept)]
+        records = [*_backfilled(source, since, options, kept)]
     else:
         if cache:
             keep_compiled()
-        found = [*_measured(source, target, policies or [None], shapes)]
+        records = [*_measured(source, target, policies or [None], shapes)]
     new, refusals = [], []
-    for record in found:
+    for record in records:
         refusal = _refusal(rule, record, [*kept, *new]) if rule else ""
         (refusals if refusal else new).append(refusal or record)
     if append and new:
         with append.open("a") as file:
             file.writelines(json.dumps(record) + "\n" for record in new)
-    if plot and (drawn := [*kept, *found]):
+    if plot and (drawn := [*kept, *records]):
         from neuronjax.report.plots_tracking import draw_tracking
 
         draw_tracking(drawn).savefig(plot)
     if as_json:
-        print_json(found)
-    elif found:
+        print_json(records)
+    elif records:
         columns = {"commit": WORD, "policy": WORD} | dict.fromkeys(_SHOWN, NUMBER)
-        figures = ([f"{record[name]:.3g}" for name in _SHOWN] for record in found)
-        names = ([record["commit"][:10], record["policy"]] for record in found)
+        figures = ([f"{record[name]:.3g}" for name in _SHOWN] for record in records)
+        names = ([record["commit"][:10], record["policy"]] for record in records)
         rows = (a + b for a, b in zip(names, figures, strict=True))
         Console().print(table(f"{source}: errors against float64", columns, rows))
     print("".join(f"{line}\n" for line in refusals), end="", file=sys.stderr)
@@ -129,12 +129,14 @@ def _measured(
     commit = _git("describe", "--always", "--abbrev=40", "--dirty", "--exclude=*")
     about = {"source": source, "commit": commit, "date": date, "subject": subject}
     about |= {f"version/{name}": version for name, version in provenance().items()}
-    found = find(source)
-    arguments, named = found.values(shapes, None, 0)
+    named_source = find(source)
+    arguments, named = named_source.values(shapes, None, 0)
     for policy in policies:
         setting: dict[str, Any] = {"target": target, "policy": policy}
-        errors = compare(found.function, **setting)(*arguments, **named).summary()
-        priced = profile(found.function, **setting)(*arguments, **named)
+        errors = compare(named_source.function, **setting)(
+            *arguments, **named
+        ).summary()
+        priced = profile(named_source.function, **setting)(*arguments, **named)
         # The name as written: a policy with changed fields has no name of its own.
         written = {"policy": policy} if policy else {}
         time = {"predicted_seconds": priced.total_seconds}
@@ -180,13 +182,13 @@ def _refusal(rule: re.Match[str], record: Record, before: Sequence[Record]) -> s
 def _git(*arguments: str) -> str:
     """Return git's output about the repository of this folder."""
     command = ["git", *arguments]
-    found = subprocess.run(command, check=False, capture_output=True, text=True)
-    if found.returncode:
+    process = subprocess.run(command, check=False, capture_output=True, text=True)
+    if process.returncode:
         raise InvalidProgramError(
-            f"{' '.join(command)}: {found.stderr.strip()}",
+            f"{' '.join(command)}: {process.stderr.strip()}",
             remedy="start the command in a repository that has the commit",
         )
-    return found.stdout.strip()
+    return process.stdout.strip()
 
 
 def _backfilled(

@@ -105,17 +105,17 @@ def _of_floats(name: str, i: Instruction) -> Rule:
 
     def rule(x: Arrays) -> np.ndarray:
         operands = [reads(a) if is_any else flushed(a) for a in x]
-        found = np.asarray(function(*operands))
+        result = np.asarray(function(*operands))
         if name in _OF_EQUALS:
             a, b = (y.view(np.uint32) for y in np.broadcast_arrays(*operands))
             same = _OF_EQUALS[name](a, b).view(np.float32)
-            found = np.where(np.equal(*operands), same, found)
-        elif found.dtype == _FLOAT32 and not is_any:
-            if _has_below(found, 0x00800001):
+            result = np.where(np.equal(*operands), same, result)
+        elif result.dtype == _FLOAT32 and not is_any:
+            if _has_below(result, 0x00800001):
                 exact = function(*(a.astype(np.float64) for a in operands))
-                found = _without(found, exact)
-            _NORMALS[id(found)] = found
-        return written(found)
+                result = _without(result, exact)
+            _NORMALS[id(result)] = result
+        return written(result)
 
     return rule
 

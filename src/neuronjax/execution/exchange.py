@@ -152,8 +152,8 @@ def _invalid(i: Collective, found: str, remedy: str) -> InvalidProgramError:
 def _part(i: Collective, length: int, parts: int) -> int:
     """Return the length of one of `parts` equal parts."""
     if length % parts:
-        found = f"a dimension of {length} in {parts} parts"
-        raise _invalid(i, found, f"use a multiple of {parts}")
+        problem = f"a dimension of {length} in {parts} parts"
+        raise _invalid(i, problem, f"use a multiple of {parts}")
     return length // parts
 
 

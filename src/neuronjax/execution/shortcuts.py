@@ -78,11 +78,11 @@ class _Rewriting:
     def source(self, i: Instruction, kind: type, **attributes: Any) -> Any:
         """Return the maker of an instruction's first operand if nothing else reads it,
         or None."""
-        found = self.maker(i.operands[0])
-        if not isinstance(found, kind) or self._reads[i.operands[0].buffer.number] != 1:
+        maker = self.maker(i.operands[0])
+        if not isinstance(maker, kind) or self._reads[i.operands[0].buffer.number] != 1:
             return None
-        same = all(getattr(found, n) == value for n, value in attributes.items())
-        return found if same else None
+        same = all(getattr(maker, n) == value for n, value in attributes.items())
+        return maker if same else None
 
     def instead(self, i: Instruction, source: Instruction, **changes: Any) -> Any:
         """Return the source, changed to make the result of its only reader."""
@@ -130,11 +130,11 @@ def _scaled_transpose(i: Any, scaling: TensorScalar, r: _Rewriting) -> Instructi
         TensorType(i.results[0].type.shape, source.type.dtype),
     )
     inner = dataclasses.replace(i, operands=(source,), results=(moved,))
-    found = _transpose(inner, r)
-    if found is inner:
+    permutation = _transpose(inner, r)
+    if permutation is inner:
         return i
     r.drop(scaling)
-    r.add(found)
+    r.add(permutation)
     return dataclasses.replace(
         scaling, operands=(View(moved), scaling.operands[1]), results=i.results
     )

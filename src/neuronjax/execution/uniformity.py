@@ -52,10 +52,10 @@ class Uniformity:
     def results(self, i: Instruction, varying: set[int], devices: int) -> list[bool]:
         """Return for each result of an instruction whether it may differ. `varying`
         holds the numbers of the buffers written so far that may differ."""
-        found = self.alone(i, varying.__contains__, devices)
-        if found is None:
-            found = list(_Varying(self, self._functions, varying, devices).nested(i))
-        return found
+        facts = self.alone(i, varying.__contains__, devices)
+        if facts is None:
+            facts = list(_Varying(self, self._functions, varying, devices).nested(i))
+        return facts
 
     def alone(
         self, i: Instruction, differs: Callable[[int], bool], devices: int

@@ -55,8 +55,8 @@ CAPABILITIES: Mapping[str, str] = MappingProxyType(
 
 def chips_with(capability: str) -> tuple[str, ...]:
     """Return the names of the chips that have a capability of `CAPABILITIES`."""
-    found = (n for n, chip in CHIPS.items() if capability in chip.core.capabilities)
-    return tuple(found)
+    names = (n for n, chip in CHIPS.items() if capability in chip.core.capabilities)
+    return tuple(names)
 
 
 def chips_with_engine(name: str) -> tuple[str, ...]:

@@ -58,8 +58,8 @@ def _without_place(modules: Mapping[str, str]) -> dict[str, str]:
             heads.setdefault(_first(name), set()).add(_first(module))
     places = {
         argument: min(inside)
-        for argument, found in heads.items()
-        if len(inside := found - {argument}) == 1 and min(inside).isdigit()
+        for argument, head in heads.items()
+        if len(inside := head - {argument}) == 1 and min(inside).isdigit()
     }
     return {
         name: module.partition("/")[2]
@@ -77,7 +77,7 @@ def parameters_of(names: Iterable[str]) -> list[str]:
     """Return the paths of parameters. The scale of a norm is recognized by its
     siblings, other paths by an optimizer's moments."""
     names = list(names)
-    moments = {name[found.end() :] for name in names if (found := _MOMENT.search(name))}
+    moments = {name[match.end() :] for name in names if (match := _MOMENT.search(name))}
     roots = {_root(name) for name in names if is_parameter_name(name)} - {None}
     inside: dict[str, set[str]] = defaultdict(set)
     for name in names:

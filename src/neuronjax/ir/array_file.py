@@ -72,8 +72,8 @@ def read_npz(source: Path | bytes, remedy: str = _REMEDY) -> dict[str, np.ndarra
             numbers.
     """
     try:
-        held = io.BytesIO(source) if isinstance(source, bytes) else regular(source)
-        with zipfile.ZipFile(held) as archive:
+        stream = io.BytesIO(source) if isinstance(source, bytes) else regular(source)
+        with zipfile.ZipFile(stream) as archive:
             check_unpacked(archive)
             return dict(_of_members(archive))
     except BROKEN as error:
@@ -128,9 +128,11 @@ def _of_stream(file: BinaryIO | Any, size: int) -> np.ndarray:
         raise ValueError(f"elements of {dtype}, which are no numbers")
     if any(n < 0 for n in shape):
         raise ValueError(f"shape {shape}")
-    needed, left = math.prod(shape) * dtype.itemsize, size - file.tell()
-    if needed != left:
-        raise ValueError(f"{dtype}{list(shape)} takes {needed} bytes, there are {left}")
+    needed, available = math.prod(shape) * dtype.itemsize, size - file.tell()
+    if needed != available:
+        raise ValueError(
+            f"{dtype}{list(shape)} takes {needed} bytes, there are {available}"
+        )
     data = file.read(needed)
     array = np.frombuffer(data, dtype) if needed else np.zeros(shape, dtype)
     return array.reshape(shape, order="F" if is_fortran else "C")

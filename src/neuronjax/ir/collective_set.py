@@ -203,7 +203,7 @@ class AllToAll(Collective):
 
 @dataclass(frozen=True, kw_only=True)
 class CollectivePermute(Collective):
-    """The operand of the first of each pair, for the second; all others get zeros.
+    """Sends the first device's operand to the second of each pair; others get zeros.
 
     Attributes:
         pairs: (source, target); no device is a source twice or a target twice.

@@ -82,8 +82,8 @@ class _Walk:
         self.read[op] = self.read[op].join(read)
         backward = is_backward_scope(op.location.scope)
         if callee := op.callee:
-            found = self._call(callee, given)
-            return [f.join(Descent(after_gradients=backward)) for f in found]
+            results = self._call(callee, given)
+            return [f.join(Descent(after_gradients=backward)) for f in results]
         if op.name == "stablehlo.while":
             return self._loop(op, given)
         if op.name == "sdy.manual_computation":

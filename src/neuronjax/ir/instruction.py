@@ -28,11 +28,11 @@ def contents(array: np.ndarray) -> Hashable:
     """Return a key that is equal for arrays of one dtype and shape with the same bits.
     A broadcast array is read once: only the elements in memory count."""
     first = tuple(slice(1) if stride == 0 else slice(None) for stride in array.strides)
-    held = array[first]
-    about = (array.dtype.name, array.shape, held.shape)
-    if held.nbytes <= MOST_BYTES:
-        return (*about, held.tobytes())
-    codes = np.ascontiguousarray(held).reshape(-1).view(np.uint8)
+    value = array[first]
+    about = (array.dtype.name, array.shape, value.shape)
+    if value.nbytes <= MOST_BYTES:
+        return (*about, value.tobytes())
+    codes = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
     return (*about, hashlib.blake2b(codes.data, digest_size=16).digest())
 
 

@@ -116,10 +116,10 @@ def _joined(
     use = uses.get(source.storage)
     if use is None or use.reader is not copy:
         return False
-    found = _near(items, use.writer, target.storage)
-    if found is None:
+    near = _near(items, use.writer, target.storage)
+    if near is None:
         return False
-    at, writer = found
+    at, writer = near
     if copy.name == "dma_copy" and writer.name != "dma_copy":
         return False  # only DMA can write to these partitions
     if not _can_write(writer, source, target):

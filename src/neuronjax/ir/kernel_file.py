@@ -230,10 +230,10 @@ class _ProgramReader:
         )
 
     def _storage(self, row: Any) -> Storage:
-        number, memory, shape, dtype, name, address, location, position, held = row
+        number, memory, shape, dtype, name, address, location, position, data = row
         initial = None
-        if held is not None:
-            file, kind, sizes = held
+        if data is not None:
+            file, kind, sizes = data
             initial = np.frombuffer(self.constant(file), np.dtype(kind)).reshape(sizes)
         return Storage(
             number=number, memory=memory, shape=_tuples(shape), dtype=dtype, name=name,

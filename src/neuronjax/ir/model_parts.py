@@ -39,7 +39,7 @@ def with_parts(program: Program) -> Program:
     modules = {n: by_name[name] for n, name in enumerate(names) if name in by_name}
     scopes = _scopes_of_modules(program, read, modules)
     roots = frozenset(name.partition("/")[0] for name in names)
-    found: dict[Op, Location] = {}
+    locations: dict[Op, Location] = {}
     placed = cache(lambda location, **known: replace(location, **known))
     graphs = {name: Readers(f) for name, f in program.functions.items()}
     inside = {name: phases_of(graph, read) for name, graph in graphs.items()}
@@ -48,7 +48,7 @@ def with_parts(program: Program) -> Program:
         phases = inside[name]
         own = _own_modules(graph, read, modules, scopes)
         parts = _PartFinder(graph, phases, own, roots).find()
-        found |= {
+        locations |= {
             op: placed(
                 op.location,
                 functions=_functions(op, graph),
@@ -58,7 +58,7 @@ def with_parts(program: Program) -> Program:
             for op in graph.ops
         }
     functions = {
-        name: Function(name, _placed(function.body, found))
+        name: Function(name, _placed(function.body, locations))
         for name, function in program.functions.items()
     }
     return replace(program, functions=functions, has_parts=True)
@@ -231,8 +231,8 @@ class _PartFinder:
         """Return the module of the first op that reads a constant."""
         if op.operands or op.regions:
             return ""
-        found = (self._found.get(reader, "") for reader in self._graph.after(op))
-        return next(filter(None, found), "")
+        modules = (self._found.get(reader, "") for reader in self._graph.after(op))
+        return next(filter(None, modules), "")
 
 
 def _only(modules: Iterable[str]) -> str:

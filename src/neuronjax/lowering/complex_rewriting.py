@@ -47,7 +47,7 @@ class ComplexRewriting:
         return self.body(region, self.define(region.arguments, builder), builder)
 
     def body(self, region: Region, arguments: Values, builder: Builder) -> Region:
-        """Return a region whose arguments are defined already."""
+        """Return the rewritten region; its arguments already have their parts."""
         for op in region.ops:
             self._op(op, builder)
         return Region(arguments, tuple(builder.ops), self.expand(region.results))

@@ -96,11 +96,11 @@ def nki_kernel(op: Op, context: Context) -> Iterator[Instruction]:
 def _check_devices(op: Op, kernel: KernelFunction, mesh: DeviceMesh | None) -> None:
     if mesh is not None and mesh.size == kernel.devices:
         return
-    found = f"a mesh of {mesh.size}" if mesh else "no mesh"
+    mesh_text = f"a mesh of {mesh.size}" if mesh else "no mesh"
     raise op.error(
         InvalidProgramError,
         f"the collectives of the kernel {kernel.name} join {kernel.devices} devices, "
-        f"and around its call is {found}",
+        f"and around its call is {mesh_text}",
         "call it inside jax.shard_map over all axes of neuronjax.make_mesh",
     )
 
@@ -166,7 +166,7 @@ def _block_scaled_dot(op: Op, context: Context) -> Instructions:
 
 
 def _dimensions(op: Op, config: dict[str, Any]) -> DotDimensions:
-    found = []
+    dimensions = []
     for side, value in (("lhs", op.operands[0]), ("rhs", op.operands[1])):
         rank = len(value.type.shape)
         if rank < 2:
@@ -180,8 +180,8 @@ def _dimensions(op: Op, config: dict[str, Any]) -> DotDimensions:
             raise _invalid(op, f"dimensions {used} of {side}", "one contracted axis")
         if not all(0 <= axis < rank for axis in used):
             raise _invalid(op, f"dimensions {used} of {side}", f"axes below {rank}")
-        found += [batch, contract]
-    return DotDimensions(found[0], found[2], found[1], found[3])
+        dimensions += [batch, contract]
+    return DotDimensions(dimensions[0], dimensions[2], dimensions[1], dimensions[3])
 
 
 def _blocks(

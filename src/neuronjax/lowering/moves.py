@@ -28,7 +28,7 @@ def moved(
     shape: tuple[int, ...],
     *parameters: tuple[int, ...],
 ) -> View:
-    """Return a `DmaCopy` of some kind to a temporary of that shape."""
+    """Return the result of a `DmaCopy` of this kind, a temporary of this shape."""
     options: dict[str, Any] = dict(engine="dma", kind=kind, parameters=parameters)
     return context.computed(DmaCopy, (source,), shape, source.type.dtype, **options)
 

@@ -193,7 +193,8 @@ def _check_size(op: Op, devices: int, shared: ProgramContext) -> None:
 
 
 def _larger(target: Target, devices: int, lnc: int | None) -> str:
-    """Return what to use instead: targets of the same chip first."""
+    """Return a remedy that names targets with enough devices, of the same chip if
+    any."""
     cores = {
         name: TARGETS[name].logical_cores(lnc if i.chip == target.chip else None)
         for name, i in INSTANCES.items()
@@ -215,9 +216,9 @@ def _split(
     names = [name for axes in split for name in axes]
     partial = [name for name in (*names, *sharding.replicated) if ":" in name]
     if partial or sharding.unreduced:
-        found = f"part of an axis, {partial[0]}" if partial else "an unreduced axis"
+        problem = f"part of an axis, {partial[0]}" if partial else "an unreduced axis"
         raise op.error(
-            UnimplementedError, f"a sharding over {found}", "shard over whole axes"
+            UnimplementedError, f"a sharding over {problem}", "shard over whole axes"
         )
     if _local(whole, split, dict(mesh.axes)) != part:
         raise op.error(

@@ -33,7 +33,7 @@ class ActiveTrace(Protocol):
 _LOCAL = threading.local()
 
 
-def found() -> ActiveTrace | None:
+def current_or_none() -> ActiveTrace | None:
     """Return the active trace, or None outside kernels."""
     return getattr(_LOCAL, "trace", None)
 
@@ -56,13 +56,13 @@ def current() -> ActiveTrace:
 
 def in_kernel() -> bool:
     """Return whether a kernel is being traced in this thread."""
-    return found() is not None
+    return current_or_none() is not None
 
 
 @contextlib.contextmanager
 def tracing(trace: ActiveTrace) -> Iterator[None]:
     """Make a trace the active one within the block."""
-    before = found()
+    before = current_or_none()
     _LOCAL.trace = trace
     try:
         yield

@@ -51,8 +51,8 @@ def for_children() -> Iterator[None]:
 
 
 def _prepend(name: str, folder: str) -> None:
-    held = os.environ.get(name, "").split(os.pathsep)
-    rest = [part for part in held if part and part != folder]
+    folders = os.environ.get(name, "").split(os.pathsep)
+    rest = [part for part in folders if part and part != folder]
     os.environ[name] = os.pathsep.join([folder, *rest])
 
 

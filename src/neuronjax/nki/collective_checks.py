@@ -77,17 +77,17 @@ def check_tensors(
     tensors = [*srcs, *dsts]
     if not srcs or len(srcs) != len(dsts) or len(srcs) > (most or len(srcs)):
         wanted = "exactly one" if most == 1 else "as many"
-        found = f"{len(srcs)} srcs and {len(dsts)} dsts"
-        refuse(where, found, f"give lists of {wanted} of each")
+        problem = f"{len(srcs)} srcs and {len(dsts)} dsts"
+        refuse(where, problem, f"give lists of {wanted} of each")
     for t in tensors:
         if not isinstance(t, NkiTensor):
             refuse(where, f"{t!r} among srcs and dsts", "give lists of tensors")
     in_hbm = all(is_hbm(t.buffer) for t in tensors)
     one_in_sbuf = all(is_sbuf(t.buffer) for t in tensors) and len(srcs) == 1
     if not in_hbm and not (sbuf and one_in_sbuf):
-        found = ", ".join(sorted({str(t.buffer) for t in tensors}))
+        problem = ", ".join(sorted({str(t.buffer) for t in tensors}))
         also = ", or one src and one dst in SBUF" if sbuf else ""
-        refuse(where, f"{len(srcs)} srcs in {found}", f"put all in HBM{also}")
+        refuse(where, f"{len(srcs)} srcs in {problem}", f"put all in HBM{also}")
     for src, dst in zip(srcs, dsts, strict=True):
         if src.dtype != dst.dtype:
             refuse(where, f"src {src.dtype}, dst {dst.dtype}", "give equal dtypes")

@@ -390,8 +390,8 @@ def _of_any_length(
     rows = (4 if placed else 3, len(groups[0]))
     shape = (1, *rows) if is_sbuf(metadata.buffer) else rows
     if metadata.dtype != "uint32" or metadata.shape != shape:
-        found = f"metadata_tensor is {metadata.dtype}{list(metadata.shape)}"
-        refuse(where, found, f"give uint32{list(shape)}")
+        problem = f"metadata_tensor is {metadata.dtype}{list(metadata.shape)}"
+        refuse(where, problem, f"give uint32{list(shape)}")
     attributes = {
         "groups": groups,
         "recv_counts_known": known,

@@ -97,7 +97,7 @@ def check(
 
 
 def _findings(program: KernelProgram, target: Target) -> Iterator[KernelFinding]:
-    found = [
+    findings = [
         *_uncertain(program),
         *_partial_results(program),
         *_unreachable_results(program),
@@ -105,9 +105,9 @@ def _findings(program: KernelProgram, target: Target) -> Iterator[KernelFinding]
         *_advice(program, target),
         *HazardWalk(program, target.core).run(),
     ]
-    places = Counter((f.rule, f.location, f.other) for f in found)
-    first = {(f.rule, f.location, f.other): f for f in reversed(found)}
-    for key in dict.fromkeys((f.rule, f.location, f.other) for f in found):
+    places = Counter((f.rule, f.location, f.other) for f in findings)
+    first = {(f.rule, f.location, f.other): f for f in reversed(findings)}
+    for key in dict.fromkeys((f.rule, f.location, f.other) for f in findings):
         finding = first[key]
         count = max(places[key], finding.count)
         yield replace(finding, count=count)

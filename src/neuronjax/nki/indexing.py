@@ -128,7 +128,7 @@ def _one(t: View, dim: int, entry: Any) -> View:
 
 
 def _without(view: Layout, dims: list[int], on_chip: bool) -> Layout:
-    """Return the view without the indexed dimensions, as far as it may have fewer."""
+    """Return the view without the indexed dimensions, if enough dimensions remain."""
     dims = [d for d in dims if not (on_chip and d == 0)]
     fewest, rank = 2 if on_chip else 1, len(view.shape)
     if rank - len(dims) < fewest:

@@ -58,8 +58,8 @@ def kernel_function(
     def flat(
         arrays: Any, key: jax.Array, around: KernelNumerics = USUAL
     ) -> list[jax.Array]:
-        found = run(arrays, key, numerics.inside(around))
-        return list(itertools.chain.from_iterable(found))
+        outputs = run(arrays, key, numerics.inside(around))
+        return list(itertools.chain.from_iterable(outputs))
 
     written = [program.arguments[n] for n in plan.written]
     types = [_type(lead + a.shape, a.dtype) for a in (*program.results, *written)]
@@ -85,8 +85,8 @@ def jitted(function: KernelFunction, plan: KernelPlan) -> Run:
     end = count + len(plan.written)
 
     def nki_kernel(arrays: list[jax.Array], key: jax.Array) -> tuple[list, ...]:
-        found = kernel_calls.call(function, arrays, key)
-        return found[:count], found[count:end], found[end:]
+        outputs = kernel_calls.call(function, arrays, key)
+        return outputs[:count], outputs[count:end], outputs[end:]
 
     return jax.jit(nki_kernel, inline=True)
 
@@ -137,9 +137,9 @@ class KernelDerivative:
             )
         names = list(bound.arguments)
         for n, value in enumerate(bound.args):
-            found: list[Any] = []
-            arguments.flatten(value, found)
-            if not found and n not in self.static:
+            arrays: list[Any] = []
+            arguments.flatten(value, arrays)
+            if not arrays and n not in self.static:
                 raise InvalidProgramError(
                     f"argument {n} ({names[min(n, len(names) - 1)]}) holds no array "
                     "and cannot have a cotangent",

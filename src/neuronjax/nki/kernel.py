@@ -210,12 +210,12 @@ class Kernel:
             return self._derivative.call(self.function.__name__, primal, bound)
         if jax.config.jax_disable_jit and not traced:  # type: ignore[attr-defined]
             return call.finish(*_run_eagerly(self, call))
-        found = self._find(call)
+        special = self._find(call)
         arrays = [canonical(a) for a in call.arrays]
-        results, written, noted = found.run(arrays, _key(self.seed))
+        results, written, noted = special.run(arrays, _key(self.seed))
         if noted and not is_traced(noted):
-            faults.raise_noted(found.traced.program, int(noted[0]))
-        return call.finish(found.traced, results, written, found.plan.written)
+            faults.raise_noted(special.traced.program, int(noted[0]))
+        return call.finish(special.traced, results, written, special.plan.written)
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """Return the results' shapes and dtypes for arrays or
@@ -264,8 +264,10 @@ class Kernel:
         ranks = self._ranks or devices
         try:
             # The kernel may have collectives; these choose their algorithms.
-            said = (algorithm_from_scope(""), os.environ.get(VARIABLE)) if ranks else ()
-            launch = (self.grid, self._ranks, devices, *said)
+            algorithm = (
+                (algorithm_from_scope(""), os.environ.get(VARIABLE)) if ranks else ()
+            )
+            launch = (self.grid, self._ranks, devices, *algorithm)
             name = chosen_target(self.target).name
             key = (call.key(), name, launch, self.numerics)
         except arguments.Unhashable:
@@ -329,7 +331,7 @@ def _trace(
         ProgramTrace(target, kernel.grid, n, machine, launch, kernel.older)
         for n in range(programs)
     ]
-    held = _arguments(traces[0], call, machine)
+    storages = _arguments(traces[0], call, machine)
     key: Any = machine.key if machine else None
     values: dict[int, Any] = {}
 
@@ -338,8 +340,8 @@ def _trace(
             machine.key = key
         with tracing(traces[number]):
             if number:  # program 0 has allocated them
-                traces[number].skip_shared(len(held))
-            args, kwargs = arguments.unflatten(call.tree, list(map(_tensor, held)))
+                traces[number].skip_shared(len(storages))
+            args, kwargs = arguments.unflatten(call.tree, list(map(_tensor, storages)))
             with named_mistakes():
                 values[number] = kernel.function(*args, **kwargs)
 
@@ -349,7 +351,7 @@ def _trace(
     joins = any(t.joins_ranks for t in traces)
     program = KernelProgram(
         name=kernel.function.__name__,
-        arguments=tuple(held),
+        arguments=tuple(storages),
         results=tuple(accesses),
         body=KernelBlock(tuple(linked([t.finished().items for t in traces]))),
         storages=tuple(dict.fromkeys(s for t in traces for s in t.storages)),
@@ -377,14 +379,14 @@ def _arguments(
     # nki/guides/nki_simulator.rst, "How It Works".
     buffer = MemoryRegion.shared_hbm if trace.grid else MemoryRegion.hbm
     with tracing(trace):
-        held = [  # a scalar is a tensor of one element, as HBM tensors have a dimension
+        storages = [  # a scalar is a tensor of one element, as HBM has no scalars
             trace.allocate(call.shape(n) or (1,), dtype, buffer, f"argument{n}")
             for n, dtype in enumerate(call.dtypes)
         ]
     if machine is not None:
-        for storage, array in zip(held, call.arrays, strict=True):
+        for storage, array in zip(storages, call.arrays, strict=True):
             machine.load(storage, canonical(array))
-    return held
+    return storages
 
 
 def _tensor(storage: Storage) -> NkiTensor:

@@ -93,7 +93,7 @@ def split_dim(x: Layout, dim: int, sizes: Sequence[int]) -> Layout:
 
 
 def merge_dims(x: Layout, first: int, last: int) -> Layout | None:
-    """Return the layout with dimensions first..last merged, or None if none fits."""
+    """Return the layout with dimensions first..last merged, or None if impossible."""
     shape, strides = x.shape[first : last + 1], x.strides[first : last + 1]
     merged = _merged_stride(shape, strides)
     if merged is None:

@@ -32,15 +32,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("neuron-profile", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     for command in (capture, view):
-        held = commands.add_parser(command.__name__, help=command.__doc__)
-        held.set_defaults(run=command)
-        held.add_argument("-n", "--neff-path", type=Path, default=Path("file.neff"))
-        held.add_argument("-s", "--session-file", type=Path)
+        subparser = commands.add_parser(command.__name__, help=command.__doc__)
+        subparser.set_defaults(run=command)
+        subparser.add_argument(
+            "-n", "--neff-path", type=Path, default=Path("file.neff")
+        )
+        subparser.add_argument("-s", "--session-file", type=Path)
         if command is capture:
-            held.add_argument("--num-exec", type=int, default=1)
-            held.add_argument("--profile-nth-exec", type=int, default=0)
+            subparser.add_argument("--num-exec", type=int, default=1)
+            subparser.add_argument("--profile-nth-exec", type=int, default=0)
         else:
-            held.add_argument("--output-format", choices=_FORMATS, required=True)
+            subparser.add_argument("--output-format", choices=_FORMATS, required=True)
     options, others = parser.parse_known_args(arguments)
     if others:
         print(f"neuron-profile of neuronjax: {others} change nothing", file=sys.stderr)

@@ -41,8 +41,8 @@ def _type(operand: OperandSpec | None, default: Any) -> str:
         return "str | None"  # `name`, the label of the instruction
     if operand.or_number:
         return "Any"
-    found = operand.type or _TYPES.get(operand.kind, "Any")
-    return f"{found} | None" if operand.kind == "tensor" and default is None else found
+    kind = operand.type or _TYPES.get(operand.kind, "Any")
+    return f"{kind} | None" if operand.kind == "tensor" and default is None else kind
 
 
 def function_of(

@@ -55,12 +55,12 @@ class StoredKernel(Kernel):
         Raises:
             InvalidProgramError: the call's arrays have other shapes or dtypes.
         """
-        held = self.stored.program.arguments
+        stored = self.stored.program.arguments
         given = [(call.shape(n) or (1,), d) for n, d in enumerate(call.dtypes)]
-        if given != [(s.shape, s.dtype) for s in held]:
+        if given != [(s.shape, s.dtype) for s in stored]:
             raise InvalidProgramError(
                 f"arguments {given}, of a kernel that was traced for "
-                f"{[(s.shape, s.dtype) for s in held]}",
+                f"{[(s.shape, s.dtype) for s in stored]}",
                 op=self.stored.program.name,
                 remedy="trace it again for these",
             )

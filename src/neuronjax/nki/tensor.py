@@ -79,7 +79,7 @@ class NkiTensor(WithoutValue, TensorView):
 
     def __repr__(self) -> str:
         name = f"{self.name}: " if self.name else ""
-        trace = active.found()
+        trace = active.current_or_none()
         value = trace.value_text(self) if trace else None
         text = "" if value is None else f", value=\n{value}"
         return f"NkiTensor({name}{self.describe()}{text})"

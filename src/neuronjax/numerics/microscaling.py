@@ -449,12 +449,12 @@ def _check_array(array: MXArray) -> None:
             remedy=f"count the axis from the end: {-len(shape)} to -1",
         )
     expected = replaced(shape, axis, -(-shape[axis] // array.block_size))
-    found = {
+    types = {
         "elements": (array.elements.dtype, array.format.element.dtype),
         "scales": (array.scales.dtype, FLOAT8_E8M0FNU.dtype),
         "scales' shape": (array.scales.shape, expected),
     }
-    for what, (is_, should_be) in found.items():
+    for what, (is_, should_be) in types.items():
         if is_ != should_be:
             raise InvalidProgramError(
                 f"an MXArray of {array.format.name} whose {what} is {is_}",

@@ -394,9 +394,9 @@ def _top_bits(
     if rounding != "stochastic":
         return jnp.zeros((), jnp.uint32)
     if random_bits is None or random_bits.shape != x.shape:
-        found = None if random_bits is None else random_bits.shape
+        given = None if random_bits is None else random_bits.shape
         raise InvalidProgramError(
-            f"stochastic rounding of shape {x.shape} with random bits {found}",
+            f"stochastic rounding of shape {x.shape} with random bits {given}",
             remedy="pass random_bits=neuronjax.numerics.random_bits.random_bits(...)",
         )
     require(random_bits, jnp.uint32, "random_bits")

@@ -143,21 +143,22 @@ def normal_sdk(version: object) -> str:
     """Drop the patch level: defaults change with minor versions only.
 
     Raises:
-        InvalidProgramError: no version, or outside the range whose defaults are known.
+        InvalidProgramError: not a version, or outside the range whose defaults are
+            known.
     """
-    found = re.fullmatch(r"(\d+\.\d+)(\.\d+)?", str(version))
-    if not found or not (
-        _sdk_key(OLDEST_SDK) <= _sdk_key(found[1]) <= _sdk_key(NEWEST_SDK)
+    match = re.fullmatch(r"(\d+\.\d+)(\.\d+)?", str(version))
+    if not match or not (
+        _sdk_key(OLDEST_SDK) <= _sdk_key(match[1]) <= _sdk_key(NEWEST_SDK)
     ):
         raise InvalidProgramError(
             f"Policy.sdk is {version!r}",
             remedy=f"use a Neuron SDK version from {OLDEST_SDK!r} to {NEWEST_SDK!r}",
         )
-    return found[1]
+    return match[1]
 
 
 def sdk_defaults(version: str) -> Mapping[str, str]:
-    """Field of `Policy` -> default, of one SDK."""
+    """Return the defaults of one SDK, by field of `Policy`."""
     defaults: dict[str, str] = {}
     for since, changes in SDK_DEFAULTS.items():
         if _sdk_key(since) <= _sdk_key(version):
@@ -171,10 +172,10 @@ _CONSTANTS = {"true": True, "false": False}
 
 
 def words_of(text: str) -> tuple[str | None, dict[str, Any]]:
-    """("bf16", {"seed": 1}) of "bf16,seed=1"; without a preset in front, None.
+    """Return ("bf16", {"seed": 1}) of "bf16,seed=1"; None in place of a missing preset.
 
     Raises:
-        InvalidProgramError: a word behind the preset that is no field=value.
+        InvalidProgramError: a word after the preset is not field=value.
     """
     first, *others = (word.strip() for word in text.split(","))
     preset = None if "=" in first else first
@@ -217,7 +218,7 @@ def checked_integer(name: str, value: object) -> int:
 
 
 def checked_loss_scale(name: str, value: object) -> float | None:
-    """None, or a positive finite number."""
+    """Return a loss scale, which is None or a positive finite number."""
     numeric = (int, float, np.integer, np.floating)
     if value is None:
         return None
@@ -231,7 +232,7 @@ def checked_loss_scale(name: str, value: object) -> float | None:
 
 
 def checked_placement(name: str, value: object) -> tuple[int, ...]:
-    """Logical cores, from 0, none of them twice."""
+    """Return the numbers of logical cores, which are not negative and differ."""
     cores = tuple(value) if isinstance(value, (tuple, list, np.ndarray)) else (value,)
     legal = all(isinstance(core, (int, np.integer)) and core >= 0 for core in cores)
     if not legal or len(set(cores)) < len(cores):

@@ -188,9 +188,9 @@ def _apart(
     if not wrong.size:
         return None
     worst = int(np.argmax(distances))
-    found = _difference(path, actual, expected, worst, wrong.size)
-    distance = f"{found.actual} ({distances[worst]:g} ULP; {max_ulp:g} allowed)"
-    return dataclasses.replace(found, actual=distance)
+    differing = _difference(path, actual, expected, worst, wrong.size)
+    distance = f"{differing.actual} ({distances[worst]:g} ULP; {max_ulp:g} allowed)"
+    return dataclasses.replace(differing, actual=distance)
 
 
 def ulps(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
@@ -227,12 +227,12 @@ def _difference(
 
 def _raise_for(leaves: Iterable[LeafDifference | None], what: str) -> None:
     __tracebackhide__ = True
-    found = [leaf for leaf in leaves if leaf]
-    if not found:
+    differing = [leaf for leaf in leaves if leaf]
+    if not differing:
         return
     head = f"{what}: " if what else ""
-    plural = "leaf differs" if len(found) == 1 else "leaves differ"
-    raise BitsDiffer(f"{head}{len(found)} {plural}\n{listed(found)}", found)
+    plural = "leaf differs" if len(differing) == 1 else "leaves differ"
+    raise BitsDiffer(f"{head}{len(differing)} {plural}\n{listed(differing)}", differing)
 
 
 def listed(found: Sequence[LeafDifference]) -> str:

@@ -159,17 +159,17 @@ def _cases(folder: Path, manifest: dict[str, Any]) -> list[Case]:
     if outside := [name for name in manifest["files"] if Path(name).name != name]:
         raise ValueError(f"{MANIFEST} names {outside[0]!r}, which is not in the folder")
     data = {name: (folder / name).read_bytes() for name in manifest["files"]}
-    for name, found in data.items():
-        if sha256(found) != manifest["files"][name]:
+    for name, content in data.items():
+        if sha256(content) != manifest["files"][name]:
             raise InvalidProgramError(
                 f"{folder / name} is not the file that the manifest names",
                 remedy="take all files of a set from one place",
             )
     arrays = {name.removesuffix(".npz"): read_npz(d) for name, d in data.items()}
     for entry in manifest["cases"]:
-        held = arrays[entry["family"]]
+        family = arrays[entry["family"]]
         for kind in _ARRAYS:
-            entry[kind] = {name: held[key] for name, key in entry[kind].items()}
+            entry[kind] = {name: family[key] for name, key in entry[kind].items()}
     return [Case(**entry) for entry in manifest["cases"]]
 
 
@@ -190,10 +190,10 @@ def run(
         name: the runner's name for the report.
         progress: whether to show a progress bar with the name of the case.
     """
-    found = read() if cases is None else cases
+    chosen = read() if cases is None else cases
     results = []
-    with CaseProgress(len(found), shown=progress) as bar:
-        for case in found:
+    with CaseProgress(len(chosen), shown=progress) as bar:
+        for case in chosen:
             bar.begin(case.name)
             results.append(_result(runner, case))
     return ConformanceReport(name or type(runner).__name__, tuple(results))
@@ -243,8 +243,8 @@ def _differences(
     for name, want in expected.items():
         if name not in returned:
             yield LeafDifference(path=name, what="is not returned")
-        elif found := compared(name, np.asarray(returned[name]), want):
-            yield found
+        elif leaf := compared(name, np.asarray(returned[name]), want):
+            yield leaf
 
 
 BUILT_IN = {

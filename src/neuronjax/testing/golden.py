@@ -137,7 +137,7 @@ def golden(
             report = _write(name, path, today, rounding_seed)
         text = str(report)
         if report.change is not None or report.drift:
-            text = golden_compare.told(report)
+            text = golden_compare.change_text(report)
             if not report.written:
                 warnings.warn(text, ProgramChangedWarning, stacklevel=2)
         session[place] = row(name, report, text)

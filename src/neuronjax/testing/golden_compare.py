@@ -80,7 +80,7 @@ def compare(
             _check_legal(report, stored, inputs, outputs)
     if kind := _failing(report, choice):
         leaves = report.leaves or report.drift
-        raise GoldenMismatch(kind, told(report), leaves, change=report.change)
+        raise GoldenMismatch(kind, change_text(report), leaves, change=report.change)
     return report
 
 
@@ -96,7 +96,7 @@ def _failing(report: GoldenReport, choice: str) -> str:
     return "arguments" * bool(report.drift and choice != "warn" and not is_theirs)
 
 
-def told(report: GoldenReport, head: str = "") -> str:
+def change_text(report: GoldenReport, head: str = "") -> str:
     """Return the message about a golden whose program or arguments changed."""
     why = [] if report.change is None else [*report.change.report()]
     if not head and why:
@@ -150,9 +150,9 @@ def check_bits(path: Path, stored: GoldenFile, inputs: list[np.ndarray]) -> None
     matched = _results(stored, [leaf.path for leaf in stored.outputs], outputs)
     if not matched.differences:
         return
-    told = _EMULATOR.format(path, policy_name(stored.policy))
+    hint = _EMULATOR.format(path, policy_name(stored.policy))
     head = "the stored program gives other bits than it did"
-    parts = [told, listed(matched.differences)]
+    parts = [hint, listed(matched.differences)]
     text = _text(path.name, head, parts, stored.provenance)
     raise GoldenMismatch("bits", text, matched.differences)
 
@@ -216,13 +216,13 @@ def _check_legal(
         program = f"{report.path}.mlirbc"
         setting = {"target": stored.target, "policy": stored.policy}
         bounds = legal_results(program, **setting)(*inputs)
-        found = bounds.check(list(outputs[: len(bounds.outputs)]))
-    if not found:
+        illegal = bounds.check(list(outputs[: len(bounds.outputs)]))
+    if not illegal:
         head = (
-            f"neuronjax.tolerance does not allow the results: {found.worst.as_text()}"
+            f"neuronjax.tolerance does not allow the results: {illegal.worst.as_text()}"
         )
         raise GoldenMismatch(
-            "program", told(report, head), report.leaves, change=report.change
+            "program", change_text(report, head), report.leaves, change=report.change
         )
 
 

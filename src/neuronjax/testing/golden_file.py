@@ -101,14 +101,14 @@ class Leaf:
             if is_whole:
                 expected = self.array(kept).reshape(self.shape)
             return compared(self.path, array, expected)
-        found = compared(self.path, array.reshape(-1)[at], self.array(kept))
-        if found is None:
+        differing = compared(self.path, array.reshape(-1)[at], self.array(kept))
+        if differing is None:
             what = (
                 f"the hash of {self.size} elements differs, none of {SAMPLES} samples"
             )
             return LeafDifference(path=self.path, what=f"{what} does")
-        index = np.unravel_index(int(at[found.index[0]]), self.shape)
-        return dataclasses.replace(found, index=tuple(int(i) for i in index))
+        index = np.unravel_index(int(at[differing.index[0]]), self.shape)
+        return dataclasses.replace(differing, index=tuple(int(i) for i in index))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -218,14 +218,14 @@ def read(path: Path) -> GoldenFile:
         raise InvalidProgramError(f"golden {path}: {error}", remedy=_REMEDY) from error
     try:
         _check(path, described, program, arrays)
-        held = read_npz(arrays)
+        stored = read_npz(arrays)
         fields = described["policy"]
         rules = tuple(Rule(**rule) for rule in fields["rules"])
         placement = tuple(fields["placement"])
         inputs = tuple(map(_leaf, described["inputs"]))
         for i, leaf in enumerate(inputs):
-            if leaf.seed is None and f"input/{i}" not in held:
-                held[f"input/{i}"] = _read_shared(path, leaf)
+            if leaf.seed is None and f"input/{i}" not in stored:
+                stored[f"input/{i}"] = _read_shared(path, leaf)
         return GoldenFile(
             program=program,
             fingerprint=described["program"]["same_as"],
@@ -235,7 +235,7 @@ def read(path: Path) -> GoldenFile:
             x64=described["x64"],
             inputs=inputs,
             outputs=tuple(map(_leaf, described["outputs"])),
-            arrays=held,
+            arrays=stored,
             provenance=described["provenance"],
             sources=_sources(described.get("sources")),
         )

@@ -40,14 +40,14 @@ def row(name: str, found: GoldenReport | GoldenMismatch, text: str) -> dict[str,
 
 def page(rows: Sequence[dict[str, Any]], *, is_html: bool) -> str:
     """Return the page as Markdown or HTML: a table, and the text of each golden."""
-    states = Counter(found["state"] for found in rows)
+    states = Counter(entry["state"] for entry in rows)
     counts = ", ".join(f"{count} {state}" for state, count in states.items())
-    shown = [found for found in rows if found["state"] != "unchanged"]
-    table = [_HEADS, ["---"] * len(_HEADS), *(found["cells"] for found in shown)]
+    shown = [entry for entry in rows if entry["state"] != "unchanged"]
+    table = [_HEADS, ["---"] * len(_HEADS), *(entry["cells"] for entry in shown)]
     lines = [f"## Goldens: {counts}", ""]
     lines += [f"| {' | '.join(cells)} |" for cells in table] if shown else []
-    for found in shown:
-        head = f"<details><summary>{escape(found['cells'][0])}</summary>"
-        lines += ["", head, "", f"```text\n{found['text']}\n```", "", "</details>"]
+    for entry in shown:
+        head = f"<details><summary>{escape(entry['cells'][0])}</summary>"
+        lines += ["", head, "", f"```text\n{entry['text']}\n```", "", "</details>"]
     text = "\n".join(lines) + "\n"
     return _HTML + MarkdownIt().enable("table").render(text) if is_html else text

@@ -120,9 +120,9 @@ def run(
         context = CallContext(jnp.uint32(rounding_seed), history)
         plain = (jax.random.key_data(a) if is_key(a.dtype) else a for a in arrays)
         flat = split_complex([jnp.asarray(a) for a in plain])
-        found = interpreter.run(instructions, flat, context)
-        extra = [] if found.amax_history is None else [found.amax_history]
-        return [*join_complex(found.results, program), *extra]
+        results = interpreter.run(instructions, flat, context)
+        extra = [] if results.amax_history is None else [results.amax_history]
+        return [*join_complex(results.results, program), *extra]
 
     return [np.asarray(x) for x in NATIVE_JIT(traced)(*map(jnp.asarray, inputs))]
 

@@ -56,21 +56,21 @@ def match(
         )
         counts = f"{len(now)}, expected {len(then)}: {names}"
         return LeafMatch(differences=(LeafDifference(path=what, what=counts),))
-    found = []
+    orders = []
     for order in dict.fromkeys((tuple(range(len(now))), _by_name(then, now))):
         leaves = [leaf for n, i in enumerate(order) if (leaf := differ(i, n))]
         pairs = ((then[i], now[n]) for n, i in enumerate(order))
         renamed = tuple(f"{old} -> {new}" for old, new in pairs if old != new)
         ordered = sorted(leaves, key=lambda leaf: leaf.badness, reverse=True)
-        found.append(
+        orders.append(
             LeafMatch(differences=tuple(ordered), order=order, renamed=renamed)
         )
-    return min(found, key=lambda each: len(each.differences))
+    return min(orders, key=lambda each: len(each.differences))
 
 
 def _by_name(then: Sequence[str], now: Sequence[str]) -> tuple[int, ...]:
     if len(set(then)) < len(then) or len(set(now)) < len(now):
         return tuple(range(len(now)))  # names are ambiguous
     places = {path: n for n, path in enumerate(then)}
-    left = (n for path, n in places.items() if path not in now)
-    return tuple(places[path] if path in places else next(left) for path in now)
+    unmatched = (n for path, n in places.items() if path not in now)
+    return tuple(places[path] if path in places else next(unmatched) for path in now)

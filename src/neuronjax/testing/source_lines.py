@@ -61,12 +61,12 @@ class SourceLines:
         asked = set(places)
         for file in {file for file, _ in asked}:
             linecache.checkcache(file)  # the file may have been edited since its import
-        found: dict[str, set[SourceBlock]] = {}
+        blocks: dict[str, set[SourceBlock]] = {}
         for file, line in asked:
             block = _block(linecache.getlines(file), line)
             if block is not None:
-                found.setdefault(file.rpartition("/")[2], set()).add(block)
-        return cls({file: _outermost(found[file]) for file in sorted(found)})
+                blocks.setdefault(file.rpartition("/")[2], set()).add(block)
+        return cls({file: _outermost(blocks[file]) for file in sorted(blocks)})
 
     def lines(self, file: str) -> list[tuple[int, str]]:
         """Return the lines of a file that are known and not blank or comments,
@@ -148,8 +148,8 @@ def _block(lines: list[str], line: int) -> SourceBlock | None:
 
 def _innermost(spans: Iterable[_Span], line: int) -> _Span:
     """Return the shortest span that contains a line, or the line itself."""
-    held = [span for span in spans if span[0] <= line <= span[1]]
-    return min(held, key=lambda span: span[1] - span[0], default=(line, line))
+    containing = [span for span in spans if span[0] <= line <= span[1]]
+    return min(containing, key=lambda span: span[1] - span[0], default=(line, line))
 
 
 @functools.lru_cache(maxsize=64)

@@ -32,7 +32,7 @@ def tiny(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_output(tiny):
+def test_quickstart_prints_a_table_and_writes_a_picture(tiny):
     stdout, _, picture, _ = tiny
     table = stdout[stdout.index("loss at the end") : stdout.index("Loss curves:")]
     assert max(map(len, table.splitlines())) <= 80

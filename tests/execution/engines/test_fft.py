@@ -162,7 +162,7 @@ def slow(*lengths: int) -> list:
 
 @pytest.mark.slow_except("1")
 @pytest.mark.parametrize("n", [1, 12, 22, *slow(2, 45, 64, 210, 97 * 3, 131, 262)])
-def test_the_stated_order(n):
+def test_fft_has_the_bits_of_the_documented_order(n):
     x = noise(2, n, seed=n)
     got = transform(x, "FFT", n)
     np.testing.assert_array_equal(got, np.stack([oracle(row) for row in x]))
@@ -189,7 +189,7 @@ def test_factors():
 @pytest.mark.parametrize(
     "n", [100, *slow(3, 8, 49, 97, 127, 128, 917, 1009, 1024, 4095, 65536, 10007)]
 )
-def test_error(n):
+def test_fft_error_is_within_its_bound(n):
     x = noise(3, n)
     assert error(transform(x, "FFT", n), np.fft.fft(x.astype(complex))) < BOUND
 
@@ -251,5 +251,5 @@ def test_the_inverse_is_divided_last():
 
 @pytest.mark.slow_cases("shape1")
 @pytest.mark.parametrize("shape", [(0, 4), (3, 0)])
-def test_nothing(shape):
+def test_fft_of_no_elements_keeps_its_shape(shape):
     assert transform(noise(*shape), "FFT", shape[-1]).shape == shape

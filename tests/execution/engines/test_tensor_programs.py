@@ -166,14 +166,14 @@ def check(seed: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_few_programs():
+def test_three_random_programs_match_the_oracle():
     for seed in range(3):
         check(seed)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(0)
-def test_a_thousand_programs():
+def test_a_thousand_random_programs_match_the_oracle():
     assert main(1000) == []
 
 

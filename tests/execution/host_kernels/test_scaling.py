@@ -61,7 +61,7 @@ def test_the_largest_magnitude_of_each_row(outer, size, draw, dtype, seed):
 
 @pytest.mark.parametrize("place", [0, 63, 64, 16383, 16384, 99999, 1099999])
 @pytest.mark.parametrize("value", [-3.0, np.inf, -np.nan])
-def test_it_is_found_anywhere(place, value):
+def test_the_largest_magnitude_is_found_at_every_place(place, value):
     """In vectors and behind them, in any part, by any thread."""
     x = np.full((1, 1100000), 0.5, np.float32)
     x[0, place] = value
@@ -111,7 +111,7 @@ def test_scaled_codes_are_those_of_ml_dtypes(outer, size, name, draw, power, see
 
 
 @pytest.mark.slow
-def test_batches_are_rows():
+def test_vmap_equals_a_call_per_row():
     x = jnp.asarray(near(3, (3, 5, 700)))
     scale = jnp.exp2(jnp.arange(15, dtype=jnp.float32).reshape(3, 5))
     one = functools.partial(scaling().scaled_codes, element=FORMATS[0], saturates=False)

@@ -173,7 +173,7 @@ def test_updates_that_change_nothing():
 
 
 @pytest.mark.slow
-def test_every_counts_a_part():
+def test_every_four_counts_a_quarter_of_the_rows():
     x = jnp.asarray(numbers(128 * 10))
     how = CounterLayout.of(probe(), Collect(every=4))
     part = counts(count_rounding(how, x, x))

@@ -30,7 +30,7 @@ def chosen(size_bytes, groups=ALL, op="all_reduce", **asked):
         (56 * MIB, "kangaring"),
     ],
 )
-def test_by_size(size_bytes, name):
+def test_the_algorithm_depends_on_the_size(size_bytes, name):
     assert chosen(size_bytes) == name
 
 
@@ -50,7 +50,7 @@ def test_reduce_scatter_is_never_single_step():
         ([range(0, 256, 64)], "mesh", "rdh", "rdh"),
     ],
 )
-def test_by_group(groups, small, medium, large):
+def test_the_algorithm_depends_on_the_group(groups, small, medium, large):
     sizes = (MIB // 2, MIB, 56 * MIB)
     assert tuple(chosen(s, groups) for s in sizes) == (small, medium, large)
 
@@ -61,7 +61,7 @@ def test_groups_that_lie_differently_take_a_ring():
         chosen(MIB // 2, [(0, 1, 4, 5), (2, 6, 3, 7)], override="mesh")
 
 
-def test_who_is_asked_first():
+def test_scope_overrides_policy_overrides_environment():
     environ = {VARIABLE: "ring"}
     assert chosen(16, environ=environ) == "ring"
     assert chosen(16, environ=environ, policy="rdh") == "rdh"

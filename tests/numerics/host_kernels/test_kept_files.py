@@ -67,7 +67,7 @@ def test_a_file_that_cannot_be_written_leaves_nothing(
 
 
 @pytest.mark.parametrize("name", ["mit Leerzeichen", "ä ö ü ß é ñ", "缓存", "a" * 200])
-def test_any_path_will_do(tmp_path, name):
+def test_replace_writes_files_at_unusual_paths(tmp_path, name):
     path = tmp_path / name / "x y" / "kept"
     for content in (b"one", b"two"):
         kept_files.replace(path, content)

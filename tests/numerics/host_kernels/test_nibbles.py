@@ -45,7 +45,7 @@ def drawn(*shape: int) -> jax.Array:
         (129, 257),
     ],
 )
-def test_every_size(shape):
+def test_pack_keeps_codes_of_every_size(shape):
     given = drawn(*shape)
     for call in (pack, jax.jit(pack)):
         np.testing.assert_array_equal(codes(call(given)), given)
@@ -53,7 +53,7 @@ def test_every_size(shape):
         np.testing.assert_array_equal(codes(pack(given)), given)
 
 
-def test_every_pair():
+def test_pack_keeps_every_pair_of_codes():
     pairs = np.stack(np.meshgrid(np.arange(16), np.arange(16)), -1).astype(np.uint8)
     np.testing.assert_array_equal(codes(jax.jit(pack)(pairs)), pairs)
 

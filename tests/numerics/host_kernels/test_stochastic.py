@@ -105,7 +105,7 @@ def test_sums_beside_a_carry(name, key):
     st.integers(-20, 20),
     st.integers(0, 2**32 - 1),
 )
-def test_any_size(name, size, dtype, power, seed):
+def test_stochastic_kernel_matches_xla_at_every_size(name, size, dtype, power, seed):
     rng = np.random.default_rng(seed)
     x = (rng.standard_normal(size) * 2.0**power).astype(np.float32)
     x[rng.random(size) < 0.01] = rng.choice([0, -0.0, np.inf, -np.inf, np.nan, -np.nan])
@@ -190,7 +190,7 @@ def test_without_avx512(name):
 
 
 @pytest.mark.parametrize("name", NARROW)
-def test_against_integers(name):
+def test_stochastic_rounding_matches_integer_arithmetic(name):
     """A step's fraction in units of 2^-32 and the random bits: their sum carries."""
     fmt = get_format(name)
     rng = np.random.default_rng(9)

@@ -146,8 +146,8 @@ def _rounded(
     add = own_kernel(_add_cells)
     step = lambda total, group: (add(total, *group, zero), None)  # noqa: E731
     total = lax.scan(step, total, groups)[0]
-    left = [x[whole:] for x in (lhs, rhs)]
-    return add(total, *left, zero) if len(left[0]) else total
+    rest_rows = [x[whole:] for x in (lhs, rhs)]
+    return add(total, *rest_rows, zero) if len(rest_rows[0]) else total
 
 
 def _add_cells(

@@ -56,10 +56,10 @@ Function = Callable[..., jax.Array]
 def integer_power(x: jax.Array, y: jax.Array) -> jax.Array:
     """Return x^y modulo the width; a negative power of anything but 1 and -1 is 0."""
     one, zero = jnp.ones_like(x), jnp.zeros_like(x)
-    result, square, left = one, x, y
+    result, square, remaining = one, x, y
     for _ in range(jnp.iinfo(x.dtype).bits):
-        result = jnp.where((left & one) != 0, result * square, result)
-        square, left = square * square, lax.shift_right_logical(left, one)
+        result = jnp.where((remaining & one) != 0, result * square, result)
+        square, remaining = square * square, lax.shift_right_logical(remaining, one)
     if jnp.iinfo(x.dtype).min == 0:
         return result
     sign = jnp.where((y & one) != 0, x, one)  # if x is 1 or -1

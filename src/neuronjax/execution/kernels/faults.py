@@ -35,15 +35,15 @@ def checks_bounds(step: KernelStep) -> bool:
 
 
 def note(places: Iterable[Any], ordinal: Any, state: dict[Any, jax.Array]) -> None:
-    """Record the first instruction that has a place with an illegal index."""
+    """Record the first instruction that has an access with an illegal index."""
     if KEY not in state:  # with several ranks faults are not recorded
         return
     for place in places:
         if place.index is None:
             continue
-        found = state[KEY]
-        first = (found == 0) & ~place.legal().all()
-        state[KEY] = jnp.where(first, jnp.asarray(ordinal, jnp.int32) + 1, found)
+        faults = state[KEY]
+        first = (faults == 0) & ~place.legal().all()
+        state[KEY] = jnp.where(first, jnp.asarray(ordinal, jnp.int32) + 1, faults)
 
 
 def poisoned(values: list[jax.Array], fault: jax.Array) -> list[jax.Array]:

@@ -63,9 +63,9 @@ def _dispatched(items: list[Element], numbering: Numbering) -> list[Element]:
     for kind in order:
         ordinals.append(counts[kind])
         counts[kind] += 1
-    found = Dispatch(order, tuple(ordinals), tuple(counts))
-    key = numbering.of((found, tuple(kinds)))
-    return [Element(found, key, turns=[items])]
+    dispatch = Dispatch(order, tuple(ordinals), tuple(counts))
+    key = numbering.of((dispatch, tuple(kinds)))
+    return [Element(dispatch, key, turns=[items])]
 
 
 def _inner(e: Element, numbering: Numbering) -> Element:

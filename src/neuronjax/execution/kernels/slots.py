@@ -102,13 +102,13 @@ def assign(
         kind = (storage.memory, storage.shape, storage.dtype)
         pools.append(SlotPool(*kind, slots=1, argument=number))
     groups: dict[tuple, list[tuple[Storage, _LiveRange]]] = defaultdict(list)
-    for storage, found in liveness.ranges.items():
+    for storage, ranges in liveness.ranges.items():
         if storage not in places:
             # A storage that starts with data of its own is never overwritten by
             # another.
             own = storage.number if storage.initial is not None else None
             kind = (storage.memory, storage.shape, storage.dtype, own)
-            groups[kind].append((storage, found))
+            groups[kind].append((storage, ranges))
     for kind, members in groups.items():
         slots = _pack(members, len(pools), places, shared)
         pools.append(SlotPool(*kind[:3], slots=slots, argument=None))

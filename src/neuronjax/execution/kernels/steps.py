@@ -205,7 +205,7 @@ def _starts(place: ResolvedAccess) -> list[Index]:
 
 
 def _window(place: ResolvedAccess, box: AccessBox, dense: jax.Array) -> jax.Array:
-    """Return the window, [*box.extents]."""
+    """Return the elements in an access's window of the dense array."""
     starts, extents = _starts(place), (1, *box.extents)
     known = [s for s in starts if isinstance(s, int)]
     if len(known) == len(starts):

@@ -103,17 +103,17 @@ class _BoundFinder(DataFlow[_Clipped]):
     def transfer(self, i: Instruction) -> Sequence[_Clipped] | None:
         if entries(i, self.functions):
             return None
-        found, op = self.nothing, getattr(i, "op", "")
+        bound, op = self.nothing, getattr(i, "op", "")
         if op in _BOUNDS and len(i.operands) == 2:
-            found = self._bounded(i)
+            bound = self._bounded(i)
         elif op in _ROUNDS:
-            found = self.of(i.operands[0])._replace(rounded=True, before=None)
+            bound = self.of(i.operands[0])._replace(rounded=True, before=None)
         elif isinstance(i, DmaCopy | TensorCopy) and len(i.operands) == 1:
-            found = self._moved(i, self.of(i.operands[0])._replace(before=None))
+            bound = self._moved(i, self.of(i.operands[0])._replace(before=None))
         elif isinstance(i, TensorTensor | TensorScalar) and op in _ARITHMETIC:
             for given in map(self.of, i.operands):
                 self._quantizes(given, _whole_ends() if given.rounded else frozenset())
-        return [found] * len(i.results)
+        return [bound] * len(i.results)
 
     def nested(self, i: Instruction) -> Sequence[_Clipped]:
         return super().nested(i) or [self.nothing] * len(i.results)

@@ -67,8 +67,8 @@ class ProbePlan:
         self._called: dict[int, Slots] = {}
         self._callees: dict[str, list[int]] = {}
         self._told: dict[int, Location] = {}
-        found = self._found(program.main)
-        order = [slot for slot in found if collect.matches(self._known[slot])]
+        probes = self._found(program.main)
+        order = [slot for slot in probes if collect.matches(self._known[slot])]
         if collect.selectors and not order:
             raise InvalidProgramError(
                 f"{collect!r} selects no result of the program",
@@ -278,16 +278,16 @@ class _UpstreamFinder(DataFlow[_Sources]):
         return [behind] * len(i.results)
 
     def nested(self, i: Instruction) -> Sequence[_Sources]:
-        found = super().nested(i)
-        return found or [self.nothing] * len(i.results)
+        behind = super().nested(i)
+        return behind or [self.nothing] * len(i.results)
 
     def instruction(self, i: Instruction) -> Sequence[_Sources]:
         if not isinstance(i, Call):
             return super().instruction(i)
         self._calls.append(self._called(i))
-        found = super().instruction(i)
+        behind = super().instruction(i)
         self._calls.pop()
-        return found
+        return behind
 
     def _slot(self, i: Instruction) -> int | None:
         """Return the slot of an instruction under the calls that are being followed."""

@@ -130,9 +130,9 @@ class _StateFinder(DataFlow[_Carried]):
             if buffer.type == self._types[place]
         }
         self._holders = outer | held
-        found = super().block(block, arguments)
+        facts = super().block(block, arguments)
         self._holders = outer
-        return found
+        return facts
 
     def returning(self, owner: int, block: Block) -> None:
         """Analyse a block that takes states as arguments and returns the next ones."""
@@ -151,17 +151,17 @@ class _StateFinder(DataFlow[_Carried]):
     def transfer(self, i: Instruction) -> Sequence[_Carried] | None:
         if entries(i, self.functions):
             return None
-        found, op = self.nothing, getattr(i, "op", "")
+        carried, op = self.nothing, getattr(i, "op", "")
         if isinstance(i, TensorTensor) and op in ("add", "subtract"):
-            found = self._sum(i)
+            carried = self._sum(i)
         elif isinstance(i, TensorTensor | TensorScalar) and op == "multiply":
-            found = self._scaled(i)
+            carried = self._scaled(i)
         elif isinstance(i, TensorCopy | DmaCopy) and len(i.operands) == 1:
-            found = self._moved(i)
+            carried = self._moved(i)
         elif isinstance(i, Select) or op in ("maximum", "minimum"):
             writes = (self.of(view).writes for view in i.operands)
-            found = _Carried(writes=frozenset().union(*writes))
-        return [found] * len(i.results)
+            carried = _Carried(writes=frozenset().union(*writes))
+        return [carried] * len(i.results)
 
     def _sum(self, i: TensorTensor) -> _Carried:
         facts = list(map(self.of, i.operands if i.op == "add" else i.operands[:1]))
@@ -224,8 +224,8 @@ class _StateFinder(DataFlow[_Carried]):
         self._holders = {} if isinstance(i, Call | Spmd) else outer
         if isinstance(i, Spmd):
             self.returning(id(i), i.body)
-            found = []
+            facts = []
         else:
-            found = super().nested(i)
+            facts = super().nested(i)
         self._holders = outer
-        return found or [self.nothing] * len(i.results)
+        return facts or [self.nothing] * len(i.results)

@@ -141,7 +141,7 @@ class Statistics(Shown):
         """
         counts, amax = _numbers(self.arrays["counts"]), np.asarray(self.arrays["amax"])
         signs = np.asarray(self.arrays["signs"])
-        steps, found = int(self.arrays["steps"]), []
+        steps, rows = int(self.arrays["steps"]), []
         for n, probe in enumerate(self.sites):
             record = _described(probe)
             record |= _known(
@@ -150,8 +150,8 @@ class Statistics(Shown):
             is_float = probe.kind != "integer"
             record |= {"amax": float(amax[n]) if is_float else None, "steps": steps}
             record["faults"] = faults_of(probe, signs[n].tolist())
-            found.append(record | self._histograms(n))
-        return found
+            rows.append(record | self._histograms(n))
+        return rows
 
     def _histograms(self, n: int) -> dict[str, Any]:
         probe, histograms = self.sites[n], {}
@@ -243,8 +243,8 @@ def _floats(pairs: jax.Array) -> jax.Array:
 
 def _described(probe: Probe) -> dict[str, Any]:
     names = ("key", "kind", "op", "source", "scope", "phase", "params", "format")
-    found = {name: getattr(probe, name) for name in (*names, "shape")}
-    return found | {"module": probe.location.part}
+    fields = {name: getattr(probe, name) for name in (*names, "shape")}
+    return fields | {"module": probe.location.part}
 
 
 def _known(probe: Probe, counts: dict[str, int]) -> dict[str, Any]:

@@ -52,13 +52,13 @@ def signs_of_step(
     integer = np.asarray([p.kind == "integer" for p in plan.probes], np.bool_)
     update = np.asarray([p.is_update for p in plan.probes], np.bool_)
     inf, nan = n["inf"] + n["nan"] > 0, n["nan"] > 0
-    found = Finiteness(inf | (top >= INF_BITS), nan | (top > INF_BITS))
-    made = _made(plan, found)
+    finiteness = Finiteness(inf | (top >= INF_BITS), nan | (top > INF_BITS))
+    made = _made(plan, finiteness)
     # A cast sees the numbers before its rounding.
     cast = np.asarray([p.kind == "cast" for p in plan.probes], np.bool_)
     made = Finiteness(*(x & (~cast | (n["overflow"] > 0)) for x in made))
     several = n["elements"] > 1
-    broken = _broken(plan, found, arguments, results)
+    broken = _broken(plan, finiteness, arguments, results)
     return jnp.stack(
         [
             made.nonfinite & ~made.nan & broken,

@@ -85,9 +85,9 @@ def nonzero_with_count(i: Signature, x: Operands, c: TileContext) -> Results:
     place = jnp.arange(width, dtype=jnp.int32)
     # A stable order: nonzero elements come first, in their order.
     order = jnp.argsort(jnp.where(nonzero, place, width + place), axis=1)
-    found = order.astype(jnp.int32) + offset
-    found = jnp.where(place[None] < count[:, None], found, padding)
-    new = jnp.concatenate([found, count[:, None]], axis=1)
+    indices = order.astype(jnp.int32) + offset
+    indices = jnp.where(place[None] < count[:, None], indices, padding)
+    new = jnp.concatenate([indices, count[:, None]], axis=1)
     return (old.at[::CORE_PARTITIONS].set(new),)
 
 

@@ -128,8 +128,8 @@ def _several_nodes(group: Group) -> str:
 def _uneven(op: str, group: Group) -> str:
     counts = sorted({len(ranks) for ranks in group.by_chip})
     if len(counts) > 1:
-        found = " or ".join(map(str, counts))
-        return f"its chips hold {found} ranks of the group, not the same number"
+        sizes = " or ".join(map(str, counts))
+        return f"its chips hold {sizes} ranks of the group, not the same number"
     return _several_nodes(group)
 
 

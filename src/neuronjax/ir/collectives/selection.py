@@ -91,19 +91,19 @@ def select(
             f"{op} over groups of different sizes, {tuple(map(tuple, groups))}",
             remedy="use groups of one size",
         )
-    found = tuple(dict.fromkeys(map(placement.group, groups)))
+    placed = tuple(dict.fromkeys(map(placement.group, groups)))
     words = ((override, "this call"), (policy, "the policy"))
     for word, who in (*words, (environ.get(VARIABLE), VARIABLE)):
         if word and word != AUTO:
-            return _requested(word, who, op, found)
+            return _requested(word, who, op, placed)
     reason = ""
-    for name in _preferred(op, size_bytes, found[0]):
-        plan = _plan(name, op, found)
+    for name in _preferred(op, size_bytes, placed[0]):
+        plan = _plan(name, op, placed)
         if isinstance(plan, FoldPlan):
             return plan
         reason = plan
     raise InvalidProgramError(
-        f"{op}: no algorithm can run over {found[0].size} ranks: {reason}",
+        f"{op}: no algorithm can run over {placed[0].size} ranks: {reason}",
         remedy="use the same logical cores of every node",
     )
 
@@ -156,5 +156,5 @@ def _requested(name: str, who: str, op: str, groups: Sequence[Group]) -> FoldPla
 
 
 def _legal(op: str, groups: Sequence[Group]) -> str:
-    found = (n for n in ALGORITHMS if isinstance(_plan(n, op, groups), FoldPlan))
-    return ", ".join((AUTO, *found))
+    names = (n for n in ALGORITHMS if isinstance(_plan(n, op, groups), FoldPlan))
+    return ", ".join((AUTO, *names))

@@ -57,14 +57,14 @@ class Request:
         known = tracing.current().requests
         key = self._key()
         try:
-            found = known.get(key)
+            checked = known.get(key)
         except TypeError:  # with unhashable arguments the call is checked each time
-            key, found = object(), None
-        if found is None:
+            key, checked = object(), None
+        if checked is None:
             self.attributes: Mapping[str, Any] = {}
             self._check(name)
-            found = known[key] = _Checked(self.attributes, self._of_bits, {})
-        self.attributes, self._of_bits, self._complete = found
+            checked = known[key] = _Checked(self.attributes, self._of_bits, {})
+        self.attributes, self._of_bits, self._complete = checked
 
     def of(self, *names: str) -> list[Any]:
         """Return the arguments with these names."""
@@ -78,21 +78,21 @@ class Request:
         """Return a value that is equal for calls with the same checks and the same
         outcome. Each argument's part begins with what determines the part's length."""
         values = self.values
-        found: list[Hashable] = [self.spec.name]
+        parts: list[Hashable] = [self.spec.name]
         for name, is_static in _checked_arguments(self.spec.name):
             value: Any = values.get(name)
             kind = type(value)
             if kind is NkiTensor:
-                found += (value.shape, value.dtype, value.storage.memory)
+                parts += (value.shape, value.dtype, value.storage.memory)
             elif value is None:
-                found.append(None)
+                parts.append(None)
             elif is_static:
-                found += (kind, value)
+                parts += (kind, value)
             elif kind in _NUMBERS:
-                found.append(kind)
+                parts.append(kind)
             else:
-                found += (kind, _by_value(value))
-        return tuple(found)
+                parts += (kind, _by_value(value))
+        return tuple(parts)
 
     def _check(self, name: str) -> None:
         spec, core = self.spec, tracing.current().core
@@ -265,11 +265,11 @@ class Request:
 
     def _completed(self, more: tuple[tuple[str, Any], ...]) -> Mapping[str, Any]:
         """Return the attributes with others added; equal requests share one mapping."""
-        found = self._complete.get(more)
-        if found is None:
-            found = MappingProxyType({**self.attributes, **dict(more)})
-            self._complete[more] = found
-        return found
+        completed = self._complete.get(more)
+        if completed is None:
+            completed = MappingProxyType({**self.attributes, **dict(more)})
+            self._complete[more] = completed
+        return completed
 
     def _accumulates(self) -> bool:
         """Return whether the instruction uses the accumulators."""

@@ -113,7 +113,7 @@ class _MemoryAllocator:
     def _modulo(
         self, bases: tuple[int, ...], counts: tuple[Sequence[int], ...]
     ) -> Allocated:
-        """Return an allocation that repeats tiles from the bases of bank to byte."""
+        """Return an allocation of tiles repeated from `bases`, modulo `counts`."""
 
         def place(
             idx: tuple[int, ...], pdim_size: int, fdim_size: int

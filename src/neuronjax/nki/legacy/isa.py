@@ -122,7 +122,7 @@ def _parameters(
         inspect.Parameter.POSITIONAL_OR_KEYWORD,
         inspect.Parameter.KEYWORD_ONLY,
     )
-    found = [
+    parameters = [
         p.replace(
             kind=both if n < positional else keyword,
             default=defaults.get(p.name, p.default),
@@ -131,9 +131,11 @@ def _parameters(
         for n, p in enumerate(p for p in newer if p.name not in left_out)
     ]
     for option in ("mask", "dtype"):
-        found.append(inspect.Parameter(option, keyword, default=None, annotation="Any"))
+        parameters.append(
+            inspect.Parameter(option, keyword, default=None, annotation="Any")
+        )
     hints = inspect.Parameter("hints", inspect.Parameter.VAR_KEYWORD, annotation="Any")
-    return [*found, hints]
+    return [*parameters, hints]
 
 
 def _older_type(p: inspect.Parameter, defaults: Mapping[str, Any]) -> str:

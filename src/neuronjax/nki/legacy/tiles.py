@@ -103,8 +103,8 @@ class Tile(WithoutValue):
         keys = expanded(key, whole.ndim)
         if any([isinstance(k, _CHOSEN) for k in keys]):
             keys = [_offset(k) if isinstance(k, Tile) else k for k in keys]
-            found = selected(whole, keys)
-            return Tile(found) if isinstance(found, NkiTensor) else ChosenTile(found)
+            chosen = selected(whole, keys)
+            return Tile(chosen) if isinstance(chosen, NkiTensor) else ChosenTile(chosen)
         if any([isinstance(k, np.ndarray) and k.ndim for k in keys]):
             return self._keeps_box(Tile(whole, _grid(whole.shape, keys)))
         return self._keeps_box(_sliced(whole, keys))

@@ -49,19 +49,19 @@ def _nearest(dtype: str) -> str:
 def bits_are_integers(i: KernelInstruction, trace: OnCore) -> None:
     """Bitvec operators take integer tensors and run on VectorE."""
     ops = [i.attributes.get(key) for key in ("op", "op0", "op1")]
-    found = [op for op in ops if op in BITVEC]
-    if not found:
+    bitwise = [op for op in ops if op in BITVEC]
+    if not bitwise:
         return
     for operand in operands(i):
         if not dtypes.info(operand.access.dtype).is_integer:
             raise broken(
                 i,
-                f"{found[0]} with {operand.label} {text(operand.access)}",
+                f"{bitwise[0]} with {operand.label} {text(operand.access)}",
                 "bitvec operators take integers: t.view(nl.uint32) reads the bits of a "
                 "float32 tile",
             )
     if i.name == "tensor_scalar" and i.engine != "vector":
-        raise broken(i, f"{found[0]} on the {i.engine} engine", "engine vector")
+        raise broken(i, f"{bitwise[0]} on the {i.engine} engine", "engine vector")
 
 
 @advice("tensor_copy_predicated")

@@ -78,8 +78,7 @@ def _check_offsets(i: KernelInstruction, gathered: list[Access]) -> None:
         assert dynamic is not None
         assert isinstance(dynamic.index, Access)
         group, columns = dynamic.group, dynamic.index.size // partitions
-        # The last group may have fewer partitions, which then hold fewer offsets per
-        # column.
+        # A last group of fewer partitions can use only the first column of the index.
         rest = partitions % group
         most = rest if rest else group * columns
         if count > most:

@@ -107,10 +107,10 @@ class _AccessEvents:
 
 
 def _segments(events: list[tuple[int, bool]]) -> list[Segment]:
-    found: list[Segment] = []
+    segments: list[Segment] = []
     for position, begins in events:
-        if not found or (begins and position > found[-1][1]):
-            found.append((position, position))
+        if not segments or (begins and position > segments[-1][1]):
+            segments.append((position, position))
         else:
-            found[-1] = (found[-1][0], max(position, found[-1][1]))
-    return found
+            segments[-1] = (segments[-1][0], max(position, segments[-1][1]))
+    return segments

@@ -35,7 +35,7 @@ class When:
     keyword: str = ""
     literal: str = ""  # whose value is a literal of this type: "int", "str"
     without: str = ""  # uses without this keyword,
-    position: int = 0  # and with at most this many positional arguments
+    position: int = 0  # and with fewer positional arguments than this
     positional: int = 0  # uses with at least this many positional arguments
     called: bool = False  # only calls
     style: str = ""  # uses of this namespace: "neuronxcc.nki", "nki"

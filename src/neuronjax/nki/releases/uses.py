@@ -84,11 +84,11 @@ def uses(text: str, path: str) -> list[NkiUse]:
     for node in ast.walk(tree):
         reader.follow_imports(node)
     reader.visit(tree)
-    found: list[NkiUse] = []
+    unique: list[NkiUse] = []
     for use in sorted(reader.found, key=lambda u: (u.line, u.name)):
-        if use not in found[-8:]:
-            found.append(use)
-    return found
+        if use not in unique[-8:]:
+            unique.append(use)
+    return unique
 
 
 @dataclass(eq=False)

@@ -302,8 +302,8 @@ def build(
     c.ret(NULL)
     texts = [str(module), TEXT.format(task=task.name)]
     for code, message in ERRORS.items():
-        told = dict(code=code, message=message, size=len(message) + 1)
-        texts.append(ERROR_TEXT.format(**told, bytes=CREATE_ARGS_BYTES))
+        message_arguments = dict(code=code, message=message, size=len(message) + 1)
+        texts.append(ERROR_TEXT.format(**message_arguments, bytes=CREATE_ARGS_BYTES))
     return "".join(texts)
 
 
@@ -403,8 +403,8 @@ def _wait(c: Code, shared: Any, blocks: Any, processor: Processor) -> Any:
     done = _atomic(c, "add", shared, DONE, 0)
     c.cbranch(c.icmp_signed("<", done, taken), spin, over)
     c.position_at_end(spin)
-    pause, told = processor.pause
-    c.intrinsic(pause, VOID, *map(I32, told))
+    wait_instruction, constraint = processor.pause
+    c.intrinsic(wait_instruction, VOID, *map(I32, constraint))
     c.branch(look)
     c.position_at_end(over)
     return taken

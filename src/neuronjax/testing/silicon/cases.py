@@ -62,8 +62,8 @@ def rounded_once(total: np.ndarray, rest: np.ndarray) -> np.ndarray:
     """Return FP32 of an exact sum that float64 splits into `total` and a smaller
     `rest`.
 
-    The float64 is made odd where something is left, so that the second rounding decides
-    as one rounding would.
+    If `rest` is not zero, the float64 is first rounded to odd, so that rounding it to
+    FP32 gives the same as one rounding of the exact sum.
     """
     bits = total.view(np.int64)
     toward = np.where((rest < 0) == (total < 0), bits, bits - 1)

@@ -50,17 +50,17 @@ def answers(name: str, x: np.ndarray) -> dict[str, np.ndarray]:
 
     Alternatives with the same bits for all of these arguments are merged.
     """
-    found = {OURS: _emulated(name, x)}
+    results = {OURS: _emulated(name, x)}
     if name in _IN_JAX:
         for value in map(str, LEGAL["transcendentals"]):
             result = np.asarray(_step(name, value)(x))
-            found.setdefault(f"transcendentals={value}", result)
+            results.setdefault(f"transcendentals={value}", result)
     if name in _IN_FLOAT64:
-        found["correctly rounded"] = _exact(name, x).astype(np.float32)
+        results["correctly rounded"] = _exact(name, x).astype(np.float32)
     mask = compared(name, x)
     # The first of those with the same bits is kept, in the order of the alternatives.
-    by_bits = {patterns(r[mask]).tobytes(): key for key, r in reversed(found.items())}
-    return {key: r for key, r in found.items() if key in by_bits.values()}
+    by_bits = {patterns(r[mask]).tobytes(): key for key, r in reversed(results.items())}
+    return {key: r for key, r in results.items() if key in by_bits.values()}
 
 
 @functools.cache

@@ -65,13 +65,13 @@ def ask(
 ) -> Question:
     """Return a question whose answers are functions of a case; the first is ours,
     unless another is named."""
-    said = next(iter(answers)) if ours is None else ours
+    own = next(iter(answers)) if ours is None else ours
     return Question(
         name=name,
         claim=claim,
         probes=(probe,) if isinstance(probe, str) else probe,
         answers=lambda case: {key: answer(case) for key, answer in answers.items()},
-        ours=lambda case: said,
+        ours=lambda case: own,
         **more,
     )
 

@@ -45,20 +45,24 @@ def _float_casts(name: str, probe: str, fmt: FloatFormat) -> Iterator[Question]:
     def between(low: float, high: float) -> dict[str, Any]:
         return {"where": lambda c: (_size(c) > low) & (_size(c) < high)}
 
-    found = each(ROUNDINGS, lambda how, c: to_float(c["x"], fmt, how))
-    yield ask(f"{name}, rounding", claim, probe, found, **between(least, most / 2))
-    found = each(
+    alternatives = each(ROUNDINGS, lambda how, c: to_float(c["x"], fmt, how))
+    yield ask(
+        f"{name}, rounding", claim, probe, alternatives, **between(least, most / 2)
+    )
+    alternatives = each(
         OVERFLOWS, lambda beyond, c: to_float(c["x"], fmt, _NEAREST, beyond(fmt))
     )
     beyond = between(most + half, np.inf)
-    yield ask(f"{name}, overflow", claim, probe, found, **beyond)
+    yield ask(f"{name}, overflow", claim, probe, alternatives, **beyond)
     if least > 2.0**-126:
         kept = {f"kept, {key}": how for key, how in ROUNDINGS.items()}
-        found = each(kept, lambda how, c: to_float(c["x"], fmt, how))
-        found["zeros of their sign"] = lambda case: np.copysign(F32(0), case["x"])
-        found["zeros"] = lambda case: np.zeros_like(case["x"])
+        alternatives = each(kept, lambda how, c: to_float(c["x"], fmt, how))
+        alternatives["zeros of their sign"] = lambda case: np.copysign(
+            F32(0), case["x"]
+        )
+        alternatives["zeros"] = lambda case: np.zeros_like(case["x"])
         below = between(2.0**-126, least * 0.75)
-        yield ask(f"{name}, subnormals", claim, probe, found, **below)
+        yield ask(f"{name}, subnormals", claim, probe, alternatives, **below)
 
 
 def _size(case: ProbeCase) -> np.ndarray:
@@ -78,19 +82,19 @@ def _integer_casts(name: str, probe: str, dtype: str) -> Iterator[Question]:
         beyond = (case["x"] > F32(info.max + 1)) | (case["x"] < F32(info.min - 1))
         return beyond & np.isfinite(case["x"])
 
-    found = each(ROUNDINGS, lambda how, c: to_integer(c["x"], dtype, how))
-    yield ask(f"{name}, rounding", claim, probe, found, where=inside)
+    alternatives = each(ROUNDINGS, lambda how, c: to_integer(c["x"], dtype, how))
+    yield ask(f"{name}, rounding", claim, probe, alternatives, where=inside)
     ends = {"0": 0, "smallest": info.min, "largest": info.max}
     constants = each(
         {key: end for key, end in ends.items() if end or key == "0"},
         lambda end, c: np.full(c["x"].shape, end, np.int64),
     )
-    found = {
+    alternatives = {
         "nearest end": lambda case: to_integer(case["x"], dtype, cut),
         "lower bits": lambda case: wrapped(case["x"], dtype),
         **constants,
     }
-    yield ask(f"{name}, overflow", claim, probe, found, where=outside)
+    yield ask(f"{name}, overflow", claim, probe, alternatives, where=outside)
     nan = f"{name}, NaN"
     yield ask(nan, claim, probe, constants, where=lambda c: np.isnan(c["x"]))
 
@@ -111,29 +115,29 @@ def subnormals() -> Iterator[Question]:
     """Yield questions about FP32 subnormals as operands and results of every engine."""
     claim = "FP32 subnormals"
     for engine in ("vector", "scalar", "gpsimd"):
-        found = each(_FLUSHES, lambda how, c: _scaled(how, c["x"], c["y"]))
+        alternatives = each(_FLUSHES, lambda how, c: _scaled(how, c["x"], c["y"]))
         probe = f"subnormals_{engine}"
-        yield ask(f"{WORDS[engine]}: subnormals", claim, probe, found)
+        yield ask(f"{WORDS[engine]}: subnormals", claim, probe, alternatives)
     # The array adds to +0, so no zero keeps its sign.
     signed = {name: (*how[:2], True) for name, how in list(_FLUSHES.items())[:-1]}
     signed = {name.removesuffix(" of their sign"): how for name, how in signed.items()}
-    found = each(signed, lambda how, c: _scaled(how, c["x"].T, c["y"]))
-    yield ask("TensorE: subnormals", claim, "subnormals_tensor", found)
+    alternatives = each(signed, lambda how, c: _scaled(how, c["x"].T, c["y"]))
+    yield ask("TensorE: subnormals", claim, "subnormals_tensor", alternatives)
     fmt = get_format("bfloat16")
-    found = {
+    alternatives = {
         "zeros of their sign": lambda c: to_float(flushed(c["x"]), fmt, _NEAREST),
         "kept": lambda c: to_float(c["x"], fmt, _NEAREST),
         "zeros": lambda c: to_float(flushed(c["x"]), fmt, _NEAREST) + F32(0),
     }
-    yield ask("DMA: subnormals in casts", claim, "subnormals_dma", found)
+    yield ask("DMA: subnormals in casts", claim, "subnormals_dma", alternatives)
 
 
 def _scaled(how: tuple[bool, bool, bool], x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return x times a power of two, which is exact unless it is flushed."""
     reads, writes, unsigned = how
-    found = (flushed(x) if reads else x) * y
-    found = flushed(found) if writes else found
-    return found + F32(0) if unsigned else found
+    product = (flushed(x) if reads else x) * y
+    product = flushed(product) if writes else product
+    return product + F32(0) if unsigned else product
 
 
 # -- Stochastic rounding, scales -------------------------------------------------------
@@ -162,9 +166,9 @@ def others() -> Iterator[Question]:
         )
     rules = {str(rule): str(rule) for rule in LEGAL["mx_scale_rule"]}
     name, claim = "VectorE: scales of quantize_mx", "microscaling"
-    found = each(rules, _quantized)
+    alternatives = each(rules, _quantized)
     yield ask(
-        *(name, claim, "mx_quantize", found, "neuron"),
+        *(name, claim, "mx_quantize", alternatives, "neuron"),
         observed=lambda case: _codes(case["xq"], case["xs"]),
     )
 
@@ -189,10 +193,10 @@ def _quantize(blocks: np.ndarray, rule: Any) -> MXArray:
 def _quantized(rule: str, case: ProbeCase) -> np.ndarray:
     groups = case["x"].reshape(4, 8, 16, 4)
     blocks = np.swapaxes(groups, 1, 2).reshape(4, 16, 32)
-    found = _quantize(blocks, rule)
-    elements = np.asarray(to_codes(found.elements)).reshape(4, 16, 8, 4)
+    array = _quantize(blocks, rule)
+    elements = np.asarray(to_codes(array.elements)).reshape(4, 16, 8, 4)
     rows = np.swapaxes(elements, 1, 2).reshape(32, 64)
-    return _codes(rows, np.asarray(to_codes(found.scales)))
+    return _codes(rows, np.asarray(to_codes(array.scales)))
 
 
 def _codes(elements: np.ndarray, scales: np.ndarray) -> np.ndarray:

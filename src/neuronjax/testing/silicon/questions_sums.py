@@ -45,12 +45,12 @@ def sums() -> Iterator[Question]:
 
 def _scan(fuse: bool, case: ProbeCase) -> np.ndarray:
     x, y, state = case["x"], case["y"], case["c"][:, 0]
-    found = np.empty_like(x)
+    states = np.empty_like(x)
     for i in range(x.shape[1]):
         a, b = x[:, i], y[:, i]
         state = fused(a, state, b) if fuse else a * state + b
-        found[:, i] = state
-    return found
+        states[:, i] = state
+    return states
 
 
 Moments = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
@@ -150,8 +150,8 @@ def _tiles(case: ProbeCase) -> np.ndarray:
 def _passes(terms: Callable, case: ProbeCase) -> np.ndarray:
     """Return [m, n, K, passes], or [m, n, K] if there is one product."""
     x, y = case["x"].T[:, None, :], case["y"].T[None, :, :]
-    found = np.stack(terms(x.copy(), y.copy()), axis=-1)
-    return found[..., 0, :] if found.shape[-2] == 1 else found
+    stacked = np.stack(terms(x.copy(), y.copy()), axis=-1)
+    return stacked[..., 0, :] if stacked.shape[-2] == 1 else stacked
 
 
 def _pairs(case: ProbeCase) -> np.ndarray:

@@ -45,24 +45,24 @@ def _arithmetic() -> Iterator[Question]:
     # Claims by instruction: tensor_scalar and the like, activation.
     claims = {"vector": _ELEMENTWISE, "scalar": "elementary functions"}
     for engine, claim in claims.items():
-        found: dict[str, Answer] = {
+        alternatives: dict[str, Answer] = {
             "rounded twice": lambda c: c["x"] * c["c"] + c["y"],
             "multiply-add": lambda c: fused(c["x"], c["c"], c["y"]),
         }
         name = f"{WORDS[engine]}: a * b + c"
-        yield ask(name, claim, f"fused_{engine}", found)
+        yield ask(name, claim, f"fused_{engine}", alternatives)
     one, claim = np.float64(1), "elementary functions"
-    found = {
+    alternatives = {
         "correctly rounded": lambda c: (one / c["x"]).astype(F32),
         "cut off": lambda c: toward_zero(one / c["x"]),
     }
-    yield ask("VectorE: reciprocal", claim, "reciprocal", found)
-    found = {
+    yield ask("VectorE: reciprocal", claim, "reciprocal", alternatives)
+    alternatives = {
         "correctly rounded": lambda c: c["x"] / c["y"],
         "times the reciprocal": lambda c: c["x"] * (F32(1) / c["y"]),
         "cut off": lambda c: toward_zero(c["x"].astype(np.float64) / c["y"]),
     }
-    yield ask("VectorE: division", claim, "divide", found)
+    yield ask("VectorE: division", claim, "divide", alternatives)
 
 
 # -- NaNs and zeros --------------------------------------------------------------------
@@ -71,16 +71,20 @@ def _arithmetic() -> Iterator[Question]:
 def _specials() -> Iterator[Question]:
     for op, better in (("maximum", np.greater), ("minimum", np.less)):
         name, probe = f"VectorE: {op}", f"special_{op}"
-        found = each(
+        alternatives = each(
             {"the NaN": getattr(np, op), "the number": getattr(np, f"f{op[:3]}")},
             lambda function, c: function(c["x"], c["y"]),
         )
-        found |= each(
+        alternatives |= each(
             {"the first": "yx", "the second": "xy"},
             lambda order, c, f=better: _kept(f, c[order[0]], c[order[1]]),
         )
         yield ask(
-            f"{name} with NaN", "NaNs", probe, found, where=lambda c: ~_both_zero(c)
+            f"{name} with NaN",
+            "NaNs",
+            probe,
+            alternatives,
+            where=lambda c: ~_both_zero(c),
         )
         zeros: dict[str, Answer] = {
             "-0 is below +0": lambda c, op=op: _of_zeros(op, c["x"], c["y"]),
@@ -132,13 +136,13 @@ _OPERATORS = {"add": np.add, "multiply": np.multiply}
 
 def _integers() -> Iterator[Question]:
     for engine, op, _ in probes.INTEGERS:
-        found: dict[str, Answer] = {
+        alternatives: dict[str, Answer] = {
             "exact, lower 32 bits": lambda c, op=op: _wrapped(op, c),
             "by way of FP32": lambda c, op=op: _by_float(op, c),
         }
         name, probe = f"{WORDS[engine]}: int32 {op}", f"integers_{engine}_{op}"
-        ours = list(found)[engine == "vector"]
-        yield ask(name, _ELEMENTWISE, probe, found, ours)
+        ours = list(alternatives)[engine == "vector"]
+        yield ask(name, _ELEMENTWISE, probe, alternatives, ours)
 
 
 def _wrapped(op: str, case: ProbeCase) -> np.ndarray:
@@ -152,24 +156,28 @@ def _by_float(op: str, case: ProbeCase) -> np.ndarray:
 
 
 def _transposed() -> Iterator[Question]:
-    found: dict[str, Answer] = {
+    alternatives: dict[str, Answer] = {
         "the same bits": lambda c: c["x"].T,
         "by way of FP32": lambda c: _quiet(flushed(c["x"].T)),
         "times the identity": _through_identity,
     }
     yield ask(
-        "VectorE: transposition", _MOVED, "transpose_vector", found, agrees=same_bits
+        "VectorE: transposition",
+        _MOVED,
+        "transpose_vector",
+        alternatives,
+        agrees=same_bits,
     )
     asked = ask(
         "TensorE: transposition",
         _MOVED,
         "transpose_tensor",
-        found,
+        alternatives,
         where=lambda c: ~(np.abs(c["x"].T) < F32(2.0**-90)),
         agrees=same_bits,
     )
     yield dataclasses.replace(
-        asked, ours=lambda case: list(found)[2 * (case.chip == "trn1")]
+        asked, ours=lambda case: list(alternatives)[2 * (case.chip == "trn1")]
     )
 
 
@@ -215,14 +223,14 @@ def _chosen(case: ProbeCase, dtype: str) -> str:
 
 def _reductions(case: ProbeCase, dtype: str) -> Answers:
     group = _placement(case).group(range(len(case["x"])))
-    found = {}
+    sums = {}
     for name in (n for n in ALGORITHMS if n != "left_fold"):  # XLA's own fold
         try:
             plan = fold_plan(name, ALL_REDUCE, group)
         except InvalidProgramError:
             continue  # the algorithm cannot run over this group
-        found[name] = _folded(plan, case["x"], dtype)
-    return found
+        sums[name] = _folded(plan, case["x"], dtype)
+    return sums
 
 
 def _folded(plan: FoldPlan, x: np.ndarray, dtype: str) -> np.ndarray:
@@ -231,15 +239,15 @@ def _folded(plan: FoldPlan, x: np.ndarray, dtype: str) -> np.ndarray:
     size = -(-x.shape[1] // plan.chunks)
     assert all(len(chunk) == size for chunk in chunks)  # 4,096 of 16 ranks' channels
     fmt = get_format(dtype)
-    found = np.empty(x.shape[1], F32)
+    total = np.empty(x.shape[1], F32)
     for chunk, order in zip(chunks, plan.order, strict=True):
         parts = [x[rank, chunk] for rank in order]
         for stage in plan.stages:
             starts = range(0, len(parts), stage.width)
             groups = [parts[s : s + stage.width] for s in starts]
             parts = [_stored_sum(group, stage.hop, fmt) for group in groups]
-        found[chunk] = parts[0]
-    return found
+        total[chunk] = parts[0]
+    return total
 
 
 def _stored_sum(parts: list[np.ndarray], hop: int, fmt: FloatFormat) -> np.ndarray:

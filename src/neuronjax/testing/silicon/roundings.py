@@ -40,12 +40,12 @@ def to_float(
     _, exponent = np.frexp(exact)
     step = np.exp2(np.maximum(exponent - 1, fmt.min_exponent) - fmt.mantissa_bits)
     with np.errstate(invalid="ignore"):
-        found = how(exact / step) * step
-        found = np.where(
-            np.abs(found) > fmt.max_finite, np.copysign(beyond, exact), found
+        rounded = how(exact / step) * step
+        rounded = np.where(
+            np.abs(rounded) > fmt.max_finite, np.copysign(beyond, exact), rounded
         )
-    found = np.where(np.isfinite(exact), found, exact)
-    return np.copysign(found, exact).astype(np.float32)
+    rounded = np.where(np.isfinite(exact), rounded, exact)
+    return np.copysign(rounded, exact).astype(np.float32)
 
 
 def to_integer(x: np.ndarray, dtype: str, how: Rounding) -> np.ndarray:

@@ -129,10 +129,10 @@ class SiliconReport(Displayed):
         return Group(table, *(Text(line) for line in self._below()))
 
     def _below(self) -> Iterator[str]:
-        for found in self.contradicted:
+        for finding in self.contradicted:
             yield (
-                f"{found.question}: we say {found.ours}; {found.differing:,} of"
-                f" {found.elements:,} differ, the first {found.mismatch}"
+                f"{finding.question}: we say {finding.ours}; {finding.differing:,} of"
+                f" {finding.elements:,} differ, the first {finding.mismatch}"
             )
         yield from self.notes
         silent = [f.question for f in self.findings if not f.elements]
@@ -170,17 +170,17 @@ def check_silicon(folder: str | Path) -> SiliconReport:
     Raises:
         InvalidProgramError: the folder is not one of this version's kit.
     """
-    found = read_results(Path(folder))
+    results = read_results(Path(folder))
     families = (sums, tensor_sums, casts, subnormals, others, values)
-    told = found.cases.keys() | found.left_out.keys()
+    known = results.cases.keys() | results.left_out.keys()
     every = (question for family in families for question in family())
-    asked = (question for question in every if not told.isdisjoint(question.probes))
+    asked = (question for question in every if not known.isdisjoint(question.probes))
     return SiliconReport(
-        chip=found.chip,
-        findings=tuple(answered(question, found) for question in asked),
-        left_out=found.left_out,
-        notes=tuple(_notes(found.cases)),
-        versions=found.versions,
+        chip=results.chip,
+        findings=tuple(answered(question, results) for question in asked),
+        left_out=results.left_out,
+        notes=tuple(_notes(results.cases)),
+        versions=results.versions,
     )
 
 
@@ -239,11 +239,11 @@ class _Part:
         mismatch = ""
         if ours and not agree[ours].all():
             at = tuple(int(i) for i in np.argwhere(~agree[ours])[0])
-            found, said = (
+            observed_text, ours_text = (
                 element_text(np.asarray(a)[at]) for a in (observed, answers[ours])
             )
             where = ", ".join(map(str, at))
-            mismatch = f"{case.probe}[{where}]: {found}, not {said}"
+            mismatch = f"{case.probe}[{where}]: {observed_text}, not {ours_text}"
         return cls(ours, int(mask.sum()), agree, mismatch)
 
 
