@@ -83,17 +83,7 @@ def _collective(context: OpContext) -> Answer:
     return sums and _number(type) and str(type.dtype)
 
 
-def _shift(context: OpContext) -> Answer:
-    dtype = context.op.results[0].type.dtype
-    return dtype.itemsize != 4 and f"of {dtype}"
-
-
 _FIXED_DIVISION = (2, 30)
-
-
-def _division(context: OpContext) -> Answer:
-    old = context.settings.sdk < _FIXED_DIVISION
-    return old and _number(context.op.results[0].type)
 
 
 _INTEGRAL = ("floor", "ceil", "round_nearest_even", "round_nearest_afz", "sign")
@@ -170,8 +160,12 @@ effect
         "integer-dot": lambda c: all(_number(v.type) for v in c.op.operands),
         "integer-scatter": _scatter,
         "integer-collective": _collective,
-        "arithmetic-shift": _shift,
-        "integer-division": _division,
+        "arithmetic-shift": lambda c: (
+            (of := c.op.results[0].type.dtype).itemsize != 4 and f"of {of}"
+        ),
+        "integer-division": lambda c: (
+            c.settings.sdk < _FIXED_DIVISION and _number(c.op.results[0].type)
+        ),
         "float-to-int": _float_to_int,
     },
 )
