@@ -22,7 +22,7 @@ def share(error: float) -> Share:
 
 
 def owes_to_chance(*steps: tuple[float, float]) -> bool:
-    """Ask of the last of some products; each has an error of its own, and in the run."""
+    """Ask of the last product; each has an error of its own, and one in the run."""
     x = normal(8, 8)
     arguments = (x,) * (len(steps) + 1)
 
