@@ -248,7 +248,25 @@ class Flow:
         if share.error <= excused(unit) and share.lost:  # only elements are lost
             lost = share.lost / OF_DATA
             is_chance |= any(lost <= e.result.data_lost for _, e in chain)
-        return is_chance or (unit > COARSE and _is_ordinary(chain, unit))
+        return is_chance or (unit > COARSE and self._is_of_roundings(chain, unit))
+
+    def _is_of_roundings(self, chain: list[Step], unit: float) -> bool:
+        """Return whether an error in 8 bits and fewer is of ordinary roundings alone.
+
+        What an op makes of operands without correct digits is no error of its own; then
+        theirs decides.
+        """
+        seen: set[Op] = set()
+        while _is_ordinary(chain, unit) and chain[-1][0].path.op not in seen:
+            origin, last = chain[-1]
+            before = next(self.behind_step(origin, last), None)
+            if last.own <= excused(unit) or before is None:
+                return last.own <= excused(unit)
+            if last.error_before < HOPELESS:
+                return False
+            seen.add(origin.path.op)
+            chain = self.chain(before, before.worst)
+        return False
 
     def before_casts(self, value: Value) -> OpTrace | None:
         """Return the op that computed a value, before its casts."""
@@ -309,8 +327,8 @@ def _is_noise(op: Op, evidence: OpEvidence) -> bool:
 
 
 def _is_ordinary(chain: list[Step], unit: float) -> bool:
-    """Return whether the error of 8 bits and fewer began as a rounding of its format,
-    and no op on its way cost all the digits that the format has.
+    """Return whether no op on the way of an error in 8 bits and fewer cost all the
+    digits that the format has.
 
     The error at the end of the chain does not matter then: another draw of the data has
     an error of that size too, and a value without correct digits cannot lose any.
@@ -320,11 +338,8 @@ def _is_ordinary(chain: list[Step], unit: float) -> bool:
         return False
     share = chain[0][1].result
     casts = [t.path.op.results[0].type.dtype for t, _ in chain if narrows(t.path.op)]
-    if max(map(unit_of, casts), default=0.0) > COARSE and (
-        share.error > OF_DATA * share.data_error
-    ):
-        return False  # not the policy rounds, but the program
-    return chain[-1][1].own <= excused(unit)
+    by_policy = max(map(unit_of, casts), default=0.0) <= COARSE  # not by the program
+    return by_policy or share.error <= OF_DATA * share.data_error
 
 
 def _error(trace: OpTrace) -> float:

@@ -8,7 +8,7 @@ and scales them back; how it makes its scales does not matter, for all is measur
 its own steps. It is at fault if it costs a bit: if its error is twice that of a scale
 that fits. Floats round as much at every scale, whole numbers in proportion to the
 largest, so for them to clip a few may be the better choice. Or it is if most numbers
-become zero, and fewer are enough where something is divided by them.
+become zero; fewer are enough where something is divided by them, or each scales many.
 """
 
 from __future__ import annotations

@@ -33,12 +33,6 @@ def _body(context: OpContext) -> Answer:
     return name not in _LISTED_BODIES
 
 
-def _initial(context: OpContext) -> Answer:
-    operands = context.op.operands
-    initial = operands[len(operands) // 2 :]
-    return any(context.fact(v).value is None for v in initial)
-
-
 def _comparator(context: OpContext) -> Answer:
     region = context.op.regions[0]
     root = next((op for op in region.ops if region.results[0] in op.results), None)
@@ -58,11 +52,6 @@ def _dilated(op: Op, name: str) -> bool:
 
 def _both(op: Op, *names: str) -> bool:
     return all(_dilated(op, name) for name in names)
-
-
-def _window_dilation(context: OpContext) -> Answer:
-    names = ("base_dilations", "window_dilations")
-    return " and ".join(name for name in names if _dilated(context.op, name))
 
 
 RULES = read_rules(
@@ -130,10 +119,14 @@ a strided convolution with a dilated input
             len(c.op.results) > 1 and f"{len(c.op.results)} tensors at once"
         ),
         "reduction-body": _body,
-        "reduction-init": _initial,
+        "reduction-init": lambda c: any(
+            c.fact(v).value is None for v in c.op.operands[len(c.op.operands) // 2 :]
+        ),
         "sort-comparator": _comparator,
         "topk-integer": _topk_integers,
-        "window-dilation": _window_dilation,
+        "window-dilation": lambda c: " and ".join(
+            n for n in ("base_dilations", "window_dilations") if _dilated(c.op, n)
+        ),
         "window-operands": lambda c: (
             len(c.op.operands) != 2 and f"{len(c.op.operands)} operands instead of 2"
         ),

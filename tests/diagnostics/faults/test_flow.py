@@ -1,0 +1,59 @@
+"""Along which values an error came, by figures that a run might have shown."""
+
+from dataclasses import fields
+
+import pytest
+
+import neuronjax as nj
+from neuronjax.diagnostics.faults.evidence import OpEvidence
+from neuronjax.diagnostics.faults.flow import Flow
+from neuronjax.diagnostics.faults.recorder import OpTrace, Recorder
+from neuronjax.diagnostics.faults.shares import Share
+from neuronjax.diagnostics.parallel_runs import OpPath
+from neuronjax.ir.value_sources import ValueSources
+from tests.arrays import normal
+
+E4M3_UNIT = 2.0**-4
+
+
+def share(error: float) -> Share:
+    nothing = dict.fromkeys((f.name for f in fields(Share)), 0)
+    return Share(**nothing | {"error": error, "elements": 64, "norm": 1.0})
+
+
+def owes_to_chance(*steps: tuple[float, float]) -> bool:
+    """Ask of the last product; each has an error of its own, and one in the run."""
+    x = normal(8, 8)
+    arguments = (x,) * (len(steps) + 1)
+
+    def products(x, *others):
+        for other in others:
+            x = x @ other
+        return x
+
+    program = nj.jit(products).lower(*arguments).program
+    recorder, before = Recorder({}, {}), 0.0
+    ops = (op for op in program.walk() if op.name == "stablehlo.dot_general")
+    for op, (own, error) in zip(ops, steps, strict=True):
+        left, right = op.operands
+        operands = {left: share(before), right: share(0.0)}
+        of_none = dict(absorbed=(0.0, 0.0), wrapped=0, misread=0, rounds_whole=False)
+        evidence = OpEvidence(share(error), operands, own, cut_off={}, **of_none)
+        path, before = OpPath((), op), error
+        recorder.traces[path] = OpTrace(path, evidence)
+    [result] = program.entry.body.results
+    return Flow(ValueSources(program), recorder).owes_to_chance(result, E4M3_UNIT)
+
+
+@pytest.mark.parametrize(
+    ("is_chance", "steps"),
+    [
+        (True, [(0.04, 0.04), (0.05, 0.5), (0.05, 0.6)]),
+        (True, [(0.04, 0.04), (0.05, 0.5), (0.45, 0.6)]),
+        (False, [(0.04, 0.04), (0.05, 0.1), (0.45, 0.6)]),
+        (False, [(0.04, 0.04), (0.4, 0.5), (0.45, 0.6)]),
+    ],
+    ids=["grown", "grown and then lost", "lost", "lost before"],
+)
+def test_what_has_no_digits_in_8_bits_cannot_lose_any(is_chance, steps):
+    assert owes_to_chance(*steps) is is_chance
