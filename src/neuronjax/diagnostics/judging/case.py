@@ -26,12 +26,13 @@ from neuronjax.diagnostics.tolerance import Tolerance, error_bounds
 from neuronjax.diagnostics.tolerance.bounds import SAMPLES
 from neuronjax.errors import InvalidProgramError, NeuronJaxError, line_in
 
-#: Numbers: a reference of more inputs is not run again with drawn errors, or changed.
+#: Numbers: a reference of more inputs is not run again with drawn errors, or changed;
+#: one of more than a quarter is run again less often.
 LARGE_INPUTS = 1 << 22
 
-#: Runs with drawn errors for the seeds after the first, whose tolerance decides what a
-#: verdict is worth. Student's t makes the bounds of so few twice as wide.
-_LATER_SAMPLES = 10
+#: Runs with drawn errors of such a reference, and for seeds after the first, whose
+#: tolerance decides what a verdict is worth. Student's t makes bounds twice as wide.
+_FEWER_SAMPLES = 10
 
 #: What the loops of a reference ask for their turns: names of its module, which return
 #: what they are given, but where somebody (`mutants.py`) changes what they mean.
@@ -145,9 +146,9 @@ class ReferenceCase:
             self._newest[what] = seed, value
         return value
 
-    def is_large(self, seed: int) -> bool:
+    def is_large(self, seed: int, most: int = LARGE_INPUTS) -> bool:
         """Whether running the reference often would take long."""
-        return sum(np.size(x) for x in self.drawn(seed)) > LARGE_INPUTS
+        return sum(np.size(x) for x in self.drawn(seed)) > most
 
     def kernel_arguments(self, seed: int) -> tuple[Any, ...]:
         """The same as the kernel takes them, in memory of their own."""
@@ -187,7 +188,8 @@ class ReferenceCase:
         """
         if relative is not None:
             return tuple(Tolerance.of_norm(v, relative) for v in self.expected(seed))
-        usual = _LATER_SAMPLES if is_later else SAMPLES
+        is_few = is_later or self.is_large(seed, LARGE_INPUTS // 4)
+        usual = _FEWER_SAMPLES if is_few else SAMPLES
         derive = functools.partial(self._derive, usual)
         return self._of_seed(f"tolerances, {usual}", seed, derive)
 

@@ -7,16 +7,16 @@ with it. Run as `python -m`, with the number of a socket, on which `sandbox` ask
 
 from __future__ import annotations
 
+import importlib
 import os
 import select
 import signal
 import socket
 import sys
 
-from neuronjax.diagnostics.judging import tracing_child, values_child
+# Every candidate is traced; what runs its values is loaded by the child that needs it.
+import neuronjax.diagnostics.judging.tracing_child  # noqa: F401
 from neuronjax.diagnostics.judging.sandbox import SEPARATOR, WORD
-
-_CHILDREN = {module.__name__: module.main for module in (tracing_child, values_child)}
 
 _LONGEST_BYTES = 8192
 _LOOK_SECONDS = 0.01
@@ -33,7 +33,7 @@ def main() -> None:
         if not child:
             module, _, folder = asked.partition(SEPARATOR)
             _become(os.fsdecode(folder), files[0], wire)
-            _CHILDREN[module.decode()]()  # does not return
+            importlib.import_module(module.decode()).main()  # does not return
         os.close(files[0])
         wire.sendall(WORD.pack(child))
         wire.sendall(WORD.pack(_status(child, wire)))

@@ -75,7 +75,7 @@ def run_child(
     The process that it is a fork of stays until this one ends; see `nursery`.
 
     Args:
-        module: one of those that the nursery knows.
+        module: its name.
         job: its task, which it finds as job.json in its working folder.
         wanted: the files of its folder that are read when it has ended.
         limits: after their seconds the child and all it started are killed.

@@ -28,18 +28,16 @@ def stored(tree: Any) -> tuple[bytes, bytes]:
     """
     arrays: list[Any] = []
     described = types_file.described(arguments.flatten(tree, arrays))
-    held = [_numpy(a) for a in arrays]
+    held = [
+        a if isinstance(a, np.ndarray) else np.asarray(arguments.to_jax(a))
+        for a in arrays
+    ]
     names = [a.dtype.name for a in held]
     out = io.BytesIO()
     bits = (np.ascontiguousarray(a).view(f"u{a.dtype.itemsize}") for a in held)
     np.savez(out, *bits)
     text = json.dumps({"tree": described, "dtypes": names})
     return text.encode(), out.getvalue()
-
-
-def _numpy(array: Any) -> np.ndarray:
-    is_numpy = isinstance(array, np.ndarray)
-    return array if is_numpy else np.asarray(arguments.to_jax(array))
 
 
 def read(text: bytes, arrays: bytes) -> Any:

@@ -29,7 +29,7 @@ _FLOOR = 0.125
 _LITTLE = 2.0**-7
 
 #: Numbers that runs may hold together of one array.
-_MOST_HELD = 1 << 24
+_MOST_HELD = 1 << 26
 
 Key = TypeVar("Key")
 
