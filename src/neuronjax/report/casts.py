@@ -9,12 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from neuronjax.ir.instruction_set import (
-    NcMatmul,
-    TensorCopy,
-    TensorReduce,
-    TensorScalar,
-)
+from neuronjax.ir.instruction_set import NcMatmul
 from neuronjax.policy import Policy
 from neuronjax.report.quantities import percent, seconds
 from neuronjax.timing.timeline import Timeline
@@ -25,9 +20,9 @@ AS_FAST_AS_TF32 = ("bf16", "fp16")
 NO_FASTER_THAN_TF32 = "TF32 is as fast in the array, and FP32 operands need no cast"
 
 _KINDS = {
-    TensorReduce: "largest magnitudes",
-    TensorScalar: "scales and casts",
-    TensorCopy: "scales and casts",
+    "tensor_reduce": "largest magnitudes",
+    "tensor_scalar": "scales and casts",
+    "tensor_copy": "scales and casts",
 }
 _TURNS = "transposes"
 #: By `Policy.scaling`; both were priced for the GPT of the quickstart.
@@ -49,7 +44,7 @@ def operand_seconds(timeline: Timeline) -> Mapping[str, float]:
         members = timeline.fused[event.instruction]
         kind = _TURNS if _turns(event.source) else ""
         if members[0].location in products and type(members[0]) is not NcMatmul:
-            kind = kind or _KINDS.get(type(members[-1]), "")
+            kind = kind or _KINDS.get(members[-1].name, "")
         spent[kind] = spent.get(kind, 0.0) + event.queue_seconds * event.count
     return {kind: taken for kind, taken in spent.items() if kind}
 
