@@ -19,12 +19,8 @@ AS_FAST_AS_TF32 = ("bf16", "fp16")
 """Types of a policy for which the array is no faster than for TF32."""
 NO_FASTER_THAN_TF32 = "TF32 is as fast in the array, and FP32 operands need no cast"
 
-_KINDS = {
-    "tensor_reduce": "largest magnitudes",
-    "tensor_scalar": "scales and casts",
-    "tensor_copy": "scales and casts",
-}
-_TURNS = "transposes"
+_KINDS = {"tensor_reduce": "largest magnitudes", "tensor_scalar": "scales and casts"}
+_CASTS, _TURNS = "casts", "transposes"
 #: By `Policy.scaling`; both were priced for the GPT of the quickstart.
 _CHEAPER = {
     "current": "scaling='delayed' casts a tensor as it is made; a Rule can leave "
@@ -41,10 +37,16 @@ def operand_seconds(timeline: Timeline) -> Mapping[str, float]:
     for event in timeline.events:
         if event.instruction < 0:
             continue
-        members = timeline.fused[event.instruction]
-        kind = _TURNS if _turns(event.source) else ""
+        members, source = timeline.fused[event.instruction], event.source
+        kind = _TURNS if _turns(source) else ""
         if members[0].location in products and type(members[0]) is not NcMatmul:
-            kind = kind or _KINDS.get(members[-1].name, "")
+            names = {member.name for member in members}
+            own = [what for name, what in _KINDS.items() if name in names]
+            if not isinstance(source, Transfer):
+                own += [_CASTS] * ("tensor_copy" in names)
+            elif source.reason != "spill_reload":  # the product reads the others anyway
+                own = []
+            kind = kind or next(iter(own), "")
         spent[kind] = spent.get(kind, 0.0) + event.queue_seconds * event.count
     return {kind: taken for kind, taken in spent.items() if kind}
 
