@@ -21,12 +21,11 @@ NO_FASTER_THAN_TF32 = "TF32 is as fast in the array, and FP32 operands need no c
 
 _KINDS = {"tensor_reduce": "largest magnitudes", "tensor_scalar": "scales and casts"}
 _CASTS, _TURNS = "casts", "transposes"
-#: By `Policy.scaling`; both were priced for the GPT of the quickstart.
-_CHEAPER = {
-    "current": "scaling='delayed' casts a tensor as it is made; a Rule can leave "
-    "attention's products in BF16",
-    "delayed": "a Rule can leave attention's products in BF16",
-}
+#: Of current scaling; both were priced for the GPT of the quickstart.
+_CHEAPER = (
+    "scaling='delayed' casts a tensor as it is made; a Rule can leave attention's "
+    "products in BF16"
+)
 _WORTH_A_NOTE = 0.03
 
 
@@ -70,6 +69,6 @@ def cast_notes(timeline: Timeline, policy: Policy, core: Core) -> Iterator[str]:
             f"casts of FP32 to {to.upper()} {share}; {NO_FASTER_THAN_TF32}: "
             "policy='tf32'"
         )
-    elif to.startswith("fp8") and policy.scaling in _CHEAPER:
+    elif to.startswith("fp8") and policy.scaling == "current":
         each = ", ".join(f"{what} {seconds(taken)}" for what, taken in spent.items())
-        yield f"operands in FP8 {share}: {each}; {_CHEAPER[policy.scaling]}"
+        yield f"operands in FP8 {share}: {each}; {_CHEAPER}"
