@@ -158,12 +158,15 @@ def left_out(
             }
             chosen[figure.name] = min(medians, key=lambda v: round(medians[v], 4))
             stack.enter_context(figure.applied(chosen[figure.name]))
-        without = statistics.median(errors(own, target))
+        without = errors(own, target)
+    fitted = errors(own, target)
     return {
         "op": op,
         "kernels": len(own),
-        "median_error": statistics.median(errors(own, target)),
-        "left_out_error": without,
+        "median_error": statistics.median(fitted),
+        "mean_error": statistics.fmean(fitted),
+        "left_out_error": statistics.median(without),
+        "left_out_mean_error": statistics.fmean(without),
         "chosen": chosen,
     }
 

@@ -55,6 +55,7 @@ def programs(found: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             f"{row['name']}, {row['chip']}",
             row["workload"],
             *times,
+            chip=row["chip"],
             counts=row["kind"] == "best",
             held_out=row["held_out"],
         )
@@ -84,14 +85,17 @@ def collectives() -> Iterator[dict[str, Any]]:
 
 
 def summary(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """By group: rows that count, median magnitude of their error, those missed."""
-    found = []
-    for group in dict.fromkeys(entry["group"] for entry in entries):
-        own = [e for e in entries if e["group"] == group and e["counts"]]
-        if own:
-            found.append({"group": group, **_errors(own)})
+    """By group and by a program's chip: rows that count, median and mean magnitude of
+    their error, those missed."""
     counted = [entry for entry in entries if entry["counts"]]
-    return [*found, {"group": "all", **_errors(counted)}]
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for entry in counted:
+        groups.setdefault(entry["group"], []).append(entry)
+    for entry in counted:
+        if "chip" in entry:
+            groups.setdefault(f"all programs of {entry['chip']}", []).append(entry)
+    groups["all"] = counted
+    return [{"group": group, **_errors(own)} for group, own in groups.items()]
 
 
 def _errors(entries: list[dict[str, Any]]) -> dict[str, Any]:
@@ -100,8 +104,10 @@ def _errors(entries: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "rows": len(errors),
         "median": statistics.median(errors),
+        "mean": statistics.fmean(errors),
         "held_out_rows": len(held),
         "held_out_median": statistics.median(held) if held else None,
+        "held_out_mean": statistics.fmean(held) if held else None,
         "missed": sum(error > BAND for error in errors),
         "worst": max(errors),
     }

@@ -312,14 +312,16 @@ def _point(entry: Found) -> tuple[str, ...]:
 
 def time_model(found: Found) -> str:
     """The picture, medians by group, and every row that is missed."""
-    head = ("", "rows", "median error", "held out", "median", "missed", "worst")
+    head = ("", "rows", "median error", "mean", "held out", "median", "mean")
     rows = [
         (
             row["group"],
             str(row["rows"]),
             text.percent(row["median"]),
+            text.percent(row["mean"]),
             str(row["held_out_rows"] or ""),
             text.percent(row["held_out_median"]),
+            text.percent(row["held_out_mean"]),
             str(row["missed"] or ""),
             text.percent(row["worst"]),
         )
@@ -330,7 +332,7 @@ def time_model(found: Found) -> str:
         [
             "![Predicted against published times](images/bench_time_model.png)",
             _TIME_MODEL,
-            text.table(head, rows),
+            text.table((*head, "missed", "worst"), rows),
             f"Missed by more than {found['band']:.0%}:",
             text.table(
                 ("row", "group", "published", "predicted", "error"),
@@ -345,8 +347,11 @@ def kernels(found: Found) -> str:
     by_op: dict[tuple[str, str], list[Found]] = {}
     for entry in found["entries"]:
         by_op.setdefault((entry["chip"], entry["op"]), []).append(entry)
-    head = ("chip", "op", "kernels", "median error", "within 30 %", *_ORDER)
+    head = ("chip", "op", "kernels", "median error", "mean", "within 30 %", *_ORDER)
     sums = [_kernels_of(chip, op, own) for (chip, op), own in by_op.items()]
+    for chip in dict.fromkeys(chip for chip, _ in by_op):
+        every = [e for e in found["entries"] if e["chip"] == chip]
+        sums.append((*_kernels_of(chip, "all", every)[:6], "", "", ""))
     rows = map(_kernel, found["entries"])
     columns = ("kernel", "chip", "measured", "predicted", "error", *_ACTIVE)
     every = text.folded("Every kernel", text.table(columns, rows))
@@ -371,18 +376,21 @@ with RMSNorm and mamba fitted none. What is not explained: [times](times.md)."""
 
 def leave_one_out(found: Found) -> str:
     """Errors of each op with the figures that the other ops choose."""
-    head = ("op", "kernels", "median error", "left out", "figures that differ")
+    head = ("op", "kernels", "median error", "mean", "left out", "mean")
     own = {figure.name: figure.values[0] for figure in FIGURES}
     rows = (
         (
             e["op"],
             str(e["kernels"]),
             text.percent(e["median_error"]),
+            text.percent(e.get("mean_error")),
             text.percent(e["left_out_error"]),
+            text.percent(e.get("left_out_mean_error")),
             ", ".join(f"{n} {v:g}" for n, v in e["chosen"].items() if v != own[n]),
         )
         for e in found["entries"]
     )
+    head = (*head, "figures that differ")
     return "\n\n".join([_LEFT_OUT, text.table(head, rows)])
 
 
@@ -400,8 +408,8 @@ def _kernels_of(chip: str, op: str, found: Sequence[Found]) -> tuple[str, ...]:
         known = order_of(times)
         order = f"{known.spearman:.2f}", f"{known.regret:.1%}", f"{known.pairs:.0%}"
     close = sum(e <= CLOSE for e in errors) / len(errors)
-    median = text.percent(statistics.median(errors))
-    return (chip, op, str(len(found)), median, f"{close:.0%}", *order)
+    middle = map(text.percent, (statistics.median(errors), statistics.fmean(errors)))
+    return (chip, op, str(len(found)), *middle, f"{close:.0%}", *order)
 
 
 def _kernel(entry: Found) -> tuple[str, ...]:
@@ -426,7 +434,7 @@ def _active(entry: Found, engine: str) -> str:
 _TIME_MODEL = """Published times are the vendor's and third parties', of hardware that
 this project has not seen; `make validate` prints the sources and why rows are missed.
 Held-out rows were not looked at while the model was made. Rows that the model was given
-are not counted, nor are variants and bounds."""
+are not counted, nor are variants and bounds. Means are of absolute percentage errors."""
 
 
 def _is_missed(entry: Found, found: Found) -> bool:

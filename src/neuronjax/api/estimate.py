@@ -454,8 +454,7 @@ def _gradient_notes(
 ) -> list[str]:
     """Why copies exchange nothing, where they do not."""
     pairs = zip(profiles, costs, strict=True)
-    alone = (p for p, c in pairs if c.copies > 1 and not c.time.all_reduce_seconds)
-    silent = list(alone)
+    silent = [p for p, c in pairs if c.copies > 1 and not c.time.all_reduce_seconds]
     if not silent:
         return []
     if not any(map(_trains, silent)):
@@ -469,22 +468,18 @@ def _gradient_notes(
 def _placement_notes(
     profiles: Sequence[Profile], costs: Sequence[TrainingCost]
 ) -> list[str]:
-    found = []
+    found: dict[str, None] = {}
     for profiled, cost in zip(profiles, costs, strict=True):
         placement, copies = profiled.policy.placement, int(cost.copies)
         if copies > 1 and _placed(placement, copies, cost.devices // copies) is None:
-            found.append(
-                f"the placement is of {len(placement)} devices, of {cost.devices}: "
-                "gradients are added up as if copies lay in order"
-            )
-    return list(dict.fromkeys(found))
+            what = f"the placement is of {len(placement)} devices, of {cost.devices}"
+            found[f"{what}: gradients are added up as if copies lay in order"] = None
+    return list(found)
 
 
 def _data_notes(costs: Sequence[TrainingCost]) -> list[str]:
     data = [cost.copies * cost.steps for cost in costs if cost.steps is not None]
-    if not data or max(data) <= 1.01 * min(data):
-        return []
-    return [
-        "after these steps the rows have seen different amounts of data, up to "
-        f"{max(data) / min(data):.3g} times as much; give tokens= for the same"
-    ]
+    times = max(data) / min(data) if data else 1.0
+    seen = "after these steps the rows have seen different amounts of data, up to "
+    alike = f"{times:.3g} times as much; give tokens= for the same"
+    return [seen + alike] if times > 1.01 else []

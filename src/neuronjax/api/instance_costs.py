@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from neuronjax.api.asked import Askable
 from neuronjax.api.profile import profile
@@ -51,6 +51,7 @@ class PricedTable(Displayed):
     profiles: tuple[Profile, ...]
 
     costs: tuple[Any, ...]
+    _MEASURED: ClassVar[str] = "no whole step was measured"
 
     @property
     def records(self) -> Records:
@@ -88,7 +89,7 @@ class PricedTable(Displayed):
         prices = {cost.machine: cost.price for cost in self.costs}
         settings = (setting_line(p.target, p.policy, p.core.lnc) for p in self.profiles)
         lines = [f"on {setting}" for setting in dict.fromkeys(settings)]
-        lines.append("no whole step or token was measured; programs like it take:")
+        lines.append(f"{self._MEASURED}; programs like it take:")
         lines += dict.fromkeys(filter(None, map(_how_sure, self.profiles)))
         lines += [
             f"price: {machine}, {price.usd_per_hour:,.2f} USD/h ({price.basis})"

@@ -9,12 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from neuronjax.ir.instruction_set import (
-    NcMatmul,
-    TensorCopy,
-    TensorReduce,
-    TensorScalar,
-)
+from neuronjax.ir.instruction_set import NcMatmul
 from neuronjax.policy import Policy
 from neuronjax.report.quantities import percent, seconds
 from neuronjax.timing.timeline import Timeline
@@ -24,18 +19,13 @@ AS_FAST_AS_TF32 = ("bf16", "fp16")
 """Types of a policy for which the array is no faster than for TF32."""
 NO_FASTER_THAN_TF32 = "TF32 is as fast in the array, and FP32 operands need no cast"
 
-_KINDS = {
-    TensorReduce: "largest magnitudes",
-    TensorScalar: "scales and casts",
-    TensorCopy: "scales and casts",
-}
-_TURNS = "transposes"
-#: By `Policy.scaling`; both were priced for the GPT of the quickstart.
-_CHEAPER = {
-    "current": "scaling='delayed' casts a tensor as it is made; a Rule can leave "
-    "attention's products in BF16",
-    "delayed": "a Rule can leave attention's products in BF16",
-}
+_KINDS = {"tensor_reduce": "largest magnitudes", "tensor_scalar": "scales and casts"}
+_CASTS, _TURNS = "casts", "transposes"
+#: Of current scaling; both were priced for the GPT of the quickstart.
+_CHEAPER = (
+    "scaling='delayed' casts a tensor as it is made; a Rule can leave attention's "
+    "products in BF16"
+)
 _WORTH_A_NOTE = 0.03
 
 
@@ -46,10 +36,16 @@ def operand_seconds(timeline: Timeline) -> Mapping[str, float]:
     for event in timeline.events:
         if event.instruction < 0:
             continue
-        members = timeline.fused[event.instruction]
-        kind = _TURNS if _turns(event.source) else ""
+        members, source = timeline.fused[event.instruction], event.source
+        kind = _TURNS if _turns(source) else ""
         if members[0].location in products and type(members[0]) is not NcMatmul:
-            kind = kind or _KINDS.get(type(members[-1]), "")
+            names = {member.name for member in members}
+            own = [what for name, what in _KINDS.items() if name in names]
+            if not isinstance(source, Transfer):
+                own += [_CASTS] * ("tensor_copy" in names)
+            elif source.reason != "spill_reload":  # the product reads the others anyway
+                own = []
+            kind = kind or next(iter(own), "")
         spent[kind] = spent.get(kind, 0.0) + event.queue_seconds * event.count
     return {kind: taken for kind, taken in spent.items() if kind}
 
@@ -73,6 +69,6 @@ def cast_notes(timeline: Timeline, policy: Policy, core: Core) -> Iterator[str]:
             f"casts of FP32 to {to.upper()} {share}; {NO_FASTER_THAN_TF32}: "
             "policy='tf32'"
         )
-    elif to.startswith("fp8") and policy.scaling in _CHEAPER:
+    elif to.startswith("fp8") and policy.scaling == "current":
         each = ", ".join(f"{what} {seconds(taken)}" for what, taken in spent.items())
-        yield f"operands in FP8 {share}: {each}; {_CHEAPER[policy.scaling]}"
+        yield f"operands in FP8 {share}: {each}; {_CHEAPER}"

@@ -120,11 +120,10 @@ class _ScanRewriting:
                 continue
             before = self.written.get(i.operands[0].buffer.number)
             target = i.results[0].number
-            readers = (
-                r
-                for r in (*block.instructions, *found)
-                if any(v.buffer.number == target for v in r.operands)
-            )
+            both = (*block.instructions, *found)
+            readers = [
+                r for r in both if target in {v.buffer.number for v in r.operands}
+            ]
             undone = _undo(before, i) or all(_undo(i, r) for r in readers)
             if not undone or target in results:
                 total += nbytes(i.results)
