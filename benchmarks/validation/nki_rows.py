@@ -137,10 +137,10 @@ NOTES: tuple[str, ...] = (
     " 1 KiB, 16 KiB apart, lie in two of HBM's 16 channels, as far as 512 bytes in a"
     " row are one's; of the left matrix's of 256 B, which the first stage loads for"
     " every product, the model takes half of that.",
-    "Single buffers: 1.33 us for each of 1,024 turns, little more than one ring takes to"
-    " issue their two loads (1.2). In the model a load waits until the matmul before has"
-    " read its buffer, and is then issued, moves and is signalled: 2.8 us. Either such"
-    " tiles get a second buffer, or descriptors are made before the wait.",
+    "Single buffers: 1.33 us for each of 1,024 turns, little more than one ring takes"
+    " to issue their two loads (1.2). In the model a load waits until the matmul before"
+    " has read its buffer, and is then issued, moves and is signalled: 2.8 us. Either"
+    " such tiles get a second buffer, or descriptors are made before the wait.",
     "Mamba v2: the product of delta and u does not depend on the state; a compiler that"
     " moves it out of the loop leaves VectorE 8 of 10 cycles per element. The model"
     " takes the kernel as it is written.",

@@ -35,12 +35,13 @@ DOCUMENTS = {
     "ERR": "compiler/error-codes/",
     "ISA": "nki/api/nki/isa/__init__.py",
     "JK": "frameworks/jax/setup/jax-neuronx-known-issues.rst",
+    "KLN": "foxl-ai/kiln, docs/neuron-notes.md: what its author measured",
     "MXG": "nki/deep-dives/mxfp-matmul.rst",
     "RN-CC": "release-notes/components/compiler.rst",
     "RN-NKI": "release-notes/components/nki.rst",
     "SH": "nki/api/nki.api.shared.rst",
 }
-"""Pages of the AWS Neuron SDK documentation, as of SDK 2.32."""
+"""Pages of the AWS Neuron SDK documentation, as of SDK 2.32, and who measured."""
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
 

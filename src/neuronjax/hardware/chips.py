@@ -200,6 +200,8 @@ class ChipSpec:
         joining_seconds: more that a program takes on a logical core of several physical
             ones, which begin and end together.
         hwdge_issue_seconds: one hardware-generated descriptor, or None without.
+        software_packet_seconds: of GpSimdE for a contiguous piece of a transfer whose
+            descriptors it makes.
         neuronlink_bytes_per_second: published sum over links and directions.
         cc_cores: cores that orchestrate collectives; without any there are none.
         published_tflops: the product page's peaks; not always cores x core peak.
@@ -230,6 +232,7 @@ class ChipSpec:
     dma_start_seconds: float
     joining_seconds: float
     hwdge_issue_seconds: float | None
+    software_packet_seconds: float
     neuronlink_bytes_per_second: int
     cc_cores: int
     published_tflops: ByDtype
@@ -488,6 +491,7 @@ TRN1 = ChipSpec(
     dma_start_seconds=1300e-9,  # [DB]
     joining_seconds=0.0,  # its logical cores are physical ones [LNC]
     hwdge_issue_seconds=None,
+    software_packet_seconds=43e-9,  # 51 of 181 bytes, 35 of 34 [KLN]
     neuronlink_bytes_per_second=384 * 10**9,  # [H2]
     cc_cores=6,  # [A2]
     published_tflops=ByDtype(fp8=190, bf16=190, fp32=47.5),  # [H1]
@@ -548,6 +552,7 @@ TRN2 = ChipSpec(
     # Fitted: 36 to 49 us are beside programs at LNC 2, 10 of them at LNC 1 too.
     joining_seconds=30e-6,  # [VL]
     hwdge_issue_seconds=600e-9,  # [A3]
+    software_packet_seconds=43e-9,  # as on trn1 [KLN]
     neuronlink_bytes_per_second=1_280 * 10**9,  # [H2]
     cc_cores=16,  # [H2, DRV]; see CONTRADICTIONS
     published_tflops=ByDtype(fp8=1299, bf16=667, fp32=181, sparse=2563),  # [H2]
@@ -573,6 +578,7 @@ TRN3 = dataclasses.replace(
     # Fitted: a product of 256 x 256 x 128 takes 17 us [BMM], at LNC 2, which alone was
     # measured: what of it is the program's and what the cores' is trn2's 10 us.
     joining_seconds=5e-6,  # [BMM]
+    software_packet_seconds=5.1e-9,  # GpSimdE active for 10.3 ms of 1,998,000 [MXB]
     neuronlink_bytes_per_second=2_560 * 10**9,  # [H3]; see CONTRADICTIONS
     published_tflops=ByDtype(
         mx=2517,  # [H3]

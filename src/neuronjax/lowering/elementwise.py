@@ -189,8 +189,8 @@ def convert(op: Op, context: Context) -> Instructions:
     if source == target:
         yield from pass_through(op, context)
         return
-    first = _before_cast(op, context)
-    if first is not None and context.policy.round_trips == "folded":
+    folds = context.policy.round_trips == "folded"
+    if folds and (first := _before_cast(op, context)):
         context.alias(op.results[0], context.view(first))
         return
     fields: dict[str, Any] = context.on_write(target.name)

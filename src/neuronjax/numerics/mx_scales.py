@@ -21,9 +21,7 @@ import numpy as np
 from neuronjax.errors import InvalidProgramError
 from neuronjax.numerics.float_format import FLOAT32, FloatFormat
 
-_Bounded = Literal["ocp_floor", "neuron", "ceil", "rceil", "even"]
-_Alternative = Literal["ocp_floor:alternative", "neuron:alternative"]
-ScaleRuleName = Literal[_Bounded, _Alternative, "nki_golden"]
+ScaleRuleName = Literal["ocp_floor", "neuron", "ceil", "rceil", "even", "nki_golden"]
 # (exponent field, mantissa, element format) -> scale byte; all arrays uint32.
 ScaleRule = Callable[[jax.Array, jax.Array, FloatFormat], jax.Array]
 # (mantissa, element format) -> 0 or 1, by which the OCP exponent is raised.

@@ -225,6 +225,9 @@ HBM_LATENCY = assumed(
     "a read of DRAM through a network on the chip; nothing is published",
     fitted_to="trn2, DMA trigger to first byte of a load: 739 ns [DM, picture]",
 )
+SOFTWARE_DMA = Constant(
+    1e-6, "s", "of GpSimdE for a transfer that it makes descriptors for [KLN]"
+)
 HBM_INTERLEAVE = assumed(
     512,
     "B",

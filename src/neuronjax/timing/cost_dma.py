@@ -37,7 +37,6 @@ from neuronjax.timing.cost_rules import (
 )
 from neuronjax.timing.cost_tensor import over_partitions, transpose_works
 from neuronjax.timing.engines.dma import (
-    DmaPace,
     DmaTask,
     dma_pace,
     engines,
@@ -79,11 +78,7 @@ def dma_times(transfer: Transfer, core: Core) -> tuple[float, float]:
     )
     pace = dma_pace(core, task)
     least = transfer.bytes / hbm_bytes_per_second(core)
-    return max(pace.seconds, least), _latency_seconds(pace)
-
-
-def _latency_seconds(pace: DmaPace) -> float:
-    return pace.start_seconds + pace.semaphore_seconds
+    return max(pace.seconds, least), pace.start_seconds + pace.semaphore_seconds
 
 
 def _dma(
@@ -95,7 +90,7 @@ def _dma(
     work = Work(
         queue="dma",
         seconds=pace.seconds,
-        latency_seconds=_latency_seconds(pace),
+        latency_seconds=pace.start_seconds + pace.semaphore_seconds,
         opcode=opcode,
         sbuf_read_bytes=float(size),
         sbuf_write_bytes=float(size),
@@ -347,6 +342,8 @@ def _direction(m: _Move) -> str:
 
 def _ring(i: KernelInstruction, m: _Move, mode: str) -> str:
     """The queue that issues it; the generators are two, others are by direction."""
+    if mode == "swdge":
+        return "gpsimd"
     if mode != "hwdge":
         return f"dma.{_direction(m)}"
     asked = i.attributes.get("dge_engine", "unknown")
@@ -370,6 +367,7 @@ def transfer(i: KernelInstruction, core: Core) -> KernelPrice:
         transposes=i.name == "dma_transpose",
         on_chip=not _in_hbm(m.source),
         by_hardware=mode == "hwdge",
+        packets=m.bytes / m.piece if mode == "swdge" else 0,
     )
     pace = dma_pace(core, task)
     work = Work(

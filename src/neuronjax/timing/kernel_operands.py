@@ -68,14 +68,16 @@ def first_partition(access: Access) -> int:
 
 
 def run_bytes(access: Access) -> int:
-    """Contiguous bytes: of HBM over all dimensions, on chip within a partition."""
-    return _run(access.storage.on_chip, access.dtype, access.pattern)
+    """Return contiguous bytes: of HBM over all dimensions but that of rows which the
+    run chooses, on chip within a partition."""
+    chosen = access.dynamic is not None and access.dynamic.kind != "scalar"
+    return _run(access.storage.on_chip or chosen, access.dtype, access.pattern)
 
 
 @functools.lru_cache(maxsize=65536)
-def _run(on_chip: bool, name: str, pattern: Pattern) -> int:
+def _run(by_row: bool, name: str, pattern: Pattern) -> int:
     run = 1
-    for stride, count in reversed(pattern[1:] if on_chip else pattern):
+    for stride, count in reversed(pattern[1:] if by_row else pattern):
         if count > 1 and stride != run:
             break
         run *= count

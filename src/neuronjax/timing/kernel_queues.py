@@ -8,7 +8,7 @@ orders them. That of the older style orders TensorE's too, but not what it adds 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 
 from neuronjax.timing import assumptions as a
@@ -16,11 +16,13 @@ from neuronjax.timing.assumptions import LOOP_TURN
 from neuronjax.timing.cost_rules import KernelPrice
 from neuronjax.timing.engines.throttle import Throttle, is_throttled
 from neuronjax.timing.kernel_unroll import Stream
-from neuronjax.timing.work import Core
+from neuronjax.timing.work import Core, Queue
 
 #: Queues that keep the kernel's order; of the older style TensorE's does not.
 _IN_ORDER = frozenset({"tensor", "sync", "cc"})
 _IN_ORDER_OLDER = _IN_ORDER - {"tensor"}
+#: Rings that an engine's own instructions wait for, while it issues a transfer.
+ISSUERS: Mapping[str, Queue] = {"dge.sync": "sync", "gpsimd": "gpsimd"}
 #: Where an entry would be named that nothing was before.
 NOTHING = -1
 
@@ -68,21 +70,7 @@ class IssueQueues:
         self.core_of: list[int] = []
         self.queue_of = [0] * len(priced)
         self.pause: dict[int, float] = {}
-        self._fill(stream, priced, cores, _IN_ORDER_OLDER if older else _IN_ORDER)
-        for queue in self.queues:
-            block = 0
-            for n in queue.entries:
-                if stream.blocks[n] != block:
-                    block = stream.blocks[n]
-                    self.pause[n] = LOOP_TURN.value
-
-    def _fill(
-        self,
-        stream: Stream,
-        priced: Sequence[KernelPrice],
-        cores: int,
-        in_order: frozenset[str],
-    ) -> None:
+        in_order = _IN_ORDER_OLDER if older else _IN_ORDER
         numbers: dict[tuple[int, str], int] = {}
         for n, (i, p) in enumerate(zip(stream.entries, priced, strict=True)):
             kind = p.ring or p.work.queue
@@ -94,6 +82,12 @@ class IssueQueues:
                 self.core_of.append(core)
             self.queue_of[n] = number
             self.queues[number].entries.append(n)
+        for queue in self.queues:
+            block = 0
+            for n in queue.entries:
+                if stream.blocks[n] != block:
+                    block = stream.blocks[n]
+                    self.pause[n] = LOOP_TURN.value
 
 
 # -- the array -------------------------------------------------------------------------

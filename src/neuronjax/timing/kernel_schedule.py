@@ -25,7 +25,13 @@ from neuronjax.timing.cost_rules import KernelPrice
 from neuronjax.timing.engines.lanes import shared_ports
 from neuronjax.timing.kernel_cost import Prices, on_engines
 from neuronjax.timing.kernel_dependencies import KernelDependencies
-from neuronjax.timing.kernel_queues import NOTHING, Array, IssueQueue, IssueQueues
+from neuronjax.timing.kernel_queues import (
+    ISSUERS,
+    NOTHING,
+    Array,
+    IssueQueue,
+    IssueQueues,
+)
 from neuronjax.timing.kernel_unroll import Stream, Trips, UnrolledLoop, unrolled
 from neuronjax.timing.work import Core
 
@@ -40,7 +46,7 @@ class KernelSchedule:
         waits: how long its queue stood still before it.
         causes: the entry that decided when it starts; -1: none.
         loads: (start, core, function) of ScalarE's tables.
-        issues: (start, entry) of transfers that SyncE's generator issues.
+        issues: (start, entry) of transfers that `ISSUERS` issue.
         found: what waits for what, and how long storages live.
         total_seconds: until the last result can be read, and what is around.
         around_seconds: what of it no instruction accounts for, see `Core`.
@@ -432,7 +438,7 @@ class _Scheduling:
     ) -> float:
         """The ring issues it; its engines move it when they have moved the others."""
         queue.free = start + p.issue_seconds
-        if queue.kind == "dge.sync":
+        if queue.kind in ISSUERS:
             self.issues.append((start, n))
         first = start + p.start_seconds
         low, count = p.dma_engines

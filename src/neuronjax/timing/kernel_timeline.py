@@ -25,6 +25,7 @@ from neuronjax.timing.cost_rules import KernelPrice
 from neuronjax.timing.engines.dma import engines
 from neuronjax.timing.fused import Fused, TiledRegion
 from neuronjax.timing.kernel_operands import numpy_dtype
+from neuronjax.timing.kernel_queues import ISSUERS
 from neuronjax.timing.kernel_schedule import KernelSchedule
 from neuronjax.timing.memory_plan import (
     CATEGORIES,
@@ -38,7 +39,8 @@ from neuronjax.timing.memory_plan import (
 from neuronjax.timing.timeline import TABLE_LOAD, LoopSpan, Timeline
 from neuronjax.timing.work import Core, Event, Queue, Transfer, Work
 
-#: What SyncE does for a transfer whose descriptors hardware makes.
+#: What SyncE does for a transfer whose descriptors hardware makes, and GpSimdE for one
+#: of its own.
 ISSUE = "DMA_ISSUE"
 
 
@@ -164,9 +166,10 @@ def _name(source: Work | Transfer) -> str:
 
 def _issue(start: float, p: KernelPrice, number: int, count: int, cores: int) -> Event:
     spent = p.issue_seconds
-    work = Work(queue="sync", seconds=spent, opcode=ISSUE)
+    queue = ISSUERS[p.ring]
+    work = Work(queue=queue, seconds=spent, opcode=ISSUE)
     end, busy = start + spent, spent / cores
-    return Event("sync", start, end, ISSUE, work, number, count, queue_seconds=busy)
+    return Event(queue, start, end, ISSUE, work, number, count, queue_seconds=busy)
 
 
 def _span(s: KernelSchedule, number: int, first: Sequence[int]) -> LoopSpan:
@@ -208,8 +211,8 @@ def critical_seconds(s: KernelSchedule) -> dict[tuple[Queue, int], float]:
         start = min(end, s.starts[n] - (p.start_seconds if p.ring else 0.0))
         if cause < 0:
             start = 0.0
-        issuing = p.ring == "dge.sync" and end - start <= p.issue_seconds * 1.001
-        found["sync" if issuing else p.work.queue, n] += end - start
+        issuing = p.ring in ISSUERS and end - start <= p.issue_seconds * 1.001
+        found[ISSUERS[p.ring] if issuing else p.work.queue, n] += end - start
         end, n = start, cause
     return found
 

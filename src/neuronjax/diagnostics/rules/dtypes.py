@@ -176,11 +176,10 @@ def _round_trip(context: OpContext) -> Answer:
     maker = context.producer(value)
     if maker is None or maker.name != "stablehlo.convert":
         return None
-    (first,) = maker.operands
-    is_narrower = value.type.dtype.itemsize < first.type.dtype.itemsize
-    kinds = {v.type.dtype.kind for v in (first, value)}
-    is_back = is_narrower and first.type == result.type and kinds.isdisjoint("iub")
-    return is_back and f"{result.type.dtype} through {value.type.dtype}"
+    wide, narrow = result.type.dtype, value.type.dtype
+    is_back = maker.operands[0].type == result.type and narrow.itemsize < wide.itemsize
+    floats = {wide.kind, narrow.kind}.isdisjoint("iub")
+    return is_back and floats and f"{wide} through {narrow}"
 
 
 _TRUNCATED = "the high 32 bits are dropped"

@@ -96,11 +96,13 @@ _FIXED_DIVISION = (2, 30)
 
 def _division(context: OpContext) -> Answer:
     """Before the fix any; since then 64 bits by a constant that is no power of two."""
-    type, divisor = context.op.results[0].type, context.fact(context.op.operands[1])
+    op, type = context.op, context.op.results[0].type
     if context.settings.sdk < _FIXED_DIVISION:
         return _number(type)
-    by_constant = is_wide(type) and divisor.value is not None
-    return by_constant and bool((np.abs(np.frexp(divisor.value)[0]) != 0.5).any())
+    divisor = context.fact(op.operands[1]).value
+    if divisor is None or not is_wide(type) or op.name != "stablehlo.divide":
+        return None
+    return bool((np.abs(np.frexp(divisor)[0]) != 0.5).any())
 
 
 _INTEGRAL = ("floor", "ceil", "round_nearest_even", "round_nearest_afz", "sign")

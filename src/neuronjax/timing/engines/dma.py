@@ -7,8 +7,8 @@ is latency, not occupancy: descriptors, then HBM; after the last byte a semaphor
 
 Where descriptors are made by hardware (NeuronCore-v3 on) each transfer keeps one of two
 generators for 600 ns [A3, DGE]. Prebuilt ones are part of the published fixed cost of a
-transfer [DB]. What GpSimdE does for those made in software is not published and left
-out.
+transfer [DB]. Those made in software take GpSimdE a microsecond and more for each
+contiguous piece [KLN, its author].
 
 The published curve of rate against bytes per partition [DM] is that of whole transfers
 from one queue. Read as a cost of rows it contradicts the 97 ns of a packet of 8 rows
@@ -38,6 +38,7 @@ class DmaTask:
         transposes: whether rows and columns change places on the way.
         on_chip: whether it is read from SBUF.
         by_hardware: whether hardware makes its descriptors.
+        packets: contiguous pieces, if GpSimdE makes them.
     """
 
     bytes: float
@@ -47,6 +48,7 @@ class DmaTask:
     transposes: bool = False
     on_chip: bool = False
     by_hardware: bool = False
+    packets: float = 0
 
 
 class DmaPace(NamedTuple):
@@ -75,6 +77,8 @@ def dma_pace(core: Core, task: DmaTask) -> DmaPace:
     if task.by_hardware:
         issue = start = core.chip.hwdge_issue_seconds or 0.0
         start += 0.0 if task.on_chip else a.HBM_LATENCY.value
+    elif task.packets:
+        issue = a.SOFTWARE_DMA.value + task.packets * core.chip.software_packet_seconds
     return DmaPace(streamed, issue, start, a.DMA_SEMAPHORE.value, alone - streamed)
 
 
