@@ -149,4 +149,4 @@ def torch_exported() -> Call:
     error = np.linalg.norm(emulated - expected) / np.linalg.norm(expected)
     if error > CLOSE:
         raise ValueError(f"the loaded module and PyTorch differ by {error:.1e}")
-    return lambda x: program.call(weights, ([x],)), (x,)
+    return of_module(module, x)
