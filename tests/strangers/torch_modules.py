@@ -144,9 +144,9 @@ def torch_exported() -> Call:
         path = Path(folder, "module.jaxexport")
         path.write_bytes(program.serialize())
         loaded = nj.load(path, target="trn2", policy="fp32")
-    (emulated,) = jax.tree.leaves(loaded(weights, (x,)))
+    (emulated,) = jax.tree.leaves(loaded(weights, ([x],)))
     expected = module(torch.from_numpy(np.array(x))).detach().numpy()
     error = np.linalg.norm(emulated - expected) / np.linalg.norm(expected)
     if error > CLOSE:
         raise ValueError(f"the loaded module and PyTorch differ by {error:.1e}")
-    return lambda x: program.call(weights, (x,)), (x,)
+    return of_module(module, x)

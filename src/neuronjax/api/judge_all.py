@@ -36,6 +36,7 @@ class KernelVerdicts(Displayed, tuple[KernelVerdict, ...]):
     quickest first."""
 
     __slots__ = ()
+    _repr_pretty_ = Displayed._repr_pretty_  # which IPython prefers to our __repr__
 
     def as_dict(self) -> Any:
         """Return all of them, a list."""
@@ -50,9 +51,8 @@ class KernelVerdicts(Displayed, tuple[KernelVerdict, ...]):
         return new_table(title, columns, rows)
 
     def __repr__(self) -> str:
-        return (
-            f"<neuronjax.KernelVerdicts {sum(v.accepted for v in self)} of {len(self)}>"
-        )
+        accepted = sum(verdict.accepted for verdict in self)
+        return f"<neuronjax.KernelVerdicts {accepted} of {len(self)}>"
 
 
 def _told(verdict: KernelVerdict) -> tuple[str, str]:

@@ -93,6 +93,7 @@ class Changes(Displayed, tuple[Change, ...]):
     """Changes, the largest gain first."""
 
     __slots__ = ()
+    _repr_pretty_ = Displayed._repr_pretty_  # which IPython prefers to our __repr__
 
     def __rich__(self) -> Table:
         kinds = {"bound": "at best", "re-priced": "predicted"}

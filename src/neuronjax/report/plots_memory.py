@@ -30,7 +30,6 @@ CATEGORY_COLOURS: Mapping[Category, str] = dict(
         strict=True,
     )
 )
-_SBUF_COLOUR = "#56B4E9"  # of no category
 _FOR_LEGEND = 1.45  # of the height
 #: Of the peak, what comes and goes is no more than that in a flat picture; and of the
 #: height, what is always there gets that much then.
@@ -45,7 +44,7 @@ def draw_sbuf(axes: Axes, timeline: Timeline, memory: MemoryPlan, core: Core) ->
     used = np.array([sbuf_of(stage.unit) for stage in shown]) / unit
     edges = _edges(axes, timeline, memory, shown)
     if used.size:
-        axes.stairs(used, edges, fill=True, color=_SBUF_COLOUR)
+        axes.stairs(used, edges, fill=True, color="#56B4E9")  # of no category
     limit, most = core.sbuf_bytes / unit, used.max(initial=0.0)
     if _is_near(limit, most) or not most:
         _capacity(axes, limit, f"{limit:.0f} KiB usable")
