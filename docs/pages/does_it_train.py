@@ -47,7 +47,9 @@ def verdicts_table() -> str:
         )
         for row in _runs().ROWS
     ]
-    return table(("", "emulated", *(heading for heading, _ in found)), rows)
+    runs = sum(len(verdicts) for _, verdicts in found)
+    told = f"{runs} of {len(rows) * len(found)} cells have been run so far."
+    return f"{table(('', 'emulated', *(name for name, _ in found)), rows)}\n{told}\n"
 
 
 def _short(verdict: Any) -> str:
