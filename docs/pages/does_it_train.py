@@ -55,11 +55,12 @@ def verdicts_table() -> str:
 def _short(verdict: Any) -> str:
     if verdict is None:
         return _NOT_RUN
-    return {
+    short = {
         "like": "like native",
         "slower": f"{verdict.steps_ratio} × the steps",
         "diverges": f"**diverges** in {len(verdict.diverged)} runs",
-    }.get(verdict.kind, verdict.words("native"))
+    }
+    return short[verdict.kind] if verdict.kind in short else verdict.words("native")
 
 
 def sizes_table() -> str:
