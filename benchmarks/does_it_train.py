@@ -124,10 +124,9 @@ ROWS = (
         devices=EXAMPLES,
     ),
     Row(
-        name="MXFP4 weights, head MXFP8",
-        policy=_MXFP4,
-        target="trn3",
-        rules={"head": {"auto_cast_type": "mxfp8"}},
+        name="4:16 sparse, head dense",
+        policy=_BF16,
+        rules={"blocks": {"sparsity": "4:16"}},
     ),
     Row(
         name="2:4 sparse, head dense",
@@ -135,9 +134,10 @@ ROWS = (
         rules={"blocks": {"sparsity": "2:4"}},
     ),
     Row(
-        name="4:16 sparse, head dense",
-        policy=_BF16,
-        rules={"blocks": {"sparsity": "4:16"}},
+        name="MXFP4 weights, head MXFP8",
+        policy=_MXFP4,
+        target="trn3",
+        rules={"head": {"auto_cast_type": "mxfp8"}},
     ),
 )
 

@@ -47,17 +47,20 @@ def verdicts_table() -> str:
         )
         for row in _runs().ROWS
     ]
-    return table(("", "emulated", *(heading for heading, _ in found)), rows)
+    runs = sum(len(verdicts) for _, verdicts in found)
+    told = f"{runs} of {len(rows) * len(found)} cells have been run so far."
+    return f"{table(('', 'emulated', *(name for name, _ in found)), rows)}\n{told}\n"
 
 
 def _short(verdict: Any) -> str:
     if verdict is None:
         return _NOT_RUN
-    return {
+    short = {
         "like": "like native",
         "slower": f"{verdict.steps_ratio} × the steps",
         "diverges": f"**diverges** in {len(verdict.diverged)} runs",
-    }.get(verdict.kind, verdict.words("native"))
+    }
+    return short[verdict.kind] if verdict.kind in short else verdict.words("native")
 
 
 def sizes_table() -> str:

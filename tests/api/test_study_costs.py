@@ -84,6 +84,21 @@ def test_what_diverges_has_no_price(study):
     assert row.steps is row.hours is row.dollars is None
 
 
+def test_what_stops_falling_at_a_worse_loss_has_no_price(made_up_runs):
+    """It reaches its own floor hardly later than the baseline passes that value."""
+
+    def loss(policy, seed, n):
+        fall = 1 + math.exp(-n / 40) + 0.001 * seed + 0.002 * math.sin(9 * n + seed)
+        return fall if policy == "native" else max(fall, 1.4 + 0.002 * math.sin(7 * n))
+
+    made_up_runs(loss, steps=100)
+    policies = ["native", "bf16"]
+    found = nj.study(iter, policies=policies, seeds=3, progress=False)
+    (row,) = found.costs(step, **PRICED)(*SHAPES).rows
+    assert row.verdict == "worse"
+    assert row.steps is row.hours is row.dollars is None
+
+
 def test_the_table_fits_and_says_why_fewer_bits_take_longer(study):
     against = nj.Machine(name="8 x H100", step_seconds=0.002, price_per_hour=55.0)
     found = study(native=1.0, bf16=1.0, fp8=1.0)

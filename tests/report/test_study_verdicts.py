@@ -64,6 +64,17 @@ def test_another_floor_is_worse():
     assert found.words("native").startswith("worse by 1.8")
 
 
+def test_a_loss_that_stops_falling_early_is_worse_and_has_no_ratio_of_steps():
+    """It reached its floor in little more than the baseline's steps to that value."""
+    own = fall(0.8, noise=0)
+    noise = np.random.default_rng(1).normal(size=own.values.shape) * 0.01
+    values = np.maximum(own.values, 2.5) + noise
+    found = verdict(Curve(own.seeds, STEPS, values))
+    assert found.kind == "worse"
+    assert found.steps_ratio is None
+    assert found.words("native").startswith("worse by 1.2")
+
+
 def test_a_metric_that_grows_is_judged_by_its_growth():
     found = verdict(fall(floor=2.0, sign=-1.0), fall(sign=-1.0))
     assert found.kind == "worse"

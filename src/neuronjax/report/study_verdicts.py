@@ -41,11 +41,6 @@ class Interval:
     def __str__(self) -> str:
         return self.shown()
 
-    @property
-    def half_width(self) -> float:
-        """Return half of the distance from `low` to `high`."""
-        return (self.high - self.low) / 2
-
     def scaled(self, factor: float) -> Interval:
         """Return the interval of the estimate times a number."""
         ends = sorted((factor * self.low, factor * self.high))
@@ -58,7 +53,7 @@ class Interval:
             sign: "+" to write one before positive numbers too.
             most: digits behind the point.
         """
-        half = self.half_width
+        half = (self.high - self.low) / 2
         known = math.isfinite(half) and half > 0
         smallest = half if known else abs(self.estimate)
         # A width of 0.0196 has two digits, 0.020, one of 0.0212 has one.
@@ -108,7 +103,8 @@ class TrainingVerdict:
             "undecided", or the "baseline" itself.
         seeds: whose pairs of runs are compared: those that diverge in neither run.
         difference: of the ends, the machine's less the baseline's.
-        steps_ratio: steps to the same value, over the baseline's.
+        steps_ratio: steps to the same value, over the baseline's; None of one that is
+            "worse": it has stopped falling, or many times the steps are not enough.
         margin: the largest difference that passes as "like".
         diverged: seed -> the first step of which the metric is NaN or infinite, or
             after which it stays above its start.
@@ -228,21 +224,25 @@ class _Judge:
         worse = mean_interval(differences, self.confidence)
         logs = np.log(_steps_ratios(own, reference, self.last))
         ratio = Interval(*map(math.exp, astuple(mean_interval(logs, self.confidence))))
-        kind = self._kind(worse, ratio)
+        kind = self._kind(worse, ratio, own)
         return replace(
             judged,
             kind=kind,
             difference=worse.scaled(self.sign),
-            steps_ratio=ratio,
+            steps_ratio=None if kind == "worse" else ratio,
             more_seeds=self._more_seeds(differences) if kind == "undecided" else None,
         )
 
-    def _kind(self, worse: Interval, ratio: Interval) -> Kind:
+    def _kind(self, worse: Interval, ratio: Interval, own: Curve) -> Kind:
         if worse.high <= self._margin:
             return "like"
         if not worse.low > self._margin:
             return "undecided"
-        return "slower" if 1 < ratio.low and ratio.high < _MANY_TIMES else "worse"
+        half = len(own.steps) // 2
+        still = Curve(own.seeds, own.steps[half:], own.values[:, half:]).unmoved
+        falls = 2 * len(still) < len(own.seeds)
+        later = 1 < ratio.low and ratio.high < _MANY_TIMES
+        return "slower" if falls and later else "worse"
 
     def _more_seeds(self, differences: np.ndarray) -> int | None:
         """Return how many seeds more would part the interval from the margin."""
