@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks import results_file
@@ -190,7 +191,7 @@ def test_a_dot_on_the_losing_side_is_not_green():
     dots = [line for line in axes.lines if line.get_marker() == "o"]
     assert dots
     for dot in dots:
-        (ratio,) = dot.get_xdata()
+        (ratio,) = np.asarray(dot.get_xdata())
         assert (dot.get_color() == plots.WIN) == (ratio > summary.MARGIN)
 
 

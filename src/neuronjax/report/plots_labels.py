@@ -53,9 +53,9 @@ def write_beside(
     all that is taken, of which it becomes a part; False where there is no such place.
     """
     inside = axes.get_window_extent()
-    for off, ha, va in _PLACES:
+    for (x, y), ha, va in _PLACES:
         written = axes.annotate(
-            text, at, xytext=[part * (radius + _GAP) for part in off], ha=ha, va=va,
+            text, at, xytext=(x * (radius + _GAP), y * (radius + _GAP)), ha=ha, va=va,
             textcoords="offset points", fontsize=SMALL, zorder=5,
         )  # fmt: skip
         written.set_in_layout(False)

@@ -79,10 +79,10 @@ class _TimelineRows:
     @classmethod
     def of(cls, timeline: Timeline) -> _TimelineRows:
         unit, _ = time_unit(timeline.total_seconds)
-        busy = {q: s for q in QUEUES if (s := timeline.busy_seconds(q)) > 0}
         least = _LEAST_LANE * timeline.total_seconds
-        queues = [q for q, spent in busy.items() if spent >= least]
-        idle = [q for q in busy if q not in queues]
+        busy: list[Queue] = [q for q in QUEUES if timeline.busy_seconds(q) > 0]
+        queues: list[Queue] = [q for q in busy if timeline.busy_seconds(q) >= least]
+        idle: list[Queue] = [q for q in busy if q not in queues]
         loops = dict.fromkeys(loop for loop in outermost(timeline) if loop is not None)
         longest = sorted(loops, key=lambda x: x.end_seconds - x.start_seconds)
         phases = phase_runs(timeline)
