@@ -137,7 +137,7 @@ def prices_table() -> str:
         for row in costs.records
     ]
     heads = ("policy", "step", "steps:", "time:", "dollars")
-    notes = "".join(f"- {note}\n" for note in costs.notes)
+    notes = "".join(f"- {note}\n" for note in costs.notes if " and BF16 " in note)
     return f"{table(heads, rows)}\n{notes}"
 
 
