@@ -218,7 +218,7 @@ _VERDICT = verdict.KernelVerdict(
     candidate="k.py", kernel="k", target="trn2", accepted=True, correct=True,
     tolerance="1e-3", limits=(_PROBLEM,),
 )  # fmt: skip
-_VALUES = values_file.stored({"done": [A, {"n": 1.5}], "failed": None})
+_TEXT, _ARRAYS = values_file.stored({"done": [A, {"n": 1.5}], "failed": None})
 
 
 def _run_file(folder: Path) -> Path:
@@ -278,12 +278,12 @@ LOADERS: dict[str, Loader] = {
         others=(tracing.CandidateRefused,),
     ),
     "values of a kernel": Loader(
-        written("values.json", _VALUES.text),
-        lambda path: values_file.read(path.read_bytes(), _VALUES.arrays),
+        written("values.json", _TEXT),
+        lambda path: values_file.read(path.read_bytes(), _ARRAYS),
     ),
     "values' arrays": Loader(
-        written("values.npz", _VALUES.arrays),
-        lambda path: values_file.read(_VALUES.text, path.read_bytes()),
+        written("values.npz", _ARRAYS),
+        lambda path: values_file.read(_TEXT, path.read_bytes()),
     ),
     "source of a kernel": Loader(
         written(
