@@ -201,7 +201,7 @@ _STATUS = {
 
 def _read_status(path: Path) -> Any:
     held = {tracing_child.STATUS: path.read_bytes(), tracing_child.PROGRAM: _KERNEL}
-    return tracing.read(Ended(how="", files=held, printed="", seconds=0.0), path)
+    return tracing.read(Ended(how="", files=held, printed=""), path)
 
 
 def _view(path: Path) -> None:

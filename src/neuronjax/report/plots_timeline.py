@@ -210,7 +210,7 @@ def phase_runs(timeline: Timeline) -> list[Run]:
         return []
     edges = np.linspace(0, timeline.scheduled_seconds, _PHASE_STRETCHES + 1)
     busy = np.array([_shares(timeline, of, p, edges) for p in present])
-    working = (busy > _IDLE).any(axis=0)
+    working = np.asarray((busy > _IDLE).any(axis=0))
     most = _busiest(busy, working)
     runs: list[Run] = []
     for number, places in itertools.groupby(range(len(most)), most.__getitem__):
