@@ -181,7 +181,7 @@ def cut_off(
 
 
 def _is_clipped(x: np.ndarray, bounded: np.ndarray) -> bool:
-    """Return whether only numbers at or beyond the range of the results have changed."""
+    """Return whether only numbers outside the range of the results have changed."""
     changed = x[x != bounded]
     above, below = changed[changed >= 0], changed[changed <= 0]
     is_above = above.min(initial=np.inf) >= bounded.max(initial=-np.inf)

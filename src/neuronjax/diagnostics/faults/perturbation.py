@@ -24,7 +24,7 @@ _SHIFTS = (np.uint64(29), np.uint64(32), np.uint64(11))
 
 @functools.cache
 def unit_of(dtype: Any) -> float:
-    """Return the unit roundoff of a dtype or named format; 0 for integers and scales."""
+    """Return the unit roundoff of a dtype or format; 0 for integers and scales."""
     name = dtype if isinstance(dtype, str) else np.dtype(dtype).name
     if name == FLOAT8_E8M0FNU.name:
         return 0.0

@@ -69,7 +69,7 @@ class Share:
         nothing: share of elements that are zero.
         beneath: share of elements whose reference is below the smallest normal number.
         beyond: share of elements whose reference the format cannot hold.
-        clipped: share of such elements that are the largest finite number.
+        clipped: share of elements that are cut off at the largest finite number.
         norm: root mean square of the reference.
         largest: largest magnitude in the reference.
     """
@@ -188,8 +188,7 @@ def _is_lost(
 
 @functools.cache
 def asked(dtype: np.dtype) -> Mapping[Told, float]:
-    """Return the limits for the figures of a dtype: its range, and when a number is
-    lost."""
+    """Return the settings for a dtype's figures: its range and what counts as lost."""
     lost = LOST_WHOLE if dtype.kind in "iu" else LOST
     smallest, largest = 0.0, math.inf
     if dtype.name in FORMATS:

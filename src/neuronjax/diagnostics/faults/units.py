@@ -18,8 +18,7 @@ from neuronjax.lowering.context import LoweredRegion
 
 
 class Cast(NamedTuple):
-    """The format to which a policy casts a contraction's operands, and that of its
-    sums.
+    """A policy's cast of a contraction's operands, and the format of its sums.
 
     Attributes:
         format: the format of the coarsest operand.
