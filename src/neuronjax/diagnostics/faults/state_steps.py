@@ -179,7 +179,7 @@ def _distance(before: np.ndarray, after: np.ndarray, enough: float) -> float:
 
 
 def _is_copy(seen: Seen, results: Sequence[Seen]) -> bool:
-    """Return whether a finer result holds the same state, as FP32 beside a BF16 copy."""
+    """Return whether a finer result holds the same state, as FP32 beside BF16 does."""
     reference = np.asarray(seen.reference)
     unit = unit_of(seen.dtype)
     return any(
