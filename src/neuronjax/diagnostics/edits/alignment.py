@@ -125,7 +125,7 @@ class AlignedPair:
 
     Attributes:
         how: "same", "changed" (its attributes or module), "replaced" by another op, or
-            "rewired" (the same op of other values).
+            "rewired" (the same op on other values).
     """
 
     before: FlatOp
@@ -166,7 +166,7 @@ def aligned(before: FlatProgram, after: FlatProgram) -> Alignment:
     of_right = {b: n for n, (_, b, _) in enumerate(pairs)}
 
     def is_rewired(a: FlatOp, b: FlatOp) -> bool:
-        """Return whether two operands are made by ops that have other partners.
+        """Return whether two operands come from ops that are not each other's partners.
 
         An operand made by an op without a partner does not count: that is the edit."""
         for v, w in zip(a.op.operands, b.op.operands, strict=True):
@@ -191,8 +191,8 @@ def aligned(before: FlatProgram, after: FlatProgram) -> Alignment:
 def _pairs(
     left: Sequence[FlatOp], right: Sequence[FlatOp], ways: Sequence[_Way]
 ) -> Iterator[tuple[FlatOp, FlatOp, str]]:
-    """Yield the pairs of two lists by the first way, and by the next ways the pairs of
-    the ops between them."""
+    """Yield the pairs that the first way finds in two lists, and those that the next
+    ways find among the ops between them."""
     if not ways:
         return
     key, how = ways[0]

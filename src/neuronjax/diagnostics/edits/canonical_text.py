@@ -91,7 +91,7 @@ def _digest(array: np.ndarray) -> str:
 
 
 class _Writer:
-    """Writes programs, with numbers for functions by first call and for their values.
+    """Writes programs; functions are numbered by first call, and values within each.
 
     A value without a number is written as its type.
 

@@ -53,12 +53,12 @@ class Correspondence:
     Args:
         alignment: the alignment of the two programs.
         runs: the runs of the programs before and after.
-        returned: for values that the program after returns, those before of that name.
+        returned: for each value that is returned after, the one before of its name.
         tolerance: relative L2 error up to which values are equal; 0 for any bit.
 
     Attributes:
         found: the compared values by op of the program after, in the order of its run;
-            None is the op of arguments.
+            the key None stands for arguments.
     """
 
     def __init__(

@@ -84,12 +84,12 @@ class FirstDifference:
         is_edit: whether the op or a constant that it reads was edited; else its
             operands differ.
         iteration: the iterations of the loops around it; () outside of loops.
-        device: the first on which the parts differ; None where they are gathered.
-        errors: of all its executions, in `against` relative to the function.
+        device: the first device whose parts differ; None where they are gathered.
+        errors: errors of all its executions in `against`, relative to the function.
         index: the index of the element that differs most.
         numbers: this element in the function and in `against`.
         equal: number of earlier ops whose values are equal.
-        equal_behind: the nearest equal ops from which it is computed, in both programs.
+        equal_behind: the nearest ops behind it with equal values, in both programs.
         because: the edits on which it depends, its own included.
     """
 

@@ -150,7 +150,7 @@ class _Describing:
         return found
 
     def _reads(self, pair: AlignedPair) -> str:
-        """Return which constants a rewired op reads instead of which."""
+        """Return which constants of a rewired op were replaced by which."""
         if pair.how != "rewired":
             return ""
         sides = (
@@ -162,7 +162,7 @@ class _Describing:
         return ", ".join(f"reads {a} -> {b}" for a, b in pairs if a != b)
 
     def first(self, paths: Mapping[RunValue, str]) -> FirstDifference | None:
-        """Return the first difference; that of movement only if there is no other.
+        """Return the first difference, at an op that only moves numbers if at no other.
 
         Args:
             paths: the paths of the values that the program after returns.
@@ -209,8 +209,8 @@ class _Describing:
 def _behind(
     value: RunValue, equal: Container[FlatOp | None]
 ) -> tuple[set[FlatOp | None], list[FlatOp]]:
-    """Return the ops that lead to a value from the last equal values, and the ops that
-    make these, in the order of the program."""
+    """Return the ops that lead from the last equal values to a value, and the ops that
+    make these equal values, in the order of the program."""
     way, ends = {value.op}, set[FlatOp]()  # None stands for the arguments
     values = dict.fromkeys(value.reads)
     left = [*values]

@@ -126,7 +126,7 @@ class Beside(NamedTuple):
         errors: the errors of all parts, added up.
         before, after: both arrays, the parts of devices gathered; where both have the
             same parts, those of the first device on which they differ.
-        device: this device; None where there is one, or the parts are gathered.
+        device: this device; None outside of a mesh, or where parts are gathered.
     """
 
     errors: Errors
@@ -185,7 +185,7 @@ class ProgramRun:
         return self._holders[_at(array)][1]
 
     def hold(self, array: np.ndarray, value: RunValue) -> None:
-        """Record of which value an array is the whole or a part."""
+        """Record the value that an array is, or of which it is a part."""
         self._holders[_at(array)] = (array, value)
 
     def saw(

@@ -40,8 +40,8 @@ def is_choice(flow: Flow, value: Value) -> bool:
 
 
 def chosen_by(flow: Flow, value: Value) -> Iterator[tuple[OpTrace, OpTrace]]:
-    """Yield pairs of the op that made the error in floats on which a choice depends,
-    and the op that chose."""
+    """Yield, for each op that compares wrong floats for a choice, the op that made
+    their error and the comparing op."""
     for op in _whole_ops(flow, value):
         makers = (flow.maker(v) for v in op.operands if _is_float(v))
         wrong = [t for t in makers if t is not None and t.worst.result.error]
@@ -70,8 +70,8 @@ def is_chosen_from(flow: Flow, op: Op) -> bool:
 
 
 def is_magnitude(flow: Flow, op: Op) -> bool:
-    """Return whether an integer result is compared by size or cast to a float, with
-    only movement between; a hash computes with it first."""
+    """Return whether an integer result, perhaps moved, is compared by size or cast to a
+    float. In a hash arithmetic comes first, so it does not count."""
     return any(map(_orders, flow.ahead(op, lambda r: r.name in MOVING)))
 
 

@@ -73,8 +73,8 @@ class Flow:
         passes: Callable[[Value], bool],
         leaves_out: Callable[[Value], Collection[Value]] = lambda value: (),
     ) -> list[Value]:
-        """Return the values on which a value depends, searched only behind values that
-        `passes` accepts and without those that `leaves_out` returns."""
+        """Return the direct and indirect sources of a value. They are followed behind
+        values that `passes` accepts, except those that `leaves_out` returns."""
         return self._graph.behind(
             [value], lambda v, source: passes(v) and source not in leaves_out(v)
         )
@@ -119,7 +119,7 @@ class Flow:
 
     def carrying_nonfinite(self, value: Value) -> set[Op]:
         """Return the ops through whose results an Inf or NaN reaches a value, or an
-        error that it causes, as a quotient by Inf that is zero."""
+        error that it causes, such as a quotient by Inf that is zero."""
 
         def is_off(trace: OpTrace) -> bool:
             return trace.is_broken or trace.first is not None
@@ -156,7 +156,7 @@ class Flow:
         return [v for size, _, v in wrong if size < least]
 
     def chain(self, trace: OpTrace, evidence: OpEvidence) -> list[Step]:
-        """Return an op and those to which it owes its error, along the worst operands.
+        """Return an op and the ops from which its error came, along the worst operands.
         The last op makes its error itself, or closes a loop."""
         found, seen = [(trace, evidence)], {trace.path.op}
         while not _is_own(trace.path.op, evidence):
@@ -169,8 +169,8 @@ class Flow:
         return found
 
     def beside(self, chain: list[Step]) -> Iterator[OpTrace]:
-        """Yield the other origins of a chain's error, where both addends of a sum are
-        off by about as much."""
+        """Yield the origins of an error besides its chain: wherever both addends of a
+        sum are off by about as much, that of the other addend."""
         inside = {trace.path.op for trace, _ in chain}
         for trace, evidence in chain:
             wrong = self._wrong(trace, evidence) if trace.path.op.name in ADDS else []
@@ -198,7 +198,7 @@ class Flow:
                         yield self.chain(operand, operand.worst)[-1][0]
 
     def behind_step(self, trace: OpTrace, evidence: OpEvidence) -> Iterator[OpTrace]:
-        """Yield the ops that made the operands, the one that errs most first."""
+        """Yield the makers of the operands with errors, the worst operand first."""
         makers = (self.maker(v) for v in self._wrong_operands(trace, evidence))
         return (maker for maker in makers if maker is not None)
 
@@ -231,9 +231,9 @@ class Flow:
         """Return whether a value owes its error to chance, and not to an op.
 
         A gradient that should be zero, as of a bias before a softmax, is float64's
-        rounding noise in the reference, and other noise on perturbed data; so may be a
-        few elements. A float next to a rounding boundary may become either whole
-        number. In 8 bits the roundings of a few layers leave few digits.
+        rounding noise in the reference, and other noise on perturbed data. The same may
+        hold for a few elements. A float next to a rounding boundary may become either
+        whole number. In 8 bits a few layers of roundings leave few digits.
 
         Args:
             value: the value that is wrong.
@@ -327,8 +327,8 @@ def _is_noise(op: Op, evidence: OpEvidence) -> bool:
 
 
 def _is_ordinary(chain: list[Step], unit: float) -> bool:
-    """Return whether no op on the way of an error in 8 bits and fewer cost all the
-    digits that the format has.
+    """Return whether no op on the way of an error in 8 bits and fewer costs all digits
+    of the format.
 
     The last op of the chain does not count, for another draw of the data has an error
     of that size too; nor does an op whose operands have no correct digits.
@@ -338,7 +338,7 @@ def _is_ordinary(chain: list[Step], unit: float) -> bool:
         return False
     share = chain[0][1].result
     casts = [t.path.op.results[0].type.dtype for t, _ in chain if narrows(t.path.op)]
-    by_policy = max(map(unit_of, casts), default=0.0) <= COARSE  # else by the program
+    by_policy = max(map(unit_of, casts), default=0.0) <= COARSE  # not by the program
     return by_policy or share.error <= OF_DATA * share.data_error
 
 

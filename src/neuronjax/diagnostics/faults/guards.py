@@ -74,8 +74,8 @@ def _rounded(x: float, dtype: np.dtype) -> float:
 
 
 def lost_guard(flow: Flow, trace: OpTrace, is_constant: Callable[[Value], bool]) -> str:
-    """Return text such as "1e-12 is 0 in float16" on an epsilon that is zero and was
-    added to an operand that must not be zero, or ""."""
+    """Return text such as "1e-12 is 0 in float16" about an epsilon that became zero and
+    should guard an operand of an op, or ""."""
     if trace.path.op.name.rpartition(".")[2] not in SINGULAR:
         return ""
     for operand in trace.path.op.operands:

@@ -24,7 +24,7 @@ HOPELESS = 0.35
 
 
 def limit(share: Share, unit: float) -> float:
-    """Return the relative L2 error of an array that its formats and data explain."""
+    """Return the largest relative L2 error that an array's formats and data explain."""
     return max(min(OF_DATA * share.data_error, HOPELESS), excused(unit))
 
 

@@ -31,8 +31,8 @@ _KEEPS = (
 
 
 def masked_values(graph: ValueSources) -> frozenset[Value]:
-    """Return the floats in which a mask may be: selects from a constant, products with
-    one, and what sums and movement make of these."""
+    """Return the floats in which a mask may be: those selected from or multiplied by a
+    constant, and what sums and movement make of these."""
     found = {
         value
         for value, maker in graph.makers.items()
@@ -50,7 +50,7 @@ def masked_values(graph: ValueSources) -> frozenset[Value]:
 
 
 def unmasked(seen: Seen, share: Share) -> Seen:
-    """Return the elements that are not masked, or all if there is no such split."""
+    """Return the elements that are no mask, or all if no mask is recognized."""
     if share.largest < LEAST:
         return seen
     reference = wide(seen.reference)

@@ -1,4 +1,4 @@
-"""Data perturbed by what its format cannot hold, to see how a program amplifies it.
+"""Data moved by less than its format resolves, to see how a program amplifies that.
 
 A number is multiplied by 1 + u s, where u is the format's unit roundoff and s, between
 -1 and 1, is a hash of its magnitude. As under rounding, equal numbers stay equal, zeros
@@ -34,7 +34,7 @@ def unit_of(dtype: Any) -> float:
 
 
 def perturbed(x: np.ndarray, unit: float, draw: int = 0) -> np.ndarray:
-    """Return float64 numbers moved by at most a roundoff; whole arrays stay."""
+    """Return float64 numbers moved by at most a roundoff; exact whole numbers stay."""
     if not unit or is_exact(x, 0.25 / unit):
         return x
     seed = np.uint64(draw * int(_FACTORS[1]) % 2**64)
@@ -51,7 +51,7 @@ def perturbed(x: np.ndarray, unit: float, draw: int = 0) -> np.ndarray:
 
 
 def is_exact(x: np.ndarray, most: float = 2.0**24) -> bool:
-    """Return whether numbers are whole and at most `most`, as large as FP32 holds."""
+    """Return whether numbers are whole and no larger than `most`."""
     if not is_whole(np.asarray(x).flat[:256]):  # decides most arrays at once
         return False
     return np.abs(x).max(initial=0) <= most and is_whole(x)

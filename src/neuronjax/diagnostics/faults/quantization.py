@@ -39,7 +39,7 @@ from neuronjax.numerics.float_format import get_format
 A_BIT = 2.0
 #: Above this share of elements that are rounded to zero, a quantizer is at fault.
 FLATTENED = 0.4
-#: A quotient this many times larger than the ratio of its operands divides by zeros.
+#: A quotient's norm comes from zeros if it exceeds the ratio of norms this many times.
 BLOWN_UP = 10.0
 #: Root mean square rounding errors: of whole numbers, and, in roundoffs of their norm,
 #: of floats that are spread evenly between two powers of two.
@@ -47,7 +47,7 @@ _OF_WHOLE = 1 / math.sqrt(12)
 _OF_FLOATS = 1 / math.sqrt(7)
 #: The largest whole number of 8 bits.
 _LARGEST_CODE = 255
-#: A bound on floats below this share of the format's largest is no end of its range.
+#: A bound on floats below this share of the format's largest is not for its range.
 _NEAR_LARGEST = 0.5
 _MEETS = CLIPS | ROUNDS
 _SHOWS = frozenset(f"stablehlo.{n}" for n in ("convert", "reshape", "transpose"))
@@ -64,7 +64,7 @@ class Bound(NamedTuple):
         cut_off: the root mean square of what it cuts off.
         largest: the largest magnitude before it.
         limit: the largest magnitude after it.
-        trace, evidence: of the op, and of its execution that cuts off most.
+        trace, evidence: the op, and its execution that cuts off most.
     """
 
     cut_off: float
@@ -77,7 +77,7 @@ class Bound(NamedTuple):
 def quantizing(
     flow: Flow, graph: ValueSources, traces: Mapping[OpPath, OpTrace], last: OpTrace
 ) -> Iterator[tuple[OpTrace, OpEvidence]]:
-    """Yield the ops of a quantizer that clip or flatten numbers, when they do so most.
+    """Yield (op, worst execution) for ops of a quantizer that clip or flatten numbers.
 
     Args:
         flow: the values of the program and the traces of their ops.
@@ -111,8 +111,8 @@ def quantizing(
 
 
 def _is_scaled_back(flow: Flow, op: Op) -> bool:
-    """Return whether all ops that read a result scale it, as they do with codes; counts
-    and indices are read otherwise."""
+    """Return whether all ops that read a result scale it, which holds for codes but not
+    for counts and indices."""
     names = {reader.name for reader in flow.readers(op.results[0])}
     return bool(names & _SCALES) and names <= _SCALES | _CHOICES
 
@@ -120,7 +120,7 @@ def _is_scaled_back(flow: Flow, op: Op) -> bool:
 def _before(
     graph: ValueSources, traces: Mapping[OpPath, OpTrace], path: OpPath
 ) -> Iterator[OpTrace]:
-    """Yield the bounds and roundings through which a value went last.
+    """Yield the last bounds and roundings through which a value went.
 
     Calls are distinguished: all that is clipped in a program may share one function.
     """
@@ -151,8 +151,8 @@ def _same_size(op: Op) -> list[Value]:
 
 
 def _bound(graph: ValueSources, trace: OpTrace) -> Bound | None:
-    """Return the bound that an op is, or None if it cuts nothing off. The operand that
-    is nearer to the result is the one that is bounded."""
+    """Return what an op cuts off as a bound, or None if nothing. The operand nearer to
+    the result is the bounded one."""
     found = [
         (evidence.cut_off[v], n, v, evidence)
         for n, (v, evidence) in enumerate(trace.bounding.items())
@@ -192,8 +192,8 @@ def _matters(
 ) -> bool:
     """Return whether a few zeros among codes affect more than the codes themselves.
 
-    A quotient by what is computed from the codes may be huge where they are zero, or
-    each code may be the scale of several numbers.
+    Where codes are zero, a quotient by what is computed from them may be huge; or each
+    code may be the scale of several numbers.
     """
 
     def hands_on(_: Value, reader: Value) -> bool:

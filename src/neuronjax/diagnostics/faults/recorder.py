@@ -38,7 +38,7 @@ class Witness(Protocol):
     """An observer of the numbers of a walk.
 
     Attributes:
-        contractions: the casts of operands by a policy, by op.
+        contractions: the policy's casts of operands, by contraction.
         hears_every_device: whether it also observes devices that hold the same arrays.
     """
 
@@ -68,7 +68,7 @@ class Witness(Protocol):
 
 
 _ARITHMETIC = frozenset(f"stablehlo.{name}" for name in ("add", "subtract", "multiply"))
-#: At this share of an error, something counts as a part of its cause.
+#: From this share of an error on, a contribution counts as a part of it.
 PART = 0.25
 #: The number of an execution, its iterations and its evidence.
 Moment = tuple[int, tuple[int, ...], OpEvidence]
@@ -87,12 +87,12 @@ class OpTrace:
             finite numbers.
         bounding: for each operand, the execution that cuts off most of it.
         emptiest: the execution with most zeros.
-        flattened: the largest share, in any turn, of numbers whose rounding error is at
-            least their magnitude.
+        flattened: the largest share, in any iteration, of numbers whose rounding error
+            is at least their magnitude.
         own, absorbed, zeros, beneath: the largest figure of any execution.
         vanished: the smallest share that underflows to zero in any execution.
         is_broken: whether any result has an Inf or NaN.
-        rounded_away: the largest own error, as a root mean square.
+        rounded_away: the largest absolute error of its own, as a root mean square.
         left_out: the root mean squares of lost addends, added up.
         left_behind: the same, each relative to the norm of its sum.
         wrapped, misread: the sums over all executions.
@@ -153,8 +153,8 @@ class OpTrace:
 
     @property
     def absorbs(self) -> bool:
-        """Return whether sums lose addends that are a part of what they round away; a
-        converged series loses its last terms without harm."""
+        """Return whether sums lose addends, and these are a part of the rounding error;
+        a converged series loses its last terms without harm."""
         return self.absorbed[0] > MOSTLY and self.left_out >= PART * self.rounded_away
 
 
@@ -251,7 +251,7 @@ class Recorder:
         self.results = tuple(results)
 
     def _end_turn(self) -> None:
-        """Add the figures that take the arrays of all devices in a turn."""
+        """Add the figures that need the arrays of all devices in one iteration."""
         if not self._devices or self._turn is None:
             return
         operands, results = zip(*self._devices, strict=True)

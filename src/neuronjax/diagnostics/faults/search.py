@@ -71,8 +71,8 @@ class Suspect:
         amplifier: the op at which the error shows, if it is another one.
         is_running: whether it is a sum in a loop that stops growing.
         is_update: whether it loses the step of a state.
-        bounding: its execution that clips or flattens most of what is quantized.
-        lost_guard: text on an epsilon that is zero before an op that makes Inf or NaN.
+        bounding: its execution that clips or flattens most numbers of a quantizer.
+        lost_guard: text on an epsilon that became zero before an op with Inf or NaN.
         misread: its constant that the format holds as another number.
     """
 
@@ -175,7 +175,7 @@ class FaultSearch:
 
     def _shown(self) -> list[tuple[Moment, OpTrace]]:
         """Return the ops on the way to a wrong result whose errors are too large, each
-        with the first moment. Ops that make Inf or NaN come first, then by time."""
+        with its first moment. Ops that make Inf or NaN come first, others by time."""
         broken, carrying = self._broken(), self._carrying
         # An exponential may rightly overflow, so that a quotient by it is zero.
         off = [self._results[w.index] for w in self.wrong if w.how != "lost"]
@@ -250,8 +250,8 @@ class FaultSearch:
         return [*reversed(before), chain[worst]]
 
     def _makes(self, trace: OpTrace, shown: OpTrace) -> bool:
-        """Return whether an op loses more than an ordinary rounding at another op does.
-        A cast that gives up digits does so even if both round to the same format."""
+        """Return whether an op loses more than ordinary rounding at the op that shows
+        it. A cast that gives up digits does, even if both round to the same format."""
         own, other = map(rounds_to, (trace, shown))
         if narrows(trace.path.op) and own == other:
             return True
@@ -309,7 +309,7 @@ class FaultSearch:
         self, shown: OpTrace, evidence: OpEvidence
     ) -> Iterator[tuple[OpTrace, OpTrace | None]]:
         """Yield each op that leads to an Inf or NaN, with the op where that shows."""
-        if is_too_large(shown, evidence):  # whatever earlier ops rounded
+        if is_too_large(shown, evidence):  # regardless of earlier roundings
             yield shown, None
             return
         maker = flushed(self._flow, shown, evidence) or self._absorbed(shown) or shown
@@ -353,7 +353,7 @@ class FaultSearch:
                 yield Suspect(trace, "makes", self._on(trace), is_running=True)
 
     def _losing(self, wrong: Wrong) -> Iterator[Suspect]:
-        """Yield the ops that lose the step of a state, among ops of its size."""
+        """Yield the ops that lose a state's step, among ops on numbers of its size."""
         assert wrong.step is not None
         traces = [
             t
@@ -371,7 +371,7 @@ class FaultSearch:
                 yield Suspect(trace, "makes", (wrong.index,), is_update=True)
 
     def _wrong_step(self, trace: OpTrace) -> OpTrace | None:
-        """Return the op that made a step that was wrong before the sum, or None."""
+        """Return the maker of a step that was wrong before its addition, or None."""
         states = set(handed_on(trace))
         for value, share in trace.worst.operands.items():
             if value not in states and share.error > LOST_UPDATE:
@@ -379,7 +379,7 @@ class FaultSearch:
         return None
 
     def _handing_on(self, value: Value) -> set[Op]:
-        """Return the ops through which a state passes: sums, and factors near one."""
+        """Return the ops through which a state passes: sums, scalings by nearly one."""
 
         def passes(value: Value) -> bool:
             return self._flow.trace(value) is None
@@ -398,8 +398,8 @@ class FaultSearch:
         return found
 
     def _rounding_whole(self) -> Iterator[Suspect]:
-        """Yield the ops that round whole numbers, if a wrong result depends on them or
-        the sum of a contraction becomes an integer again."""
+        """Yield the ops that round whole numbers, if a wrong result depends on them, or
+        a contraction's result becomes an integer again."""
         wrong = {w.index for w in self.wrong}
         for trace in self._recorder.traces.values():
             if trace.rounds_whole:

@@ -1,9 +1,9 @@
 """Steps of states: results that are the next value of an argument.
 
 A step may be wrong although the state is near enough. If elements stay where they were,
-or are rounded past their goal, the state's format is at fault. If the step is wrong in
-itself, as Adam's first step, the sign of the gradient, may be, then the perturbed data
-show how much of the error comes from the condition of the problem.
+or are rounded past their goal, the state's format is at fault. If the step itself is
+wrong, as Adam's first step may be (the sign of the gradient), the perturbed data show
+how much of its error comes from the condition of the problem.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class StateSteps:
     def _steps(
         self, value: Value, reference: np.ndarray
     ) -> Iterator[tuple[np.ndarray, float, float]]:
-        """Yield (state, its norm, norm of the step) for states with this next value."""
+        """Yield (state, its norm, norm of the step) for states a result may update."""
         for n, entry in enumerate(self._values):
             if entry.type != value.type:
                 continue

@@ -109,8 +109,8 @@ def is_short(value: Value) -> bool:
 
 
 def handed_on(trace: OpTrace) -> Iterator[Value]:
-    """Yield the operands that an op passes on: those about as large as its result, and
-    factors near one."""
+    """Yield the operands through which an op passes a state on: those about as large as
+    its result, and factors near one."""
     factors = trace.path.op.name in _PRODUCTS
     size = trace.worst.result.norm
     for operand, share in trace.worst.operands.items():
@@ -131,7 +131,7 @@ def vanishes_on(
     is_constant: Callable[[Value], bool],
 ) -> bool:
     """Return whether an underflow matters: zeros reach a result of the program, or an
-    op that treats them unlike small numbers. A sum does not, nor an exponential."""
+    op that treats them unlike small numbers. Sums and exponentials do not."""
     ends = {
         v for value in results for v in flow.behind(value, lambda v: not flow.trace(v))
     }

@@ -84,7 +84,7 @@ def _left_of(cast: Cast) -> float:
 def path_units(
     graph: ValueSources, contractions: Mapping[Op, Cast]
 ) -> dict[Value, float]:
-    """Return, for every value, the coarsest roundoff on the way to it and its own."""
+    """Return the coarsest roundoff on the way to every value, its own included."""
     own = {
         value: max(
             unit_of(value.type.dtype),

@@ -70,7 +70,7 @@ class FaultVerdict:
     Attributes:
         results: number of results of the program.
         wrong: the results that are wrong.
-        faults: the ops at fault, the one to examine first in front.
+        faults: the ops at fault, in the order in which to examine them.
         unjudged: outputs that are not results: calls of the host, with their lines.
     """
 
@@ -174,7 +174,7 @@ def _remedies(
 
 
 def _sent(program: Program) -> Iterator[str]:
-    """Yield descriptions of calls that hand values to the host for good."""
+    """Yield descriptions of `io_callback` calls, which may keep values on the host."""
     for op in program.walk():
         text = str(op.attributes.get("backend_config", ""))
         called = host_functions.find(text)

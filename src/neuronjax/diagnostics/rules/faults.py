@@ -34,7 +34,7 @@ _MAKE_WHOLE = ("stablehlo.convert", "stablehlo.iota")
 
 
 def _scalar(context: OpContext, value: Value) -> float | None:
-    """Return the one number that an array repeats, if the program fixes it."""
+    """Return the number that all elements of an array equal, or None if unknown."""
     while True:
         known = context.fact(value).scalar
         if known is not None:
@@ -54,7 +54,7 @@ def _format(type: TensorType) -> FloatFormat | None:
 
 
 def _converted(context: OpContext) -> float | None:
-    """Return the finite nonzero number that a cast to a float repeats, or None."""
+    """Return the repeated number that an op casts to a float, if finite and nonzero."""
     (value,), (result,) = context.op.operands, context.op.results
     x = None if is_integer(value.type.dtype) else _scalar(context, value)
     fmt = _format(result.type)
@@ -117,7 +117,7 @@ def _epsilon(context: OpContext) -> Answer:
 
 
 def _guarded(context: OpContext, value: Value) -> set[str]:
-    """Return the ops that read a value, maybe broadcast, and must not have zero."""
+    """Return the readers of a value, or its broadcast, that need it nonzero."""
     found: set[str] = set()
     for user in context.users.get(value, ()):
         if user.name in _SPREADS:
@@ -186,8 +186,8 @@ def _beyond(context: OpContext, largest: float, name: str) -> str:
 
 
 def _largest_whole(context: OpContext, op: Op, dtype: np.dtype) -> tuple[float, bool]:
-    """Return the largest number of an iota or of converted integers, and whether more
-    is known of it than its type; 0 where a dtype holds all of them."""
+    """Return the largest number of an iota or of cast integers, and whether it is known
+    from more than the type; 0 if the float dtype holds all of them."""
     if op.name == "stablehlo.iota":
         return op.results[0].type.shape[op.attributes["iota_dimension"]] - 1, True
     (value,) = op.operands

@@ -45,7 +45,7 @@ def _arithmetic(context: OpContext) -> Answer:
 
 
 def _is_index_wrap(context: OpContext) -> bool:
-    """Return whether only a select reads `i + size`, as where JAX wraps indices."""
+    """Return whether an op is the `i + size` of JAX's index wrap, read by a select."""
     users = context.users.get(context.op.results[0], ())
     return bool(users) and all(
         user.name == "stablehlo.select"
@@ -95,7 +95,7 @@ _FIXED_DIVISION = (2, 30)
 
 
 def _division(context: OpContext) -> Answer:
-    """Find a wrong division: before the fix any, then 64 bits by some constants."""
+    """Find wrong divisions: all before SDK 2.30, then some by 64-bit constants."""
     op, type = context.op, context.op.results[0].type
     if context.settings.sdk < _FIXED_DIVISION:
         return _number(type)

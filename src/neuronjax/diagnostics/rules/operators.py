@@ -31,7 +31,7 @@ LISTED = frozenset(
 NOWHERE = frozenset(
     {"cholesky", "fft", "triangular_solve", "all_to_all", "collective_permute"}
 )
-# Ops of structure, and ops with a rule of their own.
+# Ops that are structure, and ops with a rule of their own.
 _NO_OPERATORS = frozenset(
     {"case", "composite", "if", "optimization_barrier", "reduce_precision", "while"}
 )
@@ -118,7 +118,7 @@ def _calls(pattern: str, context: OpContext) -> bool:
 
 
 def _threefry(context: OpContext) -> Answer:
-    """Find threefry; in a program that draws by rbg it only derives keys."""
+    """Find threefry draws; in a program that draws by rbg, it only derives keys."""
     if not _calls("threefry(2x32|4x32|_2x32)", context):
         return False
     draws = (op.name for op in context.settings.program.walk())
