@@ -53,7 +53,7 @@ class Correspondence:
     Args:
         alignment: the alignment of the two programs.
         runs: the runs of the programs before and after.
-        returned: for each value that is returned after, the one before of its name.
+        returned: from results of the program after to those before of the same name.
         tolerance: relative L2 error up to which values are equal; 0 for any bit.
 
     Attributes:

@@ -162,7 +162,7 @@ class _Describing:
         return ", ".join(f"reads {a} -> {b}" for a, b in pairs if a != b)
 
     def first(self, paths: Mapping[RunValue, str]) -> FirstDifference | None:
-        """Return the first difference, at an op that only moves numbers if at no other.
+        """Return the first difference that is not mere movement, else the first at all.
 
         Args:
             paths: the paths of the values that the program after returns.

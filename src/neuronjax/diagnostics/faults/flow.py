@@ -73,8 +73,8 @@ class Flow:
         passes: Callable[[Value], bool],
         leaves_out: Callable[[Value], Collection[Value]] = lambda value: (),
     ) -> list[Value]:
-        """Return the direct and indirect sources of a value. They are followed behind
-        values that `passes` accepts, except those that `leaves_out` returns."""
+        """Return a value and the values from which it is computed, followed behind
+        those that `passes` accepts, except sources that `leaves_out` returns."""
         return self._graph.behind(
             [value], lambda v, source: passes(v) and source not in leaves_out(v)
         )
@@ -169,8 +169,8 @@ class Flow:
         return found
 
     def beside(self, chain: list[Step]) -> Iterator[OpTrace]:
-        """Yield the origins of an error besides its chain: wherever both addends of a
-        sum are off by about as much, that of the other addend."""
+        """Yield the origins of other parts of a chain's error: those of the second
+        addend, where both addends of a sum are off by about as much."""
         inside = {trace.path.op for trace, _ in chain}
         for trace, evidence in chain:
             wrong = self._wrong(trace, evidence) if trace.path.op.name in ADDS else []
@@ -315,8 +315,8 @@ def _is_own(op: Op, evidence: OpEvidence) -> bool:
 
 
 def _is_noise(op: Op, evidence: OpEvidence) -> bool:
-    """Return whether a sum cancels to float64's rounding noise, from terms as exact as
-    FP32 allows or with an error that perturbed data explain."""
+    """Return whether a sum cancels to float64's rounding noise: its terms are as exact
+    as FP32 allows, or perturbed data explain its error."""
     result = evidence.result
     norms = [evidence.operands[v].norm for v in op.operands if v in evidence.operands]
     terms = math.prod(norms) if op.name in _OF_PRODUCTS else max(norms, default=0.0)

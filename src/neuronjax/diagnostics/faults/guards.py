@@ -42,8 +42,8 @@ class Misread(NamedTuple):
 def misread(
     trace: OpTrace, is_constant: Callable[[Value], bool], *, is_broken: bool
 ) -> Misread | None:
-    """Return a constant operand that is Inf, or a factor that is zero or one, but
-    written as another number. Inf in a bound or mask counts only if `is_broken`."""
+    """Return a constant that is written as another number: an operand that is Inf, or a
+    factor that is 0 or 1. Inf in a bound or mask counts only if `is_broken`."""
     op = trace.path.op
     for value, share in trace.worst.operands.items():
         if value.type.dtype.kind in "iub" or not is_constant(value):

@@ -111,8 +111,8 @@ def quantizing(
 
 
 def _is_scaled_back(flow: Flow, op: Op) -> bool:
-    """Return whether all ops that read a result scale it, which holds for codes but not
-    for counts and indices."""
+    """Return whether all ops that read a result scale or bound it, as is done with
+    codes but not with counts and indices."""
     names = {reader.name for reader in flow.readers(op.results[0])}
     return bool(names & _SCALES) and names <= _SCALES | _CHOICES
 

@@ -73,7 +73,7 @@ def _overflows(context: OpContext) -> Answer:
 
 
 def _infinite_factor(context: OpContext) -> Answer:
-    """Find a product with Inf, such as -1e9 in float16: it is NaN for a zero."""
+    """Find a product with Inf, such as -1e9 in float16: NaN where a factor is zero."""
     fmt = _format(context.op.results[0].type)
     scalars = [_scalar(context, v) for v in context.op.operands]
     if fmt is None or not any(x is not None and math.isinf(x) for x in scalars):
