@@ -1,7 +1,6 @@
-"""Tensors that a chip or another framework has saved, beside a program's values.
+"""Compare tensors saved by a chip or another framework with a program's values.
 
-`reading.py` reads them from files, none of which can run code; `matching.py` says what
-the values of a program are called and which tensor is which value, `comparing.py`
-whether it is one that the program may legally have there, and `dump_result.py` shows
-it.
+`reading.py` reads them from files without running code, `matching.py` names the values
+of a program and matches tensors with them, `comparing.py` checks whether the program
+may legally have a tensor there, and `dump_result.py` shows the results.
 """

@@ -1,9 +1,9 @@
-"""Whether saved tensors are values that a program may legally have.
+"""Check whether saved tensors are values that a program may legally have.
 
-The program runs on values with errors. Where a tensor is known, it is compared with
-what the program may have there, and takes its place: what follows is computed from the
-device's own values, so that the first tensor outside names the ops since the last ones
-that are known.
+The program runs on values with error bounds. A saved tensor is compared with what the
+program may have there, and takes its place: later values are computed from the device's
+own values, so the first tensor outside its bounds points to the ops since the last
+tensors before it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from neuronjax.report.places import OpPlace
 
 @dataclass(frozen=True)
 class _Waypoint:
-    """A match as the walk came by it: what the program may have there."""
+    """A match that the walk has reached, and what the program may have there."""
 
     match: Match
     output: LegalOutput
@@ -45,12 +45,12 @@ class _Waypoint:
 
 @dataclass
 class DumpWalk:
-    """One run of a program beside the tensors of a dump.
+    """A run of a program beside the tensors of a dump.
 
     Attributes:
         program: captured StableHLO.
-        side: the same, lowered.
-        matches: the tensors that are its values.
+        side: the same program, lowered.
+        matches: the tensors that are values of the program.
         samples: as at `nj.tolerance`.
     """
 
@@ -61,7 +61,7 @@ class DumpWalk:
     samples: int | None = None
 
     def run(self, arguments: Sequence[Any]) -> list[DumpedTensor]:
-        """Return the tensors in the order of execution, each with what it is worth."""
+        """Return the tensors in the order of execution, each with its check."""
         self._by_key: dict[Key, Match] = {m.value.key: m for m in self.matches}
         self._points: dict[Key, _Waypoint] = {}
         self._behind = _Behind(self.program, self._by_key)
@@ -110,13 +110,13 @@ class DumpWalk:
         ]
 
     def _hearing(self, take: Callable[[Key, Held], Held]) -> Made:
-        """Return a listener of a walk that replaces values by tensors of the dump."""
+        """Return a listener for a walk that replaces values by tensors of the dump."""
 
         def made(
             path: OpPath, iterations: tuple[int, ...], found: Mapping[Value, Held]
         ) -> Mapping[Value, Held]:
             keys = {value: (path.calls, value) for value in found}
-            # No value inside of a loop is matched.
+            # Values inside of loops are not matched.
             return {
                 value: take(key, found[value])
                 for value, key in keys.items()
@@ -128,7 +128,7 @@ class DumpWalk:
     def _noted(
         self, match: Match, held: Held, behind: tuple[Sequence[str], Sequence[OpPlace]]
     ) -> Held:
-        """Keeps what a tensor may be; the tensor, as the walk goes on with it."""
+        """Record what the program may have there, and return the saved tensor."""
         dtype = match.value.value.type.dtype
         array = as_declared(match.array, dtype)
         whole = with_storage(held, stored_in(array, dtype), self.model)
@@ -139,7 +139,7 @@ class DumpWalk:
         return self._device(point)
 
     def _device(self, point: _Waypoint) -> Held:
-        """The device's own values."""
+        """Return the device's own values, with which the walk continues."""
         array, dtype = point.array, point.match.value.value.type.dtype
         if not is_float(dtype):
             return Held(array.astype(dtype), array.shape)
@@ -148,7 +148,7 @@ class DumpWalk:
 
 
 def as_declared(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Bytes without a dtype, as NumPy reads what it cannot name, as the program's."""
+    """Return raw bytes, as NumPy reads unknown dtypes, in the program's dtype."""
     if array.dtype.kind != "V" or array.dtype.name in FORMATS:
         return array
     if array.dtype.itemsize == dtype.itemsize:
@@ -157,7 +157,7 @@ def as_declared(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def stored_in(array: np.ndarray, dtype: np.dtype) -> str:
-    """The format in which a tensor was saved, if it is narrower than the program's."""
+    """Return the format of a saved tensor, or "" if the program's is no wider."""
     name = array.dtype.name
     if name not in FORMATS or dtype.name not in FORMATS:
         return ""
@@ -165,7 +165,7 @@ def stored_in(array: np.ndarray, dtype: np.dtype) -> str:
 
 
 def with_storage(held: Held, stored: str, model: ErrorModel) -> Held:
-    """A value, and what it lost when it was saved in a narrower format."""
+    """Return a value with the error of saving it in a narrower format, if any."""
     if not stored:
         return held
     x = held.tracked(model)
@@ -178,7 +178,7 @@ def with_storage(held: Held, stored: str, model: ErrorModel) -> Held:
 
 
 class _Behind:
-    """What a value is computed from, as far back as the tensors that are known."""
+    """Finds what a value is computed from, back to the nearest saved tensors."""
 
     def __init__(self, program: Program, known: Mapping[Key, Match]) -> None:
         self._graph = ValueSources(program)
@@ -187,7 +187,7 @@ class _Behind:
         self._arguments = dict(zip(arguments, program.argument_names, strict=True))
 
     def look(self, key: Key) -> tuple[list[str], list[OpPlace]]:
-        """The nearest known tensors and arguments, and the ops since them that
+        """Return the nearest saved tensors and arguments, and the ops since them that
         compute, in the order of the program."""
         _, value = key
         since: dict[str, None] = {}

@@ -1,4 +1,4 @@
-"""What `compare_dump` returns: tensors, what they are, and the first that is wrong."""
+"""What `compare_dump` returns: tensors, their values, and the first that is wrong."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class DumpedTensor:
     Attributes:
         tensor: its name in the dump.
         name: what the program calls the value.
-        how: it was matched: "given", by "name", or by a "shape" that is unique.
+        how: how it was matched: "given", by "name", or by a "shape" that is unique.
         place: the op that makes it; None for an argument.
         checked: which elements are outside of what is legal, and by how much.
-        since: the tensors and arguments that it was computed from here.
-        ops: what computes it from these, in the order of the program; one of them is
-            wrong if the tensor is outside.
+        since: the tensors and arguments from which it was computed here.
+        ops: the ops that compute it from these, in the order of the program; one of
+            them is wrong if the tensor is outside.
     """
 
     tensor: str
@@ -46,22 +46,22 @@ class DumpedTensor:
 
     @property
     def is_legal(self) -> bool:
-        """Whether the program may have these values there."""
+        """Return whether the program may have these values there."""
         return bool(self.checked)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class DumpComparison(Displayed):
-    """Saved tensors beside what a program may legally have there.
+    """Saved tensors compared with what a program may legally have there.
 
     Attributes:
-        name: of the function.
-        target: the machine.
+        name: the name of the function.
+        target: the name of the target.
         setting: target, logical core, numerics and SDK, as every report begins.
         policy: what is cast, and how.
         tensors: those that are values of the program, in the order of execution.
         unmatched: the others, with the reason.
-        values: how many values of the program have a name, matched or not.
+        values: number of values of the program that have a name, matched or not.
     """
 
     name: str
@@ -74,21 +74,21 @@ class DumpComparison(Displayed):
 
     @property
     def outside(self) -> tuple[DumpedTensor, ...]:
-        """The tensors that are not legal, in the order of execution."""
+        """Return the tensors that are not legal, in the order of execution."""
         return tuple(t for t in self.tensors if not t.is_legal)
 
     @property
     def first(self) -> DumpedTensor | None:
-        """Where the device leaves what is legal first; None where it does not."""
+        """Return the first tensor that is not legal; None if all are."""
         return next(iter(self.outside), None)
 
     @property
     def is_legal(self) -> bool:
-        """Whether something was compared, and all of it is legal."""
+        """Return whether something was compared, and all of it is legal."""
         return bool(self.tensors) and not self.outside
 
     def table(self, rows: int = _SHOWN_ROWS) -> Table:
-        """The tensors in the order of execution, 80 columns wide."""
+        """Return a table of the tensors in the order of execution, 80 columns wide."""
         shown = self.tensors[:rows]
         return new_table(
             f"{len(shown)} of {len(self.tensors)} tensors, in the order of execution",
@@ -109,7 +109,7 @@ class DumpComparison(Displayed):
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """A JSON value; Inf is None."""
+        """Return a dict for JSON, with None for Inf."""
         first = self.first
         return {
             "name": self.name,

@@ -1,4 +1,4 @@
-"""What values of a program are called, and which saved tensor is which of them."""
+"""Name the values of a program, and match saved tensors with them."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from neuronjax.errors import InvalidProgramError
 from neuronjax.ir.name_stack import read_name_stack
 from neuronjax.ir.program import TOP, Op, Program, Region, Value
 
-#: A value as the calls reach it.
+#: The calls that lead to a value, and the value.
 Key = tuple[tuple[Op, ...], Value]
 _SEPARATORS = re.compile(r"[./:]+")
-#: What frameworks append to the name of a module whose output they save.
+#: Endings that frameworks append to a module's name when they save its output.
 _ENDINGS = ("output", "output_0", "out")
 
 
 @dataclass(eq=False)
 class NamedValue:
-    """A value of the program that runs once.
+    """A value of the program that is computed once.
 
     Attributes:
-        key: which it is.
-        path: of the op that makes it; None for an argument.
-        names: what it is called, the plainest first.
-        computes: whether its op computes, rather than moves what others have.
+        key: the value and the calls that lead to it.
+        path: the op that makes it; None for an argument.
+        names: its names, the plainest first.
+        computes: whether its op computes, rather than moves numbers.
     """
 
     key: Key
@@ -41,12 +41,12 @@ class NamedValue:
 
     @property
     def value(self) -> Value:
-        """As the program has it."""
+        """Return the value of the program."""
         return self.key[1]
 
 
 def normal(name: str) -> tuple[str, ...]:
-    """A name in parts: "layers.0::mlp/output" is ("layers", "0", "mlp")."""
+    """Return a name in parts: "layers.0::mlp/output" is ("layers", "0", "mlp")."""
     parts = [p for p in _SEPARATORS.split(name.strip().lower()) if p]
     while len(parts) > 1 and parts[-1] in _ENDINGS:
         parts.pop()
@@ -54,12 +54,12 @@ def normal(name: str) -> tuple[str, ...]:
 
 
 def named_values(program: Program, outputs: Sequence[str]) -> list[NamedValue]:
-    """Every value that runs once, in the order of execution, with its names.
+    """Return every value that runs once, in the order of execution, with its names.
 
-    Arguments are called as the program calls them, outputs by their paths. A value
-    inside is called by its module and op, "mlp/dot_general", the second such
-    "mlp/dot_general.1", or by its op where the program names no modules; and the last
-    that a module computes by the module alone.
+    Arguments have the program's names, outputs their paths. Other values are named by
+    module and op, "mlp/dot_general", the second of this name "mlp/dot_general.1", or by
+    the op alone where the program names no modules. The last value that a module
+    computes also has the name of the module.
     """
     body = program.entry.body
     found = [
@@ -97,7 +97,7 @@ def _name_by_module(values: Sequence[NamedValue]) -> None:
     for value in values:
         assert value.path is not None
         location, op = value.path.location, value.path.op.name.rpartition(".")[2]
-        # A module's values are those of its forward pass; others say which pass.
+        # A plain module's name means its forward pass; other passes are named in full.
         module = location.part if location.phase == "forward" else location.label
         plain = [] if read_name_stack(value.path.scope).names else [op]
         for name in dict.fromkeys([*plain, op if module == TOP else f"{module}/{op}"]):
@@ -117,7 +117,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class Match:
-    """A tensor and its value.
+    """A saved tensor and the value of the program that it is.
 
     Attributes:
         tensor: the name in the dump.
@@ -132,7 +132,7 @@ class Match:
 
 @dataclass(frozen=True)
 class Unmatched:
-    """A tensor that is no value of the program, and why."""
+    """A saved tensor that is no value of the program, and why."""
 
     tensor: str
     shape: tuple[int, ...]
@@ -145,7 +145,7 @@ def matched(
     values: Sequence[NamedValue],
     given: Mapping[str, str],
 ) -> tuple[list[Match], list[Unmatched]]:
-    """Pairs tensors and values: as given, by name, else by a unique shape and dtype.
+    """Return matches (as given, by name, or by a unique shape and dtype) and the rest.
 
     Raises:
         InvalidProgramError: `given` names a tensor or a value that is not there, or one
@@ -220,7 +220,7 @@ def _fits(array: np.ndarray, value: NamedValue) -> bool:
 
 
 def _by_name(name: tuple[str, ...], values: Sequence[NamedValue]) -> list[NamedValue]:
-    """Those of the very name; else those where one name is the end of the other."""
+    """Return the value of this name; else those where one name ends in the other."""
     ends: list[NamedValue] = []
     for value in values:
         for own in map(normal, value.names):
@@ -245,7 +245,7 @@ def _by_shape(
     pairs: dict[str, tuple[NamedValue, str]],
     reasons: dict[str, str],
 ) -> None:
-    """Of what has no name in common, one tensor and one value of a shape and dtype."""
+    """Pair remaining tensors and values whose shape and dtype are unique."""
     taken = {id(value) for value, _ in pairs.values()}
     kinds: dict[tuple, list[NamedValue]] = defaultdict(list)
     for value in values:
@@ -269,7 +269,7 @@ def _once_each(
     pairs: Mapping[str, tuple[NamedValue, str]],
     reasons: dict[str, str],
 ) -> list[Match]:
-    """Without the second of two tensors that would be one value."""
+    """Return the matches without a second tensor for the same value."""
     owners: dict[int, str] = {}
     found = []
     for tensor, (value, how) in pairs.items():

@@ -1,4 +1,4 @@
-"""Reads tensors by name: mappings, `.npy`, `.npz`, `.safetensors`, and folders.
+"""Read tensors by name from mappings, `.npy`, `.npz`, `.safetensors` and folders.
 
 Files are untrusted: none is unpickled, and what a header declares is checked.
 """
@@ -25,12 +25,12 @@ def read_dump(source: Dump) -> dict[str, np.ndarray]:
 
     Args:
         source: a mapping from names to arrays; or the path of a file or a folder. A
-            tensor of a folder is called as its file, with the folders inside and
+            tensor in a folder is named by the path of its file inside the folder,
             without the ending.
 
     Raises:
-        InvalidProgramError: no such file, an unknown kind, a file that is not what it
-            says, or what is no array of numbers.
+        InvalidProgramError: the file is missing, of an unknown kind or malformed, or
+            something is no array of numbers.
     """
     if isinstance(source, Mapping):
         told = "the mapping"

@@ -5,7 +5,7 @@
     the rest   the tensors, without holes
 
 Everything that the header says is checked against the file before a byte is read as a
-number. Follows the description in huggingface/safetensors, README.md.
+number. The format is described in huggingface/safetensors, README.md.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from neuronjax.errors import InvalidProgramError
 from neuronjax.ir.json_text import json_object
 
 _PREFIX = 8
-_LONGEST_HEADER = 100_000_000  # as the format's own readers have it
-#: Of a NumPy array, and of one of its dimensions.
+_LONGEST_HEADER = 100_000_000  # the limit of the format's own readers
+#: The most dimensions of a NumPy array, and the largest size of one.
 _MOST_DIMENSIONS, _LARGEST = 64, 2**63 - 1
 _DTYPES: dict[str, Any] = {
     "BOOL": np.bool_,
@@ -45,7 +45,7 @@ _DTYPES: dict[str, Any] = {
 
 
 def read_safetensors(path: Path) -> dict[str, np.ndarray]:
-    """The tensors of a file, mapped and not copied.
+    """Return the tensors of a file, mapped and not copied.
 
     Raises:
         InvalidProgramError: the file is not what its header says.
@@ -84,7 +84,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _span(
     path: Path, name: str, entry: Any, size: int
 ) -> tuple[np.dtype, tuple[int, ...], tuple[int, int]]:
-    """Dtype, shape and place of a tensor, checked."""
+    """Return the dtype, shape and place of a tensor, checked."""
     keys = ("dtype", "shape", "data_offsets")
     if not isinstance(entry, dict) or any(key not in entry for key in keys):
         raise _broken(path, f"{name!r} lacks one of {', '.join(keys)}")
@@ -107,7 +107,7 @@ def _span(
 
 
 def _are_sizes(numbers: Any) -> bool:
-    """Whether it is a list of whole numbers, none negative; True is no number."""
+    """Return whether it is a list of whole numbers >= 0; booleans do not count."""
     return isinstance(numbers, list) and all(type(n) is int and n >= 0 for n in numbers)
 
 

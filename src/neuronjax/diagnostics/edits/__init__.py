@@ -1,7 +1,7 @@
-"""Two programs side by side: which op and value is which, and what differs.
+"""Compare two programs: which ops and values correspond, and which differ.
 
-`alignment.py` puts the ops of each program in a row, pairs the rows and says what is an
-edit, `changed_attributes.py` says what of an op was changed, `value_runs.py` runs a
-program and keeps its values, `correspondence.py` says which values of two runs both
-programs claim to compute, and `edit_result.py` shows what was found.
+`alignment.py` lists the ops of each program, pairs them and classifies the edits,
+`changed_attributes.py` describes what changed in an op, `value_runs.py` runs a program
+and keeps its values, `correspondence.py` pairs the values of two runs that should be
+equal, and `edit_result.py` shows the differences.
 """

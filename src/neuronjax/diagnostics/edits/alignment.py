@@ -1,10 +1,10 @@
-"""Which op of one program is which of another, and what of the rest is an edit.
+"""Pair the ops of two programs, and classify the others as edits.
 
-The ops of a program stand in a row, bodies of calls and loops behind them, each with a
-fingerprint of what it computes. The rows are aligned by the longest common subsequence
-of their fingerprints. What is left between two pairs is paired by name and types, an op
-whose attributes were changed, then by the types of the results alone, an op in place of
-another.
+The ops of a program form a list, in which bodies of calls and loops follow their op,
+each with a fingerprint of what it computes. The lists are aligned by the longest common
+subsequence of their fingerprints. Ops between two pairs are then paired by name and
+types (the attributes changed), then by the types of results alone (the op was
+replaced).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from neuronjax.ir.program import Op, Program, Region, Value, is_cotangent_scope
 
 @dataclass(frozen=True, eq=False)
 class FlatOp:
-    """One op, as the calls reach it.
+    """One op, reached by one path of calls.
 
     Attributes:
-        number: in the row.
-        path: which it is.
-        fingerprint: equal for ops that compute the same function under the same names;
-            what they read and where they stand in the source does not count.
+        number: its index in the list of ops.
+        path: the op and the calls around it.
+        fingerprint: equal for ops that compute the same function under the same names,
+            whatever they read and wherever they stand in the source.
     """
 
     number: int
@@ -39,30 +39,30 @@ class FlatOp:
 
     @property
     def op(self) -> Op:
-        """As the program has it."""
+        """Return the op of the program."""
         return self.path.op
 
     @property
     def kind(self) -> tuple[str, ...]:
-        """Its name and the types of its results."""
+        """Return its name and the types of its results."""
         return (self.op.name, *self.types)
 
     @property
     def types(self) -> tuple[str, ...]:
-        """Of its results."""
+        """Return the types of its results."""
         return tuple(str(v.type) for v in self.op.results)
 
 
 @dataclass(frozen=True, eq=False)
 class FlatProgram:
-    """A program's ops in a row, bodies of calls, loops and branches behind their op.
+    """A program's ops in a list; bodies of calls, loops and branches follow their op.
 
     Attributes:
-        ops: the row.
-        makers: the op whose result a value is; of a body that is called twice the
-            first.
-        places: what is no op's result: the op whose body it is an argument of, None for
-            main, and its number.
+        ops: the list.
+        makers: the op whose result each value is; in a function that is called twice,
+            that of the first call.
+        places: for arguments of bodies: the op with that body, None for main, which
+            body it is, and the index of the argument.
     """
 
     program: Program
@@ -72,7 +72,7 @@ class FlatProgram:
 
 
 def flat(program: Program) -> FlatProgram:
-    """Return the row of a program."""
+    """Return the ops of a program in a list."""
     ops: list[FlatOp] = []
     makers: dict[Value, FlatOp] = {}
     places: dict[Value, tuple[FlatOp | None, str, int]] = {}
@@ -99,9 +99,9 @@ def flat(program: Program) -> FlatProgram:
 
 
 def fingerprint(path: OpPath) -> str:
-    """A hash of what an op computes, and of its name stack.
+    """Return a hash of what an op computes, and of its name stack.
 
-    Not of its module, which what is around it may tell."""
+    The module is left out, since the ops around it may determine it."""
     scope = path.scope
     names = "/".join(read_name_stack(scope).names)
     backward = str(is_cotangent_scope(scope))
@@ -111,7 +111,7 @@ def fingerprint(path: OpPath) -> str:
 # -- pairs ----------------------------------------------------------------------------
 
 _Way = tuple[Callable[[FlatOp], Hashable], str]
-#: What is equal for ops that make a pair, and what the pair then is.
+#: Keys that are equal for ops that make a pair, and the kind of that pair.
 _WAYS: tuple[_Way, ...] = (
     (lambda o: o.fingerprint, "same"),
     (lambda o: o.kind, "changed"),
@@ -121,11 +121,11 @@ _WAYS: tuple[_Way, ...] = (
 
 @dataclass(frozen=True, eq=False)
 class AlignedPair:
-    """An op before and after.
+    """An op before and its partner after.
 
     Attributes:
         how: "same", "changed" (its attributes or module), "replaced" by another op, or
-            "rewired" (the same op of other values).
+            "rewired" (the same op on other values).
     """
 
     before: FlatOp
@@ -135,11 +135,11 @@ class AlignedPair:
 
 @dataclass(frozen=True, eq=False)
 class Alignment:
-    """Two programs, op by op.
+    """The pairs of ops of two programs.
 
     Attributes:
         pairs: in the order of the second program.
-        removed, added: ops without a partner.
+        removed, added: the ops without a partner in the first and second program.
     """
 
     before: FlatProgram
@@ -150,7 +150,7 @@ class Alignment:
 
     @property
     def is_edit(self) -> bool:
-        """Whether most of the smaller program is in the other, as after an edit."""
+        """Return whether at least half of the smaller program is in the other one."""
         sides = (self.before.ops, self.after.ops)
         fewest = min(sum(o.op.name != CONSTANT for o in ops) for ops in sides)
         same = (p for p in self.pairs if p.how == "same")
@@ -158,18 +158,17 @@ class Alignment:
 
 
 def aligned(before: FlatProgram, after: FlatProgram) -> Alignment:
-    """Pair the ops of two programs."""
+    """Return the alignment of two programs."""
     left, right = before.ops, after.ops
     pairs = [*_pairs(left, right, _WAYS)]
-    # The pair that an op is in.
+    # The index of the pair that an op is in.
     of_left = {a: n for n, (a, _, _) in enumerate(pairs)}
     of_right = {b: n for n, (_, b, _) in enumerate(pairs)}
 
     def is_rewired(a: FlatOp, b: FlatOp) -> bool:
-        """Return whether two operands are made by ops that have other partners.
+        """Return whether two operands come from ops that are not each other's partners.
 
-        An operand that an op without a partner makes is no question of wiring: that op
-        is the edit."""
+        An operand made by an op without a partner does not count: that is the edit."""
         for v, w in zip(a.op.operands, b.op.operands, strict=True):
             first = _origin(v, before, of_left)
             second = _origin(w, after, of_right)
@@ -192,8 +191,8 @@ def aligned(before: FlatProgram, after: FlatProgram) -> Alignment:
 def _pairs(
     left: Sequence[FlatOp], right: Sequence[FlatOp], ways: Sequence[_Way]
 ) -> Iterator[tuple[FlatOp, FlatOp, str]]:
-    """Yield the pairs of two rows by the first way, and by the next those of what is
-    left between them."""
+    """Yield the pairs that the first way finds in two lists, and those that the next
+    ways find among the ops between them."""
     if not ways:
         return
     key, how = ways[0]
@@ -208,10 +207,10 @@ def _pairs(
 def common(
     left: Sequence[Hashable], right: Sequence[Hashable]
 ) -> list[tuple[int, int]]:
-    """Return indices of a longest common subsequence of two sequences, ascending.
+    """Return index pairs of a longest common subsequence of two sequences, ascending.
 
-    Between what is equal at both ends this is the algorithm of Hunt and Szymanski
-    (1977)."""
+    Equal elements at both ends are paired; between them this is the algorithm of Hunt
+    and Szymanski (1977)."""
     start = _alike(left, right)
     end = _alike(left[start:][::-1], right[start:][::-1])
     found = [(n, n) for n in range(start)]
@@ -219,13 +218,13 @@ def common(
     places = defaultdict[Hashable, list[int]](list)
     for j in range(start, len(right) - end):
         places[right[j]].append(j)
-    # Of the subsequences of each length the one that ends first: its end, its pairs.
+    # For each length the subsequence that ends first: its end, its pairs.
     ends: list[int] = []
     links: list[Any] = [None]
     for i in range(start, len(left) - end):
         for j in reversed(places[left[i]]):
             n = bisect.bisect_left(ends, j)
-            if ends[n : n + 1] != [j]:  # else the pair that was found before stays
+            if ends[n : n + 1] != [j]:  # else the earlier pair stays
                 ends[n : n + 1] = [j]
                 links[n + 1 : n + 2] = [(i, j, links[n])]
     link = links[-1]
@@ -236,7 +235,7 @@ def common(
 
 
 def _alike(left: Sequence[Hashable], right: Sequence[Hashable]) -> int:
-    """Return how many elements two sequences begin with alike."""
+    """Return the length of the common beginning of two sequences."""
     pairs = enumerate(zip(left, right, strict=False))
     least = min(len(left), len(right))
     return next((n for n, (a, b) in pairs if a != b), least)
@@ -245,8 +244,8 @@ def _alike(left: Sequence[Hashable], right: Sequence[Hashable]) -> int:
 def _origin(
     value: Value, program: FlatProgram, numbers: Mapping[FlatOp, int]
 ) -> tuple | None:
-    """Return what makes a value, equal for what corresponds in both programs; None for
-    an op without a partner."""
+    """Return a key of what makes a value, equal for corresponding values of both
+    programs; None for an op without a partner."""
     maker = program.makers.get(value)
     if maker is not None:
         result = maker.op.results.index(value)

@@ -1,9 +1,9 @@
-"""The canonical text of programs and ops: what "the same program" means.
+"""The canonical text of programs and ops, which defines "the same program".
 
-Op by op, with names, types, attributes and the flow of values; without source lines,
-symbol names, argument names, where constants stand, and whatever a version of MLIR
-prints. It is read off the decoded program, so that two versions of jaxlib give the same
-text for one program.
+It lists op by op the names, types, attributes and the flow of values, without source
+lines, symbol names, argument names, positions of constants and what depends on the
+version of MLIR. It is made from the decoded program, so two versions of jaxlib give the
+same text for one program.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from neuronjax.ir.program import (
 
 #: Ops that run other ops.
 CONTROL = (*CALLEES, *CONTROL_FLOW)
-# Attributes that mean what none does.
+# Attribute values that mean the same as no attribute.
 _DEFAULTS = {"precision_config": ("DEFAULT", "DEFAULT"), "is_stable": True}
 _SHOWN_LINES, _WIDEST = 3, 160
 
@@ -40,10 +40,10 @@ def fingerprint(program: Program) -> str:
 
 
 def op_text(op: Op) -> str:
-    """Return the canonical text of an op by itself, with the types of what it reads.
+    """Return the canonical text of an op by itself, with the types of its operands.
 
-    The body of scalars that an op has is part of it; ops that run by themselves and the
-    names of functions are not."""
+    The scalar body of an op such as a reduction is included; ops that a call, loop or
+    branch runs, and names of functions, are not."""
     writer = _Writer({}, _digest)
     lines = [writer.op(op, NAMES)]
     if op.name not in CONTROL:
@@ -53,7 +53,7 @@ def op_text(op: Op) -> str:
 
 
 def first_difference(old: Program, new: Program) -> str:
-    """Return where two programs part, for people; "" where they are the same."""
+    """Return the first lines that differ in two programs; "" if they are the same."""
     sides = [*_lines(old)], [*_lines(new)]
     matcher = difflib.SequenceMatcher(None, *sides, autojunk=False)
     for tag, i, j, k, m in matcher.get_opcodes():
@@ -65,7 +65,7 @@ def first_difference(old: Program, new: Program) -> str:
 
 
 def sha256(text: str) -> str:
-    """Return the hash of a text, in hexadecimal."""
+    """Return the SHA-256 of a text, in hexadecimal."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -75,7 +75,7 @@ def _lines(program: Program) -> Iterator[str]:
 
 
 def _shown(program: Program) -> list[str]:
-    """Return the same lines for people: of an array its first elements."""
+    """Return the lines for people, with only the first elements of arrays."""
     found = []
     writer = _Writer(program.functions, value_text)
     for line, source in writer.program(program):
@@ -91,13 +91,13 @@ def _digest(array: np.ndarray) -> str:
 
 
 class _Writer:
-    """Numbers functions as they are first called, and values within each.
+    """Writes programs; functions are numbered by first call, and values within each.
 
-    A value of which nothing is known is written as its type.
+    A value without a number is written as its type.
 
     Attributes:
-        functions: those that a name can mean.
-        array: how an array is written.
+        functions: the functions that a name may mean.
+        array: returns the text of an array.
     """
 
     def __init__(
@@ -109,13 +109,13 @@ class _Writer:
         self._count = 0
 
     def program(self, program: Program) -> Iterator[tuple[str, str]]:
-        """Yield every line, and "file:line" of its op: the entry, then functions in the
-        order of their calls."""
+        """Yield every line with the "file:line" of its op: the entry function, then the
+        others in the order of their calls."""
         for name in sorted(program.meshes):
             yield f"mesh {program.meshes[name]!r}", ""
         self._numbers = {program.main: 0}
         written = 0
-        while written < len(self._numbers):  # which grows meanwhile
+        while written < len(self._numbers):  # grows in the loop
             name = list(self._numbers)[written]
             yield f"function {written}", ""
             self._values, self._count = {}, 0
@@ -123,13 +123,13 @@ class _Writer:
             written += 1
 
     def region(self, region: Region, depth: int) -> Iterator[tuple[str, str]]:
-        """Yield the lines of a region, and of those inside it."""
+        """Yield the lines of a region, and of the regions inside it."""
         indent = "  " * depth
         arguments = " ".join(self._new(v) for v in region.arguments)
         yield f"{indent}arguments {arguments}", ""
         for op in region.ops:
             if op.name == CONSTANT:
-                # Its content in place of a name: where it stands does not matter.
+                # It is written as its content, so its position does not matter.
                 value = op.attributes["value"]
                 self._values[op.results[0]] = self._canonical(value)
                 continue
@@ -139,7 +139,7 @@ class _Writer:
         yield f"{indent}results {self._read(region.results)}", ""
 
     def op(self, op: Op, skipped: Container[str] = ()) -> str:
-        """Return the line of an op, without some of its attributes."""
+        """Return the line of an op, without the skipped attributes."""
         attributes = " ".join(
             f"{name}={self._canonical(value)}"
             for name, value in sorted(op.attributes.items())

@@ -1,4 +1,4 @@
-"""What of an op was changed, in words: values of constants, attributes, types."""
+"""Describe what changed in an op: values of constants, attributes, types."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import numpy as np
 from neuronjax.ir.program import Op
 
 CONSTANT = "stablehlo.constant"
-#: Attributes that say what something is called, not what it computes.
+#: Attributes that name something and do not affect what is computed.
 NAMES = ("callee", "decomposition", "sym_name", "name")
 _SHOWN_ELEMENTS, _WIDEST = 4, 72
 
 
 def constant_text(op: Op) -> str:
-    """The value of a constant, for people; "" of any other op."""
+    """Return the value of a constant as text; "" for any other op."""
     return value_text(op.attributes["value"]) if op.name == CONSTANT else ""
 
 
 def changes(before: Op, after: Op) -> str:
-    """What differs between two ops of one name, "dimensions (1,) -> (0,)"."""
+    """Return what differs between two ops of one name, "dimensions (1,) -> (0,)"."""
     if before.name != after.name:
         return ""
     return ", ".join(_changes(before, after))
@@ -50,14 +50,14 @@ def _change(then: Any, now: Any) -> str:
 
 
 def _are_alike(a: Any, b: Any) -> bool:
-    """Whether two are arrays of one type."""
+    """Return whether both are arrays of one type."""
     if not (isinstance(a, np.ndarray) and isinstance(b, np.ndarray)):
         return False
     return a.shape == b.shape and a.dtype == b.dtype
 
 
 def _is_one_number(array: np.ndarray) -> bool:
-    """Whether all elements have the same bits."""
+    """Return whether all elements have the same bits, and there are any."""
     raw = array.tobytes()
     return raw == raw[: array.itemsize] * array.size != b""
 
@@ -69,7 +69,7 @@ def _is_equal(a: Any, b: Any) -> bool:
 
 
 def value_text(value: Any) -> str:
-    """An attribute for people: a number, the first elements of an array."""
+    """Return an attribute as short text: a number, or an array's first elements."""
     text = _array_text(value) if isinstance(value, np.ndarray) else str(value)
     return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 3]}..."
 

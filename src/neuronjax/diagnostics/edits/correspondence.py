@@ -1,9 +1,9 @@
-"""Which value of one run is which of another: what both programs claim to compute.
+"""Pair the values of two runs that both programs claim to compute.
 
-Two values correspond where both programs return them by the same name, where the same
-op reads values that correspond, where both are one array, where the alignment of the
-programs pairs their ops, or where one line made both. A sum over devices of a part's
-sum corresponds to the sum of the whole.
+Two values correspond if both programs return them by the same name, if the same op
+reads values that correspond, if they are the same array, if the alignment of the
+programs pairs their ops, or if the same line made both. A sum over devices of their
+partial sums corresponds to the sum of the whole.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _CONSTANT = "a constant"
 
 @dataclass
 class ComparedValue:
-    """The values of an op beside those that correspond, all executions added up.
+    """The values of an op compared with their partners, over all executions.
 
     Attributes:
-        before, after: the first that differ; the first of all where none does.
-        beside: these two.
-        errors: of all executions.
-        differs: whether any does.
-        order: of `after` among the values of its run.
+        before, after: the first pair that differs; the first of all if none does.
+        beside: the comparison of this pair.
+        errors: the errors of all executions, added up.
+        differs: whether any execution differs.
+        order: the index of `after` among the values of its run.
     """
 
     before: RunValue
@@ -48,17 +48,17 @@ class ComparedValue:
 
 
 class Correspondence:
-    """The values of two runs on the same arguments.
+    """The corresponding values of two runs on the same arguments.
 
     Args:
-        alignment: of the two programs.
-        runs: of the program before and of the one after.
-        returned: which value before is returned by the name of a value after.
+        alignment: the alignment of the two programs.
+        runs: the runs of the programs before and after.
+        returned: from results of the program after to those before of the same name.
         tolerance: relative L2 error up to which values are equal; 0 for any bit.
 
     Attributes:
-        found: by op of the program after, in the order of its run; None is the op of
-            arguments.
+        found: the compared values by op of the program after, in the order of its run;
+            the key None stands for arguments.
     """
 
     def __init__(
@@ -70,10 +70,10 @@ class Correspondence:
     ) -> None:
         self._tolerance, self._returned = tolerance, returned
         self._before = runs[0].values
-        # The values before that values after correspond to.
+        # The corresponding values before, by value after.
         self._partners: dict[RunValue, RunValue] = {}
         self._taken: set[RunValue] = set(returned.values())
-        # Those before of which values after are the parts that devices add up.
+        # By value after: values before that may equal it only after a sum over devices.
         self._partial: dict[RunValue, Sequence[RunValue]] = {}
         self._pairs: dict[FlatOp | None, AlignedPair] = {}
         if alignment.is_edit:
@@ -83,7 +83,7 @@ class Correspondence:
         self._given = {v.content: v for v in given if v.tells}
         self._moments = {(v.op, v.iterations, v.result): v for v in self._before}
         self._alike = defaultdict[Hashable, list[RunValue]](list)
-        # What devices add up, and the sums.
+        # Sums over devices, by the value that they add up.
         self._sums = defaultdict[RunValue, list[RunValue]](list)
         self._on_line = defaultdict[Hashable, list[RunValue]](list)
         for value in self._computed(self._before):
@@ -91,7 +91,7 @@ class Correspondence:
             self._on_line[_line(value)].append(value)
             if value.name == _ALL_REDUCE:
                 self._sums[value.reads[0].root].append(value)
-        # How often an op of a line runs in the program after.
+        # How often each op of a source line runs in the program after.
         self._runs_of = Counter(map(_line, self._computed(runs[1].values)))
         self.found: dict[FlatOp | None, ComparedValue] = {}
         for order, value in enumerate(dict.fromkeys((*runs[1].values, *returned))):
@@ -107,7 +107,7 @@ class Correspondence:
         return {**self._given, **{v.content: v for v in computed}}
 
     def _token(self, value: RunValue) -> Hashable:
-        """Return what is equal for values of both runs that correspond."""
+        """Return a key that is equal for values of both runs that correspond."""
         root = self._partners.get(value.root, value.root).root
         if root.is_constant:
             return _CONSTANT
@@ -115,7 +115,7 @@ class Correspondence:
         return root.content if root.op is None or is_given else root
 
     def _key(self, value: RunValue) -> tuple[Hashable, frozenset[Hashable]]:
-        """Return what is equal for the same op of values that correspond."""
+        """Return a key that is equal for the same op of values that correspond."""
         return value.kind, frozenset(map(self._token, value.reads))
 
     def _match(self, value: RunValue, order: int) -> None:
@@ -144,11 +144,11 @@ class Correspondence:
         return beside.errors.relative_l2 > self._tolerance
 
     def _beside(self, others: Iterable[RunValue], value: RunValue) -> list[RunValue]:
-        """Return those that can be compared with a value."""
+        """Return the values that can be compared with a value."""
         return [o for o in others if values_beside(o, value) is not None]
 
     def _partner(self, value: RunValue) -> RunValue | None:
-        """Return the value before that a value after should be equal to."""
+        """Return the value before that should equal a value after, or None."""
         alike = self._candidates(value)
         aligned = self._aligned(value)
         if aligned in alike:
@@ -170,7 +170,7 @@ class Correspondence:
         return next(iter(self._beside(left, value)), None)
 
     def _candidates(self, value: RunValue) -> list[RunValue]:
-        """Return those that the same op makes of values that correspond."""
+        """Return the values that the same op makes of values that correspond."""
         key = self._key(value)
         if key[1] <= {_CONSTANT}:
             return []
@@ -184,8 +184,8 @@ class Correspondence:
         return self._beside((s for o in found for s in self._sums[o]), value)
 
     def _aligned(self, value: RunValue) -> RunValue | None:
-        """Return what the partner of its op made in the same iteration, where both read
-        a value that corresponds or the ops are the same."""
+        """Return the result of the paired op in the same iteration, if the ops are the
+        same or both read a value that corresponds."""
         pair = self._pairs.get(value.op)
         if pair is None:
             return None
@@ -198,6 +198,6 @@ class Correspondence:
 
 
 def _line(value: RunValue) -> Hashable:
-    """Return where a value is made, and by which op."""
+    """Return a key of the source line and the op that make a value."""
     assert value.op is not None
     return value.op.path.source or value, value.name, value.result

@@ -24,8 +24,8 @@ class EditedOp(OpPlace):
     """An op of one of two programs.
 
     Attributes:
-        number: in the row of the program's ops, bodies of calls and loops behind them;
-            of a constant, that of the op that reads it.
+        number: its index in the list of the program's ops, in which bodies of calls and
+            loops follow their op; for a constant, the index of the op that reads it.
         result: the types of its results.
     """
 
@@ -35,17 +35,17 @@ class EditedOp(OpPlace):
 
 @dataclass(frozen=True, kw_only=True)
 class Edit:
-    """What somebody has done to a program.
+    """A change of one op between two programs.
 
     Attributes:
         kind: "changed" (attributes, types of operands, or the module), "replaced" (by
             another op), "rewired" (the same op reads other values), "added" or
             "removed".
-        before: the op in the function; None where one was added.
-        after: the op in `against`; None where one was removed.
-        differs: whether the values of the two differ; None without two.
-        what: what of it was changed, "value 1e-05 -> 1e-06"; the value of a constant
-            that was added or removed; "" where nothing is to be said.
+        before: the op in the function; None if it was added.
+        after: the op in `against`; None if it was removed.
+        differs: whether the values of the two ops differ; None if none are compared.
+        what: the change, "value 1e-05 -> 1e-06"; the value of a constant that was added
+            or removed; or "".
     """
 
     kind: str
@@ -56,7 +56,7 @@ class Edit:
 
     @property
     def op(self) -> EditedOp:
-        """The op after, where there is one; else the op before."""
+        """Return the op after the edit, or the op before it if it was removed."""
         op = self.before if self.after is None else self.after
         assert op is not None, "an edit is of an op"
         return op
@@ -78,19 +78,19 @@ class FirstDifference:
     """The first value, in the order of `against`, that both compute and that differs.
 
     Attributes:
-        before, after: the op that makes it in both programs.
-        output: the path by which both return it; None where they do not.
-        type: of the whole value, the parts of devices gathered.
+        before, after: the ops that make it in the two programs.
+        output: its path if both programs return it; else None.
+        type: the type of the whole value, with the parts of devices gathered.
         is_edit: whether the op or a constant that it reads was edited; else its
             operands differ.
-        iteration: of the loops around it; () outside of loops.
-        device: the first on which the parts differ; None where they are gathered.
-        errors: of all its executions, `against` beside the function.
-        index: the element that differs most.
+        iteration: the iterations of the loops around it; () outside of loops.
+        device: the first device whose parts differ; None where they are gathered.
+        errors: errors of all its executions in `against`, relative to the function.
+        index: the index of the element that differs most.
         numbers: this element in the function and in `against`.
-        equal: how many ops before it make values that are equal.
-        equal_behind: of these the nearest that it is computed from, in both programs.
-        because: the edits that it depends on; itself if it is one.
+        equal: number of earlier ops whose values are equal.
+        equal_behind: the nearest ops behind it with equal values, in both programs.
+        because: the edits on which it depends, its own included.
     """
 
     before: EditedOp
@@ -122,13 +122,13 @@ class FirstDifference:
 
 @dataclass(frozen=True, kw_only=True)
 class OutputDifference:
-    """An output of both programs.
+    """An output of one or both programs, compared.
 
     Attributes:
-        path: in the pytree of the results.
-        errors: of `against` beside the function; None where types differ or one of them
-            does not have it.
-        note: why there are no errors.
+        path: its path in the pytree of the results.
+        errors: of `against` relative to the function; None where types differ or one of
+            them does not have the output.
+        note: why there are no errors, or "".
     """
 
     path: str
@@ -137,27 +137,27 @@ class OutputDifference:
 
     @property
     def differs(self) -> bool:
-        """Whether a bit does."""
+        """Return whether any bit differs, or the output cannot be compared."""
         return self.errors is None or self.errors.differing > 0
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ProgramComparison(Displayed):
-    """Two programs on the same arguments, as before and after an edit.
+    """Two programs compared on the same arguments, as before and after an edit.
 
     Attributes:
-        names: of the two functions.
-        target: the machine.
+        names: the names of the two functions.
+        target: the name of the target.
         setting: target, logical core, numerics and SDK, as every report begins.
-        policy: what both were emulated under.
+        policy: the policy under which both were emulated.
         tolerance: relative L2 error up to which values are the same; 0 for any bit.
-        pairs: how many ops of the two are one another's.
-        compared: how many ops of `against` make values that the function makes too.
-        edits: in the order of `against`, what was removed last.
+        pairs: number of pairs of ops in the alignment.
+        compared: number of ops of `against` whose values the function computes too.
+        edits: in the order of `against`, removed ops last.
         is_edit: whether most ops are the same in both, so that the others are edits.
-        first: None where no value that both compute differs.
-        differing: how many of those that are compared have values that differ.
-        outputs: by path.
+        first: the first difference; None where no compared value differs.
+        differing: number of compared ops whose values differ.
+        outputs: the outputs, in the order of the function's results.
     """
 
     names: tuple[str, str]
@@ -175,11 +175,11 @@ class ProgramComparison(Displayed):
 
     @property
     def is_same(self) -> bool:
-        """Whether every output has the same bits."""
+        """Return whether every output has the same bits."""
         return not any(o.differs for o in self.outputs)
 
     def table(self) -> Table:
-        """The outputs."""
+        """Return a table of the outputs."""
         return new_table(
             "outputs",
             {
@@ -195,7 +195,7 @@ class ProgramComparison(Displayed):
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """A JSON value."""
+        """Return a dict for JSON."""
         return asdict(self) | {
             "is_same": self.is_same,
             "outputs": [
@@ -259,7 +259,7 @@ class ProgramComparison(Displayed):
         return Text(what, style="green")
 
     def _edits(self) -> Iterator[Text]:
-        """Yield the edits, those on which the difference depends in front."""
+        """Yield the edits, first those on which the difference depends."""
         if not self.edits:
             return
         count = f"ops in both: {self.pairs}; edits: {len(self.edits)}"
@@ -280,7 +280,7 @@ class ProgramComparison(Displayed):
 
 
 def _text(edits: Sequence[Edit]) -> str:
-    """Return what was done on one line."""
+    """Return the edits of one source line as text."""
     edit, *others = edits
     if not others:
         effect = ", with the same values" if edit.differs is False else ""

@@ -1,4 +1,4 @@
-"""Aligns two captured programs, runs both, and says what was found."""
+"""Align two captured programs, run both, and describe how they differ."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from neuronjax.ir.program import TOP, Program, Value
 from neuronjax.policy import Policy
 from neuronjax.report.setting import setting_line
 
-#: What a user calls the ops that have a name of the compiler's own.
+#: The users' names of ops that have a name of the compiler's own.
 _WORDS = {
     "sdy.manual_computation": "shard_map",
     "stablehlo.case": "branch",
@@ -47,12 +47,12 @@ _WORDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class EditedProgram:
-    """One of the two.
+    """One of the two programs.
 
     Attributes:
-        name: of the function.
+        name: the name of the function.
         arrays: its arguments, as a lowered program takes them.
-        outputs: paths of its results.
+        outputs: the paths of its results.
     """
 
     name: str
@@ -68,7 +68,7 @@ def compare_programs(
     tolerance: float,
     label: str,
 ) -> ProgramComparison:
-    """Both programs under one policy, op by op."""
+    """Return the comparison of two programs, run op by op under one policy."""
     alignment = aligned(flat(before.setting.program), flat(after.setting.program))
     programs = (before, alignment.before), (after, alignment.after)
     runs = tuple(
@@ -101,12 +101,12 @@ def compare_programs(
 
 
 def edits_between(before: Program, after: Program) -> tuple[Edit, ...]:
-    """What was done to a program; nothing is run, so no edit knows if values differ."""
+    """Return the edits between two programs. Nothing is run: `differs` is None."""
     return tuple(_Describing(aligned(flat(before), flat(after)), {}).edits())
 
 
 class _Describing:
-    """What was found, in the words of a result."""
+    """Describes an alignment and the compared values in the terms of a report."""
 
     def __init__(
         self, alignment: Alignment, found: Mapping[FlatOp | None, ComparedValue]
@@ -114,7 +114,7 @@ class _Describing:
         self._alignment, self._found = alignment, found
 
     def edits(self) -> list[Edit]:
-        """Return them in the order of the program after, what was removed last."""
+        """Return the edits in the order of the program after, removed ops last."""
         pairs = [p for p in self._alignment.pairs if p.how != "same"]
         edited = self._edits(pairs, self._alignment.added)
         removed = self._edits(removed=self._alignment.removed)
@@ -150,7 +150,7 @@ class _Describing:
         return found
 
     def _reads(self, pair: AlignedPair) -> str:
-        """Return which constants a rewired op reads in place of others."""
+        """Return which constants of a rewired op were replaced by which."""
         if pair.how != "rewired":
             return ""
         sides = (
@@ -162,10 +162,10 @@ class _Describing:
         return ", ".join(f"reads {a} -> {b}" for a, b in pairs if a != b)
 
     def first(self, paths: Mapping[RunValue, str]) -> FirstDifference | None:
-        """Return the first that differs; what only moves numbers, if nothing else does.
+        """Return the first difference that is not mere movement, else the first at all.
 
         Args:
-            paths: by which the program after returns its values.
+            paths: the paths of the values that the program after returns.
         """
         off = [match for match in self._found.values() if match.differs]
         if not off:
@@ -209,12 +209,12 @@ class _Describing:
 def _behind(
     value: RunValue, equal: Container[FlatOp | None]
 ) -> tuple[set[FlatOp | None], list[FlatOp]]:
-    """Return the ops that lead to a value, behind ops that make equal values, and the
-    latter in the order of the program."""
+    """Return the ops that lead from the last equal values to a value, and the ops that
+    make these equal values, in the order of the program."""
     way, ends = {value.op}, set[FlatOp]()  # None stands for the arguments
     values = dict.fromkeys(value.reads)
     left = [*values]
-    for read in left:  # which grows meanwhile
+    for read in left:  # grows in the loop
         if read.op is not None and read.op in equal:
             ends.add(read.op)
         else:
@@ -225,7 +225,7 @@ def _behind(
 
 
 def _farthest(left: np.ndarray, right: np.ndarray) -> tuple[int, ...]:
-    """Return the index of the element that is farthest from its partner."""
+    """Return the index of the element with the largest difference."""
     with np.errstate(all="ignore"):
         a, b = left.astype(np.float64), right.astype(np.float64)
         same = (a == b) & (np.signbit(a) == np.signbit(b))
@@ -235,7 +235,7 @@ def _farthest(left: np.ndarray, right: np.ndarray) -> tuple[int, ...]:
 
 
 def _read_text(value: Value, program: FlatProgram) -> str:
-    """The value of a constant; of what else made it the name."""
+    """Return the text of a constant, or the name of the op that makes a value."""
     maker = program.makers.get(value)
     if maker is None:
         return "an argument"
@@ -243,9 +243,9 @@ def _read_text(value: Value, program: FlatProgram) -> str:
 
 
 def _described(op: FlatOp | None, program: FlatProgram) -> EditedOp:
-    """Return an op as reports name it, "argument" where no op has made a value.
+    """Return an op as reports name it, "argument" if no op has made a value.
 
-    A constant is where it is read: JAX gives it the line of the whole call."""
+    A constant has the place of its reader: JAX gives it the line of the whole call."""
     if op is None:
         return EditedOp(number=-1, op="argument", module=TOP, source="", result="")
     shown = _reader(op, program) if op.op.name == CONSTANT else op
@@ -261,7 +261,7 @@ def _described(op: FlatOp | None, program: FlatProgram) -> EditedOp:
 
 
 def _reader(op: FlatOp, program: FlatProgram) -> FlatOp:
-    """The first op that computes with a value, or the op itself."""
+    """Return the first op that computes with a value, or the op itself."""
     values = set(op.op.results)
     for other in program.ops[op.number + 1 :]:
         if values.isdisjoint(other.op.operands):
@@ -277,7 +277,7 @@ def _output(
     before: Mapping[str, tuple[RunValue, np.ndarray]],
     after: Mapping[str, tuple[RunValue, np.ndarray]],
 ) -> OutputDifference:
-    """Return how far the results of a path are apart, or why they are not compared."""
+    """Return the difference of the results at a path, or why they are not compared."""
     if path not in before or path not in after:
         note = "only before" if path in before else "only after"
         return OutputDifference(path=path, errors=None, note=note)

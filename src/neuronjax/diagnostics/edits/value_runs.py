@@ -1,4 +1,4 @@
-"""Runs a program op by op, and keeps every value: what made it, and of which values."""
+"""Run a program op by op, and keep every value with its op and the values it reads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from neuronjax.diagnostics.parallel_runs import OpPath, Side
 from neuronjax.execution.device_sharding import join_parts
 from neuronjax.ir.program import Op, Value
 
-#: Ops that show every element of their operand again, none left out.
+#: Ops whose result holds every element of the operand, moved or repeated.
 _SHOWING = frozenset(
     f"stablehlo.{name}"
     for name in ("broadcast_in_dim", "optimization_barrier", "reshape", "transpose")
@@ -31,14 +31,14 @@ _SHOWING = frozenset(
 
 @dataclass(eq=False)
 class RunValue:
-    """What one execution of an op made, or what no op made: an argument.
+    """A result of one execution of an op, or an argument.
 
     Attributes:
-        op: None of an argument.
-        result: which of the op's results it is.
-        iterations: of the loops around it.
+        op: the op; None for an argument.
+        result: the index of the value among the op's results.
+        iterations: the iterations of the loops around it.
         reads: the values that the op read.
-        parts: the array of every device of a mesh; of one outside of a mesh.
+        parts: the array on every device of a mesh; one array outside of a mesh.
     """
 
     op: FlatOp | None
@@ -49,12 +49,12 @@ class RunValue:
 
     @property
     def name(self) -> str:
-        """Of the op, "stablehlo.add"; "" of an argument."""
+        """Return the name of the op, "stablehlo.add"; "" for an argument."""
         return self.op.op.name if self.op else ""
 
     @functools.cached_property
     def kind(self) -> tuple[Any, ...]:
-        """What is equal for ops that do the same to operands of any shape."""
+        """Return a key that is equal for ops that do the same, whatever the shapes."""
         if self.op is None:
             return ()
         op = self.op.op
@@ -64,7 +64,7 @@ class RunValue:
 
     @property
     def root(self) -> RunValue:
-        """The value whose elements this one shows, in another order or shape."""
+        """Return the value whose elements this one shows, in another order or shape."""
         value = self
         while value.name in _SHOWING and value.reads:
             value = value.reads[0]
@@ -72,12 +72,12 @@ class RunValue:
 
     @property
     def is_constant(self) -> bool:
-        """Whether the value stands in the text of the program."""
+        """Return whether the value is a constant of the program."""
         return self.root.name == CONSTANT
 
     @functools.cached_property
     def content(self) -> tuple[Any, ...]:
-        """The type of the value and a hash of its elements; equal for equal arrays."""
+        """Return the type and a hash of the elements; equal for equal arrays."""
         [whole] = [*gathered(self.parts, self.parts[0].shape)][:1] or [None]
         arrays = self.parts if whole is None else [whole]
         digest = hashlib.sha256(b"".join(a.tobytes() for a in arrays)).hexdigest()
@@ -85,8 +85,8 @@ class RunValue:
 
     @property
     def tells(self) -> bool:
-        """Whether another value is not equal to it by chance: it is no counter and no
-        constant."""
+        """Return whether another value is unlikely to be equal by chance, as whole
+        scalars and arrays of one repeated number often are."""
         array = self.parts[0]
         if array.size == 1:
             return array.dtype.kind not in "biu" and array.item() % 1 != 0
@@ -94,10 +94,10 @@ class RunValue:
 
 
 def gathered(parts: Sequence[np.ndarray], shape: Sequence[int]) -> Iterator[np.ndarray]:
-    """Yield the arrays of a shape of which devices may hold such parts.
+    """Yield the whole arrays of a shape that devices with such parts may hold.
 
     Devices with the same part hold the same bits. Neighbours on an axis of the mesh are
-    a stride of devices apart."""
+    a fixed number of devices apart."""
     local, devices = parts[0].shape, len(parts)
     if len(local) != len(shape) or any(n % (k or 1) for n, k in zip(shape, local)):
         return
@@ -120,13 +120,13 @@ def gathered(parts: Sequence[np.ndarray], shape: Sequence[int]) -> Iterator[np.n
 
 
 class Beside(NamedTuple):
-    """A value beside another.
+    """Two values compared.
 
     Attributes:
-        errors: of all parts.
+        errors: the errors of all parts, added up.
         before, after: both arrays, the parts of devices gathered; where both have the
             same parts, those of the first device on which they differ.
-        device: this one; None where the parts are gathered.
+        device: this device; None outside of a mesh, or where parts are gathered.
     """
 
     errors: Errors
@@ -136,7 +136,7 @@ class Beside(NamedTuple):
 
 
 def values_beside(before: RunValue, after: RunValue) -> Beside | None:
-    """Return a value beside another; None where they have different shapes, also after
+    """Return the comparison of two values, or None if their shapes differ even after
     the parts of devices are gathered."""
     left, right = before.parts, after.parts
     if left[0].shape == right[0].shape and len(left) == len(right):
@@ -168,24 +168,24 @@ class ProgramRun:
     def __post_init__(self) -> None:
         self._ops = {o.path: o for o in self.program.ops}
         self._made: dict[tuple[OpPath, tuple[int, ...]], list[RunValue]] = {}
-        # By the place of an array in memory, which is kept as long as this is.
+        # Values by the memory of their arrays, which are kept alive here.
         self._holders: dict[Hashable, tuple[np.ndarray, RunValue]] = {}
 
     @classmethod
     def of(cls, side: Side, program: FlatProgram, arguments: Sequence[Any]) -> Any:
-        """Run a lowered program on arguments."""
+        """Return the run of a lowered program on arguments."""
         run = cls(program)
         _GatheringWalk(side, run).run(arguments)
         return run
 
     def value(self, array: np.ndarray) -> RunValue:
-        """Return the value that an array is, an argument where no op has made it."""
+        """Return the value of an array; a new argument if no op has made it."""
         if _at(array) not in self._holders:
             self.hold(array, RunValue(None, 0, (), (), [array]))
         return self._holders[_at(array)][1]
 
     def hold(self, array: np.ndarray, value: RunValue) -> None:
-        """Note which value an array is, or is a part of."""
+        """Record the value that an array is, or of which it is a part."""
         self._holders[_at(array)] = (array, value)
 
     def saw(
@@ -199,7 +199,7 @@ class ProgramRun:
         repeats: bool = False,
         device: int = 0,
     ) -> None:
-        """After every op on every device."""
+        """Keep the results of an op on a device."""
         known = self._made.get((path, iterations))
         if known is None:
             reads = tuple(self.value(x.actual) for x in operands.values())
@@ -213,29 +213,29 @@ class ProgramRun:
             self.hold(x.actual, value)
 
     def repeated(self, op: Op, done: int, device: int) -> None:
-        """Every device is heard."""
+        """Do nothing: `saw` is called for every device."""
 
     def ended(self, results: Sequence[Seen]) -> None:
-        """Keep what main returns."""
+        """Keep the results of main."""
         self.arrays = [x.actual for x in results]
         self.results = [self.value(x) for x in self.arrays]
 
 
 def _at(array: np.ndarray) -> Hashable:
-    """Return what two views of one array in memory have in common."""
+    """Return a key that is equal for views of the same array in memory."""
     return array.ctypes.data, array.shape, array.dtype
 
 
 class _GatheringWalk(ParallelWalk):
-    """A walk that follows values into a mesh, in parts, and out of it."""
+    """A walk that tracks values as they are split over a mesh and joined again."""
 
     def __init__(self, side: Side, run: ProgramRun) -> None:
-        # A walk of one program beside itself has no errors to hear of.
+        # A walk of one program beside itself has no errors to report.
         super().__init__(side, side, lambda *_: None, isolates=False, witness=run)
         self._run = run
 
     def cut(self, value: Any, part: tuple[slice, ...]) -> Any:
-        """Return a part of an array, which is known as the whole."""
+        """Return a part of an array, recorded as the value of the whole."""
         found = super().cut(value, part)
         self._run.hold(found, self._run.value(np.asarray(value)))
         return found
@@ -243,7 +243,7 @@ class _GatheringWalk(ParallelWalk):
     def joined(
         self, values: Sequence[Any], join: Callable[[Sequence[Any]], np.ndarray]
     ) -> Any:
-        """Return one array, which is known as its parts are."""
+        """Return the joined array, recorded as the value of its parts."""
         found = super().joined(values, join)
         self._run.hold(found, self._run.value(np.asarray(values[0])))
         return found

@@ -1,13 +1,12 @@
-"""What is numerically wrong with a program, on which line, and why.
+"""Find what is numerically wrong with a program, on which line, and why.
 
-A run is compared with float64 and with float64 on *perturbed* data: arguments and
-operands of matmuls moved by what their formats cannot hold (`perturbation.py`). What a
-program's result changes by that is no fault, it is the problem's condition. A result is
-wrong if it is farther off than that, and than the roundings of the coarsest format on
-its way (`judgement.py`). Then `search.py` looks for the op that makes the error, among
-the ops that the result depends on, from what a walk has heard of each (`evidence.py`,
-`recorder.py`); `naming.py` calls it by its kind. Where no result is wrong, nothing is
-said.
+A run is compared with float64 on the same data and with float64 on *perturbed* data, in
+which arguments and operands of matmuls are moved by about a roundoff of their formats
+(`perturbation.py`). An error as large as the effect of the perturbation comes from the
+condition of the problem and is no fault. A result is wrong if its error exceeds that
+and the roundings of the coarsest format on its way (`judgement.py`). Then `search.py`
+looks for the op that makes the error, from the figures that a walk records for each op
+(`evidence.py`, `recorder.py`), and `naming.py` names its kind.
 """
 
 from neuronjax.diagnostics.faults.fault import Fault as Fault

@@ -1,4 +1,4 @@
-"""Formulas that lose digits or range, and functions that compute the same without."""
+"""Formulas that lose digits or range, and equivalent functions that do not."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from neuronjax.diagnostics.op_records import CONSTANT
 from neuronjax.ir.program import Op, Value
 from neuronjax.ir.value_sources import ValueSources
 
-#: What a program computes -> what to write instead. A name stands for any value, the
-#: same one wherever it stands; the larger formulas come first.
+#: Formula of a program -> what to write instead. A name matches any value, but the same
+#: one everywhere in a formula; the larger formulas come first.
 FORMS: Mapping[str, str] = {
     "log(1 - 1 / (1 + exp(y)))": "jax.nn.log_sigmoid(-x) for log(1 - sigmoid(x))",
     "log(1 - logistic(x))": "jax.nn.log_sigmoid(-x) for log(1 - sigmoid(x))",
@@ -37,7 +37,7 @@ FORMS: Mapping[str, str] = {
     "sqrt(x) - sqrt(y)": "(x - y) / (sqrt(x) + sqrt(y)) for sqrt(x) - sqrt(y)",
 }
 _PARSED = {formula: ast.parse(formula, mode="eval").body for formula in FORMS}
-#: What is right already where the maximum is taken off before: only for these faults.
+#: Formulas that are right if the maximum is subtracted first: only for these faults.
 RANGES: Mapping[str, tuple[str, ...]] = {
     "exp(x) / sum(exp(x))": ("overflow", "non-finite"),
     "log(sum(exp(x)))": ("overflow", "underflow", "singular", "non-finite"),
@@ -51,7 +51,7 @@ _OPS: Mapping[str, str] = {
     "Mult": "multiply",
     "Div": "divide",
 }
-#: What solves equations, by the names of ops and of functions of JAX.
+#: Names of ops and of JAX functions that solve linear equations.
 SOLVING = frozenset(
     "cholesky triangular_solve solve inv lu lu_solve cho_solve det slogdet".split()
 )
@@ -59,15 +59,15 @@ CONDITIONED = (
     "solve it by QR or jnp.linalg.lstsq of the matrix itself, not of its square, or "
     "add a jitter to its diagonal: the condition number decides what is left"
 )
-#: So many values on from an op at fault, a formula may end.
+#: A formula may end this many values after an op at fault.
 _AHEAD = 12
-#: What shows a value again, or rounds it.
+#: Ops that move, repeat or round a value.
 _KEEPS = CONSTANT - {"stablehlo.constant"}
 
 
 def better_form(graph: ValueSources, ops: Collection[Op], scope: str, kind: str) -> str:
-    """Return what computes the same as the formula that an op is a part of, or ""."""
-    inner = re.findall(r"\w+", scope.partition("/")[2])  # the first is the user's
+    """Return advice on an equivalent of the formula that an op is a part of, or ""."""
+    inner = re.findall(r"\w+", scope.partition("/")[2])  # without the user's function
     names = {op.name.rpartition(".")[2] for op in ops} | set(inner)
     if names & SOLVING:
         return CONDITIONED
@@ -76,7 +76,7 @@ def better_form(graph: ValueSources, ops: Collection[Op], scope: str, kind: str)
         if kind not in RANGES.get(formula, (kind,)):
             continue
         if kind == "non-finite" and "exp" not in formula:
-            continue  # it keeps digits, and not what is outside of a domain
+            continue  # without exp it keeps digits but extends no domain
         for value in ends:
             found = _match(graph, _PARSED[formula], value, {})
             if found is not None and not found.isdisjoint(ops):
@@ -85,7 +85,7 @@ def better_form(graph: ValueSources, ops: Collection[Op], scope: str, kind: str)
 
 
 def _ahead(graph: ValueSources, op: Op) -> Iterator[Value]:
-    """Yield an op's results and the values that are computed from them, near by."""
+    """Yield an op's results and the values computed from them in a few steps."""
     level = [*op.results]
     for _ in range(_AHEAD):
         yield from level
@@ -96,7 +96,7 @@ def _ahead(graph: ValueSources, op: Op) -> Iterator[Value]:
 def _match(
     graph: ValueSources, pattern: ast.expr, value: Value, names: dict[str, Value]
 ) -> set[Op] | None:
-    """Return the ops that a formula consists of, or None where a value is another."""
+    """Return the ops that compute a value by a formula, or None without a match."""
     value = graph.origin(value, _KEEPS)
     if isinstance(pattern, ast.Name):
         return set() if names.setdefault(pattern.id, value) is value else None
@@ -122,7 +122,7 @@ def _match(
     orders = [parts, parts[::-1]] if name in ("Add", "Mult") else [parts]
     for order in orders:
         found, known = {op}, dict(names)
-        for part, operand in zip(order, given, strict=False):  # a sum begins with zero
+        for part, operand in zip(order, given, strict=False):  # reduce also reads zero
             inner = _match(graph, part, operand, known)
             if inner is None:
                 break

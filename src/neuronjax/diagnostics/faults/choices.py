@@ -1,8 +1,8 @@
-"""Choices that fall otherwise, and what takes an integer for how large it is.
+"""Choices such as an argmax or an order, and integers used for their magnitude.
 
-An index of the largest, or an order, has no size by which it could be a little off: it
-is the right one or another. What numbers it was chosen by are at fault then, though
-they are as near as their format allows.
+An index of the largest number cannot be slightly off: it is right or wrong. If it is
+wrong, the fault lies in the numbers that were compared, even if these are as exact as
+their format allows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from neuronjax.diagnostics.faults.recorder import OpTrace
 from neuronjax.diagnostics.op_records import MOVING
 from neuronjax.ir.program import Op, Value
 
-#: What leaves a choice one: anything else computes with it.
+#: Ops whose result is still a choice; any other op computes with it.
 _KEEPS = (
     MOVING
     | BOUNDS
@@ -25,7 +25,7 @@ _KEEPS = (
 
 
 def is_choice(flow: Flow, value: Value) -> bool:
-    """Whether a whole result is what floats were compared for, and no arithmetic."""
+    """Return whether a whole number comes from comparing floats, without arithmetic."""
     if value.type.dtype.kind not in "iub":
         return False
     chosen = False
@@ -40,8 +40,8 @@ def is_choice(flow: Flow, value: Value) -> bool:
 
 
 def chosen_by(flow: Flow, value: Value) -> Iterator[tuple[OpTrace, OpTrace]]:
-    """Who made the numbers that a choice was made by, at the origin of their error, and
-    the op that chose."""
+    """Yield, for each op that compares wrong floats for a choice, the op that made
+    their error and the comparing op."""
     for op in _whole_ops(flow, value):
         makers = (flow.maker(v) for v in op.operands if _is_float(v))
         wrong = [t for t in makers if t is not None and t.worst.result.error]
@@ -53,9 +53,9 @@ def chosen_by(flow: Flow, value: Value) -> Iterator[tuple[OpTrace, OpTrace]]:
 
 
 def is_chosen_from(flow: Flow, op: Op) -> bool:
-    """Return whether a choice reads all that has a result, and may leave it out.
+    """Return whether every use of a result ends in a select, which may discard it.
 
-    What moves a result, or makes Inf or NaN of one, has it.
+    Uses that move the result, or make Inf or NaN of it, are followed to their own uses.
     """
     seen, left = {op}, [op]
     while left:
@@ -70,20 +70,20 @@ def is_chosen_from(flow: Flow, op: Op) -> bool:
 
 
 def is_magnitude(flow: Flow, op: Op) -> bool:
-    """Return whether a whole result is put in an order, or made a float, as it is; what
-    a hash does with it first is something else."""
+    """Return whether an integer result, perhaps moved, is compared by size or cast to a
+    float. In a hash arithmetic comes first, so it does not count."""
     return any(map(_orders, flow.ahead(op, lambda r: r.name in MOVING)))
 
 
 def is_integer(flow: Flow, op: Op) -> bool:
-    """Return whether a float result is made an integer, as an index or identifier."""
+    """Return whether a float result is cast to an integer, an index or identifier."""
     readers = flow.ahead(op, lambda r: r.name in MOVING | ROUNDS)
     casts = (op for op in readers if op.name == "stablehlo.convert")
     return not all(_is_float(op.results[0]) for op in casts)
 
 
 def _whole_ops(flow: Flow, value: Value) -> list[Op]:
-    """The ops that made a whole number of others, back to those that read floats."""
+    """Return the ops that compute a whole number, back to those that read floats."""
 
     def passes(value: Value) -> bool:
         return not _is_float(value)
@@ -97,7 +97,7 @@ def _is_float(value: Value) -> bool:
 
 
 def _orders(op: Op) -> bool:
-    """Whether an op takes an integer for how large it is."""
+    """Return whether an op uses the magnitude of an integer."""
     if op.name == "stablehlo.convert":
         return _is_float(op.results[0])
     if op.name == "stablehlo.compare":

@@ -1,7 +1,7 @@
 """More draws of perturbed data, for results that one draw does not excuse.
 
-A sign that flips, or a sum of a few terms, is not what a single draw tells. So where a
-result seems wrong, the reference runs again on data that are moved otherwise.
+One draw says little about a sign that may flip or a sum of a few terms. So where a
+result seems wrong, the reference runs again on other perturbations of the data.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from neuronjax.diagnostics.faults.shares import Seen
 from neuronjax.diagnostics.faults.units import Cast
 from neuronjax.ir.program import Op
 
-#: How many draws there are of a result in doubt.
+#: Number of draws for a doubtful result, the first one included.
 DRAWS = 5
 
 
 @dataclass
 class LastResults:
-    """A witness that looks at no op, and keeps the results of main.
+    """A witness that ignores ops and keeps the results of main.
 
     Attributes:
         contractions: as at `Witness`.
@@ -31,10 +31,10 @@ class LastResults:
     results: tuple[Seen, ...] = ()
 
     def saw(self, *_: Any, **__: Any) -> None:
-        """Look at nothing."""
+        """Ignore the op."""
 
     def repeated(self, op: Op, done: int, device: int) -> None:
-        """Look at nothing."""
+        """Ignore the op."""
 
     def ended(self, results: Sequence[Seen]) -> None:
         """Keep the results."""
@@ -46,12 +46,12 @@ def with_draws(
     doubtful: Collection[int],
     draw: Callable[[int], Sequence[Seen]],
 ) -> tuple[Seen, ...]:
-    """Return results of which the doubtful ones have `DRAWS` draws.
+    """Return results, of which the doubtful ones have `DRAWS` draws.
 
     Args:
-        results: each with one draw.
-        doubtful: the indices of some.
-        draw: runs the reference on other data, and returns what it makes of them.
+        results: the results, each with one draw.
+        doubtful: the indices of doubtful results.
+        draw: runs the reference on data of another draw and returns its results.
     """
     drawn = {n: [*results[n].perturbed] for n in doubtful}
     for number in range(1, DRAWS):

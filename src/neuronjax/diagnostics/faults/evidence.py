@@ -1,4 +1,4 @@
-"""What one execution of an op did to numbers, in a few figures."""
+"""Figures of one execution of an op: its errors, and what it did to numbers."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from neuronjax.numerics.float_format import get_format
 
 @dataclass(frozen=True, slots=True)
 class OpEvidence:
-    """One execution of an op.
+    """The figures of one execution of an op.
 
     Attributes:
-        result: its worst result.
-        operands: its float and integer operands.
-        own: relative L2 error on the reference's values.
-        absorbed: share of sums equal to one addend where the other is not zero, and the
-            root mean square of what these leave out.
-        wrapped: integers beyond their type's range.
-        misread: unsigned words whose sign is another.
-        rounds_whole: whether it rounds whole numbers to floats beside them.
-        cut_off: of a bound, or a cast that saturates: the root mean square of what it
-            takes off each operand in the reference.
-        is_tie: whether it chose otherwise by chance, as at `is_tie`.
+        result: figures of the result with the largest error.
+        operands: figures of its float and integer operands.
+        own: relative L2 error of the op when it is given the reference's operands.
+        absorbed: share of sums that equal one addend though the other is not zero, and
+            the root mean square of the addends that are lost.
+        wrapped: number of integers beyond the range of their type.
+        misread: number of unsigned words whose sign changed, as at `misread`.
+        rounds_whole: whether it rounds whole numbers to floats near them.
+        cut_off: for each operand of a bound or saturating cast, the root mean square of
+            what is cut off in the reference.
+        is_tie: whether it differs from the reference by chance, as at `is_tie`.
     """
 
     result: Share
@@ -49,12 +49,12 @@ class OpEvidence:
         return max((x.error for x in self.operands.values()), default=0.0)
 
 
-#: They take over absolute errors.
+#: Ops whose results take over the absolute errors of their operands.
 ADDS = frozenset(("stablehlo.add", "stablehlo.subtract"))
 
 
 def narrows(op: Op) -> bool:
-    """Return whether an op is a cast that gives up digits."""
+    """Return whether an op is a cast to a float with fewer digits."""
     if op.name != "stablehlo.convert":
         return False
     before, after = (unit_of(v.type.dtype) for v in (*op.operands, *op.results))
@@ -64,11 +64,11 @@ def narrows(op: Op) -> bool:
 def absorbed(
     op: Op, operands: Sequence[Seen], result: Seen, state: Seen | None = None
 ) -> tuple[float, float]:
-    """Return the share of sums of two nonzero addends that are one of them, and the
-    root mean square of what they leave out.
+    """Return the share of sums of two nonzero addends that equal one of them, and the
+    root mean square of the addends that are lost.
 
-    A state is what a scatter adds to, or what a cast in a loop made before: its addend
-    is what moves it in the reference.
+    A state is the array that a scatter adds to, or the previous result of a cast in a
+    loop; its addend is its step in the reference.
     """
     if result.dtype.kind in "iub":
         return 0.0, 0.0
@@ -96,7 +96,7 @@ def _stays(stays: np.ndarray, addend: np.ndarray) -> tuple[float, float]:
     return np.count_nonzero(hits) / np.count_nonzero(addend), left_out
 
 
-#: Where the whole number changes that an op makes of a float.
+#: The fraction at which an op begins to round a float to another whole number.
 _CHANGES = {
     "stablehlo.convert": 0.0,
     "stablehlo.floor": 0.0,
@@ -104,15 +104,15 @@ _CHANGES = {
     "stablehlo.round_nearest_even": 0.5,
     "stablehlo.round_nearest_afz": 0.5,
 }
-#: Two floats that are nearer than this, over their size, may be one number in FP32.
+#: Floats with a smaller relative distance may be the same number in FP32.
 _ONE_IN_FP32 = 2.0**-21
-#: Of larger floats FP32 holds too little of what is beside the whole number.
+#: For larger floats FP32 keeps too few digits of the fraction.
 _LARGEST_WITH_FRACTION = 2.0**11
 
 
 def is_tie(op: Op, operands: Sequence[Seen], result: Seen) -> bool:
-    """Return whether other whole numbers were made only of floats beside a change,
-    which are the reference's for FP32, or one of many comparisons fell otherwise."""
+    """Return whether results differ by chance: one of several comparisons flipped, or
+    floats next to a rounding boundary became other whole numbers."""
     if op.name == "stablehlo.compare":
         flips = np.count_nonzero(np.asarray(result.actual) != result.reference)
         return flips == 1 < np.size(result.reference)
@@ -130,7 +130,7 @@ def is_tie(op: Op, operands: Sequence[Seen], result: Seen) -> bool:
 
 
 BOUNDS = frozenset(("stablehlo.maximum", "stablehlo.minimum", "stablehlo.clamp"))
-#: Also `jnp.where(x > most, most, x)`.
+#: Bounds, and selects such as `jnp.where(x > most, most, x)`.
 CLIPS = BOUNDS | {"stablehlo.select"}
 ROUNDS = frozenset(
     f"stablehlo.{name}"
@@ -139,7 +139,7 @@ ROUNDS = frozenset(
 
 
 def rounds(op: Op) -> bool:
-    """Return whether an op makes whole numbers of floats."""
+    """Return whether an op rounds floats to whole numbers."""
     if op.name != "stablehlo.convert":
         return op.name in ROUNDS
     before, after = (v.type.dtype.kind for v in (*op.operands, *op.results))
@@ -147,7 +147,7 @@ def rounds(op: Op) -> bool:
 
 
 def flattened(operand: Seen, result: Seen) -> float:
-    """Return the share of numbers that are rounded by all of themselves, or more."""
+    """Return the share of numbers whose rounding error is at least their magnitude."""
     x = wide(operand.reference)
     return float(np.mean((np.abs(wide(result.reference) - x) >= np.abs(x)) & (x != 0)))
 
@@ -156,10 +156,10 @@ def cut_off(
     op: Op, operands: Mapping[Value, Seen], result: Seen
 ) -> Mapping[Value, float]:
     """Return the root mean square of what a bound, or a cast to 8 bits that saturates,
-    takes off its operands.
+    cuts off each operand.
 
-    What becomes zero is none of it, as in a ReLU. A choice is a bound if it puts
-    something in the place of the largest numbers alone.
+    Numbers that become zero do not count, as in a ReLU. A select is a bound if it
+    replaces only the largest numbers.
     """
     if op.name in CLIPS and result.dtype.kind not in "iub":
         bounded = wide(result.reference)
@@ -181,7 +181,7 @@ def cut_off(
 
 
 def _is_clipped(x: np.ndarray, bounded: np.ndarray) -> bool:
-    """Return whether only numbers have changed that are beyond all that is left."""
+    """Return whether only numbers outside the range of the results have changed."""
     changed = x[x != bounded]
     above, below = changed[changed >= 0], changed[changed <= 0]
     is_above = above.min(initial=np.inf) >= bounded.max(initial=-np.inf)
@@ -189,5 +189,5 @@ def _is_clipped(x: np.ndarray, bounded: np.ndarray) -> bool:
 
 
 def is_short_float(dtype: Any) -> bool:
-    """Return whether a dtype is a float of 8 bits or fewer, and no scale."""
+    """Return whether a dtype is a float of 8 bits or fewer and not a scale."""
     return np.dtype(dtype).itemsize == 1 and unit_of(dtype) > 0

@@ -11,17 +11,17 @@ from neuronjax.diagnostics.op_records import OpRecord
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Fault(Mapping[str, Any]):
-    """An op that makes, or amplifies, an error; a mapping of what `as_dict` returns.
+    """An op that makes or amplifies an error; also the mapping that `as_dict` returns.
 
     Attributes:
-        kind: a name of `naming.KINDS`.
-        role: "makes" the error, or "amplifies" one that others made.
+        kind: a key of `naming.KINDS`.
+        role: "makes" the error, or "amplifies" one that other ops made.
         record: the op.
-        parameter: path of the nearest leaf of an argument before it, which says where
-            in a model it is if the framework leaves no names of modules; or "".
-        shows: the op at which the error shows first, where that is another.
-        iteration: of the loops around it, when it first happened.
-        evidence: what was seen, in words and numbers.
+        parameter: path of the nearest argument leaf before it, or ""; it locates the op
+            in a model if the framework leaves no names of modules.
+        shows: the op at which the error shows first, if it is another one.
+        iteration: iterations of the loops around it when the error first happened.
+        evidence: what was observed, in words and numbers.
         remedy: what to try; "which leaves an error of" was measured on the op itself.
         outputs: paths of the results that depend on it.
     """

@@ -1,4 +1,4 @@
-"""Along which values an error came, from what was seen of every op."""
+"""The path of an error through the values of a program, from the figures of ops."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from neuronjax.diagnostics.op_records import CONSTANT, MOVING
 from neuronjax.ir.program import Op, Value
 from neuronjax.ir.value_sources import ValueSources
 
-#: A share of an error from which on it is an op's own.
+#: An op makes an error if its own error is at least this share of it.
 OWN = 0.5
 
-#: Relative error of what is as near as FP32 allows.
+#: Relative error of numbers that are as exact as FP32 allows.
 ORDINARY = 2.0**-18
-#: The error of an addend that is less than this of another's is nothing beside it.
+#: An addend's error below this share of another addend's is negligible.
 LITTLE = 1e-2
 _OF_PRODUCTS = frozenset(("stablehlo.dot_general", "stablehlo.convolution"))
 _SUMS = ADDS | _OF_PRODUCTS | {"stablehlo.reduce"}
@@ -28,36 +28,36 @@ _FACTORS = frozenset(
     f"stablehlo.{name}" for name in ("multiply", "divide", "negate", "convert")
 )
 
-#: An op, and the execution of it that is meant.
+#: An op and one of its executions.
 Step = tuple[OpTrace, OpEvidence]
 
 
 class Flow:
     """The values of a program, and the traces of the ops that made them.
 
-    Movement, calls, loops and branches are looked through: the maker of a value is the
-    op that computed it.
+    Movement, calls, loops and branches are transparent: the maker of a value is the op
+    that computed it.
     """
 
     def __init__(self, graph: ValueSources, recorder: Recorder) -> None:
         self._graph = graph
         self._by_op: dict[Op, OpTrace] = {}
         for path, trace in recorder.traces.items():
-            # A function that is called from several places: the call that errs most.
+            # Of several calls of a function, keep the one with the largest error.
             known = self._by_op.setdefault(path.op, trace)
             if _error(trace) > _error(known):
                 self._by_op[path.op] = trace
 
     def trace(self, value: Value) -> OpTrace | None:
-        """Of the op whose result a value is, as it stands in the program."""
+        """Return the trace of the op that makes a value, even if it only moves it."""
         maker = self._graph.makers.get(value)
         return None if maker is None else self._by_op.get(maker)
 
     def maker(
         self, value: Value, key: Callable[[OpTrace], Any] | None = None
     ) -> OpTrace | None:
-        """The op that computed a value; of several the one with the largest error, or
-        another figure."""
+        """Return the op that computed a value; of several the one with the largest key,
+        by default its error."""
         found = self._makers(value)
         return max(found, key=key or _error, default=None)
 
@@ -73,14 +73,14 @@ class Flow:
         passes: Callable[[Value], bool],
         leaves_out: Callable[[Value], Collection[Value]] = lambda value: (),
     ) -> list[Value]:
-        """All values on which a value depends, as far as they let pass, and do not
-        leave out what they are computed from."""
+        """Return a value and the values from which it is computed, followed behind
+        those that `passes` accepts, except sources that `leaves_out` returns."""
         return self._graph.behind(
             [value], lambda v, source: passes(v) and source not in leaves_out(v)
         )
 
     def named(self, trace: OpTrace, names: Mapping[Value, str], steps: int) -> str:
-        """The name of the nearest value behind an op that has one, or ""."""
+        """Return the name of the nearest named value on which an op depends, or ""."""
         for near in (trace, *self.near(trace, steps)):
             for operand in near.path.op.operands:
                 for v in self.behind(operand, lambda v: not computes(self.trace(v))):
@@ -89,7 +89,7 @@ class Flow:
         return ""
 
     def readers(self, value: Value) -> set[Op]:
-        """The ops that read a value, inside of calls and loops too."""
+        """Return the ops that read a value, including those inside calls and loops."""
 
         def was_run(v: Value) -> bool:
             return self._graph.makers.get(v) in self._by_op
@@ -99,7 +99,7 @@ class Flow:
         return {self._graph.makers[r] for r in readers if was_run(r)}
 
     def ahead(self, op: Op, hands_on: Callable[[Op], bool]) -> Iterator[Op]:
-        """Yield who reads a result, and who reads what those made that hand it on."""
+        """Yield the readers of a result, and those behind readers that hand it on."""
         seen, left = {op}, [op]
         while left:
             for reader in self.readers(left.pop().results[0]) - seen:
@@ -109,17 +109,17 @@ class Flow:
                     left.append(reader)
 
     def ops_behind(self, value: Value) -> set[Op]:
-        """Every op on which a value may depend."""
+        """Return every op on which a value may depend."""
         makers = self._graph.makers
         return {makers[v] for v in self.behind(value, lambda v: True) if v in makers}
 
     def carrying(self, value: Value) -> set[Op]:
-        """The ops through whose results an error reaches a value."""
+        """Return the ops through whose results an error reaches a value."""
         return self._through(value, lambda t: t.first is not None, self._beside_others)
 
     def carrying_nonfinite(self, value: Value) -> set[Op]:
-        """The ops through whose results an Inf or NaN reaches a value, or what is wrong
-        for it: a number over Inf is zero."""
+        """Return the ops through whose results an Inf or NaN reaches a value, or an
+        error that it causes, such as a quotient by Inf that is zero."""
 
         def is_off(trace: OpTrace) -> bool:
             return trace.is_broken or trace.first is not None
@@ -147,7 +147,7 @@ class Flow:
         }
 
     def _beside_others(self, value: Value) -> list[Value]:
-        """The addends of a sum whose errors are nothing beside another's."""
+        """Return the addends of a sum whose errors are negligible beside another's."""
         trace = self.trace(value)
         if trace is None or trace.path.op.name not in ADDS:
             return []
@@ -156,8 +156,8 @@ class Flow:
         return [v for size, _, v in wrong if size < least]
 
     def chain(self, trace: OpTrace, evidence: OpEvidence) -> list[Step]:
-        """An op and, along the operand that is farthest off, those that it owes its
-        error to; the error of the last one is its own, or it closes a loop."""
+        """Return an op and the ops from which its error came, along the worst operands.
+        The last op makes its error itself, or closes a loop."""
         found, seen = [(trace, evidence)], {trace.path.op}
         while not _is_own(trace.path.op, evidence):
             behind = next(self.behind_step(trace, evidence), None)
@@ -169,8 +169,8 @@ class Flow:
         return found
 
     def beside(self, chain: list[Step]) -> Iterator[OpTrace]:
-        """Who else made a part of the error of a chain, each at its origin: where both
-        addends of a sum are off by about as much."""
+        """Yield the origins of other parts of a chain's error: those of the second
+        addend, where both addends of a sum are off by about as much."""
         inside = {trace.path.op for trace, _ in chain}
         for trace, evidence in chain:
             wrong = self._wrong(trace, evidence) if trace.path.op.name in ADDS else []
@@ -180,8 +180,8 @@ class Flow:
                     yield self.chain(maker, maker.worst)[-1][0]
 
     def entries(self, chain: list[Step]) -> Iterator[OpTrace]:
-        """Where a chain closes a loop: what else enters it, each op at the origin of
-        its error."""
+        """Yield the origins of errors that enter the loop that a chain closes, if it
+        closes one."""
         trace, last = chain[-1]
         inside = {trace.path.op for trace, _ in chain}
         around = next(self.behind_step(trace, last), None)
@@ -198,20 +198,20 @@ class Flow:
                         yield self.chain(operand, operand.worst)[-1][0]
 
     def behind_step(self, trace: OpTrace, evidence: OpEvidence) -> Iterator[OpTrace]:
-        """The ops that made the operands, the one that is farthest off first."""
+        """Yield the makers of the operands with errors, the worst operand first."""
         makers = (self.maker(v) for v in self._wrong_operands(trace, evidence))
         return (maker for maker in makers if maker is not None)
 
     def _wrong_operands(self, trace: OpTrace, evidence: OpEvidence) -> list[Value]:
-        """The operands that are off, the one to which the result owes most first."""
+        """Return the operands with errors, the one that contributes most first."""
         return [value for _, _, value in self._wrong(trace, evidence)]
 
     def _wrong(
         self, trace: OpTrace, evidence: OpEvidence
     ) -> list[tuple[float, int, Value]]:
-        """By how much which operand is off, the largest first: a sum takes over
-        absolute errors, everything else relative ones; a product of many elements that
-        are lost has them of a factor that has, though it be of small ones."""
+        """Return (size of the error, index, value) of operands with errors, the largest
+        first. The size is absolute for sums and relative otherwise; if a product has
+        lost many elements, the share that its operands have lost counts too."""
         name = trace.path.op.name
         loses = name in _FACTORS and evidence.result.lost > MOST_LOST
 
@@ -228,15 +228,15 @@ class Flow:
         return sorted(wrong, key=lambda w: (-w[0], w[1]))
 
     def owes_to_chance(self, value: Value, unit: float) -> bool:
-        """Return whether a value owes its error to chance, and to no op.
+        """Return whether a value owes its error to chance, and not to an op.
 
-        Of the gradient of a bias before a softmax, which should be zero, the reference
-        has only float64's rounding, and perturbed data make another noise of that, or
-        of a few elements. A float beside a whole number may become this or the next
-        one. In 8 bits the roundings of a few layers leave little.
+        A gradient that should be zero, as of a bias before a softmax, is float64's
+        rounding noise in the reference, and other noise on perturbed data. The same may
+        hold for a few elements. A float next to a rounding boundary may become either
+        whole number. In 8 bits a few layers of roundings leave few digits.
 
         Args:
-            value: that is wrong.
+            value: the value that is wrong.
             unit: roundoff of the coarsest format on its way.
         """
         trace = self.maker(value)
@@ -251,10 +251,10 @@ class Flow:
         return is_chance or (unit > COARSE and self._is_of_roundings(chain, unit))
 
     def _is_of_roundings(self, chain: list[Step], unit: float) -> bool:
-        """Return whether an error in 8 bits and fewer is of ordinary roundings alone.
+        """Return whether ordinary roundings alone explain an error in 8 bits and fewer.
 
-        What an op makes of operands without correct digits is no error of its own; then
-        theirs decides.
+        If the operands of an op have no correct digits, its error is due to them, and
+        their origins are examined instead.
         """
         seen: set[Op] = set()
         while _is_ordinary(chain, unit) and chain[-1][0].path.op not in seen:
@@ -276,7 +276,7 @@ class Flow:
         return trace
 
     def increments(self, value: Value, argument: Value) -> bool:
-        """Return whether a value is the sum of an argument, as it is, and something."""
+        """Return whether a value is the sum of an unchanged argument and something."""
         trace = self.before_casts(value)
         if trace is None or trace.path.op.name not in ADDS:
             return False
@@ -288,7 +288,7 @@ class Flow:
         return any(argument in self.behind(v, passes) for v in trace.path.op.operands)
 
     def near(self, trace: OpTrace, steps: int) -> Iterator[OpTrace]:
-        """The ops behind one, the nearest first, so many steps back."""
+        """Yield the ops at most `steps` steps behind an op, the nearest first."""
         level, seen = [trace], {trace.path.op}
         for _ in range(steps):
             operands = [v for t in level for v in t.worst.operands]
@@ -299,15 +299,15 @@ class Flow:
 
 
 def computes(trace: OpTrace | None) -> bool:
-    """Return whether an op does more than to move numbers; an iota may round."""
+    """Return whether an op does more than move numbers; an iota may round."""
     if trace is None:
         return False
     return trace.path.op.name not in MOVING or trace.own > 0
 
 
 def _is_own(op: Op, evidence: OpEvidence) -> bool:
-    """Whether an op makes its error; not a cast of what has been rounded so before,
-    which leaves it as it is."""
+    """Return whether an op makes its error itself. A cast that leaves the error of its
+    operand unchanged does not."""
     if not evidence.own or evidence.own < OWN * evidence.result.error:
         return False
     before = evidence.error_before
@@ -315,8 +315,8 @@ def _is_own(op: Op, evidence: OpEvidence) -> bool:
 
 
 def _is_noise(op: Op, evidence: OpEvidence) -> bool:
-    """Return whether a sum leaves float64's rounding, of terms that are as near as FP32
-    allows, or that perturbed data move as far."""
+    """Return whether a sum cancels to float64's rounding noise: its terms are as exact
+    as FP32 allows, or perturbed data explain its error."""
     result = evidence.result
     norms = [evidence.operands[v].norm for v in op.operands if v in evidence.operands]
     terms = math.prod(norms) if op.name in _OF_PRODUCTS else max(norms, default=0.0)
@@ -327,11 +327,11 @@ def _is_noise(op: Op, evidence: OpEvidence) -> bool:
 
 
 def _is_ordinary(chain: list[Step], unit: float) -> bool:
-    """Return whether no op on the way of an error in 8 bits and fewer cost all the
-    digits that the format has.
+    """Return whether no op on the way of an error in 8 bits and fewer costs all digits
+    of the format.
 
-    The error at the end of the chain does not matter then: another draw of the data has
-    an error of that size too, and a value without correct digits cannot lose any.
+    The last op of the chain does not count, for another draw of the data has an error
+    of that size too; nor does an op whose operands have no correct digits.
     """
     costly = [e for _, e in chain[:-1] if amplification(e) * unit >= 1]
     if any(e.error_before < HOPELESS for e in costly):
@@ -347,7 +347,7 @@ def _error(trace: OpTrace) -> float:
 
 
 def amplification(evidence: OpEvidence) -> float:
-    """How much larger the relative error of a result is than its operands'."""
+    """Return the ratio of a result's relative error to that of its worst operand."""
     result, operands = evidence.result, evidence.operands.values()
     if result.nonfinite and not any(x.nonfinite for x in operands):
         return math.inf

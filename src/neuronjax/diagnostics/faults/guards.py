@@ -1,8 +1,8 @@
-"""Constants that a format does not hold, and that are another number there: an epsilon
-that is zero and keeps no function from its singular point, a factor that is Inf or one.
+"""Constants that a format holds as another number: an epsilon that is zero and guards
+nothing, a factor that is Inf or one.
 
-JAX has rounded them before a program is captured, so the reference has them too; the
-line of code still says what was meant.
+JAX rounds them before a program is captured, so the reference has the wrong number too;
+only the source line still shows the right one.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from neuronjax.numerics.float_format import FORMATS
 
 _FACTORS = frozenset(f"stablehlo.{name}" for name in ("multiply", "power"))
 _ARITHMETIC = _FACTORS | {f"stablehlo.{name}" for name in ("add", "subtract", "divide")}
-#: Nobody writes a smaller one, but zero.
+#: No smaller epsilon is written, except zero.
 SMALLEST_EPSILON = 1e-30
 
 
 class Misread(NamedTuple):
-    """A constant as it is written, and the number of a format that became of it."""
+    """A constant as it is written, and the number that a format holds for it."""
 
     written: float
     held: float
@@ -42,8 +42,8 @@ class Misread(NamedTuple):
 def misread(
     trace: OpTrace, is_constant: Callable[[Value], bool], *, is_broken: bool
 ) -> Misread | None:
-    """A constant operand that is Inf, or a factor that is zero or one, but written as
-    another number. What bounds and masks may be Inf, if no result is."""
+    """Return a constant that is written as another number: an operand that is Inf, or a
+    factor that is 0 or 1. Inf in a bound or mask counts only if `is_broken`."""
     op = trace.path.op
     for value, share in trace.worst.operands.items():
         if value.type.dtype.kind in "iub" or not is_constant(value):
@@ -51,7 +51,7 @@ def misread(
         held = _held(op, share, is_broken)
         numbers = [] if held is None else [*numbers_of(op)]
         if any(x.is_factor and x.value == held for x in numbers):
-            continue  # it is written as it is
+            continue  # the source has this number
         dtype = np.dtype(value.type.dtype)
         for written, _ in numbers:
             if written != held and _rounded(written, dtype) == held:
@@ -60,7 +60,7 @@ def misread(
 
 
 def _held(op: Op, share: Share, is_broken: bool) -> float | None:
-    """What a constant is, if it is one that tells."""
+    """Return the value of a constant that is Inf or a factor of 0 or 1, else None."""
     if share.elements and share.nonfinite - share.nan == share.elements:
         return math.inf if is_broken or op.name in _ARITHMETIC else None
     if share.largest == share.norm and op.name in _FACTORS:
@@ -74,8 +74,8 @@ def _rounded(x: float, dtype: np.dtype) -> float:
 
 
 def lost_guard(flow: Flow, trace: OpTrace, is_constant: Callable[[Value], bool]) -> str:
-    """ "1e-12 is 0 in float16", of the constant that was added to what an op must not
-    have zero; "" where none was lost."""
+    """Return text such as "1e-12 is 0 in float16" about an epsilon that became zero and
+    should guard an operand of an op, or ""."""
     if trace.path.op.name.rpartition(".")[2] not in SINGULAR:
         return ""
     for operand in trace.path.op.operands:
@@ -85,7 +85,7 @@ def lost_guard(flow: Flow, trace: OpTrace, is_constant: Callable[[Value], bool])
         dtype = np.dtype(guarded.path.op.results[0].type.dtype)
         for value, share in guarded.worst.operands.items():
             if share.nothing == 1 and is_constant(value):
-                # JAX has rounded it; its line may have the number as it was written.
+                # JAX has rounded it; its source line may still have the number.
                 numbers = (x for x, _ in numbers_of(guarded.path.op) if x)
                 small = (x for x in numbers if not _rounded(x, dtype))
                 written = share.largest or next(small, 0.0)

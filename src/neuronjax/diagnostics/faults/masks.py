@@ -1,8 +1,8 @@
-"""Numbers that stand for minus infinity: what a mask puts where no number is meant.
+"""Large negative numbers by which a mask stands for minus infinity.
 
-Attention sets the scores that it leaves out to -1e9; beside these an error of the
-others is nothing, and nothing comes of them. They are left out of the figures, as Inf
-is. A large number that is added to the best ones is none of them.
+Attention sets the scores that it masks to about -1e9. Beside these the errors of the
+other scores are negligible, yet only the other scores matter. So masked elements are
+left out of the figures, as Inf is. Large positive numbers are no masks.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from neuronjax.diagnostics.op_records import CONSTANT
 from neuronjax.ir.program import Value
 from neuronjax.ir.value_sources import ValueSources
 
-#: The smallest number that people mask with.
+#: Smaller magnitudes are never taken for masks.
 LEAST = 1e4
-#: So many times the others it is no number among them.
+#: A mask is at least this many times as large as every other number.
 TIMES = 1e3
 _KEEPS = (
     CONSTANT
@@ -31,8 +31,8 @@ _KEEPS = (
 
 
 def masked_values(graph: ValueSources) -> frozenset[Value]:
-    """What a mask may be in: floats that a constant was chosen for, or multiplied by,
-    and what sums and movement make of these."""
+    """Return the floats in which a mask may be: those selected from or multiplied by a
+    constant, and what sums and movement make of these."""
     found = {
         value
         for value, maker in graph.makers.items()
@@ -50,7 +50,7 @@ def masked_values(graph: ValueSources) -> frozenset[Value]:
 
 
 def unmasked(seen: Seen, share: Share) -> Seen:
-    """The elements that are no mask; all of them where none or only such are."""
+    """Return the elements that are no mask, or all if no mask is recognized."""
     if share.largest < LEAST:
         return seen
     reference = wide(seen.reference)

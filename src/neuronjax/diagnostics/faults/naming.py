@@ -1,4 +1,4 @@
-"""What a fault is called, and what was seen of it, in a sentence."""
+"""The name of a fault, and the evidence for it as a sentence."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from neuronjax.execution.probes.signs import (
 )
 from neuronjax.numerics.float_format import FORMATS, get_format
 
-#: What is wrong -> what to try.
+#: Kind of fault -> advice.
 KINDS: Mapping[str, str] = {
     "overflow": "subtract the maximum or scale before it; or keep it in FP32 or BF16",
     "underflow": "work with logarithms, or scale before it; FP32 and BF16 reach lower",
@@ -40,7 +40,7 @@ KINDS: Mapping[str, str] = {
     "coarse": "keep it in FP32 up to there: the format has not the digits",
     "other": "compare this op alone",
 }
-#: What to try where FP32 has no more range, or digits, already, or does not help.
+#: Advice where the op already computes in FP32, or where FP32 does not help.
 IN_FP32: Mapping[str, str] = {
     "overflow": "subtract the maximum or scale before it",
     "underflow": "work with logarithms, or scale before it",
@@ -48,23 +48,23 @@ IN_FP32: Mapping[str, str] = {
     "stagnation": "add in blocks, or carry along what a sum rounds away",
     "coarse": "compute it by a formula that needs fewer digits",
 }
-#: What to try where a narrower float indexes or counts.
+#: Advice where a float narrower than FP32 holds indices or counts.
 WHOLE_IN_FP32 = "keep positions and counts as integers, or in FP32"
-#: What to try where a policy's cast does.
+#: Advice where the cast of a policy rounds whole numbers.
 OUT_OF_MATMUL = "keep them out of the matmul: multiply elementwise, or by a Rule with "
 OUT_OF_MATMUL += 'auto_cast="none" there'
-#: What to try where an epsilon is zero.
+#: Advice where an epsilon became zero.
 LOST_GUARD = "use an epsilon of the format (1e-4 in float16), or add it in float32"
-#: What to try where a constant is another number.
+#: Advice where a format holds a constant as another number.
 MISREAD = "use a constant that the format holds, or apply it in float32"
-#: What to try where an Inf became a NaN.
+#: Advice where an op makes NaN from Inf.
 INF_BEFORE = "mend the op that makes the Inf, or guard its operand with jnp.where"
 _SUMS = frozenset(("reduce", "reduce_window"))
-#: A sum that is so many times its addend absorbs a part of it; among equals it is an
-#: ordinary rounding.
+#: A sum absorbs an addend if it is at least this many times as large; below that, its
+#: rounding is ordinary.
 LARGER = 4.0
 _DIFFERENCES = frozenset(("subtract", "add", "reduce", "dot_general", "convolution"))
-#: What some ops do, as a noun.
+#: Nouns for ops, used in sentences.
 _NOUNS: Mapping[str, str] = {
     "subtract": "the subtraction",
     "add": "the addition",
@@ -78,7 +78,7 @@ _NOUNS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class FaultName:
-    """A kind, what was seen, and what to try if that is known from it alone."""
+    """The kind of a fault, its evidence as a sentence, and specific advice if any."""
 
     kind: str
     evidence: str
@@ -86,7 +86,7 @@ class FaultName:
 
 
 def named(suspect: Suspect) -> FaultName:
-    """Return the kind of a fault, from what was seen of the op."""
+    """Return the name of a suspect's fault, by the first rule of `_RULES` that fits."""
     trace = suspect.trace
     moment = trace.first or trace.made_nonfinite
     evidence = moment[2] if moment else trace.worst
@@ -117,7 +117,7 @@ def _wraps(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 
 
 def _rounds_whole(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
-    """Name identifiers, counts and keys that a float does not hold."""
+    """Name identifiers, counts and keys that a float cannot hold exactly."""
     if not t.rounds_whole:
         return None
     held, of, advice = _format(t), e.result.largest, _of_whole(e)
@@ -131,12 +131,12 @@ def _rounds_whole(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 
 
 def _of_whole(e: OpEvidence) -> str:
-    """Return what to try with whole numbers, if FP32 holds them."""
+    """Return advice for whole numbers that FP32 holds, or "" for larger ones."""
     return WHOLE_IN_FP32 if e.result.largest <= 2.0**24 else ""
 
 
 def _overflows(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
-    """Name a number that the format cannot hold, or an Inf of finite numbers."""
+    """Name the overflow of an op whose exact result its format cannot hold."""
     share = e.result
     if not share.beyond or share.nonfinite == 0:
         return None
@@ -181,7 +181,7 @@ def _makes_nonfinite(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 
 
 def _overflows_in_cast(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
-    """Name an operand of a contraction that the policy's cast cannot hold."""
+    """Name the overflow of a contraction's operand in the cast of a policy."""
     if t.cast is None or not e.result.nonfinite:
         return None
     if any(x.nonfinite for x in e.operands.values()):
@@ -194,7 +194,7 @@ def _overflows_in_cast(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | Non
 
 
 def _bounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
-    """Name a bound before a cast, or on the scale of one."""
+    """Name a bound that clips numbers before a cast, or a scale that flattens them."""
     if s.bounding is None:
         return None
     e = s.bounding
@@ -245,7 +245,7 @@ def _underflows(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 
 
 def _narrows(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
-    """Name a cast whose rounding another op amplifies."""
+    """Name a cast whose rounding error another op amplifies."""
     if short_name(t) != "convert":
         return None
     source = t.path.op.operands[0].type.dtype
@@ -260,7 +260,7 @@ def _narrows(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 
 
 def _makes(t: OpTrace) -> str:
-    """Say what an op does with an error that is small yet."""
+    """Return a clause that says what an op turns a small error into."""
     op = _NOUNS.get(short_name(t), short_name(t))
     if t.first is None and t.made_nonfinite is None:
         is_choice = any(v.type.dtype.kind in "iub" for v in t.path.op.results)
@@ -280,7 +280,7 @@ def _amplifies(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
         text = f"its operands have a relative error of {short(operand)} already"
     if short_name(t) in SINGULAR:
         return FaultName("singular", text)
-    # A sum of two that is larger than both cancels nothing.
+    # A sum that is larger than both addends cancels nothing.
     largest = max((x.norm for x in e.operands.values()), default=0.0)
     grows = short_name(t) in ("add", "subtract") and e.result.norm > largest
     is_difference = short_name(t) in _DIFFERENCES and not grows
@@ -288,7 +288,7 @@ def _amplifies(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 
 
 def _buries(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
-    """Name a sum that rounds away much of its smaller addend."""
+    """Name a sum whose rounding error is large beside its smaller addend."""
     if s.role != "makes" or short_name(t) not in ("add", "subtract"):
         return None
     lost = buries(t, e)
@@ -354,11 +354,11 @@ def _format(t: OpTrace) -> str:
 
 
 def _largest(t: OpTrace) -> float:
-    """Return the largest number of an op's format; Inf where it has none."""
+    """Return the largest finite number of an op's format, or Inf for integers."""
     name = _format(t)
     return get_format(name).max_finite if name in FORMATS else math.inf
 
 
 def _end(t: OpTrace) -> str:
-    """Return "65504, where float16 ends"."""
+    """Return text such as "65504, where float16 ends"."""
     return f"{short(_largest(t))}, where {_format(t)} ends"

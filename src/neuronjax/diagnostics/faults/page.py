@@ -1,4 +1,4 @@
-"""A verdict in sentences: what is wrong, on which line, why, and what to try."""
+"""A verdict as sentences: what is wrong, on which line, why, and what to try."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from neuronjax.report.tables import TEXT, WORD, Displayed, new_table, one_line
 
 
 class Faults(Displayed, tuple[Fault, ...]):
-    """Ops at fault, as `pandas.DataFrame` takes them, and a table of them."""
+    """The ops at fault: a tuple for `pandas.DataFrame` that displays as a table."""
 
     def __rich__(self) -> Table:
         columns = {"line": WORD, "fault": WORD, "why": TEXT, "try": TEXT}
@@ -49,11 +49,11 @@ def page(verdict: FaultVerdict) -> Iterator[Text]:
 
 
 def lines_to_change(verdict: FaultVerdict) -> Iterator[Text]:
-    """Yield the end of a report: the first lines at fault, as the files have them."""
+    """Yield the source lines of the first faults, for the end of a report."""
     texts = []
     for fault in verdict.lines[:SHOWN_FAULTS]:
         code = code_at(fault.record.source)
-        if code:  # there is none of what was typed at a prompt
+        if code:  # code typed at a prompt is not available
             texts.append(f"{_INDENT}{fault.record.line}: {code}")
     if texts:
         yield Text("change first:" if len(texts) > 1 else "change:", style="bold")
@@ -83,8 +83,8 @@ def _headline(verdict: FaultVerdict) -> Text:
 
 
 def _of_result(wrong: WrongResult) -> str:
-    name = _end(wrong.name, 24)  # which tells it from others
-    if name != "the result":  # the only one
+    name = _end(wrong.name, 24)  # the end distinguishes it from others
+    if name != "the result":  # a single result has no path
         name = f"result {name}"
     if wrong.how == "nonfinite" and wrong.elements == 1:
         return f"{name}: it is Inf or NaN"

@@ -1,10 +1,10 @@
-"""Data moved by what its format cannot hold, to learn what a program makes of that.
+"""Data moved by less than its format resolves, to see how a program amplifies that.
 
 A number is multiplied by 1 + u s, where u is the format's unit roundoff and s, between
--1 and 1, a hash of its magnitude: equal numbers stay equal, negatives negatives and
-zeros zeros, as under a rounding. So a constant feature stays constant, and a symmetric
-matrix symmetric. Every draw has another hash. Whole numbers are as exact as they look
-if their format holds halves beside them: they stay, as those of a contraction do.
+-1 and 1, is a hash of its magnitude. As under rounding, equal numbers stay equal, zeros
+stay zero and opposite numbers stay opposite: a constant feature stays constant and a
+symmetric matrix symmetric. Each draw uses another hash. Arrays of whole numbers stay as
+they are if their format also holds halves of that size.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ _SHIFTS = (np.uint64(29), np.uint64(32), np.uint64(11))
 
 @functools.cache
 def unit_of(dtype: Any) -> float:
-    """The unit roundoff of a declared dtype, or of the name of a format; 0 for integers
-    and scales."""
+    """Return the unit roundoff of a dtype or format; 0 for integers and scales."""
     name = dtype if isinstance(dtype, str) else np.dtype(dtype).name
     if name == FLOAT8_E8M0FNU.name:
         return 0.0
@@ -35,7 +34,7 @@ def unit_of(dtype: Any) -> float:
 
 
 def perturbed(x: np.ndarray, unit: float, draw: int = 0) -> np.ndarray:
-    """Move float64 numbers by at most a unit roundoff, but for arrays of whole ones."""
+    """Return float64 numbers moved by at most a roundoff; exact whole numbers stay."""
     if not unit or is_exact(x, 0.25 / unit):
         return x
     seed = np.uint64(draw * int(_FACTORS[1]) % 2**64)
@@ -52,12 +51,12 @@ def perturbed(x: np.ndarray, unit: float, draw: int = 0) -> np.ndarray:
 
 
 def is_exact(x: np.ndarray, most: float = 2.0**24) -> bool:
-    """Return whether numbers are whole and no larger than FP32, or so many, hold."""
-    if not is_whole(np.asarray(x).flat[:256]):  # which tells most arrays at once
+    """Return whether numbers are whole and no larger than `most`."""
+    if not is_whole(np.asarray(x).flat[:256]):  # decides most arrays at once
         return False
     return np.abs(x).max(initial=0) <= most and is_whole(x)
 
 
 def is_whole(x: np.ndarray) -> bool:
-    """Return whether all numbers that are finite are whole."""
+    """Return whether all finite numbers are whole."""
     return bool(np.all((x == np.rint(x)) | ~np.isfinite(x)))

@@ -1,14 +1,14 @@
-"""Find quantizers that destroy what they should keep.
+"""Find quantizers that lose more than they need to.
 
-Their bounds cut numbers off, or their roundings make zeros of them. The float64
+Their bounds cut numbers off, or their roundings turn numbers into zeros. The float64
 reference does the same, so no result shows it.
 
 A quantizer ends in a cast to 8 bits or fewer, or rounds to whole numbers, bounds them
-and scales them back; how it makes its scales does not matter, for all is measured in
-its own steps. It is at fault if it costs a bit: if its error is twice that of a scale
-that fits. Floats round as much at every scale, whole numbers in proportion to the
-largest, so for them to clip a few may be the better choice. Or it is if most numbers
-become zero; fewer are enough where something is divided by them, or each scales many.
+and scales them back. How it makes its scales does not matter, for all is measured in
+its own steps. It is at fault if its error is twice that of a scale that fits, which
+costs a bit. (The rounding error of whole numbers grows with the largest, so there it
+may be better to clip a few.) It is also at fault if most numbers become zero; fewer
+suffice where something is divided by them, or where each is the scale of many.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ from neuronjax.ir.program import Op, TensorType, Value
 from neuronjax.ir.value_sources import ValueSources
 from neuronjax.numerics.float_format import get_format
 
-#: An error so many times as large as another takes a bit more.
+#: An error this many times as large costs one bit.
 A_BIT = 2.0
-#: Share of elements that rounding makes zero, from which on little is left of them.
+#: Above this share of elements that are rounded to zero, a quantizer is at fault.
 FLATTENED = 0.4
-#: A quotient that is so many times what dividend and divisor have it, is of few zeros.
+#: A quotient's norm comes from zeros if it exceeds the ratio of norms this many times.
 BLOWN_UP = 10.0
-#: The root mean square of roundings: of whole numbers, and of floats in roundoffs of
-#: their norm, where numbers are spread evenly between two powers of two.
+#: Root mean square rounding errors: of whole numbers, and, in roundoffs of their norm,
+#: of floats that are spread evenly between two powers of two.
 _OF_WHOLE = 1 / math.sqrt(12)
 _OF_FLOATS = 1 / math.sqrt(7)
 #: The largest whole number of 8 bits.
 _LARGEST_CODE = 255
-#: A bound on floats below this share of the format's largest is none of its range.
+#: A bound on floats below this share of the format's largest is not for its range.
 _NEAR_LARGEST = 0.5
 _MEETS = CLIPS | ROUNDS
 _SHOWS = frozenset(f"stablehlo.{n}" for n in ("convert", "reshape", "transpose"))
 _SCALES = frozenset(("stablehlo.multiply", "stablehlo.divide"))
-#: What a bound is written with; two of them may share one function.
+#: Ops that make up a bound; two bounds may share one function.
 _CHOICES = CLIPS | {"stablehlo.compare"}
 _HANDS_ON = CONSTANT | _SCALES | {"stablehlo.sqrt"}
 
@@ -61,10 +61,10 @@ class Bound(NamedTuple):
     """A bound, or a cast that saturates.
 
     Attributes:
-        cut_off: the root mean square of what it takes off.
-        largest: what it bounds.
-        limit: what it leaves.
-        trace, evidence: of the op, when it takes off most.
+        cut_off: the root mean square of what it cuts off.
+        largest: the largest magnitude before it.
+        limit: the largest magnitude after it.
+        trace, evidence: the op, and its execution that cuts off most.
     """
 
     cut_off: float
@@ -77,13 +77,13 @@ class Bound(NamedTuple):
 def quantizing(
     flow: Flow, graph: ValueSources, traces: Mapping[OpPath, OpTrace], last: OpTrace
 ) -> Iterator[tuple[OpTrace, OpEvidence]]:
-    """Yield what clips or flattens numbers in a quantizer, and when it does most.
+    """Yield (op, worst execution) for ops of a quantizer that clip or flatten numbers.
 
     Args:
-        flow: from which values each value came.
-        graph: of the program.
-        traces: of every op.
-        last: the op with which a quantizer ends, if it does.
+        flow: the values of the program and the traces of their ops.
+        graph: the values of the program.
+        traces: the traces of all ops.
+        last: the op with which a quantizer may end.
     """
     op = last.path.op
     is_cast = op.name == "stablehlo.convert" and is_short(op.results[0])
@@ -111,8 +111,8 @@ def quantizing(
 
 
 def _is_scaled_back(flow: Flow, op: Op) -> bool:
-    """Return whether all that reads a result scales it, as it does codes; what counts
-    or indexes by whole numbers does something else with them."""
+    """Return whether all ops that read a result scale or bound it, as is done with
+    codes but not with counts and indices."""
     names = {reader.name for reader in flow.readers(op.results[0])}
     return bool(names & _SCALES) and names <= _SCALES | _CHOICES
 
@@ -120,9 +120,9 @@ def _is_scaled_back(flow: Flow, op: Op) -> bool:
 def _before(
     graph: ValueSources, traces: Mapping[OpPath, OpTrace], path: OpPath
 ) -> Iterator[OpTrace]:
-    """Yield the bounds and roundings that a value went through last.
+    """Yield the last bounds and roundings through which a value went.
 
-    Calls are told apart: all that is clipped in a program may share one function.
+    Calls are distinguished: all that is clipped in a program may share one function.
     """
     left = [(path.calls, v) for v in _same_size(path.op)]
     seen = set(left)
@@ -145,14 +145,14 @@ def _before(
 
 
 def _same_size(op: Op) -> list[Value]:
-    """Return the operands that are no bounds spread over all."""
+    """Return the operands as large as the result, without broadcast bounds."""
     size = math.prod(op.results[0].type.shape)
     return [v for v in op.operands if math.prod(v.type.shape) == size]
 
 
 def _bound(graph: ValueSources, trace: OpTrace) -> Bound | None:
-    """Return what an op takes off, if it does; what is a bound is farther off the
-    result than what is bounded."""
+    """Return what an op cuts off as a bound, or None if nothing. The operand nearer to
+    the result is the bounded one."""
     found = [
         (evidence.cut_off[v], n, v, evidence)
         for n, (v, evidence) in enumerate(trace.bounding.items())
@@ -169,12 +169,12 @@ def _bound(graph: ValueSources, trace: OpTrace) -> Bound | None:
 
 
 def _costs_a_bit(type: TensorType, bounds: Sequence[Bound], limit: float) -> bool:
-    """Return whether bounds make the error of a quantizer twice what it need be.
+    """Return whether bounds make the error of a quantizer twice as large as it need be.
 
     Args:
-        type: what it ends in.
-        bounds: in it.
-        limit: the lowest.
+        type: the type in which the quantizer ends.
+        bounds: its bounds.
+        limit: the lowest limit of these.
     """
     cut_off = math.hypot(*(bound.cut_off for bound in bounds))
     if not is_short_float(type.dtype):
@@ -190,10 +190,10 @@ def _costs_a_bit(type: TensorType, bounds: Sequence[Bound], limit: float) -> boo
 def _matters(
     graph: ValueSources, traces: Mapping[OpPath, OpTrace], codes: OpTrace
 ) -> bool:
-    """Return whether more depends on a few of the codes than themselves.
+    """Return whether a few zeros among codes affect more than the codes themselves.
 
-    Something may be divided by what came of them, and owe its size to where they are
-    nothing; or each of them may be the scale of several numbers.
+    Where codes are zero, a quotient by what is computed from them may be huge; or each
+    code may be the scale of several numbers.
     """
 
     def hands_on(_: Value, reader: Value) -> bool:

@@ -1,4 +1,4 @@
-"""What a walk saw of every op, for the search for faults."""
+"""A record of what a walk measured of every op, for the search for faults."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from neuronjax.ir.program import Op, Value
 
 
 class Witness(Protocol):
-    """Looks at the numbers of a walk.
+    """An observer of the numbers of a walk.
 
     Attributes:
-        contractions: to what a policy casts operands, by op.
-        hears_every_device: whether it is told of devices that hold the same arrays.
+        contractions: the policy's casts of operands, by contraction.
+        hears_every_device: whether it also observes devices that hold the same arrays.
     """
 
     contractions: Mapping[Op, Cast]
@@ -56,21 +56,21 @@ class Witness(Protocol):
         repeats: bool = False,
         device: int = 0,
     ) -> None:
-        """After every op that both runs execute; one that `repeats` has every number of
-        its operand equally often. Of a mesh every device is seen that holds numbers of
-        its own."""
+        """Observe an op after both runs have executed it. If it `repeats`, its result
+        has every number of its operand equally often. In a mesh this is called for
+        every device that holds numbers of its own."""
 
     def repeated(self, op: Op, done: int, device: int) -> None:
-        """Hear that a device holds what an op made on another."""
+        """Observe that a device holds the same results of an op as device `done`."""
 
     def ended(self, results: Sequence[Seen]) -> None:
-        """After the last op, with the results of main."""
+        """Observe the results of main, after the last op."""
 
 
 _ARITHMETIC = frozenset(f"stablehlo.{name}" for name in ("add", "subtract", "multiply"))
-#: Share of an error that is a part of it.
+#: From this share of an error on, a contribution counts as a part of it.
 PART = 0.25
-#: The number of an execution, its iterations, and what was seen.
+#: The number of an execution, its iterations and its evidence.
 Moment = tuple[int, tuple[int, ...], OpEvidence]
 
 
@@ -79,23 +79,24 @@ class OpTrace:
     """All executions of an op.
 
     Attributes:
-        worst: the one with the largest error of its result.
-        cast: of a contraction, to what a policy casts operands.
-        first: the number, the iterations and the evidence of the first one that is
-            farther off than it should be; None where none is.
-        made_nonfinite: the same of the first that makes an Inf or NaN of
+        worst: the execution with the largest error of its result.
+        cast: for a contraction, the cast of its operands by a policy.
+        first: the number, the iterations and the evidence of the first execution whose
+            error is too large; None where there is none.
+        made_nonfinite: the same for the first execution that makes an Inf or NaN of
             finite numbers.
-        bounding: of a bound, the one that takes most off each operand.
-        emptiest: the one with most zeros.
-        flattened: share of numbers that a turn rounds by all of themselves, at most.
-        own, absorbed, zeros, beneath: the largest of any.
-        vanished: the smallest share that underflows to zero of any.
+        bounding: for each operand, the execution that cuts off most of it.
+        emptiest: the execution with most zeros.
+        flattened: the largest share, in any iteration, of numbers whose rounding error
+            is at least their magnitude.
+        own, absorbed, zeros, beneath: the largest figure of any execution.
+        vanished: the smallest share that underflows to zero in any execution.
         is_broken: whether any result has an Inf or NaN.
-        rounded_away: the largest error of its own, as a root mean square.
-        left_out: that of what sums left out, added up.
-        left_behind: the same, each beside the sum that it is missing in.
-        wrapped, misread: of all.
-        rounds_whole: of any.
+        rounded_away: the largest absolute error of its own, as a root mean square.
+        left_out: the root mean squares of lost addends, added up.
+        left_behind: the same, each relative to the norm of its sum.
+        wrapped, misread: the sums over all executions.
+        rounds_whole: whether any execution rounds whole numbers.
     """
 
     path: OpPath
@@ -123,7 +124,7 @@ class OpTrace:
         self.emptiest = self.worst
 
     def add(self, evidence: OpEvidence) -> None:
-        """One more."""
+        """Add an execution."""
         if _badness(evidence.result) > _badness(self.worst.result):
             self.worst = evidence
         for value, lost in evidence.cut_off.items():
@@ -152,13 +153,13 @@ class OpTrace:
 
     @property
     def absorbs(self) -> bool:
-        """Whether sums leave out an addend, and it is a part of what they round away; a
-        series that has converged leaves out its last terms, and is none the worse."""
+        """Return whether sums lose addends, and these are a part of the rounding error;
+        a converged series loses its last terms without harm."""
         return self.absorbed[0] > MOSTLY and self.left_out >= PART * self.rounded_away
 
 
 def _makes_nonfinite(evidence: OpEvidence) -> bool:
-    """An Inf of finite numbers, or a NaN of numbers."""
+    """Return whether an op makes an Inf of finite numbers, or a NaN of numbers."""
     operands = [_finiteness(x) for x in evidence.operands.values()]
     return bool(operands) and any(
         makes_nonfinite(_finiteness(evidence.result), operands)
@@ -175,14 +176,14 @@ def _badness(share: Share) -> tuple[float, float]:
 
 @dataclass
 class Recorder:
-    """The traces of a run, and its results.
+    """A witness that records the traces of a run, and its results.
 
     Attributes:
-        units: of every value, the coarsest format on the way to it.
+        units: for every value, the coarsest roundoff on the way to it.
         contractions: as at `Witness`.
-        masked: values in which numbers may stand for infinity.
+        masked: values in which numbers may stand for minus infinity.
         traces: in the order of first execution.
-        results: of main.
+        results: the results of main.
     """
 
     units: Mapping[Value, float]
@@ -192,11 +193,11 @@ class Recorder:
     traces: dict[OpPath, OpTrace] = field(default_factory=dict)
     results: tuple[Seen, ...] = ()
     _count: int = 0
-    # Of every device, as values are.
+    # The figures of values, by device.
     _shares: dict[int, dict[Value, Share]] = field(default_factory=dict)
-    # What a cast in a loop made last.
+    # The last result of a cast in a loop, by device.
     _states: dict[tuple[int, OpPath], Seen] = field(default_factory=dict)
-    # The turn at hand of an op, and what each device did in it.
+    # The current op and iterations, and operand and result on each device.
     _turn: tuple[OpPath, tuple[int, ...]] | None = None
     _devices: list[tuple[Seen, Seen]] = field(default_factory=list)
 
@@ -211,7 +212,7 @@ class Recorder:
         repeats: bool = False,
         device: int = 0,
     ) -> None:
-        """Adds an execution."""
+        """Add an execution to the trace of its op."""
         if not results:
             return
         self._count += 1
@@ -239,18 +240,18 @@ class Recorder:
             trace.made_nonfinite = moment
 
     def repeated(self, op: Op, done: int, device: int) -> None:
-        """Takes over the figures of an op's results."""
+        """Copy the figures of an op's results to another device."""
         known = self._shares.get(done, {})
         own = {v: known[v] for v in op.results if v in known}
         self._shares.setdefault(device, {}).update(own)
 
     def ended(self, results: Sequence[Seen]) -> None:
-        """Keeps the results."""
+        """Keep the results."""
         self._end_turn()
         self.results = tuple(results)
 
     def _end_turn(self) -> None:
-        """Take up what all devices did in a turn."""
+        """Add the figures that need the arrays of all devices in one iteration."""
         if not self._devices or self._turn is None:
             return
         operands, results = zip(*self._devices, strict=True)
@@ -260,7 +261,7 @@ class Recorder:
         trace.flattened = max(trace.flattened, sum(shares) / len(shares))
 
     def unit(self, op: Op) -> float:
-        """Of the coarsest format on the way to an op's results."""
+        """Return the coarsest roundoff on the way to an op's results."""
         return max((self.units.get(v, 0.0) for v in op.results), default=0.0)
 
     def _is_off(self, op: Op, evidence: OpEvidence) -> bool:
@@ -268,7 +269,7 @@ class Recorder:
             return True
         share = evidence.result
         if op.results[0].type.dtype.kind in "iub":
-            # A choice that flips is no arithmetic, and a number made of it neither.
+            # A choice that flips is no error of arithmetic, nor is a number made of it.
             amplifies = op.name in _ARITHMETIC and loses_elements(share)
             return amplifies and not any(
                 map(loses_elements, evidence.operands.values())
@@ -307,7 +308,7 @@ class Recorder:
         arrays = [operands[v] for v in op.operands if v in operands]
         own = own if math.isfinite(own) else math.inf
         cast = self.contractions.get(op)
-        # Of an index and the number there, the number: a choice is no arithmetic.
+        # Of an index and the number there, judge the number: a choice is no arithmetic.
         pairs = zip(op.results, shares, strict=True)
         floats = [s for v, s in pairs if v.type.dtype.kind not in "iub"]
         return OpEvidence(

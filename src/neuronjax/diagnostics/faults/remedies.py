@@ -1,8 +1,8 @@
-"""What to try against a fault: what was seen to help, or else what its kind suggests.
+"""Advice against a fault: what a trial showed to help, or what its kind suggests.
 
-FP32 and BF16 are named only where the op was executed again in them and its error went
-away, with the error that is left. Where that cannot be tried (in a loop's own op, a
-collective) the advice makes no claim.
+FP32 and BF16 are advised only if the op was executed again in them and its error went
+away; the advice says which error is left. Where no trial is possible (an op that runs
+others, a collective), the advice makes no such claim.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ from neuronjax.execution.probes.signs import FEW
 from neuronjax.ir.value_sources import ValueSources
 from neuronjax.numerics.float_format import FORMATS, get_format
 
-#: What to try where no scale that was tried fits.
+#: Advice where none of the scales that were tried fits.
 UNSCALED = "use a scale for each block of numbers, or a format with more digits"
-#: What helps besides a wider format.
+#: Advice besides a wider format.
 _BESIDES: Mapping[str, str] = {
     "overflow": "scale before it",
     "absorption": "round it stochastically, which keeps the step on average",
     "stagnation": "add in blocks",
 }
 _OF_RANGE = frozenset(("overflow", "underflow"))
-#: Kinds in which another formula says nothing.
+#: Kinds of faults for which another formula is no remedy.
 _OF_NUMBERS = frozenset(("integer", "saturation"))
 _SCALABLE = frozenset(("overflow", "underflow", "saturation", "coarse"))
 _BFLOAT16, _FLOAT32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
 
 
 def tried_op(suspect: Suspect, kind: str) -> OpTrace:
-    """Return the op that tells whether a remedy helps: the one that errs, or the one
-    that makes much of its rounding."""
+    """Return the op on which a remedy is tried: the op at fault, or the one that
+    amplifies its rounding."""
     trace, shown = suspect.trace, suspect.amplifier
     if shown is None:
         return trace
-    if suspect.bounding is not None:  # of the numbers themselves, or of their scale
+    if suspect.bounding is not None:  # it bounds the numbers, or their scale
         ours, theirs = (t.path.op.results[0].type.shape for t in (trace, shown))
         return trace if ours == theirs else shown
     return shown if kind in ("coarse", "integer") else trace
@@ -65,16 +65,16 @@ def _error(size: float) -> str:
 
 @dataclass(frozen=True)
 class Remedy:
-    """What to try against one fault.
+    """The advice against one fault, as `str` returns it.
 
     Attributes:
-        name: of the fault.
+        name: the name of the fault.
         suspect: the op at fault.
         shown: the op of `tried_op`.
-        execution: of that; None where it cannot be tried.
-        unit: roundoff of the coarsest format on the way to it.
-        step: of a state that loses its update, the size of that over the state's.
-        graph: of the program.
+        execution: an execution of `shown`; None where it cannot be tried.
+        unit: roundoff of the coarsest format on the way to `shown`.
+        step: size of a lost update relative to its state; 0 for other faults.
+        graph: the values of the program.
     """
 
     name: FaultName
@@ -106,7 +106,7 @@ class Remedy:
         return f"{text}; or {other}" if other else text
 
     def _is_narrow(self) -> bool:
-        """Whether FP32 has more digits, or range, than the formats of the fault."""
+        """Return whether FP32 has more digits, or range, than the fault's formats."""
         if self.name.kind not in _OF_RANGE:
             return self.unit > unit_of(_FLOAT32)
         trace = self.suspect.trace
@@ -157,9 +157,9 @@ class Remedy:
         return False, f"{where} alone would still leave {left}"
 
     def _handed_on(self) -> float:
-        """Return the error that would show if its origin were rounded to FP32.
+        """Return the error that would show if the op at fault rounded to FP32.
 
-        A small error is taken to grow as many times as the one that was seen.
+        It is assumed to grow by the same factor as the error that was seen.
         """
         made, shown = self.suspect.trace.worst.result, self.shown.worst.result
         grows = shown.error / made.error if made.error else 0.0
@@ -169,7 +169,7 @@ class Remedy:
     # -- scales ------------------------------------------------------------------------
 
     def _scaled(self) -> str:
-        """Return which scale would fit numbers of 8 bits, or "" where none does."""
+        """Return advice on a scale that fits the numbers to 8 bits, or ""."""
         found = self._short()
         if found is None:
             return ""
@@ -190,7 +190,7 @@ class Remedy:
         return f"give every {each} a scale of its own, which leaves {left}"
 
     def _short(self) -> tuple[np.ndarray, np.ndarray, np.dtype] | None:
-        """Return the numbers that a fault puts in 8 bits, what becomes of them there,
+        """Return the numbers that a fault puts in 8 bits, the numbers as stored there,
         and the dtype."""
         execution, trace, suspect = self.execution, self.suspect.trace, self.suspect
         if execution is None:

@@ -1,14 +1,13 @@
-"""From wrong results to the ops that made them wrong.
+"""Search from wrong results back to the ops that made them wrong.
 
-An error reaches a result through ops that are all farther off than they should be; the
-first of them to be so is where it shows. It may have been made before, by an op whose
-result passes for rounded. So the search goes back from there, along the operand that is
-worst, to where the error is an op's own: if that op narrows, flushes or absorbs, it
-makes the error and the other amplifies it. An ordinary rounding makes none; then who
-amplifies it is at fault.
+An error reaches a result through ops whose errors are all too large; it shows at the
+first of them. It may have been made earlier, by an op whose error looks like ordinary
+rounding. So the search goes back along the worst operands to an op that makes the error
+itself. If that op narrows, flushes or absorbs, it makes the error and the op where it
+shows amplifies it. If it only rounds as usual, the op that amplifies is at fault.
 
-Integers that wrap, and quantizers that destroy more than their format does, are wrong
-in every precision, so that no result tells; they are looked for by themselves.
+Integers that wrap, and quantizers that lose more than their format requires, are wrong
+in float64 too, so no result shows them; they are searched for separately.
 """
 
 from __future__ import annotations
@@ -53,11 +52,11 @@ from neuronjax.diagnostics.parallel_runs import OpPath
 from neuronjax.ir.program import Op, Program, Value
 from neuronjax.ir.value_sources import ValueSources
 
-#: How many ops back a cause is near.
+#: A cause is nearby if it is at most this many ops back.
 NEARBY = 6
-#: A sum with an offset that rounds away so much of what varies buries it.
+#: A sum with an offset loses digits if it rounds away this share of an addend.
 OF_OFFSET = 1e-3
-#: A bound that makes a number so many times smaller or larger replaces it.
+#: A bound that changes numbers by this factor replaces them.
 REPLACED = 4.0
 
 
@@ -66,15 +65,15 @@ class Suspect:
     """An op at fault.
 
     Attributes:
-        trace: what was seen of it.
+        trace: the figures of the op.
         role: "makes" or "amplifies".
-        results: the indices of those that depend on it.
-        amplifier: the op at which the error shows, where that is another.
-        is_running: whether a sum in a loop stops growing.
-        is_update: whether the step of a state is lost.
-        bounding: when it clips, or flattens, most of what is quantized.
-        lost_guard: of an op that makes Inf or NaN, the epsilon before it that is zero.
-        misread: the constant of an op that its format does not hold.
+        results: the indices of the results that depend on it.
+        amplifier: the op at which the error shows, if it is another one.
+        is_running: whether it is a sum in a loop that stops growing.
+        is_update: whether it loses the step of a state.
+        bounding: its execution that clips or flattens most numbers of a quantizer.
+        lost_guard: text on an epsilon that became zero before an op with Inf or NaN.
+        misread: its constant that the format holds as another number.
     """
 
     trace: OpTrace
@@ -89,10 +88,10 @@ class Suspect:
 
 
 class FaultSearch:
-    """The wrong results of a run, and who is at fault.
+    """The wrong results of a run, and the search for the ops at fault.
 
     Attributes:
-        wrong: the results.
+        wrong: the wrong results.
     """
 
     def __init__(
@@ -124,7 +123,7 @@ class FaultSearch:
         )
 
     def _increments(self, result: Value, argument: Value) -> bool:
-        """Return whether a result adds something to an argument of its name."""
+        """Return whether a result adds something to the argument of its name."""
         if argument not in self._names:
             return False
         name, of_argument = self._result_names[result], self._names[argument]
@@ -134,19 +133,19 @@ class FaultSearch:
 
     @functools.cached_property
     def _behind(self) -> list[set[Op]]:
-        """Of every result, the ops on which it depends."""
+        """Return, for every result, the ops on which it depends."""
         return [self._flow.ops_behind(value) for value in self._results]
 
     def suspects(self) -> list[Suspect]:
-        """Who is at fault, the first to act in front."""
+        """Return the ops at fault, each once, in the order in which to examine them."""
         found: dict[OpPath, Suspect] = {}
         for suspect in self._all():
             found.setdefault(suspect.trace.path, suspect)
         return [*found.values()] or [*self._swallowed(), *self._vanishing()]
 
     def parameter(self, trace: OpTrace) -> str:
-        """The path of the leaf of an argument that an op, or one shortly before it, is
-        applied to; "" where arguments have no leaves with names."""
+        """Return the path of the argument leaf that an op, or one shortly before it, is
+        applied to; "" if arguments have no named leaves."""
         return self._flow.named(trace, self._names, NEARBY)
 
     def _all(self) -> Iterator[Suspect]:
@@ -160,7 +159,7 @@ class FaultSearch:
         shown = self._shown()
         for moment, trace in shown:
             yield from self._traced_back(trace, moment[2])
-        # A step that was wrong before it was added may be so by what shows earlier.
+        # A step that was wrong before it was added may have one of the causes above.
         for suspects in lost:
             yield from suspects
         if not shown:
@@ -169,17 +168,16 @@ class FaultSearch:
         yield from self._quantizing()
 
     def _on(self, trace: OpTrace) -> tuple[int, ...]:
-        """The results that depend on an op."""
+        """Return the indices of the results that depend on an op."""
         return tuple(n for n, ops in enumerate(self._behind) if trace.path.op in ops)
 
     # -- errors that reach a result ----------------------------------------------------
 
     def _shown(self) -> list[tuple[Moment, OpTrace]]:
-        """The ops that are farther off than they should be, on the way to a wrong
-        result; those that make Inf or NaN, and then those that did so first, in front.
-        """
+        """Return the ops on the way to a wrong result whose errors are too large, each
+        with its first moment. Ops that make Inf or NaN come first, others by time."""
         broken, carrying = self._broken(), self._carrying
-        # An exponential may overflow for what is divided by it to be zero, and rightly.
+        # An exponential may rightly overflow, so that a quotient by it is zero.
         off = [self._results[w.index] for w in self.wrong if w.how != "lost"]
         reaching = {op for v in off for op in self._flow.carrying_nonfinite(v)}
         found = []
@@ -193,18 +191,18 @@ class FaultSearch:
         return [(moment, trace) for _, moment, trace in found]
 
     def _broken(self) -> set[Op]:
-        """The ops behind results that are Inf or NaN."""
+        """Return the ops on which results with Inf or NaN depend."""
         off = [w.index for w in self.wrong if w.how == "nonfinite"]
         return {op for n in off for op in self._behind[n]}
 
     @functools.cached_property
     def _carrying(self) -> set[Op]:
-        """The ops through whose results an error reaches a wrong one."""
+        """Return the ops through whose results an error reaches a wrong result."""
         off = [w for w in self.wrong if w.how != "lost"]
         return {op for w in off for op in self._flow.carrying(self._results[w.index])}
 
     def _traced_back(self, shown: OpTrace, evidence: OpEvidence) -> Iterator[Suspect]:
-        """Who made what shows at an op, and who amplified it."""
+        """Yield the ops that made the error that shows at an op, or amplified it."""
         results = self._on(shown)
         if evidence.result.nonfinite:
             yield from self._off_before(shown, evidence)
@@ -213,7 +211,7 @@ class FaultSearch:
                 for maker, amplifier in self._nonfinite(shown, evidence)
                 for lost in [lost_guard(self._flow, maker, self._is_constant)]
             ]
-            # With its epsilon an op would bear the zeros that others make.
+            # With its epsilon an op would tolerate the zeros that others make.
             yield from sorted(found, key=lambda suspect: not suspect.lost_guard)
             return
         chain = self._flow.chain(shown, evidence)
@@ -236,9 +234,9 @@ class FaultSearch:
             yield Suspect(worst, "makes" if own else "amplifies", results)
 
     def _amplifying(self, chain: list[Step]) -> list[Step]:
-        """The step that amplifies an error most, and those before it that did as much
-        of it as the others together."""
-        # What moves numbers makes nothing of them, though it may drop the large ones.
+        """Return the step that amplifies an error most, after earlier steps that
+        amplify it by at least the square root of that."""
+        # Movement computes nothing, though it may drop large numbers.
         chain = [step for step in chain if computes(step[0])] or chain
         times = [amplification(seen) for _, seen in chain]
         flagged = [n for n, (t, _) in enumerate(chain) if not n or t.first is not None]
@@ -252,17 +250,17 @@ class FaultSearch:
         return [*reversed(before), chain[worst]]
 
     def _makes(self, trace: OpTrace, shown: OpTrace) -> bool:
-        """Whether an op does more than to round its result as another one does. A cast
-        gives up digits that were there, though the other has no more of them."""
+        """Return whether an op loses more than ordinary rounding at the op that shows
+        it. A cast that gives up digits does, even if both round to the same format."""
         own, other = map(rounds_to, (trace, shown))
         if narrows(trace.path.op) and own == other:
             return True
         return own > other or flushes(trace) or trace.absorbs or trace.rounds_whole
 
     def _loses_digits(self, chain: list[Step]) -> OpTrace | None:
-        """Who lost the digits that show, though it rounds as any other op does: a large
-        sum that leaves little of a small addend, a conversion of whole numbers, or what
-        is large where only its fraction, or a period, tells."""
+        """Return the op that lost the digits although it rounds as other ops do, or
+        None. It may be a large sum that leaves little of a small addend, a cast of
+        whole numbers, or a large number of which only the fraction or phase matters."""
         (last, evidence), (_, shown) = chain[-1], chain[0]
         is_own = evidence.own >= OWN * evidence.result.error
         between = chain[1:-1]
@@ -271,7 +269,7 @@ class FaultSearch:
         lost = buries(last, evidence)
         if is_own and lost > OWN * min(shown.result.error, 1.0):
             return last
-        # What is taken off again was the same for all.
+        # An offset that is subtracted again was the same for all elements.
         is_offset = chain[0][0].path.op.name in ADDS and has_offset(last, evidence)
         if is_own and is_offset and lost > OF_OFFSET:
             return last
@@ -288,7 +286,7 @@ class FaultSearch:
         return None
 
     def _replacing(self, trace: OpTrace, results: tuple[int, ...]) -> Iterator[Suspect]:
-        """The bound on a scale of which a cast underflows or clips."""
+        """Yield the bound that changes a scale so that a cast underflows or clips."""
         share = trace.worst.result
         if trace.path.op.name != "stablehlo.convert" or not (
             trace.zeros or share.clipped
@@ -310,8 +308,8 @@ class FaultSearch:
     def _nonfinite(
         self, shown: OpTrace, evidence: OpEvidence
     ) -> Iterator[tuple[OpTrace, OpTrace | None]]:
-        """Who makes an op make Inf or NaN: makers and where it shows."""
-        if is_too_large(shown, evidence):  # whatever was rounded before
+        """Yield each op that leads to an Inf or NaN, with the op where that shows."""
+        if is_too_large(shown, evidence):  # regardless of earlier roundings
             yield shown, None
             return
         maker = flushed(self._flow, shown, evidence) or self._absorbed(shown) or shown
@@ -324,11 +322,11 @@ class FaultSearch:
         yield shown, None
 
     def _off_before(self, shown: OpTrace, evidence: OpEvidence) -> Iterator[Suspect]:
-        """Who made an operand so wrong that it left the domain of an op."""
+        """Yield the ops that made an operand so wrong that it left an op's domain."""
         if evidence.result.nonfinite_reference or not evidence.result.nan:
             return
         if flushed(self._flow, shown, evidence) or self._absorbed(shown):
-            return  # an operand is zero, which says more than that it is off
+            return  # a zero operand explains more than its error does
         for trace in self._flow.behind_step(shown, evidence):
             before = trace.worst if trace.first is None else trace.first[2]
             is_off = trace.first is not None or before.result.lost
@@ -337,25 +335,25 @@ class FaultSearch:
                 return
 
     def _absorbed(self, trace: OpTrace) -> OpTrace | None:
-        """A sum nearby that left out all of an addend."""
+        """Return a nearby sum that lost all of its smaller addends, or None."""
         near = self._flow.near(trace, NEARBY)
         return next((t for t in near if t.absorbed[0] == 1), None)
 
     # -- states and sums ---------------------------------------------------------------
 
     def _stagnating(self) -> Iterator[Suspect]:
-        """Yield sums in a loop that leave out most of what is added to them."""
+        """Yield the sums in a loop that lose most of what is added to them."""
         for trace in self._recorder.traces.values():
             if not trace.absorbs or trace.is_broken:
                 continue
             op, part = trace.path.op, PART * min(trace.worst.result.error, 1.0)
             loses = trace.left_behind >= part and op in self._carrying
-            # In a loop the result returns to its op.
+            # In a loop an op depends on its own result.
             if loses and any(op in self._flow.ops_behind(v) for v in op.operands):
                 yield Suspect(trace, "makes", self._on(trace), is_running=True)
 
     def _losing(self, wrong: Wrong) -> Iterator[Suspect]:
-        """Who loses the step of a state: ops on numbers as large as the state."""
+        """Yield the ops that lose a state's step, among ops on numbers of its size."""
         assert wrong.step is not None
         traces = [
             t
@@ -373,7 +371,7 @@ class FaultSearch:
                 yield Suspect(trace, "makes", (wrong.index,), is_update=True)
 
     def _wrong_step(self, trace: OpTrace) -> OpTrace | None:
-        """Who made a step that was lost before it was added."""
+        """Return the maker of a step that was wrong before its addition, or None."""
         states = set(handed_on(trace))
         for value, share in trace.worst.operands.items():
             if value not in states and share.error > LOST_UPDATE:
@@ -381,7 +379,7 @@ class FaultSearch:
         return None
 
     def _handing_on(self, value: Value) -> set[Op]:
-        """The ops that hand a state on: sums, and factors near one."""
+        """Return the ops through which a state passes: sums, scalings by nearly one."""
 
         def passes(value: Value) -> bool:
             return self._flow.trace(value) is None
@@ -400,8 +398,8 @@ class FaultSearch:
         return found
 
     def _rounding_whole(self) -> Iterator[Suspect]:
-        """Yield who rounds whole numbers that floats do not hold, behind wrong results
-        that show it though no op of floats does, or before they are integers again."""
+        """Yield the ops that round whole numbers, if a wrong result depends on them, or
+        a contraction's result becomes an integer again."""
         wrong = {w.index for w in self.wrong}
         for trace in self._recorder.traces.values():
             if trace.rounds_whole:
@@ -412,16 +410,16 @@ class FaultSearch:
                     yield Suspect(trace, "makes", results)
 
     def _choosing(self) -> Iterator[Suspect]:
-        """Who made the numbers by which a choice fell otherwise."""
+        """Yield the ops that made the numbers by which a wrong choice was made."""
         for wrong in self.wrong:
             if wrong.how == "chosen":
                 for maker, chooser in chosen_by(self._flow, self._results[wrong.index]):
                     yield Suspect(maker, "makes", (wrong.index,), chooser)
 
-    # -- what no result tells ----------------------------------------------------------
+    # -- faults that no result shows ---------------------------------------------------
 
     def _wrapping(self) -> Iterator[Suspect]:
-        """Integers that wrapped around on the way to any result."""
+        """Yield the ops whose integers wrap around on the way to a result."""
         for trace in self._recorder.traces.values():
             wraps = trace.wrapped or (
                 trace.misread and is_magnitude(self._flow, trace.path.op)
@@ -432,7 +430,7 @@ class FaultSearch:
                     yield Suspect(trace, "makes", results)
 
     def _misread(self) -> Iterator[Suspect]:
-        """Constants that their format does not hold."""
+        """Yield the ops with a constant that their format holds as another number."""
         broken = self._broken()
         for trace in self._recorder.traces.values():
             is_broken = trace.path.op in broken
@@ -441,7 +439,7 @@ class FaultSearch:
                 yield Suspect(trace, "makes", self._on(trace), misread=found)
 
     def _vanishing(self) -> Iterator[Suspect]:
-        """The first op whose results all underflow, if that makes a difference."""
+        """Yield the first op whose results all underflow, if that affects a result."""
         ask = self._flow, self._results, self._is_constant
         for trace in self._recorder.traces.values():
             if vanishes(trace) and vanishes_on(trace, *ask):
@@ -451,7 +449,7 @@ class FaultSearch:
                     return
 
     def _swallowed(self) -> Iterator[Suspect]:
-        """Ops that make nothing but Inf and NaN, though no result has them."""
+        """Yield the causes of ops that make only Inf and NaN, if no result has any."""
         for trace in self._recorder.traces.values():
             op, moment = trace.path.op, trace.made_nonfinite
             if moment is None or is_chosen_from(self._flow, op):
@@ -461,7 +459,7 @@ class FaultSearch:
                 yield from self._traced_back(trace, moment[2])
 
     def _quantizing(self) -> Iterator[Suspect]:
-        """Yield what clips or flattens numbers of 8 bits or fewer."""
+        """Yield the bounds and roundings of quantizers that clip or flatten numbers."""
         traces = self._recorder.traces
         for trace in traces.values():
             found = quantizing(self._flow, self._graph, traces, trace)

@@ -1,8 +1,8 @@
-"""An array of a run against its reference, in a few figures.
+"""Figures that compare an array of a run with its reference.
 
-What most arrays do not need is only looked at in those that do: an array that is as
-near as its format allows has no use for what perturbed data make of it, and one without
-an error has lost nothing.
+Some figures are computed only where they are needed: the effect of perturbed data only
+for arrays whose errors exceed what their format allows, and lost elements only for
+arrays with errors.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from neuronjax.diagnostics.distances import Broken, Figures, figures
 from neuronjax.numerics.float_format import FORMATS, get_format
 from neuronjax.numerics.host_kernels.figures import Distance, Told
 
-#: A number that is off by more than this share of itself is lost; a whole number by
-#: this, for it has no rounding, and by more than one.
+#: A float that is off by more than this share of itself is lost; a whole number, if it
+#: is off by more than `LOST_WHOLE` of itself and of `LEAST_WHOLE`.
 LOST = 0.5
 LOST_WHOLE = 0.1
 LEAST_WHOLE = 15.0
-#: Share of elements that are lost, from which on it matters whether the data excuse it.
+#: If more elements are lost than this share, perturbed data must excuse them.
 MOST_LOST = 0.1
-#: Numbers smaller than the typical one by this much of a roundoff are nothing.
+#: Numbers below this share of a roundoff of the typical number count as zero.
 NOTHING = 2.0**-10
-#: What is smaller than this beside what it is made of is float64's rounding.
+#: A result below this share of its operands is float64's rounding noise.
 NOISE = 2.0**-44
 
 
 class Seen(NamedTuple):
-    """An array in three runs.
+    """An array in three runs: the reference, the run itself and perturbed references.
 
     Attributes:
-        dtype: as declared.
-        reference: float64 for floats.
-        actual: of the declared dtype.
-        perturbed: those of the reference on perturbed data, one for each draw.
+        dtype: the declared dtype.
+        reference: the reference's array; float64 for floats.
+        actual: the run's array, of the declared dtype.
+        perturbed: the reference's arrays on perturbed data, one for each draw.
         found: the figures that `asked` names, where they are known.
     """
 
@@ -53,25 +53,25 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """An array against its reference.
+    """The figures of an array against its reference.
 
     Attributes:
-        elements: how many.
-        error: relative L2; Inf where a number ceased or began to be finite.
-        data_error: the same of the perturbed reference, as a root mean square of the
-            draws; 0 where the error needs no such excuse.
-        lost: share of elements off by more than half of themselves; of integers, by
+        elements: number of elements.
+        error: relative L2 error; Inf where a number ceased or began to be finite.
+        data_error: the error of the perturbed reference, as a root mean square of the
+            draws; 0 where `error` needs no such excuse.
+        lost: share of elements off by more than half of themselves; for integers, by
             more than a tenth and by more than one.
-        data_lost: the same of the perturbed reference; 0 where few are lost.
-        nonfinite, nonfinite_reference: elements that are Inf or NaN.
-        nan: elements that are NaN.
-        zeros: share of elements that are zero, and not in the reference.
+        data_lost: the same share in the perturbed reference; 0 where few are lost.
+        nonfinite, nonfinite_reference: number of elements that are Inf or NaN.
+        nan: number of elements that are NaN.
+        zeros: share of elements that are zero, but not in the reference.
         nothing: share of elements that are zero.
         beneath: share of elements whose reference is below the smallest normal number.
         beyond: share of elements whose reference the format cannot hold.
-        clipped: of these, those at the largest finite number.
+        clipped: share of elements that are cut off at the largest finite number.
         norm: root mean square of the reference.
-        largest: magnitude of the reference.
+        largest: largest magnitude in the reference.
     """
 
     elements: int
@@ -92,12 +92,12 @@ class Share:
 
 
 def share_of(x: Seen, unit: float, excused: float = 0.0) -> Share:
-    """The figures of an array of any dtype.
+    """Return the figures of an array of any dtype.
 
     Args:
         x: the array.
         unit: roundoff of the coarsest format on its way.
-        excused: an error up to this needs no excuse of the data.
+        excused: error up to which the effect of perturbed data is not computed.
     """
     is_whole = np.dtype(x.dtype).kind in "iu"
     setting = asked(np.dtype(x.dtype))
@@ -109,14 +109,14 @@ def share_of(x: Seen, unit: float, excused: float = 0.0) -> Share:
     error = math.inf if counts[Broken.CEASED] else _relative(counts)
     floor = LEAST_WHOLE if is_whole else norm * unit * NOTHING
     lost = 0.0
-    if counts[Distance.LOST]:  # unless it is nothing beside the others
+    if counts[Distance.LOST]:  # count again, without negligible numbers
         found = figures(x.actual, x.reference, {Told.LOST: limit, Told.FLOOR: floor})
         lost = found[Distance.LOST] / size
     data_error = data_lost = 0.0
     if error > excused or lost > MOST_LOST:
         data_error = root_mean_square([ratio(p, x.reference) for p in x.perturbed])
     if lost > MOST_LOST:
-        # What perturbed data make another number is noise, however small it is.
+        # An element that is lost is noise if perturbed data change it, however small.
         least = np.where(_is_lost(x.actual, x.reference, floor, limit), 0.0, floor)
         moved = (_is_lost(p, x.reference, least, limit) for p in x.perturbed)
         data_lost = root_mean_square([float(np.mean(m)) for m in moved])
@@ -140,7 +140,7 @@ def share_of(x: Seen, unit: float, excused: float = 0.0) -> Share:
 
 
 def repeated(share: Share, elements: int) -> Share:
-    """The figures of an array that has every number of another equally often."""
+    """Return the figures of an array that repeats another's numbers equally often."""
     times = elements // max(1, share.elements)
     return replace(
         share,
@@ -152,7 +152,7 @@ def repeated(share: Share, elements: int) -> Share:
 
 
 def wide(x: np.ndarray) -> np.ndarray:
-    """Numbers of any dtype as float64."""
+    """Return numbers of any dtype as float64."""
     return np.asarray(x).astype(np.float64, copy=False)
 
 
@@ -167,7 +167,7 @@ def ratio(a: np.ndarray, r: np.ndarray) -> float:
 
 
 def root_mean_square(draws: Sequence[float]) -> float:
-    """Return the size of what several draws show; 0 without any."""
+    """Return the root mean square of the figures of several draws; 0 without any."""
     return math.sqrt(sum(x * x for x in draws) / max(1, len(draws)))
 
 
@@ -179,8 +179,8 @@ def _relative(found: Figures) -> float:
 def _is_lost(
     x: np.ndarray, reference: np.ndarray, floor: np.ndarray | float, lost: float
 ) -> np.ndarray:
-    """Return where elements are off by more than a share of themselves, or of what is
-    nothing; those finite on both sides."""
+    """Return where finite elements are off by more than a share of themselves, or of
+    the floor if they are smaller."""
     x, reference = wide(x), wide(reference)
     apart = np.abs(x - reference)
     return (apart > lost * np.maximum(np.abs(reference), floor)) & np.isfinite(apart)
@@ -188,7 +188,7 @@ def _is_lost(
 
 @functools.cache
 def asked(dtype: np.dtype) -> Mapping[Told, float]:
-    """Return what is asked of an array: the range of its format, and what is lost."""
+    """Return the settings for a dtype's figures: its range and what counts as lost."""
     lost = LOST_WHOLE if dtype.kind in "iu" else LOST
     smallest, largest = 0.0, math.inf
     if dtype.name in FORMATS:

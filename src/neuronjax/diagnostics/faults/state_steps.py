@@ -1,9 +1,9 @@
 """Steps of states: results that are the next value of an argument.
 
-A step may be wrong though the state is near enough. If elements stay where they were,
-or are rounded past their goal, that is the fault of the state's format. If a step is
-another one, as Adam's first, which is the sign of the gradient, then the perturbed data
-tell how much of that is the condition of the problem.
+A step may be wrong although the state is near enough. If elements stay where they were,
+or are rounded past their goal, the state's format is at fault. If the step itself is
+wrong, as Adam's first step may be (the sign of the gradient), the perturbed data show
+how much of its error comes from the condition of the problem.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from neuronjax.diagnostics.faults.shares import (
 )
 from neuronjax.ir.program import Value
 
-#: Share of an update that is lost, from which on a state has not moved as it should.
+#: A step is lost if its error is more than this share of it.
 LOST_UPDATE = 0.5
-#: A result is an update of an argument if it is as near to it as this.
+#: A result updates an argument if their relative distance is below this.
 NEAR = 0.3
 
 
 @dataclass(frozen=True)
 class StateStep:
-    """A step of a state against the reference's.
+    """A step of a state compared with the reference's step.
 
     Attributes:
-        size: its norm over that of the next state.
-        error: L2, relative to the step, without the element that is farthest off.
-        data_error: the same of the perturbed runs, as a root mean square.
-        format_error: the same of what rounds the reference's next state to the format
-            of the state.
-        unmoved: share of elements that stayed where they were, and should not.
+        size: its norm relative to that of the next state.
+        error: L2 error relative to the step, without the element that is farthest off.
+        data_error: the same for the perturbed runs, as a root mean square.
+        format_error: the same for the reference's next state rounded to the state's
+            format.
+        unmoved: share of elements that stayed where they were, but should move.
     """
 
     size: float
@@ -54,25 +54,26 @@ class StateStep:
 
     @property
     def allowed(self) -> float:
-        """The error that the condition of the problem explains."""
+        """Return the error that the condition of the problem explains."""
         return max(OF_DATA * self.data_error, LOST_UPDATE)
 
     @property
     def has_room(self) -> bool:
-        """Return whether the state's format holds it."""
+        """Return whether the state's format can hold the step."""
         return self.format_error <= LOST_UPDATE
 
     @property
     def is_lost(self) -> bool:
-        """Return whether it is farther off than the data explain, or has no room."""
+        """Return whether the error exceeds `allowed` or the format has no room."""
         return self.error > self.allowed or not self.has_room
 
 
 class StateSteps:
-    """The arguments of main, each of which a result may be the next value of.
+    """The arguments of main, of which results may be the next values.
 
-    A result is, if it is near an argument. It is too, however far, if it adds something
-    to an argument of its name, as a parameter does that begins at zero.
+    A result is the next value of an argument that it is near. It also is, at any
+    distance, if it adds something to the argument of its name, as for a parameter that
+    begins at zero.
     """
 
     def __init__(
@@ -87,13 +88,13 @@ class StateSteps:
         self._norms: dict[int, float] = {}
 
     def is_incremented(self, value: Value) -> bool:
-        """Return whether a result adds something to an argument of its name."""
+        """Return whether a result adds something to the argument of its name."""
         return any(self._increments(value, entry) for entry in self._values)
 
     def lost_step(
         self, value: Value, share: Share, seen: Seen, results: Sequence[Seen]
     ) -> StateStep | None:
-        """Of a result that is a state's next value: its step, if it is lost."""
+        """Return the step of a result that is a state's next value, if it is lost."""
         if seen.dtype.kind in "iub" or not share.elements:
             return None
         error = share.error * share.norm * math.sqrt(share.elements)
@@ -108,7 +109,7 @@ class StateSteps:
     def _steps(
         self, value: Value, reference: np.ndarray
     ) -> Iterator[tuple[np.ndarray, float, float]]:
-        """Yield (state, its norm, norm of the step) of what a result is the next of."""
+        """Yield (state, its norm, norm of the step) for states a result may update."""
         for n, entry in enumerate(self._values):
             if entry.type != value.type:
                 continue
@@ -137,14 +138,14 @@ def _step(before: np.ndarray, seen: Seen, size: float, step: float) -> StateStep
                 wide(x) - perturbed(start, unit, draw) - move
                 for draw, x in enumerate(others)
             ]
-            # What should stay may be rounded, as by a cast on its way: that is no step.
+            # An element that should stay may be rounded on its way: that is no step.
             moves = np.abs(move) > NOISE * np.abs(start)
             squares = (_square(x[moves]) for x in errors)
             total += [np.count_nonzero(stays), *squares]
         return total
 
     unmoved, *squares = np.sum(in_parts(sums, *given), axis=0)
-    if seen.actual.size > 1:  # one of a few may be near zero by chance
+    if seen.actual.size > 1:  # one element may be near zero by chance
         apart = np.abs(wide(seen.actual) - wide(seen.reference))
         farthest = np.max(apart, where=np.isfinite(apart), initial=0.0)
         squares[0] = max(0.0, squares[0] - farthest**2)
@@ -159,7 +160,7 @@ def _step(before: np.ndarray, seen: Seen, size: float, step: float) -> StateStep
 
 
 def _square(x: np.ndarray) -> float:
-    """The sum of squares of the finite elements."""
+    """Return the sum of squares of the finite elements."""
     total = float(x @ x)
     if math.isfinite(total):
         return total
@@ -168,7 +169,7 @@ def _square(x: np.ndarray) -> float:
 
 
 def _distance(before: np.ndarray, after: np.ndarray, enough: float) -> float:
-    """L2, of the finite elements, or more than enough."""
+    """Return the L2 distance of the finite elements, or a number above `enough`."""
     total = 0.0
     for x, y in blocks_of(before.reshape(-1), after.reshape(-1)):
         total += _square(y - wide(x))
@@ -178,7 +179,7 @@ def _distance(before: np.ndarray, after: np.ndarray, enough: float) -> float:
 
 
 def _is_copy(seen: Seen, results: Sequence[Seen]) -> bool:
-    """Whether a finer result holds the same state, as the master of a BF16 copy."""
+    """Return whether a finer result holds the same state, as FP32 beside BF16 does."""
     reference = np.asarray(seen.reference)
     unit = unit_of(seen.dtype)
     return any(

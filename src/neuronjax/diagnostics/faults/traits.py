@@ -1,4 +1,4 @@
-"""What the numbers of single ops tell of them, one question a function."""
+"""What the figures of single ops say about them, with one function per question."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from neuronjax.numerics.float_format import get_format
 
 _SUMS = ADDS | {"stablehlo.reduce", "stablehlo.reduce_window"}
 _PRODUCTS = frozenset(("stablehlo.multiply", "stablehlo.divide"))
-#: These make no difference between a small number and nothing; to add a constant to it
-#: does, as a guard.
+#: These ops treat a small number like zero; but adding a constant, as a guard does,
+#: counts as a difference.
 _LEAVE_OUT = _SUMS | {f"stablehlo.{n}" for n in ("exponential", "compare", "select")}
 _PERIODIC = frozenset(
     f"stablehlo.{name}" for name in ("cosine", "sine", "tan", "remainder")
@@ -29,7 +29,7 @@ _PERIODIC = frozenset(
 
 
 def buries(trace: OpTrace, evidence: OpEvidence) -> float:
-    """The rounding of a sum beside its smallest addend."""
+    """Return the rounding error of a sum relative to its smallest addend."""
     if trace.path.op.name not in _SUMS:
         return 0.0
     addends = [s.norm for s in evidence.operands.values() if s.norm]
@@ -37,7 +37,7 @@ def buries(trace: OpTrace, evidence: OpEvidence) -> float:
 
 
 def has_offset(trace: OpTrace, evidence: OpEvidence) -> bool:
-    """Whether the larger addend of a sum is one magnitude, added to many."""
+    """Return whether the larger addend of a sum has one magnitude everywhere."""
     if trace.path.op.name not in ADDS or len(evidence.operands) != 2:
         return False
     larger = max(evidence.operands.values(), key=lambda s: s.norm)
@@ -45,7 +45,7 @@ def has_offset(trace: OpTrace, evidence: OpEvidence) -> bool:
 
 
 def is_function(trace: OpTrace) -> bool:
-    """Whether an op is a function with a singular point."""
+    """Return whether an op is a function with a singular point."""
     return trace.path.op.name.rpartition(".")[2] in SINGULAR
 
 
@@ -59,8 +59,8 @@ def is_periodic(flow: Flow, trace: OpTrace) -> bool:
 
 
 def is_too_large(trace: OpTrace, evidence: OpEvidence) -> bool:
-    """Whether a format cannot hold a result, which is not beside a singular point, or
-    what a policy casts operands to cannot hold one of them."""
+    """Return whether a result overflows its format, though not at a singular point, or
+    an operand overflows the cast of a policy."""
     if evidence.result.beyond and not is_function(trace):
         return True
     is_finite = not any(x.nonfinite for x in evidence.operands.values())
@@ -68,49 +68,49 @@ def is_too_large(trace: OpTrace, evidence: OpEvidence) -> bool:
 
 
 def cast_limit(trace: OpTrace) -> float:
-    """The largest number that a policy's cast of operands holds; Inf without one, or
-    with scales."""
+    """Return the largest number that a policy's cast of operands holds; Inf without a
+    cast, or with scales."""
     if trace.cast is None or trace.cast.is_scaled:
         return math.inf
     return get_format(trace.cast.format).max_finite
 
 
 def largest_operand(evidence: OpEvidence) -> float:
-    """The largest magnitude in the reference's operands."""
+    """Return the largest magnitude in the reference's operands."""
     return max((x.largest for x in evidence.operands.values()), default=0.0)
 
 
 def flushes(trace: OpTrace) -> bool:
-    """Return whether an op makes zeros of small numbers, and they are a part of its
-    error; those of a softmax are nothing beside the others."""
+    """Return whether an op turns small numbers into zeros that are a part of its error;
+    in a softmax they are negligible beside the others."""
     error = min(trace.worst.result.error, 1.0)
     is_zero = trace.beneath > 0 and trace.zeros > 0
     return is_zero and trace.own >= PART * error
 
 
 def rounds_to(trace: OpTrace) -> float:
-    """The roundoff to which an op rounds its result, or a policy its operands, if to
-    8 bits."""
+    """Return the roundoff of an op's result, or of a policy's cast of its operands to 8
+    bits if that is coarser."""
     cast = 0.0 if trace.cast is None else trace.cast.unit
     own = min(unit_of(v.type.dtype) for v in trace.path.op.results)
     return max(own, cast if cast > COARSE else 0.0)
 
 
 def hands_on(evidence: OpEvidence) -> bool:
-    """Whether an op has its Inf or NaN from an operand."""
+    """Return whether an op has its Inf or NaN from an operand."""
     operands = evidence.operands.values()
     return evidence.result.nonfinite > 0 and any(x.nonfinite for x in operands)
 
 
 def is_short(value: Value) -> bool:
-    """Whether a value is of a number of 8 bits or fewer."""
+    """Return whether a value consists of numbers of 8 bits or fewer."""
     dtype = np.dtype(value.type.dtype)
     return dtype.itemsize == 1 and dtype.kind != "b"
 
 
 def handed_on(trace: OpTrace) -> Iterator[Value]:
-    """The operands that an op hands on: those as large as its result, and factors near
-    one."""
+    """Yield the operands through which an op passes a state on: those about as large as
+    its result, and factors near one."""
     factors = trace.path.op.name in _PRODUCTS
     size = trace.worst.result.norm
     for operand, share in trace.worst.operands.items():
@@ -120,7 +120,7 @@ def handed_on(trace: OpTrace) -> Iterator[Value]:
 
 
 def vanishes(trace: OpTrace) -> bool:
-    """Whether all of a result underflows, in every execution."""
+    """Return whether all of a result underflows, in every execution."""
     return trace.worst.result.elements > 1 and trace.vanished > GONE
 
 
@@ -130,8 +130,8 @@ def vanishes_on(
     results: Sequence[Value],
     is_constant: Callable[[Value], bool],
 ) -> bool:
-    """Whether what underflows reaches a result of the program as nothing, or what takes
-    it for zero; in a sum it was nothing beside the others anyway."""
+    """Return whether an underflow matters: zeros reach a result of the program, or an
+    op that treats them unlike small numbers. Sums and exponentials do not."""
     ends = {
         v for value in results for v in flow.behind(value, lambda v: not flow.trace(v))
     }

@@ -1,7 +1,7 @@
-"""Remedies that are tried on an op at fault, with the numbers that it was given.
+"""Trials of remedies on an op at fault, with the operands that it was given.
 
-A second walk, of the reference alone and only to the last of a few ops, keeps their
-operands; on these an op is executed again as a remedy would have it.
+A second walk, of the reference alone and only up to the last op to be tried, keeps the
+operands; with these the op is executed again with the remedy.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from neuronjax.execution.probes.signs import FEW
 from neuronjax.ir.program import Op, Value
 from neuronjax.numerics.float_format import get_format
 
-#: The iterations in which an op is meant; None for the first.
+#: The iterations at which to keep each op; None for its first execution.
 Wanted = Mapping[OpPath, tuple[int, ...] | None]
 
 
@@ -33,10 +33,10 @@ class Execution:
     """One execution of an op in double precision.
 
     Attributes:
-        op: that is executed.
-        operands: what it was given.
-        result: the first that it made.
-        run: makes that of other operands.
+        op: the op.
+        operands: its operands.
+        result: its first result.
+        run: returns the first result for other operands.
     """
 
     op: Op
@@ -45,13 +45,13 @@ class Execution:
     run: Callable[[Mapping[Value, np.ndarray]], np.ndarray]
 
     def rounded(self, dtype: Any) -> np.ndarray:
-        """Return the result where operands and result are rounded to a float."""
+        """Return the result when operands and result are rounded to a float format."""
         given = {v: _rounded(x, dtype) for v, x in self.operands.items()}
         return _rounded(self.run(given), dtype)
 
     def error(self, dtype: Any) -> float:
-        """Return the relative L2 error of `rounded`, or the share of numbers that are
-        lost if that is more; Inf where a number ceases to be finite."""
+        """Return the relative L2 error of `rounded`, or the share of lost numbers if it
+        matters and is larger; Inf where a number ceases to be finite."""
         made = self.rounded(dtype)
         if (np.isfinite(made) != np.isfinite(self.result)).any():
             return math.inf
@@ -60,7 +60,7 @@ class Execution:
 
 
 def _rounded(x: np.ndarray, dtype: Any) -> np.ndarray:
-    """Round floats to a format, whose subnormals are zero as on the chip."""
+    """Return floats rounded to a format, with subnormals as zero as on the chip."""
     if not is_float(x.dtype):
         return x
     near = x.astype(dtype).astype(np.float64)
@@ -72,9 +72,9 @@ Executions = Mapping[OpPath, Execution]
 
 
 def executions(side: Side, arguments: Sequence[Any], wanted: Wanted) -> Executions:
-    """Return, by their paths, executions of some ops by a wide side.
+    """Return executions of the wanted ops by a float64 side, by path.
 
-    An op that runs others, or joins devices, is left out.
+    Ops that run other ops, or join devices, are left out.
     """
     keeper = _Keeper(side, wanted)
     with contextlib.suppress(_FoundError):
@@ -83,11 +83,11 @@ def executions(side: Side, arguments: Sequence[Any], wanted: Wanted) -> Executio
 
 
 class _FoundError(Exception):
-    """Ends a walk that has found all it wanted."""
+    """Ends a walk that has kept all the ops that it wants."""
 
 
 class _Keeper(ParallelWalk):
-    """A walk that keeps what a few ops are given."""
+    """A walk that keeps the operands and results of a few ops."""
 
     def __init__(self, side: Side, wanted: Wanted) -> None:
         super().__init__(
@@ -136,16 +136,16 @@ class _Keeper(ParallelWalk):
 
 
 class Fitted(NamedTuple):
-    """What a scale makes of numbers that a short format stores.
+    """The effect of a scale on numbers that a short format stores.
 
     The scale moves the largest number to the largest of the format.
 
     Attributes:
-        off: by how much they are wrong: the larger of the next two.
-        error: relative L2.
+        off: the larger of `error` and `lost`.
+        error: relative L2 error.
         lost: share of numbers that are off by more than half of themselves.
-        factor: of the one scale, or the median of several.
-        axes: that share a scale; () for one scale for all.
+        factor: the one scale, or the median of several.
+        axes: the axes that share a scale; () for one scale for all.
     """
 
     off: float
@@ -156,7 +156,7 @@ class Fitted(NamedTuple):
 
 
 def held(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Return numbers as a format of floats or integers holds them."""
+    """Return numbers as a format of floats or integers stores them."""
     if dtype.kind not in "iu":
         return x.astype(dtype).astype(np.float64)
     info = np.iinfo(dtype)

@@ -1,4 +1,4 @@
-"""The coarsest format on the way to every value, as its unit roundoff."""
+"""The unit roundoff of the coarsest format on the way to every value."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from neuronjax.lowering.context import LoweredRegion
 
 
 class Cast(NamedTuple):
-    """What a policy casts operands of a contraction to, and adds partial sums in.
+    """A policy's cast of a contraction's operands, and the format of its sums.
 
     Attributes:
-        format: of the coarsest operand.
-        is_scaled: whether it is scaled to its range before, as blocks are.
-        sums: of the partial sums.
+        format: the format of the coarsest operand.
+        is_scaled: whether operands are scaled to its range first, as MX blocks are.
+        sums: the format of the partial sums.
     """
 
     format: str
@@ -32,7 +32,7 @@ class Cast(NamedTuple):
 
     @property
     def unit(self) -> float:
-        """The roundoff of the operand."""
+        """Return the unit roundoff of the operand's format."""
         return unit_of(self.format)
 
 
@@ -40,8 +40,8 @@ _SCALED = (NcMatmulMx, ScaleFromAmax)
 
 
 def contraction_casts(regions: Mapping[Block, LoweredRegion]) -> dict[Op, Cast]:
-    """Return the coarsest cast of operands of contractions, by what every block was
-    lowered from."""
+    """Return the coarsest cast of each contraction's operands, from the instructions
+    that it was lowered to."""
     casts: dict[Op, Cast] = {}
     written = {
         buffer.number: i.write_format
@@ -70,13 +70,13 @@ def contraction_casts(regions: Mapping[Block, LoweredRegion]) -> dict[Op, Cast]:
     return casts
 
 
-#: Of the roundoff of a cast so much is excused beside what perturbed operands tell.
+#: Share of a cast's roundoff to excuse besides the effect of perturbed operands.
 OF_CAST = 0.5
 
 
 def _left_of(cast: Cast) -> float:
-    """What is left to excuse of a cast of operands, which the perturbed run has moved
-    as far; of 8 bits and fewer all, for these end in range too."""
+    """Return how much of a cast's roundoff to excuse in addition to the effect of
+    perturbed operands: all of it for 8 bits and fewer, whose range is small too."""
     unit = cast.unit
     return unit if unit > COARSE else OF_CAST * unit
 
@@ -84,7 +84,7 @@ def _left_of(cast: Cast) -> float:
 def path_units(
     graph: ValueSources, contractions: Mapping[Op, Cast]
 ) -> dict[Value, float]:
-    """Of every value, the coarsest of its own format and those it is computed from."""
+    """Return the coarsest roundoff on the way to every value, its own included."""
     own = {
         value: max(
             unit_of(value.type.dtype),

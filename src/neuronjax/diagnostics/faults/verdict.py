@@ -1,4 +1,4 @@
-"""What is wrong with a run: the results that are, and the ops at fault."""
+"""The verdict on a run: the results that are wrong, and the ops at fault."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from neuronjax.ir import host_functions
 from neuronjax.ir.program import Program
 from neuronjax.ir.value_sources import ValueSources
 
-#: The remedies of so many faults are tried, on what happened in so many executions.
+#: Remedies are tried for this many faults, within the first `MOST_EXECUTIONS`.
 MOST_TRIED = 3
 MOST_EXECUTIONS = 2048
 
@@ -34,17 +34,17 @@ class WrongResult:
 
     Attributes:
         name: its path in the pytree of the results.
-        how: "nonfinite", "far", "discrete" (whole numbers that changed) or "lost" (a
-            state whose step was not taken, or is another one).
-        dtype: "bfloat16".
-        relative_l2: its error.
-        allowed: the error that the roundings of its formats, and what they make of the
-            arguments, explain.
-        nonfinite: elements that are Inf or NaN.
-        elements: how many there are.
+        how: "nonfinite", "far", "discrete" (whole numbers that changed), "chosen" (an
+            index or order that changed) or "lost" (a state whose step is missing or
+            wrong).
+        dtype: its dtype, "bfloat16".
+        relative_l2: its relative L2 error.
+        allowed: the error that the roundings of its formats and its data explain.
+        nonfinite: number of elements that are Inf or NaN.
+        elements: number of elements.
         lost: share of elements that are off by more than half of themselves.
-        step: of a lost update, its norm over the state's.
-        step_error: L2, relative to the step.
+        step: norm of a lost update relative to that of the state.
+        step_error: L2 error of the step, relative to the step.
         step_allowed: the error of a step that the condition of the problem explains.
         unmoved: share of a state's elements that should move and did not.
     """
@@ -65,14 +65,13 @@ class WrongResult:
 
 @dataclass(frozen=True, kw_only=True)
 class FaultVerdict:
-    """What is wrong with a run.
+    """The verdict on a run.
 
     Attributes:
-        results: how many the program has.
-        wrong: those that are wrong.
-        faults: who is at fault, the one to look at first in front.
-        unjudged: what the program writes that is no result: calls of the host, with
-            their lines.
+        results: number of results of the program.
+        wrong: the results that are wrong.
+        faults: the ops at fault, in the order in which to examine them.
+        unjudged: outputs that are not results: calls of the host, with their lines.
     """
 
     results: int
@@ -82,7 +81,7 @@ class FaultVerdict:
 
     @property
     def lines(self) -> tuple[Fault, ...]:
-        """Return the first fault of every line."""
+        """Return the first fault of every source line."""
         lines: dict[str, Fault] = {}
         for fault in self.faults:
             lines.setdefault(fault.record.source, fault)
@@ -111,20 +110,20 @@ def verdict(
     draw: Callable[[int], Sequence[Seen]] | None = None,
     execute: Callable[[Wanted], Executions] | None = None,
 ) -> FaultVerdict:
-    """Return what is wrong, from what was seen of every op.
+    """Return the verdict on a run, from the figures of every op.
 
     Args:
-        program: that was run.
-        seen: the numbers of the run.
-        arguments: of main.
-        records: of every op.
-        names: of the results.
+        program: the program that was run.
+        seen: the figures of the run.
+        arguments: the arguments of main.
+        records: the records of all ops.
+        names: the names of the results.
         draw: as at `with_draws`; None where no data are perturbed.
-        execute: executes ops again, on which remedies are tried; None for no trial.
+        execute: executes ops again, to try remedies on them; None for no trial.
     """
     unjudged = tuple(dict.fromkeys(_sent(program)))
-    execute = None if unjudged else execute  # a host is not called for a trial
-    with np.errstate(all="ignore"):  # of Inf and NaN in what was seen
+    execute = None if unjudged else execute  # a trial must not call the host
+    with np.errstate(all="ignore"):  # the figures may be Inf or NaN
         search = FaultSearch(program, seen, arguments, names)
         doubtful = [w.index for w in search.wrong if w.is_doubtful]
         if draw is not None and doubtful and not unjudged:
@@ -154,7 +153,7 @@ def _remedies(
     graph: ValueSources,
     execute: Callable[[Wanted], Executions] | None,
 ) -> list[str]:
-    """Return what to try against every fault, tried for the first ones."""
+    """Return the advice against every fault; remedies are tried for the first ones."""
     shown = [tried_op(suspect, name.kind) for suspect, name in found]
     moments = {t.path: t.first or t.made_nonfinite for t in shown[:MOST_TRIED]}
     near = {
@@ -175,7 +174,7 @@ def _remedies(
 
 
 def _sent(program: Program) -> Iterator[str]:
-    """Yield the calls that hand values to the host and may keep them there."""
+    """Yield descriptions of `io_callback` calls, which may keep values on the host."""
     for op in program.walk():
         text = str(op.attributes.get("backend_config", ""))
         called = host_functions.find(text)

@@ -1,8 +1,8 @@
-"""Whole numbers that a type does not hold: they wrap around, saturate or are rounded.
+"""Whole numbers that a type cannot hold: they wrap around, saturate or are rounded.
 
-Arithmetic of integers is done again in float64, whose range is wider. Of a
-scatter the indices are not followed: what all of its numbers should add up to is known,
-and a sum that has wrapped around is off by a multiple of the type's range.
+Integer arithmetic is repeated in float64, whose range is wider. For a scatter, the sum
+of all results is known without following the indices; if it has wrapped around, it is
+off by a multiple of the type's range.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _ELEMENTWISE: dict[str, Callable[..., np.ndarray]] = {
 
 
 def rounds_whole(op: Op, result: Seen, share: Share, own: float) -> bool:
-    """Whether an op rounds whole numbers to floats beside them, or integers on their
-    way through an engine that computes in floats."""
+    """Return whether an op rounds whole numbers to floats near them, or integers
+    because an engine computes them in floats."""
     if np.dtype(result.dtype).kind in "iu":
         return own > 0 and op.name in _RULES
     unit = unit_of(result.dtype)
@@ -50,9 +50,8 @@ def rounds_whole(op: Op, result: Seen, share: Share, own: float) -> bool:
 
 
 def unheld(operands: Sequence[np.ndarray], cast: Cast | None) -> bool:
-    """Return whether a policy casts whole numbers of a contraction to floats that do
-    not hold them, though FP32 does: positions, counts, identifiers.
-    """
+    """Return whether the cast of a policy rounds whole numbers in a contraction, such
+    as positions or counts, that FP32 holds."""
     if cast is None or cast.is_scaled or cast.unit <= 1 / _EXACT:
         return False
     digits = lambda x: np.frexp(x)[0] / cast.unit  # noqa: E731
@@ -60,10 +59,10 @@ def unheld(operands: Sequence[np.ndarray], cast: Cast | None) -> bool:
 
 
 def wrapped(op: Op, operands: Sequence[Seen], result: Seen) -> int:
-    """Results of an op on integers, or to them, that their type does not hold.
+    """Return how many integer results of an op lie outside the range of their type.
 
-    What makes unsigned words of 32 and 64 bits of integers is not counted, nor what is
-    made of these: hashes and generators of random numbers mean them to wrap around.
+    Results in uint32 or uint64 made from integers are not counted, nor what is computed
+    from them: hashes and random number generators wrap around on purpose.
     """
     dtype = np.dtype(result.dtype)
     rule = _RULES.get(op.name)
@@ -76,8 +75,8 @@ def wrapped(op: Op, operands: Sequence[Seen], result: Seen) -> int:
 
 
 def misread(op: Op, operands: Sequence[Seen], result: Seen) -> int:
-    """Unsigned words whose sign is another: differences below zero, and what is made
-    signed or of signed integers. Hashes mean them to be; who reads them tells."""
+    """Return how many results of a subtraction or cast change their sign, as -1 does in
+    uint32. Hashes do this on purpose, so callers check how the results are used."""
     if not operands or not _is_integer(result) or not _is_integer(operands[0]):
         return 0
     is_either = any(is_word(np.dtype(x.dtype)) for x in (operands[0], result))
@@ -91,10 +90,10 @@ def _is_integer(x: Seen) -> bool:
 
 
 def _counted(exact: Callable[[Op, Sequence[np.ndarray]], Any]) -> _Rule:
-    """Return what counts the results that are outside of a type.
+    """Return a rule that counts the results outside the range of their type.
 
     Args:
-        exact: returns the results in double precision, or None if it cannot.
+        exact: returns the results in float64, or None if it cannot.
     """
 
     def rule(op: Op, x: Sequence[np.ndarray], result: Seen) -> int:
@@ -114,7 +113,7 @@ def _reduced(op: Op, x: Sequence[np.ndarray]) -> np.ndarray | None:
 
 
 def _cumulative(op: Op, x: Sequence[np.ndarray]) -> np.ndarray | None:
-    """Windows that grow along one axis, as those of `jnp.cumsum`."""
+    """Return cumulative results as of `jnp.cumsum`, or None for other windows."""
     function, sizes = _of_region(op), op.attributes["window_dimensions"]
     long = [n for n, size in enumerate(sizes) if size > 1]
     if function is None or len(x) != 2 or len(long) != 1:
@@ -137,8 +136,8 @@ def _scattered(op: Op, x: Sequence[np.ndarray], result: Seen) -> int:
 
 
 def wrapped_over_devices(op: Op, x: Sequence[Seen], results: Sequence[Seen]) -> int:
-    """Return how many sums over devices, those with one result, a type does not hold:
-    they are off by a multiple of its range, or an operand was not seen."""
+    """Return how many elements of sums over devices wrap around. Devices with equal
+    results form a group; groups of which an operand was not seen are skipped."""
     dtype = np.dtype(results[0].dtype)
     is_sum = op.name == "stablehlo.all_reduce" and _of_region(op) is np.add
     if not (is_sum and dtype.kind in "iu") or is_word(dtype):
@@ -154,7 +153,7 @@ def wrapped_over_devices(op: Op, x: Sequence[Seen], results: Sequence[Seen]) -> 
 
 
 def _of_region(op: Op) -> np.ufunc | None:
-    """What a reduction does with two numbers."""
+    """Return the NumPy function by which a region combines two numbers, or None."""
     names = [inner.name for inner in op.regions[0].ops]
     return _FOLDS.get(names[0]) if len(names) == 1 else None
 
@@ -162,7 +161,7 @@ def _of_region(op: Op) -> np.ufunc | None:
 _Rule = Callable[[Op, Sequence[np.ndarray], Seen], int]
 _RULES: dict[str, _Rule] = {
     **dict.fromkeys(_ELEMENTWISE, _counted(lambda op, x: _ELEMENTWISE[op.name](*x))),
-    # Of a cast Inf and NaN are another fault.
+    # A cast of Inf or NaN is another fault and is not counted.
     "stablehlo.convert": _counted(
         lambda op, x: np.nan_to_num(np.trunc(x[0]), posinf=0, neginf=0)
     ),

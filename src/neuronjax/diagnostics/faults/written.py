@@ -1,4 +1,4 @@
-"""The numbers on the line of code that an op comes from, as they are written."""
+"""The numbers on the source line of an op, as they are written."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _FACTORS = ast.Mult | ast.Div | ast.Pow
 
 
 class Written(NamedTuple):
-    """The magnitude of a number, and whether it may be a factor or an exponent."""
+    """The magnitude of a number, and whether it may be a factor or exponent."""
 
     value: float
     is_factor: bool
 
 
 def numbers_of(op: Op) -> Iterator[Written]:
-    """The numbers on an op's line, and what is computed of numbers alone."""
+    """Yield the numbers on an op's line, and the values of expressions of numbers."""
     code = code_at(op.location.source)
     try:
         tree = ast.parse(code.removesuffix(":"))
@@ -51,7 +51,7 @@ def numbers_of(op: Op) -> Iterator[Written]:
 
 
 def _value(node: ast.AST) -> float | None:
-    """Of an expression of numbers."""
+    """Return the value of an expression of numbers, or None for any other one."""
     if isinstance(node, ast.Constant):
         return float(node.value) if isinstance(node.value, int | float) else None
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):

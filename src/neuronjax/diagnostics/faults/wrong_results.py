@@ -31,11 +31,11 @@ class Wrong:
     """A result of main that is wrong.
 
     Attributes:
-        index: among the results.
+        index: its index among the results.
         how: "nonfinite", "far", "discrete", "chosen" or "lost".
         share: its figures.
         allowed: the relative L2 error that its formats and data explain.
-        step: of a lost update.
+        step: the step of a state whose update is lost.
     """
 
     index: int
@@ -46,7 +46,7 @@ class Wrong:
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether more draws of perturbed data may excuse it."""
+        """Return whether more draws of perturbed data may excuse the error."""
         return self.how != "nonfinite" and self.share.error <= HOPELESS
 
 
@@ -59,15 +59,16 @@ def wrong_results(
     is_choice: Callable[[Value], bool],
     increments: Callable[[Value, Value], bool],
 ) -> Iterator[Wrong]:
-    """Of a program's main, by what its results should be.
+    """Yield the results of a program's main that are wrong.
 
     Args:
         main: the entry function's body.
-        arguments: of main, as they were given.
-        results: of main.
-        units: of every value, the coarsest format on the way to it.
-        is_chance: whether a value owes its error to chance, given the coarsest unit.
-        is_choice: whether a whole number is one of several, and no quantity.
+        arguments: the arguments of main, as they were given.
+        results: the results of main.
+        units: for every value, the coarsest roundoff on the way to it.
+        is_chance: whether a value owes its error to chance, given the coarsest
+            roundoff.
+        is_choice: whether a whole number is an index or order and not a quantity.
         increments: whether a result adds something to an argument of its name.
     """
     coarsest = [units.get(value, 0.0) for value in main.results]
@@ -80,7 +81,7 @@ def wrong_results(
         seen, share, unit = results[n], shares[n], coarsest[n]
         how = _how(seen, share, unit)
         if how == "far" and states.is_incremented(value):
-            how = ""  # its step tells
+            how = ""  # judged by its step instead
         step = None if how else states.lost_step(value, share, seen, results)
         may_be = how == "far" or (step is not None and step.has_room)
         if may_be and is_chance(value, unit):
@@ -89,7 +90,7 @@ def wrong_results(
             changed = _changed(seen)
             how, share = "chosen" if changed else "", replace(share, lost=changed)
         if how or step:
-            if step and not how:  # what begins at zero is nothing but its step
+            if step and not how:  # a state that begins at zero equals its step
                 how = "lost" if step.size < NEAR else "far"
             yield Wrong(n, how, share, limit(share, unit), step)
 
@@ -103,8 +104,8 @@ def _how(seen: Seen, share: Share, unit: float) -> str:
 
 
 def _changed(seen: Seen) -> float:
-    """The share of choices that fell otherwise; 0 where few did, or as many might by
-    perturbed data."""
+    """Return the share of choices that differ; 0 where few differ, or not many more
+    than with perturbed data."""
     changed = float(np.mean(seen.actual != seen.reference))
     by_data = root_mean_square(
         [float(np.mean(p != seen.reference)) for p in seen.perturbed]

@@ -1,4 +1,4 @@
-"""Who made the zeros of which an op makes Inf or NaN."""
+"""The op that made the zeros from which another op makes Inf or NaN."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from neuronjax.diagnostics.faults.recorder import OpTrace
 from neuronjax.diagnostics.faults.traits import rounds_to
 from neuronjax.ir.program import Op, Value
 
-#: Ops that yield zero of a number that is none.
+#: Ops that may return zero for a number that is not zero.
 _VANISHING = frozenset(
     f"stablehlo.{name}" for name in ("exponential", "power", "convert", "logistic")
 )
 
 
 def flushed(flow: Flow, shown: OpTrace, evidence: OpEvidence) -> OpTrace | None:
-    """Return who made the zeros, of what is none, of which an op makes Inf or NaN.
+    """Return the op that turned nonzero numbers into the zeros behind an Inf or NaN.
 
-    It may be a difference, if it has fewer digits than what is divided by it; or who
-    made an Inf of which an exponential made zeros.
+    It may be a difference that rounds to a coarser format than the op with the Inf or
+    NaN. If the zeros come from an Inf, as of exp(-Inf), it is the op that made it.
     """
     seen: set[Op] = set()
     found, op = None, shown.path.op
@@ -33,7 +33,7 @@ def flushed(flow: Flow, shown: OpTrace, evidence: OpEvidence) -> OpTrace | None:
             return trace
         op, evidence = trace.path.op, trace.emptiest
         seen.add(op)
-        shares = evidence.operands.values()  # an exponential of -Inf is zero
+        shares = evidence.operands.values()  # exp(-Inf) is zero
         before = max((x.nothing + x.nonfinite / x.elements for x in shares), default=0)
         cancels = op.name in ADDS and rounds_to(trace) > rounds_to(shown)
         gains = (op.name in _VANISHING or cancels) and evidence.result.nothing > before
@@ -42,10 +42,10 @@ def flushed(flow: Flow, shown: OpTrace, evidence: OpEvidence) -> OpTrace | None:
 
 
 def _empty(op: Op, evidence: OpEvidence) -> list[Value]:
-    """The operands with zeros, those in front that should have none; of a quotient the
-    divisor, if it has."""
+    """Return the operands with zeros, those that should have none first; for a quotient
+    only the divisor, if it has zeros."""
     if op.name == "stablehlo.exponential":
-        return []  # of a zero it makes none
+        return []  # exp(0) is not zero
     shares = evidence.operands
     zeros = [v for v, share in shares.items() if share.nothing]
     if op.name == "stablehlo.divide" and op.operands[1] in zeros:

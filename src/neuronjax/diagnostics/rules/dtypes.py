@@ -1,7 +1,7 @@
-"""Rules about dtypes: where one enters the program that the chip does not have.
+"""Rules about dtypes that the chip lacks, checked where they enter the program.
 
-An op is named only where none of its operands has the dtype already; arguments of the
-program are named as such. Which chip has what is `hardware/chips.py`'s.
+An op is reported only where none of its operands has the dtype already; arguments of
+the program are reported as such. `hardware/chips.py` says which chip has which dtype.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from neuronjax.ir.program import TensorType
 
 @dataclass(frozen=True, kw_only=True)
 class DtypeRule(RuleText):
-    """A rule about values of some dtypes, asked for every op.
+    """A rule about values of some dtypes, checked for every op.
 
     Attributes:
-        dtypes: their names.
+        dtypes: the names of the dtypes.
         limit: where they are refused or changed: "with" or "without" a capability,
             "before" or "since" an SDK; "" for everywhere.
     """
@@ -34,7 +34,7 @@ class DtypeRule(RuleText):
     per_program: ClassVar[bool] = False
 
     def check(self, context: OpContext) -> Answer:
-        """Return whether a result of an op is meant, and none of its operands."""
+        """Return whether the rule applies to a result of an op, but to no operand."""
         op, settings = context.op, context.settings
         return (
             op.name not in _HANDED_ON
@@ -43,7 +43,7 @@ class DtypeRule(RuleText):
         )
 
     def judge(self, type: TensorType, settings: Settings) -> bool:
-        """Return whether a value of this type is meant."""
+        """Return whether the rule applies to a value of this type."""
         word, _, what = self.limit.partition(" ")
         if type.dtype.name not in self.dtypes:
             return False
@@ -121,7 +121,7 @@ integers narrower than 8 bits are not supported
     )
 )
 
-# Their results are made by ops inside, which are looked at themselves.
+# Their results are made by ops inside, which are checked themselves.
 _HANDED_ON = frozenset(
     {"func.call", "stablehlo.composite", "stablehlo.case", "stablehlo.if"}
 )
@@ -134,12 +134,12 @@ def _fits(dtype: np.dtype, fact: Fact) -> bool:
 
 
 def is_wide(type: TensorType) -> bool:
-    """Whether the elements are 64-bit integers."""
+    """Return whether the elements are 64-bit integers."""
     return type.dtype in (np.int64, np.uint64)
 
 
 def _int64(context: OpContext) -> Answer:
-    """Where 64-bit integers enter, unless they surely fit in 32 bits."""
+    """Return the 64-bit dtype that enters here, unless it surely fits in 32 bits."""
     op = context.op
     wide = [r.type.dtype for r in op.results if is_wide(r.type)]
     if not wide or any(is_wide(v.type) for v in op.operands) or context.in_generator:
@@ -218,7 +218,7 @@ round_trips="folded" shows the effect
 
 
 def arguments(settings: Settings) -> Iterator[tuple[DtypeRule, str, TensorType]]:
-    """The dtype rules that arguments of the program meet."""
+    """Yield the dtype rules that apply to arguments, with the argument and its type."""
     names = settings.program.argument_names
     for index, value in enumerate(settings.program.entry.body.arguments):
         name = names[index] if index < len(names) else str(index)

@@ -1,8 +1,8 @@
-"""Rules about numerical faults that are seen before a run, by `compare`'s names.
+"""Rules about numerical faults that are certain before a run, with `compare`'s names.
 
-Only what is certain from constants, bounds of integers and trip counts: a constant that
-its format cannot hold, an epsilon that is nothing, whole numbers in a float that does
-not hold them, a sum in a loop that stops growing. What depends on the data is left to
+They use only constants, bounds of integers and trip counts: a constant that its format
+cannot hold, an epsilon that becomes zero, whole numbers in a float that cannot hold
+them, a sum in a loop that stops growing. Faults that depend on the data are left to
 `compare` and to the statistics of a run.
 """
 
@@ -34,7 +34,7 @@ _MAKE_WHOLE = ("stablehlo.convert", "stablehlo.iota")
 
 
 def _scalar(context: OpContext, value: Value) -> float | None:
-    """The one number that an array repeats, where it is in the program."""
+    """Return the number that all elements of an array equal, or None if unknown."""
     while True:
         known = context.fact(value).scalar
         if known is not None:
@@ -54,7 +54,7 @@ def _format(type: TensorType) -> FloatFormat | None:
 
 
 def _converted(context: OpContext) -> float | None:
-    """The finite number other than zero that a conversion to a float repeats."""
+    """Return the repeated number that an op casts to a float, if finite and nonzero."""
     (value,), (result,) = context.op.operands, context.op.results
     x = None if is_integer(value.type.dtype) else _scalar(context, value)
     fmt = _format(result.type)
@@ -73,7 +73,7 @@ def _overflows(context: OpContext) -> Answer:
 
 
 def _infinite_factor(context: OpContext) -> Answer:
-    """A product with Inf, NaN where the other factor is zero: what is left of -1e9."""
+    """Find a product with Inf, such as -1e9 in float16: NaN where a factor is zero."""
     fmt = _format(context.op.results[0].type)
     scalars = [_scalar(context, v) for v in context.op.operands]
     if fmt is None or not any(x is not None and math.isinf(x) for x in scalars):
@@ -97,14 +97,14 @@ _DIVIDES = frozenset(
 
 
 def _epsilon(context: OpContext) -> Answer:
-    """A constant that guards a function against zero, and is none or nearly."""
+    """Find a constant, added as a guard against zero, that is zero or subnormal."""
     fmt = _format(context.op.results[0].type)
     guards = [x for v in context.op.operands if (x := _scalar(context, v)) is not None]
     if fmt is None or len(guards) != 1:
         return None
     (x,), readers = guards, _guarded(context, context.op.results[0])
-    # Zero was meant where the format has all that is written as an epsilon, and before
-    # a root, where optimizers have one that is zero by default.
+    # A zero was meant if the format holds every usual epsilon, or before a root, where
+    # optimizers add an epsilon that is zero by default.
     became_zero = fmt.min_normal > SMALLEST_EPSILON and readers - {"stablehlo.sqrt"}
     if x == 0 and became_zero:
         return (
@@ -117,13 +117,13 @@ def _epsilon(context: OpContext) -> Answer:
 
 
 def _guarded(context: OpContext, value: Value) -> set[str]:
-    """The ops that read a value, or what it is spread to, and must not have zero."""
+    """Return the readers of a value, or its broadcast, that need it nonzero."""
     found: set[str] = set()
     for user in context.users.get(value, ()):
         if user.name in _SPREADS:
             found |= _guarded(context, user.results[0])
         elif user.name in _DIVIDES:
-            # It is the divisor of a quotient, the base of a power, or the one operand.
+            # The nonzero operand: a divisor, the base of a power, or the only operand.
             of_two = user.name == "stablehlo.divide" and len(user.operands) > 1
             if user.operands[of_two] is value:
                 found.add(user.name)
@@ -131,7 +131,7 @@ def _guarded(context: OpContext, value: Value) -> set[str]:
 
 
 def _decay(context: OpContext) -> Answer:
-    """`b * m + (1 - b) * g` whose b is rounded to 1."""
+    """Find `b * m + (1 - b) * g` where b is rounded to 1."""
     dtype = context.op.results[0].type.dtype
     factors = [f for v in context.op.operands if (f := _factor(context, v)) is not None]
     if len(factors) != 2 or max(factors) != 1 or not 0 < min(factors):
@@ -143,7 +143,7 @@ def _decay(context: OpContext) -> Answer:
 
 
 def _factor(context: OpContext, value: Value) -> float | None:
-    """The constant that a product has as a factor."""
+    """Return the constant factor of a product, or None."""
     maker = context.graph.makers.get(value)
     if maker is None or maker.name != "stablehlo.multiply":
         return None
@@ -159,14 +159,14 @@ def _factor(context: OpContext, value: Value) -> float | None:
 
 
 def _whole(context: OpContext) -> Answer:
-    """Positions and counts in a float that does not hold them all."""
+    """Find positions and counts in a float that cannot hold them all."""
     dtype = context.op.results[0].type.dtype
     largest, is_known = _largest_whole(context, context.op, dtype)
     return _beyond(context, largest, dtype.name) if is_known else None
 
 
 def _whole_in_matmul(context: OpContext) -> Answer:
-    """Positions and counts in a contraction whose operands the policy casts."""
+    """Find positions and counts in a contraction whose operands the policy casts."""
     makers = (context.producer(v, *_SHOWS) for v in context.op.operands)
     whole = [m for m in makers if m is not None and m.name in _MAKE_WHOLE]
     cast = context.settings.casts.get(context.op) if whole else None
@@ -186,8 +186,8 @@ def _beyond(context: OpContext, largest: float, name: str) -> str:
 
 
 def _largest_whole(context: OpContext, op: Op, dtype: np.dtype) -> tuple[float, bool]:
-    """Return the largest of an iota, or of converted integers, and whether more is
-    known of it than its type; 0 where a dtype holds all of them."""
+    """Return the largest number of an iota or of cast integers, and whether it is known
+    from more than the type; 0 if the float dtype holds all of them."""
     if op.name == "stablehlo.iota":
         return op.results[0].type.shape[op.attributes["iota_dimension"]] - 1, True
     (value,) = op.operands
@@ -207,7 +207,7 @@ def _largest_whole(context: OpContext, op: Op, dtype: np.dtype) -> tuple[float, 
 
 
 def _stagnates(context: OpContext) -> Answer:
-    """A carry that is added to in more turns than its format holds equal addends."""
+    """Find a carry to which a loop adds more often than its format can count."""
     if context.loop is None:
         return None
     graph, body = context.graph, context.op.regions[1]
@@ -224,7 +224,7 @@ def _stagnates(context: OpContext) -> Answer:
 
 
 def _running_sum(graph: ValueSources, result: Value, carry: Value) -> Op | None:
-    """The sum of a carry and an addend that does not depend on it."""
+    """Return the sum of a carry and an addend that does not depend on it, or None."""
     result = graph.origin(result, _ROUNDS, carry)
     maker = graph.makers.get(result)
     if maker is None or maker.name != "stablehlo.add":

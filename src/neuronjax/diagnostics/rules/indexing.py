@@ -18,7 +18,7 @@ from neuronjax.ir.program import Op
 
 
 def _limits(op: Op) -> list[int]:
-    """The largest legal index along each indexed axis, in the order of the vector."""
+    """Return the largest legal index along each indexed axis, in the vector's order."""
     shape = op.operands[0].type.shape
     if op.name == "stablehlo.gather":
         numbers = op.attributes["dimension_numbers"]
@@ -31,7 +31,7 @@ def _limits(op: Op) -> list[int]:
 
 
 def _window_sizes(op: Op, numbers: Mapping[str, Any]) -> dict[int, int]:
-    """Extent of a scatter's window along each operand axis that it spans."""
+    """Return the extent of a scatter's window along each operand axis it spans."""
     rank = len(op.operands[0].type.shape)
     absent = {*numbers["inserted_window_dims"], *numbers["input_batching_dims"]}
     axes = [axis for axis in range(rank) if axis not in absent]
@@ -41,7 +41,7 @@ def _window_sizes(op: Op, numbers: Mapping[str, Any]) -> dict[int, int]:
 
 
 def _vectors(op: Op, indices: np.ndarray) -> np.ndarray:
-    """Index vectors as rows."""
+    """Return index vectors as rows."""
     key = "dimension_numbers" if op.name == "stablehlo.gather" else None
     numbers = op.attributes[key or "scatter_dimension_numbers"]
     axis = numbers["index_vector_dim"]
@@ -51,7 +51,7 @@ def _vectors(op: Op, indices: np.ndarray) -> np.ndarray:
 
 
 def _outside(context: OpContext) -> Answer:
-    """An index that is out of bounds for certain."""
+    """Find an index that is certainly out of bounds."""
     limits = _limits(context.op)
     fact = context.fact(context.op.operands[1])
     if not limits:
@@ -68,7 +68,7 @@ def _outside(context: OpContext) -> Answer:
 
 
 def _unproven(context: OpContext) -> Answer:
-    """An index that may be out of bounds."""
+    """Return whether an index may be out of bounds."""
     limits, fact = _limits(context.op), context.fact(context.op.operands[1])
     if fact.value is not None or not limits or fact.within(0, min(limits)):
         return False
@@ -76,7 +76,7 @@ def _unproven(context: OpContext) -> Answer:
 
 
 def _remapped(context: OpContext) -> Answer:
-    """A gather that indexes an axis which its slices also span."""
+    """Find a gather that indexes an axis which its slices also span."""
     numbers = context.op.attributes["dimension_numbers"]
     absent = {*numbers["collapsed_slice_dims"], *numbers["operand_batching_dims"]}
     sizes = context.op.attributes["slice_sizes"]
@@ -85,7 +85,7 @@ def _remapped(context: OpContext) -> Answer:
 
 
 def _update_index(context: OpContext) -> Answer:
-    """An index that is neither a constant nor a loop counter."""
+    """Return whether an index is neither a constant nor a loop counter."""
     pairs = ((context.fact(v), unknown(v.type)) for v in context.op.operands[2:])
     return any((a.low, a.high) == (b.low, b.high) for a, b in pairs)
 

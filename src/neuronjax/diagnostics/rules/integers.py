@@ -45,7 +45,7 @@ def _arithmetic(context: OpContext) -> Answer:
 
 
 def _is_index_wrap(context: OpContext) -> bool:
-    """`i + size` where JAX wraps negative indices: read only by its select."""
+    """Return whether an op is the `i + size` of JAX's index wrap, read by a select."""
     users = context.users.get(context.op.results[0], ())
     return bool(users) and all(
         user.name == "stablehlo.select"
@@ -95,7 +95,7 @@ _FIXED_DIVISION = (2, 30)
 
 
 def _division(context: OpContext) -> Answer:
-    """Before the fix any; since then 64 bits by a constant that is no power of two."""
+    """Find wrong divisions: all before SDK 2.30, then some by 64-bit constants."""
     op, type = context.op, context.op.results[0].type
     if context.settings.sdk < _FIXED_DIVISION:
         return _number(type)
@@ -122,7 +122,7 @@ def _float_to_int(context: OpContext) -> Answer:
 
 
 def _is_integral(producer: Op) -> bool:
-    """Whether an op makes whole numbers."""
+    """Return whether an op makes whole numbers."""
     name = producer.name.removeprefix("stablehlo.")
     if name == "convert":
         return is_integer(producer.operands[0].type.dtype)

@@ -1,7 +1,7 @@
 """Rules about whole programs: memory, instruction count, 64-bit mode.
 
 The number of instructions is an estimate: tiles of the engines, with counted loops
-unrolled, as the compiler does it. It knows no fusion, so it is a rough upper bound.
+unrolled, as the compiler does it. It ignores fusion, so it is a rough upper bound.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FREE = frozenset(
 
 
 def instructions(context: OpContext) -> int:
-    """Engine instructions of an op, over all trips of the loops around it.
+    """Return the engine instructions of an op, over all trips of the loops around it.
 
     ASSUMPTION: a tile of 128 rows by 512 elements for every engine.
     """
@@ -48,7 +48,7 @@ def _dot_tiles(context: OpContext) -> int:
 
 
 def _memory(settings: Settings, count: int) -> str | None:
-    """Arguments, results and constants alone exceed the device's HBM."""
+    """Find arguments, results and constants that alone exceed the device's HBM."""
     program = settings.program
     values = [*program.entry.body.arguments, *program.entry.body.results]
     ops = (op for op in program.walk() if op.name == "stablehlo.constant")

@@ -31,7 +31,7 @@ LISTED = frozenset(
 NOWHERE = frozenset(
     {"cholesky", "fft", "triangular_solve", "all_to_all", "collective_permute"}
 )
-# Structure, and ops with a rule of their own.
+# Ops that are structure, and ops with a rule of their own.
 _NO_OPERATORS = frozenset(
     {"case", "composite", "if", "optimization_barrier", "reduce_precision", "while"}
 )
@@ -65,7 +65,7 @@ _SHORT = {"float32": "f32", "bfloat16": "bf16", "float16": "f16", "float64": "f6
 
 
 def _algorithm(context: OpContext) -> Answer:
-    """A dot algorithm that asks for another precision than the operands have."""
+    """Find a dot algorithm that asks for another precision than the operands have."""
     asked = _PRECISION.findall(context.op.attributes.get("algorithm") or "")
     dtypes = [v.type.dtype.name for v in context.op.operands]
     held = {_SHORT.get(name, name) for name in dtypes}
@@ -81,7 +81,7 @@ def _precision(context: OpContext) -> Answer:
     return f"asks for {max(asked)}" if asked and may_ignore else None
 
 
-# Custom calls that mean something to the compiler or are gone before it.
+# Custom calls that the compiler knows, or that are removed before it.
 KNOWN_CALLS = frozenset(
     {
         "QuantizeMX",
@@ -104,7 +104,7 @@ _CALLBACK = re.compile("debug_print|.*callback")
 
 
 def _left_to_host(context: OpContext, *, is_callback: bool) -> str:
-    """Return the primitive that capture kept whole for the host, or ""."""
+    """Return the primitive that capture left for the host to compute, or ""."""
     if context.op.attributes["call_target_name"] != host_functions.CALL:
         return ""
     name = str(context.op.attributes.get("backend_config", "")).partition("[")[0]
@@ -112,17 +112,17 @@ def _left_to_host(context: OpContext, *, is_callback: bool) -> str:
 
 
 def _calls(pattern: str, context: OpContext) -> bool:
-    """Whether an op calls the generator of a name."""
+    """Return whether an op calls the random generator of a name."""
     callee = str(context.op.attributes.get("callee", ""))
     return re.fullmatch(rf"_?{pattern}(_\d+)?", callee) is not None
 
 
 def _threefry(context: OpContext) -> Answer:
-    """A program with rng_bit_generator draws by rbg; what is left derives its keys."""
+    """Find threefry draws; in a program that draws by rbg, it only derives keys."""
     if not _calls("threefry(2x32|4x32|_2x32)", context):
         return False
     draws = (op.name for op in context.settings.program.walk())
-    # JAX splits a key of "rbg", and folds into it, by threefry, each half on its own.
+    # JAX splits a key of "rbg", and folds data into it, by threefry for each half.
     return "stablehlo.rng_bit_generator" not in draws or Verdict(
         "here it derives keys of rbg: split, fold_in, Flax's Rngs",
         remedy='jax.random.key(seed, impl="unsafe_rbg"), which derives without it, or '
@@ -131,7 +131,7 @@ def _threefry(context: OpContext) -> Answer:
 
 
 def _unimplemented(context: OpContext) -> Answer:
-    """What neuronjax itself has no rule for."""
+    """Find an op for which neuronjax itself has no rule."""
     name = context.op.name
     if name in REFUSED:
         refusal = REFUSED[name]
@@ -217,7 +217,7 @@ neuronjax does not run it
         "dot-algorithm": _algorithm,
         "dot-precision": _precision,
         "custom-call": _custom_call,
-        # What capture kept whole because JAX has no lowering for the platform.
+        # Capture left these to the host: JAX cannot lower them for the platform.
         "linear-algebra": lambda c: _left_to_host(c, is_callback=False),
         "host-callback": lambda c: _left_to_host(c, is_callback=True),
         "unlisted-operator": _unlisted,
