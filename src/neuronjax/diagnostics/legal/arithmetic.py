@@ -1,4 +1,4 @@
-"""What instructions that work element by element make of values and errors."""
+"""Propagate values and errors through instructions that work element by element."""
 
 from __future__ import annotations
 
@@ -55,24 +55,25 @@ REMEDY = "leave this op out of the function, or compare with `nj.compare`"
 
 @functools.singledispatch
 def legal(i: Instruction, x: Sequence[Held], at: Executors) -> Sequence[Held]:
-    """What an instruction makes of its operands.
+    """Return the results of an instruction, with their errors.
 
     Raises:
-        UnimplementedError: it has no rule.
+        UnimplementedError: the instruction has no rule.
     """
     raise no_rule(i, i.name)
 
 
 @legal.register
 def _(i: HostCall, x: Sequence[Held], at: Executors) -> Sequence[Held]:
-    """One that only looks at values makes none."""
+    """Return nothing for a call that only looks at values; refuse one that has
+    results."""
     if i.results:
         raise no_rule(i, i.function.name)
     return ()
 
 
 def no_rule(i: Instruction, what: str) -> UnimplementedError:
-    """That an instruction has none for what it does here."""
+    """Return the error that says that an instruction has no rule."""
     return UnimplementedError(
         f"{what} has no rule for bounds of errors",
         op=i.name,
@@ -82,7 +83,7 @@ def no_rule(i: Instruction, what: str) -> UnimplementedError:
 
 
 def discrete(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
-    """Integers and booleans element by element; in doubt where an operand is."""
+    """Return integer or boolean results; an element is doubtful if an operand's is."""
     results = in_float64(i, [h.values for h in x], at)
     found = []
     for values, buffer in zip(results, i.results, strict=True):
@@ -121,7 +122,8 @@ _ATAN2 = ElementRule(_angles, error="atan", is_absolute=True, is_curved=True)
 
 
 def _left_over(f: np.ndarray, x: Any, r: Any) -> tuple[Any, ...]:
-    """The remainder jumps by the divisor where the quotient is a whole number."""
+    """Return the slopes of a remainder: infinite where the quotient crosses an
+    integer."""
     low, high = (np.trunc((np.abs(x[0]) + s * r[0]) / np.abs(x[1])) for s in (-1, 1))
     jumps = np.where(low != high, np.inf, 1.0)
     return jumps, np.where(r[1] > 0, np.inf, np.abs(low))
@@ -136,7 +138,7 @@ def _raised(a: Held, b: Held) -> Array:
     return powered(a.x, b.x)
 
 
-#: Those for which the rule of NumPy's function is not enough.
+#: Functions of two operands that need more than the rule of NumPy's function.
 _FLOATS: Mapping[str, Callable[..., Array]] = {
     "atan2": lambda a, b: elementwise(np.arctan2, _ATAN2, a.x, b.x),
     "multiply": _multiplied,
@@ -216,7 +218,7 @@ def _(i: Select, x: Sequence[Held], at: Executors) -> list[Held]:
 
 @legal.register
 def _(i: TensorCopy, x: Sequence[Held], at: Executors) -> list[Held]:
-    """A number without an error is cast as the chip casts it."""
+    """Cast an operand without an error as the chip does; bound any other cast."""
     [held] = x
     if held.is_exact and i.rounding != "stochastic":
         return (
@@ -239,7 +241,7 @@ def _(i: TensorCopy, x: Sequence[Held], at: Executors) -> list[Held]:
 
 
 def _narrow(i: TensorCopy, held: Held, at: Executors) -> list[Held]:
-    """A cast of what was broadcast, before it is spread."""
+    """Cast a broadcast operand before it is spread."""
     values = held.values
     result = of_exact(i, [Held(values, held.shape)], at)[0]
     index = tuple(slice(0, 1) if n == 1 else slice(None) for n in held.x.shape)
@@ -259,7 +261,7 @@ def _whole(step: Any, x: Tracked, dtype: np.dtype) -> Array:
 
 
 def _of_integers(held: Held, model: ErrorModel) -> Tracked:
-    """Integers as numbers, with how far off they may be."""
+    """Return integers as float numbers with their errors."""
     x = held.x
     if not isinstance(x, Tracked):
         return exact(x, model)
@@ -285,7 +287,7 @@ def _(i: ReducePrecision, x: Sequence[Held], at: Executors) -> list[Held]:
 
 @legal.register
 def _(i: BitcastCopy, x: Sequence[Held], at: Executors) -> list[Held]:
-    """Of numbers with an error no bit is known."""
+    """Return the bits of an exact operand; every bit of an inexact one is doubtful."""
     found = of_exact(i, x, at)
     if x[0].is_exact:
         return found
@@ -296,21 +298,21 @@ def _(i: BitcastCopy, x: Sequence[Held], at: Executors) -> list[Held]:
 @legal.register(ReadAmax)
 @legal.register(RecordAmax)
 def _(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
-    """A scale is divided out again: it has no error that a result could see."""
+    """Return the exact scale; the program divides by it, so its error cancels."""
     results = exactly(i, [h.values for h in x], at)
     return [Held(exact(r, at.model), ()) for r in results]
 
 
 # -- elementary functions: slopes from chords -----------------------------------------
 #
-# What a table of a chip is off by is `ErrorModel.functions`; here stands how the error
-# of an argument goes on.
+# `ErrorModel.functions` has the errors of the chip's tables; the code below propagates
+# the error of the argument.
 
 #: Functions whose table's error shrinks with the result.
 _RELATIVE = ("cbrt", "cosh")
 
 
-#: Where chords end: as far as an argument can be, and as far as it mostly is.
+#: Ends of the chords, as shares of the largest error that the argument can have.
 _ENDS = (-1.0, -0.125, 0.125, 1.0)
 
 
@@ -338,7 +340,7 @@ _RULES = {name: RULES.get(f) or _rule(name, f) for name, f in UNARY.items()}
 
 
 def applied(name: str, x: Tracked) -> Tracked:
-    """Return a function of numbers, by StableHLO's and CHLO's names."""
+    """Return an elementary function of `x`, by the name in StableHLO or CHLO."""
     if name == "rsqrt":  # so that an error shared by a row stays shared
         return np.reciprocal(np.sqrt(x))  # type: ignore[return-value]
     return elementwise(UNARY[name], _RULES[name], x)
