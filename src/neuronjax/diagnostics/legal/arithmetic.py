@@ -65,8 +65,7 @@ def legal(i: Instruction, x: Sequence[Held], at: Executors) -> Sequence[Held]:
 
 @legal.register
 def _(i: HostCall, x: Sequence[Held], at: Executors) -> Sequence[Held]:
-    """Return nothing for a call that only looks at values; refuse one that has
-    results."""
+    """Return nothing for a call without results; refuse other calls."""
     if i.results:
         raise no_rule(i, i.function.name)
     return ()
@@ -122,8 +121,7 @@ _ATAN2 = ElementRule(_angles, error="atan", is_absolute=True, is_curved=True)
 
 
 def _left_over(f: np.ndarray, x: Any, r: Any) -> tuple[Any, ...]:
-    """Return the slopes of a remainder: infinite where the quotient crosses an
-    integer."""
+    """Return the slopes of a remainder: infinite where it may jump."""
     low, high = (np.trunc((np.abs(x[0]) + s * r[0]) / np.abs(x[1])) for s in (-1, 1))
     jumps = np.where(low != high, np.inf, 1.0)
     return jumps, np.where(r[1] > 0, np.inf, np.abs(low))
@@ -317,7 +315,8 @@ _ENDS = (-1.0, -0.125, 0.125, 1.0)
 
 
 def _steepest(function: Callable[[Any], Any], x: np.ndarray, reach: Any) -> np.ndarray:
-    """Return the slope of the steepest chord from an argument to what it can be."""
+    """Return the slope of the steepest chord from an argument to its possible
+    values."""
     x, reach = (np.asarray(v, np.float64) for v in (x, reach))
     slopes = [
         np.abs(function(x + end * reach) - function(x)) / np.abs(end * reach)

@@ -147,7 +147,7 @@ def exactly(i: Instruction, arrays: Sequence[np.ndarray], at: Executors) -> list
 def in_float64(
     i: Instruction, arrays: Sequence[np.ndarray], at: Executors
 ) -> list[np.ndarray]:
-    """An instruction in double precision."""
+    """Execute an instruction in float64."""
     key = at.reference.first_key
     return [np.asarray(x) for x in at.reference.execute(i, arrays, key, Position())]
 
