@@ -102,7 +102,7 @@ def stand_ins(function: Callable[..., Any], model: ErrorModel) -> dict[str, Any]
 def names_changed(
     function: Callable[..., Any], names: Mapping[str, Any]
 ) -> Iterator[None]:
-    """Give names of a function's module another meaning while it is called."""
+    """Replace names in a function's module within the context."""
     home = getattr(function, "__globals__", {})
     before = {name: home[name] for name in names if name in home}
     home.update(names)

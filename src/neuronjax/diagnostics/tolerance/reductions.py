@@ -216,7 +216,7 @@ def worst_along(x: Tracked, axis: int) -> np.ndarray:
 
 @run_by_run
 def ordered(x: Tracked, axis: int = -1) -> Tracked:
-    """`numpy.sort`: the k-th is off by no more than any is."""
+    """Return `numpy.sort`; the k-th number is off by at most the largest error."""
     joint = None if x.is_exact else worst_along(x, axis).copy()
     return Tracked(np.sort(x.value, axis=axis), x.model, x.dtype, None, joint)
 
@@ -234,7 +234,7 @@ def neighbours(key: np.ndarray, reach: np.ndarray, axis: int) -> np.ndarray:
 
 @run_by_run
 def places_in_order(x: Tracked, axis: int = -1) -> Any:
-    """`numpy.argsort`: in doubt where neighbours are closer than their bounds."""
+    """Return `numpy.argsort`, doubtful where neighbours are closer than bounds."""
     value = np.argsort(x.value, axis=axis, kind="stable")
     reach = x.model.spread * np.broadcast_to(np.asarray(x.scale()), x.shape)
     key, reach = (np.take_along_axis(v, value, axis) for v in (x.value, reach))
@@ -243,7 +243,6 @@ def places_in_order(x: Tracked, axis: int = -1) -> Any:
 
 @run_by_run
 def running(x: Tracked, axis: int | None = None, dtype: Any = None) -> Tracked:
-    """`numpy.cumsum`."""
     if axis is None:
         x, axis = moved(np.ravel, x), 0
     value = np.cumsum(x.value, axis=axis, dtype=np.float64)
