@@ -2,8 +2,7 @@
 
 Each side is lowered and gets an executor. The walk executes both sides and measures
 their distance after each op; the recorder adds up the distances and notes where the
-tolerance is first exceeded. Further runs up to there search for the ops that explain
-it.
+tolerance is first exceeded. Further runs search for ops that explain this.
 """
 
 from __future__ import annotations
@@ -82,8 +81,7 @@ class Setting:
     Attributes:
         program: captured StableHLO without complex numbers.
         call_index: call index for stochastic rounding.
-        amax_history: history of delayed scaling; None for the empty one, with scales of
-            1.
+        amax_history: history of delayed scaling; None for an empty one.
     """
 
     program: Program
@@ -250,8 +248,7 @@ def _record(path: OpPath, sums: _Sums) -> OpRecord:
 
 
 class _ReachedError(Exception):
-    """Ends a further run at the op of the first divergence; never leaves this
-    module."""
+    """Ends a further run at the op of the first divergence, within this module."""
 
 
 #: An explanation with more causes than this is not useful.

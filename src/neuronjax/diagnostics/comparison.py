@@ -178,8 +178,7 @@ class Comparison(Displayed):
         )
 
     def three_way(self) -> Records:
-        """Return errors of reference ("expected") and run ("actual") against the
-        baseline.
+        """Return errors of reference (expected) and run (actual) from the baseline.
 
         One dict per op that computes: `expected_relative_l2`, `actual_relative_l2`,
         their `ratio`, and the `actual_expected_relative_l2` of the two.

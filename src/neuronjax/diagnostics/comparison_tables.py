@@ -46,8 +46,7 @@ def part_of(record: OpRecord, width: int = _PART_WIDTH) -> str:
 
 
 def line_of(record: OpRecord, width: int) -> str:
-    """Return the line with its file name cut to fit: "fault_bf…:98"; the findings have
-    the full name."""
+    """Return the line with its file name cut to fit, "fault_bf…:98"."""
     file, colon, number = record.line.rpartition(":")
     if len(record.line) <= width or not file:
         return record.line
@@ -61,8 +60,7 @@ def _fixed_table(
     numbers: str,
     apart: int = 2,
 ) -> Table:
-    """Return a table of 80 columns, with the width left by other columns for
-    modules."""
+    """Return a table of 80 columns; modules get the width that others leave."""
     return new_table(
         title,
         {name: WORD | _LOOKS.get(name, {}) for name in names.split("|")}

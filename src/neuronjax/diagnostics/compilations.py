@@ -16,8 +16,8 @@ class Compilations:
     """XLA's compilations.
 
     Attributes:
-        programs: number of programs; executed op by op, one for each kind and shape of
-            op that is not exact.
+        programs: number of programs; when a program runs op by op, one for each kind
+            and shape of op that is not exact.
         seconds: total compile time.
     """
 

@@ -169,7 +169,7 @@ def _finite(
 
     Returns:
         The reference where it is finite; then the numbers, the reference and the error
-            where both are finite.
+        where both are finite.
     """
     finite, known = np.isfinite(a), np.isfinite(r)
     usable = finite & known
@@ -204,9 +204,8 @@ def _different(
 def _spacing(a: np.ndarray, r: np.ndarray, setting: Mapping[Told, float]) -> np.ndarray:
     """Return the spacing of a format at the larger of two magnitudes.
 
-    The spacing is 2^(exponent - mantissa_bits), and at least that of the smallest
-    normal number. The exponent field of a float64 number, read as float64, is a power
-    of two.
+    It is 2^(exponent - mantissa_bits), at least that of the smallest normal number. The
+    exponent field of a float64 numberalone is a power of two.
     """
     power = a.view(np.uint64) & _EXPONENT_FIELD
     other = r.view(np.uint64) & _EXPONENT_FIELD
@@ -260,8 +259,7 @@ def same_bits(actual: np.ndarray, reference: np.ndarray) -> bool:
 def in_parts(function: Callable[..., _Part], *arrays: np.ndarray) -> Sequence[_Part]:
     """Return the results of a function on flat parts of large arrays, in order.
 
-    Several threads call it, with the caller's NumPy error state, which threads do not
-    inherit.
+    Threads call it, with the caller's NumPy error state, which they do not inherit.
     """
     flat = [np.asarray(x).reshape(-1) for x in arrays]
     if flat[0].size <= PART_ELEMENTS:

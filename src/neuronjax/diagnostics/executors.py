@@ -3,8 +3,7 @@
 An executor runs instructions one at a time, and its `identity` says when two are the
 same function, so that equal work is done once. `Emulator` executes as the chip does;
 `reference64` has the executor in double precision. `enter` converts arrays of the
-declared dtype to what the executor holds (wider floats if `is_wide`), `leave` converts
-back.
+declared dtype to the executor's (wider floats if `is_wide`), `leave` converts back.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ class RoundingKey(NamedTuple):
 
     Attributes:
         array: uint32 scalar.
-        path: numbers folded into the key; equal paths of equal programs have equal
-            keys.
+        path: numbers folded in; equal programs' equal paths have equal keys.
     """
 
     array: Any

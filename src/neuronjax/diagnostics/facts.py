@@ -241,7 +241,7 @@ def _compared(op: Op, facts: Sequence[Fact]) -> Fact:
 
 
 def _remainder(op: Op, facts: Sequence[Fact]) -> Fact:
-    """Return bounds: the dividend's sign, and a magnitude below the divisor's."""
+    """Return bounds with the dividend's sign and a magnitude below the divisor's."""
     x, y = facts
     most = max(abs(y.low), abs(y.high)) - 1
     low = max(x.low, -most) if x.low < 0 else 0
@@ -250,7 +250,7 @@ def _remainder(op: Op, facts: Sequence[Fact]) -> Fact:
 
 
 def _and(op: Op, facts: Sequence[Fact]) -> Fact:
-    """Return bounds: at most the smallest operand that is not negative."""
+    """Return bounds: 0 up to the smallest operand that is not negative."""
     limits = [f.high for f in facts if f.low >= 0]
     type = op.results[0].type
     return bounded(type, 0, min(limits)) if limits else unknown(type)

@@ -1,8 +1,7 @@
 """Find what limits an NKI kernel: changes, each priced by scheduling it again.
 
 Precision, layout and order of a kernel are its author's choice. So each change asks how
-much time would be left if something were free. Its time is a bound that no kernel
-reaches.
+much time would be left if something were free. No kernel reaches this bound.
 """
 
 from __future__ import annotations
@@ -124,8 +123,7 @@ def _free(p: KernelPrice) -> KernelPrice:
 def _once(
     change: Callable[[KernelPrice], KernelPrice],
 ) -> Callable[[int, KernelPrice], KernelPrice]:
-    """Return a change that is applied once per price object, since prices are
-    shared."""
+    """Return a change that is applied once to each price: many are shared."""
     known: dict[int, KernelPrice] = {}
 
     def changed(_: int, p: KernelPrice) -> KernelPrice:

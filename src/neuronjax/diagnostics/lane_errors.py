@@ -119,8 +119,7 @@ class LaneErrors:
         return is_finite and is_float(op.results[0].type.dtype)
 
     def compare(self, op: Op, views: Views, lanes: Lanes, repeats: bool) -> Compared:
-        """Return the errors of an op's execution, then feed lanes its reference
-        results."""
+        """Return the errors of an execution, then feed lanes the results."""
         total = Compared()
         self.asked.clear()
         for value in op.results:
@@ -209,8 +208,8 @@ class LaneErrors:
     def seen(
         self, view: Callable[[Lane], Any], lanes: Lanes, value: Value | None = None
     ) -> Seen:
-        """Return a value in all runs; `value` names it if it is a result of the current
-        op."""
+        """Return the arrays of a value in all runs. `value` is given for a result of
+        the current op, whose figures are then included."""
 
         def array(lane: Lane | None) -> Any:
             if lane is None or lane not in lanes:

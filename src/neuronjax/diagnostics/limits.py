@@ -66,8 +66,8 @@ class Change:
         kind: "precision", "cores", "spills", "overlap", "transfers", "batch" or
             "sharding".
         what: what to do, in one line.
-        seconds: the program's time after it; with a larger batch, for the old number of
-            examples.
+        seconds: the program's time after it; for a larger batch, the time per old
+            batch.
         before_seconds: its time now.
         basis: "bound" if no program reaches this time.
     """

@@ -1,8 +1,8 @@
 """Loops with a static trip count, such as those of `lax.scan` and `fori_loop`.
 
 A counted loop compares one of its carries with a loop-invariant bound, and adds a
-constant to that carry. Every other `stablehlo.while` ends depending on data. Facts are
-those of `facts.py`.
+constant to that carry. All other loops end depending on data. Facts are those of
+`facts.py`.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ def invariant(op: Op, index: int) -> bool:
 def trip_count(op: Op, initial: Sequence[Fact], functions: Functions) -> int | None:
     """Return how often the body of a while runs, or None if that is not static.
 
-    `initial` has the facts of the loop's operands; the body may compute the counter in
-    one of `functions`.
+    `initial` are facts of its operands; `functions` may compute the counter.
     """
     condition = op.regions[0]
     kept = {

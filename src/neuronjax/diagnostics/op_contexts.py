@@ -48,8 +48,7 @@ class Settings:
 
     @functools.cached_property
     def casts(self) -> Mapping[Op, Cast]:
-        """Return the policy's casts of operands of contractions; none if lowering
-        fails."""
+        """Return the policy's casts of contractions; none if lowering fails."""
         try:
             _, regions = lower_by_op(
                 self.program, target=self.target, policy=self.policy
@@ -69,8 +68,7 @@ class OpContext:
         users: the ops that read each value.
         scope: the name stack, enclosing calls included.
         location: the user's line; "" if the caller's line applies.
-        trips: how often the enclosing loops run it; a loop of unknown length counts
-            once.
+        trips: how often enclosing loops run it; 1 for a loop of unknown length.
         in_generator: whether the op is inside a function of jax.random.
         loop: the trip count of a `while`, if static.
     """
@@ -169,8 +167,7 @@ class _FunctionWalk:
     notes: list[Finding] = field(default_factory=list)
 
     def region(self, region: Region, facts: dict[Value, Fact]) -> Sequence[Fact]:
-        """Walk a region and return its results' facts; add those of its ops to
-        `facts`."""
+        """Return a region's results' facts; add those of its ops to `facts`."""
         for op in region.ops:
             results = self._op(op, [_known(facts, v) for v in op.operands], facts)
             facts.update(zip(op.results, results, strict=True))

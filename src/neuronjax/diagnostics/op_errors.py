@@ -30,9 +30,8 @@ class Errors:
 
     Attributes:
         elements: number of elements.
-        differing: number of elements whose bits differ from the reference's (float64:
-            whose value differs from the reference rounded to the format); two NaNs are
-            equal.
+        differing: number of elements whose bits differ from the reference's (from a
+            float64 one: values, after rounding it to the format); NaNs are equal.
         nonfinite: number of NaN and Inf among the actual numbers.
         nonfinite_reference: number of NaN and Inf in the reference.
         nonfinite_changed: elements with a NaN or Inf that is not the reference's.
@@ -69,8 +68,7 @@ class Errors:
 
     @property
     def relative_l2(self) -> float:
-        """Return the norm of the error over that of the reference; Inf if an Inf or NaN
-        changed."""
+        """Return norm of error over norm of reference; Inf if an Inf or NaN changed."""
         if self.nonfinite_changed:
             return math.inf
         return ratio(math.sqrt(self.sum_error2), math.sqrt(self.sum_reference2))
@@ -102,8 +100,7 @@ _REPORTED = (
 
 
 def errors_of(actual: np.ndarray, reference: np.ndarray) -> Errors:
-    """Return the errors of an array in its declared format. The reference may be
-    float64."""
+    """Return the errors of an array in its declared format."""
     found = figures(actual, reference, steps_of(actual.dtype))
     return errors_in(found, actual, reference)
 

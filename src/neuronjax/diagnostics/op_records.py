@@ -117,8 +117,7 @@ class OpRecord:
 
     @property
     def ratio(self) -> float | None:
-        """Return actual over expected relative L2 error against the baseline
-        (R-ratio)."""
+        """Return actual over expected relative L2, from the baseline (R-ratio)."""
         if self.expected is None or self.actual is None:
             return None
         low = self.expected.relative_l2

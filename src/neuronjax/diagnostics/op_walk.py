@@ -4,8 +4,8 @@ Every *lane* is one run: of the reference, of the actual program on its own valu
 (accumulation), of the actual program with every op on the reference's values
 (isolation), and of a baseline. Op by op, each lane executes the instructions that its
 lowering made of the op. Equal functions of the same arrays are computed once, and
-arrays with equal bits become one array, so two programs that differ in one op cost
-little more than one.
+arrays with equal bits become one array; programs that differ in one op cost little more
+than one.
 """
 
 from __future__ import annotations
@@ -61,8 +61,7 @@ class ParallelWalk(OpWalk):
         heard: receives the errors.
         isolates: whether ops are also run on the reference's values.
         replaced: paths at which the actual lane executes the reference's instructions.
-        witness: reads the numbers; against a wider reference also those of perturbed
-            data.
+        witness: reads the numbers; for a wider reference perturbed ones too.
         stage: name of this walk in the progress display.
         draw: number of the perturbation of the data.
         is_again: whether an earlier walk has made the program's host calls that only
@@ -105,8 +104,7 @@ class ParallelWalk(OpWalk):
         self._count = count_ops(actual, actual.program.main)
 
     def run(self, arguments: Sequence[Any]) -> list[Any]:
-        """Execute main on arrays of the declared dtypes and return the actual
-        results."""
+        """Execute main on arrays of the declared dtypes; return actual results."""
         lanes = [*self._lanes]
         for lane in lanes:
             enter = lane.side.executor.enter

@@ -145,10 +145,9 @@ class _Prober:
         self._probe = probe
 
     def build(self, leaves: list[int], limit: int | None = None) -> list[Node]:
-        """Return the tree of sorted leaves that form a subtree or children of one node.
+        """Return the tree of sorted leaves of a subtree, or of some of its children.
 
-        `limit` is the number of leaves of that node; leaves that meet only there are
-        further children.
+        Leaves that meet only at `limit`, the size of the whole, are further children.
         """
         first, *others = leaves
         node: Node = first

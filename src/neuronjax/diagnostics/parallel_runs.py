@@ -80,8 +80,7 @@ class Side:
         return self._split[block].spans
 
     def results(self, block: Block) -> Sequence[int]:
-        """Return buffers to free at the end of a block: results not captured from
-        outside."""
+        """Return the block's own result buffers, which are freed at its end."""
         return self._split[block].results
 
 

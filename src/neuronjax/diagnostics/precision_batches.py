@@ -44,8 +44,7 @@ class JudgedBatches:
         holdout: Sequence[tuple],
         variations: int,
     ) -> JudgedBatches:
-        """Return batches from the call's own, further ones, and held-out ones or
-        variations."""
+        """Return batches from the call's own, more, and held-out or varied ones."""
         keywords = first[1]
         varied: tuple[Batch, ...] = ()
         if not holdout and any(map(_is_float, jax.tree.leaves(first))):

@@ -54,8 +54,7 @@ class ListeningPolicy(Policy):
 
     @classmethod
     def like(cls, policy: Policy) -> ListeningPolicy:
-        """Return the same numerics with a rule that matches every op and changes
-        none."""
+        """Return the same numerics with a rule that matches all ops, to no effect."""
         fields = {name: getattr(policy, name) for name in policy.__dataclass_fields__}
         fields["rules"] = (Rule(op="", overflow=policy.overflow),)
         return cls(**fields)

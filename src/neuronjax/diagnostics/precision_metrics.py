@@ -25,8 +25,7 @@ Metric = Callable[[Any, Any], float]
 
 
 class OutputError(NamedTuple):
-    """An error, and the path of the array that has it; "" for the caller's own
-    metric."""
+    """An error, and the path of the worst array; "" for the caller's own metric."""
 
     error: float
     array: str = ""

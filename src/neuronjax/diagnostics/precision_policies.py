@@ -119,8 +119,7 @@ class Candidates:
         return dataclasses.replace(base, rules=tuple(rules), name=name)
 
     def _overrides(self, policy: Policy, base: Policy) -> dict[str, Any]:
-        """Return fields that differ; without details of casts if the policy casts
-        nothing."""
+        """Return fields that differ, without cast types if nothing is cast."""
         names = [n for n in self.differing if getattr(policy, n) != getattr(base, n)]
         if policy.auto_cast == "none":
             names = [name for name in names if name not in _OF_CASTS]

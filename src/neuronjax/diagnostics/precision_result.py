@@ -225,8 +225,7 @@ class PrecisionSearch(Displayed):
         return Text("\n".join([*lines, ""]))
 
     def _better_uniform(self) -> Iterator[str]:
-        """Yield candidates that are better for all groups: faster, or as fast and more
-        exact."""
+        """Yield candidates that are better for all groups: faster or more exact."""
         refused = {d.assignment for d in self.decisions if d.stage == "held out"}
         baseline = len(self.candidates) - 1
         for tried in self.tried:
@@ -264,8 +263,7 @@ class PrecisionSearch(Displayed):
             yield "one number was measured, and errors in it may cancel: measure more"
 
     def steps_table(self) -> Table:
-        """Return the steps from the baseline to the policy, and those undone because of
-        held-out batches."""
+        """Return the steps to the policy, and those undone by held-out batches."""
         path = self._path
         told = [
             n
@@ -368,8 +366,7 @@ class PrecisionSearch(Displayed):
         return f" x {self.margin:g}" if self.margin != 1 else ""
 
     def decisions_table(self, rows: int | None = _SHOWN_DECISIONS) -> Table:
-        """Return the decisions for which a program was run, the last `rows` or all
-        (None)."""
+        """Return the decisions that were run, the last `rows` or all (None)."""
         run = [n for n, d in enumerate(self.decisions) if d.error is not None]
         shown = run if rows is None else run[-rows:]
         title = f"{len(shown)} of {len(run)} decisions that were measured"

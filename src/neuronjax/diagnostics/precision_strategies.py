@@ -116,8 +116,7 @@ class Search:
         self._kept: list[tuple[tuple[int, ...], Assignment]] = []
 
     def run(self) -> Assignment:
-        """Return the cheapest assignment found; refuse a baseline beyond the
-        tolerance."""
+        """Return the cheapest assignment; refuse a baseline beyond the tolerance."""
         goal = self.goal
         self.state = goal.uniform(goal.baseline)
         try:
@@ -203,8 +202,7 @@ class Search:
         return [g for g, a in lowered.items() if self._is_worth("alone", (g,), a)]
 
     def _alone(self, candidate: int, groups: Sequence[int]) -> dict[int, float]:
-        """Return errors with each group lowered alone, for those within the
-        tolerance."""
+        """Return errors with each group lowered alone, if within the tolerance."""
         found = {}
         for group in groups:
             assignment = self._with([group], candidate)
@@ -291,11 +289,9 @@ class Search:
             self._decide("best", best.groups, best.assignment, "kept", why)
 
     def _confirm(self) -> None:
-        """Return to the last state that is within the tolerance on held-out batches
-        too.
+        """Return to the last state within the tolerance on held-out batches.
 
-        Before the baseline, the uniform candidates that the search did not try are
-        tried as well.
+        Before the baseline, try the uniform candidates not yet tried.
         """
         baseline, *found = self._kept
         if any(self._holds(*state) for state in reversed(found)):
@@ -312,8 +308,7 @@ class Search:
         self.state = baseline[1]
 
     def _holds(self, groups: tuple[int, ...], assignment: Assignment) -> bool:
-        """Make an assignment the state, and return whether it is within the tolerance
-        on held-out batches."""
+        """Set the state; return whether it is within on held-out batches."""
         self.state = assignment
         error = self.trials.held_out_error(assignment)
         if error is None or error <= self.goal.tolerance:

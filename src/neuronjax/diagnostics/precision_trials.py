@@ -93,8 +93,7 @@ class PolicyTrials:
         return self.candidates.policy(self.groups, assignment)
 
     def seconds(self, assignment: Assignment) -> float:
-        """Return the predicted time; raise UnsupportedError if the target cannot run
-        it."""
+        """Return the predicted time; UnsupportedError if it cannot run."""
         return self._price(assignment).seconds
 
     def program(self, assignment: Assignment) -> str:
@@ -124,8 +123,7 @@ class PolicyTrials:
         return None if found is None else found.error
 
     def worst_where(self, refused: Callable[[float], bool]) -> dict[str, int]:
-        """Return the arrays with the worst error, by number of programs that are
-        refused."""
+        """Return, for each array, how many refused programs err most in it."""
         found = Counter(m.array for m in self._errors.values() if refused(m.error))
         return dict(found.most_common())
 
@@ -166,8 +164,7 @@ class PolicyTrials:
 
 
 def program_identity(program: InstructionProgram) -> str:
-    """Return a hash, equal for programs of the same instructions on the same
-    buffers."""
+    """Return a hash, equal for equal instructions on the same buffers."""
     blocks = map(_ends, (program.main, *program.functions.values()))
     text = repr((program.seed, *blocks, *map(_described, program.walk())))
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

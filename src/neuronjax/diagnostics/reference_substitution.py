@@ -2,9 +2,8 @@
 
 Writing a value would round it to its declared format, so the run holds it twice: in
 this format, which the actual instructions read, and in the reference's. An op that is
-not replaced keeps its own error and propagates changes: its result is the actual one on
-the declared operands, plus the difference of the reference's results on wide and
-declared ones.
+not replaced keeps its own error and propagates changes: its actual result on declared
+operands, plus the change of the reference's from declared to wide ones.
 """
 
 from __future__ import annotations
@@ -39,9 +38,8 @@ def substituted(wide: np.ndarray, enter: Callable, leave: Callable) -> Any:
 def handed_on(own: np.ndarray, wide: np.ndarray, rounded: np.ndarray) -> np.ndarray:
     """Return the result of an op that keeps its own error.
 
-    `own` is the actual result on operands in their declared formats, `wide` the
-    reference's on the wide operands, `rounded` the reference's on operands in their
-    declared formats.
+    `own` is the actual result on declared operands; `wide` and `rounded` are the
+    reference's on wide and on declared ones.
     """
     same = alike(wide, rounded)
     if own.dtype.kind in "iub":

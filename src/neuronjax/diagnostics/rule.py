@@ -1,7 +1,6 @@
 """Portability rules: an id, a document, and a small predicate over one op.
 
-A predicate takes an `OpContext` and returns whether its rule applies. `rules/` has the
-rules.
+A predicate takes an `OpContext` and says whether its rule, of `rules/`, applies.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Cache results by the identity of arrays: within an op, and between turns of a loop.
 
 A cached result keeps its arrays alive, so that their identities stay unique. An op in a
-loop remembers its previous turn, since it may read constants or other values that no
-turn changes.
+loop remembers its previous turn, since it may read values that no turn changes.
 """
 
 from __future__ import annotations

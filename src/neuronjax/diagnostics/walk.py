@@ -3,8 +3,7 @@
 A walk executes a program op by op, on concrete values, in one lane or in several side
 by side, and frees values after their last use. On a mesh every lane becomes one lane
 per device. An op without communication runs on one device after the other, and only
-once for devices that hold the same arrays; a collective runs on the arrays of all
-devices.
+once for devices that hold the same arrays; a collective runs on all arrays.
 
 A subclass defines values and ops: `compare` has arrays in several lanes, `tolerance`
 has values that carry their errors.
@@ -341,7 +340,7 @@ def _control(span: Span) -> Instruction | None:
 def _identity(spans: Spans, lanes: Lanes) -> tuple[int, ...] | None:
     """Return the identities of the arrays that an op reads.
 
-    Return None if every device must execute the op, because it draws random bits or has
+    Return None if every device must execute the op because it draws random bits or has
     no results.
     """
     if not any(i.results for span in spans.values() for i in span.instructions):

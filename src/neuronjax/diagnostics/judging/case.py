@@ -131,8 +131,7 @@ class ReferenceCase:
         return tuple(map(_own, self.drawn(seed)))
 
     def drawn(self, seed: int) -> tuple[Any, ...]:
-        """Return the reference's arguments of a seed, shared; callers must not
-        write."""
+        """Return the reference's arguments of a seed, shared and read-only."""
         return self._of_seed("inputs", seed, self._draw)
 
     def _draw(self, seed: int) -> tuple[Any, ...]:
@@ -179,10 +178,8 @@ class ReferenceCase:
 
         Args:
             seed: seed of the inputs.
-            relative: the allowed relative L2 error of each result; None to derive
-                bounds from the reference.
-            is_later: whether fewer runs with drawn errors suffice, as for a second
-                seed.
+            relative: allowed relative L2 error of each result; None to derive it.
+            is_later: whether fewer drawn runs suffice, as for a second seed.
 
         Raises:
             UnimplementedError: a function of the reference has no rule.

@@ -1,7 +1,6 @@
 """Find faults of a traced candidate without running it.
 
-It is a fault if no result depends on an argument on which the reference's results
-depend.
+It is a fault if only the reference's results depend on an argument.
 """
 
 from __future__ import annotations

@@ -78,8 +78,7 @@ def decided(
 def _speaks(
     judged: Sequence[Judged], allowed: Sequence[Tolerance], is_decided: bool
 ) -> tuple[int, tuple[int, ...] | None, str]:
-    """Return the result to show, the index of its element, and what is wrong with
-    it."""
+    """Return the result and index of the element to show, and what is wrong."""
     wrong = [n for n, found in enumerate(judged) if not found]
     which = f"result {wrong[0]}: " if wrong and len(judged) > 1 else ""
     by_elements = is_decided and all(t.bound is not None for t in allowed)

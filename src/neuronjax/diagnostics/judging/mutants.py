@@ -195,8 +195,7 @@ class _ChangedRun:
         return site
 
     def _for(self, over: Iterable[Any]) -> Iterator[Any]:
-        """Yield the turns of a loop; without the last if the loop is the changed
-        place."""
+        """Yield the turns of a loop, without the last in the changed place."""
         turns, is_changed = iter(over), False
         for turn in turns:
             for following in turns:

@@ -57,10 +57,9 @@ def problems(
 def reported(
     program: KernelProgram, release: Release | None
 ) -> dict[str, tuple[Problem, ...]]:
-    """Return limits and advice from public reports on chips and compilers.
+    """Return limits and advice from public reports (`reports.json`) on chips.
 
-    See `reports.json`. A report that the compiler refuses such kernels is a limit if a
-    release is given.
+    With a release, a report that the compiler refuses such kernels is a limit.
     """
     found: dict[str, list[Problem]] = {"limits": [], "advice": []}
     for report, location in reports_met(program, release):

@@ -58,7 +58,7 @@ def trace(
         kernel: its name, None for the usual names.
         target: the chip.
         grid: the launch grid.
-        arguments: the kernel's arguments, whose types are passed on; None to use the
+        arguments: the kernel's arguments, of which types are passed on; None for the
             candidate's own.
         hidden: files that the candidate may not read, with their names in a verdict.
         limits: limits of the child.
@@ -83,8 +83,7 @@ def read(ended: Ended, path: Path) -> TracedCandidate:
     """Return the candidate from the files of a child.
 
     Raises:
-        CandidateRefused: there is no program, or the candidate did what no kernel
-            needs.
+        CandidateRefused: it left no program, or did what no kernel needs.
     """
     status = ended.described(tracing_child.STATUS)
     if status is None:

@@ -39,8 +39,7 @@ class ValuesRun(NamedTuple):
 
 
 def executed(block: KernelBlock) -> int:
-    """Return the number of executed instructions; a loop of unknown length counts
-    once."""
+    """Return the number of executed instructions; unknown loops count one turn."""
     total = 0
     for item in block.items:
         if isinstance(item, KernelInstruction):

@@ -24,8 +24,7 @@ DONE, DONE_ARRAYS = "values.json", "values.npz"
 
 
 def values(program: bytes, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the results of all runs up to the first that failed, and its error's
-    fields."""
+    """Return the results up to the first run that failed, and its error's fields."""
     tree = types_file.read(given["results"])
     traced = TracedKernel(read_program(program), tree, tuple(given["dtypes"]))
     stored = StoredKernel(traced)

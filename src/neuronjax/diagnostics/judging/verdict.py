@@ -1,7 +1,6 @@
 """The verdict on a kernel: plain data, the same in Python and as JSON.
 
-`SCHEMA` names the version of its format: fields keep their name and meaning within a
-version.
+Within a version of its format, `SCHEMA`, fields keep their name and meaning.
 """
 
 from __future__ import annotations
@@ -57,8 +56,7 @@ class Problem:
     """A broken rule, or a dependence on chance.
 
     Attributes:
-        rule: id of the rule, or what happened: "limit", "raised", "crashed",
-            "forbidden".
+        rule: its id, or an event: "limit", "raised", "crashed", "forbidden".
         location: "file:line", or "" if there is none.
         message: what is wrong, with the offending value.
         remedy: what to write instead, or "".
@@ -139,8 +137,7 @@ class KernelVerdict(Displayed):
         accepted: whether no limit is broken, nothing depends on chance, nothing
             forbidden was tried, and the kernel is correct if there is a reference.
         undecided: why a kernel is not accepted though nothing is wrong, and what to do:
-            the tolerance passes too large an error, or a kernel that does nothing. Else
-            "".
+            the tolerance passes large errors, or a kernel that does nothing. Else "".
         correct: whether all seeds are correct; None if nothing was compared, or nothing
             was wrong by a tolerance that is too wide to decide.
         tolerance: source of the seeds' tolerances: "derived" from the reference,

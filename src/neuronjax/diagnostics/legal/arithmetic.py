@@ -315,8 +315,7 @@ _ENDS = (-1.0, -0.125, 0.125, 1.0)
 
 
 def _steepest(function: Callable[[Any], Any], x: np.ndarray, reach: Any) -> np.ndarray:
-    """Return the slope of the steepest chord from an argument to its possible
-    values."""
+    """Return the slope of the steepest chord from `x` to any of its possible values."""
     x, reach = (np.asarray(v, np.float64) for v in (x, reach))
     slopes = [
         np.abs(function(x + end * reach) - function(x)) / np.abs(end * reach)

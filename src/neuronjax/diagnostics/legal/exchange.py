@@ -1,8 +1,7 @@
 """Propagate values and errors through instructions that combine devices.
 
 A reduction over devices is a sum of one term per device, in any order, whose partial
-sums are rounded to the dtype in which they are sent. All other collectives move
-numbers.
+sums are rounded to the dtype that is sent. All other collectives move numbers.
 """
 
 from __future__ import annotations
@@ -103,8 +102,7 @@ def _moved(i: Collective, k: int, x: Devices, at: Executors) -> list[Held]:
 
 
 def _of_discrete(i: Reduction, k: int, x: Devices, at: Executors) -> list[Held]:
-    """Return the k-th result of an integer reduction, for every device. An element is
-    doubtful if any term is."""
+    """Return the k-th result of an integer reduction; doubtful if any term is."""
 
     def reduced(i: Reduction, arrays: list[list[np.ndarray]]) -> list[np.ndarray]:
         key = at.reference.first_key

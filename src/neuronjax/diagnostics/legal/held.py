@@ -173,8 +173,7 @@ def format_of(i: Instruction, number: int = 0) -> Roundoff:
 
 
 def written(x: Array, i: Instruction, number: int = 0) -> Held:
-    """Return a result of FP32 arithmetic, rounded to the format in which it is
-    written."""
+    """Return a result of FP32 arithmetic, rounded to the format of its write."""
     shape = i.results[number].type.shape
     assert isinstance(x, Tracked)
     found, hard = rounded(x, format_of(i, number), i.rounding == "stochastic")
@@ -216,8 +215,7 @@ def half_steps(size: np.ndarray, format: Roundoff) -> np.ndarray:
 
 
 def without_needless_errors(x: Tracked) -> Tracked:
-    """Remove the rounding error where the result of exact operands is an FP32
-    number."""
+    """Remove the rounding error where exact operands gave an FP32 number."""
     value = x.value
     with np.errstate(all="ignore"):
         held = value.astype(np.float32).astype(value.dtype) == value
@@ -232,8 +230,7 @@ def without_needless_errors(x: Tracked) -> Tracked:
 
 
 def is_power_of_two(held: Held) -> bool:
-    """Return whether all elements are exact powers of two, so that products are
-    exact."""
+    """Return whether all elements are exact powers of two; products are then exact."""
     if not held.is_exact or not isinstance(held.x, Tracked):
         return False
     mantissa, _ = np.frexp(held.x.value)

@@ -117,12 +117,10 @@ class CheckedOutput:
     Attributes:
         path: the output's path in the pytree of the outputs.
         judged: counts of elements, and the norm of all errors with its bound.
-        indices: indices of the elements that exceed their bounds, int64 [n, rank],
-            row-major.
+        indices: row-major indices of elements beyond their bounds, int64 [n, rank].
         excess: absolute error minus bound of each such element, float64 [n]; Inf for an
             Inf or a NaN in place of a number.
-        index: index of the worst element, relative to its bound; None if the output is
-            empty.
+        index: index of the worst element, relative to its bound; None if there is none.
         value, expected, allowed: the value, reference and bound at `index`.
         power: see `LegalOutput.power`.
     """
@@ -223,8 +221,7 @@ class LegalResults(Displayed):
 
     @property
     def atol(self) -> Any:
-        """Return float64 absolute bounds, in the structure that the function
-        returns."""
+        """Return float64 bounds, in the structure that the function returns."""
         bounds: list[Any] = [o.atol.view(BoundArray) for o in self.outputs]
         return jax.tree.unflatten(self.tree, bounds)
 
@@ -233,8 +230,7 @@ class LegalResults(Displayed):
         return bool(self.check(outputs))
 
     def check(self, outputs: Any) -> LegalCheck:
-        """Return which elements of a run's outputs exceed their bounds, and by how
-        much.
+        """Return which elements of a run's outputs exceed their bounds, by how much.
 
         An Inf or a NaN is legal where the reference has the same, or where the bound is
         Inf; a number in its place is not. The L2 norm of all errors has a bound too,
@@ -257,8 +253,7 @@ class LegalResults(Displayed):
         return LegalCheck(outputs=tuple(o.check(x) for o, x in pairs))
 
     def table(self) -> Table:
-        """Return a table with one row per output: shape, size of the reference,
-        bounds."""
+        """Return a table: shape, size of the reference and bounds of every output."""
         return new_table(
             f"{self.name} on {self.setting}:\nwhat it allows",
             {

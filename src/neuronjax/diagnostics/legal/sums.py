@@ -152,8 +152,7 @@ def _(i: NcMatmul, x: Sequence[Held], at: Executors) -> list[Held]:
 
 @legal.register
 def _(i: QuantizeMx, x: Sequence[Held], at: Executors) -> list[Held]:
-    """Return each element times its scale, as `nc_matmul_mx` takes it, and the
-    scales."""
+    """Return elements times scales, as `nc_matmul_mx` takes them, and the scales."""
     elements, scales = exactly(i, [x[0].values], at)
     axis, shape = i.axis, x[0].shape
     exponents = np.repeat(np.asarray(scales, np.float64), BLOCK_SIZE, axis)

@@ -73,8 +73,7 @@ class LegalWalk(OpWalk):
 
         Raises:
             UnimplementedError: an instruction has no rule.
-            UnsupportedError: a loop or a branch depends on numbers that differ by less
-                than their bounds.
+            UnsupportedError: numbers closer than their bounds decide a loop or branch.
         """
         main, lane = self._side.program.main, Lane("legal", self._side)
         lane.take([self._entered(a) for a in arguments], main.arguments)
@@ -123,13 +122,11 @@ class LegalWalk(OpWalk):
     def repeated(
         self, op: Op | None, done: Lane, lane: Lane, values: Iterable[Held]
     ) -> None:
-        """Record that devices hold the same error, so that their errors are
-        correlated."""
+        """Record that devices hold the same error: their errors are correlated."""
         self._are_joint |= any(not held.is_exact for held in values)
 
     def did(self, path: OpPath, views: Views, lanes: Lanes) -> None:
-        """Call `made` with the results of an op, and store the values that it
-        returns."""
+        """Call `made` with the results of an op, and store what it returns."""
         if self._made is None or self.on_mesh:
             return
         [lane], known = lanes, views[self._side]

@@ -43,8 +43,7 @@ def error_bounds(
     samples: int | None = None,
     usual: int = SAMPLES,
 ) -> Any:
-    """Run a NumPy reference and return its results with error bounds for correct
-    kernels.
+    """Run a NumPy reference and return its results with error bounds for kernels.
 
     Three kinds of statements make up the bounds. Rigorous: how errors propagate (slopes
     over all values of an operand), and comparisons, indices and `where` on numbers
@@ -55,7 +54,7 @@ def error_bounds(
     elementary functions err as measured (`model.SILICON`), half of it equally for all
     elements; and two elements that the reference combines share roundings only where it
     broadcasts, contracts or assigns. A kernel with another but mathematically equal
-    algorithm is accepted for certain only where its roundings are no larger.
+    algorithm is sure to pass only where its roundings are no larger.
 
     The bound of the norm of all errors is sharper than those of single elements:
     independent errors add in squares there.

@@ -128,8 +128,7 @@ def _stacked(a: Tracked, b: Tracked, model: ErrorModel, dtype: Any) -> Tracked:
 def _parted(
     shared: Mapping[int, Shared], axis: int
 ) -> tuple[dict[int, Shared], dict[int, Shared]]:
-    """Return the errors that pass through a sum along an axis unchanged, and the
-    rest."""
+    """Return the errors that a sum along an axis leaves unchanged, and the rest."""
     kept = {s: t for s, t in shared.items() if _passes(t, axis)}
     return kept, {s: t for s, t in shared.items() if s not in kept}
 
@@ -154,8 +153,7 @@ class _Factor(NamedTuple):
     """One operand, as FP32 arrays that are divided by `unit`.
 
     Attributes:
-        unit: a power of two, chosen so that squares neither overflow nor underflow in
-            FP32.
+        unit: a power of two; it keeps squares within the range of FP32.
         scaled: the values.
         own: independent errors; or None.
         joint: correlated errors; or None.
@@ -198,8 +196,7 @@ def _factor(
 
 
 def _product(a: _Factor, b: _Factor, model: ErrorModel, stored: Any) -> Any:
-    """Return values, the scale of their roundings, and the propagated operand
-    errors."""
+    """Return values, the scale of their roundings, and propagated operand errors."""
     n = a.scaled.shape[-1]
     unit = a.unit * b.unit
     sums = np.float32(model.of_sums(n + min(CHUNK, n)))
@@ -221,9 +218,8 @@ def _product(a: _Factor, b: _Factor, model: ErrorModel, stored: Any) -> Any:
 def _errors(
     a: _Factor, b: _Factor, model: ErrorModel, sums: np.float32
 ) -> tuple[Any, Any]:
-    """Return the squared rounding errors of the sums that depend on squares of
-    products, and the scale of the operands' propagated errors; both for scaled
-    values."""
+    """Return the squared rounding errors of sums that follow from squared products, and
+    the scale of propagated operand errors, of scaled values."""
     rounding = np.float32(0.0)
     if model.products.unit > model.stored.unit:
         rounding = np.float32(3 * model.products.unit**2)

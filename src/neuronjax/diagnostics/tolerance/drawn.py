@@ -38,8 +38,7 @@ class Draw:
     """The drawn errors of one run, or of several runs together, reproducible by number.
 
     Attributes:
-        count: number of runs packed into the values, see `runs.py`; 0 for one run whose
-            values are plain arrays.
+        count: number of runs packed into values (`runs.py`); 0 for one, unpacked.
     """
 
     def __init__(self, samples: int, number: int, count: int = 0) -> None:
@@ -72,8 +71,7 @@ class Draw:
         return packed(np.repeat(value[..., None], self.count, axis=-1))
 
     def made(self, x: Tracked) -> Tracked:
-        """Return a value to which its errors are added as drawn, so that it has none
-        left."""
+        """Return a value with its errors drawn and added; it has none left."""
         is_exact = x.own is None and x.joint is None and not x.shared
         if x.dtype.kind in "iub" or is_exact:
             return x
@@ -102,8 +100,7 @@ class Draw:
         return scale[..., None] if self.count else scale
 
     def _numbers(self, shape: tuple[int, ...]) -> np.ndarray:
-        """Return uniform random numbers of mean 0 and standard deviation
-        `AMPLITUDE`."""
+        """Return random numbers of mean 0, standard deviation `AMPLITUDE`."""
         found = np.empty((len(self._generators), *shape), np.float32)
         for generator, of_one in zip(self._generators, found.reshape(len(found), -1)):
             generator.random(dtype=np.float32, out=of_one)
@@ -112,8 +109,7 @@ class Draw:
         return np.moveaxis(found, 0, -1) if self.count else found[0]
 
     def _of(self, cause: str) -> Any:
-        """Return the drawn error of a table or constant, the same at each use in a
-        run."""
+        """Return the drawn error of a table or constant; equal at each use."""
         if not cause or cause not in self._alike:
             self._alike[cause] = self._numbers(())
         return self._alike[cause]
@@ -148,8 +144,7 @@ class Spread:
         self.count += 1
 
     def narrowed(self, found: Tolerance, failure: float, ways: float) -> Tolerance:
-        """Return a tolerance with the smaller of the bounds from slopes and from
-        samples.
+        """Return a tolerance with the smaller bounds of slopes and samples.
 
         Args:
             found: the tolerance from slopes.
@@ -205,8 +200,7 @@ def sharpened(
     Args:
         found: the tolerances from slopes.
         run: executes the runs of a draw, and returns the values that have tolerances.
-        samples: number of runs; None for `usual` runs if a tolerance is wide, else
-            none.
+        samples: number of runs; None for `usual` if a tolerance is wide, else 0.
         failure: see `Spread.narrowed`.
         usual: number of runs that `samples=None` makes.
         ways: see `Spread.narrowed`.

@@ -44,8 +44,7 @@ class ElementRule:
     """How one function propagates errors.
 
     Attributes:
-        slopes: maps result, operands and the operands' largest errors to a slope per
-            operand.
+        slopes: maps result, operands and their largest errors to slopes.
         error: "exact", "stored" (one rounding), or the name of an elementary function.
         is_absolute: whether the function's error does not shrink with the result.
         is_curved: whether the slopes depend on the operands' largest errors.
@@ -187,8 +186,7 @@ def _add_term(
 
 
 def _broadcast_error(function: Any, place: int, x: Tracked) -> Shared | None:
-    """Return the error of an operand that is broadcast, as an error that elements
-    share."""
+    """Return a broadcast operand's error as one that elements share."""
     if (function, place, False) in _HANDED_ON:
         is_relative, scale = False, np.asarray(x.part(...).scale())
     elif (function, place, True) in _HANDED_ON and (x.value != 0).all():

@@ -27,8 +27,7 @@ _MAKERS = (
 
 
 class _ArrayType(type):
-    """Stand-in for `np.ndarray` that makes tracked arrays and accepts them in
-    `isinstance`."""
+    """A `np.ndarray` that makes tracked arrays; `isinstance` accepts them too."""
 
     model: ErrorModel
 
@@ -64,8 +63,7 @@ class NumpyStandIn:
 
 
 def replaced(thing: Any, model: ErrorModel) -> Any:
-    """Return a function that makes arrays so that it tracks them, else `thing`
-    itself."""
+    """Return `thing`, wrapped to track its results if it makes arrays."""
     if not callable(thing) or not any(thing is maker for maker in _MAKERS):
         return thing
 

@@ -24,16 +24,14 @@ class Judged:
         elements: number of elements.
         refused: number of elements beyond their bound, or not finite where the
             reference is.
-        non_finite: number of refused elements that are infinite or NaN on one side
-            only.
+        non_finite: refused elements that are Inf or NaN on one side only.
         undecided: number of elements with an infinite bound: they may overflow, or
             depend on numbers that differ by less than their bounds.
         worst: index of the element whose error is the largest multiple of its bound;
             None for an empty result.
         times_bound: that multiple.
         furthest: index of the element with the largest error, whatever its bound.
-        relative_l2: norm of the errors over norm of the reference, for elements with a
-            bound.
+        relative_l2: norm of errors over that of the reference, where bounded.
         relative_l2_bound: bound of `relative_l2`.
         distance: relative L2 error of all elements against the reference in FP32.
         is_within: whether the norm of the errors is within its bound.
@@ -73,8 +71,7 @@ class Tolerance:
 
     @classmethod
     def of_norm(cls, value: np.ndarray, relative: float) -> Tolerance:
-        """Return a tolerance of a relative L2 error, absolute if the reference is
-        zero."""
+        """Return a tolerance of a relative L2 error; absolute for a zero reference."""
         norm = cls(value, None, 0.0)._norm
         return cls(value, None, relative * norm if norm else relative)
 

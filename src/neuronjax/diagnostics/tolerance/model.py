@@ -102,8 +102,7 @@ def roundoff(precision: Any) -> Roundoff:
 def are_one_value(x: np.ndarray, axis: int) -> np.ndarray:
     """Return whether numbers along an axis are all v, -v or zero, for one v.
 
-    Roundings of their sum are correlated: each addition adds the same number to a
-    number on the same grid.
+    Roundings of their sum are correlated: each adds the same number on the same grid.
     """
     few = np.moveaxis(np.moveaxis(x, axis, 0)[:_FEW], 0, axis)
     found, largest = _alike(few, axis)
@@ -130,8 +129,7 @@ class ErrorModel:
         sums: rounding of the additions of contractions and reductions.
         functions: relative errors of elementary functions by name, "other" among them.
         failure: probability that one correct element is refused.
-        draw: draws the errors of some runs, a `drawn.Draw`; None to carry scales of
-            errors.
+        draw: draws errors of runs, a `drawn.Draw`; None to carry their scales.
     """
 
     stored: Roundoff
@@ -148,15 +146,13 @@ class ErrorModel:
 
     @functools.cached_property
     def spread(self) -> float:
-        """Return the largest error as a multiple of its scale: 7.5 for failure
-        1e-12."""
+        """Return the largest error over its scale: 7.5 for a failure of 1e-12."""
         return math.sqrt(2 * math.log(2 / self.failure))
 
     def of_sums(self, n: int) -> float:
         """Return the squared scale of n additions, relative to their partial sums.
 
-        Each rounding is taken as uniform, with a variance of a third of the squared
-        unit.
+        A rounding is taken as uniform: its variance is a third of the squared unit.
         """
         return n * self.sums.unit**2 / 3
 

@@ -102,8 +102,7 @@ def total(
 
 
 def _added(v: np.ndarray, model: ErrorModel) -> tuple[np.ndarray, ...]:
-    """Return sums over the last axis, scales of their roundings, largest partial
-    sums."""
+    """Return sums over the last axis, scales of roundings, largest partial sums."""
     n = v.shape[-1]
     value = v.sum(-1)
     if n <= 1:
@@ -118,8 +117,7 @@ def _added(v: np.ndarray, model: ErrorModel) -> tuple[np.ndarray, ...]:
 
 
 def _summed(x: Tracked, term: Shared, axis: Axis) -> Shared:
-    """Return a shared error after a sum: unchanged if relative, else summed with
-    sign."""
+    """Return a shared error after a sum: kept if relative, else summed with sign."""
     axes = _axes(x.ndim, axis)
     view = term.scale
     if term.is_relative and all(view.strides[i] == 0 for i in axes):
@@ -148,8 +146,7 @@ def variance(
     ddof: int = 0,
     keepdims: bool = False,
 ) -> Any:
-    """Return `numpy.var`, with the error of either formula: centred, or E[x^2] -
-    E[x]^2."""
+    """Return `numpy.var`; bounds hold for centred sums and for E[x^2] - E[x]^2."""
     centred = x - np.mean(x, axis, keepdims=True)
     n = count(x, axis)
     result = np.sum(centred * centred, axis, keepdims=keepdims) / float(n - ddof)
@@ -192,8 +189,7 @@ def _candidates(v: np.ndarray, scale: np.ndarray, spread: float) -> np.ndarray:
 
 
 def place_of(function: Any, sign: int) -> Any:
-    """Return the rule of `argmax` or `argmin`, doubtful if two elements may be
-    largest."""
+    """Return the rule of `argmax` or `argmin`, doubtful if several may be largest."""
 
     @run_by_run
     def rule(x: Tracked, axis: int | None = None) -> Any:

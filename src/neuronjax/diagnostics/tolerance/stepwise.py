@@ -34,8 +34,7 @@ def converted(x: Tracked, dtype: np.dtype) -> Any:
 
 @run_by_run
 def stepwise(function: Any, x: Tracked, dtype: Any = None) -> Tracked:
-    """Apply a function with steps; where a step is within the bound, it is the
-    error."""
+    """Apply a function with steps; a step within the bound becomes the error."""
     reach = x.model.spread * np.asarray(x.scale())
     low, high = function(x.value - reach), function(x.value + reach)
     jump = (high - low).astype(np.float32)
@@ -58,8 +57,7 @@ FUNCTIONS[np.round] = FUNCTIONS[np.around] = lambda x, decimals=0: (
 
 
 def _compared(function: Any, a: Any, b: Any) -> Any:
-    """Compare arrays; the result is plain if no numbers are closer than their
-    bounds."""
+    """Compare arrays; the result is plain if all differ by more than their bounds."""
     model = model_of((a, b))
     return _between(function, as_tracked(a, model), as_tracked(b, model))
 

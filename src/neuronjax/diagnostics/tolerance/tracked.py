@@ -58,8 +58,7 @@ class Shared:
     Attributes:
         is_relative: whether the error is `scale` times the value.
         scale: a view of the array's shape, of stride 0 where elements share it.
-        cause: a source with the same error at every use, the name of a table or
-            "constants"; else "".
+        cause: source with equal errors at every use: a table, "constants"; or "".
     """
 
     is_relative: bool
@@ -155,8 +154,7 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
         return Tracked(of_run(self.value, number), self.model.alone, self.dtype)
 
     def in_runs(self, runs: np.ndarray, model: ErrorModel) -> Tracked:
-        """Return the numbers of all runs, given along a last axis, with these
-        errors."""
+        """Return the numbers of all runs, on a last axis, with these errors."""
         errors = self.own, self.joint, self.shared
         return Tracked(packed(runs), model, self.dtype, *errors)
 
@@ -273,8 +271,7 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
 
 
 def _flat(args: tuple[Any, ...]) -> Any:
-    """Return the shape or axes of x.reshape(2, 3), x.reshape((2, 3)) or
-    x.transpose()."""
+    """Return the shape or axes, given as one tuple, as numbers, or not at all."""
     if not args or args == (None,):
         return None
     return args[0] if len(args) == 1 and not isinstance(args[0], int) else args
@@ -411,8 +408,7 @@ def over_blocks(
 def in_threads(
     work: Callable[[Any], Any], todo: Sequence[Any], fewest: int = 2
 ) -> list[Any]:
-    """Return the results of `work` for all items, in threads: NumPy releases the
-    GIL."""
+    """Return the results of `work` for all items in threads; NumPy frees the GIL."""
     if len(todo) < fewest:
         return list(map(work, todo))
     # NumPy's error state is in the context of the caller, which a thread lacks.
