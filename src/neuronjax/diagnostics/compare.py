@@ -127,7 +127,7 @@ def label(reference: str | Policy) -> str:
 
 
 def default_tolerance(policy: Policy, reference: str | Policy) -> float | None:
-    """Return 0, which tolerates no bit, if both sides should be equal; None against
+    """Return 0 (every bit must agree) if both sides should be equal; None against
     double precision, where tolerances are derived; else the default."""
     if reference in DOUBLES:
         return None
@@ -163,7 +163,7 @@ def _errs(errors: Errors) -> bool:
 
 def exceeds(errors: Errors, path: OpPath, tolerance: float) -> bool:
     """Return whether an op exceeds the tolerance. A boolean, or a number converted from
-    one, does not count unless `tolerance` is 0; what it selects may."""
+    one, does not count unless `tolerance` is 0; an op that selects by it may count."""
     if tolerance == 0:
         return errors.differing > 0
     op = path.op
@@ -248,7 +248,7 @@ def _record(path: OpPath, sums: _Sums) -> OpRecord:
 
 
 class _ReachedError(Exception):
-    """Ends a further run at the op of the first divergence, within this module."""
+    """Raised to end a further run at the op of the first divergence."""
 
 
 #: An explanation with more causes than this is not useful.
@@ -313,9 +313,9 @@ def compare_sides(
 ) -> Comparison:
     """Walk the sides, look for faults, and explain the first divergence.
 
-    `tolerance` is on relative L2; 0 tolerates no bit, with None there is no first
-    divergence. `results` are names of main's results, or None to look for no faults.
-    `names` are descriptive fields of `Comparison`.
+    `tolerance` is on relative L2; 0 means that every bit must agree, with None there is
+    no first divergence. `results` are names of main's results, or None to look for no
+    faults. `names` are descriptive fields of `Comparison`.
     """
     start = time.perf_counter()
     recorder = ErrorRecorder(tolerance)

@@ -69,8 +69,8 @@ class Comparison(Displayed):
         policy: the emulated policy.
         reference: the reference.
         baseline: the third side, or "" without one.
-        tolerance: relative L2 error above which a run has diverged; 0 tolerates no bit.
-            None if faults are looked for instead.
+        tolerance: relative L2 error above which a run has diverged; 0 means that every
+            bit must agree. None if faults are looked for instead.
         ops: records in program order.
         first_divergence: None if no op exceeds the tolerance.
         verdict: what is wrong, and its cause; None between two policies.
@@ -178,10 +178,11 @@ class Comparison(Displayed):
         )
 
     def three_way(self) -> Records:
-        """Return errors of reference (expected) and run (actual) from the baseline.
+        """Return the errors of the reference and of the run against the baseline.
 
-        One dict per op that computes: `expected_relative_l2`, `actual_relative_l2`,
-        their `ratio`, and the `actual_expected_relative_l2` of the two.
+        One dict per op that computes: `expected_relative_l2` (of the reference),
+        `actual_relative_l2` (of the run), their `ratio`, and the
+        `actual_expected_relative_l2` of the two.
 
         Raises:
             InvalidProgramError: there was no baseline.

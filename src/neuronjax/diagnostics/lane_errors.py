@@ -119,7 +119,7 @@ class LaneErrors:
         return is_finite and is_float(op.results[0].type.dtype)
 
     def compare(self, op: Op, views: Views, lanes: Lanes, repeats: bool) -> Compared:
-        """Return the errors of an execution, then feed lanes the results."""
+        """Return an op's errors, after feeding its reference results to lanes."""
         total = Compared()
         self.asked.clear()
         for value in op.results:
@@ -150,7 +150,7 @@ class LaneErrors:
         )
 
     def _repeated(self, value: Value, operand: Value) -> Compared:
-        """Return the errors as `_compared`, from those of the operand."""
+        """Return what `_compared` would, from the errors of the operand."""
         times, known = _size(value) // max(1, _size(operand)), self._known[operand]
         own, expected, actual = (
             None if e is None else e.repeated(times)

@@ -130,7 +130,7 @@ class ParallelWalk(OpWalk):
                 array = np.asarray(lane.arrays[view.number])
                 lane.arrays[view.number] = perturbed(array, unit, self._draw)
 
-    # -- of a walk ---------------------------------------------------------------------
+    # -- methods of OpWalk -------------------------------------------------------------
 
     def repeated(
         self, op: Op | None, done: Lane, lane: Lane, values: Iterable[Any]
@@ -334,7 +334,7 @@ class ParallelWalk(OpWalk):
     def _substitute(
         self, row: Lanes, path: OpPath, spans: Spans, views: Views, keys: Keys
     ) -> None:
-        """Execute the actual instructions and substitute results, see that module."""
+        """Execute the actual instructions, then substitute the results in the lanes."""
         op, actual, enter = path.op, self.actual, self.reference.executor.enter
         known, is_replaced = views[actual], path in self._replaced
         at = {v: known[v].buffer.number for v in (*op.operands, *op.results)}
@@ -399,7 +399,7 @@ class ParallelWalk(OpWalk):
         found: Compared,
         repeats: bool,
     ) -> None:
-        """Show an op that both runs execute to the witness."""
+        """Pass an op that both runs execute to the witness."""
         if self._witness is None or not {bundle.reference, bundle.actual} <= {*lanes}:
             return
 

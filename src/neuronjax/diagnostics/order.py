@@ -145,9 +145,11 @@ class _Prober:
         self._probe = probe
 
     def build(self, leaves: list[int], limit: int | None = None) -> list[Node]:
-        """Return the tree of sorted leaves of a subtree, or of some of its children.
+        """Return the nodes of sorted leaves: one subtree, or several children of a
+        node.
 
-        Leaves that meet only at `limit`, the size of the whole, are further children.
+        `limit` is the size of that node; leaves that meet only there are further
+        children.
         """
         first, *others = leaves
         node: Node = first
@@ -166,14 +168,15 @@ class _Prober:
         return [node, *(self.build(rest, limit) if rest else [])]
 
     def common(self, i: int, j: int) -> int:
-        """Return the number of leaves of the smallest subtree that holds both."""
+        """Return the number of leaves of the smallest subtree that holds `i` and
+        `j`."""
         others = [k for k in range(self._addends) if k not in (i, j)]
         step = self._probe.exact_units
         blocks = [others[b : b + step] for b in range(0, len(others), step)]
         return self._addends - sum(self._surviving(i, j, block) for block in blocks)
 
     def _surviving(self, i: int, j: int, units: list[int]) -> int:
-        """Return how many of some units are outside of that subtree."""
+        """Return how many of these units are outside of the subtree of `common`."""
         x = np.zeros(self._addends)
         x[units] = self._probe.unit
         x[i], x[j] = self._probe.huge, -self._probe.huge

@@ -92,7 +92,7 @@ class Span(NamedTuple):
 
 
 class Split(NamedTuple):
-    """A block by op; `results` are the buffers that are left at its end."""
+    """A block split by op; `results` are the buffers freed at its end."""
 
     spans: Sequence[Span]
     results: Sequence[int]

@@ -44,7 +44,7 @@ class JudgedBatches:
         holdout: Sequence[tuple],
         variations: int,
     ) -> JudgedBatches:
-        """Return batches from the call's own, more, and held-out or varied ones."""
+        """Return the call's batch and further ones, with held-out or varied ones."""
         keywords = first[1]
         varied: tuple[Batch, ...] = ()
         if not holdout and any(map(_is_float, jax.tree.leaves(first))):

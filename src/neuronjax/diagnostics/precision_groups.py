@@ -24,7 +24,7 @@ REST = "(others)"
 
 
 class HeardOp(NamedTuple):
-    """The texts of an op that rules match."""
+    """An op's texts, with which the selectors of rules are compared."""
 
     op: str
     params: tuple[str, ...] = ()

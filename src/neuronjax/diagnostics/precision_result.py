@@ -225,7 +225,7 @@ class PrecisionSearch(Displayed):
         return Text("\n".join([*lines, ""]))
 
     def _better_uniform(self) -> Iterator[str]:
-        """Yield candidates that are better for all groups: faster or more exact."""
+        """Yield notes on candidates that would be better for all groups."""
         refused = {d.assignment for d in self.decisions if d.stage == "held out"}
         baseline = len(self.candidates) - 1
         for tried in self.tried:
@@ -244,7 +244,7 @@ class PrecisionSearch(Displayed):
                 )
 
     def _judged(self) -> Iterator[str]:
-        """Yield on which data the error was measured."""
+        """Yield notes on the data on which the error was measured."""
         seen = "1 batch" if self.batches == 1 else f"{self.batches} batches"
         kept = "variations of it" if self.held_out_varied else "held out"
         beside = ""
@@ -263,7 +263,7 @@ class PrecisionSearch(Displayed):
             yield "one number was measured, and errors in it may cancel: measure more"
 
     def steps_table(self) -> Table:
-        """Return the steps to the policy, and those undone by held-out batches."""
+        """Return the table of steps to the policy, and of steps undone later."""
         path = self._path
         told = [
             n
@@ -298,7 +298,7 @@ class PrecisionSearch(Displayed):
         )
 
     def _explained(self) -> Iterator[str]:
-        """Yield explanations of unusual steps."""
+        """Yield notes on unusual steps."""
         steps = [self.decisions[n] for n in self._path]
         for before, after in itertools.pairwise(steps):
             if after.candidate > before.assignment[after.groups[0]]:
@@ -333,7 +333,7 @@ class PrecisionSearch(Displayed):
         )
 
     def _casts(self) -> Iterator[str]:
-        """Yield why a narrower type may take longer than TF32."""
+        """Yield a note if a narrower type takes longer than TF32."""
         for d, outcome in zip(self.decisions, self._became, strict=True):
             to = self.candidates[d.candidate]
             instead = {self.candidates[self.assignment[group]] for group in d.groups}
@@ -366,7 +366,8 @@ class PrecisionSearch(Displayed):
         return f" x {self.margin:g}" if self.margin != 1 else ""
 
     def decisions_table(self, rows: int | None = _SHOWN_DECISIONS) -> Table:
-        """Return the decisions that were run, the last `rows` or all (None)."""
+        """Return a table of the decisions for which a program was run, the last `rows`
+        or all (None)."""
         run = [n for n, d in enumerate(self.decisions) if d.error is not None]
         shown = run if rows is None else run[-rows:]
         title = f"{len(shown)} of {len(run)} decisions that were measured"

@@ -308,7 +308,8 @@ class Search:
         self.state = baseline[1]
 
     def _holds(self, groups: tuple[int, ...], assignment: Assignment) -> bool:
-        """Set the state; return whether it is within on held-out batches."""
+        """Make an assignment the state, and return whether it is within the tolerance
+        on held-out batches."""
         self.state = assignment
         error = self.trials.held_out_error(assignment)
         if error is None or error <= self.goal.tolerance:
@@ -321,11 +322,10 @@ class Search:
         return (seconds, late) if self.goal.objective == "time" else (late, seconds)
 
 
-# -- the way to what was found ---------------------------------------------------------
+# -- the path to the result ------------------------------------------------------------
 #
-# Not everything that was kept is in the result: what a search keeps on its way is given
-# up where a state that it had met before is better in the end, and undone where it
-# exceeds the tolerance on what was held out.
+# Not every kept state is on the path. A search gives up steps if an earlier state is
+# better in the end, and undoes those that exceed the tolerance on held-out batches.
 
 
 def path_to(result: Assignment, decisions: Sequence[Decision]) -> tuple[int, ...]:

@@ -57,7 +57,7 @@ class OpWalk(abc.ABC):
         # The lanes of each device so far, by name.
         self._devices: dict[int, dict[str, Lane]] = {}
 
-    # -- what a reader brings ----------------------------------------------------------
+    # -- methods of subclasses ---------------------------------------------------------
 
     @abc.abstractmethod
     def leaf(
@@ -111,7 +111,7 @@ class OpWalk(abc.ABC):
         """
 
     def decided(self, op: Op, lanes: Lanes, decisions: Mapping[Lane, int]) -> None:
-        """Called after a loop or branch with every lane's trips or branch."""
+        """Called after a loop or branch with the decision of every lane."""
 
     # -- regions -----------------------------------------------------------------------
 
@@ -120,7 +120,7 @@ class OpWalk(abc.ABC):
         sides = dict.fromkeys(lane.side for lane in lanes)
         blocks = {side: side.program.main for side in sides}
         keys = {side: side.executor.first_key for side in sides}
-        with np.errstate(all="ignore"):  # Inf and NaN are reported elsewhere
+        with np.errstate(all="ignore"):  # Inf and NaN are data, not errors
             self._region(blocks, keys, lanes)
 
     def _region(self, blocks: Blocks, keys: Keys, lanes: Lanes) -> None:

@@ -184,7 +184,7 @@ class _ChangedRun:
         return [np.asarray(_plain(x)) for x in held]
 
     def _noted(self, what: str) -> _Site | None:
-        """Count an execution of a place of the reference and return it, else None."""
+        """Count an execution at a place of the reference; return the place or None."""
         frame = sys._getframe(2)
         while frame is not None and frame.f_code.co_filename != self._file:
             frame = frame.f_back

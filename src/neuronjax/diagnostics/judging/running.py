@@ -70,8 +70,8 @@ def _bytes(elements: int, dtype: str) -> int:
 
 
 def shares_memory(program: KernelProgram) -> bool:
-    """Return whether tiles reuse memory of others, equally in both of two runs, so that
-    unwritten elements are the same in both."""
+    """Return whether tiles reuse memory of earlier tiles, in a second run as in the
+    first. Unwritten elements then hold the same in both runs."""
     return _all_bytes(program) > MOST_BYTES
 
 

@@ -217,7 +217,7 @@ def _born(module: str, folder: Path) -> tuple[_Nursery, int, IO[bytes]]:
 
 
 def _listened(nursery: _Nursery, out: IO[bytes], limits: Limits) -> tuple[str, str]:
-    """Read a child's output until it ends or must; return as `_watched` does."""
+    """Return how the child ended and its output, read until its end or a limit."""
     end = time.monotonic() + limits.seconds
     printed, total = b"", 0
     while (left := end - time.monotonic()) > 0:

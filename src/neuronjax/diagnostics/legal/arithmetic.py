@@ -191,7 +191,7 @@ def _(i: Compare, x: Sequence[Held], at: Executors) -> list[Held]:
     if not is_float(i.operands[0].type.dtype):
         return discrete(i, x, at)
     function, shape = _COMPARISONS[i.direction], x[0].shape
-    if x[0] is x[1]:  # a question about NaN, which no bound puts in doubt
+    if x[0] is x[1]:  # tests for NaN, which needs no bound
         return [Held(function(x[0].values, x[1].values), shape)]
     found = function(x[0].x, x[1].x)
     return [Held(found if isinstance(found, Tracked) else np.asarray(found), shape)]
@@ -301,7 +301,7 @@ def _(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
     return [Held(exact(r, at.model), ()) for r in results]
 
 
-# -- elementary functions: slopes from chords -----------------------------------------
+# -- elementary functions: slopes from chords ------------------------------------------
 #
 # `ErrorModel.functions` has the errors of the chip's tables; the code below propagates
 # the error of the argument.

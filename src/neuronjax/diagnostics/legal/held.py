@@ -173,7 +173,7 @@ def format_of(i: Instruction, number: int = 0) -> Roundoff:
 
 
 def written(x: Array, i: Instruction, number: int = 0) -> Held:
-    """Return a result of FP32 arithmetic, rounded to the format of its write."""
+    """Return an FP32 result, rounded to the format in which it is written."""
     shape = i.results[number].type.shape
     assert isinstance(x, Tracked)
     found, hard = rounded(x, format_of(i, number), i.rounding == "stochastic")

@@ -90,7 +90,7 @@ def _(i: ReduceBlock, x: Sequence[Held], at: Executors) -> list[Held]:
 def _place(
     i: ReduceBlock, key: Held, results: Sequence[np.ndarray], at: Executors
 ) -> list[Held] | None:
-    """Return the results of `argmax` or `argmin`, recognized by them, else None."""
+    """Return the results of a block that acts as `argmax` or `argmin`, else None."""
     whole, [axis] = key.tracked(at.model), i.axes
     ways = ((largest, place_of(np.argmax, 1)), (smallest, place_of(np.argmin, -1)))
     for extreme, place in ways:

@@ -66,7 +66,7 @@ class LegalOutput:
 
     @property
     def power(self) -> float:
-        """Return the smallest relative error of all numbers at once that is refused.
+        """Return the smallest relative error that is refused if all numbers have it.
 
         From 1 on, zeros are accepted as well, so the bounds decide nothing.
         """

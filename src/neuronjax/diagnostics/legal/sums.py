@@ -178,7 +178,7 @@ def _(i: NcMatmulMx, x: Sequence[Held], at: Executors) -> list[Held]:
     return [written(found, i)]
 
 
-# -- windows and scatters -------------------------------------------------------------
+# -- windows and scatters --------------------------------------------------------------
 
 _Fold = Callable[..., np.ndarray]
 

@@ -218,8 +218,8 @@ def _product(a: _Factor, b: _Factor, model: ErrorModel, stored: Any) -> Any:
 def _errors(
     a: _Factor, b: _Factor, model: ErrorModel, sums: np.float32
 ) -> tuple[Any, Any]:
-    """Return the squared rounding errors of sums that follow from squared products, and
-    the scale of propagated operand errors, of scaled values."""
+    """Return, for scaled values, the squared rounding error of sums that squares of
+    products determine, and the scale of the propagated operand errors."""
     rounding = np.float32(0.0)
     if model.products.unit > model.stored.unit:
         rounding = np.float32(3 * model.products.unit**2)

@@ -133,7 +133,7 @@ class Spread:
         self.count = 0
 
     def add(self, values: np.ndarray) -> None:
-        """Add the values of a run, or of a number of runs that are not packed."""
+        """Add the values of one run."""
         with np.errstate(all="ignore"):
             apart = (values.astype(np.float64) - self._expected) / AMPLITUDE
             squares = np.where(np.isfinite(self._expected), np.square(apart), 0.0)
@@ -144,7 +144,7 @@ class Spread:
         self.count += 1
 
     def narrowed(self, found: Tolerance, failure: float, ways: float) -> Tolerance:
-        """Return a tolerance with the smaller bounds of slopes and samples.
+        """Return `found` with bounds reduced where the sampled runs' are smaller.
 
         Args:
             found: the tolerance from slopes.

@@ -154,7 +154,7 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
         return Tracked(of_run(self.value, number), self.model.alone, self.dtype)
 
     def in_runs(self, runs: np.ndarray, model: ErrorModel) -> Tracked:
-        """Return the numbers of all runs, on a last axis, with these errors."""
+        """Return the numbers of all runs, given on a last axis, with own errors."""
         errors = self.own, self.joint, self.shared
         return Tracked(packed(runs), model, self.dtype, *errors)
 
@@ -408,7 +408,7 @@ def over_blocks(
 def in_threads(
     work: Callable[[Any], Any], todo: Sequence[Any], fewest: int = 2
 ) -> list[Any]:
-    """Return the results of `work` for all items in threads; NumPy frees the GIL."""
+    """Return results of `work` for all items in threads; NumPy releases the GIL."""
     if len(todo) < fewest:
         return list(map(work, todo))
     # NumPy's error state is in the context of the caller, which a thread lacks.
