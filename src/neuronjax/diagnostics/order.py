@@ -26,7 +26,7 @@ Node = int | tuple["Node", ...]
 
 @dataclass(frozen=True)
 class SummationTree:
-    """A summation tree.
+    """The tree of the additions that a sum consists of.
 
     Attributes:
         root: nested tuples of indices; two children are an addition, more are addends

@@ -40,7 +40,7 @@ class HeardOp(NamedTuple):
 
 
 class ListeningPolicy(Policy):
-    """A policy that records for which ops its rules are read, and changes nothing.
+    """A policy that records the ops for which it is asked, and changes nothing.
 
     Attributes:
         heard: the ops, in the order of lowering.
@@ -149,7 +149,7 @@ def _whole(name: str) -> str:
 
 
 def _in_scope(name: str) -> str:
-    """Return a pattern of a name stack, with transformations around any part."""
+    """Return a pattern of the name stack, also with transformations around parts."""
     parts = r"\)*/(?:.*[/(])?".join(map(re.escape, name.split("/")))
     return f"(?:^|[/(]){parts}[/)]"
 

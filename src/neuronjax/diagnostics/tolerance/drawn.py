@@ -71,7 +71,8 @@ class Draw:
         return packed(np.repeat(value[..., None], self.count, axis=-1))
 
     def made(self, x: Tracked) -> Tracked:
-        """Return a value with its errors drawn and added; it has none left."""
+        """Return a value to which one draw of its errors was added; the result is
+        exact."""
         is_exact = x.own is None and x.joint is None and not x.shared
         if x.dtype.kind in "iub" or is_exact:
             return x
