@@ -1,9 +1,9 @@
-"""A hash of a function and of plain values: did what produced this file change?
+"""Hash functions and plain values, to detect that the source of a file has changed.
 
-A function counts with its bytecode, its defaults, what it closes over, and the names
-of its own module that it uses, functions and classes of that module likewise. Comments
-and layout do not count; neither does what other modules contain, which are taken by
-name. The hash is one Python version's, as bytecode is.
+A function is hashed with its bytecode, defaults and closure, and with the names of its
+own module that it uses, including functions and classes of that module. Comments and
+layout do not count. Objects of other modules count by name only. The hash holds for one
+Python version, like bytecode.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ import jax
 import numpy as np
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...))
-# Which of these are one object is the compiler's affair.
+# The compiler decides which equal values are one object, so these have no number.
 _VALUES = (tuple, frozenset, np.generic, np.ndarray, jax.Array)
 _DIGITS = 16
 
 
 def code_fingerprint(*things: Any) -> str:
-    """A hash of functions and plain values, as hexadecimal digits.
+    """Return a hash of functions and plain values, as hexadecimal digits.
 
-    Things are functions, numbers, text, arrays, dataclasses, and containers of them; of
-    any other object only the class counts."""
+    Arguments may be functions, numbers, text, arrays, dataclasses, and containers of
+    them. Of any other object only the class counts.
+    """
     text = "\n".join(_CodeWriter().of(thing) for thing in things)
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 
 
 class _CodeWriter:
-    """One description; what was described before is named by its place."""
+    """Describes objects as text; a repeated object is described by its number."""
 
     def __init__(self) -> None:
         self._seen: dict[int, tuple[int, Any]] = {}
@@ -45,7 +46,7 @@ class _CodeWriter:
         if not isinstance(thing, _VALUES):
             if id(thing) in self._seen:
                 return f"<{self._seen[id(thing)][0]}>"
-            # Kept beside its number: no other object may take its place in memory.
+            # The object is kept, so that no other object gets its id.
             self._seen[id(thing)] = (len(self._seen), thing)
         return f"{type(thing).__name__}({', '.join(self._parts(thing))})"
 
@@ -90,7 +91,7 @@ class _CodeWriter:
                 yield f"{name}={self._global(value, function.__module__)}"
 
     def _global(self, value: Any, module: str) -> str:
-        """Of what another module defines, the name alone."""
+        """Return only the name of an object that another module defines."""
         defined = isinstance(value, type) or callable(value)
         if defined and getattr(value, "__module__", None) != module:
             name = getattr(value, "__qualname__", type(value).__qualname__)
@@ -124,7 +125,7 @@ class _CodeWriter:
 
 
 def _names(code: types.CodeType) -> set[str]:
-    """Every global name that code and the functions inside it may read."""
+    """Return every global name that code and the functions inside it may read."""
     nested = (c for c in code.co_consts if isinstance(c, types.CodeType))
     return set(code.co_names).union(*map(_names, nested))
 

@@ -1,8 +1,8 @@
-"""Runs a program under its policy and under a reference, and measures every op.
+"""Run a program under its policy and under a reference, and measure every op.
 
-A side is lowered and gets an executor; the walk executes both and says how far they are
-apart; the recorder adds that up by op and notes where the tolerance is first exceeded;
-then the ops that explain it are searched by further runs up to there.
+Each side is lowered and gets an executor. The walk executes both sides and measures
+their distance after each op; the recorder adds up the distances and notes where the
+tolerance is first exceeded. Further runs search for ops that explain this.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ from neuronjax.report.setting import policy_name
 
 DOUBLES = ("float64", "float64_rounded")
 REFERENCES = ("float32", *DOUBLES)
-#: Of the relative L2 error, against a reference of other numerics.
+#: Relative L2 error that is tolerated against a reference of other numerics.
 DEFAULT_TOLERANCE = 0.1
 
 
 def float32_policy(policy: Policy) -> Policy:
-    """What the "float32" reference computes: the program in FP32, as JAX on a host.
+    """Return the policy of the "float32" reference: FP32, as JAX on a host.
 
-    No cast but the program's own, sums in whatever order XLA likes, and the elementary
-    functions of the emulator, so that those are shared with the emulated run. What is
-    no matter of numbers (LNC, host calls, collectives' algorithms) is the policy's.
+    It has only the program's own casts, sums in an order that XLA chooses, and the
+    emulator's elementary functions, so that both runs share them. Settings that change
+    no numbers (LNC, host calls, algorithms of collectives) are those of `policy`.
     """
     return dataclasses.replace(
         policy,
@@ -80,8 +80,8 @@ class Setting:
 
     Attributes:
         program: captured StableHLO without complex numbers.
-        call_index: of stochastic rounding.
-        amax_history: of delayed scaling; None for the empty one, of scales of 1.
+        call_index: call index for stochastic rounding.
+        amax_history: history of delayed scaling; None for an empty one.
     """
 
     program: Program
@@ -90,14 +90,14 @@ class Setting:
     amax_history: jax.Array | None = None
 
     def emulated(self, policy: Policy, *, obeys_scopes: bool = True) -> Side:
-        """The program under a policy."""
+        """Return the side that executes the program under a policy."""
         program, regions = self._lower(policy, obeys_scopes)
         context = CallContext(self.call_index, self.amax_history)
         executor = Emulator(program, context)
         return Side(program, regions, executor)
 
     def double(self, policy: Policy, *, rounds: bool) -> Side:
-        """The program in double precision."""
+        """Return the side that executes the program in double precision."""
         program, regions = self._lower(float32_policy(policy), False)
         return Side(program, regions, Reference64(program, rounds=rounds))
 
@@ -111,7 +111,7 @@ class Setting:
         )
 
     def side(self, reference: str | Policy, policy: Policy) -> Side:
-        """What a reference's name stands for, beside the policy that is compared."""
+        """Return the side of a reference, for comparison with `policy`."""
         if reference in DOUBLES:
             return self.double(policy, rounds=reference == "float64_rounded")
         if reference == "float32":
@@ -120,15 +120,15 @@ class Setting:
 
 
 def label(reference: str | Policy) -> str:
-    """How a report calls a policy or a reference."""
+    """Return the name of a policy or a reference in reports."""
     if isinstance(reference, str):
         return reference
     return policy_name(reference)
 
 
 def default_tolerance(policy: Policy, reference: str | Policy) -> float | None:
-    """Any bit, where both sides should be the same; none against double precision,
-    where what a format and the data explain is derived."""
+    """Return 0 (every bit must agree) if both sides should be equal; None against
+    double precision, where tolerances are derived; else the default."""
     if reference in DOUBLES:
         return None
     same = isinstance(reference, Policy) and reference == policy
@@ -140,7 +140,7 @@ def default_tolerance(policy: Policy, reference: str | Policy) -> float | None:
 
 @dataclass
 class _Sums:
-    """What has been heard of one op."""
+    """Sums over the executions of one op."""
 
     number: int
     executions: int = 0
@@ -162,8 +162,8 @@ def _errs(errors: Errors) -> bool:
 
 
 def exceeds(errors: Errors, path: OpPath, tolerance: float) -> bool:
-    """Whether an op has diverged. A predicate that flips, or a number made of it, has
-    not: what it selects may have."""
+    """Return whether an op exceeds the tolerance. A boolean, or a number converted from
+    one, does not count unless `tolerance` is 0; an op that selects by it may count."""
     if tolerance == 0:
         return errors.differing > 0
     op = path.op
@@ -174,7 +174,7 @@ def exceeds(errors: Errors, path: OpPath, tolerance: float) -> bool:
 
 
 class _First(NamedTuple):
-    """The first divergence; `alone` where it is one in isolation too."""
+    """The first divergence; `alone` is whether it also occurs in isolation."""
 
     path: OpPath
     iterations: tuple[int, ...]
@@ -184,7 +184,7 @@ class _First(NamedTuple):
 
 
 class ErrorRecorder:
-    """Adds up what a walk says, and notes where it first diverges."""
+    """Adds up the errors of a walk by op, and notes the first divergence."""
 
     def __init__(self, tolerance: float | None) -> None:
         self._tolerance = tolerance
@@ -207,8 +207,8 @@ class ErrorRecorder:
             self.first = _First(path, iterations, found.device, errors, alone)
 
     def suspects(self, program: Program) -> list[OpPath]:
-        """What may have caused the first divergence: the op itself, then the ancestors
-        that err in isolation, the worst first."""
+        """Return possible causes of the first divergence: the op itself, then the
+        ancestors that err in isolation, the worst first."""
         assert self.first is not None
         path = self.first.path
         behind = ancestors(program, path.op)
@@ -221,7 +221,7 @@ class ErrorRecorder:
         )
 
     def records(self) -> dict[OpPath, OpRecord]:
-        """In program order."""
+        """Return the records of all ops, in program order."""
         return {path: _record(path, sums) for path, sums in self._sums.items()}
 
 
@@ -248,10 +248,10 @@ def _record(path: OpPath, sums: _Sums) -> OpRecord:
 
 
 class _ReachedError(Exception):
-    """Ends a trial at the op it is about; a signal, seen by nobody else."""
+    """Raised to end a further run at the op of the first divergence."""
 
 
-#: So many roundings tell a reader something; more do not.
+#: An explanation with more causes than this is not useful.
 FEW_CAUSES = 3
 
 
@@ -264,7 +264,7 @@ def _explanation(
 ) -> tuple[OpPath, ...]:
     first = recorder.first
     assert first is not None
-    if first.alone:  # on the reference's values: no other op is needed
+    if first.alone:  # its own error explains it
         return (first.path,)
     suspects = recorder.suspects(setting.program)
     if not suspects:
@@ -311,11 +311,12 @@ def compare_sides(
     results: Sequence[str] | None = (),
     names: Mapping[str, str],
 ) -> Comparison:
-    """Walks the sides, looks for faults, and explains the first divergence.
+    """Walk the sides, look for faults, and explain the first divergence.
 
-    A tolerance is on relative L2, where 0 means any bit and None that none is looked
-    for; `results` are the names of main's, or None to look for no faults; `names` are
-    the fields of `Comparison` that only say what this is."""
+    `tolerance` is on relative L2; 0 means that every bit must agree, with None there is
+    no first divergence. `results` are names of main's results, or None to look for no
+    faults. `names` are descriptive fields of `Comparison`.
+    """
     start = time.perf_counter()
     recorder = ErrorRecorder(tolerance)
     witness = None if results is None else _witness(setting.program, actual)
@@ -346,7 +347,7 @@ def compare_sides(
         causes = _explanation(recorder, setting, sides, arguments, tolerance)
         is_verified = bool(causes)
         if found is not None and found.amplifies(records[path]):
-            # Of roundings that every FP32 op makes any others would do as well.
+            # Any other roundings of the size that all FP32 ops make would do as well.
             errors = {c: records[c].isolation.relative_l2 for c in causes}
             ordinary = [c for c, error in errors.items() if error <= ORDINARY]
             if ordinary or len(causes) > FEW_CAUSES:

@@ -1,9 +1,9 @@
-"""What `compare` returns: the errors of every op, and where they begin.
+"""The result of `compare`: the errors of every op, and where they begin.
 
-A record is one op as the calls reach it, all its executions added up. "isolation" is
-its error when it is fed the reference's values, "accumulation" its error in the run, in
-which errors propagate. Ops that only move numbers have none of their own, and appear in
-a table only if they differ in isolation.
+A record has one op, reached by one path of calls, with all its executions added up.
+"isolation" is its error on the reference's values, "accumulation" its error in the run,
+in which errors propagate. Ops that only move numbers make no errors, and appear in a
+table only if they differ in isolation.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _NAMES = ("number", "op", "module", "phase", "label", "source")
 _SHOWN_ROWS, _SHOWN_RECORDS = 12, 40
 _SHOWN_CAUSES = 6
 _SHOWN_OUTLIERS = 2
-#: An outlier is worth a line from this share of the tolerance on.
+#: An outlier is printed if its error exceeds this share of the tolerance.
 _WORTH_A_LINE = 0.1
 
 
@@ -63,20 +63,20 @@ class Comparison(Displayed):
     """The errors of every op of a program against a reference.
 
     Attributes:
-        name: of the function.
+        name: name of the function.
         target: the machine.
         setting: target, logical core, numerics and SDK, as every report begins.
-        policy: what was emulated.
-        reference: against what.
-        baseline: the third view, or "" without one.
-        tolerance: on relative L2, from which on a run has diverged; 0 means any bit,
-            None that faults are looked for instead.
-        ops: in program order.
-        first_divergence: None where no op exceeds the tolerance.
-        verdict: what is wrong, and who is at fault; None between two policies.
-        results: of every result its path and the errors of its elements: "rel_l2",
-            "p99" and "max", as shares of the reference's root mean square.
-        notes: what a reader should know.
+        policy: the emulated policy.
+        reference: the reference.
+        baseline: the third side, or "" without one.
+        tolerance: relative L2 error above which a run has diverged; 0 means that every
+            bit must agree. None if faults are looked for instead.
+        ops: records in program order.
+        first_divergence: None if no op exceeds the tolerance.
+        verdict: what is wrong, and its cause; None between two policies.
+        results: path of every result and the errors of its elements: "rel_l2", "p99"
+            and "max", as shares of the reference's root mean square.
+        notes: remarks for the reader of a report.
     """
 
     name: str
@@ -95,12 +95,12 @@ class Comparison(Displayed):
 
     @property
     def faults(self) -> Faults:
-        """Who is at fault, the op to look at first in front."""
+        """Return the faults, the op to look at first in front."""
         return Faults(() if self.verdict is None else self.verdict.faults)
 
     @property
     def records(self) -> Records:
-        """One flat dict per op, for a data frame."""
+        """Return one flat dict per op, for a data frame."""
         shown = self.ops[:_SHOWN_RECORDS]
         title = f"{len(shown)} of {len(self.ops)} ops"
         rows = (record.as_dict() for record in self.ops)
@@ -108,19 +108,19 @@ class Comparison(Displayed):
 
     @property
     def differing(self) -> tuple[OpRecord, ...]:
-        """Ops with an error of their own, the worst first."""
+        """Return ops with an error of their own, the worst first."""
         return _worst_first((r for r in self.ops if r.errs), "isolation")
 
     def sorted(self, sort: str = "isolation") -> tuple[OpRecord, ...]:
-        """Ops in the order of a table.
+        """Return ops in the order of a table.
 
         Args:
-            sort: "isolation" or "accumulation", the worst relative L2 first; "order".
-                Ops that differ in isolation; for the other two also those that
-                compute on wrong numbers.
+            sort: "isolation" returns ops that differ in isolation, "accumulation" all
+                ops that differ in the run, each with the worst relative L2 first;
+                "order" returns the latter in program order.
 
         Raises:
-            InvalidProgramError: another word.
+            InvalidProgramError: `sort` is another word.
         """
         check_word("sort", sort, SORTS)
         if sort == "isolation":
@@ -131,11 +131,11 @@ class Comparison(Displayed):
         return _worst_first(found, "accumulation")
 
     def outliers(self, factor: float = 4.0) -> tuple[OpRecord, ...]:
-        """Ops that err more in isolation than ops of their kind do, the worst first.
+        """Return ops that err more in isolation than others of their kind, worst first.
 
         Args:
-            factor: by how much the relative L2 error exceeds the median of all ops of
-                that name; where most of them have none, any error does.
+            factor: how many times the relative L2 error must exceed the median of all
+                ops of that name; if the median is 0, any error does.
         """
         kinds: dict[str, list[float]] = {}
         for r in self.ops:
@@ -150,15 +150,14 @@ class Comparison(Displayed):
         return tuple(sorted(found, key=excess, reverse=True))
 
     def table(self, sort: str = "isolation", rows: int = _SHOWN_ROWS) -> Table:
-        """The ops of `sorted`, at most so many rows, as a table of Rich, 80 columns
-        wide."""
+        """Return the first `rows` ops of `sorted` as a Rich table, 80 columns wide."""
         found = self.sorted(sort)
         shown = found[:rows]
         title = f"{len(shown)} of {len(found)} ops, by {sort}"
         return op_table(title, shown)
 
     def by_module(self) -> Records:
-        """Ops grouped by module and pass, the worst isolation error first."""
+        """Return ops grouped by module and pass, the worst isolation error first."""
         rows = _grouped(self.ops, "label", lambda r: r.label)
         worst = [self.ops[row["worst"]] for row in rows]
         parts = [{"module": r.module, "phase": r.phase} for r in worst]
@@ -166,23 +165,24 @@ class Comparison(Displayed):
         return Records(found, partial(group_table, rows))
 
     def by_source(self) -> Records:
-        """Ops grouped by the user's source line, the worst isolation error first."""
+        """Return ops grouped by source line, the worst isolation error first."""
         rows = _grouped(self.ops, "source", lambda r: r.source)
         shown = [row | {"source": place(row["source"])} for row in rows]
         return Records(rows, partial(group_table, shown, "source", "line"))
 
     def iterations(self, number: int) -> Records:
-        """The errors of an op in a loop, by iteration."""
+        """Return the errors of an op in a loop, by iteration."""
         return Records(
             {"iteration": i.index} | figures(i, "isolation", "accumulation")
             for i in self.ops[number].iterations
         )
 
     def three_way(self) -> Records:
-        """Baseline, expected (the reference) and actual: errors against the baseline.
+        """Return the errors of the reference and of the run against the baseline.
 
-        One dict per op that computes: `expected_relative_l2`, `actual_relative_l2`,
-        their `ratio`, and the `actual_expected_relative_l2` of the two.
+        One dict per op that computes: `expected_relative_l2` (of the reference),
+        `actual_relative_l2` (of the run), their `ratio`, and the
+        `actual_expected_relative_l2` of the two.
 
         Raises:
             InvalidProgramError: there was no baseline.
@@ -205,7 +205,7 @@ class Comparison(Displayed):
         )
 
     def plot(self) -> Figure:
-        """The error along the program, as a Matplotlib figure."""
+        """Return the errors along the program as a Matplotlib figure."""
         from neuronjax.report.plots_errors import draw_errors
 
         lines = () if self.verdict is None else self.verdict.lines
@@ -222,7 +222,7 @@ class Comparison(Displayed):
         return draw_errors(title, self.records, computing, marks)
 
     def as_dict(self) -> dict[str, Any]:
-        """A JSON value; Inf is None."""
+        """Return a JSON value; Inf is None."""
         first = self.first_divergence
         return finite(
             {
@@ -245,7 +245,7 @@ class Comparison(Displayed):
 
     def summary(self) -> dict[str, Scalar]:
         """Return one flat dict: "rel_l2", "p99" and "max" of the worst result and, as
-        "results/loss/max", of each; "faults", and "faults/underflow" by their kind."""
+        "results/loss/max", of each; "faults", and "faults/underflow" by kind."""
         kinds = Counter(fault.kind for fault in self.faults)
         return {
             **super().summary(),
@@ -298,7 +298,7 @@ class Comparison(Displayed):
         )
 
     def _shown(self) -> Iterator[OpRecord]:
-        """The ops of which the report says more."""
+        """Yield the ops that the report describes."""
         yield from self.differing[:_SHOWN_ROWS]
         if self.verdict is not None:
             yield from (f.record for f in self.verdict.lines[:SHOWN_FAULTS])
@@ -335,7 +335,7 @@ class Comparison(Displayed):
         return lines
 
     def _outliers(self) -> Iterator[Text]:
-        """The worst ops of their kind that the first divergence does not name."""
+        """Yield lines on the worst outliers that the first divergence does not name."""
         first = self.first_divergence
         named = () if first is None else (first.record, *first.causes)
         worth = _WORTH_A_LINE * (self.tolerance or 0.0)
@@ -357,7 +357,7 @@ class Comparison(Displayed):
 
 # -- results ---------------------------------------------------------------------------
 
-#: Of the errors of all elements, as shares of the reference's root mean square.
+#: Figures of the elements' errors, as shares of the reference's root mean square.
 FIGURES: Mapping[str, Callable[[np.ndarray], Any]] = {
     "rel_l2": lambda errors: np.sqrt(np.mean(np.square(errors))),
     "p99": lambda errors: np.percentile(errors, 99),

@@ -14,15 +14,14 @@ from neuronjax.ir.phases import SHORT_PHASES
 from neuronjax.report.html import Narrowed
 from neuronjax.report.tables import NUMBER, RIGHT, WORD, Look, new_table
 
-#: From which on the vendor's three-way comparison calls an error unexpected.
+#: Ratio above which the vendor's three-way comparison calls an error unexpected.
 R_RATIO = 1.2
-#: What the longest ops and lines leave of 80 columns for the part of the model.
+#: Width that the longest ops and lines leave of 80 columns for the part of the model.
 _PART_WIDTH = 13
 
 
 def short(value: float) -> str:
-    """Return two significant digits, and of what is between 100 and a million all
-    digits before the point."""
+    """Return a value with two significant digits; all digits from 100 to a million."""
     if value == 0:
         return "0"
     return f"{value:.0f}" if 100 <= abs(value) < 1e6 else f"{value:.2g}"
@@ -34,8 +33,8 @@ def percent(share: float) -> str:
 
 
 def part_of(record: OpRecord, width: int = _PART_WIDTH) -> str:
-    """Return the end of a module's path and the pass: "…attn/out bwd" of
-    "params/layers/attn/out"; the table of modules has all of it."""
+    """Return the end of a module's path and the pass: "…attn/out bwd" for
+    "params/layers/attn/out"; the table of modules shows the whole path."""
     after = f" {SHORT_PHASES[record.phase]}" if record.phase else ""
     width -= len(after)
     kept = record.module
@@ -47,8 +46,7 @@ def part_of(record: OpRecord, width: int = _PART_WIDTH) -> str:
 
 
 def line_of(record: OpRecord, width: int) -> str:
-    """Return the line with as much of the file's name as there is room for:
-    "fault_bf…:98"; the findings name all of it."""
+    """Return the line with its file name cut to fit, "fault_bf…:98"."""
     file, colon, number = record.line.rpartition(":")
     if len(record.line) <= width or not file:
         return record.line
@@ -62,7 +60,7 @@ def _fixed_table(
     numbers: str,
     apart: int = 2,
 ) -> Table:
-    """Return a table of 80 columns; modules have what ops, lines and numbers leave."""
+    """Return a table of 80 columns; modules get the width that others leave."""
     return new_table(
         title,
         {name: WORD | _LOOKS.get(name, {}) for name in names.split("|")}
@@ -76,9 +74,9 @@ def _fixed_table(
 
 
 _OP_WIDTH, _LINE_WIDTH = 15, 22
-#: What a line keeps where parts would be cut, which tell layers apart.
+#: Lines are cut to this width before parts are, since parts tell layers apart.
 _LEAST_LINE = 14
-#: What three columns of figures leave to those of names.
+#: Width that three columns of figures leave for names.
 _NAMES_WIDTH = 47
 _LOOKS: dict[str, Look] = {
     "#": RIGHT,
@@ -90,8 +88,8 @@ _LOOKS: dict[str, Look] = {
 
 
 def op_table(title: str, ops: Sequence[OpRecord]) -> Table:
-    """Return one row per op; units in the last place, of which a sound matmul of BF16
-    is off by millions of FP32's, are in the records alone."""
+    """Return a table with one row per op. ULPs are omitted: a correct BF16 matmul is
+    off by millions of FP32 ULPs."""
     numbered = _longest(str(r.number) for r in ops)
     room = _NAMES_WIDTH - numbered - min(_OP_WIDTH, _longest(r.short_op for r in ops))
     parts = _longest(part_of(r, _NAMES_WIDTH) for r in ops)
@@ -123,7 +121,7 @@ def _longest(cells: Iterable[str]) -> int:
 def group_table(
     groups: Sequence[Mapping[str, Any]], key: str = "label", heading: str = "module"
 ) -> Table:
-    """Return one row per module, or line."""
+    """Return a table with one row per module or source line."""
     rows = (
         (
             g[key],

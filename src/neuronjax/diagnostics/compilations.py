@@ -1,4 +1,4 @@
-"""How many programs XLA compiled, and for how long, while something ran."""
+"""Count XLA's compilations and their time."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ _COMPILED = "/jax/core/compile/backend_compile_duration"
 
 @dataclass
 class Compilations:
-    """What XLA compiled.
+    """XLA's compilations.
 
     Attributes:
-        programs: how many; op by op each op of a kind and shape that is not exact.
-        seconds: how long that took.
+        programs: number of programs; when a program runs op by op, one for each kind
+            and shape of op that is not exact.
+        seconds: total compile time.
     """
 
     programs: int = 0
@@ -25,7 +26,7 @@ class Compilations:
 
     @classmethod
     def so_far(cls) -> Compilations:
-        """Since this was first asked in the process."""
+        """Return the compilations since the first call in this process."""
         total = _total()
         return cls(total.programs, total.seconds)
 
@@ -37,7 +38,7 @@ class Compilations:
 
 @functools.cache
 def _total() -> Compilations:
-    """The one count of the process, which JAX tells; its listeners never end."""
+    """Return the process's only count, which a JAX listener updates until the end."""
     total = Compilations()
 
     def heard(event: str, duration_secs: float, **kwargs: Any) -> None:

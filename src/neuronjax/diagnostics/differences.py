@@ -1,8 +1,8 @@
-"""Where two arrays are alike, and how many steps of their format they are apart.
+"""Where two arrays are equal, and how many steps of their format they are apart.
 
 A ULP is the distance between neighbouring numbers of the array's own dtype, counted as
-steps between bit patterns; zeros of both signs are one number. Equal infinities and
-NaNs at the same place are no difference; a NaN on one side alone is infinitely far.
+steps between bit patterns; both zeros are one number. Equal infinities and NaNs at the
+same place are no difference; a NaN on one side only is infinitely far.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 def ratio(error: float, size: float) -> float:
     """Return an error divided by the size of the reference.
 
-    It is 0 where there is no error, and Inf where the reference is zero.
+    Return 0 if there is no error, else Inf if the reference is zero.
     """
     if error == 0:
         return 0.0
@@ -23,12 +23,12 @@ def ratio(error: float, size: float) -> float:
 
 
 def alike(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Where two arrays are equal, or both NaN."""
+    """Return a mask of elements that are equal, or both NaN."""
     return (a == b) | (np.isnan(a) & np.isnan(b))
 
 
 def parts(array: np.ndarray) -> np.ndarray:
-    """Return the real numbers of an array, flat, where it is complex."""
+    """Return a complex array as flat real numbers, any other array unchanged."""
     if array.dtype.kind != "c":
         return array
     part = f"f{array.dtype.itemsize // 2}"
@@ -36,7 +36,7 @@ def parts(array: np.ndarray) -> np.ndarray:
 
 
 def steps_apart(actual: np.ndarray, reference: np.ndarray) -> np.ndarray:
-    """Return how many numbers of their format the elements of two arrays are apart."""
+    """Return the distance of elements in steps of their format."""
     a, b = (np.asarray(x, np.float64) for x in (actual, reference))
     with np.errstate(invalid="ignore", over="ignore"):
         same, is_far = alike(a, b), ~np.isfinite(a - b)
@@ -45,7 +45,7 @@ def steps_apart(actual: np.ndarray, reference: np.ndarray) -> np.ndarray:
 
 
 def _ordered(values: np.ndarray) -> np.ndarray:
-    """Integers in the order of the floats, consecutive for neighbours."""
+    """Return integers in the order of the floats, consecutive for neighbours."""
     bits = values.dtype.itemsize * 8
     codes = np.ascontiguousarray(values).view(f"uint{bits}").astype(np.int64)
     magnitude = codes & ((1 << (bits - 1)) - 1)

@@ -1,9 +1,8 @@
-"""Figures of numbers beside their reference: sums, counts and maxima.
+"""Distances of numbers from their reference: sums, counts and maxima.
 
-Of FP32 numbers a kernel of this processor finds them in one pass, where NumPy takes
-twenty and six times as long on two threads. Where there is no kernel, or the numbers
-are of another format or not finite, NumPy finds them, in blocks that fit a cache. Large
-arrays are worked on by several threads.
+For finite FP32 numbers a compiled kernel computes them in one pass; NumPy takes twenty
+times as long, and six times on two threads. NumPy computes all others, or if there is
+no kernel, in blocks that fit a cache. Several threads share large arrays.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from neuronjax.diagnostics.differences import alike
 from neuronjax.numerics.host_kernels import choice
 from neuronjax.numerics.host_kernels.figures import MAXIMA, Distance, Told
 
-# Below the size from which a BLAS starts threads for a dot product.
+# Smaller than the size from which a BLAS starts threads for a dot product.
 BLOCK_ELEMENTS = 1 << 13
-#: What a thread takes at a time, and how many threads there are at most.
+#: Elements per task of a thread, and the largest number of threads.
 PART_ELEMENTS = 1 << 17
 MAX_THREADS = 8
 _Part = TypeVar("_Part")
@@ -33,11 +32,11 @@ _EXPONENT_FIELD = np.uint64(0x7FF0 << 48)
 
 
 class Broken(Enum):
-    """What is counted of Inf and NaN; the sums of `Distance` leave both out.
+    """Counts of Inf and NaN, which the sums of `Distance` leave out.
 
-    `CHANGED` are the elements with an Inf or NaN that is not the reference's, `CEASED`
-    those that are finite on one side alone. `KNOWN2` is the sum of squares of the
-    reference where it is finite, whether or not the other number is.
+    `CHANGED` counts elements with an Inf or NaN that differs from the reference,
+    `CEASED` those that are finite on one side only. `KNOWN2` is the sum of squares of
+    the reference where it is finite, whether or not the other number is.
     """
 
     ACTUAL = "actual"
@@ -57,13 +56,13 @@ _ZEROS = (0.0,) * len(_TOLD)
 def figures(
     actual: np.ndarray, reference: np.ndarray, setting: Mapping[Told, float]
 ) -> Figures:
-    """Return all figures that a setting asks for, of arrays of any dtype and size.
+    """Return the figures that `setting` requests, for arrays of any dtype and size.
 
     Args:
-        actual: of the declared dtype.
-        reference: of that, or wider.
-        setting: what `Told` says; a figure whose setting is left out is not found.
-            Without `PRECISION` errors are counted in whole numbers.
+        actual: array of the declared dtype.
+        reference: array of the same dtype or a wider one.
+        setting: numbers by `Told`; a figure whose number is missing is not computed.
+            Without `PRECISION`, errors are counted in whole numbers.
     """
 
     def part(a: np.ndarray, r: np.ndarray) -> Figures:
@@ -89,12 +88,12 @@ def _total(parts: Iterable[Figures]) -> Figures:
 def distances(
     actual: np.ndarray, reference: np.ndarray, setting: Mapping[Told, float]
 ) -> Mapping[Distance, float] | None:
-    """Return what the kernel finds of flat arrays, or None where it can find nothing.
+    """Return the kernel's figures of flat arrays, or None if it does not apply.
 
     Args:
-        actual: of any dtype.
-        reference: likewise; floats are widened.
-        setting: what the kernel is told; 0 for what is left out.
+        actual: array of any dtype.
+        reference: array of any dtype; floats are widened.
+        setting: parameters of the kernel; missing ones are 0.
     """
     if actual.dtype != np.float32 or reference.dtype.kind != "f":
         return None
@@ -106,7 +105,7 @@ def distances(
     told = np.array([*map(setting.get, _TOLD, _ZEROS)])
     lists = np.empty((len(_FOUND), lanes))
     call(*(x.ctypes.data for x in (ours, theirs, told, lists)), ours.size)
-    with np.errstate(invalid="ignore"):  # Inf less Inf, which the next line sees
+    with np.errstate(invalid="ignore"):  # Inf - Inf is NaN, checked below
         totals = lists.sum(axis=1).tolist()
     if not math.isfinite(totals[Distance.ERROR2] + totals[Distance.REFERENCE2]):
         return None
@@ -133,7 +132,7 @@ def _kernel() -> tuple[Callable[..., None], int]:
 def _of_block(
     actual: np.ndarray, reference: np.ndarray, setting: Mapping[Told, float]
 ) -> Figures:
-    """Return the figures of arrays that a cache holds."""
+    """Return the figures of arrays that fit the cache."""
     a, r = (x.astype(np.float64, copy=False) for x in (actual, reference))
     found: dict[Distance | Broken, float] = {}
     known, error = r, a - r
@@ -166,11 +165,11 @@ def _of_block(
 def _finite(
     a: np.ndarray, r: np.ndarray, found: dict[Distance | Broken, float]
 ) -> tuple[np.ndarray, ...]:
-    """Count Inf and NaN, and put zeros in their place.
+    """Count Inf and NaN in `found`, and replace them by zeros.
 
     Returns:
-        The reference where it is finite; and the numbers, the reference and the error
-        where both are.
+        The reference where it is finite; then the numbers, the reference and the error
+        where both are finite.
     """
     finite, known = np.isfinite(a), np.isfinite(r)
     usable = finite & known
@@ -189,9 +188,9 @@ def _finite(
 def _different(
     actual: np.ndarray, reference: np.ndarray
 ) -> tuple[Distance, np.ndarray]:
-    """Return where bits differ, or values from a reference of another dtype.
+    """Return where bits differ, or values if the reference has another dtype.
 
-    Two NaNs are alike.
+    Two NaNs are equal.
     """
     if actual.dtype == reference.dtype:
         figure, differs = Distance.DIFFERENT_BITS, _bits(actual) != _bits(reference)
@@ -205,8 +204,8 @@ def _different(
 def _spacing(a: np.ndarray, r: np.ndarray, setting: Mapping[Told, float]) -> np.ndarray:
     """Return the spacing of a format at the larger of two magnitudes.
 
-    It is 2^(exponent - mantissa_bits), no finer than at the smallest normal number. The
-    exponent field of a float64 number is a power of two.
+    It is 2^(exponent - mantissa_bits), at least that of the smallest normal number. The
+    exponent field of a float64 numberalone is a power of two.
     """
     power = a.view(np.uint64) & _EXPONENT_FIELD
     other = r.view(np.uint64) & _EXPONENT_FIELD
@@ -220,7 +219,7 @@ def _spacing(a: np.ndarray, r: np.ndarray, setting: Mapping[Told, float]) -> np.
 def _range(
     a: np.ndarray, r: np.ndarray, size: np.ndarray, setting: Mapping[Told, float]
 ) -> Figures:
-    """Return the counts of zeros, and of what a format cannot hold."""
+    """Return the counts of zeros and of numbers outside of the format's range."""
     is_zero, limit = a == 0, setting[Told.LARGEST]
     found: dict[Distance | Broken, float] = {
         Distance.SIZE_MOST: float(size.max(initial=0.0)),
@@ -248,7 +247,7 @@ def _bits(x: np.ndarray) -> np.ndarray:
 
 
 def same_bits(actual: np.ndarray, reference: np.ndarray) -> bool:
-    """Return whether two arrays of one shape hold the same bytes of the same dtype."""
+    """Return whether two arrays of one shape have the same dtype and bytes."""
     if actual.dtype != reference.dtype:
         return False
     return bool(np.array_equal(_bits(actual), _bits(reference)))
@@ -258,10 +257,9 @@ def same_bits(actual: np.ndarray, reference: np.ndarray) -> bool:
 
 
 def in_parts(function: Callable[..., _Part], *arrays: np.ndarray) -> Sequence[_Part]:
-    """Return what a function makes of flat parts of large arrays, in their order.
+    """Return the results of a function on flat parts of large arrays, in order.
 
-    Several threads do so. NumPy's warnings are the caller's choice, which a thread does
-    not inherit.
+    Threads call it, with the caller's NumPy error state, which they do not inherit.
     """
     flat = [np.asarray(x).reshape(-1) for x in arrays]
     if flat[0].size <= PART_ELEMENTS:
@@ -283,7 +281,7 @@ def _threads() -> ThreadPoolExecutor:
 
 
 def blocks_of(*arrays: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
-    """Yield flat arrays of one size, in parts that a cache holds."""
+    """Yield parts of flat arrays of one size that fit the cache."""
     for start in range(0, arrays[0].size, BLOCK_ELEMENTS):
         stop = start + BLOCK_ELEMENTS
         yield tuple(x[start:stop] for x in arrays)

@@ -1,9 +1,9 @@
-"""Who executes the instructions of one side of a comparison.
+"""Executors of the instructions of one side of a comparison.
 
-An executor runs instructions one at a time and says when two of them are the same
-function: what is the same is computed once. The `Emulator` is the project's own; the
-double-precision one is in `reference64`. Arrays of the declared dtype `enter` it, and
-what it holds, in wider floats if it `is_wide`, leaves it in that dtype by `leave`.
+An executor runs instructions one at a time, and its `identity` says when two are the
+same function, so that equal work is done once. `Emulator` executes as the chip does;
+`reference64` has the executor in double precision. `enter` converts arrays of the
+declared dtype to the executor's (wider floats if `is_wide`), `leave` converts back.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class RoundingKey(NamedTuple):
 
     Attributes:
         array: uint32 scalar.
-        path: equal paths of equal programs mean equal keys.
+        path: numbers folded in; equal programs' equal paths have equal keys.
     """
 
     array: Any
     path: tuple[int, ...] = ()
 
     def folded(self, number: int) -> RoundingKey:
-        """As the interpreter derives the key of a call, a loop or an iteration."""
+        """Return the key of a call, a loop or an iteration, as the interpreter does."""
         with jax.disable_jit(False):
             return RoundingKey(
                 fold(self.array, jnp.uint32(number)), (*self.path, number)
@@ -45,14 +45,14 @@ class RoundingKey(NamedTuple):
 
 
 def stacked_operands(operands: Sequence[Sequence[Any]]) -> list[Any]:
-    """Return [devices, *local shape] of every operand."""
+    """Return every operand as [devices, *local shape]."""
     return [np.stack([*map(np.asarray, x)]) for x in zip(*operands, strict=True)]
 
 
 def by_device(
     i: Instruction, results: Sequence[Any], devices: int
 ) -> list[list[np.ndarray]]:
-    """Return the results of every device; what all of them get is one array."""
+    """Return the results of every device; a result equal for all is one array."""
     arrays = [np.asarray(x) for x in results]
     alike = isinstance(i, Collective) and is_same_for_all(i, devices)
     if alike:
@@ -62,11 +62,11 @@ def by_device(
 
 @dataclass
 class Position:
-    """Where the walk is: what a hook of an executor can ask.
+    """The position of the walk, for hooks of an executor.
 
     Attributes:
         path: the op, with the calls that lead to it.
-        iterations: those of the loops around it, the outermost first.
+        iterations: indices of the enclosing loops, the outermost first.
     """
 
     path: Hashable = None
@@ -74,7 +74,7 @@ class Position:
 
 
 class Emulator:
-    """The engines of the emulated core, op by op."""
+    """Executes op by op on the engines of the emulated core."""
 
     is_wide = False
 
@@ -88,7 +88,7 @@ class Emulator:
     def identity(
         self, i: Instruction, key: RoundingKey, position: Position
     ) -> Hashable:
-        """The signature; with the key where numbers are drawn."""
+        """Return the signature; with the key if the instruction draws numbers."""
         if i.blocks or isinstance(i, Call):  # blocks belong to one program
             return i.signed, id(self)
         if i.rounding == "stochastic" or i.ordinal:
@@ -102,7 +102,7 @@ class Emulator:
         key: RoundingKey,
         position: Position,
     ) -> Sequence[Any]:
-        """On the engine that the instruction names."""
+        """Execute on the engine that the instruction names."""
         return self._stepper.execute(i, operands, key.array)
 
     def exchange(
@@ -112,22 +112,22 @@ class Emulator:
         key: RoundingKey,
         position: Position,
     ) -> list[list[Any]]:
-        """Return what every device gets of an instruction that joins them.
+        """Return the results of a communicating instruction on every device.
 
         Args:
             i: a collective, or a kernel with collectives.
-            operands: those of every device.
-            key: of the block of all devices.
-            position: where the walk is.
+            operands: the operands of every device.
+            key: key of the block of all devices.
+            position: the position of the walk.
         """
         stacked = stacked_operands(operands)
         results = self._stepper.exchange(i, stacked, len(operands), key.array)
         return by_device(i, results, len(operands))
 
     def enter(self, array: Any) -> Any:
-        """The emulator holds arrays as they are declared."""
+        """Return the array: the emulator holds arrays in their declared dtype."""
         return array
 
     def leave(self, array: Any, dtype: Any) -> Any:
-        """The emulator holds arrays as they are declared."""
+        """Return the array: the emulator holds arrays in their declared dtype."""
         return array

@@ -1,9 +1,9 @@
-"""What is known of an integer before the program runs: its value, or its bounds.
+"""Static facts about an integer before the program runs: its value, or its bounds.
 
-A forward evaluation of StableHLO over constants, iotas and loop counters. A `Fact`
-holds bounds that are always true (those of the dtype where nothing better is known) and
-the value itself where it is a constant of at most `LARGEST` elements. Floats have a
-value or nothing. Semantics: docs/spec.md of openxla/stablehlo.
+Facts come from a forward evaluation of StableHLO over constants, iotas and loop
+counters. A `Fact` has bounds that always hold (those of the dtype if no better ones are
+known), and the value if it is a constant of at most `LARGEST` elements. A float has a
+value or no information. Semantics: docs/spec.md of openxla/stablehlo.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ import numpy as np
 from neuronjax.execution.arithmetic import FUNCTIONS, comparison
 from neuronjax.ir.program import Op, TensorType
 
-LARGEST = 1 << 16  # elements of a value that is worth evaluating
-_LARGEST_KEY = 1 << 12  # bytes of a value that is worth comparing
+LARGEST = 1 << 16  # most elements of a value that is evaluated
+_LARGEST_KEY = 1 << 12  # most bytes of a value that is compared
 
 
 @dataclass(frozen=True, eq=False)
 class Fact:
-    """What is known of one value.
+    """Static knowledge of one value.
 
     Attributes:
-        low: no element is smaller; -inf for floats.
-        high: no element is larger; inf for floats.
+        low: lower bound of all elements; -inf for floats.
+        high: upper bound of all elements; inf for floats.
         value: all elements, or None.
     """
 
@@ -38,7 +38,7 @@ class Fact:
 
     @property
     def key(self) -> tuple:
-        """Equal for facts that say the same."""
+        """Return a key that is equal only for facts with equal content."""
         value = self.value
         if value is None or value.nbytes > _LARGEST_KEY:
             return (self.low, self.high, id(value) if value is not None else None)
@@ -46,7 +46,7 @@ class Fact:
 
     @property
     def scalar(self) -> Any:
-        """The value of all elements where they are surely equal, else None."""
+        """Return the value of all elements if they are surely equal, else None."""
         if self.low == self.high:
             return np.asarray(self.low if self.value is None else self.value.flat[0])
         if self.value is None or not self.value.size:
@@ -55,17 +55,17 @@ class Fact:
         return np.asarray(first) if (self.value == first).all() else None
 
     def within(self, low: float, high: float) -> bool:
-        """Whether every element is surely in [low, high]."""
+        """Return whether every element is surely in [low, high]."""
         return low <= self.low and self.high <= high
 
 
 def is_integer(dtype: np.dtype) -> bool:
-    """Integers and booleans, the four-bit ones of ml_dtypes included."""
+    """Return whether a dtype is an integer (also of ml_dtypes) or boolean."""
     return dtype.kind in "iub" or dtype.name in ("int4", "uint4")
 
 
 def unknown(type: TensorType) -> Fact:
-    """What the dtype alone says."""
+    """Return the fact that follows from the dtype alone."""
     dtype = type.dtype
     if not is_integer(dtype):
         return Fact(-np.inf, np.inf)
@@ -76,7 +76,7 @@ def unknown(type: TensorType) -> Fact:
 
 
 def known(value: np.ndarray) -> Fact:
-    """A constant."""
+    """Return the fact of a constant."""
     kept = value if value.size <= LARGEST else None
     if not is_integer(value.dtype) or not value.size:
         return Fact(-np.inf, np.inf, kept)
@@ -84,13 +84,13 @@ def known(value: np.ndarray) -> Fact:
 
 
 def bounded(type: TensorType, low: float, high: float) -> Fact:
-    """Bounds, or the dtype's where the exact result would not fit and wraps around."""
+    """Return bounds; the dtype's if the exact result would wrap around."""
     widest = unknown(type)
     return Fact(low, high) if Fact(low, high).within(*_pair(widest)) else widest
 
 
 def evaluate(op: Op, facts: Sequence[Fact]) -> tuple[Fact, ...]:
-    """What is known of the results of an op, given what is known of its operands."""
+    """Return the facts of an op's results from those of its operands."""
     if op.name == "stablehlo.optimization_barrier":
         return tuple(facts)
     if len(op.results) != 1:
@@ -112,7 +112,7 @@ Value = Callable[..., np.ndarray]
 
 
 def _value(op: Op, name: str, facts: Sequence[Fact]) -> np.ndarray | None:
-    """The result as a constant, or None."""
+    """Return the result as a constant, or None."""
     type = op.results[0].type
     if name == "constant":
         return op.attributes["value"]
@@ -151,7 +151,7 @@ def _slice(op: Op, x: np.ndarray) -> np.ndarray:
 
 
 def _divide(op: Op, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Rounds toward zero; x / 0 is left to the chip."""
+    """Return a quotient rounded toward zero; x / 0 is not evaluated here."""
     if not is_integer(x.dtype):
         return x / y
     safe = np.where(y == 0, 1, y)
@@ -159,13 +159,13 @@ def _divide(op: Op, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _remainder_value(op: Op, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Has the dividend's sign; of integers by 0 it is the dividend."""
+    """Return a remainder with the dividend's sign; an integer modulo 0 is itself."""
     if not is_integer(x.dtype):
         return np.fmod(x, y)
     return np.where(y == 0, x, np.fmod(x, np.where(y == 0, 1, y)))
 
 
-#: What NumPy's own function makes of constants.
+#: Operations that NumPy's function of the same name evaluates.
 _PLAIN = "abs add and maximum minimum multiply negate or sign subtract".split()
 _VALUES: Mapping[str, Value] = {
     **{name: lambda op, *x, f=FUNCTIONS[name]: f(*x) for name in _PLAIN},
@@ -219,7 +219,7 @@ def _clamp(op: Op, facts: Sequence[Fact]) -> Fact:
 
 
 def _corners(function: Callable[[Any, Any], Any]) -> Callable[..., Fact]:
-    """Bounds of a function that is monotone in each operand."""
+    """Return the bounds of a function that is monotone in each operand."""
 
     def rule(op: Op, facts: Sequence[Fact]) -> Fact:
         a, b = facts
@@ -230,7 +230,7 @@ def _corners(function: Callable[[Any, Any], Any]) -> Callable[..., Fact]:
 
 
 def _compared(op: Op, facts: Sequence[Fact]) -> Fact:
-    """A comparison that the bounds may decide."""
+    """Return bounds of a comparison: equal if the operands' bounds decide it."""
     a, b = facts
     direction = op.attributes["comparison_direction"]
     if not is_integer(op.operands[0].type.dtype) or direction in ("EQ", "NE"):
@@ -241,7 +241,7 @@ def _compared(op: Op, facts: Sequence[Fact]) -> Fact:
 
 
 def _remainder(op: Op, facts: Sequence[Fact]) -> Fact:
-    """The dividend's sign, less than the divisor in magnitude."""
+    """Return bounds with the dividend's sign and a magnitude below the divisor's."""
     x, y = facts
     most = max(abs(y.low), abs(y.high)) - 1
     low = max(x.low, -most) if x.low < 0 else 0
@@ -250,7 +250,7 @@ def _remainder(op: Op, facts: Sequence[Fact]) -> Fact:
 
 
 def _and(op: Op, facts: Sequence[Fact]) -> Fact:
-    """No larger than an operand that is not negative."""
+    """Return bounds: 0 up to the smallest operand that is not negative."""
     limits = [f.high for f in facts if f.low >= 0]
     type = op.results[0].type
     return bounded(type, 0, min(limits)) if limits else unknown(type)

@@ -1,8 +1,8 @@
-"""Findings of a portability check, and the report of them as text and as JSON.
+"""Findings of a portability check, and their report as text and as JSON.
 
-Plain data without behaviour: what was found where, how bad it is, what to write
-instead, and which document says so. A source begins with a key of `DOCUMENTS`; keys are
-those of `hardware/chips.py` where it has the document.
+A finding says what is wrong, where, how bad it is, what to write instead, and which
+document says so. A source begins with a key of `DOCUMENTS`, which are those of
+`hardware/chips.py` for documents that it has.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class Finding:
         rule: the id of the rule, "dynamic-while".
         severity: "error", "warning" or "info"; see `MEANINGS`.
         op: the op, "stablehlo.while"; "" for the program as a whole.
-        location: the user's line, "model.py:12", or "" where unknown.
+        location: the user's line, "model.py:12", or "" if unknown.
         scope: the JAX name stack of the first occurrence.
-        count: how often it occurs at this line.
+        count: number of occurrences at this line.
         message: what is wrong.
         remedy: what to write instead.
         source: the document that says so.
@@ -92,20 +92,20 @@ class PortabilityReport(Displayed):
 
     @property
     def ok(self) -> bool:
-        """Whether there is no error; warnings and infos are no errors."""
+        """Return whether there is no error; warnings and infos do not count."""
         return not any(f.severity == "error" for f in self.findings)
 
     def count(self, severity: Severity) -> int:
-        """How many findings of this severity there are."""
+        """Return the number of findings of this severity."""
         return sum(f.severity == severity for f in self.findings)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Return plain data for JSON."""
         return {"ok": self.ok, **dataclasses.asdict(self), "documents": self.documents}
 
     @property
     def documents(self) -> dict[str, str]:
-        """The pages that the findings cite, by their keys."""
+        """Return the pages that the findings cite, by key."""
         cited = {key for f in self.findings for key in cited_keys(f.source)}
         return {key: page for key, page in DOCUMENTS.items() if key in cited}
 
@@ -140,7 +140,7 @@ class PortabilityReport(Displayed):
 
 
 def cited_keys(source: str) -> set[str]:
-    """The keys of `DOCUMENTS` that a source names."""
+    """Return the keys of `DOCUMENTS` that a source names."""
     return set(re.findall(r"\b[A-Z][A-Z0-9]+(?:-[A-Z]+)?\b", source)) & set(DOCUMENTS)
 
 

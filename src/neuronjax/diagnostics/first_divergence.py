@@ -1,11 +1,11 @@
-"""Which ops explain that a run has diverged at some op: its ancestors that err.
+"""Search the ops that explain a divergence: ancestors that err.
 
-The candidates are the ancestors of the op, itself included, that err in isolation. A
-set explains the divergence if it is gone once the reference executes those ops, whose
-results are not rounded on write where the reference is wider (see
-`reference_substitution`). The smallest one is searched greedily: of the worst
-candidates as few as suffice, of which each is left out that is not needed. Every trial
-is a run up to the op, so their number is limited; a smaller set may exist.
+The candidates are the ancestors of the diverged op, itself included, that err in
+isolation. A set of ops explains the divergence if it vanishes once the reference
+executes them; their results are not rounded on write where the reference is wider (see
+`reference_substitution`). The search is greedy: it takes as few of the worst candidates
+as suffice, then drops each that is not needed. Every trial is a run up to the op, so
+their number is limited and a smaller set may exist.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from collections.abc import Callable, Hashable, Sequence
 from neuronjax.ir.program import Op, Program
 from neuronjax.ir.value_sources import ValueSources
 
-# Trials that one explanation may take.
+# Most trials for one explanation.
 MOST_TRIALS = 8
 # Sets up to this size are tried without each of their members.
 FEW = 4
 
 
 def ancestors(program: Program, op: Op) -> set[Op]:
-    """Every op on which the results of an op may depend, and the op itself.
+    """Return the op and every op on which its results may depend.
 
-    Calls are not told apart: what one call of a function depends on, all do.
+    All calls of a function are treated alike: each depends on what any depends on.
     """
     graph = ValueSources(program)
     values = graph.behind([*op.operands, *op.results])
@@ -35,11 +35,12 @@ def ancestors(program: Program, op: Op) -> set[Op]:
 def smallest_set(
     candidates: Sequence[Hashable], explains: Callable[[Sequence[Hashable]], bool]
 ) -> tuple[Hashable, ...]:
-    """A small set of candidates that explains.
+    """Return a small set of candidates that explains.
 
-    Candidates come the most suspicious first; more of them are taken to explain no
-    less. The set is empty if not even all of them together explain."""
-    left = itertools.count(MOST_TRIALS, -1)  # from when on all fail
+    Candidates come the most suspicious first, and more of them are assumed to explain
+    no less. The set is empty if all together do not explain.
+    """
+    left = itertools.count(MOST_TRIALS, -1)  # trials fail once it reaches 0
 
     def trial(chosen: Sequence[Hashable]) -> bool:
         return next(left) > 0 and explains(chosen)
@@ -58,7 +59,7 @@ def smallest_set(
 def _fewest(
     candidates: Sequence[Hashable], trial: Callable[[Sequence[Hashable]], bool]
 ) -> int | None:
-    """How many of the first candidates explain: 1, 2, 4, ..., then by bisection."""
+    """Return how many of the first candidates explain: 1, 4, 16, ..., then bisect."""
     low, high = 0, 1
     while not trial(candidates[:high]):
         if high >= len(candidates):

@@ -1,8 +1,7 @@
-"""What would make an NKI kernel faster: changes, each priced by scheduling it again.
+"""Find what limits an NKI kernel: changes, each priced by scheduling it again.
 
-A kernel is written by hand, so that its precision, layout and order are its author's:
-what is asked is how much time would be left if something cost nothing. All of that are
-bounds that no kernel reaches.
+Precision, layout and order of a kernel are its author's choice. So each change asks how
+much time would be left if something were free. No kernel reaches this bound.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Made = TypeVar("Made")
 
 
 def is_kernel(step: Any) -> bool:
-    """Whether something is a kernel; if `neuronjax.nki` was never imported, nothing."""
+    """Return whether `step` is a kernel; False if `neuronjax.nki` is not imported."""
     module = sys.modules.get("neuronjax.nki.kernel")
     return module is not None and isinstance(step, module.Kernel)
 
@@ -39,16 +38,16 @@ def profiler(
     policy: Policy | str | None,
     options: Mapping[str, Any],
 ) -> Callable[..., Made]:
-    """`neuronjax.profile` of a kernel.
+    """Return the function that profiles a kernel, for `neuronjax.profile`.
 
-    `make` makes the profile of its fields; `values` are those of arguments that were
-    given as arrays, and raises for types; `options` are target, lnc, trips and peak. A
-    policy is None, for a kernel names its dtypes itself. The function takes the
-    kernel's arguments: arrays or ShapeDtypeStructs, and static values.
+    `make` makes the profile from its fields; `values` returns the values of arguments
+    that are arrays, and raises for types; `options` are target, lnc, trips and peak.
+    The policy must be None, since a kernel names its dtypes. The returned function
+    takes the kernel's arguments: arrays or ShapeDtypeStructs, and static values.
 
     Raises:
-        InvalidProgramError: a policy was given, or, of the call, the kernel does not
-            fit PSUM, which running refuses too.
+        InvalidProgramError: a policy was given; in the returned function, the kernel
+            does not fit PSUM, which running refuses too.
     """
     if policy is not None:
         raise InvalidProgramError(
@@ -66,7 +65,7 @@ def profiler(
         )
         roofs(schedule.core, options["peak"])  # refuses an unknown peak
         if "PSUM" in schedule.found.short:
-            from neuronjax.nki.limits.addresses import peak_bytes  # a kernel has it
+            from neuronjax.nki.limits.addresses import peak_bytes  # imported by kernels
 
             peak_bytes(program, spills=chosen.older, memories=("psum",))
         timeline = kernel_timeline(schedule)
@@ -85,7 +84,7 @@ def profiler(
 
 
 def not_a_kernel(program: Program | None) -> Program:
-    """A captured program; refuses None, which is what a kernel has."""
+    """Return a captured program; refuse None, which a kernel has instead."""
     if program is None:
         raise InvalidProgramError(
             "an NKI kernel, where a program of JAX is needed",
@@ -95,7 +94,7 @@ def not_a_kernel(program: Program | None) -> Program:
 
 
 def kernel_changes(schedule: KernelSchedule, timeline: Timeline) -> tuple[Change, ...]:
-    """Every change that gains something, the largest gain first."""
+    """Return every change that gains something, the largest gain first."""
     seconds = what_if(schedule, _once(lambda p: _free(p) if p.ring else p))
     what = "reuse what is loaded, so that no transfer takes time"
     found = [
@@ -124,7 +123,7 @@ def _free(p: KernelPrice) -> KernelPrice:
 def _once(
     change: Callable[[KernelPrice], KernelPrice],
 ) -> Callable[[int, KernelPrice], KernelPrice]:
-    """Equal costs are one object: each is changed once."""
+    """Return the change, applied only once to a price that several entries share."""
     known: dict[int, KernelPrice] = {}
 
     def changed(_: int, p: KernelPrice) -> KernelPrice:
@@ -136,7 +135,7 @@ def _once(
 
 
 def _line(schedule: KernelSchedule, timeline: Timeline) -> Iterator[Change]:
-    """The line that has most of the critical path, for nothing."""
+    """Yield the change that makes the line with most of the critical path free."""
     found = bottleneck(schedule)
     if found is None:
         return

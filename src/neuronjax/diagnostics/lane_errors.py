@@ -1,8 +1,8 @@
-"""How far the lanes of a walk are apart, value by value, and what they are fed.
+"""Compare the lanes of a walk value by value, and feed them the reference's values.
 
-What is the same array is no error, and arrays with equal bits become one. Of an op that
-only shows numbers again, all of them and each equally often, the errors are those of
-its operand; against a wider reference its lanes are not even executed for that.
+Lanes that hold the same array have no error, and arrays with equal bits become one. An
+op that only repeats all elements equally often has the errors of its operand; against a
+wider reference its lanes are not even executed.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from neuronjax.ir.program import Op, Value
 
 Lanes = Sequence[Lane]
 Views = Mapping[Side, Mapping[Value, Any]]
-#: Their result has every number of their operand equally often.
+#: Ops whose result has every element of the operand equally often.
 _REPEATS = frozenset(
     f"stablehlo.{name}" for name in ("broadcast_in_dim", "reshape", "transpose")
 )
 
 
 class Compared(NamedTuple):
-    """The errors of one execution of one op; a pair that was not run is absent.
+    """The errors of one execution of one op; None for a pair that did not run.
 
     Attributes:
-        device: that has executed it; 0 outside of a mesh.
+        device: the device that executed it; 0 outside of a mesh.
     """
 
     isolation: Errors | None = None
@@ -46,7 +46,7 @@ class Compared(NamedTuple):
     device: int = 0
 
     def plus(self, other: Compared) -> Compared:
-        """Return the errors of both."""
+        """Return the sum of two errors."""
         pairs = zip(self[:4], other[:4], strict=True)
         sums = (b if a is None else a if b is None else a + b for a, b in pairs)
         return Compared(*sums, device=other.device)
@@ -54,16 +54,16 @@ class Compared(NamedTuple):
 
 @dataclass(eq=False)
 class LaneErrors:
-    """The lanes of a walk, by what they are for, and their errors.
+    """The lanes of a walk, by purpose, and their errors.
 
     Attributes:
-        reference, actual: what is compared.
-        rounded: the reference on its own values rounded to the declared formats, which
-            is what an op in isolation is compared with; of a wider reference only.
+        reference, actual: the lanes that are compared.
+        rounded: the reference on its own values rounded to the declared formats, with
+            which isolated ops are compared; only for a wider reference.
         isolated: the actual program on the reference's values.
-        baseline: what both are measured against.
+        baseline: the lane with which both are compared.
         perturbed: the reference on perturbed data.
-        memory: of what was made of the same arrays.
+        memory: results of earlier work on the same arrays.
     """
 
     reference: Lane
@@ -74,11 +74,11 @@ class LaneErrors:
     perturbed: Lane | None = None
     memory: Memory = field(default_factory=Memory)
     _known: dict[Value, Compared] = field(default_factory=dict)
-    #: Of the results of the op at hand, what a witness will ask.
+    #: Figures of the current op's results that a witness reads.
     asked: dict[Value, Figures] = field(default_factory=dict)
 
     def on_device(self, device: int) -> LaneErrors:
-        """Return new lanes for the same, on a device."""
+        """Return new lanes with the same purposes, on a device."""
         own = {
             f.name: lane and Lane(lane.name, lane.side, device=device)
             for f in fields(self)
@@ -87,15 +87,15 @@ class LaneErrors:
         return LaneErrors(**own, memory=self.memory)  # type: ignore[arg-type]
 
     def take(self, op: Op, other: LaneErrors) -> None:
-        """Take over the errors of an op from another device."""
+        """Copy the errors of an op from another device."""
         own = {v: other._known[v] for v in op.results if v in other._known}
         self._known.update(own)
 
     def __iter__(self) -> Iterator[Lane]:
         """Yield the lanes in the order of execution.
 
-        The reference comes first, for what it did can be shared. A wider one comes
-        later: NumPy computes it while XLA is busy with the others.
+        The reference comes first, since others can share its results. A wider one comes
+        later: NumPy computes it while XLA runs the others.
         """
         first, last = (self.reference, self.rounded), (self.isolated, self.actual)
         if self.reference.side.executor.is_wide:
@@ -104,8 +104,8 @@ class LaneErrors:
         return (lane for lane in lanes if lane is not None)
 
     def repeats(self, op: Op, lanes: Lanes) -> bool:
-        """Whether an op does no more than to show finite numbers again whose errors are
-        known, so that neither `rounded` nor `isolated` need be executed."""
+        """Return whether an op only repeats finite numbers with known errors, so that
+        `rounded` and `isolated` need not be executed."""
         if op.name not in _REPEATS or not self.reference.side.executor.is_wide:
             return False
         known = self._known.get(op.operands[0])
@@ -119,7 +119,7 @@ class LaneErrors:
         return is_finite and is_float(op.results[0].type.dtype)
 
     def compare(self, op: Op, views: Views, lanes: Lanes, repeats: bool) -> Compared:
-        """An execution of an op; then its lanes are fed the reference's results."""
+        """Return an op's errors, after feeding its reference results to lanes."""
         total = Compared()
         self.asked.clear()
         for value in op.results:
@@ -150,7 +150,7 @@ class LaneErrors:
         )
 
     def _repeated(self, value: Value, operand: Value) -> Compared:
-        """As `_compared`, from what is known of the operand."""
+        """Return what `_compared` would, from the errors of the operand."""
         times, known = _size(value) // max(1, _size(operand)), self._known[operand]
         own, expected, actual = (
             None if e is None else e.repeated(times)
@@ -167,7 +167,7 @@ class LaneErrors:
         return Compared(alone, own, expected, actual)
 
     def _feed(self, views: Views, value: Value, lanes: Lanes) -> None:
-        """Gives the reference's value to the lanes that are fed it."""
+        """Store the reference's value in the lanes that are fed it."""
         if self.isolated is None or self.isolated not in lanes:
             return
         executor, dtype = self.reference.side.executor, value.type.dtype
@@ -187,9 +187,9 @@ class LaneErrors:
     def _errors(
         self, left: Lane, right: Lane, views: Views, value: Value, is_seen: bool
     ) -> Errors:
-        """Return the errors of a value that two lanes hold; equal arrays become one.
+        """Return the errors of a value in two lanes; equal arrays become one.
 
-        Its figures are kept if a witness sees it.
+        The figures are kept if a witness reads them.
         """
         at, executor = views[left.side][value].buffer.number, left.side.executor
         ours = left.arrays[at]
@@ -208,7 +208,8 @@ class LaneErrors:
     def seen(
         self, view: Callable[[Lane], Any], lanes: Lanes, value: Value | None = None
     ) -> Seen:
-        """Return one array of the runs; of the op at hand the result that is named."""
+        """Return the arrays of a value in all runs. `value` is given for a result of
+        the current op, whose figures are then included."""
 
         def array(lane: Lane | None) -> Any:
             if lane is None or lane not in lanes:
@@ -230,8 +231,7 @@ class LaneErrors:
 def _measured(
     ours: Any, theirs: Any, executor: Executor, dtype: Any, is_seen: bool
 ) -> tuple[Errors | None, Figures | None]:
-    """Return errors, and the figures that a witness asks if it sees them; nothing of
-    arrays with equal bits."""
+    """Return errors, and figures if a witness reads them; None for equal bits."""
     if isinstance(ours, Substituted):
         return errors_of(ours.wide, np.asarray(theirs)), None
     a, r = np.asarray(executor.leave(ours, dtype)), np.asarray(theirs)

@@ -1,9 +1,9 @@
-"""What would make a program faster: changes, each with the time that it predicts.
+"""Find what would make a program faster: changes, each with its predicted time.
 
-A change is priced, not guessed: the same program is lowered again, or scheduled again,
-as it would be after the change. Where the change is an ideal that no program reaches
-(nothing spills; all queues overlap) its time is a bound, and says so. Numbers change
-with the precision; whether they still train is `neuronjax run` and `jit`'s to answer.
+A change is priced by lowering or scheduling the changed program again. If the change is
+an ideal that no program reaches (nothing spills; all queues overlap), its time is
+called a bound. A change of precision changes the numbers; `neuronjax run` and `jit`
+show whether the program still trains.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from neuronjax.timing.timeline import Timeline
 from neuronjax.timing.work import QUEUES, Core, Queue
 
 Basis = Literal["re-priced", "bound"]
-#: Schedules instructions on a core.
+#: A function that schedules instructions on a core.
 Price = Callable[[InstructionProgram, Core], Timeline]
 
 _PRECISIONS = ("bf16", "fp8", "mxfp8", "mxfp4")
@@ -37,14 +37,14 @@ _LARGER_BATCH = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """What is to be made faster.
+    """The program that is to be made faster.
 
     Attributes:
-        program: before lowering.
-        instructions: after it.
-        price: schedules.
-        with_batch: the instructions with a batch so many times as large (1/8, say);
-            they are None where the program cannot have it. None where it is not known
+        program: the program before lowering.
+        instructions: the program after lowering.
+        price: schedules instructions.
+        with_batch: returns the instructions for a batch that is larger by a factor
+            (1/8, say), or None if the program cannot have it. None if it is not known
             which arguments are the batch.
     """
 
@@ -60,16 +60,16 @@ class Subject:
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """One change and what it is predicted to do.
+    """One change and its predicted effect.
 
     Attributes:
         kind: "precision", "cores", "spills", "overlap", "transfers", "batch" or
             "sharding".
         what: what to do, in one line.
-        seconds: the program's time after it; with a larger batch, for as many examples
-            as before.
+        seconds: the program's time after it; for a larger batch, the time per old
+            batch.
         before_seconds: its time now.
-        basis: "bound" where no program reaches this time.
+        basis: "bound" if no program reaches this time.
     """
 
     kind: str
@@ -80,12 +80,11 @@ class Change:
 
     @property
     def gain_seconds(self) -> float:
-        """The seconds that the change saves."""
         return self.before_seconds - self.seconds
 
     @property
     def speedup(self) -> float:
-        """Time now by time then; infinite where nothing would be left."""
+        """Return the time now over the time after; infinite if that is zero."""
         return self.before_seconds / self.seconds if self.seconds else float("inf")
 
 
@@ -93,7 +92,7 @@ class Changes(Displayed, tuple[Change, ...]):
     """Changes, the largest gain first."""
 
     __slots__ = ()
-    _repr_pretty_ = Displayed._repr_pretty_  # which IPython prefers to our __repr__
+    _repr_pretty_ = Displayed._repr_pretty_  # IPython prefers this to __repr__
 
     def __rich__(self) -> Table:
         kinds = {"bound": "at best", "re-priced": "predicted"}
@@ -119,7 +118,7 @@ def gaining(found: Iterable[Change]) -> list[Change]:
 
 
 def changes(subject: Subject) -> tuple[Change, ...]:
-    """Every change that gains something, the largest gain first; one of each kind."""
+    """Return the best change of each kind that gains something, largest gain first."""
     found = [
         *_precisions(subject),
         *_cores(subject),
@@ -149,14 +148,14 @@ def _precisions(subject: Subject) -> Iterator[Change]:
         try:
             lowered = lower(subject.program, target=subject.target, policy=policy)
         except NeuronJaxError:
-            continue  # the chip does not have it: no change that could be made
+            continue  # the chip does not support it
         timeline = subject.price(lowered, subject.core)
         what = f'policy="{name}"'
         yield _change(subject, "precision", what, timeline.total_seconds)
 
 
 def _cores(subject: Subject) -> Iterator[Change]:
-    """Yield the program on other cores, and on two that no chip has."""
+    """Yield the program on other cores, and on two ideal cores that no chip has."""
     core, replace = subject.core, dataclasses.replace
     size = 2**20 * core.spec.sbuf_usable_bytes_per_partition
     spec = replace(core.spec, sbuf_usable_bytes_per_partition=size)
@@ -178,8 +177,8 @@ def _on(subject: Subject, core: Core, kind: str, what: str, basis: Basis) -> Cha
 
 
 def overlap(timeline: Timeline) -> Change:
-    """What is left if the busiest queue never waits for another: its own time, and what
-    is around a program, which no queue works in."""
+    """Return the change in which the busiest queue never waits: its busy time, plus the
+    time around a program in which no queue works."""
     longest: Queue = max(QUEUES, key=timeline.busy_seconds)
     return Change(
         kind="overlap",
@@ -205,7 +204,7 @@ def _batches(subject: Subject) -> Iterator[Change]:
 
 
 def _seconds_with_batch(subject: Subject, factor: float) -> float | None:
-    """None where the batch cannot be so large."""
+    """Return the time with a larger batch, or None if the program cannot have it."""
     assert subject.with_batch is not None
     instructions = subject.with_batch(factor)
     if instructions is None:

@@ -1,8 +1,8 @@
-"""Loops whose trip count is in the program: what `lax.scan` and `fori_loop` leave.
+"""Loops with a static trip count, such as those of `lax.scan` and `fori_loop`.
 
-A counted loop compares one of its carries with a bound that the loop does not change,
-and adds a constant to that carry. Every other `stablehlo.while` runs until the data say
-so. Facts are those of `facts.py`.
+A counted loop compares one of its carries with a loop-invariant bound, and adds a
+constant to that carry. All other loops end depending on data. Facts are those of
+`facts.py`.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ Functions = Mapping[str, Function]
 
 
 def invariant(op: Op, index: int) -> bool:
-    """Whether the body of a while returns a carry as it got it."""
+    """Return whether the body of a while returns a carry unchanged."""
     body = op.regions[1]
     return body.results[index] is body.arguments[index]
 
 
 def trip_count(op: Op, initial: Sequence[Fact], functions: Functions) -> int | None:
-    """How often the body of a while runs, or None where it is not static.
+    """Return how often the body of a while runs, or None if that is not static.
 
-    `initial` is what is known of its operands; the body may hand the counter to one of
-    `functions`."""
+    `initial` are facts of its operands; `functions` may compute the counter.
+    """
     condition = op.regions[0]
     kept = {
         condition.arguments[i]: fact
@@ -64,7 +64,7 @@ def trip_count(op: Op, initial: Sequence[Fact], functions: Functions) -> int | N
 def carried(
     op: Op, index: int, initial: Sequence[Fact], functions: Functions, trips: int | None
 ) -> Fact:
-    """What holds of a carry in every trip: counters have bounds."""
+    """Return the fact that holds for a carry in every trip: counters have bounds."""
     if invariant(op, index):
         return initial[index]
     type, first = op.operands[index].type, initial[index].scalar
@@ -80,7 +80,7 @@ def _producer(region: Region, value: Value) -> Op | None:
 
 
 def _constant(region: Region, value: Value, kept: Mapping[Value, Fact]) -> Any:
-    """The value of a scalar made of constants inside the region, or None."""
+    """Return the value of a scalar computed from constants in the region, or None."""
     if value in kept:
         return kept[value].scalar
     op = _producer(region, value)
@@ -98,7 +98,7 @@ def _constant(region: Region, value: Value, kept: Mapping[Value, Fact]) -> Any:
 def _step(
     op: Op, carry: int, initial: Sequence[Fact], functions: Functions
 ) -> int | None:
-    """The constant that the body adds to an integer carry, or None."""
+    """Return the constant that the body adds to an integer carry, or None."""
     body = op.regions[1]
     if not is_integer(op.operands[carry].type.dtype):
         return None
@@ -131,7 +131,7 @@ _FLIPPED = {"LT": "GT", "LE": "GE", "GT": "LT", "GE": "LE"}
 
 
 def _trips(first: int, limit: int, step: int, direction: str) -> int | None:
-    """Trips while `counter direction limit`; None for one that does not end."""
+    """Return the trips while `counter direction limit`, None if it does not end."""
     if direction == "NE":
         trips, rest = divmod(limit - first, step)
         return trips if not rest and trips >= 0 else None

@@ -1,9 +1,9 @@
-"""Every op of a program in its context: what is known of its operands, and where it is.
+"""Visit every op of a program with its context: facts of its operands, and location.
 
-A call is followed with what is known of its arguments, so that a function called twice
-is seen twice; a callee called twice with the same facts is walked once and its findings
-are counted again. Library functions share one copy among their callers, with the lines
-of the first: an op whose line is lent takes that of the call that led to it.
+A function is walked once for each set of facts of its arguments. A call with facts that
+were seen before repeats the findings without another walk. Library functions share one
+copy among their callers, with lines of the first caller: an op with such a borrowed
+line gets the line of the call that led to it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from neuronjax.ir.value_sources import ValueSources
 from neuronjax.lowering import lower_by_op
 from neuronjax.policy import Policy
 
-# Functions of jax.random, whose integer arithmetic is the generator's and not the
-# user's. They are private and keep their names; a suffix tells equal names apart.
+# Functions of jax.random, whose integer arithmetic is not the user's. They are private
+# and keep their names; a suffix distinguishes equal names.
 _GENERATORS = re.compile(
     r"_?(threefry|philox)\w*|_(uniform|randint|normal|bernoulli|gumbel|exponential"
     r"|gamma|beta|cauchy|laplace|poisson|shuffle|truncated|rademacher|categorical"
@@ -35,7 +35,7 @@ _GENERATORS = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """For what a program is checked.
+    """The program that is checked, and for what.
 
     Attributes:
         sdk: the Neuron SDK, (2, 32).
@@ -48,14 +48,13 @@ class Settings:
 
     @functools.cached_property
     def casts(self) -> Mapping[Op, Cast]:
-        """To what the policy casts the operands of contractions; none where the program
-        is not lowered."""
+        """Return the policy's casts of contractions; none if lowering fails."""
         try:
             _, regions = lower_by_op(
                 self.program, target=self.target, policy=self.policy
             )
         except NeuronJaxError:
-            return {}  # of which the report speaks by itself
+            return {}  # the report has its own finding for this
         return contraction_casts(regions)
 
 
@@ -64,14 +63,14 @@ class OpContext:
     """One op in its context.
 
     Attributes:
-        facts: what is known of every value in sight.
-        graph: from which values each value is computed, and by which op.
-        users: the ops that read a value.
+        facts: facts of every visible value.
+        graph: the values and the op from which each value is computed.
+        users: the ops that read each value.
         scope: the name stack, enclosing calls included.
-        location: the user's line, "" where the caller's is to be taken.
-        trips: how often the enclosing loops run it, 1 where one is not counted.
-        in_generator: inside a function of jax.random.
-        loop: the trip count, of a `while` that has one.
+        location: the user's line; "" if the caller's line applies.
+        trips: how often enclosing loops run it; 1 for a loop of unknown length.
+        in_generator: whether the op is inside a function of jax.random.
+        loop: the trip count of a `while`, if static.
     """
 
     op: Op
@@ -86,22 +85,22 @@ class OpContext:
     loop: int | None = None
 
     def fact(self, value: Value) -> Fact:
-        """What is known of a value."""
+        """Return the fact of a value."""
         return _known(self.facts, value)
 
     def fact_of_result(self) -> Fact:
-        """What is known of the op's one result."""
+        """Return the fact of the op's one result."""
         return evaluate(self.op, [self.fact(v) for v in self.op.operands])[0]
 
     def producer(self, value: Value, *through: str) -> Op | None:
-        """The op that made a value, looking through ops of these names."""
+        """Return the op that made a value, looking through ops of these names."""
         op = self.graph.makers.get(value)
         while op is not None and op.name in through:
             op = self.graph.makers.get(op.operands[0])
         return op
 
 
-#: What is found in one context; a place of "" is that of the caller.
+#: Yields the findings of one context; a location of "" means that of the caller.
 Rules = Callable[[OpContext], Iterator[Finding]]
 
 
@@ -124,7 +123,7 @@ def visit(settings: Settings, rules: Rules) -> tuple[Finding, ...]:
 
 
 class _Walker:
-    """Walks functions, and remembers what came out."""
+    """Walks functions, and caches the results."""
 
     def __init__(self, settings: Settings, rules: Rules) -> None:
         self.settings, self.rules = settings, rules
@@ -155,10 +154,10 @@ class _Walker:
 
 @dataclass(frozen=True)
 class _FunctionWalk:
-    """One function, walked with facts about its arguments.
+    """The walk of one function, with facts of its arguments.
 
     Attributes:
-        notes: what the rules have said so far.
+        notes: findings of the rules so far.
     """
 
     walker: _Walker
@@ -168,7 +167,7 @@ class _FunctionWalk:
     notes: list[Finding] = field(default_factory=list)
 
     def region(self, region: Region, facts: dict[Value, Fact]) -> Sequence[Fact]:
-        """Walk a region; `facts` grows by what its ops make."""
+        """Return a region's results' facts; add those of its ops to `facts`."""
         for op in region.ops:
             results = self._op(op, [_known(facts, v) for v in op.operands], facts)
             facts.update(zip(op.results, results, strict=True))
@@ -235,7 +234,7 @@ class _FunctionWalk:
 
 
 def branch_taken(op: Op, index: Fact) -> int | None:
-    """Which region of a `case` or `if` a constant index selects, or None."""
+    """Return which region of a `case` or `if` a constant index selects, or None."""
     if index.scalar is None:
         return None
     if op.name == "stablehlo.if":

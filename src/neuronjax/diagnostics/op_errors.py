@@ -1,8 +1,8 @@
-"""How far an array is from its reference, in sums that add up over blocks and calls.
+"""Errors of an array against its reference, as sums over blocks and calls.
 
-An `Errors` holds sums and maxima, so those of two arrays, two results of an op or two
+An `Errors` has sums and maxima, so those of two arrays, two results of an op or two
 iterations of a loop can be merged; relative L2, cosine and SQNR follow from the sums.
-Numbers that are finite on one side alone are counted and left out of the sums.
+Numbers that are finite on one side only are counted, and left out of the sums.
 """
 
 from __future__ import annotations
@@ -26,19 +26,18 @@ class Errors:
     """The errors of some elements.
 
     A ULP is the spacing of the declared format (1 for integers) at the larger of the
-    two magnitudes, so that a small number where the reference has a zero does not count
-    as 2^100 of them.
+    two magnitudes. So a small number in place of a zero does not count as 2^100 ULPs.
 
     Attributes:
-        elements: how many.
-        differing: of them, whose bits are not the reference's (float64: whose value
-            is not the reference's rounded to the format); two NaNs are alike.
-        nonfinite: NaN and Inf among the actual numbers.
-        nonfinite_reference: among the reference's.
+        elements: number of elements.
+        differing: number of elements whose bits differ from the reference's (from a
+            float64 one: values, after rounding it to the format); NaNs are equal.
+        nonfinite: number of NaN and Inf among the actual numbers.
+        nonfinite_reference: number of NaN and Inf in the reference.
         nonfinite_changed: elements with a NaN or Inf that is not the reference's.
-        max_ulp: largest error; Inf where a NaN or Inf has changed.
-        sum_ulp, sum_error2, sum_reference2, sum_actual2, sum_product: of the elements
-            that are finite on both sides.
+        max_ulp: largest error; Inf if a NaN or Inf has changed.
+        sum_ulp, sum_error2, sum_reference2, sum_actual2, sum_product: sums over the
+            elements that are finite on both sides.
     """
 
     elements: int = 0
@@ -58,26 +57,25 @@ class Errors:
         return Errors(max_ulp=max(self.max_ulp, other.max_ulp), **sums)
 
     def repeated(self, times: int) -> Errors:
-        """Of an array that has every element so many times."""
+        """Return the errors of an array that has every element `times` times."""
         sums = {n: times * getattr(self, n) for n in _SUMMED}
         return Errors(max_ulp=self.max_ulp, **sums)
 
     @property
     def mean_ulp(self) -> float:
-        """The mean error of all elements in ULPs."""
+        """Return the mean error of all elements in ULPs."""
         return self.sum_ulp / self.elements if self.elements else 0.0
 
     @property
     def relative_l2(self) -> float:
-        """Norm of the error over that of the reference; Inf where a number ceased or
-        began to be finite."""
+        """Return norm of error over norm of reference; Inf if an Inf or NaN changed."""
         if self.nonfinite_changed:
             return math.inf
         return ratio(math.sqrt(self.sum_error2), math.sqrt(self.sum_reference2))
 
     @property
     def cosine(self) -> float:
-        """Of the angle between actual and reference; 1 for two zeros."""
+        """Return the cosine between actual and reference; 1 if both are zero."""
         norms = math.sqrt(self.sum_actual2) * math.sqrt(self.sum_reference2)
         if norms == 0:
             return float(self.sum_actual2 == self.sum_reference2)
@@ -85,12 +83,12 @@ class Errors:
 
     @property
     def sqnr_db(self) -> float:
-        """Signal-to-quantization-noise ratio in decibels; Inf without an error."""
+        """Return the signal-to-quantization-noise ratio in dB; Inf without an error."""
         error = self.relative_l2
         return math.inf if error == 0 else -20 * math.log10(error)
 
     def as_dict(self) -> dict[str, float | int]:
-        """The figures of a report."""
+        """Return the figures of a report."""
         return {name: getattr(self, name) for name in _REPORTED}
 
 
@@ -102,14 +100,13 @@ _REPORTED = (
 
 
 def errors_of(actual: np.ndarray, reference: np.ndarray) -> Errors:
-    """Return the errors of an array in its declared format; the reference may be
-    float64."""
+    """Return the errors of an array in its declared format."""
     found = figures(actual, reference, steps_of(actual.dtype))
     return errors_in(found, actual, reference)
 
 
 def errors_in(found: Figures, actual: np.ndarray, reference: np.ndarray) -> Errors:
-    """Return the errors that figures say, of what `steps_of` asks."""
+    """Return the errors from figures that `steps_of` requests."""
     has_bits = actual.dtype == reference.dtype
     different = Distance.DIFFERENT_BITS if has_bits else Distance.DIFFERENT
     changed = int(found[Broken.CHANGED])
@@ -130,7 +127,7 @@ def errors_in(found: Figures, actual: np.ndarray, reference: np.ndarray) -> Erro
 
 @functools.cache
 def steps_of(dtype: Any) -> Mapping[Told, float]:
-    """Return in which steps the errors of a format are counted."""
+    """Return the parameters of figures for the ULPs of a format."""
     if np.dtype(dtype).kind in "iub":
         return {Told.STEP: 1.0}
     info: Any = ml_dtypes.finfo(dtype)

@@ -1,7 +1,7 @@
-"""One op of a comparison: what it is, and how far it is off.
+"""The record of one op in a comparison: the op and its errors.
 
-Two errors belong to an op. "isolation" is its error when it is fed the reference's
-values, "accumulation" its error in the run, in which errors propagate.
+An op has two errors. "isolation" is its error on the reference's values, "accumulation"
+its error in the run, in which errors propagate.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ bitcast_convert broadcast_in_dim case concatenate constant dynamic_slice gather 
 dynamic_update_slice optimization_barrier pad reshape reverse slice transpose while
 """
 MOVING = frozenset(f"stablehlo.{name}" for name in _MOVING.split())
-#: What leaves a constant one.
+#: Ops of which a result is constant if all operands are.
 CONSTANT = MOVING | {"stablehlo.convert"}
 
 
 def figures(of: Any, *kinds: str) -> dict[str, Any]:
-    """Return the figures of some errors, those that there are, by kind and name."""
+    """Return the figures of the errors that are not None, by kind and name."""
     errors = {kind: getattr(of, kind) for kind in kinds}
     return {
         f"{kind}_{name}": value
@@ -38,7 +38,7 @@ class Iteration:
     """The errors of one execution of an op inside loops.
 
     Attributes:
-        index: of the loops around it, the outermost first, from 0.
+        index: indices of the enclosing loops, the outermost first, from 0.
     """
 
     index: tuple[int, ...]
@@ -51,19 +51,19 @@ class OpRecord:
     """One op of the program.
 
     Attributes:
-        number: in program order, from 0.
-        op: "stablehlo.dot_general".
-        scope: the JAX name stack, those of the calls in front.
+        number: position in program order, from 0.
+        op: name of the op, "stablehlo.dot_general".
+        scope: the JAX name stack, that of enclosing calls in front.
         source: `file:line`, or "".
         module: the part of the model that it belongs to, as in every report.
-        phase: "forward", "backward", "optimizer", or "" where that is not known.
+        phase: "forward", "backward", "optimizer", or "" if not known.
         result: the types of its results.
-        executions: how often it ran.
-        isolation: fed the reference's values.
-        accumulation: in the run.
-        expected, actual: of reference and actual run against the baseline; None without
-            one.
-        iterations: of an op in a loop, the executions with an error.
+        executions: number of executions.
+        isolation: errors on the reference's values.
+        accumulation: errors in the run.
+        expected, actual: errors of reference and actual run against the baseline; None
+            without one.
+        iterations: executions with an error, if the op is in a loop.
     """
 
     number: int
@@ -85,39 +85,39 @@ class OpRecord:
 
     @property
     def label(self) -> str:
-        """The module and the pass: "mlp (backward)"."""
+        """Return the module and the pass: "mlp (backward)"."""
         return f"{self.module} ({self.phase})" if self.phase else self.module
 
     @property
     def errs(self) -> bool:
-        """Whether it has an error of its own."""
+        """Return whether the op has an error in isolation."""
         return self.isolation.differing > 0
 
     @property
     def only_rounds(self) -> bool:
-        """Whether all it does wrong, against a wider reference, is to be rounded to its
-        declared format."""
+        """Return whether the op's only error, against a wider reference, is the
+        rounding to its declared format."""
         return not self.errs and self.isolation.sum_error2 > 0
 
     @property
     def is_arithmetic(self) -> bool:
-        """Whether it computes, rather than moves what others have computed."""
+        """Return whether the op computes, rather than only moves numbers."""
         rounds = self.errs or self.only_rounds  # an iota may
         return self.op not in MOVING or rounds
 
     @property
     def short_op(self) -> str:
-        """ "dot_general"."""
+        """Return the op without its dialect, "dot_general"."""
         return self.op.rpartition(".")[2]
 
     @property
     def line(self) -> str:
-        """`file:line` without folders; a notebook's cell by its number."""
+        """Return `file:line` without folders; a notebook's cell by its number."""
         return place(self.source)
 
     @property
     def ratio(self) -> float | None:
-        """Actual over expected relative L2 error against the baseline (R-ratio)."""
+        """Return actual over expected relative L2, from the baseline (R-ratio)."""
         if self.expected is None or self.actual is None:
             return None
         low = self.expected.relative_l2
@@ -127,7 +127,7 @@ class OpRecord:
         return high / low
 
     def as_dict(self) -> dict[str, Any]:
-        """Flat: `isolation_max_ulp`, `accumulation_relative_l2`, ..."""
+        """Return a flat dict: `isolation_max_ulp`, `accumulation_relative_l2`, ..."""
         names = ("number", "op", "scope", "module", "phase", "source", "result")
         out = {name: getattr(self, name) for name in (*names, "executions")}
         return out | figures(self, "isolation", "accumulation", "expected", "actual")
@@ -139,15 +139,14 @@ class FirstDivergence:
 
     Attributes:
         record: the op.
-        iteration: of the loops around it; () outside of loops.
-        errors: of that execution, in accumulation.
-        causes: the smallest set found of ops that explain it: the op alone, if it
-            exceeds the tolerance on the reference's values too; else ops with which
-            the error is within the tolerance once the reference's instructions are in
-            their place. The op alone, not verified, if the verdict says that it
-            amplifies and these are many, or round as every FP32 op does. Empty where
-            none was found.
-        verified: whether a run has shown that.
+        iteration: indices of the enclosing loops; () outside of loops.
+        errors: errors in accumulation of that execution.
+        causes: the smallest set of ops found that explains it. The op alone, if its
+            error in isolation exceeds the tolerance too; else ops whose execution by
+            the reference brings the error within the tolerance. The op alone, not
+            verified, if the verdict says that it amplifies, and the causes are many or
+            round as every FP32 op does. Empty if none was found.
+        verified: whether a run has confirmed the causes.
     """
 
     record: OpRecord

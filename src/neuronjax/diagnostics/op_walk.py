@@ -1,11 +1,11 @@
-"""A walk over a captured program that executes several lowerings of it side by side.
+"""Walk over a captured program and execute several lowerings of it side by side.
 
 Every *lane* is one run: of the reference, of the actual program on its own values
-(accumulation), of the actual program with every op fed the reference's values
-(isolation), and of a baseline. Op by op each lane executes the instructions that its
-lowering made of the op. What is the same function of the same arrays is computed once,
-and arrays with equal bits become one array, so two programs that differ in one op cost
-little more than one.
+(accumulation), of the actual program with every op on the reference's values
+(isolation), and of a baseline. Op by op, each lane executes the instructions that its
+lowering made of the op. Equal functions of the same arrays are computed once, and
+arrays with equal bits become one array; programs that differ in one op cost little more
+than one.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from neuronjax.ir.program import Op, Value
 # Called after every op that any lane executed: (path, iterations, errors).
 Heard = Callable[[OpPath, tuple[int, ...], Compared], None]
 _NONE = Errors()
-#: The roundoff of a cast beside which that of FP32 is nothing: BF16 and FP16 have 2^13
-#: and more of FP32's, which a table of two digits does not show.
+#: A cast with this roundoff or a larger one hides the rounding to FP32. BF16 and FP16
+#: have 2^13 times FP32's roundoff and more; a table of two digits does not show FP32's.
 COARSE_CAST = 2.0**-11
 _FLOAT32 = 2.0**-24
-#: The lanes that are fed the reference's values, and follow its decisions.
+#: The lanes that get the reference's values, and follow its decisions.
 _FED = frozenset({"rounded", "isolated", "perturbed"})
 
 
@@ -56,17 +56,16 @@ class ParallelWalk(OpWalk):
     """One pass over the program.
 
     Args:
-        reference, actual: what is compared.
-        baseline: a third lowering to measure both against, or None.
+        reference, actual: the lowerings that are compared.
+        baseline: a third lowering to compare both with, or None.
         heard: receives the errors.
         isolates: whether ops are also run on the reference's values.
         replaced: paths at which the actual lane executes the reference's instructions.
-        witness: looks at the numbers; against a wider reference also at those of
-            perturbed data.
-        stage: what this is, to who waits for it.
-        draw: which of the perturbed data.
-        is_again: whether a walk before this one has shown the host the values, so that
-            what only looks at them, as a print does, is not called.
+        witness: reads the numbers; for a wider reference perturbed ones too.
+        stage: name of this walk in the progress display.
+        draw: number of the perturbation of the data.
+        is_again: whether an earlier walk has made the program's host calls that only
+            read values, such as prints; they are then skipped.
     """
 
     def __init__(
@@ -99,13 +98,13 @@ class ParallelWalk(OpWalk):
             perturbed=Lane("perturbed", reference) if looks else None,
             memory=self._memory,
         )
-        # The lanes of the same device, by each of them.
+        # For each lane, the lanes of the same device.
         self._beside = dict.fromkeys(self._lanes, self._lanes)
         self._begun: set[OpPath] = set()
         self._count = count_ops(actual, actual.program.main)
 
     def run(self, arguments: Sequence[Any]) -> list[Any]:
-        """Executes main on arrays of the declared dtypes: the actual results."""
+        """Execute main on arrays of the declared dtypes; return actual results."""
         lanes = [*self._lanes]
         for lane in lanes:
             enter = lane.side.executor.enter
@@ -124,19 +123,19 @@ class ParallelWalk(OpWalk):
         return self._lanes.actual.read(results)
 
     def _perturb(self, lane: Lane) -> None:
-        """Moves the arguments by what their formats cannot hold."""
+        """Perturb the arguments by the roundoff of their formats."""
         for view in self.reference.program.main.arguments:
             unit = unit_of(view.type.dtype)
             if unit:
                 array = np.asarray(lane.arrays[view.number])
                 lane.arrays[view.number] = perturbed(array, unit, self._draw)
 
-    # -- of a walk ---------------------------------------------------------------------
+    # -- methods of OpWalk -------------------------------------------------------------
 
     def repeated(
         self, op: Op | None, done: Lane, lane: Lane, values: Iterable[Any]
     ) -> None:
-        """Take over the errors that are known of the values."""
+        """Copy the known errors of the values."""
         if op is None or lane.name != "actual":
             return
         self._beside[lane].take(op, self._beside[done])
@@ -144,17 +143,17 @@ class ParallelWalk(OpWalk):
             self._witness.repeated(op, done.device, lane.device)
 
     def on_device(self, device: int) -> Iterable[Lane]:
-        """Return new lanes for the same purposes on a device."""
+        """Return new lanes with the same purposes, on a device."""
         lanes = self._lanes.on_device(device)
         self._beside.update(dict.fromkeys(lanes, lanes))
         return lanes
 
     def leader(self, name: str) -> str:
-        """Let lanes that are fed follow the reference."""
+        """Return the reference for lanes that get its values."""
         return "reference" if name in _FED else name
 
     def decision(self, lane: Lane, view: View, op: Op, what: str) -> int:
-        """Return the number in the lane."""
+        """Return the scalar in the lane that decides."""
         [array] = lane.read([view])
         value = np.asarray(array)
         if value.shape:
@@ -162,7 +161,7 @@ class ParallelWalk(OpWalk):
         return int(value)
 
     def decided(self, op: Op, lanes: Lanes, decisions: Mapping[Lane, int]) -> None:
-        """Count a loop that runs longer, or another branch, as an error of the op."""
+        """Count different trips of a loop, or branches, as an error of the op."""
         by_name = {lane.name: n for lane, n in reversed([*decisions.items()])}
         if "actual" not in by_name or "reference" not in by_name:
             return
@@ -194,7 +193,7 @@ class ParallelWalk(OpWalk):
     def leaf(
         self, path: OpPath, spans: Spans, views: Views, keys: Keys, lanes: Lanes
     ) -> None:
-        """Execute an op in every lane, and compare what it made."""
+        """Execute an op in every lane, and compare the results."""
         self._say(path)
         self._memory.begin(path, self.position.iterations)
         bundles = [*dict.fromkeys(self._beside[lane] for lane in lanes)]
@@ -206,7 +205,7 @@ class ParallelWalk(OpWalk):
         )
         for name, row in rows.items():
             if repeats and name in ("rounded", "isolated"):
-                continue  # they are fed the reference's result
+                continue  # they get the reference's result
             self._execute_row(row, path, spans, views, keys)
         for bundle in bundles:
             own = [lane for lane in bundle if lane in lanes]
@@ -222,11 +221,11 @@ class ParallelWalk(OpWalk):
         views: Views,
         keys: Keys,
     ) -> None:
-        """Execute an op in one of the lanes, on one device or on all."""
+        """Execute an op in the lanes of one name, on one device or on all."""
         name, side, op = row[0].name, row[0].side, path.op
         if name == "rounded" and self._casts_coarsely(op):
             numbers = [views[side][value].buffer.number for value in op.results]
-            for lane in row:  # it is of the reference's side
+            for lane in row:  # "rounded" is of the reference's side
                 arrays = self._beside[lane].reference.arrays
                 lane.arrays.update((number, arrays[number]) for number in numbers)
         elif name == "actual" and self._substitutes(op, path, views, row):
@@ -240,15 +239,15 @@ class ParallelWalk(OpWalk):
             self._execute(row, spans[side].instructions, keys)
 
     def _say(self, path: OpPath) -> None:
-        """The op at hand, to who waits."""
+        """Show the current op in the progress display."""
         self._begun.add(path)
         turns = "".join(f", turn {n + 1}" for n in self.position.iterations[-1:])
         where = f"op {len(self._begun)} of {self._count}{turns}"
         stages.stage(f"{self._stage}, {where}")
 
     def _casts_coarsely(self, op: Op) -> bool:
-        """Whether the policy casts a contraction's operands to so few digits that
-        beside it nobody sees whether the reference's are rounded to FP32 before."""
+        """Return whether the policy casts a contraction's operands so coarsely that it
+        does not matter whether the reference's are rounded to FP32 before."""
         cast = None if self._witness is None else self._witness.contractions.get(op)
         if cast is None or cast.unit < COARSE_CAST:
             return False
@@ -257,11 +256,11 @@ class ParallelWalk(OpWalk):
     def _moved_operands(
         self, cast: Cast | None, lane: Lane, i: Instruction, operands: list[Any]
     ) -> list[Any]:
-        """Return the operands of a contraction moved by what the policy's cast cannot
-        hold; FP32 is multiplied as it is.
+        """Return the operands of a contraction, perturbed by the roundoff of the
+        policy's cast; FP32 operands unchanged.
 
-        Whole numbers are no measurement, so they stay. Where the cast does not hold
-        them it makes others of them, and that no uncertainty of the data excuses.
+        Whole numbers are taken as exact data and stay. If the cast cannot hold them,
+        its errors are no uncertainty of the data, so nothing is perturbed.
         """
         if cast is None or cast.unit <= _FLOAT32 or not isinstance(i, NcMatmul):
             return operands
@@ -282,13 +281,13 @@ class ParallelWalk(OpWalk):
         keys: Keys,
         moves: Callable[..., list[Any]] | None = None,
     ) -> None:
-        """Execute instructions on one device, or on all those of a mesh.
+        """Execute instructions on one device, or on all devices of a mesh.
 
         Args:
-            row: one lane of every device.
-            instructions: of the lanes' side.
-            keys: of stochastic rounding.
-            moves: changes the operands of an instruction in a lane before.
+            row: one lane per device.
+            instructions: instructions of the lanes' side.
+            keys: keys of stochastic rounding.
+            moves: changes the operands of an instruction in a lane, or None.
         """
         side = row[0].side
         for i in instructions:
@@ -321,7 +320,7 @@ class ParallelWalk(OpWalk):
     # -- explanations ------------------------------------------------------------------
 
     def _substitutes(self, op: Op, path: OpPath, views: Views, row: Lanes) -> bool:
-        """Whether an op is replaced by a wide one, or reads what such a one made."""
+        """Return whether an op is replaced, or reads the result of a replaced one."""
         if not self._replaced:
             return False
         known = views[self.actual]
@@ -335,7 +334,7 @@ class ParallelWalk(OpWalk):
     def _substitute(
         self, row: Lanes, path: OpPath, spans: Spans, views: Views, keys: Keys
     ) -> None:
-        """The actual instructions; their results as `reference_substitution` says."""
+        """Execute the actual instructions, then substitute the results in the lanes."""
         op, actual, enter = path.op, self.actual, self.reference.executor.enter
         known, is_replaced = views[actual], path in self._replaced
         at = {v: known[v].buffer.number for v in (*op.operands, *op.results)}
@@ -357,7 +356,7 @@ class ParallelWalk(OpWalk):
         written = {b.number for i in spans[actual].instructions for b in i.results}
         for lane, best, plain in zip(row, expected, rounded, strict=True):
             for n, value in enumerate(op.results):
-                if at[value] not in written:  # it stands for another value
+                if at[value] not in written:  # an alias of another value
                     continue
                 found = np.asarray(best[n])
                 if not is_replaced:
@@ -381,7 +380,7 @@ class ParallelWalk(OpWalk):
         views: Views,
         keys: Keys,
     ) -> list[list[Any]]:
-        """The reference's results on other operands, for every lane of a row."""
+        """Return the reference's results on other operands, for every lane of a row."""
         side, others = self.reference, []
         known = views[side]
         for lane, given in zip(row, operands, strict=True):
@@ -400,7 +399,7 @@ class ParallelWalk(OpWalk):
         found: Compared,
         repeats: bool,
     ) -> None:
-        """Shows the witness an op that both runs execute."""
+        """Pass an op that both runs execute to the witness."""
         if self._witness is None or not {bundle.reference, bundle.actual} <= {*lanes}:
             return
 

@@ -1,11 +1,11 @@
-"""The order in which something adds: its summation tree, found by probing.
+"""Find the order in which a function adds: its summation tree, by probing.
 
-After FPRev ("Revealing the order of floating-point summation", P. Xie et al., 2024). Of
-n addends one is made huge, another its negative, all others one unit. What meets the
-huge one before its negative does is lost, what comes later survives: the sum counts
-the addends outside the smallest subtree that holds both. From these counts follows the
-tree. Nothing is known of the implementation: it may be an emulated chip's, the host's,
-or any function of an array.
+The method is FPRev ("Revealing the order of floating-point summation", P. Xie et al.,
+2024). Of n addends one is huge, another its negative, and all others are one unit. A
+unit is lost if it is added to the huge number before the negative is; a later one
+survives. So the sum counts the addends outside the smallest subtree with both. The tree
+follows from these counts. The implementation is a black box: an emulated chip, the
+host, or any function of an array.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ import numpy as np
 from neuronjax.errors import InvalidProgramError
 
 _PAIR = 2
-#: A leaf is the index of an addend; a node has what is added, in order of their leaves.
+#: A leaf is the index of an addend; a node has its children, sorted by first leaf.
 Node = int | tuple["Node", ...]
 
 
 @dataclass(frozen=True)
 class SummationTree:
-    """A summation tree.
+    """The tree of the additions that a sum consists of.
 
     Attributes:
         root: nested tuples of indices; two children are an addition, more are addends
             that the implementation adds at once, without losing any.
-        is_compensated: whether what an addition loses comes back later, as in Kahan's
-            sum, or is kept in more bits than the dtype has: the tree says in which
-            order is added, and rounding after each addition is not what happens.
+        is_compensated: whether the error of an addition is restored later, as in
+            Kahan's sum, or the sum has more bits than the dtype. The tree then has the
+            order of additions, but the result is not rounded after each.
     """
 
     root: Node
@@ -41,17 +41,17 @@ class SummationTree:
 
     @property
     def addends(self) -> int:
-        """How many numbers are added."""
+        """Return the number of addends."""
         return len(_leaves(self.root))
 
     @property
     def depth(self) -> int:
-        """Additions one after the other on the longest path."""
+        """Return the number of consecutive additions on the longest path."""
         return max(depth for _, depth in _nodes(self.root))
 
     @property
     def is_left_fold(self) -> bool:
-        """Whether it is ((0 + 1) + 2) + ..."""
+        """Return whether the tree is ((0 + 1) + 2) + ..."""
         return self.root == left_fold(range(self.addends))
 
     def __str__(self) -> str:
@@ -59,7 +59,7 @@ class SummationTree:
 
 
 def left_fold(nodes: Sequence[Node]) -> Node:
-    """((a + b) + c) + ..."""
+    """Return ((a + b) + c) + ..."""
     total, *rest = nodes
     for node in rest:
         total = (total, node)
@@ -71,8 +71,8 @@ class SummationProbe:
     """The three values that addends take.
 
     Attributes:
-        huge: swallows a unit when both are added.
-        unit: counts; multiples up to `exact_units` add without rounding.
+        huge: a number that absorbs a unit when both are added.
+        unit: the number that is counted; up to `exact_units` add without rounding.
         exact_units: how many units a partial sum holds exactly.
     """
 
@@ -81,8 +81,8 @@ class SummationProbe:
     exact_units: int
 
 
-#: For addends, and sums, of a dtype: `huge` is a power of two whose last place exceeds
-#: all units together. 2**(p) units are exact in a significand of p bits.
+#: Probes by dtype of addends and sums: `huge` is a power of two whose last place
+#: exceeds all units together. 2**p units are exact in a significand of p bits.
 PROBES = {
     "float32": SummationProbe(huge=2.0**100, unit=1.0, exact_units=2**24),
     "bfloat16": SummationProbe(huge=2.0**100, unit=1.0, exact_units=2**8),
@@ -97,25 +97,25 @@ def reveal_order(
     dtype: str = "float32",
     probe: SummationProbe | None = None,
 ) -> SummationTree:
-    """The summation tree of a function that adds the elements of an array.
+    """Return the summation tree of a function that adds the elements of an array.
 
-    A dot is one too: close over an operand of ones. Narrow operands whose products are
-    added in a wider format need a probe of their own, such as
-    `SummationProbe(240.0, 2.0**-9, 2**24)` for FP8 products in FP32.
+    A dot works too: close over an operand of ones. Narrow operands whose products are
+    added in a wider format need a probe of their own, such as `SummationProbe(240.0,
+    2.0**-9, 2**24)` for FP8 products in FP32.
+
+    A compensated sum has the tree of the plain one. A further call with three addends
+    detects it, if the tree has two consecutive additions that round to nearest and the
+    probe's `huge` is at least `unit * exact_units`.
 
     Args:
         function: takes a NumPy array float64 [addends], which it may cast to `dtype`
             without rounding; returns the sum, a scalar.
-        addends: how many, from 1.
-        dtype: what partial sums are kept in: float32, bfloat16 or float16.
+        addends: number of addends, from 1.
+        dtype: dtype of partial sums: float32, bfloat16 or float16.
         probe: the values to use, for other formats.
 
-    A compensated sum has the tree of the plain one; three addends more tell them apart,
-    where the tree has two additions one after the other that round to nearest and the
-    probe's `huge` is at least `unit * exact_units`.
-
     Returns:
-        The tree. It has from `addends - 1` (a left fold) to addends^2 / 2 calls.
+        The tree. It takes from `addends - 1` (a left fold) to addends^2 / 2 calls.
 
     Raises:
         InvalidProgramError: an unknown dtype, no addends, or results that no summation
@@ -145,10 +145,12 @@ class _Prober:
         self._probe = probe
 
     def build(self, leaves: list[int], limit: int | None = None) -> list[Node]:
-        """The tree of leaves, in rising order, that are a subtree or children of one
+        """Return the nodes of sorted leaves: one subtree, or several children of a
         node.
 
-        What meets only at `limit`, the leaves of that node, is not of one subtree."""
+        `limit` is the size of that node; leaves that meet only there are further
+        children.
+        """
         first, *others = leaves
         node: Node = first
         rest: list[int] = []
@@ -166,14 +168,15 @@ class _Prober:
         return [node, *(self.build(rest, limit) if rest else [])]
 
     def common(self, i: int, j: int) -> int:
-        """How many leaves the smallest subtree has that holds two of them."""
+        """Return the number of leaves of the smallest subtree that holds `i` and
+        `j`."""
         others = [k for k in range(self._addends) if k not in (i, j)]
         step = self._probe.exact_units
         blocks = [others[b : b + step] for b in range(0, len(others), step)]
         return self._addends - sum(self._surviving(i, j, block) for block in blocks)
 
     def _surviving(self, i: int, j: int, units: list[int]) -> int:
-        """How many of some units are outside of that subtree."""
+        """Return how many of these units are outside of the subtree of `common`."""
         x = np.zeros(self._addends)
         x[units] = self._probe.unit
         x[i], x[j] = self._probe.huge, -self._probe.huge
@@ -189,10 +192,10 @@ class _Prober:
         return int(count)
 
     def is_compensated(self, root: Node) -> bool:
-        """Whether units that a plain sum in this order loses are in the result.
+        """Return whether the result has units that a plain sum in this order loses.
 
-        A unit beside `exact_units` of them is half a step: to nearest even, and toward
-        zero, the sum stays; and again with a second unit that comes later.
+        One unit added to `exact_units` units is half a step, so the sum stays, both to
+        nearest even and toward zero; and again with a second unit that comes later.
         """
         large = self._probe.unit * self._probe.exact_units
         chosen = _one_after_the_other(root)
@@ -213,7 +216,7 @@ class _Prober:
 
 
 def _one_after_the_other(root: Node) -> tuple[int, int, int] | None:
-    """Three leaves of which two are added, and later the third; both times in twos."""
+    """Return three leaves, two added first and the third later, each in a pair."""
     waiting: list[tuple[Node, int | None]] = [(root, None)]
     while waiting:
         node, outside = waiting.pop()
@@ -230,8 +233,8 @@ def _one_after_the_other(root: Node) -> tuple[int, int, int] | None:
 
 
 def _nodes(root: Node) -> list[tuple[Node, int]]:
-    """Return every subtree and its depth, from left to right, the whole before its
-    parts; trees are deep, so without recursion."""
+    """Return every subtree and its depth, left to right, parents first; without
+    recursion, since trees may be deep."""
     found, waiting = [], [(root, 0)]
     while waiting:
         node, depth = waiting.pop()
@@ -250,7 +253,7 @@ def _leaves(root: Node) -> list[int]:
 
 
 def _text(node: Node) -> str:
-    """`0..127 + (128..255) + 256`: from left to right, brackets first."""
+    """Return `0..127 + (128..255) + 256`: left to right, brackets first."""
     if isinstance(node, int):
         return str(node)
     if len(node) > 2:
@@ -259,7 +262,7 @@ def _text(node: Node) -> str:
 
 
 def _spine(node: Node) -> list[Node]:
-    """a, b, c of (a + b) + c: down the child that has more leaves, while one has."""
+    """Return a, b, c of (a + b) + c: follow the child with more leaves, if one has."""
     added: list[Node] = []
     sizes = _sizes(node)
     while not isinstance(node, int) and len(node) == 2:
@@ -276,7 +279,7 @@ def _spine(node: Node) -> list[Node]:
 
 
 def _sizes(root: Node) -> dict[Any, int]:
-    """How many leaves every subtree has."""
+    """Return the number of leaves of every subtree."""
     sizes: dict[Any, int] = {}
     for node, _ in reversed(_nodes(root)):
         children = () if isinstance(node, int) else node
@@ -285,12 +288,12 @@ def _sizes(root: Node) -> dict[Any, int]:
 
 
 def _key(node: Node) -> Any:
-    """Tuples by identity: to hash one is to walk it."""
+    """Return a tuple's identity as its key: hashing a tuple would walk it."""
     return node if isinstance(node, int) else ("node", id(node))
 
 
 def _is_falling(spine: Sequence[Node]) -> bool:
-    """Whether 2 + 3 + 1 + 0 reads better as 3 + 2 + 1 + 0."""
+    """Return whether 2 + 3 + 1 + 0 reads better as 3 + 2 + 1 + 0."""
     first = spine[:3]
     if len(first) < 3 or not all(isinstance(node, int) for node in first):
         return False
@@ -299,7 +302,7 @@ def _is_falling(spine: Sequence[Node]) -> bool:
 
 
 def _runs(nodes: Sequence[Node]) -> Iterator[str]:
-    """Yield nodes as text, three or more leaves that count by one as a range."""
+    """Yield nodes as text, with a range for three or more consecutive leaves."""
     at = 0
     while at < len(nodes):
         node = nodes[at]
@@ -313,7 +316,7 @@ def _runs(nodes: Sequence[Node]) -> Iterator[str]:
 
 
 def _counting(nodes: Sequence[Node], step: int) -> int:
-    """Return how many leaves, from the first, count in such steps."""
+    """Return the length of the leading run of leaves that differ by `step`."""
     if not isinstance(nodes[0], int):
         return 0
     pairs = zip(nodes, itertools.count(nodes[0], step), strict=False)

@@ -1,7 +1,7 @@
-"""What a walk runs side by side: lowerings of one program, split by op, and their runs.
+"""The parts of a walk: lowerings of one program, split by op, and their runs.
 
-A `Side` is one lowering with who executes it; a `Lane` is one run of a side, with the
-arrays it holds. Which buffers are freed after which op is decided here.
+A `Side` is one lowering with its executor; a `Lane` is one run of a side, with its
+arrays. This module decides after which op each buffer is freed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Executor = Emulator | Reference64
 
 
 class OpPath(NamedTuple):
-    """An op as the calls reach it.
+    """An op, reached by one path of calls.
 
     Attributes:
         calls: the call ops that lead to it, the outermost first.
@@ -33,7 +33,7 @@ class OpPath(NamedTuple):
 
     @property
     def location(self) -> Location:
-        """Of the op, with what its calls add."""
+        """Return the op's location, with those of its calls."""
         return functools.reduce(
             lambda inner, call: inner.inside(call.location),
             reversed(self.calls),
@@ -42,18 +42,18 @@ class OpPath(NamedTuple):
 
     @property
     def scope(self) -> str:
-        """The name stack, those of the calls in front."""
+        """Return the name stack, with those of the calls in front."""
         return self.location.scope
 
     @property
     def source(self) -> str:
-        """`file:line`; where the op has none, of the innermost call that has one."""
+        """Return `file:line` of the op, else of the innermost call that has one."""
         return self.location.source
 
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """One lowering of the program, and who executes it."""
+    """One lowering of the program, and its executor."""
 
     program: InstructionProgram
     regions: Mapping[Block, LoweredRegion]
@@ -68,7 +68,7 @@ class Side:
         return self._uniformity.joins(i)
 
     def reads(self, i: Instruction) -> frozenset[int]:
-        """Return the buffers that an instruction and all that it runs read."""
+        """Return the buffers that an instruction and its blocks read."""
         return self._uniformity.reads(i)
 
     @functools.cached_property
@@ -76,23 +76,23 @@ class Side:
         return {block: _split(block, r) for block, r in self.regions.items()}
 
     def spans(self, block: Block) -> Sequence[Span]:
-        """The instructions of a block by op."""
+        """Return the instructions of a block by op."""
         return self._split[block].spans
 
     def results(self, block: Block) -> Sequence[int]:
-        """What a block leaves behind: its results, unless they are captured."""
+        """Return the block's own result buffers, which are freed at its end."""
         return self._split[block].results
 
 
 class Span(NamedTuple):
-    """What a lowering made of one op; `frees` are the buffers not read later."""
+    """The instructions of one op; `frees` are the buffers not read later."""
 
     instructions: tuple[Instruction, ...]
     frees: tuple[int, ...]
 
 
 class Split(NamedTuple):
-    """A block by op; `results` are the buffers that are left at its end."""
+    """A block split by op; `results` are the buffers freed at its end."""
 
     spans: Sequence[Span]
     results: Sequence[int]
@@ -120,7 +120,7 @@ def _split(block: Block, lowered: LoweredRegion) -> Split:
 
 
 def _named(op: Op, views: Mapping[Value, Any]) -> Iterable[int]:
-    """What an op reads by its name, though its instructions may read a cast copy."""
+    """Yield the buffers of an op's operands, though its instructions may read casts."""
     for inner in op.walk():
         for value in inner.operands:
             if value in views:
@@ -140,9 +140,9 @@ class Lane:
     """One run of one side on one device.
 
     Attributes:
-        name: what the run is for.
-        arrays: by number of the buffer.
-        device: its number in the mesh; 0 outside of one.
+        name: the purpose of the run.
+        arrays: arrays by number of the buffer.
+        device: number of the device in the mesh; 0 outside of one.
     """
 
     name: str
@@ -151,16 +151,16 @@ class Lane:
     device: int = 0
 
     def take(self, arguments: Sequence[Any], buffers: Sequence[Buffer]) -> None:
-        """Puts arguments of a block where it expects them."""
+        """Store arguments of a block in its buffers."""
         for buffer, array in zip(buffers, arguments, strict=True):
             self.arrays[buffer.number] = array
 
     def read(self, views: Sequence[Any]) -> list[Any]:
-        """The arrays of some views."""
+        """Return the arrays of some views."""
         return [self.arrays[view.buffer.number] for view in views]
 
     def leave(self, block: Block) -> list[Any]:
-        """The results of a block, which frees them."""
+        """Return the results of a block and free them."""
         results = self.read(block.results)
         for number in self.side.results(block):
             self.arrays.pop(number, None)

@@ -1,9 +1,9 @@
-"""What the chip's own compiler would refuse or change in a program.
+"""Find what the chip's own compiler would refuse or change in a program.
 
-`examine` applies the rules of `rules/` to a captured program, and lowers it, so that
-what the emulator refuses is in the report as well. Nothing is run or compiled. An
-occurrence is an op as the calls reach it: a function called three times counts three
-times, a loop's body once.
+`examine` applies the rules of `rules/` to a captured program. It also lowers the
+program, so that the report has what the emulator refuses. Nothing is run or compiled.
+Occurrences count by calls: those in a function called three times count three times,
+those in a loop's body once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from neuronjax.policy import Policy
 from neuronjax.report.setting import setting_line
 
 _PER_PROGRAM = frozenset(rule.id for rule in RULES if rule.per_program)
-_COUNT = "instructions"  # a note that counts instructions and is no finding
+_COUNT = "instructions"  # a note with a number of instructions, not a finding
 
 
 def examine(
@@ -38,12 +38,12 @@ def examine(
     sdk: str | None = None,
     name: str = "program",
 ) -> PortabilityReport:
-    """Checks a captured program.
+    """Return the report on a captured program.
 
-    `sdk` is the Neuron SDK whose facts hold, "2.32"; None means the policy's.
+    `sdk` is the Neuron SDK whose rules apply, "2.32"; None means the policy's.
 
     Raises:
-        InvalidProgramError: the policy's LNC is none of the chip's.
+        InvalidProgramError: the chip does not have the policy's LNC.
     """
     version = sdk or policy.sdk
     settings = Settings(
@@ -68,7 +68,7 @@ def report(
     sdk: str,
     name: str,
 ) -> PortabilityReport:
-    """A report of findings in order: worst first, then by line."""
+    """Return a report with findings sorted by severity, worst first, then by line."""
 
     def order(found: Finding) -> tuple:
         file, _, line = found.location.rpartition(":")
@@ -95,7 +95,7 @@ for _rule in RULES:
 
 
 def _notes(context: OpContext) -> Iterator[Finding]:
-    """Yield what all rules say of one op."""
+    """Yield the findings of all rules for one op."""
     op, name = context.op, context.op.name.partition(".")[2]
     where = {"op": op.name, "location": context.location, "scope": context.scope}
     for rule in (*_BY_OP.get(name, ()), *_BY_OP[""]):
@@ -134,7 +134,7 @@ def _grouped(notes: Sequence[Finding]) -> Iterator[Finding]:
 
 
 def _about_program(settings: Settings, count: int) -> Iterator[Finding]:
-    """Yield what rules say of the arguments, and of the program as a whole."""
+    """Yield findings on the arguments, and on the program as a whole."""
     for rule, name, type in arguments(settings):
         found = rule.finding("")
         yield replace(found, message=f"argument {name} ({type}): {rule.title}")
@@ -146,13 +146,13 @@ def _about_program(settings: Settings, count: int) -> Iterator[Finding]:
 def _lowering_findings(
     program: Program, target: Target, policy: Policy, found: Sequence[Finding]
 ) -> list[Finding]:
-    """Return what the emulator refuses, unless a rule has said so of the same op."""
+    """Return what the emulator refuses, unless a rule has found the same op."""
     try:
         lower(program, target=target, policy=policy)
     except NeuronJaxError as error:
         finding = from_error(error)
         said = {f.op for f in found if f.severity == "error"}
-        # Arguments of a dtype that no core has are found by their dtype rules.
+        # Arguments with a dtype that no core has are found by their dtype rules.
         is_said = finding.op in said or finding.op.startswith("argument ")
         return [] if is_said else [finding]
     return []
@@ -162,7 +162,7 @@ def _lowering_findings(
 
 
 class _Kind(NamedTuple):
-    """What an error of capture or lowering means for the real compiler."""
+    """The finding for an error of capture or lowering whose text matches a pattern."""
 
     pattern: str
     rule: str
@@ -180,7 +180,7 @@ _KINDS = (
 
 
 def from_error(error: NeuronJaxError) -> Finding:
-    """An error of capture or lowering as a finding of severity "error"."""
+    """Return the finding for an error of capture or lowering, of severity "error"."""
     text = f"{error.op or ''} {error.what}"
     kind = next((k for k in _KINDS if re.search(k.pattern, text)), None)
     missing = isinstance(error, UnimplementedError)

@@ -1,10 +1,10 @@
-"""What a precision search is judged on: batches it sees, and batches held out.
+"""Data of a precision search: batches that it sees, and batches held out.
 
-A policy that a search has chosen fits the batches that it was chosen on: of many whose
-error is near the tolerance, the search finds those that are luckily within. So what was
-found is tried on batches that it has not seen. Where the user has given none, they are
-variations of the first batch, whose floats are moved by less than a BF16 step: every
-rounding then falls anew. That shows luck in the roundings; other data it is not.
+A searched policy fits the batches of the search: of many policies with an error near
+the tolerance, the search finds those that are within by luck. So the result is tried on
+batches that it has not seen. If the user gives none, they are variations of the first
+batch, with floats changed by less than a BF16 step, so that all roundings differ. This
+detects luck in the roundings, but is no substitute for other data.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class JudgedBatches:
 
     Attributes:
         seen: batches of the search; the worst error of all counts.
-        held_out: batches that only the result is tried on.
-        varied: whether those held out are variations of the first batch.
+        held_out: batches on which only the result is tried.
+        varied: whether `held_out` are variations of the first batch.
     """
 
     seen: tuple[Batch, ...]
@@ -44,7 +44,7 @@ class JudgedBatches:
         holdout: Sequence[tuple],
         variations: int,
     ) -> JudgedBatches:
-        """The call's own batch, more, those held out, or variations in their place."""
+        """Return the call's batch and further ones, with held-out or varied ones."""
         keywords = first[1]
         varied: tuple[Batch, ...] = ()
         if not holdout and any(map(_is_float, jax.tree.leaves(first))):

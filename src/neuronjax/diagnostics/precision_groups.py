@@ -1,10 +1,10 @@
-"""Groups of ops that a precision search decides about, as rules of a `Policy`.
+"""Groups of ops to which a precision search assigns candidates, by rules of a `Policy`.
 
-What a rule sees of an op is heard from the lowering itself: its name, the parameter
-paths its operands descend from, its name stack and its source line. A group is a set of
-selectors; of several groups that match an op the last one has it, as `Policy` says, and
-what no group has follows the policy's own fields: the group `REST`. Layers stacked in
-one scan are one op and one group.
+The lowering reports the texts that rules match: an op's name, the parameter paths from
+which its operands derive, its name stack and source line. A group is a set of
+selectors. If several groups match an op, the last one has it, as in `Policy`; if none
+does, it is in the group `REST`, which follows the policy's own fields. Layers stacked
+in one scan are one op and one group.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ REST = "(others)"
 
 
 class HeardOp(NamedTuple):
-    """What rules see of an op."""
+    """An op's texts, with which the selectors of rules are compared."""
 
     op: str
     params: tuple[str, ...] = ()
@@ -33,14 +33,14 @@ class HeardOp(NamedTuple):
     module: str = ""
 
     def matches(self, selectors: Mapping[str, str]) -> bool:
-        """Whether a rule of these selectors is about it."""
+        """Return whether a rule with these selectors matches the op."""
         rule = Rule(**selectors, rounding="rne")  # type: ignore[arg-type]
         texts = self._asdict()
         return rule.matches(texts.pop("op"), **texts)
 
 
 class ListeningPolicy(Policy):
-    """A policy that notes which ops its rules are asked about, and changes nothing.
+    """A policy that records the ops for which it is asked, and changes nothing.
 
     Attributes:
         heard: the ops, in the order of lowering.
@@ -54,7 +54,7 @@ class ListeningPolicy(Policy):
 
     @classmethod
     def like(cls, policy: Policy) -> ListeningPolicy:
-        """The same numerics, with a rule that matches every op and alters none."""
+        """Return the same numerics with a rule that matches all ops, to no effect."""
         fields = {name: getattr(policy, name) for name in policy.__dataclass_fields__}
         fields["rules"] = (Rule(op="", overflow=policy.overflow),)
         return cls(**fields)
@@ -69,10 +69,9 @@ class OpGroup:
     """Ops that get one precision.
 
     Attributes:
-        name: for people.
-        selectors: of the `Rule` that selects them; None for all that no other group
-            has.
-        ops: how many of them there are.
+        name: the name in reports.
+        selectors: selectors of its `Rule`; None for ops that are in no other group.
+        ops: number of ops.
     """
 
     name: str
@@ -86,7 +85,7 @@ class Groups:
 
     Attributes:
         groups: in the order of their rules; `REST`, if there is one, in front.
-        overlap: whether an op is matched by the selectors of two of them.
+        overlap: whether the selectors of two groups match one op.
     """
 
     groups: tuple[OpGroup, ...]
@@ -97,15 +96,15 @@ Selection = Mapping[str, Mapping[str, str]]
 
 
 def find_groups(heard: Sequence[HeardOp], by: str | Selection) -> Groups:
-    """The groups of a program.
+    """Return the groups of a program.
 
-    They are by "module" (the part of the model, as all reports name it), "param" (the
-    pytree path of the weight), "scope" (of the name stack; forward and backward pass
-    together), "source" (the user's line), "op" (its name), or by the caller's selectors
-    of a `Rule`, by the group's name.
+    `by` is "module" (the part of the model, as all reports name it), "param" (the
+    pytree path of the weight), "scope" (the name stack; forward and backward pass
+    together), "source" (the user's line), "op" (its name), or a mapping from names of
+    groups to the selectors of a `Rule`.
 
     Raises:
-        InvalidProgramError: another word; a group of the caller's that has no op.
+        InvalidProgramError: `by` is another word, or one of its groups has no op.
     """
     ops = Counter(heard)
     if not isinstance(by, str):
@@ -139,8 +138,8 @@ def find_groups(heard: Sequence[HeardOp], by: str | Selection) -> Groups:
 
 
 def _param(op: HeardOp) -> str | None:
-    """The weight's path: what is inside a pytree goes before a plain argument, and of
-    two the right operand's, as in `x @ w`."""
+    """Return the weight's path: a path inside a pytree is preferred, then that of the
+    right operand, as in `x @ w`."""
     inside = [path for path in op.params if "/" in path]
     return next(reversed(inside or op.params), None)
 
@@ -150,12 +149,12 @@ def _whole(name: str) -> str:
 
 
 def _in_scope(name: str) -> str:
-    """A name stack, in which transformations may stand around every part."""
+    """Return a pattern of the name stack, also with transformations around parts."""
     parts = r"\)*/(?:.*[/(])?".join(map(re.escape, name.split("/")))
     return f"(?:^|[/(]){parts}[/)]"
 
 
-#: By what ops are grouped: the name of an op's group, and a pattern for a group's name.
+#: Ways of grouping: the name of an op's group, and a pattern for a group's name.
 _KINDS: Mapping[str, tuple[Callable[[HeardOp], str | None], Callable[[str], str]]] = {
     "module": (lambda op: op.module, _whole),
     "param": (_param, _whole),
@@ -171,20 +170,20 @@ _KINDS: Mapping[str, tuple[Callable[[HeardOp], str | None], Callable[[str], str]
 def _exact(
     by: str, ops: Iterable[HeardOp], keys: Mapping[HeardOp, str | None], name: str
 ) -> str:
-    """A pattern of every text in full."""
+    """Return a pattern that matches the full texts of a group's ops."""
     own = (op for op in ops if keys[op] == name)
     texts = [getattr(op, by) for op in own] if by != "param" else [name]
     return f"^(?:{'|'.join(map(re.escape, dict.fromkeys(texts)))})$"
 
 
 def _owner(op: HeardOp, named: Selection) -> str | None:
-    """The last group that matches an op."""
+    """Return the name of the last group that matches an op, or None."""
     found = [name for name, selectors in named.items() if op.matches(selectors)]
     return found[-1] if found else None
 
 
 def _owned(ops: Mapping[HeardOp, int], named: Selection) -> Groups:
-    """Groups by what their rules do."""
+    """Return the groups with the ops that their rules select."""
     counts: Counter[str | None] = Counter()
     for op, count in ops.items():
         counts[_owner(op, named)] += count
@@ -201,7 +200,7 @@ def _owned(ops: Mapping[HeardOp, int], named: Selection) -> Groups:
 
 
 def explained(shown: Sequence[OpGroup], groups: Sequence[OpGroup]) -> Iterator[str]:
-    """What a reader of the groups' names would wonder about; lines of a caption."""
+    """Yield lines of a caption that explain unusual names of groups."""
     if shown and shown[0].selectors is None:
         yield f"{REST}: ops that are in none of the other groups"
     names = [group.name for group in groups]

@@ -1,7 +1,7 @@
-"""How far outputs are from those of the reference: one number, 0 for the same.
+"""Metrics of outputs against those of the reference: one number, 0 if equal.
 
 Arrays of a pytree are measured one by one, and the worst one counts. A number that is
-finite on one side alone is an infinite error; a NaN on both sides is none.
+finite on one side only is an infinite error; a NaN on both sides is none.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from neuronjax.diagnostics.differences import alike
 from neuronjax.diagnostics.op_errors import errors_of
 from neuronjax.errors import InvalidProgramError
 
-#: How many paths an error names.
+#: Number of paths in an error message.
 _SHOWN = 8
 
 Metric = Callable[[Any, Any], float]
 
 
 class OutputError(NamedTuple):
-    """An error, and the path of the array that has it; "" of a caller's metric."""
+    """An error, and the path of the worst array; "" for the caller's own metric."""
 
     error: float
     array: str = ""
@@ -53,7 +53,7 @@ def max_relative(reference: np.ndarray, actual: np.ndarray) -> float:
     return error / size if size else math.inf
 
 
-#: How far arrays of float64 are apart, by the name of the metric.
+#: Distances of float64 arrays, by the name of the metric.
 OF_ARRAYS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "relative_l2": relative_l2,
     "max_relative": max_relative,
@@ -61,11 +61,11 @@ OF_ARRAYS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
 
 
 def measured(metric: str | Metric, reference: Any, actual: Any) -> OutputError:
-    """The error of outputs, pytrees of NumPy arrays.
+    """Return the error of outputs, which are pytrees of NumPy arrays.
 
     Raises:
-        InvalidProgramError: the caller's metric returned a NaN, a negative number or
-            no number, for outputs that are as finite as the reference's.
+        InvalidProgramError: the caller's metric returned a NaN, a negative number or no
+            number, for outputs that are as finite as the reference's.
     """
     if isinstance(metric, str):
         leaves = jax.tree.leaves_with_path(reference)
@@ -93,17 +93,17 @@ def measured(metric: str | Metric, reference: Any, actual: Any) -> OutputError:
 
 
 def worst(found: Iterable[OutputError]) -> OutputError:
-    """Return the largest error of some arrays or batches; 0 of none."""
+    """Return the largest error of some arrays or batches; 0 if there are none."""
     return max(found, key=lambda each: each.error, default=OutputError(0.0))
 
 
 def _named(path: Any) -> str:
-    """Of a leaf, as `outputs=` takes it."""
+    """Return the path of a leaf as `outputs=` takes it."""
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def check_metric(metric: str | Metric) -> None:
-    """Refuses an unknown word."""
+    """Refuse an unknown word."""
     if isinstance(metric, str) and metric not in OF_ARRAYS:
         raise InvalidProgramError(
             f"metric is {metric!r}",
@@ -113,19 +113,19 @@ def check_metric(metric: str | Metric) -> None:
 
 
 def _agree(r: np.ndarray, a: np.ndarray) -> bool:
-    """Whether what is not finite is the same on both sides."""
+    """Return whether Inf and NaN are the same on both sides."""
     return bool(np.all(alike(r, a) | (np.isfinite(r) & np.isfinite(a))))
 
 
 def _numbers(array: np.ndarray) -> np.ndarray:
-    """In double precision, complex numbers as pairs."""
+    """Return the array in double precision, complex numbers as pairs."""
     if array.dtype.kind == "c":
         array = np.stack([np.real(array), np.imag(array)])
     return array.astype(np.float64)
 
 
 def on_host(outputs: Any, chosen: Chooser) -> Any:
-    """What is measured of some outputs, as NumPy arrays.
+    """Return the outputs that are measured, as NumPy arrays.
 
     Random keys are not measured. `chosen` is a regular expression of the paths of
     leaves ("1/loss"), a function of the outputs, or None for all.
@@ -147,10 +147,10 @@ def on_host(outputs: Any, chosen: Chooser) -> Any:
 
 
 def chosen_by(pattern: str, outputs: Any) -> dict[str, Any]:
-    """The outputs, or their types, whose path a regular expression finds.
+    """Return the outputs, or their types, whose path matches a regular expression.
 
     Raises:
-        InvalidProgramError: there is none.
+        InvalidProgramError: no path matches.
     """
     paths = jax.tree.flatten_with_path(outputs)[0]
     by_name = {_named(path): leaf for path, leaf in paths if _is_number(leaf)}

@@ -1,8 +1,8 @@
-"""Candidates of a precision search, and the policy that gives each group one of them.
+"""Candidates of a precision search, and the policy of an assignment to groups.
 
 A candidate is a policy without rules. The policy of an assignment is the candidate of
 the ops that are in no group, else the most frequent one, with a rule for every group
-that has another; a rule states only what differs.
+with another candidate; a rule has only the fields that differ.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from neuronjax.policy import Policy, Rule
 
 #: The cheapest first; the last one is the baseline.
 DEFAULT_CANDIDATES = ("mxfp4", "mxfp8", "fp8", "bf16", "tf32", "fp32")
-#: Candidate by number, for every group.
+#: Number of the candidate of every group.
 Assignment = tuple[int, ...]
 
 _OF_CASTS = ("auto_cast_type", "cotangent_type", "scaling")
@@ -33,7 +33,7 @@ _RULED = frozenset(f.name for f in dataclasses.fields(Rule))
 
 @dataclass(frozen=True, kw_only=True)
 class Candidates:
-    """What a group may get.
+    """The candidates that a group may get.
 
     Attributes:
         policies: the cheapest first; the last one is the baseline.
@@ -44,11 +44,11 @@ class Candidates:
 
     @classmethod
     def of(cls, given: Sequence[str | Policy]) -> Candidates:
-        """Presets' names and named policies.
+        """Return candidates from names of presets and named policies.
 
         Raises:
             InvalidProgramError: fewer than two; no name, the same name or value twice;
-                rules; a difference that a rule cannot state.
+                rules; a difference that a rule cannot express.
             UnsupportedError: delayed scaling.
         """
         policies = tuple(map(Policy.resolve, given))
@@ -77,7 +77,7 @@ class Candidates:
         return found
 
     def only(self, kept: Sequence[int]) -> Candidates:
-        """The candidates at these places."""
+        """Return the candidates with these numbers."""
         return Candidates(
             names=tuple(self.names[i] for i in kept),
             policies=tuple(self.policies[i] for i in kept),
@@ -85,7 +85,7 @@ class Candidates:
 
     @property
     def differing(self) -> tuple[str, ...]:
-        """The fields in which two of them differ."""
+        """Return the fields in which any two candidates differ."""
         first = self.policies[0]
         return tuple(
             field.name
@@ -98,13 +98,13 @@ class Candidates:
         )
 
     def can_change(self, op: str) -> bool:
-        """Whether an op of that name may compute otherwise under one of them."""
+        """Return whether the candidates may change an op of that name."""
         if any(policy.auto_cast == "all" for policy in self.policies):
             return True
         return op in CONTRACTIONS or not _OF_CONTRACTIONS.issuperset(self.differing)
 
     def policy(self, groups: Groups, assignment: Assignment) -> Policy:
-        """The policy under which every group has its candidate."""
+        """Return the policy under which every group has its candidate."""
         counts = Counter(assignment)
         most = max(counts, key=lambda chosen: (counts[chosen], chosen))
         has_rest = groups.groups[0].selectors is None
@@ -119,7 +119,7 @@ class Candidates:
         return dataclasses.replace(base, rules=tuple(rules), name=name)
 
     def _overrides(self, policy: Policy, base: Policy) -> dict[str, Any]:
-        """What differs; of a policy that casts nothing, not how it would."""
+        """Return fields that differ, without cast types if nothing is cast."""
         names = [n for n in self.differing if getattr(policy, n) != getattr(base, n)]
         if policy.auto_cast == "none":
             names = [name for name in names if name not in _OF_CASTS]
@@ -142,7 +142,7 @@ def _name(policy: Policy) -> str:
 
 
 def policy_code(policy: Policy) -> str:
-    """Python that makes the policy again."""
+    """Return Python code that creates the policy."""
     given = {n: v for n, v in policy.given.items() if n not in ("rules", "name")}
     fields = [f"    {name}={value!r}," for name, value in given.items()]
     rules = [f"        nj.{rule!r}," for rule in policy.rules]

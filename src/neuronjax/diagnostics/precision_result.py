@@ -1,4 +1,4 @@
-"""What `search_precision` returns: the policy found, and how it was found."""
+"""The result of `search_precision`: the policy, and how it was found."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 _SHOWN_GROUPS = 24
 _SHOWN_DECISIONS = 16
-#: From a difference of a hundredth on two predicted times are two.
+#: Predicted times with a smaller ratio count as equal.
 _AS_FAST = 1.01
 _STYLES = {"kept": "green", "measured": ""}
 _REFUSED_LATER = {"undone": EXCESS_HELD_OUT, "given up": "better without"}
@@ -51,37 +51,37 @@ _REFUSED_LATER = {"undone": EXCESS_HELD_OUT, "given up": "better without"}
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class PrecisionSearch(Displayed):
-    """The cheapest policy within a tolerance, and every decision on the way to it.
+    """The cheapest policy within a tolerance, and every decision of the search.
 
     Times are predictions of the model behind `neuronjax.profile`, errors are measured.
 
     Attributes:
-        policy: what was found, for `neuronjax.jit`.
-        name: of the function.
+        policy: the resulting policy, for `neuronjax.jit`.
+        name: name of the function.
         target: the machine.
         setting: target, logical core, numerics and SDK, as every report begins.
         strategy: "greedy" or "bisection".
-        metric: what the error is.
-        tolerance: the largest error.
-        reference: what the error is taken against.
-        groups: what was decided about.
-        candidates: their names, the baseline last.
-        assignment: candidate by number, for every group.
-        error, baseline_error: of the policy and of the baseline.
+        metric: the metric of errors.
+        tolerance: the largest allowed error.
+        reference: the reference of errors.
+        groups: the groups of ops.
+        candidates: names of the candidates, the baseline last.
+        assignment: number of the candidate of every group.
+        error, baseline_error: errors of the policy and of the baseline.
         seconds, baseline_seconds: their predicted times.
-        decisions: all, in order.
+        decisions: all decisions, in order.
         tried: all policies that were run.
-        evaluations: programs that were run, the reference's included.
-        budget_spent: whether the search ended for `max_evaluations`.
-        margin: what errors were multiplied by before they were compared.
-        batches: how many the search saw.
-        held_out: how many it did not see; variations of the first batch where
-            `held_out_varied`.
-        held_out_error: the worst of the policy on them; None without any.
-        elements: how many numbers were measured of a batch.
-        worst_where: path of an array -> how many programs were beyond the tolerance
+        evaluations: number of programs that were run, with the reference's.
+        budget_spent: whether `max_evaluations` ended the search.
+        margin: factor on errors before they were compared.
+        batches: number of batches that the search saw.
+        held_out: number of batches that it did not see; variations of the first batch
+            if `held_out_varied`.
+        held_out_error: the policy's worst error on them; None if there are none.
+        elements: number of measured numbers per batch.
+        worst_where: path of an array -> number of programs that exceeded the tolerance
             because of it, the most first; "" for a metric of one's own.
-        compilations, compile_seconds: what XLA compiled for all of it.
+        compilations, compile_seconds: XLA's compilations during the search.
     """
 
     policy: Policy
@@ -115,7 +115,7 @@ class PrecisionSearch(Displayed):
 
     @property
     def speedup(self) -> float:
-        """Predicted time of the baseline over that of the policy."""
+        """Return the predicted time of the baseline over that of the policy."""
         return self.baseline_seconds / self.seconds if self.seconds else 1.0
 
     @cached_property
@@ -128,13 +128,13 @@ class PrecisionSearch(Displayed):
 
     @property
     def precisions(self) -> dict[str, str]:
-        """OpGroup -> its candidate."""
+        """Return the candidate of each group, by name."""
         pairs = zip(self.groups, self.assignment, strict=True)
         return {group.name: self.candidates[chosen] for group, chosen in pairs}
 
     @property
     def records(self) -> Records:
-        """One flat dict per decision, for a data frame."""
+        """Return one flat dict per decision, for a data frame."""
         return Records(
             {
                 "number": number,
@@ -151,11 +151,11 @@ class PrecisionSearch(Displayed):
         )
 
     def as_code(self) -> str:
-        """Python that makes the policy again."""
+        """Return Python code that creates the policy."""
         return policy_code(self.policy)
 
     def as_dict(self) -> dict[str, Any]:
-        """A JSON value."""
+        """Return a JSON value."""
         plain = ("name", "target", "strategy", "metric", "tolerance", "reference")
         figures = ("error", "baseline_error", "seconds", "baseline_seconds", "speedup")
         counts = ("evaluations", "budget_spent", "batches", "held_out", "margin")
@@ -168,10 +168,10 @@ class PrecisionSearch(Displayed):
         }
 
     def plot(self) -> Figure:
-        """Predicted time against error of all policies tried, as a Matplotlib figure.
+        """Plot predicted time against error of all policies tried, with Matplotlib.
 
-        The line goes from the baseline to what was found. An error of zero is on a line
-        of its own, named "exact".
+        The line goes from the baseline to the result. Policies with an error of zero
+        are on a separate line, named "exact".
         """
         from neuronjax.report.plots_search import Trial, draw_search
 
@@ -225,8 +225,7 @@ class PrecisionSearch(Displayed):
         return Text("\n".join([*lines, ""]))
 
     def _better_uniform(self) -> Iterator[str]:
-        """Where one candidate for all would have been faster, or as fast as makes no
-        difference and more exact."""
+        """Yield notes on candidates that would be better for all groups."""
         refused = {d.assignment for d in self.decisions if d.stage == "held out"}
         baseline = len(self.candidates) - 1
         for tried in self.tried:
@@ -245,7 +244,7 @@ class PrecisionSearch(Displayed):
                 )
 
     def _judged(self) -> Iterator[str]:
-        """What the error was seen on, and what was not."""
+        """Yield notes on the data on which the error was measured."""
         seen = "1 batch" if self.batches == 1 else f"{self.batches} batches"
         kept = "variations of it" if self.held_out_varied else "held out"
         beside = ""
@@ -264,8 +263,7 @@ class PrecisionSearch(Displayed):
             yield "one number was measured, and errors in it may cancel: measure more"
 
     def steps_table(self) -> Table:
-        """What leads from the baseline to the policy, and what was undone because of
-        what was held out."""
+        """Return the table of steps to the policy, and of steps undone later."""
         path = self._path
         told = [
             n
@@ -291,8 +289,7 @@ class PrecisionSearch(Displayed):
         return str(number), stage or d.stage, self._names(d.groups), to
 
     def _figures(self, number: int) -> tuple[str, str, str]:
-        """Return the predicted time of a decision, how many times faster that is, and
-        its error, as far as they are known."""
+        """Return a decision's predicted time, speedup and error; "" if unknown."""
         d = self.decisions[number]
         return (
             "" if d.seconds is None else in_words(d.seconds),
@@ -301,7 +298,7 @@ class PrecisionSearch(Displayed):
         )
 
     def _explained(self) -> Iterator[str]:
-        """What a reader of the steps would wonder about."""
+        """Yield notes on unusual steps."""
         steps = [self.decisions[n] for n in self._path]
         for before, after in itertools.pairwise(steps):
             if after.candidate > before.assignment[after.groups[0]]:
@@ -336,7 +333,7 @@ class PrecisionSearch(Displayed):
         )
 
     def _casts(self) -> Iterator[str]:
-        """Why a narrower type may take longer than TF32."""
+        """Yield a note if a narrower type takes longer than TF32."""
         for d, outcome in zip(self.decisions, self._became, strict=True):
             to = self.candidates[d.candidate]
             instead = {self.candidates[self.assignment[group]] for group in d.groups}
@@ -346,7 +343,7 @@ class PrecisionSearch(Displayed):
                 return
 
     def _refused(self, group: int) -> tuple[str, str]:
-        """The last cheaper candidate that a group did not get, and what decided."""
+        """Return the last cheaper candidate that a group did not get, and why."""
         pairs = [*zip(self.decisions, self._became, strict=True)]
         for d, outcome in reversed(pairs):
             is_refused = outcome == "rejected" or outcome in _REFUSED_LATER
@@ -369,8 +366,8 @@ class PrecisionSearch(Displayed):
         return f" x {self.margin:g}" if self.margin != 1 else ""
 
     def decisions_table(self, rows: int | None = _SHOWN_DECISIONS) -> Table:
-        """The decisions for which a program was run, the last `rows` of them or all
-        (None)."""
+        """Return a table of the decisions for which a program was run, the last `rows`
+        or all (None)."""
         run = [n for n, d in enumerate(self.decisions) if d.error is not None]
         shown = run if rows is None else run[-rows:]
         title = f"{len(shown)} of {len(run)} decisions that were measured"
@@ -389,7 +386,7 @@ class PrecisionSearch(Displayed):
         )
 
     def _change(self, d: Decision) -> str:
-        """What a decision did: "all bf16", "head/kernel to bf16"."""
+        """Return the change of a decision: "all bf16", "head/kernel to bf16"."""
         name, to = self._names(d.groups), self.candidates[d.candidate]
         return f"all {to}" if name == "all" else f"{name} to {to}"
 

@@ -1,18 +1,18 @@
-"""The search itself: which group gets which candidate.
+"""The search for the cheapest assignment of candidates to groups.
 
-An assignment is lowered and priced before it is run: what changes nothing, what the
-target lacks and what saves no predicted time is rejected without a run. The search
-begins at the baseline, goes to the fastest uniform candidate within the tolerance, and
-then lowers groups, candidate by candidate:
+An assignment is lowered and priced before it is run. It is rejected without a run if it
+changes nothing, if the target does not support it, or if it saves no predicted time.
+The search begins at the baseline, goes to the fastest uniform candidate within the
+tolerance, and then lowers groups, candidate by candidate:
 
     greedy      every group alone; then one after another, the least sensitive first,
                 each kept if all of them together are within the tolerance
     bisection   the groups in the order of their sensitivity, which is measured once;
                 then the longest beginning of that order that is within the tolerance
 
-Every state that is kept has been run as a whole, so that no sum of errors measured
-apart is trusted; and at the end, from the last state backwards, on batches that the
-search has not seen. Nothing here knows programs; `PolicyTrials` do.
+Every state that is kept has been run as a whole, since errors measured separately need
+not add up. At the end the states are run on held-out batches, from the last one
+backwards, until one is within the tolerance. Only `PolicyTrials` handles programs.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ class Decision:
 
     Attributes:
         stage: "baseline", "uniform", "alone" (one group, to measure its sensitivity),
-            "together" (with all that was kept before) or "best" (a state met on the way
-            that is better than where the steps led).
+            "together" (with all that was kept before), "best" (an earlier state that is
+            better than the last one) or "held out".
         groups: indices of the groups that were changed.
-        candidate: its index.
-        assignment: the whole.
-        error: measured; None where nothing was run.
-        seconds: predicted; None where it could not be lowered.
-        kept_seconds: predicted, of what is kept now.
-        outcome: "kept", "rejected", or "measured" where it is only known now.
-        why: in a few words.
+        candidate: index of their candidate.
+        assignment: the whole assignment.
+        error: measured error; None if nothing was run.
+        seconds: predicted time; None if it could not be lowered.
+        kept_seconds: predicted time of the state kept now.
+        outcome: "kept", "rejected", or "measured" if only the error is used.
+        why: the reason in a few words.
     """
 
     stage: str
@@ -64,15 +64,14 @@ class Decision:
 
 @dataclass(frozen=True, kw_only=True)
 class Goal:
-    """What is searched for.
+    """The goal of a search.
 
     Attributes:
-        tolerance: the largest error.
-        margin: what an error is multiplied by before it is compared, on the batches of
-            the search.
+        tolerance: the largest allowed error.
+        margin: factor on errors before they are compared, on the batches of the search.
         objective: "time", the least predicted; or "preference", the earliest
             candidates, whether they save time or not.
-        candidates: how many; the last one is the baseline.
+        candidates: number of candidates; the last one is the baseline.
     """
 
     tolerance: float
@@ -83,26 +82,26 @@ class Goal:
     margin: float = 1.0
 
     def allows(self, error: float) -> bool:
-        """Whether an error is within the tolerance, with the margin."""
+        """Return whether an error is within the tolerance, with the margin."""
         return error * self.margin <= self.tolerance
 
     @property
     def baseline(self) -> int:
-        """The candidate that the search begins with: the last one."""
+        """Return the number of the baseline: the last candidate."""
         return self.candidates - 1
 
     def uniform(self, candidate: int) -> Assignment:
-        """The assignment of one candidate to all groups."""
+        """Return the assignment of one candidate to all groups."""
         return (candidate,) * self.groups
 
 
 @dataclass
 class Search:
-    """A search on its way.
+    """A search in progress.
 
     Attributes:
-        goal: what for.
-        state: what all groups have now; within the tolerance.
+        goal: the goal.
+        state: the current assignment; within the tolerance.
         spent: whether the budget ended the search.
     """
 
@@ -117,8 +116,7 @@ class Search:
         self._kept: list[tuple[tuple[int, ...], Assignment]] = []
 
     def run(self) -> Assignment:
-        """The cheapest assignment found; refuses a baseline that exceeds the
-        tolerance."""
+        """Return the cheapest assignment; refuse a baseline beyond the tolerance."""
         goal = self.goal
         self.state = goal.uniform(goal.baseline)
         try:
@@ -147,13 +145,13 @@ class Search:
     # -- the beginning -----------------------------------------------------------------
 
     def _uniform(self) -> None:
-        """The first candidate for all groups that is within the tolerance."""
+        """Keep the first uniform assignment that is within the tolerance."""
         for assignment in self._useful_uniform():
             if self._keeps("uniform", self._everything, assignment):
                 return
 
     def _useful_uniform(self) -> list[Assignment]:
-        """One candidate for all groups, where that is worth a run."""
+        """Return the uniform assignments that are worth a run."""
         uniform = [self.goal.uniform(c) for c in range(self.goal.baseline)]
         useful = [a for a in uniform if self._is_worth("uniform", self._everything, a)]
         if self.goal.objective == "time":
@@ -177,7 +175,7 @@ class Search:
         moves = self._moves(candidate)
         self._alone(candidate, [g for g in moves if g not in self._sensitivity])
         known = {g: self.trials.known_error(self._with([g], candidate)) for g in moves}
-        # Groups that no run has shown to be beyond the tolerance.
+        # Groups that no run has shown to exceed the tolerance.
         hopeful = [g for g, e in known.items() if e is None or self.goal.allows(e)]
         order = sorted(hopeful, key=lambda g: (self._sensitivity[g], g))
         kept, bound = 0, len(order) + 1
@@ -193,7 +191,7 @@ class Search:
             size = (kept + bound) // 2
 
     def _moves(self, candidate: int) -> list[int]:
-        """Groups for which the candidate is worth a run."""
+        """Return groups for which the candidate is worth a run."""
         earlier = self.goal.objective == "preference"
         groups = [
             group
@@ -204,7 +202,7 @@ class Search:
         return [g for g, a in lowered.items() if self._is_worth("alone", (g,), a)]
 
     def _alone(self, candidate: int, groups: Sequence[int]) -> dict[int, float]:
-        """The error with each group lowered alone, of those within the tolerance."""
+        """Return errors with each group lowered alone, if within the tolerance."""
         found = {}
         for group in groups:
             assignment = self._with([group], candidate)
@@ -220,13 +218,13 @@ class Search:
     # -- steps -------------------------------------------------------------------------
 
     def _with(self, groups: Sequence[int], candidate: int) -> Assignment:
-        """Return what all groups have now, with these groups changed."""
+        """Return the current assignment with these groups changed."""
         return tuple(candidate if g in groups else c for g, c in enumerate(self.state))
 
     def _is_worth(
         self, stage: str, groups: tuple[int, ...], assignment: Assignment
     ) -> bool:
-        """Whether an assignment differs, exists on the target and saves time."""
+        """Return whether an assignment differs, exists on the target and saves time."""
         why = self._objection(assignment)
         if why:
             self._decide(stage, groups, assignment, "rejected", why)
@@ -246,7 +244,7 @@ class Search:
     def _keeps(
         self, stage: str, groups: tuple[int, ...], assignment: Assignment
     ) -> bool:
-        """Keeps an assignment that is within the tolerance, and rejects any other."""
+        """Keep an assignment that is within the tolerance, reject any other."""
         is_within = self.goal.allows(self.trials.error(assignment))
         if is_within:
             self.state = assignment
@@ -282,7 +280,7 @@ class Search:
     # -- the end -----------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Goes back to a group alone, if that is better than all that was kept."""
+        """Return to one group alone, if that is better than the kept state."""
         alone = [d for d in self.decisions if d.outcome == "measured"]
         best = min(alone, key=lambda d: self._cost(d.assignment), default=None)
         if best is not None and self._cost(best.assignment) < self._cost(self.state):
@@ -291,10 +289,9 @@ class Search:
             self._decide("best", best.groups, best.assignment, "kept", why)
 
     def _confirm(self) -> None:
-        """Goes back to the last state that is within on what was held out too.
+        """Return to the last state within the tolerance on held-out batches.
 
-        Between the first that was found, one candidate for all, and the baseline are
-        those for all that the search did not come to.
+        Before the baseline, try the uniform candidates not yet tried.
         """
         baseline, *found = self._kept
         if any(self._holds(*state) for state in reversed(found)):
@@ -311,8 +308,8 @@ class Search:
         self.state = baseline[1]
 
     def _holds(self, groups: tuple[int, ...], assignment: Assignment) -> bool:
-        """Whether an assignment, which becomes the state, is within on what was held
-        out."""
+        """Make an assignment the state, and return whether it is within the tolerance
+        on held-out batches."""
         self.state = assignment
         error = self.trials.held_out_error(assignment)
         if error is None or error <= self.goal.tolerance:
@@ -325,15 +322,14 @@ class Search:
         return (seconds, late) if self.goal.objective == "time" else (late, seconds)
 
 
-# -- the way to what was found ---------------------------------------------------------
+# -- the path to the result ------------------------------------------------------------
 #
-# Not everything that was kept is in the result: what a search keeps on its way is given
-# up where a state that it had met before is better in the end, and undone where it
-# exceeds the tolerance on what was held out.
+# Not every kept state is on the path. A search gives up steps if an earlier state is
+# better in the end, and undoes those that exceed the tolerance on held-out batches.
 
 
 def path_to(result: Assignment, decisions: Sequence[Decision]) -> tuple[int, ...]:
-    """Return the numbers of the decisions that make the result of the baseline."""
+    """Return the numbers of the decisions that lead from the baseline to the result."""
     path: list[int] = []
     free: frozenset[int] = frozenset()  # groups that a later decision sets
     for number, d in reversed(tuple(enumerate(decisions))):
@@ -348,9 +344,9 @@ def path_to(result: Assignment, decisions: Sequence[Decision]) -> tuple[int, ...
 
 
 def became_of(result: Assignment, decisions: Sequence[Decision]) -> tuple[str, ...]:
-    """Return what became of decisions: "kept" of those on the path, "undone" of what
-    exceeded the tolerance on what was held out, "given up" of what was kept else; and
-    "rejected" or "measured"."""
+    """Return the final outcome of each decision: "kept" on the path to the result,
+    "undone" if it exceeded the tolerance on held-out batches, "given up" if it was kept
+    but an earlier state was better; else "rejected" or "measured"."""
     path = path_to(result, decisions)
     undone = {d.assignment for d in decisions if d.stage == "held out"}
 

@@ -1,7 +1,7 @@
 """Assignments of a precision search as programs: lowered, priced and run.
 
 Each assignment is lowered and priced once, and each distinct program is run once: an
-assignment that makes the same instructions as an earlier one has its error.
+assignment with the same instructions as an earlier one has its error.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from neuronjax.policy import Policy
 
 
 class BudgetSpentError(Exception):
-    """Ends a search that may run no more programs; a signal, seen by no caller."""
+    """Ends a search that may run no more programs; never reaches the caller."""
 
 
 class Tried(NamedTuple):
     """A policy that was run.
 
     Attributes:
-        assignment: candidate by number, for every group.
-        seconds: predicted.
-        error: measured.
+        assignment: number of the candidate of every group.
+        seconds: predicted time.
+        error: measured error.
     """
 
     assignment: Assignment
@@ -40,11 +40,11 @@ class Tried(NamedTuple):
 
 
 class PricedPolicy(NamedTuple):
-    """A policy's program.
+    """A policy's program, lowered and priced.
 
     Attributes:
-        identity: equal for equal instructions.
-        seconds: predicted.
+        identity: a key, equal for equal instructions.
+        seconds: predicted time.
     """
 
     identity: str
@@ -53,21 +53,21 @@ class PricedPolicy(NamedTuple):
 
 @dataclass(kw_only=True)
 class PolicyTrials:
-    """What is known of assignments; each is lowered once, each program run once.
+    """Results for assignments; each is lowered once, each program run once.
 
     Attributes:
-        candidates, groups: what an assignment's numbers mean.
+        candidates, groups: what an assignment's numbers refer to.
         price: lowers a policy's program and predicts its time.
         outputs: runs a policy.
-        error_of: the error of outputs, and of which.
-        reference: the outputs that need no run, by identity of their program.
+        error_of: returns the error of outputs, with the worst array.
+        reference: outputs that need no run, by identity of their program.
         most: how many programs may be run.
-        runs: how many were.
-        heard: called after every run: how many, the error, the predicted time.
+        runs: how many were run.
+        heard: called after every run with `runs`, the error and the predicted time.
         by_program: whether equal programs have equal outputs; else equal policies do.
-        held_out: the error of a policy on batches held out; None without any. Such runs
-            are not among `runs`.
-        elements: how many numbers are measured of a batch.
+        held_out: returns a policy's error on held-out batches, or None. Such runs do
+            not count in `runs`.
+        elements: number of measured numbers per batch.
     """
 
     candidates: Candidates
@@ -89,19 +89,19 @@ class PolicyTrials:
     _held_out: dict[str | Policy, float] = field(default_factory=dict)
 
     def policy(self, assignment: Assignment) -> Policy:
-        """What an assignment means."""
+        """Return the policy of an assignment."""
         return self.candidates.policy(self.groups, assignment)
 
     def seconds(self, assignment: Assignment) -> float:
-        """Predicted; an UnsupportedError where the target lacks something."""
+        """Return the predicted time; UnsupportedError if it cannot run."""
         return self._price(assignment).seconds
 
     def program(self, assignment: Assignment) -> str:
-        """The identity of its instructions."""
+        """Return the identity of an assignment's instructions."""
         return self._price(assignment).identity
 
     def error(self, assignment: Assignment) -> float:
-        """Of a run; a BudgetSpentError where no more are allowed."""
+        """Return the error of a run; raise BudgetSpentError if no more are allowed."""
         key = self._key(assignment)
         if key not in self._errors:
             if key in self.reference:
@@ -116,19 +116,19 @@ class PolicyTrials:
         return self._errors[key].error
 
     def known_error(self, assignment: Assignment) -> float | None:
-        """None where it was not run."""
+        """Return the error, or None if the assignment was not run."""
         if self.known_seconds(assignment) is None:
             return None
         found = self._errors.get(self._key(assignment))
         return None if found is None else found.error
 
     def worst_where(self, refused: Callable[[float], bool]) -> dict[str, int]:
-        """Of programs with such an error: which array has it in how many."""
+        """Return, for each array, how many refused programs err most in it."""
         found = Counter(m.array for m in self._errors.values() if refused(m.error))
         return dict(found.most_common())
 
     def held_out_error(self, assignment: Assignment) -> float | None:
-        """Of a run on what was held out; None where nothing was."""
+        """Return the error on held-out batches, or None if there are none."""
         if self.held_out is None:
             return None
         key = self._key(assignment)
@@ -137,7 +137,7 @@ class PolicyTrials:
         return self._held_out[key]
 
     def known_seconds(self, assignment: Assignment) -> float | None:
-        """None where the target lacks something."""
+        """Return the predicted time; None if the target cannot run it."""
         found = self._priced.get(assignment)
         return found.seconds if isinstance(found, PricedPolicy) else None
 
@@ -164,7 +164,7 @@ class PolicyTrials:
 
 
 def program_identity(program: InstructionProgram) -> str:
-    """Equal for programs of the same instructions on the same buffers."""
+    """Return a hash, equal for equal instructions on the same buffers."""
     blocks = map(_ends, (program.main, *program.functions.values()))
     text = repr((program.seed, *blocks, *map(_described, program.walk())))
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
@@ -182,6 +182,6 @@ def _described(i: Instruction) -> tuple:
 
 
 def _ends(block: Block) -> tuple:
-    """What a block takes and returns."""
+    """Return the arguments and results of a block."""
     arguments = [(buffer.number, str(buffer.type)) for buffer in block.arguments]
     return arguments, [view.buffer.number for view in block.results]

@@ -1,11 +1,11 @@
-"""The float64 reference: instructions of a core, executed in double precision.
+"""The float64 reference: a core's instructions, executed in double precision.
 
-Every float is held as float64, whatever the program declares, so that what it shows is
-the program in (nearly) real arithmetic; with `rounds` results are rounded to the
-declared format wherever that is narrower than float32, which keeps the program's own
-casts. Arithmetic is NumPy's and SciPy's, so nothing is compiled for it; movement is
-that of the engines. An instruction without a rule here is executed by the emulator in
-FP32 and noted in `kept_in_float32`. It says nothing about any chip.
+Every float is held as float64, whatever dtype the program declares, so the results are
+those of (nearly) real arithmetic. With `rounds`, results are rounded to the declared
+format if that is narrower than float32, so the program's own casts take effect.
+Arithmetic is NumPy's and SciPy's, so nothing is compiled for it; the engines' code
+moves elements. The emulator executes an instruction without a rule here in FP32, and
+`kept_in_float32` records it. No chip computes like this.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ Arrays = Sequence[np.ndarray]
 
 
 def is_float(dtype: Any) -> bool:
-    """Whether a declared dtype is held as float64."""
+    """Return whether a declared dtype is held as float64."""
     return np.dtype(dtype).kind not in "iub"
 
 
 def converted(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Each number once, however often a broadcast shows it."""
+    """Convert an array; copies of one number by a broadcast are converted once."""
     once = tuple(slice(0, 1) if s == 0 else slice(None) for s in x.strides)
     return np.broadcast_to(x[once].astype(dtype), x.shape)
 
@@ -84,7 +84,7 @@ class Reference64:
     """Executes the instructions of an `fp32` lowering in double precision.
 
     Attributes:
-        kept_in_float32: names of the instructions that were not.
+        kept_in_float32: names of the instructions that ran in FP32.
     """
 
     is_wide = True
@@ -99,7 +99,7 @@ class Reference64:
     def identity(
         self, i: Instruction, key: RoundingKey, position: Position
     ) -> Hashable:
-        """The signature, apart from the emulator's."""
+        """Return the signature, marked to differ from the emulator's."""
         identity = self._emulator.identity(i, key, position)
         return ("float64", identity) if _has_floats(i.signed) else identity
 
@@ -110,7 +110,7 @@ class Reference64:
         key: RoundingKey,
         position: Position,
     ) -> Sequence[Any]:
-        """In float64 where there is a rule."""
+        """Execute in float64 if there is a rule, else in FP32."""
         rule = _rule(i) if _has_floats(i.signed) else None
         if rule is None:
             return self._in_float32(i, operands, key, position)
@@ -126,9 +126,9 @@ class Reference64:
         key: RoundingKey,
         position: Position,
     ) -> list[list[Any]]:
-        """Return what every device gets, in float64.
+        """Return the results on every device, in float64.
 
-        Kernels, and collectives of integers, are the emulator's.
+        The emulator executes kernels, and collectives of integers.
         """
         if not _has_floats(i.signed) or not isinstance(i, Collective):
             declared = [self._left(i, x) for x in operands]
@@ -142,12 +142,12 @@ class Reference64:
         return by_device(i, held, len(operands))
 
     def enter(self, array: Any) -> Any:
-        """Floats as float64, all else as it is."""
+        """Return a float array as float64, any other array unchanged."""
         x = np.asarray(array)
         return converted(x, np.dtype(np.float64)) if is_float(x.dtype) else array
 
     def leave(self, array: Any, dtype: Any) -> Any:
-        """Rounded to nearest even."""
+        """Return a float array rounded to nearest even in the dtype."""
         if not is_float(dtype):
             return array
         with np.errstate(all="ignore"):
@@ -171,7 +171,7 @@ class Reference64:
         return [self.enter(x) for x in results]
 
     def _left(self, i: Instruction, operands: Sequence[Any]) -> list[Any]:
-        """Return the operands of the emulator, which keeps floats in FP32."""
+        """Return the operands for the emulator, and record that it computes in FP32."""
         if _has_floats(i.signed):
             self.kept_in_float32.add(i.name)
         pairs = zip(operands, i.operands, strict=True)
@@ -190,12 +190,12 @@ def _has_floats(signed: SignedInstruction) -> bool:
 
 @functools.singledispatch
 def _double(i: Instruction, x: Arrays) -> Sequence[Any]:
-    """The results in float64."""
+    """Return the results in float64."""
     raise InternalError(f"no float64 rule for {i.name}")
 
 
 def _rule(i: Instruction) -> Rule | None:
-    """The rule of an instruction, if it has one for what it does."""
+    """Return the rule of an instruction, or None if there is none for its operation."""
     if _double.dispatch(type(i)) is _double.dispatch(object):
         return None
     if not all(_rule(inner) for block in i.blocks for inner in block.instructions):
@@ -211,7 +211,7 @@ def _rule(i: Instruction) -> Rule | None:
 # -- arithmetic ------------------------------------------------------------------------
 
 
-#: What computes one result in one expression.
+#: Instructions with one result, as one expression.
 _FUNCTIONS: dict[type[Instruction], Callable[[Any, Arrays], np.ndarray]] = {
     TensorTensor: lambda i, x: BINARY[i.op](*x),
     TensorScalar: lambda i, x: BINARY[i.op](*x),
@@ -229,7 +229,7 @@ for _kind, _function in _FUNCTIONS.items():
 
 @_double.register
 def _(i: TensorCopy, x: Arrays) -> Sequence[Any]:
-    """Integers are rounded and clipped as the instruction says."""
+    """Convert; integers are rounded and clipped as the instruction says."""
     dtype = i.results[0].type.dtype
     if is_float(dtype):
         return (x[0].astype(np.float64),)
@@ -238,14 +238,14 @@ def _(i: TensorCopy, x: Arrays) -> Sequence[Any]:
     info = np.iinfo(dtype)
     whole = np.trunc(x[0]) if i.float_to_int == "truncate" else np.rint(x[0])
     whole = np.where(np.isnan(whole), 0.0, whole)
-    # The largest 64-bit integers are not float64 numbers: those above stay at the end.
+    # The largest 64-bit integers are no float64 numbers: larger values saturate.
     inside = np.clip(whole, float(info.min), np.nextafter(float(info.max) + 1, 0))
     return (np.where(whole >= info.max, info.max, inside.astype(dtype)),)
 
 
 @_double.register
 def _(i: Iota, x: Arrays) -> Sequence[Any]:
-    """Every whole number, whichever of them the declared format holds."""
+    """Return every index exactly, even if the declared format cannot hold it."""
     shape = i.results[0].type.shape
     sizes = [s if n == i.dimension else 1 for n, s in enumerate(shape)]
     indices = np.arange(shape[i.dimension], dtype=np.float64)
@@ -254,14 +254,14 @@ def _(i: Iota, x: Arrays) -> Sequence[Any]:
 
 @_double.register
 def _(i: TensorReduce, x: Arrays) -> Sequence[Any]:
-    """The initial value comes last."""
+    """Reduce, and combine the initial value last."""
     function = REDUCTIONS[i.op]
     return (function(function.reduce(x[0], axis=tuple(i.axes)), x[1]),)
 
 
 @_double.register
 def _(i: TensorTensorScan, x: Arrays) -> Sequence[Any]:
-    """Every prefix, from the end if it is reversed."""
+    """Return every prefix's reduction, from the end if reversed."""
     ordered = np.flip(x[0], i.axis) if i.reverse else x[0]
     out = REDUCTIONS[i.op].accumulate(ordered, axis=i.axis)
     return (np.flip(out, i.axis) if i.reverse else out,)
@@ -273,7 +273,7 @@ def _(i: NcMatmul, x: Arrays) -> Sequence[Any]:
 
 
 def products(d: DotDimensions, lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
-    """Return one product of matrices for every member of the batch."""
+    """Return one matrix product for every member of the batch."""
     left = _matrix(lhs, d.lhs_batch, d.lhs_contract, k_last=True)
     right = _matrix(rhs, d.rhs_batch, d.rhs_contract, k_last=False)
     return left.astype(np.float64) @ right.astype(np.float64)
@@ -282,7 +282,7 @@ def products(d: DotDimensions, lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
 def _matrix(
     x: np.ndarray, batch: Sequence[int], contract: Sequence[int], *, k_last: bool
 ) -> np.ndarray:
-    """[batch, free, k], or [batch, k, free]."""
+    """Return `x` as [batch, free, k] if `k_last`, else as [batch, k, free]."""
     free = [n for n in range(x.ndim) if n not in (*batch, *contract)]
     groups = (batch, free, contract) if k_last else (batch, contract, free)
     sizes = [int(np.prod([x.shape[n] for n in group])) for group in groups]
@@ -292,7 +292,7 @@ def _matrix(
 
 @_double.register
 def _(i: MapBlock, x: Arrays) -> Sequence[Any]:
-    """The scalar instructions of the body on whole tensors."""
+    """Execute the scalar instructions of the body on whole tensors."""
     shapes = [b.type.shape for b in i.results]
     results = _body(i.body, x)
     return [np.broadcast_to(a, s) for a, s in zip(results, shapes, strict=True)]
@@ -300,7 +300,7 @@ def _(i: MapBlock, x: Arrays) -> Sequence[Any]:
 
 @_double.register
 def _(i: ReduceBlock, x: Arrays) -> Sequence[Any]:
-    """A left fold, the body on all results at once."""
+    """Execute a left fold, with the body applied to all results at once."""
     n = (len(x) - i.captures) // 2
     kept = [d for d in range(x[0].ndim) if d not in i.axes]
     shape = [x[0].shape[d] for d in kept]
@@ -312,7 +312,7 @@ def _(i: ReduceBlock, x: Arrays) -> Sequence[Any]:
 
 
 def _body(block: Block, x: Arrays) -> list[Any]:
-    """The instructions of a block of scalars, on tensors."""
+    """Execute the instructions of a block of scalars on tensors."""
     arrays = dict(zip((b.number for b in block.arguments), x, strict=True))
     for inner in block.instructions:
         results = _double(inner, [arrays[v.buffer.number] for v in inner.operands])
@@ -402,7 +402,7 @@ def _pool(i: Pool, operand: Any, init: Any) -> Any:
 
 @_double.register
 def _(i: Sort, x: Arrays) -> Sequence[Any]:
-    """Keys come first; the other operands are put in their stable order."""
+    """Sort stably by the keys, which come first, and reorder the other operands."""
     order = np.broadcast_to(
         np.arange(x[0].shape[i.dimension]).reshape(
             [-1 if n == i.dimension else 1 for n in range(x[0].ndim)]
@@ -419,7 +419,7 @@ def _(i: Sort, x: Arrays) -> Sequence[Any]:
 
 @_double.register
 def _(i: TopK, x: Arrays) -> Sequence[Any]:
-    """The largest elements, and where they are."""
+    """Return the largest elements and their indices."""
     order = _stable_order(x[0], x[0].ndim - 1, True)[..., : i.k]
     return np.take_along_axis(x[0], order, -1), order
 

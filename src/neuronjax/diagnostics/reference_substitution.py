@@ -1,10 +1,9 @@
-"""Values of a run in which some ops are replaced by a reference of wider floats.
+"""Values of a run in which a reference with wider floats executes some ops.
 
-A value that is rounded where it is written would be rounded again there, so the run
-holds it twice: in its declared format, which the actual instructions read, and as wide
-as the reference has it. An op that is not replaced keeps its own error and hands on the
-rest: its result on the declared values, and by how much the reference's differs between
-the wide ones and those.
+Writing a value would round it to its declared format, so the run holds it twice: in
+this format, which the actual instructions read, and in the reference's. An op that is
+not replaced keeps its own error and propagates changes: its actual result on declared
+operands, plus the change of the reference's from declared to wide ones.
 """
 
 from __future__ import annotations
@@ -25,23 +24,23 @@ class Substituted(NamedTuple):
 
 
 def declared(array: Any) -> Any:
-    """What instructions of the declared formats read."""
+    """Return the value in its declared format."""
     return array.declared if isinstance(array, Substituted) else array
 
 
 def substituted(wide: np.ndarray, enter: Callable, leave: Callable) -> Any:
-    """A value that is known this well; as it is where its format holds it."""
+    """Return a wide value with its rounded form; only that if it loses nothing."""
     rounded = leave(wide)
     same = np.array_equal(np.asarray(enter(rounded)), wide, equal_nan=True)
     return rounded if same else Substituted(rounded, wide)
 
 
 def handed_on(own: np.ndarray, wide: np.ndarray, rounded: np.ndarray) -> np.ndarray:
-    """The result of an op that keeps its own error.
+    """Return the result of an op that keeps its own error.
 
-    `own` is the actual result on operands in their declared formats, `wide` the
-    reference's on the wide operands, `rounded` the reference's on operands in their
-    declared formats."""
+    `own` is the actual result on declared operands; `wide` and `rounded` are the
+    reference's on wide and on declared ones.
+    """
     same = alike(wide, rounded)
     if own.dtype.kind in "iub":
         return np.where(same, own, wide)

@@ -1,7 +1,6 @@
-"""What a portability rule is: an id, a document, and a small predicate over one op.
+"""Portability rules: an id, a document, and a small predicate over one op.
 
-A predicate gets an `OpContext` and says whether its rule applies. Rules are collected
-in `rules/`.
+A predicate takes an `OpContext` and says whether its rule, of `rules/`, applies.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from neuronjax.ir.program import Op
 
 @dataclass(frozen=True)
 class Verdict:
-    """That a rule applies.
+    """The answer that a rule applies.
 
     Attributes:
         detail: added to the rule's title, "" for nothing.
-        severity: instead of the rule's, or None.
-        remedy: instead of the rule's, or "".
-        at: an op inside this one that is meant, or None.
+        severity: used instead of the rule's, or None.
+        remedy: used instead of the rule's, or "".
+        at: an op inside this one to which it applies, or None.
     """
 
     detail: str = ""
@@ -33,18 +32,18 @@ class Verdict:
     at: Op | None = None
 
 
-#: What a predicate says: that its rule applies or not, or with which detail it does.
+#: A predicate's answer: whether its rule applies, or the detail with which it does.
 Answer = Verdict | str | bool | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class RuleText:
-    """What a rule says.
+    """The texts of a rule.
 
     Attributes:
         id: unique, in words joined by "-".
-        severity: unless the verdict says otherwise.
-        title: what is wrong, without the particulars.
+        severity: used unless the verdict has one.
+        title: what is wrong, without details.
         remedy: what to write instead.
         source: the document.
     """
@@ -56,7 +55,7 @@ class RuleText:
     source: str
 
     def finding(self, answer: Verdict | str, **where: Any) -> Finding:
-        """Return what is found by an answer; `where` are the fields that say where."""
+        """Return the finding for an answer; `where` has the fields of its location."""
         verdict = Verdict(answer) if isinstance(answer, str) else answer
         title, detail = self.title, verdict.detail
         return Finding(
@@ -71,10 +70,10 @@ class RuleText:
 
 @dataclass(frozen=True, kw_only=True)
 class PortabilityRule(RuleText):
-    """Something that the compiler refuses or changes.
+    """A rule on something that the compiler refuses or changes.
 
     Attributes:
-        ops: the ops it is asked for, without dialect; empty for all.
+        ops: the ops that are checked, without dialect; empty for all.
         check: the predicate.
         per_program: whether one finding names all ops; else there is one for each op
             and line of the user's program.
@@ -90,7 +89,7 @@ class ProgramRule(RuleText):
     """A rule about a program as a whole.
 
     Attributes:
-        check: gets the settings and the estimated number of instructions.
+        check: takes the settings and the estimated number of instructions.
     """
 
     check: Callable[[Settings, int], str | None]
@@ -108,12 +107,12 @@ _ENTRY = re.compile(
 
 @dataclass(frozen=True)
 class Paragraph:
-    """A paragraph of a text of rules, whose remedy follows ">", its source in "[]".
+    """A paragraph of a text of rules: the remedy follows ">", the source is in "[]".
 
     Attributes:
-        fields: the fields of the rule that are words.
-        names: of ops ("in gather, scatter") or dtypes ("of float64").
-        limit: "per program"; of a dtype "before 2.32", "without mx_matmul"; or "".
+        fields: the fields of the rule that are text.
+        names: names of ops ("in gather, scatter") or dtypes ("of float64").
+        limit: "per program"; for a dtype "before 2.32", "without mx_matmul"; or "".
     """
 
     fields: dict[str, Any]
@@ -140,7 +139,7 @@ def read_rules(
     """Return the rules of a text.
 
     Args:
-        text: a paragraph for each, as `Paragraph` says.
+        text: one `Paragraph` per rule.
         checks: the predicates, by the rules' ids.
     """
     return tuple(

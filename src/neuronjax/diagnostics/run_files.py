@@ -1,8 +1,8 @@
-"""A run of a study in a file of JSON lines: what it was, its records, that it ended.
+"""A run of a study in a file of JSON lines: header, records, end.
 
-The first line is the header, with a fingerprint of what produced the run; every further
-line is the record of a step, and the last one says that the run is complete. Lines
-appear as steps end. Floats keep every bit; NaN and Infinity are written as Python does.
+The first line is the header, with a fingerprint of the code that made the run. Every
+further line is the record of a step; the last one says that the run is complete. Lines
+are written as steps end. Floats keep every bit; NaN and Infinity are as in Python.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ class StoredRun:
 
 
 def run_path(folder: Path, *parts: Any) -> Path:
-    """The file of a run, named for what it is: "trn2-bf16-seed0.jsonl"."""
+    """Return the path of a run's file, named after its parts:
+    "trn2-bf16-seed0.jsonl"."""
     name = "-".join(re.sub(r"[^\w.+:]+", "_", str(part)) for part in parts)
     return folder / f"{name}{_SUFFIX}"
 
 
 def read_run(path: Path) -> StoredRun | None:
-    """Return what a file holds; None where there is none, or its run did not end.
+    """Return the run in a file; None if there is no file, or the run did not end.
 
     Raises:
-        InvalidProgramError: the file is no run's.
+        InvalidProgramError: the file is not that of a run.
     """
     if not path.exists():
         return None
     try:
-        # What follows the last line break was being written when the process was
-        # killed.
+        # Text after the last line break is a line cut off when the process was killed.
         lines = path.read_text().split("\n")[:-1]
         found = list(map(json_object, lines))
         ended = len(found) > 1 and found[-1] == _END
@@ -62,9 +62,10 @@ def read_run(path: Path) -> StoredRun | None:
 
 @contextlib.contextmanager
 def written_run(path: Path, header: Record) -> Iterator[Callable[[Record], None]]:
-    """Open a new file for a run, and give a function that appends a line at once.
+    """Open a new file for a run, and yield a function that appends a line at once.
 
-    The file is marked complete if the block ends without an error."""
+    The file is marked complete if the block ends without an error.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
 

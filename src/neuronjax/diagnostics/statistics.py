@@ -1,4 +1,4 @@
-"""`Statistics` as a table, the worst results first, and as a picture."""
+"""Show `Statistics` as a table, the worst results first, and as a figure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StatisticsTable(Displayed):
-    """What is shown of statistics: the worst `limit` results, or all for None."""
+    """A table of statistics with the worst `limit` results, or all for None."""
 
     statistics: Statistics
     limit: int | None = 20
@@ -40,7 +40,7 @@ class StatisticsTable(Displayed):
 
     def plot(self) -> Figure:
         """Return the figure of `Statistics.plot`."""
-        from neuronjax.report.plots_statistics import draw_statistics  # a slow import
+        from neuronjax.report.plots_statistics import draw_statistics  # slow to import
 
         return draw_statistics(self.statistics)
 
@@ -49,7 +49,7 @@ display_of = StatisticsTable
 
 
 def _badness(record: Mapping[str, Any]) -> tuple:
-    """What shows a fault, then numbers that became NaN or Inf, come before all else."""
+    """Return the sort key: faults first, then numbers that became NaN or Inf."""
     faults = record["faults"].values()
     since = min((f["since"] for f in faults), default=0)
     broken = fraction(record, "overflow") or (
@@ -73,9 +73,8 @@ def _percent(fraction: float) -> str:
 
 
 def _where(record: Mapping[str, Any]) -> str:
-    """The user's line and the part of the model, and below it what is measured: the
-    kind of probe, the JAX op, the shape, the argument it descends from; and the faults
-    that it shows."""
+    """Return the user's line and the part of the model; below them the kind of probe,
+    the JAX op, the shape and the argument from which it derives; then its faults."""
     location = Location(module=record["module"], phase=record["phase"])
     op = record["scope"].rpartition("/")[2] or record["op"]
     shape = "x".join(map(str, record["shape"]))

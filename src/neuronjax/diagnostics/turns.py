@@ -1,8 +1,7 @@
-"""What was made of the same arrays: once in an op, and once in turns of a loop.
+"""Cache results by the identity of arrays: within an op, and between turns of a loop.
 
-Arrays are told by their identity, so what is remembered keeps those that it was made
-of. An op of a loop remembers the turn before, for it may read constants, values that
-are made of constants, or values that no turn changes.
+A cached result keeps its arrays alive, so that their identities stay unique. An op in a
+loop remembers its previous turn, since it may read values that no turn changes.
 """
 
 from __future__ import annotations
@@ -17,18 +16,19 @@ KEPT = 1 << 14
 
 
 class Memory:
-    """What is remembered of the op at hand, and of the turn before of every op."""
+    """Cached results of the current op, and of the previous turn of every op."""
 
     def __init__(self) -> None:
         self._now: dict[Hashable, tuple[Any, Sequence[Any]]] = {}
         self._before: dict[Hashable, tuple[Any, Sequence[Any]]] = {}
         self._moment: tuple[Any, ...] = ()
-        # Of every op; None once a turn shared nothing with the one before.
+        # The last turn of every op; None once a turn shared nothing with the one
+        # before.
         self._turns: dict[OpPath, dict | None] = {}
         self._hits = 0
 
     def begin(self, path: OpPath, iterations: tuple[int, ...]) -> None:
-        """Begin an execution of an op, on one device or on another one."""
+        """Begin an execution of an op, unless it began on another device."""
         if (path, iterations) == self._moment:
             return
         if self._moment and self._moment[1]:
@@ -50,12 +50,12 @@ class Memory:
     def once(
         self, key: Hashable, arrays: Sequence[Any], make: Callable[[], Any]
     ) -> Any:
-        """Return what is made of arrays, unless it was made of them before.
+        """Return the result for these arrays; call `make` only if it is not cached.
 
         Args:
-            key: what it is.
-            arrays: of which it is made.
-            make: does so.
+            key: identifies the computation.
+            arrays: its inputs.
+            make: computes the result.
         """
         whole = (key, *map(id, arrays))
         found = self._now.get(whole)

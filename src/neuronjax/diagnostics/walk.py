@@ -1,12 +1,12 @@
-"""One walk over a lowered program: regions, loops, branches, calls and meshes.
+"""Walk over a lowered program: regions, loops, branches, calls and meshes.
 
 A walk executes a program op by op, on concrete values, in one lane or in several side
-by side, and frees values after their last use. On a mesh every lane becomes one lane a
-device. An op that joins no devices runs on one device after the other, and only once
-for devices that hold the same arrays; a collective runs on the arrays of all devices.
+by side, and frees values after their last use. On a mesh every lane becomes one lane
+per device. An op without communication runs on one device after the other, and only
+once for devices that hold the same arrays; a collective runs on all arrays.
 
-A subclass says what an op makes of the values: `compare` brings arrays in several
-lanes, and `tolerance` brings values that carry their errors.
+A subclass defines values and ops: `compare` has arrays in several lanes, `tolerance`
+has values that carry their errors.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ Blocks = Mapping[Side, Block]
 Keys = Mapping[Side, RoundingKey]
 Spans = Mapping[Side, Span]
 Views = Mapping[Side, Mapping[Any, View]]
-#: The loop, branch, call or mesh that an op is on every side.
+#: The loop, branch, call or mesh of an op, on every side.
 Controls = Mapping[Side, Any]
 
 
 class OpWalk(abc.ABC):
-    """One pass over a program.
+    """One pass over the program.
 
     Attributes:
         position: the op that is being executed.
-        calls: those that lead to it, the outermost first.
+        calls: the calls that lead to it, the outermost first.
         on_mesh: whether the op is inside of a mesh, so that every device executes it.
-        shares: whether an op that devices hold alike is executed once for all of them.
+        shares: whether an op is executed once for all devices with the same operands.
     """
 
     shares = True
@@ -54,10 +54,10 @@ class OpWalk(abc.ABC):
         self.on_mesh = False
         # Whether the lanes are those of all devices of a mesh.
         self._is_joint = False
-        # The lanes of each device so far, by their names.
+        # The lanes of each device so far, by name.
         self._devices: dict[int, dict[str, Lane]] = {}
 
-    # -- what a reader brings ----------------------------------------------------------
+    # -- methods of subclasses ---------------------------------------------------------
 
     @abc.abstractmethod
     def leaf(
@@ -68,14 +68,14 @@ class OpWalk(abc.ABC):
         Args:
             path: the op.
             spans: its instructions on every side.
-            views: where every side holds the values of the region.
-            keys: of stochastic rounding.
-            lanes: those of one device, or of all devices where the op joins them.
+            views: views of the region's values on every side.
+            keys: keys of stochastic rounding.
+            lanes: those of one device, or of all devices if the op communicates.
         """
 
     @abc.abstractmethod
     def decision(self, lane: Lane, view: View, op: Op, what: str) -> int:
-        """Return the number that decides how a program goes on."""
+        """Return the number that decides a loop or a branch."""
 
     @abc.abstractmethod
     def cut(self, value: Any, part: tuple[slice, ...]) -> Any:
@@ -96,31 +96,31 @@ class OpWalk(abc.ABC):
         return name
 
     def did(self, path: OpPath, views: Views, lanes: Lanes) -> None:
-        """Hear of an op, whose results the lanes hold."""
+        """Called after an op, when the lanes hold its results."""
 
     def repeated(
         self, op: Op | None, done: Lane, lane: Lane, values: Iterable[Any]
     ) -> None:
-        """Hear of values that a lane takes from the same lane of another device.
+        """Called when a lane takes values from the same lane of another device.
 
         Args:
-            op: that was executed there; None for arguments of the mesh.
-            done: the other lane.
-            lane: that takes them.
-            values: what it takes.
+            op: the op that the other device executed; None for arguments of the mesh.
+            done: the lane of the other device.
+            lane: the lane that takes the values.
+            values: the values.
         """
 
     def decided(self, op: Op, lanes: Lanes, decisions: Mapping[Lane, int]) -> None:
-        """Hear how often a loop ran in every lane, or which branch was taken."""
+        """Called after a loop or branch with the decision of every lane."""
 
     # -- regions -----------------------------------------------------------------------
 
     def main(self, lanes: Lanes) -> None:
-        """Execute main, whose arguments the lanes hold."""
+        """Execute main, whose arguments are in the lanes."""
         sides = dict.fromkeys(lane.side for lane in lanes)
         blocks = {side: side.program.main for side in sides}
         keys = {side: side.executor.first_key for side in sides}
-        with np.errstate(all="ignore"):  # Inf and NaN are what is looked for
+        with np.errstate(all="ignore"):  # Inf and NaN are data, not errors
             self._region(blocks, keys, lanes)
 
     def _region(self, blocks: Blocks, keys: Keys, lanes: Lanes) -> None:
@@ -169,7 +169,7 @@ class OpWalk(abc.ABC):
         self._is_joint = True
 
     def _repeat(self, op: Op, spans: Spans, done: Lanes, lanes: Lanes) -> None:
-        """Take what an op made on another device."""
+        """Copy the results of an op from another device."""
         for lane, other in zip(lanes, done, strict=True):
             results = (b for i in spans[lane.side].instructions for b in i.results)
             made = {b.number for b in results} & other.arrays.keys()
@@ -182,7 +182,7 @@ class OpWalk(abc.ABC):
     def _groups(
         self, lanes: Lanes, decide: Callable[[Lane], int]
     ) -> dict[int, list[Lane]]:
-        """Return the lanes by what they decide; all devices follow the first one."""
+        """Return the lanes grouped by decision; all devices follow the first one."""
         first: dict[str, Lane] = {}
         for lane in lanes:
             first.setdefault(lane.name, lane)
@@ -278,8 +278,8 @@ class OpWalk(abc.ABC):
     ) -> None:
         """Give every device its parts of the operands.
 
-        Equal parts are one array. `cut` has the parts of values that other lanes hold
-        too, by the identity of the value and its split.
+        Equal parts are one array. `cut` has the parts that other lanes hold too, by the
+        identity of the value and its split.
         """
         for value, buffer, split in zip(
             lane.read(i.operands), i.body.arguments, i.splits, strict=True
@@ -331,17 +331,17 @@ _HANDLERS: dict[type, Callable[..., None]] = {
 
 
 def _control(span: Span) -> Instruction | None:
-    """Return the loop, branch, call or mesh that an op is, if it is one."""
+    """Return the loop, branch, call or mesh that an op is, or None."""
     first, *others = (*span.instructions, None)
     is_control = len(others) == 1 and isinstance(first, tuple(_HANDLERS))
     return first if is_control else None
 
 
 def _identity(spans: Spans, lanes: Lanes) -> tuple[int, ...] | None:
-    """Return which arrays an op reads.
+    """Return the identities of the arrays that an op reads.
 
-    It is None for an op that every device must execute, because it draws random bits or
-    has no results.
+    Return None if every device must execute the op because it draws random bits or has
+    no results.
     """
     if not any(i.results for span in spans.values() for i in span.instructions):
         return None
@@ -362,7 +362,7 @@ def _enter(blocks: Blocks, carries: Mapping[Lane, Any], lanes: Lanes) -> None:
 
 
 def count_ops(side: Side, block: Block) -> int:
-    """Return how many ops a walk executes at most, those of a loop once."""
+    """Return how many ops a walk executes at most; those of a loop count once."""
     controls = [_control(span) for span in side.spans(block)]
     inside = (
         count_ops(side, entry.block)

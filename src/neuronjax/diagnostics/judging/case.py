@@ -1,10 +1,10 @@
-"""What a candidate is compared with: a Python file in the way of NKIBench.
+"""The reference of a candidate kernel: a Python file in the format of NKIBench.
 
 `get_inputs()` draws arguments from NumPy's global generator, which is seeded before;
-`forward(*inputs)` computes what is right, in NumPy. Where the kernel takes or returns
-other layouts `transform_to_nki_inputs(inputs)` and `transform_nki_outputs(results,
-expected)` say how. The file is the user's own and is trusted; the candidate is not, and
-sees nothing of it.
+`forward(*inputs)` computes the correct results in NumPy. If the kernel has other
+layouts, `transform_to_nki_inputs(inputs)` and `transform_nki_outputs(results,
+expected)` convert them. The file is the user's own and is trusted. The candidate is not
+trusted and never sees the file.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from neuronjax.diagnostics.tolerance import Tolerance, error_bounds
 from neuronjax.diagnostics.tolerance.bounds import SAMPLES
 from neuronjax.errors import InvalidProgramError, NeuronJaxError, line_in
 
-#: Numbers: a reference of more inputs is not run again with drawn errors, or changed;
-#: one of more than a quarter is run again less often.
+#: Number of input elements. A reference with more is not run with drawn errors or as
+#: mutants; one with more than a quarter of it is run less often.
 LARGE_INPUTS = 1 << 22
 
-#: Runs with drawn errors of such a reference, and for seeds after the first, whose
-#: tolerance decides what a verdict is worth. Student's t makes bounds twice as wide.
+#: Runs with drawn errors for such a reference, and for seeds after the first, whose
+#: tolerance shows what a verdict is worth. Student's t makes bounds twice as wide.
 _FEWER_SAMPLES = 10
 
-#: What the loops of a reference ask for their turns: names of its module, which return
-#: what they are given, but where somebody (`mutants.py`) changes what they mean.
+#: Functions that the loops of a reference call with their iterable or condition. They
+#: return it unchanged unless `mutants.py` replaces them.
 FOR, WHILE = "_for_of_the_judge", "_while_of_the_judge"
 
 
 class _Asking(ast.NodeTransformer):
-    """Loops that ask whether they turn."""
+    """Rewrites loops to call `FOR` or `WHILE`."""
 
     def visit_For(self, node: Any) -> Any:
         """Change `for x in y` to `for x in FOR(y)`, in comprehensions too."""
@@ -62,21 +62,21 @@ class _Asking(ast.NodeTransformer):
 
 
 class _AskingLoader(SourceFileLoader):
-    """Imports a file whose loops ask; its code is not kept beside it."""
+    """Imports a file with rewritten loops, without a bytecode file."""
 
     def get_code(self, fullname: str) -> CodeType:
-        """Return the code of the file, changed."""
+        """Return the compiled code of the rewritten file."""
         tree = _Asking().visit(ast.parse(Path(self.path).read_bytes()))
         return compile(tree, self.path, "exec", dont_inherit=True)
 
 
 class ReferenceFailed(InvalidProgramError):
-    """The reference raises: no candidate is to blame."""
+    """Raised when the reference fails, which is no fault of the candidate."""
 
 
 @contextlib.contextmanager
 def _reference_runs(path: Path) -> Iterator[None]:
-    """Names the reference and its line in whatever it raises."""
+    """Name the reference and its line in exceptions of the block."""
     try:
         yield
     except NeuronJaxError:
@@ -92,20 +92,20 @@ def _reference_runs(path: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class ReferenceCase:
-    """A reference, as its file says it."""
+    """A reference, imported from its file."""
 
     path: Path
     module: ModuleType
-    # What was made of the newest seed: drawing takes longer than a kernel may.
+    # Results of the newest seed, kept because drawing may take longer than a kernel.
     _newest: dict[str, tuple[int, Any]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, path: Path) -> ReferenceCase:
-        """The case of a file.
+        """Return the case of a file.
 
         Raises:
             InvalidProgramError: there is no such file, or a function is missing.
-            ReferenceFailed: it cannot be imported.
+            ReferenceFailed: the file cannot be imported.
         """
         loader = _AskingLoader("reference", str(path))
         spec = importlib.util.spec_from_file_location("reference", path, loader=loader)
@@ -127,11 +127,11 @@ class ReferenceCase:
         return cls(path, module)
 
     def inputs(self, seed: int) -> tuple[Any, ...]:
-        """The reference's arguments of a seed, in memory of their own."""
+        """Return the reference's arguments of a seed, as copies."""
         return tuple(map(_own, self.drawn(seed)))
 
     def drawn(self, seed: int) -> tuple[Any, ...]:
-        """The same arguments, in memory that is shared and that nobody may change."""
+        """Return the reference's arguments of a seed, shared and read-only."""
         return self._of_seed("inputs", seed, self._draw)
 
     def _draw(self, seed: int) -> tuple[Any, ...]:
@@ -147,11 +147,11 @@ class ReferenceCase:
         return value
 
     def is_large(self, seed: int, most: int = LARGE_INPUTS) -> bool:
-        """Whether running the reference often would take long."""
+        """Return whether the reference is too large to be run often."""
         return sum(np.size(x) for x in self.drawn(seed)) > most
 
     def kernel_arguments(self, seed: int) -> tuple[Any, ...]:
-        """The same as the kernel takes them, in memory of their own."""
+        """Return the arguments in the kernel's layout, as copies."""
         change = getattr(self.module, "transform_to_nki_inputs", list)
         inputs = self.inputs(seed)
         with _reference_runs(self.path):
@@ -161,26 +161,25 @@ class ReferenceCase:
         return tuple(given if is_own else map(_own, given))
 
     def expected(self, seed: int) -> tuple[np.ndarray, ...]:
-        """What is right."""
+        """Return the correct results of a seed."""
         return self.answer(self.inputs(seed))
 
     def answer(self, inputs: Sequence[Any]) -> tuple[np.ndarray, ...]:
-        """The reference's results of these arguments, which it may change."""
+        """Return the reference's results of `inputs`, which it may change."""
         with _reference_runs(self.path):
             return _arrays(self.module.forward(*inputs))
 
     def tolerances(
         self, seed: int, relative: float | None, *, is_later: bool = False
     ) -> tuple[Tolerance, ...]:
-        """What a right result may be, whatever the order of addition.
+        """Return a tolerance for each result that holds for any order of addition.
 
-        Products of FP32 may be three of BF16, as public kernels make them.
+        Products of FP32 may be three of BF16, as in public kernels.
 
         Args:
-            seed: of the inputs.
-            relative: the relative L2 error of each result; None for what follows from
-                the reference.
-            is_later: whether fewer runs with drawn errors do, as for a second seed.
+            seed: seed of the inputs.
+            relative: allowed relative L2 error of each result; None to derive it.
+            is_later: whether fewer drawn runs suffice, as for a second seed.
 
         Raises:
             UnimplementedError: a function of the reference has no rule.
@@ -207,7 +206,7 @@ class ReferenceCase:
     def results(
         self, returned: Any, expected: tuple[np.ndarray, ...]
     ) -> tuple[np.ndarray, ...]:
-        """What the kernel returned, in the reference's layout."""
+        """Return the kernel's results in the reference's layout."""
         change: Callable[[Any, Any], Any] | None
         change = getattr(self.module, "transform_nki_outputs", None)
         if change is None:
@@ -220,7 +219,7 @@ class ReferenceCase:
 
 
 def _holder(value: Any) -> int:
-    """Return which object holds the memory of a value: of a view, another array."""
+    """Return the id of the array that owns a value's memory."""
     while isinstance(value, np.ndarray) and isinstance(value.base, np.ndarray):
         value = value.base
     return id(value)

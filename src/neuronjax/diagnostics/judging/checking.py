@@ -1,7 +1,6 @@
-"""What is wrong with a traced candidate before anything runs.
+"""Find faults of a traced candidate without running it.
 
-An argument that no result of the kernel depends on is wrong where the results of the
-reference depend on it.
+It is a fault if only the reference's results depend on an argument.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from neuronjax.nki.hazards import check
 
 Place = Storage | Register
 
-#: Findings about what documents ask for and public compilers let pass, and about what
-#: measured kernels do and are right on chips.
+#: Rules that are advice: documented limits that public compilers accept, and patterns
+#: that measured kernels use with correct results on chips.
 _ADVICE = frozenset({"documented-limit", "loop-carried-reduction", "no-grid"})
 
 
 def problems(candidate: TracedCandidate) -> dict[str, tuple[Problem, ...]]:
-    """What `nki.check` finds, as limits, hazards and advice."""
+    """Return the findings of `nki.check`, sorted into limits, hazards and advice."""
     report = check(candidate.kernel)(*candidate.arguments)
     kinds: dict[str, list[Problem]] = {"limits": [], "hazards": [], "advice": []}
     for f in report.findings:
@@ -55,7 +54,7 @@ def problems(candidate: TracedCandidate) -> dict[str, tuple[Problem, ...]]:
 def ignored_arguments(
     case: ReferenceCase, seeds: Sequence[int], candidate: TracedCandidate
 ) -> Iterator[Problem]:
-    """Arguments that no result depends on, though those of the reference do."""
+    """Yield arguments on which only the reference's results depend."""
     program = candidate.kernel.program
     for n in _unreached(program):
         if _matters(case, seeds[0], n):
@@ -64,10 +63,10 @@ def ignored_arguments(
 
 
 def _unreached(program: KernelProgram) -> tuple[int, ...]:
-    """Return positions of the arguments that reach no result.
+    """Return positions of the arguments on which no result depends.
 
-    A storage depends on all that anything written to it depends on, in whatever order:
-    what is found so is certain, what is not may still be without effect.
+    A storage is taken to depend on everything that any write to it depends on, in any
+    order. So the returned arguments have no effect; others may have none either.
     """
     sources: dict[Place, set[Place]] = defaultdict(set)
     _collect(program.body, sources, frozenset())
@@ -83,7 +82,7 @@ def _unreached(program: KernelProgram) -> tuple[int, ...]:
 def _collect(
     block: KernelBlock, sources: dict[Place, set[Place]], around: frozenset[Place]
 ) -> None:
-    """Note what every place is written from; `around` decides if a loop turns."""
+    """Record the sources of every place; `around` decides whether loops turn."""
     for item in block.items:
         if isinstance(item, KernelInstruction):
             read = {p for o in (*item.inputs, *item.outputs) for p in _read(o)} | around
@@ -115,10 +114,10 @@ def _reached(sources: dict[Place, set[Place]], ends: set[Place]) -> set[Place]:
 
 
 def _matters(case: ReferenceCase, seed: int, number: int) -> bool:
-    """Return whether the reference's results change with its input of this number.
+    """Return whether the reference's results change with its input `number`.
 
-    Inputs are counted as the reference takes them; where the kernel takes others in
-    their place nothing is said."""
+    Return True if the kernel has another number of inputs, which cannot be matched.
+    """
     other = list(case.inputs(seed))
     if len(other) != len(case.kernel_arguments(seed)):
         return True
@@ -126,7 +125,7 @@ def _matters(case: ReferenceCase, seed: int, number: int) -> bool:
     other[number] = case.inputs(seed + 1)[number]
     try:
         after = case.answer(other)
-    except ReferenceFailed:  # its inputs go together
+    except ReferenceFailed:  # its inputs must match each other
         return True
     return any(
         not np.array_equal(b, a, equal_nan=True)

@@ -1,4 +1,4 @@
-"""How far a candidate's results are from the reference's."""
+"""Measure how far a candidate's results are from the reference's."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from neuronjax.diagnostics.tolerance import Judged, Tolerance
 def compared(
     seed: int, actual: Sequence[np.ndarray], allowed: Sequence[Tolerance]
 ) -> SeedVerdict:
-    """Return one comparison, of every result with its tolerance.
+    """Return the comparison of every result with its tolerance.
 
-    The relative L2 error is that of the worst result. The element that is shown speaks
-    for the verdict: where bounds of elements decide, it is the one that is furthest off
-    in bounds; where the norm decides, or nothing does, the one that is furthest off.
+    The relative L2 error is that of the worst result. The verdict shows one element:
+    the one with the largest multiple of its bound if bounds of elements decide, else
+    the one with the largest error.
     """
     shapes = [a.shape for a in actual], [t.value.shape for t in allowed]
     if shapes[0] != shapes[1]:
@@ -50,11 +50,11 @@ def compared(
 def decided(
     done: Sequence[SeedVerdict], tried: Sequence[TriedMutant]
 ) -> tuple[bool | None, str]:
-    """Return whether every seed is right, None where that is not known; and why the
-    tolerance does not tell, "" where it does."""
+    """Return whether every seed is right, None if that is not known; and the reason why
+    the tolerance cannot tell, else ""."""
     if not all(s.correct for s in done):
         return False, ""
-    # An error that is larger than what is allowed is in elements without a bound.
+    # An error above the allowed one comes from elements without a bound.
     most = max(max(s.allowed, s.relative_l2) for s in done)
     if most > DECIDES:
         return None, (
@@ -78,7 +78,7 @@ def decided(
 def _speaks(
     judged: Sequence[Judged], allowed: Sequence[Tolerance], is_decided: bool
 ) -> tuple[int, tuple[int, ...] | None, str]:
-    """Return a result, the element of it that is shown, and what is wrong with it."""
+    """Return the result and index of the element to show, and what is wrong."""
     wrong = [n for n, found in enumerate(judged) if not found]
     which = f"result {wrong[0]}: " if wrong and len(judged) > 1 else ""
     by_elements = is_decided and all(t.bound is not None for t in allowed)

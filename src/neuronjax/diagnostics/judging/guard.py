@@ -1,9 +1,9 @@
-"""What a candidate may not do while it is traced, noted and refused.
+"""Forbid and record actions of a candidate while it is traced.
 
-Python tells an audit hook of every process, connection, library and file that is about
-to be opened (PEP 578), and a hook cannot be taken away again. Limits of the operating
-system bound what no hook sees. This is a fence against mistakes and shortcuts, not
-against an attacker who is determined: for that a container is needed.
+Python calls an audit hook before it starts a process, connects, loads a library or
+opens a file (PEP 578), and a hook cannot be removed. Limits of the operating system
+bound the rest. This protects against mistakes and shortcuts, not against a determined
+attacker: for that use a container.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-#: What begins like this is refused, and what it is called in a verdict.
+#: Prefixes of audit events that are refused, with their names in a verdict.
 _REFUSED = {
     "subprocess.": "starts a process",
     "os.system": "starts a process",
@@ -33,7 +33,7 @@ _REFUSED = {
     "os.killpg": "sends a signal",
     "signal.pthread_kill": "sends a signal",
 }
-#: These are told the paths that they change.
+#: Audit events whose arguments are the paths that they change.
 _CHANGES = (
     "os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.chmod", "os.chown",
     "os.link", "os.symlink", "os.truncate", "os.utime", "os.setxattr",
@@ -43,18 +43,18 @@ _NOWHERE = ("/dev/null", "/dev/tty")
 
 
 class ForbiddenError(PermissionError):
-    """A candidate tried what no kernel needs."""
+    """Raised when a candidate does what no kernel needs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What the tracing of a candidate may take.
+    """Limits on the tracing of a candidate.
 
     Attributes:
         seconds: by the clock, and of processor time.
-        memory_bytes: of address space.
-        file_bytes: of any file it writes, and of what it prints.
-        files: open at once.
+        memory_bytes: size of the address space.
+        file_bytes: size of any file that it writes, and of its output.
+        files: number of files open at once.
     """
 
     seconds: float = 120.0
@@ -65,14 +65,14 @@ class Limits:
 
 @dataclass
 class Guard:
-    """Refuses and remembers.
+    """Refuses forbidden actions and records them.
 
     Attributes:
-        folder: the one in which files may change.
-        hidden: files that may not be read, and what they are.
-        sealed: names in that folder that are not for the candidate to write.
+        folder: the folder in which files may change.
+        hidden: files that may not be read, with their names in a verdict.
+        sealed: names in `folder` that the candidate may not write.
         found: what was refused, once each.
-        finished: whether the candidate has ended, so that nothing is sealed.
+        finished: whether the candidate has ended, so that `sealed` no longer applies.
     """
 
     folder: Path
@@ -82,7 +82,7 @@ class Guard:
     finished: bool = False
 
     def raise_fence(self) -> None:
-        """From here on, until the process ends."""
+        """Install the audit hook, until the process ends."""
         root = f"{self.folder.resolve()}{os.sep}"
 
         def hook(event: str, args: tuple[Any, ...]) -> None:
@@ -133,7 +133,7 @@ class Guard:
 
 @functools.lru_cache(1024)  # a candidate may raise events of any name
 def _refused(event: str) -> str:
-    """What an event does that no kernel needs; "" for the others, which are many."""
+    """Return which forbidden action an event is; "" for allowed events."""
     return next((what for e, what in _REFUSED.items() if event.startswith(e)), "")
 
 
@@ -143,7 +143,7 @@ def _of_another_process(name: str) -> bool:
 
 
 def limit_this_process(limits: Limits) -> None:
-    """The operating system's limits, for this process and those it starts."""
+    """Set the operating system's limits for this process and its children."""
     seconds = int(limits.seconds) + 1
     bounds = {
         resource.RLIMIT_AS: limits.memory_bytes,
@@ -156,5 +156,5 @@ def limit_this_process(limits: Limits) -> None:
         hard = resource.getrlimit(kind)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(kind, (value, value))
-    # A file that grows too large is an error of the write, and no signal.
+    # Writing too large a file raises an error, not a signal.
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""What a tolerance is worth: which wrong kernels it would have caught.
+"""Test a tolerance: which wrong kernels would it have caught?
 
 The wrong kernels are mutants of the reference. Some do nothing: they return zeros, or
 an input. Each of the others is a run of the reference with one change. Its arrays
@@ -22,8 +22,8 @@ from neuronjax.diagnostics.tolerance import Tolerance
 from neuronjax.diagnostics.tolerance.fresh import names_changed
 from neuronjax.diagnostics.tolerance.judged import flat_blocks
 
-#: Runs of a reference, and numbers that they may read in all: a large reference is not
-#: run often, and one of larger inputs (`case.LARGE_INPUTS`) not at all.
+#: Most runs of a reference, and most numbers that all runs may read. A reference with
+#: inputs above `case.LARGE_INPUTS` is not run.
 _MOST_RUNS = 24
 _MOST_READ = 1 << 30
 
@@ -35,7 +35,7 @@ Results = Sequence[np.ndarray]
 
 
 class _Site(NamedTuple):
-    """A place of the source where a mutant differs: what it does, and where."""
+    """A place of the source where a mutant differs: the change, and where it is."""
 
     what: str
     line: int
@@ -50,12 +50,12 @@ def tried(
 ) -> tuple[TriedMutant, ...]:
     """Return the mutants of a case, and whether the tolerances would catch each.
 
-    What computes the same as the reference, up to a rounding, is no mutant.
+    A change whose results equal the reference's up to a rounding is no mutant.
 
     Args:
         case: the reference.
-        seed: of its inputs.
-        allowed: what each of its results may be.
+        seed: seed of its inputs.
+        allowed: the tolerance of each result.
     """
     inputs, right = case.drawn(seed), [t.value for t in allowed]
     found = [
@@ -108,7 +108,7 @@ def _is_same(wrong: np.ndarray, right: np.ndarray) -> bool:
 
 
 def _idle(inputs: Sequence[Any], right: Results) -> Iterator[tuple[str, Results]]:
-    """Return what a kernel that computes nothing gives, for one result at a time."""
+    """Yield results of a kernel that computes nothing, one wrong result at a time."""
     for number, result in enumerate(right):
         which = f"result {number} is " if len(right) > 1 else "the result is "
         given = {"zeros": np.zeros(result.shape)}
@@ -122,7 +122,7 @@ def _idle(inputs: Sequence[Any], right: Results) -> Iterator[tuple[str, Results]
 def _wrong(
     case: ReferenceCase, inputs: Sequence[Any], right: _ChangedRun
 ) -> Iterator[tuple[str, Results | None]]:
-    """Return mutants of every kind in turn, so that a few have some of each."""
+    """Yield mutants, alternating between the kinds."""
     kinds: dict[str, list[Any]] = {}
     for number, x in enumerate(inputs):
         is_float = isinstance(x, np.ndarray) and x.dtype.kind not in "iubOSU"
@@ -143,18 +143,18 @@ def _wrong(
 
 
 class _ChangedRun:
-    """One run of a reference, in which one place may do otherwise.
+    """One run of a reference, with a change at one place or none.
 
     Args:
         case: the reference.
-        changed: the place.
-        usual: `turns` of the run without a change; none if it is this one.
+        changed: the place, or None.
+        usual: `turns` of an unchanged run; empty if this is that run.
 
     Attributes:
-        turns: how often each place ran where a run can do otherwise, in the order of
-            their first execution.
-        read: how many numbers its functions read, those of a product as often as it
-            multiplies them.
+        turns: number of executions of each place that a mutant can change, in the order
+            of first execution.
+        read: how many numbers its functions read; a product reads each number as often
+            as it multiplies it.
     """
 
     def __init__(
@@ -171,20 +171,20 @@ class _ChangedRun:
         self._array = type("_HeardHere", (_Heard,), {"run": self})
 
     def results(self, inputs: Sequence[Any]) -> Results | None:
-        """Return what the reference returns; None where the change makes it fail."""
+        """Return the reference's results; None if the change makes it fail."""
         copies = [np.array(x) if isinstance(x, np.ndarray) else x for x in inputs]
         forward = self._case.module.forward
         names = {FOR: self._for, WHILE: self._while}
         with names_changed(forward, names), np.errstate(all="ignore"):
             try:
                 found = forward(*map(self._heard, copies))
-            except Exception:  # as where a loop that lacks a turn leaves no name
+            except Exception:  # e.g. a variable that only the omitted turn sets
                 return None
         held = found if isinstance(found, list | tuple) else (found,)
         return [np.asarray(_plain(x)) for x in held]
 
     def _noted(self, what: str) -> _Site | None:
-        """Note that a place runs, and return it; None for none of the reference."""
+        """Count an execution at a place of the reference; return the place or None."""
         frame = sys._getframe(2)
         while frame is not None and frame.f_code.co_filename != self._file:
             frame = frame.f_back
@@ -195,7 +195,7 @@ class _ChangedRun:
         return site
 
     def _for(self, over: Iterable[Any]) -> Iterator[Any]:
-        """Return the turns of a loop, in the place that is changed all but the last."""
+        """Yield the turns of a loop, without the last in the changed place."""
         turns, is_changed = iter(over), False
         for turn in turns:
             for following in turns:
@@ -206,10 +206,11 @@ class _ChangedRun:
                 yield turn
 
     def _while(self, condition: Any) -> Any:
-        """Return whether a loop turns: in the place that is changed not the last time.
+        """Return whether a loop turns; not the last time if it is the changed place.
 
-        Only a run before this one knows which time is the last. A loop that a change
-        keeps from its end is left by an error."""
+        Which time is the last is known from the unchanged run. An error ends a loop
+        that does not end because of a change.
+        """
         site = self._noted(_SHORT_LOOP) if condition else None
         if site is None:
             return condition
@@ -219,7 +220,7 @@ class _ChangedRun:
         return not (site in self._places and turns == usual)
 
     def called(self, function: Any, args: Any, named: Any) -> Any:
-        """Return what a function of NumPy makes of arrays that hear."""
+        """Return the result of a NumPy function on intercepted arrays."""
         args = _plain(args)
         named = {name: _plain(value) for name, value in named.items()}
         if function in _SIGNS and self._noted(_OTHER_SIGN) in self._places:
@@ -241,7 +242,7 @@ class _ChangedRun:
 
 
 class _Heard(np.ndarray):
-    """An array whose functions are heard of."""
+    """An array that passes calls of NumPy functions to its run."""
 
     run: _ChangedRun
 
@@ -260,7 +261,7 @@ class _Heard(np.ndarray):
 
 
 def _plain(x: Any) -> Any:
-    """Return arrays that hear as arrays that do not, also those in lists and tuples."""
+    """Return intercepted arrays as plain ones, also in lists and tuples."""
     if isinstance(x, _Heard):
         return x.view(np.ndarray)
     return type(x)(map(_plain, x)) if type(x) in (tuple, list) else x
@@ -270,8 +271,8 @@ def _plain(x: Any) -> Any:
 
 
 def _without_last(args: Any, number: int, axis: int | None) -> Any:
-    """Return arguments of which an operand is zero at the end of an axis; None if it
-    has nothing else."""
+    """Return arguments with one operand zero at the end of an axis; None if the axis
+    has fewer than two elements."""
     x = np.array(args[number])
     if (x.size if axis is None else x.shape[axis]) < 2:
         return None

@@ -1,8 +1,8 @@
-"""A process that has loaded what children need and forks for every candidate.
+"""A process that imports what children need and forks for every candidate.
 
-Loading it takes a second or two, a fork some milliseconds. The process itself never
-runs what is not ours: each candidate has a fork of its own, and what it changes ends
-with it. Run as `python -m`, with the number of a socket, on which `sandbox` asks.
+The imports take a second or two, a fork some milliseconds. The process itself runs only
+trusted code: each candidate has a fork of its own, and its changes end with that. Run
+as `python -m` with the number of a socket, on which `sandbox` sends requests.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 
-# Every candidate is traced; what runs its values is loaded by the child that needs it.
+# Needed to trace any candidate. The child that runs values imports what that needs.
 import neuronjax.diagnostics.judging.tracing_child  # noqa: F401
 from neuronjax.diagnostics.judging.sandbox import SEPARATOR, WORD
 
@@ -23,7 +23,7 @@ _LOOK_SECONDS = 0.01
 
 
 def main() -> None:
-    """Forks until the other end is closed."""
+    """Fork for each request until the other end of the socket is closed."""
     wire = socket.socket(fileno=int(sys.argv[1]))
     while True:
         asked, files, *_ = socket.recv_fds(wire, _LONGEST_BYTES, 1)
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def _become(folder: str, out: int, wire: socket.socket) -> None:
-    """A process group, a folder and an output of its own."""
+    """Give this process its own process group, folder and output."""
     os.setpgid(0, 0)
     wire.close()
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -53,7 +53,7 @@ def _become(folder: str, out: int, wire: socket.socket) -> None:
 
 
 def _status(child: int, wire: socket.socket) -> int:
-    """How it ended; if who asked is gone before, it is ended."""
+    """Return the child's exit status; kill the child if the requester is gone."""
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:

@@ -1,7 +1,7 @@
-"""Functions that a candidate replaced: in NumPy, in neuronjax, among the builtins.
+"""Detect functions that a candidate replaces: in NumPy, neuronjax or the builtins.
 
-The judge runs elsewhere and sees nothing of it; but a kernel that comes with another
-`numpy.allclose` says what it is for.
+The judge runs in another process and is not affected. But a kernel that brings its own
+`numpy.allclose` intends to deceive.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ Held = dict[tuple[str, str], Any]
 
 
 class PatchedError(Exception):
-    """A function is no longer what it was."""
+    """Raised when a function was replaced."""
 
 
 @contextlib.contextmanager
 def none_made() -> Iterator[None]:
-    """A block of code that may not replace functions of the packages.
+    """Refuse that the block replaces functions of the packages.
 
     Raises:
-        PatchedError: it did.
+        PatchedError: the block replaced one.
     """
     before = _functions()
     yield
@@ -36,7 +36,7 @@ def none_made() -> Iterator[None]:
 
 
 def _functions() -> Held:
-    """By module and name; of neuronjax's classes the methods too."""
+    """Return functions by module and name, with methods of neuronjax's classes."""
     found: Held = {}
     for name, module in list(sys.modules.items()):
         own = name.startswith("neuronjax.")

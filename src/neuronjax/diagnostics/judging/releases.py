@@ -1,4 +1,4 @@
-"""What a candidate meets of the rules of one NKI release, as parts of its verdict."""
+"""Check a candidate against the rules of one NKI release, for its verdict."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from neuronjax.nki.releases.reports import reports_met
 from neuronjax.nki.releases.uses import uses_of_file
 
 RULE = "nki-release"
-#: What the emulator does by newer rules than the release's: named, never silent.
+#: Rule of advice that the emulator follows newer rules than the release's.
 NEWER_RULE = "nki-newer-rule"
-#: What a chip or a compiler was seen to do otherwise than documented.
+#: Rule of behaviour seen on a chip or a compiler that differs from the documentation.
 REPORT_RULE = "hardware-report"
 _KINDS = {"lost": "limits", "values": "hazards", "order": "advice", "note": "advice"}
 
@@ -30,12 +30,12 @@ _KINDS = {"lost": "limits", "values": "hazards", "order": "advice", "note": "adv
 def problems(
     path: Path, program: KernelProgram | None, release: Release
 ) -> dict[str, tuple[Problem, ...]]:
-    """Limits, hazards and advice of a release.
+    """Return limits, hazards and advice of a release.
 
     Args:
         path: the candidate's file.
-        program: its trace, where there is one.
-        release: whose rules.
+        program: its trace, or None.
+        release: the release whose rules apply.
     """
     found: dict[str, list[Problem]] = {"limits": [], "hazards": [], "advice": []}
     try:
@@ -57,10 +57,10 @@ def problems(
 def reported(
     program: KernelProgram, release: Release | None
 ) -> dict[str, tuple[Problem, ...]]:
-    """Limits and advice of public reports on chips and compilers, see `reports.json`.
+    """Return limits and advice from public reports (`reports.json`) on chips.
 
-    A report that the compiler refuses such kernels is a limit where its release is
-    named."""
+    With a release, a report that the compiler refuses such kernels is a limit.
+    """
     found: dict[str, list[Problem]] = {"limits": [], "advice": []}
     for report, location in reports_met(program, release):
         kind = "limits" if report.lost and release is not None else "advice"
@@ -76,7 +76,7 @@ def reported(
 
 
 def _counted(problems: list[Problem]) -> Iterator[Problem]:
-    """What is the same on many lines once, at the first, with their count."""
+    """Yield each problem once, at its first line, with the number of its lines."""
     lines = Counter((p.rule, p.message) for p in problems)
     first = {(p.rule, p.message): p for p in reversed(problems)}
     for key in lines:
@@ -90,10 +90,10 @@ def _meetings(path: Path, program: KernelProgram | None) -> Iterator[ReleaseMeet
 
 
 def _judged(m: ReleaseMeeting, release: Release) -> tuple[str, Problem | None]:
-    """Where a meeting belongs in the verdict, and what is said of it."""
+    """Return the part of the verdict for a meeting, and the problem or None."""
     d = m.difference
     if m.holds_in(release):
-        emulated = m.older and OLDER in release.styles  # such as it was then
+        emulated = m.older and OLDER in release.styles  # by the rules of that release
         if d.effect == "order" and emulated:
             return "advice", None
         return _KINDS[d.effect], _problem(m, RULE, d.remedy)

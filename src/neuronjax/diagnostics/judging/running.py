@@ -1,4 +1,4 @@
-"""A traced candidate on the reference's inputs, where it is small enough to run."""
+"""Run a traced candidate on the reference's inputs, if it is small enough."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ from neuronjax.ir.kernel import KernelProgram
 from neuronjax.nki.limits.initialised import surely_writes
 from neuronjax.report.quantities import binary
 
-#: What the emulator may take here: a kernel that takes more is not run, and refused.
+#: Limits of the emulator here; a kernel that exceeds one is not run, but refused.
 MOST_BYTES = 8 << 30
 MOST_INSTRUCTIONS = 20_000_000
 
 
 def with_unknown(program: KernelProgram, asked: Sequence[int]) -> tuple[int, ...]:
-    """Return the seeds that were asked for, and one more that nobody knows.
+    """Return the requested seeds, and a random one that no candidate can know.
 
-    It is left out where the program says fewer numbers than a result has elements:
-    such a program cannot hold results that were noted for known seeds."""
+    The random seed is left out if the program contains fewer numbers than a result has
+    elements: such a program cannot hold results prepared for known seeds.
+    """
     said = sum(s.size for s in program.storages if s.initial is not None)  # data
     said += sum(len(i.parameters) for i in program.body.walk())
     if said < min((r.size for r in program.results), default=0):
@@ -44,9 +45,9 @@ def with_unknown(program: KernelProgram, asked: Sequence[int]) -> tuple[int, ...
 
 
 def too_large(program: KernelProgram, path: Path) -> Iterator[Problem]:
-    """Why a program is not run: what it allocates, or how often its loops turn."""
+    """Yield why a program is not run: too much memory, or too many instructions."""
     held = _all_bytes(program)
-    if held > MOST_BYTES:  # whose tiles may follow each other in the same memory
+    if held > MOST_BYTES:  # tiles may reuse memory
         pools, _ = assign(program)
         held = sum(_bytes(prod(p.shape) * p.slots, p.dtype) for p in pools)
     if held > MOST_BYTES:
@@ -69,8 +70,8 @@ def _bytes(elements: int, dtype: str) -> int:
 
 
 def shares_memory(program: KernelProgram) -> bool:
-    """Whether tiles lie where others were, in the second of two runs as in the first:
-    what they hold unwritten is then the same in both."""
+    """Return whether tiles reuse memory of earlier tiles, in a second run as in the
+    first. Unwritten elements then hold the same in both runs."""
     return _all_bytes(program) > MOST_BYTES
 
 
@@ -81,12 +82,13 @@ def seeds(
     allowed: float | None,
     seconds: float,
 ) -> tuple[tuple[SeedVerdict, ...], tuple[Problem, ...]]:
-    """A comparison for every seed, up to the first that cannot be run, and why.
+    """Return a comparison for every seed up to the first that fails, and the problem.
 
-    `allowed` is the relative L2 error; None for tolerances that the reference gives.
-    Programs that may not end may take `seconds`. Where it is not certain that all that
-    is read was written, the first seed runs a second time, in other memory: results
-    that differ depend on what was there before, whatever their values are."""
+    `allowed` is the relative L2 error; None for tolerances from the reference. Programs
+    that may not end get `seconds`. If the program may read memory that it has not
+    written, the first seed runs a second time, in other memory: a result that differs
+    depends on the memory's earlier content.
+    """
     done: list[SeedVerdict] = []
     program = candidate.kernel.program
     other = None
@@ -117,7 +119,7 @@ def seeds(
 
 
 def _held(tolerance: Tolerance) -> np.ndarray:
-    """Return what is right, as FP32 holds what was computed in float64."""
+    """Return the reference in FP32 if its bounds were computed in float64."""
     value = tolerance.value
     is_wide = tolerance.bound is not None and value.dtype.kind == "f"
     return value.astype(np.float32, copy=False) if is_wide else value
@@ -126,7 +128,7 @@ def _held(tolerance: Tolerance) -> np.ndarray:
 def _runs(
     case: ReferenceCase, wanted: Sequence[int], other: FreshMemory | None
 ) -> Iterator[ValuesRun]:
-    """Arguments are drawn for every run: it may change them in place."""
+    """Yield the runs, each with new arguments, since a run may change them in place."""
     for seed in wanted:
         yield ValuesRun(case.kernel_arguments(seed))
         if seed == wanted[0] and other is not None:
@@ -134,7 +136,7 @@ def _runs(
 
 
 def _differing(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> int:
-    """Elements; a NaN equals a NaN."""
+    """Return the number of elements that differ; a NaN equals a NaN."""
     pairs = zip(one, other, strict=True)
     wide = ([np.asarray(x, np.float64) for x in pair] for pair in pairs)
     return sum(int(np.count_nonzero(~alike(a, b))) for a, b in wide)

@@ -1,4 +1,4 @@
-"""A child process for somebody's code: bounded, without secrets, gone afterwards."""
+"""Run untrusted code in a child process with limits and without secrets."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from typing import IO, Any
 from neuronjax.diagnostics.judging.guard import Limits
 from neuronjax.ir.json_text import json_object
 
-#: What forks; it is not imported here.
+#: The module that forks; it is not imported here.
 _MODULE = "neuronjax.diagnostics.judging.nursery"
-#: What it sends: a process's number, then the status of its end as `os.waitpid` has it.
+#: Message from it: a child's process id, then its exit status as from `os.waitpid`.
 WORD = struct.Struct("=i")
-#: What it is sent: a module, this, a folder.
+#: Message to it: a module, this separator, a folder.
 SEPARATOR = b"\0"
 _KEPT_CHARACTERS = 4000
 _CHUNK_BYTES = 1 << 16
 _LATE = "did not end within"
-#: What of the parent's environment a child gets; nothing in it is a secret.
+#: Variables that a child gets of the parent's environment; none of them is a secret.
 _PASSED = ("PATH", "LANG", "LC_ALL", "TZ", "SYSTEMROOT", "LD_LIBRARY_PATH")
 
 
@@ -41,9 +41,9 @@ class Ended:
     """How a child ended.
 
     Attributes:
-        how: "" if it did its work; else one clause: "did not end within 5 s".
-        files: what it left in its folder, by name.
-        printed: the end of what it printed.
+        how: "" if the child did its work; else one clause: "did not end within 5 s".
+        files: requested files of its folder, by name.
+        printed: the end of its output.
     """
 
     how: str
@@ -52,11 +52,11 @@ class Ended:
 
     @property
     def is_late(self) -> bool:
-        """Whether it was ended because its time was over."""
+        """Return whether the child was ended because its time was over."""
         return self.how.startswith(_LATE)
 
     def described(self, name: str) -> dict[str, Any] | None:
-        """A JSON object in a file of it; None if it is not there or is none."""
+        """Return the JSON object in a file; None if there is no valid one."""
         try:
             return json_object(self.files[name])
         except (KeyError, ValueError):
@@ -70,16 +70,16 @@ def run_child(
     limits: Limits,
     given: Mapping[str, bytes] = MappingProxyType({}),
 ) -> Ended:
-    """Runs the `main` of a module of this package in a folder of its own.
+    """Run the `main` of a module of this package in a new folder.
 
-    The process that it is a fork of stays until this one ends; see `nursery`.
+    The process that forks lives until this one ends; see `nursery`.
 
     Args:
-        module: its name.
-        job: its task, which it finds as job.json in its working folder.
-        wanted: the files of its folder that are read when it has ended.
-        limits: after their seconds the child and all it started are killed.
-        given: files that it finds there too.
+        module: name of the module.
+        job: the child's task, given as job.json in its working folder.
+        wanted: names of files in that folder that are read when the child has ended.
+        limits: after their seconds the child and all that it started are killed.
+        given: more files for the working folder.
     """
     with tempfile.TemporaryDirectory(
         prefix="neuronjax-judge-", ignore_cleanup_errors=True
@@ -120,7 +120,7 @@ class _Nursery:
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", _MODULE, str(theirs.fileno())],
-                cwd=os.sep,  # it keeps no folder from being removed
+                cwd=os.sep,  # so that it blocks no folder from removal
                 env=_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -129,7 +129,7 @@ class _Nursery:
             )
 
     def fork(self, module: str, folder: Path, out: int) -> int | None:
-        """The number of a child that works in a folder; None if there is no nursery."""
+        """Return the id of a new child in a folder; None if there is no nursery."""
         asked = module.encode() + SEPARATOR + os.fsencode(folder)
         with contextlib.suppress(OSError):
             socket.send_fds(self._wire, [asked], [out])
@@ -139,7 +139,7 @@ class _Nursery:
         return None
 
     def status(self, seconds: float) -> int | None:
-        """How the child ended, as a status of wait; None if it did not in time."""
+        """Return the child's exit status; None if it does not end in time."""
         if select.select([self._wire], [], [], max(seconds, 0.0))[0]:
             word = self._word()
             self._has_child = False
@@ -147,7 +147,7 @@ class _Nursery:
         return None
 
     def end(self, child: int) -> None:
-        """Ends the child if it has not, and whatever is of its group."""
+        """Kill the child if it has not ended, and its process group."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)
         if self._has_child:
@@ -161,7 +161,7 @@ class _Nursery:
         return WORD.unpack(received)[0] if len(received) == WORD.size else None
 
     def close(self) -> None:
-        """Ends it, and a child that it has."""
+        """End the nursery and its child."""
         self._wire.close()
         self._process.wait()
 
@@ -171,13 +171,13 @@ _one_at_a_time = threading.Lock()
 
 
 def prepare() -> None:
-    """Starts what children are forks of; it imports while the caller goes on."""
+    """Start the nursery, which imports while the caller continues."""
     with _one_at_a_time:
         _present()
 
 
 def _present() -> _Nursery:
-    """This process's nursery."""
+    """Return this process's nursery; start one if there is none."""
     global _nursery
     if _nursery is None or _nursery.owner != os.getpid():
         _nursery = _Nursery()
@@ -185,7 +185,7 @@ def _present() -> _Nursery:
 
 
 def _watched(module: str, folder: Path, limits: Limits) -> tuple[str, str]:
-    """How a child ended, and the end of what it printed."""
+    """Run a child; return how it ended and the end of its output."""
     with _one_at_a_time:
         nursery, child, out = _born(module, folder)
         with out:
@@ -197,13 +197,13 @@ def _watched(module: str, folder: Path, limits: Limits) -> tuple[str, str]:
 
 
 def _born(module: str, folder: Path) -> tuple[_Nursery, int, IO[bytes]]:
-    """A nursery, a child of it and the end of a pipe with what the child prints.
+    """Return a nursery, a child of it, and the read end of the child's output.
 
     Raises:
-        RuntimeError: there is no nursery to be had.
+        RuntimeError: no nursery can be started.
     """
     global _nursery
-    for _ in range(2):  # the one that is there may have been ended by somebody
+    for _ in range(2):  # the first nursery may have been killed from outside
         nursery = _present()
         reads, writes = os.pipe()
         child = nursery.fork(module, folder, writes)
@@ -217,7 +217,7 @@ def _born(module: str, folder: Path) -> tuple[_Nursery, int, IO[bytes]]:
 
 
 def _listened(nursery: _Nursery, out: IO[bytes], limits: Limits) -> tuple[str, str]:
-    """Reads what the child prints until it ends or must be ended."""
+    """Return how the child ended and its output, read until its end or a limit."""
     end = time.monotonic() + limits.seconds
     printed, total = b"", 0
     while (left := end - time.monotonic()) > 0:
@@ -235,7 +235,7 @@ def _listened(nursery: _Nursery, out: IO[bytes], limits: Limits) -> tuple[str, s
 
 
 def _how(status: int | None, limits: Limits) -> str:
-    """Return how a child ended, by its status; it has none if its time was over."""
+    """Return how a child ended, from its status; None means that its time was over."""
     code = -signal.SIGXCPU if status is None else os.waitstatus_to_exitcode(status)
     if code >= 0:
         return f"ended the process by itself, with status {code}" if code else ""

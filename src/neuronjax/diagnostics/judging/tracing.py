@@ -1,4 +1,4 @@
-"""A candidate's trace, from the child that made it; or why there is none."""
+"""Trace a candidate in a child and read the trace, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from neuronjax.nki.stored_kernel import StoredKernel
 
 @dataclass(frozen=True, kw_only=True)
 class TracedCandidate:
-    """A kernel that came back.
+    """A kernel that was traced in a child.
 
     Attributes:
-        name: in its file.
-        kernel: what it does.
-        arguments: their types, and values that are no arrays.
+        name: its name in the file.
+        kernel: its stored instructions, which can be called.
+        arguments: types of its arrays, and its other arguments.
     """
 
     name: str
@@ -34,7 +34,7 @@ class TracedCandidate:
 
 
 class CandidateRefused(Exception):
-    """A candidate got no further: in what kernel, and why."""
+    """Raised when a candidate is refused; has the kernel's name and the problems."""
 
     def __init__(self, kernel: str, problems: Sequence[Problem]) -> None:
         super().__init__(kernel, *(p.message for p in problems))
@@ -51,20 +51,20 @@ def trace(
     hidden: Mapping[str, str],
     limits: Limits,
 ) -> TracedCandidate:
-    """Traces a kernel of a file in a child.
+    """Trace a kernel of a file in a child.
 
     Args:
         path: the file.
-        kernel: its name, None for the usual ones.
+        kernel: its name, None for the usual names.
         target: the chip.
         grid: the launch grid.
-        arguments: of the kernel, of which types are passed on; None for what the
-            candidate itself says.
-        hidden: files that it may not read, and what they are.
-        limits: of the child.
+        arguments: the kernel's arguments, of which types are passed on; None for the
+            candidate's own.
+        hidden: files that the candidate may not read, with their names in a verdict.
+        limits: limits of the child.
 
     Raises:
-        CandidateRefused: it is not traced, or tried what no kernel needs.
+        CandidateRefused: it cannot be traced, or does what no kernel needs.
     """
     job = {
         "candidate": str(path),
@@ -80,10 +80,10 @@ def trace(
 
 
 def read(ended: Ended, path: Path) -> TracedCandidate:
-    """What a child left.
+    """Return the candidate from the files of a child.
 
     Raises:
-        CandidateRefused: it left no program, or tried what no kernel needs.
+        CandidateRefused: it left no program, or did what no kernel needs.
     """
     status = ended.described(tracing_child.STATUS)
     if status is None:
@@ -99,7 +99,7 @@ def read(ended: Ended, path: Path) -> TracedCandidate:
 
 
 def _refused(status: Mapping[str, Any], path: Path) -> Iterator[Problem]:
-    """Why a candidate got no further, as its child says."""
+    """Yield why a candidate is refused, from its child's status."""
     for what in status["forbidden"]:
         told, remedy = str(what), "leave it out: no kernel needs it"
         yield Problem(rule="forbidden", location=str(path), message=told, remedy=remedy)

@@ -1,8 +1,8 @@
-"""The child that traces a candidate: somebody's code runs here and nowhere else.
+"""The child that traces a candidate; untrusted code runs only here.
 
-It is given types of arguments and never their values, and leaves the traced program:
-whatever a candidate computes by other means than instructions, there is nothing it
-could compute with. It is a fork of `nursery`, in a folder that holds job.json.
+It is given the types of arguments but not their values, and leaves the traced program.
+So a candidate that computes by other means than instructions has no data to compute
+with. It is a fork of `nursery`, in a folder that holds job.json.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from neuronjax.nki import legacy
 from neuronjax.nki.kernel import Kernel
 
 STATUS, PROGRAM = "status.json", "program.nkx"
-#: What public collections call their kernels, the likeliest first.
+#: Names of kernels in public collections, the likeliest first.
 NAMES = ("kernel", "optimized_kernel", "nki_kernel")
 
 
 def main() -> NoReturn:
-    """Does the job in the working folder."""
+    """Trace the candidate of job.json in the working folder and write the results."""
     job = json.loads(Path("job.json").read_text())
     guard = Guard(Path.cwd(), job["hidden"], sealed=(STATUS, PROGRAM))
     limit_this_process(Limits(**job["limits"]))
@@ -46,7 +46,7 @@ def main() -> NoReturn:
 
 
 def outcome(job: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
-    """How the tracing ends, and the file of the program that it made, or nothing."""
+    """Return the status of the tracing, and the program's file or b""."""
     try:
         nki.install()
         with patches.none_made():
@@ -101,7 +101,7 @@ def _module(path: Path) -> types.ModuleType:
 
 
 def _kernel(module: types.ModuleType, wanted: str | None) -> tuple[str, Kernel]:
-    """The kernel of a file: the one that is named, or by its name, or the only one."""
+    """Return the kernel of that name, else of a usual name, else the only one."""
     held = {k: v for k, v in vars(module).items() if isinstance(v, Kernel)}
     names = [wanted] if wanted else [n for n in NAMES if hasattr(module, n)]
     if not names and len(held) == 1:
@@ -119,7 +119,7 @@ def _kernel(module: types.ModuleType, wanted: str | None) -> tuple[str, Kernel]:
 
 
 def _made(function: Callable[..., Any]) -> Kernel:
-    """A kernel of a plain function, in the style that its file imports."""
+    """Return a kernel from a plain function, in the NKI style that its file imports."""
     older = any(
         getattr(v, "__name__", "").startswith("neuronjax.nki.legacy")
         for v in getattr(function, "__globals__", {}).values()
@@ -128,7 +128,7 @@ def _made(function: Callable[..., Any]) -> Kernel:
 
 
 def _own_arguments(module: types.ModuleType) -> Any:
-    """What the candidate's own `get_inputs()` returns, as types."""
+    """Return the types of what the candidate's own `get_inputs()` returns."""
     function = getattr(module, "get_inputs", None)
     if function is None:
         raise InvalidProgramError(
@@ -149,7 +149,7 @@ def _refused(error: NeuronJaxError) -> dict[str, Any]:
 
 
 def _raised(error: BaseException, candidate: str) -> dict[str, Any]:
-    """An exception of the candidate's own, with its own innermost line."""
+    """Return the failure for a candidate's exception, at its innermost line."""
     text = str(error).partition("\n")[0]
     told = f"{type(error).__name__}: {text}"
     return _failure("raised", told, line_in(candidate, error) or "")

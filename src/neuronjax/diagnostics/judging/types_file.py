@@ -12,15 +12,15 @@ from neuronjax.errors import InvalidProgramError
 from neuronjax.nki.arguments import ArraySlot, is_array
 
 _SCALARS = (str, int, float, bool, type(None))
-#: What reading raises of what is no description.
+#: What `read` raises if the data describe no tree.
 NO_TYPES = (AttributeError, LookupError, TypeError, ValueError, RecursionError)
 
 
 def described(tree: Any) -> Any:
-    """A tree of arrays, slots and plain values; of arrays shape and dtype remain.
+    """Return a tree of arrays, slots and plain values with shape and dtype of arrays.
 
     Raises:
-        InvalidProgramError: something else is in it.
+        InvalidProgramError: the tree has a value of another type.
     """
     if isinstance(tree, ArraySlot):
         return {"slot": tree.number}
@@ -42,10 +42,10 @@ def described(tree: Any) -> Any:
 
 
 def read(data: Any, slot: Callable[[int], Any] = ArraySlot) -> Any:
-    """The tree of a description; `slot` makes what stands for the n-th result.
+    """Return the tree of a description; `slot` makes the n-th result's leaf from n.
 
     Raises:
-        NO_TYPES: it is none.
+        NO_TYPES: the data describe no tree.
     """
     ((kind, held), *_) = data.items()
     if kind == "slot":

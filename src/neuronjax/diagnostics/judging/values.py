@@ -1,7 +1,7 @@
-"""The results of a traced candidate: here, or in a child where they may not end.
+"""Run a traced candidate: in this process, or in a child if it may not end.
 
-A loop of the device whose turns the run decides can turn for ever, and what XLA runs
-cannot be interrupted: such programs, and long ones, run in a process that can be ended.
+A device loop whose condition is data may turn for ever, and XLA cannot be interrupted.
+So such programs, and long ones, run in a process that can be killed.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from neuronjax.execution.kernels.running import USUAL_MEMORY, FreshMemory
 from neuronjax.ir.kernel import KernelBlock, KernelInstruction, KernelLoop, KernelWhile
 from neuronjax.ir.kernel_file import write_program
 
-#: A program that executes more is run where it can be ended.
+#: A program that executes more instructions runs in a child.
 _MOST_HERE = 1_000_000
 
 
 class EndlessError(InvalidProgramError):
-    """The values of a kernel took longer than they may."""
+    """Raised when the run of a kernel takes longer than it may."""
 
 
 class ValuesRun(NamedTuple):
     """One run of a kernel.
 
     Attributes:
-        arguments: of the kernel.
-        memory: what memory holds that nothing has written.
+        arguments: the kernel's arguments.
+        memory: content of memory that nothing has written.
     """
 
     arguments: tuple[Any, ...]
@@ -39,7 +39,7 @@ class ValuesRun(NamedTuple):
 
 
 def executed(block: KernelBlock) -> int:
-    """Instructions; of loops whose turns the trace does not know, one turn."""
+    """Return the number of executed instructions; unknown loops count one turn."""
     total = 0
     for item in block.items:
         if isinstance(item, KernelInstruction):
@@ -59,7 +59,7 @@ def _turns(loop: KernelLoop | KernelWhile) -> int | None:
 
 
 def _may_not_end(block: KernelBlock) -> Iterator[str]:
-    """The lines of loops whose turns the run decides."""
+    """Yield the lines of loops whose number of turns depends on data."""
     for item in block.items:
         if isinstance(item, KernelLoop | KernelWhile):
             if _turns(item) is None:
@@ -70,15 +70,15 @@ def _may_not_end(block: KernelBlock) -> Iterator[str]:
 def computed(
     candidate: TracedCandidate, runs: Iterable[ValuesRun], seconds: float
 ) -> Iterator[Any]:
-    """What the kernel returns in every run.
+    """Yield the kernel's results in every run.
 
     Args:
         candidate: the kernel.
-        runs: its arguments, and memory, of every run.
-        seconds: that they may all take, where they may not end.
+        runs: arguments and memory of every run.
+        seconds: time limit of all runs together, if they may not end.
 
     Raises:
-        EndlessError: they did not end.
+        EndlessError: the runs did not end in time.
         NeuronJaxError: a run breaks a limit.
     """
     body = candidate.kernel.program.body

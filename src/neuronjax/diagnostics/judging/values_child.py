@@ -1,7 +1,7 @@
-"""The child that runs a traced candidate: its instructions, and nothing of its Python.
+"""The child that runs a traced candidate's instructions, but none of its Python code.
 
-It is a fork of `nursery`, in a folder that holds the program and the arguments. The
-file of the results' tree is the last that it leaves.
+It is a fork of `nursery`, in a folder that holds the program and the arguments. It
+writes the file with the results' tree last.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DONE, DONE_ARRAYS = "values.json", "values.npz"
 
 
 def values(program: bytes, given: dict[str, Any]) -> dict[str, Any]:
-    """What every run returned, up to the first that failed, and its error's fields."""
+    """Return the results up to the first run that failed, and its error's fields."""
     tree = types_file.read(given["results"])
     traced = TracedKernel(read_program(program), tree, tuple(given["dtypes"]))
     stored = StoredKernel(traced)
@@ -42,7 +42,7 @@ def values(program: bytes, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> NoReturn:
-    """Does the job in the working folder."""
+    """Run the program of the working folder and write the results."""
     warnings.simplefilter("ignore")
     files = (Path(name).read_bytes() for name in (GIVEN, GIVEN_ARRAYS))
     found = values(Path(PROGRAM).read_bytes(), values_file.read(*files))

@@ -1,8 +1,8 @@
-"""Arguments and results of a kernel as two files: JSON, and the arrays' bits.
+"""Arguments and results of a kernel as two files: JSON, and the bits of the arrays.
 
-What `types_file` says of a tree, its arrays being slots; the n-th array is in a `.npz`
-as unsigned integers of its width, the dtype's name in the JSON. Arrays come back as
-NumPy's, with memory of their own.
+The JSON has the tree as in `types_file`, with a slot per array, and dtypes' names. A
+`.npz` has the n-th array as unsigned integers of its width. Arrays are read into NumPy
+copies.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def stored(tree: Any) -> tuple[bytes, bytes]:
     """Return both files of a tree of arrays, slots and plain values.
 
     Raises:
-        InvalidProgramError: something else is in it.
+        InvalidProgramError: the tree has a value of another type.
     """
     arrays: list[Any] = []
     described = types_file.described(arguments.flatten(tree, arrays))
@@ -41,10 +41,10 @@ def stored(tree: Any) -> tuple[bytes, bytes]:
 
 
 def read(text: bytes, arrays: bytes) -> Any:
-    """The tree of the files.
+    """Return the tree of two files.
 
     Raises:
-        InvalidProgramError: they are none of `stored`.
+        InvalidProgramError: the files were not written by `stored`.
     """
     try:
         described = json_object(text)

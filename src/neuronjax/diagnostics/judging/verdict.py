@@ -1,7 +1,6 @@
 """The verdict on a kernel: plain data, the same in Python and as JSON.
 
-`SCHEMA` names the version of its form: a field that is there keeps its name and
-meaning within a version.
+Within a version of its format, `SCHEMA`, fields keep their name and meaning.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from neuronjax.report.quantities import finite
 from neuronjax.report.tables import Displayed, as_text
 
 SCHEMA = "neuronjax.verdict/1"
-#: The verdicts, best first, and the exit status of the command that gives each.
+#: The verdicts, best first, with the command's exit status for each.
 EXIT_STATUS = {"accepted": 0, "undecided": 3, "refused": 1}
-#: Tolerances that let a larger error pass, of the result's norm, decide nothing.
+#: A tolerance that accepts a larger relative L2 error cannot decide.
 DECIDES = 0.1
 
 
@@ -32,15 +31,15 @@ class SeedVerdict:
     """One comparison with the reference.
 
     Attributes:
-        seed: of the inputs.
-        correct: within the tolerance.
-        relative_l2: of the worst result; inf where one is not finite and the reference
-            is. Where tolerances are derived, the reference is what they are derived
-            for, which is not rounded after every function.
-        allowed: what that error may be. Where tolerances are derived, an element that
-            has no bound counts as wrong by all of its size.
-        worst: the element that is furthest off, in bounds where tolerances are derived:
-            result, index, what it is and what it should be; None where all are equal.
+        seed: seed of the inputs.
+        correct: whether every result is within its tolerance.
+        relative_l2: error of the worst result; inf if it is not finite where the
+            reference is. With derived tolerances, the reference is the float64 one,
+            which is not rounded after every function.
+        allowed: the largest error that passes. With derived tolerances, an element
+            without a bound counts as wrong by its whole size.
+        worst: the element that is furthest off, relative to its bound if tolerances are
+            derived: result, index, actual and expected value; None if all are equal.
         why: what is wrong, "" if nothing.
     """
 
@@ -54,14 +53,14 @@ class SeedVerdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """A broken rule, or what is left to chance.
+    """A broken rule, or a dependence on chance.
 
     Attributes:
-        rule: its id, or what happened: "limit", "raised", "crashed", "forbidden".
-        location: "file:line", or "" where there is none.
-        message: what is wrong, with the value that was found.
+        rule: its id, or an event: "limit", "raised", "crashed", "forbidden".
+        location: "file:line", or "" if there is none.
+        message: what is wrong, with the offending value.
         remedy: what to write instead, or "".
-        count: how often.
+        count: number of occurrences.
     """
 
     rule: str
@@ -72,7 +71,7 @@ class Problem:
 
     @classmethod
     def of_error(cls, rule: str, error: NeuronJaxError, location: str = "") -> Problem:
-        """Return what an error says; its place is `location` where it names none."""
+        """Return the problem of an error; `location` is used if the error has none."""
         return cls(
             rule=rule,
             location=error.location or location,
@@ -83,13 +82,13 @@ class Problem:
 
 @dataclass(frozen=True, kw_only=True)
 class TriedMutant:
-    """A wrong kernel that the tolerance was tried on.
+    """A wrong kernel on which the tolerance was tried.
 
     Attributes:
-        what: it does otherwise than the reference.
-        caught: whether the tolerance refuses what it returns.
+        what: how it differs from the reference.
+        caught: whether the tolerance refuses its results.
         does_nothing: whether it returns zeros or an input.
-        relative_l2: of what it returns; inf where it is caught.
+        relative_l2: error of its results; inf if it is caught.
     """
 
     what: str
@@ -100,17 +99,17 @@ class TriedMutant:
 
 @dataclass(frozen=True, kw_only=True)
 class VerdictTimes:
-    """What the time model says. Everything here is predicted.
+    """Predictions of the time model.
 
     Attributes:
-        predicted_ms: of one call.
-        low_ms, high_ms: between which four of five measured kernels like it would lie.
+        predicted_ms: time of one call.
+        low_ms, high_ms: range that holds four of five measured kernels like it.
         speedup: the baseline's predicted time over this; None without a baseline.
-        engine_activity: of every queue the share of the time in which it works.
-        hbm_read_bytes, hbm_write_bytes, spill_bytes: of one call.
-        mfu: FLOP of the kernel's matmuls, of what the array could do in that time.
-        instructions: executed.
-        changes: what would save most: what, and how many ms at most.
+        engine_activity: share of the time in which each queue works.
+        hbm_read_bytes, hbm_write_bytes, spill_bytes: traffic of one call.
+        mfu: FLOP of the kernel's matmuls over the array's peak in that time.
+        instructions: number of executed instructions.
+        changes: the changes that would save most: what, and at most how many ms.
     """
 
     predicted_ms: float
@@ -128,31 +127,30 @@ class VerdictTimes:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class KernelVerdict(Displayed):
-    """Whether a kernel is right, legal and safe, and how fast it would be.
+    """Whether a kernel is correct, legal and safe, and how fast it would be.
 
     Attributes:
-        candidate: its file.
+        candidate: path of its file.
         kernel: its name.
         target: the chip.
-        nki: the NKI release by whose rules it is judged; "" where none was named.
-        accepted: no limit is broken, nothing is left to chance, nothing forbidden was
-            tried, and it is correct if there is a reference.
-        undecided: why a kernel that would be accepted is not: the tolerance lets too
-            large an error pass, or a kernel that does nothing; and what to do. Else "".
-        correct: of every seed; None where nothing was compared, or a tolerance that
-            tells too little found nothing wrong.
-        tolerance: where the tolerances of the seeds come from: "derived" from the
-            reference, "given", or why none could be derived; "" where nothing was
-            compared.
-        seeds: a comparison each.
+        nki: the NKI release whose rules apply; "" if none was named.
+        accepted: whether no limit is broken, nothing depends on chance, nothing
+            forbidden was tried, and the kernel is correct if there is a reference.
+        undecided: why a kernel is not accepted though nothing is wrong, and what to do:
+            the tolerance passes large errors, or a kernel that does nothing. Else "".
+        correct: whether all seeds are correct; None if nothing was compared, or nothing
+            was wrong by a tolerance that is too wide to decide.
+        tolerance: source of the seeds' tolerances: "derived" from the reference,
+            "given", or why none could be derived; "" if nothing was compared.
+        seeds: one comparison per seed.
         mutants: wrong kernels, and whether the first seed's tolerance catches them.
-        limits: rules of the chip that are broken, and whatever else ended it.
-        hazards: what is legal and may give another result.
-        advice: what documents ask for and compilers let pass.
-        times: None where the kernel cannot be priced.
-        fidelity: executed instructions by how far their numbers can be trusted.
-        judging_seconds: what judging took.
-        schema: the version of this form.
+        limits: broken rules of the chip, and other reasons why judging ended.
+        hazards: legal code whose result may vary.
+        advice: documented rules that compilers do not enforce.
+        times: predicted times; None if the kernel cannot be priced.
+        fidelity: number of executed instructions by trust in their numbers.
+        judging_seconds: time that judging took.
+        schema: the version of this format.
     """
 
     candidate: str
@@ -175,7 +173,7 @@ class KernelVerdict(Displayed):
 
     @property
     def word(self) -> str:
-        """The verdict in a word, one of `EXIT_STATUS`."""
+        """Return the verdict as one word of `EXIT_STATUS`."""
         if self.accepted:
             return "accepted"
         return "undecided" if self.undecided else "refused"
@@ -185,7 +183,7 @@ class KernelVerdict(Displayed):
         return finite(dataclasses.asdict(self), str)
 
     def as_text(self) -> str:
-        """The page that a terminal shows, in 80 columns."""
+        """Return the page that a terminal shows, in 80 columns."""
         return as_text(self.__rich__())
 
     def __rich__(self) -> Group:
@@ -196,10 +194,10 @@ class KernelVerdict(Displayed):
 
 
 def from_json(text: str) -> KernelVerdict:
-    """The verdict that `to_json` wrote.
+    """Return the verdict that `to_json` wrote.
 
     Raises:
-        InvalidProgramError: it is none, or of another version.
+        InvalidProgramError: the text is no verdict, or of another version.
     """
     try:
         return _verdict(json_object(text))

@@ -1,4 +1,4 @@
-"""The page that a terminal shows of a verdict: its plain data in, tables out."""
+"""Format a verdict's plain data as the tables that a terminal shows."""
 
 from __future__ import annotations
 

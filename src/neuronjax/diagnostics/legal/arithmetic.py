@@ -1,4 +1,4 @@
-"""What instructions that work element by element make of values and errors."""
+"""Propagate values and errors through instructions that work element by element."""
 
 from __future__ import annotations
 
@@ -55,24 +55,24 @@ REMEDY = "leave this op out of the function, or compare with `nj.compare`"
 
 @functools.singledispatch
 def legal(i: Instruction, x: Sequence[Held], at: Executors) -> Sequence[Held]:
-    """What an instruction makes of its operands.
+    """Return the results of an instruction, with their errors.
 
     Raises:
-        UnimplementedError: it has no rule.
+        UnimplementedError: the instruction has no rule.
     """
     raise no_rule(i, i.name)
 
 
 @legal.register
 def _(i: HostCall, x: Sequence[Held], at: Executors) -> Sequence[Held]:
-    """One that only looks at values makes none."""
+    """Return nothing for a call without results; refuse other calls."""
     if i.results:
         raise no_rule(i, i.function.name)
     return ()
 
 
 def no_rule(i: Instruction, what: str) -> UnimplementedError:
-    """That an instruction has none for what it does here."""
+    """Return the error that says that an instruction has no rule."""
     return UnimplementedError(
         f"{what} has no rule for bounds of errors",
         op=i.name,
@@ -82,7 +82,7 @@ def no_rule(i: Instruction, what: str) -> UnimplementedError:
 
 
 def discrete(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
-    """Integers and booleans element by element; in doubt where an operand is."""
+    """Return integer or boolean results; an element is doubtful if an operand's is."""
     results = in_float64(i, [h.values for h in x], at)
     found = []
     for values, buffer in zip(results, i.results, strict=True):
@@ -121,7 +121,7 @@ _ATAN2 = ElementRule(_angles, error="atan", is_absolute=True, is_curved=True)
 
 
 def _left_over(f: np.ndarray, x: Any, r: Any) -> tuple[Any, ...]:
-    """The remainder jumps by the divisor where the quotient is a whole number."""
+    """Return the slopes of a remainder: infinite where it may jump."""
     low, high = (np.trunc((np.abs(x[0]) + s * r[0]) / np.abs(x[1])) for s in (-1, 1))
     jumps = np.where(low != high, np.inf, 1.0)
     return jumps, np.where(r[1] > 0, np.inf, np.abs(low))
@@ -136,7 +136,7 @@ def _raised(a: Held, b: Held) -> Array:
     return powered(a.x, b.x)
 
 
-#: Those for which the rule of NumPy's function is not enough.
+#: Functions of two operands that need more than the rule of NumPy's function.
 _FLOATS: Mapping[str, Callable[..., Array]] = {
     "atan2": lambda a, b: elementwise(np.arctan2, _ATAN2, a.x, b.x),
     "multiply": _multiplied,
@@ -191,7 +191,7 @@ def _(i: Compare, x: Sequence[Held], at: Executors) -> list[Held]:
     if not is_float(i.operands[0].type.dtype):
         return discrete(i, x, at)
     function, shape = _COMPARISONS[i.direction], x[0].shape
-    if x[0] is x[1]:  # a question about NaN, which no bound puts in doubt
+    if x[0] is x[1]:  # tests for NaN, which needs no bound
         return [Held(function(x[0].values, x[1].values), shape)]
     found = function(x[0].x, x[1].x)
     return [Held(found if isinstance(found, Tracked) else np.asarray(found), shape)]
@@ -216,7 +216,7 @@ def _(i: Select, x: Sequence[Held], at: Executors) -> list[Held]:
 
 @legal.register
 def _(i: TensorCopy, x: Sequence[Held], at: Executors) -> list[Held]:
-    """A number without an error is cast as the chip casts it."""
+    """Cast an operand without an error as the chip does; bound any other cast."""
     [held] = x
     if held.is_exact and i.rounding != "stochastic":
         return (
@@ -239,7 +239,7 @@ def _(i: TensorCopy, x: Sequence[Held], at: Executors) -> list[Held]:
 
 
 def _narrow(i: TensorCopy, held: Held, at: Executors) -> list[Held]:
-    """A cast of what was broadcast, before it is spread."""
+    """Cast a broadcast operand before it is spread."""
     values = held.values
     result = of_exact(i, [Held(values, held.shape)], at)[0]
     index = tuple(slice(0, 1) if n == 1 else slice(None) for n in held.x.shape)
@@ -259,7 +259,7 @@ def _whole(step: Any, x: Tracked, dtype: np.dtype) -> Array:
 
 
 def _of_integers(held: Held, model: ErrorModel) -> Tracked:
-    """Integers as numbers, with how far off they may be."""
+    """Return integers as float numbers with their errors."""
     x = held.x
     if not isinstance(x, Tracked):
         return exact(x, model)
@@ -285,7 +285,7 @@ def _(i: ReducePrecision, x: Sequence[Held], at: Executors) -> list[Held]:
 
 @legal.register
 def _(i: BitcastCopy, x: Sequence[Held], at: Executors) -> list[Held]:
-    """Of numbers with an error no bit is known."""
+    """Return the bits of an exact operand; every bit of an inexact one is doubtful."""
     found = of_exact(i, x, at)
     if x[0].is_exact:
         return found
@@ -296,26 +296,26 @@ def _(i: BitcastCopy, x: Sequence[Held], at: Executors) -> list[Held]:
 @legal.register(ReadAmax)
 @legal.register(RecordAmax)
 def _(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
-    """A scale is divided out again: it has no error that a result could see."""
+    """Return the exact scale; the program divides by it, so its error cancels."""
     results = exactly(i, [h.values for h in x], at)
     return [Held(exact(r, at.model), ()) for r in results]
 
 
-# -- elementary functions: slopes from chords -----------------------------------------
+# -- elementary functions: slopes from chords ------------------------------------------
 #
-# What a table of a chip is off by is `ErrorModel.functions`; here stands how the error
-# of an argument goes on.
+# `ErrorModel.functions` has the errors of the chip's tables; the code below propagates
+# the error of the argument.
 
 #: Functions whose table's error shrinks with the result.
 _RELATIVE = ("cbrt", "cosh")
 
 
-#: Where chords end: as far as an argument can be, and as far as it mostly is.
+#: Ends of the chords, as shares of the largest error that the argument can have.
 _ENDS = (-1.0, -0.125, 0.125, 1.0)
 
 
 def _steepest(function: Callable[[Any], Any], x: np.ndarray, reach: Any) -> np.ndarray:
-    """Return the slope of the steepest chord from an argument to what it can be."""
+    """Return the slope of the steepest chord from `x` to any of its possible values."""
     x, reach = (np.asarray(v, np.float64) for v in (x, reach))
     slopes = [
         np.abs(function(x + end * reach) - function(x)) / np.abs(end * reach)
@@ -338,7 +338,7 @@ _RULES = {name: RULES.get(f) or _rule(name, f) for name, f in UNARY.items()}
 
 
 def applied(name: str, x: Tracked) -> Tracked:
-    """Return a function of numbers, by StableHLO's and CHLO's names."""
+    """Return an elementary function of `x`, by the name in StableHLO or CHLO."""
     if name == "rsqrt":  # so that an error shared by a row stays shared
         return np.reciprocal(np.sqrt(x))  # type: ignore[return-value]
     return elementwise(UNARY[name], _RULES[name], x)

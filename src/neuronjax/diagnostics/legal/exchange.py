@@ -1,8 +1,7 @@
-"""What instructions that join devices make of values and errors.
+"""Propagate values and errors through instructions that combine devices.
 
-A reduction over devices is a sum, of one term for each device in any order, whose
-partial sums are rounded to the dtype that they travel in. All other collectives move
-numbers.
+A reduction over devices is a sum of one term per device, in any order, whose partial
+sums are rounded to the dtype that is sent. All other collectives move numbers.
 """
 
 from __future__ import annotations
@@ -43,17 +42,17 @@ Devices = Sequence[Sequence[Held]]
 def exchanged(
     i: Instruction, x: Devices, at: Executors, *, are_joint: bool
 ) -> list[list[Held]]:
-    """Return what every device gets.
+    """Return the results of a collective on every device.
 
     Args:
-        i: a collective.
+        i: the collective.
         x: the operands of every device.
-        at: what rules work with.
-        are_joint: whether errors of different devices may be one error, so that they
-            add up, and not their squares.
+        at: the executors of the walk.
+        are_joint: whether errors of different devices may be the same error. They then
+            add up linearly, not in squares.
 
     Raises:
-        UnimplementedError: a kernel that joins devices.
+        UnimplementedError: the instruction is a kernel that communicates.
     """
     if not isinstance(i, Collective):
         raise no_rule(i, "a kernel that joins devices")
@@ -69,7 +68,7 @@ def exchanged(
 
 
 def correlated(held: Held) -> Held:
-    """Return a value whose errors may be those of other values."""
+    """Return a value whose errors may be correlated with those of other values."""
     x = held.x
     if not isinstance(x, Tracked) or x.is_exact:
         return held
@@ -79,7 +78,7 @@ def correlated(held: Held) -> Held:
 
 
 def _moved(i: Collective, k: int, x: Devices, at: Executors) -> list[Held]:
-    """Return the k-th result of every device, of a collective that moves numbers."""
+    """Return the k-th result of a collective that moves numbers, for every device."""
     data = (0, 1) if isinstance(i, RaggedAllToAll) else (k,)[: len(i.operands)]
     is_same = is_same_for_all(i, len(x))
 
@@ -93,7 +92,7 @@ def _moved(i: Collective, k: int, x: Devices, at: Executors) -> list[Held]:
         return rows[0] if is_same else np.stack(rows)
 
     found = moved_together([own[n] for own in x for n in data], mover, at.model)
-    # The other operands of a ragged exchange say where its data go.
+    # The other operands of a ragged exchange are offsets and sizes.
     places = range(len(data), len(i.operands)) if len(data) > 1 else ()
     if any(is_doubtful(own[n]) for own in x for n in places):
         found = Held(doubtful(found.values, True, at.model), found.shape)
@@ -103,8 +102,7 @@ def _moved(i: Collective, k: int, x: Devices, at: Executors) -> list[Held]:
 
 
 def _of_discrete(i: Reduction, k: int, x: Devices, at: Executors) -> list[Held]:
-    """Return the k-th result of every device, of integers: it is in doubt where any
-    term is."""
+    """Return the k-th result of an integer reduction; doubtful if any term is."""
 
     def reduced(i: Reduction, arrays: list[list[np.ndarray]]) -> list[np.ndarray]:
         key = at.reference.first_key
@@ -123,7 +121,7 @@ def _of_discrete(i: Reduction, k: int, x: Devices, at: Executors) -> list[Held]:
 
 
 def _reduced(i: Reduction, k: int, x: Devices, at: Executors) -> list[Held]:
-    """Return the k-th result of every device."""
+    """Return the k-th result of a float reduction, for every device."""
     found: dict[int, Held] = {}
     for group in i.groups:
         total = _total(i, k, [x[device][k] for device in group], at)
@@ -138,14 +136,14 @@ def _reduced(i: Reduction, k: int, x: Devices, at: Executors) -> list[Held]:
 
 
 def _total(i: Reduction, k: int, x: Sequence[Held], at: Executors) -> Held:
-    """Return the reduction of a group, as that of an axis of its members."""
+    """Return the reduction over a group, as a sum over an axis of its members."""
     dtype, model = i.operands[k].type.dtype, at.model
     travels = roundoff(i.reduce_dtype or i.write_format or dtype)
     terms = [rounded(held.tracked(model), travels)[0] for held in x]
     whole: Any = np.stack(terms)  # type: ignore[call-overload]
     if travels.unit > model.sums.unit and i.op == "add":
-        # Every term but the first is followed by a rounding of a partial sum, which is
-        # as large as the terms so far, in any order, may be together.
+        # Each term but the first is followed by one rounding of a partial sum. In any
+        # order, this partial sum is at most about as large as `sizes`.
         values = whole.value
         sizes = np.sqrt(np.square(values).sum(0) + np.square(values.sum(0)))
         error = travels.unit / math.sqrt(3) * sizes

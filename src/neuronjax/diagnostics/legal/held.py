@@ -1,8 +1,8 @@
-"""What a walk holds of a value, and how a format rounds it.
+"""Values with errors during a walk, and rounding of such values to a format.
 
-An array that the program broadcasts is held as it was: `elementwise` of
-`diagnostics.tolerance` then knows that many elements have one error. Where an
-instruction needs every element, `wide` spreads it.
+An array that the program broadcasts is kept small: `elementwise` of
+`diagnostics.tolerance` then knows that many elements have the same error. `wide`
+broadcasts it for an instruction that needs every element.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ Array = Tracked | np.ndarray
 
 @dataclass(eq=False)
 class Held:
-    """One value of a program.
+    """A value of the program, with its error.
 
     Attributes:
-        x: tracked where it is a float or in doubt; of `shape`, or of its rank with an
-            axis of 1 where it is broadcast.
-        shape: as the program declares it.
-        hard: absolute bound of the error that ends in one rounding: what came before
-            it with its spread, and the rounding as large as it can be. As `x` in
-            shape; None where the scale says it.
-        is_drawn: whether its error was drawn and is in the value; see `drawn`.
+        x: tracked if it is a float or doubtful. Its shape is `shape`, or has axes of
+            size 1 that are yet to be broadcast.
+        shape: the shape that the program declares.
+        hard: absolute bound of an error whose last part is one rounding: the spread of
+            earlier errors plus the largest rounding error. It has the shape of `x`;
+            None if only the scale bounds the error.
+        is_drawn: whether the value contains a drawn error; see `drawn`.
     """
 
     x: Array
@@ -44,19 +44,19 @@ class Held:
 
     @property
     def is_exact(self) -> bool:
-        """Whether it has no error."""
+        """Return whether the value has no error."""
         if self.is_drawn:
             return False
         return not isinstance(self.x, Tracked) or self.x.is_exact
 
     @property
     def values(self) -> np.ndarray:
-        """All elements, without their errors."""
+        """Return all elements, broadcast, without their errors."""
         plain = self.x.value if isinstance(self.x, Tracked) else self.x
         return np.broadcast_to(plain, self.shape)
 
     def wide(self) -> Array:
-        """All elements; those that came of one share its error."""
+        """Return all elements, broadcast; copies of one element share its error."""
         if self.x.shape == self.shape:
             return self.x
         if not isinstance(self.x, Tracked):
@@ -73,12 +73,12 @@ class Held:
         return Tracked(value, x.model, x.dtype, None, joint, terms)
 
     def tracked(self, model: ErrorModel) -> Tracked:
-        """All elements, integers among them, as numbers with errors."""
+        """Return all elements as tracked numbers, also those of an integer array."""
         x = self.wide()
         return x if isinstance(x, Tracked) else exact(x, model)
 
     def bound(self, model: ErrorModel) -> np.ndarray:
-        """Of the error of every element."""
+        """Return the absolute error bound of every element."""
         if not isinstance(self.x, Tracked):
             return np.zeros(self.shape, np.float32)
         with np.errstate(all="ignore"):
@@ -90,10 +90,11 @@ class Held:
 
 
 def drawn(held: Held, is_drawn: bool, draw: Draw) -> Held:
-    """A value with one of the errors it may have, and none that is not drawn.
+    """Return a value with one draw of the errors that it may have.
 
-    It is marked, and what follows from it, so that a later cast draws its rounding too
-    and does not make it."""
+    The result and all that follows from it are marked with `is_drawn`, so that a later
+    cast draws its rounding error too.
+    """
     x = held.x
     if not isinstance(x, Tracked) or x.dtype.kind in "iub" or x.is_exact:
         return Held(x, held.shape, is_drawn=is_drawn)
@@ -101,13 +102,13 @@ def drawn(held: Held, is_drawn: bool, draw: Draw) -> Held:
 
 
 class Executors(NamedTuple):
-    """What rules work with.
+    """What the rules of instructions need beside their operands.
 
     Attributes:
         model: how results are rounded.
-        reference: executes in float64.
-        emulator: executes with the formats of the program.
-        run: executes a block on what it is given.
+        reference: executes instructions in float64.
+        emulator: executes instructions in the formats of the program.
+        run: executes a block on the given values.
     """
 
     model: ErrorModel
@@ -117,15 +118,15 @@ class Executors(NamedTuple):
 
 
 def is_doubtful(held: Held) -> bool:
-    """Return whether a value is discrete and has a bound.
+    """Return whether a value is discrete and may be wrong.
 
-    Such a value depends on numbers that are closer to each other than their bounds.
+    Such a value depends on numbers that differ by less than their error bounds.
     """
     return isinstance(held.x, Tracked) and held.x.dtype.kind in "iub"
 
 
 def places_in_doubt(held: Held) -> np.ndarray:
-    """Return at which elements a value has a bound above zero."""
+    """Return a mask of the elements whose error bound is above zero."""
     if not isinstance(held.x, Tracked):
         return np.zeros(held.shape, bool)
     scale = np.asarray(held.x.scale())
@@ -133,7 +134,7 @@ def places_in_doubt(held: Held) -> np.ndarray:
 
 
 def exactly(i: Instruction, arrays: Sequence[np.ndarray], at: Executors) -> list[Any]:
-    """An instruction on numbers without errors, with the formats of the program."""
+    """Execute an instruction on exact numbers, in the formats of the program."""
     given = [
         at.reference.leave(x, view.type.dtype)
         for x, view in zip(arrays, i.operands, strict=True)
@@ -146,13 +147,13 @@ def exactly(i: Instruction, arrays: Sequence[np.ndarray], at: Executors) -> list
 def in_float64(
     i: Instruction, arrays: Sequence[np.ndarray], at: Executors
 ) -> list[np.ndarray]:
-    """An instruction in double precision."""
+    """Execute an instruction in float64."""
     key = at.reference.first_key
     return [np.asarray(x) for x in at.reference.execute(i, arrays, key, Position())]
 
 
 def of_exact(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
-    """What `exactly` says, held."""
+    """Execute an instruction with `exactly` and return its results as `Held`."""
     results = exactly(i, [h.values for h in x], at)
     return [
         Held(
@@ -167,12 +168,12 @@ def of_exact(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
 
 
 def format_of(i: Instruction, number: int = 0) -> Roundoff:
-    """What a float result of an instruction is rounded to on its write."""
+    """Return the format to which a float result of an instruction is rounded."""
     return roundoff(i.write_format or i.results[number].type.dtype)
 
 
 def written(x: Array, i: Instruction, number: int = 0) -> Held:
-    """A result of FP32 arithmetic, as it is written; see `rounded`."""
+    """Return an FP32 result, rounded to the format in which it is written."""
     shape = i.results[number].type.shape
     assert isinstance(x, Tracked)
     found, hard = rounded(x, format_of(i, number), i.rounding == "stochastic")
@@ -182,10 +183,11 @@ def written(x: Array, i: Instruction, number: int = 0) -> Held:
 def rounded(
     x: Tracked, format: Roundoff, is_stochastic: bool = False
 ) -> tuple[Tracked, np.ndarray | None]:
-    """Rounded to a format narrower than FP32, and the bound of its error.
+    """Return a number rounded to a format narrower than FP32, and its error bound.
 
-    An order of addition or a table may take a number to either neighbour, so that the
-    value stays as it is and has an error."""
+    The order of addition or a table may lead to either neighbour in the format. So the
+    value is kept, and the rounding is added to its error.
+    """
     model = x.model
     if format.unit <= model.stored.unit:
         return x, None
@@ -202,18 +204,18 @@ def rounded(
     return x.wider(loss), np.broadcast_to(hard.astype(np.float32), x.shape)
 
 
-#: Scale of an error that is as if uniform between the halves of two steps.
+#: Standard deviation of an error that is uniform on [-1, 1].
 UNIFORM = np.float32(3**-0.5)
 
 
 def half_steps(size: np.ndarray, format: Roundoff) -> np.ndarray:
-    """Half of the distance between neighbouring numbers of a format."""
+    """Return half of the distance between neighbouring numbers of a format."""
     _, exponent = np.frexp(size)
     return np.ldexp(np.float32(format.unit), exponent - 1) + np.float32(format.smallest)
 
 
 def without_needless_errors(x: Tracked) -> Tracked:
-    """A result of exact operands: what FP32 holds has lost nothing."""
+    """Remove the rounding error where exact operands gave an FP32 number."""
     value = x.value
     with np.errstate(all="ignore"):
         held = value.astype(np.float32).astype(value.dtype) == value
@@ -228,7 +230,7 @@ def without_needless_errors(x: Tracked) -> Tracked:
 
 
 def is_power_of_two(held: Held) -> bool:
-    """Whether all elements are exact and powers of two, so that a product is exact."""
+    """Return whether all elements are exact powers of two; products are then exact."""
     if not held.is_exact or not isinstance(held.x, Tracked):
         return False
     mantissa, _ = np.frexp(held.x.value)

@@ -1,4 +1,4 @@
-"""What instructions that move numbers make of values and errors: they move them."""
+"""Propagate values and errors through instructions that only move numbers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _(i: Iota | Rng, x: Sequence[Held], at: Executors) -> list[Held]:
 
 
 def rearranged(held: Held, function: Callable[[np.ndarray], np.ndarray]) -> Held:
-    """A function that only moves elements, on all that is held of them."""
+    """Apply a function that only moves elements to values and errors."""
     x = held.wide()
     hard = held.hard
     if hard is not None:
@@ -63,10 +63,10 @@ def rearranged(held: Held, function: Callable[[np.ndarray], np.ndarray]) -> Held
 
 
 def _broadcast(i: DmaCopy, held: Held) -> Held:
-    """Held as it was, with an axis of 1 wherever the program broadcasts."""
+    """Return the operand reshaped, with an axis of size 1 wherever it is broadcast."""
     shape = i.results[0].type.shape
     dimensions = i.parameters[0]
-    # Axes in the order of the result's: StableHLO's dimensions need not ascend.
+    # Put the axes in the result's order: StableHLO's dimensions need not ascend.
     order = np.argsort(dimensions, kind="stable")
     sizes = [1] * len(shape)
     for axis, place in enumerate(dimensions):
@@ -112,7 +112,7 @@ def _(i: LocalGather, x: Sequence[Held], at: Executors) -> list[Held]:
 
 
 def _moved(i: Instruction, x: Sequence[Held], at: Executors, data: range) -> list[Held]:
-    """An instruction that moves the elements of some operands, as others say."""
+    """Move the elements of the operands `data`; the other operands are indices."""
     plain = [h.values for h in x]
 
     def mover(arrays: Sequence[np.ndarray]) -> np.ndarray:
@@ -128,7 +128,7 @@ def _moved(i: Instruction, x: Sequence[Held], at: Executors, data: range) -> lis
 
 
 def moved_together(x: Sequence[Held], mover: Mover, model: ErrorModel) -> Held:
-    """Elements of several operands moved into one array, with all their errors."""
+    """Move elements of several operands into one array, with their errors."""
     value = np.asarray(mover([h.values for h in x]))
     if not any(isinstance(h.x, Tracked) for h in x):
         return Held(value, value.shape)

@@ -1,6 +1,6 @@
-"""What instructions that choose by size make of values and errors.
+"""Propagate values and errors through instructions that order numbers by size.
 
-Where two numbers are closer than their bounds, either may come first.
+Where two numbers differ by less than their error bounds, either may come first.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from neuronjax.ir.instruction_set import Sort, TopK
 
 @legal.register
 def _(i: Sort, x: Sequence[Held], at: Executors) -> list[Held]:
-    """The k-th of sorted numbers is off by no more than any of them."""
+    """Sort; the k-th sorted number is off by at most the largest error of all."""
     keys, axis = x[: len(i.descending)], i.dimension
     if all(h.is_exact for h in x):
         return of_exact(i, x, at)
@@ -59,13 +59,13 @@ def _(i: Sort, x: Sequence[Held], at: Executors) -> list[Held]:
 
 @legal.register
 def _(i: TopK, x: Sequence[Held], at: Executors) -> list[Held]:
-    """The largest, and where they are."""
+    """Return the k largest numbers and their indices."""
     if x[0].is_exact:
         return of_exact(i, x, at)
     values, indices = in_float64(i, [x[0].values], at)
     worst = worst_along(x[0].tracked(at.model), -1)
     kept = Tracked(values, at.model, np.float32, None, worst[..., : i.k])
-    # One more than is asked for may be as large as the last of them.
+    # The number at rank k + 1 may be as large as the one at rank k.
     whole = -np.sort(-x[0].values, axis=-1)
     places = neighbours(whole, at.model.spread * worst, -1)[..., : i.k]
     dtype = i.results[1].type.dtype
@@ -75,8 +75,8 @@ def _(i: TopK, x: Sequence[Held], at: Executors) -> list[Held]:
 
 @legal.register
 def _(i: ReduceBlock, x: Sequence[Held], at: Executors) -> list[Held]:
-    """The largest or the smallest and its place; of anything else nothing is known
-    where an operand has an error."""
+    """Reduce with a block of scalars. With inexact operands only argmax and argmin have
+    a known result; all other results are doubtful."""
     if all(h.is_exact for h in x):
         return of_exact(i, x, at)
     results = in_float64(i, [h.values for h in x], at)
@@ -90,7 +90,7 @@ def _(i: ReduceBlock, x: Sequence[Held], at: Executors) -> list[Held]:
 def _place(
     i: ReduceBlock, key: Held, results: Sequence[np.ndarray], at: Executors
 ) -> list[Held] | None:
-    """`argmax` and `argmin`, known by what they return."""
+    """Return the results of a block that acts as `argmax` or `argmin`, else None."""
     whole, [axis] = key.tracked(at.model), i.axes
     ways = ((largest, place_of(np.argmax, 1)), (smallest, place_of(np.argmin, -1)))
     for extreme, place in ways:
@@ -110,7 +110,7 @@ def _place(
 
 @legal.register
 def _(i: MapBlock, x: Sequence[Held], at: Executors) -> list[Held]:
-    """The scalar instructions of the body on whole tensors."""
+    """Execute the scalar instructions of the body on whole tensors."""
     shapes = [b.type.shape for b in i.results]
     results = at.run(i.body, x)
 

@@ -1,4 +1,4 @@
-"""What the outputs of a program may be, and what that says of those of a run."""
+"""Legal results of a program, and the comparison of a run with them."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from neuronjax.report.tables import NUMBER, TEXT, WORD, Displayed, new_table
 
 
 class BoundArray(np.ndarray):
-    """Bounds of elements that `np.testing.assert_allclose` takes as `atol`.
+    """Error bounds that `np.testing.assert_allclose` accepts as `atol`.
 
-    It formats `atol` as one number, and adds it to what it has made flat; where it has
-    left out NaN or Inf it cannot be served, and `LegalResults.check` can.
+    NumPy formats `atol` as one number and adds it to a flat array. This fails where
+    NumPy has left out NaN or Inf; use `LegalResults.check` there.
     """
 
     def __format__(self, spec: str) -> str:
@@ -43,17 +43,17 @@ class BoundArray(np.ndarray):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class LegalOutput:
-    """What one output may be.
+    """The legal values of one output.
 
     Attributes:
         path: in the pytree of the outputs, "loss", "grads/w"; "the result" of one.
-        dtype: as the program declares it.
-        tolerance: of the output; the others are its own.
+        dtype: the dtype that the program declares.
+        tolerance: reference and bounds; the next three fields are parts of it.
         expected: the reference, float64; integers and booleans in their own dtype.
         atol: absolute bound of every element's error, float64. 0 where only these bits
-            are legal, Inf where nothing is known: the number depends on others that
-            are closer than their bounds, or may overflow.
-        l2: bound of the norm of all errors.
+            are legal. Inf where nothing is known: the number may overflow, or depends
+            on numbers that differ by less than their bounds.
+        l2: bound of the L2 norm of all errors.
     """
 
     path: str
@@ -66,7 +66,7 @@ class LegalOutput:
 
     @property
     def power(self) -> float:
-        """Return the smallest relative error of all numbers at once that is refused.
+        """Return the smallest relative error that is refused if all numbers have it.
 
         From 1 on, zeros are accepted as well, so the bounds decide nothing.
         """
@@ -78,10 +78,10 @@ class LegalOutput:
         return min(alone, self.l2 / float(np.linalg.norm(values[known])))
 
     def check(self, actual: Any) -> CheckedOutput:
-        """Compares an output of a run.
+        """Compare an output of a run with the legal values.
 
         Raises:
-            InvalidProgramError: another shape.
+            InvalidProgramError: the output has another shape.
         """
         found = np.asarray(actual)
         if found.shape != self.expected.shape:
@@ -112,17 +112,17 @@ class LegalOutput:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class CheckedOutput:
-    """An output of a run beside what it may be; true if it is legal.
+    """The comparison of one output of a run with its legal values; true if it is legal.
 
     Attributes:
-        path: in the pytree of the outputs.
+        path: the output's path in the pytree of the outputs.
         judged: counts of elements, and the norm of all errors with its bound.
-        indices: of the elements outside, int64 [n, rank], row-major.
-        excess: by how much each is outside, absolute, float64 [n]; Inf for an Inf or a
-            NaN in place of a number.
-        index: of the element that is farthest off in bounds; None of an empty output.
-        value, expected, allowed: there: what was found, the reference, the bound.
-        power: of the bounds.
+        indices: row-major indices of elements beyond their bounds, int64 [n, rank].
+        excess: absolute error minus bound of each such element, float64 [n]; Inf for an
+            Inf or a NaN in place of a number.
+        index: index of the worst element, relative to its bound; None if there is none.
+        value, expected, allowed: the value, reference and bound at `index`.
+        power: see `LegalOutput.power`.
     """
 
     path: str
@@ -139,7 +139,7 @@ class CheckedOutput:
         return bool(self.judged)
 
     def as_text(self) -> str:
-        """The worst element in two lines of at most 80 columns."""
+        """Return the worst element as two lines of at most 80 columns."""
         judged, place = self.judged, list(self.index or ())
         if not judged.elements:
             return f"{self.path}: empty"
@@ -158,10 +158,10 @@ class CheckedOutput:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class LegalCheck(Displayed):
-    """Outputs of a run beside what they may be; true if all are legal.
+    """The comparison of all outputs of a run with legal values; true if all are legal.
 
     Attributes:
-        outputs: in the order of the program's.
+        outputs: the comparisons, in the order of the program's outputs.
     """
 
     outputs: tuple[CheckedOutput, ...]
@@ -171,7 +171,7 @@ class LegalCheck(Displayed):
 
     @property
     def worst(self) -> CheckedOutput:
-        """The output that is farthest off, in bounds."""
+        """Return the output whose error is the largest multiple of its bound."""
         return max(self.outputs, key=lambda o: o.judged.times_bound)
 
     def __repr__(self) -> str:
@@ -195,14 +195,14 @@ class LegalResults(Displayed):
     """Every result that a program may have, as a value and a bound for each element.
 
     Attributes:
-        name: of the function.
+        name: name of the function.
         target: the machine.
         setting: target, logical core, numerics and SDK, as every report begins.
-        policy: what is cast, and how.
-        outputs: the leaves, in the order of the program's.
+        policy: which numbers are cast, and how.
+        outputs: legal values of the leaves, in the order of the program's outputs.
         failure: probability with which a legal element is refused.
-        tree: of the outputs.
-        notes: what a reader should know.
+        tree: the pytree structure of the outputs.
+        notes: remarks for the reader of a report.
     """
 
     name: str
@@ -216,25 +216,25 @@ class LegalResults(Displayed):
 
     @property
     def expected(self) -> Any:
-        """The reference, as the function returns it: float64."""
+        """Return the float64 reference, in the structure that the function returns."""
         return jax.tree.unflatten(self.tree, [o.expected for o in self.outputs])
 
     @property
     def atol(self) -> Any:
-        """Absolute bounds, as the function returns its outputs: float64."""
+        """Return float64 bounds, in the structure that the function returns."""
         bounds: list[Any] = [o.atol.view(BoundArray) for o in self.outputs]
         return jax.tree.unflatten(self.tree, bounds)
 
     def allows(self, outputs: Any) -> bool:
-        """Whether outputs of a run are legal; see `check`."""
+        """Return whether outputs of a run are legal; see `check`."""
         return bool(self.check(outputs))
 
     def check(self, outputs: Any) -> LegalCheck:
-        """Which elements of a run's outputs are outside, and by how much.
+        """Return which elements of a run's outputs exceed their bounds, by how much.
 
         An Inf or a NaN is legal where the reference has the same, or where the bound is
-        Inf; a number in its place is not. Beside the elements the norm of all errors
-        has a bound, which is sharper.
+        Inf; a number in its place is not. The L2 norm of all errors has a bound too,
+        which is sharper than the bounds of single elements.
 
         Args:
             outputs: as the function returns them, of any dtypes.
@@ -253,7 +253,7 @@ class LegalResults(Displayed):
         return LegalCheck(outputs=tuple(o.check(x) for o, x in pairs))
 
     def table(self) -> Table:
-        """One row per output: shape, size of the reference, bounds."""
+        """Return a table: shape, size of the reference and bounds of every output."""
         return new_table(
             f"{self.name} on {self.setting}:\nwhat it allows",
             {
@@ -272,7 +272,7 @@ class LegalResults(Displayed):
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """A JSON value: figures of every output, without the arrays."""
+        """Return a JSON value with figures of every output, without the arrays."""
         return {
             "name": self.name,
             "target": self.target,
@@ -294,7 +294,7 @@ class LegalResults(Displayed):
 
 
 def _figures(output: LegalOutput) -> dict[str, Any]:
-    """An output in a few figures; None where no element has a known bound."""
+    """Return figures of an output; None for bounds if no element has a known bound."""
     values = output.expected.astype(np.float64)
     finite = values[np.isfinite(values)]
     known = output.atol[np.isfinite(output.atol)]
@@ -326,7 +326,7 @@ def _row(output: LegalOutput) -> Sequence[str]:
 def legal_output(
     held: Held, path: str, dtype: np.dtype, model: ErrorModel
 ) -> LegalOutput:
-    """What a walk holds of an output, as arrays."""
+    """Return the legal values of an output from its value at the end of a walk."""
     whole = held.tracked(model)
     with np.errstate(all="ignore"):
         found = tolerance_of(whole)

@@ -1,7 +1,7 @@
-"""What sums and products of many terms make of values and errors.
+"""Propagate values and errors through sums and products of many terms.
 
-The terms may be those of sliding windows, or what a scatter adds up. Every order of
-addition is within: `diagnostics.tolerance.contraction` says how.
+The terms may come from sliding windows or from a scatter. The bounds hold for every
+order of addition; see `diagnostics.tolerance.contraction`.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ def _(i: TensorReduce, x: Sequence[Held], at: Executors) -> list[Held]:
 
 
 def folded(op: str, x: Tracked, axes: tuple[int, ...]) -> Tracked:
-    """A reduction from the neutral number."""
+    """Reduce over axes, starting from the neutral element of `op`."""
     folds = {"add": total, "multiply": _product, "maximum": largest}
     return folds.get(op, smallest)(x, axes)
 
 
 def of_discrete(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
-    """A reduction of integers; in doubt where an element of a sum is."""
+    """Reduce integers; a result is doubtful if one of its elements is."""
     [values] = in_float64(i, [h.values for h in x], at)
     if not any(map(is_doubtful, x)):
         return [Held(values, values.shape)]
@@ -79,7 +79,7 @@ def of_discrete(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
 
 
 def _product(x: Tracked, axes: tuple[int, ...]) -> Tracked:
-    """Of all elements: relative errors add up."""
+    """Return the product over axes; relative errors of the factors add up."""
     n = math.prod(x.shape[k] for k in axes)
     value = np.prod(x.value, axis=axes)
     with np.errstate(all="ignore"):
@@ -123,7 +123,7 @@ def _running_product(x: Tracked, axis: int) -> Tracked:
 
 
 def _matrix(x: Tracked, batch: Any, contract: Any, *, k_last: bool) -> Tracked:
-    """[batch, free, k], or [batch, k, free]."""
+    """Return `x` as [batch, free, k] if `k_last`, else as [batch, k, free]."""
     free = [n for n in range(x.ndim) if n not in (*batch, *contract)]
     return grouped(x, (batch, free, contract) if k_last else (batch, contract, free))
 
@@ -134,7 +134,7 @@ def _contracted(i: NcMatmul | NcMatmulMx, lhs: Tracked, rhs: Tracked) -> Tracked
     b = _matrix(rhs, d.rhs_batch, d.rhs_contract, k_last=False)
     found, shape = matmul(a, b), i.results[0].type.shape
     psum = roundoff(i.results[0].type.dtype)
-    if psum.unit > a.model.sums.unit:  # a rounding after every tile
+    if psum.unit > a.model.sums.unit:  # PSUM rounds after every tile
         tiles = math.ceil(a.shape[-1] / i.k_tile)
         left, right = (np.square(x.value, dtype=np.float32) for x in (a, b))
         walk = np.sqrt(np.square(found.value) + left @ right)
@@ -152,7 +152,7 @@ def _(i: NcMatmul, x: Sequence[Held], at: Executors) -> list[Held]:
 
 @legal.register
 def _(i: QuantizeMx, x: Sequence[Held], at: Executors) -> list[Held]:
-    """The elements times their scales, which `nc_matmul_mx` takes as they are."""
+    """Return elements times scales, as `nc_matmul_mx` takes them, and the scales."""
     elements, scales = exactly(i, [x[0].values], at)
     axis, shape = i.axis, x[0].shape
     exponents = np.repeat(np.asarray(scales, np.float64), BLOCK_SIZE, axis)
@@ -164,7 +164,7 @@ def _(i: QuantizeMx, x: Sequence[Held], at: Executors) -> list[Held]:
     whole = x[0].tracked(at.model)
     format = roundoff(get_mx_format(i.format).element.name)
     size = np.abs(whole.value)
-    # A block whose maximum is near a power of two may have twice the scale.
+    # A block whose maximum is near a power of two may get twice the scale.
     half = half_steps(size, format) + 2 * format.smallest * exponents
     clipped = np.maximum(size - format.largest * exponents, 0.0)
     loss = half if i.rounding == "stochastic" else half * UNIFORM
@@ -178,7 +178,7 @@ def _(i: NcMatmulMx, x: Sequence[Held], at: Executors) -> list[Held]:
     return [written(found, i)]
 
 
-# -- windows and scatters -------------------------------------------------------------
+# -- windows and scatters --------------------------------------------------------------
 
 _Fold = Callable[..., np.ndarray]
 
@@ -186,12 +186,12 @@ _Fold = Callable[..., np.ndarray]
 def _added_up(
     fold: _Fold, parts: Sequence[Tracked], counts: Any, model: ErrorModel
 ) -> Tracked:
-    """Sums by an instruction that adds: its value, and what the terms hand on.
+    """Return sums made by an instruction that adds, with the errors of the terms.
 
     Args:
-        fold: adds up arrays of the shapes of the parts.
+        fold: adds up arrays that have the shapes of the parts.
         parts: the terms.
-        counts: of the terms of every sum.
+        counts: number of terms of every sum.
         model: how sums are rounded.
     """
     value = fold(*(p.value for p in parts))
@@ -254,7 +254,7 @@ def _(i: LocalScatter, x: Sequence[Held], at: Executors) -> list[Held]:
 
 
 def _whole(error: Any, x: Tracked) -> np.ndarray:
-    """A scale for every element; 0 for none."""
+    """Return a scale for every element; 0 if `error` is None."""
     return np.broadcast_to(np.asarray(0.0 if error is None else error, float), x.shape)
 
 

@@ -1,4 +1,4 @@
-"""One run of a lowered program on values that carry their errors."""
+"""Run a lowered program once on values that carry their errors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-# Their rules register themselves.
+# These modules register rules when they are imported.
 import neuronjax.diagnostics.legal.orders
 import neuronjax.diagnostics.legal.sums
 import neuronjax.diagnostics.tolerance.bounds
@@ -26,20 +26,20 @@ from neuronjax.errors import NeuronJaxError, UnsupportedError
 from neuronjax.ir.instruction import Block, Instruction, View
 from neuronjax.ir.program import Op, Value
 
-#: Called after every op, with what it made; what it returns takes the place of that.
+#: Called after every op with its results; may return values that replace them.
 Made = Callable[
     [OpPath, tuple[int, ...], Mapping[Value, Held]], Mapping[Value, Held] | None
 ]
 
 
 class LegalWalk(OpWalk):
-    """Goes through a program once.
+    """One walk through a program on values with errors.
 
     Args:
         side: the lowered program.
         model: how results are rounded.
-        made: hears of every op outside of blocks of scalars and of meshes.
-        draw: the errors of the run; None to carry errors.
+        made: called after every op outside of scalar blocks and meshes.
+        draw: draws the errors of this run; None to carry the scales of errors.
     """
 
     def __init__(
@@ -62,19 +62,18 @@ class LegalWalk(OpWalk):
 
     @property
     def kept_in_float32(self) -> set[str]:
-        """Names of instructions that have no rule in double precision."""
+        """Return the names of instructions that have no rule in float64."""
         return self._at.reference.kept_in_float32
 
     def run(self, arguments: Sequence[Any]) -> list[Held]:
-        """The results of main.
+        """Run the main function and return its results.
 
         Args:
             arguments: arrays of the declared dtypes, without errors; or `Held`.
 
         Raises:
-            UnimplementedError: an instruction without a rule.
-            UnsupportedError: a loop or a branch depends on numbers that are closer
-                than their bounds.
+            UnimplementedError: an instruction has no rule.
+            UnsupportedError: numbers closer than their bounds decide a loop or branch.
         """
         main, lane = self._side.program.main, Lane("legal", self._side)
         lane.take([self._entered(a) for a in arguments], main.arguments)
@@ -114,7 +113,7 @@ class LegalWalk(OpWalk):
         if self._draw is not None:
             is_drawn = any(h.is_drawn for x in given for h in x)
             held = {id(h): h for results in made for h in results}
-            # What several devices get is one number, and is drawn once.
+            # A number that several devices receive is drawn once.
             once = {key: drawn(h, is_drawn, self._draw) for key, h in held.items()}
             made = [[once[id(h)] for h in results] for results in made]
         for lane, results in zip(lanes, made, strict=True):
@@ -123,11 +122,11 @@ class LegalWalk(OpWalk):
     def repeated(
         self, op: Op | None, done: Lane, lane: Lane, values: Iterable[Held]
     ) -> None:
-        """Note that devices hold the same error, so that theirs are not independent."""
+        """Record that devices hold the same error: their errors are correlated."""
         self._are_joint |= any(not held.is_exact for held in values)
 
     def did(self, path: OpPath, views: Views, lanes: Lanes) -> None:
-        """Tell what an op has made, outside of meshes, and take what is said to it."""
+        """Call `made` with the results of an op, and store what it returns."""
         if self._made is None or self.on_mesh:
             return
         [lane], known = lanes, views[self._side]
@@ -140,7 +139,7 @@ class LegalWalk(OpWalk):
             lane.arrays[at[value]] = held
 
     def _scalars(self, block: Block, x: Sequence[Held]) -> list[Held]:
-        """A block of scalar instructions, on whole tensors."""
+        """Execute a block of scalar instructions on whole tensors."""
         arrays = dict(zip((b.number for b in block.arguments), x, strict=True))
         for i in block.instructions:
             given = [arrays[v.buffer.number] for v in i.operands]
@@ -149,7 +148,7 @@ class LegalWalk(OpWalk):
         return [arrays[v.buffer.number] for v in block.results]
 
     def decision(self, lane: Lane, view: View, op: Op, what: str) -> int:
-        """Return a number that decides, if it is sure."""
+        """Return the number that decides a branch or a loop; refuse a doubtful one."""
         [held] = lane.read([view])
         if is_doubtful(held) and not held.is_exact:
             raise UnsupportedError(
@@ -167,6 +166,6 @@ class LegalWalk(OpWalk):
     def joined(
         self, values: Sequence[Held], join: Callable[[Sequence[Any]], np.ndarray]
     ) -> Held:
-        """Return the value that several are parts of, with their errors."""
+        """Return the value that consists of several parts, with their errors."""
         parts = [correlated(h) for h in values] if self._are_joint else values
         return moved_together(parts, join, self._model)

@@ -1,4 +1,4 @@
-"""Bounds of the errors of a right kernel, derived from its NumPy reference."""
+"""Error bounds of a correct kernel, derived from its NumPy reference."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-# Their rules register themselves.
+# These modules register rules when they are imported.
 import neuronjax.diagnostics.tolerance.contraction
 import neuronjax.diagnostics.tolerance.elementwise
 import neuronjax.diagnostics.tolerance.movement
@@ -23,11 +23,11 @@ from neuronjax.diagnostics.tolerance.model import SHARED_SPREAD, ErrorModel, err
 from neuronjax.diagnostics.tolerance.runs import RunsApartError, of_run
 from neuronjax.diagnostics.tolerance.tracked import Tracked, as_tracked, over_blocks
 
-#: A kernel may compute in another way than its reference, in chunks or with sums of its
-#: own: bounds from drawn errors of the reference are taken so many times as large.
+#: Factor on bounds from drawn errors of the reference. A kernel may compute in another
+#: way than its reference, in chunks or with other sums.
 _OTHER_WAYS = 2.0
-#: Runs with drawn errors. Half as many as usual: Student's t then reaches further, and
-#: a judge has several seeds.
+#: Default number of runs with drawn errors: half of the usual number, since a judge has
+#: several seeds. Student's t then gives wider bounds.
 SAMPLES = 16
 
 
@@ -43,25 +43,24 @@ def error_bounds(
     samples: int | None = None,
     usual: int = SAMPLES,
 ) -> Any:
-    """Runs a NumPy reference once, for its results and how far a right kernel may be.
+    """Run a NumPy reference and return its results with error bounds for kernels.
 
-    What is rigorous: how errors go from operands to results (slopes over all that an
-    operand can be), indices, comparisons and `where` closer than their bounds. What
-    holds with probability: that roundings to nearest are independent and have no
-    preferred sign; an element of a right kernel is then beyond its bound with a
-    probability of at most `failure`, 1e-12, so that of 1e9 elements one is with 1e-3.
-    What is assumed: that a kernel's order of addition has nothing to do with the signs
-    of the terms (`contraction.py`), that elementary functions err as measured
-    (`model.SILICON`), half of it alike for all elements, and that no two elements which
-    a reference combines share roundings, but for those that it broadcasts, contracts
-    or assigns. A kernel that computes something mathematically equal in another way is
-    right only where its own roundings are no larger than the reference's.
+    Three kinds of statements make up the bounds. Rigorous: how errors propagate (slopes
+    over all values of an operand), and comparisons, indices and `where` on numbers
+    closer than their bounds. Probabilistic: roundings to nearest are independent and
+    symmetric; an element of a correct kernel then exceeds its bound with a probability
+    of at most `failure`, so of 1e9 elements one does with 1e-3. Assumed: a kernel's
+    order of addition is independent of the signs of the terms (`contraction.py`);
+    elementary functions err as measured (`model.SILICON`), half of it equally for all
+    elements; and two elements that the reference combines share roundings only where it
+    broadcasts, contracts or assigns. A kernel with another but mathematically equal
+    algorithm is sure to pass only where its roundings are no larger.
 
     The bound of the norm of all errors is sharper than those of single elements:
     independent errors add in squares there.
 
-    A term that is smaller than the bound is within it when it is dropped: of 4,096
-    products of normal numbers about one in a hundred.
+    A dropped term goes unnoticed if it is smaller than the bound: of 4,096 products of
+    normal numbers about one in a hundred.
 
     Args:
         forward: the reference, called once; its NumPy functions need rules. Names of
@@ -69,19 +68,19 @@ def error_bounds(
             it makes and fills are tracked as well.
         inputs: arrays and numbers, as the reference takes them. Float arrays are exact
             but for what `precision` cannot hold.
-        precision: to what every result is rounded: "fp32", "bf16", "fp16",
+        precision: the format to which every result is rounded: "fp32", "bf16", "fp16",
             "fp8_e4m3", "tf32", a name of a format, or a dtype.
-        products: to what operands of contractions are rounded, as `precision`; also
+        products: the format of the operands of contractions, as `precision`; also
             "bf16x3", FP32 by three BF16 matmuls. The same as `precision` by default.
-        sums: to what partial sums are rounded.
+        sums: the format of partial sums.
         functions: relative errors of elementary functions: "silicon", as measured on
             chips; "emulated", for kernels on this emulator; or a mapping by name
             ("exp", "rsqrt", "sqrt", "reciprocal", "other").
-        failure: probability that one right element is refused.
-        samples: how many runs with errors that are drawn narrow the bounds, see
-            `drawn.py`; None for `usual` where slopes alone bound a result by more than
-            a 128th of it, as they do of loops of many turns, and for none else.
-        usual: how many that is.
+        failure: probability that one correct element is refused.
+        samples: number of runs with drawn errors that narrow the bounds, see
+            `drawn.py`. None: `usual` runs if a bound from slopes alone exceeds 1/128 of
+            the result, as in long loops, else none.
+        usual: number of runs that `samples=None` makes.
 
     Returns:
         A `Tolerance`, or a tuple, list or dict of them as the reference returns.
@@ -93,7 +92,7 @@ def error_bounds(
 
     Memory: 12 to 16 bytes for every element that the reference holds; none for large
     results of element-wise functions, which are computed in parts (`pending.py`). Time:
-    that of two to four FP32 matmuls for each of the reference's.
+    the time of two to four FP32 matmuls for each matmul of the reference.
     """
     model = error_model(precision, products, sums, functions, failure)
 
@@ -125,14 +124,14 @@ def error_bounds(
 
 
 def _entered(x: Any, model: ErrorModel) -> Any:
-    """Float arrays are tracked; numbers and integers are as they are."""
+    """Track a float array; return a copy of any other array, and numbers unchanged."""
     if not isinstance(x, np.ndarray):
         return x
     return x.copy() if x.dtype.kind in "iubOSU" else as_tracked(x, model)
 
 
 def tolerance_of(x: Tracked) -> Tolerance:
-    """The bounds of a tracked array's elements, and of its norm."""
+    """Return the error bounds of a tracked array's elements, and of its norm."""
     x = x.passed()
     value, bound = np.empty(x.shape, x.carrier), np.empty(x.shape, np.float32)
 
@@ -153,7 +152,7 @@ def tolerance_of(x: Tracked) -> Tolerance:
 
 
 def _squares(error: np.ndarray | None, counts: np.ndarray) -> float:
-    """The sum of the squares of the elements that count."""
+    """Return the sum of the squares of the elements that count."""
     if error is None:
         return 0.0
     return sum_of_squares(np.where(counts, error, np.float32(0.0)).reshape(-1))

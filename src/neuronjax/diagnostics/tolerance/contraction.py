@@ -1,21 +1,21 @@
 """Rules of matmul, dot, tensordot and einsum.
 
-A sum of n products has n roundings, each relative to the partial sum that it makes.
-The order of addition is the kernel's: TensorE adds down 128 rows and PSUM adds the
-tiles, VectorE folds. What any of them does is taken to be at most
+A sum of n products has n roundings, each relative to the partial sum that it makes. The
+kernel chooses the order of addition: TensorE adds down 128 rows and PSUM adds the
+tiles, VectorE folds. The scale of the error of any of these orders is taken as at most
 
     scale^2 = n u^2 / 3 (G^2 + Q)
 
-where G is the largest partial sum in the order of the indices, one for every
-`CHUNK` of them, and Q the sum of the squares of the products: in an order that has
-nothing to do with the terms' signs, a partial sum is a share of the whole and a walk of
-at most sqrt(Q). Only an order made for these very numbers, the positive ones first,
-say, breaks it. The bound of Higham and Mary with the sum of magnitudes in place of G
-and Q holds for that too and is sqrt(n) wider: a dropped term would be within it. Where
-all terms are one value the roundings are not independent; there n u G is taken.
+where G is the largest partial sum in the order of the indices, one for every `CHUNK` of
+them, and Q the sum of the squares of the products. In an order that is independent of
+the terms' signs, a partial sum is a share of the total plus a random walk of at most
+sqrt(Q). Only an order chosen for the given numbers, such as positive terms first,
+exceeds this. The bound of Higham and Mary, with the sum of magnitudes in place of G and
+Q, holds for such orders too but is sqrt(n) wider and would hide a dropped term. Where
+all terms have one value the roundings are not independent; the scale is n u G there.
 
-Values come from FP32 matmuls of `CHUNK` terms, half the time of float64; what they lose
-is counted as well: roundings of chains of `CHUNK` additions.
+Values come from FP32 matmuls of `CHUNK` terms, in half the time of float64. The bound
+includes their roundings, those of chains of `CHUNK` additions.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from neuronjax.errors import UnimplementedError, user_line
 CHUNK = 512
 _BLOCK_ELEMENTS = 1 << 20
 _TILE = 1024
-#: What a product of factors below 2 may lose where subnormal numbers count as zero.
+#: Upper bound of what a product of factors below 2 loses by flushing subnormals.
 _DROPPED = 2.0**-58
 
 
 def matmul(a: Any, b: Any) -> Tracked:
-    """`numpy.matmul`, with its rules for vectors and stacks."""
+    """Return what `numpy.matmul` returns, for vectors and stacks too, with errors."""
     model = model_of((a, b))
     dtype = declared(a, b)
     a, b = as_tracked(a, model), as_tracked(b, model)
@@ -65,14 +65,14 @@ def matmul(a: Any, b: Any) -> Tracked:
 
 
 def _with_stack(x: Tracked, stack: tuple[int, ...]) -> Tracked:
-    """Matrices, broadcast to a stack; what is pending stays so if it can."""
+    """Broadcast matrices to a stack; keep a pending array pending if possible."""
     if x.shape[:-2] == stack:
         return x
     return moved(lambda v: np.broadcast_to(v, (*stack, *v.shape[-2:])), x)
 
 
 def _stacked(a: Tracked, b: Tracked, model: ErrorModel, dtype: Any) -> Tracked:
-    """[..., M, K] times [..., K, N], of equal stacks."""
+    """Multiply [..., M, K] by [..., K, N] with equal stacks."""
     shape, n = (*a.shape[:-1], b.shape[-1]), a.shape[-1]
     if a.is_batch:
         model.draw.need_room(math.prod(shape))
@@ -128,19 +128,19 @@ def _stacked(a: Tracked, b: Tracked, model: ErrorModel, dtype: Any) -> Tracked:
 def _parted(
     shared: Mapping[int, Shared], axis: int
 ) -> tuple[dict[int, Shared], dict[int, Shared]]:
-    """Return the errors that a sum along an axis hands on as they are, and the rest."""
+    """Return the errors that a sum along an axis leaves unchanged, and the rest."""
     kept = {s: t for s, t in shared.items() if _passes(t, axis)}
     return kept, {s: t for s, t in shared.items() if s not in kept}
 
 
 def _passes(term: Shared, axis: int) -> bool:
-    """Whether all terms of a sum along the axis have this error alike."""
+    """Return whether all terms of a sum along the axis share this error."""
     view = term.scale
     return term.is_relative and (view.strides[axis] == 0 or view.shape[axis] == 1)
 
 
 def _widened(term: Shared, axis: int, shape: tuple[int, ...]) -> Shared:
-    """The same error in the result, whose elements along the axis share it."""
+    """Return the error for the result, whose elements along the axis share it."""
     first = np.moveaxis(np.moveaxis(term.scale, axis, -1)[..., :1], -1, axis)
     return Shared(True, np.broadcast_to(first, shape))
 
@@ -150,16 +150,15 @@ def _ranges(n: int, step: int) -> list[slice]:
 
 
 class _Factor(NamedTuple):
-    """One operand: FP32 arrays.
+    """One operand, as FP32 arrays that are divided by `unit`.
 
     Attributes:
-        unit: a power of two by which all is divided, that squares neither overflow nor
-            vanish in FP32.
+        unit: a power of two; it keeps squares within the range of FP32.
         scaled: the values.
         own: independent errors; or None.
         joint: correlated errors; or None.
-        squares: of the values.
-        error_squares: of the independent errors; 0 without.
+        squares: squares of the values.
+        error_squares: squares of the independent errors; 0 if there are none.
     """
 
     unit: float
@@ -170,7 +169,7 @@ class _Factor(NamedTuple):
     error_squares: np.ndarray
 
     def of(self, part: Any) -> _Factor:
-        """Some rows or columns."""
+        """Return some rows or columns of the operand."""
         arrays: tuple[Any, ...] = self[1:]
         cut = (x[part] if np.ndim(x) else x for x in arrays)
         return _Factor(self.unit, *cut)
@@ -179,9 +178,10 @@ class _Factor(NamedTuple):
 def _factor(
     x: Tracked, stack: Any, loose: Mapping[int, Shared], axis: int
 ) -> tuple[_Factor, np.ndarray]:
-    """Return some matrices of a stack, and which lines along an axis are one value.
+    """Return matrices of a stack, and which lines along an axis have one value.
 
-    Shared errors that are loose are correlated ones."""
+    Shared errors in `loose` are treated as correlated.
+    """
     part = x.part(stack)
     value, own, joint = part.value, part.own, part.correlated(loose, stack)
     largest = float(max(value.max(initial=0.0), -value.min(initial=0.0)))
@@ -196,7 +196,7 @@ def _factor(
 
 
 def _product(a: _Factor, b: _Factor, model: ErrorModel, stored: Any) -> Any:
-    """Values, scale of the roundings, scale of what the operands' errors become."""
+    """Return values, the scale of their roundings, and propagated operand errors."""
     n = a.scaled.shape[-1]
     unit = a.unit * b.unit
     sums = np.float32(model.of_sums(n + min(CHUNK, n)))
@@ -218,8 +218,8 @@ def _product(a: _Factor, b: _Factor, model: ErrorModel, stored: Any) -> Any:
 def _errors(
     a: _Factor, b: _Factor, model: ErrorModel, sums: np.float32
 ) -> tuple[Any, Any]:
-    """Of scaled values: squares of the sums' own errors that come of the products'
-    squares, and the scale of the errors that the operands had."""
+    """Return, for scaled values, the squared rounding error of sums that squares of
+    products determine, and the scale of the propagated operand errors."""
     rounding = np.float32(0.0)
     if model.products.unit > model.stored.unit:
         rounding = np.float32(3 * model.products.unit**2)
@@ -241,7 +241,7 @@ def _errors(
 
 
 def _sums(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The product, and the largest partial sum."""
+    """Return the product and its largest partial sum."""
     n = a.shape[-1]
     total = a[..., :CHUNK] @ b[..., :CHUNK, :]
     largest = np.abs(total)
@@ -255,13 +255,14 @@ def _sums(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _normal(x: np.ndarray) -> np.ndarray:
     """Return scales, or squares of scales, with zeros in place of subnormal numbers.
 
-    One in twenty of them makes a product of matrices ten times as slow. What a product
-    loses, at most four square roots of 2^-124, is within `_DROPPED`."""
+    One subnormal in twenty numbers makes a matrix product ten times as slow. The loss
+    in a product, at most four square roots of 2^-124, is within `_DROPPED`.
+    """
     return np.where(x < np.finfo(np.float32).tiny, np.float32(0.0), x)
 
 
 def einsum(subscripts: str, *operands: Any, optimize: Any = False) -> Any:
-    """`numpy.einsum` of one or more operands, each letter once in an operand."""
+    """Return `numpy.einsum`; refuse an operand that repeats a letter."""
     model = model_of(operands)
     text = subscripts.replace(" ", "")
     inputs, _, output = text.partition("->")
@@ -285,13 +286,13 @@ def einsum(subscripts: str, *operands: Any, optimize: Any = False) -> Any:
 
 
 def _arranged(x: Any, name: str, output: str) -> Any:
-    """Sums over the letters that are not in the output, and puts the rest in order."""
+    """Sum over the letters that are not in the output, and sort the other axes."""
     x, name = _only(x, name, set(output))
     return moved(lambda v: v.transpose([name.index(c) for c in output]), x)
 
 
 def _pair(a: Any, p: str, b: Any, q: str, needed: set[str]) -> tuple[Any, str]:
-    """Two operands of einsum as one matmul of stacks."""
+    """Return the product of two operands of einsum as one matmul of stacks."""
     a, p = _only(a, p, needed | set(q))
     b, q = _only(b, q, needed | set(p))
     stack = [c for c in p if c in q and c in needed]
@@ -315,7 +316,7 @@ def _only(x: Any, name: str, kept: set[str]) -> tuple[Any, str]:
 
 
 def grouped(x: Any, groups: Iterable[Iterable[int]]) -> Any:
-    """Return the axes in the order of the groups, each group as one axis."""
+    """Return `x` with its axes in the order of the groups, each group as one axis."""
     axes = [[*group] for group in groups]
     order = [n for group in axes for n in group]
     shape = [math.prod(x.shape[n] for n in group) for group in axes]
@@ -323,7 +324,6 @@ def grouped(x: Any, groups: Iterable[Iterable[int]]) -> Any:
 
 
 def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
-    """`numpy.tensordot`."""
     model = model_of((a, b))
     a, b = as_tracked(a, model), as_tracked(b, model)
     if isinstance(axes, int):
@@ -339,7 +339,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
 
 
 def dot(a: Any, b: Any) -> Any:
-    """`numpy.dot`: of higher ranks, the last axis with the second to last."""
+    """Return `numpy.dot`: contract the last axis with the second to last one."""
     if np.ndim(a) == 0 or np.ndim(b) == 0:
         return np.multiply(a, b)
     return tensordot(a, b, ([np.ndim(a) - 1], [max(0, np.ndim(b) - 2)]))

@@ -1,13 +1,13 @@
-"""Bounds from runs whose roundings are drawn, for programs that are deep.
+"""Bounds from runs whose roundings are drawn at random, for deep programs.
 
-Slopes add up what every operand may be: after a few layers or turns, in which errors
-cancel as often as they agree, their bound is far from any run. A sampled run makes
-every error that a rule knows, of a rounding, an order or a table, by chance and of its
-size, and computes on with that (Monte Carlo arithmetic): correlations and cancellations
-are the program's own. The distance of a legal run from the reference is then, in units
-of what some runs have, distributed as Student's t, which says how far beyond the
-largest that was seen a bound has to be. Errors are drawn `AMPLITUDE` times too large
-and distances divided by it, so that a kink (`relu`) nearby is seen.
+Slopes add up the largest possible errors of operands. After a few layers or loop turns,
+in which errors cancel as often as they add, such a bound is far from any run. A sampled
+run draws each error that a rule knows, of a rounding, an order or a table, at random at
+its scale and continues with the wrong number (Monte Carlo arithmetic), so it has the
+program's own correlations and cancellations. The distance of a legal run from the
+reference, in units of the sampled distances, then follows Student's t distribution,
+which says how far a bound must exceed them. Errors are drawn `AMPLITUDE` times too
+large and distances divided by it, so that a nearby kink (`relu`) is noticed.
 """
 
 from __future__ import annotations
@@ -23,23 +23,22 @@ from neuronjax.diagnostics.tolerance.tracked import Tracked
 
 SAMPLES = 32
 AMPLITUDE = 4.0
-#: No element of an array is taken to be surer than by this share of what is typical.
+#: Smallest scale of an element's error, as a share of the array's median scale.
 _FLOOR = 0.125
-#: Of an output, as a share of its typical number.
+#: A bound above this share of an output's typical number counts as wide.
 _LITTLE = 2.0**-7
 
-#: Numbers that runs may hold together of one array.
+#: Most numbers that all runs together may hold of one array.
 _MOST_HELD = 1 << 26
 
 Key = TypeVar("Key")
 
 
 class Draw:
-    """The errors of one run, or of several together, always the same for one number.
+    """The drawn errors of one run, or of several runs together, reproducible by number.
 
     Attributes:
-        count: how many runs are packed into the values, see `runs.py`; 0 for one run
-            whose values are plain arrays.
+        count: number of runs packed into values (`runs.py`); 0 for one, unpacked.
     """
 
     def __init__(self, samples: int, number: int, count: int = 0) -> None:
@@ -51,28 +50,29 @@ class Draw:
         self._alike: dict[str, Any] = {}
 
     def parts(self, at_once: int) -> Iterator[Draw]:
-        """Return draws of the same runs, of fewer together."""
+        """Yield draws of the same runs, at most `at_once` runs in each."""
         for start in range(0, self.count, at_once):
             count = min(at_once, self.count - start)
             yield Draw(self._samples, self._number + start, count)
 
     def need_room(self, size: int) -> None:
-        """Refuse to hold an array of so many elements of all runs together.
+        """Refuse to hold an array of `size` elements for all runs together.
 
         Raises:
-            RunsApartError: fewer runs have room.
+            RunsApartError: there is room for fewer runs only.
         """
         if self.count > 1 and self.count * size > _MOST_HELD:
             raise RunsApartError(max(1, _MOST_HELD // size))
 
     def held(self, value: np.ndarray) -> np.ndarray:
-        """Return numbers that all runs have, as each of them holds them."""
+        """Return numbers that are equal in all runs, packed once per run."""
         if not self.count:
             return value
         return packed(np.repeat(value[..., None], self.count, axis=-1))
 
     def made(self, x: Tracked) -> Tracked:
-        """Return a value with one of the errors it may have, which is not carried."""
+        """Return a value to which one draw of its errors was added; the result is
+        exact."""
         is_exact = x.own is None and x.joint is None and not x.shared
         if x.dtype.kind in "iub" or is_exact:
             return x
@@ -80,7 +80,7 @@ class Draw:
         error: np.ndarray | float = 0.0
         if x.own is not None:
             error = self._of_each(x.own) * self._numbers(x.shape)
-        if x.joint is not None:  # which elements have it alike is not known
+        if x.joint is not None:  # half of it is drawn once for all elements
             common, single = self._numbers(()), self._numbers(x.shape)
             size = self._of_each(x.joint)
             error = error + size * (np.float32(0.5**0.5) * (common + single))
@@ -90,18 +90,18 @@ class Draw:
             error = error + size * self._of(term.cause)
         value = before + error
         if not np.isfinite(value).all():
-            # What may be anything, as what may overflow, is no number from here on.
+            # An unbounded number, such as one that may overflow, is NaN from here on.
             value = np.where(np.isfinite(error), value, np.nan)
             value = np.where(np.isfinite(before), value, before)
         value = value.astype(before.dtype, copy=False)
         return Tracked(packed(value) if self.count else value, x.model, x.dtype)
 
     def _of_each(self, scale: np.ndarray) -> np.ndarray:
-        """Return a scale of errors that all runs have."""
+        """Return the scale of errors with an axis for the runs."""
         return scale[..., None] if self.count else scale
 
     def _numbers(self, shape: tuple[int, ...]) -> np.ndarray:
-        """Return uniform numbers of mean 0 and of `AMPLITUDE`: roundings are such."""
+        """Return random numbers of mean 0, standard deviation `AMPLITUDE`."""
         found = np.empty((len(self._generators), *shape), np.float32)
         for generator, of_one in zip(self._generators, found.reshape(len(found), -1)):
             generator.random(dtype=np.float32, out=of_one)
@@ -110,20 +110,20 @@ class Draw:
         return np.moveaxis(found, 0, -1) if self.count else found[0]
 
     def _of(self, cause: str) -> Any:
-        """Return what a table, or a constant, is off by wherever a run meets it."""
+        """Return the drawn error of a table or constant; equal at each use."""
         if not cause or cause not in self._alike:
             self._alike[cause] = self._numbers(())
         return self._alike[cause]
 
 
 class Spread:
-    """How far sampled runs are from a reference, element by element.
+    """Distances of sampled runs from a reference, element by element.
 
     Args:
         expected: the reference.
 
     Attributes:
-        count: of the runs so far.
+        count: number of runs added so far.
     """
 
     def __init__(self, expected: np.ndarray) -> None:
@@ -134,7 +134,7 @@ class Spread:
         self.count = 0
 
     def add(self, values: np.ndarray) -> None:
-        """One run more."""
+        """Add the values of one run."""
         with np.errstate(all="ignore"):
             apart = (values.astype(np.float64) - self._expected) / AMPLITUDE
             squares = np.where(np.isfinite(self._expected), np.square(apart), 0.0)
@@ -145,24 +145,24 @@ class Spread:
         self.count += 1
 
     def narrowed(self, found: Tolerance, failure: float, ways: float) -> Tolerance:
-        """Return a tolerance whose bounds are the smaller of slopes' and samples'.
+        """Return `found` with bounds reduced where the sampled runs' are smaller.
 
         Args:
-            found: the tolerance by slopes.
-            failure: probability that one right element is refused.
-            ways: by how much the errors of another way to compute the same may be
-                larger than those of this one.
+            found: the tolerance from slopes.
+            failure: probability that one correct element is refused.
+            ways: factor by which the errors of another algorithm for the same result
+                may exceed those of this one.
         """
         if not self.count or found.bound is None or found.value.dtype.kind in "iub":
             return found
-        # It takes as long to import as a small reference takes to run.
+        # Imported here because the import takes as long as a small reference.
         from scipy.special import stdtrit
 
         quantile = -ways * float(stdtrit(self.count, failure / 2))
         scale = np.sqrt(self._squares / self.count)
         known = scale[np.isfinite(scale)]
         floor = _FLOOR * float(np.median(known)) if known.size else 0.0
-        # Where a number may jump, a legal run may be as far off as a sampled one is.
+        # Where a number may jump, a legal run may be as far off as a sampled one.
         elements = np.maximum(quantile * np.maximum(scale, floor), self._largest)
         norm = quantile * float(np.sqrt(self._norm / self.count))
         narrow = np.where(
@@ -178,7 +178,7 @@ class Spread:
 
 
 def is_wide(found: Tolerance) -> bool:
-    """Whether slopes alone say little of an output."""
+    """Return whether the bounds from slopes are too wide to be useful."""
     value = found.value[np.isfinite(found.value)]
     if found.bound is None or value.dtype.kind in "iub" or not value.size:
         return False
@@ -196,17 +196,16 @@ def sharpened(
     ways: float = 1.0,
     is_batched: bool = False,
 ) -> dict[Key, Tolerance]:
-    """Return tolerances with what sampled runs say of them.
+    """Return tolerances narrowed by sampled runs.
 
     Args:
-        found: the tolerances by slopes.
-        run: makes the runs of a draw, and returns the values that have tolerances.
-        samples: how many runs; None for the usual where a tolerance is wide, and else
-            for none.
-        failure: as `Spread.narrowed`.
-        usual: how many that is.
-        ways: as `Spread.narrowed`.
-        is_batched: whether `run` makes several runs together.
+        found: the tolerances from slopes.
+        run: executes the runs of a draw, and returns the values that have tolerances.
+        samples: number of runs; None for `usual` if a tolerance is wide, else 0.
+        failure: see `Spread.narrowed`.
+        usual: number of runs that `samples=None` makes.
+        ways: see `Spread.narrowed`.
+        is_batched: whether `run` executes several runs together.
     """
     if samples is None:
         samples = usual if any(map(is_wide, found.values())) else 0

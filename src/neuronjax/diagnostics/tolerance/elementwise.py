@@ -1,9 +1,9 @@
 """Rules of functions that work element by element.
 
-An error of an operand goes on by the function's slope, taken over all that the operand
-can be; the errors of one element's operands may be correlated, so they add up. The
-result is rounded once, or has the error of an elementary function: half of that is
-taken as one bias of all elements, which a softmax cancels.
+An operand's error is multiplied by the function's steepest slope over all values that
+the operand may have. Errors of the operands of one element may be correlated, so they
+add linearly. The result is rounded once, or has the error of an elementary function;
+half of that is a bias common to all elements, which cancels in a softmax.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from neuronjax.diagnostics.tolerance.tracked import (
     model_of,
 )
 
-# Below every number that a divisor may be, and within FP32.
+# Smaller than any divisor, and a normal FP32 number.
 _TINY = 1e-38
 _BIAS = 0.5
 
@@ -41,13 +41,13 @@ Arrays = tuple[np.ndarray, ...]
 
 @dataclasses.dataclass(frozen=True)
 class ElementRule:
-    """How one function hands on errors.
+    """How one function propagates errors.
 
     Attributes:
-        slopes: (result, operands, how far each reaches) to the slope of each operand.
+        slopes: maps result, operands and their largest errors to slopes.
         error: "exact", "stored" (one rounding), or the name of an elementary function.
-        is_absolute: the elementary function's error does not shrink with the result.
-        is_curved: whether the slopes depend on how far the operands reach.
+        is_absolute: whether the function's error does not shrink with the result.
+        is_curved: whether the slopes depend on the operands' largest errors.
     """
 
     slopes: Callable[[np.ndarray, Arrays, Arrays], tuple[Any, ...]]
@@ -86,7 +86,7 @@ def _chosen(f: np.ndarray, x: Arrays, r: Arrays) -> tuple[Any, ...]:
 
 
 def _function(name: str, slope: Callable[..., Any], absolute: bool = False) -> Any:
-    """A rule of one operand: slope(result, operand, reach)."""
+    """Return a rule of one operand from its slope(result, operand, reach)."""
     return ElementRule(
         lambda f, x, r: (slope(f, x[0], r[0]),), name, absolute, is_curved=True
     )
@@ -144,8 +144,9 @@ RULES: dict[Any, ElementRule] = {
 _QUOTIENTS = (np.divide, np.reciprocal)
 _SELECT = ElementRule(_chosen, error="exact")
 
-# What becomes of a shared error: (function, operand, is it relative) to (is the
-# result's relative, factor). Without an entry it becomes `joint`.
+# (function, operand, whether a shared error is relative) to (whether it is relative in
+# the result, factor). A shared error without an entry becomes a correlated one,
+# `joint`.
 _HANDED_ON: dict[tuple[Any, int, bool], tuple[bool, float]] = {
     (np.add, 0, False): (False, 1.0),
     (np.add, 1, False): (False, 1.0),
@@ -165,7 +166,7 @@ _HANDED_ON: dict[tuple[Any, int, bool], tuple[bool, float]] = {
 
 
 def compact(view: np.ndarray) -> np.ndarray:
-    """One element along every axis of stride 0."""
+    """Return `view` with one element along every axis of stride 0."""
     shared = (slice(0, 1) if s == 0 else slice(None) for s in view.strides)
     return view[tuple(shared)]
 
@@ -173,7 +174,7 @@ def compact(view: np.ndarray) -> np.ndarray:
 def _add_term(
     terms: dict[int, Shared], source: int, new: Shared, joint: list[np.ndarray]
 ) -> None:
-    """Adds a shared error to those of a result; kinds that do not add go to `joint`."""
+    """Add a shared error to those of a result, or to `joint` if the kinds differ."""
     old = terms.get(source)
     if old is None:
         terms[source] = new
@@ -185,7 +186,7 @@ def _add_term(
 
 
 def _broadcast_error(function: Any, place: int, x: Tracked) -> Shared | None:
-    """The error that an operand of fewer elements hands to many, as a shared one."""
+    """Return a broadcast operand's error as one that elements share."""
     if (function, place, False) in _HANDED_ON:
         is_relative, scale = False, np.asarray(x.part(...).scale())
     elif (function, place, True) in _HANDED_ON and (x.value != 0).all():
@@ -198,11 +199,11 @@ def _broadcast_error(function: Any, place: int, x: Tracked) -> Shared | None:
 
 @dataclasses.dataclass
 class _Operand:
-    """An operand in the result's shape, and its errors as its rule hands them on.
+    """An operand broadcast to the result's shape, with errors sorted for propagation.
 
     Attributes:
-        array: its values, independent and correlated errors.
-        shared: what becomes correlated.
+        array: values, independent and correlated errors.
+        shared: shared errors that become correlated ones.
     """
 
     array: Tracked
@@ -210,11 +211,11 @@ class _Operand:
 
     @property
     def is_correlated(self) -> bool:
-        """Whether there is a correlated error."""
+        """Return whether there is a correlated error."""
         return self.array.has_joint or bool(self.shared)
 
     def of(self, block: Any, dtype: Any) -> ErrorParts:
-        """One block, its values in the dtype that the result is computed in."""
+        """Return one block, with its values in the dtype of the computation."""
         value, own, joint = self.array.part(block)
         if value.dtype.kind == "f":
             value = value.astype(dtype, copy=False)
@@ -227,10 +228,11 @@ class _Operand:
 def _split(
     function: Any, inputs: Any, operands: list[Tracked], shape: tuple[int, ...]
 ) -> tuple[list[_Operand], dict[int, Shared], list[np.ndarray]]:
-    """Operands broadcast, and the shared errors of the result.
+    """Return operands broadcast, and the shared errors of the result.
 
-    What a constant loses when it is stored counts as a rounding of every element: a
-    sum's own error is larger than what it adds up to."""
+    The rounding of a constant counts as a rounding of every element: a sum's own
+    rounding errors exceed the sum of these.
+    """
     terms: dict[int, Shared] = {}
     loose: list[np.ndarray] = []
     found = []
@@ -268,7 +270,7 @@ def _split(
 
 
 def elementwise(function: Any, rule: ElementRule, *inputs: Any) -> Tracked:
-    """A function of NumPy on values, and its rule on errors, block by block."""
+    """Apply a NumPy function to values and its rule to errors, block by block."""
     model = model_of(inputs)
     given = [as_tracked(x, model) for x in inputs]
     dtype = declared(*inputs)
@@ -279,7 +281,7 @@ def elementwise(function: Any, rule: ElementRule, *inputs: Any) -> Tracked:
         error += 2.0**-22 if bias else 2.0**-24
     step = _Step(function, rule, error, model.spread, model.of_result(dtype))
     shared = Shared(True, np.broadcast_to(np.float32(bias), shape), rule.error)
-    if model.draw is not None:  # operands have no errors, and nothing is too large
+    if model.draw is not None:  # drawn operands carry no errors
         model.draw.need_room(math.prod(shape))
         value, own, _ = step.taken([_exact(of_run(x.value, 0), carrier) for x in given])
         own = _of_shape(own, shape) if error else None
@@ -327,8 +329,8 @@ class _Step:
     """One function on one block.
 
     Attributes:
-        error: that the function adds, relative.
-        spread: how many scales an operand is taken to reach.
+        error: the relative error that the function adds.
+        spread: largest error of an operand as a multiple of its scale.
         stored: the rounding of the result.
     """
 
@@ -339,7 +341,7 @@ class _Step:
     stored: Roundoff
 
     def taken(self, x: list[ErrorParts]) -> tuple[np.ndarray, Any, Any]:
-        """Values, independent and correlated errors."""
+        """Return values, independent and correlated errors."""
         values = tuple(p.value for p in x)
         f = self.function(*values)
         size = np.abs(f)
@@ -355,7 +357,7 @@ class _Step:
             divisor, *errors = x[-1]
             beyond = np.abs(divisor) > self.stored.largest
             if beyond.any():
-                # A divisor that overflows makes the quotient 0, whatever it was.
+                # A divisor that overflows makes the quotient 0, whatever its error is.
                 none = np.float32(0.0)
                 errors = (e if e is None else np.where(beyond, none, e) for e in errors)
                 x = [*x[:-1], ErrorParts(divisor, *errors)]
@@ -388,7 +390,7 @@ def _rounding(
     model: ErrorModel,
     dtype: Any,
 ) -> tuple[float, float]:
-    """The relative error that a result adds: independent, and common to all."""
+    """Return the relative error that a result adds: independent part, common part."""
     unit = model.of_result(dtype).unit
     name = rule.error
     if function is np.power:
@@ -410,18 +412,17 @@ for _of, _rule in RULES.items():
 
 
 def select(condition: Any, a: Any, b: Any) -> Tracked:
-    """`numpy.where` of three arguments; where the condition is in doubt, both hold."""
+    """Return `numpy.where` of three arguments; a doubtful condition allows both."""
     return elementwise(np.where, _SELECT, condition, a, b)
 
 
 def clip(x: Any, a_min: Any = None, a_max: Any = None) -> Any:
-    """`numpy.clip`."""
     x = x if a_min is None else np.maximum(x, a_min)
     return x if a_max is None else np.minimum(x, a_max)
 
 
 def powered(x: Any, n: Any) -> Tracked:
-    """`numpy.power`; a square is a product."""
+    """Return `numpy.power`, computing a square as a product."""
     if isinstance(n, int | float) and n == 2:
         return np.square(x)
     return elementwise(np.power, RULES[np.power], x, n)

@@ -1,7 +1,7 @@
-"""Arrays that a reference makes itself: `np.zeros(...)`, filled by assignment.
+"""Track the arrays that a reference makes itself: `np.zeros(...)`, then assignments.
 
-No protocol of NumPy reaches them, so the reference runs with names of its module
-replaced: `np` by a stand-in whose makers of arrays return tracked ones.
+NumPy's protocols do not cover them. So while the reference runs, `np` in its module is
+replaced by a stand-in whose array-making functions return tracked arrays.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MAKERS = (
 
 
 class _ArrayType(type):
-    """`np.ndarray`, called to make an array or asked whether something is one."""
+    """A `np.ndarray` that makes tracked arrays; `isinstance` accepts them too."""
 
     model: ErrorModel
 
@@ -39,7 +39,7 @@ class _ArrayType(type):
 
 
 def _tracked(array: Any, model: ErrorModel, zeroed: bool = False) -> Any:
-    """A float array tracked; anything else as it is."""
+    """Return a float array tracked, any other value unchanged."""
     if isinstance(array, Tracked) or array.dtype.kind in "iubOSU":
         return array
     if zeroed:
@@ -48,10 +48,10 @@ def _tracked(array: Any, model: ErrorModel, zeroed: bool = False) -> Any:
 
 
 class NumpyStandIn:
-    """NumPy, but for the functions that make arrays.
+    """A stand-in for NumPy whose functions that make arrays return tracked ones.
 
     Attributes:
-        model: of the arrays that it makes.
+        model: error model of the arrays that it makes.
     """
 
     def __init__(self, model: ErrorModel) -> None:
@@ -63,7 +63,7 @@ class NumpyStandIn:
 
 
 def replaced(thing: Any, model: ErrorModel) -> Any:
-    """A maker of arrays as one of tracked arrays; anything else as it is."""
+    """Return `thing`, wrapped to track its results if it makes arrays."""
     if not callable(thing) or not any(thing is maker for maker in _MAKERS):
         return thing
 
@@ -84,9 +84,10 @@ def _copied(maker: Any, x: Tracked, dtype: Any = None, **_: Any) -> Any:
 
 
 def stand_ins(function: Callable[..., Any], model: ErrorModel) -> dict[str, Any]:
-    """Return what stands in for names of a function's module that mean NumPy.
+    """Return replacements for the names of a function's module that mean NumPy.
 
-    One that is no plain function has none, and is called as it is."""
+    A callable without globals gets none, and is called unchanged.
+    """
     whole, found = NumpyStandIn(model), {}
     for name, thing in getattr(function, "__globals__", {}).items():
         new = whole if thing is np else replaced(thing, model)
@@ -99,7 +100,7 @@ def stand_ins(function: Callable[..., Any], model: ErrorModel) -> dict[str, Any]
 def names_changed(
     function: Callable[..., Any], names: Mapping[str, Any]
 ) -> Iterator[None]:
-    """Give names of a function's module another meaning while it is called."""
+    """Replace names in a function's module within the context."""
     home = getattr(function, "__globals__", {})
     before = {name: home[name] for name in names if name in home}
     home.update(names)

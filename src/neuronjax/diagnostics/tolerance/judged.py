@@ -1,4 +1,4 @@
-"""A tolerance for every element of a result, and what it says of a candidate's."""
+"""A tolerance for every element of a result, and the check of a result against it."""
 
 from __future__ import annotations
 
@@ -18,23 +18,22 @@ _BLOCK_ELEMENTS = 1 << 14
 
 @dataclasses.dataclass(frozen=True)
 class Judged:
-    """A result beside its tolerance; true if it is right.
+    """A result compared with its tolerance; true if the result is right.
 
     Attributes:
-        elements: how many there are.
-        refused: how many are beyond their bound, or are no numbers where the
-            reference has numbers.
-        non_finite: how many of them are infinite or NaN on one side alone.
-        undecided: how many have an infinite bound: they depend on numbers that are
-            closer than their bounds, or may overflow.
-        worst: index of the element with the largest error in bounds; None for an empty
-            result.
-        times_bound: its error, in bounds.
-        furthest: index of the element with the largest error, whatever its bound is.
-        relative_l2: norm of the errors over the norm of the reference, of the elements
-            that have a bound.
-        relative_l2_bound: what that may be.
-        distance: the same of all elements, from the reference as FP32 holds it.
+        elements: number of elements.
+        refused: number of elements beyond their bound, or not finite where the
+            reference is.
+        non_finite: refused elements that are Inf or NaN on one side only.
+        undecided: number of elements with an infinite bound: they may overflow, or
+            depend on numbers that differ by less than their bounds.
+        worst: index of the element whose error is the largest multiple of its bound;
+            None for an empty result.
+        times_bound: that multiple.
+        furthest: index of the element with the largest error, whatever its bound.
+        relative_l2: norm of errors over that of the reference, where bounded.
+        relative_l2_bound: bound of `relative_l2`.
+        distance: relative L2 error of all elements against the reference in FP32.
         is_within: whether the norm of the errors is within its bound.
     """
 
@@ -56,13 +55,13 @@ class Judged:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tolerance:
-    """What a right result may be.
+    """The range of results that count as right.
 
     Attributes:
         value: the reference, float64 (FP32 where it is large).
-        bound: absolute, of every element; None where only the norm has one.
-        l2_bound: of the norm of all errors.
-        runs: how many runs with drawn errors have narrowed it.
+        bound: absolute bound per element; None if only the norm has a bound.
+        l2_bound: bound of the L2 norm of all errors.
+        runs: number of runs with drawn errors that narrowed the bounds.
     """
 
     value: np.ndarray
@@ -72,19 +71,19 @@ class Tolerance:
 
     @classmethod
     def of_norm(cls, value: np.ndarray, relative: float) -> Tolerance:
-        """Return the tolerance of a relative L2 error, absolute where all is zero."""
+        """Return a tolerance of a relative L2 error; absolute for a zero reference."""
         norm = cls(value, None, 0.0)._norm
         return cls(value, None, relative * norm if norm else relative)
 
     @property
     def relative_l2_bound(self) -> float:
-        """The bound of the norm, over the norm of the reference."""
+        """Return the bound of the norm over the norm of the reference."""
         return ratio(self.l2_bound, self._norm)
 
     @property
     def largest_passing(self) -> float:
-        """The largest relative L2 error that passes; an element that has no bound
-        counts as wrong by all of its size, and where none has one all passes."""
+        """Return the largest relative L2 error that passes. An element without a bound
+        counts as wrong by its whole size; infinite if no element has a bound."""
         if self.bound is None:
             return self.relative_l2_bound
         if self.bound.size and np.isposinf(self.bound).all():
@@ -96,7 +95,7 @@ class Tolerance:
         )
 
     def catches(self, wrong: np.ndarray) -> bool:
-        """Return whether a result of the same shape is refused, as soon as it is."""
+        """Return whether a result is refused; stop at the first block that decides."""
         found = wrong.reshape(-1)
         for block in flat_blocks(found.size):
             if self.bound is not None and (self._beside(found, block).times > 1).any():
@@ -104,13 +103,13 @@ class Tolerance:
         return not self.check(wrong)
 
     def check(self, actual: object) -> Judged:
-        """Compares a candidate's result.
+        """Compare a candidate's result with the tolerance.
 
         Args:
             actual: array of the reference's shape, of any dtype.
 
         Raises:
-            InvalidProgramError: another shape.
+            InvalidProgramError: `actual` has another shape.
         """
         found = np.asarray(actual)
         if found.shape != self.value.shape:
@@ -126,8 +125,7 @@ class Tolerance:
 
     @functools.cached_property
     def _squares(self) -> tuple[float, float]:
-        """Of the finite elements that have a bound the sum of squares, and of those
-        that have none."""
+        """Return sums of squares of the finite elements: with a bound, and without."""
         value, sums = self.value.reshape(-1), [0.0, 0.0]
         for block in flat_blocks(value.size):
             bound = None if self.bound is None else self.bound.reshape(-1)[block]
@@ -168,7 +166,7 @@ class Tolerance:
         if self.bound is None:
             return _BlockErrors(off, off, np.zeros(off.shape), 0)
         if value.dtype == np.float64:
-            with np.errstate(over="ignore"):  # values that FP32 has as Inf
+            with np.errstate(over="ignore"):  # values that overflow in FP32
                 off = apart(found[block], value.astype(np.float32))
         bound = self.bound.reshape(-1)[block]
         undecided = 0
@@ -189,7 +187,7 @@ class Tolerance:
 
 
 def apart(actual: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """Return errors: infinite for a NaN or an Inf that only one side has."""
+    """Return absolute errors: infinite where only one side has a NaN or an Inf."""
     a, b = (x.astype(np.float64, copy=False) for x in (actual, value))
     with np.errstate(all="ignore"):
         off = np.asarray(np.abs(a - b))
@@ -200,8 +198,8 @@ def apart(actual: np.ndarray, value: np.ndarray) -> np.ndarray:
 
 
 class _BlockErrors(NamedTuple):
-    """Errors of a block: from what FP32 holds, of elements with a bound, in bounds; and
-    how many elements have none."""
+    """Errors of a block: against the FP32 reference, of elements with a bound, and as
+    multiples of the bound; and the number of elements without a bound."""
 
     off: np.ndarray
     error: np.ndarray
@@ -211,7 +209,7 @@ class _BlockErrors(NamedTuple):
 
 @dataclasses.dataclass
 class _Tally:
-    """What the blocks so far have."""
+    """Counts over the blocks so far."""
 
     refused: int = 0
     non_finite: int = 0
@@ -224,7 +222,7 @@ class _Tally:
     all_squares: float = 0.0
 
     def add(self, start: int, e: _BlockErrors) -> None:
-        """The block that begins with element `start`."""
+        """Count the block that begins with element `start`."""
         number, place = int(e.times.argmax()), int(e.off.argmax())
         squares = sum_of_squares(e.error)
         self.squares += squares
@@ -240,12 +238,12 @@ class _Tally:
 
 
 def flat_blocks(elements: int) -> Iterator[slice]:
-    """Of so few elements that what is made of them stays in the cache."""
+    """Yield slices of blocks whose intermediate results fit the cache."""
     for start in range(0, elements, _BLOCK_ELEMENTS):
         yield slice(start, start + _BLOCK_ELEMENTS)
 
 
 def sum_of_squares(x: np.ndarray) -> float:
-    """Of a vector, in float64; not by BLAS, whose threads take longer to meet."""
+    """Return the sum in float64, without BLAS, whose threads are slow to start."""
     wide = x.astype(np.float64, copy=False)
     return float(np.einsum("i,i->", wide, wide))

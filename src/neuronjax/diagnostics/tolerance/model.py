@@ -1,11 +1,11 @@
-"""What a right kernel may do to a number: the roundoffs, and what they are scaled by.
+"""The rounding errors that a correct kernel may make, and their scale.
 
-A rounding changes a number by at most the format's unit roundoff u; what is carried is
-the *scale* of an error: for one rounding of f it is u |f|, and scales of independent
-errors add in squares. Roundings to nearest have no preferred sign, so that an error
-exceeds `spread` times its scale with a probability of at most 2 exp(-spread^2 / 2)
-(Hoeffding's inequality; Higham and Mary, SIAM J. Sci. Comput. 41, 2019, use it for
-sums). `failure` is that probability, for one element.
+A rounding changes a number by at most the format's unit roundoff u. Arrays carry the
+*scale* of an error: for one rounding of f it is u |f|, and scales of independent errors
+add in squares. Roundings to nearest are symmetric, so an error exceeds `spread` times
+its scale with a probability of at most 2 exp(-spread^2 / 2) (Hoeffding's inequality;
+Higham and Mary, SIAM J. Sci. Comput. 41, 2019, use it for sums). `failure` is that
+probability, for one element.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ times as large as its scale."""
 ONE_VALUE = 2.0**-10
 """Terms of a sum whose sizes differ by less, zeros aside, are taken for one value."""
 
-_FEW = 16  # numbers, which mostly show that they are not one value
+_FEW = 16  # numbers that are compared first; they mostly differ
 _UNMEASURED = 1.5e-5
 SILICON: Mapping[str, float] = MappingProxyType(
     {
@@ -63,10 +63,10 @@ class Roundoff:
     """One rounding to nearest.
 
     Attributes:
-        name: of the format.
-        unit: relative, half of the distance between neighbouring numbers at 1.
-        smallest: absolute; what a number loses that is too small for the format.
-        largest: the largest finite number; beyond it nothing is known.
+        name: name of the format.
+        unit: relative error bound, half of the distance between neighbours at 1.
+        smallest: absolute error of a number that underflows.
+        largest: the largest finite number; a larger one has no bound.
     """
 
     name: str
@@ -75,17 +75,17 @@ class Roundoff:
     largest: float
 
 
-# A number as the sum of two BF16 numbers; of the four products of two such numbers the
-# smallest is left out. Kernels use it as three BF16 matmuls in place of an FP32 one.
+# A number as the sum of two BF16 numbers. Kernels multiply such numbers by three BF16
+# matmuls in place of an FP32 one, and leave out the smallest of the four products.
 BF16X3 = Roundoff("bf16x3", 2.0**-16, 2.0**-126, FLOAT32.max_finite)
 
 
 @functools.cache
 def roundoff(precision: Any) -> Roundoff:
-    """The roundoff of a format: "fp32", "bf16", "bf16x3", a name or a dtype.
+    """Return the roundoff of a format: "fp32", "bf16", "bf16x3", a name or a dtype.
 
-    Formats with FP32's exponents flush what is below their normal numbers; the others
-    keep half of the smallest subnormal.
+    Formats with FP32's exponents flush subnormals to zero; with the others a number
+    loses at most half of the smallest subnormal.
 
     Raises:
         InvalidProgramError: no such format.
@@ -100,10 +100,10 @@ def roundoff(precision: Any) -> Roundoff:
 
 
 def are_one_value(x: np.ndarray, axis: int) -> np.ndarray:
-    """Whether numbers along an axis are one value, its negative, and zeros.
+    """Return whether numbers along an axis are all v, -v or zero, for one v.
 
-    The roundings of their sums are not independent: one and the same number is added to
-    numbers of one grid."""
+    Roundings of their sum are correlated: each adds the same number on the same grid.
+    """
     few = np.moveaxis(np.moveaxis(x, axis, 0)[:_FEW], 0, axis)
     found, largest = _alike(few, axis)
     if few.shape != x.shape and found.any():
@@ -112,7 +112,7 @@ def are_one_value(x: np.ndarray, axis: int) -> np.ndarray:
 
 
 def _alike(x: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
-    """Whether sizes along an axis are one, or all zero; and the largest."""
+    """Return whether magnitudes along an axis are equal or zero; and the largest."""
     size = np.abs(x)
     largest = np.max(size, axis=axis, initial=0.0)
     least = np.min(size, axis=axis, initial=np.inf, where=size > 0)
@@ -121,15 +121,15 @@ def _alike(x: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclasses.dataclass(frozen=True)
 class ErrorModel:
-    """How a right kernel rounds.
+    """How a correct kernel rounds.
 
     Attributes:
-        stored: of every result of an operation.
-        products: of the operands of a contraction.
-        sums: of the additions of contractions and reductions.
+        stored: rounding of every result of an operation.
+        products: rounding of the operands of a contraction.
+        sums: rounding of the additions of contractions and reductions.
         functions: relative errors of elementary functions by name, "other" among them.
-        failure: probability that one right element is refused.
-        draw: the errors of some runs, a `drawn.Draw`; None where errors are carried.
+        failure: probability that one correct element is refused.
+        draw: draws errors of runs, a `drawn.Draw`; None to carry their scales.
     """
 
     stored: Roundoff
@@ -141,33 +141,33 @@ class ErrorModel:
 
     @functools.cached_property
     def alone(self) -> ErrorModel:
-        """The same without a draw."""
+        """Return the model without a draw."""
         return dataclasses.replace(self, draw=None)
 
     @functools.cached_property
     def spread(self) -> float:
-        """By how many scales an error may exceed zero: 7.5 for a failure of 1e-12."""
+        """Return the largest error over its scale: 7.5 for a failure of 1e-12."""
         return math.sqrt(2 * math.log(2 / self.failure))
 
     def of_sums(self, n: int) -> float:
-        """The square of the scale of n additions, relative to their partial sums.
+        """Return the squared scale of n additions, relative to their partial sums.
 
-        The roundings of a sum are as if uniform: a third of the square of the unit."""
+        A rounding is taken as uniform: its variance is a third of the squared unit.
+        """
         return n * self.sums.unit**2 / 3
 
     def of_alike(self, n: int) -> float:
-        """The scale of n additions that are all wrong by as much in one direction."""
+        """Return the scale of n additions with equal errors of one sign."""
         return n * self.sums.unit / SHARED_SPREAD
 
     def of_result(self, dtype: Any) -> Roundoff:
-        """The coarser of the promised precision and a result's declared dtype."""
+        """Return the coarser one of the promised precision and the declared dtype."""
         declared = getattr(dtype, "name", "")
         if declared not in FORMATS:
             return self.stored
         return max(self.stored, roundoff(declared), key=lambda r: r.unit)
 
     def of_function(self, name: str) -> float:
-        """The relative error of an elementary function."""
         return self.functions.get(name, self.functions["other"])
 
 
@@ -178,10 +178,10 @@ def error_model(
     functions: str | Mapping[str, float],
     failure: float,
 ) -> ErrorModel:
-    """An `ErrorModel` of names, checked.
+    """Return an `ErrorModel` from names, after checking them.
 
     Raises:
-        InvalidProgramError: an unknown format or table, or no probability.
+        InvalidProgramError: an unknown format or table, or `failure` outside (0, 1).
     """
     if isinstance(functions, str):
         if functions not in FUNCTIONS:

@@ -1,4 +1,4 @@
-"""Functions that only move elements: values and errors are moved alike."""
+"""Functions that only move elements; their errors move with the values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from neuronjax.diagnostics.tolerance.tracked import (
     run_by_run,
 )
 
-# One array in, one out.
+# Functions of one array that return one array.
 _OF_ONE = (
     np.reshape,
     np.transpose,
@@ -43,7 +43,7 @@ _OF_ONE = (
     np.take,
     np.copy,
 )
-# Views of these are not written through.
+# The reference cannot write to its array through a result of these functions.
 _REARRANGED = (np.reshape, np.transpose, np.swapaxes, np.moveaxis, np.ravel)
 _OF_MANY = (np.concatenate, np.stack, np.vstack, np.hstack, np.dstack, np.column_stack)
 _TO_MANY = (np.split, np.array_split, np.hsplit, np.vsplit)
@@ -59,7 +59,7 @@ def _of_one(function: Any) -> Any:
 
 
 def joined(function: Any, arrays: Any, **named: Any) -> Tracked:
-    """Several arrays as one; shared errors become joint ones."""
+    """Return several arrays as one; shared errors become correlated ones."""
     arrays = list(arrays)
     model = model_of(arrays)
     parts = [as_tracked(x, model) for x in arrays]
@@ -69,8 +69,8 @@ def joined(function: Any, arrays: Any, **named: Any) -> Tracked:
 
 
 def moved_errors(move: Any, parts: Sequence[Tracked]) -> Iterator[Any]:
-    """Return the independent and the correlated errors of arrays that are moved into
-    one, moved as these are; None for none."""
+    """Yield the independent and the correlated errors of arrays that `move` combines
+    into one; None if there are none."""
     for errors in ([p.own for p in parts], [p.correlated() for p in parts]):
         whole = [
             np.broadcast_to(np.float32(0.0) if e is None else e, p.shape)
@@ -92,7 +92,7 @@ def _pieces(function: Any) -> Any:
 
 @run_by_run
 def _padded(x: Tracked, width: Any, mode: Any = "constant", **named: Any) -> Tracked:
-    """`numpy.pad`; what is put around the array is exact."""
+    """Return `numpy.pad`; the added elements are exact."""
     value = np.pad(x.value, width, mode, **named)
     extra = {} if mode == "constant" else named
     own, joint = (
@@ -104,7 +104,7 @@ def _padded(x: Tracked, width: Any, mode: Any = "constant", **named: Any) -> Tra
 
 @run_by_run
 def _along(x: Tracked, indices: Any, axis: int) -> Tracked:
-    """`numpy.take_along_axis`; where an index is in doubt, nothing is known."""
+    """Return `numpy.take_along_axis`, without a bound where the index is doubtful."""
     plain = indices.value if isinstance(indices, Tracked) else indices
     result = moved(lambda v: np.take_along_axis(v, plain, axis), x)
     if isinstance(indices, Tracked):

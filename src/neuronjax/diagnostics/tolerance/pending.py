@@ -1,9 +1,9 @@
-"""Results of element-wise functions that are computed when they are needed, in parts.
+"""Results of element-wise functions that are computed in parts, when they are needed.
 
 A softmax of [16, 4096, 4096] goes through five arrays of that shape, each with its
-errors; stored, they take more memory than most machines have, and longer to write than
-to compute. A pending result knows how a part of it is made and stores nothing. What
-asks for all of it, by `value`, `own` or `joint`, gets it, and then it is stored.
+errors. Stored, they exceed the memory of most machines, and writing them takes longer
+than computing them. A pending result computes any part of it and stores nothing. It is
+stored as a whole when `value`, `own` or `joint` is read.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _NOTHING = np.empty(0, np.float32)
 
 
 class Pending(Tracked):
-    """A tracked array of which parts can be had without storing it.
+    """A tracked array whose parts can be computed without storing the whole.
 
     Args:
-        shape, model, dtype, shared: as of `Tracked`.
-        compute: makes the part of a block, see `tracked.blocks`.
+        shape, model, dtype, shared: see `Tracked`.
+        compute: computes the part of a block, see `tracked.blocks`.
         has: whether there are independent errors, and correlated ones.
     """
 
@@ -69,18 +69,18 @@ class Pending(Tracked):
     has_own = property(lambda self: self._has[0])
     has_joint = property(lambda self: self._has[1])
 
-    # They give way to attributes of the same names once these are set.
+    # These attributes compute all of it; `settle` sets attributes of the same names.
     value = functools.cached_property(lambda self: self.settle().value)
     own = functools.cached_property(lambda self: self.settle().own)
     joint = functools.cached_property(lambda self: self.settle().joint)
 
     @property
     def is_settled(self) -> bool:
-        """Whether it is stored."""
+        """Return whether the array is stored."""
         return "value" in self.__dict__
 
     def settle(self) -> ErrorParts:
-        """Stores all of it."""
+        """Compute and store the whole array, and return it."""
         if not self.is_settled:
             found = self._filled(..., self.shape)
             self.value, self.own, self.joint = found
@@ -89,7 +89,7 @@ class Pending(Tracked):
         return ErrorParts(self.value, self.own, self.joint)
 
     def _filled(self, block: Any, shape: tuple[int, ...]) -> ErrorParts:
-        """A part of a shape, computed in pieces that fit the cache."""
+        """Return a part of the given shape, computed in pieces that fit the cache."""
         value = np.empty(shape, self.carrier)
         own, joint = (np.empty(shape, np.float32) if h else None for h in self._has)
 
@@ -118,7 +118,7 @@ class Pending(Tracked):
 
 
 def _within(block: Any, piece: Any) -> Any:
-    """The index of a piece of a block; both are of leading axes, see `blocks`."""
+    """Return the index of a piece of a block; both index leading axes, see `blocks`."""
     if block is ... or piece is ...:
         return piece if block is ... else block
     rest, found = list(piece), []

@@ -1,7 +1,7 @@
-"""Rules of sums, means, variances, extremes, and what sorts or counts.
+"""Rules of sums, means, variances, extremes, sorting and counting.
 
-A sum of n terms is what `contraction` says of n products: its roundings are relative to
-partial sums, which are taken in the order of the indices, one for every `CHUNK`.
+A sum of n terms has the error of n products in `contraction`: its roundings are
+relative to partial sums, one for every `CHUNK` in the order of the indices.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ Axis = int | tuple[int, ...] | None
 
 
 def _last(x: Any, axis: Axis) -> Any:
-    """The reduced axes as one, the last."""
+    """Return `x` with the reduced axes merged into the last one."""
     axes = _axes(x.ndim, axis)
     return grouped(x, [*([i] for i in range(x.ndim) if i not in axes), axes])
 
 
 def _lines(x: Tracked, axis: Axis) -> Tracked:
-    """The reduced axes as one, the last; what is pending stays so where it can."""
+    """Return `x` with the reduced axes last; keep it pending if it has them there."""
     is_last = _axes(x.ndim, axis) == (x.ndim - 1,)
     return x if is_last else _last(x, axis)
 
@@ -52,7 +52,7 @@ def _axes(ndim: int, axis: Axis) -> tuple[int, ...]:
 
 
 def _kept(x: Any, ndim: int, axis: Axis, keepdims: bool) -> Any:
-    """The reduced axes back, of size 1, if they are to be kept."""
+    """Restore the reduced axes with size 1 if `keepdims`."""
     if not keepdims:
         return x
     axes = _axes(ndim, axis)
@@ -62,7 +62,7 @@ def _kept(x: Any, ndim: int, axis: Axis, keepdims: bool) -> Any:
 def total(
     x: Tracked, axis: Axis = None, dtype: Any = None, keepdims: bool = False
 ) -> Tracked:
-    """`numpy.sum`; the sum is FP32 whatever the dtype."""
+    """Return `numpy.sum`; the sum is FP32 whatever the dtype."""
     if x.is_batch:
         one = total(x.of_run(0), axis, dtype, keepdims)
         runs = unpacked(x.value).astype(np.float64, copy=False)
@@ -102,7 +102,7 @@ def total(
 
 
 def _added(v: np.ndarray, model: ErrorModel) -> tuple[np.ndarray, ...]:
-    """Sums along the last axis, the scale of their roundings, largest partial sums."""
+    """Return sums over the last axis, scales of roundings, largest partial sums."""
     n = v.shape[-1]
     value = v.sum(-1)
     if n <= 1:
@@ -117,7 +117,7 @@ def _added(v: np.ndarray, model: ErrorModel) -> tuple[np.ndarray, ...]:
 
 
 def _summed(x: Tracked, term: Shared, axis: Axis) -> Shared:
-    """A shared error of a sum: the same, or added up with its sign."""
+    """Return a shared error after a sum: kept if relative, else summed with sign."""
     axes = _axes(x.ndim, axis)
     view = term.scale
     if term.is_relative and all(view.strides[i] == 0 for i in axes):
@@ -128,14 +128,13 @@ def _summed(x: Tracked, term: Shared, axis: Axis) -> Shared:
 
 
 def count(x: Tracked, axis: Axis) -> int:
-    """How many elements a reduction has for each of its results."""
+    """Return the number of elements that are reduced to one."""
     return math.prod(x.shape[i] for i in _axes(x.ndim, axis))
 
 
 def mean(
     x: Tracked, axis: Axis = None, dtype: Any = None, keepdims: bool = False
 ) -> Any:
-    """`numpy.mean`."""
     return np.sum(x, axis, keepdims=keepdims) / float(count(x, axis))
 
 
@@ -147,7 +146,7 @@ def variance(
     ddof: int = 0,
     keepdims: bool = False,
 ) -> Any:
-    """`numpy.var`, computed around the mean or as the difference of two means."""
+    """Return `numpy.var`; bounds hold for centred sums and for E[x^2] - E[x]^2."""
     centred = x - np.mean(x, axis, keepdims=True)
     n = count(x, axis)
     result = np.sum(centred * centred, axis, keepdims=keepdims) / float(n - ddof)
@@ -158,7 +157,7 @@ def variance(
 
 
 def extreme(function: Any, sign: int) -> Any:
-    """`numpy.max` or `min`: has the error of an element that may be the one."""
+    """Return the rule of `numpy.max` or `min`; the error is that of any candidate."""
 
     @run_by_run
     def rule(x: Tracked, axis: Axis = None, keepdims: bool = False) -> Any:
@@ -183,14 +182,14 @@ def extreme(function: Any, sign: int) -> Any:
 
 
 def _candidates(v: np.ndarray, scale: np.ndarray, spread: float) -> np.ndarray:
-    """The largest error among those of the last axis that may be the largest."""
+    """Return the largest error of the elements that may be the largest."""
     reach = spread * scale
     least = np.max(v - reach, axis=-1, keepdims=True)
     return np.max(np.where(v + reach >= least, scale, 0.0), axis=-1)
 
 
 def place_of(function: Any, sign: int) -> Any:
-    """`numpy.argmax` or `argmin`: in doubt where two are closer than their bounds."""
+    """Return the rule of `argmax` or `argmin`, doubtful if several may be largest."""
 
     @run_by_run
     def rule(x: Tracked, axis: int | None = None) -> Any:
@@ -206,20 +205,20 @@ def place_of(function: Any, sign: int) -> Any:
 
 
 def worst_along(x: Tracked, axis: int) -> np.ndarray:
-    """Of the errors along an axis, the largest, for every element of it."""
+    """Return the largest error along an axis, for every element."""
     scale = np.broadcast_to(np.asarray(x.scale(), np.float32), x.shape)
     return np.broadcast_to(np.max(scale, axis=axis, keepdims=True), x.shape)
 
 
 @run_by_run
 def ordered(x: Tracked, axis: int = -1) -> Tracked:
-    """`numpy.sort`: the k-th is off by no more than any is."""
+    """Return `numpy.sort`; the k-th number is off by at most the largest error."""
     joint = None if x.is_exact else worst_along(x, axis).copy()
     return Tracked(np.sort(x.value, axis=axis), x.model, x.dtype, None, joint)
 
 
 def neighbours(key: np.ndarray, reach: np.ndarray, axis: int) -> np.ndarray:
-    """Which of sorted numbers may change places with one beside them."""
+    """Return a mask of sorted numbers that may change places with a neighbour."""
     v, r = np.moveaxis(key, axis, -1), np.moveaxis(reach, axis, -1)
     gap, both = np.abs(v[..., 1:] - v[..., :-1]), r[..., 1:] + r[..., :-1]
     close = (gap <= both) & (both > 0)
@@ -231,7 +230,7 @@ def neighbours(key: np.ndarray, reach: np.ndarray, axis: int) -> np.ndarray:
 
 @run_by_run
 def places_in_order(x: Tracked, axis: int = -1) -> Any:
-    """`numpy.argsort`: in doubt where neighbours are closer than their bounds."""
+    """Return `numpy.argsort`, doubtful where neighbours are closer than bounds."""
     value = np.argsort(x.value, axis=axis, kind="stable")
     reach = x.model.spread * np.broadcast_to(np.asarray(x.scale()), x.shape)
     key, reach = (np.take_along_axis(v, value, axis) for v in (x.value, reach))
@@ -240,7 +239,6 @@ def places_in_order(x: Tracked, axis: int = -1) -> Any:
 
 @run_by_run
 def running(x: Tracked, axis: int | None = None, dtype: Any = None) -> Tracked:
-    """`numpy.cumsum`."""
     if axis is None:
         x, axis = moved(np.ravel, x), 0
     value = np.cumsum(x.value, axis=axis, dtype=np.float64)
@@ -253,7 +251,7 @@ def running(x: Tracked, axis: int | None = None, dtype: Any = None) -> Tracked:
 
 
 def _reduced(rule: Any) -> Any:
-    """`ufunc.reduce`, whose axis is 0 unless it is said."""
+    """Return a rule for `ufunc.reduce`, whose default axis is 0."""
     return lambda x, axis=0, keepdims=False: rule(x, axis, keepdims=keepdims)
 
 

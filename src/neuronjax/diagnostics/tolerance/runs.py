@@ -1,8 +1,8 @@
 """Several runs of a reference in one array: every element has a number for each run.
 
-To NumPy such an element is one value, a structure, so that whatever moves elements
-moves those of all runs, with the shapes, axes and indices of the reference. What
-computes with them sees the runs as a last axis.
+NumPy sees such an element as one structured value, so functions that move elements move
+those of all runs, with the shapes, axes and indices of the reference. Functions that
+compute see the runs as a last axis.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ _FIELD = "runs"
 
 
 class RunsApartError(Exception):
-    """Runs cannot go on together; the argument says how many can."""
+    """Signals that runs must be executed separately; the argument says how many fit."""
 
 
 def packed(values: np.ndarray) -> np.ndarray:
-    """Return numbers of which the last axis counts the runs as structures."""
+    """Return numbers with the runs on the last axis as an array of structures."""
     values = np.ascontiguousarray(values)
     structure = np.dtype([(_FIELD, values.dtype, values.shape[-1:])])
     return values.view(structure).reshape(values.shape[:-1])
 
 
 def unpacked(value: np.ndarray) -> np.ndarray:
-    """Return the numbers of all runs, along a last axis; those of one as they are."""
+    """Return the numbers of all runs along a last axis; a plain array unchanged."""
     return value[_FIELD] if value.dtype.names else value
 
 

@@ -1,6 +1,6 @@
 """Rules of functions with steps: comparisons, roundings to integers, conversions.
 
-Where a step is closer than the bound of an operand, the result is in doubt.
+Where a step is closer to an operand than its error bound, the result is doubtful.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from neuronjax.diagnostics.tolerance.tracked import (
 
 @run_by_run
 def converted(x: Tracked, dtype: np.dtype) -> Any:
-    """`astype`: to a narrower float a rounding, to an integer a truncation."""
+    """Return `astype`, which rounds to a narrower float and truncates to an integer."""
     if dtype.kind in "iu":
         return stepwise(np.trunc, x, dtype)
     found = Tracked(x.value, x.model, dtype, x.own, x.joint, x.shared)
@@ -34,7 +34,7 @@ def converted(x: Tracked, dtype: np.dtype) -> Any:
 
 @run_by_run
 def stepwise(function: Any, x: Tracked, dtype: Any = None) -> Tracked:
-    """Functions with steps: an error where a step is closer than the bound."""
+    """Apply a function with steps; a step within the bound becomes the error."""
     reach = x.model.spread * np.asarray(x.scale())
     low, high = function(x.value - reach), function(x.value + reach)
     jump = (high - low).astype(np.float32)
@@ -57,7 +57,7 @@ FUNCTIONS[np.round] = FUNCTIONS[np.around] = lambda x, decimals=0: (
 
 
 def _compared(function: Any, a: Any, b: Any) -> Any:
-    """A comparison: plain where no two numbers are closer than their bounds."""
+    """Compare arrays; the result is plain if all differ by more than their bounds."""
     model = model_of((a, b))
     return _between(function, as_tracked(a, model), as_tracked(b, model))
 

@@ -1,14 +1,14 @@
 """An array that carries, beside its values, the scale of the error of every element.
 
-NumPy asks it what to do with every function (`__array_ufunc__`,
-`__array_function__`); the answers are the rules that other files register here. Three
-kinds of error are told apart, for they add differently in a sum:
+NumPy asks such an array how to compute each function (`__array_ufunc__`,
+`__array_function__`), and the rules that other files register here answer. There are
+three kinds of error, since they add differently in a sum:
 
-- `own`: independent between elements, a rounding of each; they add in squares.
-- `joint`: may be correlated in any way; they add up.
-- `shared`: one signed error of many elements, as that of a row's mean in all of the
-  row. It goes through sums with its sign, and may cancel: exp(x) / sum(exp(x)) loses
-  what all of exp has too much.
+- `own`: independent between elements, such as a rounding of each; adds in squares.
+- `joint`: correlated in an unknown way; adds linearly.
+- `shared`: one signed error of many elements, such as that of a row's mean. It passes
+  through sums with its sign and may cancel: in exp(x) / sum(exp(x)) an error common
+  to all of exp does.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ REMEDY = "give an explicit tolerance for this reference"
 _FEWEST_FOR_THREADS = 64  # blocks
 _THREADS = min(8, os.cpu_count() or 1)
 
-# By source, what is not stored yet: `pending.Pending`.
+# Arrays by source that are not yet stored: `pending.Pending`.
 UNSETTLED: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 _SOURCES = itertools.count()
@@ -56,10 +56,9 @@ class Shared:
     """One signed error of many elements.
 
     Attributes:
-        is_relative: whether `scale` is to be multiplied by the value.
+        is_relative: whether the error is `scale` times the value.
         scale: a view of the array's shape, of stride 0 where elements share it.
-        cause: what has the same error wherever it is met, the name of a table or
-            "constants"; or "".
+        cause: source with equal errors at every use: a table, "constants"; or "".
     """
 
     is_relative: bool
@@ -67,7 +66,7 @@ class Shared:
     cause: str = ""
 
     def of(self, value: np.ndarray, part: Any = ...) -> np.ndarray:
-        """Its size, absolute, for the values of a part of the array. FP32."""
+        """Return the absolute size for the values of a part of the array, in FP32."""
         size = self.scale[part]
         if self.is_relative:
             size = np.multiply(size, value, dtype=np.float32, casting="same_kind")
@@ -75,7 +74,7 @@ class Shared:
 
 
 class ErrorParts(NamedTuple):
-    """What a tracked array holds at some of its elements; see `Tracked`."""
+    """Value and errors of some elements of a tracked array; see `Tracked`."""
 
     value: np.ndarray
     own: np.ndarray | None
@@ -84,7 +83,7 @@ class ErrorParts(NamedTuple):
     def correlated(
         self, shared: Mapping[int, Shared], block: Any = ...
     ) -> np.ndarray | None:
-        """The scale of `joint` and of the array's shared errors together."""
+        """Return the combined scale of `joint` and of the array's shared errors."""
         found = self.joint
         for term in shared.values():
             scale = term.of(self.value, block)
@@ -92,7 +91,7 @@ class ErrorParts(NamedTuple):
         return found
 
     def scale(self, shared: Mapping[int, Shared] = {}, block: Any = ...) -> Any:
-        """The scale of the whole error; 0.0 without."""
+        """Return the scale of the whole error; 0.0 if there is none."""
         correlated = self.correlated(shared, block)
         if self.own is None:
             return 0.0 if correlated is None else correlated
@@ -100,16 +99,16 @@ class ErrorParts(NamedTuple):
 
 
 class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
-    """Values and scales of errors; see the file.
+    """An array of values with the scales of their errors; see the module.
 
     Attributes:
-        value: float64, FP32 where it is large; bool or integer where such a result
-            depends on numbers that are closer than their bounds.
+        value: float64, FP32 where it is large; bool or integer if such a result depends
+            on numbers that are closer than their bounds.
         own: scale of independent errors, or None for none. FP32.
         joint: scale of correlated errors, or None. FP32.
         shared: errors that elements share, by their source.
-        dtype: what the reference declares.
-        model: how a right kernel rounds.
+        dtype: the dtype that the reference declares.
+        model: how a correct kernel rounds.
     """
 
     def __init__(
@@ -136,49 +135,49 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
     size = property(lambda self: self.value.size)
 
     carrier = property(lambda self: self.value.dtype)
-    functions = 0  # to be computed for a part; see `pending.Pending`
+    functions = 0  # needed to compute a part; see `pending.Pending`
     has_own = property(lambda self: self.own is not None)
     has_joint = property(lambda self: self.joint is not None)
 
     @property
     def is_exact(self) -> bool:
-        """Whether there is no error at all."""
+        """Return whether the array has no error."""
         return not (self.has_own or self.has_joint or self.shared)
 
     @property
     def is_batch(self) -> bool:
-        """Whether it holds the numbers of several runs."""
+        """Return whether the array holds the numbers of several runs."""
         return self.model.draw is not None and self.model.draw.count > 0
 
     def of_run(self, number: int) -> Tracked:
-        """Return what one run of several holds, without a draw of its own."""
+        """Return the numbers of one run, under a model without a draw."""
         return Tracked(of_run(self.value, number), self.model.alone, self.dtype)
 
     def in_runs(self, runs: np.ndarray, model: ErrorModel) -> Tracked:
-        """Return the numbers of all runs, along a last axis, with its own errors."""
+        """Return the numbers of all runs, given on a last axis, with own errors."""
         errors = self.own, self.joint, self.shared
         return Tracked(packed(runs), model, self.dtype, *errors)
 
     def wider(self, error: Any) -> Tracked:
-        """Return the same numbers with one more independent error of every element."""
+        """Return the same numbers with one more independent error per element."""
         own = np.asarray(error if self.own is None else self.own + error, np.float32)
         return Tracked(self.value, self.model, self.dtype, own, self.joint, self.shared)
 
     def passed(self) -> Tracked:
-        """Itself, once for everything that goes through its parts."""
+        """Return this array. Called once per pass over its parts; see `Pending`."""
         return self
 
     def part(self, block: Any) -> ErrorParts:
-        """Some of its elements, see `blocks`."""
+        """Return the elements of a block, see `blocks`."""
         own, joint = (None if e is None else e[block] for e in (self.own, self.joint))
         return ErrorParts(self.value[block], own, joint)
 
     def correlated(self) -> np.ndarray | None:
-        """The scale of `joint` and `shared` together."""
+        """Return the combined scale of `joint` and `shared`."""
         return self.part(...).correlated(self.shared)
 
     def scale(self) -> np.ndarray | float:
-        """The scale of the whole error, per element; 0.0 without."""
+        """Return the scale of the whole error per element; 0.0 if there is none."""
         return self.part(...).scale(self.shared)
 
     def __len__(self) -> int:
@@ -227,7 +226,7 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
     def __setitem__(self, key: Any, new: Any) -> None:
         if self.is_rearranged:
             raise _leaves("is assigned to after it was reshaped or transposed")
-        for pending in list(UNSETTLED.values()):  # one may be computed from this array
+        for pending in list(UNSETTLED.values()):  # one may depend on this array
             pending.settle()
         key, doubt = _plain(key)
         new = as_tracked(new, self.model)
@@ -248,7 +247,7 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
             parent[place] = self
 
     def _forget_sharing(self) -> None:
-        """Elements that are written one by one no longer share an error."""
+        """Make shared errors correlated: elements that are assigned no longer share."""
         if self.shared:
             self.joint = np.asarray(self.correlated(), np.float32)
             self.shared = {}
@@ -256,13 +255,13 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
             self.joint = self.joint.copy()
 
     def astype(self, dtype: Any, **_: Any) -> Any:
-        """A conversion: NumPy's `astype`, with the rounding of a narrower format."""
+        """Convert like NumPy's `astype`, with the rounding of a narrower format."""
         return _made(UFUNCS["astype"](self, np.dtype(dtype)))
 
     T = property(lambda self: moved(np.transpose, self))
 
     def __getattr__(self, name: str) -> Any:
-        """Methods of arrays are the functions of NumPy of the same name."""
+        """Return the NumPy function of the same name as a method."""
         function = getattr(np, name, None)
         if name.startswith("_") or function is None or function not in FUNCTIONS:
             raise _no_rule(f"numpy.ndarray.{name}")
@@ -272,14 +271,14 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
 
 
 def _flat(args: tuple[Any, ...]) -> Any:
-    """x.reshape(2, 3) as well as x.reshape((2, 3)); x.transpose() as well."""
+    """Return the shape or axes, given as one tuple, as numbers, or not at all."""
     if not args or args == (None,):
         return None
     return args[0] if len(args) == 1 and not isinstance(args[0], int) else args
 
 
 def _plain(key: Any) -> tuple[Any, np.ndarray | None]:
-    """An index of NumPy, and where it is in doubt: it came of a comparison."""
+    """Return a plain index, and which of its elements are doubtful."""
     if not isinstance(key, Tracked):
         return key, None
     doubt = np.broadcast_to(np.asarray(key.scale()) > 0, key.shape)
@@ -295,7 +294,7 @@ def _sum(a: np.ndarray | None, b: np.ndarray | None) -> np.ndarray | None:
 
 
 def moved(function: Callable[[np.ndarray], np.ndarray], x: Any) -> Any:
-    """A function that only moves elements, applied to values and errors alike."""
+    """Apply a function that only moves elements to values and errors."""
     if not isinstance(x, Tracked):
         return function(x)
 
@@ -310,25 +309,25 @@ def moved(function: Callable[[np.ndarray], np.ndarray], x: Any) -> Any:
 
 
 def carrier_of(shape: tuple[int, ...]) -> np.dtype:
-    """In what values of a shape are held."""
+    """Return the dtype that holds the values of an array of this shape."""
     large = math.prod(shape) > LARGE_ELEMENTS
     return np.dtype(np.float32 if large else np.float64)
 
 
 def new_values(shape: tuple[int, ...]) -> np.ndarray:
-    """Room for values."""
+    """Return an empty array for values."""
     return np.empty(shape, carrier_of(shape))
 
 
 def as_tracked(x: Any, model: ErrorModel) -> Tracked:
-    """An input or a constant: exact, but for what the promised format cannot hold."""
+    """Return an input or a constant tracked, with the error of storing it."""
     if isinstance(x, Tracked):
         return x
     array = np.asarray(x)
     if array.dtype == object:
         raise _leaves(f"meets a {type(x).__name__}, which is no number")
     hold = np.copy if model.draw is None else model.draw.held
-    if array.dtype.kind in "iub":  # a copy: the reference may go on to fill its own
+    if array.dtype.kind in "iub":  # copied: the reference may write to its own
         return Tracked(hold(array), model, array.dtype)
     value = array.astype(carrier_of(array.shape))
     is_weak = isinstance(x, float) and not isinstance(x, np.generic)
@@ -341,7 +340,7 @@ def as_tracked(x: Any, model: ErrorModel) -> Tracked:
 
 
 def _lost(value: np.ndarray, given: Any, model: ErrorModel) -> np.ndarray | None:
-    """What the values gain when they are stored; None for nothing."""
+    """Return the rounding errors of storing the values; None if there are none."""
     if given == np.float32 and model.stored.name == "float32":
         return None
     with np.errstate(over="ignore", invalid="ignore"):
@@ -352,7 +351,7 @@ def _lost(value: np.ndarray, given: Any, model: ErrorModel) -> np.ndarray | None
 
 
 def exact(values: Any, model: ErrorModel) -> Tracked:
-    """Return numbers that have no error."""
+    """Return numbers tracked without an error."""
     array = np.asarray(values)
     return Tracked(array.astype(carrier_of(array.shape)), model)
 
@@ -360,7 +359,7 @@ def exact(values: Any, model: ErrorModel) -> Tracked:
 def doubtful(
     values: np.ndarray, places: Any, model: ErrorModel
 ) -> Tracked | np.ndarray:
-    """Return values with an infinite bound at some places, and exact elsewhere."""
+    """Return values with an infinite bound at `places`, and exact elsewhere."""
     is_discrete = values.dtype.kind in "iub"
     found = values if is_discrete else exact(values, model)
     if not np.any(places):
@@ -373,7 +372,7 @@ def doubtful(
 
 
 def declared(*operands: Any) -> np.dtype:
-    """The dtype that NumPy would give a result; numbers of Python do not decide."""
+    """Return the dtype of NumPy's result; Python numbers do not affect it."""
     dtypes = [
         x.dtype for x in operands if isinstance(x, Tracked | np.ndarray | np.generic)
     ]
@@ -385,7 +384,7 @@ def declared(*operands: Any) -> np.dtype:
 
 
 def blocks(shape: tuple[int, ...], elements: int = BLOCK_ELEMENTS) -> Iterator[Any]:
-    """Indices that cut an array of a shape into pieces of about so many elements."""
+    """Yield indices that cut an array into blocks of about `elements` elements."""
     if math.prod(shape) <= elements:
         yield ...
         return
@@ -402,29 +401,29 @@ def over_blocks(
     shape: tuple[int, ...],
     elements: int = BLOCK_ELEMENTS,
 ) -> list[Any]:
-    """What `work` returns of every block, in their order; of many, by some threads."""
+    """Return the results of `work` for every block in order, in threads if many."""
     return in_threads(work, list(blocks(shape, elements)), _FEWEST_FOR_THREADS)
 
 
 def in_threads(
     work: Callable[[Any], Any], todo: Sequence[Any], fewest: int = 2
 ) -> list[Any]:
-    """Return what `work` returns of everything; NumPy does not hold Python's lock."""
+    """Return results of `work` for all items in threads; NumPy releases the GIL."""
     if len(todo) < fewest:
         return list(map(work, todo))
-    # NumPy's error state is the caller's context, which a thread does not have.
+    # NumPy's error state is in the context of the caller, which a thread lacks.
     contexts = [contextvars.copy_context() for _ in todo]
     with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
         return list(threads.map(lambda c, b: c.run(work, b), contexts, todo))
 
 
 def model_of(operands: Any) -> ErrorModel:
-    """The error model of the first operand that has one."""
+    """Return the error model of the first tracked operand."""
     return next(x.model for x in operands if isinstance(x, Tracked))
 
 
 def run_by_run(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a rule that is asked once for every run, and whose answers are joined."""
+    """Return a rule that is called once per run, and whose results are joined."""
 
     @functools.wraps(rule)
     def asked(*args: Any, **named: Any) -> Any:
@@ -451,7 +450,7 @@ def _value(x: Tracked) -> np.ndarray:
 
 
 def _written(out: Any, result: Any) -> Any:
-    """`out=` and `x += y`."""
+    """Store a result for `out=` and `x += y`."""
     if not isinstance(out, Tracked):
         raise _leaves("is written to an array of NumPy, which carries no bounds")
     out[...] = result
@@ -459,7 +458,7 @@ def _written(out: Any, result: Any) -> Any:
 
 
 def _called(rule: Any, name: str, args: Any, named: Any) -> Any:
-    """A rule's result; a function or an argument that it does not know is refused."""
+    """Return a rule's result; refuse an unknown function or argument."""
     if rule is None:
         raise _no_rule(name)
     try:
@@ -473,7 +472,7 @@ _signature = functools.cache(inspect.signature)
 
 
 def _made(result: Any) -> Any:
-    """A rule's result, with errors that are drawn where its model draws them."""
+    """Return a rule's result, with its errors drawn if the model has a draw."""
     if not isinstance(result, Tracked) or result.model.draw is None:
         return result
     return result.model.draw.made(result)
