@@ -139,7 +139,7 @@ def _divide(i: TensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
         return elementwise(core, i, task, sbuf_write_bytes=0.0)
 
     reciprocals = one_over("scalar", "activation"), one_over("vector", "reciprocal")
-    if 0 in reading.scalars:  # the scalar dividend multiplies in the reciprocal's activation
+    if 0 in reading.scalars:  # the activation's scale is the dividend
         return reciprocals
     both = Reading(scalars=reading.scalars - {0}, in_psum=reading.in_psum)
     if _tensors(i, both) == 1:  # ScalarE's scale, or an operand of tensor_scalar

@@ -59,7 +59,7 @@ def divide(
     bandwidth = hbm_bytes_per_second(core)
     streamed = sum(fused.sizes[v] for v in region.streamed) / bandwidth
     array = sum(_array_seconds(core, step) for step in region.steps)
-    start = 2 * core.chip.dma_start_seconds  # load and store of a block that does not overlap
+    start = 2 * core.chip.dma_start_seconds  # load and store, not overlapped
     options = []
     for buffers in (1, 2):
         most = int((capacity - window) // max(1, buffers * tile))
