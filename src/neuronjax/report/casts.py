@@ -43,7 +43,7 @@ def operand_seconds(timeline: Timeline) -> Mapping[str, float]:
             own = [what for name, what in _KINDS.items() if name in names]
             if not isinstance(source, Transfer):
                 own += [_CASTS] * ("tensor_copy" in names)
-            elif source.reason != "spill_reload":  # the product reads the other operands anyway
+            elif source.reason != "spill_reload":  # read for the product anyway
                 own = []
             kind = kind or next(iter(own), "")
         spent[kind] = spent.get(kind, 0.0) + event.queue_seconds * event.count

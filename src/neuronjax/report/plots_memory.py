@@ -42,7 +42,7 @@ def draw_sbuf(axes: Axes, timeline: Timeline, memory: MemoryPlan, core: Core) ->
     used = np.array([sbuf_of(stage.unit) for stage in shown]) / unit
     edges = _edges(axes, timeline, memory, shown)
     if used.size:
-        axes.stairs(used, edges, fill=True, color="#56B4E9")  # not the colour of a category
+        axes.stairs(used, edges, fill=True, color="#56B4E9")  # no category's colour
     limit, most = core.sbuf_bytes / unit, used.max(initial=0.0)
     if _is_near(limit, most) or not most:
         _capacity(axes, limit, f"{limit:.0f} KiB usable")
