@@ -31,8 +31,7 @@ def dollars(value: float | None) -> str:
 
 
 def duration(hours: float | None) -> str:
-    """Return "12.5 s", "34 min", "1.5 h" or, from two days on, "12.3 d"; "-" for None.
-    """
+    """Return "12.5 s", "34 min", "1.5 h", from two days on "12.3 d"; "-" for None."""
     if hours is None:
         return _NOBODY
     if hours < 1 / 60:
@@ -95,8 +94,7 @@ _LAUNCH = (
 def training_tables(
     title: str, costs: Sequence[TrainingCost], remarks: Sequence[str]
 ) -> Group:
-    """Return tables of a run's time and money and of a step's parts, and the remarks.
-    """
+    """Return tables of a run's time and money and of a step's parts, and remarks."""
     columns: dict[str, Callable[[TrainingCost], str]] = {
         "step": lambda cost: seconds(cost.step_seconds),
         "tok/s": lambda cost: _count(cost.tokens_per_second),

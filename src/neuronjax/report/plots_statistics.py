@@ -115,8 +115,7 @@ def _columns(pairs: Sequence[tuple[float, float]]) -> tuple[list[float], list[fl
 def _name_worst(
     axes: Axes, records: Sequence[Record], lost: Sequence[tuple[float, float, str]]
 ) -> None:
-    """Write the source lines of the largest losses of each kind, where there is room.
-    """
+    """Write the source lines of the largest losses of each kind, if there is room."""
     taken: list[Bbox] = [box_around(axes, (n, share), 3) for n, share, _ in lost]
     for *_, label in _LOST:
         worst = sorted((e for e in lost if e[2] == label), key=lambda e: -e[1])

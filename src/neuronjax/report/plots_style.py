@@ -63,8 +63,7 @@ P = ParamSpec("P")
 def pictured(
     draw: Callable[Concatenate[Figure, P], object],
 ) -> Callable[P, Figure]:
-    """Make a function that draws into a figure return the figure, in the common style.
-    """
+    """Make a function that draws into a figure return it, in the common style."""
 
     @functools.wraps(draw)
     def drawn(*args: P.args, **kwargs: P.kwargs) -> Figure:
@@ -89,8 +88,7 @@ _NARROW = 0.02
 
 
 def shade_phases(axes: Axes, phases: Sequence[str]) -> None:
-    """Shade the phases after the forward pass; `phases` has the phase of every place.
-    """
+    """Shade the phases after the forward pass; `phases` has that of every place."""
     for phase, alpha, label in _SHADES:
         spans: list[list[float]] = []
         for place, each in enumerate(phases):

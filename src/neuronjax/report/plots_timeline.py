@@ -250,8 +250,7 @@ def _busiest(busy: np.ndarray, working: np.ndarray) -> list[int]:
 
 
 def _named_runs(timeline: Timeline, queue: Queue) -> Iterator[Run]:
-    """Yield the runs of events that fill their time; adjacent equal names are merged.
-    """
+    """Yield runs of events that fill their time; adjacent equal names are merged."""
     total = timeline.total_seconds
     runs: list[Run] = []
     for event in timeline.of(queue):

@@ -244,8 +244,7 @@ def parts_that_hold(
 
 
 def _cut(groups: Mapping[str, Usage], depth: int) -> dict[str, Usage]:
-    """Merge parts by the first `depth` names of the path and the pass, busiest first.
-    """
+    """Merge parts by the pass and the first `depth` names of the path."""
     held: dict[str, list[Usage]] = {}
     for key, used in groups.items():
         path, bracket, phase = key.partition(" (")

@@ -97,8 +97,7 @@ def _block(block: Block, depth: int) -> Iterator[Row]:
 
 
 def _told(i: Instruction) -> str:
-    """Return the operation, the unusual attributes and the operands of an instruction.
-    """
+    """Return an instruction's operation, unusual attributes and operands."""
     values = {
         **i.attributes(),
         "rounding": i.rounding,

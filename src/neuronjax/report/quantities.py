@@ -32,8 +32,7 @@ def seconds(value: float) -> str:
 
 
 def time_unit(longest: float) -> tuple[float, str]:
-    """Return the largest unit, in seconds and by name, in which a time is at least two.
-    """
+    """Return the largest unit (seconds, name) in which a time is at least two."""
     fitting = (unit for unit in _SECONDS if longest >= 2 * unit[0])
     return next(fitting, _SECONDS[-1])
 

@@ -63,8 +63,7 @@ def policy_name(policy: Policy) -> str:
 
 
 def policy_in_words(policy: Policy) -> str:
-    """Return the treatment of FP32 operands in words, the rounding, and how many rules.
-    """
+    """Return the treatment of FP32 operands, the rounding and the rules in words."""
     words = _FP32[policy.fp32_model]
     if policy.auto_cast in _CASTS:
         kind = policy.auto_cast_type

@@ -32,8 +32,7 @@ _SHARE_OF_SCATTER = 0.25
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate and its confidence interval; for one seed `low` and `high` are NaN.
-    """
+    """An estimate with its confidence interval, which is NaN to NaN for one seed."""
 
     estimate: float
     low: float
@@ -303,8 +302,7 @@ class _Judge:
 
 
 def _steps_ratios(own: Curve, reference: Curve, last: int) -> np.ndarray:
-    """Return, by seed, the steps to the worse of two ends, relative to the reference's.
-    """
+    """Return, by seed, the steps to the worse of two ends, by the reference's."""
     ratios = []
     for row, other in zip(own.values, reference.values, strict=True):
         means = [_moving_mean(values, last) for values in (row, other)]

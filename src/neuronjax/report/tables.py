@@ -51,7 +51,7 @@ def new_table(
         "min_width": min(WIDTH, len(title)),
         "pad_edge": False,
     }
-    caption = f"{caption}\n" if caption else None  # without a caption the box ends the table
+    caption = f"{caption}\n" if caption else None  # else the box ends with a blank
     table = Table(title=title, caption=caption, **(usual | style))
     for heading, look in (columns or {}).items():
         table.add_column(heading, **look)

@@ -48,7 +48,7 @@ class Waiting:
         """Begin a stage, or change the details of the current one."""
         with self._changed:
             before, begin = self._stages[-1]
-            if kind_of(before) == kind_of(name):  # details change at every op of a comparison
+            if kind_of(before) == kind_of(name):  # only details, such as the op
                 self._stages[-1] = (name, begin)
                 return
             self._stages.append((name, time.perf_counter()))

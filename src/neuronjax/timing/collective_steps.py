@@ -54,8 +54,7 @@ class CollectiveStep:
 
 
 def merged(groups: Sequence[Sequence[CollectiveStep]]) -> tuple[CollectiveStep, ...]:
-    """Return the steps of groups that work at the same time, with equally many steps.
-    """
+    """Return the steps of groups with equally many steps that work simultaneously."""
     return tuple(_together(steps) for steps in zip(*groups, strict=True))
 
 
@@ -165,8 +164,7 @@ class _GroupSite:
         return paths[:limit]
 
     def along(self, per_chip: float, limit: int | None = None) -> Flows:
-        """Return flows from each chip to the next, divided equally among the channels.
-        """
+        """Return flows from each chip to the next, in equal parts on all channels."""
         flows: defaultdict[tuple[int, int], float] = defaultdict(float)
         paths = self.wires(limit)
         for path in paths:
@@ -196,8 +194,7 @@ def _ring_gather(site: _GroupSite, limit: int | None = None) -> Steps:
 
 
 def _kangaring_scatter(site: _GroupSite) -> Steps:
-    """Return steps in which each pair of ranks adds two chunks, one on each rank [IN].
-    """
+    """Return steps; in each, pairs of ranks add two chunks, one per rank [IN]."""
     c, flows = site.chunk, site.along(2 * site.chunk)
     first, then = site.step(2 * c, c, flows), site.step(3 * c, c, flows)
     pairs = site.ranks // 2

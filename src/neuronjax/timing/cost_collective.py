@@ -110,8 +110,7 @@ def collective(i: KernelInstruction, target: Target) -> KernelPrice:
 
 
 def _size(i: KernelInstruction) -> int:
-    """Return the larger of a rank's bytes before and after; of one output for a ring.
-    """
+    """Return the larger of a rank's bytes before and after; for rings, one output."""
     if i.name in _RINGS:
         return max(operand(x).bytes for x in i.outputs)
     read = [x for x in i.inputs if isinstance(x, Access)]

@@ -208,8 +208,7 @@ def _(i: Im2col, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: LocalGather, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a gather: DMA with an address for every slice, or `local_gather` in SBUF.
-    """
+    """Price a gather: DMA with an address per slice, or `local_gather` in SBUF."""
     source, result = i.operands[0].type, i.results[0].type
     item = result.dtype.itemsize
     run = _run_bytes(i.slice_sizes, source.shape, item)
@@ -225,8 +224,7 @@ def _(i: LocalGather, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: LocalScatter, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a scatter: each window is written, or read, combined and written, in place.
-    """
+    """Price an in-place scatter: a window is written, or read, combined and written."""
     updates = i.operands[-1].type
     numbers = dict(i.dimension_numbers)
     window = numbers.get("update_window_dims", ())
@@ -278,8 +276,7 @@ def _sources(i: KernelInstruction) -> list[Access]:
 
 
 def _piece(*sides: Access) -> float:
-    """Return the contiguous bytes; a whole partition is one piece, whatever its rows.
-    """
+    """Return the contiguous bytes; a whole partition is one piece."""
     pieces = []
     for side in sides:
         o = operand(side)

@@ -42,8 +42,7 @@ from neuronjax.timing.work import Core, Way, Work
 
 
 def gpsimd(core: Core, instruction: Instruction, cycles: float, opcode: str) -> Way:
-    """Return a work of GpSimdE that takes `cycles` of each physical core's processors.
-    """
+    """Return a work of GpSimdE with `cycles` on each physical core's processors."""
     tensors = (*instruction.operands, *instruction.results)
     biggest = max((t.type.shape for t in tensors), key=prod, default=())
     tiles = tiles_of(columns(biggest, core))
@@ -65,8 +64,7 @@ def software(
 
 
 def _rows(instruction: Instruction, axis: int) -> tuple[int, int]:
-    """Return the length of an axis of the first operand, and the number of such rows.
-    """
+    """Return the length of an axis of the first operand, and how many such rows."""
     shape = instruction.operands[0].type.shape
     length = shape[axis] if shape else 1
     return length, prod(shape) // max(1, length)
@@ -116,8 +114,7 @@ def _(i: SortBlock, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: TopK, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price rounds of eight on VectorE, or `topk`: 4 n + K for a row on 16 partitions.
-    """
+    """Price rounds of eight on VectorE, or `topk`: 4 n + K per row on 16 partitions."""
     length, rows = _rows(i, -1)
     at_once = a.GPSIMD_PROCESSORS.value * core.lnc
     cycles = ceil(rows / at_once) * topk_cycles(length, i.k)
@@ -137,8 +134,7 @@ def _(i: Iota, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: Rng, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price Threefry or Philox in software, other algorithms as the engine's generator.
-    """
+    """Price Threefry or Philox in software, others as the engine's generator."""
     bits = i.results[-1]
     words = ceil(nbytes((bits,)) / 4)
     per_word = {

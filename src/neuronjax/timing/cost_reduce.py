@@ -110,8 +110,7 @@ def _across(core: Core, i: TensorReduce, rows: int, results: int) -> tuple[Way, 
 
 @rule.register
 def _(i: TensorReduce, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a reduction along the free axis, or over partitions if rows fill no lanes.
-    """
+    """Price a reduction along the free axis, or over partitions if rows are few."""
     shape, dtype = i.operands[0].type.shape, i.operands[0].type.dtype
     elements, results = prod(shape), prod(i.results[0].type.shape)
     if not elements:

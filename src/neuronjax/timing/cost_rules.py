@@ -151,8 +151,7 @@ def nbytes(views_or_buffers: Iterable[View | Buffer]) -> int:
 
 
 def traffic_of(i: Instruction) -> dict[str, float]:
-    """Return the fields of a Work for the bytes that an instruction reads and writes.
-    """
+    """Return an instruction's bytes read and written, as fields of a Work."""
     read, written = float(nbytes(i.operands)), float(nbytes(i.results))
     return {"sbuf_read_bytes": read, "sbuf_write_bytes": written}
 

@@ -109,8 +109,7 @@ def streams(
 
 
 def _exact_in_fp32(op: str, dtype: np.dtype) -> bool:
-    """Return whether an integer operation is exact on VectorE, which computes in FP32.
-    """
+    """Return whether an integer operation is exact in VectorE's FP32."""
     if dtype.kind not in "iub" or op in BITWISE or dtype.kind == "b":
         return True
     return dtype.itemsize == 1 or (dtype.itemsize == 2 and op != "multiply")
@@ -153,8 +152,7 @@ def _divide(i: TensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: TensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price two streams, or one and a scalar; other operators need passes or software.
-    """
+    """Price one or two streams; some operators need several passes, or software."""
     dtype = i.results[0].type.dtype
     if i.op in SOFTWARE_FUNCTIONS:  # except `power`, which GpSimdE's ALU has
         operations = prod(i.results[0].type.shape) * a.FUNCTION_OPERATIONS.value
@@ -233,8 +231,7 @@ def _(i: BitcastCopy, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: Memset, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a constant: free as an immediate or a stored tensor, which is a transfer.
-    """
+    """Price a constant: free as an immediate or as a stored tensor (a transfer)."""
     (result,) = i.results
     elements = prod(result.type.shape)
     if elements == 1 or is_stored(i):
@@ -259,8 +256,7 @@ def _(i: QuantizeMx, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: Sparsify, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a sparsification: free offline, else a comparison of all pairs in a group.
-    """
+    """Price a sparsification: free offline, else a comparison of pairs in a group."""
     if i.engine == "offline":
         return FREE
     group = int(i.pattern.split(":")[1])

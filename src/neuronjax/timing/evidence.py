@@ -80,8 +80,7 @@ def measured_times() -> tuple[MeasuredTime, ...]:
 
 
 def confidence(timeline: Timeline, core: Core, kind: Kind) -> Confidence | None:
-    """Return the confidence interval of a timeline's total; None if it takes no time.
-    """
+    """Return the confidence interval of a timeline's total; None if that is zero."""
     seconds = timeline.total_seconds
     if not seconds:
         return None

@@ -116,8 +116,7 @@ class TiledRegion:
 
     @property
     def form(self) -> str:
-        """Return the form of the first step; "" if there are no steps, only transfers.
-        """
+        """Return the form of the first step; "" if there are only transfers."""
         return self.steps[0].form if self.steps else ""
 
     @property
@@ -136,8 +135,7 @@ class TiledRegion:
 
 
 def output_bytes(fused: Fused) -> dict[int, int]:
-    """Return the bytes written to HBM for results, each of which is a separate tensor.
-    """
+    """Return the bytes written to HBM for results, all as separate tensors."""
     found: dict[int, int] = {}
     for value in fused.results:
         roots = fused.access[value].roots

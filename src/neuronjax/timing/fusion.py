@@ -53,8 +53,7 @@ def fuse(block: Block, functions: Mapping[str, Block], core: Core) -> Fused:
 
 
 class _Fusion:
-    """The fusion of one block: a pass that finds access patterns, one that makes steps.
-    """
+    """The fusion of one block: one pass finds access patterns, one makes steps."""
 
     def __init__(
         self,
@@ -253,8 +252,7 @@ class _Fusion:
         return root if same else -1
 
     def _absorb_cast(self, step: FusedStep) -> bool:
-        """Make a cast part of the step that computes its operand; return whether it is.
-        """
+        """Fuse a cast into the step of its operand; return whether that is possible."""
         (value,) = step.operands
         before = self._single(value)
         if before is None or before.form in ("control", "collective", "other"):
@@ -270,8 +268,7 @@ class _Fusion:
         return True
 
     def _absorb(self, step: FusedStep, value: int) -> None:
-        """Make the step of an elementwise operand part of this pass, if the engine can.
-        """
+        """Fuse the step of an elementwise operand into this one, if possible."""
         before = self._single(value)
         if before is None or before.reduces:
             return

@@ -332,8 +332,7 @@ class KernelDependencies:
             self.waits[n] = [w for w in unique if w >> 1 != n]
 
     def _note_stationary(self, n: int, held: Access, waits: list[int]) -> None:
-        """Number the stationary operand of an entry by its place and its last writer.
-        """
+        """Number the stationary operand of an entry by place and last writer."""
         written = max(waits, default=-1)
         moves = n if held.dynamic is not None else None
         key = (held.storage.number, held.offset, held.pattern, written, moves)
@@ -431,8 +430,7 @@ class KernelDependencies:
                     self.waits[n].append(at[i.program, before] * 2)
 
     def _add_barriers(self) -> None:
-        """Add barriers: all entries before one, in any program, precede all after it.
-        """
+        """Add barriers: in all programs, earlier entries precede later ones."""
         met: dict[int, list[int]] = {}
         for n, i in enumerate(self._entries):
             if i.name == "core_barrier":
@@ -453,8 +451,7 @@ class KernelDependencies:
 
 
 def _absolute(s: Storage, b: Box) -> Box:
-    """Return a box of a storage with an address: partitions, and bytes of a partition.
-    """
+    """Return a box of an addressed storage: partitions, and bytes of a partition."""
     assert s.address is not None
     item = numpy_dtype(s.dtype).itemsize
     partition, start = s.address

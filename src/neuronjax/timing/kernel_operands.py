@@ -117,8 +117,7 @@ def _box(shape: tuple[int, ...], offset: int, pattern: Pattern) -> Box:
 
 
 def _bounded(shape: tuple[int, ...], low: list[int], more: list[int]) -> Box:
-    """Return ranges; a range past the end of a dimension takes all of it, and the next.
-    """
+    """Return ranges; one past the end of a dimension takes all of it, and the next."""
     ranges = [(0, 0)] * len(shape)
     for axis in reversed(range(len(shape))):
         high = low[axis] + more[axis]

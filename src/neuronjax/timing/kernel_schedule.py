@@ -390,8 +390,7 @@ class _Scheduling:
                     heappush(self.heap, (until, number))
 
     def _pass_on(self, join: int, now: float) -> None:
-        """Notify the entries that wait for a group, of which all results can be read.
-        """
+        """Notify the entries that wait for a group, whose results can all be read."""
         when = self.ready[join]
         self._tell(self.why[join], self.after[join] or [], now, when, when)
 

@@ -42,8 +42,7 @@ def psum_results(fused: Fused, region: TiledRegion) -> set[int]:
 
 
 def contracts_late(fused: Fused, step: FusedStep, position: int) -> bool:
-    """Return whether the contracted axis of a matmul's operand is not its leading one.
-    """
+    """Return whether the contracted axis of a matmul's operand is not leading."""
     d = dimensions(step)
     batch = (d.lhs_batch, d.rhs_batch)[position]
     contract = (d.lhs_contract, d.rhs_contract)[position]
@@ -136,8 +135,7 @@ def row_bytes(type_: TensorType, whole: int, size: int) -> int:
 
 
 def addressed_bytes(i: Instruction) -> tuple[int, int] | None:
-    """Return bytes of operand 0 that are read and written; None if `i` uses all of it.
-    """
+    """Return bytes of operand 0 that are read and written; None if it is used whole."""
     if isinstance(i, DmaCopy) and i.kind == "dynamic_update_slice":
         return 0, i.operands[1].type.size_bytes
     if isinstance(i, LocalGather):

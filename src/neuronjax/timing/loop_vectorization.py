@@ -104,8 +104,7 @@ class LoopVectorization:
         self.stacked = self._stacked()
 
     def instructions(self) -> list[Instruction] | None:
-        """Return instructions for the loop's results; None if it cannot be vectorized.
-        """
+        """Return instructions for the loop's results; None if that is impossible."""
         states = self._states()
         if not states or any(self.types[v].dtype != np.float32 for v in states):
             return None
@@ -189,8 +188,7 @@ class LoopVectorization:
     # -- a node ------------------------------------------------------------------------
 
     def _done(self, node: FlatNode) -> bool:
-        """Compute a node if its operands are known; return whether its result is known.
-        """
+        """Compute a node if its operands are known; return whether they are."""
         i, (result, *_) = node.instruction, node.results
         if result in self.known or node in self.stacked.values():
             return True
@@ -212,8 +210,7 @@ class LoopVectorization:
         return True
 
     def _slice(self, node: FlatNode) -> bool:
-        """Replace the slices of all iterations by the transposed tensor, if possible.
-        """
+        """Replace the slices of all iterations by the transposed tensor."""
         source, *indices = node.operands
         i, value = node.instruction, self.known.get(source)
         assert isinstance(i, DmaCopy)

@@ -92,8 +92,7 @@ class Masks:
     def _visible(
         self, predicate: int, shape: tuple[int, ...], columns: float, is_kept: bool
     ) -> np.ndarray:
-        """Return, by block of rows and columns, whether any of its scores is visible.
-        """
+        """Return, by block of rows and columns, whether it has visible scores."""
         rows = _blocks(shape[-2], MASK_ROWS.value)
         across = _blocks(shape[-1], columns)
         frame = (

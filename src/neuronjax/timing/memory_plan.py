@@ -84,8 +84,7 @@ class BlockPlan:
     last_use: Mapping[int, int] = field(default_factory=dict)
 
     def transfers(self) -> Iterator[Transfer]:
-        """Yield all transfers, nested blocks included, each as often as it is planned.
-        """
+        """Yield all transfers, including nested blocks, as often as planned."""
         for unit in self.units:
             for movement in unit.movements:
                 yield movement.transfer
@@ -148,8 +147,7 @@ class MemoryPlan:
 
     @property
     def spill_save_bytes(self) -> int:
-        """Return the bytes that are spilled from SBUF to HBM, every loop counted once.
-        """
+        """Return the bytes spilled from SBUF to HBM, every loop counted once."""
         return self._bytes("spill_save")
 
     @property
@@ -191,8 +189,7 @@ def bytes_over(spans: Iterable[tuple[int, int, int]], places: int) -> list[int]:
 
 
 class SbufContents(dict[int, int]):
-    """The bytes of each value in SBUF, and their total; values expire after last use.
-    """
+    """The bytes of each value in SBUF, and in total; values expire after last use."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -80,8 +80,7 @@ class Network:
     def _divided(
         self, step: CollectiveStep
     ) -> tuple[dict[int, dict[tuple[int, int], float]], dict[tuple[int, int], float]]:
-        """Return the flows of each node, with chips numbered in it, and between nodes.
-        """
+        """Return the flows in each node, by its own chip numbers, and between nodes."""
         inside: dict[int, dict[tuple[int, int], float]] = {}
         outside = {}
         for (a, b), size in step.flows.items():
@@ -151,8 +150,7 @@ def network_of(target: Target, lnc: int | None = None) -> Network:
 
 
 def _around(target: Target) -> InstanceSpec | None:
-    """Return the instance of a bare chip: the largest with one host, else the smallest.
-    """
+    """Return a bare chip's instance: the largest with one host, else the smallest."""
     built = [i for i in INSTANCES.values() if i.chip == target.chip]
     single = [i for i in built if i.hosts == 1]
     if single:
@@ -161,8 +159,7 @@ def _around(target: Target) -> InstanceSpec | None:
 
 
 def _topology(target: Target, instance: InstanceSpec | None) -> Topology:
-    """Return the topology of the node; for a bare chip of UltraServers, of one server.
-    """
+    """Return the topology of the node; of one server for a chip of UltraServers."""
     if instance is None:
         return target.topology
     if target.instance is not None or instance.hosts == 1:

@@ -173,8 +173,7 @@ class Pricing:
     # -- ways --------------------------------------------------------------------------
 
     def _options(self, plan: BlockPlan, unit: Unit, n: int) -> tuple[Way, ...]:
-        """Return the ways of a region's n-th step, with its operands in their memories.
-        """
+        """Return the ways of a region's n-th step, given its operands' memories."""
         fused, psum, step = plan.fused, plan.from_psum, unit.region.steps[n]
         key: list[Any] = [kind_of(step.instruction), step.form, step.reduces]
         in_psum, turned = [], []
@@ -295,8 +294,7 @@ def _without_gpsimd(found: tuple[Way, ...]) -> tuple[Way, ...]:
 
 
 def _share(fused: Fused, step: FusedStep, masked: MaskedScores) -> float:
-    """Return the share of the scores that a step computes; 1 if it has other operands.
-    """
+    """Return the share of scores that a step computes; 1 for other operands."""
 
     def scores(value: int) -> bool:
         return value >= 0 and masked.has_shape(fused.types[value].shape)

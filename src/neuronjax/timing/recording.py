@@ -60,8 +60,7 @@ class EventRecorder:
         end: float,
         pieces: int,
     ) -> None:
-        """Note a transfer of the first step that needs it, or of the step that made it.
-        """
+        """Note a transfer, of the first step that needs it or the one that made it."""
         if not self.on:
             return
         transfer, reader, number = move.movement.transfer, move.first_reader, -1

@@ -111,8 +111,7 @@ class _ScanRewriting:
         return found if turned / hbm_bytes_per_second(self.core) < waits else None
 
     def _turned_bytes(self, block: Block, found: list[Instruction]) -> float:
-        """Return the bytes to transpose, without transpositions that neighbours undo.
-        """
+        """Return the bytes to transpose, unless neighbours undo it."""
         results = {v.buffer.number for v in block.results}
         total = 0.0
         for i in found:

@@ -35,8 +35,7 @@ class Routes:
         self._known: dict[tuple[int, int], Route] = {}
 
     def between(self, source: int, destination: int) -> Route:
-        """Return the route of a message between two chips of a node, given by number.
-        """
+        """Return the route of a message between two chips of a node."""
         ends = (source, destination)
         if ends not in self._known:
             self._known[ends] = tuple(self._route(self.topology, *ends))
@@ -72,8 +71,7 @@ def routes_of(topology: Topology) -> Routes:
 def _along_axes(
     topology: Topology, source: int, destination: int
 ) -> Iterator[tuple[Wire, float]]:
-    """Yield the wires of a route, slowest axis first, with one direction or two halves.
-    """
+    """Yield a route's wires, slowest axis first, in one direction or two halves."""
     start, end = place_of(topology, source), place_of(topology, destination)
     links = {link.axis: i for i, link in reversed([*enumerate(topology.links)])}
     at = list(start)

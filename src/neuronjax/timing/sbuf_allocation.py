@@ -294,8 +294,7 @@ class SbufAllocation:
     def _make_room(
         self, n: int, unit: Unit, room: float, needed: Mapping[int, None]
     ) -> None:
-        """Evict residents until the others fit: dead ones, then by furthest next use.
-        """
+        """Evict residents until the rest fits: dead ones, then by furthest next use."""
         self.sbuf.expire(n - 1)
         total = self.sbuf.besides(needed)
         if total <= room:
@@ -327,8 +326,7 @@ class SbufAllocation:
         self.sbuf.hold(value, size, _NEVER if value in self.kept_results else last)
 
     def _write_results(self, n: int, unit: Unit, room: float) -> None:
-        """Keep results that are read later on chip if they fit, else save them to HBM.
-        """
+        """Keep results that are read later in SBUF if they fit, else save them."""
         fused = self.fused
         for step in unit.region.steps:
             for value in step.results:
@@ -371,8 +369,7 @@ class SbufAllocation:
         return is_next and meets_little(fused, steps[0], value, self.capacity / 2)
 
     def _fits(self, n: int, unit: Unit, size: int, later: int, room: float) -> bool:
-        """Return whether there is room for a result that is next read by unit `later`.
-        """
+        """Make room for a result that unit `later` reads; return whether it fits."""
         room = min(room, self.capacity * RESIDENT_SHARE.value)
         if size > room:
             return False

@@ -376,8 +376,7 @@ class _Schedule:
         state: QueueState,
         arguments: list[tuple[float, float]],
     ) -> list[tuple[float, float]]:
-        """Schedule one iteration with events, one without; the others are as far apart.
-        """
+        """Schedule one iteration with events, one without; others repeat the latter."""
         (body,) = unit.inner
         turns, assumed = self._turns(i)
         if turns == 0:

@@ -32,8 +32,7 @@ def dimensions(step: FusedStep) -> DotDimensions:
 
 
 def needed_bytes(fused: Fused, region: TiledRegion, value: int) -> int:
-    """Return the bytes of a whole operand in SBUF at a time; of a batch, two members.
-    """
+    """Return the bytes of a whole operand in SBUF: two members if it is a batch."""
     parts = region.batches.get(value, 1)
     size = fused.sizes[value]
     return size if parts <= 2 else 2 * ceil(size / parts)
@@ -115,8 +114,7 @@ def _contracted_rows(
 
 
 def _side(fused: Fused, step: FusedStep, n: int) -> tuple[int, ...]:
-    """Return the shape of a matmul's n-th side: elements come before scales and tags.
-    """
+    """Return the shape of a matmul's n-th side; elements precede scales and tags."""
     operands = step.operands
     position = n if len(operands) != 3 else 2 * n
     return fused.types[operands[min(position, len(operands) - 1)]].shape
@@ -137,8 +135,7 @@ def _operand_rows(fused: Fused, step: FusedStep, position: int) -> frozenset[int
 
 
 class _Grouping:
-    """The grouping of steps: each joins the region of its last operand, or a new one.
-    """
+    """The grouping of steps: each joins its last operand's region, or a new one."""
 
     def __init__(self, fused: Fused, core: Core) -> None:
         self.fused, self.core = fused, core
@@ -305,8 +302,7 @@ class _Grouping:
         return batch if region.rows > batch and region.rows % batch == 0 else 1
 
     def _outside(self, region: TiledRegion, value: int, parts: int = 1) -> int:
-        """Return the bytes of a value to load that the region neither computes nor has.
-        """
+        """Return the bytes of a value that the region neither computes nor has."""
         return sum(
             self.fused.sizes[r] // max(1, parts // 2)
             for r in self.fused.access[value].roots
@@ -314,8 +310,7 @@ class _Grouping:
         )
 
     def _passes(self, lhs_bytes: float) -> int:
-        """Return how often weights that do not fit are loaded: once per block of rows.
-        """
+        """Return how often weights that do not fit are loaded: once per row block."""
         return max(1, ceil(lhs_bytes / self.capacity))
 
     def _traffic(self, whole: int, lhs_bytes: int) -> float:

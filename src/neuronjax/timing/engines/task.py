@@ -102,8 +102,7 @@ class LaneTask:
         return max((s.free for s in self.streams), default=1)
 
     def in_fp32(self) -> LaneTask:
-        """Return the task with FP32 streams, since nothing is rounded inside a chain.
-        """
+        """Return the task with FP32 streams, for use inside a chain."""
         wide = np.dtype(np.float32)
         return replace(
             self,

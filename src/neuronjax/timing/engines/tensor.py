@@ -49,8 +49,7 @@ class ArrayTask:
 
 
 def multiply_seconds(core: Core, task: ArrayTask) -> float:
-    """Return how long the array multiplies; for one matmul, the interval to the next.
-    """
+    """Return how long the array multiplies: for one matmul, until the next."""
     least = min(a.MATMUL_MINIMUM.value, task.held) * max(1.0, task.column_cycles)
     short = ceil(task.matmuls / task.parallel) * least
     streamed = ceil(task.moved / task.parallel) * task.column_cycles

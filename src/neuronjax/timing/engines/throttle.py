@@ -27,8 +27,7 @@ def is_throttled(core: Core) -> bool:
 
 
 def after_idle_seconds(core: Core, busy_seconds: float) -> float:
-    """Return the time that the whole array loses when it starts after an idle stretch.
-    """
+    """Return the time that the whole array loses after an idle stretch."""
     if not is_throttled(core):
         return 0.0
     return Throttle().spent(0.0, busy_seconds, 1.0) - busy_seconds

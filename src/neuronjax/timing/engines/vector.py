@@ -58,8 +58,7 @@ def _is_narrow_float(dtype: np.dtype) -> bool:
 
 
 def _one_stream(task: LaneTask, core: Core) -> Pace:
-    """Return 4, 2 or 1 elements per cycle; at least 600 cycles with a dynamic address.
-    """
+    """Return 4, 2 or 1 elements per cycle; 600 cycles or more at dynamic addresses."""
     least = a.MINIMUM_INTERVAL.value
     if any(s.is_dynamic for s in task.streams):
         least = a.DYNAMIC_COPY_MINIMUM.value
@@ -98,8 +97,7 @@ def _scalar_tensor_tensor(task: LaneTask, core: Core) -> Pace:
 
 
 def _predicated(task: LaneTask, core: Core) -> Pace:
-    """Return N if source and predicate are in different memories, or if one is scalar.
-    """
+    """Return N if source and predicate are in different memories, or one is scalar."""
     split = len({s.memory for s in task.read}) > 1
     return Pace(longest(task.read) if split else _streamed(task, core))
 
@@ -141,8 +139,7 @@ def _quantize_mx(task: LaneTask, core: Core) -> Pace:
 
 
 def _random(task: LaneTask, core: Core) -> Pace:
-    """Return the cycles of random words: 4 per lane and cycle with XORWOW [A4], else 1.
-    """
+    """Return cycles of random words: 4 per lane and cycle with XORWOW [A4], else 1."""
     rate = a.RANDOM_XORWOW if has(core, "xorwow") else a.UNPUBLISHED_RANDOM
     return Pace(task.elements / rate.value)
 
