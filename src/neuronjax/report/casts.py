@@ -3,7 +3,8 @@
 The array reads FP32 operands as TF32 at the rate of 16-bit ones (`CoreSpec.bf16`),
 while for BF16 an engine casts them first. For FP8 every operand is also scaled, by its
 largest magnitude, which is known only once the operand is complete, so that it is read
-again."""
+again.
+"""
 
 from __future__ import annotations
 

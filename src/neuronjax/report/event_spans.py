@@ -1,7 +1,8 @@
 """The times at which a queue is occupied: the spans of an event and of loops.
 
 Other events run between the pieces of an event; its spans add up to the time that it
-occupies the queue. Seconds count from the start of the program."""
+occupies the queue. Seconds count from the start of the program.
+"""
 
 from __future__ import annotations
 

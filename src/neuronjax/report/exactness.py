@@ -1,7 +1,8 @@
 """The claims of docs/exactness.md: what is exact, what is modelled, what the host does.
 
 The page is made from the claims in docs/made, and the wheel contains it. Its tables are
-read here, for the command line and for `check_silicon`."""
+read here, for the command line and for `check_silicon`.
+"""
 
 from __future__ import annotations
 

@@ -43,8 +43,7 @@ class Narrowed(Text):
 
 
 def as_html(drawn: Any) -> str:
-    """Return HTML: the first table unfolded, later ones folded under their titles, and
-    the texts between them."""
+    """Return HTML: the first table open, others folded under their titles; texts."""
     shown, has_table = [], False
     for part in _parts(drawn):
         is_table = isinstance(part, Table) and part.box is not None

@@ -3,7 +3,8 @@
 The plan has units, the timeline has events: each unit is shown until its last event.
 The units of a function that is called, or that devices run alike, replace the call,
 since a jitted step is a single call. A loop is one unit. Seconds, and bytes of one
-core."""
+core.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@ There is one row per documented name of nki.isa, nki.language and nki.collective
 Whether it exists, has semantics and has a time is read from the registries, so that the
 table cannot disagree with the emulator; engines and first NeuronCore are those of its
 spec. Sources: nki/api/nki/{isa,language,collectives}/__init__.py of the Neuron
-documentation."""
+documentation.
+"""
 
 from __future__ import annotations
 
@@ -132,8 +133,7 @@ def _named(group: Group, kind: Kind, names: str) -> Iterator[KernelOperation]:
 def select_kernel_operations(
     text: str, *, missing: bool = False
 ) -> Iterator[KernelOperation]:
-    """Yield the rows whose name contains a text; with `missing`, only those that do not
-    run or have no time."""
+    """Yield rows whose name contains a text; with `missing`, those unsupported."""
     for row in kernel_operations():
         if text in row.name and (row.missing or not missing):
             yield row

@@ -1,7 +1,8 @@
 """Tables of number formats, and of MX and sparse arrays, as notebooks show them.
 
 For an array the title has its format and size; for a concrete array the first blocks or
-groups are drawn. `formats` has every format of the engines by name."""
+groups are drawn. `formats` has every format of the engines by name.
+"""
 
 from __future__ import annotations
 

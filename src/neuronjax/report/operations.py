@@ -2,7 +2,8 @@
 
 `operations.json` has one row per op of both dialects. The file is made by lowering a
 sample of every op (docs/made), and a test compares it with the lowering, so that the
-table cannot disagree with the emulator. Nothing is lowered or run here."""
+table cannot disagree with the emulator. Nothing is lowered or run here.
+"""
 
 from __future__ import annotations
 
@@ -88,8 +89,7 @@ def operations() -> tuple[Operation, ...]:
 
 
 def select(text: str = "", *, missing: bool = False) -> Iterator[Operation]:
-    """Yield rows whose name contains a text; with `missing`, only those that do not
-    run."""
+    """Yield rows whose name contains a text; with `missing`, those that do not run."""
     for operation in operations():
         if text in operation.name and (not missing or operation.status != "emulated"):
             yield operation

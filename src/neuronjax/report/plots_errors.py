@@ -3,7 +3,8 @@
 The axis shows at most five decades: those below the largest error, or, if they would
 hold less than half of the ops, the five that hold the most. It shows fewer if only a
 few ops are far below all others. Smaller errors are arrows at the bottom, larger ones
-at the top."""
+at the top.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Labels in pictures that are drawn only where they fit.
 
 The size of a text is known once the axes have their layout, so a picture is drawn, laid
-out, and then labelled. Boxes are in pixels of the figure."""
+out, and then labelled. Boxes are in pixels of the figure.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +34,7 @@ _PLACES: Sequence[tuple[tuple[float, float], str, str]] = (
 def write_within(
     axes: Axes, texts: Iterable[str], start: float, end: float, y: float, ink: str
 ) -> Text | None:
-    """Write the first text that fits between two x positions, centred; None if none
-    does."""
+    """Write the first text that fits between two x positions, centred, if any does."""
     (left, _), (right, _) = axes.transData.transform([(start, y), (end, y)])
     centred = {"fontsize": SMALL, "ha": "center", "va": "center"}
     for text in texts:
@@ -49,8 +49,7 @@ def write_within(
 def write_beside(
     axes: Axes, text: str, at: tuple[float, float], taken: list[Bbox], radius: float
 ) -> bool:
-    """Write a text beside a mark with a radius in points, where it overlaps no `taken`
-    box.
+    """Write a text beside a mark of a radius in points, off all boxes in `taken`.
 
     Add its box to `taken`; return False if there is no room within the axes."""
     inside = axes.get_window_extent()

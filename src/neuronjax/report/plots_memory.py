@@ -1,7 +1,8 @@
 """Pictures of memory over time: the use of SBUF, and the contents of HBM.
 
 The arguments are in HBM all the time; results, activations and workspace come and go.
-If the latter are small, the axis below them is compressed, as its label says."""
+If the latter are small, the axis below them is compressed, as its label says.
+"""
 
 from __future__ import annotations
 

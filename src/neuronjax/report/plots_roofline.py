@@ -6,7 +6,8 @@ operation per element, and the roof of VectorE or ScalarE. An op without traffic
 the right edge, one that is far slower than all others at the bottom. A circle's area is
 the op's share of the queues' time; ops of one name in one place, such as those of a
 model's layers, are one circle. Left of the balance HBM is the limit, right of it the
-array."""
+array.
+"""
 
 from __future__ import annotations
 
@@ -147,8 +148,7 @@ def draw_roofline(axes: Axes, timeline: Timeline, core: Core) -> Callable[[], No
 
 
 def _tops(core: Core) -> Iterator[tuple[str, float]]:
-    """Yield the horizontal roofs: peaks of the array by dtype, and VectorE with its
-    modes."""
+    """Yield the horizontal roofs: peaks of the array by dtype, and VectorE's modes."""
     for kind, title in _KINDS.items():
         flops = peak_flops_per_second(core, kind)
         if flops is not None:

@@ -1,7 +1,8 @@
 """A picture of a search for precision: predicted time against measured error.
 
 The axis of errors is logarithmic. A line below it, named "exact", is for an error of
-zero, and a line above for errors that are not finite."""
+zero, and a line above for errors that are not finite.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 Results are in program order. The upper panel shows the largest number of each result
 and the largest of its format; the lower one the shares of its elements that were lost,
 on a logarithmic axis, so that a result without a dot lost nothing. The largest losses
-are named."""
+are named.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 A picture has no background, and its ink is readable on light and dark pages. It is a
 pyplot figure if pyplot shows figures, so that a notebook displays it wherever in a cell
-it is made, with the notebook's resolution and formats."""
+it is made, with the notebook's resolution and formats.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 A lane's height is the share of each short interval in which its queue works, so that
 areas are busy times; in a loop it is the mean over all iterations. Phases are those of
 a train step; each interval belongs to the phase that works most in it. Events are named
-where the text fits; consecutive events of one name are named once."""
+where the text fits; consecutive events of one name are named once.
+"""
 
 from __future__ import annotations
 
@@ -301,8 +302,7 @@ def _spills(run: Run) -> bool:
 
 
 def _legend(axes: Axes, rows: _TimelineRows) -> None:
-    """Explain the colours within rows and the greys; lanes have their names beside
-    them."""
+    """Explain colours within rows, and the greys; lanes are named beside the axis."""
     present = {run.name for run in rows.phases}
     looks: dict[str, Mapping[str, Any]] = {
         p: {"color": grey} for p, grey in PHASE_COLOURS.items() if p in present

@@ -4,7 +4,8 @@ Columns that the vendor's profiler has are named as in its tables `Instruction` 
 `DmaPacketAggregated`. Timestamps are nanoseconds from the start of the program, with
 fractions. An event in a loop is one row, for the first iteration; `count` is the number
 of iterations. `duration_ns` is how long it occupies its queue: less than from start to
-end if other events run between its `pieces`."""
+end if other events run between its `pieces`.
+"""
 
 from __future__ import annotations
 

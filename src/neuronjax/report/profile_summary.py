@@ -4,7 +4,8 @@ Names, units and formulas are those of the table `Summary` of Neuron Explorer's 
 7.4.0 (tools/neuron-explorer/profile-schema-reference.rst, SDK 2.32.0), without the
 figures that the model cannot give. Times are in seconds; names in `_percent` are
 fractions from 0 to 1, as in the vendor's JSON. All figures are of one logical
-NeuronCore."""
+NeuronCore.
+"""
 
 from __future__ import annotations
 

@@ -171,8 +171,7 @@ def shown_memory(memory: MemoryPlan, core: Core) -> ShownMemory:
 
 
 def confidence_table(found: Confidence, kind: str, predicted: float) -> Table:
-    """Return the interval of predicted seconds, and the most similar measured times
-    that it is based on."""
+    """Return the interval of a predicted time, and the nearest measured times."""
     low, high = seconds(found.low_seconds), seconds(found.high_seconds)
     title = (
         f"How sure: {low} to {high}, as {len(found.nearest)} measured {kind}s like it"

@@ -2,7 +2,8 @@
 
 Resources are engine seconds, floating-point operations and bytes, over all trips of
 loops. The seconds of a group are those of its engines, which work in parallel: the
-groups of a profile add up to the engines' busy times, not to its wall time."""
+groups of a profile add up to the engines' busy times, not to its wall time.
+"""
 
 from __future__ import annotations
 

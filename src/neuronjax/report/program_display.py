@@ -2,7 +2,8 @@
 
 Labels are exact, modelled, checked on silicon or host. Blocks of control flow are
 indented, callees follow. `ir.text` has every attribute; the table has those that change
-numbers."""
+numbers.
+"""
 
 from __future__ import annotations
 

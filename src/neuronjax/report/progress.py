@@ -2,7 +2,8 @@
 
 In a notebook they are HTML that is replaced during the work, as results are: Rich's own
 display needs widgets, which a saved notebook loses. A process has one live display:
-compilations below a bar show their stages in the bar."""
+compilations below a bar show their stages in the bar.
+"""
 
 from __future__ import annotations
 
@@ -135,8 +136,7 @@ class WorkBars:
 
 
 class StudyProgress(WorkBars):
-    """Two bars for a study: runs, and steps of the current run; a line for each run
-    that ends.
+    """Two bars for a study, of runs and the current run's steps, and a line per run.
 
     The number of a run's steps is taken from the previous run."""
 

@@ -5,7 +5,8 @@ The difference of two ends has Student's t interval over the seeds. So has the l
 of the ratio of the steps in which two runs reach the same value, which is the worse of
 the two ends, since both runs reach it. The *margin* is the largest acceptable
 difference: a share of the baseline's improvement in training, but never less than the
-scatter of its ends over the seeds."""
+scatter of its ends over the seeds.
+"""
 
 from __future__ import annotations
 
@@ -186,8 +187,7 @@ def _won(curve: Curve, last: int) -> float:
 
 @dataclass(frozen=True)
 class _Judge:
-    """The baseline, whose smaller values are better, and the criteria for other
-    machines."""
+    """The baseline, whose smaller values are better, and criteria for the others."""
 
     reference: Curve
     baseline: str

@@ -1,7 +1,8 @@
 """The renderer of tables: from rows to text of 80 columns, colours, or HTML.
 
 A class of results defines its look once, in `__rich__`; `print` shows that as text of
-80 columns, Rich in a terminal in colours, and Jupyter as HTML."""
+80 columns, Rich in a terminal in colours, and Jupyter as HTML.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 Nothing is shown in the first two seconds, nor if the standard error is not a terminal
 (a log, a pipe, CI), unless NEURONJAX_PROGRESS is 1; 0 shows nothing anywhere. A log
 gets a line for each kind of stage, a terminal and a notebook one line that is replaced.
-The last line says how long the work took, or when it stopped."""
+The last line says how long the work took, or when it stopped.
+"""
 
 from __future__ import annotations
 

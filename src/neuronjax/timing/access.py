@@ -44,8 +44,7 @@ class ValueAccess(NamedTuple):
 def rows_of(shape: tuple[int, ...], dimensions: int | None = None) -> frozenset[int]:
     """Return the products of the leading dimensions, which are the possible row counts.
 
-    `dimensions` limits how many count; 1, all in one row, is always there.
-    """
+    `dimensions` limits how many count; 1, all in one row, is always there."""
     rows, product = {1}, 1
     for size in shape[:dimensions]:
         product *= size
@@ -62,8 +61,7 @@ def viewed(
 ) -> ValueAccess | None:
     """Return how the result of an access pattern is read; None if it is a computation.
 
-    `arguments` are the values that are in HBM.
-    """
+    `arguments` are the values that are in HBM."""
     kind = type(i)
     if kind is TensorCopy or kind is BitcastCopy:
         source, target = i.operands[0].type.dtype, i.results[0].type.dtype

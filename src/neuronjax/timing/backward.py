@@ -18,8 +18,7 @@ from neuronjax.timing.timeline import Timeline
 def backward_share(program: InstructionProgram, timeline: Timeline) -> float:
     """Return the share of the work that is in the backward pass, from 0 to 1.
 
-    Steps that fusion has rewritten are included.
-    """
+    Steps that fusion has rewritten are included."""
     visits: Counter[int] = Counter()
     backward: Counter[int] = Counter()
     _visit(program, program.main, False, visits, backward)

@@ -29,8 +29,7 @@ Flows = dict[tuple[int, int], float]
 
 @dataclass(frozen=True)
 class CollectiveStep:
-    """Equal steps of one or several groups; sizes are fractions of the collective's
-    size.
+    """Equal steps of one or several groups; sizes are fractions of the collective.
 
     Attributes:
         count: the number of equal steps, one after the other.
@@ -40,8 +39,8 @@ class CollectiveStep:
             nodes.
         senders: how many ranks of each chip take part.
         channels: DMA rings of each rank; each follows one way out of a chip.
-        is_sliced: whether the step works on one slice of the data while the other steps
-            work on other slices.
+        is_sliced: whether it works on one slice of the data while other steps work on
+            others.
     """
 
     count: int
@@ -108,8 +107,7 @@ class _GroupSite:
     """A group with what its algorithms need to know of its ranks and chips.
 
     With `first_only`, only the flows of the first chip are listed: over EFA all chips
-    send alike.
-    """
+    send alike."""
 
     def __init__(
         self, group: Group, topology: Topology, *, first_only: bool = False
@@ -136,13 +134,11 @@ class _GroupSite:
 
     @functools.cached_property
     def channels(self) -> int:
-        """Return four for a full torus, which has two cycles with two directions; else
-        two."""
+        """Return four for a full torus, with two cycles both ways; else two."""
         return max(2, len(self.wires()))
 
     def pairs(self, per_pair_of_ranks: float = 0.0, per_chip: float = 0.0) -> Flows:
-        """Return flows from every chip to every other: per pair of ranks, plus per
-        chip."""
+        """Return flows from each chip to each other: per pair of ranks, plus per chip."""
         here = self.on_chip
         return {
             (a, b): per_chip + per_pair_of_ranks * here[a] * here[b]
@@ -181,8 +177,7 @@ def _ring_scatter(site: _GroupSite, limit: int | None = None) -> Steps:
     """Return the steps of a ring: the first sends a copy, all others send sums.
 
     ASSUMPTION: "ring" uses all the channels that the wires allow, "ring:2" two; the
-    order of additions, one for "ring", does not change the time.
-    """
+    order of additions, one for "ring", does not change the time."""
     c, flows = site.chunk, site.along(site.chunk, limit)
     first = site.step(3 * c, c, flows)
     return [first, *_repeated(site.step(2 * c, c, flows, count=site.ranks - 2))]
@@ -250,8 +245,7 @@ def _exchange(site: _GroupSite, number: int, part: float) -> Flows:
 
     ASSUMPTION: every rank of a chip begins with another axis, so that all links are
     used. If all ranks had the same order, kangaring would win from 5 MB on, and not
-    from the documented 56 MB.
-    """
+    from the documented 56 MB."""
     chips = {label: chip for chip, label in site.labels.items()}
     flows: defaultdict[tuple[int, int], float] = defaultdict(float)
     for rank in range(site.per_chip):
@@ -262,13 +256,11 @@ def _exchange(site: _GroupSite, number: int, part: float) -> Flows:
 
 
 def _labels(site: _GroupSite) -> dict[int, int]:
-    """Return a hypercube label for each chip; neighbours on a full torus differ in a
-    bit.
+    """Return a hypercube label per chip; neighbours on a full torus differ in a bit.
 
     A ring of four is a square: its chips are labelled in Gray code (ASSUMPTION; [IN]
     calls the 4 x 4 torus a hypercube of four axes). Chips that do not fill a box are
-    numbered in the order of the group.
-    """
+    numbered in the order of the group."""
     per_node = math.prod(site.topology.shape)
     places = [place_of(site.topology, chip % per_node) for chip in site.chips]
     values = [sorted(set(axis)) for axis in zip(*places, strict=True)]
@@ -365,8 +357,7 @@ def steps_of(
     """Return the steps of a collective over groups of one size, which run at once.
 
     The algorithm is one of `collectives.algorithms.ALGORITHMS` that the groups can run;
-    for "all_to_all" it is "mesh".
-    """
+    for "all_to_all" it is "mesh"."""
     if groups[0].size == 1:
         return ()
     return merged([_of_group(op, algorithm, group, topology) for group in groups])
@@ -430,8 +421,7 @@ def steps_over_nodes(
 
     They are those of `steps_of`, without a list of every rank. `inner` is the part of
     every group that lies on the first node; the algorithm is "A+B", or B alone if a
-    group has one rank per node.
-    """
+    group has one rank per node."""
     inside, _, between = algorithm.rpartition("+")
     chips = math.prod(topology.shape)
     outer = Group(
@@ -451,8 +441,7 @@ def steps_over_nodes(
 
 
 def _of_all(flows: Flows, ranks: Counter[int]) -> Flows:
-    """Return the flows of all ranks of a chip, between the first such chip of each
-    node."""
+    """Return the flows of all ranks of a chip, between the first such chip per node."""
     first = min(ranks)
     return {
         (a + first, b + first): size * ranks[first] for (a, b), size in flows.items()
@@ -466,8 +455,7 @@ def permute_steps(
 
     Pairs are (source, destination), indices into the group. A source of several pairs
     sends several messages of the same size, each on its own channel, as the rings of
-    `nki.collectives` do.
-    """
+    `nki.collectives` do."""
     if not pairs:
         return ()
     most = float(max(Counter(source for source, _ in pairs).values()))

@@ -281,8 +281,7 @@ def _rates(steps: Sequence[CollectiveStep], network: Network) -> CollectivePrice
 
 
 def _slowest(steps: Sequence[CollectiveStep], network: Network) -> dict[str, float]:
-    """Return the seconds per byte of consecutive steps, by the slowest resource of
-    each."""
+    """Return the seconds per byte of consecutive steps, by slowest resource of each."""
     spent = {"link": 0.0, "dma": 0.0, "efa": 0.0}
     for step in steps:
         each = network.seconds_per_byte(step)
@@ -340,8 +339,7 @@ def barrier_seconds(target: Target, ranks: int) -> float:
     """Return the wait for all ranks of the largest group, once per execution.
 
     A single rank does not wait; more ranks synchronise in rounds, with the times of
-    `ChipSpec.barrier_seconds`.
-    """
+    `ChipSpec.barrier_seconds`."""
     if ranks < 2:
         return 0.0
     seconds, four, doubling = target.chip.barrier_seconds
@@ -354,20 +352,17 @@ def launch_seconds(core: Core, target: Target, ranks: int) -> float:
     """Return what a launch adds to the time of a program.
 
     The measured launch of an empty program includes `core.around_seconds`, as the time
-    of a program does, so it is subtracted.
-    """
+    of a program does, so it is subtracted."""
     launch = c.NULL_EXECUTION.value + barrier_seconds(target, ranks)
     return launch - core.around_seconds
 
 
 def queued_launch_seconds(target: Target, ranks: int, program_seconds: float) -> float:
-    """Return the delay between consecutive launches of one program, as in decoding and
-    training.
+    """Return the delay between launches of one program, as in decoding and training.
 
     The runtime prepares the next launch, with its wait for all ranks, while the last
     one runs, so that a program waits only for a launch that is longer than itself:
     twelve exchanges of 8 MB in a program take 32 ranks of trn1 4.7 ms, and one 5.3
-    [T16].
-    """
+    [T16]."""
     launch = c.NULL_EXECUTION.value + barrier_seconds(target, ranks)
     return max(0.0, launch - program_seconds)

@@ -39,8 +39,7 @@ def own_seconds(way: Way) -> float:
     """Return the time of a way on an idle core whose operands are ready.
 
     Its works stream tiles to each other as in a pipeline: the time is that of the
-    longest work, plus the first tile of each other work, plus all latencies.
-    """
+    longest work, plus the first tile of each other work, plus all latencies."""
     if not way:
         return 0.0
     longest = max(way, key=lambda work: work.seconds)
@@ -55,8 +54,7 @@ def ways(
     """Return the legal ways to execute an instruction, the quickest first.
 
     The order is that of `own_seconds`; the result is `((),)` if the instruction is
-    free.
-    """
+    free."""
     found = rule(instruction, core, reading)
     if core.chip.lacks:
         found = tuple(way for way in found if own_seconds(way) < inf)

@@ -53,8 +53,7 @@ def collective_seconds(
     """Return the time of a collective instruction.
 
     `PartitionId` is free. `placement` is the logical core of each device; if it is
-    empty, device n is on core n.
-    """
+    empty, device n is on core n."""
     if isinstance(i, PartitionId):
         return 0.0
     operands = sum(v.type.size_bytes for v in i.operands)

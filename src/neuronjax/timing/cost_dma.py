@@ -67,8 +67,7 @@ def dma_times(transfer: Transfer, core: Core) -> tuple[float, float]:
 
     The latency, from the trigger to a consumer's start, is additional: descriptors,
     synchronisation, and the semaphore that the consumer waits for [DB]; the tail of the
-    last tile is left out.
-    """
+    last tile is left out."""
     buffer = transfer.buffer
     task = _shared(
         core,
@@ -109,8 +108,7 @@ def _copies(
     *,
     is_dynamic: bool = False,
 ) -> tuple[Way, ...]:
-    """Return the ways to copy `shape` elements, which are not contiguous, within SBUF:
-    on any engine or by DMA."""
+    """Return the ways to copy non-contiguous elements in SBUF: any engine, or DMA."""
     result = i.results[0].type
     size = float(prod(shape) * result.dtype.itemsize)
     end = stream(result, columns(shape, core))._replace(
@@ -131,8 +129,7 @@ def _turned(i: DmaCopy) -> tuple[int, int, int] | None:
     """Return batch, rows and columns of the matrices that a transpose swaps, or None.
 
     None means an access pattern: whole rows move if the last axis stays, and elements
-    move within their lanes if the leading axes that fill the partitions stay.
-    """
+    move within their lanes if the leading axes that fill the partitions stay."""
     shape = i.operands[0].type.shape
     order = [d for d in i.parameters[0] if shape[d] > 1]
     if order == sorted(order) or order[-1] == max(order):
@@ -163,8 +160,7 @@ def _transposes(i: DmaCopy, core: Core) -> tuple[Way, ...]:
 
 
 def _run_bytes(shape: tuple[int, ...], within: tuple[int, ...], item: int) -> float:
-    """Return the contiguous bytes of a block of `shape` in a row-major tensor of
-    `within`."""
+    """Return the contiguous bytes of a block of `shape` in a tensor of `within`."""
     run = item
     for size, whole in zip(reversed(shape), reversed(within), strict=True):
         run *= max(1, size)
@@ -346,8 +342,7 @@ def _direction(m: _Move) -> str:
 
 
 def _ring(i: KernelInstruction, m: _Move, mode: str) -> str:
-    """Return the queue that issues a transfer: a generator, or the queue of a
-    direction."""
+    """Return the queue that issues a transfer: a generator, or one per direction."""
     if mode == "swdge":
         return "gpsimd"
     if mode != "hwdge":

@@ -73,8 +73,7 @@ def _rows(instruction: Instruction, axis: int) -> tuple[int, int]:
 def _in_rounds_of_eight(
     core: Core, instruction: Instruction, length: int, rows: int, wanted: int
 ) -> Way:
-    """Return the cost of finding `wanted` results per row, eight per three
-    instructions."""
+    """Return the cost of `wanted` results per row, eight per three instructions."""
     tiles = max(1, ceil(rows / (core.spec.partitions * core.lnc)))
     values = (stream(instruction.operands[0].type, tiles * length),)
     rounds = ceil(wanted / 8)
@@ -95,8 +94,7 @@ def _merge_operations(length: int, rows: int, tensors: int) -> float:
 
 @rule.register
 def _(i: Sort, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a merge sort in software, or for up to two tensors rounds of eight on
-    VectorE."""
+    """Price a merge sort in software, or for up to two tensors VectorE's rounds."""
     length, rows = _rows(i, i.dimension)
     merged = software(core, i, _merge_operations(length, rows, len(i.operands)), "SORT")
     if len(i.operands) > 2:
@@ -208,8 +206,7 @@ for _kind in _SOFTWARE:
 def _(i: HostCall, core: Core, reading: Reading) -> tuple[Way, ...]:
     """Price a call over PCIe, with the cubic work of a decomposition on the host.
 
-    `jax.debug` is free: a chip's program does not contain it.
-    """
+    `jax.debug` is free: a chip's program does not contain it."""
     if i.function.kind == "debug":
         return FREE
     moved = nbytes(i.operands) + nbytes(i.results)

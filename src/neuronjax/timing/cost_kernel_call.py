@@ -56,8 +56,7 @@ def _sum(queue: Queue, events: Sequence[Event]) -> Work:
     """Return the sum of a kernel's events on one queue.
 
     A copy within HBM has a read and a write; its bytes count once, for the first of
-    them.
-    """
+    them."""
     total = dict.fromkeys(_SUMS, 0.0)
     for event in events:
         source, times = event.source, event.count

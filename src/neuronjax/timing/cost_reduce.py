@@ -62,8 +62,7 @@ def _along_free_axis(
     """Return the ways to fold the elements of each lane to `results` results.
 
     A pass of ScalarE leaves one sum in each partition's register [ISA], so it needs an
-    instruction for every result.
-    """
+    instruction for every result."""
     task = _task(i, per_lane, ops=(i.op,))
     task = replace(task, read=(_strided(i, task.read[0]),))
     ways: list[Way] = [(_work(core, i, task),)]

@@ -10,7 +10,8 @@ Instructions have no layout; the compiler is assumed to choose well. **The rule*
 leading dimensions, as few as make 128 rows or more, lie on the partitions, the others
 are the free size; a tensor without 128 such rows is spread over the lanes as one long
 row. With LNC 2 two physical cores share the columns. Reductions put the kept dimensions
-on the partitions if those fill them."""
+on the partitions if those fill them.
+"""
 
 from __future__ import annotations
 

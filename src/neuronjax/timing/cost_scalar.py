@@ -1,7 +1,8 @@
 """ScalarE's elementary functions in programs: the activations of each function.
 
 A function that the engine has is one activation; others need several, with instructions
-of VectorE around them. `engines` has the times."""
+of VectorE around them. `engines` has the times.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@ In programs, the stationary operand, and row and column tiles for small operands
 chosen to take the least time. Every result then leaves PSUM through VectorE or ScalarE:
 that is the last work of a way, which a consumer that reads PSUM itself does not need.
 Kernels specify all of that; a stationary operand that is used again is not loaded
-again, and `kernel_queues.Array` runs tiles of the array in parallel."""
+again, and `kernel_queues.Array` runs tiles of the array in parallel.
+"""
 
 from __future__ import annotations
 
@@ -108,8 +109,7 @@ def _tile_size(core: Core, used: int, whole: int, allowed: bool) -> int:
 
 
 def _tiling(c: Contraction, core: Core, held: int, moved: int) -> ArrayTiling:
-    """Return the contraction with `held` stationary and `moved` moving columns per
-    batch."""
+    """Return the contraction with `held` stationary and `moved` moving columns."""
     spec = core.spec
     rows = min(spec.partitions, ceil(c.k / c.rows_per_cell))
     columns = min(spec.max_stationary_free, held)

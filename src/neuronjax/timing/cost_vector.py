@@ -1,7 +1,8 @@
 """Elementwise instructions of programs: on VectorE, and if legal ScalarE or GpSimdE.
 
 The rules name the instructions of nki.isa that make up an operation, and the engines
-that can run it; `engines` has the times."""
+that can run it; `engines` has the times.
+"""
 
 from __future__ import annotations
 

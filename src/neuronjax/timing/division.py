@@ -4,7 +4,8 @@ A tile is computed while the next is loaded, so that both are in SBUF, beside th
 operands that every tile needs whole. If those do not fit together, either the whole
 operands are loaded again for every block of rows, or blocks run without overlap, each
 with all the room. Physical cores that share the rows have separate SBUFs, each with its
-own copy of the whole operands. Bytes are those of a logical core."""
+own copy of the whole operands. Bytes are those of a logical core.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 `measured_times.json` holds measured times and this model's predictions of them, written
 by `python -m benchmarks.evidence`. A prediction is as uncertain as those of the most
 similar measured ones: of the same kind, of similar length, with the same queues busy.
-Sources: hardware sheet 9.1 to 9.4, vendor's baselines, KDA."""
+Sources: hardware sheet 9.1 to 9.4, vendor's baselines, KDA.
+"""
 
 from __future__ import annotations
 

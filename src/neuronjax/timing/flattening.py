@@ -6,7 +6,8 @@ surroundings; a big callee, such as a whole layer, stays a call.
 `swap` exchanges the sides of a matmul if that spares a transposition. Either operand
 may be stationary, so the result may have the rows of either one: `v^T p^T` followed by
 a transposition is `p v`. Einsums of attention, which JAX writes with a transposition,
-are rewritten so before anything is fused."""
+are rewritten so before anything is fused.
+"""
 
 from __future__ import annotations
 
@@ -90,8 +91,7 @@ class Flattening:
         return tuple([self._value(v.buffer, names) for v in block.results])
 
     def _captured(self, i: Instruction, names: dict[int, int]) -> tuple[int, ...]:
-        """Return the values that the blocks of control flow read from their
-        surroundings."""
+        """Return the values that blocks of control flow read from outside."""
         free: dict[int, Buffer] = {}
         for block in i.blocks:
             free |= read_outside(block)

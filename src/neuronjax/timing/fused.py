@@ -1,6 +1,7 @@
 """A block after fusion: its steps, and the regions that run tile by tile.
 
-`fusion` and `tiling` make it; the planner, pricing and the schedule read it."""
+`fusion` and `tiling` make it; the planner, pricing and the schedule read it.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@ exist in memory. Access patterns and constants disappear: reshapes, broadcasts, 
 widening casts. ScalarE and VectorE execute more than one operation per pass (scale and
 bias before an activation, two operations with scalars, a reduction or a cast of the
 result), and read a matmul's result out of PSUM. Nothing here has a unit; `timing.cost`
-prices steps, `timing.tiling` groups them."""
+prices steps, `timing.tiling` groups them.
+"""
 
 from __future__ import annotations
 
@@ -116,8 +117,7 @@ class _Fusion:
     # -- how values are read -----------------------------------------------------------
 
     def _vanishes(self, node: FlatNode) -> bool:
-        """Return whether an instruction is an access pattern or a constant, and count
-        uses."""
+        """Count uses, and return whether a node is an access pattern or constant."""
         i, access, operands = node.instruction, self.access, node.operands
         if isinstance(i, Memset) and is_stored(i) and not is_ramp(i.value):
             self.constants.add(node.results[0])
@@ -152,8 +152,7 @@ class _Fusion:
     def _scalars(
         self, values: Iterable[int], shape: tuple[int, ...]
     ) -> tuple[list[int], list[int]]:
-        """Split an elementwise operation's operands into tensors and one-per-row
-        scalars."""
+        """Split an elementwise operation's operands into tensors and scalars."""
         tensors, scalars = [], []
         all_are = len(shape) > 1 and shape[-1] == 1
         for value in values:

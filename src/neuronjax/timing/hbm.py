@@ -6,7 +6,8 @@ an activation; others are workspace. A captured program has no donation: its res
 separate tensors. With donation, an argument's memory is reused for the first result of
 its shape and dtype that has no argument yet, as JAX pairs them, once nothing reads the
 argument any more; until then the result is elsewhere. Times do not change. Bytes are
-those of a logical core."""
+those of a logical core.
+"""
 
 from __future__ import annotations
 

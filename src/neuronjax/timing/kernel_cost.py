@@ -10,7 +10,8 @@ VectorE and 4,133 of ScalarE, of which 4,224 are such copies). ASSUMPTION: each
 instruction in turn goes to the engine with less work in all, after the instructions
 that only one engine can run. For trn1 they all go to ScalarE: VectorE is idle in bmm,
 and in AdamW, SiLU and two kernels with RMSNorm ScalarE's counter is that of all such
-instructions, to a tenth."""
+instructions, to a tenth.
+"""
 
 from __future__ import annotations
 
@@ -166,8 +167,7 @@ def _first_of_sums(entries: Sequence[KernelInstruction]) -> list[int]:
 
 
 def _moved_out(entries: Sequence[KernelInstruction], room: int) -> list[int]:
-    """Return the loop-invariant instructions that the compiler moves out of inner
-    loops.
+    """Return the loop-invariant instructions that the compiler moves out of loops.
 
     It does so if an iteration's tiles, one for each line that allocates one, fit in
     SBUF together. In mamba v2 and its widths VectorE is active for 1.33 to 1.46 ms on

@@ -9,7 +9,8 @@ Storages without an address of the user's share SBUF and PSUM as a compiler allo
 them: a new one takes memory that was never used, then that of the storage that has been
 dead longest, and waits for its last accesses. A kernel that allocates a tile per
 iteration thus has as many buffers as fit. Storages with addresses overlap if their
-bytes do. Bytes are those of a partition."""
+bytes do. Bytes are those of a partition.
+"""
 
 from __future__ import annotations
 
@@ -119,8 +120,7 @@ class BoxMap:
     # -- cells -------------------------------------------------------------------------
 
     def _measure(self, b: tuple[tuple[int, int], ...]) -> None:
-        """Set the cell size to the first box's, on the axis that divides into most
-        cells."""
+        """Set cells of the first box's size, on the axis with the most of them."""
         sizes = [last - first for first, last in b]
         axes = range(len(b))
         if self._shape:
@@ -288,8 +288,7 @@ class KernelDependencies:
 
     @property
     def short(self) -> tuple[str, ...]:
-        """Return the memories of which the kernel needs more than there is, in
-        capitals."""
+        """Return the memories, in capitals, of which the kernel needs too much."""
         return tuple(
             sorted({m.upper() for (m, _), p in self._pools.items() if p.is_short})
         )
@@ -343,8 +342,7 @@ class KernelDependencies:
             found.append(self._registers[number] * 2)
 
     def _read_index(self, n: int, index: Access | Register, found: list[int]) -> None:
-        """Add the wait for the index of a dynamic access, which is read even by a
-        write."""
+        """Add the wait for a dynamic access's index, which even a write reads."""
         if isinstance(index, Access):
             self._read(n, index, found)
         else:
@@ -385,8 +383,7 @@ class KernelDependencies:
         return entry < len(entries) and entries[entry].engine == "tensor"
 
     def _region(self, s: Storage, access: Access) -> tuple[_StorageAccesses, Box]:
-        """Return the region of a storage, made at its first access, and the accessed
-        box."""
+        """Return the region of a storage, made at first access, and the box."""
         if s.address is not None and s.memory not in _HBM:
             core = self._first[s.number][2]
             # All storages of a memory that have addresses share a region.

@@ -3,7 +3,8 @@
 For an engine, an access pattern is a `LaneStream`: elements per partition, whether they
 are contiguous, in which memory. A *box* is the part of a storage that an access
 touches, as a range of every dimension; it may be larger than that part, never smaller.
-Values are not known here: an index from run time may be any."""
+Values are not known here: an index from run time may be any.
+"""
 
 from __future__ import annotations
 

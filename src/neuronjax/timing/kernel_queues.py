@@ -3,7 +3,8 @@
 TensorE, the sequencers and the CC-cores issue instructions in the kernel's order. The
 other queues issue whichever of the next few can start first, as if the compiler had
 ordered them. The older style's compiler also orders TensorE's, except additions to one
-sum (gqa_full v1 of [KDA]: 21.3 ms measured, 21.1 so, 31.4 in order)."""
+sum (gqa_full v1 of [KDA]: 21.3 ms measured, 21.1 so, 31.4 in order).
+"""
 
 from __future__ import annotations
 
@@ -133,8 +134,7 @@ class Array:
         return start, start + spent, free
 
     def _tile(self, p: KernelPrice, start: float, spent: float) -> float:
-        """Return the start, when its tiles and the input of the array are free; occupy
-        both."""
+        """Return when its tiles and the array's input are free; occupy both."""
         rows = range(p.rows[0], min(_QUARTERS, sum(p.rows)))
         columns = range(p.columns[0], min(_QUARTERS, sum(p.columns)))
         used = [(r, c) for r in rows for c in columns]

@@ -5,7 +5,8 @@ queues that issue DMA, and 16 DMA engines; all programs share the CC-cores. An
 instruction starts when its queue (`kernel_queues`) is free, and the instructions that
 it waits for (`kernel_dependencies`) have ended and their results can be read. Transfers
 share the DMA engines in the order of issue. Equal input gives an equal schedule. Times
-are in seconds."""
+are in seconds.
+"""
 
 from __future__ import annotations
 
@@ -228,8 +229,7 @@ class _Scheduling:
     # -- time --------------------------------------------------------------------------
 
     def all(self) -> None:
-        """Schedule all entries. After a truncated loop, add the time of its other
-        iterations."""
+        """Schedule all entries, and the missing iterations of truncated loops."""
         loops = self.stream.loops
         order = sorted(range(len(loops)), key=lambda n: loops[n].edges[-1])
         periods = [0.0] * len(order)
@@ -248,8 +248,7 @@ class _Scheduling:
         self.periods = periods
 
     def _period(self, loop: UnrolledLoop) -> float:
-        """Return the time between the ends of the last two iterations, or the length of
-        one."""
+        """Return the time from one iteration's end to the next, or of the only one."""
         if len(loop.edges) < 2:
             return 0.0
         ends = [
@@ -437,8 +436,7 @@ class _Scheduling:
     def _transfer(
         self, n: int, p: KernelPrice, start: float, queue: IssueQueue, state: _CoreState
     ) -> float:
-        """Issue a transfer on its ring; its DMA engines move it after earlier
-        transfers."""
+        """Issue a transfer on its ring; its DMA engines move it after others."""
         queue.free = start + p.issue_seconds
         if queue.kind in ISSUERS:
             self.issues.append((start, n))

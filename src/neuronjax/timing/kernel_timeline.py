@@ -7,7 +7,8 @@ its DMA engines are.
 
 A storage is alive from its first access to its last; its bytes count in every
 partition, however many it uses. `KernelMemory` is the `MemoryPlan` of a kernel: its
-units are equal stretches of time, each with its highest use."""
+units are equal stretches of time, each with its highest use.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 A loop that would unroll to more instructions than the limit is truncated: the last
 iteration in the stream represents the remaining ones. Trip counts are static, or given
-by the line of the loop; a loop without either runs once, and a note says so."""
+by the line of the loop; a loop without either runs once, and a note says so.
+"""
 
 from __future__ import annotations
 

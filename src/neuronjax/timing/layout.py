@@ -2,7 +2,8 @@
 
 The steps of a region decide everything: which matmul results stay in PSUM for their
 readers, which operands have the contracted axis in their rows, and the size of tiles in
-flight."""
+flight.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@
 engine rounds as it writes, and draws the random bits of stochastic rounding itself.
 VectorE quantizes blocks with shared scales from NeuronCore-v4 on. JAX outlines the
 functions under the names from `numerics.casting` and `numerics.microscaling`. Only the
-time changes: execution still runs the function itself."""
+time changes: execution still runs the function itself.
+"""
 
 from __future__ import annotations
 

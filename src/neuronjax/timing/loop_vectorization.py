@@ -3,7 +3,8 @@
 Carries are classified by their use: some pass through, one counts, some are read or
 replaced in the slice at the counter, and the rest is state. A state must be FP32 and a
 recurrence in values that do not depend on it; then one scan computes it for all
-iterations, and its readers follow. Any other loop stays as it is."""
+iterations, and its readers follow. Any other loop stays as it is.
+"""
 
 from __future__ import annotations
 
@@ -142,8 +143,7 @@ class LoopVectorization:
         return type_.shape == () and type_.dtype.kind in "iub"
 
     def _stacked(self) -> dict[int, FlatNode]:
-        """Return the carries of which each iteration writes its own slice and reads
-        none."""
+        """Return carries of which each iteration only writes its own slice."""
         uses: dict[int, int] = {}
         for node in self.nodes:
             for value in node.operands:
@@ -174,8 +174,7 @@ class LoopVectorization:
         )
 
     def _states(self) -> dict[int, int]:
-        """Return the carries that change, with their new values; note the others as
-        known."""
+        """Return the carries that change, with new values; note others as known."""
         states = {}
         for n, value in enumerate(self.arguments):
             passes = n >= len(self.results) or self.results[n] == value
@@ -229,8 +228,7 @@ class LoopVectorization:
     def _for_all_turns(
         self, i: Instruction, values: list[_VectorizedValue]
     ) -> Buffer | None:
-        """Return an instruction's result for all iterations; None if it is not
-        possible."""
+        """Return an instruction's result for all iterations; None if impossible."""
         shape = i.results[0].type.shape
         if isinstance(i, ELEMENTWISE):
             operands = [
@@ -291,8 +289,9 @@ class LoopVectorization:
         return True
 
     def _recurrence(self, state: int, new: int) -> list[tuple[FlatNode, int]] | None:
-        """Return the one or two operations from a state to the next, with their other
-        operands; None if there are more or others."""
+        """Return the one or two operations from a state to the next, or None.
+
+        Each comes with its other operand."""
         node = self.maker.get(new)
         steps: list[tuple[FlatNode, int]] = []
         while node is not None and len(steps) < 2 and _op(node) in _SCANNED:

@@ -3,7 +3,8 @@
 A mask that is computed from indices alone (causal, a sliding window, both) is constant
 when a program is compiled. Over a block of rows and columns every index has a range,
 and so has every value computed from it; if the ranges prove that the mask hides a whole
-block, kernels do not compute the block."""
+block, kernels do not compute the block.
+"""
 
 from __future__ import annotations
 

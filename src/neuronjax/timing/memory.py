@@ -9,7 +9,8 @@ over all partitions. `timing.hbm` has the contents of HBM over time.
 Without names, an argument is taken for a parameter if it is a right operand of matmuls
 and never a left one, or a table of a gather. Each operand is followed back to its
 argument through movements, casts and scales, so that a weight that is cast before the
-matmul still counts. An argument that is written is no parameter."""
+matmul still counts. An argument that is written is no parameter.
+"""
 
 from __future__ import annotations
 
@@ -105,8 +106,7 @@ class _Planner:
         categories: Mapping[int, str | None] | None = None,
         share: float = 1.0,
     ) -> BlockPlan:
-        """Return the plan of a block whose arguments at `resident` positions stay in
-        SBUF."""
+        """Return a block's plan, with arguments at `resident` positions in SBUF."""
         fused = fuse(block, self.program.functions, self.core)
         regions = group(fused, self.core)
         capacity = int(self.capacity * share)
@@ -145,8 +145,7 @@ class _Planner:
             unit.inner = (self._called[i.callee],)
 
     def _carried(self, i: Loop) -> frozenset[int]:
-        """Return the positions of a loop's carry that stay in SBUF: the smallest that
-        fit.
+        """Return the positions of the carries that stay in SBUF, the smallest first.
 
         A carry that the body only reads or updates in slices stays in HBM unless it is
         small."""
@@ -182,8 +181,7 @@ def arguments_like_parameters(program: InstructionProgram) -> frozenset[int]:
 
 
 class _ParameterFinder(DataFlow[frozenset[int]]):
-    """The data flow of main's arguments: by buffer, the arguments that it is derived
-    from.
+    """The data flow from main's arguments: which of them a buffer is derived from.
 
     Attributes:
         left, right: arguments that matmuls read, by side; tables are on the right.

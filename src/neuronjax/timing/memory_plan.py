@@ -1,7 +1,8 @@
 """The memory plan of a program: what moves for each region, and where values are.
 
 `memory`, `sbuf_allocation` and `hbm` make it; pricing, the schedule and reports read
-it. Bytes are those of a logical core."""
+it. Bytes are those of a logical core.
+"""
 
 from __future__ import annotations
 
@@ -152,8 +153,7 @@ class MemoryPlan:
 
     @property
     def spill_reload_bytes(self) -> int:
-        """Return the bytes of spilled values that are reloaded, every loop counted
-        once."""
+        """Return the bytes of reloaded spilled values, every loop counted once."""
         return self._bytes("spill_reload")
 
     @property

@@ -4,7 +4,8 @@ Prices are US dollars per hour of a whole machine, which is rented as a whole ho
 many of its cores work. *Utilization* is the share of the rented hours in which steps
 run or tokens are served; restarts, checkpoints and empty queues are paid for too. A
 price is the caller's or a dated list price of `hardware.instances`; no price is
-guessed."""
+guessed.
+"""
 
 from __future__ import annotations
 

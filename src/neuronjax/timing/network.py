@@ -2,7 +2,8 @@
 
 `timing.collectives` reads a machine as a `Network`; replace a field
 (`dataclasses.replace`) to model another machine. Rates are bytes per second that
-transfers reach, not nominal ones; some are per logical NeuronCore (rank), as stated."""
+transfers reach, not nominal ones; some are per logical NeuronCore (rank), as stated.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 `fusion` makes them of two or three instructions, and the cost rules price them. In
 `nki.isa` they are tensor_scalar_reduce on VectorE, and activation_reduce and activate2
-on ScalarE."""
+on ScalarE.
+"""
 
 from __future__ import annotations
 

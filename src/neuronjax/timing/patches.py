@@ -5,7 +5,8 @@ kernel, each time from another first element. Patches are thus an access pattern
 image if its channels fill a tile of the array's rows. If there are fewer channels, they
 share the partitions with the positions of one axis, the kernel's or the result's,
 whichever has fewer: the image is copied for each of these positions, and the other axes
-are strides again."""
+are strides again.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 The choice maximises throughput: it minimises the load of the region's busiest engine. A
 region's tiles follow each other at the interval of its busiest queue, as in a software
 pipeline. Prices do not depend on the start time; `schedule` adds that. Equal steps are
-priced once."""
+priced once.
+"""
 
 from __future__ import annotations
 
@@ -235,8 +236,7 @@ class Pricing:
         return chosen
 
     def _after(self, load: dict[str, float], way: Way, pieces: int) -> float:
-        """Return the busiest queue's load after a way is added, plus the way's time per
-        tile."""
+        """Return the busiest queue's load with a way, plus its time per tile."""
         load = dict(load)
         self._add(load, way)
         through = sum(w.seconds / w.tiles + w.latency_seconds for w in way)
@@ -266,8 +266,7 @@ class Pricing:
 
 
 def _block(whole: PricedUnit, blocks: int) -> PricedUnit:
-    """Return the prices of one of several equal blocks of rows, as a region of one
-    tile."""
+    """Return the prices of one of several equal row blocks, as a one-tile region."""
     out = PricedUnit(tables=whole.tables, blocks=blocks)
     for p in whole.steps:
         way = tuple(

@@ -74,8 +74,7 @@ class EventRecorder:
         )
 
     def once(self, first: int, last: int) -> None:
-        """Count the table loads in a range of events once; later iterations need no
-        load."""
+        """Count table loads in a range of events once: later iterations need none."""
         for n in range(first, last):
             if self.events[n].name == TABLE_LOAD:
                 self.events[n] = self.events[n]._replace(count=self.count)

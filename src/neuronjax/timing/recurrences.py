@@ -5,7 +5,8 @@ its state in FP32 [ISA]: a loop over tokens whose carry is h = a h + b, a select
 scan. Such a loop becomes the instructions of its body on the slices of all iterations
 at once, with time as last axis, and a scan for every carry, as kernels write it [MAM].
 That is done if the latencies of the iterations are longer than the transpositions.
-Other loops stay. Only the time changes: execution still runs the loop."""
+Other loops stay. Only the time changes: execution still runs the loop.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@ long, each carries half of the message (ASSUMPTION: the vendor's routing is not
 published, and nccom's all-reduce over 8 ranks of trn1 is that fast only if both are
 used). A chain and a ring are tori of one axis. In a switch a message leaves by the
 cable of its chip and enters by that of the destination. A wire is (chip, link,
-direction), where link is an index into `Topology.links`."""
+direction), where link is an index into `Topology.links`.
+"""
 
 from __future__ import annotations
 
@@ -42,15 +43,13 @@ class Routes:
         return self._known[ends]
 
     def bytes_per_second(self, wire: Wire) -> float:
-        """Return the rate of a wire in one direction; of all cables for a switch's
-        link."""
+        """Return the rate of a wire in one direction; all cables in a switch."""
         link = self.topology.links[wire[1]]
         cables = link.per_chip if self.topology.kind == "switch" else 1
         return cables * link.bytes_per_second
 
     def slowest(self, flows: Mapping[tuple[int, int], float]) -> float:
-        """Return the seconds of simultaneous messages, which is that of the busiest
-        wire."""
+        """Return the seconds of simultaneous messages on the busiest wire."""
         load: dict[Wire, float] = {}
         for ends, size in flows.items():
             for wire, part in self.between(*ends):

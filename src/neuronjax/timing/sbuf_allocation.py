@@ -2,7 +2,8 @@
 
 The regions are visited once, in order. Values that later regions read stay while they
 fit; the one with the furthest next use is evicted first, and saved to HBM once. Whole
-operands that do not fit beside the tiles are loaded once per block of rows."""
+operands that do not fit beside the tiles are loaded once per block of rows.
+"""
 
 from __future__ import annotations
 
@@ -274,8 +275,7 @@ class SbufAllocation:
         self._lies_in_hbm(n, value)
 
     def _lies_in_hbm(self, n: int, value: int) -> None:
-        """Note that a value is in HBM from unit n to its last use, or the end for a
-        result."""
+        """Note that a value is in HBM from unit n to its last use, or the end."""
         last = len(self.units) if value in self.results else n
         self.in_hbm[value] = (n, max(last, self.last_use.get(value, n)))
 
@@ -356,8 +356,7 @@ class SbufAllocation:
             del self.in_hbm[value]
 
     def _passes_on(self, n: int, value: int, later: int) -> bool:
-        """Return whether the only reader of a value takes it tile by tile, as it is
-        made."""
+        """Return whether a value's only reader takes it tile by tile when made."""
         if later == _NEVER or len(self.next_use[value]) != 1:
             return False
         steps, fused = self.units[later].region.steps, self.fused
@@ -384,11 +383,11 @@ class SbufAllocation:
     # -- movement by address -----------------------------------------------------------
 
     def _addressed(self, n: int, unit: Unit) -> bool:
-        """Plan a gather from, or an update of, slices of a tensor; return whether it is
-        one.
+        """Plan a gather or update of slices of a tensor in HBM, if it is one.
 
         An update happens in place, since it is the last use of the target. It counts as
-        an update of the argument if the target is one, not as a spill."""
+        an update of the argument if the target is one, not as a spill. Return whether
+        it is planned."""
         (step,) = unit.region.steps
         moved = addressed_bytes(step.instruction)
         is_gather = isinstance(step.instruction, LocalGather)
@@ -425,10 +424,7 @@ class SbufAllocation:
         return True
 
     def _in_place(self, n: int, unit: Unit, source: int, result: int) -> bool:
-        """Plan an update in SBUF that overwrites its target, if nothing else reads
-        that.
-
-        Return whether it does."""
+        """Plan an update in SBUF that overwrites its target; return if possible."""
         if self._next(source, n) != _NEVER:
             return False
         unit.by_dma = True
@@ -447,8 +443,7 @@ class SbufAllocation:
     # -- control flow ------------------------------------------------------------------
 
     def _control(self, n: int, unit: Unit) -> None:
-        """Plan a unit of control flow: operands and results that it does not hold in
-        SBUF are in HBM."""
+        """Plan control flow: operands and results not in SBUF are in HBM."""
         self.plan_inner(unit)
         (step,) = unit.region.steps
         carried = sum(self.fused.sizes[step.results[p]] for p in unit.resident)

@@ -6,7 +6,8 @@ queue: the total is the time of one tile through all steps, plus that interval f
 other tile. A region of one tile streams parts of it: a step starts on its producer's
 first part, and ends no sooner than the producer's end plus its own last part. Loads run
 ahead of the engines. A loop is priced by the distance of two iterations, a branch by
-its most expensive block, an Spmd block once, since all devices run alike."""
+its most expensive block, an Spmd block once, since all devices run alike.
+"""
 
 from __future__ import annotations
 
@@ -144,8 +145,7 @@ class _Schedule:
         self._store(prices, state, times)
 
     def _blocks(self, block: PricedUnit, state: QueueState, times: _Times) -> None:
-        """Schedule consecutive row blocks: one with events, one without, others by
-        period."""
+        """Schedule equal row blocks: one with events, one to find the period."""
         records, first = self.recorder.on, len(self.recorder.events)
         one = self._one_block(block, state, times)
         last = len(self.recorder.events)
@@ -376,7 +376,7 @@ class _Schedule:
         state: QueueState,
         arguments: list[tuple[float, float]],
     ) -> list[tuple[float, float]]:
-        """Schedule one iteration with events, one without; others repeat the latter."""
+        """Schedule one iteration with events, and one more to find the period."""
         (body,) = unit.inner
         turns, assumed = self._turns(i)
         if turns == 0:

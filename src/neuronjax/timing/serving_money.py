@@ -4,7 +4,8 @@ A copy of the program serves `batch` sequences at a time. Each call of prefill p
 the prompts of `prefill_batch` sequences, and gives their first tokens; one call of
 decode gives one more token for all sequences. A full copy alternates: for each batch of
 requests all their prefills, then `output_tokens - 1` decodes (continuous batching mixes
-the order, not the sum). Queues and the host's work are left out."""
+the order, not the sum). Queues and the host's work are left out.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@ at a time on every physical core: only a tile of each intermediate value is in S
 engines and DMA work on different tiles at the same time, and an operand that every tile
 needs whole (the weights of a matmul) stays, or is loaded once for every block of rows
 that fits. Attention's scores, softmax included, thus never leave the core. `group`
-forms such regions greedily, in program order. Bytes are those of a logical core."""
+forms such regions greedily, in program order. Bytes are those of a logical core.
+"""
 
 from __future__ import annotations
 
@@ -209,8 +210,7 @@ class _Grouping:
         )
 
     def _joined(self, region: TiledRegion, step: FusedStep) -> frozenset[int] | None:
-        """Return the row counts of a region with one more step; None if it must not
-        join."""
+        """Return a region's row counts with one more step; None if it cannot join."""
         first = region.steps[0].form
         if first in ALONE:
             return None
@@ -319,8 +319,7 @@ class _Grouping:
         return whole * self._passes(lhs_bytes)
 
     def _take_operands(self, region: TiledRegion, step: FusedStep) -> None:
-        """Note the operands from outside, and whether they are streamed or needed
-        whole."""
+        """Note the operands from outside, and whether streamed or needed whole."""
         fused, rows, form = self.fused, region.rows, step.form
         always = form in ALONE
         for position, value in enumerate(step.operands):

@@ -2,7 +2,8 @@
 
 Seconds count from the start of the program. An event is an instruction's work on one
 queue, or a transfer. Only the first iteration of a loop has events; their count is the
-number of iterations."""
+number of iterations.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 `lax.scan` and `fori_loop` become loops that count a carry from one constant to another;
 such a count is a fact of the program. Other trip counts depend on values, which
-`timing` never sees: the caller gives them, or the loop counts as one iteration."""
+`timing` never sees: the caller gives them, or the loop counts as one iteration.
+"""
 
 from __future__ import annotations
 
@@ -58,8 +59,7 @@ def _constant(view: View, written: Mapping[int, Instruction]) -> int | None:
 def _condition(
     block: Block, outside: Mapping[int, Instruction]
 ) -> tuple[int, str, int] | None:
-    """Return (position of the counter, direction, limit) of `counter < limit` and so
-    on."""
+    """Return (counter's position, direction, limit) of `counter < limit` and so on."""
     written = {**outside, **writers(block)}
     i = written.get(block.results[0].buffer.number)
     if not isinstance(i, Compare):

@@ -4,7 +4,8 @@
 between HBM and SBUF, `schedule` the times. All figures are for **one logical
 NeuronCore**: with LNC 2, two physical cores that share the tiles of every instruction.
 Units are seconds, bytes and floating-point operations; values of tensors are never
-used."""
+used.
+"""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ fixed cost of a transfer [DB]. Descriptors from software take GpSimdE a microsec
 more for each contiguous piece [KLN, its author].
 
 The published curve of rate against bytes per partition [DM] is that of whole transfers
-of 256 bytes [DM]; it is not used."""
+of 256 bytes [DM]; it is not used.
+"""
 
 from __future__ import annotations
 

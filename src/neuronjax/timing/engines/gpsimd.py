@@ -3,7 +3,8 @@
 A documented instruction takes 150 cycles to start, plus its formula [V26]. Software is
 counted in operations on vectors of 128 lanes, all partitions together, and reads or
 writes 4 bytes per lane and cycle [A2]. Its efficiency is not published: the counts are
-those of the plain algorithm."""
+those of the plain algorithm.
+"""
 
 from __future__ import annotations
 

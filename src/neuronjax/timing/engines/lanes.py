@@ -1,7 +1,8 @@
 """The times of tasks on VectorE, ScalarE and GpSimdE, in seconds.
 
 An instruction takes the cycles of its data path, plus the start of one access that the
-previous instruction does not hide, and at least MINIMUM_INTERVAL."""
+previous instruction does not hide, and at least MINIMUM_INTERVAL.
+"""
 
 from __future__ import annotations
 
@@ -127,8 +128,7 @@ def seconds(
 
 
 def latency_seconds(core: Core, queue: Queue) -> float:
-    """Return the time from the last element to the start of an instruction that reads
-    it."""
+    """Return the time from the last element until another instruction can read it."""
     hidden = 2 - a.VISIBLE_STARTS.value  # out of one read and one write
     cycles = a.STATIC_OVERHEAD.value + hidden * core.spec.access_start_cycles
     return cycles / (clock(core, queue) or inf)

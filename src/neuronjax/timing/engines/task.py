@@ -3,7 +3,8 @@
 A `LaneTask` is one instruction of `nki.isa` on one physical core: which tensors stream
 in and out, how many elements of them a lane has, and their layout. `cost_rules` decides
 that for programs; kernels specify it in their access patterns (`cost_lanes`). A `Pace`
-is the time that an engine takes; the file of the engine computes it."""
+is the time that an engine takes; the file of the engine computes it.
+"""
 
 from __future__ import annotations
 
@@ -57,8 +58,7 @@ class LaneStream(NamedTuple):
 
     @property
     def cycles(self) -> float:
-        """Return the cycles at one element per lane and cycle; a wide stride takes two
-        [A2]."""
+        """Return the cycles: one per element of a lane, or two at wide strides [A2]."""
         wide = self.stride_bytes >= a.STRIDE_BYTES.value and not self.contiguous
         return self.free * (a.STRIDED_ACCESS.value if wide and self.free > 1 else 1.0)
 

@@ -5,7 +5,8 @@ the moving one; it takes max(min(64, stationary columns), moving columns) cycles
 multiplied by the cycles of a column (4 in FP32). The next stationary operand loads
 meanwhile [A2], but no sooner than the previous matmul begins, which limits short ones;
 on NeuronCore-v4 a part of each load delays matmuls and transposes of any length
-instead. Row and column tiles of the array work in parallel."""
+instead. Row and column tiles of the array work in parallel.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,8 @@ column and not four (mamba [KDA]). Half of the rows keep the full rate once othe
 has reached it, unless a gap lets the limit sink a little, which then reinforces itself:
 FP32 products of 64 rows take one to two times their passes, the longer the fewer
 transposes of 128 rows come before them and the more products follow (bmm v1, v2, and in
-blocks of tiles and of batches [KDA])."""
+blocks of tiles and of batches [KDA]).
+"""
 
 from __future__ import annotations
 

@@ -7,7 +7,8 @@ tensors in 16 bits, or with one of them in PSUM, take N everywhere; one in 16 bi
 N / 4 from v3 on, or N / 2 if it is strided, in PSUM, or written in 8 bits (measured:
 tensor_scalar to FP8) [A3]. An innermost stride of 16 bytes or more halves the rate
 [A2]. Instructions without a published price take a cycle for every element that streams
-in."""
+in.
+"""
 
 from __future__ import annotations
 
