@@ -133,7 +133,7 @@ def _named(group: Group, kind: Kind, names: str) -> Iterator[KernelOperation]:
 def select_kernel_operations(
     text: str, *, missing: bool = False
 ) -> Iterator[KernelOperation]:
-    """Yield rows whose name contains a text; with `missing`, those unsupported."""
+    """Yield rows whose name contains a text; `missing` keeps only unsupported ones."""
     for row in kernel_operations():
         if text in row.name and (row.missing or not missing):
             yield row

@@ -120,7 +120,7 @@ class _Lanes:
         self._free: dict[Queue, list[int]] = {}
 
     def track(self, queue: Queue, span: Span) -> int:
-        """Return the track of the next slice, in the order of their starts."""
+        """Return the track of the next slice; slices come in order of their starts."""
         free = self._free.setdefault(queue, [])
         for lane, end in enumerate(free):
             if end <= _nanoseconds(span[0]):

@@ -175,7 +175,7 @@ def _label_rows(axes: Axes, rows: _TimelineRows) -> None:
 
 def _titled(timeline: Timeline, queue: Queue) -> str:
     """Return a queue's name and its share of the time."""
-    # The row is called by its work, since no engine does it.
+    # Collectives are not the work of an engine, so the row has their name.
     title = {**QUEUE_TITLES, "cc": "Collectives"}[queue]
     return f"{title}  {percent(timeline.busy_seconds(queue) / timeline.total_seconds)}"
 

@@ -138,7 +138,7 @@ class _GroupSite:
         return max(2, len(self.wires()))
 
     def pairs(self, per_pair_of_ranks: float = 0.0, per_chip: float = 0.0) -> Flows:
-        """Return flows from each chip to each other: per pair of ranks, plus per chip."""
+        """Return flows between all pairs of chips: per pair of ranks, plus once."""
         here = self.on_chip
         return {
             (a, b): per_chip + per_pair_of_ranks * here[a] * here[b]

@@ -106,8 +106,8 @@ class _Fusion:
         return kept[::-1]
 
     def _is_late(self, node: FlatNode) -> bool:
-        """Return False for scalars that depend on no tensor but arguments, such as
-        scales of delayed scaling, which are computed first."""
+        """Return whether a node is computed late. Scalars that depend on arguments
+        alone, such as scales of delayed scaling, are computed first."""
         early = self._roots(node.operands) <= self.early
         early = early and not any(self.types[v].shape for v in node.results)
         if early:

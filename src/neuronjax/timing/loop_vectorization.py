@@ -209,7 +209,7 @@ class LoopVectorization:
         return True
 
     def _slice(self, node: FlatNode) -> bool:
-        """Replace the slices of all iterations by the transposed tensor."""
+        """Replace all iterations' slices by the transposed tensor, if possible."""
         source, *indices = node.operands
         i, value = node.instruction, self.known.get(source)
         assert isinstance(i, DmaCopy)

@@ -128,8 +128,8 @@ class _Planner:
         i = step.instruction
         if isinstance(i, Loop):
             unit.resident = self._carried(i)
-            # Surrounding values have their share of SBUF. The loop's carry is taken out
-            # of it, since it is part of the body.
+            # Values around the loop keep `CARRY_SHARE` of SBUF, minus the loop's carry,
+            # which counts in the body's share.
             sizes = _carry_bytes(i)
             carried = sum(sizes[position] for position in unit.resident)
             share = 1 - CARRY_SHARE.value + carried / self.capacity
@@ -145,7 +145,7 @@ class _Planner:
             unit.inner = (self._called[i.callee],)
 
     def _carried(self, i: Loop) -> frozenset[int]:
-        """Return the positions of the carries that stay in SBUF, the smallest first.
+        """Return the positions of a loop's smallest carries, which stay in SBUF.
 
         A carry that the body only reads or updates in slices stays in HBM unless it is
         small."""

@@ -424,7 +424,7 @@ class SbufAllocation:
         return True
 
     def _in_place(self, n: int, unit: Unit, source: int, result: int) -> bool:
-        """Plan an update in SBUF that overwrites its target; return if possible."""
+        """Plan an in-place update in SBUF; return False if its target is read later."""
         if self._next(source, n) != _NEVER:
             return False
         unit.by_dma = True
