@@ -43,7 +43,7 @@ class Narrowed(Text):
 
 
 def as_html(drawn: Any) -> str:
-    """Return HTML: the first table open, others folded under their titles; texts."""
+    """Return HTML of texts and tables; tables after the first are folded."""
     shown, has_table = [], False
     for part in _parts(drawn):
         is_table = isinstance(part, Table) and part.box is not None

@@ -49,9 +49,10 @@ def write_within(
 def write_beside(
     axes: Axes, text: str, at: tuple[float, float], taken: list[Bbox], radius: float
 ) -> bool:
-    """Write a text beside a mark of a radius in points, off all boxes in `taken`.
+    """Write a text beside a mark, where it overlaps none of the boxes in `taken`.
 
-    Add its box to `taken`; return False if there is no room within the axes."""
+    `radius` is the mark's, in points. Add the text's box to `taken`; return False if
+    there is no room within the axes."""
     inside = axes.get_window_extent()
     for (x, y), ha, va in _PLACES:
         written = axes.annotate(

@@ -33,7 +33,7 @@ _LOST: Sequence[tuple[tuple[str, ...], str, str, str]] = (
 )
 _NAMED = 2  # losses named per kind
 _FEWEST_SHARE = 1e-6
-#: FP32 limits are not drawn: no picture has room for them.
+#: Limits as large as FP32's are not drawn, since no result comes near them.
 _WIDE = 1e38
 
 Record = Mapping[str, Any]

@@ -47,7 +47,7 @@ _FILLED, _NAMED_SHARE = 0.75, 0.01
 #: Text is written where more than `_HIGH` of the lane's height is filled, and less than
 #: `_LOW` of it with another colour.
 _HIGH, _LOW = 0.5, 0.1
-_WHOLE = 0.9  # share of a run that its count needs
+_WHOLE = 0.9  # filled share of a run whose count is shown
 _MOST_LOOPS = 8
 _IDLE = 1e-6  # sums of spans below it are rounding
 _LEAST_LANE = 1e-3  # queues below this share have no lane

@@ -302,7 +302,7 @@ class _Judge:
 
 
 def _steps_ratios(own: Curve, reference: Curve, last: int) -> np.ndarray:
-    """Return, by seed, how many times the reference's steps reach the worse end."""
+    """Return, by seed, own / reference steps to the worse of the two ends."""
     ratios = []
     for row, other in zip(own.values, reference.values, strict=True):
         means = [_moving_mean(values, last) for values in (row, other)]

@@ -1,4 +1,4 @@
-"""The share of a program's time in its backward pass, where gradients can be reduced.
+"""The share of a program's work in its backward pass, which can hide communication.
 
 The name stack of an instruction of the backward pass, a rematerialised forward pass
 included, contains "transpose(". Name stacks start anew inside loops and callees: their

@@ -134,11 +134,11 @@ class _GroupSite:
 
     @functools.cached_property
     def channels(self) -> int:
-        """Return four for a full torus, with two cycles both ways; else two."""
+        """Return the number of channels: 4 on a full torus (two cycles), else 2."""
         return max(2, len(self.wires()))
 
     def pairs(self, per_pair_of_ranks: float = 0.0, per_chip: float = 0.0) -> Flows:
-        """Return flows between all pairs of chips: per pair of ranks, plus once."""
+        """Return flows between all chips: per pair of their ranks, plus `per_chip`."""
         here = self.on_chip
         return {
             (a, b): per_chip + per_pair_of_ranks * here[a] * here[b]

@@ -360,9 +360,9 @@ def launch_seconds(core: Core, target: Target, ranks: int) -> float:
 def queued_launch_seconds(target: Target, ranks: int, program_seconds: float) -> float:
     """Return the extra time of a call that follows another call of the same program.
 
-    Decoding and training repeat calls so. The runtime prepares the next launch, with
-    its wait for all ranks, while the last one runs, so that a program waits only for a
-    launch that is longer than itself: twelve exchanges of 8 MB in a program take 32
-    ranks of trn1 4.7 ms, and one 5.3 [T16]."""
+    Decoded tokens and training steps follow each other in this way. The runtime
+    prepares the next launch, with its wait for all ranks, while the last one runs, so
+    that a program waits only for a launch that is longer than itself: twelve exchanges
+    of 8 MB in a program take 32 ranks of trn1 4.7 ms, and one 5.3 [T16]."""
     launch = c.NULL_EXECUTION.value + barrier_seconds(target, ranks)
     return max(0.0, launch - program_seconds)

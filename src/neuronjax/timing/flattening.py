@@ -6,7 +6,7 @@ surroundings; a big callee, such as a whole layer, stays a call.
 `swap` exchanges the sides of a matmul if that spares a transposition. Either operand
 may be stationary, so the result may have the rows of either one: `v^T p^T` followed by
 a transposition is `p v`. Einsums of attention, which JAX writes with a transposition,
-are rewritten so before anything is fused.
+are rewritten in this way before anything is fused.
 """
 
 from __future__ import annotations

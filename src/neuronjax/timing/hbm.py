@@ -1,8 +1,8 @@
 """What HBM holds over a program, and what to do if it does not fit.
 
-Arguments and results are there all the time, values spilled from SBUF from the save to
-the last use. A tensor that the forward program saves and the backward program reads is
-an activation; others are workspace. A captured program has no donation: its results are
+Arguments and results are in HBM all the time, spilled values from their save to their
+last use. A tensor that the forward program saves and the backward program reads is an
+activation; others are workspace. A captured program has no donation: its results are
 separate tensors. With donation, an argument's memory is reused for the first result of
 its shape and dtype that has no argument yet, as JAX pairs them, once nothing reads the
 argument any more; until then the result is elsewhere. Times do not change. Bytes are

@@ -288,7 +288,7 @@ class KernelDependencies:
 
     @property
     def short(self) -> tuple[str, ...]:
-        """Return the memories, in capitals, of which the kernel needs too much."""
+        """Return the memories whose capacity the kernel exceeds, in upper case."""
         return tuple(
             sorted({m.upper() for (m, _), p in self._pools.items() if p.is_short})
         )

@@ -248,7 +248,7 @@ class _Scheduling:
         self.periods = periods
 
     def _period(self, loop: UnrolledLoop) -> float:
-        """Return the time from one iteration's end to the next, or of the only one."""
+        """Return the seconds between iterations' ends, or of a single iteration."""
         if len(loop.edges) < 2:
             return 0.0
         ends = [

@@ -187,7 +187,7 @@ class LoopVectorization:
     # -- a node ------------------------------------------------------------------------
 
     def _done(self, node: FlatNode) -> bool:
-        """Compute a node if its operands are known; return whether they are."""
+        """Compute a node if possible; return whether its result is known."""
         i, (result, *_) = node.instruction, node.results
         if result in self.known or node in self.stacked.values():
             return True

@@ -48,7 +48,7 @@ class Throttle:
 
     def __init__(self) -> None:
         self.lost_seconds = 0.0
-        self._ramped = 0.0  # seconds since the start of the ramp
+        self._ramped = 0.0  # position in the ramp, in seconds
         self._end = -inf  # end of the last matmul
 
     def spent(self, start: float, seconds: float, share: float) -> float:
