@@ -401,7 +401,7 @@ def _over_nodes(
 def _joined(
     op: str, inside: str, inner: Sequence[Group], topology: Topology, over: Steps
 ) -> Steps:
-    """Return the steps within nodes joined, in order, with those between nodes [IX]."""
+    """Return the steps between nodes, with those within nodes before or after [IX]."""
 
     def within(op: str) -> Steps:
         if inner[0].size == 1:

@@ -385,9 +385,9 @@ class SbufAllocation:
     def _addressed(self, n: int, unit: Unit) -> bool:
         """Plan a gather or update of slices of a tensor in HBM, if it is one.
 
-        An update happens in place, since it is the last use of the target. It counts as
-        an update of the argument if the target is one, not as a spill. Return whether
-        it is planned."""
+        An update happens in place, since nothing reads the target later. Its transfer
+        is an "output", an "update" of an argument, or else a "spill_save". Return
+        whether it is planned."""
         (step,) = unit.region.steps
         moved = addressed_bytes(step.instruction)
         is_gather = isinstance(step.instruction, LocalGather)

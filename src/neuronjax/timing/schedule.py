@@ -101,7 +101,7 @@ class _Schedule:
 
     @cached_property
     def written(self) -> Mapping[int, Instruction]:
-        """Return the writer of each buffer, which decides the trip counts of loops."""
+        """Return the instruction that writes each buffer, to find trip counts."""
         return all_writers(self.program)
 
     # -- blocks ------------------------------------------------------------------------
