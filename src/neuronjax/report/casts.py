@@ -1,8 +1,9 @@
-"""What operands in fewer bits take: why a policy of fewer bits may be slower.
+"""The time that casts of a policy take, which explains why fewer bits may be slower.
 
-The array reads FP32 operands as TF32 at the rate of 16-bit ones (`CoreSpec.bf16`), and
-to BF16 an engine casts them first. In FP8 every operand is scaled besides: by its own
-largest magnitude, which is known when all of it is made, so that it is read again.
+The array reads FP32 operands as TF32 at the rate of 16-bit ones (`CoreSpec.bf16`),
+while for BF16 an engine casts them first. For FP8 every operand is also scaled, by its
+largest magnitude, which is known only once the operand is complete, so that it is read
+again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ NO_FASTER_THAN_TF32 = "TF32 is as fast in the array, and FP32 operands need no c
 
 _KINDS = {"tensor_reduce": "largest magnitudes", "tensor_scalar": "scales and casts"}
 _CASTS, _TURNS = "casts", "transposes"
-#: Of current scaling; both were priced for the GPT of the quickstart.
+#: For current scaling; both alternatives were priced for the GPT of the quickstart.
 _CHEAPER = (
     "scaling='delayed' casts a tensor as it is made; a Rule can leave attention's "
     "products in BF16"
@@ -30,7 +31,7 @@ _WORTH_A_NOTE = 0.03
 
 
 def operand_seconds(timeline: Timeline) -> Mapping[str, float]:
-    """Return the seconds of all queues that operands of products take, by what for."""
+    """Return the seconds of all queues that operands of products take, by purpose."""
     products = {i.location for i in timeline.instructions if isinstance(i, NcMatmul)}
     spent: dict[str, float] = {}
     for event in timeline.events:
@@ -43,7 +44,7 @@ def operand_seconds(timeline: Timeline) -> Mapping[str, float]:
             own = [what for name, what in _KINDS.items() if name in names]
             if not isinstance(source, Transfer):
                 own += [_CASTS] * ("tensor_copy" in names)
-            elif source.reason != "spill_reload":  # the product reads the others anyway
+            elif source.reason != "spill_reload":  # read for the product anyway
                 own = []
             kind = kind or next(iter(own), "")
         spent[kind] = spent.get(kind, 0.0) + event.queue_seconds * event.count
@@ -57,7 +58,7 @@ def _turns(source: Work | Transfer) -> bool:
 
 
 def cast_notes(timeline: Timeline, policy: Policy, core: Core) -> Iterator[str]:
-    """Say what the casts take that a policy asks for, where that is worth a line."""
+    """Yield a note on the time of a policy's casts, if it is a notable share."""
     to, spent = policy.auto_cast_type, operand_seconds(timeline)
     whole = sum(timeline.busy_seconds(queue) for queue in QUEUES)
     casts = sum(spent.values()) - spent.get(_TURNS, 0.0)

@@ -1,7 +1,7 @@
-"""When a queue is occupied: the spans of an event, and of a loop's other turns.
+"""The times at which a queue is occupied: the spans of an event and of loops.
 
-An event that consists of pieces gives way to others between them; its spans add up to
-the time that it occupies the queue. Seconds from the start of the program.
+Other events run between the pieces of an event; its spans add up to the time that it
+occupies the queue. Seconds count from the start of the program.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ MOST_SPANS = 32
 def spans(event: Event) -> list[Span]:
     """Return start and end of an event's pieces the first time that it happens.
 
-    More than `MOST_SPANS` pieces are shown as so many longer ones.
-    """
+    More than `MOST_SPANS` pieces are merged into that many longer ones."""
     busy = event.queue_seconds
     whole = event.end_seconds - event.start_seconds
     count = min(event.pieces, MOST_SPANS)
@@ -34,9 +33,9 @@ def spans(event: Event) -> list[Span]:
 
 
 def outermost(timeline: Timeline) -> list[LoopSpan | None]:
-    """For each event the outermost loop around it."""
+    """Return the outermost loop around each event."""
     found: list[LoopSpan | None] = [None] * len(timeline.events)
-    for loop in timeline.loops:  # inner ones come before the outer
+    for loop in timeline.loops:  # inner loops come first
         for place in range(loop.first_event, loop.last_event):
             found[place] = loop
     return found
@@ -48,9 +47,9 @@ def busy_shares(
     edges: np.ndarray,
     only: Callable[[Event], bool] | None = None,
 ) -> np.ndarray:
-    """The share of each stretch between edges in which a queue works.
+    """Return the share of each interval between edges in which a queue works.
 
-    What happens in a loop is spread evenly over all its turns."""
+    Events in a loop are spread evenly over all its iterations."""
     weighted = []
     for event, loop in zip(timeline.events, outermost(timeline), strict=True):
         if event.queue != queue or (only is not None and not only(event)):
@@ -69,7 +68,7 @@ def busy_shares(
 
 
 def _before(edges: np.ndarray, times: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """The sum over times before an edge of weight x (edge - time)."""
+    """Return the sum of weight x (edge - time) over the times before each edge."""
     order = np.argsort(times)
     times, weights = times[order], weights[order]
     count = np.searchsorted(times, edges)

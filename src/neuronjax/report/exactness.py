@@ -1,7 +1,7 @@
-"""What is exact, what is modelled and what is the host's, as the page says it.
+"""The claims of docs/exactness.md: what is exact, what is modelled, what the host does.
 
-The page is docs/exactness.md, made from the claims in docs/made; the wheel carries it.
-Here its tables are read, for the command line and for `check_silicon`.
+The page is made from the claims in docs/made, and the wheel contains it. Its tables are
+read here, for the command line and for `check_silicon`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-#: The cells of a row, by the head of their column.
+#: The cells of a row, by column heading.
 Row = Mapping[str, str]
 
 
@@ -45,7 +45,7 @@ def _cells(line: str) -> list[str]:
 
 
 def meanings() -> Mapping[str, str]:
-    """Return what each label means."""
+    """Return the meaning of each label."""
     rows = next(iter(sections().values()))
     return {row["label"]: row["meaning"] for row in rows}
 

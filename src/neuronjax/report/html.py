@@ -1,7 +1,7 @@
-"""What Rich draws as HTML: tables, folded details, and the colours of the page's theme.
+"""HTML of Rich drawings: tables, folded details, and the colours of the page's theme.
 
 There is no style sheet and no script, so that saved notebooks, nbconvert, VS Code and
-Colab show it too. A colour is a variable of the front end, else that of its text.
+Colab show it too. A colour is a variable of the front end, or else the text's colour.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from rich.style import Style
 from rich.table import Column, Table
 from rich.text import Text
 
-#: Columns of text.
+#: Width in text columns.
 WIDTH = 80
-#: The colour that says that something is wrong, and that of what matters less; others
-#: say nothing that the words beside them do not.
+#: The colour of errors, and that of less important text. Other colours only repeat what
+#: the words say, and are left out.
 COLOURS = {
     "red": "var(--jp-mirror-editor-string-color,var(--vscode-errorForeground,inherit))",
     "dim": "var(--jp-content-font-color2,inherit)",
@@ -29,13 +29,13 @@ _CONSOLE = Console(
     file=io.StringIO(), width=WIDTH, force_jupyter=False, highlight=False
 )
 _FONT = "Menlo,'DejaVu Sans Mono',consolas,monospace"
-#: The style of code, and of what stands in columns of characters.
+#: The style of code and of text aligned by characters.
 FIXED = Style(meta={"font": _FONT})
 CODE = Style(color="cyan") + FIXED
 
 
 class Narrowed(Text):
-    """A text made for `WIDTH` columns, and the whole one, which HTML itself wraps."""
+    """A text shortened to `WIDTH` columns; HTML shows the whole text and wraps it."""
 
     def __init__(self, fitted: str, whole: str) -> None:
         super().__init__(fitted)
@@ -43,8 +43,7 @@ class Narrowed(Text):
 
 
 def as_html(drawn: Any) -> str:
-    """Return HTML: the first table as it is, those after it folded under their titles,
-    and texts between them."""
+    """Return HTML of texts and tables; tables after the first are folded."""
     shown, has_table = [], False
     for part in _parts(drawn):
         is_table = isinstance(part, Table) and part.box is not None
@@ -54,7 +53,7 @@ def as_html(drawn: Any) -> str:
 
 
 def _parts(drawn: Any) -> Iterator[Any]:
-    """Return what a drawing consists of: tables, texts, and what else Rich draws."""
+    """Yield the parts of a drawing: tables, texts, and all else that Rich draws."""
     if isinstance(drawn, str):
         yield _CONSOLE.render_str(drawn, highlight=False)
     elif isinstance(drawn, Narrowed):
@@ -99,10 +98,10 @@ def _row(tag: str, columns: Sequence[Column], cells: Iterable[Any]) -> str:
 
 
 def _block(part: Any) -> str:
-    """Return a text that wraps below its first word, or what is set in characters."""
+    """Return a text that wraps with its indentation, or preformatted characters."""
     if isinstance(part, Text):
         indent = len(part.plain) - len(part.plain.lstrip(" "))
-        # In em, which the sanitizer of notebooks from elsewhere lets through.
+        # In em, which sanitizers of untrusted notebooks keep.
         look = f"white-space:pre-wrap;margin-left:{indent / 2:g}em"
         return f'<div style="{look}">{_inline(part[indent:])}</div>'
     return f'<pre style="font-family:{_FONT};line-height:1.15">{_inlines(part)}</pre>'
@@ -113,7 +112,7 @@ def _inlines(drawn: Any) -> str:
 
 
 def _inline(part: Any) -> str:
-    if isinstance(part, Text):  # which has no width to wrap to
+    if isinstance(part, Text):  # has no width to wrap to
         style = _CONSOLE.get_style(part.style)
         drawn = Segment.apply_style(part.render(_CONSOLE), style)
     else:

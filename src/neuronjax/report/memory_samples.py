@@ -1,9 +1,9 @@
-"""What is in SBUF and HBM at which time, from a timeline and a memory plan.
+"""The use of SBUF and HBM over time, from a timeline and a memory plan.
 
-The plan knows units, the timeline knows events: what units hold is shown one after the
-other, each until its last event. Those of a function that is called, or that devices
-run alike, stand in the place of the call: a step that was jitted is one call, and what
-comes and goes is inside. A loop is one unit. Seconds, and bytes of one core.
+The plan has units, the timeline has events: each unit is shown until its last event.
+The units of a function that is called, or that devices run alike, replace the call,
+since a jitted step is a single call. A loop is one unit. Seconds, and bytes of one
+core.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from neuronjax.timing.timeline import Timeline
 
 
 class MemoryStage(NamedTuple):
-    """A unit in its place, and what is in HBM then beside the arguments [bytes]."""
+    """A unit, and the bytes in HBM at that time besides the arguments."""
 
     unit: Unit
     held: Mapping[Category, int]
 
 
 def stages(memory: MemoryPlan) -> list[MemoryStage]:
-    """What runs one after the other."""
+    """Return the units in order, with called functions expanded."""
     return list(_stages(memory.main, memory.hbm, Counter()))
 
 
@@ -46,14 +46,14 @@ def _stages(
         held = Counter(around) + Counter(own)
         if _is_called(unit) and unit.inner[0].units:
             inner = nested_peak_of(unit.inner[0])
-            held["workspace"] -= inner.bytes  # which is there at its fullest
+            held["workspace"] -= inner.bytes  # the inner units replace its peak
             yield from _stages(unit.inner[0], inner, held)
         else:
             yield MemoryStage(unit, held)
 
 
 def _is_called(unit: Unit) -> bool:
-    """Whether a unit is a function that runs once."""
+    """Return whether a unit is a function that runs once."""
     steps = unit.region.steps
     return bool(unit.inner) and isinstance(steps[0].instruction, Call | Spmd)
 
@@ -61,12 +61,12 @@ def _is_called(unit: Unit) -> bool:
 def stage_edges(
     timeline: Timeline, memory: MemoryPlan, shown: Sequence[MemoryStage]
 ) -> np.ndarray:
-    """Between which times each stage is shown [s].
+    """Return the times between which each stage is shown [s].
 
-    It is over with its last event, all turns of loops included, and never before the
-    one before it; the next one begins then. Events are in the order of the program: an
-    instruction of several stages, of a function that is called as often, is that of one
-    after the other."""
+    A stage ends with its last event, over all iterations of loops, and never before the
+    previous stage; the next one begins then. Events are in program order: the events of
+    an instruction of several stages, from a function called several times, are divided
+    among them in order."""
     if isinstance(memory, KernelMemory):
         return np.array(memory.edges)
     places: Mapping[int, list[int]] = defaultdict(list)
@@ -90,7 +90,7 @@ def stage_edges(
 
 
 def _instructions(unit: Unit) -> Iterator[Instruction]:
-    """What a unit executes, the blocks of control flow included."""
+    """Yield the instructions of a unit, including blocks of control flow."""
     for step in unit.region.steps:
         yield from (step.instruction, *step.members)
     for plan in unit.inner:
@@ -99,7 +99,7 @@ def _instructions(unit: Unit) -> Iterator[Instruction]:
 
 
 def sbuf_of(unit: Unit) -> int:
-    """Bytes of SBUF while a unit runs; of control flow, at its fullest."""
+    """Return the bytes of SBUF while a unit runs; for control flow, the peak."""
     inner = (sbuf_of(each) for plan in unit.inner for each in plan.units)
     return max([unit.sbuf_bytes, *inner])
 
@@ -107,7 +107,7 @@ def sbuf_of(unit: Unit) -> int:
 def memory_samples(
     timeline: Timeline, memory: MemoryPlan
 ) -> dict[str, list[tuple[float, float]]]:
-    """Bytes from a time on, of SBUF and HBM."""
+    """Return (time, bytes from then on) samples of SBUF, HBM and PSUM, by memory."""
     shown = stages(memory)
     starts = stage_edges(timeline, memory, shown)[:-1].tolist()
     fixed = sum(tensor.bytes for tensor in memory.arguments)

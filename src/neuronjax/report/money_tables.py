@@ -1,4 +1,4 @@
-"""What training and serving cost, as tables of at most 80 columns."""
+"""The cost of training and serving, as tables of at most 80 columns."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from neuronjax.timing.money import TrainingCost
 from neuronjax.timing.serving_money import ServingCost
 
 _NOBODY = "-"
-#: Of a kWh, so joules per token of kWh per million tokens.
+#: MJ in a kWh, so that kWh per million tokens become joules per token.
 _MEGAJOULES = 3.6
 _Cost = TypeVar("_Cost", TrainingCost, ServingCost)
 
 
 def dollars(value: float | None) -> str:
-    """ "$1,234", "$12.34", "$0.0123"; "-" of None."""
+    """Return dollars as text: "$1,234", "$12.34", "$0.0123"; "-" for None."""
     if value is None:
         return _NOBODY
     if value >= 1000:
@@ -31,7 +31,7 @@ def dollars(value: float | None) -> str:
 
 
 def duration(hours: float | None) -> str:
-    """ "12.5 s", "34 min", "1.5 h", "12.3 d" from two days on; "-" of None."""
+    """Return "12.5 s", "34 min", "1.5 h", from two days on "12.3 d"; "-" for None."""
     if hours is None:
         return _NOBODY
     if hours < 1 / 60:
@@ -50,7 +50,7 @@ def _energy(value: float | None, share: float = 1.0) -> str:
 
 
 def _per_million(value: float | None) -> str:
-    """Dollars under a heading that says so."""
+    """Return dollars without the sign, since the heading has it."""
     return dollars(value).removeprefix("$")
 
 
@@ -65,8 +65,8 @@ def _table(
     columns: Mapping[str, Callable[[_Cost], str]],
     caption: str | None = None,
 ) -> Table:
-    """A row for each; what no row knows has no column."""
-    # A long name is on lines that end with a hyphen.
+    """Return a table of costs, without the columns that are unknown in all rows."""
+    # Long names break after hyphens.
     names: dict[str, Callable[[_Cost], str]] = {
         "machine": lambda c: textwrap.fill(c.machine, 17, break_long_words=False)
     }
@@ -84,7 +84,7 @@ def _table(
     )
 
 
-# As `timing.collectives.queued_launch_seconds` has it.
+# Explains `timing.collectives.queued_launch_seconds`.
 _LAUNCH = (
     "launch: what the start of the next call, where copies wait for each other, takes "
     "longer than the step; steps in one call, in a jax.lax.scan, share it"
@@ -94,7 +94,7 @@ _LAUNCH = (
 def training_tables(
     title: str, costs: Sequence[TrainingCost], remarks: Sequence[str]
 ) -> Group:
-    """Time and money of a run; what a step consists of; what was assumed."""
+    """Return tables of a run's time and money and of a step's parts, and remarks."""
     columns: dict[str, Callable[[TrainingCost], str]] = {
         "step": lambda cost: seconds(cost.step_seconds),
         "tok/s": lambda cost: _count(cost.tokens_per_second),
@@ -102,7 +102,7 @@ def training_tables(
         "kWh": lambda cost: _count(cost.energy_kwh),
         "cost": lambda cost: dollars(cost.dollars),
         "$/Mtok": lambda cost: _per_million(cost.dollars_per_million_tokens),
-        # What the same amount of data costs, beside the first row.
+        # The price of the same amount of data, relative to the first row.
         "× first": lambda cost: (
             f"{cost.dollars_per_batch / costs[0].dollars_per_batch:.2f}"
         ),
@@ -125,7 +125,7 @@ def training_tables(
 def serving_tables(
     title: str, costs: Sequence[ServingCost], remarks: Sequence[str]
 ) -> Group:
-    """Latency, throughput and money; memory; energy, if known; what was assumed."""
+    """Return tables of latency and money, memory, and known energy, and the remarks."""
     speed: dict[str, Callable[[ServingCost], str]] = {
         "TTFT": lambda cost: seconds(cost.time_to_first_token_seconds),
         "ITL": lambda cost: seconds(cost.inter_token_seconds),

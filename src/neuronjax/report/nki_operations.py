@@ -1,9 +1,10 @@
-"""Which names of the vendor's nki package exist here, and what is behind them.
+"""The names of the vendor's nki package, and which of them are supported here.
 
-One row per documented name of nki.isa, nki.language and nki.collectives. Whether it
-exists, has semantics and has a time is read from the registries, so that the table
-cannot disagree with the emulator; engines and first NeuronCore are those of its spec.
-Sources: nki/api/nki/{isa,language,collectives}/__init__.py of the Neuron documentation.
+There is one row per documented name of nki.isa, nki.language and nki.collectives.
+Whether it exists, has semantics and has a time is read from the registries, so that the
+table cannot disagree with the emulator; engines and first NeuronCore are those of its
+spec. Sources: nki/api/nki/{isa,language,collectives}/__init__.py of the Neuron
+documentation.
 """
 
 from __future__ import annotations
@@ -67,12 +68,12 @@ class KernelOperation:
         kind: an instruction; a function, made of instructions or of none; a constant,
             class or dtype.
         front_end: whether kernels can name it.
-        semantics: whether the emulator runs it; None where there is nothing to run.
-        cost: whether its time is known; None where nothing takes any.
-        engines: who may execute it, by letter: T tensor, V vector, S scalar, G gpsimd,
-            D dma, Q the sequencers.
+        semantics: whether the emulator runs it; None if there is nothing to run.
+        cost: whether its time is known; None if it takes no time.
+        engines: the letters of engines that can execute it: T tensor, V vector, S
+            scalar, G gpsimd, D dma, Q the sequencers.
         generation: first NeuronCore that has it, "" for all.
-        label: of an instruction's numbers.
+        label: whether an instruction's results are exact or modelled.
     """
 
     name: str
@@ -87,17 +88,17 @@ class KernelOperation:
 
     @property
     def missing(self) -> bool:
-        """Whether a kernel that uses it does not run, or has no time."""
+        """Return whether a kernel that uses it does not run, or has no time."""
         return not self.front_end or self.semantics is False or self.cost is False
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Return plain data for JSON."""
         return dataclasses.asdict(self)
 
 
 @functools.cache
 def kernel_operations() -> tuple[KernelOperation, ...]:
-    """The whole table, by package and kind, names in alphabetical order."""
+    """Return the whole table, by package and kind, names in alphabetical order."""
     return (
         *(_instruction(SPECS[name]) for name in sorted(SPECS)),
         *_named("isa", "function", _ISA_FUNCTIONS),
@@ -132,8 +133,7 @@ def _named(group: Group, kind: Kind, names: str) -> Iterator[KernelOperation]:
 def select_kernel_operations(
     text: str, *, missing: bool = False
 ) -> Iterator[KernelOperation]:
-    """Rows with a text in their name; of `missing`, those that do not run or have no
-    time."""
+    """Yield rows whose name contains a text; `missing` keeps only unsupported ones."""
     for row in kernel_operations():
         if text in row.name and (row.missing or not missing):
             yield row

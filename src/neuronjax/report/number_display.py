@@ -1,8 +1,7 @@
-"""Number formats, MX and sparse arrays as tables; what notebooks show of them.
+"""Tables of number formats, and of MX and sparse arrays, as notebooks show them.
 
-Of an array the header says what it is
-and takes; of a concrete one the first blocks or groups are drawn. `formats` is every
-format of the engines by name.
+For an array the title has its format and size; for a concrete array the first blocks or
+groups are drawn. `formats` has every format of the engines by name.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from neuronjax.numerics.sparsity import SparseArray
 from neuronjax.report.html import FIXED
 from neuronjax.report.tables import NAME, NUMBER, WORD, Displayed, Drawing, new_table
 
-_BLOCKS = 6  # of an MX array that are drawn
-_ELEMENTS = 8  # of a block
-_ROWS = 8  # of a sparse array
-_GROUP_COLUMNS = 60  # characters of its groups
-_DRAWN_BYTES = 1 << 26  # an array that is larger is not brought to the host
+_BLOCKS = 6  # MX blocks that are drawn
+_ELEMENTS = 8  # elements that are drawn of a block
+_ROWS = 8  # rows that are drawn of a sparse array
+_GROUP_COLUMNS = 60  # characters for the groups of a row
+_DRAWN_BYTES = 1 << 26  # larger arrays are not copied to the host
 
 
 # -- formats ---------------------------------------------------------------------------
@@ -42,11 +41,10 @@ _DRAWN_BYTES = 1 << 26  # an array that is larger is not brought to the host
 class Formats(Displayed, Mapping[str, FloatFormat | IntFormat | MXFormat]):
     """Every number format of the engines, by name: `nj.formats["float8_e4m3"]`.
 
-    Keys are the names of `ml_dtypes`, "tfloat32", and those of the MX formats.
-    """
+    Keys are the names of `ml_dtypes`, "tfloat32", and those of the MX formats."""
 
     def __getitem__(self, name: Any) -> FloatFormat | IntFormat | MXFormat:
-        """The format of a name or dtype.
+        """Return the format of a name or dtype.
 
         Raises:
             InvalidProgramError: no such format; the message lists the nearest names.
@@ -75,7 +73,7 @@ formats = Formats()
 
 
 def formats_table() -> Group:
-    """The float formats side by side, and the block formats."""
+    """Return tables of the float formats and of the block formats."""
     limits = ("S E M", "largest", "least normal", "least", "1 to next")
     floats = new_table(
         "Float formats; S sign, E exponent, M mantissa bits",
@@ -106,7 +104,7 @@ def formats_table() -> Group:
 
 
 def format_table(fmt: FloatFormat) -> Group:
-    """The layout of a code and the limits of a format."""
+    """Return a table of a format's bits and limits."""
     bits = "S" * fmt.signed, "E" * fmt.exponent_bits, "M" * fmt.mantissa_bits
     facts: dict[str, RenderableType] = {
         "bits": " ".join([*filter(None, bits), f"({fmt.width})"]),
@@ -137,7 +135,7 @@ def _block_bits(block: MXFormat) -> float:
 
 
 def _power(value: float) -> str:
-    """A power of two as one, any other number as such."""
+    """Return a power of two as "2^n", any other number in decimals."""
     significand, exponent = math.frexp(value)
     return f"2^{exponent - 1}" if significand == 0.5 else _number(value)
 
@@ -212,7 +210,7 @@ def _sparse_table(array: SparseArray) -> RenderableType:
 
 
 def _groups(tags: np.ndarray, array: SparseArray) -> str:
-    """The first groups of a line, a dot for an element, a full one if it is kept."""
+    """Return the first groups of a line, with a square per kept element, else a dot."""
     kept, group = array.pattern.kept, array.pattern.group
     count = _GROUP_COLUMNS // (group + 1)
     drawn = ""
@@ -223,7 +221,7 @@ def _groups(tags: np.ndarray, array: SparseArray) -> str:
 
 
 def _is_drawable(*arrays: Any) -> bool:
-    """Whether they are values on this host, and small enough to fetch for a look."""
+    """Return whether arrays are values on this host that are small enough to draw."""
     return all(
         isinstance(x, jax.Array | np.ndarray)
         and not isinstance(x, Tracer)
@@ -239,7 +237,7 @@ def _last(array: Any, axis: int) -> np.ndarray:
 
 
 def _place(index: tuple[Any, ...], axis: int) -> str:
-    """An index whose last entry belongs to `axis`, in the order of the axes."""
+    """Return an index, whose last entry belongs to `axis`, in the order of the axes."""
     *others, own = index
     others.insert(len(others) + 1 + axis, own)
     return f"[{', '.join(map(str, others))}]"
@@ -259,5 +257,5 @@ _TABLES: dict[type, Callable[[Any], RenderableType]] = {
 
 
 def display_of(value: Any) -> Drawing:
-    """Return what is shown of a value, as `numerics.shown` asks for it."""
+    """Return the drawing of a value, for `numerics.shown`."""
     return Drawing(_TABLES[type(value)](value))

@@ -1,7 +1,7 @@
 """Which StableHLO and CHLO ops are emulated, on which engines, with which dtypes.
 
-One row per op of both dialects, in `operations.json`. The file is made by lowering a
-sample of every op (docs/made), and a test holds it against the lowering, so that the
+`operations.json` has one row per op of both dialects. The file is made by lowering a
+sample of every op (docs/made), and a test compares it with the lowering, so that the
 table cannot disagree with the emulator. Nothing is lowered or run here.
 """
 
@@ -30,9 +30,9 @@ class Use:
     """How an op is executed for one kind of dtype.
 
     Attributes:
-        engines: who executes it, in the order of first use; empty where only the
+        engines: the engines that execute it, in order of first use; empty if only the
             description of a value changes.
-        label: "exact"; "modelled" where any of its instructions is.
+        label: "exact", or "modelled" if any of its instructions is.
     """
 
     engines: tuple[str, ...]
@@ -46,8 +46,8 @@ class Operation:
     Attributes:
         name: "stablehlo.add".
         status: see `MEANINGS`.
-        uses: by kind of dtype ("float", "integer", "bool", "complex"); kinds that it
-            does not take are absent.
+        uses: by kind of dtype ("float", "integer", "bool", "complex"); unsupported
+            kinds are absent.
         note: why it is refused, or what is special.
     """
 
@@ -57,7 +57,7 @@ class Operation:
     note: str = ""
 
     def dtypes(self, target: Target) -> tuple[str, ...]:
-        """The dtypes of these kinds that the target's engines have."""
+        """Return the dtypes of these kinds that the target's engines have."""
         names = dict.fromkeys(
             name
             for engine in target.core.engines
@@ -68,7 +68,7 @@ class Operation:
         return (*held, "complex64") if "complex" in self.uses else tuple(held)
 
     def as_dict(self, target: Target) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Return plain data for JSON."""
         return {**dataclasses.asdict(self), "dtypes": self.dtypes(target)}
 
 
@@ -89,7 +89,7 @@ def operations() -> tuple[Operation, ...]:
 
 
 def select(text: str = "", *, missing: bool = False) -> Iterator[Operation]:
-    """The rows whose name holds a text; with `missing` those that do not run."""
+    """Yield rows whose name contains a text; with `missing`, those that do not run."""
     for operation in operations():
         if text in operation.name and (not missing or operation.status != "emulated"):
             yield operation

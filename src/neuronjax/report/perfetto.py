@@ -1,10 +1,11 @@
 """A timeline as a trace of Perfetto (ui.perfetto.dev), in its own protobuf format.
 
-One process for the logical core, a track for each of its queues and one for loops, a
-slice for each event, and counters of memory. Timestamps are whole nanoseconds, as
-Perfetto has them; the exact figures are among a slice's arguments. An event in pieces
-is that many slices (32 at most), the arguments at the first. Of a loop the first turn
-has slices; `count` says how often they happen. Written by the library `perfetto`.
+A trace has one process for the logical core, a track for each of its queues and one for
+loops, a slice for each event, and counters of memory. Timestamps are whole nanoseconds,
+as Perfetto requires; exact figures are among a slice's arguments. An event in pieces
+has as many slices (32 at most), with the arguments at the first. Only the first
+iteration of a loop has slices; `count` is the number of iterations. The library
+`perfetto` writes it.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from neuronjax.report.profile_tables import QUEUE_TITLES
 from neuronjax.timing.timeline import LoopSpan, Timeline
 from neuronjax.timing.work import QUEUES, Queue
 
-#: Of a counter: seconds and bytes.
+#: Samples of a counter: (seconds, bytes).
 Samples = Iterable[tuple[float, float]]
 
 _SEQUENCE = 1
 _PROCESS = 1
-# Identifiers of tracks; any that differ would do. Tracks are shown in their order.
+# Unique identifiers of tracks, which are shown in their order.
 _PROCESS_TRACK = 1
 _LANES_OF_A_QUEUE = 1_000_000
 _LOOP_TRACK = 2
@@ -40,7 +41,7 @@ def write_perfetto(
     process: str,
     counters: Mapping[str, Samples] | None = None,
 ) -> None:
-    """Writes a trace.
+    """Write a trace.
 
     The tracks are grouped under `process`, the chip and its core; `counters` are bytes
     over time, by name.
@@ -97,7 +98,7 @@ def _track(trace: Any, uuid: int, name: str) -> Any:
 
 
 def _slices(timeline: Timeline) -> Iterator[tuple[Span, Queue, Mapping[str, Any]]]:
-    """Every piece of every event; what is said is said of the first."""
+    """Yield every piece of every event; only the first has all arguments."""
     for event, row in zip(timeline.events, event_rows(timeline), strict=True):
         first, *others = spans(event)
         yield first, event.queue, row
@@ -108,11 +109,10 @@ def _slices(timeline: Timeline) -> Iterator[tuple[Span, Queue, Mapping[str, Any]
 
 
 class _Lanes:
-    """The tracks of the queues: slices that overlap are on tracks of one name.
+    """The tracks of the queues: overlapping slices are on several tracks of one name.
 
-    Perfetto shows those as one, and would take slices that overlap on one track for
-    nested ones.
-    """
+    Perfetto shows such tracks as one; on a single track it would take overlapping
+    slices for nested ones."""
 
     def __init__(self, trace: Any) -> None:
         self._trace = trace
@@ -120,7 +120,7 @@ class _Lanes:
         self._free: dict[Queue, list[int]] = {}
 
     def track(self, queue: Queue, span: Span) -> int:
-        """The track of the next slice in the order of their starts."""
+        """Return the track of the next slice; slices come in order of their starts."""
         free = self._free.setdefault(queue, [])
         for lane, end in enumerate(free):
             if end <= _nanoseconds(span[0]):
@@ -139,7 +139,7 @@ class _Lanes:
 def _loops(trace: Any, loops: Sequence[LoopSpan]) -> None:
     if loops:
         _track(trace, _LOOP_TRACK, "loops")
-    # Outer loops first: Perfetto nests what begins later or is shorter.
+    # Outer loops first: Perfetto nests a slice that begins later or is shorter.
     for loop in sorted(loops, key=lambda x: (x.start_seconds, -x.end_seconds)):
         told = {
             "trips": loop.trips,
@@ -160,7 +160,7 @@ def _slice(
     begin.track_uuid = track
     begin.name = name
     for key, value in told.items():
-        # What an event does not have would only be in the reader's way.
+        # Empty arguments are left out.
         if value and key not in _PLACES:
             annotation = begin.debug_annotations.add()
             annotation.name = key

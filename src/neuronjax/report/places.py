@@ -1,7 +1,7 @@
-"""Where an op comes from, as a reader of a report names it: `model.py:12`, `In[3]:12`.
+"""Source locations of ops as reports show them: `model.py:12`, `In[3]:12`.
 
-Notebook cells are compiled from temporary files whose names say nothing; IPython knows
-which cell a file was. Only for showing: rules and records keep the file itself.
+Notebook cells are compiled from temporary files with meaningless names; IPython knows
+the cell of each file. This is for display only: rules and records keep the file itself.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _NOWHERE = "(no line)"
 
 @dataclass(frozen=True)
 class OpPlace:
-    """An op as a reader finds it.
+    """An op with its module and source line.
 
     Attributes:
         op: "dot_general".
-        module: the part of the model and the pass, "mlp (backward)"; "(top)" of none.
+        module: the part of the model and the pass, "mlp (backward)"; "(top)" for none.
         source: `file:line`, or "".
     """
 
@@ -32,12 +32,12 @@ class OpPlace:
 
     @property
     def line(self) -> str:
-        """`file:line` without folders."""
+        """Return `file:line` without folders."""
         return place(self.source)
 
     @property
     def code(self) -> str:
-        """What is written on the line; "" where no file holds it."""
+        """Return the source code of the line; "" if it is not available."""
         return code_at(self.source)
 
     def __str__(self) -> str:
@@ -46,15 +46,14 @@ class OpPlace:
 
 
 def place(source: str) -> str:
-    """`file:line` without folders, a notebook's cell by its number."""
+    """Return `file:line` without folders, or a notebook cell by its number."""
     if not source:
         return _NOWHERE
     return cell_place(source) or source.rpartition("/")[2]
 
 
 def places(sources: Iterable[str]) -> dict[str, str]:
-    """Return `place` of each; with as few folders as tell two apart which would be
-    alike."""
+    """Return `place` of each source, with as few folders as make the places differ."""
     shown = {source: place(source) for source in sources}
     parts = 1
     while len({*shown.values()}) < len(shown):

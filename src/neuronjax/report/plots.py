@@ -55,6 +55,6 @@ def _draw(
         names.append(draw_timeline(panels["time"], timeline))
     if "roof" in panels:
         names.append(draw_roofline(panels["roof"], timeline, core))
-    figure.draw_without_rendering()  # text fits or not once the axes have their place
+    figure.draw_without_rendering()  # labels need the final layout of the axes
     for name in names:
         name()

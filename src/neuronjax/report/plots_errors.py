@@ -1,9 +1,9 @@
 """The errors of a comparison along the ops of a program.
 
-The axis shows five decades at most: below the largest error, or, where those would
-hold less than half of the ops, where most of them are; and fewer where only a few ops
-are far below all others. What is smaller stands at the bottom, as an arrow, what is
-larger at the top.
+The axis shows at most five decades: those below the largest error, or, if they would
+hold less than half of the ops, the five that hold the most. It shows fewer if only a
+few ops are far below all others. Smaller errors are arrows at the bottom, larger ones
+at the top.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from neuronjax.report.plots_style import (
 _ISOLATION, _ACCUMULATION, _FIRST = "#D55E00", "#0072B2", INK
 _MARKS = (":", "--", "-.", (0, (1, 4)))
 _DECADES = 1e-5
-_EMPTY = 1e-12, 1.0  # the axis without an error
+_EMPTY = 1e-12, 1.0  # limits if no op has an error
 _KINDS = (
     ("accumulation", _ACCUMULATION, "in the run (inherited too)", 7),
     ("isolation", _ISOLATION, "in isolation (its own)", 16),
@@ -48,9 +48,9 @@ def draw_errors(
     """Draw the relative L2 error by op, in the run and in isolation.
 
     Ops without an error have no dot; an Inf or NaN that the reference lacks is a cross
-    at the top. Greys are the backward pass and the optimizer. Ops that only move, whose
-    numbers are not in `computing`, have no dot; `marks` are numbers and labels of ops
-    that a report names."""
+    at the top. Backward pass and optimizer are shaded grey. Ops that only move data,
+    whose numbers are not in `computing`, have no dot; `marks` are numbers and labels of
+    ops that a report names."""
     figure.set_size_inches(8, 3.6)
     axes = figure.add_subplot()
     shade_phases(axes, [row["phase"] for row in ops])
@@ -77,11 +77,11 @@ def draw_errors(
 
 
 def _limits(errors: Sequence[float]) -> tuple[float, float]:
-    if not errors:  # a logarithmic axis has nothing to begin with
+    if not errors:  # a logarithmic axis needs a value
         return _EMPTY
     ordered = np.sort(errors)
     below = np.searchsorted(ordered, ordered * _DECADES)
-    held = np.arange(1, len(ordered) + 1) - below  # by five decades below each error
+    held = np.arange(1, len(ordered) + 1) - below  # ops within five decades below
     most = len(held) - 1 - int(np.argmax(held[::-1]))
     top = ordered[-1 if 2 * held[-1] >= len(held) else most]
     inside = ordered[(top * _DECADES <= ordered) & (ordered <= top)]
@@ -89,7 +89,7 @@ def _limits(errors: Sequence[float]) -> tuple[float, float]:
 
 
 def _finite(ops: Sequence[Row], kind: str) -> list[tuple[int, float]]:
-    """Numbers and errors of the ops that have one."""
+    """Return the numbers and errors of the ops with a finite error."""
     found = [
         (row["number"], row[f"{kind}_relative_l2"])
         for row in ops
@@ -118,7 +118,7 @@ def _draw_ops(
 
 
 def _draw_broken(axes: Axes, ops: Sequence[Row], kind: str, colour: str) -> None:
-    """What has an Inf or a NaN of its own, at the top."""
+    """Draw ops with a new Inf or NaN as crosses at the top."""
     broken = [r["number"] for r in ops if math.isinf(r[f"{kind}_relative_l2"])]
     if broken:
         top = axes.get_xaxis_transform()

@@ -1,6 +1,6 @@
-"""Text in pictures that is there where it fits, and else is not.
+"""Labels in pictures that are drawn only where they fit.
 
-Whether a text fits is known once the axes have their place: a picture is drawn, laid
+The size of a text is known once the axes have their layout, so a picture is drawn, laid
 out, and then labelled. Boxes are in pixels of the figure.
 """
 
@@ -17,8 +17,8 @@ SMALL = 7.5
 """The smallest text of a picture, in points."""
 _MARGIN = 3.0
 _GAP = 5.0
-#: Where a label may stand by its point: how far off, in gaps beyond the edge of the
-#: mark, and how it is aligned.
+#: Positions of a label relative to its mark: the offset, in gaps beyond the mark's
+#: edge, and the alignment.
 _PLACES: Sequence[tuple[tuple[float, float], str, str]] = (
     ((1, 0), "left", "center"),
     ((-1, 0), "right", "center"),
@@ -34,7 +34,7 @@ _PLACES: Sequence[tuple[tuple[float, float], str, str]] = (
 def write_within(
     axes: Axes, texts: Iterable[str], start: float, end: float, y: float, ink: str
 ) -> Text | None:
-    """The first of some texts that fits between two places on the x axis, centred."""
+    """Write the first text that fits between two x positions, centred, if any does."""
     (left, _), (right, _) = axes.transData.transform([(start, y), (end, y)])
     centred = {"fontsize": SMALL, "ha": "center", "va": "center"}
     for text in texts:
@@ -49,9 +49,10 @@ def write_within(
 def write_beside(
     axes: Axes, text: str, at: tuple[float, float], taken: list[Bbox], radius: float
 ) -> bool:
-    """Write a text beside a mark of so many points' radius, within the axes and off
-    all that is taken, of which it becomes a part; False where there is no such place.
-    """
+    """Write a text beside a mark, where it overlaps none of the boxes in `taken`.
+
+    `radius` is the mark's, in points. Add the text's box to `taken`; return False if
+    there is no room within the axes."""
     inside = axes.get_window_extent()
     for (x, y), ha, va in _PLACES:
         written = axes.annotate(
@@ -69,7 +70,7 @@ def write_beside(
 
 
 def box_around(axes: Axes, at: tuple[float, float], points: float) -> Bbox:
-    """The box of a mark of so many points' radius."""
+    """Return the box of a mark with a radius in points."""
     x, y = axes.transData.transform(at)
     radius = points * axes.figure.dpi / 72
     return Bbox.from_extents(x - radius, y - radius, x + radius, y + radius)
@@ -78,7 +79,7 @@ def box_around(axes: Axes, at: tuple[float, float], points: float) -> Bbox:
 def boxes_along(
     axes: Axes, start: tuple[float, float], end: tuple[float, float], parts: int = 200
 ) -> list[Bbox]:
-    """Boxes that cover the line between two places."""
+    """Return boxes that cover the line between two places."""
     (x0, y0), (x1, y1) = axes.transData.transform([start, end])
     corners = [
         (x0 + (x1 - x0) * n / parts, y0 + (y1 - y0) * n / parts)

@@ -1,8 +1,7 @@
-"""Memory over time: what is in SBUF, and what HBM holds.
+"""Pictures of memory over time: the use of SBUF, and the contents of HBM.
 
-What the arguments take in HBM is there all the time; results, activations and workspace
-come and go. Where they are little beside it, what is always there is squeezed into a
-part of the height, which the axis says.
+The arguments are in HBM all the time; results, activations and workspace come and go.
+If the latter are small, the axis below them is compressed, as its label says.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from neuronjax.timing.memory_plan import CATEGORIES, Category, MemoryPlan
 from neuronjax.timing.timeline import Timeline
 from neuronjax.timing.work import Core
 
-# Okabe and Ito's again; engines are not in these pictures.
+# The Okabe-Ito colours again; these pictures show no engines.
 CATEGORY_COLOURS: Mapping[Category, str] = dict(
     zip(
         CATEGORIES,
@@ -30,21 +29,21 @@ CATEGORY_COLOURS: Mapping[Category, str] = dict(
         strict=True,
     )
 )
-_FOR_LEGEND = 1.45  # of the height
-#: Of the peak, what comes and goes is no more than that in a flat picture; and of the
-#: height, what is always there gets that much then.
+_FOR_LEGEND = 1.45  # height of the axis, relative to the data
+#: The picture is compressed if varying memory is a smaller share of the peak than
+#: `_FLAT`; constant memory then takes the share `_SQUEEZED` of the height.
 _FLAT, _SQUEEZED = 0.35, 0.22
 _BINARY = {2**10: "KiB", 2**20: "MiB", 2**30: "GiB", 2**40: "TiB"}
 
 
 def draw_sbuf(axes: Axes, timeline: Timeline, memory: MemoryPlan, core: Core) -> None:
-    """SBUF at each time, in KiB of a partition, under what there is."""
+    """Draw the use of SBUF over time, in KiB per partition, and its capacity."""
     shown = stages(memory)
     unit = core.spec.partitions * core.lnc * 2**10
     used = np.array([sbuf_of(stage.unit) for stage in shown]) / unit
     edges = _edges(axes, timeline, memory, shown)
     if used.size:
-        axes.stairs(used, edges, fill=True, color="#56B4E9")  # of no category
+        axes.stairs(used, edges, fill=True, color="#56B4E9")  # no category's colour
     limit, most = core.sbuf_bytes / unit, used.max(initial=0.0)
     if _is_near(limit, most) or not most:
         _capacity(axes, limit, f"{limit:.0f} KiB usable")
@@ -55,7 +54,7 @@ def draw_sbuf(axes: Axes, timeline: Timeline, memory: MemoryPlan, core: Core) ->
 
 
 def draw_hbm(axes: Axes, timeline: Timeline, memory: MemoryPlan, core: Core) -> None:
-    """HBM over time: what the arguments take, and the rest on top."""
+    """Draw HBM over time: the arguments, with everything else on top."""
     shown = stages(memory)
     held = _held(memory, shown)
     edges = _edges(axes, timeline, memory, shown)
@@ -88,12 +87,12 @@ def draw_hbm(axes: Axes, timeline: Timeline, memory: MemoryPlan, core: Core) -> 
 
 
 def _is_near(limit: float, most: float) -> bool:
-    """Whether what there is belongs into a picture of what is used."""
+    """Return whether a capacity is close enough to the use to be drawn."""
     return limit < 3 * most
 
 
 def _squeeze(axes: Axes, least: float, peak: float) -> None:
-    """Gives what is always there a part of the height, so that the rest is not flat."""
+    """Compress the constant part of the axis, so that the rest is not flat."""
     heights = 0.0, least, least + _FOR_LEGEND * (peak - least)
     parts = 0.0, _SQUEEZED, 1.0
     axes.set_yscale(
@@ -116,14 +115,14 @@ def _squeeze(axes: Axes, least: float, peak: float) -> None:
 def _held(
     memory: MemoryPlan, shown: Sequence[MemoryStage]
 ) -> dict[Category, np.ndarray]:
-    """Bytes at every stage, by category: arguments, then what comes and goes."""
+    """Return the bytes at every stage, by category: arguments first."""
     fixed: dict[Category, int] = dict.fromkeys(CATEGORIES, 0)
     for tensor in memory.arguments:
         fixed[tensor.category] += tensor.bytes
     held: dict[Category, np.ndarray] = {
         c: np.full(len(shown), float(size)) for c, size in fixed.items() if size
     }
-    for category in reversed(CATEGORIES):  # results below: they stay
+    for category in reversed(CATEGORIES):  # results below, as they stay
         layer = np.array([float(stage.held.get(category, 0)) for stage in shown])
         if layer.any():
             held[category] = held.get(category, np.zeros(len(shown))) + layer
@@ -133,7 +132,7 @@ def _held(
 def _edges(
     axes: Axes, timeline: Timeline, memory: MemoryPlan, shown: Sequence[MemoryStage]
 ) -> np.ndarray:
-    """Limits of the stages in the unit of the time axis, which is labelled."""
+    """Return the limits of the stages in the unit of the time axis, and label it."""
     unit, name = time_unit(timeline.total_seconds)
     axes.set_xlim(0, timeline.total_seconds / unit or 1)
     axes.set_xlabel(f"time [{name}]")

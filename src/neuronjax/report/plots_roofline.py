@@ -1,12 +1,12 @@
 """The roofline of a profile: every op between the memory's roof and the engines'.
 
-Filled circles are matmuls: operations of the array, per byte that moves to or from HBM
-on the op's behalf, against the time that the op takes. Open circles are all other ops,
-one operation per element, whose roof is that of VectorE or ScalarE. An op that moves
-nothing stands at the right edge, a rare one that is far slower than all others at the
-bottom. A circle's area is the op's share of the queues' time; ops of one name in one
-place, those of a model's layers say, are one circle. Left of the balance, HBM cannot
-bring the bytes fast enough; right of it, the array is what limits.
+Filled circles are matmuls: their x is operations of the array per byte of the op's HBM
+traffic, their y operations per second. Open circles are all other ops, with one
+operation per element, and the roof of VectorE or ScalarE. An op without traffic is at
+the right edge, one that is far slower than all others at the bottom. A circle's area is
+the op's share of the queues' time; ops of one name in one place, such as those of a
+model's layers, are one circle. Left of the balance HBM is the limit, right of it the
+array.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from neuronjax.timing.work import Core, Queue
 _KINDS = {"fp32": "FP32", "bf16": "BF16", "fp8": "FP8", "mx": "MX", "sparse": "sparse"}
 _NAMED = 6
 Place = tuple[float, float]
-#: Ops with less of the time of all queues are not drawn.
+#: Ops with a smaller share of the time of all queues are not drawn.
 _LEAST_SHARE = 0.001
 _WORDS = (
     "FLOP of a matmul, or elements of another op, per byte of HBM traffic\n"
@@ -41,17 +41,17 @@ _WORDS = (
 )
 _ROOF_LINE = 0.032
 _LEAST_AREA = 26.0
-_IN_A_DECADE = 12  # places that are told apart
+_IN_A_DECADE = 12  # distinct places per decade
 
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """An op's place.
+    """An op in the roofline.
 
     Attributes:
-        queue: that it occupies longest; its colour.
-        is_matmul: whether operations are the array's.
-        operations: all trips of loops counted.
+        queue: the queue that it occupies longest, which decides its colour.
+        is_matmul: whether its operations are the array's.
+        operations: over all trips of loops.
         hbm_bytes: read and written.
     """
 
@@ -65,22 +65,22 @@ class Point:
 
     @property
     def intensity(self) -> float:
-        """Operations per HBM byte; infinite without bytes."""
+        """Return the operations per HBM byte; infinite without bytes."""
         return self.operations / self.hbm_bytes if self.hbm_bytes else math.inf
 
     @property
     def rate(self) -> float:
-        """Operations per second."""
+        """Return the operations per second."""
         return self.operations / self.seconds
 
 
 def points(timeline: Timeline) -> tuple[Point, ...]:
-    """Every instruction that takes time and does something to elements."""
+    """Return a point for every instruction with time and elements."""
     used = by_instruction(timeline)
     trips = {event.instruction: event.count for event in timeline.events}
     whole = sum(each.busy_seconds for each in used.values())
-    # A kernel's transfers are ops of their own: its matmuls share all that it moves,
-    # and the time that this takes.
+    # A kernel's transfers are separate ops, so its matmuls share all bytes that it
+    # moves, and the time of that.
     of_kernel = isinstance(timeline.memory, KernelMemory)
     moved = sum(each.hbm_bytes for each in used.values()) if of_kernel else 0
     moving = timeline.busy_seconds("dma") if of_kernel else 0.0
@@ -90,7 +90,7 @@ def points(timeline: Timeline) -> tuple[Point, ...]:
         queue = each.bottleneck
         types = [view.type for view in instruction.operands]
         types += [buffer.type for buffer in instruction.results]
-        # An operation for each element of the largest tensor.
+        # One operation for each element of the largest tensor.
         elements = max((math.prod(type.shape) for type in types), default=0)
         operations = each.flops or elements * trips[index]
         share = each.busy_seconds / whole if whole else 0.0
@@ -110,9 +110,10 @@ def points(timeline: Timeline) -> tuple[Point, ...]:
 
 
 def draw_roofline(axes: Axes, timeline: Timeline, core: Core) -> Callable[[], None]:
-    """Draws roofs and ops, log-log.
+    """Draw roofs and ops, log-log.
 
-    Returns what names the largest ops, for when the axes have their place.
+    Returns:
+        A function that names the largest ops once the axes have their layout.
     """
     found = points(timeline)
     slope, tops = hbm_bytes_per_second(core), dict(_tops(core))
@@ -147,7 +148,7 @@ def draw_roofline(axes: Axes, timeline: Timeline, core: Core) -> Callable[[], No
 
 
 def _tops(core: Core) -> Iterator[tuple[str, float]]:
-    """Horizontal roofs: peaks of the array by dtype, and VectorE with its modes."""
+    """Yield the horizontal roofs: peaks of the array by dtype, and VectorE's modes."""
     for kind, title in _KINDS.items():
         flops = peak_flops_per_second(core, kind)
         if flops is not None:
@@ -160,7 +161,7 @@ def _tops(core: Core) -> Iterator[tuple[str, float]]:
 
 
 def _name_tops(axes: Axes, tops: dict[str, float]) -> None:
-    """Names of the horizontal roofs, right of the picture, with room between them."""
+    """Write the names of horizontal roofs right of the picture, without overlap."""
     bottom, top_of_axes = map(math.log10, axes.get_ylim())
     height, above = top_of_axes - bottom, math.inf
     for name, top in sorted(tops.items(), key=lambda item: -item[1]):
@@ -183,7 +184,7 @@ def _draw_slope(axes: Axes, slope: float, top: float, left: float) -> None:
 
 
 def _draw_balance(axes: Axes, balance: float) -> None:
-    """Mark where the roof of HBM meets that of the array in BF16."""
+    """Mark the intensity at which HBM and the array in BF16 have equal roofs."""
     axes.axvline(balance, color=FAINT, linewidth=0.8, linestyle=":", zorder=0)
     upright = {"xycoords": ("data", "axes fraction")}
     place = (balance, 0.015)
@@ -206,17 +207,17 @@ class _Mark:
 
     @property
     def area(self) -> float:
-        """In points squared."""
+        """Return the area in points squared."""
         return max(_LEAST_AREA, 1500 * self.point.share)
 
     @property
     def radius(self) -> float:
-        """In points."""
+        """Return the radius in points."""
         return math.sqrt(self.area / math.pi)
 
 
 def _joined(marks: Sequence[_Mark]) -> list[_Mark]:
-    """Marks of one kind that lie on one another as one, the largest first."""
+    """Return the marks, largest first, with those of one op in one place merged."""
     found: dict[tuple, _Mark] = {}
     for mark in sorted(marks, key=lambda mark: -mark.point.share):
         point = mark.point
@@ -231,7 +232,7 @@ def _joined(marks: Sequence[_Mark]) -> list[_Mark]:
 
 
 def _place(point: Point, right: float, bottom: float) -> _Mark:
-    """Ops without traffic stand at the right edge, very slow ones at the bottom."""
+    """Return the mark of a point; one outside the picture is at the edge."""
     is_inside = math.isfinite(point.intensity)
     x = point.intensity if is_inside else right / 1.7
     if point.rate < bottom:
@@ -257,7 +258,7 @@ def _draw_mark(axes: Axes, mark: _Mark) -> None:
 def _name_largest(
     axes: Axes, placed: Sequence[_Mark], lines: Iterable[tuple[Place, Place]]
 ) -> None:
-    """Names the ops of the largest share, each name once, where there is room."""
+    """Name the ops of the largest share, each name once, where there is room."""
     taken = [box_around(axes, mark.at, mark.radius) for mark in placed]
     taken += [text.get_window_extent() for text in axes.texts]
     taken += [box for line in lines for box in boxes_along(axes, *line)]

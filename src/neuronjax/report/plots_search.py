@@ -1,7 +1,7 @@
-"""A search for precision: predicted time against measured error.
+"""A picture of a search for precision: predicted time against measured error.
 
-The axis of errors is logarithmic. An error of zero has a line of its own below it,
-named "exact", and one that is no number a line above.
+The axis of errors is logarithmic. A line below it, named "exact", is for an error of
+zero, and a line above for errors that are not finite.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _KINDS = (
     (False, _BEYOND, "x", "tried, beyond it"),
 )
 _LONGEST_NAME = 34
-#: Where nothing tried has an error, and none is tolerated.
+#: The error that limits the axis if there is none, and none is tolerated.
 _UNMEASURABLE = 1e-9
 
 
@@ -37,8 +37,8 @@ class Trial(NamedTuple):
 
 
 class _Scale(NamedTuple):
-    """The axis of errors: what is shown lies between `low` and `high`; `exact` and
-    `broken` are where zero is, and what is no number."""
+    """The axis of errors, from `low` to `high`; `exact` and `broken` are the positions
+    of zero and of errors that are not finite."""
 
     low: float
     high: float
@@ -51,7 +51,7 @@ class _Scale(NamedTuple):
 
     @property
     def step(self) -> float:
-        """How far the lines beyond the axis are from it, as a factor."""
+        """Return the distance of the extra lines from the axis, as a factor."""
         return max(3.0, (self.high / self.low) ** 0.12)
 
     @property
@@ -63,7 +63,7 @@ class _Scale(NamedTuple):
         return self.high * self.step
 
     def place(self, error: float) -> float:
-        """Where an error is drawn."""
+        """Return the position of an error."""
         if error == 0:
             return self.exact
         return error if error < math.inf else self.broken
@@ -82,11 +82,10 @@ def draw_search(
     path: Sequence[Trial],
     found: Trial,
 ) -> None:
-    """Draw a dot for every policy tried, named where there is room, those of the path
-    first, and a line from the baseline to what was found.
+    """Draw a dot for every policy tried, and the path from the baseline to the result.
 
-    What is within is so with the margin: the search decides by it.
-    """
+    Dots are named where there is room, those of the path first. As in the search, an
+    error must be within the tolerance even when it is multiplied by the margin."""
     figure.set_size_inches(7.5, 4.6)
     axes = figure.add_subplot()
     size, unit = time_unit(baseline_seconds)
@@ -112,7 +111,7 @@ def draw_search(
     axes.grid(axis="y", color=FAINT, linewidth=0.4)
     _draw_ends(axes, scale, [*tried, found])
     figure.legend(loc="outside lower left", ncols=4)
-    figure.draw_without_rendering()  # names fit or not once the axes have their place
+    figure.draw_without_rendering()  # names need the final layout of the axes
     _name(axes, path, tried, size, scale)
 
 
@@ -123,7 +122,7 @@ def _name(
     size: float,
     scale: _Scale,
 ) -> None:
-    """Names what there is room for, each place and each name once."""
+    """Name the trials for which there is room, each place and each name once."""
     trials = [*path, *tried]
     places = [*zip(*_places(trials, size, scale), strict=True)]
     taken = [box_around(axes, at, 5) for at in places]
@@ -133,7 +132,7 @@ def _name(
     done: set[object] = set()
     for trial, at in zip(trials, places, strict=True):
         name = trial.name
-        if len(name) > _LONGEST_NAME:  # a path: its end tells more
+        if len(name) > _LONGEST_NAME:  # the end of a path tells more
             name = f"…{name[1 - _LONGEST_NAME :]}"
         if name and not done & {name, at} and write_beside(axes, name, at, taken, 5):
             done |= {name, at}
@@ -153,7 +152,7 @@ def _places(
 
 
 def _draw_ends(axes: Axes, scale: _Scale, trials: Sequence[Trial]) -> None:
-    """The lines of what a logarithm cannot show, where something stands on them."""
+    """Draw the lines for zero and for errors that are not finite, if there are any."""
     errors = [trial.error for trial in trials]
     bottom, top = scale.low, scale.high
     side = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "center"}

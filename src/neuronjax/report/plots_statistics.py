@@ -1,8 +1,9 @@
-"""Statistics of a run: how large its numbers were, and what rounding did to them.
+"""A picture of a run's statistics: the size of its numbers, and the losses of rounding.
 
-Results in the order of the program. Above, the largest number of each under the largest
-that its format holds; below, the shares of its elements that were lost, on a
-logarithmic axis, so that a result without a dot lost nothing. The worst are named.
+Results are in program order. The upper panel shows the largest number of each result
+and the largest of its format; the lower one the shares of its elements that were lost,
+on a logarithmic axis, so that a result without a dot lost nothing. The largest losses
+are named.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from neuronjax.report.plots_labels import box_around, write_beside
 from neuronjax.report.plots_style import FAINT, INK, pictured, plain, shade_phases
 
 _AMAX, _LIMIT = "#0072B2", INK
-#: A share: its counters, its colour and mark, and what it is called.
+#: The kinds of loss: counters, colour, mark and label.
 _LOST: Sequence[tuple[tuple[str, ...], str, str, str]] = (
     (("overflow", "saturated"), "#D55E00", "X", "overflowed or saturated"),
     (("nan", "inf"), INK, "*", "NaN or Inf"),
     (("underflow",), "#E69F00", "o", "flushed to 0, of non-zero numbers"),
     (("stagnant",), "#009E73", "s", "updates lost: x + u == x"),
 )
-_NAMED = 2  # of each kind
+_NAMED = 2  # losses named per kind
 _FEWEST_SHARE = 1e-6
-#: FP32 has room that no picture needs; its limit is not drawn.
+#: Limits as large as FP32's are not drawn, since no result comes near them.
 _WIDE = 1e38
 
 Record = Mapping[str, Any]
@@ -40,7 +41,7 @@ Record = Mapping[str, Any]
 
 @pictured
 def draw_statistics(figure: Figure, statistics: Statistics) -> None:
-    """Draw two panels; see above."""
+    """Draw the two panels."""
     figure.set_size_inches(9.0, 6.0)
     above, below = figure.subplots(2, 1, sharex=True)
     records = statistics.records
@@ -88,7 +89,7 @@ def _draw_sizes(axes: Axes, statistics: Statistics, records: Sequence[Record]) -
 def _draw_lost(
     axes: Axes, records: Sequence[Record]
 ) -> Iterator[tuple[float, float, str]]:
-    """Draws what was lost, and yields where: the place, the share, and of what."""
+    """Draw the losses, and yield the position, share and label of each."""
     axes.set_yscale("log")
     axes.set_ylim(_FEWEST_SHARE, 2.0)
     axes.set_ylabel("share of the elements")
@@ -115,7 +116,7 @@ def _columns(pairs: Sequence[tuple[float, float]]) -> tuple[list[float], list[fl
 def _name_worst(
     axes: Axes, records: Sequence[Record], lost: Sequence[tuple[float, float, str]]
 ) -> None:
-    """The user's lines of the largest shares of each kind, where there is room."""
+    """Write the source lines of the largest losses of each kind, if there is room."""
     taken: list[Bbox] = [box_around(axes, (n, share), 3) for n, share, _ in lost]
     for *_, label in _LOST:
         worst = sorted((e for e in lost if e[2] == label), key=lambda e: -e[1])

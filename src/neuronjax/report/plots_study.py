@@ -13,11 +13,12 @@ from neuronjax.report.plots_style import FAINT, INK, pictured, plain
 from neuronjax.report.study_curves import Curve, Curves
 from neuronjax.report.study_verdicts import half_width
 
-#: Okabe and Ito's colours, told apart by all readers; dashes help where lines coincide.
+#: Okabe and Ito's colours, which colour-blind readers can distinguish; dashes help
+#: where lines coincide.
 COLOURS = (INK, "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _DASHES = ("-", "--", "-.", ":")
 
-#: What a band shows, and how far it goes from the mean.
+#: The meaning of each kind of band, which decides its distance from the mean.
 BANDS = {
     "ci95": "95 % confidence interval of the mean",
     "std": "one standard deviation",
@@ -33,7 +34,7 @@ _HALF_WIDTHS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
 def draw_study(
     figure: Figure, found: Curves, metric: str, baseline: str, band: str, smooth: int
 ) -> None:
-    """Return two panels: the metric by step, and its difference to the baseline's."""
+    """Draw two panels: the metric by step, and its difference to the baseline's."""
     check_word("band", band, BANDS)
     figure.set_size_inches(9.0, 6.5)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
@@ -63,7 +64,7 @@ def _draw(
 ) -> None:
     colour, dashes = look
     mean, low, high = (getattr(curve.values, end)(0) for end in ("mean", "min", "max"))
-    if band in _HALF_WIDTHS and len(curve.seeds) > 1:  # of one seed there is none
+    if band in _HALF_WIDTHS and len(curve.seeds) > 1:  # one seed has no band
         half = _HALF_WIDTHS[band](curve.values)
         low, high = mean - half, mean + half
     axes.fill_between(curve.steps, low, high, color=colour, alpha=0.15, linewidth=0)

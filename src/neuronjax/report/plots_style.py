@@ -1,8 +1,8 @@
-"""What all pictures share: how they are shown, colours, axes of time, panels.
+"""What all pictures share: display in notebooks, colours, axes of time, panels.
 
-A picture has no background, and its ink reads on a light page and on a dark one. pyplot
-knows it where pyplot shows figures, so that a notebook shows it wherever in a cell it
-is made, with the resolution and the formats that the notebook asks for.
+A picture has no background, and its ink is readable on light and dark pages. It is a
+pyplot figure if pyplot shows figures, so that a notebook displays it wherever in a cell
+it is made, with the notebook's resolution and formats.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 from neuronjax.timing.work import Queue
 
-# Okabe and Ito's colours, told apart by all readers.
+# Okabe and Ito's colours, which colour-blind readers can distinguish.
 COLOURS: Mapping[Queue, str] = {
     "tensor": "#0072B2",
     "vector": "#009E73",
@@ -32,8 +32,8 @@ COLOURS: Mapping[Queue, str] = {
     "host": "#4D4D4D",
 }
 """The colour of a queue in every picture."""
-SPILL_COLOUR = "#3C7894"  # of the hue of "dma", darker
-#: Of what is written: its contrast is more than 4 on white and on JupyterLab's black.
+SPILL_COLOUR = "#3C7894"  # the hue of "dma", darker
+#: The colour of text: its contrast is above 4 on white and on JupyterLab's black.
 INK = "#777777"
 FAINT = "#999999"
 _STYLE: dict[Any, Any] = {
@@ -48,13 +48,13 @@ class Picture(Figure):
     """A figure that a notebook shows once."""
 
     def _ipython_display_(self) -> None:
-        """Show it in the formats asked for, and no second time below the cell."""
-        from IPython.display import display  # which has called this
+        """Show it in the notebook's formats, and not again below the cell."""
+        from IPython.display import display  # loaded, as it is the caller
 
         if pyplot := sys.modules.get("matplotlib.pyplot"):
             pyplot.close(self)
-        vars(self)["_ipython_display_"] = None  # as of any other figure
-        display(self)  # without the background that pyplot would ask for
+        vars(self)["_ipython_display_"] = None  # as in any other figure
+        display(self)  # not by pyplot, which adds a background
         del vars(self)["_ipython_display_"]
 
 
@@ -64,14 +64,14 @@ P = ParamSpec("P")
 def pictured(
     draw: Callable[Concatenate[Figure, P], object],
 ) -> Callable[P, Figure]:
-    """Make a function that draws into a figure return a figure, in our style."""
+    """Make a function that draws into a figure return it, in the common style."""
 
     @functools.wraps(draw)
     def drawn(*args: P.args, **kwargs: P.kwargs) -> Figure:
         make: Callable[..., Figure] = Picture
         may_show = {"matplotlib.pyplot", "ipykernel"} & {*sys.modules}
         if may_show and mpl.get_backend().lower() != "agg":
-            from matplotlib import pyplot  # which keeps figures until it has shown them
+            from matplotlib import pyplot  # it keeps figures until they are shown
 
             make = functools.partial(pyplot.figure, FigureClass=Picture)
         figure = make(layout="constrained", facecolor="none")
@@ -82,14 +82,14 @@ def pictured(
     return drawn
 
 
-#: What is shaded along a program, and its name: a pause of another phase that is
-#: narrower than that, of all of it, divides nothing.
+#: Shaded phases: name, opacity and label. A gap in a phase that is narrower than the
+#: share `_NARROW` of the program does not split it.
 _SHADES = (("backward", 0.3, "backward pass"), ("optimizer", 0.12, "optimizer"))
 _NARROW = 0.02
 
 
 def shade_phases(axes: Axes, phases: Sequence[str]) -> None:
-    """Shades the phases after the forward pass, by the phase of every place."""
+    """Shade the phases after the forward pass; `phases` has that of every place."""
     for phase, alpha, label in _SHADES:
         spans: list[list[float]] = []
         for place, each in enumerate(phases):
@@ -110,7 +110,7 @@ def annotate(
     offset: tuple[float, float],
     **style: Any,
 ) -> None:
-    """A small text that stands some points from a place."""
+    """Write a small text with an offset in points from a place."""
     place = {"xytext": offset, "textcoords": "offset points", "fontsize": 7.5}
     axes.annotate(text, at, **(place | style))
 
@@ -121,21 +121,20 @@ def plain(axes: Axes, title: str) -> None:
     axes.tick_params(which="both", color=FAINT, labelcolor=INK, labelsize=9)
 
 
-# -- where a logarithmic axis may begin, so that a few points do not stretch it --------
+# -- the lower limit of a logarithmic axis, such that outliers do not stretch it -----
 
 _GAP = 30.0
-#: What is left below the axis at most, of all weights.
+#: The largest share of all weights that may be below the axis.
 _MOST_BELOW = 0.1
 
 
 def axis_floor(
     values: Sequence[float], weights: Sequence[float] | None = None
 ) -> float:
-    """The smallest of the positive values that the axis shows.
+    """Return the smallest of the positive values that the axis shows.
 
-    It is the smallest of all, unless those of a tenth of the weight at most lie below
-    a gap of more than a decade and a half: then it is the first one above the gap.
-    """
+    It is the smallest of all, unless values of at most a tenth of the weight lie below
+    a gap of more than a factor `_GAP`: then it is the first one above the gap."""
     weights = [1.0] * len(values) if weights is None else weights
     pairs = sorted(
         (v, w) for v, w in zip(values, weights, strict=True) if 0 < v < math.inf

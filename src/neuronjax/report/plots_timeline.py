@@ -1,9 +1,9 @@
 """The timeline of a profile: one lane for each queue, below the phases and the loops.
 
-A lane's height is the share of each short stretch of time in which its queue works, so
-that areas are busy times; in a loop it is the mean over all turns. Phases are those of
-a train step, each stretch belonging to the one that works most in it. What fits in
-where it happens is named: events that follow each other under one name, once.
+A lane's height is the share of each short interval in which its queue works, so that
+areas are busy times; in a loop it is the mean over all iterations. Phases are those of
+a train step; each interval belongs to the phase that works most in it. Events are named
+where the text fits; consecutive events of one name are named once.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ PHASE_COLOURS: Mapping[str, str] = {
 """Greys, dark enough apart for every reader; colours are those of the queues."""
 
 _STRETCHES, _PHASE_STRETCHES = 800, 200
-_FEWEST_STRETCHES = 5  # of a phase; less belongs to the one before
+_FEWEST_STRETCHES = 5  # shortest phase; less belongs to the previous one
 _HEIGHT = 0.8
-_BAND = 0.36  # of phases and loops
+_BAND = 0.36  # height of phases and loops
 _BAND_STEP = 0.55
-#: Neither is a phase, nor like one.
+#: Colours that differ from those of phases.
 _AROUND: Mapping[str, Any] = {"color": "#E69F00", "alpha": 0.2, "linewidth": 0}
 _LOOP: Mapping[str, Any] = {"color": FAINT, "alpha": 0.18, "linewidth": 0}
-#: What is named fills this much of its stretch, which is this share of the whole time.
+#: A named run works in this share of its time, and is this share of the total.
 _FILLED, _NAMED_SHARE = 0.75, 0.01
-#: Of a lane's height, what stands behind a text is more than that; in another colour
-#: less than that.
+#: Text is written where more than `_HIGH` of the lane's height is filled, and less than
+#: `_LOW` of it with another colour.
 _HIGH, _LOW = 0.5, 0.1
-_WHOLE = 0.9  # of a run, which a text is about
+_WHOLE = 0.9  # filled share of a run whose count is shown
 _MOST_LOOPS = 8
-_IDLE = 1e-6  # a share that sums of spans leave of nothing
-_LEAST_LANE = 1e-3  # a queue that works less of the time is only named, below
-#: Events of one name are one, if what is between them is less of the whole time.
+_IDLE = 1e-6  # sums of spans below it are rounding
+_LEAST_LANE = 1e-3  # queues below this share have no lane
+#: Events of one name are merged if the gap is a smaller share of the whole time.
 _JOINED = 0.004
 
 
 class Run(NamedTuple):
-    """A stretch of time under one name, in seconds; how much of it is work."""
+    """A stretch of time under one name, in seconds, and how much of it is work."""
 
     name: str
     start: float
@@ -67,7 +67,7 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class _TimelineRows:
-    """What a timeline shows, and at which height."""
+    """The lanes and rows of a timeline, and their heights."""
 
     timeline: Timeline
     unit: float
@@ -89,12 +89,12 @@ class _TimelineRows:
         return cls(timeline, unit, queues, idle, phases, longest[-_MOST_LOOPS:])
 
     def base(self, queue: Queue) -> float:
-        """Where the lane of a queue stands."""
+        """Return the bottom of a queue's lane."""
         return len(self.queues) - 1 - self.queues.index(queue) - _HEIGHT / 2
 
     @property
     def bands(self) -> dict[str, float]:
-        """Above the lanes: the middles of the loops' row and the phases'."""
+        """Return the middles of the rows of loops and phases, above the lanes."""
         present = {"loops": self.loops, "phase": self.phases}
         names = [name for name, found in present.items() if found]
         first = len(self.queues) - 0.25
@@ -102,9 +102,10 @@ class _TimelineRows:
 
 
 def draw_timeline(axes: Axes, timeline: Timeline) -> Callable[[], None]:
-    """Draws the lanes, with their shares of the time beside them.
+    """Draw the lanes, with their shares of the time beside them.
 
-    Returns what names them, for when the axes have their place.
+    Returns:
+        A function that writes the names once the axes have their layout.
     """
     rows = _TimelineRows.of(timeline)
     edges = np.linspace(0, timeline.total_seconds or 1e-9, _STRETCHES + 1)
@@ -133,7 +134,7 @@ def draw_timeline(axes: Axes, timeline: Timeline) -> Callable[[], None]:
 
 
 def _name_all(axes: Axes, rows: _TimelineRows) -> None:
-    """Names what there is room for."""
+    """Write names where there is room."""
 
     def write(texts: Sequence[str], run: Run, y: float, ink: str) -> None:
         write_within(axes, texts, run.start / rows.unit, run.end / rows.unit, y, ink)
@@ -174,7 +175,7 @@ def _label_rows(axes: Axes, rows: _TimelineRows) -> None:
 
 def _titled(timeline: Timeline, queue: Queue) -> str:
     """Return a queue's name and its share of the time."""
-    # What devices exchange is no engine's: the row says what it is.
+    # Collectives are not the work of an engine, so the row has their name.
     title = {**QUEUE_TITLES, "cc": "Collectives"}[queue]
     return f"{title}  {percent(timeline.busy_seconds(queue) / timeline.total_seconds)}"
 
@@ -200,9 +201,9 @@ def _is_spill(event: Event) -> bool:
 
 
 def phase_runs(timeline: Timeline) -> list[Run]:
-    """Return which phase works most and when; none if the program has no gradients.
+    """Return the phases that work most, in order; none without gradients.
 
-    A phase that works too briefly to be seen counts for its neighbour."""
+    A phase that is too short to be seen becomes part of its neighbour."""
     works = {e.instruction for e in timeline.events if isinstance(e.source, Work)}
     of = {n: timeline.instructions[n].location.phase for n in sorted(works) if n >= 0}
     present: list[str] = [p for p in PHASES if p != UNKNOWN and p in of.values()]
@@ -228,7 +229,8 @@ def phase_runs(timeline: Timeline) -> list[Run]:
 def _shares(
     timeline: Timeline, of: Mapping[int, str], phase: str, edges: np.ndarray
 ) -> np.ndarray:
-    """How busy all queues together are with a phase; loads run ahead of theirs."""
+    """Return how much the engines work for a phase, summed over queues. Transfers do
+    not count, since loads run ahead."""
 
     def belongs(event: Event) -> bool:
         return isinstance(event.source, Work) and of.get(event.instruction) == phase
@@ -249,7 +251,7 @@ def _busiest(busy: np.ndarray, working: np.ndarray) -> list[int]:
 
 
 def _named_runs(timeline: Timeline, queue: Queue) -> Iterator[Run]:
-    """Events that fill their time, those of one name that follow each other as one."""
+    """Yield runs of events that fill their time; adjacent equal names are merged."""
     total = timeline.total_seconds
     runs: list[Run] = []
     for event in timeline.of(queue):
@@ -278,8 +280,8 @@ def _named_runs(timeline: Timeline, queue: Queue) -> Iterator[Run]:
 
 
 def _fullest(timeline: Timeline, queue: Queue, run: Run) -> Run:
-    """The longest part of a run in which its lane is high, and of its colour, all
-    along: a text stands there and not over gaps."""
+    """Return the longest part of a run in which its lane is high and of its own colour,
+    so that a text does not cover gaps."""
     edges = np.linspace(0, timeline.total_seconds, _STRETCHES + 1)
     spills = busy_shares(timeline, queue, edges, only=_is_spill)
     shares = busy_shares(timeline, queue, edges)
@@ -300,7 +302,7 @@ def _spills(run: Run) -> bool:
 
 
 def _legend(axes: Axes, rows: _TimelineRows) -> None:
-    """Colours are the lanes'; what differs within a row, and the greys, need names."""
+    """Explain colours within rows, and the greys; lanes are named beside the axis."""
     present = {run.name for run in rows.phases}
     looks: dict[str, Mapping[str, Any]] = {
         p: {"color": grey} for p, grey in PHASE_COLOURS.items() if p in present

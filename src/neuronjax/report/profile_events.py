@@ -1,10 +1,10 @@
 """The events of a timeline as rows: dictionaries, CSV, Parquet.
 
-Columns are named as in the tables `Instruction` and `DmaPacketAggregated` of the
-vendor's profiler where it has them. Timestamps are nanoseconds from the start of the
-program, fractions included. An event in a loop is one row, that of its first turn;
-`count` says how often it happens. `duration_ns` is what it occupies its queue for: less
-than from start to end where it consists of `pieces` between those of others.
+Columns that the vendor's profiler has are named as in its tables `Instruction` and
+`DmaPacketAggregated`. Timestamps are nanoseconds from the start of the program, with
+fractions. An event in a loop is one row, for the first iteration; `count` is the number
+of iterations. `duration_ns` is how long it occupies its queue: less than from start to
+end if other events run between its `pieces`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from neuronjax.report.profile_usage import op_name
 from neuronjax.timing.timeline import Timeline
 from neuronjax.timing.work import Event, Transfer, Work
 
-#: Columns of what engines do, and the fields of a `Work` that they have.
+#: Columns for the work of engines, and the field of `Work` for each.
 _WORK: Mapping[str, str] = {
     "tiles": "tiles",
     "flops": "flops",
@@ -53,7 +53,7 @@ _NO_WORK = {
 
 
 def event_rows(timeline: Timeline) -> Iterator[dict[str, Any]]:
-    """Every event, in the order of the timeline."""
+    """Yield every event as a row, in the order of the timeline."""
     pairs = zip(timeline.instructions, timeline.fused, strict=True)
     names = [
         {
@@ -88,7 +88,7 @@ def _when(event: Event) -> dict[str, Any]:
 
 
 def _what(event: Event) -> dict[str, Any]:
-    """What an event does in one trip."""
+    """Return the columns for what an event does in one trip."""
     if isinstance(event.source, Transfer):
         return _NO_WORK | {
             "hbm_read_bytes": event.source.hbm_read_bytes,
@@ -103,7 +103,7 @@ def _what(event: Event) -> dict[str, Any]:
 
 
 def write_csv(timeline: Timeline, path: Path) -> None:
-    """Every event as a line, after a line of the names of the columns."""
+    """Write a line of column names, then every event as a line."""
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()
@@ -111,7 +111,7 @@ def write_csv(timeline: Timeline, path: Path) -> None:
 
 
 def write_parquet(timeline: Timeline, path: Path) -> None:
-    """Every event as a row of a Parquet table.
+    """Write every event as a row of a Parquet table.
 
     Raises:
         UnsupportedError: pyarrow is not installed.

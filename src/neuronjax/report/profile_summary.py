@@ -1,10 +1,10 @@
 """The figures of a profile, under the names of the vendor's profiler.
 
 Names, units and formulas are those of the table `Summary` of Neuron Explorer's schema
-7.4.0 (tools/neuron-explorer/profile-schema-reference.rst, SDK 2.32.0): a figure that is
-there and not here is one that the model cannot give. Times are in seconds; what ends in
-`_percent` is a fraction from 0 to 1, as the vendor's JSON has it. All figures are of
-one logical NeuronCore.
+7.4.0 (tools/neuron-explorer/profile-schema-reference.rst, SDK 2.32.0), without the
+figures that the model cannot give. Times are in seconds; names in `_percent` are
+fractions from 0 to 1, as in the vendor's JSON. All figures are of one logical
+NeuronCore.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ PEAKS = ("bf16", "fp32", "fp8", "mx", "sparse")
 
 @dataclass(frozen=True, kw_only=True)
 class Roofs:
-    """What one logical core can do at most.
+    """The peak rates of one logical core.
 
     Attributes:
-        peak_flops: of the array, per second, that utilization refers to.
-        bf16_flops: the same in BF16, which `hardware_flops` refers to.
-        hbm_bytes_per_second: of one HBM stack, which utilization refers to.
+        peak_flops: of the array, per second, the reference of utilization.
+        bf16_flops: of the array in BF16, the reference of `hardware_flops`.
+        hbm_bytes_per_second: of one HBM stack, the reference of utilization.
         dma_bytes_per_second: practical rate of the core's DMA engines.
-        base_clock_hz: of the cycle count; None where it is not published.
+        base_clock_hz: the clock of the cycle count; None if it is not published.
     """
 
     peak_flops: float
@@ -44,7 +44,7 @@ class Roofs:
 
 
 def roofs(core: Core, peak: str | float = "bf16") -> Roofs:
-    """The roofs of a core.
+    """Return the peak rates of a core.
 
     MFU refers to `peak`: a class of dtypes, or TFLOPS of one logical core.
 
@@ -54,8 +54,9 @@ def roofs(core: Core, peak: str | float = "bf16") -> Roofs:
     chip = core.chip
     bf16 = peak_flops_per_second(core, "bf16")
     assert bf16 is not None
-    # A stack serves as many cores as the largest logical core has [LNC]: 2 of 4 stacks
-    # with 2 cores each on trn2, one each on trn1. "For LNC1 and LNC2 the same" [PS].
+    # A stack serves as many cores as the largest logical core has [LNC]: on trn2 two of
+    # the four stacks serve two cores each, on trn1 each serves one. "For LNC1 and LNC2
+    # the same" [PS].
     stacks = chip.cores_per_chip // max(chip.lnc_options)
     return Roofs(
         peak_flops=_peak(core, peak),
@@ -85,7 +86,7 @@ def _peak(core: Core, peak: str | float) -> float:
 def metrics(
     timeline: Timeline, core: Core, peak: str | float = "bf16"
 ) -> dict[str, float]:
-    """Every figure of a timeline, by the vendor's name; see `METRICS`."""
+    """Return every figure of a timeline, by the vendor's name; see `METRICS`."""
     used = usage(timeline.events)
     roof = roofs(core, peak)
     total = timeline.total_seconds
@@ -158,24 +159,24 @@ def _memories(used: Usage, total: float, roof: Roofs) -> _Figures:
     yield "input_queue_bytes", used.read_bytes.get("input", 0)
     yield "weight_queue_bytes", used.read_bytes.get("weight", 0)
     yield "output_queue_bytes", used.write_bytes.get("output", 0)
-    # What the DMA engines read from HBM they write to SBUF.
+    # The DMA engines write to SBUF the bytes that they read from HBM.
     yield "sbuf_read_bytes", used.sbuf_read_bytes + write
     yield "sbuf_write_bytes", used.sbuf_write_bytes + read
     yield "psum_read_bytes", used.psum_read_bytes
     yield "psum_write_bytes", used.psum_write_bytes
 
 
-# -- what the figures are --------------------------------------------------------------
+# -- meanings ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Metric:
-    """What a figure means.
+    """The meaning of a figure.
 
     Attributes:
         unit: "s", "B", "FLOP", "percent" (a fraction from 0 to 1), "count", "cycles",
             "FLOP/B".
-        meaning: in one line.
+        meaning: a description in one line.
         is_vendor: whether the vendor's profiler has it under this name.
     """
 

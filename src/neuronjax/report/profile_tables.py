@@ -44,7 +44,7 @@ _NEAREST = 3
 
 
 def headline_table(title: str, figures: Mapping[str, float]) -> Table:
-    """Return the figures of `metrics` that a reader wants first."""
+    """Return a table of the most important figures of `metrics`."""
     flops = figures["model_flops"]
     read, write = figures["hbm_read_bytes"], figures["hbm_write_bytes"]
     transposes = figures["adjusted_transpose_flops"]
@@ -98,7 +98,7 @@ def queues_table(
                 for queue, time, count in counted
                 if figures[count] or queue == "dma"
             ),
-            # What no queue works in, and every program takes once.
+            # The time of a program that no queue works in.
             *([_queue_row("around", figures, "around_time")] * bool(around)),
         ],
     )
@@ -124,7 +124,7 @@ def _memory_row(
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class ShownMemory(Displayed, MemoryPlan):
-    """A `MemoryPlan` that shows HBM and SBUF at their fullest.
+    """A `MemoryPlan` that is displayed as the peaks of HBM and SBUF.
 
     Attributes:
         core: the logical core that has them.
@@ -155,7 +155,7 @@ class ShownMemory(Displayed, MemoryPlan):
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class ShownKernelMemory(ShownMemory, KernelMemory):
-    """The same of a kernel, and PSUM."""
+    """The displayed memory of a kernel, with PSUM."""
 
     @property
     def _rows(self) -> tuple[tuple[str, ...], ...]:
@@ -165,14 +165,13 @@ class ShownKernelMemory(ShownMemory, KernelMemory):
 
 
 def shown_memory(memory: MemoryPlan, core: Core) -> ShownMemory:
-    """The same plan, to be shown."""
+    """Return a memory plan that can be displayed."""
     shown = ShownKernelMemory if isinstance(memory, KernelMemory) else ShownMemory
     return shown(core=core, **{f.name: getattr(memory, f.name) for f in fields(memory)})
 
 
 def confidence_table(found: Confidence, kind: str, predicted: float) -> Table:
-    """The interval for predicted seconds, and the measured times that it rests on, the
-    nearest first."""
+    """Return the interval of a predicted time, and the nearest measured times."""
     low, high = seconds(found.low_seconds), seconds(found.high_seconds)
     title = (
         f"How sure: {low} to {high}, as {len(found.nearest)} measured {kind}s like it"
@@ -200,7 +199,7 @@ def confidence_table(found: Confidence, kind: str, predicted: float) -> Table:
 
 
 def metrics_table(figures: Mapping[str, float]) -> Table:
-    """Every figure by the vendor's name, with what it means."""
+    """Return every figure by the vendor's name, with its meaning."""
     return new_table(
         "Figures, by the names of the vendor's profiler",
         {"name": NAME, "value": NUMBER, "meaning": {"overflow": "fold"}},
@@ -228,11 +227,10 @@ def _figure(value: float, unit: str) -> str:
 def parts_that_hold(
     groups: Mapping[str, Usage], limit: int
 ) -> tuple[dict[str, Usage], str]:
-    """Return parts of a model, counted with the part that holds them, and a note.
+    """Return parts of a model, merged into the part that contains them, and a note.
 
-    As far up as it takes for `limit` rows to have half of the time: a weight goes to
-    its layer, and that to its block.
-    """
+    They are merged until `limit` rows have half of the time: weights into their layers,
+    and these into their blocks."""
     whole = total(groups.values()).busy_seconds
     deepest = depth = max((key.count("/") + 1 for key in groups), default=1)
     found = dict(groups)
@@ -245,7 +243,7 @@ def parts_that_hold(
 
 
 def _cut(groups: Mapping[str, Usage], depth: int) -> dict[str, Usage]:
-    """By so many names of the path, and the pass; the busiest first."""
+    """Merge parts by the pass and the first `depth` names of the path."""
     held: dict[str, list[Usage]] = {}
     for key, used in groups.items():
         path, bracket, phase = key.partition(" (")
@@ -255,7 +253,7 @@ def _cut(groups: Mapping[str, Usage], depth: int) -> dict[str, Usage]:
     return dict(sorted(found.items(), key=lambda item: -item[1].busy_seconds))
 
 
-#: Each grouping has a table: its title, and the heading of its first column.
+#: By grouping: the title of its table, and the heading of its first column.
 GROUPS = {
     "op": ("Busiest ops", "op"),
     "source": ("Busiest lines", "line"),
@@ -266,8 +264,8 @@ GROUPS = {
 
 
 class UsageGroups(Displayed, dict[str, Usage]):
-    """Usage by one of `GROUPS`, the busiest first; a `pandas.DataFrame` of it has a
-    column for each name."""
+    """Usage by one of `GROUPS`, the busiest first. Its `pandas.DataFrame` has a column
+    for each name."""
 
     def __init__(self, by: str, found: Mapping[str, Usage]) -> None:
         super().__init__({name: used.told() for name, used in found.items()})
@@ -277,11 +275,11 @@ class UsageGroups(Displayed, dict[str, Usage]):
         return self.table()
 
     def table(self, rows: int = 12) -> Table:
-        """Return the busiest groups as a table of Rich: lines without their folders,
-        and parts of a model with the parts that hold them.
+        """Return the busiest groups as a Rich table: source lines without folders, and
+        parts of a model merged into the parts that contain them.
 
         Args:
-            rows: what comes after so many is one row.
+            rows: the most rows; all further groups are one row.
         """
         names = places(self) if self.by == "source" else {}
         groups = {names.get(key, key): used for key, used in self.items()}
@@ -299,17 +297,16 @@ def groups_table(
     *,
     limit: int = 12,
 ) -> Table:
-    """Return the usage of groups; what comes after `limit` rows is one row.
+    """Return the usage of groups; all groups after `limit` rows are one row.
 
-    Seconds are those of the queues, which work side by side: no share of the wall time.
-    """
+    Seconds are those of queues, which work in parallel: not shares of the wall time."""
     shown = dict(list(groups.items())[:limit])
     whole = total(groups.values())
     rest = list(groups.values())[limit:]
     if rest:
         shown[f"{len(rest)} more"] = total(rest)
     unit, name = time_unit(max(whole.seconds.values(), default=0.0))
-    # Queues that never work, or as good as never, have no column.
+    # Queues that hardly work have no column.
     least = 0.001 * whole.busy_seconds
     queues: list[Queue] = [q for q in QUEUES if whole.seconds.get(q, 0.0) > least]
     short = [QUEUE_TITLES[q].removesuffix("E").removesuffix("-cores") for q in queues]
@@ -326,7 +323,7 @@ def groups_table(
 
 
 def _of_none(shown: Mapping[str, Usage], heading: str) -> str:
-    """What the row of no name is."""
+    """Return a note that explains the row without a name."""
     if NONE not in shown:
         return ""
     moved = "what leaves SBUF to make room, and constants"

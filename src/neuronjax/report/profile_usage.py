@@ -1,8 +1,8 @@
-"""What a stretch of a timeline uses, and how that divides among ops, lines and modules.
+"""The resources that events use, and their division among ops, lines and modules.
 
-Engine seconds, floating-point operations and bytes; the trips of loops are counted. The
-seconds of one group are those of its engines, which work side by side: the groups of a
-profile add up to the engines' busy times, not to its wall time.
+Resources are engine seconds, floating-point operations and bytes, over all trips of
+loops. The seconds of a group are those of its engines, which work in parallel: the
+groups of a profile add up to the engines' busy times, not to its wall time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from neuronjax.ir.instruction import Instruction
 from neuronjax.timing.timeline import Timeline
 from neuronjax.timing.work import QUEUES, Event, Queue, Reason, Transfer
 
-#: What is named alike in a `Usage` and in a `Work`.
+#: Fields that `Usage` and `Work` share.
 _SUMMED = (
     *("flops", "hardware_flops", "transpose_flops", "dma_bytes"),
     *("sbuf_read_bytes", "sbuf_write_bytes", "psum_read_bytes", "psum_write_bytes"),
@@ -26,19 +26,19 @@ _SUMMED = (
 
 @dataclass(kw_only=True, repr=False)
 class Usage(dict[str, float]):
-    """Sums over events; the figures of a group, once it is `told`, as a dict too.
+    """Sums over events; after `told`, also a dict of the figures.
 
     Attributes:
         seconds: busy time by queue.
         counts: engine instructions, or DMA transfers, by queue.
         opcode_seconds: busy time by opcode of the engines.
         opcode_counts: engine instructions by opcode.
-        flops: of the program's matmuls.
-        hardware_flops: executed by the array, in BF16 equivalents.
+        flops: operations of the program's matmuls.
+        hardware_flops: operations of the array, in BF16 equivalents.
         transpose_flops: the part of them that is transposes.
-        read_bytes: from HBM, by reason.
-        write_bytes: to HBM, by reason.
-        dma_bytes: that pass the DMA engines: what goes from HBM to HBM counts once.
+        read_bytes: bytes from HBM, by reason.
+        write_bytes: bytes to HBM, by reason.
+        dma_bytes: bytes that pass the DMA engines; a copy within HBM counts once.
         sbuf_read_bytes, sbuf_write_bytes: by the engines.
         psum_read_bytes, psum_write_bytes: by the engines.
     """
@@ -60,7 +60,7 @@ class Usage(dict[str, float]):
 
     @property
     def busy_seconds(self) -> float:
-        """The busy time of all queues together."""
+        """Return the busy time of all queues together."""
         return sum(self.seconds.values())
 
     @property
@@ -77,12 +77,12 @@ class Usage(dict[str, float]):
 
     @property
     def bottleneck(self) -> Queue | None:
-        """The queue that works longest, None where none does."""
+        """Return the queue that works longest; None if no queue works."""
         busiest = max(QUEUES, key=lambda queue: self.seconds.get(queue, 0.0))
         return busiest if self.seconds.get(busiest, 0.0) > 0 else None
 
     def told(self) -> Usage:
-        """Make it a flat dict of its figures, for a data frame; seconds by queue."""
+        """Fill the dict with the figures, for a data frame, and return self."""
         names = ("hbm_read_bytes", "hbm_write_bytes", *_SUMMED)
         self["busy_seconds"] = self.busy_seconds
         self.update({f"{queue}_seconds": s for queue, s in self.seconds.items()})
@@ -93,7 +93,7 @@ class Usage(dict[str, float]):
         return f"<neuronjax.Usage {self.busy_seconds:.3g} s of queues>"
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON: what is not zero."""
+        """Return plain data for JSON, without zeros."""
         plain = {
             name: dict(value) if isinstance(value, dict) else value
             for name, value in vars(self).items()
@@ -101,14 +101,14 @@ class Usage(dict[str, float]):
         return {name: value for name, value in plain.items() if value}
 
     def add(self, event: Event) -> None:
-        """Counts an event."""
+        """Add an event to the sums."""
         spent = event.queue_seconds * event.count
         self.seconds[event.queue] += spent
         if isinstance(event.source, Transfer):
             self.counts[event.queue] += event.count
             side = self.read_bytes if event.source.is_read else self.write_bytes
             side[event.source.reason] += event.source.bytes * event.count
-            if event.queue_seconds:  # the other side of the same movement has none
+            if event.queue_seconds:  # 0 for the write of a copy within HBM
                 self.dma_bytes += event.source.bytes * event.count
         else:
             self._add_work(event, spent)
@@ -116,7 +116,7 @@ class Usage(dict[str, float]):
     def _add_work(self, event: Event, spent: float) -> None:
         work, count = event.source, event.count
         assert not isinstance(work, Transfer)
-        # A collective is one op, in however many steps.
+        # A collective is one op, whatever its number of steps.
         self.counts[event.queue] += count * (1 if event.queue == "cc" else work.tiles)
         self.opcode_seconds[work.opcode] += spent
         self.opcode_counts[work.opcode] += work.tiles * count
@@ -130,7 +130,7 @@ class Usage(dict[str, float]):
 
 
 def usage(events: Iterable[Event]) -> Usage:
-    """The sums over some events."""
+    """Return the sums over some events."""
     found = Usage()
     for event in events:
         found.add(event)
@@ -138,7 +138,7 @@ def usage(events: Iterable[Event]) -> Usage:
 
 
 def total(parts: Iterable[Usage]) -> Usage:
-    """The busy times of several groups together, by queue."""
+    """Return the busy times of several groups together, by queue."""
     found = Usage()
     for part in parts:
         for queue, spent in part.seconds.items():
@@ -151,11 +151,10 @@ NONE = "(none)"
 
 
 def grouped(timeline: Timeline, key: Key) -> dict[str, Usage]:
-    """Usage by a property of the instruction; the busiest first.
+    """Return usage by a property of the instruction, the busiest first.
 
-    What does not have it is under `NONE`, and so are events of no instruction
-    (constants that are loaded, say). A group that takes no time is left out.
-    """
+    `NONE` has the instructions without the property, and events without an instruction
+    (such as loads of constants). A group that takes no time is left out."""
     names = [key(instruction) for instruction in timeline.instructions]
     found: Mapping[str, Usage] = defaultdict(Usage)
     for event in timeline.events:
@@ -166,7 +165,7 @@ def grouped(timeline: Timeline, key: Key) -> dict[str, Usage]:
 
 
 def by_instruction(timeline: Timeline) -> dict[int, Usage]:
-    """Usage by index into `timeline.instructions`."""
+    """Return usage by index into `timeline.instructions`."""
     found: dict[int, Usage] = defaultdict(Usage)
     for event in timeline.events:
         if event.instruction >= 0:
@@ -174,27 +173,27 @@ def by_instruction(timeline: Timeline) -> dict[int, Usage]:
     return dict(found)
 
 
-# -- what an instruction is called -----------------------------------------------------
+# -- names of instructions -------------------------------------------------------------
 
 
 def op_name(instruction: Instruction) -> str:
-    """The nki.isa name, with the function or operator: "tensor_tensor.add"."""
+    """Return the nki.isa name, with the function or operator: "tensor_tensor.add"."""
     attributes = instruction.attributes()
     detail = attributes.get("op") or attributes.get("function")
     return f"{instruction.name}.{detail}" if detail else instruction.name
 
 
 def source_line(instruction: Instruction) -> str:
-    """`file:line` of the user's program; a notebook's cell by its number."""
+    """Return `file:line` of the user's program, or a notebook cell by its number."""
     source = instruction.location.source
     return cell_place(source) or source
 
 
 def module_name(instruction: Instruction) -> str:
-    """The part of the model and the pass that it belongs to: "mlp (backward)"."""
+    """Return the part of the model and the pass of an instruction: "mlp (backward)"."""
     return instruction.location.label
 
 
 def phase_name(instruction: Instruction) -> str:
-    """ "forward", "backward" or "optimizer"; "" where that cannot be told."""
+    """Return "forward", "backward" or "optimizer"; "" if the phase is not known."""
     return instruction.location.phase

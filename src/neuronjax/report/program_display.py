@@ -1,8 +1,8 @@
-"""The instructions of a program as a table: what is written, by whom, from which line.
+"""The instructions of a program as a table: result, instruction, label, source line.
 
-Every row has its label: exact, modelled, checked on silicon or host. Blocks of control
-flow are indented, callees follow. `ir.text` has every attribute; here are those that
-change numbers.
+Labels are exact, modelled, checked on silicon or host. Blocks of control flow are
+indented, callees follow. `ir.text` has every attribute; the table has those that change
+numbers.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _STYLES: dict[Label, str] = {
     "modelled": "yellow",
     "host": "red",
 }
-#: What an instruction does, where its name alone does not say.
+#: Attributes that say what an instruction does, beyond its name.
 _KINDS = ("op", "function", "kind", "direction", "callee", "format", "pattern")
-#: Attributes that change numbers -> the value that is not worth a word.
+#: Attributes that change numbers, with the usual value, which is not shown.
 _USUAL: dict[str, Any] = {
     "passes": 1,
     "rows_per_cell": 1,
@@ -52,8 +52,7 @@ Row = tuple[str, ...]
 
 
 def program_table(name: str, program: InstructionProgram, setting: str) -> Group:
-    """How many instructions of which engine and label there are, and the first of
-    them."""
+    """Return a table of the first instructions, and counts by engine and label."""
     every = list(program.walk())
     lines: list[Iterable[Row]] = [_block(program.main, 0)]
     for function, callee in program.functions.items():
@@ -99,7 +98,7 @@ def _block(block: Block, depth: int) -> Iterator[Row]:
 
 
 def _told(i: Instruction) -> str:
-    """What it does, of what, and how it differs from the usual."""
+    """Return an instruction's operation, unusual attributes and operands."""
     values = {
         **i.attributes(),
         "rounding": i.rounding,
@@ -120,7 +119,7 @@ def _told(i: Instruction) -> str:
 
 
 def short_type(type: TensorType) -> str:
-    """`bf16[8,64]`, as JAX writes it."""
+    """Return a type as JAX writes it: `bf16[8,64]`."""
     name = type.dtype.name
     for long, short in _SHORT.items():
         if name.startswith(long):

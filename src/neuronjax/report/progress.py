@@ -1,8 +1,8 @@
 """Progress bars on the standard error, or below a notebook's cell.
 
-In a notebook they are HTML that is replaced as the work goes on, as results are shown:
-Rich's own way needs widgets, and leaves none of them in a saved notebook. A process has
-one live display: what is compiled below a bar says its stages in the bar.
+In a notebook they are HTML that is replaced during the work, as results are: Rich's own
+display needs widgets, which a saved notebook loses. A process has one live display:
+compilations below a bar show their stages in the bar.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from neuronjax.report.html import as_html
 from neuronjax.report.quantities import seconds as in_words
 from neuronjax.report.tables import as_text
 
-#: 1 shows progress in logs too, 0 nowhere.
+#: The environment variable: 1 shows progress in logs too, 0 nowhere.
 VARIABLE = "NEURONJAX_PROGRESS"
-_REDRAW_SECONDS = 0.2  # at most so often in a notebook
+_REDRAW_SECONDS = 0.2  # between two updates in a notebook
 
-#: In one place that is replaced, as lines, or not at all.
+#: How progress is shown: in one replaced place, as lines, or not at all.
 Way = Literal["live", "log", "none"]
 
 
 def way(console: Console) -> Way:
-    """Return how progress is shown there; a log is told where it asks."""
+    """Return how progress is shown on a console; in a log only on demand."""
     wanted = os.environ.get(VARIABLE, "")
     if wanted == "0":
         return "none"
@@ -49,15 +49,15 @@ def way(console: Console) -> Way:
 
 
 def kind_of(stage: str) -> str:
-    """A stage without what it is at."""
+    """Return a stage without the details after its comma."""
     return stage.partition(",")[0]
 
 
 class WorkBars:
-    """Bars, and the stages of the programs that are compiled for the one at hand.
+    """Progress bars, with the compilation stages of the current program.
 
-    The process's display while they are entered; nothing inside another one.
-    """
+    They are the display of the process while they are entered; inside another display
+    they show nothing."""
 
     def __init__(
         self,
@@ -81,20 +81,20 @@ class WorkBars:
             console=self._console,
             transient=transient,
             disable=self._way != "live" or self._console.is_jupyter,
-            # Rich would print above the bars, on the standard error, what is meant for
-            # a file.
+            # With a redirected standard output, Rich would print its text above the
+            # bars, on the standard error.
             redirect_stdout=sys.stdout.isatty(),
         )
         self._at = TaskID(0)
 
     def _add(self, description: str, **options: Any) -> TaskID:
-        """A bar, which is then the one at hand."""
+        """Add a bar, and make it the current one."""
         options = {"stage": "", "status": ""} | options
         self._at = self._bars.add_task(description, **options)
         return self._at
 
     def stage(self, name: str) -> None:
-        """What is done for the bar at hand."""
+        """Show a stage at the current bar."""
         self._show(self._at, stage=kind_of(name))
 
     def _show(self, bar: TaskID, **changes: Any) -> None:
@@ -121,7 +121,7 @@ class WorkBars:
         stages.end(self)
 
     def end(self) -> None:
-        """Draws for the last time, where it was drawn."""
+        """Draw for the last time, if anything was drawn."""
         if self._way == "live":
             self.stage("" if sys.exc_info()[0] is None else "stopped")
             self._bars.stop()
@@ -130,17 +130,15 @@ class WorkBars:
                 self._page.draw(ended, last=True)
 
     def _line(self, text: str) -> None:
-        """A line above the bars, or of a log; a notebook has the bars alone."""
+        """Print a line above the bars, or in a log; a notebook shows only the bars."""
         if self._way != "none" and not self._console.is_jupyter:
             self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 class StudyProgress(WorkBars):
-    """Two bars for a study: runs, and steps of the run at hand; a line for each that
-    ended.
+    """Two bars for a study, of runs and the current run's steps, and a line per run.
 
-    How many steps a run has is known from the run before it.
-    """
+    The number of a run's steps is taken from the previous run."""
 
     def __init__(self, runs: int, *, done: int = 0, shown: bool = True) -> None:
         super().__init__(
@@ -155,14 +153,14 @@ class StudyProgress(WorkBars):
         self._what, self._status, self._begun, self._count = "", "", 0.0, 0
 
     def begin(self, what: str) -> None:
-        """A run begins, and the one before it has ended."""
+        """End the previous run, and begin one."""
         self._end_run()
         self._what, self._count, self._begun = what, 0, time.perf_counter()
         self._bars.reset(self._run, total=self._steps, description=what, visible=True)
         self._show(self._run, status="", stage="compiling")
 
     def advance(self, record: Mapping[str, Any]) -> None:
-        """A step of the run ended."""
+        """Count a step of the run."""
         self._count += 1
         self._status = f"loss {record['loss']:.4g}" if "loss" in record else ""
         self._show(self._run, advance=1, status=self._status, stage="")
@@ -184,8 +182,7 @@ class StudyProgress(WorkBars):
 class SearchProgress(WorkBars):
     """A bar for a precision search: programs run, and the last error.
 
-    How many there will be nobody knows; the budget is seldom spent.
-    """
+    The bar has no total, since a search seldom uses its budget."""
 
     def __init__(self, *, shown: bool) -> None:
         super().__init__(
@@ -197,20 +194,20 @@ class SearchProgress(WorkBars):
         self._runs = self._add("", total=None)
 
     def heard(self, runs: int, error: float, seconds: float) -> None:
-        """A program was run."""
+        """Count a program that was run, and show its error."""
         status = f"error {error:.2g} at {in_words(seconds)}"
         self._show(self._runs, completed=runs, status=status, stage="")
         if self._way == "log":
             self._line(f"program {runs}: {status}")
 
     def end(self) -> None:
-        """Draws a full bar."""
+        """Draw a full bar."""
         self._bars.update(self._runs, total=self._bars.tasks[self._runs].completed)
         super().end()
 
 
 class CaseProgress(WorkBars):
-    """A bar for a row of cases, with the name of the one at hand."""
+    """A bar for a series of cases, with the name of the current one."""
 
     def __init__(self, cases: int, *, shown: bool) -> None:
         after = "{task.fields[status]:<32.32}"
@@ -219,22 +216,22 @@ class CaseProgress(WorkBars):
         self._begun = -1
 
     def begin(self, name: str) -> None:
-        """A case begins, and the one before it has ended."""
+        """End the previous case, and begin one."""
         self._begun += 1
         self._show(self._cases, completed=self._begun, status=name)
 
 
 class Page:
-    """A place below a notebook's cell."""
+    """A display below a notebook's cell that can be replaced."""
 
     def __init__(self) -> None:
-        from IPython.display import display  # there in every notebook, else not needed
+        from IPython.display import display  # only notebooks need IPython
 
         self._place: Any = display({"text/plain": ""}, raw=True, display_id=True)
         self._drawn = 0.0
 
     def draw(self, drawn: RenderableType, *, last: bool = False) -> None:
-        """Replaces what is there, unless that was done just now."""
+        """Replace the display, unless it was replaced just before."""
         if last or time.monotonic() - self._drawn > _REDRAW_SECONDS:
             found = {"text/plain": as_text(drawn), "text/html": as_html(drawn)}
             self._place.update(found, raw=True)

@@ -22,7 +22,7 @@ def finite(value: Any, broken: Callable[[float], Any] = lambda _: None) -> Any:
 
 
 def seconds(value: float) -> str:
-    """ "1.23 ms"; "0" of nothing."""
+    """Return a time as text: "1.23 ms"; "0" for zero."""
     if value == 0:
         return "0"
     for size, unit in _SECONDS:
@@ -32,18 +32,18 @@ def seconds(value: float) -> str:
 
 
 def time_unit(longest: float) -> tuple[float, str]:
-    """The unit, in seconds, in which a stretch of time is a number above two."""
+    """Return the largest unit (seconds, name) in which a time is at least two."""
     fitting = (unit for unit in _SECONDS if longest >= 2 * unit[0])
     return next(fitting, _SECONDS[-1])
 
 
 def binary(value: float) -> str:
-    """ "1.23 MiB"; "0" of nothing."""
+    """Return bytes as text: "1.23 MiB"; "0" for zero."""
     return _scaled(value, 1024.0, _BINARY)
 
 
 def decimal(value: float, unit: str = "") -> str:
-    """ "1.23 TFLOP" of 1.23e12 and "FLOP"; "0" of nothing."""
+    """Return a number as text: "1.23 TFLOP" for 1.23e12 and "FLOP"; "0" for zero."""
     return _scaled(value, 1000.0, tuple(prefix + unit for prefix in _DECIMAL)).rstrip()
 
 
@@ -57,7 +57,7 @@ def _scaled(value: float, step: float, units: tuple[str, ...]) -> str:
 
 
 def _three(value: float) -> str:
-    """Three significant digits, without an exponent below a million."""
+    """Return three significant digits, without an exponent below a million."""
     if float(value).is_integer() and abs(value) < 1000:
         return f"{value:.0f}"
     digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
@@ -65,7 +65,7 @@ def _three(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """ "12.3 %" of 0.123."""
+    """Return a share as text: "12.3 %" for 0.123."""
     if 0 < share < 0.0005:
         return "<0.1 %"
     return f"{100 * share:.1f} %"

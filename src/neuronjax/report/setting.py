@@ -17,7 +17,7 @@ _FP32 = {
 
 
 def setting_line(target: Target, policy: Policy, lnc: int | None = None) -> str:
-    """ "trn2, LNC 2, policy fp32 (FP32 in four passes), SDK 2.32".
+    """Return "trn2, LNC 2, policy fp32 (FP32 in four passes), SDK 2.32".
 
     Args:
         target: the machine.
@@ -29,31 +29,31 @@ def setting_line(target: Target, policy: Policy, lnc: int | None = None) -> str:
 
 
 def kernel_line(target: Target, lnc: int | None = None, nki: str = "") -> str:
-    """ "trn2, LNC 2, NKI kernel by NKI 0.5": its numerics are its own.
+    """Return "trn2, LNC 2, NKI kernel by NKI 0.5"; a kernel has no policy.
 
     Args:
         target: the machine.
         lnc: physical cores per logical core; None for the target's.
-        nki: the release by whose rules it is judged; "" where none is named.
+        nki: the release whose rules apply; "" if none is named.
     """
     rules = f" by NKI {nki}" if nki else ""
     return f"{name_of(target)}, LNC {lnc or target.lnc_default}, NKI kernel{rules}"
 
 
 def name_of(target: Target) -> str:
-    """Return the name, which says of a projected chip that it is a projection."""
+    """Return the target's name, marked if its chip is a projection."""
     return target.name + " (a projection)" * target.chip.projected
 
 
 def numerics_of(policy: Policy) -> str:
-    """ "policy fp32 (FP32 in four passes), SDK 2.32"."""
+    """Return text such as "policy fp32 (FP32 in four passes), SDK 2.32"."""
     words = policy_in_words(policy)
     return f"policy {policy_name(policy)} ({words}), SDK {policy.sdk}"
 
 
 def policy_name(policy: Policy) -> str:
-    """Its own name, that of the preset that does the same, or "custom": the defaults
-    of an SDK have the name of what they do."""
+    """Return a policy's own name, that of the preset with the same settings apart from
+    the SDK, or "custom"."""
     if policy.name:
         return policy.name
     presets = (Policy.preset(name) for name in PRESETS)
@@ -63,7 +63,7 @@ def policy_name(policy: Policy) -> str:
 
 
 def policy_in_words(policy: Policy) -> str:
-    """What becomes of FP32 operands of matmuls, and how much else is asked for."""
+    """Return the treatment of FP32 operands, the rounding and the rules in words."""
     words = _FP32[policy.fp32_model]
     if policy.auto_cast in _CASTS:
         kind = policy.auto_cast_type

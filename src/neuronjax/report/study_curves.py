@@ -17,8 +17,8 @@ class Curve:
     """A metric of one machine.
 
     Attributes:
-        seeds: of the rows.
-        steps: of the columns; those that every seed has.
+        seeds: the seed of each row.
+        steps: the step of each column; only steps that every seed has.
         values: [seeds, steps].
     """
 
@@ -28,9 +28,11 @@ class Curve:
 
     @property
     def unmoved(self) -> tuple[int, ...]:
-        """The seeds that end where they began: all values are equal, or the means of
-        the first and the last quarter differ by less than three standard errors, of
-        which the differences from step to step tell."""
+        """Return the seeds whose metric ends where it began.
+
+        All their values are equal, or the means of the first and the last quarter
+        differ by at most three standard errors, estimated from the differences between
+        steps."""
         return tuple(
             seed
             for seed, row in zip(self.seeds, self.values, strict=True)
@@ -38,7 +40,7 @@ class Curve:
         )
 
     def minus(self, other: Curve) -> Curve:
-        """The difference of equal seeds at equal steps."""
+        """Return the differences for equal seeds at equal steps."""
         seeds = tuple(s for s in self.seeds if s in other.seeds)
         steps = np.intersect1d(self.steps, other.steps)
         a, b = (_at(curve, seeds, steps) for curve in (self, other))
@@ -50,7 +52,7 @@ class Curve:
         return Curve(seeds, self.steps, _at(self, seeds, self.steps))
 
     def smoothed(self, window: int) -> Curve:
-        """Every row as the mean over `window` steps that end at a column."""
+        """Return the moving mean of every row over the last `window` steps."""
         window = min(window, len(self.steps))
         if window <= 1:
             return self
@@ -66,9 +68,9 @@ def _is_still(row: np.ndarray) -> bool:
     quarter = len(row) // 4
     if len(row) < 2 or not np.isfinite(row).all():
         return False
-    if quarter < 2:  # too short to know the noise
+    if quarter < 2:  # too short to estimate the noise
         return bool(np.ptp(row) == 0)
-    # Of normal noise the median of squared differences is 0.91 of its variance.
+    # The median of squared differences of normal noise is 0.91 of its variance.
     variance = np.median(np.diff(row) ** 2) / 0.91
     noise = math.sqrt(2 * variance / quarter)
     return bool(abs(row[-quarter:].mean() - row[:quarter].mean()) <= 3 * noise)
@@ -84,7 +86,7 @@ def curves(
     labels: Mapping[tuple[str, str], str],
     metric: str,
 ) -> Curves:
-    """A metric's curves by label, in the order of `labels`."""
+    """Return a metric's curves by label, in the order of `labels`."""
     found: dict[str, dict[int, dict[int, float]]] = {}
     for label in labels.values():
         found[label] = {}

@@ -17,10 +17,9 @@ from neuronjax.report.tables import NUMBER, new_table
 def final_figures(
     found: Curves, verdicts: Mapping[str, TrainingVerdict], baseline: str, last: int
 ) -> list[dict[str, Any]]:
-    """Mean and standard deviation of every machine's final values; see `Study.final`.
+    """Return mean and deviation of each machine's final values; see `Study.final`.
 
-    A deviation is that of a sample (n - 1), NaN for one seed.
-    """
+    The standard deviation is that of a sample (n - 1), NaN for one seed."""
     figures = []
     for label, own in found.items():
         mean, deviation = _moments(ends_of(own, last))
@@ -53,7 +52,7 @@ def flat_interval(name: str, found: Interval | None) -> dict[str, float | None]:
 
 
 def _moments(values: np.ndarray) -> tuple[float, float]:
-    with np.errstate(invalid="ignore"):  # of a diverged run
+    with np.errstate(invalid="ignore"):  # for a diverged run
         deviation = values.std(ddof=1) if len(values) > 1 else np.nan
         return float(values.mean()), float(deviation)
 
@@ -67,7 +66,7 @@ def final_table(
     settings: Mapping[str, str],
     seen: Mapping[str, str],
 ) -> Table:
-    """Return `final_figures` as a table of 80 columns, and say what machines are."""
+    """Return `final_figures` as a table of 80 columns, with notes on the machines."""
     notes = [f"{label} is {setting}." for label, setting in settings.items()]
     notes += [f"{label} before it diverges: {found}." for label, found in seen.items()]
     if len(verdicts) > 1:

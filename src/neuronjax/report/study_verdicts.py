@@ -1,10 +1,11 @@
-"""Verdicts of a study: whether a machine trains as the baseline does.
+"""Verdicts of a study: whether a machine trains as well as the baseline.
 
-Runs are paired by seed. A run ends at the mean of its metric over the last steps. The
-difference of two ends has Student's t interval over the seeds, as has the logarithm of
-the ratio of the steps that two runs take to the same value: to the worse one of the two
-ends, which both runs reach. The *margin* is what a difference may be: a share of what
-the baseline wins in training, but never less than its ends scatter over the seeds.
+Runs are paired by seed. The end of a run is the mean of its metric over the last steps.
+The difference of two ends has Student's t interval over the seeds. So has the logarithm
+of the ratio of the steps in which two runs reach the same value, which is the worse of
+the two ends, since both runs reach it. The *margin* is the largest acceptable
+difference: a share of the baseline's improvement in training, but never less than the
+scatter of its ends over the seeds.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from neuronjax.report.study_curves import Curve, Curves
 
 Kind = Literal["baseline", "like", "slower", "worse", "diverges", "undecided"]
 
-#: More seeds than these are not proposed.
+#: The most seeds that are proposed.
 _MOST_SEEDS = 100
-#: From so many times the steps on the difference says more than the ratio.
+#: From this ratio of steps on, the verdict is "worse", not "slower".
 _MANY_TIMES = 4.0
-#: Of what the baseline wins, its ends may scatter by so much.
+#: The largest scatter of the baseline's ends, as a share of its improvement.
 _SHARE_OF_SCATTER = 0.25
 
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate and its confidence interval; of one seed `low` and `high` are NaN."""
+    """An estimate with its confidence interval, which is NaN to NaN for one seed."""
 
     estimate: float
     low: float
@@ -42,16 +43,16 @@ class Interval:
         return self.shown()
 
     def scaled(self, factor: float) -> Interval:
-        """Return the interval of the estimate times a number."""
+        """Return the interval of the estimate multiplied by a number."""
         ends = sorted((factor * self.low, factor * self.high))
         return Interval(factor * self.estimate, *ends)
 
     def shown(self, sign: str = "", most: int = 7) -> str:
-        """Write `estimate ± half width`, with one or two digits of the width.
+        """Return `estimate ± half width`, with one or two digits of the width.
 
         Args:
             sign: "+" to write one before positive numbers too.
-            most: digits behind the point.
+            most: the most digits after the decimal point.
         """
         half = (self.high - self.low) / 2
         known = math.isfinite(half) and half > 0
@@ -84,7 +85,7 @@ def mean_interval(values: np.ndarray, confidence: float) -> Interval:
 
 
 def half_width(values: np.ndarray, confidence: float) -> np.ndarray:
-    """Return half of that interval, for the values [n, ...] of every place."""
+    """Return half of that interval, for the values [n, ...] at every place."""
     deviation, count = values.std(axis=0, ddof=1), len(values)
     return _quantile(confidence, count) * deviation / math.sqrt(count)
 
@@ -95,21 +96,22 @@ def _quantile(confidence: float, count: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingVerdict:
-    """How a machine trains beside the baseline.
+    """How a machine trains, compared with the baseline.
 
     Attributes:
         machine: its label.
         kind: "like" the baseline, "slower" (to the same value), "worse", "diverges",
             "undecided", or the "baseline" itself.
-        seeds: whose pairs of runs are compared: those that diverge in neither run.
-        difference: of the ends, the machine's less the baseline's.
-        steps_ratio: steps to the same value, over the baseline's; None of one that is
-            "worse": it has stopped falling, or many times the steps are not enough.
+        seeds: the number of compared pairs of runs: those that diverge in neither run.
+        difference: the machine's ends minus the baseline's.
+        steps_ratio: steps to the same value, relative to the baseline's; None if
+            "worse": the metric has stopped falling, or many times the steps are not
+            enough.
         margin: the largest difference that passes as "like".
-        diverged: seed -> the first step of which the metric is NaN or infinite, or
-            after which it stays above its start.
-        more_seeds: that would decide if they scatter as those seen; None where they
-            would be more than 100, or where seeds do not help.
+        diverged: by seed, the first step at which the metric is not finite, or after
+            which it stays above its start.
+        more_seeds: how many more seeds would decide, with the same scatter; None if
+            they would be more than 100, or do not help.
         reason: why more seeds do not help, else "".
     """
 
@@ -143,26 +145,26 @@ class TrainingVerdict:
         return "the baseline" if self.kind == "baseline" else f"trains like {baseline}"
 
 
-# -- how it is decided -----------------------------------------------------------------
+# -- decisions ------------------------------------------------------------------------
 
 
 def last_steps(found: Curves, given: int | None) -> int:
-    """Return over how many steps an end is the mean: as given, or a tenth of all."""
+    """Return the number of steps in the mean of an end: as given, or a tenth of all."""
     return given or max(1, min(len(curve.steps) for curve in found.values()) // 10)
 
 
 def training_verdicts(
     found: Curves, baseline: str, *, margin: float, last: int, confidence: float
 ) -> dict[str, TrainingVerdict]:
-    """Judge every machine by its runs and the baseline's.
+    """Return the verdict on every machine from its runs and the baseline's.
 
     The direction in which the baseline's metric moves is the better one.
 
     Args:
-        found: label -> curves of a metric.
-        baseline: the label of the machine that others are held against.
-        margin: a share of what the baseline wins from its first step to its end.
-        last: the steps over which an end is the mean.
+        found: curves of a metric, by label.
+        baseline: the label of the machine with which others are compared.
+        margin: a share of the baseline's improvement from its first step to its end.
+        last: the number of steps in the mean of an end.
         confidence: of the intervals, 0.95 for 95 %.
     """
     reference = found[baseline]
@@ -185,7 +187,7 @@ def _won(curve: Curve, last: int) -> float:
 
 @dataclass(frozen=True)
 class _Judge:
-    """The baseline, of which smaller values are better, and what is asked of others."""
+    """The baseline, whose smaller values are better, and criteria for the others."""
 
     reference: Curve
     baseline: str
@@ -195,7 +197,7 @@ class _Judge:
     sign: float
 
     def verdict(self, label: str, own: Curve) -> TrainingVerdict:
-        """Judge a machine."""
+        """Return the verdict on a machine."""
         diverged = self._divergences(own)
         lost = {*diverged, *self._divergences(self.reference)}
         common = [seed for seed in own.seeds if seed in self.reference.seeds]
@@ -219,7 +221,7 @@ class _Judge:
     def _compared(
         self, judged: TrainingVerdict, own: Curve, reference: Curve
     ) -> TrainingVerdict:
-        """Judge by runs of equal seeds, all of them finite."""
+        """Return the verdict from runs of equal seeds, all of them finite."""
         differences = ends_of(own, self.last) - ends_of(reference, self.last)
         worse = mean_interval(differences, self.confidence)
         logs = np.log(_steps_ratios(own, reference, self.last))
@@ -245,7 +247,7 @@ class _Judge:
         return "slower" if falls and later else "worse"
 
     def _more_seeds(self, differences: np.ndarray) -> int | None:
-        """Return how many seeds more would part the interval from the margin."""
+        """Return how many more seeds would separate the interval from the margin."""
         have = len(differences)
         if have < 2:
             return 2 - have
@@ -269,7 +271,7 @@ class _Judge:
         return float(ends.std(ddof=1)) if len(ends) > 1 else 0.0
 
     def _obstacle(self) -> str:
-        """Say why nothing can be held against the baseline, or ""."""
+        """Return why no machine can be compared with the baseline, or ""."""
         if len(self._divergences(self.reference)) == len(self.reference.seeds):
             return f"{self.baseline} diverges itself"
         if set(self.reference.unmoved) == set(self.reference.seeds):
@@ -282,10 +284,10 @@ class _Judge:
         return ""
 
     def _divergences(self, curve: Curve) -> dict[int, int]:
-        """Return the step of every run that diverges, by seed.
+        """Return the step at which each diverging run diverges, by seed.
 
-        It is the first that is not finite, or, of a run that ends above its start by
-        more than the margin, the one from which its moving mean stays there."""
+        It is the first step that is not finite. For a run that ends above its start by
+        more than the margin, it is the step from which its moving mean stays there."""
         found = {}
         for seed, row in zip(curve.seeds, curve.values, strict=True):
             finite = np.isfinite(row)
@@ -300,7 +302,7 @@ class _Judge:
 
 
 def _steps_ratios(own: Curve, reference: Curve, last: int) -> np.ndarray:
-    """Return by seed the steps to the worse of two ends, over the reference's."""
+    """Return, by seed, own / reference steps to the worse of the two ends."""
     ratios = []
     for row, other in zip(own.values, reference.values, strict=True):
         means = [_moving_mean(values, last) for values in (row, other)]
@@ -311,7 +313,7 @@ def _steps_ratios(own: Curve, reference: Curve, last: int) -> np.ndarray:
 
 
 def _moving_mean(row: np.ndarray, window: int) -> np.ndarray:
-    """Return the mean over the `window` steps that end at each, fewer at the start."""
+    """Return the mean over the last `window` steps at each step, fewer at the start."""
     sums = np.concatenate(([0.0], np.cumsum(row)))
     ends = np.arange(1, len(row) + 1)
     starts = np.maximum(ends - window, 0)
@@ -319,8 +321,8 @@ def _moving_mean(row: np.ndarray, window: int) -> np.ndarray:
 
 
 def _first_at(mean: np.ndarray, value: float, window: int) -> float:
-    """Return how many steps it takes to a value: to the middle of the first window
-    whose mean is that small, between two windows by a line."""
+    """Return the steps in which a mean falls to a value: up to the middle of the first
+    window at or below it, interpolated between windows."""
     ends = np.arange(1, len(mean) + 1)
     middles = ends - (np.minimum(ends, window) - 1) / 2
     index = int(np.argmax(mean <= value))

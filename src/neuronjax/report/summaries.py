@@ -1,4 +1,4 @@
-"""Results as plain data: all of it for JSON, or a few scalars for a logger."""
+"""Results as plain data: complete for JSON, or a few scalars for a logger."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ Scalar = str | int | float | bool
 
 
 class Summarised:
-    """Mix-in of result objects: define `as_dict`."""
+    """A mix-in of result objects, which define `as_dict`."""
 
     __slots__ = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON; what is only drawn has none."""
+        """Return plain data for JSON; results that are only drawn have none."""
         return {}
 
     def to_json_dict(self) -> dict[str, Any]:
@@ -26,16 +26,15 @@ class Summarised:
         """Return `as_dict` as JSON.
 
         Args:
-            indent: as of `json.dumps`; None for one line.
+            indent: the argument of `json.dumps`; None for one line.
         """
         return json.dumps(self.as_dict(), indent=indent)
 
     def summary(self) -> dict[str, Scalar]:
         """Return one flat dict of scalars, for a logger: `wandb.log(found.summary())`.
 
-        A figure within another is "metrics/mfu_estimated_percent", that of an output
-        "outputs/grads/w/rms". Of other tables there is the number of rows.
-        """
+        A nested figure is named "metrics/mfu_estimated_percent", one of an output
+        "outputs/grads/w/rms". Other tables only give their number of rows."""
         return dict(_scalars("", self.as_dict()))
 
 

@@ -1,7 +1,7 @@
-"""The renderer of tables: rows in; text of 80 columns, colours, or HTML out.
+"""The renderer of tables: from rows to text of 80 columns, colours, or HTML.
 
-A class of results says once what it looks like, in `__rich__`; `print` shows that as
-text of 80 columns, a terminal that knows Rich in colours, and Jupyter as HTML.
+A class of results defines its look once, in `__rich__`; `print` shows that as text of
+80 columns, Rich in a terminal in colours, and Jupyter as HTML.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def new_table(
     caption: str | None = None,
     **style: Any,
 ) -> Table:
-    """A table in the style of all reports, which ends with a blank line.
+    """Return a table in the style of all reports, which ends with a blank line.
 
-    `columns` says by heading how each looks; `style` is what is different from other
-    tables, as `rich.table.Table` takes it."""
+    `columns` is the look of each column by heading; `style` has arguments of
+    `rich.table.Table` that differ from the usual ones."""
     usual = {
         "title_justify": "left",
         "caption_justify": "left",
@@ -52,7 +52,7 @@ def new_table(
         "min_width": min(WIDTH, len(title)),
         "pad_edge": False,
     }
-    caption = f"{caption}\n" if caption else None  # without one the box has the line
+    caption = f"{caption}\n" if caption else None  # else the box ends with a blank
     table = Table(title=title, caption=caption, **(usual | style))
     for heading, look in (columns or {}).items():
         table.add_column(heading, **look)
@@ -62,25 +62,25 @@ def new_table(
 
 
 def one_line(*parts: str | tuple[str, str], style: str | Style = "") -> Text:
-    """Return one line of text, cut off where the place is too narrow; HTML wraps it."""
+    """Return one line of text, which is truncated if too long; HTML wraps it."""
     return Text.assemble(*parts, style=style, no_wrap=True, overflow="ellipsis")
 
 
 def as_text(drawn: RenderableType) -> str:
-    """Plain text, no line longer than `WIDTH`, no blanks at the end of one."""
+    """Return plain text, with lines of at most `WIDTH` and no trailing blanks."""
     out = io.StringIO()
-    # Rich would show by itself in a notebook.
+    # In a notebook Rich would display by itself.
     console = Console(file=out, width=WIDTH, color_system=None, force_jupyter=False)
     console.print(drawn)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
 class Displayed(Summarised, abc.ABC):
-    """Mix-in of result objects: define `__rich__`."""
+    """A mix-in of result objects, which define `__rich__`."""
 
     @abc.abstractmethod
     def __rich__(self) -> RenderableType:
-        """What Rich draws."""
+        """Return what Rich draws."""
 
     def __str__(self) -> str:
         return as_text(self.__rich__())
@@ -89,16 +89,16 @@ class Displayed(Summarised, abc.ABC):
         return as_html(self.__rich__())
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        """Return what front ends choose from: HTML, and text for terminals."""
+        """Return the formats for front ends: HTML, and text for terminals."""
         return {"text/plain": str(self), "text/html": self._repr_html_()}
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(str(self))  # of a tuple IPython prints the parts otherwise
+        printer.text(str(self))  # else IPython prints the parts of a tuple
 
 
 @dataclass(frozen=True)
 class Drawing(Displayed):
-    """Something drawn, to be shown in place of a value."""
+    """A drawing that is displayed in place of a value."""
 
     drawn: RenderableType
 
@@ -106,14 +106,14 @@ class Drawing(Displayed):
         return self.drawn
 
 
-#: What `numerics.shown` asks for, of a value that Rich knows.
+#: The display of a value that Rich can draw, for `numerics.shown`.
 display_of = Drawing
 
 _SHOWN_ROWS = 20
 
 
 class Records(Displayed, list[dict[str, Any]]):
-    """Flat dicts, as `pandas.DataFrame` takes them, and a table of them."""
+    """Flat dicts, as `pandas.DataFrame` takes them, displayed as a table."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class Records(Displayed, list[dict[str, Any]]):
         return as_html(self._drawn(math.inf))
 
     def _table(self, room: float) -> Table:
-        """Return the first rows, with as many columns as there is room for."""
+        """Return a table of the first rows, with as many columns as fit."""
         shown, looks, columns, left = self[:_SHOWN_ROWS], {}, [], []
         if len(self) > len(shown):
             left.append(f"{len(self) - len(shown)} more rows")

@@ -1,9 +1,9 @@
-"""What somebody waits for, in a terminal or a notebook: a compilation, a comparison.
+"""The display of slow work, such as a compilation, in a terminal or a notebook.
 
-Nothing is shown in the first two seconds, nor where the standard error is no terminal
+Nothing is shown in the first two seconds, nor if the standard error is not a terminal
 (a log, a pipe, CI), unless NEURONJAX_PROGRESS is 1; 0 shows nothing anywhere. A log
 gets a line for each kind of stage, a terminal and a notebook one line that is replaced.
-At the end there is one, in its place, that says how long it took, or when it stopped.
+The last line says how long the work took, or when it stopped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rich.markup import escape
 from neuronjax.report.progress import Page, kind_of, way
 from neuronjax.report.quantities import seconds as in_words
 
-#: From when on somebody may wonder.
+#: The time before anything is shown.
 PATIENCE_SECONDS = 2.0
 WORTH_SAYING_SECONDS = 0.1
 
@@ -28,7 +28,7 @@ WORTH_SAYING_SECONDS = 0.1
 class Waiting:
     """The stages of one program, shown from another thread.
 
-    Raises nothing that the compilation would see: it draws on the standard error alone.
+    It raises nothing into the compilation, since it only draws on the standard error.
     """
 
     def __init__(self, name: str, console: Console) -> None:
@@ -41,22 +41,22 @@ class Waiting:
 
     @classmethod
     def of(cls, name: str) -> Waiting | None:
-        """The display of a program, None where nobody would see it."""
+        """Return the display of a program; None if it would not be visible."""
         console = Console(stderr=True)
         return None if way(console) == "none" else cls(name, console)
 
     def stage(self, name: str) -> None:
-        """The next stage begins, or is at another place."""
+        """Begin a stage, or change the details of the current one."""
         with self._changed:
             before, begin = self._stages[-1]
-            if kind_of(before) == kind_of(name):  # of every op, in a comparison
+            if kind_of(before) == kind_of(name):  # only details, such as the op
                 self._stages[-1] = (name, begin)
                 return
             self._stages.append((name, time.perf_counter()))
             self._changed.notify()
 
     def end(self) -> None:
-        """The program is made, or is not to be."""
+        """End the display, after the program is complete or has failed."""
         with self._changed:
             self._ended, self._error = True, sys.exc_info()[0]
             self._changed.notify()
@@ -81,7 +81,7 @@ class Waiting:
             self._console.print(last, highlight=False, markup=False, soft_wrap=True)
 
     def _draw(self, page: Page | None) -> None:
-        """Draw one line until the end: what is being done, and for how long."""
+        """Draw one line until the end: the current stage, and the time so far."""
         status = self._console.status("")
         show = page.draw if page else status.update
         with contextlib.nullcontext() if page else status:
@@ -108,8 +108,8 @@ def summary(
     end: float,
     error: type[BaseException] | None = None,
 ) -> str:
-    """Return how long all took, and each stage, of which the names and beginnings are
-    given; and where an error ended it."""
+    """Return the total time, the time of each stage, and the stage in which an error
+    stopped the work. `stages` has the name and the begin of each."""
     ends = [*[begin for _, begin in stages[1:]], end]
     spent: dict[str, float] = {}
     for (stage, begin), until in zip(stages, ends, strict=True):

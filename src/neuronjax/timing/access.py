@@ -1,10 +1,10 @@
 """How a value is read: the bytes in memory behind access patterns.
 
 Reshapes, broadcasts, slices and widening casts move nothing: an engine reads a tensor
-that is in memory through up to four strides, and any dtype as FP32. `viewed` says which
-instructions are such patterns. Along with the bytes goes in which *rows* the pattern
-keeps them: a tensor "has rows R" where the product of some leading dimensions is R,
-and a chain of instructions that keeps them can be executed a few rows at a time.
+in memory through up to four strides, and any dtype as FP32. `viewed` decides which
+instructions are such patterns. It also tracks the *rows* that a pattern keeps: a tensor
+"has rows R" if the product of some leading dimensions is R, and a chain of instructions
+that keeps R rows can be executed a few rows at a time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.instruction_set import BitcastCopy, DmaCopy, Loop, TensorCopy
 from neuronjax.ir.program import TensorType
 
-#: What may be an access pattern.
+#: Instructions that may be access patterns.
 MOVEMENTS = frozenset({TensorCopy, BitcastCopy, DmaCopy})
 
 
@@ -25,11 +25,12 @@ class ValueAccess(NamedTuple):
     """Where the bytes of a value are.
 
     Attributes:
-        roots: the tensors in memory that it is part of; none for a constant.
-        is_scalar: one element for every row, or for all.
-        transposes: whether rows and columns change places on the way.
-        part: which fraction of its roots it reads.
-        rows: row counts that it shares with its roots; None for all of its own.
+        roots: the tensors in memory that the value is part of; empty for a constant.
+        is_scalar: whether the value has one element per row, or one in all.
+        transposes: whether reading the value swaps rows and columns.
+        part: the fraction of its roots that the value reads.
+        rows: the row counts shared with the roots; None for all row counts of the
+            value.
     """
 
     roots: tuple[int, ...]
@@ -41,8 +42,9 @@ class ValueAccess(NamedTuple):
 
 @lru_cache(maxsize=1 << 14)
 def rows_of(shape: tuple[int, ...], dimensions: int | None = None) -> frozenset[int]:
-    """Row counts that the leading dimensions make, or the first few; 1 is all in one
-    row."""
+    """Return the products of the leading dimensions, which are the possible row counts.
+
+    `dimensions` limits how many count; 1, all in one row, is always there."""
     rows, product = {1}, 1
     for size in shape[:dimensions]:
         product *= size
@@ -57,13 +59,13 @@ def viewed(
     types: list[TensorType],
     arguments: tuple[int, ...],
 ) -> ValueAccess | None:
-    """How the result of an access pattern is read; None if it is a computation.
+    """Return how the result of an access pattern is read; None if it is a computation.
 
     `arguments` are the values that are in HBM."""
     kind = type(i)
     if kind is TensorCopy or kind is BitcastCopy:
         source, target = i.operands[0].type.dtype, i.results[0].type.dtype
-        # An engine that reads the one computes as if it read the other.
+        # Engines compute in FP32, so reading the narrow dtype gives the same values.
         widens = source.itemsize <= target.itemsize
         widens = widens and (target.kind not in "biu" or source.kind in "biu")
         return access[operands[0]] if kind is BitcastCopy or widens else None
@@ -81,7 +83,7 @@ def viewed(
         cut = [n for n, (a, b) in enumerate(zip(shape, result)) if a != b]
         kept = cut[0] if cut else None
         if cut and len(before.roots) == 1 and before.roots[0] in arguments:
-            kept = len(result) - 1  # from HBM rows come as they are asked for
+            kept = len(result) - 1  # rows are loaded from HBM only as needed
         rows = rows_of(result, kept)
         part = prod(result) / max(1, prod(shape))
         return _view(before, rows, before.is_scalar, part=before.part * part)
@@ -93,8 +95,8 @@ def viewed(
 
 
 def handed_on(loop: Loop) -> frozenset[int]:
-    """Positions of a loop's carry that no turn changes: what a scan runs over, and the
-    weights that it closes over. They stay where they are."""
+    """Return the positions of a loop's carry that no iteration changes, such as a
+    scan's inputs and closed-over weights. Their tensors stay where they are."""
     sources = {b.number: n for n, b in enumerate(loop.body.arguments)}
     for i in loop.body.instructions:
         if isinstance(i, Loop):
@@ -127,7 +129,7 @@ def _view(
 def _reshaped(
     shape: tuple[int, ...], result: tuple[int, ...]
 ) -> tuple[frozenset[int], bool]:
-    """Row counts that a reshape keeps, and whether one element per row stays that."""
+    """Return the row counts that a reshape keeps, and whether it keeps scalar rows."""
     kept = prod(shape[-1:]) == prod(result[-1:]) or prod(result[-1:]) == 1
     return rows_of(shape) & rows_of(result), kept
 
@@ -146,8 +148,8 @@ def _broadcast(
 def _broadcasted(
     shape: tuple[int, ...], result: tuple[int, ...], dimensions: tuple[int, ...]
 ) -> tuple[frozenset[int], bool | None]:
-    """Row counts that a broadcast keeps, and whether it makes one element per row;
-    None where that is as before."""
+    """Return the row counts that a broadcast keeps, and whether the result has one
+    element per row; None if the operand decides."""
     source = {d: n for n, d in enumerate(dimensions)}
     rows, product = {1}, 1
     for d, size in enumerate(result):
@@ -171,12 +173,12 @@ def _transpose(
     order = [p for p in permutation if shape[p] != 1]
     if order == sorted(order):
         return _view(before, rows_of(shape), before.is_scalar)
-    if order[-1] == max(order):  # whole rows change places: so are they read or written
+    if order[-1] == max(order):  # whole rows move: a matter of addresses
         kept = next(n for n, p in enumerate(permutation) if p != n)
         rows = rows_of(shape, kept) | {prod(shape[: order[-1]])}
         return _view(before, rows, before.is_scalar)
     if before.roots and before.roots[0] in arguments and len(before.roots) == 1:
-        # The DMA engines can do it on the way from HBM.
+        # The DMA engines can transpose while they load from HBM.
         kept = next(n for n, p in enumerate(permutation) if p != n)
         rows = rows_of(shape, kept)
         return _view(before, rows, before.is_scalar, transposes=True)
@@ -189,7 +191,7 @@ def _concatenate(
     result: tuple[int, ...],
     axis: int,
 ) -> ValueAccess | None:
-    """Parts are written next to each other in the first place."""
+    """Return the access of a concatenation whose parts are written side by side."""
     if any(len(access[v].roots) != 1 or access[v].is_scalar for v in operands):
         return None
     rows = rows_of(result, axis)

@@ -1,12 +1,12 @@
 """Every figure of the time model that is not in `neuronjax.hardware`, with its source.
 
-Each is a `Constant`, so that it can be listed, doubted and replaced; rules read
-`MINIMUM_INTERVAL.value`. A figure that nobody published is an assumption; one that was
-chosen to meet a measurement names the measurement. `CONSTANTS` lists those of the cost
+Each figure is a `Constant`, so that it can be listed and replaced; rules read
+`MINIMUM_INTERVAL.value`. A figure that is not published is an assumption; one chosen to
+match a measurement names the measurement. `CONSTANTS` lists the figures of the cost
 rules, `PLANNING_CONSTANTS` those of fusion, memory plan and schedule,
-`COLLECTIVE_CONSTANTS` those of collectives. Cycles are those of the engine in question
-unless the unit says otherwise. Keys of sources are those of `hardware/chips.py` and
-`hardware/topology.py`, and beside them
+`COLLECTIVE_CONSTANTS` those of collectives. Cycles are of the engine in question unless
+the unit says otherwise. The keys of sources are those of `hardware/chips.py` and
+`hardware/topology.py`, and:
 
     V26    cost formulas of nki.isa at tag v2.26.1 (later versions do not print them)
     PG     nki_perf_guide.rst and its pictures
@@ -34,12 +34,12 @@ class Constant:
     """A figure of the time model.
 
     Attributes:
-        name: what it is called in the rules; `_named` sets it.
-        value: in `unit`.
+        name: the name of its variable; `_named` sets it.
+        value: the figure, in `unit`.
         unit: "s", "cycles", "B", "B/s", "fraction", "elements/cycle" and so on.
         source: where it is published, or the reasoning of an assumption.
         is_assumption: whether it is not published.
-        fitted_to: the measurement it was chosen to meet; empty if it was not.
+        fitted_to: the measurement it was chosen to match; empty if there is none.
     """
 
     name: str = field(init=False, default="")
@@ -51,12 +51,12 @@ class Constant:
 
 
 def assumed(value: float, unit: str, source: str, fitted_to: str = "") -> Constant:
-    """A figure that nobody published."""
+    """Return a `Constant` that is not published."""
     return Constant(value, unit, source, is_assumption=True, fitted_to=fitted_to)
 
 
 def _named(*listed: Mapping[str, Constant]) -> Mapping[str, Constant]:
-    """Return the constants above that no list has yet; each learns its name here."""
+    """Return the constants above that are in no list yet, and set their names."""
     known = {name for group in listed for name in group}
     found = {n: c for n, c in globals().items() if isinstance(c, Constant)}
     found = {n: c for n, c in found.items() if n not in known}
@@ -274,8 +274,8 @@ CONSTANTS = _named()
 
 # -- planning --------------------------------------------------------------------------
 #
-# Each moves a measured program, or one of a dozen others, by a point or more when it is
-# four times as large or small; what did not was removed.
+# Each of these moves a measured program, or one of a dozen others, by at least a
+# percent when it is multiplied or divided by four.
 
 INLINE_LIMIT = assumed(
     200, "instructions", "a callee of no more is fused with its caller"
@@ -324,8 +324,8 @@ PLANNING_CONSTANTS = _named(CONSTANTS)
 
 # -- collectives -----------------------------------------------------------------------
 #
-# What a chip, link or instance can do is in `neuronjax.hardware`; here is what
-# collectives make of it.
+# What a chip, link or instance can do is in `neuronjax.hardware`; these figures are
+# about how collectives use it.
 
 CHIP_START = assumed(
     6e-07,

@@ -1,9 +1,9 @@
-"""Which part of a program's time is its backward pass: what gradients can hide behind.
+"""The share of a program's work in its backward pass, which can hide communication.
 
-The name stack says "transpose(" of an instruction of the backward pass, a
-rematerialised forward pass included, but inside of loops and callees it starts anew:
-what they hold is backward where they are. A callee of both passes counts for both, by
-how often each calls it. Shares of the work of all queues, no seconds.
+The name stack of an instruction of the backward pass, a rematerialised forward pass
+included, contains "transpose(". Name stacks start anew inside loops and callees: their
+instructions are backward if the loop or the call is. A callee of both passes counts for
+both, by how often each calls it. Shares are of the work of all queues, not of seconds.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from neuronjax.timing.timeline import Timeline
 
 
 def backward_share(program: InstructionProgram, timeline: Timeline) -> float:
-    """The backward pass' share of the work, from 0 to 1.
+    """Return the share of the work that is in the backward pass, from 0 to 1.
 
-    Steps that fusion has rewritten count as the others do."""
+    Steps that fusion has rewritten are included."""
     visits: Counter[int] = Counter()
     backward: Counter[int] = Counter()
     _visit(program, program.main, False, visits, backward)
@@ -34,7 +34,7 @@ def backward_share(program: InstructionProgram, timeline: Timeline) -> float:
 
 
 def _key(instruction: Instruction) -> int:
-    """What an instruction and its copies at the places of calls have in common."""
+    """Return a key that an instruction shares with its copies in inlined callees."""
     return id(instruction.results)
 
 
@@ -45,7 +45,7 @@ def _visit(
     visits: Counter[int],
     backward: Counter[int],
 ) -> None:
-    """Counts how often each instruction stands in either pass."""
+    """Count how often each instruction occurs in all, and in the backward pass."""
     for instruction in block.instructions:
         inside = is_backward or instruction.location.phase == "backward"
         visits[_key(instruction)] += 1

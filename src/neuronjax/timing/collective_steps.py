@@ -1,13 +1,13 @@
 """What moves in every step of a collective: between which chips, and in each rank.
 
-A collective is a list of `CollectiveStep`s, one after the other; bytes are fractions of
-its size (as nccom-test has it: of the larger of what a rank has before and after).
-Steps of a reduce-scatter are those of its fold plan, except for mesh on trn1
-(`Topology.mesh`), which needs one; an all-gather is its mirror image; an all-reduce is
-both. Algorithms: intranode- and internode-collective-comm.rst (IN, IX). What DMA
-engines do: a copy costs its bytes, an addition those of all that it reads, so that one
-of two operands runs at half the copy rate (trainium3_arch.rst); what lies on the same
-chip is read in place.
+A collective is a list of consecutive `CollectiveStep`s; bytes are fractions of its
+size, which is the larger of a rank's data before and after, as in nccom-test. The steps
+of a reduce-scatter follow its fold plan, except for mesh on trn1 (`Topology.mesh`),
+which needs one step; an all-gather mirrors them; an all-reduce does both. Sources of
+the algorithms: intranode- and internode-collective-comm.rst (IN, IX). A copy costs the
+DMA engines its bytes, an addition all the bytes that it reads, so that an addition of
+two operands runs at half the copy rate (trainium3_arch.rst). Data on the same chip is
+read in place.
 """
 
 from __future__ import annotations
@@ -29,17 +29,18 @@ Flows = dict[tuple[int, int], float]
 
 @dataclass(frozen=True)
 class CollectiveStep:
-    """So many equal steps of one or several groups; fractions of the collective's size.
+    """Equal steps of one or several groups; sizes are fractions of the collective.
 
     Attributes:
-        count: how many follow each other.
-        dma: what the DMA engines of one rank do: bytes of a copy.
-        sent: what one rank sends to other ranks.
-        flows: between chips, by (source, destination), counted over all nodes.
-        senders: ranks of each chip that take part.
-        channels: of DMA rings in each rank, which follow the ways out of a chip.
-        is_sliced: whether it works on one slice of the data beside the other steps,
-            which have others then.
+        count: the number of equal steps, one after the other.
+        dma: the work of one rank's DMA engines, in bytes copied.
+        sent: the bytes that one rank sends to other ranks.
+        flows: bytes by (source chip, destination chip); chips are numbered over all
+            nodes.
+        senders: how many ranks of each chip take part.
+        channels: DMA rings of each rank; each follows one way out of a chip.
+        is_sliced: whether it works on one slice of the data while other steps work on
+            others.
     """
 
     count: int
@@ -52,12 +53,12 @@ class CollectiveStep:
 
 
 def merged(groups: Sequence[Sequence[CollectiveStep]]) -> tuple[CollectiveStep, ...]:
-    """The steps of groups that work at the same time; all have equally many."""
+    """Return the steps of groups with equally many steps that work simultaneously."""
     return tuple(_together(steps) for steps in zip(*groups, strict=True))
 
 
 def at_once(steps: Sequence[CollectiveStep]) -> CollectiveStep:
-    """Return the work of a group's steps on other slices, all at the same time."""
+    """Return the sliced steps of a group as one, since all work at the same time."""
     dma = sum(step.count * step.dma for step in steps)
     flows = _all_flows((step, step.count) for step in steps)
     return replace(steps[0], count=1, dma=dma, flows=flows)
@@ -78,7 +79,7 @@ def _together(steps: Sequence[CollectiveStep]) -> CollectiveStep:
 
 
 def _all_flows(steps: Iterable[tuple[CollectiveStep, int]]) -> Flows:
-    """Return what steps send between chips, each so many times."""
+    """Return the sum of the flows of steps, each multiplied by its count."""
     flows: defaultdict[tuple[int, int], float] = defaultdict(float)
     for step, times in steps:
         for ends, size in step.flows.items():
@@ -87,7 +88,7 @@ def _all_flows(steps: Iterable[tuple[CollectiveStep, int]]) -> Flows:
 
 
 def _scaled(steps: Sequence[CollectiveStep], part: float) -> list[CollectiveStep]:
-    """The steps of a collective over a part of the data."""
+    """Return the steps of a collective over a part of the data."""
     return [
         replace(
             step,
@@ -103,11 +104,10 @@ def _scaled(steps: Sequence[CollectiveStep], part: float) -> list[CollectiveStep
 
 
 class _GroupSite:
-    """A group as its algorithms see it.
+    """A group with what its algorithms need to know of its ranks and chips.
 
-    `first_only`: everyone does the same over EFA, so what the first chip sends stands
-    for all.
-    """
+    With `first_only`, only the flows of the first chip are listed: over EFA all chips
+    send alike."""
 
     def __init__(
         self, group: Group, topology: Topology, *, first_only: bool = False
@@ -134,11 +134,11 @@ class _GroupSite:
 
     @functools.cached_property
     def channels(self) -> int:
-        """Four in a torus that is full, of two cycles with two ways round; else two."""
+        """Return the number of channels: 4 on a full torus (two cycles), else 2."""
         return max(2, len(self.wires()))
 
     def pairs(self, per_pair_of_ranks: float = 0.0, per_chip: float = 0.0) -> Flows:
-        """From every chip to every other: for each pair of their ranks, and once."""
+        """Return flows between all chips: per pair of their ranks, plus `per_chip`."""
         here = self.on_chip
         return {
             (a, b): per_chip + per_pair_of_ranks * here[a] * here[b]
@@ -148,7 +148,7 @@ class _GroupSite:
         }
 
     def wires(self, limit: int | None = None) -> list[tuple[int, ...]]:
-        """The chips along every channel of a ring, counted over all nodes."""
+        """Return the chips along every channel of a ring, numbered over all nodes."""
         if len(self.chips) == 1:
             return []
         if len(self.group.by_node) > 1:
@@ -160,7 +160,7 @@ class _GroupSite:
         return paths[:limit]
 
     def along(self, per_chip: float, limit: int | None = None) -> Flows:
-        """From every chip to the next on each channel, which carry equal parts."""
+        """Return flows from each chip to the next, in equal parts on all channels."""
         flows: defaultdict[tuple[int, int], float] = defaultdict(float)
         paths = self.wires(limit)
         for path in paths:
@@ -174,11 +174,10 @@ Steps = list[CollectiveStep]
 
 
 def _ring_scatter(site: _GroupSite, limit: int | None = None) -> Steps:
-    """The first step sends a copy; all others send what they add.
+    """Return the steps of a ring: the first sends a copy, all others send sums.
 
-    ASSUMPTION: "ring" has all the channels that the wires allow, "ring:2" two; the
-    order of additions, one for "ring", does not change the time.
-    """
+    ASSUMPTION: "ring" uses all the channels that the wires allow, "ring:2" two; the
+    order of additions, one for "ring", does not change the time."""
     c, flows = site.chunk, site.along(site.chunk, limit)
     first = site.step(3 * c, c, flows)
     return [first, *_repeated(site.step(2 * c, c, flows, count=site.ranks - 2))]
@@ -190,7 +189,7 @@ def _ring_gather(site: _GroupSite, limit: int | None = None) -> Steps:
 
 
 def _kangaring_scatter(site: _GroupSite) -> Steps:
-    """Every step adds two chunks for each pair of ranks, on either of them one [IN]."""
+    """Return steps; in each, pairs of ranks add two chunks, one per rank [IN]."""
     c, flows = site.chunk, site.along(2 * site.chunk)
     first, then = site.step(2 * c, c, flows), site.step(3 * c, c, flows)
     pairs = site.ranks // 2
@@ -201,7 +200,7 @@ def _kangaring_scatter(site: _GroupSite) -> Steps:
 
 
 def _kangaring_gather(site: _GroupSite) -> Steps:
-    """Every chunk is read once and written twice [IN]."""
+    """Return steps in which every chunk is read once and written twice [IN]."""
     c, pairs = site.chunk, site.ranks // 2
     between = site.step(2 * c, 2 * c, site.along(2 * c), count=pairs - 1)
     return [*_repeated(between), site.step(2 * c, c)]
@@ -212,7 +211,7 @@ def _repeated(step: CollectiveStep) -> Steps:
 
 
 def _rdh_scatter(site: _GroupSite) -> Steps:
-    """On the chip first; then half of what is left goes to the other chip."""
+    """Return steps: reduce on the chip, then repeatedly send half to another chip."""
     steps = [site.step(1.0, 1 - 1 / site.per_chip)] if site.per_chip > 1 else []
     for number in range(_bits(site)):
         part = 2.0 ** -(number + 1) / site.per_chip
@@ -230,8 +229,9 @@ def _rdh_gather(site: _GroupSite) -> Steps:
 
 
 def _sliced(site: _GroupSite, steps: Steps) -> Steps:
-    """Steps that slices of the data pass through one after the other, so that wires and
-    DMA engines work at the same time; over EFA a rank has one peer at a time [IX]."""
+    """Mark steps as sliced within a node: slices of the data pass through them in turn,
+    so that wires and DMA engines overlap. Over EFA a rank has one peer at a time [IX].
+    """
     within = len(site.group.by_node) == 1
     return [replace(step, is_sliced=within) for step in steps]
 
@@ -241,12 +241,11 @@ def _bits(site: _GroupSite) -> int:
 
 
 def _exchange(site: _GroupSite, number: int, part: float) -> Flows:
-    """Chips whose labels differ in one bit exchange.
+    """Return the flows between chips whose labels differ in one bit.
 
-    ASSUMPTION: every rank of a chip begins with another axis, so that all links are in
-    use; with one order for all ranks kangaring would win from 5 MB on, and not from the
-    documented 56 MB.
-    """
+    ASSUMPTION: every rank of a chip begins with another axis, so that all links are
+    used. If all ranks had the same order, kangaring would win from 5 MB on, and not
+    from the documented 56 MB."""
     chips = {label: chip for chip, label in site.labels.items()}
     flows: defaultdict[tuple[int, int], float] = defaultdict(float)
     for rank in range(site.per_chip):
@@ -257,12 +256,11 @@ def _exchange(site: _GroupSite, number: int, part: float) -> Flows:
 
 
 def _labels(site: _GroupSite) -> dict[int, int]:
-    """Corners of a hypercube for chips, neighbours for neighbours on a full torus.
+    """Return a hypercube label per chip; neighbours on a full torus differ in a bit.
 
     A ring of four is a square: its chips are labelled in Gray code (ASSUMPTION; [IN]
-    calls the 4 x 4 torus a hypercube of four axes). Chips that fill no box are
-    numbered as the group meets them.
-    """
+    calls the 4 x 4 torus a hypercube of four axes). Chips that do not fill a box are
+    numbered in the order of the group."""
     per_node = math.prod(site.topology.shape)
     places = [place_of(site.topology, chip % per_node) for chip in site.chips]
     values = [sorted(set(axis)) for axis in zip(*places, strict=True)]
@@ -292,7 +290,7 @@ def _mesh_scatter(site: _GroupSite) -> Steps:
         return [site.step(1.0, 1 - c)]
     if k == 1:
         return [site.step((n - 1) * c + 1.0, (n - 1) * c, site.pairs(per_chip=c))]
-    # Every rank serves its part of all other chips: adds on the chip, and writes.
+    # Every rank adds its chunks of all other chips on its chip, and writes the sums.
     first = site.step(1.0, (n - 1) * c, site.pairs(per_chip=k * c))
     return [first, site.step(n * c)]
 
@@ -308,7 +306,7 @@ def _mesh_gather(site: _GroupSite) -> Steps:
 
 
 def _star_scatter(site: _GroupSite) -> Steps:
-    """Everyone sends every owner its chunk, who adds all."""
+    """Return one step in which each rank sends every chunk to its owner, which adds."""
     c, away = site.chunk, site.ranks - site.per_chip
     flows = site.pairs(per_pair_of_ranks=c)
     return [site.step(away * c + 1.0, 1 - c, flows)]
@@ -320,14 +318,14 @@ def _star_gather(site: _GroupSite) -> Steps:
 
 
 def _single_step(site: _GroupSite) -> Steps:
-    """Everyone sends all to everyone, who adds all."""
+    """Return one step in which each rank sends all its data to all ranks, which add."""
     n, away = site.ranks, site.ranks - site.per_chip
     flows = site.pairs(per_pair_of_ranks=1.0)
     return [site.step(away + n, n - 1, flows)]
 
 
 Way = Callable[[_GroupSite], Steps]
-#: How each algorithm scatters and gathers.
+#: The scatter and the gather of each algorithm.
 _HALVES: Mapping[str, tuple[Way, Way]] = MappingProxyType(
     {
         "ring": (_ring_scatter, _ring_gather),
@@ -356,10 +354,10 @@ _WHOLE: Mapping[str, Way] = MappingProxyType(
 def steps_of(
     op: str, algorithm: str, groups: tuple[Group, ...], topology: Topology
 ) -> tuple[CollectiveStep, ...]:
-    """The steps of a collective over groups of one size at once.
+    """Return the steps of a collective over groups of one size, which run at once.
 
     The algorithm is one of `collectives.algorithms.ALGORITHMS` that the groups can run;
-    of "all_to_all" the only one is "mesh"."""
+    for "all_to_all" it is "mesh"."""
     if groups[0].size == 1:
         return ()
     return merged([_of_group(op, algorithm, group, topology) for group in groups])
@@ -392,7 +390,7 @@ def _of_group(
 def _over_nodes(
     op: str, inside: str, between: str, group: Group, topology: Topology
 ) -> Steps:
-    """All ranks of a group that has several on each of several nodes."""
+    """Return the steps of a group that has several ranks on each of several nodes."""
     nodes = group.by_node
     inner = [group.among(ranks) for ranks in nodes]
     outer = [group.among(ranks) for ranks in zip(*nodes, strict=True)]
@@ -403,7 +401,7 @@ def _over_nodes(
 def _joined(
     op: str, inside: str, inner: Sequence[Group], topology: Topology, over: Steps
 ) -> Steps:
-    """The node first, or last, with what every rank then has over nodes [IX]."""
+    """Return the steps between nodes, with those within nodes before or after [IX]."""
 
     def within(op: str) -> Steps:
         if inner[0].size == 1:
@@ -419,11 +417,11 @@ def _joined(
 def steps_over_nodes(
     op: str, algorithm: str, inner: Sequence[Group], nodes: int, topology: Topology
 ) -> tuple[CollectiveStep, ...]:
-    """The steps of groups that reach over many nodes in the same way on each.
+    """Return the steps of groups that have the same layout on each of many nodes.
 
-    What `steps_of` gives for all of them, without naming every rank. `inner` is the
-    part of every group that lies on the first node; the algorithm is "A+B", or B alone
-    if a group has one rank per node."""
+    They are those of `steps_of`, without a list of every rank. `inner` is the part of
+    every group that lies on the first node; the algorithm is "A+B", or B alone if a
+    group has one rank per node."""
     inside, _, between = algorithm.rpartition("+")
     chips = math.prod(topology.shape)
     outer = Group(
@@ -443,7 +441,7 @@ def steps_over_nodes(
 
 
 def _of_all(flows: Flows, ranks: Counter[int]) -> Flows:
-    """Between the first chips that a node has in it, what all ranks of them send."""
+    """Return the flows of all ranks of a chip, between the first such chip per node."""
     first = min(ranks)
     return {
         (a + first, b + first): size * ranks[first] for (a, b), size in flows.items()
@@ -453,11 +451,11 @@ def _of_all(flows: Flows, ranks: Counter[int]) -> Flows:
 def permute_steps(
     pairs: Sequence[tuple[int, int]], group: Group
 ) -> tuple[CollectiveStep, ...]:
-    """One step of messages between ranks.
+    """Return the single step of messages between ranks.
 
-    Pairs are (source, destination), indices into the group; who is the source of
-    several sends as many messages of the same size, each on a channel of its own, as
-    the rings of `nki.collectives` are."""
+    Pairs are (source, destination), indices into the group. A source of several pairs
+    sends several messages of the same size, each on its own channel, as the rings of
+    `nki.collectives` do."""
     if not pairs:
         return ()
     most = float(max(Counter(source for source, _ in pairs).values()))

@@ -1,15 +1,15 @@
-"""How long a collective takes: steps times latency, and bytes over what is slowest.
+"""How long a collective takes: the latency of its steps, and the transfer of its bytes.
 
     seconds = start + sum over steps of (hop + bytes x slowest of link, DMA and EFA)
 
-Every message of a step is routed over the wires of the node, those of all groups at
-once, so that groups contend; steps follow each other. Which algorithm runs is decided
-where the numbers are (`collectives.selection`); an all-gather runs that of a
-reduce-scatter of its size (ASSUMPTION), an all-to-all sends directly, a
-collective-broadcast is an all-gather (compiler 2.29). Compute that shares HBM or DMA
-rings is not seen here. A program with collectives waits for all ranks of its groups
-besides, once per launch: 1 to 5 ms in the only published measurement (T16 of
-`benchmarks/validate_collectives.py`), while which the launch before it may run.
+The messages of a step, from all groups at once, are routed over the wires of the node,
+so that groups contend; steps follow each other. `collectives.selection` chooses the
+algorithm, for numerics and time alike; an all-gather runs that of a reduce-scatter of
+its size (ASSUMPTION), an all-to-all sends directly, a collective-broadcast is an
+all-gather (compiler 2.29). Compute that shares HBM or DMA rings is not modelled here. A
+program with collectives also waits once per launch for all ranks of its groups: 1 to 5
+ms in the only published measurement (T16 of `benchmarks/validate_collectives.py`); the
+previous launch may still run meanwhile.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class CollectiveTime:
 
     Attributes:
         seconds: from the trigger until the last rank has its result.
-        steps: that follow each other.
-        latency_seconds: what an empty collective would take.
-        transfer_seconds: what the bytes add.
+        steps: the number of consecutive steps.
+        latency_seconds: the time of an empty collective.
+        transfer_seconds: the time that the bytes add.
         bytes_per_rank: what one rank sends to others.
         algorithm: its name, as in `collectives.algorithms`.
         bottleneck: what most of the time is spent on.
-        algbw_bytes_per_second: bytes of the collective by seconds.
-        busbw_bytes_per_second: the same times the factor of nccl-tests.
+        algbw_bytes_per_second: the size of the collective divided by `seconds`.
+        busbw_bytes_per_second: the former multiplied by the factor of nccl-tests.
     """
 
     seconds: float
@@ -83,19 +83,19 @@ def collective_time(
     lnc: int | None = None,
     network: Network | None = None,
 ) -> CollectiveTime:
-    """The time of one collective instruction.
+    """Return the time of one collective instruction.
 
     Args:
         op: one of `OPS`.
-        size_bytes: of the larger of what a rank has before and after, as nccom-test
-            has it: what an all-gather gathers, what a reduce-scatter reduces.
-        groups: devices by number; of a collective_permute the (source, target) pairs.
+        size_bytes: the larger of a rank's data before and after, as in nccom-test: the
+            result of an all-gather, the operand of a reduce-scatter.
+        groups: device numbers; the (source, target) pairs of a collective_permute.
         target: the machine.
-        placement: where devices lie; None for the target's own.
-        algorithm: of `collectives.algorithms`; None for what size and groups select.
-        plan: of the instruction, if it has one; instead of `algorithm`.
+        placement: the location of each device; None for the target's default.
+        algorithm: from `collectives.algorithms`; None to select by size and groups.
+        plan: the fold plan of the instruction, if any; replaces `algorithm`.
         lnc: physical cores per logical core; None for the target's default.
-        network: instead of the target's.
+        network: replaces the target's.
 
     Raises:
         InvalidProgramError: an unknown op or algorithm, or one that is impossible here.
@@ -131,13 +131,13 @@ def time_over_nodes(
     *,
     algorithm: str | None = None,
 ) -> CollectiveTime:
-    """The time of groups that lie in the same way on each of many nodes.
+    """Return the time of groups that have the same layout on each of many nodes.
 
-    What `collective_time` gives, without naming every rank. Which algorithm runs over
-    nodes depends on the size and on whether they are 2^k, so few nodes are asked in the
-    place of many (ASSUMPTION, where `single_step_mesh` would depend on their number).
-    `groups` are the devices of every group on the first node; the target is one or
-    several of these nodes.
+    The time is that of `collective_time`, without a list of every rank. The algorithm
+    over nodes depends on the size and on whether their number is a power of two, so it
+    is selected for a few nodes (ASSUMPTION: `single_step_mesh` would depend on the
+    number). `groups` are the devices of every group on the first node; the target is
+    one or several of these nodes.
 
     Raises:
         InvalidProgramError: an algorithm that is impossible here.
@@ -164,7 +164,7 @@ def time_over_nodes(
 
 @dataclass(frozen=True)
 class _Found:
-    """A collective by what is really run: a broadcast is an all-gather."""
+    """A collective as the op that is really run: a broadcast is an all-gather."""
 
     op: str
     size_bytes: float
@@ -187,7 +187,7 @@ def _found(op: str, size_bytes: float, groups: Sequence[Sequence[int]]) -> _Foun
     named = tuple(map(tuple, groups))
     if op != "collective_broadcast":
         return _Found(op, size_bytes, named)
-    # ASSUMPTION: of groups of different sizes the largest decide, and are alone.
+    # ASSUMPTION: of groups of different sizes only the largest count.
     largest = max(map(len, named), default=1)
     whole = tuple(group for group in named if len(group) == largest)
     return _Found("all_gather", size_bytes * largest, whole)
@@ -211,7 +211,7 @@ def _algorithm(
     algorithm: str | None,
     placement: Placement,
 ) -> str:
-    """The name of the algorithm, as the numbers have it where they have one."""
+    """Return the name of the algorithm, the same as in the numerics if they use one."""
     if plan is not None:
         return plan.algorithm
     if op == "all_to_all":
@@ -233,9 +233,9 @@ class CollectivePrice:
     """Seconds of steps, or seconds per byte.
 
     Attributes:
-        by_resource: what "link", "dma", "efa" decided.
-        filling: what the first slice of the data takes more, by resource, as long as
-            the steps after it have nothing to do.
+        by_resource: the time in which "link", "dma" or "efa" was the slowest.
+        filling: extra time of the first slice of the data, by resource, while the later
+            steps are still idle.
     """
 
     steps: int
@@ -246,12 +246,12 @@ class CollectivePrice:
 
     @property
     def transfer_seconds(self) -> float:
-        """What the bytes add."""
+        """Return the time that the bytes add."""
         return sum(self.by_resource.values())
 
     @property
     def bottleneck(self) -> Bottleneck:
-        """What most of the time is spent on."""
+        """Return what most of the time is spent on."""
         spent = {"latency": self.latency_seconds, **self.by_resource}
         return max(BOTTLENECKS, key=lambda name: spent.get(name, 0.0))
 
@@ -259,12 +259,12 @@ class CollectivePrice:
 def priced(
     steps: Sequence[CollectiveStep], size_bytes: float, network: Network
 ) -> CollectivePrice:
-    """The time of steps that follow each other, over so many bytes."""
+    """Return the time of consecutive steps for a collective of `size_bytes`."""
     return _sized(_rates(steps, network), size_bytes)
 
 
 def _rates(steps: Sequence[CollectiveStep], network: Network) -> CollectivePrice:
-    """The time per byte of steps; their latency."""
+    """Return the latency of steps, and their time per byte."""
     latency = network.chip_start_seconds if steps else 0.0
     if any(step.flows for step in steps):
         latency = network.link_start_seconds
@@ -281,7 +281,7 @@ def _rates(steps: Sequence[CollectiveStep], network: Network) -> CollectivePrice
 
 
 def _slowest(steps: Sequence[CollectiveStep], network: Network) -> dict[str, float]:
-    """Seconds per byte of steps that follow each other, by what decides each."""
+    """Return the seconds per byte of consecutive steps, by slowest resource of each."""
     spent = {"link": 0.0, "dma": 0.0, "efa": 0.0}
     for step in steps:
         each = network.seconds_per_byte(step)
@@ -308,7 +308,7 @@ def _sized(rates: CollectivePrice, size_bytes: float) -> CollectivePrice:
 
 
 def bus_factor(op: str, ranks: int) -> float:
-    """What nccl-tests multiplies the algorithm's bandwidth by."""
+    """Return the ratio of bus bandwidth to algorithm bandwidth, as in nccl-tests."""
     if op in ("collective_permute", "collective_broadcast"):
         return 1.0
     return (2 if op == "all_reduce" else 1) * (ranks - 1) / ranks
@@ -338,8 +338,8 @@ def _rated(
 def barrier_seconds(target: Target, ranks: int) -> float:
     """Return the wait for all ranks of the largest group, once per execution.
 
-    One rank waits for nobody, and more wait in rounds, as `ChipSpec.barrier_seconds`
-    has it."""
+    A single rank does not wait; more ranks synchronise in rounds, with the times of
+    `ChipSpec.barrier_seconds`."""
     if ranks < 2:
         return 0.0
     seconds, four, doubling = target.chip.barrier_seconds
@@ -349,20 +349,20 @@ def barrier_seconds(target: Target, ranks: int) -> float:
 
 
 def launch_seconds(core: Core, target: Target, ranks: int) -> float:
-    """What a launch adds to the time of a program, which has what is around it.
+    """Return what a launch adds to the time of a program.
 
-    A launch of nothing, as it was measured, has that too.
-    """
+    The measured launch of an empty program includes `core.around_seconds`, as the time
+    of a program does, so it is subtracted."""
     launch = c.NULL_EXECUTION.value + barrier_seconds(target, ranks)
     return launch - core.around_seconds
 
 
 def queued_launch_seconds(target: Target, ranks: int, program_seconds: float) -> float:
-    """Return what a further call of a program adds that follows itself, as decoded
-    tokens and training steps do.
+    """Return the extra time of a call that follows another call of the same program.
 
-    The runtime takes the next launch, with its wait for all ranks, while the last one
-    runs, so that a program waits only for a launch that is longer than itself: twelve
-    exchanges of 8 MB in a program take 32 ranks of trn1 4.7 ms, and one 5.3 [T16]."""
+    Decoded tokens and training steps follow each other in this way. The runtime
+    prepares the next launch, with its wait for all ranks, while the last one runs, so
+    that a program waits only for a launch that is longer than itself: twelve exchanges
+    of 8 MB in a program take 32 ranks of trn1 4.7 ms, and one 5.3 [T16]."""
     launch = c.NULL_EXECUTION.value + barrier_seconds(target, ranks)
     return max(0.0, launch - program_seconds)

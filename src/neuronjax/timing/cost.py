@@ -1,10 +1,9 @@
 """What an instruction costs: the legal ways to execute it, from its shapes alone.
 
-Rules say which ways are legal, one file per engine; where tensors lie on the lanes is
-`cost_rules`'s. What an engine takes is in `engines`, by the vendor's guides; figures
-that are not facts of a chip are in `assumptions`.
-Control flow and collectives have no cost here: `schedule` runs the former, and the
-seconds of the latter are in `collectives`.
+The rules list the legal ways, in one file per engine; `cost_rules` places tensors on
+the lanes. The times of engines are in `engines`, from the vendor's guides; figures that
+are not facts of a chip are in `assumptions`. Control flow and collectives have no cost
+here: see `schedule` and `collectives`.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from neuronjax.timing import (
 from neuronjax.timing.cost_rules import PLAIN, Reading, rule
 from neuronjax.timing.work import Core, Way
 
-#: Importing them registers their rules.
+#: The modules of rules; importing them registers the rules.
 RULES = (
     cost_dma,
     cost_gpsimd,
@@ -37,11 +36,10 @@ RULES = (
 
 
 def own_seconds(way: Way) -> float:
-    """What a way takes on an idle core whose operands are there.
+    """Return the time of a way on an idle core whose operands are ready.
 
-    Its works stream their tiles to each other: the longest, and the others' first
-    tiles, as in a pipeline; then the latencies.
-    """
+    Its works stream tiles to each other as in a pipeline: the time is that of the
+    longest work, plus the first tile of each other work, plus all latencies."""
     if not way:
         return 0.0
     longest = max(way, key=lambda work: work.seconds)
@@ -55,7 +53,7 @@ def ways(
 ) -> tuple[Way, ...]:
     """Return the legal ways to execute an instruction, the quickest first.
 
-    Ways are in the order of `own_seconds`; they are `((),)` where the instruction is
+    The order is that of `own_seconds`; the result is `((),)` if the instruction is
     free."""
     found = rule(instruction, core, reading)
     if core.chip.lacks:

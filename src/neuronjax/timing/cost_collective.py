@@ -1,10 +1,11 @@
 """The seconds of collectives of programs and of kernels (`nki.collectives`).
 
-The CC-cores work beside the engines, and wait for the tensors that they read and write
-only. A kernel's rank is a logical NeuronCore; its CC-cores take collectives in the
-kernel's order, those of its physical cores one after the other (ASSUMPTION). Tensors in
-SBUF take as long as in HBM; parts whose lengths the run knows are all of their buffers
-(ASSUMPTION). What a whole launch waits for besides is `collectives.launch_seconds`.
+The CC-cores work in parallel to the engines, and wait only for the tensors that they
+read and write. A kernel's rank is a logical NeuronCore; its CC-cores run collectives in
+the kernel's order, those of its physical cores one after the other (ASSUMPTION).
+Tensors in SBUF take as long as in HBM; parts whose lengths are known only at run time
+are counted as whole buffers (ASSUMPTION). `collectives.launch_seconds` has the wait of
+a launch.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from neuronjax.timing.cost_rules import KernelPrice, prices
 from neuronjax.timing.kernel_operands import operand
 from neuronjax.timing.work import Core, Work
 
-#: The collective of `timing.collectives` that moves as much as one of this name, of a
-#: program or a kernel.
+#: By name of a collective of programs or kernels: the one of `timing.collectives` that
+#: moves as much.
 OPS: Mapping[str, str] = MappingProxyType(
     {name: name for name in collectives.OPS}
     | {
         "all_gather_v": "all_gather",
         "all_to_all_v": "all_to_all",
-        # ASSUMPTION: the parts, of sizes that only the run knows, are all the data.
+        # ASSUMPTION: the parts, whose sizes only the run knows, are all the data.
         "ragged_all_to_all": "all_to_all",
         "collective_permute_implicit": "collective_permute",
         # ASSUMPTION: DMA engines add as they move, at the same rate.
@@ -49,10 +50,10 @@ OPS: Mapping[str, str] = MappingProxyType(
 def collective_seconds(
     i: Collective, core: Core, target: Target, placement: Sequence[int] = ()
 ) -> float:
-    """The time of a collective instruction.
+    """Return the time of a collective instruction.
 
-    `PartitionId` is free. `placement` is the logical core of each device; it is empty
-    for the device's own number."""
+    `PartitionId` is free. `placement` is the logical core of each device; if it is
+    empty, device n is on core n."""
     if isinstance(i, PartitionId):
         return 0.0
     operands = sum(v.type.size_bytes for v in i.operands)
@@ -76,7 +77,7 @@ def collective_seconds(
 _RINGS = frozenset(
     {"collective_permute_implicit", "collective_permute_implicit_reduce"}
 )
-#: Their tensor; behind it are numbers of elements.
+#: Their first operand is the tensor; the other operands are numbers of elements.
 _OF_ANY_LENGTH = frozenset({"all_gather_v", "all_to_all_v"})
 
 
@@ -86,10 +87,10 @@ prices("rank_id", "collective_permute_implicit_current_processing_rank_id")(
 
 
 def collective(i: KernelInstruction, target: Target) -> KernelPrice:
-    """The cost of a collective of a kernel.
+    """Return the cost of a collective of a kernel.
 
     Raises:
-        UnimplementedError: there is no such collective in the time model.
+        UnimplementedError: the collective is not in the time model.
         InvalidProgramError: ranks that the machine does not have.
     """
     op = OPS.get(i.name)
@@ -108,7 +109,7 @@ def collective(i: KernelInstruction, target: Target) -> KernelPrice:
 
 
 def _size(i: KernelInstruction) -> int:
-    """Bytes of the larger of what a rank has before and after; of rings, of one."""
+    """Return the larger of a rank's bytes before and after; for rings, one output."""
     if i.name in _RINGS:
         return max(operand(x).bytes for x in i.outputs)
     read = [x for x in i.inputs if isinstance(x, Access)]
@@ -122,7 +123,7 @@ def _bytes(accesses: Iterable[Access]) -> int:
 
 
 def _kernel_groups(i: KernelInstruction) -> Groups:
-    """Groups of ranks, or (source, target) pairs."""
+    """Return the groups of ranks, or (source, target) pairs."""
     if i.name == "collective_permute":
         return i.attributes["source_target_pairs"]
     if i.name in _RINGS:

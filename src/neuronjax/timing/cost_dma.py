@@ -1,15 +1,16 @@
 """Transfers, and movement inside SBUF, on the DMA engines.
 
-Of programs, all engines of a core share a transfer, and a core has its share of HBM's
-bandwidth. Descriptors are prebuilt. Movement that is only another way to look at bytes
+In programs, all engines of a core share a transfer, and each core has its share of
+HBM's bandwidth. Descriptors are prebuilt. Movement that an access pattern can replace
 is free (`FREE`).
 
-Of kernels, an engine serves eight partitions, so that few partitions occupy few engines
+In kernels, an engine serves eight partitions, so that few partitions use few engines
 [DM]. A kernel has HBM to itself: the engines of a core move more than its share of HBM
-(400 GB/s measured on trn2 [KDA]). Of the generators of descriptors SyncE commands one
-for loads and ScalarE the other for the rest, unless the kernel says which (ASSUMPTION:
-the compiler decides, and takes hardware wherever it can: no cast, no indices of the
-run). In the older style they are prebuilt, as with the compiler's `--disable-dge`.
+(400 GB/s measured on trn2 [KDA]). There are two generators of descriptors: SyncE
+commands one for loads and ScalarE the other for the rest, unless the kernel chooses
+(ASSUMPTION: the compiler uses the hardware generators unless there is a cast or an
+index known only at run time). In the older style descriptors are prebuilt, as with the
+compiler's `--disable-dge`.
 """
 
 from __future__ import annotations
@@ -52,21 +53,21 @@ from neuronjax.timing.kernel_operands import (
 )
 from neuronjax.timing.work import Core, Queue, Transfer, Way, Work
 
-#: Movements that their consumers read through an access pattern.
+#: Kinds of movement that consumers read through an access pattern.
 ACCESS_PATTERNS = frozenset({"broadcast", "reshape", "slice"})
 
 
 def _shared(core: Core, size: float, piece: float, **more: Any) -> DmaTask:
-    """A transfer by all engines of a core."""
+    """Return the task of a transfer that all engines of a core share."""
     return DmaTask(bytes=size / engines(core), piece=piece, **more)
 
 
 def dma_times(transfer: Transfer, core: Core) -> tuple[float, float]:
     """Return how long a transfer occupies a core's DMA engines, and its latency.
 
-    The latency is from its trigger to a consumer's start, beside the first:
-    descriptors, synchronisation, and the semaphore that the consumer waits for [DB];
-    the tail of a tensor is that of its last tile, which is left out."""
+    The latency, from the trigger to a consumer's start, is additional: descriptors,
+    synchronisation, and the semaphore that the consumer waits for [DB]; the tail of the
+    last tile is left out."""
     buffer = transfer.buffer
     task = _shared(
         core,
@@ -84,7 +85,7 @@ def dma_times(transfer: Transfer, core: Core) -> tuple[float, float]:
 def _dma(
     core: Core, size: float, piece: float, opcode: str, *, transposes: bool = False
 ) -> Way:
-    """Movement from SBUF to SBUF."""
+    """Return the cost of movement from SBUF to SBUF."""
     task = _shared(core, size, piece, transposes=transposes, on_chip=True)
     pace = dma_pace(core, task)
     work = Work(
@@ -107,8 +108,7 @@ def _copies(
     *,
     is_dynamic: bool = False,
 ) -> tuple[Way, ...]:
-    """`shape` elements copied within SBUF, by any engine or by DMA; not those next to
-    each other."""
+    """Return the ways to copy non-contiguous elements in SBUF: any engine, or DMA."""
     result = i.results[0].type
     size = float(prod(shape) * result.dtype.itemsize)
     end = stream(result, columns(shape, core))._replace(
@@ -126,11 +126,10 @@ def _copies(
 
 
 def _turned(i: DmaCopy) -> tuple[int, int, int] | None:
-    """Batch, rows and columns of the matrices that a transpose turns; None: none.
+    """Return batch, rows and columns of the matrices that a transpose swaps, or None.
 
-    Where the last axis stays, rows move as wholes; where the leading ones that fill the
-    partitions stay, elements move within their lanes: access patterns both.
-    """
+    None means an access pattern: whole rows move if the last axis stays, and elements
+    move within their lanes if the leading axes that fill the partitions stay."""
     shape = i.operands[0].type.shape
     order = [d for d in i.parameters[0] if shape[d] > 1]
     if order == sorted(order) or order[-1] == max(order):
@@ -161,7 +160,7 @@ def _transposes(i: DmaCopy, core: Core) -> tuple[Way, ...]:
 
 
 def _run_bytes(shape: tuple[int, ...], within: tuple[int, ...], item: int) -> float:
-    """Contiguous bytes of a block of `shape` in a row-major tensor of `within`."""
+    """Return the contiguous bytes of a block of `shape` in a tensor of `within`."""
     run = item
     for size, whole in zip(reversed(shape), reversed(within), strict=True):
         run *= max(1, size)
@@ -172,7 +171,7 @@ def _run_bytes(shape: tuple[int, ...], within: tuple[int, ...], item: int) -> fl
 
 @rule.register
 def _(i: DmaCopy, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """An access pattern is free; other elements are copied, by engines or by DMA."""
+    """Price movement: free as an access pattern, else a copy by an engine or DMA."""
     if i.kind in ACCESS_PATTERNS:
         return FREE
     if i.kind == "transpose":
@@ -192,8 +191,8 @@ def _(i: DmaCopy, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: Im2col, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Channels that fill a tile of the array's rows are read in place; an image of
-    fewer is copied by DMA (`patches`)."""
+    """Price patches: free if the channels fill a tile of the array's rows and are read
+    in place, else a copy of the image by DMA (`patches`)."""
     if patches.read_in_place(i, core):
         return FREE
     return (
@@ -205,7 +204,7 @@ def _(i: Im2col, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: LocalGather, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """DMA with an address for every slice, or `local_gather` in SBUF."""
+    """Price a gather: DMA with an address per slice, or `local_gather` in SBUF."""
     source, result = i.operands[0].type, i.results[0].type
     item = result.dtype.itemsize
     run = _run_bytes(i.slice_sizes, source.shape, item)
@@ -221,7 +220,7 @@ def _(i: LocalGather, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: LocalScatter, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Every window is written, or read, combined and written, where it belongs."""
+    """Price an in-place scatter: a window is written, or read, combined and written."""
     updates = i.operands[-1].type
     numbers = dict(i.dimension_numbers)
     window = numbers.get("update_window_dims", ())
@@ -247,7 +246,9 @@ class _Move(NamedTuple):
     """A transfer of an instruction.
 
     Attributes:
-        bytes: that pass an engine, all engines together.
+        out: the side that is written.
+        source: the side that is read.
+        bytes: the bytes that pass all engines together.
         piece: contiguous bytes.
     """
 
@@ -258,7 +259,7 @@ class _Move(NamedTuple):
 
     @property
     def on_chip(self) -> Access:
-        """The side whose partitions decide which engines move it."""
+        """Return the side whose partitions decide which engines move it."""
         return self.source if _in_hbm(self.out) else self.out
 
 
@@ -271,7 +272,7 @@ def _sources(i: KernelInstruction) -> list[Access]:
 
 
 def _piece(*sides: Access) -> float:
-    """Contiguous bytes: whole partitions lie in one piece, however many rows."""
+    """Return the contiguous bytes; a whole partition is one piece."""
     pieces = []
     for side in sides:
         o = operand(side)
@@ -291,7 +292,7 @@ def _move(i: KernelInstruction) -> _Move:
 
 
 def _engines_of(m: _Move, core: Core) -> tuple[int, int]:
-    """The first engine and how many: those of the partitions on chip."""
+    """Return the first DMA engine and their number, from the partitions on chip."""
     whole, side = engines(core), m.on_chip
     if _in_hbm(side):
         return 0, whole
@@ -303,7 +304,7 @@ def _engines_of(m: _Move, core: Core) -> tuple[int, int]:
 
 
 def _fullest(m: _Move, count: int) -> float:
-    """Bytes of the fullest engine, which has up to eight partitions."""
+    """Return the bytes of the busiest engine, which serves up to eight partitions."""
     if _in_hbm(m.on_chip):
         return m.bytes / count
     rows = operand(m.on_chip).partitions
@@ -323,7 +324,7 @@ def _hbm_bytes_per_second(m: _Move, core: Core) -> float:
 
 
 def _mode(i: KernelInstruction, m: _Move, core: Core) -> str:
-    """Who makes the descriptors."""
+    """Return the DGE mode, which says how the descriptors are generated."""
     asked = i.attributes.get("dge_mode", "unknown")
     if asked != "unknown":
         return str(asked)
@@ -341,7 +342,7 @@ def _direction(m: _Move) -> str:
 
 
 def _ring(i: KernelInstruction, m: _Move, mode: str) -> str:
-    """The queue that issues it; the generators are two, others are by direction."""
+    """Return the queue that issues a transfer: a generator, or one per direction."""
     if mode == "swdge":
         return "gpsimd"
     if mode != "hwdge":
@@ -390,7 +391,7 @@ def transfer(i: KernelInstruction, core: Core) -> KernelPrice:
 
 
 def _moves(m: _Move, transposes: bool) -> Iterator[Transfer]:
-    """The read and the write of HBM, as far as there are any."""
+    """Yield the read and the write of HBM, if there are any."""
     for side, is_read in ((m.source, True), (m.out, False)):
         if _in_hbm(side):
             yield Transfer(
@@ -405,7 +406,7 @@ def _moves(m: _Move, transposes: bool) -> Iterator[Transfer]:
 
 @prices("device_print")
 def device_print(i: KernelInstruction, core: Core) -> KernelPrice:
-    """What a store of the tensor takes; the host reads it later. ASSUMPTION."""
+    """Price a store of the tensor, which the host reads later (ASSUMPTION)."""
     (source,) = _sources(i)
     room = Storage(-1, "shared_hbm", source.shape, source.dtype)
     out = Access(room, source.dtype, 0, whole_pattern(source.shape))

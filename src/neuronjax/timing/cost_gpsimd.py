@@ -1,7 +1,7 @@
-"""What programs leave to GpSimdE and to the host: sorting, random bits, bodies.
+"""What programs execute on GpSimdE or the host: sorting, random bits, block bodies.
 
-How many operations of software a thing is made of, and which instructions there are
-for it; what the engine takes is in `engines.gpsimd`.
+The rules count the operations of software, or name the instructions to use;
+`engines.gpsimd` has the times of the engine.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from neuronjax.timing.work import Core, Way, Work
 
 
 def gpsimd(core: Core, instruction: Instruction, cycles: float, opcode: str) -> Way:
-    """One work of GpSimdE: `cycles` of each physical core's processors."""
+    """Return a work of GpSimdE with `cycles` on each physical core's processors."""
     tensors = (*instruction.operands, *instruction.results)
     biggest = max((t.type.shape for t in tensors), key=prod, default=())
     tiles = tiles_of(columns(biggest, core))
@@ -57,14 +57,14 @@ def gpsimd(core: Core, instruction: Instruction, cycles: float, opcode: str) -> 
 def software(
     core: Core, instruction: Instruction, operations: float, opcode: str = "CUSTOM_OP"
 ) -> Way:
-    """So many scalar operations of 32 bits, spread over the lanes."""
+    """Return the cost of 32-bit scalar operations spread over the lanes."""
     moved = nbytes(instruction.operands) + nbytes(instruction.results)
     cycles = operations_cycles(core, operations, moved)
     return gpsimd(core, instruction, cycles, opcode)
 
 
 def _rows(instruction: Instruction, axis: int) -> tuple[int, int]:
-    """Length of an axis of the first operand, and how many such rows there are."""
+    """Return the length of an axis of the first operand, and how many such rows."""
     shape = instruction.operands[0].type.shape
     length = shape[axis] if shape else 1
     return length, prod(shape) // max(1, length)
@@ -73,7 +73,7 @@ def _rows(instruction: Instruction, axis: int) -> tuple[int, int]:
 def _in_rounds_of_eight(
     core: Core, instruction: Instruction, length: int, rows: int, wanted: int
 ) -> Way:
-    """Of every row on a lane: eight results a round of three instructions."""
+    """Return the cost of `wanted` results per row, eight per three instructions."""
     tiles = max(1, ceil(rows / (core.spec.partitions * core.lnc)))
     values = (stream(instruction.operands[0].type, tiles * length),)
     rounds = ceil(wanted / 8)
@@ -87,14 +87,14 @@ def _in_rounds_of_eight(
 
 
 def _merge_operations(length: int, rows: int, tensors: int) -> float:
-    """A merge sort of every row, each step carrying every tensor."""
+    """Return the operations of a merge sort of every row; a step moves every tensor."""
     steps = ceil(log2(length)) if length > 1 else 0
     return a.SORT_OPERATIONS.value * rows * length * steps * max(1, tensors)
 
 
 @rule.register
 def _(i: Sort, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """A merge sort in software, or rounds of eight on VectorE for up to two tensors."""
+    """Price a merge sort in software, or for up to two tensors VectorE's rounds."""
     length, rows = _rows(i, i.dimension)
     merged = software(core, i, _merge_operations(length, rows, len(i.operands)), "SORT")
     if len(i.operands) > 2:
@@ -104,7 +104,7 @@ def _(i: Sort, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: SortBlock, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """A merge sort in software, whose steps run the comparison of the body."""
+    """Price a merge sort in software, whose steps run the comparison of the body."""
     length, rows = _rows(i, i.dimension)
     tensors = len(i.operands) - i.captures + _operations(i.body)
     return (software(core, i, _merge_operations(length, rows, tensors), "SORT"),)
@@ -112,7 +112,7 @@ def _(i: SortBlock, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: TopK, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Rounds of eight on VectorE, or `topk`: 4 n + K for a row on 16 partitions."""
+    """Price rounds of eight on VectorE, or `topk`: 4 n + K per row on 16 partitions."""
     length, rows = _rows(i, -1)
     at_once = a.GPSIMD_PROCESSORS.value * core.lnc
     cycles = ceil(rows / at_once) * topk_cycles(length, i.k)
@@ -124,7 +124,7 @@ def _(i: TopK, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: Iota, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """A number for every element of a lane; VectorE counts in a scan of ones."""
+    """Price GpSimdE's iota, or on VectorE a scan that adds ones."""
     counted = elementwise(core, i, lane_task(core, i, "gpsimd", "iota"))
     scan = lane_task(core, i, "vector", "tensor_tensor_scan")
     return (counted,) if i.engine == "gpsimd" else (elementwise(core, i, scan),)
@@ -132,7 +132,7 @@ def _(i: Iota, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: Rng, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """The engine's own generator where the program leaves the choice."""
+    """Price Threefry or Philox in software, others as the engine's generator."""
     bits = i.results[-1]
     words = ceil(nbytes((bits,)) / 4)
     per_word = {
@@ -158,11 +158,11 @@ def _shape(tensor: View | Buffer) -> tuple[int, ...]:
 
 
 def _parts(instruction: Instruction) -> int:
-    """Real operations for one: 4 for complex numbers."""
+    """Return the real operations per operation: 4 for complex numbers."""
     return 4 if len(instruction.results) > 1 else 1
 
 
-#: Scalar operations of what is software: of a body as often as it runs.
+#: The scalar operations in software of each instruction; a body counts once per run.
 _SOFTWARE: Mapping[type[Instruction], Callable[[Any], float]] = {
     MapBlock: lambda i: prod(_shape(i.results[0])) * _operations(i.body),
     ReduceBlock: lambda i: prod(_shape(i.operands[0])) * _operations(i.body),
@@ -204,10 +204,9 @@ for _kind in _SOFTWARE:
 
 @rule.register
 def _(i: HostCall, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """There and back over PCIe; the cube of matrices' sides, as decompositions take.
+    """Price a call over PCIe, with the cubic work of a decomposition on the host.
 
-    A chip's program has no `jax.debug`, so that takes no time.
-    """
+    `jax.debug` is free: a chip's program does not contain it."""
     if i.function.kind == "debug":
         return FREE
     moved = nbytes(i.operands) + nbytes(i.results)

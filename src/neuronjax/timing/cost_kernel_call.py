@@ -1,7 +1,7 @@
-"""Cost of a kernel inside a program: its own schedule, as one stretch of every queue.
+"""Cost of a kernel inside a program: its own schedule, as one work per queue.
 
-What the kernel's instructions occupy of each queue is theirs; the whole takes as long
-as the kernel alone, less what is around it: the program has that once. Its transfers
+A work has the time that the kernel occupies its queue. Together they take as long as
+the kernel alone, without the time around it, which the program has once. Its transfers
 are between HBM and its own tiles, so its operands and results are in HBM
 (`sbuf_allocation`). A kernel without a grid runs on one physical core.
 """
@@ -29,13 +29,13 @@ _SUMS = (
 
 @rule.register
 def _(i: NkiKernel, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """What the schedule of the kernel by itself occupies of every queue."""
+    """Price a kernel by its own schedule."""
     return (_way(i.kernel, core.lnc),)
 
 
 @functools.lru_cache(maxsize=256)
 def _way(kernel: KernelFunction, lnc: int) -> Way:
-    """One work per queue; together they take what the schedule says."""
+    """Return one work per queue, whose total time is that of the kernel's schedule."""
     program = kernel.program
     own = lnc if program.grid else None
     schedule = schedule_kernel(program, resolve_target(program.target), lnc=own)
@@ -53,10 +53,10 @@ def _way(kernel: KernelFunction, lnc: int) -> Way:
 
 
 def _sum(queue: Queue, events: Sequence[Event]) -> Work:
-    """What a kernel's instructions ask of one queue.
+    """Return the sum of a kernel's events on one queue.
 
-    Of a copy within HBM the two sides are one movement, which the first of them takes.
-    """
+    A copy within HBM has a read and a write; its bytes count once, for the first of
+    them."""
     total = dict.fromkeys(_SUMS, 0.0)
     for event in events:
         source, times = event.source, event.count

@@ -1,4 +1,4 @@
-"""VectorE, ScalarE and GpSimdE in kernels: access patterns as `engines` price them.
+"""Costs of VectorE, ScalarE and GpSimdE in kernels, by the prices of `engines`.
 
 Registers and barriers are instructions of the sequencers.
 """
@@ -29,7 +29,7 @@ from neuronjax.timing.work import Core, Queue, Work
 
 
 def _in_memory(accesses: Iterable[Any]) -> list[LaneStream]:
-    """Tensors, states of engines and registers left out."""
+    """Return the tensors among accesses, without engine states and registers."""
     return [
         operand(x)
         for x in accesses
@@ -38,13 +38,13 @@ def _in_memory(accesses: Iterable[Any]) -> list[LaneStream]:
 
 
 def _streams(read: list[LaneStream]) -> tuple[LaneStream, ...]:
-    """Tensors that stream in: not those of one element per partition."""
+    """Return the tensors that stream in, without those of one element per partition."""
     longest = max((s.free for s in read), default=1)
     return tuple(s for s in read if longest == 1 or s.free > 1)
 
 
 def _traffic(i: KernelInstruction) -> dict[str, Any]:
-    """Fields of a Work: bytes by memory."""
+    """Return the fields of a Work for the bytes read and written in each memory."""
     ends = {"read": _in_memory(i.inputs), "write": _in_memory(i.outputs)}
     return {
         f"{m}_{verb}_bytes": float(sum(s.bytes for s in found if s.memory == m))
@@ -55,7 +55,7 @@ def _traffic(i: KernelInstruction) -> dict[str, Any]:
 
 @prices(*PRICED - {"nc_transpose"})
 def on_lanes(i: KernelInstruction, core: Core) -> KernelPrice:
-    """Elements per lane as its engine takes them."""
+    """Price an instruction by the elements per lane that stream through its engine."""
     queue: Queue = i.engine  # type: ignore[assignment]
     read, written = _in_memory(i.inputs), tuple(_in_memory(i.outputs))
     attributes = i.attributes
@@ -82,7 +82,7 @@ def _on_gpsimd(i: KernelInstruction, core: Core, cycles: float) -> KernelPrice:
 
 @prices("local_gather")
 def local_gather(i: KernelInstruction, core: Core) -> KernelPrice:
-    """As many indices as are valid."""
+    """Price a gather by its number of valid indices."""
     (out, *_), read = _in_memory(i.outputs), _in_memory(i.inputs)
     longest = max(s.free for s in (out, *read))
     indices = int(i.attributes.get("valid", longest))
@@ -93,13 +93,13 @@ def local_gather(i: KernelInstruction, core: Core) -> KernelPrice:
 
 @prices("nc_n_gather")
 def nc_n_gather(i: KernelInstruction, core: Core) -> KernelPrice:
-    """An index for every element of the result."""
+    """Price a gather with one index for every element of the result."""
     return _on_gpsimd(i, core, long_gather_cycles(_in_memory(i.outputs)[0].free))
 
 
 @prices("topk")
 def topk(i: KernelInstruction, core: Core) -> KernelPrice:
-    """Of n elements in a row."""
+    """Price the K largest of n elements in a row."""
     longest = max(s.free for s in _in_memory((*i.inputs, *i.outputs)))
     n, k = int(i.attributes.get("n", longest)), _in_memory(i.outputs)[0].free
     return _on_gpsimd(i, core, topk_cycles(n, k))
@@ -107,7 +107,7 @@ def topk(i: KernelInstruction, core: Core) -> KernelPrice:
 
 @prices("register_move", "register_load", "register_store", "core_barrier")
 def on_sequencer(i: KernelInstruction, core: Core) -> KernelPrice:
-    """A few cycles; what is in memory has to come first."""
+    """Price an instruction of a sequencer; an operand in HBM adds HBM's latency."""
     spent = a.REGISTER_CYCLES.value / clock(core, "sync")
     latency = latency_seconds(core, "sync")
     memories = {x.storage.memory for x in i.inputs if isinstance(x, Access)}

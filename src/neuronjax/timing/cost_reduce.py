@@ -1,8 +1,8 @@
 """Reductions, scans and sliding windows.
 
-Along the free axis VectorE folds what a lane has; ScalarE sums what it copies. Along
-the partition axis no lane sees another: TensorE adds with a column of ones, and for
-other folds turns the array first.
+Along the free axis VectorE folds the elements of a lane; ScalarE sums while it copies.
+Along the partition axis TensorE adds by a product with a column of ones; for other
+folds it transposes the array first.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from neuronjax.timing.work import Core, Queue, Way, Work
 
 
 def _work(core: Core, i: Instruction, *tasks: LaneTask, opcode: str = "REDUCE") -> Work:
-    """Tasks in as many instructions as elements and folds ask for."""
+    """Return a work of as many instructions as the elements and folds need."""
     first = tasks[0]
     tiles = max(first.folds, tiles_of(first.elements))
     fields = traffic_of(i)
@@ -49,7 +49,7 @@ def _work(core: Core, i: Instruction, *tasks: LaneTask, opcode: str = "REDUCE") 
 def _task(
     i: Instruction, per_lane: int, name: str = "tensor_reduce", **more: Any
 ) -> LaneTask:
-    """A pass of VectorE over so many elements of the first operand."""
+    """Return a pass of VectorE over `per_lane` elements of the first operand."""
     read = (stream(i.operands[0].type, per_lane),)
     written = (stream(i.results[0].type, 1),)
     fields = {"queue": "vector", "read": read, "written": written, **more}
@@ -59,11 +59,10 @@ def _task(
 def _along_free_axis(
     i: TensorReduce, core: Core, per_lane: int, results: int = 1
 ) -> list[Way]:
-    """Ways to fold what a lane has, to so many results.
+    """Return the ways to fold the elements of each lane to `results` results.
 
-    A pass of ScalarE leaves one sum in each partition's register [ISA], and is an
-    instruction for every result.
-    """
+    A pass of ScalarE leaves one sum in each partition's register [ISA], so it needs an
+    instruction for every result."""
     task = _task(i, per_lane, ops=(i.op,))
     task = replace(task, read=(_strided(i, task.read[0]),))
     ways: list[Way] = [(_work(core, i, task),)]
@@ -74,7 +73,7 @@ def _along_free_axis(
 
 
 def _strided(i: TensorReduce, s: LaneStream) -> LaneStream:
-    """Where the folded elements do not lie next to each other."""
+    """Return the stream, with a stride if the folded elements are not contiguous."""
     source = i.operands[0].type
     last = max((d for d, size in enumerate(source.shape) if size > 1), default=-1)
     folded = [d for d in i.axes if source.shape[d] > 1]
@@ -85,7 +84,7 @@ def _strided(i: TensorReduce, s: LaneStream) -> LaneStream:
 
 
 def _ones(core: Core, rows: int, results: int, item_bytes: int) -> tuple[Way, ...]:
-    """A column of ones times [rows, results]: the sum over partitions."""
+    """Return the ways to sum [rows, results] over partitions, by a column of ones."""
     cycles = 1.0
     if item_bytes > 2:
         cycles = column_cycles(core, "fp32", zeros_and_ones=1)
@@ -99,7 +98,7 @@ def _ones(core: Core, rows: int, results: int, item_bytes: int) -> tuple[Way, ..
 
 
 def _across(core: Core, i: TensorReduce, rows: int, results: int) -> tuple[Way, ...]:
-    """[rows <= 128, results] in FP32, folded over the partitions."""
+    """Return the ways to fold [rows <= 128, results] in FP32 over the partitions."""
     if i.op == "add":
         return _ones(core, rows, results, 4)
     turned = transpose_works(core, 1, rows, results, 4)[0]
@@ -110,7 +109,7 @@ def _across(core: Core, i: TensorReduce, rows: int, results: int) -> tuple[Way, 
 
 @rule.register
 def _(i: TensorReduce, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Along the free axis where rows fill the lanes, else over partitions too."""
+    """Price a reduction along the free axis, or over partitions if rows are few."""
     shape, dtype = i.operands[0].type.shape, i.operands[0].type.dtype
     elements, results = prod(shape), prod(i.results[0].type.shape)
     if not elements:
@@ -118,7 +117,7 @@ def _(i: TensorReduce, core: Core, reading: Reading) -> tuple[Way, ...]:
     wide = dtype.kind in "iu" and dtype.itemsize >= 4 and i.op not in BITWISE
     if i.engine == "gpsimd" and wide and i.integer_path == "exact":
         return (software(core, i, elements),)
-    if elements == results:  # nothing to fold, but with the initial value
+    if elements == results:  # only the initial value is combined
         return one_stream(core, i, reading, "tensor_scalar", on_scalar=True)
     lanes = core.spec.partitions
     first = min(i.axes, default=len(shape))
@@ -133,7 +132,7 @@ def _(i: TensorReduce, core: Core, reading: Reading) -> tuple[Way, ...]:
         )
         if rows >= lanes or rows == elements:
             return whole
-        # Few, long rows: each may be folded over several partitions.
+        # The rows are few and long: each may be folded over several partitions.
         across = _across(core, i, min(lanes, elements), results)[0]
         parts = _along_free_axis(i, core, columns(shape, core))
         return (*whole, *((*way, *across) for way in parts))
@@ -143,7 +142,7 @@ def _(i: TensorReduce, core: Core, reading: Reading) -> tuple[Way, ...]:
 def _along_partitions(
     i: TensorReduce, core: Core, length: int, results: int
 ) -> tuple[Way, ...]:
-    """The reduced axis leads: its tiles are added up, then folded by the array."""
+    """Return the ways to reduce a leading axis: add up its tiles, then fold across."""
     lanes, item = core.spec.partitions, i.operands[0].type.dtype.itemsize
     tiles = ceil(length / lanes)
     per_lane = ceil(tiles * results / core.lnc)
@@ -161,10 +160,10 @@ def _along_partitions(
 
 @rule.register
 def _(i: ReducingPass, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """N + 64 cycles, an instruction for every row of a lane [V26]; no performance mode
-    (abs-max of 16 bits: N [RMQ, picture]). ScalarE adds; all folds from `activate2` on.
-    Or a pass that writes all, and a reduction of that.
-    """
+    """Price a pass with a fold: N + 64 cycles, one instruction per row of a lane [V26],
+    without a performance mode (abs-max of 16 bits: N [RMQ, picture]). ScalarE can add,
+    and from `activate2` on also find extrema. The other way is a full pass, then a
+    reduction."""
     per_lane = columns(i.results[0].type.shape, core)
     each = ceil(i.rows / (core.spec.partitions * core.lnc))
     one = _task(i, per_lane, "tensor_scalar_reduce", folds=each)
@@ -185,14 +184,14 @@ def _(i: ReducingPass, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: TensorTensorScan, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """A scan of every row; or rows are cut, scanned, and joined, where they are few."""
+    """Price a scan of every row; if rows are few, cut them, scan the parts and join."""
     shape = i.operands[0].type.shape
     length = shape[i.axis] if shape else 1
     rows = prod(shape) // max(1, length)
     lanes = core.spec.partitions * core.lnc
     if i.engine == "gpsimd" and i.integer_path == "exact":
         return (software(core, i, rows * length),)
-    own = ceil(rows / lanes)  # an instruction of its own for every row
+    own = ceil(rows / lanes)  # one instruction per row
     whole = _task(i, own * length, "tensor_tensor_scan", folds=own)
     part = ceil(rows * length / lanes)
     scan = _task(i, part, "tensor_tensor_scan")
@@ -205,7 +204,7 @@ def _(i: TensorTensorScan, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: Pool, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Every window is read as an access pattern of its own."""
+    """Price a pool that reads every window as an access pattern of its own."""
     per_lane = columns(i.results[0].type.shape, core) * prod(i.window.sizes)
     task = _task(i, per_lane, "pool")
     queues: tuple[Queue, ...] = ("vector", "gpsimd")
@@ -218,7 +217,7 @@ def _(i: Pool, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: SelectAndScatter, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Per element of a window: its maximum, the comparison with it, the addition."""
+    """Price a maximum, a comparison and an addition per element of a window."""
     per_lane = columns(i.operands[1].type.shape, core) * prod(i.window.sizes)
     largest = _task(i, per_lane, "pool")
     both = replace(largest, name="tensor_tensor", read=largest.read * 2)

@@ -1,15 +1,16 @@
-"""What cost rules share: their two registries, and how programs' tensors lie on lanes.
+"""What cost rules share: two registries, and the layout of programs' tensors on lanes.
 
 Rules of programs register by instruction class (functools.singledispatch, `rule`) and
-say which ways are legal; rules of kernels register by the name of the nki.isa function
-(`prices`). Both stand in one file per engine, know shapes and dtypes only, and describe
-work; what an engine takes for it is in `engines`. Positions are those of operands.
+return the legal ways; rules of kernels register by the name of the nki.isa function
+(`prices`). Both are in one file per engine, use shapes and dtypes only, and describe
+work; `engines` has the time that an engine takes for it. Positions are those of
+operands.
 
-Instructions have no layout; the compiler is taken to choose well. **The rule**: the
-leading dimensions, as few of them as make 128 rows or more, lie on the partitions, the
-others are the free size; a tensor that has no 128 such rows is spread over the lanes as
-one long row. With LNC 2 the columns are shared by two physical cores. Reductions put
-the kept dimensions on the partitions where those fill them.
+Instructions have no layout; the compiler is assumed to choose well. **The rule**: the
+leading dimensions, as few as make 128 rows or more, lie on the partitions, the others
+are the free size; a tensor without 128 such rows is spread over the lanes as one long
+row. With LNC 2 two physical cores share the columns. Reductions put the kept dimensions
+on the partitions if those fill them.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from neuronjax.timing.work import Core, Queue, Transfer, Way, Work
 
 
 def columns(shape: tuple[int, ...], core: Core) -> int:
-    """Elements of a tensor in the fullest lane."""
+    """Return the number of elements of a tensor in the fullest lane."""
     partitions = core.spec.partitions
     rows = 1
     for size in shape:
@@ -45,24 +46,24 @@ def columns(shape: tuple[int, ...], core: Core) -> int:
 
 
 def tiles_of(per_lane: int, limit: float | None = None) -> int:
-    """Instructions that so many elements per lane are cut into."""
+    """Return the number of instructions for `per_lane` elements per lane."""
     return max(1, ceil(per_lane / (limit or a.ELEMENTS_OF_AN_INSTRUCTION.value)))
 
 
 Positions = frozenset[int]
 NONE: Positions = frozenset()
 
-#: What costs nothing, for it is how a consumer looks at bytes that are there already.
+#: The ways of a free instruction, which is an access pattern of its consumers.
 FREE: tuple[Way, ...] = ((),)
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How an instruction meets its operands.
+    """How an instruction reads its operands.
 
     Attributes:
-        scalars: operands of one element per row or in all (an immediate, a vector over
-            the partitions): no second stream through the engine.
+        scalars: operands with one element per row or in all (an immediate, a vector
+            over the partitions), which need no second stream through the engine.
         in_psum: operands that are still in PSUM.
         to_transpose: operands of a matmul whose contracted axis is not on partitions.
     """
@@ -77,7 +78,7 @@ PLAIN = Reading()
 
 @functools.singledispatch
 def rule(instruction: Instruction, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """The legal ways to execute an instruction, in any order.
+    """Return the legal ways to execute an instruction, in any order.
 
     Raises:
         InternalError: the class has no rule; control flow and collectives have none.
@@ -94,19 +95,19 @@ def rule(instruction: Instruction, core: Core, reading: Reading) -> tuple[Way, .
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelPrice:
-    """A kernel instruction's time on an idle core whose operands are there.
+    """A kernel instruction's time on an idle core whose operands are ready.
 
     Attributes:
-        work: of its engine; of DMA, what each of its engines does.
+        work: the work of its engine; for DMA, the work of each DMA engine.
         moves: reads and writes of HBM, which events show in the place of `work`.
-        ring: of DMA, the queue that it is issued in; "" for engines.
-        issue_seconds: how long the ring issues a transfer, which others wait for.
+        ring: for DMA, the queue that issues it; "" for engines.
+        issue_seconds: how long the ring is occupied by issuing a transfer.
         start_seconds: from a transfer's trigger to its first byte.
-        dma_engines: first one, and how many.
-        load_seconds: of the stationary operand, where it is not there already.
-        seen_seconds: what of it holds up the array behind another matmul.
-        rows, columns: of the tensor engine's array, first and count, in 32s.
-        array_share: of the rows of its tile of the array, which work.
+        dma_engines: the first DMA engine, and how many.
+        load_seconds: the load of the stationary operand, if it is not loaded already.
+        seen_seconds: the part of that load that delays the array after another matmul.
+        rows, columns: of the tensor engine's array, first and count, in units of 32.
+        array_share: the fraction of the rows of its array tile that work.
     """
 
     work: Work
@@ -128,7 +129,7 @@ KERNEL_RULES: dict[str, KernelRule] = {}
 
 
 def prices(*names: str) -> Callable[[KernelRule], KernelRule]:
-    """Register a rule of kernels."""
+    """Return a decorator that registers a rule of kernels under instruction names."""
 
     def register(rule: KernelRule) -> KernelRule:
         KERNEL_RULES.update(dict.fromkeys(names, rule))
@@ -141,17 +142,17 @@ def prices(*names: str) -> Callable[[KernelRule], KernelRule]:
 
 
 def stream(tensor: TensorType, free: int, *, in_psum: bool = False) -> LaneStream:
-    """So many elements per lane of a tensor's dtype, one after the other."""
+    """Return a stream of `free` contiguous elements per lane, of a tensor's dtype."""
     return LaneStream("psum" if in_psum else "sbuf", tensor.dtype, free)
 
 
 def nbytes(views_or_buffers: Iterable[View | Buffer]) -> int:
-    """The bytes of all views or buffers together."""
+    """Return the bytes of all views or buffers together."""
     return sum(v.type.size_bytes for v in views_or_buffers)
 
 
 def traffic_of(i: Instruction) -> dict[str, float]:
-    """Fields of a Work: what it reads and writes."""
+    """Return an instruction's bytes read and written, as fields of a Work."""
     read, written = float(nbytes(i.operands)), float(nbytes(i.results))
     return {"sbuf_read_bytes": read, "sbuf_write_bytes": written}
 
@@ -167,10 +168,10 @@ def lane_task(
     operands: Iterable[int] | None = None,
     **more: Any,
 ) -> LaneTask:
-    """One instruction of nki.isa on every element of a result, or of a `shape`.
+    """Return one instruction of nki.isa on every element of the result, or of `shape`.
 
-    What streams in are the `operands`; without them, the first that is a tensor."""
-    result = (*i.results, *i.operands)[0].type  # what is only recorded has no result
+    The `operands` stream in; by default the first operand that is not a scalar."""
+    result = (*i.results, *i.operands)[0].type  # recording instructions have no result
     free = columns(result.shape if shape is None else shape, core)
     if operands is None:
         every = range(len(i.operands))
@@ -186,7 +187,7 @@ def lane_task(
 def elementwise(
     core: Core, i: Instruction, *tasks: LaneTask, times: float = 1, **more: Any
 ) -> Way:
-    """Tasks of one engine on every tile of what `lane_task` made them of."""
+    """Return a way that runs the tasks, of one engine, on every tile."""
     fields = {**traffic_of(i), **more}
     tiles = tiles_of(tasks[0].elements)
     return (lane_work(core, *tasks, tiles=tiles, times=times, **fields),)

@@ -1,7 +1,7 @@
-"""ScalarE's elementary functions in programs: which activations each is made of.
+"""ScalarE's elementary functions in programs: the activations of each function.
 
-A function that the engine has is one activation; others are made of several, with
-instructions of VectorE around them. What they take is in `engines`.
+A function that the engine has is one activation; others need several, with instructions
+of VectorE around them. `engines` has the times.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class ActivationRecipe:
     """How a function is computed.
 
     Attributes:
-        tables: activations, by their tables.
+        tables: the table of each activation.
         vector: passes of VectorE, N cycles each.
     """
 
@@ -31,9 +31,9 @@ class ActivationRecipe:
     vector: int = 0
 
 
-# The engine's own by nki.language's names, then StableHLO's: what compilers make of
-# them (ASSUMPTION: the textbook's identities; the number of passes of VectorE is that
-# of the arithmetic around them).
+# The engine's functions by nki.language's names, then those of StableHLO as compilers
+# would compute them (ASSUMPTION: textbook identities; the passes of VectorE are the
+# arithmetic around the activations).
 RECIPES: Mapping[str, ActivationRecipe] = MappingProxyType(
     {
         name: ActivationRecipe(("" if name in IN_EVERY_TABLE else name,))
@@ -42,20 +42,20 @@ RECIPES: Mapping[str, ActivationRecipe] = MappingProxyType(
     | {
         "exponential": ActivationRecipe(("exp",)),
         "log": ActivationRecipe(("log",)),
-        "log_plus_one": ActivationRecipe(("log",)),  # bias 1
+        "log_plus_one": ActivationRecipe(("log",)),  # with a bias of 1
         "logistic": ActivationRecipe(("sigmoid",)),
         "tanh": ActivationRecipe(("tanh",)),
         "erf": ActivationRecipe(("erf",)),
         "sqrt": ActivationRecipe(("sqrt",)),
         "rsqrt": ActivationRecipe(("rsqrt",)),
-        "sine": ActivationRecipe(("sin",), 3),  # into [-pi, pi]
+        "sine": ActivationRecipe(("sin",), 3),  # reduced to [-pi, pi]
         "cosine": ActivationRecipe(("sin",), 3),
         "tan": ActivationRecipe(("sin", "sin", "reciprocal"), 4),
         "exponential_minus_one": ActivationRecipe(("exp",), 1),
         "cbrt": ActivationRecipe(("log", "exp"), 2),
         "erfc": ActivationRecipe(("erf",), 1),
         "erf_inv": ActivationRecipe(("log", "sqrt"), 18),
-        "atan": ActivationRecipe(("reciprocal", "arctan"), 3),  # into [-pi / 2, pi / 2]
+        "atan": ActivationRecipe(("reciprocal", "arctan"), 3),  # to [-pi / 2, pi / 2]
         "acos": ActivationRecipe(("sqrt", "reciprocal", "arctan"), 5),
         "asin": ActivationRecipe(("sqrt", "reciprocal", "arctan"), 5),
         "acosh": ActivationRecipe(("sqrt", "log"), 3),
@@ -72,14 +72,14 @@ RECIPES: Mapping[str, ActivationRecipe] = MappingProxyType(
 
 @rule.register
 def _(i: Activation, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """An activation for every table of the recipe, with passes of VectorE around."""
+    """Price an activation for every table of the recipe, plus the passes of VectorE."""
     recipe = RECIPES[i.function]
     works = []
     for function in recipe.tables:
         task = lane_task(core, i, "scalar", "activation", function=function)
         works += elementwise(core, i, task)
     if recipe.vector:
-        # Around a function everything is in FP32 and two tensors, or one and a scalar.
+        # The arithmetic is in FP32, on two tensors, or on a tensor and a scalar.
         task = lane_task(core, i, "vector", "tensor_scalar").in_fp32()
         works += elementwise(core, i, task, times=recipe.vector)
     ways: list[Way] = [tuple(works)]

@@ -1,10 +1,10 @@
 """Contractions and transposes on TensorE.
 
-Of programs, which operand is stationary, and row and column tiles for small ones, are
+In programs, the stationary operand, and row and column tiles for small operands, are
 chosen to take the least time. Every result then leaves PSUM through VectorE or ScalarE:
-the last work of a way, which a consumer that reads PSUM itself does not need. Kernels
-say all of that; the load of a stationary operand is left out where the same one is used
-again, and what the array's tiles do side by side is `kernel_queues.Array`'s.
+that is the last work of a way, which a consumer that reads PSUM itself does not need.
+Kernels specify all of that; a stationary operand that is used again is not loaded
+again, and `kernel_queues.Array` runs tiles of the array in parallel.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ from neuronjax.timing.work import Core, Queue, Way, Work
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """A batch of [m, k] x [k, n] as the array sees it.
+    """A batch of [m, k] x [k, n] as the array executes it.
 
     Attributes:
         batch, m, n, k: sizes; k counts the rows that the stationary operand stores.
-        k_tile: of them, in one pass of the array.
+        k_tile: rows of k in one pass of the array.
         rows_per_cell: rows of k that one row of cells holds.
-        column_cycles: what one moving column takes.
-        item_bytes: of an operand's element.
-        psum_bytes: of a sum.
-        flops_per_k: operations for a stored row: 2, more where zeros are not stored.
+        column_cycles: cycles per moving column.
+        item_bytes: bytes of an element of the operands.
+        psum_bytes: bytes of a sum in PSUM.
+        flops_per_k: operations per stored row: 2, or more if zeros are not stored.
         stationary: "lhs", "rhs" or "" for the better one.
         row_tiles, column_tiles: whether the array may be tiled.
     """
@@ -88,10 +88,10 @@ class ArrayTiling:
     """A contraction as instructions.
 
     Attributes:
-        task: of the array, on one physical core.
+        task: the work of the array, on one physical core.
         groups: banks of PSUM that are filled one after the other, on one core.
         evacuated: elements per lane that leave PSUM, on one core.
-        read_bytes: from SBUF.
+        read_bytes: bytes read from SBUF.
     """
 
     task: ArrayTask
@@ -109,7 +109,7 @@ def _tile_size(core: Core, used: int, whole: int, allowed: bool) -> int:
 
 
 def _tiling(c: Contraction, core: Core, held: int, moved: int) -> ArrayTiling:
-    """The contraction with `held` stationary and `moved` moving columns per batch."""
+    """Return the contraction with `held` stationary and `moved` moving columns."""
     spec = core.spec
     rows = min(spec.partitions, ceil(c.k / c.rows_per_cell))
     columns = min(spec.max_stationary_free, held)
@@ -140,7 +140,7 @@ def _tiling(c: Contraction, core: Core, held: int, moved: int) -> ArrayTiling:
 
 
 def _best_tiling(c: Contraction, core: Core) -> ArrayTiling:
-    """The operand is stationary with which the array ends first."""
+    """Return the tiling with the stationary operand that takes the array less time."""
     tilings = []
     if c.stationary != "rhs":
         tilings.append(_tiling(c, core, c.m, c.n))
@@ -150,12 +150,12 @@ def _best_tiling(c: Contraction, core: Core) -> ArrayTiling:
 
 
 def contraction_ways(c: Contraction, core: Core, before: Way = ()) -> tuple[Way, ...]:
-    """Array, then PSUM to SBUF by VectorE or ScalarE, behind `before`."""
+    """Return ways: `before`, the array, then PSUM to SBUF by VectorE or ScalarE."""
     if not c.batch * c.m * c.n:
         return FREE
     t = _best_tiling(c, core)
     flops = c.flops_per_k * c.batch * c.m * c.n * c.k
-    # BF16 equivalents: cells x cycles of what is asked, not of the padding.
+    # In BF16 equivalents: the cells and cycles of the operands, without padding.
     executed = c.column_cycles * core.spec.partitions / c.k_tile
     sums = c.batch * c.m * c.n * c.psum_bytes
     matmul = Work(
@@ -178,10 +178,10 @@ def contraction_ways(c: Contraction, core: Core, before: Way = ()) -> tuple[Way,
 def evacuations(
     core: Core, per_lane: int, psum_read_bytes: float, item_bytes: int
 ) -> tuple[Work, Work]:
-    """The copy from PSUM to SBUF, by VectorE and by ScalarE.
+    """Return the copy from PSUM to SBUF, by VectorE and by ScalarE.
 
-    `per_lane` counts elements on one physical core, `item_bytes` those of an element in
-    PSUM; 16 bits go twice as fast."""
+    `per_lane` is the number of elements per lane of one physical core, `item_bytes` the
+    size of an element in PSUM; 16 bits go twice as fast."""
     dtype = np.dtype(np.float16 if item_bytes == 2 else np.float32)
     moved = float(psum_read_bytes)
     bank = core.spec.psum_bank_bytes_per_partition
@@ -195,7 +195,7 @@ def evacuations(
                 read=(LaneStream("psum", dtype, per_lane),),
                 written=(LaneStream("sbuf", dtype, per_lane),),
             ),
-            tiles=tiles_of(per_lane, bank / item_bytes),  # a copy of every bank
+            tiles=tiles_of(per_lane, bank / item_bytes),  # one copy per bank
             psum_read_bytes=moved,
             sbuf_write_bytes=moved,
         )
@@ -206,10 +206,10 @@ def evacuations(
 def transpose_works(
     core: Core, batch: int, rows: int, columns: int, item_bytes: int
 ) -> tuple[Way, Way]:
-    """[rows, columns] matrices transposed by the array, in its two ways.
+    """Return the two ways to transpose [rows, columns] matrices on the array.
 
-    Blocks as large as the array are stationary, one after the other.
-    """
+    They differ in the engine that copies the result out of PSUM. Blocks as large as the
+    array are stationary, one after the other."""
     side, wide = core.spec.partitions, core.spec.array_columns
     blocks = batch * ceil(columns / wide)
     squares = ceil(blocks * ceil(rows / side) / core.lnc)
@@ -244,7 +244,7 @@ def transpose_works(
 def _transposed_first(
     views: tuple[View, ...], c: Contraction, core: Core, reading: Reading
 ) -> Way:
-    """Works that turn operands so that the contracted axis is on partitions."""
+    """Return works that transpose operands to put the contracted axis on partitions."""
     works: list[Work] = []
     for position in sorted(reading.to_transpose):
         item = views[position].type.dtype.itemsize
@@ -255,7 +255,7 @@ def _transposed_first(
 
 @rule.register
 def _(i: NcMatmul, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """The array takes the passes of the dtypes; integers are added in software."""
+    """Price a matmul by the passes of its dtypes; integer sums are software."""
     lhs, rhs = i.operands[:2]
     asked = i.dimensions.sizes(lhs.type.shape, rhs.type.shape)
     batch, m, n, k = i.held or asked
@@ -281,7 +281,7 @@ def _(i: NcMatmul, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: NcMatmulMx, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Four products of a cell in one cycle; the array is tiled by rows only."""
+    """Price an MX matmul: a cell makes four products per cycle; row tiles only."""
     lhs, rhs = i.operands[:2]
     batch, m, n, k = i.dimensions.sizes(lhs.type.shape, rhs.type.shape)
     rows_per_cell = max(1, i.k_tile // core.spec.partitions)
@@ -298,7 +298,7 @@ def _(i: NcMatmulMx, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: NcMatmulSparse, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Compressed rows are held, and each selects from four rows that stream by."""
+    """Price a sparse matmul: each stationary row selects from four moving rows."""
     values, moving = i.operands[0], i.operands[2]
     d = i.dimensions
     batch = prod(values.type.shape[x] for x in d.lhs_batch)
@@ -313,7 +313,7 @@ def _(i: NcMatmulSparse, core: Core, reading: Reading) -> tuple[Way, ...]:
         item_bytes=float(moving.type.dtype.itemsize),
         psum_bytes=i.results[0].type.dtype.itemsize,
         flops_per_k=2.0 * dense / max(1, k),
-        stationary="lhs",  # of `c`: what is held
+        stationary="lhs",  # the compressed operand
         row_tiles=False,
         column_tiles=False,
     )
@@ -322,7 +322,7 @@ def _(i: NcMatmulSparse, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: NcTranspose, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Squares of 128 x 128 pass through the array."""
+    """Price a transpose of 128 x 128 blocks on the array."""
     *batch, rows, columns = i.operands[0].type.shape
     item = i.operands[0].type.dtype.itemsize
     return transpose_works(core, prod(batch), rows, columns, item)
@@ -332,7 +332,7 @@ def _(i: NcTranspose, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 
 def _cycles(i: KernelInstruction, core: Core, both: tuple[LaneStream, ...]) -> float:
-    """Cycles of a moving column, fewer where FP32 values are 0 and 1."""
+    """Return the cycles of a moving column, fewer for FP32 values that are 0 or 1."""
     per_cell = int(i.attributes.get("rows_per_cell", 1))
     wide = [o.name == "float32" for o in both]
     if not any(wide):
@@ -347,7 +347,7 @@ def _cycles(i: KernelInstruction, core: Core, both: tuple[LaneStream, ...]) -> f
 
 
 def _tiles(i: KernelInstruction) -> tuple[tuple[int, int], tuple[int, int]]:
-    """First row and column tile of the array, and how many, in quarters."""
+    """Return the first row tile and count, and those of columns, in units of 32."""
     quarter = int(a.TILE_ROWS.value)
     position = i.attributes.get("tile_position") or (0, 0)
     size = i.attributes.get("tile_size") or (128, 128)
@@ -419,7 +419,7 @@ def nc_matmul(i: KernelInstruction, core: Core) -> KernelPrice:
 
 @prices("nc_matmul_mx")
 def nc_matmul_mx(i: KernelInstruction, core: Core) -> KernelPrice:
-    """Four products in a cell."""
+    """Price an MX matmul, with four products per cell."""
     stationary, moving = both = _pair(i)
     packed = 4
     task = ArrayTask(
@@ -435,7 +435,7 @@ def nc_matmul_mx(i: KernelInstruction, core: Core) -> KernelPrice:
 
 @prices("nc_transpose")
 def nc_transpose(i: KernelInstruction, core: Core) -> KernelPrice:
-    """On TensorE the data is stationary."""
+    """Price a transpose; on TensorE the data is the stationary operand."""
     if i.engine != "tensor":
         return on_lanes(i, core)
     access = i.inputs[0]
@@ -451,7 +451,7 @@ def nc_transpose(i: KernelInstruction, core: Core) -> KernelPrice:
 
 
 def over_partitions(i: KernelInstruction, core: Core) -> KernelPrice:
-    """A partition copied to all others: a matmul of one row with ones, in pieces."""
+    """Price a copy of one partition to all others: a one-row matmul with ones."""
     out = operand(i.outputs[0])
     kind: Products = "fp32" if out.dtype.itemsize == 4 else "bf16"
     task = ArrayTask(

@@ -1,8 +1,7 @@
-"""Elementwise instructions of programs, on VectorE and where legal on ScalarE and
-GpSimdE.
+"""Elementwise instructions of programs: on VectorE, and if legal ScalarE or GpSimdE.
 
-Which instructions of nki.isa an operation is made of, and on which engines it may run;
-what they take is in `engines`.
+The rules name the instructions of nki.isa that make up an operation, and the engines
+that can run it; `engines` has the times.
 """
 
 from __future__ import annotations
@@ -43,14 +42,14 @@ BITWISE = frozenset(
     {"and", "or", "xor", "not", "shift_left", "shift_right_logical"}
     | {"shift_right_arithmetic"}
 )
-#: Instructions of VectorE for what is more than one.
+#: VectorE's instructions per operation, for operations that need several.
 PASSES: Mapping[str, float] = MappingProxyType(
     {
         "floor": a.ROUNDING_PASSES.value,
         "ceil": a.ROUNDING_PASSES.value,
         "round_nearest_even": 2,  # to int32 and back
         "round_nearest_afz": a.ROUNDING_PASSES.value + 1,
-        "sign": 2,  # x > 0 less x < 0
+        "sign": 2,  # x > 0 minus x < 0
         "is_finite": 2,  # |x| < Inf
         "popcnt": a.BIT_COUNT_PASSES.value,
         "count_leading_zeros": a.BIT_COUNT_PASSES.value,
@@ -69,8 +68,8 @@ def one_stream(
     on_scalar: bool = False,
     on_gpsimd: bool = True,
 ) -> tuple[Way, ...]:
-    """An operation on one tensor, on every engine that has it; ScalarE needs no more
-    than one instruction."""
+    """Return an operation on one tensor, on every engine that has it. ScalarE needs a
+    single instruction, the others `times`."""
     queues: list[tuple[Queue, float]] = [("vector", times)]
     if on_scalar:
         queues.append(("scalar", 1))
@@ -91,8 +90,8 @@ def streams(
     on_vector: bool = True,
     ops: tuple[str, ...] = (),
 ) -> tuple[Way, ...]:
-    """An operation on two or more tensors of one shape: of the third on, each is copied
-    to the result first."""
+    """Return an operation on two or more tensors of one shape. From the third on, each
+    operand is first copied to the result."""
     read = [p for p in range(len(i.operands)) if p not in reading.scalars]
     queues: list[Queue] = ["vector"] if on_vector else []
     if not reading.in_psum:
@@ -111,7 +110,7 @@ def streams(
 
 
 def _exact_in_fp32(op: str, dtype: np.dtype) -> bool:
-    """Whether VectorE, which computes in FP32, gives an integer operation exactly."""
+    """Return whether an integer operation is exact in VectorE's FP32."""
     if dtype.kind not in "iub" or op in BITWISE or dtype.kind == "b":
         return True
     return dtype.itemsize == 1 or (dtype.itemsize == 2 and op != "multiply")
@@ -122,9 +121,9 @@ def _tensors(i: Instruction, reading: Reading) -> int:
 
 
 def _divide(i: TensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """1 / y, on ScalarE or (8 N) on VectorE, times x."""
+    """Return ways to divide: 1 / y on ScalarE, or on VectorE (8 N), multiplied by x."""
     shape = i.results[0].type.shape
-    if 1 in reading.scalars:  # a column of divisors: one element per row
+    if 1 in reading.scalars:  # one divisor per row
         shape = shape[:-1]
 
     def one_over(queue: Queue, name: str) -> Way:
@@ -140,10 +139,10 @@ def _divide(i: TensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
         return elementwise(core, i, task, sbuf_write_bytes=0.0)
 
     reciprocals = one_over("scalar", "activation"), one_over("vector", "reciprocal")
-    if 0 in reading.scalars:  # the dividend is a factor of the reciprocal's activation
+    if 0 in reading.scalars:  # the activation's scale is the dividend
         return reciprocals
     both = Reading(scalars=reading.scalars - {0}, in_psum=reading.in_psum)
-    if _tensors(i, both) == 1:  # a scale of ScalarE, or an operand of tensor_scalar
+    if _tensors(i, both) == 1:  # ScalarE's scale, or an operand of tensor_scalar
         products = one_stream(
             core, i, both, "tensor_scalar", on_scalar=True, on_gpsimd=False
         )
@@ -154,12 +153,12 @@ def _divide(i: TensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: TensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Two streams, or one and a scalar; what the ALU lacks takes passes or software."""
+    """Price one or two streams; some operators need several passes, or software."""
     dtype = i.results[0].type.dtype
-    if i.op in SOFTWARE_FUNCTIONS:  # (`power` is an operator of GpSimdE's ALU)
+    if i.op in SOFTWARE_FUNCTIONS:  # except `power`, which GpSimdE's ALU has
         operations = prod(i.results[0].type.shape) * a.FUNCTION_OPERATIONS.value
         return (software(core, i, operations),)
-    if i.op in ("divide", "remainder") and i.engine == "gpsimd":  # of integers
+    if i.op in ("divide", "remainder") and i.engine == "gpsimd":  # integers
         elements = prod(i.results[0].type.shape)
         return (software(core, i, elements * a.INTEGER_DIVISION.value),)
     if i.op == "divide":
@@ -185,7 +184,7 @@ def _(i: TensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: Compare, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """One or two streams; wide integers are compared on GpSimdE."""
+    """Price one or two streams; 32-bit integers are compared on GpSimdE."""
     on_vector = i.engine == "vector" or i.operands[0].type.dtype.itemsize < 4
     if on_vector and _tensors(i, reading) < 2:
         return one_stream(core, i, reading, "tensor_scalar")
@@ -196,7 +195,7 @@ def _(i: Compare, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: Select, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """A copy, then tensor_copy_predicated."""
+    """Price a select: a copy, then tensor_copy_predicated."""
     if _tensors(i, reading) < 2:
         return one_stream(core, i, reading, "tensor_scalar")
     return streams(core, i, reading, "tensor_copy_predicated")
@@ -204,7 +203,7 @@ def _(i: Select, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: TensorScalar, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """One stream, on ScalarE too where it has the operator."""
+    """Price one stream, which ScalarE can also run if it has the operator."""
     scalars = Reading(scalars=reading.scalars | {1}, in_psum=reading.in_psum)
     on_scalar = i.op in ON_SCALAR
     return one_stream(core, i, scalars, "tensor_scalar", on_scalar=on_scalar)
@@ -212,7 +211,7 @@ def _(i: TensorScalar, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: TensorCopy, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """One stream; ScalarE copies floats of up to 32 bits."""
+    """Price one stream; ScalarE copies floats of up to 32 bits."""
     dtypes = (i.operands[0].type.dtype, i.results[0].type.dtype)
     wide = any(d.itemsize > 4 for d in dtypes)
     floats = all(d.kind not in "iub" for d in dtypes)
@@ -221,19 +220,19 @@ def _(i: TensorCopy, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: ReducePrecision, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """A cast to the narrow format and one back."""
+    """Price a cast to the narrow format and one back."""
     return one_stream(core, i, reading, "tensor_copy", times=2)
 
 
 @rule.register
 def _(i: BitcastCopy, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Bytes that are there already are looked at in another way."""
+    """Price a bitcast, which is free: the consumer reads the same bytes."""
     return FREE
 
 
 @rule.register
 def _(i: Memset, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """One element is an immediate of its consumers; a stored tensor is a transfer."""
+    """Price a constant: free as an immediate or as a stored tensor (a transfer)."""
     (result,) = i.results
     elements = prod(result.type.shape)
     if elements == 1 or is_stored(i):
@@ -248,7 +247,7 @@ def _(i: Memset, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: QuantizeMx, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """VectorE quantizes at a rate of its own; weights come quantized."""
+    """Price VectorE's quantization at its own rate; weights are quantized offline."""
     if i.engine == "offline":
         return FREE
     shape = i.operands[0].type.shape
@@ -258,7 +257,7 @@ def _(i: QuantizeMx, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: Sparsify, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Offline; else every element is compared with the others of its group."""
+    """Price a sparsification: free offline, else a comparison of pairs in a group."""
     if i.engine == "offline":
         return FREE
     group = int(i.pattern.split(":")[1])
@@ -269,7 +268,7 @@ def _(i: Sparsify, core: Core, reading: Reading) -> tuple[Way, ...]:
 @rule.register(RecordAmax)
 @rule.register(ReadAmax)
 def _(i: Instruction, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """One operation on one element, or a few to make a scale of an amax."""
+    """Price one operation on one element, or several to make a scale of an amax."""
     times = a.SCALE_STEPS.value if isinstance(i, ScaleFromAmax) else 1
     task = lane_task(core, i, "vector", "tensor_scalar", shape=())
     return ((lane_work(core, task, times=times),),)

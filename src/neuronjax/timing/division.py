@@ -1,10 +1,10 @@
-"""How a region's rows are divided, where what it needs does not fit SBUF at once.
+"""How a region's rows are divided if its operands do not fit in SBUF at once.
 
-A tile is computed while the next is loaded, so that both are in SBUF, beside what every
-tile needs whole. Where those do not fit together, either operands that are needed whole
-pass by once for every block of rows, or blocks follow each other without overlap, with
-all the room for one. Physical cores that share the rows have an SBUF each, and a copy
-each of what is needed whole. Bytes are those of a logical core.
+A tile is computed while the next is loaded, so that both are in SBUF, beside the
+operands that every tile needs whole. If those do not fit together, either the whole
+operands are loaded again for every block of rows, or blocks run without overlap, each
+with all the room. Physical cores that share the rows have separate SBUFs, each with its
+own copy of the whole operands. Bytes are those of a logical core.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def working_bytes(
 ) -> int:
     """Return the SBUF of tiles in flight: one is computed while the next is loaded.
 
-    Of what has no matmul so much more is loaded ahead that it takes half at most."""
+    A region without matmul loads further ahead, up to half of SBUF."""
     size = 2 * block_bytes(fused, region, core, turned)
     is_matmul = region.has_matmul and region.rows > 1
     return size if is_matmul else min(size, core.sbuf_bytes // 2)
@@ -35,9 +35,9 @@ def working_bytes(
 def copies(fused: Fused, region: TiledRegion, core: Core) -> int:
     """Return how many copies of whole operands physical cores that share rows need.
 
-    A lone matmul is divided by the columns of its whole operand where that is the
-    larger one. In a chain the next matmul contracts the columns, which would have to be
-    exchanged: it is divided by rows, as nki-library's mlp_cte."""
+    A lone matmul is divided by the columns of its whole operand if that is the larger
+    operand. In a chain the next matmul contracts the columns, which would have to be
+    exchanged, so the chain is divided by rows, as in nki-library's mlp_cte."""
     if not region.has_matmul or region.rows < core.rows_per_tile:
         return 1
     is_chain = sum(step.form == "matmul" for step in region.steps) > 1
@@ -49,19 +49,18 @@ def copies(fused: Fused, region: TiledRegion, core: Core) -> int:
 def divide(
     fused: Fused, region: TiledRegion, core: Core, whole: int, tile: int
 ) -> tuple[int, int]:
-    """Return blocks of rows, where whole operands and two tiles do not fit together.
+    """Return how often whole operands are loaded, and how many blocks do not overlap.
 
-    The operands pass by once for every block: blocks overlap, or a block has all the
-    room and the next one waits; the quicker, by bytes and operations alone. `whole` and
-    `tile` are the bytes of whole operands and of a row tile on its way. The first
-    number is how often whole operands pass by, the second how many blocks do not
-    overlap (1: they do)."""
+    Whole operands and two tiles do not fit together, so the operands are loaded once
+    per block. Either blocks overlap (the second result is 1), or each block has all the
+    room; the quicker option is chosen, by bytes and operations alone. `whole` and
+    `tile` are the bytes of whole operands and of a row tile."""
     capacity, tiles = core.sbuf_bytes, region.tiles(core)
     window = min(whole, capacity * PASSING_SHARE.value)
     bandwidth = hbm_bytes_per_second(core)
     streamed = sum(fused.sizes[v] for v in region.streamed) / bandwidth
     array = sum(_array_seconds(core, step) for step in region.steps)
-    start = 2 * core.chip.dma_start_seconds  # of a block that waits: a load, a store
+    start = 2 * core.chip.dma_start_seconds  # load and store, not overlapped
     options = []
     for buffers in (1, 2):
         most = int((capacity - window) // max(1, buffers * tile))
@@ -77,7 +76,7 @@ def divide(
 
 
 def _array_seconds(core: Core, step: FusedStep) -> float:
-    """A matmul at the array's peak."""
+    """Return the time of a matmul at the array's peak."""
     i = step.instruction
     if not isinstance(i, NcMatmul):
         return 0.0

@@ -1,9 +1,9 @@
-"""How sure a predicted time is: programs and kernels that were measured on chips.
+"""Confidence intervals of predicted times, from programs and kernels measured on chips.
 
-`measured_times.json` holds what was measured and what this model predicts for it,
-written by `python -m benchmarks.evidence`. A prediction is as sure as those of the
-measured ones that are most like it: of the same kind, as long, that keep the same
-queues busy. Sources: hardware sheet 9.1 to 9.4, vendor's baselines, KDA.
+`measured_times.json` holds measured times and this model's predictions of them, written
+by `python -m benchmarks.evidence`. A prediction is as uncertain as those of the most
+similar measured ones: of the same kind, of similar length, with the same queues busy.
+Sources: hardware sheet 9.1 to 9.4, vendor's baselines, KDA.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from neuronjax.timing.work import QUEUES, Core
 
 #: What was profiled: a program in JAX, or a kernel of NKI by itself.
 Kind = Literal["program", "kernel"]
-#: Rows that an interval is taken of, and the share of others like them in it: with one
-#: left out on both sides, (19 - 2 - 1) of (19 + 1).
+#: The rows of an interval, and the probability that it covers another such row: with
+#: one row left out on both sides, (19 - 2 - 1) of (19 + 1).
 ROWS, COVERED = 19, 0.8
-#: What is as far apart as a queue that is always busy and one that never is.
+#: Distances, in units of the one between an always busy queue and an idle one.
 _DECADE, _OTHER_CORES, _OTHER_CHIP = 1.0, 0.5, 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredTime:
-    """A time measured on a chip, and the model's for it.
+    """A time measured on a chip, and the model's prediction of it.
 
     Attributes:
-        shares: of the predicted time in which each queue works.
+        shares: by queue, the fraction of the predicted time in which it works.
     """
 
     name: str
@@ -46,18 +46,18 @@ class MeasuredTime:
 
     @property
     def ratio(self) -> float:
-        """Measured, of predicted."""
+        """Return measured by predicted time."""
         return self.measured_seconds / self.predicted_seconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class Confidence:
-    """What measured times say of a predicted one.
+    """The confidence interval of a predicted time.
 
     Attributes:
-        low_seconds, high_seconds: between which 80 % of the measured times most like it
-            would lie, had they been predicted the same.
-        nearest: these, the one most like it first.
+        low_seconds, high_seconds: the interval that would hold 80 % of the most similar
+            measured times, if their predictions were this one.
+        nearest: the most similar measured times, the most similar first.
         knows_chip: whether one of them is of this chip.
     """
 
@@ -67,7 +67,7 @@ class Confidence:
     knows_chip: bool
 
 
-#: Of collectives that nothing was fitted to, as `benchmarks/tests` finds them.
+#: For collectives that no constant was fitted to; `benchmarks/tests` checks the text.
 HOW_SURE = (
     "80 % of 81 measured collectives (trn1, trn2): 0.93 to 1.16 of the modelled time."
 )
@@ -75,13 +75,13 @@ HOW_SURE = (
 
 @cache
 def measured_times() -> tuple[MeasuredTime, ...]:
-    """All of them."""
+    """Return all measured times of `measured_times.json`."""
     path = resources.files("neuronjax.timing") / "measured_times.json"
     return tuple(MeasuredTime(**row) for row in json.loads(path.read_text())["rows"])
 
 
 def confidence(timeline: Timeline, core: Core, kind: Kind) -> Confidence | None:
-    """How sure a timeline's total is; None of one that takes no time."""
+    """Return the confidence interval of a timeline's total; None if that is zero."""
     seconds = timeline.total_seconds
     if not seconds:
         return None
@@ -98,11 +98,11 @@ def confidence(timeline: Timeline, core: Core, kind: Kind) -> Confidence | None:
 
 
 def among(found: MeasuredTime, rows: Sequence[MeasuredTime]) -> Confidence:
-    """How sure a predicted time is, of which nobody knows what was measured."""
+    """Return the confidence interval of a predicted time that was not measured."""
     alike = [row for row in rows if row.kind == found.kind]
     nearest = sorted(alike, key=lambda row: (_distance(found, row), row.name))[:ROWS]
     ratios = sorted(row.ratio for row in nearest)
-    # As many are left out on both sides.
+    # The same number is left out on both sides.
     left_out = math.floor(len(ratios) * (1 - COVERED) / 2)
     low, high = ratios[left_out], ratios[-1 - left_out]
     return Confidence(

@@ -1,12 +1,12 @@
 """A block as one list of instructions over numbered values, small callees inlined.
 
-What JAX puts into functions of their own (`jax.nn.silu`, `jnp.where`) is compiled with
-its surroundings; a big callee, a whole layer, stays a call.
+Functions that JAX outlines (`jax.nn.silu`, `jnp.where`) are compiled with their
+surroundings; a big callee, such as a whole layer, stays a call.
 
-The sides of a matmul are exchanged where that spares a transposition (`swap`). Which
-operand is stationary is free, and with it whether the result has the rows of the one or
-of the other: `v^T p^T` and a transposition are `p v`. Contractions that JAX writes the
-one way round (einsums of attention) become the other before anything is fused.
+`swap` exchanges the sides of a matmul if that spares a transposition. Either operand
+may be stationary, so the result may have the rows of either one: `v^T p^T` followed by
+a transposition is `p v`. Einsums of attention, which JAX writes with a transposition,
+are rewritten in this way before anything is fused.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CONTROL = (Loop, Branch, Call, Spmd)
 
 @dataclass(slots=True, eq=False)
 class FlatNode:
-    """An instruction with its values by number, callees inlined."""
+    """An instruction whose operands and results are value numbers."""
 
     instruction: Instruction
     operands: tuple[int, ...]
@@ -44,7 +44,7 @@ class FlatNode:
 
 
 class Flattening:
-    """Instructions with values by number, small callees in the place of their calls."""
+    """The instructions of a block over numbered values, with small callees inlined."""
 
     def __init__(self, functions: Mapping[str, Block]) -> None:
         self.functions = functions
@@ -60,7 +60,9 @@ class Flattening:
     def add(
         self, block: Block, arguments: Sequence[int], call: Location | None = None
     ) -> tuple[int, ...]:
-        """The values of a block's results; a callee's lines are those of its call."""
+        """Add a block's instructions, and return the values of its results.
+
+        Instructions of a callee get the source location of their `call`."""
         names: dict[int, int] = {}
         for buffer, value in zip(block.arguments, arguments, strict=True):
             names[buffer.number] = value
@@ -69,7 +71,7 @@ class Flattening:
             i = written
             try:
                 operands = tuple([names[v.buffer.number] for v in i.operands])
-            except KeyError:  # one of a surrounding block
+            except KeyError:  # a value of a surrounding block
                 operands = tuple([self._value(v.buffer, names) for v in i.operands])
             if call is not None:
                 i = dataclasses.replace(i, location=i.location.inside(call))
@@ -89,7 +91,7 @@ class Flattening:
         return tuple([self._value(v.buffer, names) for v in block.results])
 
     def _captured(self, i: Instruction, names: dict[int, int]) -> tuple[int, ...]:
-        """What the blocks of control flow read of their surroundings."""
+        """Return the values that blocks of control flow read from outside."""
         free: dict[int, Buffer] = {}
         for block in i.blocks:
             free |= read_outside(block)
@@ -97,7 +99,7 @@ class Flattening:
 
     def _value(self, buffer: Buffer, names: dict[int, int]) -> int:
         value = names.get(buffer.number)
-        if value is None:  # of a surrounding block
+        if value is None:  # a value of a surrounding block
             value = self._outside.get(buffer.number)
             if value is None:
                 value = self._outside[buffer.number] = self.new(buffer.type)
@@ -125,7 +127,8 @@ def swap(
 ) -> None:
     """Exchange the sides of matmuls whose result is only read transposed, in place.
 
-    A matmul stays as it is where the transposition would not keep whole rows either."""
+    A matmul stays as it is if the new transposition would not keep whole rows either.
+    """
     for chain in _chains(nodes, results):
         first, last = chain[0], chain[-1]
         matmul, transpose = first.instruction, last.instruction
@@ -160,8 +163,8 @@ def swap(
 
 
 def _chains(nodes: Sequence[FlatNode], results: Sequence[int]) -> list[list[FlatNode]]:
-    """Matmuls with the casts and the transposition that alone read their results."""
-    made: dict[int, FlatNode] = {}  # by matmuls and casts
+    """Return chains of a matmul, casts and a transposition without other readers."""
+    made: dict[int, FlatNode] = {}  # results of matmuls and casts
     found: list[list[FlatNode]] = []
     for node in nodes:
         i = node.instruction
@@ -190,7 +193,7 @@ def _chains(nodes: Sequence[FlatNode], results: Sequence[int]) -> list[list[Flat
 
 
 def _keeps_rows(permutation: Sequence[int], shape: Sequence[int]) -> bool:
-    """Whether the last axis stays the last."""
+    """Return whether the last axis stays the last."""
     moved = [p for p in permutation if shape[p] != 1]
     return not moved or moved[-1] == max(moved)
 

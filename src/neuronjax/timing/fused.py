@@ -1,6 +1,6 @@
 """A block after fusion: its steps, and the regions that run tile by tile.
 
-Made by `fusion` and `tiling`, read by the planner, by pricing and by the schedule.
+`fusion` and `tiling` make it; the planner, pricing and the schedule read it.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from neuronjax.timing.access import ValueAccess
 from neuronjax.timing.masks import MaskedScores
 from neuronjax.timing.work import Core
 
-#: Forms of steps that share a region with no other.
+#: Forms of steps that share a region with no other step.
 ALONE = frozenset({"control", "collective", "other"})
 
 
 @dataclass(slots=True, eq=False)
 class FusedStep:
-    """What an engine does in one pass.
+    """One pass of an engine.
 
     Attributes:
-        instruction: the one that is priced.
-        members: the instructions that it stands for, in order.
-        operands: values that `instruction` reads, as they are seen.
+        instruction: the instruction that is priced.
+        members: the instructions that were fused into the step, in order.
+        operands: values that `instruction` reads, after access patterns.
         results: values that are written.
-        seen: type that `instruction` writes, where it is not that of its first result
-            (a reduction is absorbed).
+        seen: the value whose type `instruction` writes; not the first result if a
+            reduction is absorbed.
         form: what may be fused with it: "tensor_scalar", "tensor_tensor", "activation",
-            "matmul", "reduce", "scan", "control", "collective", "register" (of a
-            sequencer: one integer, which costs nothing), or "other".
-        slots: scalar operations that fit in the pass still.
-        reduces: whether it reduces along its rows what it computes.
+            "matmul", "reduce", "scan", "control", "collective", "register" (one integer
+            of a sequencer, which is free), or "other".
+        slots: further scalar operations that fit in the pass.
+        reduces: whether it reduces its own result along the rows.
         binds_rows: whether rows have to lie on the partitions.
-        masked: scores of which it hides some blocks; None where it hides none.
-        sides: of a matmul, the row counts of its result, left and right side, when
-            they have been found out.
-        sums: of its results those that add up over the rows of its region, so that
-            they are there after the last tile.
+        masked: the attention scores of which it masks whole blocks, if any.
+        sides: for a matmul, the row counts of its result, left and right side, once
+            they are computed.
+        sums: those of its results that add up over the rows of its region, so that they
+            are complete after the last tile.
     """
 
     instruction: Instruction
@@ -79,7 +79,7 @@ class Fused:
     _reads: dict[FusedStep, tuple[int, ...]] = field(default_factory=dict, repr=False)
 
     def reads(self, step: FusedStep) -> tuple[int, ...]:
-        """The values in memory that a step reads, each once."""
+        """Return the values in memory that a step reads, each once."""
         if (found := self._reads.get(step)) is None:
             roots = (r for v in step.operands for r in self.access[v].roots)
             found = self._reads[step] = tuple(dict.fromkeys(roots))
@@ -91,16 +91,16 @@ class TiledRegion:
     """Steps that run tile by tile.
 
     Attributes:
-        candidates: row counts that all of them have.
-        rows: how many rows there are: the most of these.
-        inside: values that they compute.
-        whole: values from outside that every tile needs all of.
-        streamed: values from outside that come with the rows.
-        lhs_bytes: of what matmuls contract with `whole` values, for all rows.
-        whole_bytes: of `whole`, as much as is needed at a time.
-        batches: of values of `whole`, into how many parts the rows' batch splits them,
-            of which two are needed at a time.
-        sums: results that are there after the last tile.
+        candidates: row counts that all steps have.
+        rows: the number of rows: the largest of `candidates`.
+        inside: values that the steps compute.
+        whole: values from outside that every tile needs completely.
+        streamed: values from outside that are loaded row by row.
+        lhs_bytes: the matmul operands that are contracted with `whole`, for all rows.
+        whole_bytes: the part of `whole` that is needed at a time.
+        batches: by value of `whole`, the number of parts into which the rows' batch
+            splits it; two are needed at a time.
+        sums: results that are complete after the last tile.
     """
 
     steps: list[FusedStep] = field(default_factory=list)
@@ -117,26 +117,26 @@ class TiledRegion:
 
     @property
     def form(self) -> str:
-        """That of its first step; "" where it has none and only moves bytes."""
+        """Return the form of the first step; "" if there are only transfers."""
         return self.steps[0].form if self.steps else ""
 
     @property
     def is_single(self) -> bool:
-        """Whether it is control flow or a collective."""
+        """Return whether the region is control flow or a collective."""
         return self.form in ("control", "collective")
 
     @property
     def is_lone_matmul(self) -> bool:
-        """Whether it is one matmul, whose result has tiles of columns too."""
+        """Return whether the region is one matmul, which is also tiled by columns."""
         return self.has_matmul and len(self.steps) == 1
 
     def tiles(self, core: Core) -> int:
-        """How many tiles the rows make."""
+        """Return how many tiles the rows make."""
         return max(1, ceil(self.rows / core.rows_per_tile))
 
 
 def output_bytes(fused: Fused) -> dict[int, int]:
-    """What is written for results: every one is a tensor of its own in HBM."""
+    """Return the bytes written to HBM for results, all as separate tensors."""
     found: dict[int, int] = {}
     for value in fused.results:
         roots = fused.access[value].roots

@@ -1,11 +1,11 @@
 """What the compiler fuses before it schedules: a block's instructions become steps.
 
 A step is one pass of an engine (or a matmul, a loop, a collective) over tensors that
-exist in memory. What is only a way of looking at them disappears: reshapes,
-broadcasts, slices, widening casts, constants. ScalarE and VectorE take more than one
-operation a pass (scale and bias before an activation, two operations with scalars, a
-reduction of what is written, a cast of it), and read a matmul's result out of PSUM.
-Nothing here has a unit; `timing.cost` prices steps, `timing.tiling` groups them.
+exist in memory. Access patterns and constants disappear: reshapes, broadcasts, slices,
+widening casts. ScalarE and VectorE execute more than one operation per pass (scale and
+bias before an activation, two operations with scalars, a reduction or a cast of the
+result), and read a matmul's result out of PSUM. Nothing here has a unit; `timing.cost`
+prices steps, `timing.tiling` groups them.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from neuronjax.timing.work import Core
 
 _CONSTANT = (*ELEMENTWISE, DmaCopy, Iota, Memset, TensorReduce, BitcastCopy)
 _PURE = (*_CONSTANT, *MATMULS)
-#: What scale and bias of an activation can do.
+#: Operations that the scale and bias of an activation can do.
 _AFFINE = frozenset({"multiply", "add", "subtract", "negate"})
 
 
 def fuse(block: Block, functions: Mapping[str, Block], core: Core) -> Fused:
-    """Fuses a block, as a core can execute it."""
+    """Return a block as fused steps that a core can execute."""
     flat = Flattening(functions)
     arguments = tuple([flat.new(b.type) for b in block.arguments])
     results = flat.add(block, arguments)
@@ -54,7 +54,7 @@ def fuse(block: Block, functions: Mapping[str, Block], core: Core) -> Fused:
 
 
 class _Fusion:
-    """One pass over the nodes for how values are read, one that forms steps."""
+    """The fusion of one block: one pass finds access patterns, one makes steps."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class _Fusion:
         )
 
     def _alive(self) -> list[FlatNode]:
-        """The nodes whose results somebody reads, or that do something besides."""
+        """Return the nodes whose results are read, and those with side effects."""
         read, kept = set(self.results), []
         for node in reversed(self.nodes):
             if read.isdisjoint(node.results) and is_kind(type(node.instruction), _PURE):
@@ -106,8 +106,8 @@ class _Fusion:
         return kept[::-1]
 
     def _is_late(self, node: FlatNode) -> bool:
-        """Tell a node from scalars that wait for no tensor, which are computed first,
-        such as scales of delayed scaling."""
+        """Return whether a node is computed late. Scalars that depend on arguments
+        alone, such as scales of delayed scaling, are computed first."""
         early = self._roots(node.operands) <= self.early
         early = early and not any(self.types[v].shape for v in node.results)
         if early:
@@ -117,7 +117,7 @@ class _Fusion:
     # -- how values are read -----------------------------------------------------------
 
     def _vanishes(self, node: FlatNode) -> bool:
-        """Whether an instruction is an access pattern or a constant; counts uses."""
+        """Count uses, and return whether a node is an access pattern or constant."""
         i, access, operands = node.instruction, self.access, node.operands
         if isinstance(i, Memset) and is_stored(i) and not is_ramp(i.value):
             self.constants.add(node.results[0])
@@ -152,7 +152,7 @@ class _Fusion:
     def _scalars(
         self, values: Iterable[int], shape: tuple[int, ...]
     ) -> tuple[list[int], list[int]]:
-        """What an elementwise operation takes as tensors, and as one element a row."""
+        """Split an elementwise operation's operands into tensors and scalars."""
         tensors, scalars = [], []
         all_are = len(shape) > 1 and shape[-1] == 1
         for value in values:
@@ -232,7 +232,7 @@ class _Fusion:
         step.operands, step.form = (value,), "activation"
 
     def _single(self, value: int) -> FusedStep | None:
-        """The step that computes a value which nothing else reads."""
+        """Return the step that computes a value which nothing else reads."""
         root = self._whole(value)
         if root not in self.step_of or self.uses[root] != 1:
             return None
@@ -240,7 +240,7 @@ class _Fusion:
         return step if step is not None and step.results == [root] else None
 
     def _whole(self, value: int) -> int:
-        """The tensor in memory that a value is all of, or -1."""
+        """Return the tensor in memory that a value is all of, or -1."""
         access = self.access[value]
         if len(access.roots) != 1 or access.is_scalar or access.transposes:
             return -1
@@ -251,7 +251,7 @@ class _Fusion:
         return root if same else -1
 
     def _absorb_cast(self, step: FusedStep) -> bool:
-        """A cast of what was just computed is how that is written."""
+        """Fuse a cast into the step of its operand; return whether that is possible."""
         (value,) = step.operands
         before = self._single(value)
         if before is None or before.form in ("control", "collective", "other"):
@@ -267,7 +267,7 @@ class _Fusion:
         return True
 
     def _absorb(self, step: FusedStep, value: int) -> None:
-        """Makes an elementwise operand part of the pass, where the engine can."""
+        """Fuse the step of an elementwise operand into this one, if possible."""
         before = self._single(value)
         if before is None or before.reduces:
             return
@@ -300,13 +300,13 @@ class _Fusion:
         self.steps[self.step_of.pop(self.access[value].roots[0])] = None
 
     def _tensor(self, step: FusedStep) -> int:
-        """The first operand of a step that is not constant."""
+        """Return the first operand of a step that is not constant."""
         return next((v for v in step.operands if self.access[v].roots), -1)
 
     def _gate(
         self, before: FusedStep, step: FusedStep
     ) -> tuple[Instruction, str, int] | None:
-        """The logistic function, and x times it: one activation each."""
+        """Return the single activation for a logistic function or SiLU, or None."""
         i, inner = step.instruction, before.instruction
         if before.form == "activation" and isinstance(inner, Activation):
             others = {v for v in step.operands if v != before.results[0]}
@@ -327,7 +327,9 @@ class _Fusion:
         return None
 
     def _absorb_reduction(self, step: FusedStep) -> bool:
-        """A reduction along the rows of what a pass writes comes with the pass."""
+        """Make a reduction along rows part of the pass that writes its operand.
+
+        Return whether that was possible."""
         i = step.instruction
         assert isinstance(i, TensorReduce)
         value = step.operands[0]
@@ -357,12 +359,12 @@ class _Fusion:
 def _merged_form(
     before: FusedStep, step: FusedStep
 ) -> tuple[Instruction, str, int] | None:
-    """Two elementwise passes as one: instruction, form and free slots; or None."""
+    """Return instruction, form and free slots of two passes fused into one, or None."""
     forms = (before.form, step.form)
     scalar_first = before.form == "tensor_scalar" and not before.reduces
     if forms == ("tensor_scalar", "tensor_scalar") and before.slots:
         if _op(step.instruction) == "divide" and _op(before.members[-1]) == "add":
-            return None  # it may be a logistic function's
+            return None  # may be part of a logistic function
         return before.instruction, "tensor_scalar", 0
     if scalar_first and step.form == "activation":
         if len(step.members) == 1 and all(_op(m) in _AFFINE for m in before.members):

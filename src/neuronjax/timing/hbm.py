@@ -1,12 +1,12 @@
-"""What HBM holds over a program, and what to do where it does not fit.
+"""What HBM holds over a program, and what to do if it does not fit.
 
-Arguments and results are there all the time, what leaves SBUF from its saving to its
+Arguments and results are in HBM all the time, spilled values from their save to their
 last use. A tensor that the forward program saves and the backward program reads is an
-activation; others are workspace. A captured program does not know donation: its results
-are tensors of their own. Donated, an argument's memory becomes that of the first result
-of its shape and dtype which has none yet, as JAX pairs them, once nothing reads the
-argument any more. Until then the result is elsewhere. Times do not change. Bytes of a
-logical core.
+activation; others are workspace. A captured program has no donation: its results are
+separate tensors. With donation, an argument's memory is reused for the first result of
+its shape and dtype that has no argument yet, as JAX pairs them, once nothing reads the
+argument any more; until then the result is elsewhere. Times do not change. Bytes are
+those of a logical core.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from neuronjax.timing.memory_plan import (
 )
 from neuronjax.timing.work import Core
 
-#: How many tensors a report names.
+#: The number of tensors that a report names.
 _SHOWN = 8
-#: Over how many devices a remedy proposes to shard at most.
+#: The most devices that a remedy proposes for sharding.
 _MOST_WAYS = 64
 
 
 def categories_of(names: Sequence[str]) -> tuple[Category | None, ...]:
-    """What arguments are, by their pytree paths; None where these do not say."""
+    """Return the categories of arguments by their pytree paths; None if unknown."""
     found: dict[str, Category] = {}
     for name in parameters_of(names):
         found[name] = "parameters"
@@ -52,7 +52,7 @@ def categories_of(names: Sequence[str]) -> tuple[Category | None, ...]:
 
 
 def peak_of(plan: BlockPlan, arguments: tuple[Tensor, ...]) -> HbmPeak:
-    """The peak of a program."""
+    """Return the peak HBM use of a program."""
     tensors = _temporaries(plan)
     fixed = sum(t.bytes for t in arguments)
     count = len(plan.units)
@@ -92,7 +92,7 @@ def peak_of(plan: BlockPlan, arguments: tuple[Tensor, ...]) -> HbmPeak:
 
 
 class _Temporary(NamedTuple):
-    """What is in HBM from one unit to another: of which step, and of which type."""
+    """A tensor in HBM from unit `first` to unit `last`, which a step computes."""
 
     first: int
     last: int
@@ -110,7 +110,7 @@ class _Temporary(NamedTuple):
 
 
 def _temporaries(plan: BlockPlan) -> list[_Temporary]:
-    """What is in HBM besides arguments, and from which unit to which."""
+    """Return the tensors in HBM besides arguments, with their lifetimes."""
     fused = plan.fused
     arguments = set(fused.arguments)
     results = {r for v in fused.results for r in fused.access[v].roots}
@@ -147,7 +147,7 @@ def _is_backward(i: Instruction) -> bool:
 
 
 def nested_peak_of(plan: BlockPlan) -> HbmPeak:
-    """The peak of a nested block, its arguments and results apart."""
+    """Return the peak of a nested block, without its arguments and results."""
     fused = plan.fused
     results = {r for v in fused.results for r in fused.access[v].roots}
     own = {v: span for v, span in plan.in_hbm.items() if v not in results}
@@ -155,10 +155,10 @@ def nested_peak_of(plan: BlockPlan) -> HbmPeak:
 
 
 def device_bytes(plan: BlockPlan) -> Mapping[int, int]:
-    """Bytes on one device of the values that are split over many.
+    """Return the bytes on one device of the values that are sharded.
 
-    What goes into and comes out of a block that devices run alike is a global array in
-    the program, and its block's own array on a device."""
+    Operands and results of an `Spmd` block are global arrays in the program; the
+    arguments and results of its block are their shards on one device."""
     fused, found = plan.fused, {}
     for unit in plan.units:
         for step in unit.region.steps:
@@ -176,17 +176,17 @@ def device_bytes(plan: BlockPlan) -> Mapping[int, int]:
 
 
 def capacity_bytes(core: Core) -> int:
-    """HBM of a logical core, without what micro-code takes."""
+    """Return the HBM of a logical core, without the part reserved for microcode."""
     chip = core.chip
     share = chip.hbm_bytes * core.lnc // chip.cores_per_chip
     return share - chip.hbm_reserved_bytes_per_core * core.lnc
 
 
 def check_fits(plan: MemoryPlan, core: Core) -> InvalidProgramError | None:
-    """What is wrong with a program that HBM does not hold.
+    """Return the error of a program that does not fit in HBM; None if it fits.
 
     The error names the biggest tensors and what rematerialisation or sharding would
-    save, for the caller to raise or to show; None if the program fits."""
+    save; the caller raises or shows it."""
     peak, room = plan.hbm, capacity_bytes(core)
     if peak.bytes <= room:
         return None
@@ -228,8 +228,8 @@ def _remedies(plan: MemoryPlan, room: int) -> str:
 
 
 def _half(plan: MemoryPlan) -> str:
-    """Say of what there can be half as much: of the batch, else of the first axis that
-    can be halved of the largest input; "" where there is none."""
+    """Return a phrase for halving the batch, or the first divisible axis of the largest
+    input; "" if there is none."""
     fused = plan.main.fused
     pairs = zip(plan.arguments, fused.arguments, strict=False)
     inputs = [(t, fused.types[value].shape) for t, value in pairs]
@@ -255,7 +255,7 @@ def _size(count: float) -> str:
 
 
 def with_donation(plan: MemoryPlan, donated: Collection[int]) -> MemoryPlan:
-    """The plan where the arguments at these positions are given away."""
+    """Return the memory plan with the arguments at these positions donated."""
     main = plan.main
     pairs = _pairs(main, donated)
     if not pairs:
@@ -271,13 +271,13 @@ def with_donation(plan: MemoryPlan, donated: Collection[int]) -> MemoryPlan:
 
 
 def donation_saves(plan: MemoryPlan) -> int:
-    """Bytes that HBM would need less if all arguments were given away."""
+    """Return the bytes of HBM that donation of all arguments would save."""
     everything = range(len(plan.arguments))
     return plan.hbm.bytes - with_donation(plan, everything).hbm.bytes
 
 
 def _pairs(main: BlockPlan, donated: Collection[int]) -> Mapping[int, int]:
-    """For every tensor that can be in an argument's place, the argument."""
+    """Return, by result tensor, the donated argument whose memory it reuses."""
     fused, sizes = main.fused, device_bytes(main)
 
     def kind(value: int) -> tuple[TensorType, int | None]:

@@ -26,7 +26,7 @@ from neuronjax.ir.instruction_set import (
 )
 
 MATMULS = (NcMatmul, NcMatmulMx, NcMatmulSparse)
-#: Of one shape, element by element.
+#: Elementwise instructions, whose operands and results have one shape.
 ELEMENTWISE = (
     TensorTensor,
     TensorScalar,
@@ -41,12 +41,12 @@ ELEMENTWISE = (
 
 @cache
 def is_kind(kind: type[Instruction], kinds: tuple[type[Instruction], ...]) -> bool:
-    """Whether instructions of a class are of one of these kinds."""
+    """Return whether a class of instructions is one of these kinds."""
     return issubclass(kind, kinds)
 
 
 def is_stored(instruction: Memset) -> bool:
-    """Whether a constant lies in HBM with the program: more than one value of it."""
+    """Return whether a constant is stored in HBM, as it has more than one value."""
     value = instruction.value
     if value.size < 2:
         return False
@@ -55,7 +55,7 @@ def is_stored(instruction: Memset) -> bool:
     return bits[item:].tobytes() != bits[:-item].tobytes()
 
 
-#: Fields of instructions that say nothing of what they do.
+#: Fields common to all instructions, which do not affect what they compute.
 _COMMON = {f.name for f in dataclasses.fields(Instruction)} - {"engine"}
 
 

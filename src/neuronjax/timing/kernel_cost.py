@@ -1,16 +1,16 @@
 """`price`: the cost of one kernel instruction, and the engine that executes it.
 
-Rules read the work off access patterns, by the name of the instruction; what an engine
-takes for it is in `engines`. Equal instructions are priced once. One physical core;
-collectives are those of the machine that it is in.
+Rules, by the name of the instruction, compute its work from access patterns; `engines`
+has the times. Equal instructions are priced once. Prices are for one physical core;
+those of collectives are for the machine that it is in.
 
-The compiler decides where `engine=` is not given: VectorE or ScalarE. For trn2 it
-shares copies out of PSUM between both (bmm v2 of kda-for-trainium: 4,170 instructions
-of VectorE and 4,133 of ScalarE, of which 4,224 are such copies). ASSUMPTION: each
-instruction in turn goes to the engine that has less to do in all, what is bound to one
-of them counted first. For trn1 ScalarE has them all: VectorE is idle in bmm, and of
-AdamW, SiLU and two kernels with RMSNorm ScalarE's counter is what all of them make, to
-a tenth.
+If `engine=` is not given, the compiler chooses VectorE or ScalarE. For trn2 it shares
+copies out of PSUM between both (bmm v2 of kda-for-trainium: 4,170 instructions of
+VectorE and 4,133 of ScalarE, of which 4,224 are such copies). ASSUMPTION: each
+instruction in turn goes to the engine with less work in all, after the instructions
+that only one engine can run. For trn1 they all go to ScalarE: VectorE is idle in bmm,
+and in AdamW, SiLU and two kernels with RMSNorm ScalarE's counter is that of all such
+instructions, to a tenth.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from neuronjax.timing.engines.task import has
 from neuronjax.timing.kernel_operands import first_partition, row_bytes
 from neuronjax.timing.work import Core, Work
 
-#: Importing them registers their rules.
+#: The modules of rules; importing them registers the rules.
 FILES = (cost_collective, cost_dma, cost_lanes, cost_tensor)
 
-#: Of an instruction that is left out.
+#: The price of an instruction that the compiler removes.
 _NOTHING = KernelPrice(work=Work(queue="tensor", seconds=0.0, opcode="NONE"))
 #: Engines that compute element by element.
 _LANES = frozenset({"vector", "scalar", "gpsimd"})
-#: What an activation does too: func(data * scale + bias).
+#: Operations that an activation includes: func(data * scale + bias).
 _AFFINE = frozenset({"multiply", "add", "subtract"})
 
 
 class Prices:
-    """Costs of instructions on one physical core."""
+    """Prices of instructions on one physical core, each computed once."""
 
     def __init__(self, core: Core, target: Target | None = None) -> None:
         self.core = core
@@ -49,8 +49,11 @@ class Prices:
         self._known: dict[Any, KernelPrice] = {}
 
     def price(self, i: KernelInstruction) -> KernelPrice:
-        """The cost of an instruction; an UnimplementedError if there is no rule for
-        it."""
+        """Return the cost of an instruction.
+
+        Raises:
+            UnimplementedError: there is no rule for it.
+        """
         key = _key(i)
         found = self._known.get(key)
         if found is None:
@@ -73,9 +76,9 @@ def _priced(i: KernelInstruction, core: Core, target: Target) -> KernelPrice:
 
 
 def _key(i: KernelInstruction) -> Any:
-    """Equal for instructions that cost the same."""
+    """Return a key that is equal for instructions of equal cost."""
     found: list[Any] = [i.name, i.engine, *i.attributes.items()]
-    # Which partitions it starts at on chip decides which DMA engines move it.
+    # The first partition on chip decides which DMA engines move the data.
     by_place = i.engine == "dma" or i.name == "device_print"
     for a in (*i.outputs, *i.inputs):
         if type(a) is Access:
@@ -91,7 +94,7 @@ def _key(i: KernelInstruction) -> Any:
 def price(
     i: KernelInstruction, core: Core, target: Target | None = None
 ) -> KernelPrice:
-    """The cost of one instruction on one physical core; see `Prices`."""
+    """Return the cost of one instruction on one physical core; see `Prices`."""
     return Prices(core, target).price(i)
 
 
@@ -105,12 +108,12 @@ def on_engines(
     *,
     older: bool = False,
 ) -> list[KernelPrice]:
-    """Prices of a stream's instructions, each on the engine that it runs on.
+    """Return the prices of a stream's instructions, each on the engine that runs it.
 
     Args:
-        entries: in the order of the kernel.
-        counts: how often each happens.
-        prices: of one core.
+        entries: the instructions, in the order of the kernel.
+        counts: how often each is executed.
+        prices: the prices of one core.
         older: whether the kernel is of the older style.
     """
     priced = [prices.price(i) for i in entries]
@@ -147,10 +150,9 @@ def on_engines(
 
 
 def _first_of_sums(entries: Sequence[KernelInstruction]) -> list[int]:
-    """Zeros in PSUM that TensorE adds to: its first product overwrites instead.
+    """Return zero fills in PSUM that the first product of a sum overwrites instead.
 
-    `nl.zeros(..., buffer=nl.psum)` and `+=` are how the older style says a sum.
-    """
+    The older style writes a sum as `nl.zeros(..., buffer=nl.psum)` and `+=`."""
     found, zeroed = [], dict[Storage, int]()
     for n, i in enumerate(entries):
         for access in i.accesses if zeroed else ():
@@ -165,16 +167,15 @@ def _first_of_sums(entries: Sequence[KernelInstruction]) -> list[int]:
 
 
 def _moved_out(entries: Sequence[KernelInstruction], room: int) -> list[int]:
-    """Return what a turn of an inner loop computes as its first turn did: the compiler
-    moves it out of the loop, where a turn's tiles, one for each line that allocates
-    one, fit in SBUF together.
+    """Return the loop-invariant instructions that the compiler moves out of loops.
 
-    In mamba v2 and its widths VectorE is active for 1.33 to 1.46 ms on trn2 [KDA]; with
-    a product of delta and u in every turn it would be 1.52 to 1.73. In v3, where it
-    changes with the inner loop, and in v1, whose tiles are too large, it stays.
-    """
+    It does so if an iteration's tiles, one for each line that allocates one, fit in
+    SBUF together. In mamba v2 and its widths VectorE is active for 1.33 to 1.46 ms on
+    trn2 [KDA]; with a product of delta and u in every iteration it would be 1.52 to
+    1.73. In v3, where the product changes with the inner loop, and in v1, whose tiles
+    are too large, it stays."""
     written = Counter(a.storage for i in entries for a in i.outputs)
-    made: Counter[Storage] = Counter()  # how often each was written so far
+    made: Counter[Storage] = Counter()  # number of writes so far
     first: dict[Any, int] = {}
     touched: dict[int, dict[str, int]] = {}
     found = []
@@ -199,7 +200,7 @@ def _moved_out(entries: Sequence[KernelInstruction], room: int) -> list[int]:
 
 
 def _may_move(i: KernelInstruction) -> bool:
-    """Whether ScalarE has it: copies, and a product or a sum with a number."""
+    """Return whether ScalarE can run it: a copy, or a product or sum with a number."""
     if not i.is_open:
         return False
     if i.name == "tensor_copy":

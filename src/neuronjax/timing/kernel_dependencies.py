@@ -1,15 +1,15 @@
-"""What an instruction of a kernel waits for, before anything has a time.
+"""What each instruction of a kernel waits for, independent of times.
 
-Reads wait for writes, writes for reads and writes, where the boxes of a storage overlap
-(`kernel_operands.box`). A kernel reads and writes a large tile piece by piece: the
-pieces of one size fall into cells of that size along the dimension that is cut most, so
-that who meets a box is looked for in a cell or two (`BoxMap`).
+Reads wait for writes, and writes for reads and writes, of overlapping boxes of a
+storage (`kernel_operands.box`). A kernel reads and writes a large tile piece by piece;
+`BoxMap` sorts the pieces into cells of their size along the dimension that is cut most,
+so that a search for overlaps looks into one or two cells.
 
-Storages without an address of the user's share SBUF and PSUM as a compiler lays them
-out: a new one takes room that was never used, then that of the storage that has been
-dead longest, and waits for its last accesses; so a kernel that allocates a tile per
-turn has as many buffers as fit. Storages with addresses overlap where their bytes do.
-Bytes are those of a partition.
+Storages without an address of the user's share SBUF and PSUM as a compiler allocates
+them: a new one takes memory that was never used, then that of the storage that has been
+dead longest, and waits for its last accesses. A kernel that allocates a tile per
+iteration thus has as many buffers as fit. Storages with addresses overlap if their
+bytes do. Bytes are those of a partition.
 """
 
 from __future__ import annotations
@@ -35,39 +35,39 @@ from neuronjax.timing.kernel_operands import (
     whole_pattern,
 )
 
-#: What an entry waits for: entry * 2, and 1 more where no latency comes with it.
+#: By entry, what it waits for: entry * 2, plus 1 if the result's latency does not
+#: count.
 Waits = list[list[int]]
 _HBM = frozenset({"private_hbm", "shared_hbm"})
-#: More than these, of one room, are waited for as one: each of many writers of a large
-#: tile waits for each of many small tiles that were there before.
+#: More waits than these are joined into one. Otherwise each of many writers of a large
+#: tile would wait for each of many small tiles that had its memory before.
 _FEW = 8
 
 
-#: A box over more cells than these is looked at by every question.
+#: A box over more cells than these is in no cell; every search looks at it.
 _MOST_CELLS = 4
 
 _Found = list[tuple[Box, int]]
 
 
 class BoxMap:
-    """Boxes of one storage, each with an entry; a box may have several.
+    """A searchable set of boxes of one storage, each with one or several entries.
 
-    `shape` is the storage's, () where the boxes are those of a whole memory. Those of
-    all of it are kept apart: most tiles are written and read whole.
-    """
+    `shape` is the storage's, or () if the boxes are those of a whole memory. Boxes of
+    the whole storage are kept apart, since most tiles are written and read whole."""
 
     __slots__ = ("_axis", "_cells", "_shape", "_whole", "_wide", "_width")
 
     def __init__(self, shape: tuple[int, ...] = ()) -> None:
         self._shape = shape
         self._whole: list[int] = []
-        self._axis = -1  # and no cells before there is a box
+        self._axis = -1  # the first box defines axis and cells
 
     def __bool__(self) -> bool:
         return bool(self.entries())
 
     def add(self, b: Box, entry: int) -> None:
-        """One more entry of a box."""
+        """Add an entry of a box."""
         if b is None:
             self._whole.append(entry)
             return
@@ -81,7 +81,7 @@ class BoxMap:
             self._cells.setdefault(cell, []).append((b, entry))
 
     def entries(self) -> list[int]:
-        """All entries."""
+        """Return all entries."""
         found = self._whole.copy()
         if self._axis >= 0:
             for part in (self._wide, *self._cells.values()):
@@ -89,7 +89,7 @@ class BoxMap:
         return found
 
     def taken(self) -> list[int]:
-        """All entries, which are forgotten."""
+        """Remove and return all entries."""
         found = self.entries()
         self._whole.clear()
         if self._axis >= 0:
@@ -97,7 +97,7 @@ class BoxMap:
         return found
 
     def meeting(self, b: Box) -> list[int]:
-        """Entries of boxes that have elements in common with this one."""
+        """Return the entries of boxes that overlap this one."""
         if b is None:
             return self.entries()
         found = self._whole.copy()
@@ -109,7 +109,7 @@ class BoxMap:
         return found
 
     def drop_within(self, b: Box) -> None:
-        """Forgets the boxes that this one contains."""
+        """Remove the boxes that this one contains."""
         if b is None:
             self.taken()
         if self._axis < 0:
@@ -120,7 +120,7 @@ class BoxMap:
     # -- cells -------------------------------------------------------------------------
 
     def _measure(self, b: tuple[tuple[int, int], ...]) -> None:
-        """Cells are as long as the first box, along the axis with most of its like."""
+        """Set cells of the first box's size, on the axis with the most of them."""
         sizes = [last - first for first, last in b]
         axes = range(len(b))
         if self._shape:
@@ -132,7 +132,7 @@ class BoxMap:
         self._wide: _Found = []
 
     def _range(self, b: Box) -> range | None:
-        """The cells of a box; None for all of them."""
+        """Return the cells of a box; None for all of them."""
         if b is None:
             return None
         first, last = b[self._axis]
@@ -140,7 +140,7 @@ class BoxMap:
         return cells if len(cells) <= _MOST_CELLS else None
 
     def _places(self, b: Box, wide: bool = True) -> Iterator[_Found]:
-        """Lists that may hold what has to do with a box."""
+        """Yield the lists of boxes that may overlap a box."""
         if wide:
             yield self._wide
         cells = self._range(b)
@@ -153,11 +153,11 @@ class BoxMap:
 
 
 class _StorageAccesses:
-    """Accesses to a storage that later ones may have to wait for.
+    """The accesses to a storage that later ones may have to wait for.
 
     Attributes:
-        whole: the pattern of an access to all of it.
-        bytes: of a partition.
+        whole: the pattern of an access to the whole storage.
+        bytes: the bytes of a partition.
     """
 
     __slots__ = ("bytes", "freed", "readers", "whole", "writers")
@@ -166,7 +166,7 @@ class _StorageAccesses:
         shape = s.shape if s is not None else ()
         self.writers = BoxMap(shape)
         self.readers = BoxMap(shape)
-        #: Last accesses of those that had the room before.
+        #: The last accesses of the storages that had the memory before.
         self.freed: Sequence[int] = ()
         self.whole = whole_pattern(shape) if s is not None else None
         self.bytes = row_bytes(shape, s.dtype) if s is not None else 0
@@ -190,15 +190,15 @@ class _StorageAccesses:
         return found
 
     def last(self) -> list[int]:
-        """Entries that whoever takes the room waits for."""
+        """Return the entries that the next owner of the memory waits for."""
         found = self.writers.entries()
         if not found:
-            found += self.freed  # which writers have waited for
+            found += self.freed  # otherwise the writers have waited for them
         return found + self.readers.entries()
 
 
 class _OnChipRoom:
-    """Room of one memory of one core."""
+    """The free and dead bytes of one memory of one core."""
 
     def __init__(self, capacity: int) -> None:
         self.free = capacity
@@ -206,13 +206,13 @@ class _OnChipRoom:
         self.is_short = False
 
     def take(self, size: int) -> list[int]:
-        """The entries that leave the room that is taken."""
+        """Allocate bytes, and return the entries whose accesses free them."""
         waits: list[int] = []
         while self.free < size and self.dead:
             room, last = self.dead.popleft()
             waits += last
             self.free += room
-            if self.free > size:  # the rest is still theirs
+            if self.free > size:  # the rest stays dead
                 self.dead.appendleft((self.free - size, last))
                 self.free = size
         if self.free < size:
@@ -225,17 +225,17 @@ class _OnChipRoom:
 
 
 class KernelDependencies:
-    """Walks a stream once.
+    """The dependencies of a stream of instructions, found in one pass.
 
     Attributes:
         waits: for every entry, what it waits for.
-        joined: entries that are waited for together; from the number of entries on,
-            numbers in `waits` mean these.
-        stationary: of entries of TensorE, a number of the operand that the array holds:
-            equal where it is the same data.
-        order: of entries of TensorE, those before it that write the same sums.
+        joined: groups of entries that are waited for together; in `waits`, numbers from
+            the number of entries on are these groups.
+        stationary: by entry of TensorE, a number of its stationary operand, which is
+            equal for the same data.
+        order: by entry of TensorE, the earlier entries that write the same sums.
         lives: storages on chip: (storage, first entry, last entry, core).
-        short: memories that the kernel needs more of than there is.
+        short: memories of which the kernel needs more than there is.
     """
 
     def __init__(
@@ -259,7 +259,7 @@ class KernelDependencies:
         self._given = program.dependencies
 
     def run(self, spec: CoreSpec) -> KernelDependencies:
-        """Finds what every entry waits for, on cores of this kind."""
+        """Find what every entry waits for, on cores of this kind; return self."""
         sizes = {
             "sbuf": spec.sbuf_usable_bytes_per_partition,
             "psum": spec.psum_bytes // spec.partitions,
@@ -288,13 +288,13 @@ class KernelDependencies:
 
     @property
     def short(self) -> tuple[str, ...]:
-        """Memories that the kernel needs more of than there is, in capitals."""
+        """Return the memories whose capacity the kernel exceeds, in upper case."""
         return tuple(
             sorted({m.upper() for (m, _), p in self._pools.items() if p.is_short})
         )
 
     def _survey(self) -> None:
-        """Which storages are read and written where."""
+        """Find the first and last access of storages on chip, and the use of HBM."""
         first, last = self._first, self._last
         written, read = self._written, self._read_in_hbm
         for n, i in enumerate(self._entries):
@@ -326,12 +326,12 @@ class KernelDependencies:
             self._write(n, access, by_tensor, found)
         if i.writes_register is not None:
             self._registers[i.writes_register.number] = n
-        if found:  # an instruction that writes what it reads does not wait for itself
+        if found:  # an instruction does not wait for itself
             unique = dict.fromkeys(found) if len(found) > 1 else found
             self.waits[n] = [w for w in unique if w >> 1 != n]
 
     def _note_stationary(self, n: int, held: Access, waits: list[int]) -> None:
-        """A number for what the array is to hold, which depends on who wrote it."""
+        """Number the stationary operand of an entry by place and last writer."""
         written = max(waits, default=-1)
         moves = n if held.dynamic is not None else None
         key = (held.storage.number, held.offset, held.pattern, written, moves)
@@ -342,7 +342,7 @@ class KernelDependencies:
             found.append(self._registers[number] * 2)
 
     def _read_index(self, n: int, index: Access | Register, found: list[int]) -> None:
-        """What says where an access goes is read by it, also if that is written."""
+        """Add the wait for a dynamic access's index, which even a write reads."""
         if isinstance(index, Access):
             self._read(n, index, found)
         else:
@@ -370,7 +370,7 @@ class KernelDependencies:
         before = region.write(b, n)
         if not before:
             return
-        if by_tensor:  # which adds to PSUM without waiting, but in its order
+        if by_tensor:  # sums are added in order, without waiting
             same = [w for w in before if self._is_tensors(w)]
             if same:
                 self.order[n] = same
@@ -383,10 +383,10 @@ class KernelDependencies:
         return entry < len(entries) and entries[entry].engine == "tensor"
 
     def _region(self, s: Storage, access: Access) -> tuple[_StorageAccesses, Box]:
-        """The region of a storage, made when it is first touched, and the box in it."""
+        """Return the region of a storage, made at first access, and the box."""
         if s.address is not None and s.memory not in _HBM:
             core = self._first[s.number][2]
-            # One region for all storages of a memory that have addresses.
+            # All storages of a memory that have addresses share a region.
             shared = self._regions.setdefault((s.memory, core), _StorageAccesses())
             return shared, _absolute(s, box(access))
         region = self._regions.get(s.number)
@@ -395,7 +395,7 @@ class KernelDependencies:
             region.freed = self._room(s, region.bytes)
         is_whole = access.pattern == region.whole and access.dtype == s.dtype
         if is_whole and access.dynamic is None:
-            return region, None  # as `box` says too
+            return region, None  # equals `box(access)`
         return region, box(access)
 
     def _room(self, s: Storage, size: int) -> list[int]:
@@ -406,7 +406,7 @@ class KernelDependencies:
         return self._as_one(taken)
 
     def _as_one(self, entries: list[int]) -> list[int]:
-        """What many wait for, as one where there are many of them too."""
+        """Return entries to wait for, joined into one if there are many."""
         if len(entries) < 2:
             return entries
         unique = list(dict.fromkeys(entries))
@@ -416,7 +416,7 @@ class KernelDependencies:
         return [len(self._entries) + len(self.joined) - 1]
 
     def _add_given(self) -> None:
-        """What the kernel says with `depends_on`."""
+        """Add the dependencies that the kernel declares with `depends_on`."""
         if not self._given:
             return
         at: dict[tuple[int, int], int] = {}
@@ -427,7 +427,7 @@ class KernelDependencies:
                     self.waits[n].append(at[i.program, before] * 2)
 
     def _add_barriers(self) -> None:
-        """Programs of a grid meet: all that comes before one, before all after it."""
+        """Add barriers: in all programs, earlier entries precede later ones."""
         met: dict[int, list[int]] = {}
         for n, i in enumerate(self._entries):
             if i.name == "core_barrier":
@@ -448,7 +448,7 @@ class KernelDependencies:
 
 
 def _absolute(s: Storage, b: Box) -> Box:
-    """A box of a storage with an address: partitions, and bytes of a partition."""
+    """Return a box of an addressed storage: partitions, and bytes of a partition."""
     assert s.address is not None
     item = numpy_dtype(s.dtype).itemsize
     partition, start = s.address

@@ -1,10 +1,9 @@
-"""Operands of kernel instructions as the cost rules see them, and where they overlap.
+"""Operands of kernel instructions as the cost rules use them, and their overlaps.
 
-An access pattern means a `LaneStream` for an engine: elements per partition, whether
-they lie next to each other, in which memory. A *box* is the part of
-a storage that an access touches, a range of every dimension; it may be larger than what
-is touched, never smaller. Nothing here knows a value: an index that the run decides
-may be any.
+For an engine, an access pattern is a `LaneStream`: elements per partition, whether they
+are contiguous, in which memory. A *box* is the part of a storage that an access
+touches, as a range of every dimension; it may be larger than that part, never smaller.
+Values are not known here: an index from run time may be any.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from neuronjax.ir import nki_dtypes
 from neuronjax.ir.kernel import Access
 from neuronjax.timing.engines.task import LaneStream
 
-#: Ranges of the dimensions of a storage; None is all of it.
+#: Ranges of the dimensions of a storage; None is the whole storage.
 Box = tuple[tuple[int, int], ...] | None
 Pattern = tuple[tuple[int, int], ...]
 
 
 def numpy_dtype(name: str) -> np.dtype:
-    """Return the NumPy dtype of an NKI name; of a packed one, that of its words."""
+    """Return the NumPy dtype of an NKI name; for a packed dtype, that of its words."""
     return nki_dtypes.info(name).numeric
 
 
@@ -35,7 +34,7 @@ def row_bytes(shape: tuple[int, ...], dtype: str) -> int:
 
 
 def operand(access: Access) -> LaneStream:
-    """What an access means for an engine."""
+    """Return an access as a stream of an engine."""
     dynamic = access.dynamic is not None
     return _operand(access.storage.memory, access.dtype, access.pattern, dynamic)
 
@@ -59,7 +58,7 @@ def _operand(memory: str, name: str, pattern: Pattern, is_dynamic: bool) -> Lane
 
 
 def first_partition(access: Access) -> int:
-    """The partition at which an access on chip begins."""
+    """Return the partition at which an access on chip begins."""
     free = access.pattern[0][0] if access.pattern else 0
     return access.offset // free if free else 0
 
@@ -68,8 +67,8 @@ def first_partition(access: Access) -> int:
 
 
 def run_bytes(access: Access) -> int:
-    """Return contiguous bytes: of HBM over all dimensions but that of rows which the
-    run chooses, on chip within a partition."""
+    """Return contiguous bytes: on chip within a partition, in HBM over all dimensions
+    but one whose rows are chosen at run time."""
     chosen = access.dynamic is not None and access.dynamic.kind != "scalar"
     return _run(access.storage.on_chip or chosen, access.dtype, access.pattern)
 
@@ -88,7 +87,7 @@ def _run(by_row: bool, name: str, pattern: Pattern) -> int:
 
 
 def box(access: Access) -> Box:
-    """The part of its storage that an access touches."""
+    """Return the box of a storage that an access touches."""
     storage = access.storage
     if access.dynamic is not None or access.dtype != storage.dtype:
         same = numpy_dtype(access.dtype).itemsize == numpy_dtype(storage.dtype).itemsize
@@ -119,7 +118,7 @@ def _box(shape: tuple[int, ...], offset: int, pattern: Pattern) -> Box:
 
 
 def _bounded(shape: tuple[int, ...], low: list[int], more: list[int]) -> Box:
-    """Ranges; what runs over the end of a dimension takes all of it, and the next."""
+    """Return ranges; one past the end of a dimension takes all of it, and the next."""
     ranges = [(0, 0)] * len(shape)
     for axis in reversed(range(len(shape))):
         high = low[axis] + more[axis]
@@ -134,8 +133,8 @@ def _bounded(shape: tuple[int, ...], low: list[int], more: list[int]) -> Box:
 
 @functools.cache
 def whole_pattern(shape: tuple[int, ...]) -> Pattern:
-    """The pattern of an access to all of a storage, dimension by dimension; it can
-    start nowhere but at the first element."""
+    """Return the pattern of an access to a whole storage, dimension by dimension. Its
+    offset is always zero."""
     return tuple(zip(_strides(shape), shape, strict=True))
 
 
@@ -148,7 +147,7 @@ def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def overlap(a: Box, b: Box) -> bool:
-    """Whether two boxes of a storage have elements in common."""
+    """Return whether two boxes of a storage have elements in common."""
     if a is None or b is None or a is b:
         return True
     for (a0, a1), (b0, b1) in zip(a, b, strict=True):
@@ -158,7 +157,7 @@ def overlap(a: Box, b: Box) -> bool:
 
 
 def contains(outer: Box, inner: Box) -> bool:
-    """Whether a box holds all of another."""
+    """Return whether a box contains another."""
     if outer is None or outer is inner:
         return True
     if inner is None:

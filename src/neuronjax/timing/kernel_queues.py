@@ -1,9 +1,9 @@
-"""What takes the instructions of a kernel: queues, in what order, and the array.
+"""The queues that issue a kernel's instructions, their order, and the tensor array.
 
-TensorE, the sequencers and the CC-cores take instructions in the kernel's order; the
-other queues take, of the next few, the one that can start first, for the compiler
-orders them. That of the older style orders TensorE's too, but not what it adds to a sum
-(gqa_full v1 of [KDA]: 21.3 ms, 21.1 so, 31.4 in order).
+TensorE, the sequencers and the CC-cores issue instructions in the kernel's order. The
+other queues issue whichever of the next few can start first, as if the compiler had
+ordered them. The older style's compiler also orders TensorE's, except additions to one
+sum (gqa_full v1 of [KDA]: 21.3 ms measured, 21.1 so, 31.4 in order).
 """
 
 from __future__ import annotations
@@ -18,26 +18,27 @@ from neuronjax.timing.engines.throttle import Throttle, is_throttled
 from neuronjax.timing.kernel_unroll import Stream
 from neuronjax.timing.work import Core, Queue
 
-#: Queues that keep the kernel's order; of the older style TensorE's does not.
+#: Queues that keep the kernel's order; in the older style TensorE's does not.
 _IN_ORDER = frozenset({"tensor", "sync", "cc"})
 _IN_ORDER_OLDER = _IN_ORDER - {"tensor"}
-#: Rings that an engine's own instructions wait for, while it issues a transfer.
+#: Rings whose issue of a transfer occupies an engine, by ring.
 ISSUERS: Mapping[str, Queue] = {"dge.sync": "sync", "gpsimd": "gpsimd"}
-#: Where an entry would be named that nothing was before.
+#: In place of an entry's number: no entry.
 NOTHING = -1
 
 
 class IssueQueue:
-    """One queue: its entries, and how far it is.
+    """A queue of instructions and its position.
 
     Attributes:
         kind: a ring of DMA, or an engine.
         entries: numbers of instructions, in the order of the kernel.
-        base: how many of them, from the first on, are all issued.
-        free: when it can issue again.
-        wake: when it is looked at next.
+        base: the number of leading entries that are all issued.
+        free: the time at which it can issue again.
+        wake: the time at which the scheduler visits it next.
         last: the entry that it issued last.
-        window: of how many entries it takes the one that can start first.
+        window: the number of next entries from which it issues the first that can
+            start.
     """
 
     __slots__ = ("base", "entries", "free", "kind", "last", "wake", "window")
@@ -57,10 +58,10 @@ class IssueQueues:
 
     Attributes:
         queues: all of them.
-        core_of: of each, its core.
-        queue_of: of each entry, the number of its queue.
-        pause: seconds before the first entry of a queue in a turn of a device loop: it
-            compares and branches.
+        core_of: the core of each queue.
+        queue_of: the number of each entry's queue.
+        pause: by entry, the seconds of comparison and branch, for the first entry of a
+            queue in an iteration of a device loop.
     """
 
     def __init__(
@@ -96,9 +97,9 @@ _QUARTERS = 4
 
 
 class Array:
-    """The array of one core while a kernel runs: its tiles, loads and throttle.
+    """The tensor array of one core while a kernel runs: its tiles, loads and throttle.
 
-    `is_tiled` says that some matmul of the kernel uses a part."""
+    `is_tiled` is true if some matmul of the kernel uses only a part of the array."""
 
     def __init__(self, core: Core, is_tiled: bool) -> None:
         self._is_tiled = is_tiled
@@ -109,16 +110,16 @@ class Array:
 
     @property
     def throttled_seconds(self) -> float:
-        """What its throttle has cost."""
+        """Return the time lost to the throttle."""
         return self._throttle.lost_seconds if self._throttle is not None else 0.0
 
     def multiply(
         self, p: KernelPrice, start: float, held: float | None
     ) -> tuple[float, float, float]:
-        """One matmul or transpose, in the order of issue.
+        """Schedule one matmul or transpose, in the order of issue.
 
-        `held` is since when the stationary operand is there; None if the array has it.
-        What is returned is start, end, and when the next one may be issued."""
+        `held` is the time at which the stationary operand is ready to load; None if the
+        array has it. Return the start, the end, and when the next one may be issued."""
         if held is not None:
             start = max(start, max(held, self._start) + p.load_seconds)
         spent = p.work.seconds
@@ -133,7 +134,7 @@ class Array:
         return start, start + spent, free
 
     def _tile(self, p: KernelPrice, start: float, spent: float) -> float:
-        """When its tiles are free, and the input of the array."""
+        """Return when its tiles and the array's input are free; occupy both."""
         rows = range(p.rows[0], min(_QUARTERS, sum(p.rows)))
         columns = range(p.columns[0], min(_QUARTERS, sum(p.columns)))
         used = [(r, c) for r in rows for c in columns]

@@ -1,11 +1,11 @@
-"""When a kernel does what: a discrete-event schedule of a traced `KernelProgram`.
+"""A discrete-event schedule of a traced kernel (`KernelProgram`).
 
-Each program of a grid has a core of its own, while there are cores: five engines, the
-queues that issue DMA, and 16 DMA engines; the CC-cores are those of all programs. An
-instruction starts when its queue (`kernel_queues`) is free and what it waits for
-(`kernel_dependencies`) has ended and can be read; transfers then share the DMA engines
-in the order in which they were issued. Equal input gives an equal schedule. Seconds
-from the start of the kernel.
+Each program of a grid has its own core, as long as there are cores: five engines, the
+queues that issue DMA, and 16 DMA engines; all programs share the CC-cores. An
+instruction starts when its queue (`kernel_queues`) is free, and the instructions that
+it waits for (`kernel_dependencies`) have ended and their results can be read. Transfers
+share the DMA engines in the order of issue. Equal input gives an equal schedule. Times
+are in seconds.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from neuronjax.timing.work import Core
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelSchedule:
-    """What every instruction of a stream does when.
+    """The start and the end of every instruction of a stream.
 
     Attributes:
         core: the physical cores that it runs on, as one logical core.
-        starts, ends: of each; of a transfer, of its bytes.
-        waits: how long its queue stood still before it.
-        causes: the entry that decided when it starts; -1: none.
-        loads: (start, core, function) of ScalarE's tables.
-        issues: (start, entry) of transfers that `ISSUERS` issue.
-        found: what waits for what, and how long storages live.
-        total_seconds: until the last result can be read, and what is around.
-        around_seconds: what of it no instruction accounts for, see `Core`.
-        periods: seconds of a turn of `stream.loops`.
+        starts, ends: times of each instruction; for a transfer, of its bytes.
+        waits: how long its queue was idle before it.
+        causes: the entry that decided when it starts; -1 for none.
+        loads: (start, core, function) of ScalarE's table loads.
+        issues: (start, entry) of transfers that the engines in `ISSUERS` issue.
+        found: the dependencies, and the lifetimes of storages.
+        total_seconds: until the last result can be read, plus `around_seconds`.
+        around_seconds: time that belongs to no instruction, see `Core`.
+        periods: seconds per iteration, for each loop of `stream.loops`.
     """
 
     program: KernelProgram
@@ -70,10 +70,10 @@ class KernelSchedule:
     notes: tuple[str, ...]
 
 
-#: Share of the time from which on a note tells of something.
+#: The share of the time from which on a note reports a loss.
 _WORTH_SAYING = 0.05
 
-#: What a question "what if" makes of a cost: of the instruction with this number.
+#: A hypothetical change of a cost, by the number of the instruction.
 Change = Callable[[int, KernelPrice], KernelPrice]
 
 
@@ -85,11 +85,11 @@ def schedule_kernel(
     lnc: int | None = None,
     trips: Trips | None = None,
 ) -> KernelSchedule:
-    """The schedule of a kernel.
+    """Return the schedule of a kernel.
 
-    The programs of a grid run on `lnc` physical cores; None is one each, as far as a
-    logical core has them. `trips` is how often device loops turn that do not say it, by
-    "file.py:12".
+    The programs of a grid run on `lnc` physical cores; None is one core per program, up
+    to those of a logical core. `trips` is the iteration count of device loops that do
+    not specify it, by "file.py:12".
 
     Raises:
         InvalidProgramError: an LNC size that the chip does not have.
@@ -130,7 +130,7 @@ def schedule_kernel(
 
 
 def _throttled(run: _Scheduling) -> list[str]:
-    """What to say of TensorE's throttle, if it matters."""
+    """Return a note on TensorE's throttle if it costs a notable share of the time."""
     lost = max(state.array.throttled_seconds for state in run.states)
     if lost <= _WORTH_SAYING * run.total:
         return []
@@ -142,7 +142,7 @@ def _throttled(run: _Scheduling) -> list[str]:
 
 @no_collection()
 def what_if(schedule: KernelSchedule, change: Change) -> float:
-    """Seconds of the same kernel when instructions cost what `change` says."""
+    """Return the seconds of the same kernel with costs replaced by `change`."""
     priced = [change(n, p) for n, p in enumerate(schedule.priced)]
     run = _Scheduling(
         schedule.stream, priced, schedule.found, schedule.core, schedule.program.older
@@ -159,13 +159,13 @@ def _cores(program: KernelProgram, target: Target, lnc: int | None) -> int:
 
 
 class _CoreState:
-    """What queues of a core share."""
+    """The state that the queues of a core share."""
 
     __slots__ = ("array", "dma", "held", "last_dma", "level", "ports", "table")
 
     def __init__(self, engines: int, array: Array) -> None:
         self.dma = [0.0] * engines
-        self.level: float | None = 0.0  # when all DMA engines are free, if at once
+        self.level: float | None = 0.0  # when all DMA engines are free, if equal
         self.last_dma = NOTHING
         self.ports: dict[str, tuple[float, int]] = {}
         self.table = ""
@@ -174,7 +174,7 @@ class _CoreState:
 
 
 class _Scheduling:
-    """The events of a schedule, in the order of time."""
+    """The state of a scheduling run, which handles events in the order of time."""
 
     def __init__(
         self,
@@ -229,7 +229,7 @@ class _Scheduling:
     # -- time --------------------------------------------------------------------------
 
     def all(self) -> None:
-        """Everything; a loop of which turns are left out is waited for."""
+        """Schedule all entries, and the missing iterations of truncated loops."""
         loops = self.stream.loops
         order = sorted(range(len(loops)), key=lambda n: loops[n].edges[-1])
         periods = [0.0] * len(order)
@@ -248,7 +248,7 @@ class _Scheduling:
         self.periods = periods
 
     def _period(self, loop: UnrolledLoop) -> float:
-        """From the end of a turn to that of the next; of one turn, its length."""
+        """Return the seconds between iterations' ends, or of a single iteration."""
         if len(loop.edges) < 2:
             return 0.0
         ends = [
@@ -261,12 +261,12 @@ class _Scheduling:
         return ends[0] - min(self.starts[first:last], default=ends[0])
 
     def _shift(self, seconds: float) -> None:
-        """All that follows is so much later."""
+        """Delay everything that follows."""
         self.floor = self.total + seconds
         self.total = self.floor
 
     def _until(self, limit: int) -> None:
-        """Runs all entries before one."""
+        """Schedule all entries before `limit`."""
         self.limit = limit
         for number, queue in enumerate(self.queues):
             queue.free = max(queue.free, self.floor)
@@ -281,12 +281,12 @@ class _Scheduling:
             now, number = heappop(heap)
             queue = queues[number]
             if queue.wake != now:
-                continue  # woken earlier
+                continue  # was woken earlier
             queue.wake = inf
             self._serve(now, number, queue)
 
     def _serve(self, now: float, number: int, queue: IssueQueue) -> None:
-        """Issues what can start now, and sleeps until more can."""
+        """Issue the entries that can start now, then sleep until another one can."""
         entries, missing, ready, done = (
             queue.entries,
             self.missing,
@@ -316,7 +316,7 @@ class _Scheduling:
             queue.base = base
 
     def _other(self, queue: IssueQueue, now: float, wake: float) -> tuple[int, float]:
-        """Another entry of the window that can start, or when the first one can."""
+        """Return another entry of the window that can start, or -1 and when one can."""
         entries, blocks, order = queue.entries, self.stream.blocks, self.order
         base = queue.base
         block = blocks[entries[base]]
@@ -338,7 +338,7 @@ class _Scheduling:
             heappush(self.heap, (until, number))
 
     def _issue(self, n: int, now: float, number: int, queue: IssueQueue) -> None:
-        """Gives an entry its time, and tells those that wait for it."""
+        """Set the times of an entry, and notify the entries that wait for it."""
         p = self.priced[n]
         state = self.states[self.core_of[number]]
         if self.ready[n] > queue.free or queue.last < 0:
@@ -389,7 +389,7 @@ class _Scheduling:
                     heappush(self.heap, (until, number))
 
     def _pass_on(self, join: int, now: float) -> None:
-        """The last of those that are waited for together can be read."""
+        """Notify the entries that wait for a group, whose results can all be read."""
         when = self.ready[join]
         self._tell(self.why[join], self.after[join] or [], now, when, when)
 
@@ -408,7 +408,7 @@ class _Scheduling:
         if table:
             if table != state.table:
                 state.table = table
-                load = queue.free  # it waits for no operand
+                load = queue.free  # a load waits for no operand
                 self.loads.append((load, self.core_of[number], state.table))
                 start = max(start, load + a.TABLE_LOAD.value)
         ports = shared_ports(p.work, self.core)
@@ -436,7 +436,7 @@ class _Scheduling:
     def _transfer(
         self, n: int, p: KernelPrice, start: float, queue: IssueQueue, state: _CoreState
     ) -> float:
-        """The ring issues it; its engines move it when they have moved the others."""
+        """Issue a transfer on its ring; its DMA engines move it after others."""
         queue.free = start + p.issue_seconds
         if queue.kind in ISSUERS:
             self.issues.append((start, n))

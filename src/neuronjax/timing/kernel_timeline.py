@@ -1,13 +1,13 @@
 """A kernel's schedule as a `Timeline`, so that every report can read it.
 
-An event is an instruction at its time; those of one line of the kernel and one name
-belong to one `KernelOp`. With two physical cores an event occupies half of the logical
-core's queue, unless it is a collective; a transfer occupies as much of the DMA queue
-as it has of its engines.
+An event is an instruction at its time; instructions of one line and one name belong to
+one `KernelOp`. With two physical cores an event occupies half of the logical core's
+queue, unless it is a collective; a transfer occupies the share of the DMA queue that
+its DMA engines are.
 
-A storage is alive from its first access to its last; its bytes are taken of every
+A storage is alive from its first access to its last; its bytes count in every
 partition, however many it uses. `KernelMemory` is the `MemoryPlan` of a kernel: its
-units are stretches of time, of equal length, each at its fullest.
+units are equal stretches of time, each with its highest use.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from neuronjax.timing.memory_plan import (
 from neuronjax.timing.timeline import TABLE_LOAD, LoopSpan, Timeline
 from neuronjax.timing.work import Core, Event, Queue, Transfer, Work
 
-#: What SyncE does for a transfer whose descriptors hardware makes, and GpSimdE for one
-#: of its own.
+#: Opcode of issuing a transfer: by SyncE if hardware generates the descriptors, by
+#: GpSimdE if it generates them itself.
 ISSUE = "DMA_ISSUE"
 
 
@@ -49,7 +49,7 @@ class KernelOp(Instruction):
     """All calls of a nisa function in one line of a kernel.
 
     Attributes:
-        function: of nki.isa.
+        function: the name in nki.isa.
         op: its operator or function, or "".
     """
 
@@ -58,16 +58,16 @@ class KernelOp(Instruction):
 
     @property
     def name(self) -> str:
-        """The nki.isa name."""
+        """Return the nki.isa name."""
         return self.function
 
     def attributes(self) -> dict[str, str]:
-        """The operator, where there is one."""
+        """Return the operator, if there is one."""
         return {"op": self.op} if self.op else {}
 
 
 def kernel_timeline(schedule: KernelSchedule) -> Timeline:
-    """The timeline of a scheduled kernel."""
+    """Return the timeline of a scheduled kernel."""
     ops, numbers = _ops(schedule.stream.entries)
     events, loops = _events(schedule, numbers)
     return Timeline(
@@ -85,7 +85,7 @@ def kernel_timeline(schedule: KernelSchedule) -> Timeline:
 def _ops(
     entries: Sequence[KernelInstruction],
 ) -> tuple[tuple[KernelOp, ...], list[int]]:
-    """The ops, and which of them each entry belongs to."""
+    """Return the ops, and the number of the op of each entry."""
     known: dict[tuple[str, str, str], int] = {}
     ops: list[KernelOp] = []
     numbers = []
@@ -119,7 +119,7 @@ def _op(i: KernelInstruction, detail: str) -> KernelOp:
 def _events(
     s: KernelSchedule, numbers: Sequence[int]
 ) -> tuple[list[Event], tuple[LoopSpan, ...]]:
-    """Events in the order of the kernel, and the loops as ranges of them."""
+    """Return the events in the order of the kernel, and the loops as ranges of them."""
     cores = s.core.lnc
     one = engines(Core(s.core.chip, 1))
     events: list[Event] = []
@@ -194,11 +194,10 @@ def _span(s: KernelSchedule, number: int, first: Sequence[int]) -> LoopSpan:
 
 
 def critical_seconds(s: KernelSchedule) -> dict[tuple[Queue, int], float]:
-    """Time of the critical path by queue and entry: what each keeps the end waiting.
+    """Return the seconds of the critical path by queue and entry.
 
-    From the last result backwards, each entry answers for the time from its own start
-    to that of the one it kept waiting; turns that are left out belong to none.
-    """
+    From the last result backwards, each entry accounts for the time from its own start
+    to that of the entry that it delayed; truncated loop iterations belong to none."""
     found: dict[tuple[Queue, int], float] = defaultdict(float)
     if not s.priced:
         return found
@@ -220,7 +219,7 @@ def critical_seconds(s: KernelSchedule) -> dict[tuple[Queue, int], float]:
 def _found(
     s: KernelSchedule, ops: Sequence[KernelOp], numbers: Sequence[int]
 ) -> tuple[str, ...]:
-    """Which queue and which line keep the kernel, in words."""
+    """Return a note that names the queue and the line that limit the kernel."""
     whole = bottleneck(s, numbers)
     if whole is None:
         return ()
@@ -234,7 +233,7 @@ def _found(
 def bottleneck(
     s: KernelSchedule, numbers: Sequence[int] | None = None
 ) -> tuple[Queue, int, float] | None:
-    """The queue and the op with most of the critical path, and their share of it."""
+    """Return the queue and the op with the largest share of the critical path."""
     if numbers is None:
         _, numbers = _ops(s.stream.entries)
     spent: dict[tuple[Queue, int], float] = defaultdict(float)
@@ -259,8 +258,8 @@ class KernelMemory(MemoryPlan):
     """The memory of a kernel.
 
     Attributes:
-        edges: seconds between which each unit of `main` is, one more than units.
-        psum_usage: bytes of PSUM in each unit, all partitions.
+        edges: seconds at the limits of the units of `main`, one more than units.
+        psum_usage: bytes of PSUM in each unit, over all partitions.
     """
 
     edges: tuple[float, ...] = ()
@@ -268,7 +267,7 @@ class KernelMemory(MemoryPlan):
 
 
 def kernel_memory(schedule: KernelSchedule) -> KernelMemory:
-    """The memory of a scheduled kernel."""
+    """Return the memory of a scheduled kernel."""
     program = schedule.program
     hbm = _hbm(program)
     usage = {memory: _usage(schedule, memory) for memory in ("sbuf", "psum")}
@@ -286,7 +285,7 @@ def kernel_memory(schedule: KernelSchedule) -> KernelMemory:
 
 
 def _usage(schedule: KernelSchedule, memory: str) -> list[int]:
-    """Bytes in each stretch of time, at its fullest."""
+    """Return the highest number of bytes in each stretch of time."""
     total = schedule.total_seconds
     partitions = schedule.core.spec.partitions
     changes: list[tuple[float, int]] = []

@@ -1,9 +1,8 @@
-"""A kernel's blocks as one stream of instructions, device loops turn by turn.
+"""A kernel's blocks as one stream of instructions, with device loops unrolled.
 
-A loop whose turns would make more instructions than the limit is cut: some turns are in
-the stream, and the last of them stands for all others. Trip counts are static, or given
-by the line of the loop; a loop of which neither is known turns once, and a note says
-so.
+A loop that would unroll to more instructions than the limit is truncated: the last
+iteration in the stream represents the remaining ones. Trip counts are static, or given
+by the line of the loop; a loop without either runs once, and a note says so.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pathlib import PurePath
 from neuronjax.ir.kernel import KernelBlock, KernelInstruction, KernelLoop, KernelWhile
 from neuronjax.timing import assumptions as a
 
-#: Instructions that a device loop may have, all turns together, before it is cut.
+#: Instructions that a device loop may unroll to before it is truncated.
 MOST_INSTRUCTIONS = 100_000
 
 Trips = Mapping[str | int, int]
@@ -26,9 +25,9 @@ class UnrolledLoop:
     """A device loop in the stream.
 
     Attributes:
-        edges: where each turn that is in the stream begins, and where the last ends.
-        is_assumed: whether nobody knows.
-        count: how often the loops around it repeat all this.
+        edges: the first entry of each iteration in the stream, and the end of the last.
+        is_assumed: whether the trip count is unknown and assumed.
+        count: how often the loops around it repeat it.
     """
 
     edges: tuple[int, ...]
@@ -39,20 +38,20 @@ class UnrolledLoop:
 
     @property
     def left_out(self) -> int:
-        """Turns that are not in the stream."""
+        """Return how many iterations are not in the stream."""
         return self.trips - (len(self.edges) - 1)
 
 
 @dataclass(slots=True)
 class Stream:
-    """What `unrolled` returns.
+    """The unrolled instructions of a kernel.
 
     Attributes:
         entries: instructions in the order of the kernel.
-        blocks: of each entry, a number that changes where a turn begins or ends; the
+        blocks: by entry, a number that changes where an iteration begins or ends; the
             compiler moves nothing across.
-        counts: how often each entry happens.
-        loops: inner ones before the outer.
+        counts: how often each entry is executed.
+        loops: inner ones before outer ones.
     """
 
     entries: list[KernelInstruction] = field(default_factory=list)
@@ -64,9 +63,9 @@ class Stream:
 
 
 def unrolled(body: KernelBlock, trips: Trips | None = None) -> Stream:
-    """The stream of a kernel.
+    """Return the stream of a kernel.
 
-    `trips` is how often loops turn, by "file.py:12" (with or without folders)."""
+    `trips` has trip counts by "file.py:12" (with or without folders)."""
     stream = Stream()
     given = {PurePath(str(line)).name: count for line, count in (trips or {}).items()}
     _add(stream, body, 1, given)
@@ -113,7 +112,7 @@ def _add_loop(
 
 
 def _trips(loop: KernelLoop | KernelWhile, given: Mapping[str, int]) -> int | None:
-    """Turns of a loop; None where neither the kernel nor the user says it."""
+    """Return a loop's trip count; None if neither the kernel nor the user gives it."""
     if isinstance(loop, KernelLoop):
         start, stop = loop.start, loop.stop
         if isinstance(start, int) and isinstance(stop, int):

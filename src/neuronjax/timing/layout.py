@@ -1,8 +1,8 @@
-"""How a region's tensors lie in SBUF and PSUM, and how much of them is there at a time.
+"""How a region's tensors lie in SBUF and PSUM, and how much of each is live at a time.
 
-Everything follows from the steps of a region alone: which matmul results stay in PSUM
-for whoever reads them there, which operands have the contracted axis in their rows, and
-what the tiles in flight take.
+The steps of a region decide everything: which matmul results stay in PSUM for their
+readers, which operands have the contracted axis in their rows, and the size of tiles in
+flight.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _READS_PSUM = frozenset({"tensor_scalar", "tensor_tensor", "activation", "reduce
 
 
 def psum_results(fused: Fused, region: TiledRegion) -> set[int]:
-    """Matmul results that elementwise steps of the region read out of PSUM."""
+    """Return the matmul results that the region's other steps read out of PSUM."""
     readers: dict[int, list[FusedStep]] = {}
     for step in region.steps:
         for value in step.operands:
@@ -43,7 +43,7 @@ def psum_results(fused: Fused, region: TiledRegion) -> set[int]:
 
 
 def contracts_late(fused: Fused, step: FusedStep, position: int) -> bool:
-    """Whether the contracted axis of a matmul's operand is not its leading one."""
+    """Return whether the contracted axis of a matmul's operand is not leading."""
     d = dimensions(step)
     batch = (d.lhs_batch, d.rhs_batch)[position]
     contract = (d.lhs_contract, d.rhs_contract)[position]
@@ -53,7 +53,7 @@ def contracts_late(fused: Fused, step: FusedStep, position: int) -> bool:
 
 
 def parts_read(fused: Fused, region: TiledRegion) -> dict[int, tuple[float, bool]]:
-    """For every value from outside: which part is read, and whether transposed."""
+    """Return, by value from outside, the part that is read, and whether transposed."""
     parts: dict[int, dict[int, tuple[float, bool]]] = {}
     for step in region.steps:
         for value in step.operands:
@@ -74,11 +74,11 @@ def block_bytes(
 ) -> int:
     """Return the SBUF that one row tile needs on its way through a region.
 
-    It is the most that is alive at a step. What matmuls make, and what becomes of it,
-    is there a block of columns at a time, and so is what a single elementwise step
-    reads; other rows are there whole. Elementwise results take the place of operands
-    that nobody reads any more; transposed operands need a place of their own. Of the
-    matmuls in `turned` the left operand is transposed first."""
+    It is the most that is live at a step. Results of matmuls and of steps after them
+    exist one block of columns at a time, as do the operands of a single elementwise
+    step; other rows exist whole. Elementwise results overwrite operands without later
+    readers; transposed operands need separate memory. `turned` are the matmuls whose
+    left operand is transposed first."""
     tiles = region.tiles(core)
     block = int(COLUMN_BLOCK_BYTES.value) * core.rows_per_tile
     in_psum, cut = psum_results(fused, region), set()
@@ -98,7 +98,7 @@ def block_bytes(
         passes_by = region.steps[final].form in _BY_BLOCKS
         if value in cut or (first == final and passes_by):
             size = min(size, block)
-        elif passes_by:  # its last reader writes over it
+        elif passes_by:  # the last reader overwrites it
             final -= 1
         spans.append((first, final, size))
     for n, step in enumerate(region.steps):
@@ -111,11 +111,10 @@ def block_bytes(
 
 
 def tiles_at_a_time(fused: Fused, region: TiledRegion, core: Core) -> int:
-    """Row tiles that a step works on before the next step has them.
+    """Return how many row tiles a step processes before the next step.
 
-    One, unless a matmul takes what the region computes. Rows of a matmul's result that
-    are reduced (scores) are work enough by themselves, and go one at a time too.
-    """
+    It is one, unless a matmul reads a result of the region. If rows of a matmul's
+    result are reduced (scores), a row is enough work, so it is one again."""
     made: set[int] = set()
     is_fed = False
     for step in region.steps:
@@ -130,14 +129,14 @@ def tiles_at_a_time(fused: Fused, region: TiledRegion, core: Core) -> int:
 
 
 def row_bytes(type_: TensorType, whole: int, size: int) -> int:
-    """Contiguous bytes of a partition's part: rows of the last dimension, or, where
-    those are short, as many as lie together for one of 128 partitions."""
+    """Return the contiguous bytes in a partition: a row of the last dimension, or, if
+    rows are short, all rows that one of 128 partitions holds."""
     row = prod(type_.shape[-1:]) * type_.dtype.itemsize
     return max(1, min(size, max(row, ceil(whole / 128))))
 
 
 def addressed_bytes(i: Instruction) -> tuple[int, int] | None:
-    """Bytes of operand 0 that are read and that are written; None if `i` takes all."""
+    """Return bytes of operand 0 that are read and written; None if it is used whole."""
     if isinstance(i, DmaCopy) and i.kind == "dynamic_update_slice":
         return 0, i.operands[1].type.size_bytes
     if isinstance(i, LocalGather):
@@ -151,7 +150,7 @@ def addressed_bytes(i: Instruction) -> tuple[int, int] | None:
 def replaces_slice(
     fused: Fused, step: FusedStep, value: int, in_sbuf: Collection[int]
 ) -> bool:
-    """Whether a step makes a value a slice of what is in HBM."""
+    """Return whether a step writes a value into a slice of a tensor in HBM."""
     instruction = step.instruction
     if isinstance(instruction, LocalGather) or addressed_bytes(instruction) is None:
         return False
@@ -160,8 +159,8 @@ def replaces_slice(
 
 
 def source_of_updates(fused: Fused, unit: Unit, position: int) -> int:
-    """What a loop gets at a position of which its turns only replace slices, so that
-    it is carried in one place; -1 where there is none."""
+    """Return the operand of a loop at a position whose value is only updated in slices,
+    so that the loop can carry it in place; -1 if it is not."""
     (step,) = unit.region.steps
     if not isinstance(step.instruction, Loop):
         return -1
@@ -175,8 +174,8 @@ def source_of_updates(fused: Fused, unit: Unit, position: int) -> int:
 
 
 def meets_little(fused: Fused, step: FusedStep, value: int, room: float) -> bool:
-    """Whether a value is an operand of a matmul, such as a weight that was cast, whose
-    other one fits the room: then the value is read once."""
+    """Return whether a value, such as a cast weight, is an operand of a matmul whose
+    other operand fits in `room`, so that the value is read only once."""
     if step.form != "matmul" or len(step.operands) != 2:
         return False
     sides = [fused.access[v].roots for v in step.operands]

@@ -1,10 +1,10 @@
-"""Our own functions in a program, as the one instruction that the chip has for each.
+"""NeuronJAX's own functions in a program, replaced by single instructions of the chip.
 
 `neuronjax.cast` computes its bits with some thirty integer operations on the host; an
 engine rounds as it writes, and draws the random bits of stochastic rounding itself.
-Blocks with shared scales are quantized by VectorE from NeuronCore-v4 on. JAX keeps the
-functions apart under the names that `numerics.casting` and `numerics.microscaling` give
-them. Only time is concerned: what is executed, and every bit of it, is the function.
+VectorE quantizes blocks with shared scales from NeuronCore-v4 on. JAX outlines the
+functions under the names from `numerics.casting` and `numerics.microscaling`. Only the
+time changes: execution still runs the function itself.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from neuronjax.ir.instruction_set import Memset, QuantizeMx, TensorCopy, TensorT
 from neuronjax.numerics.microscaling import BLOCK_SIZE, on_device
 from neuronjax.timing.work import Core
 
-# A function that a module has twice gets a number, from JAX and from lowering.
+# JAX and lowering each add a number to a name that occurs twice in a module.
 _NAME = re.compile(r"(neuronjax_[a-z_]*[a-z])(_\d+)?(\.\d+)?")
 
 
 def with_chip_instructions(
     program: InstructionProgram, core: Core
 ) -> InstructionProgram:
-    """The program with our functions as instructions; itself if it calls none."""
+    """Return the program with the functions replaced; itself if it calls none."""
     found = {
         name: dataclasses.replace(block, instructions=(made,))
         for name, block in program.functions.items()
@@ -41,7 +41,7 @@ def with_chip_instructions(
 def _instruction(name: str, block: Block, core: Core) -> Instruction | None:
     match = _NAME.fullmatch(name)
     make = _INSTRUCTIONS.get(match.group(1)) if match else None
-    # JAX's differentiation leaves functions without results.
+    # Differentiation in JAX leaves functions without results.
     return make(block, core) if make and block.results else None
 
 
@@ -56,7 +56,7 @@ def _cast(block: Block, core: Core) -> Instruction:
 
 
 def _random_bits(block: Block, core: Core) -> Instruction:
-    """What only a cast reads disappears with it; what is kept has to be written."""
+    """Return a fill: bits that only a cast reads vanish, others have to be written."""
     del core
     results = tuple([view.buffer for view in block.results])
     return Memset(
@@ -65,7 +65,7 @@ def _random_bits(block: Block, core: Core) -> Instruction:
 
 
 def _quantize(block: Block, core: Core) -> Instruction | None:
-    """Where the chip has the instruction, for what it takes."""
+    """Return QuantizeMx if the chip has it for these dtypes and blocks, else None."""
     elements, scales = [view.buffer for view in block.results]
     (x,) = _operands(block, 1)
     name = _FORMATS.get(elements.type.dtype.name)
@@ -85,7 +85,7 @@ def _quantize(block: Block, core: Core) -> Instruction | None:
 
 
 def _dequantize(block: Block, core: Core) -> Instruction:
-    """A product; the scales are read over and over, and are a 32nd of the elements."""
+    """Return a product of elements only: the scales have 1/32 of their size."""
     del core
     elements = View(block.arguments[0])
     return TensorTensor(
@@ -97,7 +97,7 @@ def _dequantize(block: Block, core: Core) -> Instruction:
 
 
 def _blocked_axis(shape: tuple[int, ...], scales: tuple[int, ...]) -> int | None:
-    """Along which blocks of 32 extend; None if they are others."""
+    """Return the axis of the blocks of 32; None if the blocks differ from that."""
     if len(shape) != len(scales):
         return None
     axes = [d for d, n in enumerate(shape) if scales[d] != n]

@@ -1,9 +1,9 @@
-"""All turns of a loop at once: what its body computes, with time as the last axis.
+"""All iterations of a loop at once: the body's values get the iterations as last axis.
 
-Carries are told apart by what the body does with them: some pass through, one counts,
-slices of some are taken or replaced at the counter, and the rest is state. A state must
-be FP32 and a recurrence in what does not depend on it; then one scan gives it for all
-turns, and whatever reads it follows. Anything else leaves the loop as it is.
+Carries are classified by their use: some pass through, one counts, some are read or
+replaced in the slice at the counter, and the rest is state. A state must be FP32 and a
+recurrence in values that do not depend on it; then one scan computes it for all
+iterations, and its readers follow. Any other loop stays as it is.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from neuronjax.timing.flattening import FlatNode, Flattening
 from neuronjax.timing.instruction_kinds import ELEMENTWISE
 
 _KNOWN = (*ELEMENTWISE, BitcastCopy, DmaCopy, Iota, Memset, TensorReduce)
-#: Of a movement: starts, ends, strides, an order of axes.
+#: The parameters of a movement: starts, ends, strides, or an order of axes.
 Parameters = tuple[tuple[int, ...], ...]
-#: Operators of the scan that do not care which side the state is on [ISA].
+#: Commutative operators of the scan, where the state may be on either side [ISA].
 _SCANNED = frozenset({"add", "multiply", "maximum", "minimum"})
 
 
 class _VectorizedValue(NamedTuple):
-    """What stands for a value of the body.
+    """The replacement of a value of the body.
 
     Attributes:
-        buffer: in the block around the loop.
-        turns: whether it has a last axis for the turns.
+        buffer: a buffer in the block around the loop.
+        turns: whether its last axis is the iterations.
     """
 
     buffer: Buffer
@@ -52,7 +52,7 @@ class _VectorizedValue(NamedTuple):
 
 
 def is_loop_of_slices(loop: Loop, functions: Mapping[str, Block]) -> bool:
-    """Whether a body has nothing but elementwise work, reductions and movement."""
+    """Return whether a body has only elementwise work, reductions and movement."""
     return all(
         isinstance(inner, (Call, *_KNOWN))
         for i in loop.body.instructions
@@ -61,7 +61,7 @@ def is_loop_of_slices(loop: Loop, functions: Mapping[str, Block]) -> bool:
 
 
 def composed(first: DmaCopy, then: DmaCopy) -> DmaCopy:
-    """Two transpositions as one; as a reshape where nothing is turned."""
+    """Return two transpositions as one, or as a reshape if they cancel."""
     order = tuple(first.parameters[0][p] for p in then.parameters[0])
     if order == tuple(range(len(order))):
         return dataclasses.replace(
@@ -71,7 +71,7 @@ def composed(first: DmaCopy, then: DmaCopy) -> DmaCopy:
 
 
 class LoopVectorization:
-    """The turns of one loop."""
+    """The vectorization of one loop over its iterations."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class LoopVectorization:
         self.given = [v.buffer for v in loop.operands] + list(outside)
         self.known: dict[int, _VectorizedValue] = {}
         self.out: list[Instruction] = []
-        #: Integers of one element that every turn has.
+        #: Constant integer scalars of the body.
         self.constants = {
             node.results[0]
             for node in self.nodes
@@ -105,7 +105,7 @@ class LoopVectorization:
         self.stacked = self._stacked()
 
     def instructions(self) -> list[Instruction] | None:
-        """Instructions that write the loop's results; None where it has to turn."""
+        """Return instructions for the loop's results; None if that is impossible."""
         states = self._states()
         if not states or any(self.types[v].dtype != np.float32 for v in states):
             return None
@@ -123,7 +123,7 @@ class LoopVectorization:
     # -- what the carries are ----------------------------------------------------------
 
     def _indices(self) -> set[int]:
-        """Integers of one element that the number of the turn decides."""
+        """Return the integer scalars that depend only on the iteration number."""
         found = set()
         for value, result in zip(self.arguments, self.results, strict=False):
             node = self.maker.get(result)
@@ -143,7 +143,7 @@ class LoopVectorization:
         return type_.shape == () and type_.dtype.kind in "iub"
 
     def _stacked(self) -> dict[int, FlatNode]:
-        """Carries of which every turn replaces its own slice, and reads nothing."""
+        """Return carries of which each iteration only writes its own slice."""
         uses: dict[int, int] = {}
         for node in self.nodes:
             for value in node.operands:
@@ -163,7 +163,7 @@ class LoopVectorization:
     def _at_turn(
         self, indices: tuple[int, ...], value: int, sizes: tuple[int, ...]
     ) -> bool:
-        """Whether a slice of these sizes is that of the turn, of as many as turns."""
+        """Return whether a slice is the iteration's, out of one per iteration."""
         shape = self.types[value].shape
         return (
             bool(shape)
@@ -174,7 +174,7 @@ class LoopVectorization:
         )
 
     def _states(self) -> dict[int, int]:
-        """Carries that change, and what they change to; the others become known."""
+        """Return the carries that change, with new values; note others as known."""
         states = {}
         for n, value in enumerate(self.arguments):
             passes = n >= len(self.results) or self.results[n] == value
@@ -187,7 +187,7 @@ class LoopVectorization:
     # -- a node ------------------------------------------------------------------------
 
     def _done(self, node: FlatNode) -> bool:
-        """Whether a node's result is known, or becomes so."""
+        """Compute a node if possible; return whether its result is known."""
         i, (result, *_) = node.instruction, node.results
         if result in self.known or node in self.stacked.values():
             return True
@@ -209,7 +209,7 @@ class LoopVectorization:
         return True
 
     def _slice(self, node: FlatNode) -> bool:
-        """The slices of all turns: the tensor itself, time last."""
+        """Replace all iterations' slices by the transposed tensor, if possible."""
         source, *indices = node.operands
         i, value = node.instruction, self.known.get(source)
         assert isinstance(i, DmaCopy)
@@ -228,7 +228,7 @@ class LoopVectorization:
     def _for_all_turns(
         self, i: Instruction, values: list[_VectorizedValue]
     ) -> Buffer | None:
-        """An instruction on operands with a last axis for the turns."""
+        """Return an instruction's result for all iterations; None if impossible."""
         shape = i.results[0].type.shape
         if isinstance(i, ELEMENTWISE):
             operands = [
@@ -250,7 +250,7 @@ class LoopVectorization:
         return None
 
     def _lifted(self, i: Instruction, value: _VectorizedValue) -> Buffer:
-        """A value with an axis for the turns, all of them equal if it has none."""
+        """Return a value with an axis for the iterations, broadcast if it has none."""
         if value.turns:
             return value.buffer
         shape = value.buffer.type.shape
@@ -260,7 +260,9 @@ class LoopVectorization:
     # -- states ------------------------------------------------------------------------
 
     def _scan(self, state: int) -> bool:
-        """Makes a state known for all turns, if it is a recurrence in what is known."""
+        """Replace a state by a scan if it is a recurrence in known values.
+
+        Return whether it is."""
         new = self.results[self.arguments.index(state)]
         steps = self._recurrence(state, new)
         if steps is None:
@@ -282,12 +284,14 @@ class LoopVectorization:
                 location=last.location,
             )
         )
-        # Before the turn it is the same tensor, read one place to the left.
+        # The state before an iteration is the same tensor, shifted by one place.
         self.known[state] = self.known[new] = _VectorizedValue(result, turns=True)
         return True
 
     def _recurrence(self, state: int, new: int) -> list[tuple[FlatNode, int]] | None:
-        """One or two operations from a state to the next, and their other operands."""
+        """Return the one or two operations from a state to the next, or None.
+
+        Each comes with its other operand."""
         node = self.maker.get(new)
         steps: list[tuple[FlatNode, int]] = []
         while node is not None and len(steps) < 2 and _op(node) in _SCANNED:
@@ -304,7 +308,7 @@ class LoopVectorization:
     # -- results -----------------------------------------------------------------------
 
     def _write_results(self) -> bool:
-        """Writes what the loop gives."""
+        """Write the loop's results; return whether all could be written."""
         for n, target in enumerate(self.loop.results):
             value, result = self.arguments[n], self.results[n]
             if value in self.indices:
@@ -400,13 +404,13 @@ class LoopVectorization:
 
 
 def _op(node: FlatNode) -> str:
-    """Of two tensors; "" of anything else."""
+    """Return the operator of an operation on two tensors, else ""."""
     i = node.instruction
     return i.op if isinstance(i, TensorTensor) and len(node.operands) == 2 else ""
 
 
 def _with_turns(i: DmaCopy, rank: int, trips: int) -> Parameters | None:
-    """Parameters of a movement that has one more axis, which it leaves alone."""
+    """Return a movement's parameters with the iterations as last axis, or None."""
     if i.kind in ("reshape", "concatenate", "reverse"):
         return i.parameters if prod(i.results[0].type.shape) else None
     if i.kind in ("broadcast", "transpose"):

@@ -1,9 +1,9 @@
-"""Which blocks of scores a mask hides: constants that compare indices, by intervals.
+"""Which blocks of attention scores a mask hides, by interval arithmetic on indices.
 
-A mask that is computed from indices alone (causal, a sliding window, both) is known
+A mask that is computed from indices alone (causal, a sliding window, both) is constant
 when a program is compiled. Over a block of rows and columns every index has a range,
-and so has what is computed of it; where that says that the mask hides all of a block,
-kernels do not compute it.
+and so has every value computed from it; if the ranges prove that the mask hides a whole
+block, kernels do not compute the block.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from neuronjax.timing.flattening import FlatNode
 
 
 class MaskedScores(NamedTuple):
-    """Scores of which a mask hides some.
+    """Attention scores of which a mask hides some.
 
     Attributes:
-        shape: of all of them.
-        computed: the share of them in blocks that are not hidden whole.
-        contracted: the same in the smaller blocks that a matmul contracts.
+        shape: the shape of all scores.
+        computed: the share of scores in blocks that are not completely hidden.
+        contracted: the same share, in the smaller blocks that a matmul contracts.
     """
 
     shape: tuple[int, ...]
@@ -43,40 +43,40 @@ class MaskedScores(NamedTuple):
     contracted: float
 
     def has_shape(self, shape: tuple[int, ...]) -> bool:
-        """Whether a tensor may be these scores: as many, by rows or by columns."""
+        """Return whether a shape may be that of these scores, perhaps transposed."""
         lengths = [size for size in shape if size != 1]
         return prod(shape) == prod(self.shape) and lengths[-1] in self.shape[-2:]
 
 
 class _Range(NamedTuple):
-    """The least and the greatest value, of every block; of booleans where it is surely
-    and where it may be true."""
+    """The lowest and the highest value in every block; for booleans, whether the value
+    is always true, and whether it may be true."""
 
     low: Any
     high: Any
 
 
-#: Of every axis the indices that the blocks have.
+#: The index ranges of the blocks, for every axis.
 _Frame = tuple[_Range, ...]
 
 
 class Masks:
-    """The constants of a block of instructions, and which scores they hide."""
+    """The constants of a block of instructions, from which masks are computed."""
 
     def __init__(self, types: list[TensorType]) -> None:
         self.types = types
         self._made: dict[int, FlatNode] = {}
 
     def add(self, node: FlatNode) -> None:
-        """Notes a constant."""
+        """Note the instruction of a constant."""
         for value in node.results:
             self._made[value] = node
 
     def hidden_by(
         self, operands: tuple[int, ...], shape: tuple[int, ...]
     ) -> MaskedScores | None:
-        """What a selection computes of scores, by rows and columns; None where it hides
-        no whole block, or what depends on rows or columns alone."""
+        """Return the scores that a select masks; None if it hides no whole block, or if
+        the mask depends on rows or columns alone."""
         predicate, on_true, on_false = operands
         is_kept = on_false in self._made
         if len(shape) < 2 or is_kept == (on_true in self._made):
@@ -93,7 +93,7 @@ class Masks:
     def _visible(
         self, predicate: int, shape: tuple[int, ...], columns: float, is_kept: bool
     ) -> np.ndarray:
-        """Of every block of rows and columns, whether any score counts."""
+        """Return, by block of rows and columns, whether it has visible scores."""
         rows = _blocks(shape[-2], MASK_ROWS.value)
         across = _blocks(shape[-1], columns)
         frame = (
@@ -107,7 +107,7 @@ class Masks:
         return np.broadcast_to(np.asarray(visible, bool), size)
 
     def _range(self, value: int, frame: _Frame) -> _Range:
-        """What a constant may be where its indices are in a frame."""
+        """Return the range of a constant when its indices are in a frame."""
         node = self._made.get(value)
         i = node.instruction if node is not None else None
         if node is None or i is None:
@@ -132,7 +132,7 @@ class Masks:
         return _Range(False, True) if is_boolean else _Range(-np.inf, np.inf)
 
     def _inner(self, i: DmaCopy, frame: _Frame) -> _Frame | None:
-        """The frame of what a movement moves; None where that is not known."""
+        """Return the frame of a movement's operand; None if it is not known."""
         before, after = i.operands[0].type.shape, i.results[0].type.shape
         one = _Range(0, 0)
         if i.kind == "broadcast":
@@ -153,13 +153,13 @@ class Masks:
 
 
 def is_ramp(value: np.ndarray) -> bool:
-    """Whether a stored constant is what GpSimdE's iota writes: integers that go up or
-    down by the same along one axis, and are the same along the others."""
+    """Return whether a stored constant can be GpSimdE's iota: integers in equal steps
+    along one axis, and constant along the others."""
     return value.dtype.kind in "iu" and _ramp(value) is not None
 
 
 def _ramp(value: np.ndarray) -> tuple[int, int, int] | None:
-    """Axis, start and step of a ramp."""
+    """Return the axis, the start and the step of a ramp; None if it is none."""
     axes = [n for n, size in enumerate(value.shape) if size > 1]
     lines = [
         n
@@ -187,20 +187,20 @@ def _stored(value: np.ndarray, frame: _Frame) -> _Range | None:
 
 
 def _blocks(size: int, step: float) -> _Range:
-    """The first and the last index of every block."""
+    """Return the first and the last index of every block."""
     first = np.arange(ceil(size / step)) * int(step)
     return _Range(first, np.minimum(first + int(step), size) - 1)
 
 
 def _share(visible: np.ndarray, shape: tuple[int, ...], columns: float) -> float:
-    """Of all scores those in blocks of which any counts; the last ones are smaller."""
+    """Return the share of scores in visible blocks; the last blocks may be smaller."""
     steps = (MASK_ROWS.value, columns)
     blocks = (_blocks(size, n) for size, n in zip(shape[-2:], steps, strict=True))
     rows, across = (edge.high - edge.low + 1 for edge in blocks)
     return float(rows @ visible @ across) / prod(shape[-2:])
 
 
-# -- what is computed of ranges --------------------------------------------------------
+# -- interval arithmetic -------------------------------------------------------------
 
 
 def _less(a: _Range, b: _Range) -> _Range:
@@ -227,7 +227,7 @@ def _magnitude(a: _Range) -> _Range:
 
 
 def _either(p: _Range, a: _Range, b: _Range) -> _Range:
-    """A selection: of what may be taken."""
+    """Return the range of a select: that of the operands that may be chosen."""
     low = np.where(p.low, a.low, np.where(p.high, np.minimum(a.low, b.low), b.low))
     high = np.where(p.low, a.high, np.where(p.high, np.maximum(a.high, b.high), b.high))
     return _Range(low, high)

@@ -1,15 +1,15 @@
 """What is in SBUF and PSUM, what moves to and from HBM, and why.
 
-A region keeps tiles of what it computes, twice (one is computed while the other is
-used), and whole what every tile reads. What later regions read stays on chip while it
-fits, whoever is read furthest in the future leaving first; the rest is saved to HBM and
-read again. Tensors stay or leave as wholes; bytes are those of a logical core, and of
-all partitions together. What HBM holds over time is in `timing.hbm`.
+A region keeps tiles of its values twice (one is computed while the other is used), and
+completely the values that every tile reads. Values that later regions read stay on chip
+while they fit, and the one with the furthest next use is evicted first: it is saved to
+HBM and reloaded. Tensors stay or leave as wholes; bytes are those of a logical core,
+over all partitions. `timing.hbm` has the contents of HBM over time.
 
-Where no name says so, arguments look like parameters that are right sides of matmuls
-and never left ones, or tables that are gathered from, each followed back to the
-argument through movements, casts and scales: a policy that casts a weight before the
-matmul leaves it what it is. What is written into is no parameter.
+Without names, an argument is taken for a parameter if it is a right operand of matmuls
+and never a left one, or a table of a gather. Each operand is followed back to its
+argument through movements, casts and scales, so that a weight that is cast before the
+matmul still counts. An argument that is written is no parameter.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from neuronjax.timing.work import Core
 def plan_memory(
     program: InstructionProgram, core: Core, names: Sequence[str] = ()
 ) -> MemoryPlan:
-    """Plans SBUF, PSUM and HBM of a program.
+    """Plan SBUF, PSUM and HBM of a program, and return the plan.
 
     `names` are the pytree paths of the arguments, as in `Program.argument_names`."""
     given = with_chip_instructions(program, core)
@@ -75,7 +75,7 @@ def _arguments(
     categories: Sequence[Category | None],
     program: InstructionProgram,
 ) -> tuple[Tensor, ...]:
-    """Arguments of main, in bytes of one device where they are split over many."""
+    """Return main's arguments as tensors, with the bytes of one device if sharded."""
     fused = plan.fused
     sizes = device_bytes(plan)
     weights = frozenset() if any(categories) else arguments_like_parameters(program)
@@ -91,7 +91,7 @@ def _arguments(
 
 
 class _Planner:
-    """Plans blocks; equal callees are planned once."""
+    """Plans the blocks of a program; equal callees are planned once."""
 
     def __init__(self, program: InstructionProgram, core: Core) -> None:
         self.program, self.core = program, core
@@ -106,7 +106,7 @@ class _Planner:
         categories: Mapping[int, str | None] | None = None,
         share: float = 1.0,
     ) -> BlockPlan:
-        """The plan of a block whose arguments at `resident` positions stay in SBUF."""
+        """Return a block's plan, with arguments at `resident` positions in SBUF."""
         fused = fuse(block, self.program.functions, self.core)
         regions = group(fused, self.core)
         capacity = int(self.capacity * share)
@@ -123,18 +123,18 @@ class _Planner:
         ).run()
 
     def inner(self, unit: Unit) -> None:
-        """Plans the blocks of control flow."""
+        """Add the plans of the blocks of control flow to a unit."""
         step = unit.region.steps[0]
         i = step.instruction
         if isinstance(i, Loop):
             unit.resident = self._carried(i)
-            # What is around the loop has its share, less what the loop carries, which
-            # is in the body's.
+            # Values around the loop keep `CARRY_SHARE` of SBUF, minus the loop's carry,
+            # which counts in the body's share.
             sizes = _carry_bytes(i)
             carried = sum(sizes[position] for position in unit.resident)
             share = 1 - CARRY_SHARE.value + carried / self.capacity
             body = self.block(i.body, resident=unit.resident, share=share)
-            unit.inner = (body,)  # the condition is the sequencers' work
+            unit.inner = (body,)  # sequencers run the condition
         elif isinstance(i, Branch):
             unit.inner = tuple([self.block(b) for b in i.branches])
         elif isinstance(i, Spmd):
@@ -145,11 +145,10 @@ class _Planner:
             unit.inner = (self._called[i.callee],)
 
     def _carried(self, i: Loop) -> frozenset[int]:
-        """What of a loop's carry stays in SBUF: the smallest, while they fit.
+        """Return the positions of a loop's smallest carries, which stay in SBUF.
 
-        What the body only takes a slice of, or replaces a slice of, stays in HBM unless
-        it is small.
-        """
+        A carry that the body only reads or updates in slices stays in HBM unless it is
+        small."""
         room = self.capacity * CARRY_SHARE.value
         sizes = _carry_bytes(i)
         kept = set()
@@ -174,7 +173,7 @@ _MOVED = frozenset(
 
 
 def arguments_like_parameters(program: InstructionProgram) -> frozenset[int]:
-    """Positions of main's arguments that look like parameters."""
+    """Return the positions of main's arguments that look like parameters."""
     main = program.main
     finder = _ParameterFinder(program.functions)
     finder.block(main, [frozenset({n}) for n in range(len(main.arguments))])
@@ -182,10 +181,10 @@ def arguments_like_parameters(program: InstructionProgram) -> frozenset[int]:
 
 
 class _ParameterFinder(DataFlow[frozenset[int]]):
-    """The arguments of main that a buffer is a form of, by position.
+    """The data flow from main's arguments: which of them a buffer is derived from.
 
     Attributes:
-        left, right: those that matmuls read, by their side; tables are on the right.
+        left, right: arguments that matmuls read, by side; tables are on the right.
     """
 
     nothing = frozenset()
@@ -209,7 +208,8 @@ class _ParameterFinder(DataFlow[frozenset[int]]):
         return [roots] * len(i.results)
 
     def nested(self, i: Instruction) -> Sequence[frozenset[int]]:
-        """A loop hands on what every turn leaves as it is; a branch nothing."""
+        """Return the facts of nested blocks' results. A loop passes on the carries that
+        no iteration changes, a branch none."""
         found = [self.enter(entry) for entry in entries(i, self.functions)]
         if isinstance(i, Loop):
             kept, roots = handed_on(i), map(self.of, i.operands)
@@ -227,7 +227,7 @@ class _ParameterFinder(DataFlow[frozenset[int]]):
 
 
 def _sides(i: Instruction) -> tuple[Sequence[View], Sequence[View]]:
-    """What is on the left and on the right of a matmul."""
+    """Return the left and the right operands of a matmul; a gathered table is right."""
     if isinstance(i, NcMatmulSparse):
         stationary, moving = i.operands[:1], i.operands[2:]
         is_left = i.stationary == "lhs"
@@ -240,7 +240,7 @@ def _sides(i: Instruction) -> tuple[Sequence[View], Sequence[View]]:
 
 
 def _handed_on(i: Instruction) -> Sequence[View]:
-    """Operands of which the results are another form."""
+    """Return the operands from which the results are derived by moving or scaling."""
     if isinstance(i, _HANDED_ON):
         return i.operands[:1]
     if isinstance(i, DmaCopy) and i.kind in _MOVED:

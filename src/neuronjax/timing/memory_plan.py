@@ -1,7 +1,7 @@
-"""The memory plan of a program: what moves for each region, and what is where.
+"""The memory plan of a program: what moves for each region, and where values are.
 
-Made by `memory`, `sbuf_allocation` and `hbm`; read by pricing, by the schedule and by
-reports. Bytes are those of a logical core.
+`memory`, `sbuf_allocation` and `hbm` make it; pricing, the schedule and reports read
+it. Bytes are those of a logical core.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ CATEGORIES: tuple[Category, ...] = get_args(Category)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Movement:
-    """A transfer, and how it goes with the tiles of its region.
+    """A transfer, and its relation to the tiles of its region.
 
     Attributes:
         value: number of the value in the block.
-        is_whole: the first tile needs all of it; else it comes tile by tile.
+        is_whole: whether the first tile needs all of it; else it moves tile by tile.
     """
 
     transfer: Transfer
@@ -36,21 +36,22 @@ class Movement:
 
 @dataclass(slots=True, eq=False)
 class Unit:
-    """A region and what moves for it.
+    """A region and its transfers.
 
     Attributes:
         region: its steps.
         movements: reads and writes of HBM.
-        sbuf_bytes: of SBUF, while it runs: tiles, whole operands, other residents.
-        passes: how often whole operands that do not fit stream by.
-        blocks: of rows that follow each other, the next one's loads waiting for the
-            room of the last; 1 where there is room for tiles that overlap.
-        copies: of whole operands, one for every physical core that has rows of its own.
+        sbuf_bytes: SBUF in use while it runs: tiles, whole operands, other residents.
+        passes: how often whole operands that do not fit are loaded.
+        blocks: the number of row blocks that run without overlap, because the next
+            one's loads need the memory of the last; 1 if there is room for overlapping
+            tiles.
+        copies: copies of whole operands, one per physical core with its own rows.
         inner: plans of the blocks of a loop, branch, call or Spmd.
         resident: positions of a loop's carry that stay in SBUF.
-        by_dma: whether the movements are all there is to do.
-        turned: operands of matmuls that the array transposes first, by the index of
-            the step and their position.
+        by_dma: whether the region consists of its movements alone.
+        turned: matmul operands that the array transposes first, as (index of the step,
+            position).
     """
 
     region: TiledRegion
@@ -70,10 +71,10 @@ class BlockPlan:
     """The plan of a block.
 
     Attributes:
-        in_hbm: values in HBM: from which unit to which.
+        in_hbm: by value in HBM, its first and last unit.
         from_psum: matmul results that are read out of PSUM, never copied.
-        updated: arguments in HBM with some slices replaced, and which arguments.
-        last_use: of every value from outside a unit, the last unit that reads it.
+        updated: arguments in HBM that are updated in slices, by the updated value.
+        last_use: by value from outside a unit, the last unit that reads it.
     """
 
     fused: Fused
@@ -84,7 +85,7 @@ class BlockPlan:
     last_use: Mapping[int, int] = field(default_factory=dict)
 
     def transfers(self) -> Iterator[Transfer]:
-        """All transfers, nested blocks included, each as often as it is planned."""
+        """Yield all transfers, including nested blocks, as often as planned."""
         for unit in self.units:
             for movement in unit.movements:
                 yield movement.transfer
@@ -94,12 +95,12 @@ class BlockPlan:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """Something in HBM.
+    """A tensor in HBM.
 
     Attributes:
         name: pytree path of an argument, or the user's line that made it.
         bytes: its size on one device.
-        category: what it is for.
+        category: its purpose.
     """
 
     name: str
@@ -110,13 +111,13 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class HbmPeak:
-    """HBM when it is fullest.
+    """The peak use of HBM.
 
     Attributes:
-        categories: bytes by what they are for.
-        biggest: the biggest tensors then, the biggest first.
+        categories: bytes by category at the peak.
+        biggest: the biggest tensors at the peak, the biggest first.
         usage: bytes after every unit of main, for a picture over time.
-        temporaries: of them, what is not there all the time, by what it is for.
+        temporaries: by category, the part of `usage` that is not there all the time.
     """
 
     bytes: int
@@ -128,13 +129,13 @@ class HbmPeak:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemoryPlan:
-    """Where the tensors of a program are.
+    """The places of a program's tensors in memory.
 
     Attributes:
         main: the plan of the entry block; others are nested in it.
         hbm: peak of HBM.
-        arguments: tensors of main's arguments, by their names.
-        notes: what is planned in another form than the program has.
+        arguments: tensors of main's arguments, with their names.
+        notes: differences between the planned program and the given one.
     """
 
     main: BlockPlan
@@ -147,27 +148,27 @@ class MemoryPlan:
 
     @property
     def spill_save_bytes(self) -> int:
-        """Written to HBM for want of SBUF, every loop counted once."""
+        """Return the bytes spilled from SBUF to HBM, every loop counted once."""
         return self._bytes("spill_save")
 
     @property
     def spill_reload_bytes(self) -> int:
-        """What was saved and is read again, every loop counted once."""
+        """Return the bytes of reloaded spilled values, every loop counted once."""
         return self._bytes("spill_reload")
 
     @property
     def hbm_read_bytes(self) -> int:
-        """All reads, every loop counted once."""
+        """Return the bytes of all reads, every loop counted once."""
         return sum(t.bytes for t in self.main.transfers() if t.is_read)
 
     @property
     def hbm_write_bytes(self) -> int:
-        """All writes, every loop counted once."""
+        """Return the bytes of all writes, every loop counted once."""
         return sum(t.bytes for t in self.main.transfers() if not t.is_read)
 
     @property
     def sbuf_peak_bytes(self) -> int:
-        """The most that is in SBUF at a time."""
+        """Return the highest number of bytes in SBUF."""
         return _sbuf_peak(self.main)
 
 
@@ -177,9 +178,9 @@ def _sbuf_peak(plan: BlockPlan) -> int:
 
 
 def bytes_over(spans: Iterable[tuple[int, int, int]], places: int) -> list[int]:
-    """Return the bytes that are held at each of so many places in order.
+    """Return the bytes that are held at each of `places` consecutive places.
 
-    A span is the first place, the last place and the bytes of what is there."""
+    A span is (first place, last place, bytes)."""
     change = [0] * (places + 1)
     for first, last, size in spans:
         change[first] += size
@@ -188,7 +189,7 @@ def bytes_over(spans: Iterable[tuple[int, int, int]], places: int) -> list[int]:
 
 
 class SbufContents(dict[int, int]):
-    """Bytes of the values in SBUF, and of all together; it knows when they leave."""
+    """The bytes of each value in SBUF, and in total; values expire after last use."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -196,24 +197,24 @@ class SbufContents(dict[int, int]):
         self._leaving: dict[int, list[int]] = {}
 
     def hold(self, value: int, size: int, last: int) -> None:
-        """Takes a value in, until after unit `last`."""
+        """Add a value, to be removed after unit `last`."""
         if value not in self:
             self[value] = size
             self.total += size
             self._leaving.setdefault(last, []).append(value)
 
     def let_go(self, value: int) -> int:
-        """Takes a value out; its bytes."""
+        """Remove a value, and return its bytes."""
         size = self.pop(value)
         self.total -= size
         return size
 
     def expire(self, n: int) -> None:
-        """Takes out what was there until after unit n."""
+        """Remove the values whose last unit is n."""
         for value in self._leaving.pop(n, ()):
             if value in self:
                 self.let_go(value)
 
     def besides(self, values: Iterable[int]) -> int:
-        """Bytes of all values in SBUF but these."""
+        """Return the bytes of all values in SBUF but these."""
         return self.total - sum(self.get(v, 0) for v in values)

@@ -1,9 +1,10 @@
-"""What seconds cost: prices, hours, dollars, energy; arithmetic alone.
+"""Prices, hours, dollars and energy of predicted times; arithmetic alone.
 
-Prices are US dollars per hour of a whole machine, rented as a whole however many of its
-cores work. *Utilization* is the share of the rented hours in which steps run or tokens
-are served: restarts, checkpoints and empty queues are paid for too. A price is the
-caller's or a dated list price of `hardware.instances`; none is ever guessed.
+Prices are US dollars per hour of a whole machine, which is rented as a whole however
+many of its cores work. *Utilization* is the share of the rented hours in which steps
+run or tokens are served; restarts, checkpoints and empty queues are paid for too. A
+price is the caller's or a dated list price of `hardware.instances`; no price is
+guessed.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ SECONDS_PER_HOUR = 3600.0
 MILLION = 1e6
 
 Terms = Literal["on demand", "Capacity Block"]
-#: Of one instance; or by the instance's name.
+#: The price of one instance, or prices by the instance's name.
 PricePerHour = float | Mapping[str, float] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What a machine costs.
+    """The price of a machine.
 
     Attributes:
-        usd_per_hour: all of it.
-        basis: "given", or where and when the list had it.
-        terms: of a list price, else "".
+        usd_per_hour: for the whole machine.
+        basis: "given", or the source and date of the list price.
+        terms: the terms of a list price, else "".
     """
 
     usd_per_hour: float
@@ -42,15 +43,15 @@ class Price:
 
 
 def price_of(target: Target, given: PricePerHour, terms: Terms | None = None) -> Price:
-    """The price of a target.
+    """Return the price of a target.
 
-    `given` is the caller's price of one instance, or prices by the instance's name; of
-    several instances each costs as much. `terms` None is on demand, else the Capacity
-    Block.
+    `given` is the caller's price of one instance, or prices by the instance's name;
+    every instance of a target costs the same. `terms` None means on demand, or else the
+    Capacity Block.
 
     Raises:
-        InvalidProgramError: the caller gives none and the list has none; a price below
-            0, or terms that there are not.
+        InvalidProgramError: no price is given or listed; a price is not above 0; the
+            terms do not exist.
     """
     name = target.name.partition(":")[0]
     value = given.get(name) if isinstance(given, Mapping) else given
@@ -83,7 +84,7 @@ def _positive(name: str, value: float) -> float:
 
 
 def check_utilization(utilization: float) -> None:
-    """Refuses a utilization that is not above 0 and at most 1."""
+    """Refuse a utilization that is not above 0 and at most 1."""
     if not 0 < utilization <= 1:
         raise InvalidProgramError(
             f"a utilization of {utilization}", remedy="a share above 0, at most 1"
@@ -91,18 +92,18 @@ def check_utilization(utilization: float) -> None:
 
 
 def check_watts(watts: float | None) -> None:
-    """Refuses a power that is not above 0."""
+    """Refuse a power that is not above 0."""
     if watts is not None:
         _positive("watts", watts)
 
 
 def rented_hours(busy_seconds: float, utilization: float) -> float:
-    """Hours to pay for so much work."""
+    """Return the hours to pay for `busy_seconds` of work."""
     return busy_seconds / SECONDS_PER_HOUR / utilization
 
 
 def energy_kwh(watts: float, hours: float) -> float:
-    """Energy of a machine that takes so many watts on average."""
+    """Return the energy of a machine with an average power of `watts`."""
     return watts * hours / 1000.0
 
 
@@ -114,10 +115,10 @@ class StepTime:
     """The seconds of a training step on all copies of the program.
 
     Attributes:
-        compute_seconds: of one copy, its own collectives included.
-        all_reduce_seconds: of the gradients, over the copies.
-        exposed_seconds: what of it the backward pass does not hide.
-        launch_seconds: what the next launch, with its wait for all ranks, takes longer.
+        compute_seconds: the time of one copy, including its own collectives.
+        all_reduce_seconds: the all-reduce of the gradients over the copies.
+        exposed_seconds: the part of it that the backward pass does not hide.
+        launch_seconds: the delay of the next launch, with its wait for all ranks.
     """
 
     compute_seconds: float
@@ -127,20 +128,20 @@ class StepTime:
 
     @property
     def step_seconds(self) -> float:
-        """From one step to the next."""
+        """Return the seconds from one step to the next."""
         return self.compute_seconds + self.exposed_seconds + self.launch_seconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRun:
-    """How long to train.
+    """The length of a training run, and how it uses the machine.
 
     Attributes:
-        steps: of the optimizer; None where `tokens` says it or nobody.
-        tokens: in all, instead.
-        tokens_per_step: of one call of the step, on one copy.
+        steps: optimizer steps; None if `tokens` decides, or if unknown.
+        tokens: the tokens of the run; replaces `steps`.
+        tokens_per_step: tokens of one call of the step, on one copy.
         utilization: share of the rented time in which steps run.
-        watts: of the whole machine, on average; None if not known.
+        watts: average power of the whole machine; None if not known.
     """
 
     steps: int | None = None
@@ -150,10 +151,10 @@ class TrainingRun:
     watts: float | None = None
 
     def check(self) -> None:
-        """Refuses a run that says nothing or contradicts itself.
+        """Refuse a run that is incomplete or contradicts itself.
 
         Raises:
-            InvalidProgramError: both steps and tokens; tokens of steps of unknown size;
+            InvalidProgramError: both steps and tokens; tokens in steps of unknown size;
                 a number that is not above 0.
         """
         check_utilization(self.utilization)
@@ -172,7 +173,7 @@ class TrainingRun:
             )
 
     def steps_of(self, copies: float) -> int | None:
-        """Steps until it ends, on so many copies."""
+        """Return the steps of the run on `copies` copies; None if not known."""
         if self.tokens is None:
             return self.steps
         assert self.tokens_per_step is not None
@@ -181,26 +182,25 @@ class TrainingRun:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingCost:
-    """One machine and policy; None is what nobody asked for or nobody knows.
+    """The cost of a run on one machine and policy; None for values that are not known.
 
     Attributes:
         machine: instance, or the name of the caller's machine.
-        policy: the numerics' name; "" of the caller's machine.
-        devices: logical cores in use; 0 of the caller's machine.
-        copies: of the program, each with a batch of its own; of the caller's machine,
-            the batches of one of its steps.
-        time: what a step consists of.
+        policy: the numerics' name; "" for the caller's machine.
+        devices: logical cores in use; 0 for the caller's machine.
+        copies: copies of the program, each with its own batch; for the caller's
+            machine, the batches of one of its steps.
+        time: the parts of a step's time.
         tokens_per_second: of all copies, while steps run.
-        steps: of the optimizer.
-        tokens: of all steps.
-        hours: rented.
-        dollars: for all of it.
+        steps: optimizer steps.
+        tokens: tokens of all steps.
+        hours: rented hours.
+        dollars: the price of the run.
         dollars_per_million_tokens: at the run's utilization.
-        energy_kwh: of the rented hours, from the caller's watts.
-        price: of the whole machine.
-        hbm_bytes: needed at the fullest on one device, results in the place of
-            arguments of their type (donated).
-        hbm_capacity_bytes: what a device has.
+        energy_kwh: energy of the rented hours, from the caller's watts.
+        price: the price of the whole machine.
+        hbm_bytes: peak HBM of one device, with donated arguments reused for results.
+        hbm_capacity_bytes: the HBM of one device.
     """
 
     machine: str
@@ -221,23 +221,23 @@ class TrainingCost:
 
     @property
     def dollars_per_batch(self) -> float:
-        """For as much data as one call of the step works on, fully utilized."""
+        """Return the price of the data of one call of the step, at full utilization."""
         hours = rented_hours(self.step_seconds, 1.0)
         return hours * self.price.usd_per_hour / self.copies
 
     @property
     def step_seconds(self) -> float:
-        """From one step to the next."""
+        """Return the seconds from one step to the next."""
         return self.time.step_seconds
 
     @property
     def fits(self) -> bool:
-        """Whether HBM holds the program; True of the caller's machine."""
+        """Return whether the program fits in HBM; true for the caller's machine."""
         return self.hbm_bytes <= self.hbm_capacity_bytes
 
     @property
     def record(self) -> dict[str, object]:
-        """Flat, for a data frame or JSON."""
+        """Return the fields as a flat dictionary, for a data frame or JSON."""
         found = dataclasses.asdict(self)
         time, price = found.pop("time"), found.pop("price")
         head = {key: found.pop(key) for key in ("machine", "policy", "devices")}
@@ -246,7 +246,7 @@ class TrainingCost:
 
 
 def price_record(price: dict[str, object]) -> dict[str, object]:
-    """The fields of a `Price` under names that say whose they are."""
+    """Return the fields of a `Price`, renamed for a flat record."""
     return {
         "usd_per_hour": price["usd_per_hour"],
         "price_basis": price["basis"],
@@ -266,10 +266,10 @@ def training_cost(
     hbm_bytes: int = 0,
     hbm_capacity_bytes: int = 0,
 ) -> TrainingCost:
-    """The cost of a run on a machine.
+    """Return the cost of a run on a machine.
 
-    Each of the copies works on `run.tokens_per_step`; the fields are those of
-    `TrainingCost`."""
+    Each of the copies works on `run.tokens_per_step`; `TrainingCost` explains the
+    fields."""
     steps = run.steps_of(copies)
     made = None if run.tokens_per_step is None else run.tokens_per_step * copies
     rate = None if made is None else made / time.step_seconds

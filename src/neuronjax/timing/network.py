@@ -1,9 +1,8 @@
-"""What a collective of a target runs over: wires of a node, EFA, DMA engines.
+"""The network of a target for collectives: wires of a node, EFA, DMA engines.
 
-A `Network` is what `timing.collectives` knows of a machine; replace a field
-(`dataclasses.replace`) to ask what another machine would do. Rates are bytes per
-second, of one logical NeuronCore (rank) where they say so, and what transfers reach,
-not what is printed on the box.
+`timing.collectives` reads a machine as a `Network`; replace a field
+(`dataclasses.replace`) to model another machine. Rates are bytes per second that
+transfers reach, not nominal ones; some are per logical NeuronCore (rank), as stated.
 """
 
 from __future__ import annotations
@@ -22,20 +21,20 @@ from neuronjax.timing.routes import routes_of
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Network:
-    """A machine, as collectives see it.
+    """A machine's network, as collectives use it.
 
     Attributes:
-        topology: of a node: what NeuronLink joins.
-        ranks_per_chip: logical NeuronCores.
-        dma_bytes_per_second: what one channel of a rank copies for a collective.
-        efa_bytes_per_second: of an interface to other nodes; None without such a
-            network.
-        chips_per_interface: that share one; those of lower numbers the first.
-        link_share: of the rate of a NeuronLink that transfers reach.
+        topology: the NeuronLink topology of a node.
+        ranks_per_chip: logical NeuronCores per chip.
+        dma_bytes_per_second: the copy rate of one channel of a rank.
+        efa_bytes_per_second: the rate of an interface to other nodes; None if there is
+            no such network.
+        chips_per_interface: chips that share an interface, in the order of numbers.
+        link_share: the fraction of NeuronLink's nominal rate that transfers reach.
         chip_start_seconds: from the trigger to the first step, all ranks on one chip.
         link_start_seconds: the same, on several chips.
-        chip_hop_seconds: a step within a node.
-        efa_hop_seconds: a step between nodes.
+        chip_hop_seconds: latency of a step within a node.
+        efa_hop_seconds: latency of a step between nodes.
     """
 
     name: str
@@ -52,12 +51,12 @@ class Network:
 
     @property
     def chips_per_node(self) -> int:
-        """Chips that NeuronLink joins."""
+        """Return the number of chips that NeuronLink joins."""
         return math.prod(self.topology.shape)
 
     def seconds_per_byte(self, step: CollectiveStep) -> Mapping[str, float]:
-        """How long each of "link", "dma" and "efa" needs for one of the equal steps,
-        per byte of the collective.
+        """Return the time that each of "link", "dma" and "efa" needs for one of the
+        equal steps, per byte of the collective.
 
         Raises:
             UnsupportedError: ranks on several nodes which no network joins.
@@ -72,7 +71,7 @@ class Network:
         }
 
     def hop_seconds(self, step: CollectiveStep) -> float:
-        """The latency of one of the equal steps."""
+        """Return the latency of one of the equal steps."""
         is_between = any(self._node(a) != self._node(b) for a, b in step.flows)
         return self.efa_hop_seconds if is_between else self.chip_hop_seconds
 
@@ -82,7 +81,7 @@ class Network:
     def _divided(
         self, step: CollectiveStep
     ) -> tuple[dict[int, dict[tuple[int, int], float]], dict[tuple[int, int], float]]:
-        """Flows of each node, chips counted over the node; and those between nodes."""
+        """Return the flows in each node, by its own chip numbers, and between nodes."""
         inside: dict[int, dict[tuple[int, int], float]] = {}
         outside = {}
         for (a, b), size in step.flows.items():
@@ -96,8 +95,8 @@ class Network:
     def _over_efa(
         self, step: CollectiveStep, flows: Mapping[tuple[int, int], float]
     ) -> float:
-        """Ranks share the interface next to their chips, which a few have to
-        themselves, for what they send and for what they receive."""
+        """Return the seconds per byte over EFA: the ranks of neighbouring chips share
+        an interface, with separate rates for sending and receiving."""
         if self.efa_bytes_per_second is None:
             raise UnsupportedError(
                 f"a collective over several nodes of {self.name}, which no published "
@@ -124,9 +123,9 @@ class Network:
 
 @functools.lru_cache(maxsize=64)
 def network_of(target: Target, lnc: int | None = None) -> Network:
-    """The network of a target.
+    """Return the network of a target.
 
-    A bare chip stands in the instance that `collectives.placement` puts it in.
+    A bare chip is taken to be in the instance that `collectives.placement` chooses.
 
     Raises:
         InvalidProgramError: an LNC size that the chip does not have.
@@ -152,7 +151,7 @@ def network_of(target: Target, lnc: int | None = None) -> Network:
 
 
 def _around(target: Target) -> InstanceSpec | None:
-    """The largest instance of one host, else the smallest, built of a chip."""
+    """Return a bare chip's instance: the largest with one host, else the smallest."""
     built = [i for i in INSTANCES.values() if i.chip == target.chip]
     single = [i for i in built if i.hosts == 1]
     if single:
@@ -161,7 +160,7 @@ def _around(target: Target) -> InstanceSpec | None:
 
 
 def _topology(target: Target, instance: InstanceSpec | None) -> Topology:
-    """Of the node; of UltraServers alone a server, if the target is a bare chip."""
+    """Return the topology of the node; of one server for a chip of UltraServers."""
     if instance is None:
         return target.topology
     if target.instance is not None or instance.hosts == 1:

@@ -1,8 +1,8 @@
 """Passes of an engine that lowering has no instruction for; nothing here has a unit.
 
-`fusion` makes them of two or three instructions, and the cost rules price them: what
-`nki.isa` calls tensor_scalar_reduce on VectorE, and activation_reduce and activate2 on
-ScalarE.
+`fusion` makes them of two or three instructions, and the cost rules price them. In
+`nki.isa` they are tensor_scalar_reduce on VectorE, and activation_reduce and activate2
+on ScalarE.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ from math import prod
 from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.instruction_set import TensorCopy, TensorReduce
 
-#: What ScalarE computes of one tensor with scale, bias or a function that every table
-#: holds.
+#: Operators that ScalarE computes with scale, bias or a function of every table.
 ON_SCALAR = frozenset({"add", "subtract", "multiply", "negate", "abs", "sign"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReducingPass(Instruction):
-    """Scalar operations on operands[0], and a fold of the rows of what they give.
+    """Scalar operations on operands[0], and a fold of the rows of their result.
 
     Attributes:
         fold: as in TensorReduce.
-        rows: how many results the fold has.
+        rows: the number of results of the fold.
         is_affine: whether ScalarE has the operations.
     """
 
@@ -35,15 +34,15 @@ class ReducingPass(Instruction):
 
 
 def operator(i: Instruction) -> str:
-    """The ALU's operator of an instruction; "" where it has none."""
+    """Return the ALU operator of an instruction; "" if it has none."""
     return getattr(i, "op", "")
 
 
 def folding_pass(
     main: Instruction, members: Iterable[Instruction], fold: TensorReduce
 ) -> Instruction:
-    """What a pass is priced as that folds its rows; integers and divisions as
-    before."""
+    """Return the instruction that prices a pass with a fold of its rows. For integers
+    and divisions it is `main`."""
     members = list(members)
     integers = main.results[0].type.dtype.kind in "iub"
     if integers or any(operator(m) == "divide" for m in members):

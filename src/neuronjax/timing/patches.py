@@ -1,11 +1,11 @@
-"""The patches of a convolution, which are hardly ever made.
+"""The patches of a convolution, which are usually not stored.
 
 A matmul reads its operands through strides: the image once for every position of the
-kernel, from another first element. So patches are only a way of looking at the image,
-as long as its channels fill a tile of the array's rows. Fewer channels share the
-partitions with the positions of one axis, that of the kernel or that of the result,
-whichever has fewer: the image is copied for each of them, and the other axes are
-strides again.
+kernel, each time from another first element. Patches are thus an access pattern of the
+image if its channels fill a tile of the array's rows. If there are fewer channels, they
+share the partitions with the positions of one axis, the kernel's or the result's,
+whichever has fewer: the image is copied for each of these positions, and the other axes
+are strides again.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from neuronjax.timing.work import Core
 
 
 def read_in_place(i: Im2col, core: Core) -> bool:
-    """Tell whether the channels of an image fill a tile of the array's rows."""
+    """Return whether the channels of an image fill a tile of the array's rows."""
     return i.operands[0].type.shape[-1] * i.side_by_side >= least_tile(core)
 
 
 def seen_as(i: Im2col, before: ValueAccess) -> ValueAccess:
-    """How patches are read that are strides over an image.
+    """Return the access of patches that are strides over an image.
 
-    Kernels of one position keep the rows of the image; patches of others have rows of
-    their neighbours too, so that they keep groups alone."""
+    Kernels of one position keep the rows of the image; other patches also read the rows
+    of their neighbours, so that they keep only groups."""
     shape, window = i.operands[0].type.shape, i.window
     is_point = prod(window.sizes) == prod(window.strides) == 1
     unpadded = not any(map(any, window.padding)) and prod(window.base_dilations) == 1
@@ -37,14 +37,14 @@ def seen_as(i: Im2col, before: ValueAccess) -> ValueAccess:
 
 
 def copied_bytes(i: Im2col) -> int:
-    """What is copied of an image that has few channels."""
+    """Return the bytes that are copied of an image with few channels."""
     window = i.window
     copies = min(window.sizes[0], _places(i)) if window.sizes else 1
     return min(i.results[0].type.size_bytes, copies * i.operands[0].type.size_bytes)
 
 
 def held_bytes(i: Im2col) -> int:
-    """What the copies take that are there at a time: one is used up before the next."""
+    """Return the bytes of the copies in SBUF at a time: one is used before the next."""
     return min(i.results[0].type.size_bytes, i.operands[0].type.size_bytes)
 
 
@@ -60,7 +60,7 @@ def run_bytes(i: Im2col) -> int:
 
 
 def _places(i: Im2col) -> int:
-    """Along the first axis, where the window comes to lie."""
+    """Return the number of window positions along the first axis."""
     window, size = i.window, i.operands[0].type.shape[2]
     dilated = (size - 1) * window.base_dilations[0] + 1 + sum(window.padding[0])
     reach = (window.sizes[0] - 1) * window.window_dilations[0] + 1

@@ -1,9 +1,9 @@
 """Regions with prices: which way every step is executed, and what limits the tiles.
 
-The choice is of throughput: the way that leaves the fullest engine of the region least
-full. A region's tiles follow each other at the interval of its fullest queue, as in a
-software pipeline. Everything here is independent of when; `schedule` adds that. Equal
-steps are priced once.
+The choice maximises throughput: it minimises the load of the region's busiest engine. A
+region's tiles follow each other at the interval of its busiest queue, as in a software
+pipeline. Prices do not depend on the start time; `schedule` adds that. Equal steps are
+priced once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from neuronjax.timing.masks import MaskedScores
 from neuronjax.timing.memory_plan import BlockPlan, Movement, Unit
 from neuronjax.timing.work import Core, Way, Work
 
-#: What half of a work has half of.
+#: Fields of a work that scale with its size.
 _PROPORTIONAL = (
     *("seconds", "flops", "hardware_flops", "transpose_flops"),
     *("sbuf_read_bytes", "sbuf_write_bytes", "psum_read_bytes", "psum_write_bytes"),
@@ -37,12 +37,12 @@ _PROPORTIONAL = (
 
 @dataclass(slots=True, eq=False)
 class PricedStep:
-    """A step in a way.
+    """A step with the way in which it is executed.
 
     Attributes:
         way: how it is executed.
         reads: values in memory that it reads.
-        is_barrier: whether a result is not there before its last tile.
+        is_barrier: whether its result is incomplete before its last tile.
     """
 
     step: FusedStep
@@ -58,7 +58,7 @@ class PricedMove:
     Attributes:
         seconds: on the DMA engines.
         latency: until a consumer can start.
-        first_reader: index of the first step that needs it; of a write, its writer.
+        first_reader: index of the first step that needs it; for a write, of its writer.
     """
 
     movement: Movement
@@ -72,12 +72,12 @@ class PricedUnit:
     """A unit with prices.
 
     Attributes:
-        pieces: how many tiles follow each other.
-        interval: from one to the next.
-        tables: of ScalarE's functions, in order of first use.
-        blocks: of rows that do not overlap.
-        block: one of them, where there are several.
-        sources: of the block's works those of all blocks, by identity.
+        pieces: the number of consecutive tiles.
+        interval: the seconds from one tile to the next.
+        tables: ScalarE's function tables, in order of first use.
+        blocks: row blocks that do not overlap.
+        block: the prices of one block, if there are several.
+        sources: by identity of a work of `block`, the work of all blocks.
     """
 
     steps: list[PricedStep] = field(default_factory=list)
@@ -91,7 +91,9 @@ class PricedUnit:
     sources: dict[int, Work] = field(default_factory=dict)
 
     def load_groups(self) -> list[tuple[bool, list[PricedMove]]]:
-        """Loads that come together, in order, and whether they stream with tiles."""
+        """Return groups of loads that start together, in order.
+
+        The first of each pair says whether the loads stream with the tiles."""
         groups: dict[tuple[bool, int], list[PricedMove]] = {}
         for move in self.loads:
             streams = self.pieces > 1 and not move.movement.is_whole
@@ -101,7 +103,7 @@ class PricedUnit:
 
 
 class Pricing:
-    """Prices of units on one core, each found once."""
+    """The prices of units on one core, each computed once."""
 
     def __init__(self, core: Core) -> None:
         self.core = core
@@ -109,7 +111,7 @@ class Pricing:
         self._units: dict[int, PricedUnit] = {}
 
     def unit(self, plan: BlockPlan, unit: Unit) -> PricedUnit:
-        """A region's prices."""
+        """Return the prices of a region."""
         found = self._units.get(id(unit))
         if found is None:
             found = self._units[id(unit)] = self._price(plan, unit)
@@ -148,7 +150,7 @@ class Pricing:
         return out
 
     def moves(self, unit: Unit) -> PricedUnit:
-        """What is moved around control flow and collectives."""
+        """Return the prices of the transfers around control flow and collectives."""
         found = self._units.get(id(unit))
         if found is None:
             found = self._units[id(unit)] = PricedUnit()
@@ -158,10 +160,9 @@ class Pricing:
     def _halved(
         self, fused: Fused, region: TiledRegion, options: list[tuple[Way, ...]]
     ) -> list[tuple[Way, ...]]:
-        """Of masked scores only the blocks that are not hidden.
+        """Return the ways with masked scores reduced to the blocks that are not hidden.
 
-        ASSUMPTION: as kernels for attention do, in blocks of nki-library's.
-        """
+        ASSUMPTION: as in attention kernels, with the block sizes of nki-library."""
         masked = next((s.masked for s in region.steps if s.masked), None)
         if masked is None:
             return options
@@ -173,7 +174,7 @@ class Pricing:
     # -- ways --------------------------------------------------------------------------
 
     def _options(self, plan: BlockPlan, unit: Unit, n: int) -> tuple[Way, ...]:
-        """The ways of a region's n-th step where its operands are."""
+        """Return the ways of a region's n-th step, given its operands' memories."""
         fused, psum, step = plan.fused, plan.from_psum, unit.region.steps[n]
         key: list[Any] = [kind_of(step.instruction), step.form, step.reduces]
         in_psum, turned = [], []
@@ -211,16 +212,15 @@ class Pricing:
         instruction, scalars = priced(fused, step)
         reading = Reading(scalars, frozenset(in_psum), frozenset(turned))
         found = _without_gpsimd(ways(instruction, self.core, reading))
-        if stays:  # whoever reads PSUM does without the copy out of it
+        if stays:  # readers of PSUM need no copy out of it
             kept = [way[:-1] if len(way) > 1 else way for way in found]
             found = tuple(dict.fromkeys(kept))
         return found
 
     def _choose(self, options: list[tuple[Way, ...]], pieces: int) -> list[Way]:
-        """For every step the way that leaves the fullest queue least full.
+        """Return for every step the way that minimises the load of the busiest queue.
 
-        Steps without a choice come first, then the longest.
-        """
+        Steps without a choice come first, then the longest."""
         load: dict[str, float] = {}
         chosen: list[Way] = [found[0] for found in options]
         longest = [sum(work.seconds for work in way) for way in chosen]
@@ -236,7 +236,7 @@ class Pricing:
         return chosen
 
     def _after(self, load: dict[str, float], way: Way, pieces: int) -> float:
-        """Return the fullest queue with a way, and what it adds to one tile's way."""
+        """Return the busiest queue's load with a way, plus its time per tile."""
         load = dict(load)
         self._add(load, way)
         through = sum(w.seconds / w.tiles + w.latency_seconds for w in way)
@@ -266,7 +266,7 @@ class Pricing:
 
 
 def _block(whole: PricedUnit, blocks: int) -> PricedUnit:
-    """One of several equal blocks of rows, as a region of one tile."""
+    """Return the prices of one of several equal row blocks, as a one-tile region."""
     out = PricedUnit(tables=whole.tables, blocks=blocks)
     for p in whole.steps:
         way = tuple(
@@ -285,16 +285,15 @@ def _block(whole: PricedUnit, blocks: int) -> PricedUnit:
 
 
 def _without_gpsimd(found: tuple[Way, ...]) -> tuple[Way, ...]:
-    """The ways that leave GpSimdE out, where there are any.
+    """Return the ways that do not use GpSimdE, if there are any.
 
-    ASSUMPTION: compilers and kernels give it what no other engine can do.
-    """
+    ASSUMPTION: compilers and kernels use it only for what no other engine can do."""
     others = tuple([way for way in found if all(w.queue != "gpsimd" for w in way)])
     return others or found
 
 
 def _share(fused: Fused, step: FusedStep, masked: MaskedScores) -> float:
-    """What a step works on of the scores; 1 where it has to do with others."""
+    """Return the share of scores that a step computes; 1 for other operands."""
 
     def scores(value: int) -> bool:
         return value >= 0 and masked.has_shape(fused.types[value].shape)
@@ -318,14 +317,12 @@ def _scaled(found: tuple[Way, ...], share: float) -> tuple[Way, ...]:
 
 
 def priced(fused: Fused, step: FusedStep) -> tuple[Instruction, frozenset[int]]:
-    """The instruction that a step costs as much as, and its scalar operands.
+    """Return the instruction with the cost of a step, and its scalar operands.
 
-    Its operands have the shape that the instruction sees and the dtype that the bytes
-    in memory have.
-    """
+    Its operands have the shape after access patterns and the dtype in memory."""
     i, types, access = step.instruction, fused.types, fused.access
     if step.form in ("control", "collective", "other", "matmul", "reduce"):
-        # These read what they are given; only the dtypes of reads and writes differ.
+        # These read their operands in full; only dtypes in memory may differ.
         operands = [
             _seen(types, access, v, view.type.shape)
             for v, view in zip(step.operands, i.operands, strict=False)

@@ -1,4 +1,4 @@
-"""What a schedule keeps as it proceeds: its events, and until when queues are taken."""
+"""What a schedule keeps as it proceeds: its events, and when queues become free."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from neuronjax.timing.work import Event, Queue, Work
 
 
 class EventRecorder:
-    """Collects events; while it is off, nothing.
+    """A collector of events, which can be switched off.
 
     Attributes:
-        count: how often what is scheduled now happens: trips of the loops around it.
-        events: so far.
-        instructions: what they belong to.
-        fused: for each of these all that its step stands for.
+        count: trips of the loops around the current instructions.
+        events: the events so far.
+        instructions: the instructions that events belong to.
+        fused: for each of them, all the instructions that its step fuses.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class EventRecorder:
         pieces: int,
         wait: float,
     ) -> None:
-        """Notes a work of a step."""
+        """Note a work of a step."""
         if not self.on:
             return
         number = self._numbers.get(step)
@@ -60,7 +60,7 @@ class EventRecorder:
         end: float,
         pieces: int,
     ) -> None:
-        """Notes a transfer; it belongs to the first step that needs it, or made it."""
+        """Note a transfer, of the first step that needs it or the one that made it."""
         if not self.on:
             return
         transfer, reader, number = move.movement.transfer, move.first_reader, -1
@@ -74,7 +74,7 @@ class EventRecorder:
         )
 
     def once(self, first: int, last: int) -> None:
-        """Of a range of events the tables: the first turn's are there in the others."""
+        """Count table loads in a range of events once: later iterations need none."""
         for n in range(first, last):
             if self.events[n].name == TABLE_LOAD:
                 self.events[n] = self.events[n]._replace(count=self.count)
@@ -87,7 +87,7 @@ class EventRecorder:
         period: float,
         sources: Mapping[int, Work],
     ) -> None:
-        """Of a range of events: they are one block's, the others follow."""
+        """Extend a range of events from the first row block to all blocks."""
         later = (blocks - 1) * period
         for n in range(first, last):
             event = self.events[n]
@@ -109,7 +109,7 @@ class EventRecorder:
         *,
         is_assumed: bool,
     ) -> None:
-        """Notes a loop whose first turn has a range of events."""
+        """Note a loop; `events` is the range of events of its first iteration."""
         if not self.on:
             return
         found = self.events[slice(*events)]
@@ -129,7 +129,7 @@ class EventRecorder:
         )
 
     def _add(self, step: FusedStep) -> int:
-        """Takes a step in; its number."""
+        """Add a step, and return its number."""
         number = self._numbers[step] = len(self.instructions)
         kind = type(step.instruction)
         lead = next((m for m in step.members if type(m) is kind), step.members[0])
@@ -140,13 +140,13 @@ class EventRecorder:
 
 @dataclass(slots=True)
 class QueueState:
-    """Until when each queue is taken.
+    """When each queue becomes free.
 
     Attributes:
-        free: of every queue that executes.
-        table: what ScalarE has loaded.
-        dma: until when the DMA engines have work, if they never wait.
-        end: of everything so far.
+        free: seconds, by queue that executes.
+        table: the function table that ScalarE has loaded.
+        dma: when the DMA engines become free, if they never wait.
+        end: the end of everything so far.
     """
 
     free: dict[Queue, float] = field(default_factory=dict)
@@ -158,7 +158,7 @@ class QueueState:
         return QueueState(dict(self.free), self.dma, self.end, self.table)
 
     def shift(self, seconds: float) -> None:
-        """As if everything had happened later."""
+        """Move all times later by `seconds`."""
         self.free = {queue: t + seconds for queue, t in self.free.items()}
         self.dma += seconds
         self.end += seconds

@@ -1,11 +1,11 @@
-"""Loops that VectorE computes in one instruction, as what they are then.
+"""Loops that VectorE computes in one scan instruction, rewritten as scans.
 
-`tensor_tensor_scan` is r[i] = (d0[i] op0 r[i - 1]) op1 d1[i] along the free axis, its
-state in FP32 [ISA]: a loop over tokens whose carry is h = a h + b, a selective scan.
-Such a loop becomes the instructions of its body on the slices of all turns at once,
-time last, and a scan for every carry, as kernels write it [MAM], where the latencies
-of its turns are longer than what has to be transposed takes. Other loops stay. Only
-time is concerned: what is executed, and every bit of it, is the loop.
+`tensor_tensor_scan` is r[i] = (d0[i] op0 r[i - 1]) op1 d1[i] along the free axis, with
+its state in FP32 [ISA]: a loop over tokens whose carry is h = a h + b, a selective
+scan. Such a loop becomes the instructions of its body on the slices of all iterations
+at once, with time as last axis, and a scan for every carry, as kernels write it [MAM].
+That is done if the latencies of the iterations are longer than the transpositions.
+Other loops stay. Only the time changes: execution still runs the loop.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from neuronjax.timing.work import Core
 
 
 def with_scans(program: InstructionProgram, core: Core) -> InstructionProgram:
-    """The program with recurrent loops as scans; itself if there are none."""
+    """Return the program with recurrent loops as scans; itself if there are none."""
     if not any(isinstance(i, Loop) for i in program.walk()):
         return program
     rewriting = _ScanRewriting(program, core)
@@ -47,7 +47,7 @@ def with_scans(program: InstructionProgram, core: Core) -> InstructionProgram:
 def scanned_loops(
     before: InstructionProgram, after: InstructionProgram
 ) -> tuple[str, ...]:
-    """The user's lines of the loops that `with_scans` made scans of."""
+    """Return the user's lines of the loops that `with_scans` replaced."""
     if after is before:
         return ()
     left = {i.location.source for i in after.walk() if isinstance(i, Loop)}
@@ -56,7 +56,7 @@ def scanned_loops(
 
 
 class _ScanRewriting:
-    """Blocks of one program; new buffers have numbers of their own."""
+    """The rewriting of one program's blocks; new buffers get unused numbers."""
 
     def __init__(self, program: InstructionProgram, core: Core) -> None:
         self.functions, self.core = program.functions, core
@@ -64,7 +64,7 @@ class _ScanRewriting:
         self.fresh = itertools.count(_free_number(program))
 
     def block(self, block: Block) -> Block:
-        """A block with its loops rewritten; itself if none is."""
+        """Return a block with its loops rewritten; itself if nothing changes."""
         instructions: list[Instruction] = []
         changed = False
         for i in block.instructions:
@@ -85,7 +85,7 @@ class _ScanRewriting:
         return [self._inside(i)] if i.blocks else [i]
 
     def _inside(self, i: Instruction) -> Instruction:
-        """Control flow with its blocks rewritten."""
+        """Return control flow with its blocks rewritten."""
         blocks = tuple(map(self.block, i.blocks))
         if all(new is old for new, old in zip(blocks, i.blocks, strict=True)):
             return i
@@ -112,7 +112,7 @@ class _ScanRewriting:
         return found if turned / hbm_bytes_per_second(self.core) < waits else None
 
     def _turned_bytes(self, block: Block, found: list[Instruction]) -> float:
-        """What has to be transposed, because its neighbours do not undo it."""
+        """Return the bytes to transpose, unless neighbours undo it."""
         results = {v.buffer.number for v in block.results}
         total = 0.0
         for i in found:
@@ -131,7 +131,7 @@ class _ScanRewriting:
 
 
 def _free_number(program: InstructionProgram) -> int:
-    """Above every buffer of a program."""
+    """Return a number above those of all buffers of a program."""
     inner = [block for i in program.walk() for block in i.blocks]
     blocks = (program.main, *program.functions.values(), *inner)
     numbers = [b.number for block in blocks for b in block.arguments]
@@ -140,7 +140,7 @@ def _free_number(program: InstructionProgram) -> int:
 
 
 def _undo(first: Instruction | None, then: Instruction) -> bool:
-    """Whether two transpositions are none."""
+    """Return whether two transpositions cancel."""
     both = [
         i for i in (first, then) if isinstance(i, DmaCopy) and i.kind == "transpose"
     ]
@@ -148,7 +148,7 @@ def _undo(first: Instruction | None, then: Instruction) -> bool:
 
 
 def _turned_once(instructions: list[Instruction]) -> Iterator[Instruction]:
-    """Transpositions of transpositions as one, or as none."""
+    """Yield the instructions with consecutive transpositions merged."""
     turned: dict[int, DmaCopy] = {}
     for i in instructions:
         if isinstance(i, DmaCopy) and i.kind == "transpose":

@@ -1,10 +1,11 @@
 """Which wires a message between two chips of a node takes, and how fast they are.
 
-A torus routes axis after axis, the short way round; the two ways of equal length take
-half of the message each (ASSUMPTION: the vendor's routing is not published, and nccom's
-all-reduce over 8 ranks of trn1 is that fast only if both are used). A chain and a ring
-are tori of one axis. In a switch a message leaves by its chip's cable and enters by the
-other's. A wire is (chip, link, direction), the link an index into `Topology.links`.
+A torus routes axis after axis, in the shorter direction; if both directions are equally
+long, each carries half of the message (ASSUMPTION: the vendor's routing is not
+published, and nccom's all-reduce over 8 ranks of trn1 is that fast only if both are
+used). A chain and a ring are tori of one axis. In a switch a message leaves by the
+cable of its chip and enters by that of the destination. A wire is (chip, link,
+direction), where link is an index into `Topology.links`.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from neuronjax.ir.collectives.algorithms import closed_paths
 from neuronjax.ir.collectives.placement import Group
 
 Wire = tuple[int, int, int]
-#: Wires, and what part of a message goes over each.
+#: Wires, and the part of a message on each.
 Route = tuple[tuple[Wire, float], ...]
-_LARGEST_SEARCH = 16  # chips among which a closed path is looked for
+_LARGEST_SEARCH = 16  # chips in the longest search for a closed path
 
 
 class Routes:
-    """The wires of one topology; built once, `routes_of`."""
+    """The wires of one topology; `routes_of` builds it once."""
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
@@ -35,20 +36,20 @@ class Routes:
         self._known: dict[tuple[int, int], Route] = {}
 
     def between(self, source: int, destination: int) -> Route:
-        """How a message travels between two chips of a node, by number."""
+        """Return the route of a message between two chips of a node."""
         ends = (source, destination)
         if ends not in self._known:
             self._known[ends] = tuple(self._route(self.topology, *ends))
         return self._known[ends]
 
     def bytes_per_second(self, wire: Wire) -> float:
-        """The rate of a wire in one direction; all cables of a switch's link."""
+        """Return the rate of a wire in one direction; all cables in a switch."""
         link = self.topology.links[wire[1]]
         cables = link.per_chip if self.topology.kind == "switch" else 1
         return cables * link.bytes_per_second
 
     def slowest(self, flows: Mapping[tuple[int, int], float]) -> float:
-        """Seconds for messages that all travel at once: of the wire with most to do."""
+        """Return the seconds of simultaneous messages on the busiest wire."""
         load: dict[Wire, float] = {}
         for ends, size in flows.items():
             for wire, part in self.between(*ends):
@@ -59,7 +60,7 @@ class Routes:
 
 @functools.lru_cache(maxsize=64)
 def routes_of(topology: Topology) -> Routes:
-    """The wires of a topology."""
+    """Return the wires of a topology."""
     return Routes(topology)
 
 
@@ -69,7 +70,7 @@ def routes_of(topology: Topology) -> Routes:
 def _along_axes(
     topology: Topology, source: int, destination: int
 ) -> Iterator[tuple[Wire, float]]:
-    """Slowest axis first; on every axis one way round, or half of it both ways."""
+    """Yield a route's wires, slowest axis first, in one direction or two halves."""
     start, end = place_of(topology, source), place_of(topology, destination)
     links = {link.axis: i for i, link in reversed([*enumerate(topology.links)])}
     at = list(start)
@@ -84,7 +85,7 @@ def _along_axes(
 def _ways(
     topology: Topology, axis: int, a: int, b: int
 ) -> list[tuple[int, int, float]]:
-    """(direction, hops, part of the message) of each way that is used."""
+    """Return (direction, hops, part of the message) of each direction that is used."""
     size = topology.shape[axis]
     if not topology.closed[axis]:
         return [(1 if b > a else -1, abs(b - a), 1.0)]
@@ -111,11 +112,10 @@ def _number(topology: Topology, place: Sequence[int]) -> int:
 def _switched(
     topology: Topology, source: int, destination: int
 ) -> Iterator[tuple[Wire, float]]:
-    """To the other rack, then to the other server or chip.
+    """Yield the wires to the other rack, then to the other server or chip.
 
-    ASSUMPTION: between racks over the direct cable to the chip of the same place, from
-    where the message goes on.
-    """
+    ASSUMPTION: between racks a message takes the direct cable to the chip of the same
+    place, and goes on from there."""
     if source == destination:
         return
     (server, chip), (other, _) = (place_of(topology, c) for c in (source, destination))
@@ -139,11 +139,10 @@ def _cable(source: int, destination: int, link: int) -> Iterator[tuple[Wire, flo
 
 @functools.lru_cache(maxsize=256)
 def channels(topology: Topology, group: Group) -> tuple[tuple[int, ...], ...]:
-    """The chips of a node in the order of every channel of a ring; one chip has none.
+    """Return the order of a node's chips in every channel of a ring; () for one chip.
 
-    All chips of the node have four channels on a torus of 4 x 4 (x 4), others two,
-    there and back (vendor's `collective_permute_implicit`).
-    """
+    All chips of a torus of 4 x 4 (x 4) have four channels, others two, in both
+    directions (vendor's `collective_permute_implicit`)."""
     first = {ranks[0]: group.locals[ranks[0]] for ranks in group.by_chip}
     if len(first) == 1:
         return ()
@@ -159,7 +158,7 @@ def channels(topology: Topology, group: Group) -> tuple[tuple[int, ...], ...]:
 
 
 def _cycles_of_plane(group: Group) -> list[tuple[int, ...]]:
-    """Two cycles that have no wire in common, over chips 0 to 15."""
+    """Return two cycles over chips 0 to 15 that share no wire."""
     ranks = [ranks[0] for ranks in group.by_chip]
     plane = sorted(ranks, key=lambda r: group.locals[r])[:16]
     forward, _, _, other = closed_paths(group.among(plane), range(16))
@@ -169,11 +168,10 @@ def _cycles_of_plane(group: Group) -> list[tuple[int, ...]]:
 def _through_planes(
     cycles: Sequence[tuple[int, ...]], planes: int
 ) -> list[tuple[int, ...]]:
-    """Each cycle, cut open, there and back through an even number of planes.
+    """Return each cycle, cut open, back and forth through an even number of planes.
 
     ASSUMPTION: the vendor's cycles through an UltraServer are not published. These
-    have no wire in common, for the second is cut between other chips.
-    """
+    share no wire, since the second is cut between other chips."""
     ends = {cycles[0][0], cycles[0][-1]}
     second = cycles[1]
     while ends & {second[0], second[-1]}:
@@ -190,14 +188,14 @@ def _through_planes(
 
 @functools.lru_cache(maxsize=256)
 def _closed(topology: Topology, chips: tuple[int, ...]) -> tuple[int, ...]:
-    """The chips in an order in which each is the neighbour of the next, if one is
-    found; else as they are listed."""
+    """Return the chips in an order in which neighbours are adjacent, if there is one,
+    else as they are listed."""
     colours = [sum(place_of(topology, chip)) % 2 for chip in chips]
     if (
         len(chips) > _LARGEST_SEARCH
         or topology.kind == "switch"
         or 2 * sum(colours)
-        != len(chips)  # a closed path alternates, as on a chessboard
+        != len(chips)  # such a path alternates colours, as on a chessboard
     ):
         return chips
     beside = {
@@ -211,7 +209,7 @@ def _closed(topology: Topology, chips: tuple[int, ...]) -> tuple[int, ...]:
 def _extended(
     path: tuple[int, ...], left: frozenset[int], beside: set[tuple[int, int]]
 ) -> Iterator[tuple[int, ...]]:
-    """Closed paths that begin like this one, in ascending order."""
+    """Yield the closed paths that begin with `path`, in ascending order."""
     if not left and (path[-1], path[0]) in beside:
         yield path
     for chip in sorted(left):

@@ -1,8 +1,8 @@
 """What stays in SBUF between the regions of a block, and what is saved and reloaded.
 
-One walk over the regions in order. What later regions read stays while it fits, whoever
-is read furthest in the future leaving first; who leaves is saved to HBM once. Whole
-operands that do not fit beside the tiles pass by once per block of rows.
+The regions are visited once, in order. Values that later regions read stay while they
+fit; the one with the furthest next use is evicted first, and saved to HBM once. Whole
+operands that do not fit beside the tiles are loaded once per block of rows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NEVER = 1 << 60
 
 
 class SbufAllocation:
-    """One walk over the regions of a block, with what is in SBUF."""
+    """The allocation of SBUF for a block, region by region."""
 
     def __init__(
         self,
@@ -73,9 +73,11 @@ class SbufAllocation:
             v: (0, len(regions)) for v, n in self.argument.items() if n not in resident
         }
         self.updated: dict[int, int] = {}
-        #: Values that go on tile by tile, and are never anywhere as a whole.
+        #: Values that their reader takes tile by tile, so that they never exist as a
+        #: whole.
         self.passed_on: set[int] = set()
-        #: Values that are in HBM where an update has them: it moves nothing.
+        #: Values written directly into their slice in HBM, so that the update moves
+        #: nothing.
         self.in_place: set[int] = set()
         self.from_psum: set[int] = set()
         self.bound: set[int] = set()
@@ -94,10 +96,9 @@ class SbufAllocation:
         )
 
     def _copy_arguments(self) -> None:
-        """Results that nothing computes: an argument, or a view of one, is copied.
+        """Add copies for results that are an argument or a view of one.
 
-        A loop's carry that is passed on as it is stays where it is.
-        """
+        A loop's carry that is passed on unchanged is not copied."""
         arguments = self.fused.arguments
         unit = Unit(TiledRegion())
         for n, value in enumerate(self.fused.results):
@@ -114,7 +115,7 @@ class SbufAllocation:
             self.units.append(unit)
 
     def _uses(self) -> dict[int, list[int]]:
-        """For every value the units that read it, last first."""
+        """Return the units that read each value, last first."""
         uses: dict[int, list[int]] = {}
         for n in range(len(self.units) - 1, -1, -1):
             region = self.units[n].region
@@ -163,7 +164,7 @@ class SbufAllocation:
                 is_whole = fits and value in region.whole and batches <= 2
                 is_whole = is_whole and not streams
                 times = 1
-                if value in region.whole:  # of a batch every core has its members
+                if value in region.whole:  # each core has its own members of a batch
                     times = unit.copies if batches == 1 else 1
                     times *= 1 if fits else unit.passes
                 part, turned = parts.get(value, (1.0, False))
@@ -181,14 +182,13 @@ class SbufAllocation:
     def _mark_layouts(self, unit: Unit) -> set[int]:
         """Mark operands of matmuls that lie with the wrong axis on the partitions.
 
-        A value that is computed lies as its readers want it, unless reductions along
-        its rows, or scalars per row, bind the rows to the partitions. What comes from
-        HBM lies as its owner has it. The array turns what lies wrong, once: on trn3
-        matmuls whose operands both have the contracted axis last take the time of
-        these transposes beside that of the products. Return the values it turns.
-        """
+        A computed value has the layout that its readers need, unless reductions along
+        its rows, or scalars per row, bind the rows to the partitions. Values from HBM
+        have the layout of their tensor. The array transposes wrong layouts, once: on
+        trn3 matmuls whose operands both have the contracted axis last take the time of
+        these transposes beside that of the products. Return the values to transpose."""
         region, bound, reads = unit.region, self.bound, self.fused.reads
-        turned: set[int] = set()  # once, for all who read them
+        turned: set[int] = set()  # once, for all readers
         found: dict[tuple[int, int], None] = {}
         for n, step in enumerate(region.steps):
             if step.form != "matmul":
@@ -264,7 +264,7 @@ class SbufAllocation:
         unit.movements.append(Movement(transfer, value, whole))
 
     def _save(self, n: int, unit: Unit, value: int, reason: Reason) -> None:
-        """Writes a value to HBM, once."""
+        """Write a value to HBM, unless it is there already."""
         if value in self.in_hbm:
             return
         size = self.fused.sizes[value]
@@ -275,13 +275,13 @@ class SbufAllocation:
         self._lies_in_hbm(n, value)
 
     def _lies_in_hbm(self, n: int, value: int) -> None:
-        """From unit n on, until its last use; a result until the end."""
+        """Note that a value is in HBM from unit n to its last use, or the end."""
         last = len(self.units) if value in self.results else n
         self.in_hbm[value] = (n, max(last, self.last_use.get(value, n)))
 
     def _takes_place(self, n: int, value: int, source: int) -> None:
-        """From unit n on, in the room of a source that nobody reads any more; that of
-        an argument is its owner's."""
+        """Note that a value is in HBM from unit n on, in the memory of `source` if
+        nothing reads that any more. The memory of an argument is not reused."""
         self._lies_in_hbm(n, value)
         if source in self.argument or source in self.results:
             return
@@ -294,7 +294,7 @@ class SbufAllocation:
     def _make_room(
         self, n: int, unit: Unit, room: float, needed: Mapping[int, None]
     ) -> None:
-        """Lets residents go until the others fit: dead ones, then the furthest."""
+        """Evict residents until the rest fits: dead ones, then by furthest next use."""
         self.sbuf.expire(n - 1)
         total = self.sbuf.besides(needed)
         if total <= room:
@@ -312,7 +312,7 @@ class SbufAllocation:
         *,
         after: int,
     ) -> None:
-        """Saves what is read furthest in the future until the rest fits."""
+        """Save the values with the furthest next use until the rest fits."""
         for value in sorted(values, key=lambda v: (-self._next(v, after), v)):
             if total <= room:
                 break
@@ -320,13 +320,13 @@ class SbufAllocation:
             self._save(n, unit, value, "spill_save")
 
     def _hold(self, n: int, value: int, size: int | None = None) -> None:
-        """From unit n on a value is in SBUF, until its last use."""
+        """Keep a value in SBUF from unit n until its last use."""
         size = self.fused.sizes[value] if size is None else size
         last = max(n, self.last_use.get(value, n))
         self.sbuf.hold(value, size, _NEVER if value in self.kept_results else last)
 
     def _write_results(self, n: int, unit: Unit, room: float) -> None:
-        """Results that are read later stay on chip if they fit, or go to HBM."""
+        """Keep results that are read later in SBUF if they fit, else save them."""
         fused = self.fused
         for step in unit.region.steps:
             for value in step.results:
@@ -347,7 +347,7 @@ class SbufAllocation:
                     self._place(value)
 
     def _place(self, value: int) -> None:
-        """Note a value in HBM that is to be a slice of a tensor there, such as what a
+        """Note a value whose reader makes it a slice of a tensor in HBM, such as what a
         scan stacks: it is written there, once, and others read it there."""
         uses = () if value in self.results else self.next_use.get(value, ())
         steps = (self.units[n].region.steps[0] for n in uses)
@@ -356,7 +356,7 @@ class SbufAllocation:
             del self.in_hbm[value]
 
     def _passes_on(self, n: int, value: int, later: int) -> bool:
-        """Whether a value goes where it is used as it is made, tile by tile."""
+        """Return whether a value's only reader takes it tile by tile when made."""
         if later == _NEVER or len(self.next_use[value]) != 1:
             return False
         steps, fused = self.units[later].region.steps, self.fused
@@ -368,7 +368,7 @@ class SbufAllocation:
         return is_next and meets_little(fused, steps[0], value, self.capacity / 2)
 
     def _fits(self, n: int, unit: Unit, size: int, later: int, room: float) -> bool:
-        """Whether there is room for a result that is next read by unit `later`."""
+        """Make room for a result that unit `later` reads; return whether it fits."""
         room = min(room, self.capacity * RESIDENT_SHARE.value)
         if size > room:
             return False
@@ -383,11 +383,11 @@ class SbufAllocation:
     # -- movement by address -----------------------------------------------------------
 
     def _addressed(self, n: int, unit: Unit) -> bool:
-        """Slices that are gathered from, or written to, a tensor in HBM.
+        """Plan a gather or update of slices of a tensor in HBM, if it is one.
 
-        An update happens in place: what is replaced is not read by anybody else, or it
-        would not be the last use. An argument stays what it is then: nothing spills.
-        """
+        An update happens in place, since nothing reads the target later. Its transfer
+        is an "output", an "update" of an argument, or else a "spill_save". Return
+        whether it is planned."""
         (step,) = unit.region.steps
         moved = addressed_bytes(step.instruction)
         is_gather = isinstance(step.instruction, LocalGather)
@@ -424,7 +424,7 @@ class SbufAllocation:
         return True
 
     def _in_place(self, n: int, unit: Unit, source: int, result: int) -> bool:
-        """An update takes its target's room, where it is made, if nobody reads that."""
+        """Plan an in-place update in SBUF; return False if its target is read later."""
         if self._next(source, n) != _NEVER:
             return False
         unit.by_dma = True
@@ -433,7 +433,7 @@ class SbufAllocation:
                 self._read(unit, value, 1, None, whole=False)
         if result in self.results and result not in self.kept_results:
             self._save(n, unit, result, "output")
-        if source in self.always:  # the room is the loop's, which the result has next
+        if source in self.always:  # the result uses the loop's memory
             self._hold(n, result, 0)
         else:
             self.sbuf.let_go(source)
@@ -443,7 +443,7 @@ class SbufAllocation:
     # -- control flow ------------------------------------------------------------------
 
     def _control(self, n: int, unit: Unit) -> None:
-        """A block of its own: what it does not hold is in HBM before and after."""
+        """Plan control flow: operands and results not in SBUF are in HBM."""
         self.plan_inner(unit)
         (step,) = unit.region.steps
         carried = sum(self.fused.sizes[step.results[p]] for p in unit.resident)

@@ -1,12 +1,12 @@
-"""When every engine does what: the schedule of a program on one logical NeuronCore.
+"""The schedule of a program on one logical NeuronCore, by engine.
 
-Regions follow each other in program order, each engine and the DMA rings in the order
-of issue. Inside a region tiles follow each other at the interval of the fullest queue,
-so the whole takes one tile's way through all steps and that interval for every other
-tile; a region of one tile streams parts of it: a step starts on its producer's first
-part, and ends no sooner than the producer's end and its own last part. Loads run ahead
-of the engines. A loop is priced by the distance of two turns, a branch by its most
-expensive block, an Spmd block once: devices run alike.
+Regions follow each other in program order; each engine and the DMA rings work in the
+order of issue. Inside a region tiles follow each other at the interval of the busiest
+queue: the total is the time of one tile through all steps, plus that interval for every
+other tile. A region of one tile streams parts of it: a step starts on its producer's
+first part, and ends no sooner than the producer's end plus its own last part. Loads run
+ahead of the engines. A loop is priced by the distance of two iterations, a branch by
+its most expensive block, an Spmd block once, since all devices run alike.
 """
 
 from __future__ import annotations
@@ -45,26 +45,26 @@ def schedule(
     plan: MemoryPlan | None = None,
     placement: Sequence[int] = (),
 ) -> Timeline:
-    """The timeline of a program.
+    """Return the timeline of a program.
 
-    `trips` is how often loops turn whose condition does not say it, by the user's line,
+    `trips` has the iterations of loops with dynamic conditions, by the user's line,
     "file.py:12", or by the instruction's ordinal. A loop that is neither static nor
-    given turns once, and `Timeline.notes` says so. `plan` is the memory plan, if it is
-    made already; `placement` is that of `Policy.placement`.
+    given runs once, and `Timeline.notes` says so. `plan` is the memory plan, if it is
+    already made; `placement` is that of `Policy.placement`.
 
     Raises:
-        InvalidProgramError: a collective of a device that the placement does not place.
+        InvalidProgramError: a collective of a device without a place in the placement.
     """
     plan = plan or plan_memory(program, core)
     return _Schedule(program, core, target, dict(trips or {}), plan, placement).run()
 
 
-#: When a value is there: its first tile, and all of it.
+#: When a value is ready: its first tile, and all of it.
 _Times = dict[int, tuple[float, float]]
 
 
 class _Schedule:
-    """Walks blocks in order and notes events."""
+    """The scheduling of one program, block by block."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class _Schedule:
 
     @cached_property
     def written(self) -> Mapping[int, Instruction]:
-        """Who writes each buffer, for the counters of loops."""
+        """Return the instruction that writes each buffer, to find trip counts."""
         return all_writers(self.program)
 
     # -- blocks ------------------------------------------------------------------------
@@ -109,7 +109,7 @@ class _Schedule:
     def _block(
         self, plan: BlockPlan, state: QueueState, arguments: list[tuple[float, float]]
     ) -> list[tuple[float, float]]:
-        """Runs a block; when its results are there."""
+        """Schedule a block, and return when its results are ready."""
         fused = plan.fused
         times: _Times = dict(zip(fused.arguments, arguments, strict=True))
         for unit in plan.units:
@@ -145,7 +145,7 @@ class _Schedule:
         self._store(prices, state, times)
 
     def _blocks(self, block: PricedUnit, state: QueueState, times: _Times) -> None:
-        """Blocks of rows that follow each other: one with events, one without."""
+        """Schedule equal row blocks: one with events, one to find the period."""
         records, first = self.recorder.on, len(self.recorder.events)
         one = self._one_block(block, state, times)
         last = len(self.recorder.events)
@@ -161,7 +161,7 @@ class _Schedule:
         self.recorder.repeat(first, last, block.blocks, period, block.sources)
 
     def _one_block(self, block: PricedUnit, state: QueueState, times: _Times) -> float:
-        """When the next block can have the room of this one."""
+        """Schedule one row block, and return when the next one can use its memory."""
         arrived = self._load(block, state, times)
         self._tables(block, state)
         self._streamed(block, state, times, arrived)
@@ -170,7 +170,7 @@ class _Schedule:
         return state.dma
 
     def _tables(self, prices: PricedUnit, state: QueueState) -> None:
-        """ScalarE loads a region's tables ahead, once each: tiles of one function
+        """Load a region's tables on ScalarE ahead, once each: tiles of one function
         follow each other as long as the order allows (ASSUMPTION)."""
         tables = prices.tables
         if not tables or tables == (state.table,):
@@ -187,10 +187,9 @@ class _Schedule:
         self.table_loads += 1
 
     def _load(self, prices: PricedUnit, state: QueueState, times: _Times) -> _Times:
-        """Issues the loads of a region; when each is there.
+        """Issue the loads of a region, and return when each value is ready.
 
-        What one step reads comes at the same time; what all tiles need comes first.
-        """
+        Loads for one step arrive together; loads that all tiles need come first."""
         if not prices.loads:
             return {}
         move_on = self.recorder.move
@@ -224,7 +223,7 @@ class _Schedule:
     def _tiled(
         self, prices: PricedUnit, state: QueueState, times: _Times, arrived: _Times
     ) -> None:
-        """One tile through all steps; the others follow at the interval."""
+        """Schedule one tile through all steps; the others follow at the interval."""
         pieces, interval = prices.pieces, prices.interval
         others = (pieces - 1) * interval
         inside: dict[int, float] = {}
@@ -240,10 +239,10 @@ class _Schedule:
                 elif value in streams:
                     first, end = arrived[value]
                     first = max(first, end - others)
-                elif value in arrived:  # may still come in during the first tile
+                elif value in arrived:  # may still arrive during the first tile
                     first, end = arrived[value]
                     last = max(last, end)
-                else:  # all of it
+                else:  # needed completely
                     first = times[value][1] if value in times else 0.0
                 if first > ready:
                     ready = first
@@ -271,7 +270,7 @@ class _Schedule:
     def _streamed(
         self, prices: PricedUnit, state: QueueState, times: _Times, arrived: _Times
     ) -> None:
-        """Steps on one tile: each starts on its producer's first part."""
+        """Schedule steps on one tile: each starts on its producer's first part."""
         free, note = state.free, self.recorder.work
         for p in prices.steps:
             first = end = 0.0
@@ -279,7 +278,7 @@ class _Schedule:
                 found = arrived.get(value) or times.get(value)
                 if found is not None:
                     first, end = max(first, found[0]), max(end, found[1])
-            taken: dict[Queue, float] = {}  # works of a step have a queue by turns
+            taken: dict[Queue, float] = {}  # works of a step share a queue
             for work in p.way:
                 before = taken.get(work.queue, free.get(work.queue, 0.0))
                 start = max(first, before)
@@ -299,13 +298,13 @@ class _Schedule:
             state.end = max(state.end, end)
 
     def _ramp(self, state: QueueState, start: float, busy: float) -> float:
-        """What TensorE loses to its throttle after an idle stretch."""
+        """Return the time that TensorE loses to its throttle after an idle stretch."""
         if not is_idle(start - state.free.get("tensor", -inf)):
             return 0.0
         return after_idle_seconds(self.core, busy)
 
     def _store(self, prices: PricedUnit, state: QueueState, times: _Times) -> None:
-        """Issues the writes of a region."""
+        """Issue the writes of a region."""
         for move in prices.stores:
             first, end = times.get(move.movement.value, (0.0, 0.0))
             if prices.pieces > 1:
@@ -333,7 +332,7 @@ class _Schedule:
         access = plan.fused.access
         given = [self._there(access[v].roots, times) for v in step.operands]
         arguments = given[: len(i.operands)]
-        for _, end in given[len(i.operands) :]:  # what its blocks read besides
+        for _, end in given[len(i.operands) :]:  # other values that its blocks read
             for queue in _COMPUTE:
                 state.free[queue] = max(state.free.get(queue, 0.0), end)
         if isinstance(i, Loop):
@@ -349,7 +348,7 @@ class _Schedule:
         self._write(unit, [m for m in stores if m.movement.value in made], state, times)
 
     def _region_moves(self, unit: Unit, state: QueueState, times: _Times) -> None:
-        """What is saved and loaded around control flow and collectives."""
+        """Issue the saves and loads around control flow and collectives."""
         if not unit.movements:
             return
         prices = self.pricing.moves(unit)
@@ -361,7 +360,7 @@ class _Schedule:
     def _write(
         self, unit: Unit, moves: Sequence[PricedMove], state: QueueState, times: _Times
     ) -> None:
-        """Values that are there go to HBM, one after the other."""
+        """Issue writes of values that are ready, one after the other."""
         for move in moves:
             start = max(state.dma, times[move.movement.value][1])
             state.dma = start + move.seconds
@@ -377,7 +376,7 @@ class _Schedule:
         state: QueueState,
         arguments: list[tuple[float, float]],
     ) -> list[tuple[float, float]]:
-        """One turn with events, one without; the others are as far apart."""
+        """Schedule one iteration with events, and one more to find the period."""
         (body,) = unit.inner
         turns, assumed = self._turns(i)
         if turns == 0:
@@ -423,7 +422,7 @@ class _Schedule:
     def _branch(
         self, i: Branch, unit: Unit, state: QueueState
     ) -> list[tuple[float, float]]:
-        """The block that ends last."""
+        """Schedule the block of a branch that ends last."""
         on, self.recorder.on = self.recorder.on, False
         ends = []
         for inner in unit.inner:
@@ -439,7 +438,7 @@ class _Schedule:
     def _collective(
         self, plan: BlockPlan, unit: Unit, state: QueueState, times: _Times
     ) -> None:
-        """On the CC-cores, beside what does not wait for it."""
+        """Schedule a collective on the CC-cores; only its readers wait for it."""
         (step,) = unit.region.steps
         i = step.instruction
         assert isinstance(i, Collective)
@@ -460,5 +459,5 @@ class _Schedule:
 
 
 def _reach(state: QueueState, results: list[tuple[float, float]]) -> float:
-    """How far a turn has come: the end of the last thing that it did."""
+    """Return the end of an iteration's last action."""
     return max([state.end, state.dma, *(e for _, e in results)])

@@ -1,8 +1,8 @@
-"""What served tokens cost: prefill and decode with a KV cache; arithmetic alone.
+"""The cost of served tokens: prefill and decode with a KV cache; arithmetic alone.
 
-A copy of the program serves `batch` sequences at a time. A prompt is prefilled
-`prefill_batch` sequences per call, which gives the first token; every further token of
-all sequences takes one call of decode. A full copy alternates: for each batch of
+A copy of the program serves `batch` sequences at a time. Each call of prefill processes
+the prompts of `prefill_batch` sequences, and gives their first tokens; one call of
+decode gives one more token for all sequences. A full copy alternates: for each batch of
 requests all their prefills, then `output_tokens - 1` decodes (continuous batching mixes
 the order, not the sum). Queues and the host's work are left out.
 """
@@ -26,11 +26,11 @@ from neuronjax.timing.money import (
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """What is served.
+    """The requests to serve, and how a copy batches them.
 
     Attributes:
-        prompt_tokens: of one request.
-        output_tokens: of one answer.
+        prompt_tokens: tokens of one request.
+        output_tokens: tokens of one answer.
         batch: sequences that a copy decodes together.
         prefill_batch: sequences of one call of prefill.
         utilization: share of the rented time in which a copy is full.
@@ -43,7 +43,7 @@ class Traffic:
     utilization: float = 1.0
 
     def check(self) -> None:
-        """Refuses what cannot be served.
+        """Refuse traffic that cannot be served.
 
         Raises:
             InvalidProgramError: a number below 1, an answer of fewer than 2 tokens, a
@@ -65,28 +65,28 @@ class Traffic:
 
 @dataclass(frozen=True, kw_only=True)
 class ServingCost:
-    """One machine and policy that serve.
+    """The cost of serving on one machine with one policy.
 
     Attributes:
         machine: the instance.
         policy: the numerics' name.
         devices: logical cores in use.
-        copies: of the program, each with weights and a cache of its own.
-        time_to_first_token_seconds: a prefill, if a copy is free at once.
-        inter_token_seconds: a decode, if no prefill comes between.
+        copies: copies of the program, each with its own weights and cache.
+        time_to_first_token_seconds: one prefill, without waiting for a copy.
+        inter_token_seconds: one decode, without a prefill in between.
         loaded_inter_token_seconds: the mean on a full copy, with others' prefills.
-        request_seconds: from the prompt to the last token, if no prefill comes between.
+        request_seconds: from the prompt to the last token, without others' prefills.
         output_tokens_per_second: of all copies, full.
         requests_per_second: of all copies, full.
         dollars_per_million_input_tokens: prefill's share of the price.
-        dollars_per_million_output_tokens: decode's.
+        dollars_per_million_output_tokens: decode's share of the price.
         dollars_per_million_tokens: of prompts and answers together.
-        price: of the whole machine.
+        price: the price of the whole machine.
         hbm_bytes: a device's weights, KV cache and workspace, the cache updated in
             place (donated).
-        hbm_capacity_bytes: what a device has.
-        weights_bytes: part of it.
-        kv_cache_bytes: part of it, of all sequences.
+        hbm_capacity_bytes: the HBM of a device.
+        weights_bytes: the weights in `hbm_bytes`.
+        kv_cache_bytes: the KV cache in `hbm_bytes`, of all sequences.
         max_batch: sequences whose cache a device could hold.
         kwh_per_million_tokens: of prompts and answers together, at the utilization,
             from the caller's watts; None without them.
@@ -115,12 +115,12 @@ class ServingCost:
 
     @property
     def fits(self) -> bool:
-        """Whether HBM holds weights, cache and workspace."""
+        """Return whether weights, cache and workspace fit in HBM."""
         return self.hbm_bytes <= self.hbm_capacity_bytes
 
     @property
     def record(self) -> dict[str, object]:
-        """Flat, for a data frame or JSON."""
+        """Return the fields as a flat dictionary, for a data frame or JSON."""
         found = dataclasses.asdict(self)
         price = found.pop("price")
         return {**found, "fits": self.fits, **price_record(price)}
@@ -128,7 +128,7 @@ class ServingCost:
 
 @dataclass(frozen=True, kw_only=True)
 class ServedMemory:
-    """HBM of one device of a copy that serves; see `ServingCost`."""
+    """The HBM of one device of a copy that serves; see `ServingCost`."""
 
     needed_bytes: int
     capacity_bytes: int
@@ -136,7 +136,7 @@ class ServedMemory:
     kv_cache_bytes: int
 
     def max_batch(self, batch: int) -> int | None:
-        """Sequences that fit; None where no cache is carried from call to call."""
+        """Return how many sequences fit; None if calls carry no cache."""
         if not self.kv_cache_bytes:
             return None
         rest = self.capacity_bytes - (self.needed_bytes - self.kv_cache_bytes)
@@ -156,12 +156,12 @@ def serving_cost(
     copies: int = 1,
     watts: float | None = None,
 ) -> ServingCost:
-    """The cost of serving on a machine.
+    """Return the cost of serving on a machine.
 
-    Seconds are those of one call, with what its launch adds; `watts` are those of the
-    whole machine, on average."""
+    Seconds are those of one call, including its launch; `watts` is the average power of
+    the whole machine."""
     decodes = traffic.output_tokens - 1
-    # Of one copy's time, for one request.
+    # The time of one copy for one request.
     prefill = prefill_seconds / traffic.prefill_batch
     decode = decodes * decode_seconds / traffic.batch
     full = traffic.batch * (prefill + decode)

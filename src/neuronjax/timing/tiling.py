@@ -1,11 +1,11 @@
 """Row tiling: which steps run as one loop over tiles of rows.
 
 A chain of steps that keeps the leading dimensions of its tensors is executed 128 rows
-at a time on every physical core: only a tile of what is between the steps is in SBUF,
+at a time on every physical core: only a tile of each intermediate value is in SBUF,
 engines and DMA work on different tiles at the same time, and an operand that every tile
-needs whole (the weights of a matmul) stays, or streams by once for every block of rows
-that fits. Attention's scores, softmax included, never leave the core this way. `group`
-forms such regions greedily, in program order. Bytes are of a logical core.
+needs whole (the weights of a matmul) stays, or is loaded once for every block of rows
+that fits. Attention's scores, softmax included, thus never leave the core. `group`
+forms such regions greedily, in program order. Bytes are those of a logical core.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from neuronjax.timing.work import Core
 
 
 def dimensions(step: FusedStep) -> DotDimensions:
-    """The dimension numbers of a matmul."""
+    """Return the dimension numbers of a matmul."""
     i = step.instruction
     if not isinstance(i, MATMULS):
         raise InternalError(f"{i.name} is no matmul")
@@ -33,7 +33,7 @@ def dimensions(step: FusedStep) -> DotDimensions:
 
 
 def needed_bytes(fused: Fused, region: TiledRegion, value: int) -> int:
-    """What of a whole operand is in SBUF at a time: of a batch two members."""
+    """Return the bytes of a whole operand in SBUF: two members if it is a batch."""
     parts = region.batches.get(value, 1)
     size = fused.sizes[value]
     return size if parts <= 2 else 2 * ceil(size / parts)
@@ -44,12 +44,12 @@ def _batch(fused: Fused, step: FusedStep) -> int:
 
 
 def group(fused: Fused, core: Core) -> list[TiledRegion]:
-    """Regions of a block's steps, in an order that respects dependencies."""
+    """Return a block's steps in regions, in an order that respects dependencies."""
     return _Grouping(fused, core).run()
 
 
 def _leading(shape: tuple[int, ...], excluded: set[int]) -> int:
-    """How many leading dimensions are not excluded; those of size 1 do not count."""
+    """Return how many leading dimensions are not excluded; size 1 never ends them."""
     for n, size in enumerate(shape):
         if n in excluded and size != 1:
             return n
@@ -57,7 +57,7 @@ def _leading(shape: tuple[int, ...], excluded: set[int]) -> int:
 
 
 def _own_rows(fused: Fused, step: FusedStep) -> frozenset[int]:
-    """Row counts that a step by itself can be tiled in."""
+    """Return the row counts into which a step by itself can be tiled."""
     if step.form == "matmul":
         return _matmul_rows(fused, step)[0]
     if step.form in ("reduce", "scan"):
@@ -74,7 +74,7 @@ def _own_rows(fused: Fused, step: FusedStep) -> frozenset[int]:
 
 
 def _matmul_rows(fused: Fused, step: FusedStep) -> tuple[frozenset[int], ...]:
-    """Row counts of a matmul's result, and those its two operands may have inside."""
+    """Return the row counts of a matmul's result, and those of its two operands."""
     if step.sides is not None:
         return step.sides
     d = dimensions(step)
@@ -83,7 +83,7 @@ def _matmul_rows(fused: Fused, step: FusedStep) -> tuple[frozenset[int], ...]:
     free = len(lhs) - len(d.lhs_batch) - len(d.lhs_contract)
     left = rows_of(lhs, _leading(lhs, set(d.lhs_contract)))
     if set(d.lhs_contract) == set(range(len(lhs) - len(d.lhs_contract), len(lhs))):
-        # Rows in any order are the result's rows in another.
+        # The rows' order does not matter: it only permutes the result's rows.
         left |= {prod(s for n, s in enumerate(lhs) if n not in d.lhs_contract)}
     others = set(range(len(rhs))) - set(d.rhs_batch)
     right = rows_of(rhs, _leading(rhs, others))
@@ -95,11 +95,9 @@ def _matmul_rows(fused: Fused, step: FusedStep) -> tuple[frozenset[int], ...]:
 def _contracted_rows(
     fused: Fused, step: FusedStep, inside: Collection[int] = ()
 ) -> frozenset[int]:
-    """The row count whose last dimension a matmul contracts; none where it does not.
+    """Return the row count that a matmul contracts; empty if it contracts no rows.
 
-    Operands from outside come in any order; those that are in `inside` have to have
-    these rows.
-    """
+    Operands from outside may have any order; operands in `inside` need these rows."""
     d = dimensions(step)
     sides = ((d.lhs_batch, d.lhs_contract), (d.rhs_batch, d.rhs_contract))
     rows = 1
@@ -117,14 +115,14 @@ def _contracted_rows(
 
 
 def _side(fused: Fused, step: FusedStep, n: int) -> tuple[int, ...]:
-    """The shape of a matmul's n-th side: elements come before scales and tags."""
+    """Return the shape of a matmul's n-th side; elements precede scales and tags."""
     operands = step.operands
     position = n if len(operands) != 3 else 2 * n
     return fused.types[operands[min(position, len(operands) - 1)]].shape
 
 
 def _operand_rows(fused: Fused, step: FusedStep, position: int) -> frozenset[int]:
-    """Row counts in which an operand can come from inside the region."""
+    """Return the row counts in which an operand can come from inside the region."""
     value = step.operands[position]
     own = rows_of(fused.types[value].shape)
     if step.form == "matmul":
@@ -138,7 +136,7 @@ def _operand_rows(fused: Fused, step: FusedStep, position: int) -> frozenset[int
 
 
 class _Grouping:
-    """Puts every step in the region of its last operand, or in a new one."""
+    """The grouping of steps: each joins its last operand's region, or a new one."""
 
     def __init__(self, fused: Fused, core: Core) -> None:
         self.fused, self.core = fused, core
@@ -177,7 +175,7 @@ class _Grouping:
             self.home[value] = place
 
     def _place(self, step: FusedStep) -> tuple[int, frozenset[int]] | None:
-        """The region that a step can join, and its row counts then."""
+        """Return the region that a step can join, and the row counts it then has."""
         if step.form in ALONE or not self.regions:
             return None
         reads, home = self.fused.reads(step), self.home.get
@@ -195,9 +193,9 @@ class _Grouping:
         return None if rows is None else (place, rows)
 
     def _accompanies(self, region: TiledRegion, step: FusedStep) -> bool:
-        """Tell whether a batched matmul makes a tensor like one of the region's.
+        """Return whether a batched matmul's result has the size of one of the region's.
 
-        Gradients of scores meet the scores.
+        Examples are gradients of scores, which are combined with the scores.
         """
         if step.form != "matmul" or not dimensions(step).lhs_batch:
             return False
@@ -212,7 +210,7 @@ class _Grouping:
         )
 
     def _joined(self, region: TiledRegion, step: FusedStep) -> frozenset[int] | None:
-        """The row counts of a region with one more step; None if it must not join."""
+        """Return a region's row counts with one more step; None if it cannot join."""
         first = region.steps[0].form
         if first in ALONE:
             return None
@@ -234,19 +232,18 @@ class _Grouping:
         before = ceil(region.rows / per_tile)
         after = ceil(max(rows, default=1) / per_tile)
         if after < before:
-            # Fewer rows lose nothing where the work is elementwise, on few elements.
+            # Fewer rows cost nothing if the work is elementwise on few elements.
             folds = any(s.form == "reduce" or s.reduces for s in region.steps)
             if max(rows, default=1) == 1 or region.has_matmul or folds:
                 return None
         return rows if step.form != "matmul" or self._pays(region, step) else None
 
     def _accumulates(self, region: TiledRegion, step: FusedStep) -> bool:
-        """Whether a matmul over the rows can add up their tiles, as they are computed.
+        """Return whether a matmul over the rows can add up tile by tile.
 
-        As kernels for the gradients of attention do: of batched matmuls, where what
-        they read would leave SBUF otherwise. Sums stay in SBUF; the room that they take
-        there, and that adding them tile by tile takes VectorE, are left out of account.
-        """
+        Kernels for the gradients of attention do so: for batched matmuls whose operands
+        would otherwise leave SBUF. The sums stay in SBUF; neither their memory nor the
+        time of VectorE's additions is counted."""
         fused = self.fused
         if len(step.operands) != 2 or not dimensions(step).lhs_batch:
             return False
@@ -265,11 +262,10 @@ class _Grouping:
 
     def _folded(self, region: TiledRegion, step: FusedStep) -> frozenset[int] | None:
         """Return the row counts of a region with a reduction over its rows, whose tiles
-        are folded as they are made; None where it reduces no such rows.
+        are folded as they are made; None if it does not reduce such rows.
 
-        A largest magnitude that scales a tensor is found so, before the tensor leaves
-        SBUF; what few partitions hold in the end is folded last.
-        """
+        The largest magnitude that scales a tensor is found this way, before the tensor
+        leaves SBUF; the few partitions' results are folded last."""
         fold = next((m for m in step.members if isinstance(m, TensorReduce)), None)
         reads = self.fused.reads(step)
         if fold is None or region.rows == 1 or region.inside.isdisjoint(reads):
@@ -283,7 +279,7 @@ class _Grouping:
         return rows if region.rows in rows and small else None
 
     def _pays(self, region: TiledRegion, step: FusedStep) -> bool:
-        """Whether a matmul moves fewer bytes in the region than by itself."""
+        """Return whether a matmul moves fewer bytes in the region than by itself."""
         fused = self.fused
         lhs, rhs = step.operands[0], step.operands[-1]
         whole = self._outside(region, rhs, self._parts(region, step))
@@ -299,14 +295,14 @@ class _Grouping:
         return together <= before + alone + spilled
 
     def _parts(self, region: TiledRegion, step: FusedStep) -> int:
-        """Into how many parts the batch splits a whole operand."""
+        """Return the number of parts into which the batch splits a whole operand."""
         if step.form != "matmul":
             return 1
         batch = _batch(self.fused, step)
         return batch if region.rows > batch and region.rows % batch == 0 else 1
 
     def _outside(self, region: TiledRegion, value: int, parts: int = 1) -> int:
-        """Bytes of a value that the region neither computes nor has, for a while."""
+        """Return the bytes of a value that the region neither computes nor has."""
         return sum(
             self.fused.sizes[r] // max(1, parts // 2)
             for r in self.fused.access[value].roots
@@ -314,7 +310,7 @@ class _Grouping:
         )
 
     def _passes(self, lhs_bytes: float) -> int:
-        """How often weights that do not fit stream by: once per block of rows."""
+        """Return how often weights that do not fit are loaded: once per row block."""
         return max(1, ceil(lhs_bytes / self.capacity))
 
     def _traffic(self, whole: int, lhs_bytes: int) -> float:
@@ -323,7 +319,7 @@ class _Grouping:
         return whole * self._passes(lhs_bytes)
 
     def _take_operands(self, region: TiledRegion, step: FusedStep) -> None:
-        """Notes what comes from outside, and whether with the rows or whole."""
+        """Note the operands from outside, and whether streamed or needed whole."""
         fused, rows, form = self.fused, region.rows, step.form
         always = form in ALONE
         for position, value in enumerate(step.operands):
@@ -343,12 +339,12 @@ class _Grouping:
                     region.whole_bytes += needed_bytes(fused, region, root)
 
     def _rows_outside(self, step: FusedStep, position: int) -> frozenset[int]:
-        """Row counts in which an operand can be brought from HBM."""
+        """Return the row counts in which an operand can be loaded from HBM."""
         if step.form != "matmul":
             return self._operand_rows(step)[position]
         if step.sums:
             return _contracted_rows(self.fused, step)
         rows = _matmul_rows(self.fused, step)[0]
-        if position == 0:  # any layout of the left: the DMA engines gather its rows
+        if position == 0:  # the DMA engines gather rows from any layout
             return rows
         return rows & frozenset({_batch(self.fused, step)} - {1})

@@ -1,7 +1,8 @@
-"""When everything happens: what `schedule` returns.
+"""The timeline that `schedule` returns: events, loops and totals.
 
-Seconds from the start of the program. An event is an instruction's work on one queue,
-or a transfer; of a loop the first turn has events, which count as often as it turns.
+Seconds count from the start of the program. An event is an instruction's work on one
+queue, or a transfer. Only the first iteration of a loop has events; their count is the
+number of iterations.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from neuronjax.ir.instruction import Instruction
 from neuronjax.timing.memory_plan import MemoryPlan
 from neuronjax.timing.work import QUEUES, Event, Queue, Work
 
-#: Opcode of ScalarE's loads of tables, which run ahead of what needs them.
+#: Opcode of ScalarE's table loads, which run ahead of the functions.
 TABLE_LOAD = "ACT_TABLE_LOAD"
 
 
@@ -24,10 +25,10 @@ class LoopSpan:
     """A loop in the timeline.
 
     Attributes:
-        start_seconds, end_seconds: all its turns, the first time it runs.
-        period_seconds: from one turn to the next.
-        first_event, last_event: its events, as a range of `Timeline.events`; they are
-            those of the first turn.
+        start_seconds, end_seconds: of all its iterations, the first time it runs.
+        period_seconds: from one iteration to the next.
+        first_event, last_event: the events of the first iteration, as a range of
+            `Timeline.events`.
         count: how often the whole loop runs.
         is_assumed: whether `trips` is neither static nor given.
     """
@@ -45,13 +46,13 @@ class LoopSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """What an instruction comes to, all turns of its loops together.
+    """The totals of an instruction over all iterations of its loops.
 
     Attributes:
         seconds: by queue.
-        flops: that the program asks for.
-        hardware_flops: that the array executes.
-        read_bytes, write_bytes: of HBM.
+        flops: operations that the program asks for.
+        hardware_flops: operations that the array executes.
+        read_bytes, write_bytes: bytes of HBM.
         count: how often it is executed.
     """
 
@@ -70,11 +71,11 @@ class Timeline:
     Attributes:
         events: in order of issue.
         instructions: what events belong to; one for each step of the fused program.
-        fused: for each of them, all the instructions that its step stands for.
-        total_seconds: from the start to the end of the last event, and what is around.
-        around_seconds: what of it no event accounts for, see `Core`.
-        notes: what was assumed: trip counts, branches.
-        memory: what moves and what stays.
+        fused: for each of them, all the instructions that its step fuses.
+        total_seconds: the end of the last event, plus `around_seconds`.
+        around_seconds: time that belongs to no event, see `Core`.
+        notes: assumptions about trip counts and branches.
+        memory: the memory plan.
     """
 
     events: Sequence[Event]
@@ -88,11 +89,11 @@ class Timeline:
 
     @property
     def scheduled_seconds(self) -> float:
-        """From the start to the end of the last event."""
+        """Return the time from the start to the end of the last event."""
         return self.total_seconds - self.around_seconds
 
     def busy_seconds(self, queue: Queue) -> float:
-        """How long a queue works, all turns of all loops together."""
+        """Return how long a queue works, over all iterations of all loops."""
         return self._busy[queue]
 
     @cached_property
@@ -103,29 +104,29 @@ class Timeline:
         return MappingProxyType(busy)
 
     def of(self, queue: Queue) -> Iterator[Event]:
-        """The events of a queue."""
+        """Return the events of a queue."""
         return (event for event in self.events if event.queue == queue)
 
     @property
     def flops(self) -> float:
-        """Operations of matmuls that the program asks for."""
+        """Return the operations of matmuls that the program asks for."""
         return sum(
             e.source.flops * e.count for e in self.events if isinstance(e.source, Work)
         )
 
     @property
     def hbm_read_bytes(self) -> int:
-        """Bytes that are read from HBM, all turns of loops counted."""
+        """Return the bytes that are read from HBM, over all iterations of loops."""
         return sum(e.source.hbm_read_bytes * e.count for e in self.events)
 
     @property
     def hbm_write_bytes(self) -> int:
-        """Bytes that are written to HBM, all turns of loops counted."""
+        """Return the bytes that are written to HBM, over all iterations of loops."""
         return sum(e.source.hbm_write_bytes * e.count for e in self.events)
 
     @cached_property
     def totals(self) -> tuple[Totals, ...]:
-        """What each of `instructions` comes to."""
+        """Return the totals of each of `instructions`."""
         events: list[list[Event]] = [[] for _ in self.instructions]
         for event in self.events:
             if event.instruction >= 0:

@@ -1,8 +1,8 @@
-"""How often a loop turns, where its condition says so.
+"""The trip counts of loops whose condition is static.
 
 `lax.scan` and `fori_loop` become loops that count a carry from one constant to another;
-such a count is a fact of the program. Others depend on values, which `timing` never
-sees: the caller gives their counts, or they count as one turn.
+such a count is a fact of the program. Other trip counts depend on values, which
+`timing` never sees: the caller gives them, or the loop counts as one iteration.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ _DEPTH = 8
 def static_trips(
     loop: Loop, outside: Mapping[int, Instruction], functions: Mapping[str, Block]
 ) -> int | None:
-    """The trip count of a loop that counts; None where values decide.
+    """Return the trip count of a loop that counts; None if values decide.
 
-    `outside` says who writes each buffer of the surrounding blocks, by its number."""
+    `outside` is the instruction that writes each buffer of the surrounding blocks, by
+    number."""
     test = _condition(loop.condition, outside)
     if test is None:
         return None
@@ -37,17 +38,17 @@ def static_trips(
 
 
 def writers(block: Block) -> dict[int, Instruction]:
-    """Who writes each buffer of a block, by buffer number."""
+    """Return the instruction that writes each buffer of a block, by number."""
     return {b.number: i for i in block.instructions for b in i.results}
 
 
 def all_writers(program: InstructionProgram) -> dict[int, Instruction]:
-    """Who writes each buffer of a program, by buffer number."""
+    """Return the instruction that writes each buffer of a program, by number."""
     return {b.number: i for i in program.walk() for b in i.results}
 
 
 def _constant(view: View, written: Mapping[int, Instruction]) -> int | None:
-    """The value of an integer scalar that is a constant."""
+    """Return the value of a constant integer scalar; None if it is not constant."""
     i = written.get(view.buffer.number)
     if isinstance(i, Memset) and np.size(i.value) == 1:
         value = np.asarray(i.value)
@@ -58,7 +59,7 @@ def _constant(view: View, written: Mapping[int, Instruction]) -> int | None:
 def _condition(
     block: Block, outside: Mapping[int, Instruction]
 ) -> tuple[int, str, int] | None:
-    """(position of the counter, direction, limit) of `counter < limit` and the like."""
+    """Return (counter's position, direction, limit) of `counter < limit` and so on."""
     written = {**outside, **writers(block)}
     i = written.get(block.results[0].buffer.number)
     if not isinstance(i, Compare):
@@ -82,7 +83,7 @@ def _increment(
     functions: Mapping[str, Block],
     depth: int = _DEPTH,
 ) -> int | None:
-    """What the body adds to the counter; None if it does anything else to it."""
+    """Return what the body adds to the counter; None if it does anything else."""
     written = {**outside, **writers(body)}
     counter = body.arguments[position].number
     result = body.results[position].buffer.number
@@ -119,7 +120,7 @@ def _added(
 
 
 def _count(start: int, limit: int, step: int, direction: str) -> int | None:
-    """Turns until the comparison fails; None if it never does."""
+    """Return the iterations until the comparison fails; None if it never does."""
     distance = limit - start
     if direction in ("GT", "GE"):
         distance, step = -distance, -step

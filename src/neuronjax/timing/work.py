@@ -1,9 +1,10 @@
-"""What an instruction asks of the machine: the vocabulary of costs.
+"""The vocabulary of costs: the core, works, transfers and events.
 
-`cost` says what an instruction does on which engine, `memory` what is moved between HBM
-and SBUF, `schedule` when. All figures are of **one logical NeuronCore**: with LNC 2,
-two physical cores that share the tiles of every instruction. Seconds, bytes and
-floating-point operations; nothing here knows a value of a tensor.
+`cost` computes the work of an instruction on each engine, `memory` the transfers
+between HBM and SBUF, `schedule` the times. All figures are for **one logical
+NeuronCore**: with LNC 2, two physical cores that share the tiles of every instruction.
+Units are seconds, bytes and floating-point operations; values of tensors are never
+used.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from neuronjax.hardware import ChipSpec, CoreSpec, Target
 from neuronjax.ir.instruction import Buffer
 from neuronjax.timing import assumptions as a
 
-#: What works by itself: the engines, the DMA rings, the CC-cores, the driving host.
+#: The queues, which work in parallel: engines, DMA rings, CC-cores and the host.
 Queue = Literal["tensor", "vector", "scalar", "gpsimd", "sync", "dma", "cc", "host"]
 QUEUES: tuple[Queue, ...] = get_args(Queue)
 
@@ -25,8 +26,8 @@ class Core:
     """One logical NeuronCore.
 
     Attributes:
-        chip: what it is part of.
-        lnc: physical cores that it consists of.
+        chip: the chip that it is part of.
+        lnc: the number of its physical cores.
     """
 
     chip: ChipSpec
@@ -34,7 +35,7 @@ class Core:
 
     @classmethod
     def of(cls, target: Target, lnc: int | None = None) -> Core:
-        """A core of a target.
+        """Return a core of a target.
 
         `lnc` None is the target's default.
 
@@ -46,38 +47,38 @@ class Core:
 
     @property
     def spec(self) -> CoreSpec:
-        """One physical core."""
+        """Return one physical core."""
         return self.chip.core
 
     @property
     def joining_seconds(self) -> float:
-        """What a kernel takes beside its instructions, once: physical cores begin and
-        end together, if there are several.
+        """Return the time that a kernel takes in addition to its instructions, once.
 
-        Nothing more is seen of kernels on one core: streams of 0.6 ms are predicted
-        within 1 % without it [KDA]."""
+        It synchronises the start and the end of several physical cores. On one core
+        nothing is added: streams of 0.6 ms are predicted within 1 % without it [KDA].
+        """
         return self.chip.joining_seconds if self.lnc > 1 else 0.0
 
     @property
     def around_seconds(self) -> float:
-        """What a program takes beside its instructions, once."""
+        """Return the time of a program in addition to its instructions, once."""
         return a.PROGRAM_SECONDS.value + self.joining_seconds
 
     @property
     def sbuf_bytes(self) -> int:
-        """SBUF that programs can use."""
+        """Return the bytes of SBUF that programs can use."""
         spec = self.spec
         return spec.sbuf_usable_bytes_per_partition * spec.partitions * self.lnc
 
     @property
     def rows_per_tile(self) -> int:
-        """Rows that are on the partitions at a time."""
+        """Return the number of rows that are on the partitions at a time."""
         return self.spec.partitions * self.lnc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """A stretch of one engine's time.
+    """The work of one engine.
 
     Attributes:
         seconds: how long the engine is occupied.
@@ -85,16 +86,16 @@ class Work:
             other at equal intervals, and a consumer may start on the first.
         latency_seconds: from the end of the last tile until its result can be read.
         opcode: the vendor profiler's ("MATMUL", "ACTIVATE", "TENSOR_TENSOR").
-        flops: operations that the program asks for, a multiply-add counting as 2;
-            matmuls alone.
-        hardware_flops: what the array executes for them: FP32 passes and transposes
-            included, in BF16 equivalents.
+        flops: operations of matmuls that the program asks for; a multiply-add counts as
+            2.
+        hardware_flops: operations that the array executes for them, with FP32 passes
+            and transposes, in BF16 equivalents.
         transpose_flops: the part of `hardware_flops` that is transposes.
         performance_mode: "", "2x" or "4x" of VectorE and ScalarE.
-        hbm_read_bytes: from HBM, of works that stand for transfers: a kernel's.
-        hbm_write_bytes: to HBM, of the same.
-        dma_bytes: that pass the DMA engines: what goes from HBM to HBM counts once.
-        table: of ScalarE's functions that it needs; "" for what every table holds.
+        hbm_read_bytes: bytes that a kernel's transfers read from HBM.
+        hbm_write_bytes: bytes that a kernel's transfers write to HBM.
+        dma_bytes: bytes that pass the DMA engines; a copy within HBM counts once.
+        table: the table of ScalarE's functions that it needs; "" if any will do.
     """
 
     queue: Queue
@@ -117,12 +118,12 @@ class Work:
 
 
 #: One way to execute an instruction: works in order of dependency, each streaming its
-#: tiles to the next (a matmul, then the copy of its result out of PSUM). Empty: free,
-#: for the instruction is an access pattern of its consumers (a reshape, a broadcast).
+#: tiles to the next (a matmul, then the copy of its result out of PSUM). It is empty if
+#: the instruction is free: an access pattern of its consumers (a reshape, a broadcast).
 Way = tuple[Work, ...]
 
 #: Why bytes move between HBM and SBUF. `weight` is an input that is a parameter;
-#: `update` is written into an argument, which is no result yet.
+#: `update` is written into an argument that is not a result yet.
 Reason = Literal[
     "input",
     "weight",
@@ -140,9 +141,9 @@ class Transfer:
     """Bytes that the DMA engines move for an instruction.
 
     Attributes:
-        buffer: of which tensor; None for what has no buffer.
-        row_bytes: contiguous bytes of one descriptor, which its efficiency depends on.
-        is_read: from HBM; else to HBM.
+        buffer: the tensor's buffer; None if it has none.
+        row_bytes: contiguous bytes of one descriptor, on which efficiency depends.
+        is_read: whether bytes come from HBM; else they go to HBM.
         transposes: whether the DMA engines transpose on the way.
     """
 
@@ -155,29 +156,28 @@ class Transfer:
 
     @property
     def hbm_read_bytes(self) -> int:
-        """Bytes from HBM, as a `Work` has them."""
+        """Return the bytes from HBM, as `Work.hbm_read_bytes` does."""
         return self.bytes if self.is_read else 0
 
     @property
     def hbm_write_bytes(self) -> int:
-        """Bytes to HBM, as a `Work` has them."""
+        """Return the bytes to HBM, as `Work.hbm_write_bytes` does."""
         return 0 if self.is_read else self.bytes
 
 
 class Event(NamedTuple):
-    """Something that happens on a queue.
+    """An event on a queue.
 
     Attributes:
-        start_seconds, end_seconds: when, from the start of the program.
+        start_seconds, end_seconds: from the start of the program.
         name: opcode, or kind of transfer.
-        source: what it was made of: a Work or a Transfer.
+        source: the Work or Transfer of the event.
         instruction: index into `Timeline.instructions`, -1 for none.
-        count: how often it happens in all: trips of the loops around it. Start and end
-            are those of the first time.
-        wait_seconds: how long the queue stood still before it, for operands.
-        pieces: tiles that it consists of, as long as each other; the first begins at
-            the start, the last ends at the end, and between them other events of the
-            queue have their turns. What it occupies is the seconds of its source.
+        count: how often it happens: trips of the loops around it. Start and end are
+            those of the first time.
+        wait_seconds: how long the queue was idle before it, waiting for operands.
+        pieces: equal tiles that it consists of; the first begins at the start, the last
+            ends at the end, and other events of the queue run between them.
         queue_seconds: how long it occupies the queue.
     """
 

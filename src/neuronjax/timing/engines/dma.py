@@ -1,17 +1,16 @@
 """The DMA engines: transfers between HBM and SBUF, and movement inside SBUF.
 
-Each engine moves its share at its practical rate and spends a moment on every
-contiguous piece. What a transfer alone takes longer than one in a stream is the end of
-its last packets, during which the next ones move. What it takes before its first byte
-is latency, not occupancy: descriptors, then HBM; after the last byte a semaphore.
+Each engine moves its share at its practical rate, and needs a fixed time per contiguous
+piece. A single transfer takes longer than one in a stream by the end of its last
+packets, during which the next transfer would move. The time before its first byte is
+latency, not occupancy: descriptors, then HBM; after the last byte comes a semaphore.
 
-Where descriptors are made by hardware (NeuronCore-v3 on) each transfer keeps one of two
-generators for 600 ns [A3, DGE]. Prebuilt ones are part of the published fixed cost of a
-transfer [DB]. Those made in software take GpSimdE a microsecond and more for each
-contiguous piece [KLN, its author].
+If hardware generates the descriptors (NeuronCore-v3 on), each transfer occupies one of
+two generators for 600 ns [A3, DGE]. Prebuilt descriptors are part of the published
+fixed cost of a transfer [DB]. Descriptors from software take GpSimdE a microsecond and
+more for each contiguous piece [KLN, its author].
 
 The published curve of rate against bytes per partition [DM] is that of whole transfers
-from one queue. Read as a cost of rows it contradicts the 97 ns of a packet of 8 rows
 of 256 bytes [DM]; it is not used.
 """
 
@@ -28,17 +27,17 @@ from neuronjax.timing.work import Core
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DmaTask:
-    """A transfer, as the engines that share it see it.
+    """A transfer, as one of the DMA engines that share it executes it.
 
     Attributes:
-        bytes: that the fullest engine moves.
-        piece: contiguous bytes, of either side the fewer.
-        most_bytes_per_second: that HBM has for it.
-        item_bytes: of an element; of transposes.
-        transposes: whether rows and columns change places on the way.
+        bytes: bytes that the busiest engine moves.
+        piece: contiguous bytes, on the side where they are fewer.
+        most_bytes_per_second: the rate of HBM for it.
+        item_bytes: bytes of an element, for transposes.
+        transposes: whether rows and columns are swapped on the way.
         on_chip: whether it is read from SBUF.
-        by_hardware: whether hardware makes its descriptors.
-        packets: contiguous pieces, if GpSimdE makes them.
+        by_hardware: whether hardware generates its descriptors.
+        packets: the number of contiguous pieces, if GpSimdE generates descriptors.
     """
 
     bytes: float
@@ -52,14 +51,14 @@ class DmaTask:
 
 
 class DmaPace(NamedTuple):
-    """What a transfer takes.
+    """The times of a transfer.
 
     Attributes:
-        seconds: how long an engine is occupied, where others follow.
-        issue_seconds: how long its queue issues it, which others wait for.
+        seconds: how long an engine is occupied, if other transfers follow.
+        issue_seconds: how long issuing it occupies its queue.
         start_seconds: from its trigger to its first byte.
         semaphore_seconds: from its last byte to a consumer's start.
-        tail_seconds: what it alone takes longer than in a stream.
+        tail_seconds: the extra time of a single transfer.
     """
 
     seconds: float
@@ -70,7 +69,7 @@ class DmaPace(NamedTuple):
 
 
 def dma_pace(core: Core, task: DmaTask) -> DmaPace:
-    """What a transfer takes of one engine and of the queue that issues it."""
+    """Return the times of a transfer on one engine and on the queue that issues it."""
     streamed = moving_seconds(core, task, streaming_bytes_per_second(core))
     alone = moving_seconds(core, task, core.chip.dma_engine_bytes_per_second)
     issue, start = 0.0, core.chip.dma_start_seconds - a.DMA_SEMAPHORE.value
@@ -83,10 +82,10 @@ def dma_pace(core: Core, task: DmaTask) -> DmaPace:
 
 
 def moving_seconds(core: Core, task: DmaTask, bytes_per_second: float) -> float:
-    """One engine at a rate: its bytes, and the start of every piece.
+    """Return the time of one engine at a rate: its bytes, and the start of every piece.
 
-    Transposes reach a share of the rate [A3]; a chip without them moves element by
-    element."""
+    Transposes reach a share of the rate [A3]; a chip without DMA transposes moves
+    element by element."""
     piece, size = task.piece, task.bytes
     if task.transposes and has(core, "dma_transpose"):
         share = a.DMA_TRANSPOSE_ON_CHIP if task.on_chip else a.DMA_TRANSPOSE_SHARE
@@ -99,16 +98,16 @@ def moving_seconds(core: Core, task: DmaTask, bytes_per_second: float) -> float:
 
 
 def engines(core: Core) -> int:
-    """DMA engines of a logical core."""
+    """Return the number of DMA engines of a logical core."""
     return core.chip.dma_engines // core.chip.cores_per_chip * core.lnc
 
 
 def hbm_bytes_per_second(core: Core) -> float:
-    """A logical core's share of the chip's HBM, as if all cores worked alike."""
+    """Return a logical core's equal share of the chip's HBM bandwidth."""
     return core.chip.hbm_bytes_per_second / core.chip.cores_per_chip * core.lnc
 
 
 def streaming_bytes_per_second(core: Core) -> float:
-    """One engine's rate where transfers follow one another."""
+    """Return the rate of one engine in a stream of transfers."""
     chip = core.chip
     return chip.dma_streaming_bytes_per_second or chip.dma_engine_bytes_per_second

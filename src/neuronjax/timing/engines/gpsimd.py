@@ -1,9 +1,9 @@
-"""GpSimdE: eight processors of 512 bits, programmed freely.
+"""GpSimdE: eight freely programmable processors of 512 bits.
 
-A documented instruction takes 150 cycles to start and what its formula says [V26];
-software is counted in operations on vectors of 128 lanes, all partitions together, and
-reads or writes 4 bytes per lane and cycle [A2]. How well software does is not
-published: the counts are those of the plain algorithm.
+A documented instruction takes 150 cycles to start, plus its formula [V26]. Software is
+counted in operations on vectors of 128 lanes, all partitions together, and reads or
+writes 4 bytes per lane and cycle [A2]. Its efficiency is not published: the counts are
+those of the plain algorithm.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from neuronjax.timing.engines.task import LaneTask, Pace
 from neuronjax.timing.engines.vector import RANDOM
 from neuronjax.timing.work import Core
 
-#: N cycles [V26]; pooling reads windows as they are.
+#: Instructions of N cycles [V26]; pooling reads windows in place.
 _PLAIN = frozenset({"iota", "affine_select", "pool"}) | RANDOM
-#: What no other engine has; the last three are software.
+#: Instructions that no other engine has; the last three are software.
 NAMES = frozenset(
     {"iota", "affine_select", "tensor_partition_reduce"}
     | {"sequence_bounds", "nonzero_with_count"}
 )
-#: Indices that a group of instructions of nc_n_gather takes [ISA].
+#: Indices per group of instructions of nc_n_gather [ISA].
 _GATHER_GROUP = 512
 
 
 def pace(task: LaneTask, core: Core) -> Pace:
-    """N, or the bytes in or out of a lane at software's rate."""
+    """Return N cycles, or those of a lane's bytes in or out at the rate of software."""
     if task.name in _PLAIN:
         return Pace(task.elements)
     moved = sum(s.dtype.itemsize for s in task.read)
@@ -39,29 +39,29 @@ def pace(task: LaneTask, core: Core) -> Pace:
 
 
 def software_cycles(item_bytes: float) -> float:
-    """Cycles of software for an element whose operands are that long together."""
+    """Return the cycles of software for an element with `item_bytes` of operands."""
     return item_bytes / (a.GPSIMD_BYTES.value * a.GPSIMD_SHARE.value)
 
 
 def operations_cycles(core: Core, operations: float, moved_bytes: float) -> float:
-    """Scalar operations of 32 bits spread over the lanes of all physical cores, or
-    what they read and write."""
+    """Return the cycles of 32-bit scalar operations spread over the lanes of all
+    physical cores, or of the bytes they move if that takes longer."""
     lanes = core.spec.partitions * core.lnc * a.GPSIMD_SHARE.value
     return max(operations, moved_bytes / a.GPSIMD_BYTES.value) / lanes
 
 
 def gather_cycles(indices: float, elements: int, item_bytes: int) -> float:
-    """local_gather, one processor: an index at a time; see `GATHER_INDEX`."""
+    """Return the cycles of local_gather on one processor, see `GATHER_INDEX`."""
     return indices * (a.GATHER_INDEX.value + elements / max(1.0, 4 / item_bytes))
 
 
 def long_gather_cycles(indices: int) -> float:
-    """nc_n_gather: a group of instructions for 512 indices [ISA]; an index as of
-    local_gather."""
+    """Return the cycles of nc_n_gather: those of local_gather per index, plus a start
+    per group of 512 indices [ISA]."""
     starts = (ceil(indices / _GATHER_GROUP) - 1) * a.GPSIMD_START.value
     return indices * a.GATHER_INDEX.value + starts
 
 
 def topk_cycles(elements: int, k: int) -> float:
-    """A row on 16 partitions: 4 n + K [ISA]."""
+    """Return the cycles of a row on 16 partitions: 4 n + K [ISA]."""
     return a.TOPK_PASSES.value * elements + k

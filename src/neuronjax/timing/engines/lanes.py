@@ -1,7 +1,7 @@
-"""Tasks of VectorE, ScalarE and GpSimdE in seconds: what the three have in common.
+"""The times of tasks on VectorE, ScalarE and GpSimdE, in seconds.
 
-An instruction takes the cycles of its data path and the start of one access that the
-instruction before does not hide, and MINIMUM_INTERVAL at least.
+An instruction takes the cycles of its data path, plus the start of one access that the
+previous instruction does not hide, and at least MINIMUM_INTERVAL.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PACES: Mapping[Queue, Callable[[LaneTask, Core], Pace]] = MappingProxyType(
 )
 #: Instructions that have a pace.
 PRICED = vector.RULES.keys() | scalar.ACTIVATIONS | gpsimd.NAMES
-#: The profiler's names that are not those of nki.isa.
+#: The profiler's opcodes that differ from the names in nki.isa.
 _OPCODES: Mapping[str, str] = MappingProxyType(
     {
         "nc_stream_shuffle": "SHUFFLE",
@@ -40,19 +40,19 @@ _OPCODES: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(vector.RANDOM, "RNG"),
     }
 )
-# NeuronCore-v2: VectorE and GpSimdE not at once in SBUF, VectorE and ScalarE not at
-# once in PSUM [A2]; later cores have ports enough [A3].
+# In NeuronCore-v2, VectorE and GpSimdE exclude each other from SBUF, VectorE and
+# ScalarE from PSUM [A2]; later cores have enough ports [A3].
 _SHARED = {"vector": ("psum", "sbuf"), "scalar": ("psum",), "gpsimd": ("sbuf",)}
 
 
 def clock(core: Core, queue: Queue) -> int:
-    """Cycles per second of an engine; 0 of one that the core lacks."""
+    """Return the cycles per second of an engine; 0 if the core lacks it."""
     engine = getattr(core.spec, queue)
     return engine.clock_hz if engine is not None else 0
 
 
 def pace(task: LaneTask, core: Core) -> Pace:
-    """What a task takes of its engine's data path."""
+    """Return the time of a task on its engine's data path, in cycles."""
     if task.name == "memset":  # the same formula on every engine [V26]
         return vector.RULES["memset"](task, core)
     return _PACES[task.queue](task, core)
@@ -61,9 +61,9 @@ def pace(task: LaneTask, core: Core) -> Pace:
 def lane_work(
     core: Core, *tasks: LaneTask, tiles: int = 1, times: float = 1, **more: Any
 ) -> Work:
-    """Tasks of one engine, one after the other on every tile, `times` each.
+    """Return a Work that runs tasks of one engine in order on every tile, `times` each.
 
-    `more` are fields of the Work, whose opcode and mode are the last task's."""
+    `more` are fields of the Work; its opcode and mode are the last task's."""
     last, paces = tasks[-1], [pace(task, core) for task in tasks]
     speed = paces[-1].speed
     fields: dict[str, Any] = {
@@ -98,7 +98,7 @@ def engine_work(
     least: float = a.MINIMUM_INTERVAL.value,
     **fields: Any,
 ) -> Work:
-    """Work of so many cycles of an engine's data path, in `starts` instructions."""
+    """Return a Work of `cycles` of an engine's data path, in `starts` instructions."""
     return Work(
         queue=queue,
         seconds=seconds(core, queue, cycles, starts, least),
@@ -114,9 +114,9 @@ def seconds(
     starts: int,
     least: float = a.MINIMUM_INTERVAL.value,
 ) -> float:
-    """How long instructions occupy an engine, whose `cycles` are all of theirs.
+    """Return how long instructions with `cycles` in total occupy an engine.
 
-    An engine that the core lacks never ends: `cost.ways` leaves out who waits for it.
+    The time is infinite if the core lacks the engine; `cost.ways` leaves such ways out.
     """
     rate = clock(core, queue)
     if not rate:
@@ -128,14 +128,14 @@ def seconds(
 
 
 def latency_seconds(core: Core, queue: Queue) -> float:
-    """From the last element's end to its result being read by another instruction."""
-    hidden = 2 - a.VISIBLE_STARTS.value  # of one read and one write
+    """Return the time from the last element until another instruction can read it."""
+    hidden = 2 - a.VISIBLE_STARTS.value  # out of one read and one write
     cycles = a.STATIC_OVERHEAD.value + hidden * core.spec.access_start_cycles
     return cycles / (clock(core, queue) or inf)
 
 
 def shared_ports(work: Work, core: Core) -> tuple[str, ...]:
-    """Of the memories that a work reads or writes, those that keep others out."""
+    """Return the memories of a work that other engines cannot use at the same time."""
     if has(core, "parallel_sbuf_ports"):
         return ()
     in_psum = work.psum_read_bytes or work.psum_write_bytes

@@ -1,9 +1,9 @@
 """ScalarE: N elements per lane in N cycles whatever the function, scale and bias [A2].
 
 Each function needs its table of polynomials in the engine: `Work.table` names it, and
-who schedules adds `TABLE_LOAD`, which was measured on trn2, where it is not the table
-of the activation before. What every table holds ("") needs none. That tables hold one
-function each is an assumption.
+the schedule adds `TABLE_LOAD`, as measured on trn2, if the previous activation used
+another table. Functions of every table ("") need no load. That each table holds one
+other function is an assumption.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ ACTIVATIONS = frozenset({"activation", "activation_reduce", "activate2"})
 
 
 def table_of(function: str) -> str:
-    """The table that a function needs; "" for any."""
+    """Return the table that a function needs; "" for any."""
     return "" if function in IN_EVERY_TABLE else function
 
 
 def pace(task: LaneTask, core: Core) -> Pace:
-    """N, and 64 to read accumulators [V26]; copies and tensor_scalar in 16 bits of SBUF
-    N / 2 from NeuronCore-v4 on."""
+    """Return N cycles, plus 64 to read accumulators [V26]. From NeuronCore-v4 on,
+    copies and tensor_scalar of 16 bits in SBUF take N / 2."""
     ends = (*task.read[:1], *task.written[:1])
     cycles = longest(ends)
     if task.name in ACTIVATIONS:

@@ -1,9 +1,9 @@
-"""The description of work that VectorE, ScalarE and GpSimdE are priced by.
+"""The description of work by which VectorE, ScalarE and GpSimdE are priced.
 
 A `LaneTask` is one instruction of `nki.isa` on one physical core: which tensors stream
-in and out, how many elements of them a lane has, and how they lie. For programs that is
-decided (`cost_rules`), kernels say it in their access patterns (`cost_lanes`);
-what an engine takes for it is a `Pace`, in the file of the engine.
+in and out, how many elements of them a lane has, and their layout. `cost_rules` decides
+that for programs; kernels specify it in their access patterns (`cost_lanes`). A `Pace`
+is the time that an engine takes; the file of the engine computes it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class LaneStream(NamedTuple):
 
     Attributes:
         memory: "sbuf", "psum", "private_hbm", "shared_hbm" or "registers".
-        dtype: of its elements; of packed ones, a word of four.
+        dtype: the dtype of its elements; a packed dtype is a word of four.
         free: elements per lane, of all tiles together.
-        name: nki name of the dtype; "" of programs.
-        partitions: lanes that it has elements in.
-        contiguous: whether the innermost elements follow each other.
-        stride_bytes: of the innermost dimension.
-        is_dynamic: whether the run decides where it is.
+        name: NKI name of the dtype; "" in programs.
+        partitions: the number of lanes that have elements.
+        contiguous: whether the innermost elements are contiguous.
+        stride_bytes: the stride of the innermost dimension.
+        is_dynamic: whether its address is known only at run time.
     """
 
     memory: str
@@ -43,22 +43,22 @@ class LaneStream(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Bytes of all elements."""
+        """Return the bytes of all elements."""
         return self.partitions * self.free * self.dtype.itemsize
 
     @property
     def in_psum(self) -> bool:
-        """Whether an engine reads or writes PSUM."""
+        """Return whether an engine reads or writes PSUM."""
         return self.memory == "psum"
 
     @property
     def is_half(self) -> bool:
-        """Whether its elements are BF16 or FP16."""
+        """Return whether its elements are BF16 or FP16."""
         return is_half(self.dtype)
 
     @property
     def cycles(self) -> float:
-        """At an element per lane and cycle; a wide stride takes two [A2]."""
+        """Return the cycles: one per element of a lane, or two at wide strides [A2]."""
         wide = self.stride_bytes >= a.STRIDE_BYTES.value and not self.contiguous
         return self.free * (a.STRIDED_ACCESS.value if wide and self.free > 1 else 1.0)
 
@@ -68,13 +68,13 @@ class LaneTask:
     """An instruction, or equal ones on the tiles of a tensor.
 
     Attributes:
-        name: of the function of nki.isa.
-        queue: which engine.
-        read: what streams in; one element per lane is an operand and no stream.
-        written: what streams out.
+        name: the function of nki.isa.
+        queue: the engine.
+        read: streams in; an operand of one element per lane is not a stream.
+        written: streams out.
         ops: operators of the ALU, in order.
-        function: of ScalarE.
-        is_zero: of memset, whether every bit is 0.
+        function: the activation function, for ScalarE.
+        is_zero: for memset, whether every bit is 0.
         folds: how often accumulators are read, in all tiles.
     """
 
@@ -88,21 +88,21 @@ class LaneTask:
     folds: int = 0
 
     def does_only(self, ops: frozenset[str]) -> bool:
-        """Whether all operators, of which there are some, are of a set."""
+        """Return whether there are operators, all of them in `ops`."""
         return bool(self.ops) and {*self.ops} <= ops
 
     @property
     def streams(self) -> tuple[LaneStream, ...]:
-        """All that streams."""
+        """Return all streams."""
         return (*self.read, *self.written)
 
     @property
     def elements(self) -> int:
-        """N: elements per lane of the longest stream."""
+        """Return N, the elements per lane of the longest stream."""
         return max((s.free for s in self.streams), default=1)
 
     def in_fp32(self) -> LaneTask:
-        """The same between other instructions: nothing is rounded on the way."""
+        """Return the task with FP32 streams, for use inside a chain."""
         wide = np.dtype(np.float32)
         return replace(
             self,
@@ -112,12 +112,12 @@ class LaneTask:
 
 
 class Pace(NamedTuple):
-    """What an engine takes for a task.
+    """The time of a task on an engine.
 
     Attributes:
-        cycles: of the data path, for all tiles together.
-        speed: 2 or 4 of a performance mode, else 1.
-        least: cycles between two instructions, however short.
+        cycles: cycles of the data path, for all tiles together.
+        speed: 2 or 4 in a performance mode, else 1.
+        least: minimum cycles between two instructions.
     """
 
     cycles: float
@@ -126,15 +126,15 @@ class Pace(NamedTuple):
 
 
 def is_half(dtype: np.dtype) -> bool:
-    """BF16 or FP16."""
+    """Return whether a dtype is BF16 or FP16."""
     return dtype.itemsize == 2 and dtype.kind not in "iub"
 
 
 def longest(streams: Iterable[LaneStream]) -> float:
-    """Cycles where all streams flow at once."""
+    """Return the cycles of streams that flow at the same time."""
     return max((s.cycles for s in streams), default=1.0)
 
 
 def has(core: Core, capability: str) -> bool:
-    """Whether a physical core has a capability."""
+    """Return whether a physical core has a capability."""
     return capability in core.spec.capabilities

@@ -1,15 +1,16 @@
-"""The limit of TensorE's rate where it did little before, on NeuronCore-v3 and v4.
+"""The throttle of TensorE after low use, on NeuronCore-v3 and v4.
 
-After an idle stretch the array works at 50 % and ramps to its full rate within 3 us;
-used below 50 % the limit is back: it protects against steps of the current [GL].
+After an idle stretch the array works at 50 % and ramps to its full rate within 3 us; a
+use below 50 % brings the limit back. It protects against steps of the current [GL].
 
-ASSUMPTION: its use is the share of its rows that work, times the limit, and below 50 %
-the limit sinks in proportion to what lacks. So fewer than half of the rows never leave
-the limit: FP32 products of one row take eight cycles a column and not four (mamba
-[KDA]). Half of them keep the full rate once something brought them there, unless a gap
-lets the limit sink a little, which then feeds itself: FP32 products of 64 rows take one
-to two times their passes, the longer the fewer transposes of 128 rows come before them
-and the more products follow (bmm v1, v2, and in blocks of tiles and of batches [KDA]).
+ASSUMPTION: the use is the share of the rows that work, multiplied by the limit, and
+below 50 % the limit sinks in proportion to the shortfall. If fewer than half of the
+rows work, the limit thus never rises: FP32 products of one row take eight cycles a
+column and not four (mamba [KDA]). Half of the rows keep the full rate once other work
+has reached it, unless a gap lets the limit sink a little, which then reinforces itself:
+FP32 products of 64 rows take one to two times their passes, the longer the fewer
+transposes of 128 rows come before them and the more products follow (bmm v1, v2, and in
+blocks of tiles and of batches [KDA]).
 """
 
 from __future__ import annotations
@@ -22,38 +23,38 @@ from neuronjax.timing.work import Core
 
 
 def is_throttled(core: Core) -> bool:
-    """Whether the core has it."""
+    """Return whether the core has the throttle."""
     return has(core, "quarter_tiling")
 
 
 def after_idle_seconds(core: Core, busy_seconds: float) -> float:
-    """What the whole array loses that starts after an idle stretch."""
+    """Return the time that the whole array loses after an idle stretch."""
     if not is_throttled(core):
         return 0.0
     return Throttle().spent(0.0, busy_seconds, 1.0) - busy_seconds
 
 
 def is_idle(seconds: float) -> bool:
-    """Whether a gap leaves less than half of a window in use."""
+    """Return whether a gap leaves less than half of a window in use."""
     return seconds > a.THROTTLE_SECONDS.value * (1 - a.THROTTLE_LIMIT.value)
 
 
 class Throttle:
-    """The limit of one array, matmul by matmul in the order of time.
+    """The throttle of one array, matmul by matmul in the order of time.
 
     Attributes:
-        lost_seconds: what it has cost so far.
+        lost_seconds: the time lost so far.
     """
 
     def __init__(self) -> None:
         self.lost_seconds = 0.0
-        self._ramped = 0.0  # seconds of the ramp that are behind
-        self._end = -inf  # of the last matmul
+        self._ramped = 0.0  # position in the ramp, in seconds
+        self._end = -inf  # end of the last matmul
 
     def spent(self, start: float, seconds: float, share: float) -> float:
-        """What a matmul takes from `start` on.
+        """Return the time of a matmul from `start` on.
 
-        `seconds` is what it takes at the full rate, `share` is that of the rows that it
+        `seconds` is its time at the full rate, `share` the fraction of rows that it
         uses."""
         if not seconds:
             return 0.0
@@ -78,7 +79,7 @@ class Throttle:
         self._ramped = max(0.0, self._ramped - lost)
 
     def _rise(self, seconds: float, limit: float) -> float:
-        """What takes `seconds` at the full rate while the limit rises."""
+        """Return the time of `seconds` at the full rate while the limit rises."""
         window = a.THROTTLE_SECONDS.value
         slope = (1 - a.THROTTLE_LIMIT.value) / window
         rest = window - self._ramped

@@ -1,12 +1,13 @@
 """VectorE: cycles by the published formulas [V26].
 
-N elements per lane take N cycles where one tensor streams in. Where two do, it is 2 N
-on NeuronCore-v2, which reads one element of a lane in a cycle [A2, V26], and N from v3
-on, which reads two [A3] (measured: 1.08 N of FP32 in AdamW on trn2). Performance modes:
-two tensors in 16 bits, or one of them still in PSUM, take N everywhere; one in 16 bits
-N / 4 from v3 on, N / 2 where it is strided, in PSUM, or leaves in 8 bits (measured:
-tensor_scalar to FP8) [A3]. An innermost stride of 16 bytes or more halves an interface
-[A2]. What no page prices takes a cycle for every element that streams in.
+N elements per lane take N cycles if one tensor streams in. For two tensors it is 2 N on
+NeuronCore-v2, which reads one element of a lane per cycle [A2, V26], and N from v3 on,
+which reads two [A3] (measured: 1.08 N of FP32 in AdamW on trn2). Performance modes: two
+tensors in 16 bits, or with one of them in PSUM, take N everywhere; one in 16 bits takes
+N / 4 from v3 on, or N / 2 if it is strided, in PSUM, or written in 8 bits (measured:
+tensor_scalar to FP8) [A3]. An innermost stride of 16 bytes or more halves the rate
+[A2]. Instructions without a published price take a cycle for every element that streams
+in.
 """
 
 from __future__ import annotations
@@ -27,20 +28,20 @@ _HALVED_REDUCTIONS = frozenset({"add", "maximum", "max"})
 
 
 def streams_per_cycle(core: Core) -> float:
-    """Elements of any type that a lane of VectorE reads in a cycle."""
+    """Return the elements of any type that a lane of VectorE reads per cycle."""
     widths = core.spec.vector.elements_per_cycle
     return widths.fp32 / core.spec.partitions if widths and widths.fp32 else 1.0
 
 
 def _streamed(task: LaneTask, core: Core) -> float:
-    """Cycles of every stream in, as many of them at once as the core reads."""
+    """Return the cycles of all input streams, which may be read in parallel."""
     read = sum(s.cycles for s in task.read)
     return max(longest(task.streams), read / streams_per_cycle(core))
 
 
 def _speed_of_one(core: Core, source: np.dtype, target: np.dtype, plain: bool) -> int:
-    """Elements per lane and cycle of tensor_copy and tensor_scalar; `plain`: between
-    contiguous elements of SBUF."""
+    """Return the elements per lane and cycle of tensor_copy and tensor_scalar; `plain`
+    is true between contiguous elements of SBUF."""
     if not has(core, "vector_perf_modes"):
         return 1
     widths = core.spec.vector.elements_per_cycle
@@ -53,12 +54,12 @@ def _speed_of_one(core: Core, source: np.dtype, target: np.dtype, plain: bool) -
 
 
 def _is_narrow_float(dtype: np.dtype) -> bool:
-    """A float of 16 or 8 bits."""
+    """Return whether a dtype is a float of 16 or 8 bits."""
     return dtype.itemsize <= 2 and dtype.kind not in "iub"
 
 
 def _one_stream(task: LaneTask, core: Core) -> Pace:
-    """4, 2 or 1 elements per cycle; 600 cycles from or to an address in a register."""
+    """Return 4, 2 or 1 elements per cycle; 600 cycles or more at dynamic addresses."""
     least = a.MINIMUM_INTERVAL.value
     if any(s.is_dynamic for s in task.streams):
         least = a.DYNAMIC_COPY_MINIMUM.value
@@ -74,7 +75,7 @@ def _one_stream(task: LaneTask, core: Core) -> Pace:
 
 
 def _tensor_tensor(task: LaneTask, core: Core) -> Pace:
-    """N of add, subtract and multiply in 16 bits on every generation [V26]."""
+    """Return N for add, subtract and multiply in 16 bits on every generation [V26]."""
     if any(s.in_psum for s in task.read):
         return Pace(longest(task.streams))
     modes = has(core, "vector_perf_modes")
@@ -86,8 +87,8 @@ def _tensor_tensor(task: LaneTask, core: Core) -> Pace:
 
 
 def _scalar_tensor_tensor(task: LaneTask, core: Core) -> Pace:
-    """N of subtract and multiply in 16 bits [V26], and where one tensor is in PSUM (a
-    measurement is met [RMQ, picture])."""
+    """Return N for subtract and multiply in 16 bits [V26], and if one tensor is in PSUM
+    (matches a measurement [RMQ, picture])."""
     halves = all(s.is_half for s in task.streams)
     even = all(s.free % 2 == 0 for s in task.written)
     quick = halves and even and task.ops == ("subtract", "multiply")
@@ -97,23 +98,23 @@ def _scalar_tensor_tensor(task: LaneTask, core: Core) -> Pace:
 
 
 def _predicated(task: LaneTask, core: Core) -> Pace:
-    """N where source and predicate are in different memories, or one is none."""
+    """Return N if source and predicate are in different memories, or one is scalar."""
     split = len({s.memory for s in task.read}) > 1
     return Pace(longest(task.read) if split else _streamed(task, core))
 
 
 def _select_reduce(task: LaneTask, core: Core) -> Pace:
-    """Not published: as tensor_copy_predicated, and the fold of a reduction."""
+    """Return the cycles of tensor_copy_predicated plus a fold (unpublished)."""
     return Pace(_streamed(task, core) + task.folds * a.REDUCE_IN_PASSING.value)
 
 
 def _scan(task: LaneTask, core: Core) -> Pace:
-    """Both operands stream in."""
+    """Return 2 N, since both operands stream in."""
     return Pace(2.0 * task.elements)
 
 
 def _reduce(task: LaneTask, core: Core) -> Pace:
-    """N cycles, N / 2 for sums and maxima of 16 bits."""
+    """Return N cycles, or N / 2 for sums and maxima of 16 bits."""
     ends = (task.read[0], task.written[0])
     halved = task.does_only(_HALVED_REDUCTIONS) and all(s.is_half for s in ends)
     cycles = task.read[0].cycles
@@ -121,13 +122,13 @@ def _reduce(task: LaneTask, core: Core) -> Pace:
 
 
 def _memset(task: LaneTask, core: Core) -> Pace:
-    """N, and N / 2 for zeros of 16 bits."""
+    """Return N, or N / 2 for zeros of 16 bits."""
     (out,) = task.written
     return Pace(out.cycles * (0.5 if task.is_zero and out.is_half else 1.0))
 
 
 def _exponential(task: LaneTask, core: Core) -> Pace:
-    """4 times ScalarE's rate, clocks included [A4]."""
+    """Return the cycles at 4 times ScalarE's rate, clocks included [A4]."""
     spec = core.spec
     ratio = a.EXPONENTIAL_SPEEDUP.value * spec.scalar.clock_hz / spec.vector.clock_hz
     return Pace(task.elements / ratio, 4)
@@ -139,13 +140,13 @@ def _quantize_mx(task: LaneTask, core: Core) -> Pace:
 
 
 def _random(task: LaneTask, core: Core) -> Pace:
-    """Words per lane and cycle: 4 of XORWOW [A4], 1 before."""
+    """Return cycles of random words: 4 per lane and cycle with XORWOW [A4], else 1."""
     rate = a.RANDOM_XORWOW if has(core, "xorwow") else a.UNPUBLISHED_RANDOM
     return Pace(task.elements / rate.value)
 
 
 def _plain(factor: float = 1.0, extra: float = 0.0) -> Rule:
-    """N cycles of the longest stream, times a factor, and some more for each fold."""
+    """Return a rule: N cycles multiplied by `factor`, plus `extra` for each fold."""
 
     def rule(task: LaneTask, core: Core) -> Pace:
         return Pace(longest(task.streams) * factor + extra * max(1, task.folds))
@@ -154,7 +155,7 @@ def _plain(factor: float = 1.0, extra: float = 0.0) -> Rule:
 
 
 def _reciprocal(task: LaneTask, core: Core) -> Pace:
-    """8 N as published; by its counters less on NeuronCore-v2."""
+    """Return 8 N as published; on NeuronCore-v2 fewer, by its counters."""
     newer = has(core, "vector_perf_modes")
     passes = a.RECIPROCAL_PASSES if newer else a.RECIPROCAL_PASSES_V2
     return Pace(longest(task.streams) * passes.value)
@@ -162,7 +163,7 @@ def _reciprocal(task: LaneTask, core: Core) -> Pace:
 
 _PLAIN = ("dropout", "nc_stream_shuffle", "nc_transpose", "nc_find_index8")
 _PLAIN += ("bn_stats", "range_select", "pool")
-#: Instructions of the generator of random numbers.
+#: Instructions of the random number generator.
 RANDOM = frozenset("rng rand2 rand_set_state rand_get_state set_rng_seed".split())
 
 RULES: Mapping[str, Rule] = MappingProxyType(
