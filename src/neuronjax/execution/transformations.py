@@ -1,4 +1,4 @@
-"""A function of flat arrays, emulated, as JAX's transformations see it.
+"""An emulated function of flat arrays, with its rules for JAX's transformations.
 
 `vmap(emulated f)` is the emulation of `vmap(f)`. `grad(emulated f)` is what the chip
 would do: the forward and backward programs of `jax.vjp(f)`, both emulated. It is built

@@ -28,7 +28,7 @@ class Stage:
 
     It is a left fold in FP32 that takes `hop` partial sums at a time and is rounded
     each time: a rank adds its data to the sum that it received, and stores the new sum.
-    If the first sum is taken alone it is a copy, and is not rounded.
+    With a hop of 1 the first partial sum is only copied, and is not rounded.
 
     Attributes:
         width: partial sums in, for one out.

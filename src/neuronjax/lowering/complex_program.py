@@ -78,7 +78,7 @@ def _argument_names(program: Program) -> tuple[str, ...]:
 
 
 def real_indices(program: Program, indices: Iterable[int]) -> frozenset[int]:
-    """Return where arguments of main, given by index, are in the rewritten program."""
+    """Return the indices in the rewritten program of these arguments of main."""
     arguments = program.entry.body.arguments
     sizes = [2 if is_complex(value) else 1 for value in arguments]
     starts = list(itertools.accumulate(sizes, initial=0))

@@ -80,7 +80,7 @@ class ComplexRewriting:
         return self._parts[value][index] if is_complex(value) else value
 
     def pair(self, value: Value, builder: Builder) -> Pair:
-        """Return a complex value in the form that formulas take."""
+        """Return a complex value as the `Pair` that formulas take."""
         re, im = self._parts[value]
         return Pair(Real(re, builder), Real(im, builder))
 
@@ -189,8 +189,8 @@ def _sort(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
 
 
 def _custom_call(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
-    """Rewrite in place, and tell the call's own rule which operands and results were
-    complex."""
+    """Rewrite in place, and record for the call's own rule which operands and results
+    were complex."""
     flags = tuple([tuple(map(is_complex, vs)) for vs in (op.operands, op.results)])
     operands = rewriting.expand(op.operands)
     results = rewriting.define(op.results, builder)

@@ -201,7 +201,7 @@ def convert(op: Op, context: Context) -> Instructions:
 
 
 def _before_cast(op: Op, context: Context) -> Value | None:
-    """Return the float that a cast made narrower, if this one casts it back."""
+    """Return the float that an earlier cast narrowed, if this cast reverses it."""
     maker = context.shared.sources.makers.get(op.operands[0])
     if maker is None or maker.name != "stablehlo.convert":
         return None

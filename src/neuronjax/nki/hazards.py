@@ -127,7 +127,7 @@ def _of_error(
 
 
 def _uncertain(program: KernelProgram) -> list[KernelFinding]:
-    """Return the reads of what only a loop writes that may have no turns."""
+    """Return the reads of elements that only a loop, perhaps of no turns, writes."""
     findings: list[KernelFinding] = []
 
     def report(error: InvalidProgramError, _: Any) -> None:

@@ -144,8 +144,8 @@ class Rule:
         source: str,
         module: str,
     ) -> bool:
-        """Return whether every selector is found; `param` in at least one of
-        `params`."""
+        """Return whether the pattern of each selector is found in its text; that of
+        `param` in any of `params`."""
         own = dict(op=op_name, scope=scope, source=source, module=module)
         return all(
             any(re.search(pattern, t) for t in (params if n == "param" else (own[n],)))
@@ -159,7 +159,7 @@ class Rule:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Policy:
-    """What may happen to the numbers of a program.
+    """The numerics of a program: what compiler and chip may do to its numbers.
 
     It is hashable; change a copy of it with `dataclasses.replace`.
 
@@ -329,8 +329,8 @@ class Policy:
         return f"Policy({', '.join(given)})"
 
     def _check_pairing(self) -> None:
-        """Refuse what the tensor engine cannot pair, and MX casts of ops that have no
-        block axis."""
+        """Refuse formats that the tensor engine cannot multiply, a scale rule without
+        this emax, and MX casts of ops other than matmuls."""
         partners = _PARTNERS.get(self.auto_cast_type)
         if partners and self.cotangent_type not in ("auto", "same", *partners.also):
             raise InvalidProgramError(
@@ -447,8 +447,8 @@ class Policy:
         return tuple(n for n, rule in rules if rule.matches(op_name, **texts))
 
     def for_op(self, op_name: str, **texts: Any) -> Policy:
-        """Return the effective policy of one op, without rules: this one under its last
-        match.
+        """Return the policy of one op: this one, overridden by the last rule that
+        matches, and without rules.
 
         Arguments are those of `matching_rules`.
         """
@@ -461,7 +461,7 @@ class Policy:
         """Return whether a rule may change an op of this name that it matches.
 
         A rule about casts only changes ops whose operands are cast: matmuls and
-        convolutions, unless all are.
+        convolutions, or every op if `auto_cast` is "all".
         """
         under, overrides = _under_rule(self, index), self.rules[index].overrides
         if not _ABOUT_CASTS.issuperset(overrides) or under.auto_cast == "all":

@@ -138,7 +138,7 @@ def policy_from_scope(name_stack: str) -> Policy | None:
 
 
 def _intern(policy: Policy) -> str:
-    """Return a token of the value alone, so that program texts are reproducible."""
+    """Return a token made from the value alone, so program texts are reproducible."""
     values = [getattr(policy, f.name) for f in dataclasses.fields(policy) if f.compare]
     token = hashlib.blake2b(repr(values).encode(), digest_size=8).hexdigest()
     if _SCOPED.setdefault(token, policy) != policy:

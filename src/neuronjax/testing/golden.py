@@ -4,8 +4,8 @@
 
 stores the program, its inputs and the bits of its outputs. Later runs check two things
 separately: that the *stored* program gives the stored bits, on any host, Python and
-jaxlib; and whether *today's* JAX makes the same program of the function, which another
-version, or an edit, may not.
+jaxlib; and whether *today's* JAX captures the same program from the function, which an
+edit or another version of JAX may change.
 """
 
 from __future__ import annotations

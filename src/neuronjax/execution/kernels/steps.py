@@ -65,7 +65,7 @@ class InstanceRow:
 
 
 class ResolvedAccess:
-    """The place of one execution of an access, from its part of the row.
+    """The elements that one execution of an access reads or writes.
 
     Attributes:
         plan: the static part.

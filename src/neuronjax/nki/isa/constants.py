@@ -27,7 +27,7 @@ unknown_engine = engine.unknown
 
 
 class reduce_cmd(enum.Enum):
-    """What an instruction does to its engine's accumulator registers."""
+    """The effect of an instruction on its engine's accumulator registers."""
 
     idle = 0
     reset = 1
@@ -46,7 +46,7 @@ class dge_mode(enum.Enum):
 
 
 class oob_mode(enum.Enum):
-    """What happens when a runtime index is out of bounds."""
+    """The effect of a runtime index that is out of bounds."""
 
     error = 0
     skip = 1

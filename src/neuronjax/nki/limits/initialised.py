@@ -1,10 +1,10 @@
 """Finds reads of elements that nothing wrote, without running the program.
 
 Every storage has a map of its written elements, which follows the order of the text;
-the body of a device loop is read once, as its first turn. What only the run decides is
-taken in the program's favour: a write at a runtime offset may have written any element,
-a loop may have had turns, and a read at a runtime offset is an error only if nothing
-was written. Such a read may still see NaN or 4 (fresh memory) or what an earlier tile
+the body of a device loop is read once, as its first turn. Where only a run can decide,
+the program is assumed to be right: a write at a runtime offset may write any element, a
+loop may have had turns, and a read at a runtime offset is an error only if nothing was
+written. Such a read may still see NaN or 4 (fresh memory) or what an earlier tile
 left in a slot.
 
 An engine takes 128 partitions as easily as 100, so kernels compute with unwritten
@@ -134,7 +134,7 @@ class Initialised:
         return _Spoilt(partitions, tuple(sources)) if sources else None
 
     def _unwritten_partitions(self, access: Access) -> np.ndarray | None:
-        """Return the unwritten partitions; None if there are none, or one in part."""
+        """Return unwritten partitions; None if none, or if one is written in part."""
         known = isinstance(self.written.get(access.storage), np.ndarray)
         if not known or access.dynamic is not None or not access.storage.on_chip:
             return None
