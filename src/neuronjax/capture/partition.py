@@ -357,7 +357,7 @@ Split = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True)
 class DeviceTiling:
-    """How an array is cut.
+    """The tiles into which an array is cut.
 
     Attributes:
         counts: the number of tiles along every dimension.
@@ -404,7 +404,7 @@ def split_over(mesh: Mesh, tiling: DeviceTiling) -> Split | None:
 
 
 def _axes(mesh: Mesh, places: np.ndarray, count: int) -> tuple[str, ...] | None:
-    """Return the axes of one dimension.
+    """Return the axes over which one dimension is split, or None if none fit.
 
     Args:
         mesh: the devices.

@@ -154,7 +154,7 @@ class Traced:
 
     @property
     def used(self) -> list[bool]:
-        """Which arguments the results or an effect depend on."""
+        """The arguments on which the results or an effect depend."""
         jaxpr = self.stage.jaxpr.jaxpr
         return dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[1]
 

@@ -213,8 +213,8 @@ class ChipSpec:
         collective_start_seconds: the additional time of a collective in a program.
         base_clock_hz: of the profiler's cycle counts, or None if not published.
         serves_only: True for a chip that is sold for inference.
-        projected: True for a chip that was never specified, or not yet: what is not
-            published is guessed, and nothing was measured.
+        projected: True for a chip that was never specified, or not yet: figures that
+            are not published are guessed, and nothing was measured.
     """
 
     name: str
@@ -575,8 +575,8 @@ TRN3 = dataclasses.replace(
     dma_engine_bytes_per_second=33 * 10**9,  # [DM, DB]; see CONTRADICTIONS
     dma_engine_peak_bytes_per_second=38_400_000_000,  # [DM]
     dma_streaming_bytes_per_second=None,
-    # Fitted: a product of 256 x 256 x 128 takes 17 us [BMM], at LNC 2, which alone was
-    # measured: what of it is the program's and what the cores' is trn2's 10 us.
+    # Fitted: a product of 256 x 256 x 128 takes 17 us [BMM], measured only at LNC 2. Its
+    # part outside of the cores is taken to be 10 us, as on trn2.
     joining_seconds=5e-6,  # [BMM]
     software_packet_seconds=5.1e-9,  # GpSimdE active for 10.3 ms of 1,998,000 [MXB]
     neuronlink_bytes_per_second=2_560 * 10**9,  # [H3]; see CONTRADICTIONS

@@ -69,7 +69,7 @@ class Link:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Topology:
-    """How the chips of an instance or UltraServer are joined.
+    """The network that joins the chips of an instance or UltraServer.
 
     Attributes:
         name: unique name.

@@ -1,4 +1,4 @@
-"""How a group of devices adds: the order, and where partial sums are rounded.
+"""Plans of sums over devices: the order, and where partial sums are rounded.
 
 A reduction over n ranks is data. It is a list of stages; each turns every `width`
 neighbouring partial sums into one, by a left fold in FP32 that is rounded to the
@@ -157,7 +157,7 @@ def hypercube(ranks: int, *, highest_first: bool) -> FoldPlan:
 
 def nested(inner: FoldPlan, outer: FoldPlan) -> FoldPlan:
     """Return `inner` within every one of `outer.ranks` places, then `outer` over the
-    places. Rank k is the k-th over all places: number k % inner.ranks of its place."""
+    places. Rank k is number k % inner.ranks of place k // inner.ranks."""
     width = inner.ranks
     channels = math.lcm(inner.channels, outer.channels)
     rows = 1 if inner.chunks == outer.chunks == 1 else width * outer.ranks * channels

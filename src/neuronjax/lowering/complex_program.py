@@ -61,7 +61,7 @@ def real_program(program: Program, *, sdk: str) -> Program:
 
 
 def _per_part(shardings: tuple, values: tuple[Value, ...]) -> tuple:
-    """Return the shardings with those of complex values twice; () if there are none."""
+    """Return the shardings, twice for each complex value; () if there are none."""
     pairs = zip(shardings, values, strict=bool(shardings))
     return tuple(s for s, value in pairs for _ in range(1 + is_complex(value)))
 

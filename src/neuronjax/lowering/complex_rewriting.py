@@ -121,7 +121,7 @@ def _each_part(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
 
 
 def _region_of_part(region: Region, builder: Builder) -> Region:
-    """Return a separable region for one part."""
+    """Return a separable region with float32 in place of complex values."""
     type = TensorType((), FLOAT)
     new = {value: builder.value(type) for value in defined_values(region)}
     for op in region.ops:
@@ -295,7 +295,7 @@ def _bitcast(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
 
 # -- tables ----------------------------------------------------------------------------
 
-# The attribute that tells a custom call which operands and which results were complex.
+# The attribute that lists which operands and results of a custom call were complex.
 COMPLEX = "neuronjax.complex"
 
 # Ops that take and return pairs by a rule of their own.

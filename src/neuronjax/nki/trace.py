@@ -295,7 +295,7 @@ def current() -> Trace:
 
 @contextlib.contextmanager
 def assigning() -> Iterator[None]:
-    """Mark what is emitted in the block as the copies of an assignment."""
+    """Mark instructions emitted in the block as the copies of an assignment."""
     trace = current()
     first = trace.count
     yield

@@ -299,7 +299,7 @@ def _cubic(
 
 
 def _entries(column: np.ndarray, row: jax.Array) -> jax.Array:
-    """Return the column's number for every row index."""
+    """Return the entries of a table's column at these row indices."""
     if len(column) > _FEW_ROWS:
         return jnp.asarray(column).at[row].get(mode="promise_in_bounds")
     entries = jnp.full(row.shape, column[0])

@@ -471,8 +471,7 @@ class Policy:
         return self.auto_cast == "all"
 
     def describe(self) -> str:
-        """Return a few lines for people: what is cast, how it rounds, how sums are
-        taken."""
+        """Return a few lines of text about casts, rounding and the order of sums."""
         return "\n".join(_description(self))
 
 

@@ -155,8 +155,8 @@ _TARGET = jax.make_user_context(default_value=None)
 def compiling_for(target: str) -> Iterator[None]:
     """Make the kernels that are traced inside the block for this target.
 
-    It is also part of JAX's cache keys, so that a kernel inside an inner jit is traced
-    for the right target.
+    The target is also part of JAX's cache keys, so that a kernel inside an inner jit is
+    traced for the right target.
     """
     with _TARGET(target):
         yield

@@ -175,7 +175,7 @@ _taken: dict[tuple[str, Path], tuple[str, Any]] = {}
 
 
 def _used_twice(path: Path, step: Any, today: Today) -> str:
-    """Take a name for this session; return what is wrong if another use has it, or "".
+    """Reserve a name for this session; return the fault if it is in use, or "".
     Outside of pytest a function's program may change, because the function may be
     edited."""
     function: Any = inspect.unwrap(step)

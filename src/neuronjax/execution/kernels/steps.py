@@ -150,7 +150,7 @@ def read(place: ResolvedAccess, state: State) -> jax.Array:
 
 
 def read_at(plan: AccessPlan, ints: list[int], state: State) -> jax.Array:
-    """Return the view of a plan with these integers."""
+    """Read the elements of an access, given its plan and the integers of its row."""
     return read(ResolvedAccess(plan, InstanceRow([*ints], []), state), state)
 
 

@@ -1,4 +1,4 @@
-"""How one instruction is measured: the kind of its probe, and the probe's fields."""
+"""Decide how an instruction is measured: the kind and the fields of its probe."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class reduce_cmd(enum.Enum):
 
 
 class dge_mode(enum.Enum):
-    """Where DMA descriptors are generated."""
+    """The place where DMA descriptors are generated."""
 
     unknown = 0
     swdge = 1
@@ -53,7 +53,7 @@ class oob_mode(enum.Enum):
 
 
 class matmul_perf_mode(enum.Enum):
-    """How a matmul packs its operands."""
+    """The way in which a matmul packs its operands."""
 
     none = "none"
     double_row = "double_row"

@@ -65,7 +65,7 @@ class Initialised:
     #: Whether an engine may compute with a tile that has values only in part, as
     #: kernels with masks do.
     partial: bool = False
-    #: Whether what only the run decides is taken in the program's disfavour: a runtime
+    #: Whether the program is assumed to be wrong where only a run can decide: a runtime
     #: offset writes nothing and reads all of a tensor, and instructions that ignore a
     #: part of their operand read all of it.
     strict: bool = False
@@ -118,7 +118,7 @@ class Initialised:
         self._position += 1
 
     def _passed_on(self, i: KernelInstruction) -> _Spoilt | None:
-        """Return partitions computed from unwritten ones; None if none or in error."""
+        """Return partitions computed from unwritten ones; None if none, or illegal."""
         if _reads_as(i) != "lanes" or any(a.dynamic for a in i.outputs):
             return None
         partitions = np.zeros(i.outputs[0].shape[0], np.bool_)

@@ -1,4 +1,4 @@
-"""How kernels read, round and store elements, one or a vector of them.
+"""Code that reads, rounds and stores elements in kernels, one or a vector at once.
 
 Numbers are the bits of FP32 in 32-bit integers. `lanes` is the number of elements of a
 vector, 0 for a single element.
