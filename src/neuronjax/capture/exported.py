@@ -40,7 +40,7 @@ TEXT_RATIO, TEXT_BYTES = 16, 1 << 20
 
 
 def malformed(what: str) -> NoReturn:
-    """Refuse the buffer."""
+    """Raise the error of a malformed buffer."""
     raise InvalidProgramError(
         f"this jax.export artifact is malformed, or was cut off: {what}",
         remedy="write it again: jax.export.export(...)(...).serialize()",

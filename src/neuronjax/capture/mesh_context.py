@@ -219,8 +219,8 @@ def _gathered(leaf: Any) -> Any:
 
 
 def _transformed(leaf: Any, sharding: NamedSharding | None) -> Any:
-    """Return an argument of a call inside `jax.grad` or `jax.vmap`. There the devices
-    of the surrounding mesh cannot be left. Arrays with Explicit axes are gathered
+    """Return an argument of a call inside `jax.grad` or `jax.vmap`, where arrays must
+    stay on the devices of the surrounding mesh. Those with Explicit axes are gathered
     inside the emulation."""
     explicit = sharding and AxisType.Explicit in sharding.mesh.axis_types
     if explicit or not isinstance(leaf, jax.Array):

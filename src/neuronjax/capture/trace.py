@@ -224,7 +224,7 @@ def is_key(dtype: Any) -> bool:
 
 
 def float0(leaf: Any) -> np.ndarray:
-    """Return the gradient of an integer."""
+    """Return the gradient of an integer argument, of dtype float0."""
     return np.zeros(leaf.shape, jax.dtypes.float0)
 
 

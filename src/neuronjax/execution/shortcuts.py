@@ -90,7 +90,7 @@ class _Rewriting:
         return dataclasses.replace(source, results=i.results, **changes)
 
     def drop(self, i: Instruction) -> None:
-        """Remove an instruction whose reader has gone."""
+        """Remove an instruction whose only reader was removed."""
         self._dropped.add(id(i))
 
     def result(self) -> list[Instruction]:

@@ -115,9 +115,9 @@ class Emulation:
         return emulation, [*closure, *leaves]
 
     def placements(self) -> tuple[NamedSharding, ...]:
-        """Return where the results belong: see `mesh_context`. Return nothing on real
-        devices, where they are placed already, and if the function closes over tracers,
-        where they stay."""
+        """Return the shardings of the results (see `mesh_context`). Return none on real
+        devices, where results are placed already, and none if the function closes over
+        tracers."""
         traced, devices = self.traced, self.around.devices
         if traced is None or active_real_devices():
             return ()

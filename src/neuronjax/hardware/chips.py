@@ -575,8 +575,8 @@ TRN3 = dataclasses.replace(
     dma_engine_bytes_per_second=33 * 10**9,  # [DM, DB]; see CONTRADICTIONS
     dma_engine_peak_bytes_per_second=38_400_000_000,  # [DM]
     dma_streaming_bytes_per_second=None,
-    # Fitted: a product of 256 x 256 x 128 takes 17 us [BMM], measured only at LNC 2. Its
-    # part outside of the cores is taken to be 10 us, as on trn2.
+    # Fitted: a product of 256 x 256 x 128 takes 17 us [BMM], measured only at LNC 2; as
+    # on trn2, 10 us of it are taken to be the program's own.
     joining_seconds=5e-6,  # [BMM]
     software_packet_seconds=5.1e-9,  # GpSimdE active for 10.3 ms of 1,998,000 [MXB]
     neuronlink_bytes_per_second=2_560 * 10**9,  # [H3]; see CONTRADICTIONS

@@ -140,12 +140,12 @@ def differs(z: Pair, w: Pair) -> Real:
 
 
 def maximum(z: Pair, w: Pair) -> Pair:
-    """Return the later one in lexicographic order."""
+    """Return the later of two numbers in lexicographic order."""
     return _extreme(z, w, "GT")
 
 
 def minimum(z: Pair, w: Pair) -> Pair:
-    """Return the earlier one in lexicographic order."""
+    """Return the earlier of two numbers in lexicographic order."""
     return _extreme(z, w, "LT")
 
 

@@ -193,8 +193,8 @@ def _check_size(op: Op, devices: int, shared: ProgramContext) -> None:
 
 
 def _larger(target: Target, devices: int, lnc: int | None) -> str:
-    """Return a remedy that names targets with enough devices, of the same chip if
-    any."""
+    """Return a remedy that names targets with enough devices, if possible of the same
+    chip."""
     cores = {
         name: TARGETS[name].logical_cores(lnc if i.chip == target.chip else None)
         for name, i in INSTANCES.items()

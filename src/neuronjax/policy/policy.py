@@ -166,7 +166,7 @@ class Policy:
     Attributes:
         auto_cast: which FP32 operands are cast down: "none", those of matmuls and
             convolutions ("matmult"), or those of "all" ops. A dot with an explicit
-            algorithm (`lax.DotAlgorithm`) rounds as that says, uncast.
+            algorithm (`lax.DotAlgorithm`) is not cast and rounds as the algorithm says.
         dot_precision: whether a dot or convolution with `precision=HIGH` or `HIGHEST`
             keeps its operands uncast ("obeyed") or has them cast like any other
             ("ignored"). "auto" ignores it, with a warning the first time a line asks:
@@ -189,8 +189,8 @@ class Policy:
             other FP8 libraries).
         loss_scale: a factor on the loss, divided out of the gradients; None for none.
             The emulated function must be the loss and be differentiated from outside,
-            `jax.grad(neuronjax.jit(loss, ...))`: a gradient that is taken inside it has
-            no loss that could be scaled.
+            `jax.grad(neuronjax.jit(loss, ...))`; if the gradient is taken inside the
+            function, there is no loss to scale.
         accumulation: the order of sums; "systolic" is the modelled order; "sequential"
             differs from it in that sums and products of VectorE are one left fold of
             any length instead of tiles of 512 (no measurement says which is right);
@@ -218,10 +218,10 @@ class Policy:
             compiler (EVRF061, EVRF063).
         float_to_int: how floats become integers: "truncate" as in StableHLO, "rne" as
             in engines.
-        round_trips: what becomes of a float that is cast to a narrower dtype and back
-            at once: "kept" runs both casts, "folded" none, as the compiler does inside
-            a graph.
-        overflow: what becomes of an overflow of these writes: Inf (NaN for e4m3fn), or
+        round_trips: whether a float that is cast to a narrower dtype and immediately
+            back is rounded: "kept" runs both casts, "folded" neither, as the compiler
+            does inside a graph.
+        overflow: the result of an overflow on these writes: Inf (NaN for e4m3fn), or
             the largest finite value, also for Inf. Operations that only move or select
             keep the bits.
         mx_scale_rule: how the device chooses the shared scale of an MX block.

@@ -136,7 +136,7 @@ def register_tile(kind: FoldKind, lanes: int) -> RegisterTile:
 def write(
     module: ir.Module, lanes: int, kind: FoldKind, registers: RegisterTile
 ) -> str:
-    """Return the module of a kind, as text."""
+    """Return, as text, the module of one kind of kernel."""
     del lanes  # `registers` has them
     block = _FoldBuilder(module, kind, registers).block()
     arguments = len(kind.operands)

@@ -185,7 +185,7 @@ class StepAccumulator:
 
 
 def merged(first: Counters, second: Counters) -> Counters:
-    """Return the counters of both together."""
+    """Return the counters of two parts of a run, merged."""
     return total(jax.tree.map(lambda *x: jnp.stack(x), first, second))
 
 
