@@ -54,7 +54,7 @@ CHLO_FUNCTIONS = sorted(UNARY.keys() - {*FUNCTIONS} - _OF_KERNELS | {"tan"})
 
 
 def engine_of(dtype: np.dtype, *, path: str = "exact") -> Engine:
-    """Return a dtype's engine: VectorE for floats, GpSimdE or FP32 for integers."""
+    """Return VectorE for floats and for integers computed in FP32, else GpSimdE."""
     through_fp32 = path in ("fp32", "reciprocal")
     return "vector" if dtype.kind not in "iub" or through_fp32 else "gpsimd"
 

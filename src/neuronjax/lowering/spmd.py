@@ -65,7 +65,7 @@ def manual_computation(op: Op, context: Context) -> Instructions:
         context.facts[result] = child.fact(value)
 
 
-#: The mesh that a program of one device, which has none, is given.
+#: The mesh for a program of one device, which has no mesh of its own.
 _ALONE = DeviceMesh((("device", 1),))
 
 

@@ -441,7 +441,7 @@ def _seed(rounding: Rounding, seed: jax.Array | int | None) -> jax.Array | None:
 
 
 def _check_array(array: MXArray) -> None:
-    """Check an MXArray, which anyone may make; transformations may leave no arrays."""
+    """Check that the fields of an MXArray, which users may make, are consistent."""
     shape, axis = array.elements.shape, array.axis
     if not -len(shape) <= axis < 0:
         raise InvalidProgramError(
