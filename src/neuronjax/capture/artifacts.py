@@ -281,8 +281,8 @@ def _from_exported(
 def _sized(
     exported: Exported, types: Sequence[Any], results: Sequence[Any]
 ) -> Exported:
-    """Return an artifact with the sizes of arguments and results. Random keys have
-    further dimensions in the program."""
+    """Return an artifact whose signature has the sizes of these arguments and results.
+    The trailing dimensions that random keys have in the program are dropped."""
 
     def sized(given: Sequence[Any], avals: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(

@@ -117,7 +117,7 @@ def _number(text: str, dtype: np.dtype) -> Any:
 
 
 def _coded(code: re.Match[str], dtype: np.dtype) -> Any:
-    """Return the number with a hex code."""
+    """Return the number that has the bits of a hex code."""
     bits = np.array(int(code.group(1), 16), f"uint{dtype.itemsize * 8}")
     return bits.view(dtype)[()]
 

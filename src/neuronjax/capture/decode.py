@@ -95,9 +95,9 @@ def decode_module(
 
 
 def _with_lent_lines(functions: Mapping[str, Function]) -> dict[str, Function]:
-    """Return functions whose ops know that a call has lent them its line. A library's
-    function has no user line. There JAX records the line of the first call, and all
-    calls of a module share one function."""
+    """Return the functions with `is_lent` set on ops whose line is that of a call. A
+    library's function has no user line, so JAX records the line of its first call, and
+    all calls of a module share one function."""
     calls: dict[str | None, set[str]] = {}
     for op in itertools.chain(*(f.walk() for f in functions.values())):
         calls.setdefault(op.callee, set()).add(op.location.source)
@@ -287,7 +287,7 @@ class _Locations:
 
 def decode_location(location: Any) -> Location:
     """Return the name stack, the user's line, and the functions. The line is the
-    innermost frame outside of libraries, or else of another library than this."""
+    innermost frame outside of libraries, or else outside of neuronjax."""
     scope = ""
     while not scope and isinstance(location, ir.NameLoc):
         scope, location = location.name_str, location.child_loc
@@ -327,8 +327,8 @@ class _Frame(NamedTuple):
 
 
 def _frames(location: Any) -> Iterator[_Frame]:
-    """Yield frames, the innermost first; a callee may be a call, as in loops since JAX
-    0.12."""
+    """Yield frames, the innermost first. The callee of a call site may be a call site
+    itself, as in loops since JAX 0.12."""
     pending = [location]
     while pending:
         found, function = pending.pop(), ""

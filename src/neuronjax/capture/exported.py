@@ -40,7 +40,7 @@ TEXT_RATIO, TEXT_BYTES = 16, 1 << 20
 
 
 def malformed(what: str) -> NoReturn:
-    """Refuse the buffer."""
+    """Raise the error of a malformed buffer."""
     raise InvalidProgramError(
         f"this jax.export artifact is malformed, or was cut off: {what}",
         remedy="write it again: jax.export.export(...)(...).serialize()",
@@ -49,7 +49,7 @@ def malformed(what: str) -> NoReturn:
 
 @dataclass
 class FlatBuffer:
-    """The bytes, and how many tables and bytes of text may still be read."""
+    """The bytes, with a budget of tables and bytes of text that may still be read."""
 
     data: bytes
     budget: int = field(default=MOST_TABLES)
@@ -326,9 +326,9 @@ def _check_effects(root: Table) -> None:
 
 
 def _platform_index(platforms: tuple[str, ...]) -> int | None:
-    """Return which program of an artifact for several platforms runs: neuron's, or the
-    first. An artifact for a single platform has no choice, and its main no such
-    argument."""
+    """Return the index of the program that runs, neuron's or else the first, in an
+    artifact for several platforms. Return None for one platform, where main does not
+    take an index."""
     if len(platforms) < 2:
         return None
     return platforms.index(PLATFORM) if PLATFORM in platforms else 0

@@ -2,9 +2,9 @@
 
 For platform "neuron", for which programs are captured, it is the custom call
 `neuronjax.nki`; for every other platform it runs the kernel. Under vmap one example
-comes after the other, so that an example's bits are those of the kernel alone. It has
-no derivative. Inside `jax.shard_map` a kernel with collectives is one operation of all
-devices of the mesh, and only exists for platform "neuron".
+comes after the other, so that an example's bits are those of the kernel alone. The
+primitive has no derivative. Inside `jax.shard_map` a kernel with collectives is one
+operation of all devices of the mesh, and only exists for platform "neuron".
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def call(function: KernelFunction, arrays: Arrays, key: jax.Array) -> list[jax.A
 
 
 def alike(values: Any) -> Any:
-    """Return a tree whose arrays all vary along the mesh axes along which one of them
-    does. So a cotangent of the kernel's arguments varies where they do, and
-    `jax.shard_map` sums it over the devices if an argument was the same on all."""
+    """Cast the arrays of a tree to vary along every mesh axis along which any of them
+    varies. `jax.shard_map` then sums the cotangent of a kernel's argument over the
+    devices if the argument is the same on all of them."""
     arrays = [x for x in jax.tree.leaves(values) if isinstance(x, jax.Array)]
     axes = _varying(arrays)
     if not axes:

@@ -63,7 +63,7 @@ class MeshContext:
     def of(cls, arguments: Any) -> tuple[MeshContext, Any]:
         """Return the context of a call, and its arguments as the emulation takes them.
 
-        These are whole arrays, and types without shardings.
+        Arrays become whole arrays on one device; types lose their shardings.
 
         Raises:
             UnsupportedError: a transformation of a call under a mesh with Explicit axes
@@ -159,7 +159,7 @@ def spread(
 
 def _set_mesh() -> Mesh | None:
     """Return the mesh of `jax.set_mesh`. Return None without one, and inside a
-    transformation, where JAX does not tell it."""
+    transformation, where JAX does not expose it."""
     try:
         mesh = jax.sharding.get_mesh()
     except ValueError:
@@ -219,8 +219,8 @@ def _gathered(leaf: Any) -> Any:
 
 
 def _transformed(leaf: Any, sharding: NamedSharding | None) -> Any:
-    """Return an argument of a call inside `jax.grad` or `jax.vmap`. There the devices
-    of the surrounding mesh cannot be left. Arrays with Explicit axes are gathered
+    """Return an argument of a call inside `jax.grad` or `jax.vmap`, where arrays must
+    stay on the devices of the surrounding mesh. Those with Explicit axes are gathered
     inside the emulation."""
     explicit = sharding and AxisType.Explicit in sharding.mesh.axis_types
     if explicit or not isinstance(leaf, jax.Array):
@@ -254,7 +254,7 @@ class Results:
     """The results of an emulation, with their placement.
 
     Attributes:
-        whole: the results, and after them what else a call returns.
+        whole: the results, then the other values that a call returns.
         shardings: the sharding of each flat result.
     """
 
@@ -298,7 +298,7 @@ def placements(
 
 
 def _said(jaxpr: Any, variable: Any) -> P | None:
-    """Return the sharding that the operation which makes a result gives it, or None."""
+    """Return the sharding that the op which computes a result states, or None."""
     for equation in jaxpr.eqns:
         if variable not in equation.outvars:
             continue
@@ -345,7 +345,7 @@ def _devices(jaxpr: Any) -> Iterator[Mesh]:
 
 
 def _moved(array: Any, sharding: NamedSharding) -> Any:
-    """Return an array in a sharding; a traced array only if its type must have it."""
+    """Reshard an array; leave a traced array unless its type must have the sharding."""
     if not isinstance(array, Tracer):
         has_devices = isinstance(sharding.mesh, Mesh)
         return jax.device_put(array, sharding) if has_devices else array

@@ -213,7 +213,7 @@ def _without_mhlo(module: ir.Module) -> ir.Module:
 
 
 def _mhlo_name(op: Any) -> str | None:
-    """Return the MHLO op that an operation is or, as a custom call, names."""
+    """Return the name of the MHLO op that an op is, or that a custom call names."""
     name = op.name if op.name != CUSTOM_CALL else _call_target(op)
     return name.removeprefix("mhlo.") if name.startswith("mhlo.") else None
 
@@ -243,7 +243,7 @@ def _as_chlo(op: Any) -> None:
 
 
 def _as_dot_general(einsum: Any) -> None:
-    """Rewrite an einsum of two operands that sums over no label of only one."""
+    """Rewrite a two-operand einsum as a dot_general, if summed labels are in both."""
     config = ir.StringAttr(einsum.attributes["einsum_config"]).value
     (left, right), out = config.split("->")[0].split(","), config.split("->")[1]
     labels = [left, right, out]

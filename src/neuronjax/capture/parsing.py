@@ -230,7 +230,7 @@ def stop() -> None:
 
 
 def _after_fork() -> None:
-    """Drop the copied pipes in a forked process: the child is its parent's."""
+    """Drop the copied pipes in a forked process; the parser belongs to its parent."""
     global _lock
     _lock = threading.Lock()
     while _workers:

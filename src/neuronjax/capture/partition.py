@@ -1,7 +1,7 @@
 """Programs with shardings: XLA's partitioner inserts the collectives.
 
 The StableHLO of `jax.jit` with shardings, of explicit axes, or of a shard_map over some
-axes has no collectives, or not all. Another process (`partition_child`) runs XLA's own
+axes lacks some or all collectives. Another process (`partition_child`) runs XLA's own
 partitioner on it, which takes about 0.3 s; the result is cached by the program's bytes.
 It is code of one device, and is put into one `sdy.manual_computation` over all axes, so
 that lowering needs no further rule. Programs of one device, and those whose shardings
@@ -142,7 +142,7 @@ def partition(program: Program, module: Any) -> Program:
 
 
 def _around(outside: Region, body: Region, shardings: tuple[Sharding, ...]) -> Region:
-    """Return main of whole arrays, which has one manual computation."""
+    """Return main on whole arrays: one manual computation whose region is `body`."""
     mesh = shardings[0].mesh if shardings else Mesh(())
     assert isinstance(mesh, Mesh)
     count = len(outside.arguments)
@@ -197,8 +197,8 @@ class _PartitionRequest:
     """A program to be partitioned.
 
     Attributes:
-        key: equal for equal programs: it has all but the frames around the user's
-            innermost one, and those of calls, which hold the line of the request.
+        key: equal for equal programs: a digest of the code and of the locations of its
+            ops, without outer stack frames, which hold the line of the call.
         devices: the number of devices.
         code: MLIR bytecode.
     """
@@ -326,7 +326,7 @@ class _Renumbering:
         return np.array(groups_along(mesh, found.axes))
 
     def _lookup(self, op: Op) -> Iterator[Op]:
-        """Yield ops that compute the device's old number, in a table by
+        """Yield ops that look up a device's old number in a table indexed by
         partition_id."""
         (result,) = op.results
         scalar, word = result.type, result.type.dtype
@@ -357,7 +357,7 @@ Split = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True)
 class DeviceTiling:
-    """How an array is cut.
+    """The tiles into which an array is cut.
 
     Attributes:
         counts: the number of tiles along every dimension.
@@ -404,7 +404,7 @@ def split_over(mesh: Mesh, tiling: DeviceTiling) -> Split | None:
 
 
 def _axes(mesh: Mesh, places: np.ndarray, count: int) -> tuple[str, ...] | None:
-    """Return the axes of one dimension.
+    """Return the axes over which one dimension is split, or None if none fit.
 
     Args:
         mesh: the devices.

@@ -1,8 +1,8 @@
-"""Why JAX could not trace or lower a function, in the user's words.
+"""Turn JAX's errors of tracing and lowering into errors in the user's terms.
 
-During tracing JAX refuses meshes, axes and shardings. Its sentence says well what is
-wrong, but it may advise what a mesh without devices cannot do, so the sentence is kept
-and line and remedy are replaced. During lowering for platform "neuron" its message
+During tracing JAX refuses meshes, axes and shardings. JAX's description of the fault is
+kept, but line and remedy are replaced, because JAX may advise something that a mesh
+without devices cannot do. During lowering for platform "neuron" its message
 names a primitive, whose line is looked up in the jaxpr. Linear algebra that other
 platforms take from LAPACK or cuSOLVER has a rule (`host_calls`), and so do callbacks.
 """

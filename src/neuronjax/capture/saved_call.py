@@ -1,8 +1,8 @@
 """A saved program as a JAX function that can be traced, captured and differentiated.
 
-JAX calls programs that `jax.export` has written. An export of another function of the
-same types gives the frame, which fits every version of JAX; its module is replaced by
-the saved program. The program was saved for one batch size, so `vmap` is a loop.
+JAX can call what `jax.export` has exported. So that the format fits every version of
+JAX, a function of the same types that returns zeros is exported, and its module is
+replaced by the saved program, which has one batch size, so `vmap` is a loop.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from neuronjax.ir.program import Value
 
 
 def function_of(artifact: Artifact) -> Callable[..., list[Any]]:
-    """Return the function from the flat leaves that the program takes to flat leaves.
-    Its derivative is the saved one."""
+    """Return the program as a function from flat arguments to flat results. Its
+    derivative is the saved one."""
     call = sequential_vmap(_call(artifact))
     with_derivative = jax.custom_vjp(call)
 

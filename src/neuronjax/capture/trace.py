@@ -154,7 +154,7 @@ class Traced:
 
     @property
     def used(self) -> list[bool]:
-        """Which arguments the results or an effect depend on."""
+        """The arguments on which the results or an effect depend."""
         jaxpr = self.stage.jaxpr.jaxpr
         return dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[1]
 
@@ -224,7 +224,7 @@ def is_key(dtype: Any) -> bool:
 
 
 def float0(leaf: Any) -> np.ndarray:
-    """Return the gradient of an integer."""
+    """Return the gradient of an integer argument, of dtype float0."""
     return np.zeros(leaf.shape, jax.dtypes.float0)
 
 

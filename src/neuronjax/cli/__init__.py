@@ -22,8 +22,8 @@
     tour.py        quickstart   a GPT, natively and emulated
     about.py       exactness, bench, version
 
-A command is a function that reads its options and hands over; what it shows is made
-elsewhere. Its file is imported when the command is asked for. A `NeuronJaxError` is
+A command is a function that reads its options, calls a public verb and prints the
+result. Its file is imported when the command is used. A `NeuronJaxError` is
 shown as its message, without a traceback, and ends with status 2.
 """
 

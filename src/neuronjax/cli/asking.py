@@ -2,8 +2,8 @@
 `compare-dump` and `search`.
 
 All take the program, the target and the arguments in the same options, which the
-decorator `asks` declares. A command itself gets `ask`, which calls the verb, and its
-own options.
+decorator `asks` declares. The decorated command receives `ask`, a function that calls
+the verb, and its own options.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _of_types(
     *,
     as_json: JsonOption = False,
 ) -> Ask:
-    """Return an `ask` about a program whose arguments need no values."""
+    """Return the `ask` for a program whose arguments need no values."""
 
     def ask(verb: Callable[..., Any], **keywords: Any) -> Any:
         function, arguments = program(source, shapes)
@@ -73,7 +73,7 @@ def _of_values(
     cache: CacheOption = True,
     as_json: JsonOption = False,
 ) -> Ask:
-    """Return an `ask` about a program and its arguments, given or drawn."""
+    """Return the `ask` for a program with arguments that are given or drawn."""
     if cache:
         keep_compiled()
 

@@ -105,7 +105,7 @@ def _cell(use: Use | None) -> str:
 
 
 def _absent(title: str, rows: Sequence[Operation]) -> Table:
-    """Return a table of ops by their common reason."""
+    """Return a table of unsupported ops, grouped by reason."""
     reasons: dict[str, list[str]] = {}
     for operation in rows:
         reasons.setdefault(operation.note, []).append(operation.name)

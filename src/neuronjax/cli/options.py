@@ -32,7 +32,7 @@ _ENTRY = re.compile(r"^    (\w+): (.+(?:\n {5,}.+)*)", re.MULTILINE)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Offer:
-    """How a command offers a keyword, if that differs from the verb.
+    """A command-line option for a keyword of a verb, if it differs from the default.
 
     Attributes:
         flag: the option; "" for the keyword's name.
@@ -120,13 +120,13 @@ class CommandConsole(Console):
     """A console that prints a verb's result with options in place of keywords."""
 
     def render_str(self, text: str, **given: Any) -> Text:
-        """Return a string, such as a table's, with options."""
+        """Return a string, such as a table's, with options in place of keywords."""
         return super().render_str(in_options(text, _flags.get({})), **given)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Return any other renderable with options."""
+        """Return any other renderable with options in place of keywords."""
         if isinstance(renderable, Text):
             words = in_options(renderable.plain, _flags.get({}))
             if words != renderable.plain:

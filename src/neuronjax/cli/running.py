@@ -106,7 +106,7 @@ def run(
     rows = [_row(name, array, natives.get(name)) for name, array in results.items()]
     if output:
         # NumPy's file format knows NumPy's dtypes only; float32 holds the narrow ones.
-        # A file, for np.savez would append the suffix to a path without it.
+        # An open file, because np.savez would append the suffix to a path without it.
         arrays: dict[str, Any] = {
             k: (v if v.dtype.kind in "biufc" else v.astype(np.float32))
             for k, v in results.items()

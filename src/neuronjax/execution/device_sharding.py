@@ -218,8 +218,7 @@ def active_real_devices() -> Mesh | None:
 
 @dataclass(frozen=True)
 class RealDevices:
-    """The view that one real device has of all: how many there are and how they
-    communicate.
+    """The real devices as one of them sees them: their number and communication.
 
     The methods are for code under `jax.shard_map`. With one device they change nothing.
 

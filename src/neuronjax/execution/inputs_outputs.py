@@ -1,5 +1,4 @@
-"""What enters and leaves a program: arguments opaque to XLA, results with one NaN
-pattern.
+"""The arguments of a program, opaque to XLA, and its results, with one NaN pattern.
 
 Besides arguments and results, a call carries what stochastic rounding, delayed scaling
 and probes need and return, as named fields. Both records are pytrees, so they pass
@@ -83,8 +82,8 @@ def unchecked() -> Iterator[None]:
 
     These options stop at the first result that is NaN or Inf. Op by op every
     instruction has results, including constants: the -Inf from which a maximum starts,
-    or the NaN that `jnp.var` may choose. No arithmetic made those, nor copies of them;
-    what is computed from them is checked.
+    or the NaN that `jnp.var` may choose. Those, and
+    copies of them, do not come from arithmetic; results computed from them are checked.
     """
     with jax.debug_nans(False), jax.debug_infs(False):
         yield

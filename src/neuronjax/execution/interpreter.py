@@ -303,8 +303,8 @@ class Interpretation:
             return (counter + jnp.uint32(1), observed.with_more(more), *out)
 
         def asked(state: tuple) -> tuple:
-            """Return the state, preceded by its condition and with what the condition
-            observes."""
+            """Return the state with its condition in front, and with the observations
+            that the condition made."""
             holds, more = self.accumulator.apart(lambda: condition(state[2:]))
             return (holds, state[0], state[1].with_more(more), *state[2:])
 

@@ -58,7 +58,7 @@ def shortened(block: Block) -> Sequence[Instruction]:
 
 
 class _Rewriting:
-    """The instructions so far, and those that are to be removed."""
+    """The rewritten instructions so far, and those that will be removed."""
 
     def __init__(self, block: Block) -> None:
         self.instructions: list[Instruction] = []
@@ -90,7 +90,7 @@ class _Rewriting:
         return dataclasses.replace(source, results=i.results, **changes)
 
     def drop(self, i: Instruction) -> None:
-        """Remove an instruction whose reader has gone."""
+        """Remove an instruction whose only reader was removed."""
         self._dropped.add(id(i))
 
     def result(self) -> list[Instruction]:
@@ -216,17 +216,17 @@ _SMALL_OPS = frozenset({"add", "subtract", "multiply", "maximum", "minimum", "ne
 
 
 def is_small(i: Instruction) -> bool:
-    """Return whether it is one or two XLA operations, cheaper to trace in place than to
-    call."""
+    """Return whether an instruction is one or two XLA operations, which are cheaper to
+    trace in place than to call."""
     return isinstance(i, _SMALL) or (
         getattr(i, "op", None) in _SMALL_OPS and isinstance(i, TensorTensor)
     )
 
 
 class KnownResults:
-    """Results of a block's instructions, by what they compute from which arrays. XLA
-    would merge equal operations, but only after compiling them, and an elementary
-    function is a kernel of its own: the angles of rotary embeddings, computed in every
+    """A cache of the results of a block's instructions, by computation and arrays. XLA
+    would merge equal operations, but only after compiling them, and each elementary
+    function is compiled as a kernel: the angles of rotary embeddings, computed in every
     layer, are half of what is compiled for a small GPT."""
 
     def __init__(self, never: Collection[type]) -> None:
@@ -236,7 +236,7 @@ class KnownResults:
     def of(
         self, i: Instruction, environment: dict, run: Callable[[], Arrays]
     ) -> Arrays:
-        """Return the results of an instruction, which runs if no equal one has run."""
+        """Return an instruction's results; run it unless an equal one has run."""
         largest = max((b.type.size_bytes for b in i.results), default=0)
         if type(i) in self._never or largest > REUSED_BYTES:
             return run()

@@ -45,8 +45,8 @@ _outside = ""
 
 
 def watched_by(make: Callable[[str], Watch | None]) -> None:
-    """Show stages with the displays that `make` returns, but only where somebody may
-    look."""
+    """Show stages with the displays that `make` returns, but only if somebody can see
+    them."""
     global watch
 
     def asked(name: str) -> Watch | None:

@@ -1,4 +1,4 @@
-"""A function of flat arrays, emulated, as JAX's transformations see it.
+"""An emulated function of flat arrays, with its rules for JAX's transformations.
 
 `vmap(emulated f)` is the emulation of `vmap(f)`. `grad(emulated f)` is what the chip
 would do: the forward and backward programs of `jax.vjp(f)`, both emulated. It is built
@@ -115,9 +115,9 @@ class Emulation:
         return emulation, [*closure, *leaves]
 
     def placements(self) -> tuple[NamedSharding, ...]:
-        """Return where the results belong: see `mesh_context`. Return nothing on real
-        devices, where they are placed already, and if the function closes over tracers,
-        where they stay."""
+        """Return the shardings of the results (see `mesh_context`). Return none on real
+        devices, where results are placed already, and none if the function closes over
+        tracers."""
         traced, devices = self.traced, self.around.devices
         if traced is None or active_real_devices():
             return ()

@@ -1,4 +1,4 @@
-"""Which values of a program may differ among the devices that run it.
+"""Find the values of a program that may differ among the devices that run it.
 
 This follows from what differs at the start, without running anything: an instruction
 that reads a differing value writes one. So does an instruction that rounds
@@ -110,5 +110,5 @@ class _Varying(DataFlow[bool]):
 
 
 def _is_joint(i: Instruction) -> bool:
-    """Return whether it is a kernel with collectives."""
+    """Return whether an instruction is a kernel with collectives."""
     return isinstance(i, NkiKernel) and i.joins_devices

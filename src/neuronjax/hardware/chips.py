@@ -189,32 +189,32 @@ class ChipSpec:
         hbm_bytes: capacity.
         hbm_reserved_bytes_per_core: taken by micro-code on behalf of each core.
         hbm_bytes_per_second: published peak.
-        hbm_channels: of which rows use a part that lie whole turns of them apart; None
-            where that was not seen.
+        hbm_channels: HBM's channels; rows apart by a multiple of all of them use only
+            some. None where that was not measured.
         dma_engines: DMA engines, divided evenly among the cores.
         dma_engine_bytes_per_second: practical rate of one engine.
         dma_engine_peak_bytes_per_second: theoretical rate of one engine.
         dma_streaming_bytes_per_second: rate of one engine whose next transfers wait
             already, or None where that was not measured.
         dma_start_seconds: fixed cost of one transfer.
-        joining_seconds: more that a program takes on a logical core of several physical
-            ones, which begin and end together.
-        hwdge_issue_seconds: one hardware-generated descriptor, or None without.
-        software_packet_seconds: of GpSimdE for a contiguous piece of a transfer whose
-            descriptors it makes.
+        joining_seconds: additional time of a program on a logical core of several
+            physical ones, which begin and end together.
+        hwdge_issue_seconds: time of one hardware-generated descriptor; None without.
+        software_packet_seconds: GpSimdE's time for each contiguous piece of a transfer
+            whose descriptors it makes.
         neuronlink_bytes_per_second: published sum over links and directions.
-        cc_cores: cores that orchestrate collectives; without any there are none.
+        cc_cores: cores that orchestrate collectives; 0 for a chip without collectives.
         published_tflops: the product page's peaks; not always cores x core peak.
         forward_fp8: 8-bit float of weights and activations, None without any.
         lnc_options: legal logical NeuronCore sizes, in physical cores.
         lnc_default: the runtime's default.
-        barrier_seconds: for which a program with collectives waits, once a launch: of 2
-            ranks, of 4, and more for every doubling of 4.
-        collective_start_seconds: what a collective takes in a program besides.
+        barrier_seconds: the wait of a program with collectives, once a launch: of 2
+            ranks, of 4, and the increase for every doubling of 4.
+        collective_start_seconds: the additional time of a collective in a program.
         base_clock_hz: of the profiler's cycle counts, or None if not published.
         serves_only: True for a chip that is sold for inference.
-        projected: True for a chip that was never specified, or not yet: what is not
-            published is guessed, and nothing was measured.
+        projected: True for a chip that was never specified, or not yet: figures that
+            are not published are guessed, and nothing was measured.
     """
 
     name: str
@@ -575,8 +575,8 @@ TRN3 = dataclasses.replace(
     dma_engine_bytes_per_second=33 * 10**9,  # [DM, DB]; see CONTRADICTIONS
     dma_engine_peak_bytes_per_second=38_400_000_000,  # [DM]
     dma_streaming_bytes_per_second=None,
-    # Fitted: a product of 256 x 256 x 128 takes 17 us [BMM], at LNC 2, which alone was
-    # measured: what of it is the program's and what the cores' is trn2's 10 us.
+    # Fitted: a product of 256 x 256 x 128 takes 17 us [BMM], measured only at LNC 2; as
+    # on trn2, 10 us of it are taken to be the program's own.
     joining_seconds=5e-6,  # [BMM]
     software_packet_seconds=5.1e-9,  # GpSimdE active for 10.3 ms of 1,998,000 [MXB]
     neuronlink_bytes_per_second=2_560 * 10**9,  # [H3]; see CONTRADICTIONS

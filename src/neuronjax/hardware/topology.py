@@ -69,7 +69,7 @@ class Link:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Topology:
-    """How the chips of an instance or UltraServer are joined.
+    """The network that joins the chips of an instance or UltraServer.
 
     Attributes:
         name: unique name.
@@ -81,8 +81,8 @@ class Topology:
         links: one entry per axis and kind of cable. On the slower axis of a switch the
             first is within a rack, the second between chips of the same place in two
             racks.
-        mesh: what the algorithm "mesh" sends: "full", every chunk from rank to rank;
-            "two_step", once per chip, whose ranks add or share it [NEC].
+        mesh: the transfers of the algorithm "mesh": "full", every chunk to every rank;
+            "two_step", a chunk once per chip, whose ranks add or share it [NEC].
         racks: the number of equal parts into which the slowest axis is divided.
     """
 

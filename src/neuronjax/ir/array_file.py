@@ -117,7 +117,7 @@ def _of_members(archive: zipfile.ZipFile) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _of_stream(file: BinaryIO | Any, size: int) -> np.ndarray:
-    """Return one array, whose header must state as many bytes as there are."""
+    """Read one array; refuse a header whose size differs from that of the data."""
     version = np.lib.format.read_magic(file)
     if version not in _HEADERS:
         raise ValueError(f"version {version} of the format")

@@ -93,7 +93,7 @@ Split = tuple[tuple[str, ...], ...]
 class Spmd(Instruction):
     """One block on every device of a mesh (`sdy.manual_computation`).
 
-    If a result is replicated, that of the first device is taken.
+    If a result is replicated, the first device's copy is taken.
 
     Attributes:
         body: takes and returns the arrays of one device.
@@ -159,7 +159,7 @@ class AllReduce(Reduction):
 
 @dataclass(frozen=True, kw_only=True)
 class ReduceScatter(Reduction):
-    """A reduction of which the r-th member of a group gets the r-th part.
+    """A reduction after which member r of a group gets the r-th part of the result.
 
     Attributes:
         dimension: the dimension along which the result is split into as many parts as
@@ -171,8 +171,7 @@ class ReduceScatter(Reduction):
 
 @dataclass(frozen=True, kw_only=True)
 class AllGather(Collective):
-    """The operands of all members of a group, concatenated in their order, for every
-    member.
+    """A concatenation of all members' operands in order; every member gets it.
 
     Attributes:
         dimension: the dimension of the concatenation.
@@ -186,7 +185,7 @@ class AllGather(Collective):
 
 @dataclass(frozen=True, kw_only=True)
 class AllToAll(Collective):
-    """The r-th parts of every member's operand, for the r-th member of a group.
+    """An exchange: member r of a group gets the r-th part of every member's operand.
 
     Attributes:
         split_dimension: the dimension along which an operand is split.
@@ -214,8 +213,7 @@ class CollectivePermute(Collective):
 
 @dataclass(frozen=True, kw_only=True)
 class CollectiveBroadcast(Collective):
-    """The operand of the first of each group, for the group; devices in no group get
-    zeros.
+    """A copy of the first member's operand to its group; devices in no group get zeros.
 
     Attributes:
         groups: groups of any sizes; no device is in two.
@@ -226,8 +224,7 @@ class CollectiveBroadcast(Collective):
 
 @dataclass(frozen=True, kw_only=True)
 class RaggedAllToAll(Collective):
-    """Parts whose sizes are known only at run time, exchanged by the members of a
-    group.
+    """An exchange in a group of parts whose sizes are known only at run time.
 
     Operands are the data [n, ...] and the initial contents of the result [m, ...]. Four
     more describe each part, k of them for each member in order: its start in the data,

@@ -1,4 +1,4 @@
-"""Find the values that are forms of a program's arguments, and those after gradients.
+"""Find the values that are moved or cast arguments, and those made from gradients.
 
 The analysis walks from the arguments of main through calls, each with its operands,
 through loops until nothing new is known, and through branches.
@@ -24,10 +24,10 @@ MOVES = frozenset(
 
 
 class Descent(NamedTuple):
-    """The descent of a value, or of all that an op reads.
+    """The origin of a value, or the joined origin of all values that an op reads.
 
     Attributes:
-        arguments: the positions of main's arguments of which it is a form.
+        arguments: the positions of the arguments of main that were moved or cast.
         after_gradients: whether it is computed from a gradient.
     """
 
@@ -48,7 +48,7 @@ _NOTHING = Descent()
 
 
 def descent_of_ops(program: Program) -> Mapping[Op, Descent]:
-    """Return the descent of what each op reads, over all calls of its function."""
+    """Return the `Descent` of the values that each op reads, joined over all calls."""
     walk = _Walk(program)
     arguments = program.entry.body.arguments
     given = [Descent(frozenset({n})) for n in range(len(arguments))]

@@ -1,4 +1,4 @@
-"""How a group of devices adds: the order, and where partial sums are rounded.
+"""Plans of sums over devices: the order, and where partial sums are rounded.
 
 A reduction over n ranks is data. It is a list of stages; each turns every `width`
 neighbouring partial sums into one, by a left fold in FP32 that is rounded to the
@@ -28,7 +28,7 @@ class Stage:
 
     It is a left fold in FP32 that takes `hop` partial sums at a time and is rounded
     each time: a rank adds its data to the sum that it received, and stores the new sum.
-    If the first sum is taken alone it is a copy, and is not rounded.
+    With a hop of 1 the first partial sum is only copied, and is not rounded.
 
     Attributes:
         width: partial sums in, for one out.
@@ -157,7 +157,7 @@ def hypercube(ranks: int, *, highest_first: bool) -> FoldPlan:
 
 def nested(inner: FoldPlan, outer: FoldPlan) -> FoldPlan:
     """Return `inner` within every one of `outer.ranks` places, then `outer` over the
-    places. Rank k is the k-th over all places: number k % inner.ranks of its place."""
+    places. Rank k is number k % inner.ranks of place k // inner.ranks."""
     width = inner.ranks
     channels = math.lcm(inner.channels, outer.channels)
     rows = 1 if inner.chunks == outer.chunks == 1 else width * outer.ranks * channels

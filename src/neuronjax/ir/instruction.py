@@ -171,7 +171,7 @@ class SignedInstruction:
 
 
 def is_64_bit(i: Instruction) -> bool:
-    """Return whether it reads or writes 64-bit integers, including in nested blocks."""
+    """Return whether an instruction, or a nested block, has 64-bit integers."""
     types = [v.type for v in i.operands] + [b.type for b in i.results]
     if any(t.dtype.itemsize == 8 and t.dtype.kind in "iu" for t in types):
         return True

@@ -48,9 +48,9 @@ class DotDimensions:
         """Return whether a contraction is a matmul for TensorE; VectorE takes all
         others.
 
-        Not matmuls are: a contraction over nothing or over one element; one of vectors
-        with vectors; and a batch of at least as many matrices as VectorE has lanes,
-        each with at most as many products (`lowering.contraction` has the reasons).
+        These are not matmuls: a contraction over nothing or over one element; one of
+        vectors with vectors; and a batch of at least as many matrices as VectorE has
+        lanes, each with at most as many products (reasons: `lowering.contraction`).
         """
         batch, m, n, k = self.sizes(lhs, rhs)
         if k == 1 or m == n == 1:

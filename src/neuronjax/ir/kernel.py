@@ -190,7 +190,7 @@ Item = KernelInstruction | KernelLoop | KernelWhile
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelBlock:
-    """Items one after another."""
+    """A sequence of instructions and loops."""
 
     items: tuple[Item, ...]
 

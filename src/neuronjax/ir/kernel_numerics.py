@@ -9,7 +9,7 @@ from neuronjax.errors import InvalidProgramError
 
 
 class KernelNumerics(NamedTuple):
-    """How the instructions of a kernel compute."""
+    """The roundings and functions of ScalarE that the instructions of a kernel use."""
 
     rounding: str = "rne"  # how writes round: "rne" or "stochastic"
     #: How ScalarE's functions are computed: "exact" or "scalar_engine". A surrounding

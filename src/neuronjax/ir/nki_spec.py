@@ -68,7 +68,7 @@ class OperandSpec:
 
     @property
     def description(self) -> str:
-        """What the documentation says about it, without a full stop."""
+        """The documentation of this parameter, without a full stop."""
         accepted = _ACCEPTED[self.kind](self) if self.kind in _ACCEPTED else ""
         return "; ".join(filter(None, (accepted, self.text)))
 
@@ -162,20 +162,20 @@ class InstructionSpec:
 
 
 def out(name: str = "dst", memories: tuple[str, ...] = ON_CHIP, **more: Any) -> Any:
-    """Return a tensor that is written."""
+    """Return a parameter for a tensor that is written."""
     return OperandSpec(
         name=name, kind="tensor", role="output", memories=memories, **more
     )
 
 
 def tensor(name: str, memories: tuple[str, ...] = ON_CHIP, **more: Any) -> Any:
-    """Return a tensor that is read."""
+    """Return a parameter for a tensor that is read."""
     role = more.pop("role", "input")
     return OperandSpec(name=name, kind="tensor", role=role, memories=memories, **more)
 
 
 def result(text: str = "takes the accumulators") -> OperandSpec:
-    """Return `reduce_res`."""
+    """Return the parameter `reduce_res`."""
     return out("reduce_res", elements=1, optional=True, text=text)
 
 
@@ -224,13 +224,13 @@ ENGINE = note("engine", "")
 
 
 def command(names: str, loads: str = "") -> OperandSpec:
-    """Return `reduce_cmd`."""
+    """Return the parameter `reduce_cmd`, with its legal values."""
     text = "what happens to the engine's accumulators"
     return choice("reduce_cmd", tuple(names.split()), text, loads=loads)
 
 
 def checked(name: str, legal: Collection[str]) -> OperandSpec:
-    """Return an operator that can have only one value."""
+    """Return a parameter for an operator that can have only one value."""
     return operator(name, legal, role="none", optional=True)
 
 

@@ -1,4 +1,4 @@
-"""Which ops are the forward pass, the backward pass or the optimizer.
+"""Find the ops of the forward pass, of the backward pass and of the optimizer.
 
 JAX's name stack has "jvp(" for ops that are differentiated and "transpose(" for the
 backward pass, including a rematerialized forward pass, which runs there. An op with
@@ -72,7 +72,7 @@ SHORT_PHASES: Mapping[str, str] = {
 
 
 def phases_of(graph: Readers, read: Mapping[Op, Descent]) -> dict[Op, str]:
-    """Return the phase of each op of a function; "" if the function does not tell."""
+    """Return the phase of each op of a function; "" if it is unknown."""
     scopes = [op.location.scope for op in graph.ops]
     has_backward = any(map(is_backward_scope, scopes))
     if not has_backward:

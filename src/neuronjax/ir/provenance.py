@@ -131,8 +131,8 @@ class _Finder(DataFlow[_Origin]):
         return [_Origin(names, whole, numbers)] * len(i.results)
 
     def nested(self, i: Instruction) -> Sequence[_Origin]:
-        """Analyse nested blocks, whose results are no longer parameters. A loop has
-        what it starts with; only a call passes constants on."""
+        """Analyse nested blocks, whose results have no known origin. A loop's carry has
+        the origin of its initial values; only a call passes constants on."""
         for entry in entries(i, self.functions) if isinstance(i, _CONTROL) else ():
             given = self.given(entry)
             if not isinstance(i, Call):

@@ -1,4 +1,4 @@
-"""From which values each value of a program is computed, and by which op."""
+"""Find the values from which each value of a program is computed, and the ops."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Follows = Callable[[Value, Value], bool]
 class ValueSources:
     """The edges of a program's values, through calls, loops, branches and meshes.
 
-    Calls of a function are not distinguished: what one of them depends on, all do.
+    Calls of a function are not distinguished; dependencies of one are those of all.
 
     Attributes:
         sources: for each value, the values from which it is computed.
@@ -63,7 +63,7 @@ class ValueSources:
     def origin(
         self, value: Value, through: Container[str], stop: Value | None = None
     ) -> Value:
-        """Return where a value comes from, through calls and ops of these names."""
+        """Return the origin of a value, through calls and ops of these names."""
         while value is not stop:
             maker, sources = self.makers.get(value), self.sources.get(value, ())
             passes = maker is None or maker.name in through or maker.name in CALLEES

@@ -1,4 +1,4 @@
-"""How VectorE folds a long sum, and how far measurements of a chip confirm it.
+"""The order of long sums on VectorE, and the measurements of a chip that confirm it.
 
 On trn1 `nisa.tensor_reduce` of 127 and of 128 FP32 numbers along the free axis is one
 left fold, bit for bit, in each of 16,384 published sums (kernel-grader, see

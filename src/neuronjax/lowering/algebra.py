@@ -77,8 +77,8 @@ def host_call(op: Op, context: Context) -> Instructions:
 
 
 def _left_out(op: Op, function: HostFunction, context: Context) -> Instructions:
-    """Lower a callback that does not run: an error, or results that nobody can
-    mistake."""
+    """Lower a callback that does not run: raise an error, or return recognizable fill
+    values."""
     if context.policy.callbacks == "error":
         on_host = _changed(context.policy, "callbacks", "host")
         raise _refused(
@@ -106,8 +106,8 @@ def _changed(policy: Policy, field: str, value: object) -> str:
 
 
 def _is_its_name(policy: Policy) -> bool:
-    """Return whether a policy equals the preset of its name; any policy may have any
-    name."""
+    """Return whether a policy equals the preset of the same name; a user may give any
+    policy that name."""
     try:
         return policy == Policy.preset(policy.name or "")
     except InvalidProgramError:
@@ -121,7 +121,7 @@ _EQUINOX = (
 
 
 def _unmistakable(dtype: np.dtype) -> np.ndarray:
-    """Return the value that fills a result that nobody computed."""
+    """Return the recognizable fill value of a result that was not computed."""
     if dtype == np.bool_:
         return np.ones((), dtype)
     largest = np.iinfo(dtype).max if dtype.kind in "iu" else np.nan

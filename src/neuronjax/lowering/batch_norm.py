@@ -38,7 +38,7 @@ from neuronjax.lowering.registry import lowers
 
 
 class _Features:
-    """Arithmetic on FP32 temporaries, with the features of an operand.
+    """FP32 arithmetic on temporaries that have the shape and features of an operand.
 
     Attributes:
         shape: the shape of the operand.
@@ -64,7 +64,7 @@ class _Features:
         return self.context.computed(cls, operands, shape, np.float32, **options)
 
     def by(self, name: str, x: View, value: float) -> View:
-        """Return an operation on a tensor and a number, in FP32."""
+        """Return the result of an operation on a tensor and a number, in FP32."""
         scalar = filled(self.context, (), np.float32, value)
         return self._fp32(TensorScalar, (x, scalar), x.type.shape, op=name)
 

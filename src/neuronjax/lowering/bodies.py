@@ -43,8 +43,8 @@ def simple_combiner(region: Region) -> str | None:
 def lowered_bodies(
     regions: Sequence[Region], context: Context
 ) -> tuple[list[Block], tuple[View, ...]]:
-    """Return the blocks of some regions and the captured views, an argument of each
-    block."""
+    """Return the blocks of regions, and the captured views, all of which every block
+    takes."""
     blocks = [_lowered(region, context) for region in regions]
     captured: dict[int, Buffer] = {}
     for block in blocks:
@@ -118,8 +118,8 @@ class _Inliner:
 def promoted(
     context: Context, views: Sequence[View], arguments: Sequence[Value]
 ) -> tuple[View, ...]:
-    """Return operands in the dtypes that a body takes, which may accumulate in a wider
-    one."""
+    """Return operands cast to the dtypes of a body's arguments, which may be wider, for
+    accumulation."""
     pairs = zip(views, arguments, strict=True)
     return tuple([converted(context, view, a.type.dtype) for view, a in pairs])
 

@@ -49,7 +49,7 @@ Rule = Callable[[Op, Context], Instructions]
 
 
 def _between_devices(rule: Rule) -> Rule:
-    """Return the rule of a collective; a program of one device has no mesh."""
+    """Wrap the rule of a collective: in a program of one device, use `alone`."""
 
     @functools.wraps(rule)
     def wrapped(op: Op, context: Context) -> Instructions:
@@ -86,8 +86,8 @@ def _groups(op: Op, context: Context) -> Groups:
 
 
 def _joined_groups(op: Op, context: Context) -> Groups:
-    """Return `_groups`, each of which a network must join; reductions ask their
-    algorithms."""
+    """Return `_groups`, after checking that a network joins each group. Reductions
+    leave this check to their algorithms."""
     groups, placement = _groups(op, context), _placement(context)
     for group in groups:
         remedy = "use the same logical cores of every node"
@@ -208,8 +208,8 @@ def _combiner(op: Op, region: Region) -> str:
 
 
 def _travel_dtype(context: Context, name: str, dtype: np.dtype) -> str | None:
-    """Return the dtype in which operands are sent, if sums or products of floats round
-    to it."""
+    """Return the dtype in which float operands of sums and products are sent; None for
+    the operands' own."""
     if dtype.kind in "iub" or name not in ("add", "multiply"):
         return None
     wanted = context.policy.collective_reduce_dtype
@@ -220,10 +220,10 @@ _BITWISE = ("and", "or", "xor")
 
 
 def _integer_path(op: Op, context: Context, name: str, dtype: np.dtype) -> str:
-    """Return how integers are reduced: a CC-core has only FP32, also for the extremes.
-    The vendor says so for 32 and 64 bits (EVRF061, EVRF063). FP32 holds every narrower
-    integer; what their sums do beyond their range is not documented: here they wrap
-    around."""
+    """Return how integers are reduced, "exact" or "fp32". A CC-core computes in FP32
+    only, also minima and maxima; the vendor says so for 32 and 64 bits (EVRF061,
+    EVRF063). FP32 holds every narrower integer. ASSUMPTION: sums of narrower integers
+    wrap around."""
     policy = context.policy
     if dtype.kind not in "iu" or name in _BITWISE:
         return "exact"

@@ -96,8 +96,8 @@ def _comparison(direction: str) -> Callable[..., Real]:
 
 
 class Real:
-    """A float32 tensor, or one of booleans or bits in between, that is being built. The
-    operands of an operator have one shape; a Python number is broadcast."""
+    """A tensor in the region being built: float32, or intermediate booleans or bits.
+    The operands of an operator have one shape; a Python number is broadcast."""
 
     __slots__ = ("builder", "value")
 

@@ -81,7 +81,7 @@ def _numerator(z: Pair) -> tuple[Pair, Real]:
 
 
 def _denominator(w: Pair) -> tuple[Pair, Real]:
-    """Return w scaled, and the factor that a quotient by it must get."""
+    """Return s w, and the scale s by which a quotient by s w must be multiplied."""
     _, scale = power_of_two(_larger(w))
     infinite, direction = _direction(w)
     re, im = (
@@ -91,8 +91,8 @@ def _denominator(w: Pair) -> tuple[Pair, Real]:
 
 
 def _direction(z: Pair) -> tuple[Real, Pair]:
-    """Return whether a part is infinite, and 1, -1 or 0 for each part by its
-    infinity."""
+    """Return whether a part is infinite, and the sign of each infinite part; 0 for
+    finite parts."""
     re, im = z.re.is_infinite(), z.im.is_infinite()
     signs = (part.function("sign") for part in z)
     ones = [where(i, s, 0.0) for i, s in zip((re, im), signs, strict=True)]
@@ -140,12 +140,12 @@ def differs(z: Pair, w: Pair) -> Real:
 
 
 def maximum(z: Pair, w: Pair) -> Pair:
-    """Return the later one in lexicographic order."""
+    """Return the later of two numbers in lexicographic order."""
     return _extreme(z, w, "GT")
 
 
 def minimum(z: Pair, w: Pair) -> Pair:
-    """Return the earlier one in lexicographic order."""
+    """Return the earlier of two numbers in lexicographic order."""
     return _extreme(z, w, "LT")
 
 
@@ -253,8 +253,8 @@ def reciprocal_square_root(z: Pair) -> Pair:
 
 
 def _scaled_root(z: Pair) -> tuple[Pair, Real, Real]:
-    """Return root and modulus of 4z or z/4, and the factor to the root of z. With this
-    scale neither |z| nor its half is out of range."""
+    """Return sqrt(s z), |s z| and 1 / sqrt(s), with s = 1/4 for a large z, else s = 4.
+    With this scale neither |s z| nor its half is out of range."""
     large = abs(z.re).maximum(abs(z.im)) > 1.0
     scale, undo = where(large, 0.25, 4.0), where(large, 2.0, 0.5)
     x, y = z.re * scale, z.im * scale

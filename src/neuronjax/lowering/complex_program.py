@@ -61,7 +61,7 @@ def real_program(program: Program, *, sdk: str) -> Program:
 
 
 def _per_part(shardings: tuple, values: tuple[Value, ...]) -> tuple:
-    """Return the shardings with those of complex values twice; () if there are none."""
+    """Return the shardings, twice for each complex value; () if there are none."""
     pairs = zip(shardings, values, strict=bool(shardings))
     return tuple(s for s, value in pairs for _ in range(1 + is_complex(value)))
 
@@ -78,7 +78,7 @@ def _argument_names(program: Program) -> tuple[str, ...]:
 
 
 def real_indices(program: Program, indices: Iterable[int]) -> frozenset[int]:
-    """Return where arguments of main, given by index, are in the rewritten program."""
+    """Return the indices in the rewritten program of these arguments of main."""
     arguments = program.entry.body.arguments
     sizes = [2 if is_complex(value) else 1 for value in arguments]
     starts = list(itertools.accumulate(sizes, initial=0))

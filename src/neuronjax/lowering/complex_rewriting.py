@@ -80,7 +80,7 @@ class ComplexRewriting:
         return self._parts[value][index] if is_complex(value) else value
 
     def pair(self, value: Value, builder: Builder) -> Pair:
-        """Return a complex value in the form that formulas take."""
+        """Return a complex value as the `Pair` that formulas take."""
         re, im = self._parts[value]
         return Pair(Real(re, builder), Real(im, builder))
 
@@ -121,7 +121,7 @@ def _each_part(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
 
 
 def _region_of_part(region: Region, builder: Builder) -> Region:
-    """Return a separable region for one part."""
+    """Return a separable region with float32 in place of complex values."""
     type = TensorType((), FLOAT)
     new = {value: builder.value(type) for value in defined_values(region)}
     for op in region.ops:
@@ -189,8 +189,8 @@ def _sort(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
 
 
 def _custom_call(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
-    """Rewrite in place, and tell the call's own rule which operands and results were
-    complex."""
+    """Rewrite in place, and record for the call's own rule which operands and results
+    were complex."""
     flags = tuple([tuple(map(is_complex, vs)) for vs in (op.operands, op.results)])
     operands = rewriting.expand(op.operands)
     results = rewriting.define(op.results, builder)
@@ -295,7 +295,7 @@ def _bitcast(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
 
 # -- tables ----------------------------------------------------------------------------
 
-# The attribute that tells a custom call which operands and which results were complex.
+# The attribute that lists which operands and results of a custom call were complex.
 COMPLEX = "neuronjax.complex"
 
 # Ops that take and return pairs by a rule of their own.

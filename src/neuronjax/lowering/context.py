@@ -113,7 +113,7 @@ class ProgramContext:
 
     @functools.cached_property
     def sources(self) -> ValueSources:
-        """From which values each value of the program is computed."""
+        """The values from which each value of the program is computed."""
         return ValueSources(self.program)
 
     def entry(self, cotangents: frozenset[int]) -> Context:
@@ -323,7 +323,7 @@ class Context:
 
     @property
     def integer_path(self) -> str:
-        """How the chip's units compute integers, unless the policy says so."""
+        """How integers are computed: as the policy says, else as on the chip."""
         path = self.policy.integer_path
         return "fp32" if path == "auto" and self.core.gpsimd is None else path
 
@@ -387,7 +387,7 @@ class Context:
         return self.make(cls, operands, results, write_format=write_format, **fields)
 
     def on_write(self, name: str) -> dict[str, Any]:
-        """Return how an engine, which computes in FP32, writes in a format or dtype."""
+        """Return the fields that say how an FP32 result is written in a format."""
         if name in FORMATS and name != "float32":
             return dict(rounding=self.policy.rounding, overflow=self.policy.overflow)
         return {}
@@ -468,8 +468,8 @@ class Context:
         )
 
     def no_such_integers(self, dtype: np.dtype) -> UnsupportedError:
-        """Return the error for a random generator's arithmetic, which FP32 would make
-        wrong."""
+        """Return the error for a random generator's integer arithmetic, which would be
+        wrong in FP32."""
         return UnsupportedError(
             f"{self.shared.target.name} computes {dtype} in float32, which holds whole "
             "numbers to 2^24: random numbers and hashes would be others",

@@ -54,7 +54,7 @@ CHLO_FUNCTIONS = sorted(UNARY.keys() - {*FUNCTIONS} - _OF_KERNELS | {"tan"})
 
 
 def engine_of(dtype: np.dtype, *, path: str = "exact") -> Engine:
-    """Return a dtype's engine: VectorE for floats, GpSimdE or FP32 for integers."""
+    """Return VectorE for floats and for integers computed in FP32, else GpSimdE."""
     through_fp32 = path in ("fp32", "reciprocal")
     return "vector" if dtype.kind not in "iub" or through_fp32 else "gpsimd"
 
@@ -201,7 +201,7 @@ def convert(op: Op, context: Context) -> Instructions:
 
 
 def _before_cast(op: Op, context: Context) -> Value | None:
-    """Return the float that a cast made narrower, if this one casts it back."""
+    """Return the float that an earlier cast narrowed, if this cast reverses it."""
     maker = context.shared.sources.makers.get(op.operands[0])
     if maker is None or maker.name != "stablehlo.convert":
         return None

@@ -101,8 +101,8 @@ class MatrixView(NamedTuple):
 def matrix(
     context: Context, source: View, batch: tuple[int, ...], contract: tuple[int, ...]
 ) -> MatrixView:
-    """Return an operand of any rank as a matrix; contracted axes are one, in row-major
-    order."""
+    """Return an operand of any rank as a matrix, with all contracted axes merged in
+    row-major order."""
     shape = source.type.shape
     free = tuple(d for d in range(len(shape)) if d not in batch + contract)
     k_last = bool(contract) and contract[-1] == len(shape) - 1

@@ -114,9 +114,9 @@ def _simple(
 
 
 def running_axis(shape: tuple[int, ...], window: Window) -> tuple[int | None, bool]:
-    """Return the axis along which each window holds all earlier elements, and False.
-    The flag is True if each window holds all later elements; other windows give None,
-    False."""
+    """Return (axis, reverse) of a running fold, (None, False) for other windows. Each
+    window holds its own element and all earlier ones along the axis, or all later ones
+    if `reverse`."""
     long = [d for d, size in enumerate(window.sizes) if size > 1]
     if len(long) != 1:
         return None, False

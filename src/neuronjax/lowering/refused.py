@@ -19,7 +19,7 @@ from neuronjax.lowering.registry import lowers
 
 @dataclass(frozen=True, kw_only=True)
 class RefusedOp:
-    """Why an op does not run.
+    """The reason why an op does not run.
 
     Attributes:
         reason: completes "<op>: ...".

@@ -144,7 +144,7 @@ class _Comparator:
         self._computations: dict[tuple, int] = {}
 
     def keys(self, value: Value) -> list[SortKey] | None:
-        """Return the keys by which a boolean of the region orders."""
+        """Return the keys that a boolean of the region compares, or None if unknown."""
         op = self._producers.get(value)
         if op is None:
             return None
@@ -185,7 +185,7 @@ class _Comparator:
             yield (*ops, rest)
 
     def _key(self, op: Op, directions: tuple[str, ...]) -> SortKey | None:
-        """Return the key by which a comparison orders, if its two sides are alike."""
+        """Return the key that a comparison applies to both elements, else None."""
         direction = _direction(op)
         if direction not in directions:
             return None
@@ -227,7 +227,7 @@ class _Comparator:
         return (op.name, op.results.index(value), attributes, *operands)
 
     def _sides(self, value: Value) -> set[int]:
-        """Return from which of the two elements, 0 and 1, a value is computed."""
+        """Return which of the two elements, 0 and 1, a value depends on."""
         sides, seen, todo = set(), set(), [value]
         while todo:
             value = todo.pop()

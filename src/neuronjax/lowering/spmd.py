@@ -65,7 +65,7 @@ def manual_computation(op: Op, context: Context) -> Instructions:
         context.facts[result] = child.fact(value)
 
 
-#: The mesh that a program of one device, which has none, is given.
+#: The mesh for a program of one device, which has no mesh of its own.
 _ALONE = DeviceMesh((("device", 1),))
 
 
@@ -193,8 +193,8 @@ def _check_size(op: Op, devices: int, shared: ProgramContext) -> None:
 
 
 def _larger(target: Target, devices: int, lnc: int | None) -> str:
-    """Return a remedy that names targets with enough devices, of the same chip if
-    any."""
+    """Return a remedy that names targets with enough devices, if possible of the same
+    chip."""
     cores = {
         name: TARGETS[name].logical_cores(lnc if i.chip == target.chip else None)
         for name, i in INSTANCES.items()

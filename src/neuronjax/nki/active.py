@@ -1,7 +1,7 @@
-"""The trace that is active in this thread, as tensors and registers see it.
+"""The interface of this thread's active trace that tensors and registers use.
 
-Tensors and registers lie below the trace in the layers, so this protocol names what
-they ask of it: assigning to a tensor, printing its elements and testing a register.
+Tensors and registers are in a lower layer than the trace, so this protocol declares
+what they need: assigning to a tensor, printing its elements and testing a register.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from neuronjax.nki.refusing import refuse
 
 
 class ActiveTrace(Protocol):
-    """What a tensor or a register asks of the active trace."""
+    """The operations of the active trace that tensors and registers use."""
 
     def assign(self, view: Any, value: Any) -> None:
         """Copy a tensor or a number into a view."""

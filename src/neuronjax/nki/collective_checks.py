@@ -20,7 +20,7 @@ Tensors = Sequence[NkiTensor]
 
 @dataclass
 class ReplicaGroup(NKIObject):
-    """Who takes part: lists of ranks without overlap, which name every rank.
+    """The participants: lists of ranks that do not overlap and together name all.
 
     Attributes:
         replica_groups: ranks by number; the order in a list is that of its members.

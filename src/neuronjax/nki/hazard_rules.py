@@ -67,7 +67,7 @@ class KernelFinding:
 
 
 def _asked_about(program: KernelProgram) -> set[Storage]:
-    """Return the storages whose last writers some rule asks for, to note only those."""
+    """Return the storages whose last writers a rule needs; only those are tracked."""
     storages: set[Storage] = set()
     for i in program.body.walk():
         storages.update(a.storage for a in i.inputs if isinstance(a, Access))
@@ -225,7 +225,7 @@ class HazardWalk:
                 )
 
     def _overwrites(self, i: KernelInstruction, dst: Access) -> None:
-        """Report a product that is overwritten unread, where often a sum was meant."""
+        """Report a product overwritten before it is read; often a sum was intended."""
         for number, writer in self._writers_of(dst):
             if writer.name in MATMULS and self._read.get(dst.storage, 0) <= number:
                 self._add(

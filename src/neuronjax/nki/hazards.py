@@ -127,7 +127,7 @@ def _of_error(
 
 
 def _uncertain(program: KernelProgram) -> list[KernelFinding]:
-    """Return the reads of what only a loop writes that may have no turns."""
+    """Return reads of elements written only in a loop that may have no turns."""
     findings: list[KernelFinding] = []
 
     def report(error: InvalidProgramError, _: Any) -> None:

@@ -101,7 +101,7 @@ def is_traced(arrays: list[Any]) -> bool:
 
 @dataclass(frozen=True)
 class KernelDerivative:
-    """The derivative that `defvjp` was given."""
+    """The derivative that a user gave to `defvjp`."""
 
     forward: Callable[..., Any]  # arguments -> (results, residuals)
     #: (static arguments, residuals, cotangents) -> cotangents.

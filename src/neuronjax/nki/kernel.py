@@ -303,7 +303,7 @@ def _checked_grid(sizes: tuple[Any, ...]) -> Grid:
 
 
 class ProgramTrace(Trace):
-    """A trace that makes instructions of assignments and `while` in Python."""
+    """A trace that records assignments and `while` in Python as instructions."""
 
     def assign(self, view: NkiTensor, value: Any) -> None:
         """Copy a tensor or a number into a view, `t[...] = value`."""

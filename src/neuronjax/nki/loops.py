@@ -39,7 +39,7 @@ static_range = sequential_range
 def affine_range(
     start: int, stop: int | None = None, step: int = 1
 ) -> AffineRange | range:
-    """Return a range, of which `nki.check` reports turns that depend on one another.
+    """Return a range; `nki.check` reports its turns that depend on one another.
 
     Compilers before NKI 0.3 took the name as a promise that turns are independent.
     """

@@ -273,7 +273,7 @@ class Trace:
         return [m.payload for m in met]
 
     def finished(self) -> KernelBlock:
-        """Return everything emitted."""
+        """Return the block of everything that was emitted."""
         if len(self._blocks) != 1:
             raise InvalidProgramError(
                 "a device loop was not left at its end",
@@ -295,7 +295,7 @@ def current() -> Trace:
 
 @contextlib.contextmanager
 def assigning() -> Iterator[None]:
-    """Mark what is emitted in the block as the copies of an assignment."""
+    """Mark instructions emitted in the block as the copies of an assignment."""
     trace = current()
     first = trace.count
     yield

@@ -272,7 +272,7 @@ def _tangent(
     primals: tuple[jax.Array, jax.Array | None],
     tangents: tuple[jax.Array, Any],
 ) -> tuple[jax.Array, jax.Array]:
-    """Return result and tangent; being linear, JAX can also transpose it."""
+    """Return result and tangent; the tangent is linear, so JAX can transpose it."""
     x, random = primals
     result = _straight_through(x, random, how)
     tangent = tangents[0]

@@ -2,7 +2,7 @@
 
 log: x = 2^k m with m in sqrt(1/2)..sqrt(2), f = m - 1, s = f / (2 + f), and
 log m = f - (f^2/2 - s (f^2/2 + s^2 P(s^2))), the form of fdlibm's e_log.c.
-power: log2|x| as a sum of two FP32 numbers, its product with y also, then 2^that;
+power: log2|x| and y log2|x| are sums of two FP32 numbers, then 2^(y log2|x|);
 the splitting into 12 bits and a rest is that of fdlibm's e_pow.c. Coefficients are
 minimax fits made as in `elementary_exponential`.
 """

@@ -36,7 +36,7 @@ def opaque_zero() -> jax.Array:
 
 
 def opaque_zero_of(bits: jax.Array) -> jax.Array:
-    """Return -0.0 computed from any uint32 scalar, as unknown to the compiler as that.
+    """Return -0.0 computed from a uint32 scalar, unknown to the compiler if `bits` is.
     This is for functions whose operands are all computed from `bits`: if these are
     constant, everything is, and XLA evaluates it operation by operation. A captured
     program cannot use the host's random numbers."""

@@ -207,7 +207,7 @@ def quantize_mx(
     - A scale is at least 2^-127 (byte 0), its elements are then smaller.
     - "nki_golden", the vendor's CPU golden, breaks the last three: bytes wrap around
       modulo 256, and a NaN or an Inf is an element like any other. A finite block may
-      so get byte 255: the golden reads it as 2^128, `MXArray.dequantize` as NaN; its
+      thus get byte 255: the golden reads it as 2^128, `MXArray.dequantize` as NaN; its
       elements are zeros.
 
     Args:
@@ -441,7 +441,7 @@ def _seed(rounding: Rounding, seed: jax.Array | int | None) -> jax.Array | None:
 
 
 def _check_array(array: MXArray) -> None:
-    """Check an MXArray, which anyone may make; transformations may leave no arrays."""
+    """Check that the fields of an MXArray, which users may make, are consistent."""
     shape, axis = array.elements.shape, array.axis
     if not -len(shape) <= axis < 0:
         raise InvalidProgramError(

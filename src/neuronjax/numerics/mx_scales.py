@@ -27,7 +27,7 @@ ScaleRule = Callable[[jax.Array, jax.Array, FloatFormat], jax.Array]
 # (mantissa, element format) -> 0 or 1, by which the OCP exponent is raised.
 _Increment = Callable[[jax.Array, FloatFormat], jax.Array]
 
-#: Behind the name of a bounded rule: emax is 7 in E4M3 and 14 in E5M2, not 8 and 15.
+#: Suffix of a bounded rule's name: emax is 7 in E4M3 and 14 in E5M2, not 8 and 15.
 ALTERNATIVE = ":alternative"
 NAN_SCALE = 255  # the E8M0 code of NaN
 MAX_SCALE = 254  # 2^127
@@ -66,7 +66,7 @@ def scale_bytes(amax_bits: jax.Array, rule: str, element: FloatFormat) -> jax.Ar
 
 
 def largest_exponent(element: FloatFormat, rule: str) -> int:
-    """Return the emax of an element format, which `ALTERNATIVE` lowers in FP8."""
+    """Return an element format's emax; for FP8, one less under `ALTERNATIVE` rules."""
     return element.max_exponent - (rule.endswith(ALTERNATIVE) and element.width == 8)
 
 
@@ -89,15 +89,15 @@ def _bounded(increment: _Increment, rule: str) -> ScaleRule:
 
 
 def _none(mantissa: jax.Array, element: FloatFormat) -> jax.Array:
-    """Return 0: OCP MX 1.0, section 6.3; torchao's FLOOR. The largest elements may
-    saturate."""
+    """Return increment 0, as OCP MX 1.0, section 6.3, and torchao's FLOOR. The largest
+    elements may saturate."""
     del element
     return jnp.zeros_like(mantissa)
 
 
 def _always(mantissa: jax.Array, element: FloatFormat) -> jax.Array:
-    """Return 1: NKI 0.5.0 and later, `nki.isa.quantize_mx`, twice the scale of OCP. The
-    largest element is then below 2^emax, so nothing saturates."""
+    """Return increment 1, twice OCP's scale, as `nki.isa.quantize_mx` since NKI 0.5.0.
+    The largest element is then below 2^emax, so nothing saturates."""
     del element
     return jnp.ones_like(mantissa)
 
@@ -109,7 +109,7 @@ def _unless_power_of_two(mantissa: jax.Array, element: FloatFormat) -> jax.Array
 
 
 def _above_largest(mantissa: jax.Array, element: FloatFormat) -> jax.Array:
-    """Return that of torchao's RCEIL, after cuBLAS and arXiv 2506.08027.
+    """Return the increment of torchao's RCEIL, after cuBLAS and arXiv 2506.08027.
 
     The scale is 2^ceil(log2(amax / max)), the smallest by which nothing saturates, max
     being the largest element: the OCP scale if the significand of amax is at most that
@@ -122,7 +122,7 @@ def _above_largest(mantissa: jax.Array, element: FloatFormat) -> jax.Array:
 
 
 def _if_rounded_up(mantissa: jax.Array, element: FloatFormat) -> jax.Array:
-    """Return that of torchao's EVEN: OCP's rule for amax rounded to the elements'
+    """Return the increment of torchao's EVEN: OCP's for amax rounded to the elements'
     mantissa. Definitions: `ScaleCalculationMode` and `to_mx` of
     torchao.prototype.mx_formats. Despite the name, ties go up: half a unit is added and
     the exponent taken."""

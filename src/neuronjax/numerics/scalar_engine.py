@@ -11,15 +11,15 @@ every bit within a segment, are our choice.
 
 A function is data (tables/scalar_engine.json); one evaluator serves them all:
 
-1. Subnormal arguments are zeros. Of odd and even functions |x| is looked up.
+1. Subnormal arguments are zeros. For odd and even functions |x| is looked up.
 2. `power`: x = m 2^2k with m in 1..4, or m 2^k with m in 1..2 for the reciprocal, and
    f(x) = f(m) times a power of two. `log`: x = m 2^k with m in 3/4..3/2, and
    log(x) = log(m) + k ln 2. Nothing else is reduced.
 3. Sign, exponent and leading bits of the mantissa choose the row, and with it the base.
 4. d = x - base, then ((c3 d + c2) d + c1) d + c0, every product and every sum rounded
    to FP32: the patent's circuits are separate.
-5. Limits, zeros and NaNs. Products and results below 2^-126 are zeros, so that there is
-   little left of a function's accuracy where it is below 2^-110.
+5. Limits, zeros and NaNs. Products and results below 2^-126 are zeros, so that
+   functions are inaccurate where they are below 2^-110.
 
 Products are sealed, so the bits are the same in every context.
 """
@@ -191,7 +191,7 @@ def function(name: str) -> Function:
 
 
 def evaluate(table: PiecewiseCubic, x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Return a function of float32 `x`, unsealed; `zero` is that of
+    """Return the function of a table at float32 `x`, unsealed; `zero` is that of
     `exact.opaque_zero`."""
     find = functools.partial(_place, table)
     value = functools.partial(_value, table)
@@ -234,7 +234,7 @@ def _reduced(table: PiecewiseCubic, x: jax.Array) -> tuple[jax.Array, jax.Array]
 
 
 def _reduce(table: PiecewiseCubic, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return (m, exponent of the result or of x as an integral float32)."""
+    """Return the reduced argument, and the exponent of the result (for log: of x)."""
     bits = bits_of(x)
     if table.reduction == "none":
         return x, jnp.zeros_like(x)
@@ -299,7 +299,7 @@ def _cubic(
 
 
 def _entries(column: np.ndarray, row: jax.Array) -> jax.Array:
-    """Return the column's number for every row index."""
+    """Return the entries of a table's column at these row indices."""
     if len(column) > _FEW_ROWS:
         return jnp.asarray(column).at[row].get(mode="promise_in_bounds")
     entries = jnp.full(row.shape, column[0])

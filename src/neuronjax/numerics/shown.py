@@ -1,7 +1,7 @@
 """`Shown`: a value that a notebook shows as a table.
 
-Numbers and other classes below the reports do not know tables: they name a module
-above, which is imported when a value is first shown.
+Classes in layers below the reports cannot draw tables, so they name a module of a
+higher layer, which is imported when a value is first shown.
 """
 
 from __future__ import annotations

@@ -183,8 +183,8 @@ def sparsify(
     """Keep, in every group of M elements along an axis, the N of largest magnitude.
 
     Of equal magnitudes the lower index is kept. A NaN, whatever its payload, counts as
-    larger than Inf, so a group that held one holds one still. Subnormals count as what
-    they are, and -0 as +0.
+    larger than Inf, so a group with a NaN keeps one. Subnormals are not flushed, and -0
+    counts as +0.
 
     Args:
         x: of a dtype in `DTYPES`.

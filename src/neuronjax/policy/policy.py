@@ -144,8 +144,8 @@ class Rule:
         source: str,
         module: str,
     ) -> bool:
-        """Return whether every selector is found; `param` in at least one of
-        `params`."""
+        """Return whether the pattern of each selector is found in its text; that of
+        `param` in any of `params`."""
         own = dict(op=op_name, scope=scope, source=source, module=module)
         return all(
             any(re.search(pattern, t) for t in (params if n == "param" else (own[n],)))
@@ -159,14 +159,14 @@ class Rule:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Policy:
-    """What may happen to the numbers of a program.
+    """The numerics of a program: what compiler and chip may do to its numbers.
 
     It is hashable; change a copy of it with `dataclasses.replace`.
 
     Attributes:
         auto_cast: which FP32 operands are cast down: "none", those of matmuls and
             convolutions ("matmult"), or those of "all" ops. A dot with an explicit
-            algorithm (`lax.DotAlgorithm`) rounds as that says, uncast.
+            algorithm (`lax.DotAlgorithm`) is not cast and rounds as the algorithm says.
         dot_precision: whether a dot or convolution with `precision=HIGH` or `HIGHEST`
             keeps its operands uncast ("obeyed") or has them cast like any other
             ("ignored"). "auto" ignores it, with a warning the first time a line asks:
@@ -189,8 +189,8 @@ class Policy:
             other FP8 libraries).
         loss_scale: a factor on the loss, divided out of the gradients; None for none.
             The emulated function must be the loss and be differentiated from outside,
-            `jax.grad(neuronjax.jit(loss, ...))`: a gradient that is taken inside it has
-            no loss that could be scaled.
+            `jax.grad(neuronjax.jit(loss, ...))`; if the gradient is taken inside the
+            function, there is no loss to scale.
         accumulation: the order of sums; "systolic" is the modelled order; "sequential"
             differs from it in that sums and products of VectorE are one left fold of
             any length instead of tiles of 512 (no measurement says which is right);
@@ -218,10 +218,10 @@ class Policy:
             compiler (EVRF061, EVRF063).
         float_to_int: how floats become integers: "truncate" as in StableHLO, "rne" as
             in engines.
-        round_trips: what becomes of a float that is cast to a narrower dtype and back
-            at once: "kept" runs both casts, "folded" none, as the compiler does inside
-            a graph.
-        overflow: what becomes of an overflow of these writes: Inf (NaN for e4m3fn), or
+        round_trips: whether a float that is cast to a narrower dtype and immediately
+            back is rounded: "kept" runs both casts, "folded" neither, as the compiler
+            does inside a graph.
+        overflow: the result of an overflow on these writes: Inf (NaN for e4m3fn), or
             the largest finite value, also for Inf. Operations that only move or select
             keep the bits.
         mx_scale_rule: how the device chooses the shared scale of an MX block.
@@ -329,8 +329,8 @@ class Policy:
         return f"Policy({', '.join(given)})"
 
     def _check_pairing(self) -> None:
-        """Refuse what the tensor engine cannot pair, and MX casts of ops that have no
-        block axis."""
+        """Refuse formats that the tensor engine cannot multiply, a scale rule without
+        this emax, and MX casts of ops other than matmuls."""
         partners = _PARTNERS.get(self.auto_cast_type)
         if partners and self.cotangent_type not in ("auto", "same", *partners.also):
             raise InvalidProgramError(
@@ -447,8 +447,8 @@ class Policy:
         return tuple(n for n, rule in rules if rule.matches(op_name, **texts))
 
     def for_op(self, op_name: str, **texts: Any) -> Policy:
-        """Return the effective policy of one op, without rules: this one under its last
-        match.
+        """Return the policy of one op: this one, overridden by the last rule that
+        matches, and without rules.
 
         Arguments are those of `matching_rules`.
         """
@@ -461,7 +461,7 @@ class Policy:
         """Return whether a rule may change an op of this name that it matches.
 
         A rule about casts only changes ops whose operands are cast: matmuls and
-        convolutions, unless all are.
+        convolutions, or every op if `auto_cast` is "all".
         """
         under, overrides = _under_rule(self, index), self.rules[index].overrides
         if not _ABOUT_CASTS.issuperset(overrides) or under.auto_cast == "all":
@@ -471,8 +471,7 @@ class Policy:
         return self.auto_cast == "all"
 
     def describe(self) -> str:
-        """Return a few lines for people: what is cast, how it rounds, how sums are
-        taken."""
+        """Return a few lines of text about casts, rounding and the order of sums."""
         return "\n".join(_description(self))
 
 

@@ -138,7 +138,7 @@ def policy_from_scope(name_stack: str) -> Policy | None:
 
 
 def _intern(policy: Policy) -> str:
-    """Return a token of the value alone, so that program texts are reproducible."""
+    """Return a token made from the value alone, so program texts are reproducible."""
     values = [getattr(policy, f.name) for f in dataclasses.fields(policy) if f.compare]
     token = hashlib.blake2b(repr(values).encode(), digest_size=8).hexdigest()
     if _SCOPED.setdefault(token, policy) != policy:
@@ -155,8 +155,8 @@ _TARGET = jax.make_user_context(default_value=None)
 def compiling_for(target: str) -> Iterator[None]:
     """Make the kernels that are traced inside the block for this target.
 
-    It is also part of JAX's cache keys, so that a kernel inside an inner jit is traced
-    for the right target.
+    The target is also part of JAX's cache keys, so that a kernel inside an inner jit is
+    traced for the right target.
     """
     with _TARGET(target):
         yield

@@ -4,8 +4,8 @@
 
 stores the program, its inputs and the bits of its outputs. Later runs check two things
 separately: that the *stored* program gives the stored bits, on any host, Python and
-jaxlib; and whether *today's* JAX makes the same program of the function, which another
-version, or an edit, may not.
+jaxlib; and whether *today's* JAX captures the same program from the function, which an
+edit or another version of JAX may change.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ _taken: dict[tuple[str, Path], tuple[str, Any]] = {}
 
 
 def _used_twice(path: Path, step: Any, today: Today) -> str:
-    """Take a name for this session; return what is wrong if another use has it, or "".
+    """Reserve a name for this session; return the fault if it is in use, or "".
     Outside of pytest a function's program may change, because the function may be
     edited."""
     function: Any = inspect.unwrap(step)

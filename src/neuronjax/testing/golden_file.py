@@ -65,7 +65,7 @@ class Leaf:
         return cls(path, array.dtype.name, array.shape, sha256(array), seed)
 
     def shown(self, array: np.ndarray) -> Leaf:
-        """Return the description with the figures of its array."""
+        """Return this description with norm, range and first values of its array."""
         return dataclasses.replace(self, figures=figures_text(array))
 
     @property

@@ -1,4 +1,4 @@
-"""Finds why a golden's function is another program today, and its edits.
+"""Finds why a golden's function gives another program today, and the edits.
 
 A program depends on the user's source, the values that it reads, and the JAX that
 captures it. The golden holds the source's lines and the versions; which of them changed

@@ -165,7 +165,7 @@ def _add_cells(
 def _exact(
     total: jax.Array, lhs: jax.Array, rhs: jax.Array, zero: jax.Array
 ) -> jax.Array:
-    """Return the same for cells of one row, whose products may be out of range."""
+    """Return the same as `_rounded` for cells of one row, with products of any size."""
 
     def step(total: jax.Array, row: tuple) -> tuple[jax.Array, None]:
         a, b = row

@@ -110,8 +110,8 @@ class Psum(NamedTuple):
 def _adder(
     format: FloatFormat | None, rounding: str, overflow: str
 ) -> Callable[..., jax.Array]:
-    """Return the same function object for the same settings, so JAX traces it once per
-    shape."""
+    """Return the function that adds passes with these settings, always the same object,
+    so JAX traces it once per shape."""
     if format is None:
         return functools.partial(_add_passes, rounded=None)
     options: dict[str, Any] = dict(rounding=rounding, overflow=overflow)

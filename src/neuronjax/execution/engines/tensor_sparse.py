@@ -2,8 +2,8 @@
 
 Each compressed value is multiplied by the moving row that its tag selects, and the
 products are summed down the column as in a dense matmul, 128 compressed rows to a K
-tile. That equals the fold of the expanded operand with K tiles of 128 M/N rows, because
-rows of zeros add nothing to a sum, and so it is computed. If the moving operand holds
+tile. It is computed as the fold of the expanded operand with K tiles of 128 M/N rows,
+which is equal, because rows of zeros add nothing to a sum. If the moving operand holds
 an Inf or NaN, rows that no tag selects would spoil that sum; then the selected rows are
 gathered one by one.
 """

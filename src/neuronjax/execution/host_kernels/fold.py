@@ -144,6 +144,6 @@ def _strides(name: str, x: jax.Array | None, k_first: bool) -> dict[str, int]:
 
 
 def _part(size: int, most: int, multiple: int) -> int:
-    """Return the length of the fewest equal parts of at most about `most`."""
+    """Return the length of parts: the fewest equal ones of about `most` or less."""
     part = -(-size // -(-size // most))
     return -(-part // multiple) * multiple

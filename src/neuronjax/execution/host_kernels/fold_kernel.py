@@ -136,7 +136,7 @@ def register_tile(kind: FoldKind, lanes: int) -> RegisterTile:
 def write(
     module: ir.Module, lanes: int, kind: FoldKind, registers: RegisterTile
 ) -> str:
-    """Return the module of a kind, as text."""
+    """Return, as text, the module of one kind of kernel."""
     del lanes  # `registers` has them
     block = _FoldBuilder(module, kind, registers).block()
     arguments = len(kind.operands)
@@ -186,8 +186,8 @@ class _FoldBuilder:
     # -- registers ---------------------------------------------------------------------
 
     def _cells(self, exact: bool) -> ir.Function:
-        """Return `void (ptr a, ptr b, i64 cells, i64 group, ptr out)`. The function
-        adds up groups of cells, and the sums of the groups in order."""
+        """Build `void (ptr a, ptr b, i64 cells, i64 group, ptr out)`, which adds up
+        groups of cells, and then the sums of the groups in order."""
         name = "exact_cells" if exact else "cells"
         function = self._function(name, VOID, (POINTER, POINTER, I64, I64, POINTER))
         a, b, cells, group, out = function.args
@@ -264,9 +264,9 @@ class _FoldBuilder:
     # -- the result --------------------------------------------------------------------
 
     def _merge(self) -> ir.Function:
-        """Return `void (ptr sums, ptr out, i64 stride, i64 rows, i64 columns, i1 first,
-        i1 last)`. The function adds sums to a result, and settles the last ones as they
-        leave PSUM."""
+        """Build `void (ptr sums, ptr out, i64 stride, i64 rows, i64 columns, i1 first,
+        i1 last)`, which adds sums to a result, and settles the last ones as they leave
+        PSUM."""
         function = self._function(
             "merge", VOID, (POINTER, POINTER, I64, I64, I64, I1, I1)
         )
@@ -290,7 +290,7 @@ class _FoldBuilder:
     # -- a block -----------------------------------------------------------------------
 
     def block(self) -> ir.Function:
-        """Return `void (i64 index, ptr operands, ptr plan, ptr scratch)`. `operands`
+        """Build `void (i64 index, ptr operands, ptr plan, ptr scratch)`. `operands`
         are the addresses of the kind's operands and of the result."""
         kind = self._kind
         function = handler.block(self._module, kind.name)
@@ -437,8 +437,8 @@ class _FoldBuilder:
 def _add_cell(c: Code, total: Value, pairs: list[tuple], exact: bool) -> Value:
     """Return a running sum plus the sum of one cell. Exact products may be added by
     fused multiply-adds, which then round as two operations do; other products are
-    rounded first. A cell of one row passes its product on unrounded. Only with exact
-    products is the sum certainly rounded before it is flushed."""
+    rounded first. The product of a cell of one row is not rounded; unless products are
+    exact, `_fused_first` rounds that sum before it is flushed."""
     (a, b), *rest = pairs
     if not rest:
         return c.fused(a, b, total) if exact else _fused_first(c, a, b, total)

@@ -246,8 +246,8 @@ def _scaled(c: Code, x: Value, scale: Value) -> Value:
 
 
 def _half(c: Code, x: Value, half: str) -> Value:
-    """Return the upper 12 significant bits or the rest; the upper part of Inf and NaN
-    is all."""
+    """Return the upper 12 significant bits or the rest; Inf and NaN are in the upper
+    half."""
     if half == "whole":
         return x
     exponent = c.like(x, 0x7F800000)

@@ -75,7 +75,7 @@ def _runs(
 
 
 def write(module: ir.Module, lanes: int) -> str:
-    """Return the module, as text."""
+    """Return, as text, the module with the kernel that copies patches."""
     del lanes
 
     def work(c: Code, index: Value, plan: list[Value], where: list[Value]) -> None:

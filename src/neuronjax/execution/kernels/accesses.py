@@ -183,7 +183,7 @@ def slot_elements(shape: tuple[int, ...], stored: str, dtype: str) -> int:
 def used_indices(
     index: _Array, kind: str, shape: tuple[int, ...], group: int
 ) -> _Array:
-    """Return the runtime indices that a view uses, one dimension for one of the
+    """Return the runtime indices that a view uses, with one dimension for each of the
     view's. `group` is the number of partitions that share the offsets of a tensor
     indirection."""
     if kind == "scalar":

@@ -92,7 +92,7 @@ class KernelPlan:
 
 
 def prepare(program: KernelProgram, memory: FreshMemory = USUAL_MEMORY) -> KernelPlan:
-    """Assign slots, split and roll: everything before JAX."""
+    """Return the plan of a program: assign slots, split, and roll loops."""
     pools, places = slots.assign(program, shared=memory.shared)
     splitter = Splitter(places)
     elements = _rolled(splitter, program)

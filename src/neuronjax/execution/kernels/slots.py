@@ -1,4 +1,4 @@
-"""Slots: which storages share an array, and where in it each one lies.
+"""Assign storages to slots: places in arrays that several storages share.
 
 Storages of equal memory, shape and dtype share a *pool*, an array of slots. A slot is
 free again after its storage's last use, and the lowest free slot is taken next, so

@@ -65,7 +65,7 @@ class InstanceRow:
 
 
 class ResolvedAccess:
-    """The place of one execution of an access, from its part of the row.
+    """The elements that one execution of an access reads or writes.
 
     Attributes:
         plan: the static part.
@@ -150,7 +150,7 @@ def read(place: ResolvedAccess, state: State) -> jax.Array:
 
 
 def read_at(plan: AccessPlan, ints: list[int], state: State) -> jax.Array:
-    """Return the view of a plan with these integers."""
+    """Read the elements of an access, given its plan and the integers of its row."""
     return read(ResolvedAccess(plan, InstanceRow([*ints], []), state), state)
 
 

@@ -1,9 +1,9 @@
-"""What a run observes: counters of probes, and amaxes of delayed scaling.
+"""The observations of a run: counters of probes, and amaxes of delayed scaling.
 
 Observations of loops, branches, callees and devices are kept apart while these are
 traced (`StepAccumulator.apart`), returned from them as arrays, and merged into earlier
-ones. Counters are added; of amaxes the maximum is kept, so the amax of a mesh is the
-largest of its devices.
+ones. Counters are added; amaxes are merged by their maximum, so the amax of a mesh is
+the largest of its devices.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class StepAccumulator:
 
 
 def merged(first: Counters, second: Counters) -> Counters:
-    """Return the counters of both together."""
+    """Return the counters of two parts of a run, merged."""
     return total(jax.tree.map(lambda *x: jnp.stack(x), first, second))
 
 

@@ -63,7 +63,7 @@ def quantizing_bounds(
 
 
 class _Clipped(NamedTuple):
-    """What happened last to a value.
+    """The last clip and rounding of a value.
 
     Attributes:
         bounds: the last sides of clips, by identity, each with the number of the
@@ -95,8 +95,8 @@ class _BoundFinder(DataFlow[_Clipped]):
         )
 
     def block(self, block: Block, arguments: Sequence[_Clipped]) -> list[_Clipped]:
-        """Analyse a block; clips end where a function does, because its buffers are its
-        own."""
+        """Analyse a block; a clip does not extend beyond its function, whose buffers
+        are known only inside it."""
         given = [fact._replace(before=None) for fact in arguments]
         return [fact._replace(before=None) for fact in super().block(block, given)]
 

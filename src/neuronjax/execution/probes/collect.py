@@ -1,4 +1,4 @@
-"""What a user wants measured while a program runs: `Collect`, and its probes.
+"""The measurements that a user selects for a run: `Collect`, and its probes.
 
 A `Collect` selects among the results of a program: casts, MX quantizations, matmuls,
 other writes that round, and updates that rounding may lose. A `Probe` is a selected
@@ -47,7 +47,7 @@ _BINS = (4, 128)
 
 @dataclass(frozen=True, kw_only=True)
 class Collect:
-    """Which statistics a run returns beside its results; see `neuronjax.jit`.
+    """A selection of statistics that a run returns with its results (`neuronjax.jit`).
 
     The patterns are regular expressions, found anywhere in the text (`re.search`); all
     that are given must match, as those of a `Rule`.

@@ -1,4 +1,4 @@
-"""How one instruction is measured: the kind of its probe, and the probe's fields."""
+"""Decide how an instruction is measured: the kind and the fields of its probe."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ class PlanFacts(NamedTuple):
         return bool(self.provenance.numbers(view))
 
     def advances(self, i: Instruction) -> bool:
-        """Return whether it writes the next value of a state that is not one of its
-        operands."""
+        """Return whether an instruction writes the next value of a state without
+        reading the state."""
         return id(i) in self.states.before and i in self.states and not _dithers(i)
 
     def before(self, i: Instruction) -> int | None:
@@ -161,7 +161,7 @@ def _kind(i: Instruction, facts: PlanFacts) -> str | None:
 
 
 def _is_counter(i: Instruction, facts: PlanFacts) -> bool:
-    """Return whether it counts turns, for which a 32-bit word is enough."""
+    """Return whether an instruction counts turns, for which 32 bits are enough."""
     type = i.results[0].type
     is_word = not type.shape and type.dtype.itemsize == 4
     return is_word and _is_sum(i) and any(map(facts.is_constant, i.operands))
@@ -193,8 +193,8 @@ def _is_update(i: Instruction, facts: PlanFacts) -> bool:
 
 
 def _dithers(i: Instruction) -> bool:
-    """Return whether it rounds stochastically; then a state that stays has lost
-    nothing."""
+    """Return whether an instruction rounds stochastically; an unchanged state has then
+    lost nothing."""
     return is_narrow(i) and i.rounding == "stochastic"
 
 
@@ -220,7 +220,7 @@ def _is_sum(i: Instruction) -> bool:
 
 
 def is_widened(i: Instruction) -> bool:
-    """Return whether the result is rounded, and can be recomputed in FP32."""
+    """Return whether an instruction rounds a result that FP32 can recompute."""
     return (
         isinstance(i, (TensorTensor, TensorScalar))
         and i.op in _WIDENED
@@ -247,8 +247,8 @@ def _changed(i: Instruction, provenance: Provenance) -> tuple[int, ...]:
 
 
 def _updated(i: Instruction, facts: PlanFacts) -> tuple[int, ...]:
-    """Return which operands of a sum the other operand may be an update of. This is the
-    state, or the argument of the program, if exactly one operand is; else both. A
+    """Return the operands of a sum that the other operand may update: the one that is a
+    state or an argument of the program, if exactly one is; else both. A
     difference updates its first operand."""
     if not _is_sum(i) or facts.advances(i):
         return ()

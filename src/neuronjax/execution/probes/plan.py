@@ -1,4 +1,4 @@
-"""Which instructions of a program are measured: the `ProbePlan` of a `Collect`.
+"""Find the instructions of a program that a `Collect` measures: its `ProbePlan`.
 
 Casts, MX quantizations and matmuls are instructions of their own, so their operands and
 results are visible. For an elementwise operation that rounds, the same instruction with
@@ -50,7 +50,7 @@ class ProbePlan:
         Args:
             program: the instructions.
             collect: what to measure.
-            argument_names: of main's arguments; none if they are not one each.
+            argument_names: the names of main's arguments; unused unless one for each.
 
         Raises:
             InvalidProgramError: patterns that select nothing.
@@ -159,7 +159,7 @@ class ProbePlan:
         return self._slots[id(i)]
 
     def _may_match(self, probe: Probe) -> bool:
-        """Return whether the selection may include it, wherever it is called."""
+        """Return whether the selection may include a probe, wherever it is called."""
         if probe.source:
             return self.collect.matches(probe)
         return probe.kind in self.collect.kinds
@@ -208,7 +208,7 @@ def _numbered(probes: Sequence[Probe]) -> tuple[Probe, ...]:
 
 
 class Collector:
-    """Passes a selection to where a program is lowered, and returns its probes.
+    """Passes a selection to the lowering of a program, and returns its probes.
 
     Attributes:
         collect: the selection.

@@ -380,7 +380,7 @@ def _error(x: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def _histogram_words(layout: CounterLayout, x: jax.Array) -> list[jax.Array]:
-    """Return a one in the bin of every exponent, four bins in a word."""
+    """Return words of four 8-bit bins, with a one in the bin of each exponent."""
     if not layout.bins:
         return []
     low, binades = exponent_bins(layout.format, layout.bins)

@@ -1,4 +1,4 @@
-"""The signs of a fault that a run shows by itself, without a finer run beside it.
+"""Signs of faults that one run shows, without a more precise run to compare it with.
 
 The predicates take numbers and arrays, of NumPy for `compare`, which looks at one
 execution, and of JAX for the statistics of a run, which decide inside its compiled
@@ -38,7 +38,7 @@ class Finiteness(NamedTuple):
 
 
 def makes_nonfinite(result: Finiteness, operands: Iterable[Finiteness]) -> Finiteness:
-    """Return whether an op makes Inf or NaN from finite numbers, NaN from numbers."""
+    """Return whether an op makes Inf or NaN of finite operands, and NaN of no NaN."""
     of_finite, of_numbers = result
     for operand in operands:
         of_finite = of_finite & ~operand.nonfinite

@@ -74,8 +74,8 @@ class _Carried(NamedTuple):
 
     Attributes:
         exact: the states that it equals, perhaps after a cast.
-        scaled: the states that it is one number times.
-        stepped: the states that it is the sum of and something else.
+        scaled: the states of which it is a multiple, by a single number.
+        stepped: the states to which something was added to compute it.
         writes: pairs of a state and a write of it on the way, by its identity.
     """
 
@@ -200,7 +200,7 @@ class _StateFinder(DataFlow[_Carried]):
         return self.nothing
 
     def _may_decay(self, factor: View) -> bool:
-        """Return whether it is one number that could be a decay factor."""
+        """Return whether a factor is one number that could be a decay factor."""
         numbers = self._provenance.numbers(factor)
         if numbers:
             return any(_LEAST_DECAY < number <= 1 for number in numbers)

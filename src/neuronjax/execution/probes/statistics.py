@@ -54,23 +54,23 @@ _FRACTIONS = {
 )
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Statistics(Shown):
-    """What a call of `neuronjax.jit(..., collect=...)` returns beside its outputs.
+    """The statistics that `neuronjax.jit(..., collect=...)` returns with the outputs.
 
-    Loops count every iteration, branches the one that is taken, callees every call, and
-    the devices of a mesh all of theirs; what all devices compute alike counts once.
+    Every iteration of a loop counts, the branch that is taken, every call of a function
+    and every device of a mesh; work that all devices repeat counts once.
 
     Counters of a probe; a "number" is neither NaN nor Inf:
-        elements: measured, nonzero: of them, before the rounding.
-        underflow: non-zero, and zero after it (flushed).
-        subnormal: below the format's smallest normal number after it, and not zero; an
-            element of an MX block before its scale.
-        overflow: numbers that became Inf or NaN. saturated: larger than the largest
-            number of the format (or block), and set to that; of a clip that is not
-            only by rounding.
-        nan_in: NaNs before, nan, inf: after it.
-        updates: of additions, where what is added is not zero; of other writes of the
-            next value of a state, where that is another before the rounding. stagnant:
-            of them, where a number is what it was before.
+        elements: elements that were measured. nonzero: before the rounding.
+        underflow: nonzero elements that the rounding made zero (flushed).
+        subnormal: nonzero elements below the format's smallest normal number after the
+            rounding; elements of MX blocks are compared without their scale.
+        overflow: numbers that became Inf or NaN. saturated: numbers larger than the
+            largest of the format (or block), which were set to it; for a clip, without
+            those that rounding alone would set to it.
+        nan_in: NaNs before the rounding. nan, inf: NaNs and Infs after it.
+        updates: additions of a nonzero number; for other writes of the next value of a
+            state, elements that change before the rounding. stagnant: updates after
+            which the number is unchanged.
         blocks: MX blocks, and those of them with elements that underflow, that
             saturate, or that are all NaN.
 

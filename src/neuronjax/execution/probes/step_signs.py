@@ -1,6 +1,6 @@
-"""The signs of faults in one step, decided inside it from the counts of its probes.
+"""The signs (symptoms) of faults in one step, decided from the counts of its probes.
 
-Signs are recorded per step, so a run can tell how many of its steps show one, and since
+Signs are recorded per step, so a report can say how many steps show one, and since
 when. The op that makes an Inf or NaN is the one whose operands have none, as far as
 these are measured. It counts only if a result of the program has it (not what a select
 drops or a step that is skipped), and only if no argument had it.
@@ -30,7 +30,7 @@ from neuronjax.execution.probes.signs import (
 from neuronjax.execution.probes.watching import INF_BITS, any_nonfinite
 
 SIGNS = ("made_inf", "made_nan", "wrapped", "underflow", "absorbed", "clipped")
-#: Stands for the first step with a sign if there is none.
+#: The value of the first step with a sign if no step has one.
 NEVER = np.uint32(0xFFFF_FFFF)
 #: Largest number of elements of an unmeasured result that is examined.
 SMALL = 4096
@@ -73,8 +73,8 @@ def signs_of_step(
 
 
 def _made(plan: ProbePlan, found: Finiteness) -> Finiteness:
-    """Return for every probe whether its operands have none of the Inf or NaN that it
-    has."""
+    """Return for every probe whether it has an Inf or NaN that its operands do not
+    have."""
     before, after = plan.edges[:, 0], plan.edges[:, 1]
 
     def upstream(flags: jax.Array) -> jax.Array:
@@ -90,8 +90,8 @@ def _broken(
     results: Sequence[jax.Array],
 ) -> jax.Array:
     """Return whether a result is not finite although the arguments are. Measured
-    results are known. Of the others the small ones are examined, such as a loss, or all
-    of them if nothing is measured."""
+    results are known. Of the other results small ones, such as a loss, are examined, or
+    all if nothing is measured."""
     known = [place for place in plan.results if place is not None]
     others = [x for x, n in zip(results, plan.results, strict=True) if n is None]
     small = [x for x in others if x.size <= SMALL]
@@ -103,14 +103,14 @@ def _broken(
 
 
 def first_step(signs: jax.Array) -> jax.Array:
-    """Return [probes, signs, 2]: the number of steps with a sign (of one), and which
-    step."""
+    """Return [probes, signs, 2] for one step: how many steps show a sign (0 or 1), and
+    the first one."""
     never = jnp.where(signs, jnp.uint32(0), NEVER)
     return jnp.stack([signs.astype(jnp.uint32), never], axis=-1)
 
 
 def merged_signs(x: jax.Array, y: jax.Array, before: jax.Array) -> jax.Array:
-    """Return the signs of two runs together; the first run had `before` steps."""
+    """Merge the step counts and first steps of two runs, `before` steps apart."""
     later = jnp.where(y[..., 0] > 0, y[..., 1] + before, NEVER)
     since = jnp.where(x[..., 0] > 0, x[..., 1], later)
     return jnp.stack([x[..., 0] + y[..., 0], since], axis=-1)
@@ -124,7 +124,7 @@ _KINDS: Mapping[str, str] = {
 
 
 def fault_kind(sign: str, probe: Probe) -> str:
-    """Return the name of the fault of which a probe shows a sign."""
+    """Return the name of the fault that a sign of a probe indicates."""
     if sign in _KINDS:
         return _KINDS[sign]
     if sign == "absorbed":

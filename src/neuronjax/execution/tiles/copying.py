@@ -54,7 +54,7 @@ def memset(i: Signature, x: Operands, c: TileContext) -> Results:
 
 @executes("iota")
 def iota(i: Signature, x: Operands, c: TileContext) -> Results:
-    """Return 32-bit integers that wrap around."""
+    """Return an affine expression of the indices, in 32 bits that wrap around."""
     offset, multiplier, *steps = x
     counts, partitions = i.attributes["counts"], i.outputs[0].shape[0]
     return (affine_values(offset, multiplier, steps, counts, partitions),)

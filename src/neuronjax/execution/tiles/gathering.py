@@ -31,8 +31,8 @@ CORE_PARTITIONS = 16
 
 @executes("local_gather")
 def local_gather(i: Signature, x: Operands, c: TileContext) -> Results:
-    """Gather, in each core, the elements that its own indices name, for all its
-    partitions."""
+    """Gather for all partitions of a GpSimd core the elements that the core's indices
+    name."""
     a = i.attributes
     src, index = flat(x[0]), flat(x[1])
     cores = src.shape[0] // CORE_PARTITIONS

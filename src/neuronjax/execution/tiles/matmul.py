@@ -77,8 +77,8 @@ def _matrix(x: jax.Array, rows: int = 1) -> Matrix:
 def _passed_through(
     stationary: jax.Array, moving: jax.Array, result: OperandView
 ) -> Bits:
-    """Return the bits of the stationary operand where `moving`, of ones and zeros, has
-    its one."""
+    """Return the bits of the stationary row that each one-hot column of `moving`
+    selects."""
     k = stationary.shape[0]
     word = dtypes.info(result.dtype).carrier
     rows = stationary.reshape(k, -1)

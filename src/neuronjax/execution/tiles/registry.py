@@ -79,7 +79,7 @@ class Signature:
 
 
 class TileContext(NamedTuple):
-    """What an instruction reads besides its operands.
+    """The values that an instruction reads besides its operands.
 
     Attributes:
         zero: a -0.0 that the compiler cannot know, see `numerics.exact`.

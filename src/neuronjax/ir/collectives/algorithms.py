@@ -156,9 +156,9 @@ def _partial_chips(op: str, group: Group) -> str:
 
 
 def _ring(channels: int) -> Algorithm:
-    """Return the ring in which chunk r starts at the rank after r and ends at its owner
-    r. StableHLO does not foresee this rotation. The chips run several channels, how
-    many is not published; ASSUMPTION: one, unless the name says more."""
+    """Return the ring, in which the sum of chunk r starts at rank r + 1 and ends at its
+    owner r. (StableHLO does not describe this rotation.) The number of channels on the
+    chips is not published; ASSUMPTION: one, unless the name says more."""
 
     def refuses(op: str, group: Group) -> str:
         most = len(closed_paths(group, range(group.size)))
@@ -244,8 +244,8 @@ def _asymmetric(group: Group) -> str:
 
 
 def _pair(inside: Algorithm, between: Algorithm) -> Algorithm:
-    """Return reduce-scatter in the node, all-reduce over nodes, all-gather [IX]. Its
-    plan is that of the first stage, then that of the second."""
+    """Return reduce-scatter in the node, all-reduce over nodes, all-gather [IX] as one
+    algorithm. Its plan has two stages, because the all-gather adds nothing."""
     name = f"{inside.name}+{between.name}"
 
     def refuses(op: str, group: Group) -> str:

@@ -51,7 +51,7 @@ class Group:
 
     @property
     def fault(self) -> str:
-        """Why no network joins the group, or "". If a group has several ranks on
+        """The reason why no network joins the group, or "". If it has several ranks on
         several nodes, they must be the same logical cores on all
         (internode-collective-comm.rst). Chips need not be neighbours (ASSUMPTION:
         messages pass through other chips)."""

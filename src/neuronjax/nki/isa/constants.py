@@ -27,7 +27,7 @@ unknown_engine = engine.unknown
 
 
 class reduce_cmd(enum.Enum):
-    """What an instruction does to its engine's accumulator registers."""
+    """The effect of an instruction on its engine's accumulator registers."""
 
     idle = 0
     reset = 1
@@ -37,7 +37,7 @@ class reduce_cmd(enum.Enum):
 
 
 class dge_mode(enum.Enum):
-    """Where DMA descriptors are generated."""
+    """The place where DMA descriptors are generated."""
 
     unknown = 0
     swdge = 1
@@ -46,14 +46,14 @@ class dge_mode(enum.Enum):
 
 
 class oob_mode(enum.Enum):
-    """What happens when a runtime index is out of bounds."""
+    """The effect of a runtime index that is out of bounds."""
 
     error = 0
     skip = 1
 
 
 class matmul_perf_mode(enum.Enum):
-    """How a matmul packs its operands."""
+    """The way in which a matmul packs its operands."""
 
     none = "none"
     double_row = "double_row"

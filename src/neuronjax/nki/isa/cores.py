@@ -45,7 +45,7 @@ def core_barrier(call: Request) -> Any:
 
 
 class _Post(NamedTuple):
-    """What each core passes to the other at a `sendrecv`."""
+    """The data that each core passes to the other at a `sendrecv`."""
 
     src: NkiTensor
     send_to: int

@@ -101,7 +101,7 @@ def _row_tile(call: Request) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _quadrants(call: Request, name: str, data: NkiTensor) -> list[NkiTensor]:
-    """Return the partitions of a scale tensor with scales of `data`, one view per
+    """Return the parts of a scale tensor that hold the scales of `data`, one view per
     quadrant. An indirect view cannot be sliced, so it is returned whole."""
     scale = call.values[name]
     quadrants = data.shape[0] // QUADRANT

@@ -1,4 +1,4 @@
-"""Which NeuronCore the kernel is traced for."""
+"""The version of the NeuronCore for which a kernel is traced."""
 
 from __future__ import annotations
 

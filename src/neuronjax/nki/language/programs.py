@@ -17,7 +17,7 @@ _ASKED_WHICH, _ASKED_HOW_MANY = "asked for its program", "asked for their number
 
 
 class GridWarning(UserWarning):
-    """A kernel without a grid asks for its program id, never for their number."""
+    """A kernel without a grid reads its program id, not the number of programs."""
 
 
 def program_id(axis: int = 0) -> int:

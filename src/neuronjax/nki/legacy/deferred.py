@@ -1,4 +1,4 @@
-"""Values that are computed when their destination is known, which may decide how."""
+"""Values computed once their destination is known, because it may decide how."""
 
 from __future__ import annotations
 

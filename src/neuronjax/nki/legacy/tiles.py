@@ -121,7 +121,7 @@ class Tile(WithoutValue):
         self[key].set(value)
 
     def set(self, value: Any, box: Box | None = None) -> None:
-        """Copy a number or a tile into this one, of a tile only its mask's box."""
+        """Copy a number, or a tile's elements in its mask's box, into this tile."""
         if isinstance(value, Tile) and box is None and value.box is not None:
             self._set_box(value, value.box)
             return
@@ -268,7 +268,7 @@ def defined(*operands: Any, mask: Box | None = None) -> Box | None:
 def elementwise(
     compute: Callable[..., NkiTensor], *operands: Any, mask: Box | None = None
 ) -> Tile:
-    """Return a function of operands; its result has no value where an operand has none.
+    """Return a function's result, which has no value where an operand has none.
 
     Args:
         compute: the function, of views and numbers.
@@ -289,7 +289,7 @@ def elementwise(
 
 
 def _in_pieces(compute: Callable[..., NkiTensor], operands: list[Any]) -> NkiTensor:
-    """Return the function, split along the free dimensions beyond four."""
+    """Return a function's result, computed in pieces of four free dimensions."""
     tensors = [v for v in operands if isinstance(v, NkiTensor)]
     rank = max(t.ndim for t in tensors)
     if rank <= MOST_DIMENSIONS:

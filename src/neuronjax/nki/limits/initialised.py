@@ -1,10 +1,10 @@
 """Finds reads of elements that nothing wrote, without running the program.
 
 Every storage has a map of its written elements, which follows the order of the text;
-the body of a device loop is read once, as its first turn. What only the run decides is
-taken in the program's favour: a write at a runtime offset may have written any element,
-a loop may have had turns, and a read at a runtime offset is an error only if nothing
-was written. Such a read may still see NaN or 4 (fresh memory) or what an earlier tile
+the body of a device loop is read once, as its first turn. Where only a run can decide,
+the program is assumed to be right: a write at a runtime offset may write any element, a
+loop may have had turns, and a read at a runtime offset is an error only if nothing was
+written. Such a read may still see NaN or 4 (fresh memory) or what an earlier tile
 left in a slot.
 
 An engine takes 128 partitions as easily as 100, so kernels compute with unwritten
@@ -65,7 +65,7 @@ class Initialised:
     #: Whether an engine may compute with a tile that has values only in part, as
     #: kernels with masks do.
     partial: bool = False
-    #: Whether what only the run decides is taken in the program's disfavour: a runtime
+    #: Whether the program is assumed to be wrong where only a run can decide: a runtime
     #: offset writes nothing and reads all of a tensor, and instructions that ignore a
     #: part of their operand read all of it.
     strict: bool = False
@@ -118,7 +118,7 @@ class Initialised:
         self._position += 1
 
     def _passed_on(self, i: KernelInstruction) -> _Spoilt | None:
-        """Return partitions computed from unwritten ones; None if none or in error."""
+        """Return partitions computed from unwritten ones; None if none, or illegal."""
         if _reads_as(i) != "lanes" or any(a.dynamic for a in i.outputs):
             return None
         partitions = np.zeros(i.outputs[0].shape[0], np.bool_)
@@ -134,7 +134,7 @@ class Initialised:
         return _Spoilt(partitions, tuple(sources)) if sources else None
 
     def _unwritten_partitions(self, access: Access) -> np.ndarray | None:
-        """Return the unwritten partitions; None if there are none, or one in part."""
+        """Return unwritten partitions; None if none, or if one is written in part."""
         known = isinstance(self.written.get(access.storage), np.ndarray)
         if not known or access.dynamic is not None or not access.storage.on_chip:
             return None

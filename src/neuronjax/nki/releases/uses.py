@@ -50,7 +50,7 @@ class NkiUse:
 
 
 def uses_of_file(path: Path) -> list[NkiUse]:
-    """Return what a file uses, by line.
+    """Return the uses of NKI names in a file, by line.
 
     Raises:
         InvalidProgramError: the file is missing, not text, or not Python.
@@ -65,7 +65,7 @@ def uses_of_file(path: Path) -> list[NkiUse]:
 
 
 def uses(text: str, path: str) -> list[NkiUse]:
-    """Return what the text of a file uses, by line; equal uses of a line once.
+    """Return the uses of NKI names in a text, by line; equal uses of a line once.
 
     Raises:
         InvalidProgramError: the text is not Python.

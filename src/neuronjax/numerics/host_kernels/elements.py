@@ -1,4 +1,4 @@
-"""How kernels read, round and store elements, one or a vector of them.
+"""Code that reads, rounds and stores elements in kernels, one or a vector at once.
 
 Numbers are the bits of FP32 in 32-bit integers. `lanes` is the number of elements of a
 vector, 0 for a single element.
@@ -73,7 +73,7 @@ def ceiling(fmt: FloatFormat, saturates: bool) -> int:
 
 
 def rounded(c: Code, fmt: FloatFormat, size: Value) -> Value:
-    """Return codes, without sign, of any magnitudes: to nearest, ties to even."""
+    """Return the codes, without sign, of FP32 magnitudes rounded to nearest even."""
     like = lambda x: c.like(size, x)  # noqa: E731
     shift = MANTISSA_BITS - fmt.mantissa_bits
     odd = c.and_(c.lshr(size, like(shift)), like(1))

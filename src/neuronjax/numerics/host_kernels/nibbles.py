@@ -35,7 +35,7 @@ def packed(codes: jax.Array, dtype: DTypeLike) -> jax.Array:
 
 
 def write(module: ir.Module, lanes: int) -> str:
-    """Return the module, as text."""
+    """Return, as text, the module with the kernel that packs codes."""
 
     def work(c: Code, index: Value, plan: list[Value], where: list[Value]) -> None:
         _, _, first, count = row_part(c, index, plan)  # the first is even

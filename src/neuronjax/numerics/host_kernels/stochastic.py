@@ -84,7 +84,7 @@ def rounded(x: jax.Array, keys: jax.Array, element: str, saturates: bool) -> jax
 
 
 def write(module: ir.Module, lanes: int, kind: ElementKind) -> str:
-    """Return the module of a kind, as text."""
+    """Return, as text, the module of one kind of kernel."""
 
     def work(c: Code, index: Value, plan: list[Value], where: list[Value]) -> None:
         row, size, start, count = row_part(c, index, plan)

@@ -79,7 +79,7 @@ def _emulated(name: str, x: np.ndarray) -> np.ndarray:
 
 
 def compared(name: str, x: np.ndarray) -> np.ndarray:
-    """Return where results count: in the documented range, and not subnormal.
+    """Return which results count: those in the documented range and not subnormal.
 
     Subnormal results, or those flushed to zero, belong to another question.
     """

@@ -110,7 +110,7 @@ def _specials() -> Iterator[Question]:
 
 
 def _kept(better: np.ufunc, other: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """Return `kept` unless `other` is better, so also beside a NaN."""
+    """Return `kept` unless `other` compares as better; with a NaN it does not."""
     return np.where(better(other, kept), other, kept)
 
 
