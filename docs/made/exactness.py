@@ -101,7 +101,7 @@ instructions: BitcastCopy DmaCopy Im2col Iota NcTranspose LocalGather Memset Sor
 SortBlock TopK Loop Branch Call RecordAmax ReadAmax
 
 exact: movement between devices
-no bit of a value changes; who is sent nothing has zeros
+no bit of a value changes; a device that receives nothing gets zeros
 [StableHLO specification]
 tests: execution/test_exchange_movement.py
 instructions: AllGather AllToAll CollectiveBroadcast CollectivePermute PartitionId
@@ -115,7 +115,7 @@ tests: conformance/test_oracle_microscaling.py numerics/test_microscaling.py
 instructions: QuantizeMx
 
 exact: structured sparsity
-the N largest magnitudes of every M stay; of equals the lower index
+the N largest magnitudes of every M stay; of equal values the lower index is kept
 [patterns: NeuronCore-v3 and -v4 pages; the tie rule is ours]
 switch: sparsity
 tests: conformance/test_oracle_tensor_engine.py numerics/test_sparsity.py
@@ -293,7 +293,7 @@ tests: conformance/test_matrix.py
 instructions: Rng
 
 modelled: NKI kernels in a program
-the kernel's own instructions; of a policy only rounding and transcendentals reach
+the kernel's own instructions; only a policy's rounding and transcendentals apply
 inside
 [nki.isa for each; order of addition as above]
 tests: nki/test_in_programs.py

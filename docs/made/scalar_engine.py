@@ -30,7 +30,7 @@ SIZES: Mapping[str, tuple[str, str]] = MappingProxyType(
         ),
         "silu": (
             "bounded on silicon",
-            "arguments of 2 to 16: a gated layer; half as many segments would show",
+            "arguments of 2 to 16: a gated layer; half as many would err visibly",
         ),
         "sin": (GUESS, "beyond pi the documented cubic"),
     }

@@ -296,7 +296,7 @@ SILENT: tuple[tuple[str, str], ...] = (
     ("GpSimdE", "no row has an instruction of it"),
     (
         "subnormal operands, NaNs, infinities, signed zeros",
-        "no row's inputs have any but NaN and Inf of e4m3",
+        "of these, inputs held only NaN and Inf of e4m3",
     ),
     ("order of addition of BF16 and narrower operands", "below what distances tell"),
     (

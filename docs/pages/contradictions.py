@@ -52,7 +52,7 @@ CONTRADICTIONS: tuple[Contradiction, ...] = (
     ),
     Contradiction(
         topic="HBM bandwidth of trn2",
-        chosen="2.9 TB/s, which 16 chips make 46.4 TB/s",
+        chosen="2.9 TB/s; 16 chips together 46.4 TB/s",
         alternative="3.0 TB/s",
         sources="H2, T2 against A3",
     ),

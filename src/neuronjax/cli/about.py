@@ -28,7 +28,7 @@ def exactness(
         bool, typer.Option("--markdown", help="As the page docs/exactness.md.")
     ] = False,
 ) -> None:
-    """Says which numbers are exact, modelled, checked on silicon or the host's.
+    """Says which numbers are exact, modelled, checked on silicon or left to the host.
 
     What public measurements of chips say is listed below.
 
@@ -49,7 +49,7 @@ def exactness(
 
 
 def bench(context: typer.Context) -> None:
-    """Runs the benchmarks of the repository, for minutes.
+    """Runs the benchmarks of the repository, which takes minutes.
 
     Options are passed on.
 

@@ -211,7 +211,7 @@ def compare_dump(
     *,
     as_json: bool,
 ) -> None:
-    """Says at which op tensors of a real chip, or of another framework, go wrong.
+    """Finds the op at which tensors of a real chip or another framework go wrong.
 
     Tensors are matched to the program's values by name, else by a unique shape. The
     exit status is 0 where all are legal, 1 where one is not or none was compared, 2

@@ -38,8 +38,8 @@ def silicon_check(
 ) -> None:
     """Says what a real Trainium confirms, contradicts and leaves undecided.
 
-    For every question the alternatives that agree with the chip in all bits. Status 1
-    if the chip contradicts something that neuronjax says.
+    Lists, for every question, the alternatives that agree with the chip in all bits.
+    Status 1 if the chip contradicts something that neuronjax says.
 
     Examples:
 

@@ -106,7 +106,7 @@ def profile(
     as_json: JsonOption = False,
     **keywords: Any,
 ) -> None:
-    """Predicts where the time of a program goes on a chip, and what would save some.
+    """Predicts where the time of a program goes, and what would make it faster.
 
     Nothing is run: times are those of a model of one logical NeuronCore, from shapes
     alone; `neuronjax constants` lists what it rests on.
@@ -263,7 +263,7 @@ def constants(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Lists every figure of the time model that is no fact of a chip, with its source.
+    """Lists every figure of the time model that no chip's data sheet has.
 
     An ASSUMPTION is not published; "fitted to" names the measurement that a figure was
     chosen to meet. Facts of the chips: `neuronjax ls CHIP`.
