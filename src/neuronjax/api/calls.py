@@ -41,8 +41,8 @@ _KNOW_IT = ("api", "testing", "cli", "")
 def asked_for_jaxs() -> bool:
     """Return whether an internal module that wants JAX's own `jit` is the caller.
 
-    The user may have set `jax.jit = functools.partial(nj.jit, ...)`, or to a function
-    that calls `nj.jit`."""
+    The user may have set `jax.jit` to a `functools.partial` of `nj.jit`, or to a
+    function that calls it."""
     frame = sys._getframe(2)  # the caller of `jit`, or of the user's function
     while frame.f_code.co_filename == __file__ and frame.f_back is not None:
         frame = frame.f_back  # skip frames of `boundary`
@@ -61,8 +61,7 @@ _asked_about: ContextVar[Any] = ContextVar("_asked_about", default=None)
 
 def asked_about(emulated: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function made from an emulated one, such as its gradient, for a verb
-    whose policy covers all of it. The policy of the emulated function is then
-    ignored."""
+    whose policy covers all of it. The emulated function's own policy is ignored."""
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -125,8 +124,7 @@ class Named:
 
     @classmethod
     def of(cls, signature: inspect.Signature | None, numbers: Any, names: Any) -> Named:
-        """Return the selection with positions and names completed, as `jax.jit`
-        does."""
+        """Return the selection with positions and names completed as in `jax.jit`."""
         given_numbers = _tuple(numbers, int)
         given_names = _tuple(names, str)
         if signature is None:
@@ -148,8 +146,7 @@ class Named:
     def split(
         self, args: tuple, kwargs: dict
     ) -> tuple[tuple[tuple, dict], Callable[[Any], tuple[tuple, dict]]]:
-        """Return the other arguments, and a function that puts the selected ones
-        back."""
+        """Return the other arguments, and a function that adds the selected ones."""
         kept = [i for i in range(len(args)) if i not in self.numbers]
         dynamic_args = tuple(args[i] for i in kept)
         dynamic_kwargs = {k: v for k, v in kwargs.items() if k not in self.names}
@@ -208,8 +205,7 @@ class CallState:
         return self  # only the counter changes, and copies share it
 
     def context(self, index: Any) -> CallContext:
-        """Return the state that accompanies the arguments of the call with this
-        index."""
+        """Return the state that accompanies the arguments of a call."""
         return CallContext(call_index=index, amax_history=self.amax_history)
 
     def next_index(self, stochastic: bool, *arguments: Any) -> Any:

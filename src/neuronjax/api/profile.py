@@ -57,8 +57,7 @@ def profile(
         target: as `compare`.
         policy: as `compare`.
         lnc: physical cores per logical core; None for the policy's, else the target's.
-        peak: peak to which MFU refers: "bf16", "fp32", "fp8", "mx", "sparse", or
-            TFLOPS.
+        peak: the peak of MFU: "bf16", "fp32", "fp8", "mx", "sparse", or TFLOPS.
         batch_argnums: the arguments whose leading axis is the batch. With them
             `Profile.limits` also prices other batch sizes.
         trips: number of turns of loops that values determine, by the user's line
