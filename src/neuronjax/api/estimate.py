@@ -116,9 +116,8 @@ def estimate(
 
     Args:
         step: as `profile`.
-        instance: an instance or UltraServer, or several to compare; ":4" means four of
-            one. None for the step's own target or one with its chip, otherwise
-            "trn2.48xlarge".
+        instance: an instance or UltraServer, or several to compare (":4": four of one);
+            None for the step's own target or one with its chip, else "trn2.48xlarge".
         policy: the numerics, one or several; None for the step's own, else the SDK's.
         steps: number of optimizer steps, to the end or to a target loss. If policies
             need different numbers, a dict by policy name.
@@ -134,7 +133,7 @@ def estimate(
         gradient_bytes: bytes that one device adds up over the copies; None for the
             bytes of the arguments that are parameters, if `step` computes gradients.
         overlap: share of the backward pass that the gradients' all-reduce overlaps.
-        watts: average power of the whole instance, or a dict by instance.
+        watts: average power of the whole instance. If they differ, a dict by name.
         utilization: share of the rented time during which steps run.
         against: machines to compare with, as `Machine` or a dict of its fields.
         lnc: physical cores per logical core; None for the policy's, else the target's.
