@@ -59,11 +59,9 @@ class Row:
         policy: None for the host.
         target: the emulated machine.
         dtype: data type of parameters and activations.
-        loss_scale: factor by which the program multiplies its loss and divides its
-            gradients.
+        loss_scale: factor on the loss, by which the program divides its gradients.
         devices: number of devices that share the batch.
-        rules: "head" (the parameters that compute the logits) or "blocks" -> fields of
-            a rule.
+        rules: "head" (parameters that compute the logits) or "blocks" -> fields.
     """
 
     name: str
@@ -205,8 +203,7 @@ def _step(
 
 
 def step_of(model: Model, size: Size, row: Row) -> Callable[..., Any]:
-    """Return (params, state, *batch) -> (params, state, loss), the same for all
-    seeds."""
+    """Return (params, state, *batch) -> (params, state, loss), one for all seeds."""
     return _step(model, size, row.dtype, row.loss_scale, row.devices)
 
 

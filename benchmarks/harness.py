@@ -50,8 +50,7 @@ class Samples:
 
     @property
     def quartiles(self) -> tuple[float, float]:
-        """The first and third quartile, interpolated; twice the value if there is only
-        one."""
+        """The first and third quartile, interpolated; both the value if only one."""
         if len(self.values) == 1:
             return self.values[0], self.values[0]
         low, _, high = statistics.quantiles(self.values, n=4, method="inclusive")
@@ -155,8 +154,7 @@ def interleave(
 def in_fresh_process(
     function: Callable[[], Any], environment: Mapping[str, str]
 ) -> Any:
-    """Return `function()` of a new Python process with additional environment
-    variables.
+    """Return `function()` of a new Python process with environment variables added.
 
     Args:
         function: a module-level function; its result is pickled.
@@ -327,8 +325,7 @@ def circumstances() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Return versions of Python, JAX, jaxlib and neuronjax, and the commit ("+" if
-    changed)."""
+    """Return versions of Python, JAX and neuronjax, and the commit ("+" if changed)."""
     import neuronjax
 
     return {

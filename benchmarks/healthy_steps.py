@@ -95,7 +95,7 @@ def model(name: str) -> tuple[Callable[..., jax.Array], PyTree, tuple[PyTree, ..
     """Return the loss, its initial parameters, and its other arguments.
 
     The programs are steps with their own optimizer; the loss is a variable of the
-    enclosing function."""
+    function around them."""
     step, (state, *batch) = models()[name]()
     around = inspect.getclosurevars(step).nonlocals
     loss = around["loss"]

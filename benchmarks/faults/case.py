@@ -108,8 +108,7 @@ def fault(
     policy: Any = "bf16",
     target: str = "trn2",
 ) -> Callable[[Callable[..., Any]], Fault]:
-    """Return a decorator that makes a `Fault` of a program with `source` and
-    `inputs`."""
+    """Return a decorator that makes a `Fault`, above `source` and `inputs`."""
 
     def decorate(program: Any) -> Fault:
         return Fault(

@@ -43,8 +43,7 @@ class Verdict:
 
     @property
     def outcome(self) -> str:
-        """The result for neuronjax by the median ratio: "faster", "slower" or
-        "even"."""
+        """The result for neuronjax by the median: "faster", "slower" or "even"."""
         return outcome(statistics.median(self.ratios))
 
     @property
@@ -56,8 +55,8 @@ class Verdict:
 
 
 def outcome(ratio: float) -> str:
-    """Return what a peer's time over ours makes of neuronjax: "faster", "slower", or
-    "even" within the margin."""
+    """Return "faster", "slower" or "even" for neuronjax, given a peer's time over ours;
+    "even" is within the margin."""
     if ratio > MARGIN:
         return "faster"
     return "slower" if ratio < 1 / MARGIN else "even"
@@ -69,8 +68,7 @@ def kind(task: str) -> str:
 
 
 def verdicts(entries: Sequence[Mapping[str, Any]]) -> list[Verdict]:
-    """Return a verdict for each kind of task and peer, the worst for neuronjax
-    first."""
+    """Return a verdict for each kind of task and peer, slowest of neuronjax first."""
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for entry in entries:
         if entry["status"] == "measured":

@@ -102,8 +102,7 @@ def as_values(result: Any) -> np.ndarray:
 
 
 def numerics(name: str, quantize: Callable[..., Any], x: np.ndarray) -> dict[str, Any]:
-    """Return the scale rule that a peer follows, and its result for a block with
-    Inf."""
+    """Return the scale rule that a peer follows, and its result for an Inf."""
     theirs = as_values(quantize(name, x)())
     differ = {
         rule: int((as_values(_ours(name, x, rule)()) != theirs).sum()) for rule in RULES
@@ -120,8 +119,7 @@ def numerics(name: str, quantize: Callable[..., Any], x: np.ndarray) -> dict[str
 
 
 def _with_inf(name: str, quantize: Callable[..., Any]) -> str:
-    """Return the distinct values that quantization makes of a block of ones with an
-    Inf."""
+    """Return the distinct values after quantizing a block of ones with an Inf."""
     x = np.ones((1, 1024), np.float32)
     x[0, 0] = np.inf
     try:

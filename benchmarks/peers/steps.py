@@ -47,8 +47,7 @@ def _weights(widths: tuple[int, ...]) -> list[np.ndarray]:
 
 
 def exact_step(widths: tuple[int, ...], batch: int) -> tuple[Any, tuple[Any, ...]]:
-    """Return (step, arguments): ReLU, mean square error, Adam, matmuls of BF16
-    values."""
+    """Return (step, arguments): ReLU, mean square error, Adam, BF16 matmuls."""
 
     def loss(weights: list[jax.Array], x: jax.Array, y: jax.Array) -> jax.Array:
         for w in weights[:-1]:
@@ -107,16 +106,14 @@ def _differing(ours: list[Any], theirs: list[Any]) -> int:
 
 
 def gpt_problem(quick: bool) -> tuple[model.GPTConfig, jax.Array]:
-    """Return the configuration and tokens of the GPT of `bench_gpt`; smaller if
-    `quick`."""
+    """Return the configuration and tokens of `bench_gpt`, smaller if `quick`."""
     sizes: dict[str, Any] = {"layers": 2, "width": 128, "hidden": 352} if quick else {}
     config = model.GPTConfig(**{"layers": 4, "width": 256, "hidden": 704, **sizes})
     return config, jnp.asarray(token_ids(config, 4 if quick else 8, 128))
 
 
 def gpt_step(config: model.GPTConfig, prepare: Callable[[Any], Any]) -> tuple[Any, Any]:
-    """Return (step, (parameters, optimizer state)) of a GPT that `prepare` may
-    replace."""
+    """Return (step, (parameters, optimizer state)); `prepare` may replace the model."""
     from flax import nnx
 
     network = prepare(model.GPT(config, nnx.Rngs(0)))

@@ -39,8 +39,8 @@ REPOSITORIES: Mapping[str, tuple[str, str]] = MappingProxyType(
 )
 SEED = 42  # the seed with which the collections make inputs
 #: Rows of kda-for-trainium whose published time is not halved: ScalarE applies 224
-#: activations of 1,024 elements per lane in 0.19 ms, which is its published share of the
-#: published time. Its share of the doubled time would be 0.39 ms.
+#: activations of 1,024 elements per lane in 0.19 ms, which is its published share of
+#: the published time. Its share of the doubled time would be 0.39 ms.
 WHOLE_TIMES = frozenset({"runs/silu_v2_k3.py", "runs/silu_v2_pingpong.py"})
 _ENGINES = MappingProxyType(
     {
@@ -111,8 +111,7 @@ def rows() -> tuple[CorpusRow, ...]:
 
 
 def entries() -> list[dict[str, Any]]:
-    """Return the records of the file of measurements, baselines first, with their
-    chips."""
+    """Return the measurements as in the file, baselines first, each with its chip."""
     found = json.loads(Path(__file__).with_name("nki_kernels.json").read_text())
     candidates = [{"chip": "trn2", **row} for row in found["trn2_candidates"]]
     return [*found["baselines"], *candidates]
@@ -186,8 +185,7 @@ def command_line(about: str) -> argparse.ArgumentParser:
 
 
 def chosen(rows: Iterable[Kernel], only: Sequence[str]) -> list[Kernel]:
-    """Return the rows whose op, name or chip contains one of the parts; all without
-    parts."""
+    """Return the rows whose op, name or chip contains one of the parts, or all."""
     return [
         row
         for row in rows

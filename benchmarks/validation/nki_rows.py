@@ -87,8 +87,7 @@ def _mamba(channels: int, kernel: str, us: float) -> KernelRow:
 
 
 def _ladder(stage: str, kernel: str, mfu: float, **options: Any) -> KernelRow:
-    """Return a row of a 2048^3 matmul in BF16 on a core of trn2 from its share of 78.6
-    TFLOPS."""
+    """Return a row of a 2048^3 matmul, from its share of trn2's 78.6 BF16 TFLOPS."""
     return KernelRow(
         name=f"BF16 matmul of 2048, {stage}",
         chip="trn2",

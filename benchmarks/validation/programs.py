@@ -126,8 +126,7 @@ def rmsnorm_qkv(rows: int, hidden: int, width: int, dtype: str) -> Program:
 
 
 def _times_fp8(x: jax.Array, weights: jax.Array, scales: jax.Array) -> jax.Array:
-    """Return the product of activations cast to FP8 and FP8 weights, scaled by
-    column."""
+    """Return the product of activations cast to FP8 and FP8 weights with scales."""
     product = jnp.matmul(x.astype(FP8), weights, preferred_element_type=FP32)
     return (product * scales).astype(x.dtype)
 
@@ -258,8 +257,8 @@ def attention(
 
 
 def attention_backward(heads: int, length: int, d: int, dtype: str) -> Program:
-    """Return the gradients of causal attention; scores are recomputed, contractions
-    have 16-bit operands."""
+    """Return the gradients of causal attention, with scores computed again and every
+    contraction in 16 bits."""
 
     def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
         scores = jnp.einsum("hqd,hkd->hqk", q, k).astype(FP32) * (1 / np.sqrt(d))
@@ -342,8 +341,7 @@ def adaptive_average_pool(
 
 
 def select_and_scatter(shape: tuple[int, int, int, int], dtype: str) -> Program:
-    """Return the gradient of max pooling: 3 x 3 windows, stride 2, one row of
-    padding."""
+    """Return the gradient of max pooling: 3 x 3 windows, stride 2, padding of one."""
 
     def pool(x: jax.Array) -> jax.Array:
         window, strides = (1, 1, 3, 3), (1, 1, 2, 2)
