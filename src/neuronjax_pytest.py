@@ -285,7 +285,7 @@ def golden(
 
 
 def _varied(request: pytest.FixtureRequest) -> dict[str, tuple[Any, str]]:
-    """Return option of `golden` -> value and label, for parameters of the test."""
+    """Return value and label of each parameter of the test, by option of `golden`."""
     # `callspec` also has parameters that the test itself does not request.
     call = getattr(request.node, "callspec", None)
     given = {} if call is None else call.params

@@ -1,4 +1,4 @@
-"""How healthy steps are made of a stranger's program, and how alarms are counted."""
+"""How healthy steps are made from a third party's program, and alarms are counted."""
 
 from __future__ import annotations
 

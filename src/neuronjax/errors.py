@@ -141,7 +141,7 @@ _warned: set[tuple[type[Warning], str]] = set()
 
 
 def warn_once(source: str, text: str, category: type[Warning]) -> None:
-    """Warn once for a line "file:number", although it is lowered for every shape."""
+    """Warn once for a line "file:number", even if it is lowered for several shapes."""
     if (category, source) in _warned:
         return
     file, _, line = source.rpartition(":")
@@ -150,7 +150,7 @@ def warn_once(source: str, text: str, category: type[Warning]) -> None:
 
 
 def _outer_frame(is_inside: Callable[[str], bool]) -> tuple[FrameType | None, int]:
-    """Return the innermost frame outside some files, and its stack level."""
+    """Return the innermost frame whose file is not `is_inside`, and its level."""
     frame, level = sys._getframe(2), 2
     while frame is not None and is_inside(frame.f_code.co_filename):
         frame, level = frame.f_back, level + 1

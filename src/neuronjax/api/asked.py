@@ -1,4 +1,4 @@
-"""The subject of a verb: a function, an emulated function, or a program.
+"""The subject of a verb such as `profile`: a function, an emulated one, or a program.
 
 Every verb accepts all of these and gets the same from each: a captured program, arrays,
 and the target and policy of its report. Target and policy are the verb's arguments;
@@ -102,7 +102,7 @@ class Asked:
 
     @property
     def words(self) -> dict[str, str]:
-        """The fields that identify the subject of every report."""
+        """The fields that identify the subject in every report."""
         return {
             "name": self.name,
             "target": self.target.name,
@@ -178,7 +178,7 @@ class Asked:
 
 
 def _unbound(item: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return the function behind a partial one, and the arguments that it binds."""
+    """Return the function behind a bound method, and the arguments that it binds."""
     if isinstance(item, functools.partial) and not item.keywords:
         return item.func, item.args
     return item, ()

@@ -257,7 +257,7 @@ class Stateful:
         return self.with_state(dataclasses.replace(self._state, amax_history=history))
 
     def anew(self) -> Self:
-        """Return a copy that shares the compiled programs and was never called."""
+        """Return a copy with the same compiled programs, in the initial state."""
         return self.with_state(CallState(self._state.name))
 
     def with_state(self, state: CallState) -> Self:

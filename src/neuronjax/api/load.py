@@ -177,7 +177,7 @@ class _Loaded:
         return [checked[i] for i in artifact.kept]
 
     def _results(self, outcome: Outcome) -> Any:
-        """Return the results in the structure of the exported function's."""
+        """Return the results as the exported function returns them."""
         results = jax.tree.unflatten(self._artifact.out_tree, outcome.results)
         history = outcome.amax_history
         return results if history is None else (results, history)

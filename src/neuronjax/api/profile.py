@@ -60,7 +60,7 @@ def profile(
         peak: the peak of MFU: "bf16", "fp32", "fp8", "mx", "sparse", or TFLOPS.
         batch_argnums: the arguments whose leading axis is the batch. With them
             `Profile.limits` also prices other batch sizes.
-        trips: number of turns of loops that values determine, by the user's line
+        trips: turns of loops whose number depends on values, by the user's line
             ("train.py:12"); otherwise such a loop turns once, and a note says so.
         static_argnums: as `jax.jit`.
         static_argnames: as `jax.jit`.

@@ -122,8 +122,8 @@ class Profile(Displayed):
     def metrics(self) -> dict[str, float]:
         """Every figure under its name in the vendor's profiler.
 
-        Units are seconds, bytes and counts; `_percent` figures are fractions from 0 to
-        1. `neuronjax.report.profile_summary.METRICS` explains each figure."""
+        `_percent` figures are fractions from 0 to 1, the others seconds, bytes or
+        counts. `neuronjax.report.profile_summary.METRICS` explains each figure."""
         return metrics(self.timeline, self.core, self.peak)
 
     @cached_property

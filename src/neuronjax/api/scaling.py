@@ -165,7 +165,7 @@ def scaling(
         hidden: width of the activations, for tensor and pipeline parallelism.
         gradient_dtype: data type in which gradients are all-reduced.
         overlap: share of the backward pass that the gradients' all-reduce overlaps.
-        algorithm: of that all-reduce; None for the one that size and group select.
+        algorithm: all-reduce algorithm; None for the one that size and group select.
 
     Returns:
         The points, as data and as a table.
@@ -304,7 +304,8 @@ def _compute(job: _Workload, layout: _DeviceLayout) -> float:
 
 
 def _gradients(job: _Workload, layout: _DeviceLayout) -> tuple[float, str, str]:
-    """Return seconds and algorithm of the all-reduce, and its name as a limit."""
+    """Return seconds and algorithm of the all-reduce, and its name if it is the
+    limit."""
     if layout.data == 1:
         return 0.0, "", "gradients"
     size = job.parameters * job.gradient_bytes / (job.tensor * job.pipeline)
