@@ -27,7 +27,7 @@ from neuronjax.lowering import lower
 CALLS = 200
 LEAVES = 50
 STEPS = 1000, 10
-LAYERS = 590  # 10,000 ops and a few
+LAYERS = 590  # slightly more than 10,000 ops
 
 # ---- Cached calls.
 

@@ -213,7 +213,7 @@ def _swiglu(m: int, n: int) -> Callable[[Matmul, Matmul], Any]:
     x, up, down, gate = _normal((4096, 1024), (1024, 3072), (3072, 1024), (1024, 3072))
 
     def program(matmul: Matmul, last: Matmul) -> np.ndarray:
-        # Its float64 value is the best that ScalarE could do.
+        # silu is computed in float64, the best that ScalarE could achieve.
         g = matmul(x[:m].T, gate).astype(np.float64)
         active = (g / (1 + np.exp(-g))).astype(np.float32)
         hidden = active * matmul(x[:m].T, up)

@@ -50,9 +50,9 @@ class Distances:
     """Relative L2 distances of the results of one row.
 
     Attributes:
-        here: from NumPy to the emulator.
-        exact: from float64 to the emulator.
-        numpy: from float64 to NumPy.
+        here: distance from NumPy to the emulator.
+        exact: distance from float64 to the emulator.
+        numpy: distance from float64 to NumPy.
         seconds: time of the kernel here, with compilation.
         peak_bytes: peak memory of the process.
     """

@@ -32,7 +32,7 @@ class Suite(NamedTuple):
     """The tests of one repository.
 
     Attributes:
-        address, commit: of the repository.
+        address, commit: address and commit of the repository.
         paths: files and folders of its tests.
         imports: the folder from which they import, or "".
         methods_alone: whether functions with names of tests are kernels.

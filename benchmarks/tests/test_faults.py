@@ -1,4 +1,4 @@
-"""How faults that are found are counted; `compare` runs on one pair of programs."""
+"""The count of faults that are found; `compare` runs on one pair of programs."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ TARGET = resolve_target("trn2")
 
 
 def stream(columns: int):
-    """Copy an array: a kernel of the older style that is limited by DMA."""
+    """Return a program that copies an array and is limited by DMA."""
     nki.install()
     import neuronxcc.nki as older
     import neuronxcc.nki.language as nl

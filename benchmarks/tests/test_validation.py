@@ -32,7 +32,7 @@ MOST_MEDIAN = {
     "qkv decode": 0.10,
     "matmul trn3": 0.03,
 }
-#: Of all classes: those that may be looked at, and those that are held out.
+#: Medians of all rows: of those used for tuning, and of those held out.
 MOST_OF_ALL = (0.05, 0.04)
 #: Best times whose error exceeds the target; `report.NOTES` gives the reasons.
 MISSED = frozenset(

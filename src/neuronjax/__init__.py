@@ -9,11 +9,11 @@
         v   (execution/)               v   (timing/)
       values                         profiles
 
-`numerics/` holds the formats and their rounding, `hardware/` the chips as data,
-`policy/` what may happen to numbers, `ir/` the two vocabularies, `nki/` the second
-front end, for kernels. `diagnostics/` asks about numbers, `report/` shows what
-was found, `testing/` keeps it. Every public function below is a file of `api/`, and a
-command of `cli/`.
+`numerics/` contains formats and their rounding, `hardware/` the chips as data,
+`policy/` the choice of numerics, `ir/` the StableHLO ops and the instructions, `nki/`
+the second front end, for kernels. `diagnostics/` finds numerical errors, `report/`
+displays results, `testing/` stores and checks them. `api/` has a file for each public
+verb, and `cli/` its command.
 """
 
 import ast

@@ -29,7 +29,7 @@ from neuronjax.timing.collectives import (
 )
 from neuronjax.timing.evidence import HOW_SURE
 
-# As nccom-test spells them.
+# Names of dtypes and collectives in nccom-test.
 _SHORT = {
     "bf16": "bfloat16",
     "fp16": "float16",

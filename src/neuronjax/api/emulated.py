@@ -105,7 +105,7 @@ def _forget_jitted() -> None:
         equinox.clear_caches()
 
 
-# -- in the place of JAX's names -------------------------------------------------------
+# -- replacements of JAX's functions ---------------------------------------------------
 
 
 Setting = Mapping[str, Any]
@@ -178,7 +178,7 @@ def _setting(asking: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return scopes[0] if scopes else None
 
 
-# -- what was not emulated -------------------------------------------------------------
+# -- functions that were not emulated --------------------------------------------------
 
 
 def _native_calls() -> dict[Any, int]:

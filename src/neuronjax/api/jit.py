@@ -300,7 +300,7 @@ class Emulated(Stateful):
     def __repr__(self) -> str:
         return f"<neuronjax.Emulated {self._name} on {self.target.name}>"
 
-    # -- inside ------------------------------------------------------------------------
+    # -- implementation ----------------------------------------------------------------
 
     def _whole(
         self, function: Callable, args: tuple, kwargs: dict

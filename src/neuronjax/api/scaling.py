@@ -30,7 +30,7 @@ from neuronjax.timing.collectives import (
 from neuronjax.timing.evidence import HOW_SURE
 
 CHIPS = (16, 64, 256, 1024, 4096, 16_384, 65_536, 100_000)
-_BACKWARD = 2 / 3  # of the compute of a step: two of its three matmuls
+_BACKWARD = 2 / 3  # share of the backward pass: two of three matmuls
 _LIMITED = 0.9  # efficiency above which no limit is reported
 
 

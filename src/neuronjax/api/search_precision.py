@@ -236,7 +236,7 @@ def _check_pattern(outputs: Chooser) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Measured:
-    """How the function is run and which outputs are measured."""
+    """The way to run the function, and the outputs to measure."""
 
     asked: Asked
     first: tuple[Any, ...]

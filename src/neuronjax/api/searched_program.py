@@ -40,8 +40,8 @@ class SearchedProgram:
 
     lower: Callable[[Policy], Lowered]
     timing: Mapping[str, Any]  # options of `profile`
-    types: Any  # of its arguments; None if they do not determine the program
-    results: Any  # the pytree of their shapes and dtypes
+    types: Any  # argument types; None if they do not determine the program
+    results: Any  # pytree of the results' shapes and dtypes
 
     @classmethod
     def of(
