@@ -10,7 +10,7 @@ import runpy
 import subprocess
 import sys
 
-#: Module and what it answers, by the name of the command.
+#: Command -> its module and its purpose.
 COMMANDS = {
     "bench": ("run", "how long emulation takes, against JAX alone; --quick, --filter"),
     "native": ("native", "the same GPT step natively, by itself"),
@@ -36,7 +36,7 @@ COMMANDS = {
     "vendor-tests": ("vendor_tests", "the vendor's own tests of kernels: CORPUS"),
     "leave-one-out": ("leave_one_out", "how the times generalise to other ops: CORPUS"),
 }
-#: What docs/benchmarks.md shows, in the order in which it is measured.
+#: The commands whose results docs/benchmarks.md shows, in order of execution.
 ALL = ("native", "peers", "scaling", "time-model", "regression", "page")
 
 
@@ -58,7 +58,7 @@ def main() -> int:
 
 
 def _apart(name: str, arguments: list[str]) -> int:
-    """Run a command in a process of its own, with memory and caches of its own."""
+    """Run a command in a new process, with its own memory and caches."""
     return subprocess.call([sys.executable, "-m", "benchmarks", name, *arguments])
 
 

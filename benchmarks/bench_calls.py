@@ -1,8 +1,8 @@
-"""What does not depend on the arithmetic: cached calls, long loops, large programs.
+"""Costs that do not depend on arithmetic: cached calls, long loops, large programs.
 
-A cached call is timed beyond a native one of the same function; a loop's compile time
-should not know how often it runs; decoding and lowering are timed on a program of ten
-thousand ops, whose kinds are those of a train step.
+The time of a cached call is the excess over a native call of the same function. A
+loop's compile time should not depend on its number of turns. Decoding and lowering are
+timed on a program of ten thousand ops of the kinds in a train step.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from neuronjax.capture.trace import PLATFORM
 from neuronjax.hardware import resolve_target
 from neuronjax.lowering import lower
 
-# A cached call is too short to time alone.
+# One cached call is too short to be timed.
 CALLS = 200
 LEAVES = 50
 STEPS = 1000, 10
-LAYERS = 590  # 10,000 ops and a few
+LAYERS = 590  # slightly more than 10,000 ops
 
 # ---- Cached calls.
 
 
 def overhead(leaves: int, effort: Effort) -> Result:
-    """Microseconds that a cached call takes beyond a native one."""
+    """Measure the microseconds by which a cached call is slower than a native one."""
     argument = {f"leaf{i}": jnp.zeros(8) for i in range(leaves)}
     native = jax.jit(lambda tree: jax.tree.map(lambda x: x + 1, tree))
     emulated = nj.jit(
@@ -64,7 +64,7 @@ row("dispatch/fifty_leaves", target=100)(functools.partial(overhead, LEAVES))
 
 @row("scan/1000_over_10", target=1.2)
 def scan_compile(effort: Effort) -> Result:
-    """Compile time of a scan of 1,000 steps over that of one of 10."""
+    """Measure the compile time of a scan of 1,000 steps over that of 10 steps."""
 
     def seconds(steps: int) -> Any:
         def loop(carry: jax.Array) -> Any:
@@ -86,7 +86,7 @@ def scan_compile(effort: Effort) -> Result:
 
 @functools.cache
 def large_module() -> Any:
-    """A residual network as straight-line StableHLO."""
+    """Return a residual network as straight-line StableHLO."""
 
     def network(x: jax.Array, w: jax.Array) -> jax.Array:
         for _ in range(LAYERS):
@@ -101,7 +101,7 @@ def large_module() -> Any:
 
 @row("program/10000_ops", target=400)
 def large_program(effort: Effort) -> Result:
-    """Milliseconds to decode and lower, scaled to 10,000 ops exactly."""
+    """Measure the milliseconds to decode and lower, scaled to exactly 10,000 ops."""
     module = large_module()
     target, policy = resolve_target("trn2"), nj.Policy.preset("bf16")
     count = sum(1 for _ in decode_module(module).walk())

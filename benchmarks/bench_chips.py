@@ -1,7 +1,8 @@
-"""Data-parallel training on 64 emulated chips, against one chip 64 times; shared out.
+"""Data-parallel training on 64 emulated chips, against 64 steps on one chip.
 
-The transformer of the quickstart (a million parameters) under SGD, one sequence per
-device; gradients are averaged over all devices by the algorithm that size selects.
+The model is the quickstart's transformer (a million parameters) under SGD, with one
+sequence per device. Gradients are averaged over all devices by the algorithm that their
+size selects.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ TOKENS = 32
 
 @functools.cache
 def problem() -> tuple[Callable[..., Any], Any]:
-    """(gradients of one device, parameters)."""
+    """Return (gradients of one device, parameters)."""
     graphdef, params = model.create(CONFIG)
     return jax.grad(functools.partial(model.loss, graphdef)), params
 
@@ -38,14 +39,14 @@ def tokens(devices: int) -> np.ndarray:
 
 
 def parallel_step(devices: int) -> Any:
-    """The step on a mesh of so many devices."""
+    """Return the step on a mesh of this many devices."""
     mapped = training.data_parallel(problem()[0], devices)
     return nj.jit(mapped, target=TARGET, policy="bf16")
 
 
 @row("chips/64_over_sequential", target=1.3)
 def many_chips(effort: Effort) -> Result:
-    """A step on 64 devices over 64 steps on one."""
+    """Measure a step on 64 devices over 64 steps on one."""
     gradients, params = problem()
     batch = tokens(DEVICES)
     together = parallel_step(DEVICES)
@@ -63,8 +64,7 @@ def many_chips(effort: Effort) -> Result:
 
 
 def memory_over_copies(step: Any, params: Any, batch: np.ndarray) -> float:
-    """What a step needs at once, over one copy of the state for each device: at most
-    1.2 is good."""
+    """Return a step's peak memory over one copy of the state per device."""
     plan = step.lower(params, batch).compile().memory_analysis()
     needed = (
         plan.temp_size_in_bytes
@@ -77,7 +77,7 @@ def memory_over_copies(step: Any, params: Any, batch: np.ndarray) -> float:
 
 @row("chips/two_real_over_one", target=0.75)
 def two_real_devices(effort: Effort) -> Result:
-    """A step on 64 devices that two host devices carry over the same on one."""
+    """Measure a step on 64 emulated devices over two host devices, against one."""
     # The number of host devices is fixed when the first one is used.
     return in_fresh_process(functools.partial(_two_real_devices, effort), {})
 
@@ -98,7 +98,7 @@ def _two_real_devices(effort: Effort) -> Result:
 
 @row("chips/compile_64_over_4", target=1.3)
 def compile_time(effort: Effort) -> Result:
-    """Trace, lower and compile for 64 devices over the same for 4."""
+    """Measure trace, lower and compile for 64 devices over the same for 4."""
     _, params = problem()
 
     def compiled(devices: int) -> Any:

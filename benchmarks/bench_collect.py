@@ -1,8 +1,8 @@
-"""What statistics cost: the GPT train step of `bench_gpt` with and without `collect=`.
+"""The cost of statistics: the train step of `bench_gpt` with and without `collect=`.
 
-Under the same policy in the same process, both compiled before anything is timed, so
-the ratio is that of the measuring alone. "every8" measures an eighth of every tensor.
-Compile time is not part of it; every kind of tensor adds a kernel.
+Both run under the same policy in the same process and are compiled before anything is
+timed, so the ratio is that of the measurements alone. "every8" measures an eighth of
+every tensor. Compile time is not included, although every kind of tensor adds a kernel.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ VARIANTS: dict[str, tuple[Collect, float | None]] = {
 
 
 def build(collect: Collect) -> Callable[..., Any]:
-    """The step compiled with statistics."""
+    """Return the step compiled with statistics."""
     step, args = bench_gpt.problem()
     measured = nj.jit(
         step, target=bench_gpt.TARGET, policy=bench_gpt.EXACT, collect=collect
@@ -36,7 +36,7 @@ def build(collect: Collect) -> Callable[..., Any]:
 
 
 def step_time(collect: Collect, effort: Effort) -> Result:
-    """Run time with over without statistics."""
+    """Measure the run time with statistics over that without."""
     _, args = bench_gpt.problem()
     plain = bench_gpt.first_build(bench_gpt.EXACT).executable
     measured = build(collect)

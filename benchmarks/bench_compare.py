@@ -1,9 +1,9 @@
 """`compare` of a GPT train step, in seconds and over the native step.
 
-The quickstart's GPT under Adam, bf16 against float32, without the search for causes:
-1 million parameters, and 10 million once. "Cold" holds the compilation of a program for
-every kind of instruction and size, as on a user's first call in a process; the value is
-the second call's time.
+The model is the quickstart's GPT under Adam, bf16 against float32, without the search
+for causes, with 1 million and 10 million parameters. "Cold" includes the compilation of
+a program for every kind of instruction and size, as on a user's first call in a
+process; the value is the time of the second call.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from benchmarks.harness import Effort, Result, Samples, row, seconds_of
 from examples import gpt as model
 from neuronjax.api.compare import compare
 
-#: By millions of parameters.
+#: Configurations by millions of parameters.
 CONFIGS = {
     1: model.GPTConfig(vocab_size=256, layers=4, heads=4, width=160, hidden=384),
     10: model.GPTConfig(vocab_size=256, layers=6, heads=4, width=320, hidden=1280),
@@ -27,7 +27,7 @@ BATCH, TOKENS = 4, 64
 
 
 def measured(config: model.GPTConfig, effort: Effort) -> Result:
-    """Seconds of the second comparison; the native step and the first as details."""
+    """Measure the second comparison in seconds, with the first in the details."""
     del effort
     step, args = training.gpt(config, BATCH, TOKENS)
     native = jax.jit(step)

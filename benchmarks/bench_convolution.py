@@ -1,8 +1,7 @@
-"""Compile time of convolutions, each of another shape, against native `jax.jit`.
+"""Compile time of convolutions with different shapes, against native `jax.jit`.
 
-A model of convolutions has few of equal shapes, so that nothing is compiled once for
-several. Compile time is trace + lower + XLA, of a new jit object with JAX's caches
-cleared.
+A model of convolutions has few of equal shapes, so hardly any compilation is shared.
+Compile time is trace + lower + XLA, of a new jit object with JAX's caches cleared.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ SIZES = {"convolutions": len(LAYERS)}
 
 
 def arguments() -> tuple[list[jax.Array], list[jax.Array]]:
-    """(kernels, images) of all layers."""
+    """Return (kernels, images) of all layers."""
     rng = np.random.default_rng(0)
     draw = lambda shape: jnp.asarray(rng.standard_normal(shape, np.float32))  # noqa: E731
     kernels = [draw((*x.kernel, x.image[-1], x.outputs)) for x in LAYERS]
@@ -73,18 +72,18 @@ step = jax.grad(loss, argnums=(0, 1))
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile the step anew."""
+    """Compile the step with a new jit object."""
     return jax.jit(lambda *args: function(*args)).lower(*arguments()).compile()
 
 
 def emulated() -> Callable[..., Any]:
-    """Return the step, emulated, as a new object."""
+    """Return the emulated step as a new object."""
     return nj.jit(lambda *args: step(*args), policy="bf16")
 
 
 @row("convolutions/compile", target=4)
 def compile_time(effort: Effort) -> Result:
-    """Compile time of the gradients of twelve convolutions, times native."""
+    """Measure the compile time of the gradients of twelve convolutions over native."""
     few = Effort(repetitions=effort.repetitions // 8, seconds=60.0, minimum=1)
     thunks = (lambda: compiled(step), lambda: compiled(emulated()))
     native, emulation = interleave(thunks, few, before=jax.clear_caches)
@@ -93,6 +92,6 @@ def compile_time(effort: Effort) -> Result:
 
 @row("convolutions/step")
 def run_time(effort: Effort) -> Result:
-    """Run time of the same, times native; small ones, of which copying is a part."""
+    """Measure their run time over native; they are small, so copying counts."""
     functions = compiled(step), compiled(emulated())
     return compare_calls(*functions, arguments(), effort, sizes=SIZES)

@@ -1,11 +1,11 @@
-"""A GPT train step: run time, compile time, and what capture and lowering take of it.
+"""A GPT train step: run time, compile time, and the shares of capture and lowering.
 
-The model of the quickstart with 4 layers, width 256, 4 heads, 128 tokens, batch 8,
-vocabulary 256, under Adam; float32 parameters, and every result of the step is an
+The model is the quickstart's with 4 layers, width 256, 4 heads, 128 tokens, batch 8,
+vocabulary 256, under Adam; parameters are float32, and every result of the step is an
 output. Compile time is trace + lower + XLA, of a new jit object with JAX's caches
-cleared. "Warm" means that the host's kernels are compiled, "cold" that they are
-compiled on the way, as on a user's first run. A "second process" finds the programs of
-the first in JAX's persistent cache.
+cleared. "Warm" means that the host's kernels are already compiled, "cold" that they are
+compiled during the measurement, as on a user's first run. A "second process" finds the
+programs of the first in JAX's persistent cache.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from neuronjax.capture.trace import PLATFORM
 from neuronjax.hardware import resolve_target
 from neuronjax.lowering import lower
 
-# The chip of a policy, "trn2" but for microscaling.
+# The chip for a policy: trn2, or trn3 for microscaling.
 TARGET, MICROSCALING_TARGET = "trn2", "trn3"
 CONFIG = model.GPTConfig(vocab_size=256, layers=4, heads=4, width=256, hidden=704)
 BATCH, TOKENS = 8, 128
@@ -66,13 +66,13 @@ DEEP = 12
 
 @functools.cache
 def problem(layers: int = CONFIG.layers) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """(the train step, its arguments)."""
+    """Return (the train step, its arguments)."""
     return training.gpt(dataclasses.replace(CONFIG, layers=layers), BATCH, TOKENS)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Build:
-    """A compiled step and what it took, in seconds."""
+    """A compiled step, with the seconds of each stage."""
 
     executable: Callable[..., Any]
     trace: float
@@ -81,18 +81,18 @@ class Build:
 
 
 def emulation(policy: nj.Policy, layers: int = CONFIG.layers) -> Any:
-    """The step, emulated, anew."""
+    """Return the emulated step as a new object."""
     step, _ = problem(layers)
     target = MICROSCALING_TARGET if (policy.name or "").startswith("mx") else TARGET
     return nj.jit(step, target=target, policy=policy)
 
 
 def build(policy: nj.Policy | None, layers: int = CONFIG.layers) -> Build:
-    """Compiles the step anew; natively without a policy."""
+    """Compile the step with a new jit object; natively without a policy."""
     step, args = problem(layers)
     function = step if policy is None else emulation(policy, layers)
     times = [time.perf_counter()]
-    # The same path for both: a jit object of this call alone.
+    # Native and emulated take the same path, with a jit object for this call alone.
     traced = jax.jit(lambda *args: function(*args)).trace(*args)
     times.append(time.perf_counter())
     lowered = traced.lower()
@@ -109,7 +109,7 @@ first_build = functools.cache(build)
 
 
 def step_time(policy: nj.Policy, effort: Effort) -> Result:
-    """Emulated over native run time of the step."""
+    """Measure emulated over native run time of the step."""
     _, args = problem()
     native, emulated = first_build(None), first_build(policy)
     return compare_calls(
@@ -119,7 +119,7 @@ def step_time(policy: nj.Policy, effort: Effort) -> Result:
 
 @row("gpt_step/bf16_tables", target=1.0)
 def step_tables(effort: Effort) -> Result:
-    """ScalarE's functions by tables: over the default, which stands as native."""
+    """Measure ScalarE's functions by tables over the default, reported as native."""
     _, args = problem()
     exact, tables = first_build(EXACT), first_build(TABLES)
     return compare_calls(exact.executable, tables.executable, args, effort, sizes=SIZES)
@@ -132,8 +132,8 @@ for _name, (_policy, _target) in STEPS.items():
 
 
 def compile_warm(policy: nj.Policy, effort: Effort) -> Result:
-    """Emulated over native compile time, the host's kernels known."""
-    first_build(policy)  # leaves the kernels behind
+    """Measure emulated over native compile time, with compiled host kernels."""
+    first_build(policy)  # compiles the kernels
     builds: dict[nj.Policy | None, list[Build]] = {None: [], policy: []}
     thunks = [lambda p=p: builds[p].append(build(p)) for p in builds]
     # A build takes a minute where a step takes a second.
@@ -160,7 +160,7 @@ def _stages(prefix: str, builds: list[Build]) -> dict[str, float]:
 
 @row("gpt_compile/bf16_cold", target=4)
 def compile_cold(effort: Effort) -> Result:
-    """The same in a new process that knows no kernel; once."""
+    """Measure compile time once in a new process without compiled kernels."""
     del effort
     with tempfile.TemporaryDirectory() as empty:
         environment = {"NEURONJAX_CACHE_DIR": empty}
@@ -169,7 +169,7 @@ def compile_cold(effort: Effort) -> Result:
 
 
 def build_both() -> tuple[float, float, dict[str, float]]:
-    """(native seconds, emulated seconds, their stages), each compiled once."""
+    """Return (native seconds, emulated seconds, their stages), each compiled once."""
     jax.block_until_ready(jax.jit(lambda x: x + 1)(jax.numpy.zeros(8)))  # start JAX
     builds = [build(None), build(EXACT)]
     native, emulated = (b.trace + b.lower + b.xla for b in builds)
@@ -179,7 +179,7 @@ def build_both() -> tuple[float, float, dict[str, float]]:
 
 @row("gpt_compile/second", target=3)
 def compile_second(effort: Effort) -> Result:
-    """Seconds to the first result in a process after another; once."""
+    """Measure once the seconds to the first result in a second process."""
     del effort
     with tempfile.TemporaryDirectory() as empty:
         environment = {"NEURONJAX_CACHE_DIR": empty}
@@ -192,7 +192,7 @@ def compile_second(effort: Effort) -> Result:
 
 
 def first_result() -> tuple[float, int]:
-    """(seconds to the results of the first step, their CRC-32)."""
+    """Return (seconds to the results of the first step, their CRC-32)."""
     nj.keep_compiled()
     _, args = problem()
     jax.block_until_ready(jax.jit(lambda x: x + 1)(jax.numpy.zeros(8)))  # start JAX
@@ -205,12 +205,12 @@ def first_result() -> tuple[float, int]:
 
 @row("gpt_compile/layers_12", target=2)
 def compile_deep(effort: Effort) -> Result:
-    """Compile time of twelve layers over that of one, both emulated; once."""
+    """Measure once the compile time of twelve layers over one, both emulated."""
     del effort
     times: dict[str, float] = {}
     for layers in (1, DEEP):
         for name, policy in (("native", None), ("emulated", EXACT)):
-            build(policy, layers)  # leaves the kernels behind
+            build(policy, layers)  # compiles the kernels
             jax.clear_caches()
             b = build(policy, layers)
             times[f"{name}_{layers}_layers_seconds"] = b.trace + b.lower + b.xla
@@ -219,7 +219,7 @@ def compile_deep(effort: Effort) -> Result:
 
 
 def operations(policy: nj.Policy, effort: Effort) -> Result:
-    """Operations of the StableHLO that XLA gets, per instruction."""
+    """Measure the number of StableHLO operations for XLA per instruction."""
     del effort
     _, args = problem()
     call = emulation(policy)
@@ -240,7 +240,7 @@ for _name in COMPILED:
 
 @row("gpt_lowering/neuronjax", target=40)
 def lowering(effort: Effort) -> Result:
-    """Microseconds per StableHLO op of decoding and lowering."""
+    """Measure microseconds of decoding and lowering per StableHLO op."""
     step, args = problem()
     module = _stablehlo(step, args)
     decoded = decode_module(module)
@@ -263,7 +263,7 @@ def lowering(effort: Effort) -> Result:
 
 @row("gpt_lowering/jax")
 def jax_lowering(effort: Effort) -> Result:
-    """Microseconds per StableHLO op of JAX's own trace and lowering."""
+    """Measure microseconds of JAX's own trace and lowering per StableHLO op."""
     step, args = problem()
     count = sum(1 for _ in decode_module(_stablehlo(step, args)).walk())
     thunk = functools.partial(_stablehlo, step, args)
@@ -272,7 +272,7 @@ def jax_lowering(effort: Effort) -> Result:
 
 
 def _stablehlo(step: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    """The step's module, made as `neuronjax.capture.trace` makes it."""
+    """Return the step's module, made as `neuronjax.capture.trace` makes it."""
     traced = jax.jit(lambda *args: step(*args), keep_unused=True).trace(*args)
     return traced.lower(lowering_platforms=(PLATFORM,)).compiler_ir()
 

@@ -1,9 +1,9 @@
-"""How long a verdict takes, in seconds: of `neuronjax judge` in a process of its own,
-and of a process that keeps JAX loaded, as `judge --serve` does.
+"""The seconds of a verdict: by `neuronjax judge` in a new process, and in a process
+that keeps JAX loaded, as `judge --serve` does.
 
-The candidates are in `judged_kernels`: FP32 of [4096, 7168] element by element, an FP32
-matmul of 2048 x 2048 x 2048, and one that breaks a limit. The small one is the first
-kernel on [128, 7168]. One seed each.
+The candidates are in `judged_kernels`: an elementwise FP32 kernel on [4096, 7168], an
+FP32 matmul of 2048 x 2048 x 2048, and a kernel that violates a limit. The small one is
+the first kernel on [128, 7168]. Each uses one seed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ALONE_SECONDS, LIMIT_SECONDS, WARM_SECONDS = 10.0, 2.0, 1.0
 
 
 def alone(kernel: str, op: str, accepted: bool, _: Effort) -> Result:
-    """By the clock, from the start of a process to its end, three times after one."""
+    """Measure wall time of a whole process, three times after one."""
     files = [str(KERNELS / f"{kernel}.py"), f"--reference={KERNELS / op}_reference.py"]
     command = [sys.executable, "-m", "neuronjax", "judge", *files, f"--seeds={SEED}"]
     environment = users_environment()
@@ -45,7 +45,7 @@ def alone(kernel: str, op: str, accepted: bool, _: Effort) -> Result:
 
 
 def warm(kernel: str, op: str, accepted: bool, effort: Effort) -> Result:
-    """In this process, after the first verdict."""
+    """Measure verdicts in this process after the first one."""
     files = KERNELS / f"{kernel}.py", KERNELS / f"{op}_reference.py"
 
     def judge() -> None:

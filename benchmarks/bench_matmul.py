@@ -1,8 +1,8 @@
-"""One large matmul against native FP32: what the order of addition costs.
+"""One large matmul against native FP32: the cost of the order of addition.
 
-The native side is always XLA's FP32 dot, which adds in an order of its own; the
-emulated side rounds the operands as its policy says and adds tile by tile down the
-array. Run time only; the host's kernels are compiled before the clock starts.
+The native side is always XLA's FP32 dot, which adds in its own order. The emulated side
+rounds the operands as its policy says and adds tile by tile along the array's rows.
+Only run time is measured; the host's kernels are compiled before.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SIZE = 1024
 
 
 class Case(NamedTuple):
-    """An emulated matmul and the run-time ratio aimed at, if there is one."""
+    """An emulated matmul and the target of its run-time ratio, if any."""
 
     target: str
     policy: str | nj.Policy
@@ -42,7 +42,7 @@ CASES: dict[str, Case] = {
 
 
 def matmul(case: Case, effort: Effort) -> Result:
-    """Emulated over native run time of a square product of FP32 arrays."""
+    """Measure emulated over native run time of a square product of FP32 arrays."""
     generator = np.random.default_rng(0)
     lhs, rhs = (
         jnp.asarray(generator.standard_normal((SIZE, SIZE), np.float32))

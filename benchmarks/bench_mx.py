@@ -1,9 +1,10 @@
-"""MX quantization of a matrix against the cheapest conversion there is, to bfloat16.
+"""MX quantization of a matrix, against the cheapest conversion, to bfloat16.
 
-Both axes of a [1024, 1024] float32 operand: along one, the elements of a block are
-neighbours in memory, along the other whole rows apart. Details give the time of a
-native 1024^3 matmul, to which quantizing its two operands would be added, and that of
-`fake_quantize`, which stores no narrow elements. Run time of a cached call only.
+Both axes of a [1024, 1024] float32 operand are quantized: along one, the elements of a
+block are adjacent in memory; along the other, they are a row apart. Details give the
+time of a native 1024^3 matmul, to which the quantization of its two operands would be
+added, and of `fake_quantize`, which stores no narrow elements. Only the run time of a
+cached call is measured.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ FORMATS = {"mxfp8": "mxfp8_e4m3", "mxfp4": "mxfp4_e2m1"}
 
 
 def both_axes(function: Callable[..., Any], name: str) -> Callable[[jax.Array], Any]:
-    """One call for each axis, compiled apart."""
+    """Return a function that makes one call for each axis, compiled separately."""
     along = [jax.jit(functools.partial(function, format=name, axis=a)) for a in (0, 1)]
     return lambda x: [call(x) for call in along]
 
 
 def compare(name: str, effort: Effort) -> Result:
-    """Quantization over `astype(bfloat16)`, two calls of each."""
+    """Measure quantization over `astype(bfloat16)`, two calls of each."""
     values = np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)
     x = jnp.asarray(values)
     cast = jax.jit(lambda x: x.astype(jnp.bfloat16))

@@ -1,10 +1,10 @@
-"""Matmul kernels in NKI against native `jnp.dot`: what tile-sized emulation costs.
+"""Matmul kernels in NKI against native `jnp.dot`: the cost of emulation by tiles.
 
 Both multiply BF16 matrices of 1024 x 1024 into BF16 and add in FP32. `tiled` loads two
-tiles before every matmul; `blocked` blocks all three dimensions, as the optimised
-kernel of the vendor's tutorial does. `compile` is tracing, re-rolling and XLA of the
-tiled kernel, in seconds. The host's kernels are compiled before the clock starts. The
-large ones are the first call of all, run once.
+tiles before every matmul; `blocked` blocks all three dimensions, like the optimised
+kernel of the vendor's tutorial. `compile` is tracing, re-rolling and XLA of the tiled
+kernel, in seconds. The host's kernels are compiled before the measurement. The large
+kernels are measured once, in their first call.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def tiled(lhs_t: Any, rhs: Any) -> Any:
     return out
 
 
-# Tiles in a block of M, N and K.
+# Number of tiles in a block along M, N and K.
 M_TILES, N_TILES, K_TILES = 4, 2, 4
 
 
@@ -89,7 +89,7 @@ def _multiply(results: list[Any], a: Any, b: Any) -> None:
 
 
 def operands(*shapes: tuple[int, int]) -> list[jax.Array]:
-    """Matrices of BF16."""
+    """Return matrices of BF16."""
     generator = np.random.default_rng(0)
     return [
         jnp.asarray(generator.standard_normal(shape, np.float32), jnp.bfloat16)
@@ -101,13 +101,13 @@ SQUARES = ((SIZE, SIZE),) * 2
 
 
 def native(lhs_t: jax.Array, rhs: jax.Array) -> jax.Array:
-    """The same product by XLA."""
+    """Return the same product computed by XLA."""
     total = jnp.dot(lhs_t.T, rhs, preferred_element_type=jnp.float32)
     return total.astype(lhs_t.dtype)
 
 
 def matmul(kernel: nki.Kernel, effort: Effort) -> Result:
-    """Run time over that of native `jnp.dot` of the same operands."""
+    """Measure run time over that of native `jnp.dot` of the same operands."""
     sizes = {"m": SIZE, "k": SIZE, "n": SIZE, "dtype": "bfloat16", "on": "trn3"}
     return compare_calls(
         jax.jit(native), kernel, operands(*SQUARES), effort, sizes=sizes
@@ -120,7 +120,7 @@ row("nki/matmul_1024_blocked", target=RATIO)(functools.partial(matmul, blocked))
 
 @row("nki/compile", target=COMPILE_SECONDS)
 def compile_seconds(effort: Effort) -> Result:
-    """Seconds of the first call of the tiled kernel: tracing, re-rolling and XLA."""
+    """Measure the first call of the tiled kernel: tracing, re-rolling and XLA."""
     arguments = operands(*SQUARES)
     first_call(tiled, arguments)  # verifies the dots
     jax.clear_caches()
@@ -129,20 +129,20 @@ def compile_seconds(effort: Effort) -> Result:
 
 @row("nki/matmul_4096_8192_8192", target=300.0)
 def large_matmul(effort: Effort) -> Result:
-    """Seconds of the first call of the tiled kernel on large matrices."""
+    """Measure the first call of the tiled kernel on large matrices."""
     return first_call(tiled, operands((8192, 4096), (8192, 8192)))
 
 
 @row("nki/flash_attention_4096", target=30.0)
 def flash_attention(effort: Effort) -> Result:
-    """Seconds of the first call of the example: one head of 128, 4,096 tokens."""
+    """Measure the first call of the example: one head of 128, 4,096 tokens."""
     length, width = 4096, 128
     shapes = ((width, length), (width, length), (length, width))
     return first_call(attention, operands(*shapes))
 
 
 def first_call(kernel: nki.Kernel, arguments: list[jax.Array]) -> Result:
-    """Seconds of a call that traces, compiles and runs."""
+    """Measure the seconds of a call that traces, compiles and runs."""
     fresh = nki.jit(kernel.function, target=kernel.target)
     start = time.perf_counter()
     jax.block_until_ready(fresh(*arguments))

@@ -1,12 +1,12 @@
 """Single operations against XLA's: sums and elementary functions.
 
 The emulator folds sums in a fixed order (tiles of 512 elements, each from its first
-element) and computes elementary functions by its own polynomials, where XLA may choose.
-2^22 float32 elements are 16 MiB in and out: XLA's own functions take about as long as
-the memory does, so what the emulation does besides counts too. `plain` rows time the
-function alone, without a program around it, the others a program of one instruction;
-`tables` rows are those of `transcendentals="scalar_engine"`. Run time of a cached call
-only; compile time is the business of `bench_gpt`.
+element) and computes elementary functions by its own polynomials; XLA is free to
+choose. 2^22 float32 elements are 16 MiB in and out: XLA's own functions take about as
+long as memory does, so any further work of the emulation is visible. `plain` rows time
+the function alone, without a program around it, the others a program of one
+instruction; `tables` rows use `transcendentals="scalar_engine"`. Only the run time of a
+cached call is measured; compile time is measured in `bench_gpt`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def compare(
     low: float,
     effort: Effort,
 ) -> Result:
-    """Ours over XLA's run time, of uniform float32 numbers from `low` to 4."""
+    """Measure our over XLA's run time on uniform float32 numbers from `low` to 4."""
     values = np.random.default_rng(0).uniform(low, 4.0, shape).astype(np.float32)
     sizes = {"shape": shape, "dtype": "float32"}
     native = jax.jit(lambda x: function(x))
@@ -60,12 +60,12 @@ def compare(
 
 
 def program(function: Function, policy: str | nj.Policy = "fp32") -> Function:
-    """The emulated program of a function."""
+    """Return the emulated program of a function."""
     return nj.jit(lambda x: function(x), target="trn2", policy=policy)
 
 
 def plain(name: str) -> Function:
-    """Our function alone."""
+    """Return our function alone."""
     return jax.jit(lambda x: UNARY[name](x, opaque_zero()))
 
 

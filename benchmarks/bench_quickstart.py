@@ -1,8 +1,8 @@
 """The quickstart as a newcomer runs it, and a model of a hundred million parameters.
 
-`neuronjax quickstart` runs as a command of its own, twice: with an empty cache, and
-again with what the first left. Its own ratios and compile times are the rows; one
-measurement serves all of them, so that each has a single sample.
+`neuronjax quickstart` runs as a command twice: with an empty cache, and with the cache
+of the first run. Its own ratios and compile times are the rows; one measurement is used
+for all of them, so each has a single sample.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from typing import Any
 from benchmarks import scaling
 from benchmarks.harness import Effort, Result, Samples, row
 
-#: Of step time over native, by policy, and of compile time in a second process.
+#: Targets of step time over native, by policy, and of compile time in a second process.
 STEPS = {"bf16": None, "fp8": 1.7, "mxfp8": 2.2}
 SECOND_SECONDS = 3.0
 
 
 @functools.cache
 def runs() -> tuple[list[dict[str, Any]], list[dict[str, Any]], tuple[float, float]]:
-    """Return the records of a first process, of a second, and the seconds of both."""
+    """Return the records of the first and second process, and the seconds of both."""
     documents, seconds = [], []
     with tempfile.TemporaryDirectory() as folder:
         environment = os.environ | {"NEURONJAX_CACHE_DIR": f"{folder}/cache"}
@@ -49,7 +49,7 @@ def runs() -> tuple[list[dict[str, Any]], list[dict[str, Any]], tuple[float, flo
 
 
 def seconds_of(records: list[dict[str, Any]], policy: str) -> tuple[float, float]:
-    """(seconds of the first step, compilation included; of a step of later seeds)."""
+    """Return (seconds of the first step with compilation, of a step of later seeds)."""
     own = [record for record in records if record["policy"] == policy]
     later = [record["seconds"] for record in own if record["seed"]]
     return own[0]["seconds"], statistics.median(later)
@@ -57,7 +57,7 @@ def seconds_of(records: list[dict[str, Any]], policy: str) -> tuple[float, float
 
 @row("quickstart/seconds", target=90)
 def whole(effort: Effort) -> Result:
-    """The whole command on an empty cache; details: a second time."""
+    """Measure the whole command on an empty cache; details: a second run."""
     del effort
     first, second = runs()[2]
     details = {"second_seconds": second}
@@ -65,14 +65,14 @@ def whole(effort: Effort) -> Result:
 
 
 def step(policy: str, effort: Effort) -> Result:
-    """Emulated over native seconds of a step, as the command reports them."""
+    """Return emulated over native seconds of a step, as the command reports them."""
     del effort
     (_, native), (_, emulated) = (seconds_of(runs()[0], p) for p in ("native", policy))
     return Result(value=Samples((emulated / native,)), unit="x", sizes={})
 
 
 def second(policy: str, effort: Effort) -> Result:
-    """Seconds of compilation in a second process; details: in the first."""
+    """Return the seconds of compilation in the second process."""
     del effort
     taken = [first - step for first, step in map(_of(policy), runs()[:2])]
     details = {"first_process_seconds": taken[0]}
@@ -92,14 +92,14 @@ for _policy, _target in STEPS.items():
 
 @functools.cache
 def large() -> dict[str, Any]:
-    """The largest model of `scaling`, natively and emulated."""
+    """Return the point of the largest model of `scaling`, native and emulated."""
     function, args, count = scaling.train_step(scaling.MODELS[-1], scaling.TOKENS)
     return scaling.point("parameters", count, function, args, scaling.FULL)
 
 
 @row("large/step_100M", target=1.5)
 def large_step(effort: Effort) -> Result:
-    """A train step of 100 million parameters: emulated over native run time."""
+    """Return emulated over native run time of a step of 100 million parameters."""
     del effort
     found = large()
     details = {name: found[name] for name in ("native_seconds", "emulated_seconds")}
@@ -109,7 +109,7 @@ def large_step(effort: Effort) -> Result:
 
 @row("large/memory_100M", target=1.5)
 def large_memory(effort: Effort) -> Result:
-    """Bytes that XLA plans for the same step, over those of the native one."""
+    """Return the bytes that XLA plans for the same step, over native."""
     del effort
     found = large()
     native, emulated = (

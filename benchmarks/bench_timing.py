@@ -1,9 +1,10 @@
-"""How fast programs are priced: microseconds per instruction, plan plus schedule.
+"""The speed of pricing: microseconds per instruction, for plan plus schedule.
 
-Nothing is executed and no tensor has a value. An instruction in a loop or in a callee
-counts as often as it is executed: its turns are scheduled too, by the distance of two
-of them. The target of 10 us is 100,000 instructions per second. Kernels are traced and
-scheduled, 200,000 instructions one by one.
+Nothing is executed and no tensor has a value. An instruction in a loop or a callee
+counts as often as it is executed, because the schedule covers all turns of a loop; it
+is extrapolated from the distance of two turns. The target of 10 us is 100,000
+instructions per second. Kernels are traced and scheduled, 200,000 instructions one by
+one.
 """
 
 from __future__ import annotations
@@ -42,11 +43,10 @@ KERNEL_SECONDS = 10.0
 def llama_step(
     layers: int = 32, tokens: int = 4096, *, in_scan: bool = True
 ) -> tuple[Callable[..., Any], Any]:
-    """Loss and gradients of a decoder shaped like Llama-3-8B.
+    """Return loss and gradients of a decoder shaped like Llama-3-8B, and arguments.
 
-    Layers in one scan, or one after the other in the program. Grouped queries, SwiGLU,
-    RMSNorm, rematerialised layers, BF16; no rotary embedding.
-    """
+    Layers are in one scan or unrolled. The model has grouped queries, SwiGLU, RMSNorm,
+    rematerialised layers and BF16, without rotary embedding."""
     width, heads, groups, hidden, vocabulary = 4096, 32, 8, 14336, 128_256
     size = width // heads
     struct = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.bfloat16)  # noqa: E731
@@ -103,7 +103,7 @@ def llama_step(
 
 
 def gpt_step() -> tuple[Callable[..., Any], Any]:
-    """A train step of the quickstart's transformer, its layers one after the other."""
+    """Return a train step of the quickstart's transformer with unrolled layers."""
     graphdef, params = model.create(model.GPTConfig())
     optimizer = optax.adamw(1e-3)
     loss = functools.partial(model.loss, graphdef)
@@ -118,7 +118,7 @@ def gpt_step() -> tuple[Callable[..., Any], Any]:
 
 
 def executed(program: InstructionProgram) -> int:
-    """Instructions that a core executes, turns of loops included."""
+    """Return the number of instructions that a core executes, with turns of loops."""
     written: dict[int, Instruction] = {}
     for block in (program.main, *program.functions.values()):
         written |= writers(block)
@@ -140,7 +140,7 @@ def executed(program: InstructionProgram) -> int:
 def pricing(
     make: Callable[[], tuple[Callable[..., Any], Any]], effort: Effort
 ) -> Result:
-    """CPU time per executed instruction, of a plan and a schedule from nothing."""
+    """Measure CPU time per executed instruction of a new plan and schedule."""
     function, arguments = make()
     lowered = nj.jit(function, target=TARGET, policy="bf16").lower(*arguments)
     program, target = lowered.captured.instructions, resolve_target(TARGET)
@@ -188,13 +188,12 @@ def _kernel_priced() -> Result:
 
 
 def kernel_pricing(effort: Effort) -> Result:
-    """CPU time of a kernel's price from its Python code on: a tiled matmul of 8192 x
-    8192 x 8192, once."""
+    """Measure once the CPU time to trace and price a tiled matmul of 8192^3."""
     return _kernel_priced()
 
 
 def kernel_scheduling(effort: Effort) -> Result:
-    """CPU time per instruction of the same kernel, of its schedule alone."""
+    """Measure the CPU time per instruction of the same kernel's schedule."""
     found = _kernel_priced()
     return replace(found, value=Samples((found.details["schedule_us"],)), unit="us")
 

@@ -1,8 +1,8 @@
 """Published times of collectives, for `validate_collectives.py`.
 
-They are in `collective_measurements.json`, as in their sources. nccom-test's samples
-name neither the instance nor the software: both are assumed, and said. Two formats of
-it exist: whole microseconds, which contain some 50 to 150 us of every execution, and
+They are in `collective_measurements.json`, as in their sources. Samples of nccom-test
+name neither the instance nor the software; the file states what is assumed. They have
+two formats: whole microseconds, which contain some 50 to 150 us of every execution, and
 (SDK 2.31) fractions, which do not.
 """
 
@@ -22,9 +22,9 @@ class Row:
     """One measured time.
 
     Attributes:
-        size_bytes: of the collective, as nccom-test counts it.
-        seconds: measured.
-        fits: the constant that was chosen to meet it, or "".
+        size_bytes: size of the collective, as nccom-test counts it.
+        seconds: measured time.
+        fits: the constant that was fitted to the row, or "".
     """
 
     size_bytes: int
@@ -34,20 +34,20 @@ class Row:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Series:
-    """Times of one collective by size.
+    """The times of one collective by size.
 
     Attributes:
-        key: of the data set in the list of published measurements.
+        key: key of the data set in the list of published measurements.
         op: the collective.
-        ranks: how many, from device 0.
-        pairs: of a collective_permute.
-        dtype: of the elements.
+        ranks: number of ranks, from device 0.
+        pairs: pairs of a collective_permute.
+        dtype: data type of the elements.
         target: the machine.
-        assumed: what the source does not say.
-        source: where it is published.
+        assumed: assumptions about what the source does not say.
+        source: the publication.
         rows: the times.
-        overhead_from: the row whose error is added to all predictions, or None: the
-            old format contains the execution, which the model of collectives does not.
+        overhead_from: the row whose error is added to all predictions, or None. The old
+            format contains the execution, which the model of collectives does not.
     """
 
     key: str
@@ -64,15 +64,15 @@ class Series:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Execution:
-    """The time of chained executions with so many all-reduces in BF16.
+    """The time of chained executions with a number of all-reduces in BF16.
 
     Attributes:
         target: the machine.
-        ranks: of every group.
-        all_reduces: one after the other.
-        seconds: measured.
-        size_bytes: of every all-reduce.
-        fits: whether constants of the barrier were chosen to meet it.
+        ranks: number of ranks of every group.
+        all_reduces: number of all-reduces, one after the other.
+        seconds: measured time.
+        size_bytes: size of every all-reduce.
+        fits: whether constants of the barrier were fitted to it.
     """
 
     target: str

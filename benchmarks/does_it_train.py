@@ -1,9 +1,9 @@
 """Trains a GPT and a ViT in every number format, for docs/does-it-train.md.
 
-`python -m benchmarks does-it-train` runs what `results/does_it_train.jsonl` does not
-hold yet: a line for each run, by model, size, row and seed. It may be stopped at any
-time, and goes on where it stopped; the runs of the rows at hand are kept in `.cache`.
-`--minutes` ends it after so much processor time, and `--list` says what is missing.
+`python -m benchmarks does-it-train` runs what is missing in
+`results/does_it_train.jsonl`: one line for each run, by model, size, row and seed. It
+may be stopped at any time and continues later; unfinished rows keep their runs in
+`.cache`. `--minutes` limits its processor time, and `--list` prints what is missing.
 """
 
 from __future__ import annotations
@@ -40,28 +40,28 @@ from neuronjax.cli.quickstart.train import priced
 RESULTS = Path(__file__).parent / "results" / "does_it_train.jsonl"
 _RUNS = Path(__file__).parents[1] / ".cache" / "does-it-train"
 SEEDS = 5
-#: Type, loss scale and devices of a row whose program is the plain one.
+#: The dtype, loss scale and devices of rows that differ by policy alone.
 _PLAIN = ("float32", 1.0, 1)
-_DIGITS = 5  # of a loss that is kept
+_DIGITS = 5  # significant digits of a stored loss
 
 _FP8 = nj.Policy.preset("fp8")
 _BF16 = nj.Policy.preset("bf16")
-#: A device a chip: an UltraServer has 64 chips of four logical cores.
+#: One device per chip: an UltraServer has 64 chips of four logical cores.
 _CHIPS = tuple(range(0, 4 * EXAMPLES, 4))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row:
-    """A way to train: a policy and what the program does for it.
+    """A way to train: a policy, and changes to the program that go with it.
 
     Attributes:
-        name: in tables.
+        name: the name in tables.
         policy: None for the host.
-        target: what is emulated.
-        dtype: of parameters and activations.
-        loss_scale: by which the program multiplies its loss and divides its gradients.
-        devices: that share the batch.
-        rules: "head", the parameters that make the logits, or "blocks" -> fields.
+        target: the emulated machine.
+        dtype: data type of parameters and activations.
+        loss_scale: factor on the loss, by which the program divides its gradients.
+        devices: number of devices that share the batch.
+        rules: "head" (parameters that compute the logits) or "blocks" -> fields.
     """
 
     name: str
@@ -104,7 +104,7 @@ ROWS = (
     Row(name="BF16, stochastic rounding", policy=_bf16(rounding="stochastic")),
     Row(name="2:4 sparse", policy=_bf16(sparsity="2:4")),
     Row(name="4:16 sparse", policy=_bf16(sparsity="4:16")),
-    # What breaks, and what mends it.
+    # Rows that diverge or lose accuracy, and their remedies.
     Row(
         name="FP8, delayed scaling, saturating",
         policy=_fp8(scaling="delayed", overflow="saturate"),
@@ -217,19 +217,19 @@ def _lines() -> list[dict[str, Any]]:
 
 
 def stored() -> dict[Key, list[float]]:
-    """Return the losses of every run that the file holds."""
+    """Return the losses of every stored run."""
     runs = _lines() if RESULTS.exists() else []
     return {(r["model"], r["size"], r["row"], r["seed"]): r["loss"] for r in runs}
 
 
 def seen() -> dict[tuple[str, str, str], str]:
-    """Return what statistics saw before a row diverged, by model, size and row."""
+    """Return what statistics showed before a row diverged, by model, size and row."""
     runs = [run for run in _lines() if "seen" in run]
     return {(run["model"], run["size"], run["row"]): run["seen"] for run in runs}
 
 
 def studied(model: Model, size: Size) -> nj.Study | None:
-    """Return the study of all stored runs of a model; None without native ones."""
+    """Return the study of all stored runs of a model; None without native runs."""
     losses: dict[str, dict[int, list[float]]] = {row.name: {} for row in ROWS}
     for (of_model, of_size, name, seed), loss in stored().items():
         if (of_model, of_size) == (model.name, size.name):
@@ -258,7 +258,7 @@ def studied(model: Model, size: Size) -> nj.Study | None:
 
 
 def missing() -> Iterator[tuple[Model, Size, Row, list[int]]]:
-    """Yield what is not in the file, the small models first."""
+    """Yield the runs that are not stored, small models first."""
     have = stored()
     for size, model, row in itertools.product(SIZES, MODELS, ROWS):
         key = (model.name, size.name, row.name)
@@ -268,7 +268,7 @@ def missing() -> Iterator[tuple[Model, Size, Row, list[int]]]:
 
 
 def run(model: Model, size: Size, row: Row, seeds: list[int]) -> None:
-    """Train one row with these seeds, and append its runs to the file."""
+    """Train one row with these seeds, and append the runs to the file."""
     start = time.process_time()
     found = nj.study(
         train,
@@ -300,8 +300,8 @@ def run(model: Model, size: Size, row: Row, seeds: list[int]) -> None:
 
 
 def real_size(model: Model = MODELS[0]) -> tuple[nj.Study, tuple[Any, ...]] | None:
-    """Return the study of the largest GPT of which rows were run, of those rows that
-    are a policy alone, and the step of a GPT of 124 million parameters."""
+    """Return the study of the largest GPT with stored runs, restricted to rows that
+    differ by policy alone, and the step of a GPT of 124 million parameters."""
     found = next(filter(None, (studied(model, size) for size in SIZES[::-1])), None)
     if found is None:
         return None
@@ -311,7 +311,7 @@ def real_size(model: Model = MODELS[0]) -> tuple[nj.Study, tuple[Any, ...]] | No
 
 
 def main() -> int:
-    """Run what is missing, or list it."""
+    """Run the missing rows, or list them."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks does-it-train")
     parser.add_argument("--minutes", type=float, help="of processor time, at most")
     parser.add_argument("--list", action="store_true", help="say what is missing")

@@ -1,8 +1,8 @@
-"""Writes what the package knows of its own errors: `timing/measured_times.json`.
+"""Writes the model's errors that the package reports: `timing/measured_times.json`.
 
     python -m benchmarks.evidence
 
-Programs are priced anew (`validation`, best times only); kernels are taken from
+Programs are priced again (`validation`, best times only); kernels are taken from
 `results/validate_kernels.json`, which `benchmarks.validate_kernels` writes.
 """
 
@@ -24,7 +24,7 @@ DIGITS = 4
 
 
 def rows() -> Iterator[dict[str, Any]]:
-    """All of them, as plain data."""
+    """Yield all rows as plain data."""
     for row in ROWS:
         if counts(row):
             yield of_program(predict(row))
@@ -33,13 +33,13 @@ def rows() -> Iterator[dict[str, Any]]:
 
 
 def counts(row: Row) -> bool:
-    """Return whether a row is evidence: a best time, and of trn3's products one that is
-    held out, for there are more of them than of any other kind."""
+    """Return whether a row is used: a best time and, for trn3, one that is held out,
+    because it has more rows than any other chip."""
     return row.kind == "best" and (row.chip != "trn3" or row.is_held_out)
 
 
 def of_program(found: Prediction) -> dict[str, Any]:
-    """A row of `validation`."""
+    """Return a row of `validation` as plain data."""
     row = found.row
     return _row(
         row.name.removesuffix(" -"),
@@ -53,7 +53,7 @@ def of_program(found: Prediction) -> dict[str, Any]:
 
 
 def of_kernel(entry: dict[str, Any]) -> dict[str, Any]:
-    """A row of `validate_kernels`."""
+    """Return a row of `validate_kernels` as plain data."""
     return _row(
         Path(entry["kernel"]).stem,
         "kernel",

@@ -1,10 +1,10 @@
 """Faults that are injected into programs, to count those that `compare` names.
 
-A fault changes what one op of a program of 200 to 2,000 ops computes, and at least one
-bit: a wrong rounding, a swapped order of accumulation, an overflow, or a sign in one
-iteration of a scan. The faulty run is compared with the same policy without the fault,
-where the op must be named as the first divergence and its only cause; and with FP32,
-where the fault hides among the errors of the policy.
+A fault changes at least one bit of the result of one op in a program of 200 to 2,000
+ops: by a wrong rounding, another order of accumulation, an overflow, or a sign in one
+iteration of a scan. The faulty run is compared with a run of the same policy without
+the fault, where the op must be named as the first divergence and its only cause, and
+with FP32, where the fault is hidden among the errors of the policy.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SIZES = (200, 500, 1000, 2000)
 SHAPE = (12, 12)
 TRIPS = 40
 FAULTY_ITERATION = 37
-# An op as the walk reaches it, and the iteration at which the fault is.
+# The path of an op in the walk, and the iteration with the fault.
 Where = tuple[OpPath, tuple[int, ...]]
 
 # ---- Programs.
@@ -61,9 +61,9 @@ _STEPS: tuple[Callable[[Any, Any], Any], ...] = (
 
 
 def random_program(size: int, seed: int) -> Callable[[Any, Any], Any]:
-    """About `size` StableHLO ops on two matrices, with a scan of 40 iterations."""
+    """Return a program of about `size` StableHLO ops on two matrices, with a scan."""
     generator = np.random.default_rng(seed)
-    count = max((size - 20) // 17, 12)  # a step is sixteen ops or so
+    count = max((size - 20) // 17, 12)  # a step has about sixteen ops
     choices = generator.integers(0, len(_STEPS), count)
     picks = generator.random(count)
 
@@ -83,12 +83,12 @@ def random_program(size: int, seed: int) -> Callable[[Any, Any], Any]:
 
 
 def _normal(x: Any) -> Any:
-    """Of unit size, lest a long program ends in zeros."""
+    """Return `x` scaled to unit size, so that values of long programs do not vanish."""
     return x * jax.lax.rsqrt(jnp.mean(x * x) + 1e-3)
 
 
 def arguments(seed: int) -> list[jax.Array]:
-    """Two matrices of normal numbers."""
+    """Return two matrices of normal numbers."""
     generator = np.random.default_rng(seed)
     return [jnp.asarray(generator.normal(size=SHAPE), jnp.float32) for _ in range(2)]
 
@@ -98,19 +98,19 @@ def arguments(seed: int) -> list[jax.Array]:
 
 @dataclass(frozen=True)
 class Fault:
-    """One wrong execution of one op; `kind` is one of `KINDS`."""
+    """A wrong execution of one op; `kind` is one of `KINDS`."""
 
     kind: str
     path: OpPath
     iteration: tuple[int, ...]
 
     def is_at(self, position: Position) -> bool:
-        """Whether it is the op, and the iteration, that the walk has come to."""
+        """Return whether the walk is at the op and the iteration of the fault."""
         return position.path == self.path and position.iterations == self.iteration
 
 
 class Faulty:
-    """An executor with a fault.
+    """An executor that makes a fault.
 
     Attributes:
         changed: whether the fault has changed a bit.
@@ -125,7 +125,7 @@ class Faulty:
     def identity(
         self, i: Instruction, key: RoundingKey, position: Position
     ) -> Hashable:
-        """What is faulty is nothing else's."""
+        """Return an identity that no other instruction shares, for the faulty op."""
         if self._fault.is_at(position):
             return "faulty", self._inner.identity(i, key, position)
         return self._inner.identity(i, key, position)
@@ -137,7 +137,7 @@ class Faulty:
         key: RoundingKey,
         position: Position,
     ) -> Sequence[Any]:
-        """Rightly, but at the fault."""
+        """Return the results of an instruction, wrong at the fault."""
         right = self._inner.execute(i, operands, key, position)
         if not (self._fault.is_at(position) and is_suitable(i, self._fault.kind)):
             return right
@@ -163,16 +163,16 @@ class Faulty:
         return [jnp.asarray(_SPOILED[kind](x).astype(right[0].dtype)), *right[1:]]
 
     def enter(self, array: Any) -> Any:
-        """As it is."""
+        """Return the array unchanged."""
         return array
 
     def leave(self, array: Any, dtype: Any) -> Any:
-        """As it is."""
+        """Return the array unchanged."""
         return array
 
 
 def _truncated(x: np.ndarray) -> np.ndarray:
-    """Rounded toward zero to 22 bits of significand, for once."""
+    """Return the numbers rounded toward zero, without their last bit."""
     return (x.view(np.uint32) & np.uint32(0xFFFFFFFE)).view(np.float32)
 
 
@@ -195,7 +195,7 @@ _SPOILED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def _reversed(i: Instruction, operands: Sequence[Any]) -> list[Any]:
-    """Operands whose sums run the other way."""
+    """Return the operands in reverse order of summation."""
     if isinstance(i, NcMatmul):
         d = i.dimensions
         axes = (d.lhs_contract, d.rhs_contract)
@@ -205,7 +205,7 @@ def _reversed(i: Instruction, operands: Sequence[Any]) -> list[Any]:
 
 
 def is_suitable(i: Instruction, kind: str) -> bool:
-    """Whether an instruction can have such a fault."""
+    """Return whether an instruction can have this kind of fault."""
     if i.results[0].type.dtype not in (np.float32, ml_dtypes.bfloat16):
         return False
     if kind == "order":
@@ -233,12 +233,12 @@ class Case:
 
     @property
     def ops(self) -> int:
-        """How many the walk reaches."""
+        """The number of ops that the walk reaches."""
         return len(self.numbers)
 
     @classmethod
     def of(cls, size: int, seed: int, policy: Policy) -> Case:
-        """The program of a size, under a policy."""
+        """Return the case of a random program of this size, under a policy."""
         values = arguments(seed)
         avals = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in values)
         program = random_program(size, seed)
@@ -264,11 +264,11 @@ class Case:
         )
 
     def faulty(self, fault: Fault) -> Side:
-        """The actual side with a fault."""
+        """Return the actual side with a fault."""
         return replace(self.actual, executor=Faulty(self.actual.executor, fault))
 
     def compare(self, actual: Side, reference: Side, tolerance: float) -> Comparison:
-        """Without a name."""
+        """Return the comparison of two sides, without names."""
         fields = ("name", "setting", "target", "policy", "reference", "baseline")
         names: dict[str, str] = dict.fromkeys(fields, "")
         return compare_sides(
@@ -297,12 +297,12 @@ def _places(side: Side, found: Sequence[Where], kind: str) -> Iterator[Where]:
 
 @dataclass(frozen=True)
 class Trial:
-    """What became of one fault.
+    """The result of one injected fault.
 
     Attributes:
-        named: against the same policy, as first divergence, with iteration and cause.
-        stands_out: against FP32, as the worst outlier in isolation.
-        diverges: against FP32, as the first op beyond the default tolerance.
+        named: whether the same policy names it first, with iteration and cause.
+        stands_out: whether it is the worst outlier in isolation against FP32.
+        diverges: whether it is the first op beyond the default tolerance against FP32.
     """
 
     kind: str
@@ -315,7 +315,7 @@ class Trial:
 def trials(
     faults: int, sizes: Sequence[int] = SIZES, seed: int = 0, policy: str = "bf16"
 ) -> Iterator[Trial]:
-    """Injects faults, every kind and every size in turn."""
+    """Inject faults of every kind and size in turn, and yield the results."""
     generator = np.random.default_rng(seed)
     cases = [
         Case.of(size, seed + n, Policy.preset(policy)) for n, size in enumerate(sizes)
@@ -331,7 +331,7 @@ def trials(
 
 
 def _trial(case: Case, kind: str, generator: np.random.Generator) -> Trial | None:
-    """One fault; None where it has changed no bit."""
+    """Return the result of one fault, or None if it has changed no bit."""
     places = case.places[kind]
     if kind == "sign":
         places = [p for p in places if p[1]]

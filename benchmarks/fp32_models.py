@@ -31,8 +31,8 @@ from benchmarks.validation.numeric_rows import rounding
 K_TILE = 128
 FOUR = (("hh",), ("hl",), ("lh",), ("ll",))
 LO_HI = (("hh", "hl"), ("lh", "ll"))
-#: Blocks of K of OpenBLAS (its param.h): of Haswell, Zen, Cooper Lake and Sapphire
-#: Rapids; of Sandy Bridge; of Skylake-X, and of others with AVX-512.
+#: Blocks of K in OpenBLAS (its param.h): on Haswell, Zen, Cooper Lake and Sapphire
+#: Rapids; on Sandy Bridge; on Skylake-X and others with AVX-512.
 BLOCKS = (320, 384, 448)
 FP32_BITS = 24
 Matmul = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -40,18 +40,18 @@ Matmul = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """What the array does with FP32 operands.
+    """A model of matmuls of FP32 operands on the array.
 
     Attributes:
-        name: how the policy calls it, or what sets it apart.
+        name: the name in the policy, or the distinctive property.
         digits: significant bits of the high half.
-        to_nearest: whether the high half is rounded; else it is cut off.
-        instructions: the products that each adds up in a cell, high and low of the left
-            and the right operand; PSUM adds an instruction's result to those before.
-        rows: that make one sum; the sums of a tile are added in FP32.
-        together: rows whose products are added exactly before they meet the sum.
-        bits: significant ones of a sum, None for as many as it takes.
-        towards_zero: whether a sum is cut off and not rounded.
+        to_nearest: whether the high half is rounded; otherwise it is truncated.
+        instructions: the products that each instruction adds in a cell, by high and low
+            half of the left and right operand; PSUM adds the results of instructions.
+        rows: number of rows in one sum; the sums of a tile are added in FP32.
+        together: number of rows whose products are added exactly before the sum.
+        bits: significant bits of a sum, None for unlimited.
+        towards_zero: whether a sum is truncated instead of rounded.
     """
 
     name: str
@@ -95,7 +95,7 @@ MODELS: tuple[Model, ...] = (
 
 
 def split(x: np.ndarray, model: Model) -> dict[str, np.ndarray]:
-    """The high and the low half of FP32 numbers, exact in float64."""
+    """Return the high and the low half of FP32 numbers, exact in float64."""
     dropped = np.uint32(FP32_BITS - model.digits)
     bits = x.view(np.uint32)
     if model.to_nearest:
@@ -106,7 +106,7 @@ def split(x: np.ndarray, model: Model) -> dict[str, np.ndarray]:
 
 
 def rounded(total: np.ndarray, model: Model) -> np.ndarray:
-    """A running float64 sum as the array keeps it."""
+    """Return a running float64 sum as the array stores it."""
     if model.bits is None:
         return total
     if model.bits == FP32_BITS and not model.towards_zero:
@@ -120,7 +120,7 @@ Pair = tuple[np.ndarray, np.ndarray]
 
 
 def fold(pairs: Sequence[Pair], model: Model) -> np.ndarray:
-    """One instruction on a tile of [K, M] and [K, N]: FP32, in float64."""
+    """Return the FP32 result of one instruction on a tile of [K, M] and [K, N]."""
     k = len(pairs[0][0])
     sums = []
     for start in range(0, k, model.rows):
@@ -135,7 +135,7 @@ def fold(pairs: Sequence[Pair], model: Model) -> np.ndarray:
 
 
 def _added(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Their sum, one after another."""
+    """Return the sum of the parts, added one after another."""
     total = parts[0]
     for part in parts[1:]:
         total = total + part
@@ -149,7 +149,7 @@ def _tiles(a: np.ndarray, rows: int = K_TILE) -> list[slice]:
 def fp32_matmul(
     a: np.ndarray, b: np.ndarray, model: Model, k_tile: int = K_TILE
 ) -> np.ndarray:
-    """[K, M] and [K, N] in FP32 to [M, N]."""
+    """Return the FP32 product [M, N] of [K, M] and [K, N]."""
     left, right = split(a, model), split(b, model)
     return _added(
         [
@@ -161,7 +161,7 @@ def fp32_matmul(
 
 
 def bf16_matmul(a: np.ndarray, b: np.ndarray, model: Model) -> np.ndarray:
-    """The kernels' three products of BF16 halves, each an instruction."""
+    """Return the kernels' three products of BF16 halves, each an instruction."""
     cast = lambda x: x.astype(ml_dtypes.bfloat16).astype(np.float32)  # noqa: E731
     halves = [(cast(x), cast(x - cast(x))) for x in (a, b)]
     (ah, al), (bh, bl) = halves
@@ -171,7 +171,8 @@ def bf16_matmul(a: np.ndarray, b: np.ndarray, model: Model) -> np.ndarray:
 
 
 def blas_matmul(a: np.ndarray, b: np.ndarray, block: int) -> np.ndarray:
-    """As OpenBLAS adds: left folds over blocks of K, the last two of equal length."""
+    """Return the product as OpenBLAS adds: left folds over blocks of K, the last two of
+    equal length."""
     plain = Model(name="", rows=len(a))
     parts, start = [], 0
     while start < len(a):
@@ -212,7 +213,7 @@ def _swiglu(m: int, n: int) -> Callable[[Matmul, Matmul], Any]:
     x, up, down, gate = _normal((4096, 1024), (1024, 3072), (3072, 1024), (1024, 3072))
 
     def program(matmul: Matmul, last: Matmul) -> np.ndarray:
-        # Its float64 value is the best that ScalarE could do.
+        # silu is computed in float64, the best that ScalarE could achieve.
         g = matmul(x[:m].T, gate).astype(np.float64)
         active = (g / (1 + np.exp(-g))).astype(np.float32)
         hidden = active * matmul(x[:m].T, up)
@@ -222,15 +223,15 @@ def _swiglu(m: int, n: int) -> Callable[[Matmul, Matmul], Any]:
 
 
 def distance(x: np.ndarray, y: np.ndarray) -> float:
-    """Relative L2."""
+    """Return the relative L2 distance."""
     wide = y.astype(np.float64)
     return float(np.linalg.norm(x - wide) / np.linalg.norm(wide))
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """A model on one row: its distance from float64, and from NumPy by block; of two
-    results of its own, how far they are apart."""
+    """A model's distances on one row: from float64, and from NumPy by block. For
+    `between_tiles` both are the difference of two results of the model."""
 
     exact: float
     by_block: Mapping[int, float]
@@ -247,14 +248,14 @@ def from_numpy(
     *,
     in_bf16: bool = False,
 ) -> list[Prediction]:
-    """How far each model would have been from NumPy.
+    """Return the distances of each model's results from NumPy's.
 
     Args:
-        inputs: a program of the size of a part: of two matmuls, the second for the last
-            one.
-        part: rows and columns of the result that are computed.
-        models: what the array may do.
-        in_bf16: whether the last matmul is three BF16 products.
+        inputs: size of a part -> a program of two matmuls, of which the second is used
+            for the last product.
+        part: rows and columns of the result to compute.
+        models: the models.
+        in_bf16: whether the last matmul consists of three BF16 products.
     """
     program = inputs(*part)
     exact = program(_wide, _wide)
@@ -273,7 +274,7 @@ def from_numpy(
 
 
 def between_tiles(models: Sequence[Model]) -> list[Prediction]:
-    """The largest difference of A.T @ A in K tiles of 128 rows from tiles of 64."""
+    """Return the largest difference of A.T @ A between K tiles of 128 and 64 rows."""
     a = np.linspace(-1, 1, 512 * 512, dtype=np.float32).reshape(512, 512)
     found = []
     for model in models:
@@ -288,10 +289,10 @@ class Row:
     """A published distance.
 
     Attributes:
-        distance: relative L2, of the device from FP32 NumPy; of `between_tiles` the
-            largest difference.
-        digits: significant ones of it that were published.
-        predicted: what the row would have been of each model.
+        distance: relative L2 distance of the device from FP32 NumPy; for
+            `between_tiles` the largest difference.
+        digits: number of significant digits that were published.
+        predicted: models -> the distances that they would have on this row.
     """
 
     name: str
@@ -314,8 +315,8 @@ ROWS: tuple[Row, ...] = (
 
 
 def verdict(by_row: Mapping[str, Prediction]) -> str:
-    """Which rows exclude a model, off by more than a tenth and their own rounding
-    however long BLAS's blocks are; else with which blocks no row does."""
+    """Return the rows that exclude a model for any block length of BLAS, by more than a
+    tenth and their own rounding; otherwise the block lengths with which it fits all."""
     off = {
         row.name: {
             block
@@ -337,7 +338,7 @@ def verdict(by_row: Mapping[str, Prediction]) -> str:
 
 
 def measure(quick: bool) -> dict[str, Any]:
-    """Every model on every row; quick is the first row and a few models."""
+    """Return every model on every row; `quick` is the first row and a few models."""
     models = MODELS[::6] if quick else MODELS
     rows = ROWS[:1] if quick else ROWS
     columns = {row.name: row.predicted(models) for row in rows}
@@ -359,7 +360,7 @@ def measure(quick: bool) -> dict[str, Any]:
 
 
 def show(found: Mapping[str, Any]) -> str:
-    """Predicted over measured, block by block."""
+    """Return predicted over measured distances, block by block, as text."""
     blocks = "/".join(map(str, found["blocks"]))
     lines = [f"{blocks:32}" + "".join(f"{name:>23}" for name in found["device"])]
     lines.append(

@@ -1,10 +1,10 @@
-"""Measures native `jax.jit` and the emulation side by side, and reports it.
+"""Measures native `jax.jit` and the emulation side by side, and reports the ratio.
 
-The two alternate (native, emulated, native, ...), so that a machine that slows down
-slows both; the reported value is the median over the pairs, its spread the quartiles.
-Times are seconds of `time.perf_counter` around a call whose result is waited for.
-A row is a function registered with `row`; `run.py` finds, runs and reports them. What
-an emulated program would cost on a chip is not measured here.
+The two alternate (native, emulated, native, ...), so that a slowdown of the machine
+affects both. The reported value is the median over the pairs, its spread the quartiles.
+Times are seconds of `time.perf_counter` around a call, including the wait for its
+result. A row is a function registered with `row`; `run.py` finds, runs and reports
+rows. The cost of a program on a chip is not measured here.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Thunk = Callable[[], Any]
 
 @dataclasses.dataclass(frozen=True)
 class Samples:
-    """Repeated measurements of one thing, in the order in which they were taken."""
+    """Repeated measurements of one quantity, in order of time."""
 
     values: tuple[float, ...]
 
@@ -45,12 +45,12 @@ class Samples:
 
     @property
     def median(self) -> float:
-        """The median; half of the measurements are no larger."""
+        """The median of the measurements."""
         return statistics.median(self.values)
 
     @property
     def quartiles(self) -> tuple[float, float]:
-        """The first and third quartile, interpolated; of one value, that value."""
+        """The first and third quartile, interpolated; both the value if only one."""
         if len(self.values) == 1:
             return self.values[0], self.values[0]
         low, _, high = statistics.quantiles(self.values, n=4, method="inclusive")
@@ -63,11 +63,11 @@ class Samples:
         return high - low
 
     def scaled(self, factor: float) -> Samples:
-        """The same measurements in another unit."""
+        """Return the same measurements in another unit."""
         return Samples(tuple(value * factor for value in self.values))
 
     def as_json(self) -> dict[str, Any]:
-        """Median, quartiles and every measurement."""
+        """Return median, quartiles and all measurements as plain data."""
         return {
             "median": self.median,
             "quartiles": self.quartiles,
@@ -81,12 +81,12 @@ class Samples:
 
 @dataclasses.dataclass(frozen=True)
 class Effort:
-    """How long a row may measure.
+    """Limits on the measurements of a row.
 
     Attributes:
-        repetitions: pairs, unless the time is over earlier.
-        seconds: after which no further repetition starts.
-        minimum: of repetitions, whatever time they take.
+        repetitions: maximum number of pairs.
+        seconds: time after which no further repetition starts.
+        minimum: minimum number of repetitions, whatever time they take.
     """
 
     repetitions: int
@@ -94,7 +94,7 @@ class Effort:
     minimum: int = 3
 
     def goes_on(self, done: int, start: float) -> bool:
-        """Whether to measure again after `done` repetitions since `start`."""
+        """Return whether to measure again after `done` repetitions since `start`."""
         early = time.perf_counter() - start < self.seconds
         return done < self.minimum or (done < self.repetitions and early)
 
@@ -104,15 +104,15 @@ QUICK = Effort(repetitions=3, seconds=3.0)
 
 
 def users_environment() -> dict[str, str]:
-    """Of a process that is timed from its start: compiled Python is kept, as it is by
-    default, whatever this process was told."""
+    """Return the environment for processes that are timed from their start. They keep
+    compiled Python files, as is the default, even if this process does not."""
     kept = {**os.environ}
     kept.pop("PYTHONDONTWRITEBYTECODE", None)
     return kept
 
 
 def seconds_of(thunk: Thunk) -> float:
-    """Wall time of one call, its result computed."""
+    """Return the wall time of one call, including the computation of its result."""
     start = time.perf_counter()
     jax.block_until_ready(thunk())
     return time.perf_counter() - start
@@ -125,17 +125,17 @@ def interleave(
     before: Thunk = lambda: None,
     warm_up: int = 1,
 ) -> tuple[Samples, ...]:
-    """Times several things in turn: a, b, a, b, ...
+    """Time several functions in turn: a, b, a, b, ...
 
     Args:
-        thunks: what to time; of arrays, the result is waited for.
-        effort: how often.
-        before: called, untimed, before each timed call.
-        warm_up: untimed rounds that come first.
+        thunks: the functions to time, including the wait for resulting arrays.
+        effort: the number of repetitions.
+        before: a function that is called, untimed, before each timed call.
+        warm_up: number of untimed rounds at the start.
 
     Returns:
-        For each thunk its times in seconds, equally many; equal positions are
-        neighbours in time.
+        For each function its times in seconds. All have the same number of times, and
+        times at the same position were measured one after the other.
     """
     for _ in range(warm_up):
         for thunk in thunks:
@@ -154,7 +154,7 @@ def interleave(
 def in_fresh_process(
     function: Callable[[], Any], environment: Mapping[str, str]
 ) -> Any:
-    """`function()` in a new Python process with additional environment variables.
+    """Return `function()` of a new Python process with environment variables added.
 
     Args:
         function: a module-level function; its result is pickled.
@@ -175,14 +175,14 @@ def _set_environment(environment: Mapping[str, str]) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Result:
-    """What a row measured.
+    """The measurements of a row.
 
     Attributes:
-        value: the figure that the target is about, once per repetition.
-        unit: of it: "x" for emulated over native, or "us".
-        native, emulated: seconds, where the figure was made from two times.
-        sizes: of the problem.
-        details: further figures by name, unit included: "verdict_seconds".
+        value: the value that the target limits, once per repetition.
+        unit: its unit: "x" for emulated over native, or "us".
+        native, emulated: seconds, if the value is the ratio of two times.
+        sizes: sizes of the problem.
+        details: further figures, with the unit in their names: "verdict_seconds".
     """
 
     value: Samples
@@ -193,7 +193,7 @@ class Result:
     details: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """A JSON value."""
+        """Return the result as plain data."""
         times = {"native_seconds": self.native, "emulated_seconds": self.emulated}
         return {
             "value": self.value.median,
@@ -206,7 +206,7 @@ class Result:
 
 
 def ratio(native: Samples, emulated: Samples, **fields: Any) -> Result:
-    """Emulated over native time, pair by pair: drift of the machine cancels."""
+    """Return emulated over native time, pair by pair, so that drift cancels."""
     pairs = zip(native.values, emulated.values, strict=True)
     value = Samples(tuple(slow / fast for fast, slow in pairs))
     return Result(value=value, unit="x", native=native, emulated=emulated, **fields)
@@ -219,19 +219,19 @@ def compare_calls(
     effort: Effort,
     **fields: Any,
 ) -> Result:
-    """The run-time ratio of two jitted or compiled functions of the same arguments."""
+    """Return the run-time ratio of two jitted or compiled functions."""
     thunks = (lambda: native(*args), lambda: emulated(*args))
     return ratio(*interleave(thunks, effort), **fields)
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A benchmark: its name, how to measure it, and what is aimed at.
+    """A benchmark: its name, its measurement, and its target.
 
     Attributes:
-        name: "group/variant"; what `--filter` selects.
-        measure: takes the effort.
-        target: the largest value that is good enough; None for information only.
+        name: "group/variant", as selected by `--filter`.
+        measure: a function of the effort.
+        target: the largest acceptable value; None for information only.
     """
 
     name: str
@@ -245,15 +245,15 @@ ROWS: dict[str, Row] = {}
 def row(
     name: str, *, target: float | None = None, rows: dict[str, Row] = ROWS
 ) -> Callable[[Callable[[Effort], Result]], Callable[[Effort], Result]]:
-    """Registers a function of an `Effort` as a row.
+    """Register a function of an `Effort` as a row.
 
     Args:
-        name: unique, "group/variant".
-        target: the largest value that is good enough; None for information only.
+        name: a unique name, "group/variant".
+        target: the largest acceptable value; None for information only.
         rows: the registry.
 
     Raises:
-        ValueError: two rows of one name.
+        ValueError: the name is already in use.
     """
 
     def register(measure: Callable[[Effort], Result]) -> Callable[[Effort], Result]:
@@ -266,10 +266,9 @@ def row(
 
 
 def select(rows: Mapping[str, Row], patterns: Sequence[str]) -> list[Row]:
-    """The rows of these names; a pattern that is no name is a glob for part of one.
+    """Return the rows with these names. Other patterns are globs for part of a name.
 
-    Those with a target come first, so that a run cut short has measured them.
-    """
+    Rows with a target come first, so they are measured even if the run is cut short."""
     globs = [p if p in rows else f"*{p}*" for p in patterns] or ["*"]
     chosen = [rows[n] for n in rows if any(fnmatchcase(n, glob) for glob in globs)]
     return sorted(chosen, key=lambda r: r.target is None)
@@ -277,14 +276,14 @@ def select(rows: Mapping[str, Row], patterns: Sequence[str]) -> list[Row]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Record:
-    """What became of a row.
+    """The outcome of a row.
 
     Attributes:
         row: the row.
         status: "measured", "crashed", or "skipped" for lack of time.
-        result: of a row that was measured.
-        error: the traceback of one that crashed.
-        seconds: that the row took, preparation included.
+        result: the result of a measured row.
+        error: the traceback of a crashed row.
+        seconds: time of the row, including preparation.
     """
 
     row: Row
@@ -295,13 +294,13 @@ class Record:
 
     @property
     def reached(self) -> bool | None:
-        """Whether the median is at most the target; None without one or the other."""
+        """Whether the median is at most the target; None without a median or target."""
         if self.result is None or self.row.target is None:
             return None
         return self.result.value.median <= self.row.target
 
     def as_json(self) -> dict[str, Any]:
-        """A JSON value; `Result.as_json` adds the figures."""
+        """Return the outcome as plain data, with the figures of `Result.as_json`."""
         return {
             "name": self.row.name,
             "status": self.status,
@@ -317,7 +316,7 @@ class Record:
 
 
 def circumstances() -> dict[str, Any]:
-    """When, with which versions and on what machine: part of every results file."""
+    """Return date, versions and machine, as part of every results file."""
     return {
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "versions": versions(),
@@ -326,7 +325,7 @@ def circumstances() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Of Python, JAX, jaxlib, neuronjax, and the commit ("+" where it was changed)."""
+    """Return versions of Python, JAX and neuronjax, and the commit ("+" if changed)."""
     import neuronjax
 
     return {
@@ -338,7 +337,7 @@ def versions() -> dict[str, str]:
 
 
 def commit(folder: Path) -> str:
-    """The commit checked out around a folder; "unknown" outside a git checkout."""
+    """Return the commit that is checked out around a folder; "unknown" without git."""
 
     def git(*arguments: str) -> str:
         command = ("git", "-C", str(folder), *arguments)
@@ -353,7 +352,7 @@ def commit(folder: Path) -> str:
 
 
 def machine() -> dict[str, Any]:
-    """The processor and what of it this process may use; the load says how quietly."""
+    """Return the processor, the share that this process may use, and the load."""
     affinity = getattr(os, "sched_getaffinity", None)
     load = getattr(os, "getloadavg", None)
     return {
@@ -373,13 +372,13 @@ def _processor() -> str:
 
 
 def _physical_cores() -> int | None:
-    """Of the machine; None where the system does not tell."""
+    """Return the number of physical cores; None if the system does not report it."""
     cores = zip(_cpuinfo("physical id"), _cpuinfo("core id"), strict=True)
     return len(set(cores)) or None
 
 
 def _cpuinfo(field: str) -> list[str]:
-    """A field of Linux's /proc/cpuinfo for each logical processor."""
+    """Return a field of Linux's /proc/cpuinfo for each logical processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -394,7 +393,7 @@ def _cpuinfo(field: str) -> list[str]:
 def document(
     records: Sequence[Record], effort: Effort, about: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """All of a run as one JSON value."""
+    """Return a whole run as one JSON value."""
     return {
         "schema": 1,
         **about,
@@ -407,7 +406,7 @@ COLUMNS = ("row", "native", "emulated", "value", "IQR", "target", "ok", "n")
 
 
 def table(records: Sequence[Record]) -> Table:
-    """The rows as a table of at most 80 columns."""
+    """Return the rows as a table of at most 80 columns."""
     made = Table(box=None)
     made.add_column(COLUMNS[0], no_wrap=True)
     for name in COLUMNS[1:]:
@@ -435,7 +434,7 @@ def _cells(record: Record) -> tuple[str, ...]:
 
 
 def footnotes(records: Sequence[Record], about: Mapping[str, Any]) -> Iterator[str]:
-    """What goes under the table: details of rows, versions, machine, how to read it."""
+    """Yield the lines below the table: details, versions, machine, explanation."""
     for record in records:
         details = record.result.details.items() if record.result else ()
         if details:
@@ -450,7 +449,7 @@ def footnotes(records: Sequence[Record], about: Mapping[str, Any]) -> Iterator[s
 
 
 def duration(seconds: float) -> str:
-    """Three digits and a unit: "12.3 ms"."""
+    """Return seconds with three digits and a unit: "12.3 ms"."""
     for factor, unit in ((1.0, "s"), (1e3, "ms")):
         if seconds * factor >= 1:
             return f"{seconds * factor:.3g} {unit}"
@@ -458,10 +457,10 @@ def duration(seconds: float) -> str:
 
 
 def error_report(record: Record) -> str:
-    """The name of a crashed row and its traceback."""
+    """Return the name of a crashed row and its traceback."""
     return f"{record.row.name} crashed:\n{record.error}"
 
 
 def progress(text: str) -> None:
-    """A line for whoever waits; the results go to standard output."""
+    """Print a line of progress to standard error; results go to standard output."""
     print(text, file=sys.stderr, flush=True)

@@ -45,7 +45,7 @@ _MODULES = (
     "language_models",
     "encoder_models",
 )
-#: Its step is a function of JAX, around which no loss is found.
+#: The loss cannot be read from this model's step, which is a function of JAX.
 _LEFT_OUT = {"linen_batch_norm"}
 _ADAMW = optax.adamw(1e-3, weight_decay=0.01)
 OPTIMIZERS: dict[str, optax.GradientTransformation] = {
@@ -73,7 +73,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Said:
-    """What `compare` names of a step, or why it refuses the step."""
+    """The alarms that `compare` reports for a step, or why it refuses the step."""
 
     case: Case
     alarms: tuple[str, ...] = ()
@@ -92,11 +92,10 @@ def models() -> dict[str, Callable[[], program.Call]]:
 
 @cache
 def model(name: str) -> tuple[Callable[..., jax.Array], PyTree, tuple[PyTree, ...]]:
-    """Return the loss, its parameters as they are initialised, its other arguments.
+    """Return the loss, its initial parameters, and its other arguments.
 
-    The programs are steps with an optimizer of their own, whose loss is a variable of
-    the function around them.
-    """
+    The programs are steps with their own optimizer; the loss is a variable of the
+    function around them."""
     step, (state, *batch) = models()[name]()
     around = inspect.getclosurevars(step).nonlocals
     loss = around["loss"]
@@ -112,7 +111,7 @@ def model(name: str) -> tuple[Callable[..., jax.Array], PyTree, tuple[PyTree, ..
 
 
 def step_of(case: Case) -> tuple[Callable[..., PyTree], tuple[PyTree, ...]]:
-    """Return a step and its arguments, after the steps before it ran natively."""
+    """Return a step and its arguments, after the earlier steps ran natively."""
     loss, params, batch = model(case.model)
     optimizer = OPTIMIZERS[case.optimizer]
 
@@ -124,7 +123,7 @@ def step_of(case: Case) -> tuple[Callable[..., PyTree], tuple[PyTree, ...]]:
 
 
 def said_of(case: Case) -> Said:
-    """Compare a step."""
+    """Return the result of `compare` on a step."""
     step, arguments = step_of(case)
     settings: dict[str, Any] = {"target": POLICIES[case.policy], "policy": case.policy}
     asked = compare(step, **settings, reference=REFERENCE, explain=False)
@@ -137,7 +136,7 @@ def said_of(case: Case) -> Said:
 
 
 def table(field: str, every: Sequence[Said]) -> Table:
-    """Return how many steps raise an alarm, by one of `FIELDS`."""
+    """Return a table of the steps that raise an alarm, by one of `FIELDS`."""
     out = Table(box=box.SIMPLE_HEAD)
     for column in (field, "steps", "with an alarm", "refused"):
         out.add_column(column, justify="left" if column == field else "right")
@@ -153,7 +152,7 @@ def _refused(said: Said) -> bool:
 
 
 def _answers(cases: Sequence[Case]) -> Iterator[Said]:
-    """Yield what is said of every step, after its line is printed."""
+    """Yield the result of every step after its line is printed."""
     for number, case in enumerate(cases, 1):
         start = time.perf_counter()
         said = said_of(case)
@@ -167,7 +166,7 @@ def _answers(cases: Sequence[Case]) -> Iterator[Said]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print every step and the tables; fail where there are too many alarms."""
+    """Print every step and the tables; fail if there are too many alarms."""
     known: list[tuple[Any, ...]]
     known = [tuple(models()), tuple(OPTIMIZERS), STEPS, tuple(POLICIES)]
     parser = argparse.ArgumentParser(description=__doc__)

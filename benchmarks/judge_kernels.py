@@ -34,16 +34,16 @@ HEAD = f"{'':63}{'s':>6}{'GiB':>6}"
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedKernel:
-    """What became of one kernel.
+    """The verdict on one kernel.
 
     Attributes:
-        op: what it computes.
-        kernel: its file in its repository.
-        accepted, correct: as the verdict says; `correct` is None where none was run.
-        undecided: whether derived bounds were too wide to tell.
-        why: the first problem, if there is one.
-        seconds: by the clock, starting a process included.
-        largest_bytes: of memory.
+        op: the operation that it computes.
+        kernel: its file, relative to its repository.
+        accepted, correct: as in the verdict; `correct` is None without a run.
+        undecided: whether the derived bounds were too wide for a decision.
+        why: the first problem, or "".
+        seconds: wall time, including the start of a process.
+        largest_bytes: largest memory of the process.
     """
 
     op: str
@@ -57,7 +57,7 @@ class JudgedKernel:
 
 
 def kernels(corpus: Path) -> Iterator[tuple[str, Path]]:
-    """Ops and files; some of the second collection hold no kernel."""
+    """Yield ops and files that hold a kernel."""
     bench = corpus / "AccelOpt" / "NKIBench" / "kernels"
     for path in sorted(bench.glob("*.py")):
         yield corpora.op_of(path), path
@@ -67,7 +67,7 @@ def kernels(corpus: Path) -> Iterator[tuple[str, Path]]:
 
 
 def judged(op: str, path: Path, corpus: Path, limit: float) -> JudgedKernel:
-    """One kernel's verdict, and what it took."""
+    """Return one kernel's verdict, time and memory."""
     reference = corpora.reference_path(op, corpus)
     command = [sys.executable, "-m", "neuronjax", "judge", str(path), "--json"]
     command += ["--reference", str(reference), "--seeds", str(corpora.SEED)]
@@ -103,7 +103,7 @@ def judged(op: str, path: Path, corpus: Path, limit: float) -> JudgedKernel:
 
 
 def line(found: JudgedKernel) -> str:
-    """A line of the table."""
+    """Return a line of the table."""
     word = "undecided" if found.undecided else "refused"
     word = "accepted" if found.accepted else word
     size = f"{found.largest_bytes / (1 << 30):6.1f}"
@@ -114,7 +114,7 @@ def line(found: JudgedKernel) -> str:
 
 
 def summary(entries: list[Mapping[str, Any]]) -> str:
-    """How many, and what they took."""
+    """Return the number of accepted kernels, and their times and memory, as text."""
     accepted = sum(e["accepted"] for e in entries)
     spent = [e["seconds"] for e in entries]
     most = max(e["largest_bytes"] for e in entries) / (1 << 30)
@@ -125,7 +125,7 @@ def summary(entries: list[Mapping[str, Any]]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Judges, prints, writes."""
+    """Judge the kernels, print the verdicts and store them."""
     parser = corpora.command_line(__doc__.splitlines()[0])
     parser.add_argument("--limit", type=float, default=LIMIT_SECONDS, help="seconds")
     options = parser.parse_args(arguments)
@@ -148,7 +148,7 @@ def main(arguments: list[str] | None = None) -> int:
         found = judged(op, path, options.corpus, options.limit)
         entries[name] = asdict(found)
         print(line(found), flush=True)
-        if options.output:  # every time: it takes hours, and may be ended
+        if options.output:  # after each kernel: a run takes hours and may be stopped
             body = {
                 "entries": [entries[name] for name in sorted(entries)],
                 "not_done": sorted(names - entries.keys()),

@@ -35,11 +35,11 @@ CHIP = "trn2"
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """A figure of the model.
+    """A constant of the model that is fitted to kernels.
 
     Attributes:
-        values: that it may take; the model's own is the first.
-        applied: a context in which it has a value.
+        values: its possible values; the first is the model's own.
+        applied: value -> a context in which the figure has this value.
     """
 
     name: str
@@ -96,7 +96,7 @@ Traced = list[tuple[str, float, KernelProgram]]
 
 
 def traced(corpus: Path) -> Traced:
-    """Op, measured seconds and program of every kernel."""
+    """Return op, measured seconds and program of every kernel."""
     found = []
     for row in corpora.rows():
         if row.chip != CHIP:
@@ -113,7 +113,7 @@ def traced(corpus: Path) -> Traced:
 
 
 def errors(kernels: Traced, target: Target) -> list[float]:
-    """Magnitudes of errors of the model as it is now."""
+    """Return magnitudes of errors of the model with its current figures."""
     return [
         abs(schedule_kernel(program, target, lnc=1).total_seconds / seconds - 1)
         for _, seconds, program in kernels
@@ -121,7 +121,7 @@ def errors(kernels: Traced, target: Target) -> list[float]:
 
 
 def measure(corpus: Path) -> list[dict[str, Any]]:
-    """A row per op."""
+    """Return a row for each op."""
     kernels, target = traced(corpus), resolve_target(CHIP)
     ops = list(dict.fromkeys(op for op, _, _ in kernels))
     found = by_value(kernels, target)
@@ -129,7 +129,7 @@ def measure(corpus: Path) -> list[dict[str, Any]]:
 
 
 def by_value(kernels: Traced, target: Target) -> dict[tuple[str, Any], list[float]]:
-    """Errors of all kernels for every figure and value, the others as they are."""
+    """Return errors of all kernels for every value of each figure, one at a time."""
     found = {}
     for figure in FIGURES:
         for value in figure.values:
@@ -144,9 +144,9 @@ def left_out(
     found: Mapping[tuple[str, Any], list[float]],
     target: Target,
 ) -> dict[str, Any]:
-    """An op's errors, by the model's figures and by those that the others choose.
+    """Return an op's errors with the model's figures and with those fitted to others.
 
-    `found` has the errors of all kernels for every figure and value."""
+    `found` contains the errors of all kernels for every figure and value."""
     others = [n for n, (name, _, _) in enumerate(kernels) if name != op]
     own = [kernel for kernel in kernels if kernel[0] == op]
     chosen = {}
@@ -172,7 +172,7 @@ def left_out(
 
 
 def table(entries: Sequence[Mapping[str, Any]]) -> str:
-    """Ops, both errors, and what the others chose."""
+    """Return a line for each op with both errors and the figures that differ."""
     lines = [f"{'op':22}kernels  fitted  left out  figures without it"]
     for e in entries:
         own = {f.name: f.values[0] for f in FIGURES}

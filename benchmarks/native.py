@@ -1,6 +1,6 @@
-"""`python -m benchmarks.native`: `make bench`, kept for the page.
+"""`python -m benchmarks.native`: `make bench`, with results stored for the page.
 
-The rows of `run.py`, native `jax.jit` against the emulation, written to
+The rows of `run.py`, native `jax.jit` against the emulation, are written to
 `results/native.json` in the form of the other results files.
 """
 
@@ -19,7 +19,7 @@ MINUTES = {False: 24.0, True: 2.0}
 
 
 def measure(quick: bool) -> dict[str, Any]:
-    """Runs every row that fits into the time."""
+    """Run every row that fits into the time, and return the rows."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "rows.json"
         minutes = ["--minutes", str(MINUTES[quick])]
@@ -35,7 +35,7 @@ def measure(quick: bool) -> dict[str, Any]:
 
 
 def show(found: Mapping[str, Any]) -> str:
-    """`run.main` has printed its table."""
+    """Return the number of rows by status; `run.main` has printed the table."""
     counts = [entry["status"] for entry in found["entries"]]
     return ", ".join(f"{counts.count(s)} {s}" for s in dict.fromkeys(counts))
 

@@ -68,8 +68,8 @@ QUICK = ("mlp_forward", "mlp_adam")
 
 
 def run_case(program: str, policy: str, target: str) -> dict[str, str]:
-    """The hash of what a program returns, and that of the program itself."""
-    # The tests' own digest and policies; they are in the checkout and in the sdist.
+    """Return the hash of a program's results, and that of the program itself."""
+    # The digest and policies of the tests, which the checkout and the sdist contain.
     from tests.conformance import bits
     from tests.zoo import PROGRAMS
 
@@ -84,7 +84,7 @@ def run_case(program: str, policy: str, target: str) -> dict[str, str]:
 
 
 def verdict(found: Mapping[str, str], pinned: Mapping[str, str] | None) -> str:
-    """What the module's docstring says of it."""
+    """Return one of the verdicts that the module's docstring lists."""
     if pinned is None:
         return "not pinned"
     if found["bits"] == pinned["bits"]:
@@ -95,7 +95,7 @@ def verdict(found: Mapping[str, str], pinned: Mapping[str, str] | None) -> str:
 def zoo_entries(
     golden: Mapping[str, Any], *, quick: bool, part: str = ""
 ) -> Iterator[dict[str, Any]]:
-    """Every case of the zoo whose name contains `part`, run and judged."""
+    """Yield an entry for every case of the zoo whose name contains `part`."""
     for program in QUICK if quick else CASES:
         for policy, target in CASES[program]:
             name = f"{program}:{policy}:{target}"
@@ -112,7 +112,7 @@ def zoo_entries(
 
 
 def stored_entries(quick: bool) -> Iterator[dict[str, Any]]:
-    """The stored programs of `tests/golden`, without their functions."""
+    """Yield an entry for each stored program of `tests/golden`."""
     paths = sorted(STORED.glob("*.json"))
     for path in paths[-1:] if quick else paths:
         start = time.perf_counter()
@@ -135,19 +135,19 @@ def stored_entries(quick: bool) -> Iterator[dict[str, Any]]:
 
 
 def pinned() -> dict[str, dict[str, str]]:
-    """What `golden_hashes.json` holds; nothing where there is none."""
+    """Return the hashes in `golden_hashes.json`; empty if there is no file."""
     return json.loads(GOLDEN.read_text())["hashes"] if GOLDEN.exists() else {}
 
 
 def measure(quick: bool) -> dict[str, Any]:
-    """All verdicts; failed where a bit changed."""
+    """Return all verdicts; `failed` if a bit changed."""
     entries = [*zoo_entries(pinned(), quick=quick), *stored_entries(quick)]
     failed = any(entry["verdict"] == "DIFFERS" for entry in entries)
     return {"entries": entries, "failed": failed}
 
 
 def update(part: str) -> int:
-    """Pins the cases of the zoo whose names contain `part`."""
+    """Store the hashes of the zoo's cases whose names contain `part`."""
     hashes = pinned()
     for entry in zoo_entries(hashes, quick=False, part=part):
         hashes[entry["name"]] = {key: entry[key] for key in ("program", "bits")}
@@ -157,7 +157,7 @@ def update(part: str) -> int:
 
 
 def show(found: Mapping[str, Any]) -> str:
-    """A line for each case."""
+    """Return a line for each case."""
     return "\n".join(
         f"{entry['name']:44} {entry['bits'][:16]} {entry['verdict']}"
         for entry in found["entries"]
@@ -165,7 +165,7 @@ def show(found: Mapping[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command, or `--update`."""
+    """Run the command, or `--update`."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     if given[:1] == ["--update"]:
         return update("".join(given[1:2]))

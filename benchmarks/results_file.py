@@ -1,8 +1,8 @@
-"""The results files that the page is made of: `results/<name>.json`.
+"""The results files from which the page is made: `results/<name>.json`.
 
-Each says what was run, how thoroughly, when, with which versions and on what machine;
-its figures are in `entries`, a list whose items are the business of the benchmark that
-wrote them. Times are seconds. The files are committed; `latest.json` is not.
+Each states what was run, how thoroughly, when, with which versions and on which
+machine. Its figures are in `entries`, a list whose items each benchmark defines. Times
+are seconds. The files are committed; `latest.json` is not.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ Measure = Callable[[bool], Mapping[str, Any]]
 
 
 class BadResults(ValueError):
-    """A file that no benchmark of this version wrote."""
+    """An error: a file was not written by a benchmark of this version."""
 
 
 def document(
     name: str, body: Mapping[str, Any], *, quick: bool, seconds: float, **about: Any
 ) -> dict[str, Any]:
-    """What goes into a file; `body` holds at least `entries`."""
+    """Return the content of a results file; `body` has at least `entries`."""
     head = {"format": FORMAT, "version": VERSION, "name": name, "quick": quick}
     return {**head, "seconds": round(seconds, 1), **about, **body}
 
 
 @dataclass(frozen=True)
 class Run:
-    """A benchmark that has begun.
+    """A benchmark that has started.
 
     Attributes:
-        name: of the benchmark and of its file.
-        about: the circumstances at the beginning.
-        start: the clock then.
+        name: name of the benchmark and of its file.
+        about: the circumstances at the start.
+        start: the clock at the start.
     """
 
     name: str
@@ -51,13 +51,13 @@ class Run:
     start: float = field(default_factory=time.perf_counter)
 
     def document(self, body: Mapping[str, Any], *, quick: bool) -> dict[str, Any]:
-        """Return what goes into its file now."""
+        """Return the content of the results file, with the time so far."""
         seconds = time.perf_counter() - self.start
         return document(self.name, body, quick=quick, seconds=seconds, **self.about)
 
 
 def check(found: Mapping[str, Any]) -> None:
-    """Raises `BadResults` for what is not a document of this version."""
+    """Raise `BadResults` unless this is a document of this version."""
     missing = [key for key in (*KEYS, "versions", "machine") if key not in found]
     if missing:
         raise BadResults(f"results without {', '.join(missing)}")
@@ -66,17 +66,17 @@ def check(found: Mapping[str, Any]) -> None:
 
 
 def write(found: Mapping[str, Any], path: Path) -> None:
-    """Writes a document, its keys in their order."""
+    """Write a document, with its keys in their order."""
     check(found)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A document.
+    """Return a document.
 
     Raises:
-        BadResults: it is none, or of another version.
+        BadResults: the file is no document, or one of another version.
     """
     try:
         found = json.loads(path.read_text())
@@ -92,7 +92,7 @@ def command(
     show: Callable[[Mapping[str, Any]], str],
     arguments: Sequence[str] | None = None,
 ) -> int:
-    """`python -m benchmarks.<name>`: measures, writes the file, prints a table."""
+    """Run `python -m benchmarks.<name>`: measure, write the file, print a table."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}")
     path = RESULTS / f"{name}.json"
     parser.add_argument("--quick", action="store_true", help="smaller and fewer runs")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-# Run as a script, `benchmarks` itself is on the path and not the folder that holds it.
+# For a script, `benchmarks` itself is on the path instead of the folder that holds it.
 sys.path.insert(0, str(HERE.parent))
 
 import jax  # noqa: E402
@@ -32,9 +32,9 @@ OUTPUT = HERE / "results" / "latest.json"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns the exit code."""
+    """Run the command, and return its exit code."""
     options = _parser().parse_args(arguments)
-    # A compilation found on disk would be reported as a fast one.
+    # Without this, reading a compiled program from disk would count as compilation.
     jax.config.update("jax_enable_compilation_cache", False)
     discover()
     rows = harness.select(harness.ROWS, options.filter)
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def show(records: Sequence[Record], about: Mapping[str, Any]) -> None:
-    """Prints the table and its footnotes."""
+    """Print the table and its footnotes."""
     console = Console(width=80, highlight=False)
     console.print(harness.table(records))
     for table in kept_tables():
@@ -70,13 +70,13 @@ def show(records: Sequence[Record], about: Mapping[str, Any]) -> None:
 
 
 def discover() -> None:
-    """Imports every `bench_*.py`, which registers its rows."""
+    """Import every `bench_*.py`, which registers its rows."""
     for path in sorted(HERE.glob("bench_*.py")):
         importlib.import_module(f"benchmarks.{path.stem}")
 
 
 def measure(rows: Sequence[Row], effort: Effort, seconds: float) -> list[Record]:
-    """Runs the rows; those that have not begun after `seconds` are skipped."""
+    """Run the rows; skip those that have not begun after `seconds`."""
     start = time.perf_counter()
     records = []
     for index, row in enumerate(rows, 1):
@@ -92,7 +92,7 @@ def measure(rows: Sequence[Row], effort: Effort, seconds: float) -> list[Record]
 
 
 def attempt(row: Row, effort: Effort) -> Record:
-    """Runs one row; whatever it raises becomes its record, and the others go on."""
+    """Run one row, and return its record; an exception is stored in the record."""
     start = time.perf_counter()
     try:
         result = row.measure(effort)

@@ -1,12 +1,12 @@
 """`python -m benchmarks.scaling`: how the emulation's cost grows, and with what.
 
-Four sweeps, each point native `jax.jit` against the emulation (trn2, bf16 preset) in
-turn: parameters of a GPT (train step under Adam, one sequence of 64 tokens), length of
-its sequence, emulated devices of a data-parallel step, and ops of a straight-line
-program. A point is run time, compile time (trace, lower, XLA; once, jit objects of this
-call alone) and the bytes that XLA plans for: arguments, results and temporaries, less
-what is aliased. On many devices the native side is one device's step, as often as there
-are devices: one host has no more to offer.
+There are four sweeps: parameters of a GPT (train step under Adam, one sequence of 64
+tokens), length of its sequence, emulated devices of a data-parallel step, and ops of a
+straight-line program. At each point native `jax.jit` and the emulation (trn2, bf16
+preset) run in turn. A point consists of run time, compile time (trace, lower, XLA;
+once, with new jit objects) and the bytes that XLA plans for: arguments, results and
+temporaries without aliases. For several devices, the native side runs the step of one
+device once for each device, because one host can do no more.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from examples import gpt as model
 TARGET, INSTANCE, POLICY = "trn2", "trn2.48xlarge", "bf16"
 FULL = Effort(repetitions=7, seconds=8.0, minimum=2)
 QUICK = Effort(repetitions=2, seconds=1.0, minimum=2)
-#: Beyond it a program is decoded and lowered, and not compiled.
+#: A program that would take longer to compile is only decoded and lowered.
 COMPILE_SECONDS = 150.0
 
 Entry = dict[str, Any]
@@ -47,7 +47,7 @@ OPS = (100, 1_000, 10_000)
 
 @dataclasses.dataclass(frozen=True)
 class Build:
-    """A compiled function, and what compiling it took."""
+    """A compiled function, with its compile time and planned memory."""
 
     call: Callable[..., Any]
     seconds: float
@@ -55,7 +55,7 @@ class Build:
 
 
 def build(function: Callable[..., Any], *args: Any) -> Build:
-    """Compiles a function, or an emulated one, anew."""
+    """Compile a function, or an emulated one, with a new jit object."""
     start = time.perf_counter()
     compiled = jax.jit(lambda *args: function(*args)).lower(*args).compile()
     seconds = time.perf_counter() - start
@@ -77,7 +77,7 @@ def point(
     effort: Effort,
     **sizes: Any,
 ) -> Entry:
-    """One function of the same arguments, natively and emulated."""
+    """Return a point: one function of the same arguments, native and emulated."""
     native = build(function, *args)
     emulated = build(nj.jit(function, target=TARGET, policy=POLICY), *args)
     times = interleave(
@@ -94,7 +94,7 @@ def entry(
     times: Result,
     sizes: Mapping[str, Any],
 ) -> Entry:
-    """A point as JSON."""
+    """Return a point as plain data."""
     if times.native is None or times.emulated is None:
         raise ValueError("a point needs both times")
     made = {
@@ -124,7 +124,7 @@ def entry(
 def train_step(
     sizes: tuple[int, int, int], tokens: int
 ) -> tuple[Callable[..., Any], tuple[Any, ...], int]:
-    """(step, arguments, number of parameters) of a GPT under Adam."""
+    """Return (step, arguments, number of parameters) of a GPT under Adam."""
     layers, width, hidden = sizes
     config = model.GPTConfig(layers=layers, width=width, hidden=hidden)
     step, args = training.gpt(config, 1, tokens)
@@ -132,7 +132,7 @@ def train_step(
 
 
 def model_sizes(effort: Effort, quick: bool) -> Iterator[Entry]:
-    """Parameters: 1 to 100 million."""
+    """Yield points for 1 to 100 million parameters."""
     for sizes in MODELS[:2] if quick else MODELS:
         step, args, count = train_step(sizes, TOKENS)
         about = dict(zip(("layers", "width", "hidden"), sizes, strict=True))
@@ -140,14 +140,14 @@ def model_sizes(effort: Effort, quick: bool) -> Iterator[Entry]:
 
 
 def sequence_lengths(effort: Effort, quick: bool) -> Iterator[Entry]:
-    """Tokens of the one sequence."""
+    """Yield points by the number of tokens of the one sequence."""
     for tokens in LENGTHS[1:3] if quick else LENGTHS[1:]:
         step, args, count = train_step(SMALL, tokens)
         yield point("tokens", tokens, step, args, effort, parameters=count)
 
 
 def device_counts(effort: Effort, quick: bool) -> Iterator[Entry]:
-    """Devices of a data-parallel step; the native side is one step as often."""
+    """Yield points by the number of devices; the native side runs a step for each."""
     layers, width, hidden = SMALL
     config = model.GPTConfig(layers=layers, width=width, hidden=hidden)
     graphdef, params = model.create(config)
@@ -178,8 +178,8 @@ def _each(step: Callable[..., Any], params: Any, text: np.ndarray) -> Any:
 
 
 def straight_line(ops: int) -> Callable[..., Any]:
-    """Layers of a matmul, a maximum, a mean and a residual, with no loop: 10 StableHLO
-    ops each."""
+    """Return a network without a loop: a matmul, a maximum, a mean and a residual per
+    layer, which are 10 StableHLO ops."""
 
     def network(x: jax.Array, w: jax.Array) -> jax.Array:
         for _ in range(ops // 10):
@@ -191,7 +191,7 @@ def straight_line(ops: int) -> Callable[..., Any]:
 
 
 def program_lengths(effort: Effort, quick: bool) -> Iterator[Entry]:
-    """Ops of a program without a loop."""
+    """Yield points by the number of ops of a program without a loop."""
     rng = np.random.default_rng(0)
     shapes = (8, 32), (32, 32)
     args = tuple(jnp.asarray(rng.standard_normal(s, np.float32)) for s in shapes)
@@ -219,12 +219,12 @@ SWEEPS = {
     "devices": device_counts,
     "ops": program_lengths,
 }
-#: A point that has not begun by then is left out, and its sweep named in `cut`.
+#: Points that have not begun by this time are left out; `cut` names their sweeps.
 MINUTES = {False: 13.0, True: 3.5}
 
 
 def measure(quick: bool) -> dict[str, Any]:
-    """Every point of every sweep, the smallest of all sweeps first."""
+    """Return the points of all sweeps, measured from the smallest to the largest."""
     jax.config.update("jax_enable_compilation_cache", False)
     effort = QUICK if quick else FULL
     start = time.perf_counter()
@@ -241,7 +241,7 @@ def measure(quick: bool) -> dict[str, Any]:
 
 
 def show(found: Mapping[str, Any]) -> str:
-    """A line for each point."""
+    """Return a line for each point."""
     cut = [f"{name}: cut short by the clock" for name in found["cut"]]
     return "\n".join([*map(_line, found["entries"]), *cut])
 

@@ -1,9 +1,9 @@
 """`python -m benchmarks.time_model`: the time model against every published time.
 
-The rows of `benchmarks/validation` (instructions, transfers, programs) and of
-`validate_collectives`, as data: published and predicted seconds, and whether a row
-counts. A row counts unless the model was given it, it is a variant, a bound or a
-suspicious figure. Nothing is measured here; the figures depend on the model alone.
+The results are the rows of `benchmarks/validation` (instructions, transfers, programs)
+and `validate_collectives` as data: published and predicted seconds, and whether a row
+counts. Inputs of the model, variants, bounds and suspicious figures do not count.
+Nothing is measured here; the figures depend on the model alone.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _entry(
 
 
 def instructions(found: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Of `validation/micro_rows`."""
+    """Yield the rows of `validation/micro_rows`."""
     for row in found["micro"]:
         times = row["published_seconds"], row["predicted_seconds"]
         yield _entry(
@@ -48,7 +48,7 @@ def instructions(found: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def programs(found: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Of `validation/rows`, by workload."""
+    """Yield the rows of `validation/rows`, by workload."""
     for row in found["rows"]:
         times = row["published_seconds"], row["predicted_seconds"]
         yield _entry(
@@ -62,7 +62,7 @@ def programs(found: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def collectives() -> Iterator[dict[str, Any]]:
-    """Of `collective_measurements`."""
+    """Yield the rows of `collective_measurements`."""
     for series in validate_collectives.SERIES:
         errors = validate_collectives.errors(series)
         for row, error in zip(series.rows, errors, strict=True):
@@ -85,8 +85,8 @@ def collectives() -> Iterator[dict[str, Any]]:
 
 
 def summary(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """By group and by a program's chip: rows that count, median and mean magnitude of
-    their error, those missed."""
+    """Return by group, and by chip for programs, the number of rows that count, the
+    median and mean magnitude of their errors, and the number of missed rows."""
     counted = [entry for entry in entries if entry["counts"]]
     groups: dict[str, list[dict[str, Any]]] = {}
     for entry in counted:
@@ -114,7 +114,7 @@ def _errors(entries: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def measure(quick: bool) -> dict[str, Any]:
-    """All rows; quickness changes nothing."""
+    """Return all rows; `quick` changes nothing."""
     del quick
     found = validate.as_json([report.predict(row) for row in ROWS])
     entries = [*instructions(found), *programs(found), *collectives()]
@@ -122,7 +122,7 @@ def measure(quick: bool) -> dict[str, Any]:
 
 
 def show(found: Mapping[str, Any]) -> str:
-    """The summary."""
+    """Return the summary as text."""
     return "\n".join(
         f"{row['group']:24} {row['rows']:4} rows, median {row['median']:.1%}, "
         f"{row['missed']} missed by more than {found['band']:.0%}"

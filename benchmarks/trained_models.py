@@ -1,7 +1,7 @@
 """The models that `does_it_train` trains: a GPT on text, and a ViT on digits.
 
-Both have three sizes and see 1,024 tokens at a step, 64 examples of 16, so that 64
-devices get an example each. Nothing here knows about neuronjax.
+Both have three sizes and process 1,024 tokens per step, 64 examples of 16, so that each
+of 64 devices gets one example. This module does not use neuronjax.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Size:
     """A size of both models.
 
     Attributes:
-        name: in tables.
-        layers, width, heads: of the blocks.
-        hidden: of the GPT's SwiGLU; the ViT's is four times the width.
-        rate: the peak of the learning rate.
-        steps: of a run.
+        name: the name in tables.
+        layers, width, heads: sizes of the blocks.
+        hidden: hidden width of the GPT's SwiGLU; the ViT's is four times the width.
+        rate: peak learning rate.
+        steps: number of steps of a run.
     """
 
     name: str
@@ -57,14 +57,14 @@ SIZES = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Model:
-    """What is trained.
+    """A model with its loss and data.
 
     Attributes:
-        name: in tables.
+        name: the name in tables.
         make: size and random keys -> the module.
         loss: module and batch -> mean cross entropy in nats.
         batches: steps and seed -> arrays for every step.
-        head: pattern of the parameters that make logits, for rules.
+        head: pattern of the parameters that compute logits, for rules.
     """
 
     name: str
@@ -94,7 +94,7 @@ def _text(steps: int, seed: int) -> Iterator[Batch]:
 
 
 def _cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    logits = logits.astype(jnp.float32)  # of a model in BF16 too
+    logits = logits.astype(jnp.float32)  # also if the model is in BF16
     return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
 
@@ -171,7 +171,7 @@ MODELS = (
 
 
 def optimizer(size: Size) -> optax.GradientTransformation:
-    """AdamW under clipped gradients, a linear warm-up and a cosine decay."""
+    """Return AdamW with clipped gradients, a linear warm-up and a cosine decay."""
     rate = optax.warmup_cosine_decay_schedule(
         0.0, size.rate, size.steps // 10, size.steps
     )
@@ -186,6 +186,6 @@ def initial(model: Model, size: Size, seed: int, dtype: str) -> Any:
 
 
 def parameters(model: Model, size: Size) -> int:
-    """Count a model's parameters."""
+    """Return the number of a model's parameters."""
     shapes = jax.eval_shape(lambda: initial(model, size, 0, "float32")[1])
     return sum(leaf.size for leaf in jax.tree.leaves(shapes))

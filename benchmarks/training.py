@@ -30,7 +30,7 @@ def train_step(loss: Step, optimizer: optax.GradientTransformation) -> Step:
 
 
 def token_ids(config: model.GPTConfig, rows: int, tokens: int) -> np.ndarray:
-    """Return rows of one token more than the model sees: each predicts the next."""
+    """Return rows of random tokens, one longer than the model's input."""
     shape = (rows, tokens + 1)
     return np.random.default_rng(0).integers(0, config.vocab_size, shape, np.int32)
 
@@ -59,7 +59,7 @@ def descent(gradients: Step, axis: str | None = None) -> Step:
 
 
 def data_parallel(gradients: Step, devices: int) -> Step:
-    """Return a step of gradient descent on a mesh, a share of the batch a device."""
+    """Return a step of gradient descent on a mesh that divides the batch."""
     return jax.shard_map(
         descent(gradients, "dp"),
         mesh=nj.make_mesh((devices,), ("dp",)),

@@ -2,11 +2,11 @@
 
     python benchmarks/validate_collectives.py
 
-Prints the error of each row, (model - measured) / measured, and the median of their
-magnitudes per data set. A row that a constant was chosen to meet is marked with the
-constant and left out of the median. What is missed, and why it may be, is printed too.
-T12 was also in view when structure was chosen (that mesh on trn1 sends every chunk to
-every rank, that both ways round a ring are used); T4 is predicted from it.
+Prints the error of each row, (model - measured) / measured, and the median magnitude
+per data set. Rows to which a constant was fitted are marked with the constant and left
+out of the median. Errors and possible reasons are printed too. T12 was also used to
+choose the structure of the model (that mesh on trn1 sends every chunk to every rank,
+and that both directions of a ring are used); T4 is predicted from it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-# Run as a script, `benchmarks` itself is on the path and not the folder that holds it.
+# For a script, `benchmarks` itself is on the path instead of the folder that holds it.
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.collective_measurements import EXECUTIONS, SERIES, Execution, Series
@@ -40,7 +40,7 @@ NOTES = {
 
 
 def predictions(series: Series) -> list[CollectiveTime]:
-    """The modelled time of every row."""
+    """Return the modelled time of every row."""
     groups = series.pairs or [range(series.ranks)]
     target = resolve_target(series.target)
     return [
@@ -50,7 +50,7 @@ def predictions(series: Series) -> list[CollectiveTime]:
 
 
 def errors(series: Series) -> list[float]:
-    """(model - measured) / measured of every row."""
+    """Return (model - measured) / measured of every row."""
     times = [time.seconds for time in predictions(series)]
     first = series.overhead_from
     overhead = 0.0 if first is None else series.rows[first].seconds - times[first]
@@ -61,12 +61,12 @@ def errors(series: Series) -> list[float]:
 
 
 def execution_error(case: Execution) -> float:
-    """(model - measured) / measured."""
+    """Return (model - measured) / measured."""
     return execution_prediction(case) / case.seconds - 1
 
 
 def execution_prediction(case: Execution) -> float:
-    """Modelled seconds of an execution with so many all-reduces."""
+    """Return the modelled seconds of an execution with its all-reduces."""
     target, group = resolve_target(case.target), range(case.ranks)
     each = collective_time("all_reduce", case.size_bytes, [group], target).seconds
     each += target.chip.collective_start_seconds
@@ -76,7 +76,7 @@ def execution_prediction(case: Execution) -> float:
 
 
 def medians() -> dict[str, float]:
-    """The median magnitude of the error per data set, fitted rows left out."""
+    """Return the median magnitude of errors per data set, without fitted rows."""
     found: dict[str, list[float]] = {}
     for series in SERIES:
         for row, error in zip(series.rows, errors(series), strict=True):
@@ -87,7 +87,7 @@ def medians() -> dict[str, float]:
 
 
 def lines() -> Iterator[str]:
-    """The report."""
+    """Yield the lines of the report."""
     for series in SERIES:
         yield f"\n{series.key}  {series.op}, {series.ranks} ranks, {series.dtype}"
         yield f"    {series.source}; {series.assumed}"

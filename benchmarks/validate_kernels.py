@@ -32,7 +32,7 @@ from neuronjax.errors import NeuronJaxError
 
 MS, MB = 1e-3, 1e6
 QUEUES = ("tensor", "vector", "scalar", "dma")
-#: Ops that a figure of the model was chosen by, with the figure.
+#: Ops to which a figure of the model was fitted, with the figure.
 FITTED = {
     "silu": "dma_streaming_bytes_per_second",
     "adamw": "dma_streaming_bytes_per_second; two FP32 streams of VectorE",
@@ -41,18 +41,18 @@ FITTED = {
     "gqa_full": "TensorE's stream is ordered too; zeros in PSUM cost nothing",
 }
 CLOSE, APART = 0.3, 0.05
-FEWEST_OF_AN_ORDER = 6  # variants of an op, below which no order is reported
+FEWEST_OF_AN_ORDER = 6  # an order is reported for at least this many variants
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the model says of a row.
+    """A row and the time that the model predicts for it.
 
     Attributes:
-        seconds: of the kernel.
-        busy: seconds of each queue.
-        read_bytes, write_bytes: of HBM.
-        spent_seconds: by the model, to trace and to schedule.
+        seconds: predicted time of the kernel.
+        busy: predicted busy seconds of each queue.
+        read_bytes, write_bytes: predicted bytes of HBM.
+        spent_seconds: time that tracing and scheduling took.
     """
 
     row: CorpusRow
@@ -64,11 +64,11 @@ class Prediction:
 
     @property
     def error(self) -> float:
-        """Predicted less measured, of measured."""
+        """The relative error: predicted / measured - 1."""
         return self.seconds / self.row.seconds - 1
 
     def as_json(self) -> dict[str, Any]:
-        """All of it, as plain data."""
+        """Return the prediction as plain data."""
         row = self.row
         return {
             "op": row.op,
@@ -85,7 +85,7 @@ class Prediction:
 
 
 def predict(row: CorpusRow, corpus: Path) -> Prediction:
-    """The model's time of a row.
+    """Return the model's prediction for a row.
 
     Raises:
         NeuronJaxError: files are missing, or an instruction is refused or unpriced.
@@ -107,7 +107,7 @@ def predict(row: CorpusRow, corpus: Path) -> Prediction:
 
 
 def line(found: Prediction) -> str:
-    """Times, and predicted / measured of what was counted."""
+    """Return a line with times, and predicted / measured of the published counters."""
     row = found.row
     parts = [
         f"{q[:2]} {found.busy.get(q, 0) / MS:.2f}/{share * row.seconds / MS:.2f}"
@@ -125,7 +125,7 @@ def line(found: Prediction) -> str:
 
 
 def summary(found: Sequence[Prediction]) -> str:
-    """Medians by chip and by op, and the order of variants."""
+    """Return medians by chip and by op, and the order of variants, as text."""
     head = "                     rows  median  within 30 %  Spearman  regret  pairs"
     lines = ["", head]
     for chip in sorted({p.row.chip for p in found}):
@@ -152,12 +152,12 @@ def _summed(name: str, found: Sequence[Prediction], ordered: bool = False) -> st
 
 
 class Order(NamedTuple):
-    """How far the order of an op's variants is predicted.
+    """How well the order of an op's variants is predicted.
 
     Attributes:
-        spearman: correlation of ranks.
-        regret: how much longer the predicted best takes than the best.
-        pairs: of those that differ by more than `APART`, the share in the right order.
+        spearman: rank correlation of measured and predicted times.
+        regret: relative excess time of the variant that is predicted to be the fastest.
+        pairs: share in the right order among pairs that differ by more than `APART`.
     """
 
     spearman: float
@@ -166,7 +166,7 @@ class Order(NamedTuple):
 
 
 def order_of(times: Sequence[tuple[float, float]]) -> Order:
-    """Of (measured, predicted) of every variant."""
+    """Return the order, given (measured, predicted) times of every variant."""
     measured, predicted = zip(*times, strict=True)
     chosen = min(times, key=lambda pair: pair[1])[0]
     right = [
@@ -182,7 +182,7 @@ def order_of(times: Sequence[tuple[float, float]]) -> Order:
 
 
 def run(chosen: Iterable[CorpusRow], corpus: Path) -> list[Prediction]:
-    """Predicts and prints row by row; what cannot be done is said and left out."""
+    """Return the predictions and print each; print and leave out rows that fail."""
     found = []
     for row in chosen:
         try:

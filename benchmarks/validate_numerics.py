@@ -39,7 +39,7 @@ from neuronjax.errors import NeuronJaxError
 from neuronjax.policy.values import LEGAL
 
 CLOSE = 0.1
-#: Of the device's distance: a larger error of NumPy's own is taken out.
+#: NumPy's own error is taken out above this share of the device's distance.
 COUNTED = 0.1
 MOST_SECONDS = 900.0
 MOST_BYTES = 4 << 30
@@ -47,14 +47,14 @@ MOST_BYTES = 4 << 30
 
 @dataclass(frozen=True)
 class Distances:
-    """Relative L2 distances of one row.
+    """Relative L2 distances of the results of one row.
 
     Attributes:
-        here: of the emulator from NumPy.
-        exact: of the emulator from float64.
-        numpy: of NumPy from float64.
-        seconds: that the kernel took here, with compilation.
-        peak_bytes: of the process.
+        here: distance from NumPy to the emulator.
+        exact: distance from float64 to the emulator.
+        numpy: distance from float64 to NumPy.
+        seconds: time of the kernel here, with compilation.
+        peak_bytes: peak memory of the process.
     """
 
     row: NumericRow
@@ -66,7 +66,7 @@ class Distances:
 
     @property
     def ratio(self) -> float:
-        """Here, of the device's; 1 where both are zero."""
+        """The emulator's distance divided by the device's; 1 if both are zero."""
         device = self.row.distance
         if not device:
             return 1.0 if not self.here else math.inf
@@ -74,21 +74,21 @@ class Distances:
 
     @property
     def is_close(self) -> bool:
-        """Within a tenth, and the figure's own rounding."""
+        """Whether the ratio is 1 within a tenth and the rounding of the figure."""
         rounded = numeric_rows.rounding(self.row.distance, self.row.digits)
         return abs(self.ratio - 1) <= CLOSE + rounded
 
     @property
     def device_alone(self) -> float | None:
-        """The device's distance from float64, if its error and NumPy's are independent;
-        None where NumPy's is too small to matter, or larger than the whole."""
+        """The device's distance from float64, if its error and NumPy's are independent.
+        None if NumPy's is too small to matter, or larger than the whole."""
         device = self.row.distance
         if self.numpy < COUNTED * device or self.numpy >= device:
             return None
         return math.sqrt(device**2 - self.numpy**2)
 
     def as_json(self) -> dict[str, Any]:
-        """All of it, as plain data."""
+        """Return the distances as plain data."""
         row = self.row
         return {
             "op": row.op,
@@ -108,7 +108,7 @@ class Distances:
 
 
 def measure(row: NumericRow, corpus: Path, transcendentals: str) -> Distances:
-    """Runs a row's kernel, in this process.
+    """Run a row's kernel in this process, and return its distances.
 
     Raises:
         NeuronJaxError: files are missing, or an instruction is refused.
@@ -131,7 +131,7 @@ def measure(row: NumericRow, corpus: Path, transcendentals: str) -> Distances:
 
 
 def _result(row: NumericRow, corpus: Path, transcendentals: str) -> np.ndarray:
-    """What the kernel returns, in a program where the policy is not the usual one."""
+    """Return the kernel's result, computed under a policy unless it is the default."""
     kernel, arguments = corpora.kernel_and_arguments(row, corpus)
     run = kernel.with_target(row.chip)
     arrays = [a for a in arguments if isinstance(a, np.ndarray)]
@@ -151,8 +151,8 @@ def _result(row: NumericRow, corpus: Path, transcendentals: str) -> np.ndarray:
 def _squares(
     op: str, helpers: ModuleType, given: Sequence[Any], result: np.ndarray
 ) -> np.ndarray:
-    """Squared norms of: result less NumPy, result less float64, NumPy less float64,
-    NumPy, float64."""
+    """Return squared norms of result - NumPy, result - float64, NumPy - float64, NumPy
+    and float64."""
     total = np.zeros(5)
     whole: np.ndarray | None = None
     for where, part in numeric_rows.in_pieces(op, given):
@@ -183,7 +183,7 @@ def _full_shape(op: str, part: tuple[int, ...]) -> tuple[int, ...]:
 def measured_apart(
     row: NumericRow, corpus: Path, transcendentals: str, most_seconds: float
 ) -> Distances | str:
-    """The same in a process of its own, or why there is no result."""
+    """Return the distances measured in a new process, or why there are none."""
     command = [
         *(sys.executable, "-m", "benchmarks.validate_numerics", str(corpus)),
         *("--row", f"{row.op}/{row.kernel}", "--transcendentals", transcendentals),
@@ -201,7 +201,7 @@ def measured_apart(
 
 
 def _child(name: str, corpus: Path, transcendentals: str) -> int:
-    """Measures one row within the memory it may have, and prints the figures."""
+    """Measure one row within its memory limit, and print the figures."""
     resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
     (row,) = (r for r in numeric_rows.rows() if f"{r.op}/{r.kernel}" == name)
     try:
@@ -227,7 +227,7 @@ HEAD = (
 
 
 def line(found: Distances) -> str:
-    """A row of the table."""
+    """Return a row of the table."""
     row = found.row
     figures = f"{row.distance:11.3e}{found.here:11.3e}{found.ratio:7.3f}"
     verdict = "10 %" if found.is_close else "no"
@@ -240,7 +240,7 @@ def line(found: Distances) -> str:
 def run(
     chosen: Iterable[NumericRow], find: Callable[[NumericRow], Distances | str]
 ) -> tuple[list[Distances], dict[str, str]]:
-    """Measures and prints row by row; also what was not done, and why."""
+    """Return the distances, and the reasons for missing ones; print each row."""
     found: list[Distances] = []
     missing: dict[str, str] = {}
     for row in chosen:
@@ -287,7 +287,7 @@ def main(given: Sequence[str] | None = None) -> int:
         }
         document = begun.document(body, quick=bool(options.only))
         if options.transcendentals == "scalar_engine" and options.output.exists():
-            # Beside those of "exact", which the file is about.
+            # Stored beside the main results, which are those of "exact".
             document = {**results_file.read(options.output), "scalar_engine": body}
         results_file.write(document, options.output)
     return 0

@@ -29,13 +29,13 @@ LIMIT_SECONDS = 1800
 
 
 class Suite(NamedTuple):
-    """Tests of one repository.
+    """The tests of one repository.
 
     Attributes:
-        address, commit: of the repository.
-        paths: where its tests are.
-        imports: the folder that they import from, or "".
-        methods_alone: whether functions named like tests are kernels.
+        address, commit: address and commit of the repository.
+        paths: files and folders of its tests.
+        imports: the folder from which they import, or "".
+        methods_alone: whether functions with names of tests are kernels.
     """
 
     address: str
@@ -67,7 +67,7 @@ _INDEX_ERROR = (
     "asks for NumPy's IndexError and its text; here the error names the instruction, "
     "the line and the legal indices"
 )
-#: File and test -> what it asks for that the documentation contradicts.
+#: File and test -> its expectation, which the documentation contradicts.
 EXPECTED: Mapping[str, str] = MappingProxyType(
     {
         "test_nki_isa_activation test_activation": "asks for FP32's precision of a "
@@ -81,7 +81,7 @@ EXPECTED: Mapping[str, str] = MappingProxyType(
 
 
 class TestResult(NamedTuple):
-    """What became of one test."""
+    """The result of one test."""
 
     file: str
     test: str
@@ -90,17 +90,17 @@ class TestResult(NamedTuple):
 
     @property
     def is_expected(self) -> bool:
-        """Whether it fails where that is expected, and passes where not."""
+        """Whether it fails exactly if `EXPECTED` lists it."""
         return self.failed == (self.name in EXPECTED)
 
     @property
     def name(self) -> str:
-        """Its name in `EXPECTED`."""
+        """The name in `EXPECTED`."""
         return f"{self.file} {self.test}"
 
 
 def results(folder: Path, suite: Suite, only: tuple[str, ...]) -> Iterator[TestResult]:
-    """Run the tests of a repository."""
+    """Run the tests of a repository, and yield their results."""
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "report.xml"
         command = [sys.executable, "-m", "neuronjax.nki", "-m", "pytest", "-q"]
@@ -138,7 +138,7 @@ def _result(case: ElementTree.Element) -> TestResult:
 
 
 def table(found: list[TestResult]) -> Iterator[str]:
-    """Lines: every file with its counts, then every test that failed."""
+    """Yield a line for every file with its counts, then for every failed test."""
     passed = Counter(r.file for r in found if not r.failed)
     failed = Counter(r.file for r in found if r.failed)
     yield f"{'':48}{'passed':>8}{'failed':>8}"
@@ -153,7 +153,7 @@ def table(found: list[TestResult]) -> Iterator[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the tests, and print what became of them."""
+    """Run the tests, print the results, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("corpus", type=Path, help="folder of the repositories")
     parser.add_argument("--only", nargs="*", default=(), help="parts of tests' names")

@@ -1,7 +1,7 @@
-"""The `neuronjax` command: it says so where loading takes long.
+"""The `neuronjax` command, with a message if loading takes long.
 
-The package imports little, and a command its own file when it is asked for. What that
-file needs imports JAX, which takes seconds in which a terminal would show nothing.
+The package imports little, and a command imports its own file when it is used. That
+file needs JAX, whose import takes seconds without output on the terminal.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import sys
 import threading
 from collections.abc import Iterator
 
-#: From when on somebody may wonder whether it has begun.
+#: Seconds without output after which the message is shown.
 _PATIENCE_SECONDS = 1.0
 _CLEAR = "\r\x1b[K"
 
 
 def main() -> None:
-    """The entry point of the command."""
+    """Run the command."""
     if sys.argv[1:2] == ["judge"]:
         # A reference multiplies small matrices, or large ones that the judge cuts into
         # parts: threads of BLAS would mostly wait for one another. NumPy reads the
@@ -31,8 +31,8 @@ def main() -> None:
 
 @contextlib.contextmanager
 def loading() -> Iterator[None]:
-    """A line on a terminal's standard error after a while, gone at the end."""
-    # As in `neuronjax.report.progress`, which is not to be imported here.
+    """Show a line on a terminal's standard error while a long block runs."""
+    # A copy of `neuronjax.report.progress`, whose import would take long.
     if not sys.stderr.isatty() or os.environ.get("NEURONJAX_PROGRESS") == "0":
         yield
         return

@@ -5,9 +5,9 @@
     def test_step(golden):
         golden("step", train_step)(params, batch)
 
-Outside the package, because pytest imports plugins before anything else: importing
-`neuronjax` imports JAX, which reads environment variables that a conftest.py may yet
-want to set. Nothing but pytest is imported until a fixture is used.
+This module is outside the package because pytest imports plugins first: importing
+`neuronjax` imports JAX, which reads environment variables that a conftest.py may still
+want to set. Only pytest is imported until a fixture is used.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from neuronjax.policy import Policy
     from neuronjax.testing import GoldenReport
 
-# As in `neuronjax.testing.golden`, which is not to be imported here.
+# Copies of names in `neuronjax.testing.golden`, which would import JAX.
 UPDATE, CHANGED = "NEURONJAX_UPDATE_GOLDEN", "NEURONJAX_GOLDEN_PROGRAM"
 LEGAL, SESSION = "NEURONJAX_GOLDEN_TOLERANCE", "NEURONJAX_GOLDEN_SESSION"
 _CHOICES = ("warn", "bits", "fail", "edits")
-#: What the processes of pytest-xdist said of goldens, and whether tests were left out.
+#: Results of goldens from processes of pytest-xdist; whether tests were deselected.
 _OF_WORKERS = pytest.StashKey[dict[str, dict[str, Any]]]()
 _IS_PART = pytest.StashKey[bool]()
 _CACHE = pytest.StashKey[list[Path]]()
@@ -44,7 +44,7 @@ _MARKERS = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options of the command line and of the configuration file."""
+    """Add the options of the command line and of the configuration file."""
     group = parser.getgroup("neuronjax", "numerics of emulated Trainium programs")
     group.addoption(
         "--neuronjax-update-golden",
@@ -95,7 +95,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declares the markers; tells `testing.golden`, in workers of xdist too."""
+    """Declare the markers, and pass the options to `testing.golden` and to xdist."""
     for line in _MARKERS:
         config.addinivalue_line("markers", line)
     changed = config.getoption("neuronjax_golden_program")
@@ -121,14 +121,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Print the folder of compiled programs, whose name is the cache's key."""
+    """Return a line with the folder of compiled programs, named by the cache's key."""
     return [f"compiled programs: {path}" for path in config.stash[_CACHE]]
 
 
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Say which goldens were written, and after a whole run which no test uses."""
+    """Print the goldens that were written and, after a whole run, unused ones."""
     used = {**_used(), **config.stash[_OF_WORKERS]}
     told = [row["told"] for row in used.values() if row.get("state") == "written"]
     if told:
@@ -156,19 +156,19 @@ def pytest_terminal_summary(
 
 
 def _used() -> dict[str, dict[str, Any]]:
-    """Return what every golden said that this process has used, by its path."""
+    """Return the results of the goldens that this process has used, by path."""
     module = sys.modules.get("neuronjax.testing.golden")
     return module.used.get(os.environ[SESSION], {}) if module else {}
 
 
 def pytest_deselected(items: list[pytest.Item]) -> None:
-    """Remember that this run leaves tests out, so unused goldens are not listed."""
+    """Record that tests are deselected, so that unused goldens are not listed."""
     if items:
         items[0].config.stash[_IS_PART] = True
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Hand over what the goldens of a process of pytest-xdist said."""
+    """Send the results of goldens from a process of pytest-xdist."""
     config = session.config
     output = getattr(config, "workeroutput", {})
     output["neuronjax"] = _used(), config.stash[_IS_PART]
@@ -176,7 +176,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Take what such a process has handed over."""
+    """Receive the results of goldens from a process of pytest-xdist."""
     used, is_part = getattr(node, "workeroutput", {}).get("neuronjax", ({}, True))
     stash = node.config.stash
     stash[_OF_WORKERS] |= used
@@ -184,11 +184,10 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def _of_jax_arrays(approx: Any) -> Any:
-    """`pytest.approx` that takes JAX arrays with a tolerance.
+    """Return `pytest.approx` with support for JAX arrays with a tolerance.
 
-    pytest 9.2 looks for decimals in `expected.flat`, which JAX's arrays have, to raise
-    NotImplementedError. As NumPy arrays they are what pytest takes them for anyway.
-    """
+    pytest 9.2 raises NotImplementedError because it searches `expected.flat` of JAX
+    arrays for decimals. Converted to NumPy arrays, they are handled as before."""
 
     @functools.wraps(approx)
     def approximately(expected: Any, *args: Any, **kwargs: Any) -> Any:
@@ -201,7 +200,7 @@ def _of_jax_arrays(approx: Any) -> Any:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One test per target and policy of the markers, else of the options."""
+    """Parametrize tests by targets and policies of the markers, or of the options."""
     for name, default in _VARIED.items():
         marker = metafunc.definition.get_closest_marker(name)
         if marker is None and name not in metafunc.fixturenames:
@@ -219,7 +218,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _label(value: Any) -> str | None:
-    """In the test's name: of a policy its own; None leaves it to pytest."""
+    """Return a target's or policy's part of a test's name; None for pytest's own."""
     if value is None:
         return "sdk"
     return value if isinstance(value, str) else getattr(value, "name", None)
@@ -227,13 +226,13 @@ def _label(value: Any) -> str | None:
 
 @pytest.fixture
 def neuron_target(request: pytest.FixtureRequest) -> str:
-    """The name of the target: of the marker, else of `--neuronjax-target`."""
+    """Return the target's name from the marker, or from `--neuronjax-target`."""
     return request.param
 
 
 @pytest.fixture
 def neuron_policy(request: pytest.FixtureRequest) -> str | Policy | None:
-    """The policy: of the marker, else of `--neuronjax-policy`."""
+    """Return the policy from the marker, or from `--neuronjax-policy`."""
     return request.param
 
 
@@ -241,7 +240,7 @@ def neuron_policy(request: pytest.FixtureRequest) -> str | Policy | None:
 def neuron_jit(
     neuron_target: str, neuron_policy: str | Policy | None
 ) -> Callable[..., Emulated]:
-    """`neuronjax.jit` for the test's target and policy."""
+    """Return `neuronjax.jit` for the test's target and policy."""
     import neuronjax
 
     return _under(neuronjax.jit, target=neuron_target, policy=neuron_policy)
@@ -251,7 +250,7 @@ def neuron_jit(
 def neuron_tolerance(
     neuron_target: str, neuron_policy: str | Policy | None
 ) -> Callable[..., Callable[..., LegalResults]]:
-    """`neuronjax.tolerance` for the test's target and policy."""
+    """Return `neuronjax.tolerance` for the test's target and policy."""
     import neuronjax
 
     return _under(neuronjax.tolerance, target=neuron_target, policy=neuron_policy)
@@ -265,11 +264,10 @@ def _under(verb: Callable[..., Any], **setting: Any) -> Callable[..., Any]:
 def golden(
     request: pytest.FixtureRequest,
 ) -> Callable[..., Callable[..., GoldenReport]]:
-    """`neuronjax.testing.golden`, with files beside those of the test.
+    """Return `neuronjax.testing.golden` that stores its files beside the test's.
 
-    Where the test is one of several targets or policies, these are the defaults and
-    become part of the golden's name.
-    """
+    In a test of several targets or policies, these are the defaults, and they become
+    part of the golden's name."""
     from neuronjax import testing
 
     folder = Path(request.path).parent / request.config.getini(
@@ -287,8 +285,8 @@ def golden(
 
 
 def _varied(request: pytest.FixtureRequest) -> dict[str, tuple[Any, str]]:
-    """Option of `golden` -> value and label, for what the test is parametrized by."""
-    # Not in `fixturenames`, for a test that does not ask for the value itself.
+    """Return value and label of each parameter of the test, by option of `golden`."""
+    # `callspec` also has parameters that the test itself does not request.
     call = getattr(request.node, "callspec", None)
     given = {} if call is None else call.params
     return {

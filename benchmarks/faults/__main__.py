@@ -33,7 +33,7 @@ Entry = Mapping[str, Any]
 
 
 def counts(cases: Sequence[Found]) -> dict[str, int]:
-    """The figures of some faults."""
+    """Return the figures of some faults."""
     return {
         "faults": len(cases),
         "first": sum(c.rank == 1 for c in cases),
@@ -45,7 +45,7 @@ def counts(cases: Sequence[Found]) -> dict[str, int]:
 
 
 def by_kind(cases: Iterable[Found]) -> dict[str, dict[str, int]]:
-    """The figures by the best name of a fault, and of all."""
+    """Return the figures by the first kind of a fault, and of all faults."""
     groups: dict[str, list[Found]] = defaultdict(list)
     for case in cases:
         groups[case.fault.kinds[0]].append(case)
@@ -56,13 +56,13 @@ def by_kind(cases: Iterable[Found]) -> dict[str, dict[str, int]]:
 def entries(
     half: str, reference: str, commit: str, rows: Mapping[str, Mapping[str, int]]
 ) -> list[Entry]:
-    """The figures of one set against one reference, as they are kept."""
+    """Return the figures of one set against one reference as entries of the file."""
     about = {"half": half, "reference": reference, "commit": commit}
     return [{**about, "kind": kind, **row} for kind, row in rows.items()]
 
 
 def named(half: str, reference: str, commit: str, cases: Iterable[Found]) -> Entry:
-    """What was named for every fault of a set; of those held out, only how well."""
+    """Return the report on every fault of a set; for held-out faults only its rank."""
     about = {"half": half, "reference": reference, "commit": commit}
     return {**about, "named": {c.fault.name: _said(c, half) for c in cases}}
 
@@ -80,7 +80,7 @@ def _said(case: Found, half: str) -> str:
 def merged(
     kept: Sequence[Entry], before: Mapping[str, Any] | None, key: str = "entries"
 ) -> list[Entry]:
-    """Return new entries, and those of a document that were not counted again."""
+    """Return new entries, and the entries of a document that were not counted again."""
     known = [] if before is None else before.get(key, [])
     again = {_group(e) for e in kept}
     commit = "" if before is None else before["versions"]["commit"]
@@ -94,7 +94,7 @@ def _group(entry: Entry) -> tuple[str, str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the tables, keep them, and fail where a whole set misses a target."""
+    """Print the tables, store them, and fail if a whole set misses a target."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--half", choices=tuple(HALVES), action="append")
     parser.add_argument("--reference", choices=REFERENCES, action="append")

@@ -1,8 +1,8 @@
 """A program with a numerical fault on one line, and its twin without it.
 
-A fault is one program. The statement that holds the fault ends with `# fault`; other
-statements that the healthy twin does not have end with `# -`, at their first line where
-a body goes with them, and a line `# + ...` is a line of the twin:
+Both are written as one program. The statement with the fault ends with `# fault`; other
+statements that the healthy twin lacks end with `# -`, on their first line if they have
+a body; and a line `# + ...` is a line of the twin:
 
     @fault("overflow", policy="fp16")
     @source("reports of norms that are Inf")
@@ -13,7 +13,7 @@ a body goes with them, and a line `# + ...` is a line of the twin:
         # + squares = x * x
         return jnp.sqrt(jnp.sum(squares, axis=-1).astype(jnp.float32))
 
-Where the twin has the faulty statement too, and differs elsewhere, the statement ends
+If the twin contains the faulty statement too and differs elsewhere, the statement ends
 with `# here`.
 """
 
@@ -30,7 +30,7 @@ from typing import Any
 
 from benchmarks.faults.data import made
 
-#: What an analyst would call a fault.
+#: Kinds of faults as an analyst would name them, with their meanings.
 KINDS = {
     "overflow": "a finite value leaves the format's range: Inf, or saturated",
     "underflow": "a nonzero value becomes zero or subnormal",
@@ -57,18 +57,18 @@ _TWIN = re.compile(r"(\s*)# \+ (.*)")
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """A fault.
+    """A faulty program and its healthy twin.
 
     Attributes:
         name: unique in the whole set, words joined by "-".
-        kinds: names of `KINDS`, the best first; more where several would be right.
-        faulty: a function of arrays and pytrees whose source has one line that ends
-            with "# fault" or "# here"; the fault happens in what this line computes.
-        healthy: the same mathematics, as a careful author writes it.
-        arguments: makes the arguments, small and seeded.
-        policy: a preset of `neuronjax.Policy`, or one.
+        kinds: names of `KINDS`, the best first; several if each would be right.
+        faulty: a function of arrays and pytrees with one line that ends with "# fault"
+            or "# here"; the fault occurs in the computation of this line.
+        healthy: the same mathematics as a careful author writes it.
+        arguments: a function that makes the arguments, small and seeded.
+        policy: a preset of `neuronjax.Policy`, or a policy.
         target: the chip; MX formats need "trn3".
-        source: the kind of bug report or the literature that the case is drawn from.
+        source: the kind of bug report or the literature on which the case is based.
     """
 
     name: str
@@ -82,7 +82,7 @@ class Fault:
 
     @property
     def line(self) -> tuple[str, int]:
-        """(file, number) of the faulty line."""
+        """The (file, number) of the faulty line."""
         lines, first = inspect.getsourcelines(self.faulty)
         marked = [n for n, text in enumerate(lines) if _MARK.search(text.rstrip())]
         if len(marked) != 1:
@@ -93,7 +93,7 @@ class Fault:
 
     @property
     def places(self) -> tuple[str, ...]:
-        """`file:line` of every line of the faulty statement."""
+        """The `file:line` of every line of the faulty statement."""
         path, number = self.line
         lines, first = inspect.getsourcelines(self.faulty)
         at = number - first + 1
@@ -108,7 +108,7 @@ def fault(
     policy: Any = "bf16",
     target: str = "trn2",
 ) -> Callable[[Callable[..., Any]], Fault]:
-    """Make a `Fault` of a program that has its `source` and its `inputs`."""
+    """Return a decorator that makes a `Fault`, above `source` and `inputs`."""
 
     def decorate(program: Any) -> Fault:
         return Fault(
@@ -126,7 +126,7 @@ def fault(
 
 
 def source(text: str) -> Callable[[Any], Any]:
-    """Say what kind of bug report or literature a program is drawn from."""
+    """Return a decorator that records the bug report or literature behind a program."""
 
     def decorate(program: Any) -> Any:
         program.source = text
@@ -138,13 +138,13 @@ def source(text: str) -> Callable[[Any], Any]:
 def inputs(
     *trees: Any, by: Callable[[], tuple[Any, ...]] | None = None
 ) -> Callable[[Any], Any]:
-    """Give a program its arguments.
+    """Return a decorator that gives a program its arguments.
 
     Args:
         *trees: one pytree for each argument; its leaves are texts of `data`, functions
-            that make an array, or arrays. One text may have several arguments, which
-            are parted by "; ".
-        by: a function that returns such pytrees, where they depend on one another.
+            that make an array, or arrays. One text may contain several arguments,
+            separated by "; ".
+        by: a function that returns such pytrees, if they depend on each other.
     """
 
     def decorate(program: Any) -> Any:

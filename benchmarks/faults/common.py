@@ -1,4 +1,4 @@
-"""Sound parts that several programs share: arguments, layers, small models."""
+"""Parts without faults that several programs share: arguments, layers, small models."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.faults.parts import normal, uniform
 
 
 def mlp_params(seed: int, *widths: int) -> Any:
-    """Weights and biases of a perceptron."""
+    """Return weights and biases of a perceptron."""
     return [
         {
             "w": normal(seed + i, n, m, scale=n**-0.5),
@@ -23,31 +23,31 @@ def mlp_params(seed: int, *widths: int) -> Any:
 
 
 def mlp(params, x):
-    """A perceptron with tanh between its layers."""
+    """Return the output of a perceptron with tanh between its layers."""
     for layer in params[:-1]:
         x = jnp.tanh(x @ layer["w"] + layer["b"])
     return x @ params[-1]["w"] + params[-1]["b"]
 
 
 def layer_norm(x, gain, bias):
-    """Two passes, in FP32."""
+    """Return LayerNorm in two passes, in FP32."""
     centred = x - jnp.mean(x, axis=-1, keepdims=True)
     var = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
     return centred * jax.lax.rsqrt(var + 1e-5) * gain + bias
 
 
 def split_heads(x, heads):
-    """(T, D) to (heads, T, D / heads)."""
+    """Return (heads, T, D / heads) of (T, D)."""
     return x.reshape(x.shape[0], heads, -1).transpose(1, 0, 2)
 
 
 def join_heads(x):
-    """The inverse of `split_heads`."""
+    """Return (T, D) of (heads, T, D / heads), the inverse of `split_heads`."""
     return x.transpose(1, 0, 2).reshape(x.shape[1], -1)
 
 
 def causal_attention(p, x, heads=4):
-    """Causal self-attention with a masked softmax."""
+    """Return causal self-attention with a masked softmax."""
     q, k, v = (split_heads(x @ p[n], heads) for n in ("q", "k", "v"))
     scores = jnp.einsum("htd,hsd->hts", q * q.shape[-1] ** -0.5, k)
     mask = jnp.tril(jnp.ones((x.shape[0], x.shape[0]), bool))
@@ -56,7 +56,7 @@ def causal_attention(p, x, heads=4):
 
 
 def block_params(seed: int, width: int, hidden: int) -> Any:
-    """Parameters of one transformer block."""
+    """Return the parameters of one transformer block."""
     s = width**-0.5
     return {
         "q": normal(seed, width, width, scale=s),
@@ -73,11 +73,11 @@ def block_params(seed: int, width: int, hidden: int) -> Any:
 
 
 def feed_forward(p, x):
-    """The second half of a block."""
+    """Return the second half of a block."""
     return jax.nn.gelu(layer_norm(x, p["g2"], p["b2"]) @ p["up"]) @ p["down"]
 
 
 def block(p, x):
-    """A pre-norm transformer block over (T, D)."""
+    """Return the output of a pre-norm transformer block over (T, D)."""
     x = x + causal_attention(p, layer_norm(x, p["g1"], p["b1"]))
     return x + feed_forward(p, x)

@@ -1,4 +1,4 @@
-"""How many faults were found, as tables for a terminal."""
+"""Tables of the faults that were found, for a terminal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FIGURES = {
 
 
 def table(title: str, rows: Mapping[str, Mapping[str, int]]) -> Table:
-    """Of one set against one reference, by kind."""
+    """Return the table of one set against one reference, by kind."""
     out = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
     out.add_column("kind")
     for name in _FIGURES.values():
@@ -35,7 +35,7 @@ def table(title: str, rows: Mapping[str, Mapping[str, int]]) -> Table:
 
 
 def kept_tables(folder: Path = results_file.RESULTS) -> Iterator[Table]:
-    """Return the tables of the last count: `make faults ARGS=--keep`, an hour."""
+    """Yield the tables of the last count; `make faults ARGS=--keep` takes an hour."""
     entries = results_file.read(folder / f"{NAME}.json")["entries"]
     for about, group in groupby(entries, lambda e: [e[k] for k in _ABOUT]):
         half, reference, commit = about

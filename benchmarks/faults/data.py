@@ -40,7 +40,7 @@ _DTYPES = {"f32": np.float32, "f16": np.float16, "i32": np.int32, "u32": np.uint
 
 
 def made(tree: Any) -> Any:
-    """Return a pytree with arrays in the place of its texts and functions."""
+    """Return a pytree in which texts and functions are replaced by arrays."""
 
     def leaf(value: Any) -> Any:
         if isinstance(value, str):
@@ -51,7 +51,7 @@ def made(tree: Any) -> Any:
 
 
 def array(text: str) -> Any:
-    """Return the array, or the parameters, that a text of the table above means."""
+    """Return the array, or the parameters, for a text of the table above."""
     kind, _, numbers = text.partition(" ")
     if kind in _DTYPES:
         values = [float(n) for n in numbers.split()]

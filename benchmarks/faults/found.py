@@ -1,4 +1,4 @@
-"""What `compare` says of one fault and of its healthy twin."""
+"""The reports of `compare` on a fault and on its healthy twin."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 from benchmarks.faults.case import Fault
 from neuronjax.api.compare import compare
 
-#: Within so many lines a reader is taken to find it.
+#: A fault among this many first lines of a report counts as found by a reader.
 FEW = 3
 
 
 @dataclass(frozen=True)
 class Found:
-    """How a fault was found.
+    """The report of `compare` on a fault and its twin.
 
     Attributes:
-        rank: of the faulty line, or another of its statement, among the lines that the
-            report names, from 1; 0 where it names others only.
-        kind: whether the finding there is of one of the fault's kinds.
-        alarms: lines that the report names of the healthy twin.
-        reported: the first lines and kinds, for a reader.
+        rank: position from 1 of the faulty statement among the lines that the report
+            names; 0 if it is not named.
+        kind: whether the report gives one of the fault's kinds there.
+        alarms: number of lines that the report names in the healthy twin.
+        reported: the first lines and kinds of the report.
     """
 
     fault: Fault
@@ -34,7 +34,7 @@ class Found:
 
 
 def found(fault: Fault, reference: str) -> Found:
-    """Asks about a fault and its twin."""
+    """Return the reports on a fault and its twin."""
     places = findings(fault, fault.faulty, reference)
     lines = list(dict.fromkeys(source for source, _ in places))
     right = fault.places
@@ -54,7 +54,7 @@ def found(fault: Fault, reference: str) -> Found:
 def findings(
     fault: Fault, function: Callable[..., Any], reference: str
 ) -> list[tuple[str, str]]:
-    """(`file:line`, kind) of what a report finds, in its order."""
+    """Return (`file:line`, kind) of the findings of a report, in its order."""
     report = compare(
         function,
         target=fault.target,

@@ -1,19 +1,19 @@
-"""What is aimed at, and which aims a count of faults misses."""
+"""Targets for the count of faults, and the targets that a count misses."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-#: Shares of the faults, and of the healthy twins that raise an alarm.
+#: Targets as shares of the faults; "alarms" as share of the healthy twins.
 TARGETS = {"first": 0.90, "top": 0.97, "named": 0.85, "alarms": 0.02}
 
-#: The targets are for this reference, float64 without rounding.
+#: The reference of the targets: float64 without rounding.
 REFERENCE = "float64"
 
 
 def side(figure: str) -> str:
-    """Return on which side of its target a figure is right."""
+    """Return whether a figure should be "at most" or "at least" its target."""
     return "at most" if figure == "alarms" else "at least"
 
 

@@ -7,7 +7,7 @@ import nki.language as nl
 
 @nki.jit
 def kernel(lhs_t, rhs):
-    """A column of tiles at a time, whose operands are loaded once."""
+    """Compute columns of tiles one after another; each loads its operands once."""
     (k, m), n = lhs_t.shape, rhs.shape[1]
     out = nl.ndarray((m, n), dtype=lhs_t.dtype, buffer=nl.shared_hbm)
     for j in nl.affine_range(n // 512):

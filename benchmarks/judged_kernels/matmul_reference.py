@@ -1,13 +1,13 @@
-"""What matmul.py computes."""
+"""The reference of matmul.py."""
 
 import numpy as np
 
 
 def get_inputs():
-    """K is the first dimension of both."""
+    """Return two matrices whose first dimension is K."""
     return [np.random.normal(size=(2048, 2048)).astype(np.float32) for _ in range(2)]
 
 
 def forward(lhs_t, rhs):
-    """The product."""
+    """Return the product."""
     return lhs_t.T @ rhs

@@ -9,7 +9,7 @@ COLUMNS = 3584
 
 @nki.jit
 def kernel(x):
-    """Two loads of a row's halves, an activation, a product, a store."""
+    """Load half a row, apply an activation and a product, and store it."""
     out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
     for row in nl.affine_range(x.shape[0] // 128):
         for half in nl.affine_range(x.shape[1] // COLUMNS):

@@ -7,7 +7,7 @@ import nki.language as nl
 
 @nki.jit
 def kernel(x):
-    """Breaks a limit in its first line."""
+    """Violate a limit in the first line."""
     tile = nl.ndarray((256, x.shape[1]), dtype=x.dtype, buffer=nl.sbuf)
     out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
     nisa.dma_copy(dst=tile, src=x[0:256])

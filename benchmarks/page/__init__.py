@@ -1,5 +1,5 @@
-"""`docs/benchmarks.md` and its pictures, made of `benchmarks/results/*.json` alone.
+"""`docs/benchmarks.md` and its pictures, made from `benchmarks/results/*.json` alone.
 
-`python -m benchmarks.page`. Nothing is measured here, and a results file that is not
-there leaves a section that says so. `summary` decides what wins and what loses.
+`python -m benchmarks.page`. Nothing is measured here. If a results file is missing, its
+section says so. `summary` decides about wins and losses.
 """

@@ -48,7 +48,7 @@ is a summary: the long tables open by a click."""
 
 
 def load(folder: Path) -> dict[str, dict[str, Any] | None]:
-    """Every results file, None for one that is not there."""
+    """Return every results file, or None for a missing one."""
     paths = {name: folder / f"{name}.json" for name in SECTIONS}
     return {
         name: results_file.read(path) if path.exists() else None
@@ -57,7 +57,7 @@ def load(folder: Path) -> dict[str, dict[str, Any] | None]:
 
 
 def page(results: Mapping[str, Found | None]) -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [_INTRODUCTION, sections.summary(results)]
     for name, (title, section) in SECTIONS.items():
         found = results[name]
@@ -93,14 +93,14 @@ def _circumstance(name: str, found: Found) -> tuple[str, ...]:
 
 
 def pictures(results: Mapping[str, Found | None]) -> Iterator[tuple[str, Figure]]:
-    """(file name, figure) of the results that there are."""
+    """Yield (file name, figure) for the results that exist."""
     for name, draw in PLOTS.items():
         if found := results[name]:
             yield f"bench_{name}.png", draw(found)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; 1 where there are no results at all."""
+    """Run the command; return 1 if there are no results at all."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.page")
     parser.add_argument("--results", type=Path, default=results_file.RESULTS)
     parser.add_argument("--docs", type=Path, default=ROOT / "docs")

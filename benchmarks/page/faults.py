@@ -1,4 +1,4 @@
-"""The section on numerical faults and how many of them `compare` finds."""
+"""The section on numerical faults and the number that `compare` finds."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ there only what the chip and its policy add can be found."""
 
 
 def tables(found: Found) -> str:
-    """All sets against both references, then by kind."""
+    """Return the tables of all sets against both references, then by kind."""
     entries = found["entries"]
     totals = [e for e in entries if e["kind"] == "all"]
     head = ("set", "reference", "commit", "faults then", *FIGURES.values())

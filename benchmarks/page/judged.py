@@ -25,7 +25,7 @@ of which nothing here knows."""
 
 
 def kernels(found: Found) -> str:
-    """A row for every op, then those that were refused, and why."""
+    """Return a row for every op, then the refused kernels with reasons."""
     entries = found["entries"]
     spent = [e["seconds"] for e in entries]
     about = _ABOUT.format(

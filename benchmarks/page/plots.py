@@ -1,4 +1,4 @@
-"""The pictures of the page, one function each, of results alone."""
+"""The pictures of the page, one function each, drawn from results alone."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ AXES = {
 
 
 def scaling(entries: Entries) -> Figure:
-    """Run time, compile time and memory over native, a panel for each sweep."""
+    """Draw run time, compile time and memory over native, a panel for each sweep."""
     title = "Emulated over native (1 = as native): what grows, and what does not"
     figure = _figure(9, 6, title)
     panels = figure.subplots(2, 2).flat
@@ -198,14 +198,14 @@ FAMILIES = ("instructions and DMA", "programs", "collectives")
 
 
 def family(group: str) -> str:
-    """Of the three that the time model has, the one of a group of rows."""
+    """Return the family of a group of rows, one of the three in `FAMILIES`."""
     if group.startswith("collectives"):
         return "collectives"
     return group if group == FAMILIES[0] else "programs"
 
 
 def time_model(found: Mapping[str, Any]) -> Figure:
-    """Predicted against published times, and the band beyond which a row is missed."""
+    """Draw predicted and published times, and the band of rows that are not missed."""
     figure = _figure(7, 6, "Time model: predicted against published")
     axes = figure.subplots()
     _plain(axes)
@@ -252,6 +252,6 @@ def time_model(found: Mapping[str, Any]) -> Figure:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Writes a PNG, without the time and version that would change its bytes."""
+    """Write a PNG without the time and version, which would change its bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, metadata={"Software": None})

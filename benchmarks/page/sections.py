@@ -1,4 +1,4 @@
-"""The sections of the page, each of one results file."""
+"""The sections of the page, each made from one results file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Found = Mapping[str, Any]
 
 
 def summary(results: Mapping[str, Found | None]) -> str:
-    """The tables at the top."""
+    """Return the tables at the top of the page."""
     parts = ["## What wins, what loses", _SUMMARY]
     if peers := results["peers"]:
         found = verdicts(peers["entries"])
@@ -47,7 +47,7 @@ def _verdict_table(found: Sequence[Verdict]) -> str:
 
 
 def _facts(results: Mapping[str, Found | None]) -> Iterator[str]:
-    """Sentences about what has no peer."""
+    """Yield sentences about results without a peer."""
     if native := results["native"]:
         rows = {e["name"]: e for e in native["entries"] if e["status"] == "measured"}
         aimed = [e for e in rows.values() if e["target"] is not None]
@@ -99,7 +99,7 @@ def _scaling_facts(scaling: Found) -> Iterator[str]:
 
 
 def native(found: Found) -> str:
-    """Every row of `make bench`."""
+    """Return the section with every row of `make bench`."""
     head = ("row", "native", "emulated", _RATIO, "target", "reached", "runs")
     table = text.table(head, map(_native_row, found["entries"]))
     return "\n\n".join(
@@ -138,7 +138,7 @@ def _native_row(entry: Found) -> tuple[str, ...]:
 
 
 def peers(found: Found) -> str:
-    """Pictures and tables of the comparison, and what could not be compared."""
+    """Return pictures and tables of the comparison, and peers that could not be run."""
     names = found["peer_versions"].items()
     installed = ", ".join(f"{n} {v}" for n, v in names if v)
     missing = [name for name, version in names if not version]
@@ -208,7 +208,7 @@ def _pair(entry: Found) -> tuple[str, ...]:
 
 
 def _numbers(entry: Found) -> str:
-    """The numerics of one entry, in full."""
+    """Return the numerics of one entry as text."""
     found = entry["numerics"]
     if "special" in found:
         return _cast(found)
@@ -261,7 +261,7 @@ def _orders(entries: Sequence[Found]) -> str:
 
 
 def scaling(found: Found) -> str:
-    """The picture and every point."""
+    """Return the section on scaling, with the picture and every point."""
     head = (
         "what grows", "to", "native", "emulated", f"{_RATIO} (quartiles)",
         "native compile", "emulated compile", "emulated / native compile",
@@ -311,7 +311,7 @@ def _point(entry: Found) -> tuple[str, ...]:
 
 
 def time_model(found: Found) -> str:
-    """The picture, medians by group, and every row that is missed."""
+    """Return the section on the time model: picture, medians by group, missed rows."""
     head = ("", "rows", "median error", "mean", "held out", "median", "mean")
     rows = [
         (
@@ -343,7 +343,7 @@ def time_model(found: Found) -> str:
 
 
 def kernels(found: Found) -> str:
-    """Medians and orders by op, then every kernel."""
+    """Return medians and orders by op, then every kernel."""
     by_op: dict[tuple[str, str], list[Found]] = {}
     for entry in found["entries"]:
         by_op.setdefault((entry["chip"], entry["op"]), []).append(entry)
@@ -375,7 +375,7 @@ with RMSNorm and mamba fitted none. What is not explained: [times](times.md)."""
 
 
 def leave_one_out(found: Found) -> str:
-    """Errors of each op with the figures that the other ops choose."""
+    """Return the errors of each op under the figures that the other ops choose."""
     head = ("op", "kernels", "median error", "mean", "left out", "mean")
     own = {figure.name: figure.values[0] for figure in FIGURES}
     rows = (
@@ -455,7 +455,7 @@ def _missed(entry: Found) -> tuple[str, ...]:
 
 
 def regression(found: Found) -> str:
-    """Every hash and its verdict."""
+    """Return the table of every hash and its verdict."""
     head = ("program:policy:target", "SHA-256 of the results", "verdict")
     rows = [
         (f"`{e['name']}`", f"`{e['bits'][:16]}`", e["verdict"])

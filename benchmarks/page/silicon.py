@@ -1,4 +1,4 @@
-"""The sections on what chips measure of numbers, each of one results file."""
+"""The sections on numerics of chips, each made from one results file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Found = Mapping[str, Any]
 
 
 def numerics(found: Found) -> str:
-    """Every kernel that was run, and what was not."""
+    """Return every kernel that was run, and those that were not."""
     head = (
         "kernel", "chip", "about", "device", "here", "ratio", "within 10 %",
         "NumPy", "device alone", "here alone",
@@ -67,7 +67,7 @@ def _row(entry: Found) -> tuple[str, ...]:
 
 
 def fp32_models(found: Found) -> str:
-    """Every model of FP32 operands, and which rows exclude it."""
+    """Return every model of FP32 operands, and the rows that exclude it."""
     device = found["device"]
     head = ("model", *(f"{name}: {d:.3e}" for name, d in device.items()), "")
     rows = (

@@ -1,7 +1,7 @@
-"""What wins and what loses, decided by the figures.
+"""The summary of wins and losses.
 
-A peer's entries of one kind of task, all formats and sizes together, are one verdict.
-Beyond 10 % of time a difference has a winner; within, it is "even".
+All entries of a peer in one kind of task, of all formats and sizes, give one verdict. A
+difference of more than 10 % of time is a win or a loss, a smaller one is "even".
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 from benchmarks.page import text
 
 MARGIN = 1.1
-#: Below it operands were not quantized, so that sums may be held against ours.
+#: An error below this shows unquantized operands, so sums can be compared with ours.
 EXACT_PRODUCTS = 1e-5
-#: First words of a task -> the kind it is summarized under.
+#: First word of a task -> its kind in the summary.
 KINDS = {
     "cast": "casts to nearest",
     "stochastic": "stochastic casts",
@@ -30,10 +30,10 @@ class Verdict:
     """A line of the summary.
 
     Attributes:
-        kind: of task.
-        peer: that neuronjax is held against.
+        kind: kind of task.
+        peer: the peer that is compared with neuronjax.
         ratios: the peer's time over ours, one for each entry.
-        numerics: what came out, in words.
+        numerics: the comparison of results, in words.
     """
 
     kind: str
@@ -43,32 +43,32 @@ class Verdict:
 
     @property
     def outcome(self) -> str:
-        """ "faster", "slower" or "even", of neuronjax, by the median."""
+        """The result for neuronjax by the median: "faster", "slower" or "even"."""
         return outcome(statistics.median(self.ratios))
 
     @property
     def times(self) -> str:
-        """How many times faster or slower, as a range."""
+        """The factor by which neuronjax is faster or slower, as a range."""
         if self.outcome == "slower":
             return text.span(1 / ratio for ratio in self.ratios) + " × slower"
         return text.span(self.ratios) + " × as fast"
 
 
 def outcome(ratio: float) -> str:
-    """Return what a peer's time over ours makes of neuronjax: "faster", "slower", or
-    "even" within the margin."""
+    """Return "faster", "slower" or "even" for neuronjax, given a peer's time over ours;
+    "even" is within the margin."""
     if ratio > MARGIN:
         return "faster"
     return "slower" if ratio < 1 / MARGIN else "even"
 
 
 def kind(task: str) -> str:
-    """What a task is summarized under; itself, where nothing is said."""
+    """Return the kind of a task in the summary; the task itself by default."""
     return KINDS.get(task.split()[0], task)
 
 
 def verdicts(entries: Sequence[Mapping[str, Any]]) -> list[Verdict]:
-    """One for each kind of task and peer, the slowest of neuronjax first."""
+    """Return a verdict for each kind of task and peer, slowest of neuronjax first."""
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for entry in entries:
         if entry["status"] == "measured":
@@ -86,7 +86,7 @@ def verdicts(entries: Sequence[Mapping[str, Any]]) -> list[Verdict]:
 
 
 def numerics(entries: Sequence[Mapping[str, Any]]) -> str:
-    """What the entries of one peer say of its numbers."""
+    """Return the comparison of one peer's results with ours, in words."""
     return "; ".join(dict.fromkeys(_sentences([e["numerics"] for e in entries])))
 
 

@@ -1,8 +1,8 @@
-"""neuronjax beside what a user would pick instead, each alternating with it in one run.
+"""Comparisons of neuronjax with its alternatives, measured in turn in one run.
 
-`python -m benchmarks.peers`. A peer is what PyPI has under its name (`pip install
-'.[peers]'`); one that is not installed is skipped with a word. `contest` measures a
-pair, and one file a task holds the contenders: casts, stochastic rounding, MX blocks,
-matmuls, sums, pruning and train steps. Beside each time stands what numbers came out,
-compared with ours.
+`python -m benchmarks.peers`. Peers come from PyPI (`pip install '.[peers]'`); one that
+is not installed is skipped, and the report says so. `contest` measures a comparison,
+and one module for each task holds the contenders: casts, stochastic rounding, MX
+blocks, matmuls, sums, pruning and train steps. Each time is reported with a comparison
+of the results with ours.
 """

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.peers [--quick]`: every task against every peer there is."""
+"""`python -m benchmarks.peers [--quick]`: every task against every installed peer."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ TASKS = (casts, stochastic, blocks, matmuls, pruning, steps)
 
 
 def measure(quick: bool) -> dict[str, Any]:
-    """All entries, and what is said of peers without measuring."""
+    """Return all entries, and the abilities of peers, which are not measured."""
     effort = contest.QUICK if quick else contest.FULL
     with warnings.catch_warnings():
-        # NumPy and peers warn of the overflows and NaNs that are the point here.
+        # NumPy and peers warn of overflows and NaNs, which are intended here.
         warnings.simplefilter("ignore")
         entries = [
             entry for task in TASKS for entry in task.entries(effort, quick=quick)
@@ -43,7 +43,7 @@ def measure(quick: bool) -> dict[str, Any]:
 
 
 def show(found: Mapping[str, Any]) -> str:
-    """A line for each entry."""
+    """Return a line for each entry."""
     return "\n".join(map(_line, found["entries"]))
 
 

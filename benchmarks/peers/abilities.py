@@ -1,9 +1,8 @@
-"""What each peer emulates at all: the part of a comparison that no clock shows.
+"""The features that each peer emulates, independent of speed.
 
 `abilities.csv` has a row for each question and a column for each peer: "yes", "no", or
-the part that there is, in words. What is said of a peer is of the version that was
-measured, from its documentation and code; the numerics of each measured entry are the
-evidence where there is one.
+a text for a partial feature. Answers are about the measured version of a peer, from its
+documentation and code; where an entry measured its numerics, they are the evidence.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ ABILITIES: dict[str, tuple[str, ...]] = {
     name: tuple(row[n] for row in _ROWS) for n, name in enumerate(_PEERS, 1)
 }
 
-#: Peers that could not be run here, and why.
+#: Peers that could not be run here, and the reasons.
 NOT_RUN = {
     "nki.simulate": "its wheel is on the vendor's index and not on PyPI. It runs one "
     "kernel at a time, without collectives, capacity or time.",

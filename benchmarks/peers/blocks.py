@@ -1,7 +1,8 @@
 """MX blocks: quantize and dequantize a matrix along its last axis.
 
-Numerics: how many values differ from ours under each of our scale rules, and the rule
-that comes nearest; and a block with an Inf, whose scale the standard makes NaN.
+Numerics: the number of values that differ from ours under each of our scale rules, the
+closest rule, and the result for a block with an Inf, whose scale is NaN by the
+standard.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ BLOCK = 32
 
 
 def matrix(elements: int) -> np.ndarray:
-    """Normal deviates whose rows have scales of 2^-6 to 2^6."""
+    """Return normal deviates whose rows have scales of 2^-6 to 2^6."""
     rng = np.random.default_rng(3)
     x = rng.standard_normal((elements // 1024, 1024), np.float32)
     powers = rng.integers(-6, 7, (x.shape[0], 1)).astype(np.float32)
@@ -84,7 +85,7 @@ def _gfloat(name: str, x: np.ndarray) -> Callable[[], Any]:
     return run
 
 
-#: Peer -> (module, function, elements at most).
+#: Peer -> (module, function, maximum number of elements).
 PEERS: dict[str, tuple[str, Callable[..., Any], int]] = {
     "torch, plain emulation": ("torch", _torch, 2**24),
     "qwix": ("qwix", _qwix, 2**24),
@@ -94,14 +95,14 @@ PEERS: dict[str, tuple[str, Callable[..., Any], int]] = {
 
 
 def as_values(result: Any) -> np.ndarray:
-    """float32, of whatever a peer returns."""
+    """Return the result of a peer as float32."""
     if type(result).__module__.startswith("torch"):
         result = result.float().numpy()
     return np.asarray(result).astype(np.float32)
 
 
 def numerics(name: str, quantize: Callable[..., Any], x: np.ndarray) -> dict[str, Any]:
-    """The scale rule that a peer follows, and what it makes of an Inf."""
+    """Return the scale rule that a peer follows, and its result for an Inf."""
     theirs = as_values(quantize(name, x)())
     differ = {
         rule: int((as_values(_ours(name, x, rule)()) != theirs).sum()) for rule in RULES
@@ -118,7 +119,7 @@ def numerics(name: str, quantize: Callable[..., Any], x: np.ndarray) -> dict[str
 
 
 def _with_inf(name: str, quantize: Callable[..., Any]) -> str:
-    """What becomes of a block of ones with an Inf: its values, once each."""
+    """Return the distinct values after quantizing a block of ones with an Inf."""
     x = np.ones((1, 1024), np.float32)
     x[0, 0] = np.inf
     try:
@@ -129,7 +130,7 @@ def _with_inf(name: str, quantize: Callable[..., Any]) -> str:
 
 
 def entries(effort: Effort, *, quick: bool) -> Iterator[Entry]:
-    """Every peer for both formats."""
+    """Yield the comparison with every peer for both formats."""
     sizes = (2**20,) if quick else (2**20, 2**22)
     for name in FORMATS:
         for peer, (module, quantize, most) in PEERS.items():

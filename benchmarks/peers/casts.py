@@ -1,8 +1,9 @@
 """Casts to nearest: float32 to BF16, FP8 and FP4.
 
-Speed on normal deviates. Numerics on every BF16 pattern and 2^20 random float32
-patterns, NaN, Inf and subnormals among them: how many codes differ from ours where the
-input is within the format's range, and what becomes of an overflow, an Inf and a NaN.
+Speed is measured on normal deviates. Numerics are measured on every BF16 pattern and
+2^20 random float32 patterns, with NaN, Inf and subnormals: the number of codes that
+differ from ours for inputs within the format's range, and the results for an overflow,
+an Inf and a NaN.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from benchmarks.peers.contest import Entry, against
 from neuronjax.numerics.float_format import FORMATS
 
 NAMES = ("bfloat16", "float8_e4m3fn", "float8_e4m3", "float8_e5m2", "float4_e2m1fn")
-#: Element by element in Python or APFloat: measured at this size.
+#: Number of elements for peers that work element by element in Python or APFloat.
 FEW = 2**14
 RANDOM = 2**20
 
@@ -34,7 +35,7 @@ def deviates(count: int) -> np.ndarray:
 
 @functools.cache
 def patterns() -> np.ndarray:
-    """Every BF16 value, and random bits."""
+    """Return every BF16 value, and random bits."""
     rng = np.random.default_rng(1)
     raw = rng.integers(0, 2**32, RANDOM, np.uint64).astype(np.uint32)
     bf16 = np.arange(2**16, dtype=np.uint32) << 16
@@ -63,7 +64,7 @@ def _ml_dtypes(name: str, x: np.ndarray) -> Callable[[], Any]:
 
 
 def _gfloat_round(name: str) -> Callable[[Any], Any]:
-    """Rounding of a NumPy or JAX array; FP4, which has no NaN, reads one as zero."""
+    """Return rounding of a NumPy or JAX array; FP4 has no NaN, so NaN becomes 0."""
     import gfloat
     from gfloat import formats
 
@@ -123,7 +124,7 @@ _PYCHOP = {
     "float4_e2m1fn": (2, 1),
 }
 _TORCH = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
-#: Peer -> (module, cast, formats, elements at most).
+#: Peer -> (module, cast, formats, maximum number of elements).
 PEERS: Mapping[str, tuple[str, Callable[..., Any], Any, int]] = {
     "jnp.astype": ("", _astype, NAMES, 2**24),
     "ml_dtypes": ("ml_dtypes", _ml_dtypes, NAMES, 2**24),
@@ -139,7 +140,7 @@ PEERS: Mapping[str, tuple[str, Callable[..., Any], Any, int]] = {
 
 
 def as_codes(result: Any, name: str) -> np.ndarray:
-    """Codes, every NaN the same one: unsigned integers."""
+    """Return the codes as unsigned integers, with one code for all NaNs."""
     dtype = np.dtype(FORMATS[name].dtype)
     if type(result).__module__.startswith("torch"):
         result = result.float().numpy()
@@ -156,7 +157,7 @@ PROBES = {"overflow": 3.0e38, "Inf": np.inf, "NaN": np.nan}
 
 
 def numerics(name: str, cast: Callable[..., Any], most: int) -> dict[str, Any]:
-    """Codes that differ from ours, and the special values."""
+    """Return the number of codes that differ from ours, and the special values."""
     x = patterns()[: 4 * FEW] if most == FEW else patterns()
     ours = np.asarray(_ours(name, x)())
     mine, other = as_codes(ours, name), as_codes(cast(name, x)(), name)
@@ -181,7 +182,7 @@ def _specials(name: str, cast: Callable[..., Any]) -> dict[str, str]:
 
 
 def entries(effort: Effort, *, quick: bool) -> Iterator[Entry]:
-    """Every peer for every format it has."""
+    """Yield the comparison with every peer for every format that it supports."""
     sizes = (2**20,) if quick else (2**20, 2**24)
     for name in NAMES:
         for peer, (module, cast, formats, most) in PEERS.items():

@@ -1,7 +1,7 @@
-"""A pair of contenders: their times, in turn, and what their numbers have in common.
+"""A comparison of neuronjax with a peer: times, measured in turn, and numerics.
 
-An entry is one pair at one size, ready for JSON. Its ratio is the peer's time over
-ours, pair by pair, so above 1 we are faster.
+An entry is one comparison at one size, ready for JSON. Its ratio is the peer's time
+over ours, pair by pair, so above 1 neuronjax is faster.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks import harness
 from benchmarks.harness import Effort, Samples, Thunk
 
-#: Importable name -> distribution. All but the first two are extras.
+#: Name for import -> distribution. All except the first two are extras.
 DISTRIBUTIONS = {
     "jaxlib": "jaxlib",
     "ml_dtypes": "ml_dtypes",
@@ -30,14 +30,14 @@ Entry = dict[str, Any]
 
 
 def absent(module: str) -> str:
-    """Why a peer cannot take part; "" if it can."""
+    """Return why a peer cannot be measured; "" if it can."""
     if not module or importlib.util.find_spec(module):
         return ""
     return f"{DISTRIBUTIONS[module]} is not installed"
 
 
 def versions() -> dict[str, str | None]:
-    """Of every peer; None where it is absent."""
+    """Return the version of every peer; None if it is not installed."""
     return {
         name: None if absent(module) else metadata.version(name)
         for module, name in DISTRIBUTIONS.items()
@@ -45,7 +45,7 @@ def versions() -> dict[str, str | None]:
 
 
 def skipped(task: str, peer: str, why: str) -> Entry:
-    """A pair that was not measured, and why."""
+    """Return the entry for a peer that was not measured, and the reason."""
     return {"task": task, "peer": peer, "status": "skipped", "why": why}
 
 
@@ -60,18 +60,17 @@ def against(
     sizes: Mapping[str, Any],
     caveat: str = "",
 ) -> Entry:
-    """Measures a pair.
+    """Return the entry of a comparison, measured now.
 
     Args:
-        task: what both do.
-        peer: what is measured against neuronjax.
-        needs: the module it is imported from; "" for none.
-        pair: makes (ours, theirs); the only place that may import the peer, with
-            `numerics`.
-        numerics: what came out, compared.
-        effort: how often.
-        sizes: of the problem.
-        caveat: what is unequal about the comparison.
+        task: name of the task that both perform.
+        peer: name of the peer.
+        needs: the module from which it is imported; "" for none.
+        pair: makes (ours, theirs); only it and `numerics` may import the peer.
+        numerics: compares the results.
+        effort: number of repetitions.
+        sizes: sizes of the problem.
+        caveat: a difference that makes the comparison unequal.
     """
     why = absent(needs)
     if why:

@@ -1,6 +1,6 @@
-"""The StableHLO reference interpreter that is inside jaxlib, as a user would call it.
+"""The StableHLO reference interpreter of jaxlib, as a user would call it.
 
-It evaluates a module element by element, with APFloat; arrays cross as attributes.
+It evaluates a module element by element, with APFloat; arrays are passed as attributes.
 """
 
 from __future__ import annotations
@@ -21,17 +21,16 @@ PIPELINE = "builtin.module(func.func(chlo-legalize-to-stablehlo))"
 def evaluator(
     function: Callable[..., Any], *args: Any
 ) -> Callable[[], list[np.ndarray]]:
-    """A thunk that evaluates a JAX function; arguments are converted once, before.
+    """Return a function that evaluates a JAX function on arguments converted once.
 
-    Results are read as float32, int32 or bool: let `function` widen what is narrower.
-    """
+    Results are read as float32, int32 or bool: let `function` widen narrower types."""
     stablehlo.register_stablehlo_passes()
     text = str(jax.jit(function).lower(*args).compiler_ir())
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(args)]
     context = mlir.make_ir_context()
     with context, ir.Location.unknown(context):
         module = ir.Module.parse(text)
-        # The interpreter ends the process at an op of CHLO.
+        # Convert CHLO ops, because the interpreter would end the process at one.
         passmanager.PassManager.parse(PIPELINE).run(module.operation)
         attributes = [_attribute(leaf) for leaf in leaves]
 

@@ -1,12 +1,12 @@
 """Quantized matmuls of 1024^3, and the order in which a matmul adds.
 
-The operands are normal deviates in FP32; every contender quantizes them as it does and
-multiplies. Numerics: the relative L2 distance of its result from the float64 product of
-the unquantized operands, and how many elements differ from ours. Formats and scales are
-each contender's own, so results of different contenders need not agree.
+The operands are normal deviates in FP32; every contender quantizes them in its own way
+and multiplies. Numerics: the relative L2 distance of its result from the float64
+product of the unquantized operands, and the number of elements that differ from ours.
+Formats and scales are each contender's own, so results need not agree.
 
-`accumulation` leaves quantization out: BF16 operands, exact products, so that nothing
-but the order of addition and its width can differ.
+`accumulation` leaves quantization out: operands are BF16 and products exact, so only
+the order and width of additions can differ.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _native(pair: Pair) -> Thunk:
 
 
 def _astype(pair: Pair) -> Thunk:
-    """The usual fake quantization: scale, cast, cast back, FP32 dot."""
+    """Return the usual fake quantization: scale, cast, cast back, FP32 dot."""
 
     def fake(x: jax.Array) -> jax.Array:
         scale = jnp.max(jnp.abs(x)) / 448.0
@@ -144,7 +144,7 @@ def _interpreter(pair: Pair) -> Thunk:
 
 
 Table = dict[str, tuple[str, Callable[[Pair], Thunk], int]]
-#: Task -> (ours, operands' dtype, peer -> (module, function, size at most)).
+#: Task -> (ours, operands' dtype, peer -> (module, function, maximum size)).
 TASKS: dict[str, tuple[Callable[[Pair], Thunk], str, Table]] = {
     "matmul, FP8": (
         ours_fp8,
@@ -179,7 +179,7 @@ TASKS: dict[str, tuple[Callable[[Pair], Thunk], str, Table]] = {
 
 
 def numerics(ours: Thunk, theirs: Thunk, pair: Pair) -> dict[str, Any]:
-    """Elements that differ, and both distances from the float64 product."""
+    """Return the number of elements that differ, and both distances from float64."""
     exact = pair[0].astype(np.float64) @ pair[1].astype(np.float64)
     mine, other = as_values(ours()), as_values(theirs())
 
@@ -195,7 +195,7 @@ def numerics(ours: Thunk, theirs: Thunk, pair: Pair) -> dict[str, Any]:
 
 
 def entries(effort: Effort, *, quick: bool) -> Iterator[Entry]:
-    """Every peer of the three tasks."""
+    """Yield the comparison with every peer in the three tasks."""
     for task, (ours, dtype, peers) in TASKS.items():
         for peer, (module, function, most) in peers.items():
             size = min(most, SIZE // 2 if quick else SIZE)

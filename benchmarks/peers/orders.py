@@ -1,8 +1,8 @@
-"""The order in which matmuls add, read off their results by `nj.reveal_order`.
+"""The order in which matmuls add, derived from their results by `nj.reveal_order`.
 
-One row of K = 256 products, in a [16, 256] x [256, 16] matmul of FP32 arrays that hold
-BF16 values. It is the host library's order, of this shape, on this machine; ours is the
-chip's as modelled.
+It is the order of one row of K = 256 products, in a [16, 256] x [256, 16] matmul of
+FP32 arrays that contain BF16 values. A peer's order is that of its host library for
+this shape on this machine; ours is that of the modelled chip.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ PEERS: dict[str, tuple[str, Dot]] = {
 
 
 def order(dot: Dot) -> str:
-    """The tree as text, at most 100 characters of it."""
+    """Return the tree of additions as text of at most 100 characters."""
     ones = np.ones((K, OTHERS), np.float32)
     others = np.zeros((OTHERS, K), np.float32)
 
@@ -69,7 +69,7 @@ def order(dot: Dot) -> str:
 
 
 def entries() -> list[Entry]:
-    """One for each contender."""
+    """Return an entry for each contender."""
     found = []
     for peer, (module, dot) in PEERS.items():
         why = absent(module)

@@ -1,7 +1,8 @@
 """N:M pruning of a weight matrix along its contraction axis, as a dense result.
 
-The values are rounded to BF16 first, so that groups hold equal magnitudes: numerics is
-the number of elements where another of two equals, or another value, was kept.
+The values are rounded to BF16 first, so that groups contain equal magnitudes. Numerics:
+the number of elements that differ, where the other of two equal values or another value
+was kept.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def _ours(n: int, m: int, x: np.ndarray) -> Thunk:
 
 
 def _jax(n: int, m: int, x: np.ndarray) -> Thunk:
-    """By hand, with `jax.lax.top_k`."""
+    """Return pruning written with `jax.lax.top_k`."""
 
     def prune(x: jax.Array) -> jax.Array:
         groups = x.T.reshape(-1, m)
@@ -43,7 +44,7 @@ def _jax(n: int, m: int, x: np.ndarray) -> Thunk:
 
 
 def _torch(n: int, m: int, x: np.ndarray) -> Thunk:
-    """By hand, with `torch.topk`."""
+    """Return pruning written with `torch.topk`."""
     import torch
 
     argument = torch.from_numpy(x)
@@ -58,7 +59,7 @@ def _torch(n: int, m: int, x: np.ndarray) -> Thunk:
 
 
 def _qwix(n: int, m: int, x: np.ndarray) -> Thunk:
-    """Its own functions; the package exports them only in rules."""
+    """Return pruning by qwix's own functions, which it exports only in rules."""
     from qwix._src.core import sparsity
 
     def prune(x: jax.Array) -> jax.Array:
@@ -76,7 +77,7 @@ PEERS: dict[str, tuple[str, Callable[..., Thunk]]] = {
 
 
 def entries(effort: Effort, *, quick: bool) -> Iterator[Entry]:
-    """Every peer for both patterns."""
+    """Yield the comparison with every peer for both patterns."""
     size = 512 if quick else 1024
     x = operands(size, "bfloat16")[0]
     for n, m in PATTERNS:

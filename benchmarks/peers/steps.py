@@ -1,14 +1,14 @@
 """Whole train steps: forward, backward and Adam.
 
 - A small perceptron in explicit BF16 whose every operation is exactly specified,
-  against the StableHLO reference interpreter: numerics counts elements of the new
-  parameters and optimizer state that differ.
-- A GPT in FP8, against native FP32 and qwix's quantized training (matmul operands e4m3,
-  gradients e5m2).
-- A perceptron in MXFP8, against the emulation in plain PyTorch.
+  compared with the StableHLO reference interpreter. Numerics: the number of elements of
+  the new parameters and optimizer state that differ.
+- A GPT in FP8, compared with native FP32 and qwix's quantized training (matmul operands
+  e4m3, gradients e5m2).
+- A perceptron in MXFP8, compared with an emulation in plain PyTorch.
 
-Each contender's last two have formats, scales and sums of their own: numerics is the
-loss of the first step.
+In the last two, the peers use formats, scales and orders of sums of their own, so the
+numerics are the loss of the first step.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _weights(widths: tuple[int, ...]) -> list[np.ndarray]:
 
 
 def exact_step(widths: tuple[int, ...], batch: int) -> tuple[Any, tuple[Any, ...]]:
-    """(step, arguments): ReLU, mean square error, Adam; matmuls of BF16 values."""
+    """Return (step, arguments): ReLU, mean square error, Adam, BF16 matmuls."""
 
     def loss(weights: list[jax.Array], x: jax.Array, y: jax.Array) -> jax.Array:
         for w in weights[:-1]:
@@ -106,14 +106,14 @@ def _differing(ours: list[Any], theirs: list[Any]) -> int:
 
 
 def gpt_problem(quick: bool) -> tuple[model.GPTConfig, jax.Array]:
-    """The GPT of `bench_gpt`; smaller when in a hurry."""
+    """Return the configuration and tokens of `bench_gpt`, smaller if `quick`."""
     sizes: dict[str, Any] = {"layers": 2, "width": 128, "hidden": 352} if quick else {}
     config = model.GPTConfig(**{"layers": 4, "width": 256, "hidden": 704, **sizes})
     return config, jnp.asarray(token_ids(config, 4 if quick else 8, 128))
 
 
 def gpt_step(config: model.GPTConfig, prepare: Callable[[Any], Any]) -> tuple[Any, Any]:
-    """(step, (parameters, optimizer state)) of a model that `prepare` may replace."""
+    """Return (step, (parameters, optimizer state)); `prepare` may replace the model."""
     from flax import nnx
 
     network = prepare(model.GPT(config, nnx.Rngs(0)))
@@ -258,7 +258,7 @@ def _torch_mx(widths: tuple[int, ...], x: np.ndarray, y: np.ndarray) -> Thunk:
 
 
 def entries(effort: Effort, *, quick: bool) -> Iterator[Entry]:
-    """The four pairs."""
+    """Yield the four comparisons."""
     yield _interpreter_entry(effort, quick)
     yield from _gpt_entries(effort, quick)
     yield _torch_entry(effort, quick)

@@ -26,7 +26,7 @@ SEED = 7
 
 
 def values() -> np.ndarray:
-    """float32 in [1, 2), every bit of the significand random."""
+    """Return float32 numbers in [1, 2) with random bits in the significand."""
     rng = np.random.default_rng(2)
     low = rng.integers(0, 2**23, SIZE, np.uint32)
     return (low | np.uint32(0x3F80_0000)).view(np.float32)
@@ -37,7 +37,7 @@ def _ours(name: str, x: np.ndarray) -> Callable[[], Any]:
 
 
 def _by_hand(name: str, x: np.ndarray) -> Callable[[], Any]:
-    """What a JAX user writes: random low bits are added, then cut off. BF16 only."""
+    """Return what a JAX user writes for BF16: add random low bits, then truncate."""
     del name
 
     def round_up_or_down(x: jax.Array, key: jax.Array) -> jax.Array:
@@ -51,7 +51,7 @@ def _by_hand(name: str, x: np.ndarray) -> Callable[[], Any]:
 
 
 def _torch(name: str, x: np.ndarray) -> Callable[[], Any]:
-    """The same in PyTorch."""
+    """Return the same as `_by_hand` in PyTorch."""
     del name
     import torch
 
@@ -99,7 +99,7 @@ PEERS: dict[str, tuple[str, Callable[..., Any], tuple[str, ...]]] = {
 
 
 def quality(name: str, result: Any) -> dict[str, Any]:
-    """Whether a result is made of neighbours, and its bias."""
+    """Return how many results are no neighbours of their inputs, and the bias."""
     x, rounded = values(), as_values(result).astype(np.float64)
     step = 2.0 ** -(FORMATS[name].mantissa_bits)  # of the format, in [1, 2)
     below = np.floor(x / step) * step
@@ -114,7 +114,7 @@ def quality(name: str, result: Any) -> dict[str, Any]:
 
 
 def entries(effort: Effort, *, quick: bool) -> Iterator[Entry]:
-    """Every peer for every format it has."""
+    """Yield the comparison with every peer for every format that it supports."""
     del quick
     x = values()
     for name in NAMES:

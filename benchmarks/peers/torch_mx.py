@@ -1,8 +1,8 @@
 """MX emulation in plain PyTorch, as its users write it: floats and powers of two.
 
-The OCP recipe of the published PyTorch emulations, whose packages are not on PyPI:
-block maximum, floor of its logarithm, divide, round, clamp, multiply. Then a matmul of
-FP32 values, whose order of addition is the host library's.
+It follows the OCP recipe of the published PyTorch emulations, which are not on PyPI:
+block maximum, floor of its logarithm, divide, round, clamp, multiply. The matmul of the
+FP32 values adds in the host library's order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ELEMENTS = {"e4m3": (8, 3, -6, 448.0), "e5m2": (15, 2, -14, 57344.0)} | {
 
 
 def round_to(x: torch.Tensor, element: str) -> torch.Tensor:
-    """To nearest even among the values of an element format, saturating."""
+    """Return `x` rounded to nearest even in an element format, saturating."""
     _, mantissa, lowest, largest = ELEMENTS[element]
     _, exponent = torch.frexp(x)
     step = torch.exp2(torch.clamp(exponent - 1, min=lowest) - mantissa)
@@ -28,7 +28,7 @@ def round_to(x: torch.Tensor, element: str) -> torch.Tensor:
 
 
 def fake_quantize(x: torch.Tensor, element: str) -> torch.Tensor:
-    """Blocks of 32 along the last axis through the format and back."""
+    """Return `x` after quantization in blocks of 32 along the last axis."""
     largest_exponent = ELEMENTS[element][0]
     blocks = x.reshape(*x.shape[:-1], -1, BLOCK)
     amax = blocks.abs().amax(-1, keepdim=True)
@@ -38,7 +38,7 @@ def fake_quantize(x: torch.Tensor, element: str) -> torch.Tensor:
 
 
 class MXMatmul(torch.autograd.Function):
-    """x @ w with operands quantized along K, forward and backward."""
+    """The product x @ w with operands quantized along K, forward and backward."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, w: torch.Tensor, element: str) -> Any:
@@ -55,5 +55,5 @@ class MXMatmul(torch.autograd.Function):
 
 
 def matmul(x: torch.Tensor, w: torch.Tensor, element: str) -> torch.Tensor:
-    """[M, K] x [K, N], both operands quantized along K."""
+    """Return the product [M, K] x [K, N] with both operands quantized along K."""
     return fake_quantize(x, element) @ fake_quantize(w.T, element).T

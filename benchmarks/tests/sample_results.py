@@ -1,4 +1,4 @@
-"""One small results file of every benchmark, as the page reads them."""
+"""One small results file of each benchmark, as the page reads it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ABOUT = {
 
 
 def documents() -> dict[str, dict[str, Any]]:
-    """Name -> results: the bodies of `sample_results.json`, with a head."""
+    """Return name -> results: the bodies of `sample_results.json`, with a head."""
     bodies = json.loads(Path(__file__).with_suffix(".json").read_text())
     rows = bodies["time_model"]["entries"]
     about = {"summary": time_model.summary(rows), "band": time_model.BAND}

@@ -8,7 +8,8 @@ from neuronjax.timing.evidence import HOW_SURE
 
 
 def test_measurements_of_nccom_test():
-    """The targets: a median below 30 % on T4 and T12; they are far better."""
+    """Check the targets: medians below 30 % on T4 and T12; the actual ones are far
+    lower."""
     found = validation.medians()
     assert found["T4"] < 0.03
     assert found["T12"] < 0.10
@@ -17,7 +18,7 @@ def test_measurements_of_nccom_test():
 
 
 def test_misses_are_known():
-    """What the model gets wrong: an improvement must change the notes."""
+    """Check the known errors of the model: an improvement must change the notes."""
     found = validation.medians()
     missed = {"T1", "T6", "T8", "T16 32 MiB"}
     assert {key for key, median in found.items() if median > 0.3} == missed
@@ -25,7 +26,8 @@ def test_misses_are_known():
 
 
 def test_the_interval_is_that_of_the_rows():
-    """What is printed beside a predicted collective, from rows that nothing fits."""
+    """Check the interval printed with a predicted collective, from rows not used in
+    fits."""
     found = [
         1 / (1 + error)
         for series in validation.SERIES

@@ -1,4 +1,4 @@
-"""Measured kernels of public repositories, with a repository of our own for them."""
+"""Measured kernels of public repositories, tested with a repository made here."""
 
 import dataclasses
 
@@ -34,7 +34,7 @@ def transform_to_nki_inputs(inputs):
 
 @pytest.fixture
 def corpus(tmp_path):
-    """A folder with one kernel of a baseline, and nothing of the candidates."""
+    """Return a folder with one kernel of a baseline and no candidates."""
     bench = tmp_path / "AccelOpt" / "NKIBench"
     (bench / "kernels").mkdir(parents=True)
     (bench / "reference").mkdir()
@@ -75,7 +75,8 @@ def test_without_a_corpus_it_says_what_to_fetch(tmp_path, capsys):
 
 
 def test_the_order_of_variants():
-    """Six variants, of which the model finds the second best first."""
+    """Check six variants, of which the model predicts the second best to be the
+    fastest."""
     row = corpora.rows()[0]
     found = [
         validate_kernels.Prediction(

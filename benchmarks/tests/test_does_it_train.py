@@ -1,4 +1,4 @@
-"""`does-it-train`: what is missing, what is stored, and the tables made of it."""
+"""`does-it-train`: missing runs, stored runs, and the tables made from them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ GPT, S = MODELS[0], SIZES[0]
 
 @pytest.fixture
 def results(tmp_path, monkeypatch):
-    """A file with three seeds of three rows: the last of them is NaN from step 7 on."""
+    """Return a file with three seeds of three rows; the last row is NaN from step 7
+    on."""
     path = tmp_path / "results.jsonl"
     names = [row.name for row in runs.ROWS[:3]]
     lines = []

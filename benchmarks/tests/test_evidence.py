@@ -1,4 +1,4 @@
-"""The package's own errors are those of the model and of the results."""
+"""The errors stored in the package are those of the model and of the results."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Injected faults: the same policy without the fault names the op."""
+"""Injected faults: a comparison with the same policy without the fault names the op."""
 
 import pytest
 

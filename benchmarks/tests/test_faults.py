@@ -1,4 +1,4 @@
-"""How finds of faults are counted; `compare` is asked about one pair of programs."""
+"""The count of faults that are found; `compare` runs on one pair of programs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from benchmarks.faults.targets import missed
 @source("a test")
 @inputs("f32 1 99")
 def products_in_half(x):
-    """The sum of the products, for which one of two formats is too short."""
+    """Return the sum of the products; one of its two formats is too narrow."""
 
     def added(y):  # -
         return y.sum()

@@ -55,7 +55,7 @@ def test_no_samples_are_refused():
 
 
 def test_the_ratio_is_taken_pair_by_pair():
-    """A machine that becomes ten times slower does not change it."""
+    """Check that a machine that becomes ten times slower does not change the ratio."""
     made = harness.ratio(Samples((1.0, 2.0, 10.0)), Samples((3.0, 6.0, 30.0)))
     assert made.value.values == (3.0, 3.0, 3.0)
     assert made.value.iqr == 0
@@ -309,7 +309,7 @@ def test_outside_a_checkout_the_commit_is_unknown(tmp_path):
 
 @pytest.fixture
 def two_rows(monkeypatch):
-    """A registry of one row that works and one that raises."""
+    """Return a registry of one row that works and one that raises."""
 
     def crash(effort):
         raise ArithmeticError("on purpose")

@@ -1,4 +1,4 @@
-"""How healthy steps are made of a stranger's program, and how alarms are counted."""
+"""Healthy steps made from a third party's program, and the count of alarms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Public kernels are judged each in a process, with a corpus of one."""
+"""Public kernels are judged in separate processes; the corpus here has one kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures are chosen by the other ops, and put back."""
+"""Figures are chosen by the other ops, and restored afterwards."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ TARGET = resolve_target("trn2")
 
 
 def stream(columns: int):
-    """A kernel of the older style that DMA limits."""
+    """Return a program that copies an array and is limited by DMA."""
     nki.install()
     import neuronxcc.nki as older
     import neuronxcc.nki.language as nl
@@ -36,7 +36,7 @@ def seconds(program, rate):
 
 
 def test_an_op_is_held_against_what_the_others_choose():
-    """Two ops stream at 22 GB/s per engine, one at the model's rate."""
+    """Check two ops that stream at 22 GB/s per engine and one at the model's rate."""
     programs = [stream(n) for n in (1024, 2048, 4096)]
     rates = (22e9, 22e9, 25.6e9)
     kernels = [

@@ -1,4 +1,4 @@
-"""Published times of single instructions and transfers are met."""
+"""Predictions for single instructions and transfers are close to published times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Published times of whole kernels: every row has its kernel, and one is met."""
+"""Published times of kernels: every row has its kernel, and one prediction is close."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def test_every_row_has_a_kernel():
 
 
 def test_a_small_published_kernel():
-    """Mamba of 256 channels: within a tenth of what was measured."""
+    """Check that Mamba of 256 channels is within a tenth of the measured time."""
     (row,) = (row for row in nki_rows.ROWS if row.name == "Mamba S512 C256, v1")
     found = nki_rows.predict(row)
     assert abs(found.error) < 0.1
@@ -24,9 +24,10 @@ def test_a_small_published_kernel():
 
 
 def test_the_ladder_of_equal_instructions_stands_in_order():
-    """Resident operands, two accumulators by turns, sunk loads: what overlaps is right.
+    """Check the order of resident operands, alternating accumulators, and sunk loads.
 
-    Single buffers are twice too long, as the notes of the table say."""
+    The prediction for single buffers is twice too long, as the notes of the table
+    say."""
     found = [nki_rows.predict(row) for row in nki_rows.LADDER]
     seconds = [f.seconds for f in found]
     assert seconds == sorted(seconds, reverse=True)

@@ -1,7 +1,7 @@
-"""Distances from NumPy: how they are measured, and those of small kernels of our own.
+"""Distances from NumPy: their measurement, and distances of small kernels made here.
 
-The slow tests are the quick form of `make validate-numerics`: no corpus, kernels of the
-same computations, and the properties that published rows of trn2 have.
+The slow tests are the quick form of `make validate-numerics`: without a corpus, with
+kernels of the same computations, they check properties of published rows of trn2.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def transform_to_nki_inputs(inputs):
 
 @pytest.fixture
 def corpus(tmp_path):
-    """A folder with one kernel of our own in the place of rope's."""
+    """Return a folder with one kernel made here in the place of rope's."""
     reference = tmp_path / "AccelOpt" / "NKIBench" / "reference"
     runs = tmp_path / "kda-for-trainium" / "workspaces" / "rope_single_freq_apply"
     for folder in (reference, runs / "runs"):
@@ -189,14 +189,14 @@ def test_blas_of_one_block_is_a_left_fold():
     assert np.array_equal(fp32_models.blas_matmul(a, b, 320), total)
 
 
-# ---- The quick form: kernels of our own.
+# ---- The quick form: kernels made here.
 
 P = 128
 
 
 @nki.jit(target="trn2")
 def product(stationary, moving):
-    """[K, 128].T @ [K, N] in tiles of 128 rows."""
+    """Compute [K, 128].T @ [K, N] in tiles of 128 rows."""
     k, n = moving.shape
     acc = nl.ndarray((P, n), dtype=nl.float32, buffer=nl.psum)
     for start in range(0, k, P):
@@ -217,7 +217,7 @@ def product(stationary, moving):
 
 @nki.jit(target="trn2")
 def product_of_halves(stationary, moving):
-    """The same as three products of BF16 halves, in one PSUM."""
+    """Compute the same as three products of BF16 halves, in one PSUM."""
     k, n = moving.shape
     acc = nl.ndarray((P, n), dtype=nl.float32, buffer=nl.psum)
     for start in range(0, k, P):
@@ -269,5 +269,5 @@ def test_three_bf16_products_miss_the_smallest_quarter():
     model = fp32_models.Model(name="sums of all rows")
     assert np.array_equal(ours, fp32_models.bf16_matmul(a, b, model))
     exact = a.astype(np.float64).T @ b.astype(np.float64)
-    # Published of trn2, with another matmul or two around it: 4.476e-6.
+    # The published distance on trn2, with one or two more matmuls, is 4.476e-6.
     assert fp32_models.distance(ours, exact) == pytest.approx(4.476e-6, rel=0.05)

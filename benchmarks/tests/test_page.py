@@ -1,4 +1,4 @@
-"""Results files, and the page that is made of them; nothing is measured."""
+"""Results files, and the page that is made from them; nothing is measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The comparison itself: absent peers, small pairs, hashes that are judged."""
+"""The comparison itself: missing peers, small comparisons, verdicts on hashes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_an_absent_peer_is_skipped_with_a_word(monkeypatch):
 
 
 def test_every_task_does_without_peers(monkeypatch):
-    """With nothing installed beside JAX, JAX alone is compared."""
+    """Check that with nothing installed beside JAX, JAX alone is compared."""
     monkeypatch.setattr(
         contest, "absent", lambda module: f"no {module}" if module else ""
     )

@@ -1,8 +1,7 @@
 """The time model against published measurements: benchmarks.validation.
 
-The medians here are those that the model has, rounded up: a change that makes one worse
-has to say why. Rows that are held out are counted nowhere but in the slow test's
-determinism.
+The medians here are the model's, rounded up: a change that makes one worse must give
+the reason. Held-out rows are counted only by the slow test of determinism.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ MOST_MEDIAN = {
     "qkv decode": 0.10,
     "matmul trn3": 0.03,
 }
-#: Of all classes: those that may be looked at, and those that are held out.
+#: Medians of all rows: of those used for tuning, and of those held out.
 MOST_OF_ALL = (0.05, 0.04)
-#: Best times that are missed by more than the target; `report.NOTES` says why.
+#: Best times whose error exceeds the target; `report.NOTES` gives the reasons.
 MISSED = frozenset(
     {
         "LayerNorm FP32 4096x8192, v2",
@@ -91,7 +90,7 @@ def test_a_third_is_held_out():
     best = [row for row in ROWS if row.kind == "best"]
     held = [row for row in best if row.is_held_out]
     assert len(best) / 5 < len(held) < len(best) / 2
-    # The choice is part of the record: another hash would be another choice.
+    # The choice of held-out rows is fixed: another hash would be another choice.
     assert row_of("mlp decode LNC1 B1 S1 H16384 I416 -").is_held_out
     assert not row_of("mlp decode LNC1 B1 S1 H16384 I832 -").is_held_out
 
@@ -136,7 +135,7 @@ def test_the_command_prints_a_table_and_writes_json(tmp_path, capsys):
 
 
 def test_counters_of_trn3_say_more_traffic_than_operands_and_results():
-    """Bytes are a counter of their own, at least what the arrays have."""
+    """Check that the counted bytes are at least the bytes of the arrays."""
     counted = [row for row in ROWS if row.moved_bytes is not None]
     assert len(counted) == 85
     for row in counted:

@@ -1,4 +1,4 @@
-"""The vendor's tests are run as they are, with a corpus of three."""
+"""The vendor's tests run unmodified; the corpus here has three tests."""
 
 from __future__ import annotations
 

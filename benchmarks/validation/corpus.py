@@ -1,9 +1,8 @@
-"""Two public collections of NKI kernels whose times on chips were published.
+"""Two public collections of NKI kernels with published times on chips.
 
 The measurements are in `nki_kernels.json`; the kernels stay in their repositories,
-which the user has in one folder. A kernel is a module with a function `kernel`;
-NKIBench's reference of its op makes the arguments. Their code is executed, as a user
-would.
+which the user has cloned into one folder. A kernel is a module with a function
+`kernel`; NKIBench's reference of its op makes the arguments. Their code is executed.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ import numpy as np
 from neuronjax import nki
 from neuronjax.errors import NeuronJaxError
 
-#: Folder, address and commit of what is needed.
+#: Folder, address and commit of the repositories.
 REPOSITORIES: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "AccelOpt": (
@@ -38,10 +37,10 @@ REPOSITORIES: Mapping[str, tuple[str, str]] = MappingProxyType(
         ),
     }
 )
-SEED = 42  # of the collections' own inputs
-#: Rows of kda-for-trainium whose time is that of a core and not half of it: ScalarE
-#: applies 224 activations of 1,024 elements per lane, 0.19 ms, which is its share of
-#: the time as it stands; of the doubled one it would be 0.39 ms.
+SEED = 42  # the seed with which the collections make inputs
+#: Rows of kda-for-trainium whose published time is not halved: ScalarE applies 224
+#: activations of 1,024 elements per lane in 0.19 ms, which is its published share of
+#: the published time. Its share of the doubled time would be 0.39 ms.
 WHOLE_TIMES = frozenset({"runs/silu_v2_k3.py", "runs/silu_v2_pingpong.py"})
 _ENGINES = MappingProxyType(
     {
@@ -60,17 +59,17 @@ _ENGINES_TRN1 = MappingProxyType(
 
 
 class CorpusError(NeuronJaxError):
-    """A repository is not there, or not the one that was measured."""
+    """An error: a repository is missing or at a commit that was not measured."""
 
 
 @dataclass(frozen=True)
 class CorpusKernel:
-    """A kernel of a repository, as somebody ran it.
+    """A kernel of a repository and the chip on which it was run.
 
     Attributes:
-        op: what it computes.
-        kernel: its file in its repository.
-        chip: on which, one physical core.
+        op: the operation that it computes.
+        kernel: its file, relative to its repository.
+        chip: the chip, of which one physical core was used.
     """
 
     op: str
@@ -79,11 +78,11 @@ class CorpusKernel:
 
     @property
     def name(self) -> str:
-        """The file's name."""
+        """The name of the file without its suffix."""
         return Path(self.kernel).stem
 
     def path(self, corpus: Path) -> Path:
-        """Where the kernel is."""
+        """Return the path of the kernel."""
         if self.kernel.startswith("NKIBench"):
             return corpus / "AccelOpt" / self.kernel
         return corpus / "kda-for-trainium" / "workspaces" / self.op / self.kernel
@@ -91,13 +90,13 @@ class CorpusKernel:
 
 @dataclass(frozen=True)
 class CorpusRow(CorpusKernel):
-    """A kernel that somebody timed.
+    """A kernel with a published time.
 
     Attributes:
-        seconds: measured; of kda-for-trainium twice what is published, because what is
-            published exceeds what a core can do.
-        active: shares of the time in which engines were active, where it is known.
-        read_bytes, write_bytes: of HBM, where it is known.
+        seconds: measured time. For kda-for-trainium it is twice the published time,
+            which is shorter than a core can achieve.
+        active: shares of the time in which engines were active, if published.
+        read_bytes, write_bytes: bytes of HBM, if published.
     """
 
     seconds: float
@@ -107,12 +106,12 @@ class CorpusRow(CorpusKernel):
 
 
 def rows() -> tuple[CorpusRow, ...]:
-    """All measurements, baselines first."""
+    """Return all measurements, baselines first."""
     return tuple(map(_row, entries()))
 
 
 def entries() -> list[dict[str, Any]]:
-    """The file of measurements, baselines first, each with its chip."""
+    """Return the measurements as in the file, baselines first, each with its chip."""
     found = json.loads(Path(__file__).with_name("nki_kernels.json").read_text())
     candidates = [{"chip": "trn2", **row} for row in found["trn2_candidates"]]
     return [*found["baselines"], *candidates]
@@ -141,7 +140,7 @@ def _row(given: Mapping[str, Any]) -> CorpusRow:
 def what_to_fetch(
     corpus: Path, repositories: Mapping[str, tuple[str, str]] = REPOSITORIES
 ) -> str:
-    """Commands that make the folder."""
+    """Return the commands that make the folder."""
     return "\n".join(
         f"git clone {address} {corpus / name}\ngit -C {corpus / name} checkout {commit}"
         for name, (address, commit) in repositories.items()
@@ -149,10 +148,10 @@ def what_to_fetch(
 
 
 def check(corpus: Path) -> list[str]:
-    """What is not as it was measured, a line each; nothing if all is.
+    """Return a line for each difference from the measured repositories.
 
     Raises:
-        CorpusError: none of the repositories is there.
+        CorpusError: all repositories are missing.
     """
     there = [name for name in REPOSITORIES if (corpus / name).is_dir()]
     if not there:
@@ -177,7 +176,7 @@ Kernel = TypeVar("Kernel", bound=CorpusKernel)
 
 
 def command_line(about: str) -> argparse.ArgumentParser:
-    """What every program about these kernels takes."""
+    """Return the parser with the options that all programs for these kernels share."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("corpus", type=Path, help="folder of the repositories")
     parser.add_argument("--only", nargs="*", default=(), help="parts of rows' names")
@@ -186,7 +185,7 @@ def command_line(about: str) -> argparse.ArgumentParser:
 
 
 def chosen(rows: Iterable[Kernel], only: Sequence[str]) -> list[Kernel]:
-    """Return the rows in whose op, name or chip one of the parts stands, or all."""
+    """Return the rows whose op, name or chip contains one of the parts, or all."""
     return [
         row
         for row in rows
@@ -195,7 +194,7 @@ def chosen(rows: Iterable[Kernel], only: Sequence[str]) -> list[Kernel]:
 
 
 def is_there(corpus: Path) -> bool:
-    """Whether there is anything to measure; prints what is missing."""
+    """Return whether a repository exists; print what is missing."""
     try:
         for what in check(corpus):
             print(f"note: {what}")
@@ -206,7 +205,7 @@ def is_there(corpus: Path) -> bool:
 
 
 def _commit(folder: Path) -> str:
-    """The commit of a clone; "" where the folder is none."""
+    """Return the commit of a clone; "" if the folder is not a clone."""
     if not (folder / ".git").exists():
         return ""
     asked = ["git", "-C", str(folder), "rev-parse", "HEAD"]
@@ -217,7 +216,7 @@ def _commit(folder: Path) -> str:
 def kernel_and_arguments(
     row: CorpusKernel, corpus: Path
 ) -> tuple[Any, list[np.ndarray]]:
-    """A row's kernel, and the inputs it was measured with.
+    """Return a row's kernel, and the inputs with which it was measured.
 
     Raises:
         CorpusError: a file is missing.
@@ -231,19 +230,19 @@ def kernel_and_arguments(
 
 
 def reference(op: str, corpus: Path) -> ModuleType:
-    """NKIBench's module of an op: its inputs, and `forward` in NumPy.
+    """Return NKIBench's module of an op: its inputs, and `forward` in NumPy.
 
     Raises:
-        CorpusError: it is missing.
+        CorpusError: the module is missing.
     """
     return _module(reference_path(op, corpus))
 
 
 def reference_path(op: str, corpus: Path) -> Path:
-    """The file of that module.
+    """Return the file of NKIBench's module of an op.
 
     Raises:
-        CorpusError: it is missing.
+        CorpusError: the file is missing.
     """
     folder = corpus / "AccelOpt" / "NKIBench" / "reference"
     for path in (*folder.glob(f"{op}_M*.py"), *folder.glob(f"{op}_B*.py")):
@@ -252,12 +251,12 @@ def reference_path(op: str, corpus: Path) -> Path:
 
 
 def op_of(kernel: Path) -> str:
-    """The op of one of NKIBench's own kernels, whose names go on with sizes."""
+    """Return the op of one of NKIBench's own kernels from the file name."""
     return re.split(r"_[MB][0-9]", kernel.stem)[0]
 
 
 def inputs(helpers: ModuleType) -> list[np.ndarray]:
-    """The arguments of `forward`, as they were drawn."""
+    """Return the arguments of `forward` with which kernels were measured."""
     np.random.seed(SEED)
     return helpers.get_inputs()
 

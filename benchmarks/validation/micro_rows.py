@@ -1,12 +1,12 @@
 """Published times of single instructions and transfers, against the time model.
 
 `published_instructions.csv` has the times. `python -m benchmarks.validation.micro_rows`
-prints predicted against published, with the error of each row and the median. A row
-that a constant was fitted to, or that is a constant, is shown and not counted. Times
-were read from pictures of profiles, so that two digits are what most of them are good
-for. Sources: DM, PG, KO, RMQ as in `timing/assumptions.py` (KO, RMQ, MAM: the tutorials
-of the blocked FP32 matmul, of RMSNorm with FP8 quantization, Trn2, and of the fused
-Mamba kernel, Trn1).
+prints predicted and published times, the error of each row and the median. Rows that
+are constants of the model, or to which a constant was fitted, are shown but not
+counted. Times were read from pictures of profiles, so most are good to two digits.
+Sources: DM, PG, KO, RMQ as in `timing/assumptions.py` (KO, RMQ, MAM: the tutorials of
+the blocked FP32 matmul, of RMSNorm with FP8 quantization, Trn2, and of the fused Mamba
+kernel, Trn1).
 """
 
 from __future__ import annotations
@@ -56,13 +56,14 @@ _IN_PSUM = Reading(in_psum=frozenset({0}))
 def on(
     core: Core, queue: str, instruction: Instruction, reading: Reading = PLAIN
 ) -> Work:
-    """The work of the way that begins on an engine."""
+    """Return the first work of the way to execute an instruction that starts on a
+    queue."""
     found = ways(instruction, core, reading)
     return next(way[0] for way in found if way and way[0].queue == queue)
 
 
 def first_byte_seconds(core: Core, *, is_read: bool) -> float:
-    """From a trigger to the first byte's movement: the descriptor, then HBM."""
+    """Return the time from a trigger to the first byte: the descriptor, then HBM."""
     issue = core.chip.hwdge_issue_seconds
     if issue is None:
         issue = core.chip.dma_start_seconds - assumptions.DMA_SEMAPHORE.value
@@ -70,7 +71,7 @@ def first_byte_seconds(core: Core, *, is_read: bool) -> float:
 
 
 def duration(work: Work) -> float:
-    """From an instruction's start to its result."""
+    """Return the time from an instruction's start to its result."""
     return work.seconds + work.latency_seconds
 
 
@@ -101,7 +102,7 @@ def _tensor_tensor(n: int) -> Instruction:
 
 
 def _scalar_tensor_tensor(core: Core) -> Work:
-    """(data op scalar) op tensor, one tensor in PSUM."""
+    """Return the work of (data op scalar) op tensor, with one tensor in PSUM."""
     summed, other = (LaneStream(memory, FP32, 512) for memory in ("psum", "sbuf"))
     task = LaneTask(
         name="scalar_tensor_tensor",
@@ -114,19 +115,20 @@ def _scalar_tensor_tensor(core: Core) -> Work:
 
 
 def _largest() -> Instruction:
-    """|x| of 16-bit elements, and the maximum of each row: tensor_scalar_reduce."""
+    """Return |x| of 16-bit elements and each row's maximum: tensor_scalar_reduce."""
     pair = ((128, 16384), BF16)
     return make(ReducingPass, [pair], pair, fold="maximum", rows=128, is_affine=True)
 
 
 def _to_fp8() -> Instruction:
-    """Of a row that says that the narrow write halves VectorE's mode."""
+    """Return the instruction of a row whose narrow write halves VectorE's mode."""
     operands = [((128, 16384), BF16), ((128, 1), FP32)]
     return make(TensorScalar, operands, ((128, 16384), FP8), op="multiply")
 
 
 def _mamba_on_vector(core: Core) -> float:
-    """16 states, 2 tiles of 128 channels: 4 products and sums and a scan of 512."""
+    """Return seconds for 16 states and 2 tiles of 128 channels: 4 products and sums and
+    a scan of 512 for each."""
     pair = ((128, 512), FP32)
     scan = make(TensorTensorScan, [pair, ((), FP32)], pair, op="add", axis=1)
     works = [on(core, "vector", i) for i in (*[_tensor_tensor(512)] * 4, scan)]
@@ -134,7 +136,7 @@ def _mamba_on_vector(core: Core) -> float:
 
 
 def _moving(core: Core, size: int, piece: int = 1 << 20) -> float:
-    """One DMA engine, whose transfer no other follows."""
+    """Return the time of a transfer by one DMA engine, without another after it."""
     rate = core.chip.dma_engine_bytes_per_second
     return moving_seconds(core, DmaTask(bytes=size, piece=piece), rate)
 
@@ -144,7 +146,7 @@ def _matmul(moved: int, column_cycles: float = 1.0, packed: int = 1) -> ArrayTas
 
 
 def _interval(core: Core, task: ArrayTask) -> float:
-    """From a matmul to the next, whose stationary operand is another."""
+    """Return the time between two matmuls with different stationary operands."""
     return multiply_seconds(core, task) + seen_load_seconds(core, task)
 
 
@@ -162,11 +164,11 @@ class MicroRow:
 
     Attributes:
         name: what was measured.
-        chip: on which.
-        published: seconds.
-        source: page or picture.
-        predicted: seconds.
-        is_input: whether the model has it from this very row.
+        chip: the chip.
+        published: published seconds.
+        source: the page or picture.
+        predicted: predicted seconds.
+        is_input: whether the model was given this time.
     """
 
     name: str
@@ -178,11 +180,11 @@ class MicroRow:
 
     @property
     def error(self) -> float:
-        """Relative: 0.1 for 10 % too long."""
+        """The relative error: 0.1 if the prediction is 10 % too long."""
         return self.predicted / self.published - 1
 
 
-#: What the file calls the model of a row, with the numbers that follow there.
+#: Names in the file -> predictions, as functions of the core and the row's numbers.
 MODELS: Mapping[str, Callable[..., float]] = {
     "activation": lambda core, n: _lasts(core, "scalar", _activation(n)),
     "identity": lambda core: _lasts(core, "scalar", _identity()),
@@ -227,12 +229,12 @@ ROWS: tuple[MicroRow, ...] = tuple(map(_row, csv.DictReader(_GIVEN.splitlines())
 
 
 def median_error(rows: tuple[MicroRow, ...] = ROWS) -> float:
-    """Of the rows that the model does not contain, sign left out."""
+    """Return the median magnitude of errors, without inputs of the model."""
     return statistics.median(abs(row.error) for row in rows if not row.is_input)
 
 
 def table(rows: tuple[MicroRow, ...] = ROWS) -> str:
-    """Predicted against published, a line each."""
+    """Return a line with predicted and published times for each row, as text."""
     lines = [f"{'':52}{'chip':6}{'published':>11}{'predicted':>11}{'error':>8}"]
     for row in rows:
         note = "  (input)" if row.is_input else ""

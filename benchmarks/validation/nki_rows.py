@@ -1,8 +1,8 @@
-"""Published times of NKI kernels, against the schedule of the traced kernel.
+"""Published times of NKI kernels, compared with the schedule of the traced kernel.
 
-`tests.nki.published_kernels` has the kernels; a row names one, its arguments and its
+The kernels are in `tests.nki.published_kernels`; a row names one, its arguments and its
 time. No constant of the model was fitted to a row. The same times are rows of `rows`,
-where programs of JAX stand for the kernels.
+where JAX programs replace the kernels.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class KernelRow:
     """One published time of a kernel.
 
     Attributes:
-        name: of the row.
-        chip: on which; one physical core.
-        seconds: published.
-        source: page; keys as in `rows`.
+        name: name of the row.
+        chip: the chip; one physical core is used.
+        seconds: published time.
+        source: the source page; keys as in `rows`.
         kernel: its name in `tests.nki.published_kernels`.
-        shapes: of its arguments.
-        dtype: of all of them.
-        options: static arguments.
+        shapes: shapes of its arguments.
+        dtype: data type of all arguments.
+        options: its static arguments.
     """
 
     name: str
@@ -87,7 +87,7 @@ def _mamba(channels: int, kernel: str, us: float) -> KernelRow:
 
 
 def _ladder(stage: str, kernel: str, mfu: float, **options: Any) -> KernelRow:
-    """2048 x 2048 x 2048 in BF16 on one core of trn2, by its share of 78.6 TFLOPS."""
+    """Return a row of a 2048^3 matmul, from its share of trn2's 78.6 BF16 TFLOPS."""
     return KernelRow(
         name=f"BF16 matmul of 2048, {stage}",
         chip="trn2",
@@ -115,7 +115,7 @@ ROWS: tuple[KernelRow, ...] = (
     _matmul("trn1", "MM", "all blocked", "matmul_block_all", 6.97),
     _matmul("trn2", "KO", "tiled", "matmul_tiled", 39.89),
     _matmul("trn2", "KO", "loads hoisted", "matmul_hoisted", 28.20),
-    # Blocks of 16 tiles of M, as written there, would take 224 KiB of a partition.
+    # The published blocks of 16 tiles of M would take 224 KiB of a partition.
     _matmul("trn2", "KO", "all blocked (M by 8)", "matmul_block_all", 28.30, in_m=8),
     *LADDER,
     _mamba(256, "mamba_v1", 172.93),
@@ -123,7 +123,7 @@ ROWS: tuple[KernelRow, ...] = (
     _mamba(4096, "mamba_v2", 1610),
 )
 
-#: Published kernels that have no row, and why.
+#: Published kernels without a row, and the reason.
 UNEXPRESSED: Mapping[str, str] = MappingProxyType(
     {
         "KO FP32 matmul, free dimensions blocked, 28.41 ms": "as written it holds 322"
@@ -131,7 +131,7 @@ UNEXPRESSED: Mapping[str, str] = MappingProxyType(
         " moved loads",
     }
 )
-#: What explains the larger errors.
+#: Explanations of the larger errors.
 NOTES: tuple[str, ...] = (
     "BF16 matmul on trn1, all but the last: published at some 100 GB/s of DMA. Rows of"
     " 1 KiB, 16 KiB apart, lie in two of HBM's 16 channels, as far as 512 bytes in a"
@@ -149,14 +149,14 @@ NOTES: tuple[str, ...] = (
 
 @dataclass(frozen=True)
 class KernelPrediction:
-    """A row and the model's time for it.
+    """A row and the time that the model predicts for it.
 
     Attributes:
-        row: what was measured.
-        seconds: predicted.
-        busy_seconds: by queue.
-        instructions: of the traced kernel.
-        notes: of its timeline: what was assumed, what the critical path is.
+        row: the published measurement.
+        seconds: predicted time.
+        busy_seconds: predicted busy time of each queue.
+        instructions: number of instructions of the traced kernel.
+        notes: notes of its timeline: assumptions and the critical path.
     """
 
     row: KernelRow
@@ -167,11 +167,11 @@ class KernelPrediction:
 
     @property
     def error(self) -> float:
-        """Predicted less published, of published."""
+        """The relative error: predicted / published - 1."""
         return self.seconds / self.row.seconds - 1
 
     def as_json(self) -> dict[str, Any]:
-        """All of it, as plain data."""
+        """Return the prediction as plain data."""
         return {
             "name": self.row.name,
             "chip": self.row.chip,
@@ -187,7 +187,7 @@ class KernelPrediction:
 
 @functools.cache
 def predict(row: KernelRow) -> KernelPrediction:
-    """The model's time for a row's kernel; deterministic."""
+    """Return the model's prediction for a row's kernel; deterministic."""
     kernel = getattr(published_kernels, row.kernel).with_target(row.chip)
     arguments = [jax.ShapeDtypeStruct(shape, row.dtype) for shape in row.shapes]
     schedule = schedule_kernel(
@@ -205,7 +205,7 @@ def predict(row: KernelRow) -> KernelPrediction:
 
 
 def table(predictions: Iterable[KernelPrediction]) -> str:
-    """Predicted beside published, a line each, and the median."""
+    """Return a line for each prediction, and the median error, as text."""
     lines = [
         f"{'':38}{'chip':6}{'published':>12}{'predicted':>12}{'error':>8}"
         "  fullest queue"
@@ -227,7 +227,7 @@ def table(predictions: Iterable[KernelPrediction]) -> str:
 
 
 def notes() -> str:
-    """What explains the errors, and what is left out."""
+    """Return the explanations of errors and the omitted kernels, as text."""
     lines = [textwrap.fill(note, 88, subsequent_indent="  ") for note in NOTES]
     lines += [f"Not expressed: {name}: {why}" for name, why in UNEXPRESSED.items()]
     return "\n".join(lines)

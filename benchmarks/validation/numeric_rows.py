@@ -1,9 +1,8 @@
-"""Distances of device results from NumPy, published of kernels of `corpus`.
+"""Published distances of device results from NumPy, for kernels of `corpus`.
 
-A distance is the relative L2 norm of (device - reference), the reference being
-NKIBench's FP32 NumPy `forward` on the same inputs (seed 42). Those of
-`nki_kernels.json` are read from there; `OTHERS` has those of kernels that are in no
-table of times, from `numeric_rows.json`.
+A distance is the relative L2 norm of (device - reference). The reference is NKIBench's
+FP32 NumPy `forward` on the same inputs (seed 42). Distances of kernels with published
+times are read from `nki_kernels.json`; `OTHERS` has the rest, from `numeric_rows.json`.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from benchmarks.validation.corpus import CorpusKernel
 
 @dataclass(frozen=True)
 class NumericRow(CorpusKernel):
-    """A kernel whose result somebody compared with NumPy's.
+    """A kernel with a published distance of its result from NumPy's.
 
     Attributes:
-        distance: relative L2, of the device's result.
-        digits: significant ones of it that were published.
-        about: what the figure says something about.
+        distance: relative L2 distance of the device's result.
+        digits: number of significant digits that were published.
+        about: the operations to which the distance relates.
     """
 
     distance: float
@@ -37,7 +36,7 @@ class NumericRow(CorpusKernel):
 
 
 def rounding(figure: float, digits: int) -> float:
-    """By what part of itself a figure of so many digits may have been rounded."""
+    """Return the largest relative rounding error of a figure with so many digits."""
     if not figure:
         return 0.0
     return 0.5 * 10.0 ** (math.floor(math.log10(figure)) + 1 - digits) / figure
@@ -53,12 +52,12 @@ _ABOUT: Mapping[str, str] = MappingProxyType(
         "matmul_add_rmsnorm": "three BF16 products, square, sum, rsqrt",
     }
 )
-#: Kernels that take minutes, which come last.
+#: Ops whose kernels take minutes; they come last.
 HEAVY = ("bmm", "gqa_full", "transpose_matmul")
 
 
 def rows() -> tuple[NumericRow, ...]:
-    """All of them, the quick ones first."""
+    """Return all rows, quick ones first."""
     found = [*OTHERS, *_of_the_file()]
     return tuple(sorted(found, key=lambda row: row.op in HEAVY))
 
@@ -66,7 +65,7 @@ def rows() -> tuple[NumericRow, ...]:
 def _of_the_file() -> Iterator[NumericRow]:
     for entry in corpora.entries():
         distance = entry.get("rel_l2")
-        # What failed its author's check computes something else.
+        # A kernel that failed its author's check computes something else.
         if distance is not None and entry["passed"]:
             yield NumericRow(
                 op=entry["op"],
@@ -80,12 +79,12 @@ def _of_the_file() -> Iterator[NumericRow]:
 
 @dataclass(frozen=True)
 class Pieces:
-    """How a reference is computed part by part, in less memory.
+    """A division of a reference into parts that need less memory.
 
     Attributes:
-        axes: of each input, where it is cut.
-        output: the axis of the result that is cut.
-        count: of pieces.
+        axes: for each input, the axis that is divided.
+        output: the axis of the result that is divided.
+        count: number of pieces.
     """
 
     axes: tuple[int, ...]
@@ -93,7 +92,7 @@ class Pieces:
     count: int
 
 
-#: What does not fit at once: heads and batches are independent.
+#: Ops that need too much memory; their heads and batches are independent.
 PIECES: Mapping[str, Pieces] = MappingProxyType(
     {
         "bmm": Pieces(axes=(0, 0), output=0, count=16),
@@ -105,7 +104,7 @@ PIECES: Mapping[str, Pieces] = MappingProxyType(
 def in_pieces(
     op: str, inputs: Sequence[np.ndarray]
 ) -> Iterator[tuple[tuple[slice, ...], list[np.ndarray]]]:
-    """Where a piece of the result is, and the inputs it is made of."""
+    """Yield the index of each piece of the result, and its inputs."""
     pieces = PIECES.get(op)
     if pieces is None:
         yield (), list(inputs)
@@ -119,6 +118,6 @@ def in_pieces(
 
 
 def _nth(n: int, op: str, parts: Sequence[np.ndarray]) -> slice:
-    """The part of the cut axis of the result: as long as that of the first input."""
+    """Return the slice of piece n along the divided axis of the result."""
     size = parts[0].shape[PIECES[op].axes[0]]
     return slice(n * size, (n + 1) * size)

@@ -1,8 +1,8 @@
 """The programs of the published rows, written as a JAX user would write them.
 
-Each function takes what `rows` says of a row and returns a function and the
-`ShapeDtypeStruct`s to lower it with: no values. Kernels whose times are the same for
-FP32 and BF16 operands contract in BF16 (hardware sheet, 9.4), and so do these.
+Each function takes the arguments of a row and returns a function and the
+`ShapeDtypeStruct`s to lower it with: no values. Published kernels that take the same
+time for FP32 and BF16 operands contract in BF16, and so do these.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ def _struct(*shape: int, dtype: Any = BF16) -> jax.ShapeDtypeStruct:
 
 
 def matmul(m: int, k: int, n: int, dtype: str) -> Program:
-    """One matrix multiplication, result in the operands' dtype."""
+    """Return a matrix multiplication with the result in the operands' dtype."""
     return jnp.matmul, (_struct(m, k, dtype=dtype), _struct(k, n, dtype=dtype))
 
 
 def matmul_by_rows(m: int, k: int, n: int) -> Program:
-    """Rows times rows, as of weights that lie with the contracted axis last."""
+    """Return a matmul whose weights have the contracted axis last."""
     structs = _struct(m, k, dtype=BF16), _struct(n, k, dtype=BF16)
     return lambda a, b: jnp.matmul(a, b.T), structs
 
 
 def fp8_matmul(m: int, k: int, n: int) -> Program:
-    """FP8 values times FP8 values, scaled per column of the weights."""
+    """Return a matmul of FP8 values with a scale for each column of the weights."""
 
     def multiply(x: jax.Array, weights: jax.Array, scales: jax.Array) -> jax.Array:
         product = jnp.matmul(x, weights, preferred_element_type=FP32)
@@ -60,7 +60,7 @@ def fp8_matmul(m: int, k: int, n: int) -> Program:
 
 
 def mlp_fp32(rows: int, widths: tuple[int, ...]) -> Program:
-    """Layers of a matmul and a ReLU, in FP32."""
+    """Return layers of a matmul and a ReLU, in FP32."""
 
     def layers(x: jax.Array, weights: list[jax.Array]) -> jax.Array:
         for w in weights:
@@ -93,13 +93,13 @@ def _layer_norm(x: jax.Array, gamma: jax.Array, beta: jax.Array) -> jax.Array:
 
 
 def layernorm(rows: int, hidden: int) -> Program:
-    """In FP32, with shift and scale."""
+    """Return LayerNorm in FP32 with shift and scale."""
     vector = _struct(hidden, dtype=FP32)
     return _layer_norm, (_struct(rows, hidden, dtype=FP32), vector, vector)
 
 
 def rmsnorm_fp8(rows: int, hidden: int, norm: bool) -> Program:
-    """RMSNorm of BF16 or nothing, then FP8 with a scale per row."""
+    """Return a cast from BF16 to FP8 with a scale per row, after RMSNorm if `norm`."""
 
     def quantized(x: jax.Array, gamma: jax.Array) -> tuple[jax.Array, jax.Array]:
         normal = _rms_norm(x, gamma) if norm else x
@@ -111,7 +111,7 @@ def rmsnorm_fp8(rows: int, hidden: int, norm: bool) -> Program:
 
 
 def rmsnorm_qkv(rows: int, hidden: int, width: int, dtype: str) -> Program:
-    """RMSNorm and the projection behind it; gamma is part of the weights."""
+    """Return RMSNorm and the projection after it; gamma is part of the weights."""
 
     def projected(x: jax.Array, weights: jax.Array) -> jax.Array:
         return _rms_norm(x) @ weights
@@ -126,7 +126,7 @@ def rmsnorm_qkv(rows: int, hidden: int, width: int, dtype: str) -> Program:
 
 
 def _times_fp8(x: jax.Array, weights: jax.Array, scales: jax.Array) -> jax.Array:
-    """Activations as they are cast to FP8, FP8 weights, a scale per column."""
+    """Return the product of activations cast to FP8 and FP8 weights with scales."""
     product = jnp.matmul(x.astype(FP8), weights, preferred_element_type=FP32)
     return (product * scales).astype(x.dtype)
 
@@ -144,16 +144,16 @@ def mlp(
     options: tuple[str, ...],
     fp8: bool = False,
 ) -> Program:
-    """A gated MLP of BF16: silu(x Wg) * (x Wu) Wd, with what `options` puts around it.
+    """Return a gated MLP in BF16, silu(x Wg) * (x Wu) Wd, with the given options.
 
     Args:
-        rows: tokens of all sequences.
-        hidden: width of the stream.
-        width: of the layer.
-        options: "rms", "ln" or "rmsng", without gain, before it; "fa" adds a residual
-            first, "sa" returns that sum too; "sg" has no gate; "b" adds biases; "gelu"
-            and "gelu_tanh" instead of silu.
-        fp8: weights and the operands that meet them.
+        rows: number of tokens of all sequences.
+        hidden: width of the input and output.
+        width: width of the hidden layer.
+        options: "rms", "ln" or "rmsng" (without gain): a norm before it; "fa": add a
+            residual first; "sa": also return that sum; "sg": no gate; "b": biases;
+            "gelu" or "gelu_tanh": instead of silu.
+        fp8: whether weights and the operands multiplied by them are FP8.
     """
     named = [_ACTIVATIONS[o] for o in options if o in _ACTIVATIONS]
     activation = named[0] if named else jax.nn.silu
@@ -206,11 +206,10 @@ def _norm_parameters(
 
 
 def qkv(rows: int, hidden: int, width: int, options: tuple[str, ...]) -> Program:
-    """The projection of a transformer's queries, keys and values, in BF16.
+    """Return the projection of a transformer's queries, keys and values, in BF16.
 
-    `options`: "fa" adds attention's and the MLP's output first, "rms" or "ln" is before
-    it, "b" adds a bias.
-    """
+    `options`: "fa" first adds the outputs of attention and the MLP, "rms" or "ln" is a
+    norm before it, "b" adds a bias."""
 
     def project(x: jax.Array, p: dict[str, jax.Array]) -> jax.Array:
         x = x + p["attention"] + p["mlp"] if "fa" in options else x
@@ -229,7 +228,7 @@ def qkv(rows: int, hidden: int, width: int, options: tuple[str, ...]) -> Program
 
 
 def _attend(q: jax.Array, k: jax.Array, v: jax.Array, causal: bool) -> jax.Array:
-    """Scores and sums in FP32, contractions in 16 bits."""
+    """Return attention with scores and sums in FP32 and contractions in 16 bits."""
     half = BF16 if q.dtype == FP32 else q.dtype
     out_dtype = q.dtype
     q, k, v = (x.astype(half) for x in (q, k, v))
@@ -247,7 +246,7 @@ def _attend(q: jax.Array, k: jax.Array, v: jax.Array, causal: bool) -> jax.Array
 def attention(
     keys: int, queries: int, d: int, dtype: str, causal: bool, batch: int
 ) -> Program:
-    """One head of softmax attention, `batch` times."""
+    """Return one head of softmax attention, `batch` times."""
 
     def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
         return _attend(q, k, v, causal)
@@ -258,7 +257,8 @@ def attention(
 
 
 def attention_backward(heads: int, length: int, d: int, dtype: str) -> Program:
-    """Gradients of causal attention: scores again, every contraction in 16 bits."""
+    """Return the gradients of causal attention, with scores computed again and every
+    contraction in 16 bits."""
 
     def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
         scores = jnp.einsum("hqd,hkd->hqk", q, k).astype(FP32) * (1 / np.sqrt(d))
@@ -279,16 +279,15 @@ def attention_backward(heads: int, length: int, d: int, dtype: str) -> Program:
 
 
 def add(shape: tuple[int, ...], dtype: str) -> Program:
-    """Two tensors."""
+    """Return the sum of two tensors."""
     x = _struct(*shape, dtype=dtype)
     return jnp.add, (x, x)
 
 
 def mamba(sequence: int, channels: int, states: int) -> Program:
-    """The selective scan of a Mamba layer in FP32, a turn of a loop per token.
+    """Return the selective scan of a Mamba layer in FP32, one loop turn per token.
 
-    h[t] = exp(delta[t] A) h[t - 1] + delta[t] u[t] B[t];  y[t] = C[t] h[t].
-    """
+    h[t] = exp(delta[t] A) h[t - 1] + delta[t] u[t] B[t]; y[t] = C[t] h[t]."""
 
     def scan(
         delta: jax.Array, u: jax.Array, a: jax.Array, b: jax.Array, c: jax.Array
@@ -309,7 +308,7 @@ def mamba(sequence: int, channels: int, states: int) -> Program:
 def resize_nearest(
     shape: tuple[int, int, int, int], size: tuple[int, int], dtype: str
 ) -> Program:
-    """Rows and columns of images [batch, height, width, channels], picked."""
+    """Return nearest-neighbour resizing of images [batch, height, width, channels]."""
 
     def resize(x: jax.Array) -> jax.Array:
         rows = np.arange(size[0]) * shape[1] // size[0]
@@ -322,7 +321,7 @@ def resize_nearest(
 def adaptive_average_pool(
     shape: tuple[int, int, int, int], size: int, dtype: str
 ) -> Program:
-    """Means of `size` x `size` regions of [batch, channel, height, width]."""
+    """Return means of `size` x `size` regions of [batch, channel, height, width]."""
 
     def bounds(length: int) -> list[tuple[int, int]]:
         return [(i * length // size, -(-(i + 1) * length // size)) for i in range(size)]
@@ -342,7 +341,7 @@ def adaptive_average_pool(
 
 
 def select_and_scatter(shape: tuple[int, int, int, int], dtype: str) -> Program:
-    """The gradient of max pooling: 3 x 3 windows, stride 2, one row of padding."""
+    """Return the gradient of max pooling: 3 x 3 windows, stride 2, padding of one."""
 
     def pool(x: jax.Array) -> jax.Array:
         window, strides = (1, 1, 3, 3), (1, 1, 2, 2)
@@ -381,7 +380,7 @@ PROGRAMS: dict[str, Callable[..., Program]] = {
 
 
 def lowered(row: Row) -> InstructionProgram:
-    """The instructions of a row's program on its chip; FP32 stays FP32."""
+    """Return the instructions of a row's program on its chip; FP32 stays FP32."""
     function, structs = PROGRAMS[row.program](**row.arguments)
     program = nj.jit(function, target=row.chip, policy="fp32").lower(*structs)
     return program.captured.instructions

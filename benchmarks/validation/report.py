@@ -1,8 +1,8 @@
-"""Predicted against published times, and what they come to by class.
+"""Predicted and published times, and their errors by class.
 
-An error is predicted / published - 1; medians and worst are of magnitudes. Only the
-best time of a workload counts: variants, bounds and suspicious figures are shown apart,
-and rows that are held out have medians of their own.
+An error is predicted / published - 1; medians and worst errors are of magnitudes. Only
+the best time of a workload counts: variants, bounds and suspicious figures are listed
+separately, and held-out rows have their own medians.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from neuronjax.timing.work import QUEUES, Core, Queue
 WORKLOADS: tuple[str, ...] = tuple(
     dict.fromkeys(row.workload for row in ROWS if row.kind == "best")
 )
-#: Why a class is missed, from the predicted timelines.
+#: The reasons for the errors of classes, from the predicted timelines.
 NOTES: Mapping[str, str] = MappingProxyType(
     {
         "rmsnorm fp8": "hand-written kernel against compiled program. The kernel takes"
@@ -51,20 +51,20 @@ NOTES: Mapping[str, str] = MappingProxyType(
         "qkv decode": "8 x 7 rows take 43 us more than 4 x 7, which nothing explains.",
     }
 )
-LARGEST_ERROR = 0.35  # targets of the best variant of a workload
+LARGEST_ERROR = 0.35  # target for the best variant of a workload
 LARGEST_MEDIAN = 0.20
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """A row and the model's time for it.
+    """A row and the time that the model predicts for it.
 
     Attributes:
-        row: what was measured.
-        seconds: predicted.
-        busy_seconds: by queue, those that work at all.
-        read_bytes: from HBM.
-        write_bytes: to HBM.
+        row: the published measurement.
+        seconds: predicted time.
+        busy_seconds: predicted busy time of each queue that is used.
+        read_bytes: bytes read from HBM.
+        write_bytes: bytes written to HBM.
     """
 
     row: Row
@@ -75,16 +75,16 @@ class Prediction:
 
     @property
     def error(self) -> float:
-        """Predicted less published, of published."""
+        """The relative error: predicted / published - 1."""
         return self.seconds / self.row.seconds - 1
 
     @property
     def fullest(self) -> Queue:
-        """The queue that works longest."""
+        """The queue with the longest busy time."""
         return max(self.busy_seconds, key=self.busy_seconds.__getitem__)
 
     def as_json(self) -> dict[str, Any]:
-        """All of it, as plain data."""
+        """Return the fields as plain data."""
         row = self.row
         return {
             "name": row.name,
@@ -106,7 +106,7 @@ class Prediction:
 
 @functools.cache
 def predict(row: Row) -> Prediction:
-    """The model's time for a row's program; deterministic."""
+    """Return the model's prediction for a row's program; deterministic."""
     return _predict(row)
 
 
@@ -125,12 +125,12 @@ def _predict(row: Row) -> Prediction:
 
 @dataclass(frozen=True)
 class Summary:
-    """What the errors of some rows come to.
+    """The errors of a class of rows.
 
     Attributes:
-        name: the class.
-        tuned: magnitudes of errors of rows that may be looked at.
-        held_out: of the others.
+        name: name of the class.
+        tuned: magnitudes of errors of rows that are not held out.
+        held_out: magnitudes of errors of held-out rows.
     """
 
     name: str
@@ -139,11 +139,11 @@ class Summary:
 
     @property
     def worst(self) -> float:
-        """Of all."""
+        """The largest magnitude of all errors."""
         return max((*self.tuned, *self.held_out))
 
     def as_json(self) -> dict[str, Any]:
-        """All of it, as plain data."""
+        """Return the summary as plain data."""
         return {
             "class": self.name,
             "rows": len(self.tuned),
@@ -155,12 +155,12 @@ class Summary:
 
 
 def median(values: Sequence[float]) -> float | None:
-    """None of nothing."""
+    """Return the median, or None for no values."""
     return statistics.median(values) if values else None
 
 
 def summarize(name: str, predictions: Iterable[Prediction]) -> Summary:
-    """Of the best rows among some predictions."""
+    """Return the summary of the best times among some predictions."""
     best = [p for p in predictions if p.row.kind == "best"]
     return Summary(
         name,
@@ -170,7 +170,7 @@ def summarize(name: str, predictions: Iterable[Prediction]) -> Summary:
 
 
 def summaries(predictions: Sequence[Prediction]) -> Iterator[Summary]:
-    """By class, and of all."""
+    """Yield the summary of each class and of all rows."""
     for workload in WORKLOADS:
         own = [p for p in predictions if p.row.workload == workload]
         if any(p.row.kind == "best" for p in own):
@@ -190,7 +190,7 @@ _HEAD = f"{'':54}{'':6}{'published':>12}{'predicted':>12}{'error':>8}  fullest q
 
 
 def tables(predictions: Sequence[Prediction]) -> str:
-    """Every row, by kind; then the medians."""
+    """Return every row by kind, then the medians, as text."""
     parts = []
     for kind, title in _TITLES:
         own = [p for p in predictions if p.row.kind == kind]

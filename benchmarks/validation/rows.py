@@ -43,16 +43,16 @@ class Row:
 
     Attributes:
         name: what was measured; unique.
-        workload: the class that medians are taken of.
-        chip: on which.
+        workload: the class for medians.
+        chip: the chip.
         lnc: physical cores of the logical core.
-        seconds: published.
-        kind: what the figure is.
-        section: of the hardware sheet.
-        source: page, picture or test.
-        program: name of the function in `programs` that writes it.
-        arguments: of that function.
-        moved_bytes: of HBM, by the counters; None where none are published.
+        seconds: published time.
+        kind: one of `Kind`.
+        section: section of the list of hardware measurements.
+        source: the page, picture or test.
+        program: name of the function in `programs` that writes the program.
+        arguments: arguments of that function.
+        moved_bytes: bytes of HBM by the counters; None if not published.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Row:
 
     @property
     def is_held_out(self) -> bool:
-        """Whether no tuning may look at it."""
+        """Whether the model may not be tuned with this row."""
         digest = hashlib.sha256(self.name.encode()).digest()
         return digest[0] % HELD_OUT_ONE_IN == 0
 
@@ -105,5 +105,5 @@ ROWS: tuple[Row, ...] = (
     *(_row(**given) for given in _GIVEN["rows"]),
     *map(_product, csv.DictReader(_PRODUCTS)),
 )
-#: Rows of the sheet that no program can be written for, and why.
+#: Published times for which no program can be written, and the reason.
 UNEXPRESSED: Mapping[str, str] = MappingProxyType(_GIVEN["unexpressed"])

@@ -21,7 +21,7 @@ from benchmarks.validation.rows import ROWS, UNEXPRESSED
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; 0 if every row has a prediction."""
+    """Run the command; return 0 if every row has a prediction."""
     options = _parser().parse_args(arguments)
     chosen = [row for row in ROWS if re.search(options.rows, row.name)]
     if not chosen:
@@ -69,7 +69,7 @@ def as_json(
     predictions: Sequence[Prediction],
     kernels: Sequence[nki_rows.KernelPrediction] = (),
 ) -> dict[str, Any]:
-    """Rows and medians as plain data."""
+    """Return rows and medians as plain data."""
     return {
         "micro": [
             {

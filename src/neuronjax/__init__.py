@@ -9,11 +9,11 @@
         v   (execution/)               v   (timing/)
       values                         profiles
 
-`numerics/` holds the formats and their rounding, `hardware/` the chips as data,
-`policy/` what may happen to numbers, `ir/` the two vocabularies, `nki/` the second
-front end, for kernels. `diagnostics/` asks about numbers, `report/` shows what
-was found, `testing/` keeps it. Every public function below is a file of `api/`, and a
-command of `cli/`.
+`numerics/` contains formats and their rounding, `hardware/` the chips as data,
+`policy/` the choice of numerics, `ir/` the StableHLO ops and the instructions, `nki/`
+the second front end, for kernels. `diagnostics/` finds numerical errors, `report/`
+displays results, `testing/` stores and checks them. `api/` has a file for each public
+verb, and `cli/` its command.
 """
 
 import ast
@@ -23,7 +23,7 @@ import inspect
 import sys
 import typing
 
-if typing.TYPE_CHECKING:  # at run time each is imported when it is first asked for
+if typing.TYPE_CHECKING:  # at run time each name is imported when it is first used
     from neuronjax.api.check import check as check
     from neuronjax.api.collective_bench import collective_bench as collective_bench
     from neuronjax.api.compare import compare as compare
@@ -109,7 +109,7 @@ if typing.TYPE_CHECKING:  # at run time each is imported when it is first asked 
 
 __version__ = "0.1.0"
 
-#: The module of every public name: what the imports above say.
+#: The module of every public name, read from the imports above.
 _HOMES = {
     name.name: node.module
     for node in ast.walk(ast.parse(inspect.getsource(sys.modules[__name__])))
@@ -120,10 +120,10 @@ __all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> object:
-    """Import what has a public name, or a room, when it is first asked for."""
+    """Import a public name or subpackage when it is first used, and return it."""
     if name in _HOMES:
         found = getattr(importlib.import_module(str(_HOMES[name])), name)
-        if inspect.isfunction(found):  # errors leave it with the user's frames alone
+        if inspect.isfunction(found):  # tracebacks show only the user's frames
             found = importlib.import_module("neuronjax.api.calls").boundary(found)
         return globals().setdefault(name, found)
     if name.startswith("_") or importlib.util.find_spec(f"{__name__}.{name}") is None:
@@ -132,10 +132,10 @@ def __getattr__(name: str) -> object:
 
 
 def load_ipython_extension(shell: typing.Any) -> None:
-    """Give IPython `%emulate`, for `%load_ext neuronjax`."""
+    """Add `%emulate` to IPython, for `%load_ext neuronjax`."""
     importlib.import_module("neuronjax.api.magics").load(shell)
 
 
 def __dir__() -> list[str]:
-    """Return the public names, and those that nobody has asked for yet."""
+    """Return all public names, including those that are not imported yet."""
     return sorted({*__all__, "nki", "testing"})

@@ -1,4 +1,4 @@
-"""The errors of neuronjax, one base class and four categories; a warning.
+"""The errors and warnings of neuronjax: one base class of errors with four categories.
 
 Every message answers three questions, in this order: which op (or argument), which line
 of the user's program, and what to do about it.
@@ -20,10 +20,10 @@ import numpy as np
 
 
 class NeuronJaxError(Exception):
-    """Base class. Holds what the message was composed of.
+    """The base class of all errors. It keeps the parts of the message.
 
     Attributes:
-        what: the problem, naming the op or argument and the value found.
+        what: the problem, with the op or argument and its value.
         op: the StableHLO op or instruction concerned, or None.
         location: the user's source line, "file:line", or None.
         remedy: what the user can do.
@@ -50,44 +50,43 @@ class NeuronJaxError(Exception):
         super().__init__("\n".join(lines))
 
     def changed(self, **fields: str | None) -> Self:
-        """An error of the same kind, with other values of some attributes."""
+        """Return an error of the same kind with other values of some attributes."""
         known = {name: getattr(self, name) for name in ("op", "location", "remedy")}
         return type(self)(**{"what": self.what, **known, **fields})
 
 
 class UnsupportedError(NeuronJaxError):
-    """Out of scope by decision: the chip or the emulator will not do this."""
+    """An error for a feature that the chip or the emulator will not support."""
 
 
 class UnimplementedError(NeuronJaxError):
-    """No rule yet. Please report it."""
+    """An error for a feature without a rule in the emulator. Please report it."""
 
 
 class InvalidProgramError(NeuronJaxError, ValueError):
-    """A limit is broken: the message names it, the value, and the nearest legal one."""
+    """An error for a violated limit. The message names the nearest legal value."""
 
 
 class InternalError(NeuronJaxError):
-    """neuronjax itself is wrong. Please report it."""
+    """An error in neuronjax itself. Please report it."""
 
 
 class IntegersInFP32Warning(UserWarning):
-    """The chip computes integers in float32, exact to 2^24, where JAX's are exact.
+    """A warning that the chip computes integers in float32, exactly only up to 2^24.
 
-    So are reductions of integers over devices and, on a chip without GpSimdE, signed
-    integers of 32 bits. Once for a line; `Policy(integer_path=...)` says which of the
-    two is meant.
-    """
+    This includes reductions of integers over devices and, on chips without GpSimdE,
+    signed integers of 32 bits. JAX's integers are exact. It is given once for a line;
+    `Policy(integer_path=...)` selects either."""
 
 
 class PrecisionIgnoredWarning(UserWarning):
-    """A dot or convolution that asks for `precision=HIGH` or `HIGHEST`, whose operands
-    the policy casts all the same. Once for a line; `Policy(dot_precision=...)` says
-    which of the two is meant."""
+    """A warning that the policy casts the operands of a dot or convolution that asks
+    for `precision=HIGH` or `HIGHEST`. It is given once for a line;
+    `Policy(dot_precision=...)` selects the precision or the cast."""
 
 
 class NotEmulatedWarning(UserWarning):
-    """Something inside a scope of ours was JAX's own, with the host's numbers."""
+    """A warning that something inside an emulated scope ran in JAX itself."""
 
 
 _PACKAGE = str(Path(__file__).parent) + "/"
@@ -100,24 +99,24 @@ def _is_internal(filename: str) -> bool:
 
 
 def user_line() -> str:
-    """The "file:line" of the innermost frame outside neuronjax and NumPy, or ""."""
+    """Return "file:line" of the innermost frame outside neuronjax and NumPy, or ""."""
     return _frame_line(_outer_frame(_is_internal)[0])
 
 
 @functools.lru_cache(maxsize=4096)
 def _line(filename: str, number: int) -> str:
-    """One string for all that a line of the program makes."""
+    """Return "file:number"; the cache keeps one string for each line."""
     return f"{filename}:{number}"
 
 
 def code_at(source: str) -> str:
-    """Return what is written on the line `file:line`; "" where no file holds it."""
+    """Return the source code at `file:line`, or "" if no file contains it."""
     path, _, line = source.rpartition(":")
     return linecache.getline(path, int(line) if line.isdigit() else 0).strip()
 
 
 def cell_place(source: str) -> str:
-    """Return `In[3]:12`; "" for a line that is not in a cell of a running IPython."""
+    """Return `In[3]:12`, or "" for a line outside of the cells of a running IPython."""
     python = sys.modules.get("IPython")
     shell = None if python is None else python.get_ipython()
     if shell is None:
@@ -128,12 +127,12 @@ def cell_place(source: str) -> str:
 
 
 def program_line() -> str:
-    """The "file:line" of the innermost frame of the user's program, or ""."""
+    """Return "file:line" of the innermost frame of the user's program, or ""."""
     return _frame_line(_outer_frame(is_library)[0])
 
 
 def warn_user(text: str, category: type[Warning]) -> None:
-    """Warns, at the innermost line that is the user's and no library's."""
+    """Warn at the innermost line of the user's program."""
     _, level = _outer_frame(is_library)
     warnings.warn(text, category, stacklevel=level)
 
@@ -142,7 +141,7 @@ _warned: set[tuple[type[Warning], str]] = set()
 
 
 def warn_once(source: str, text: str, category: type[Warning]) -> None:
-    """Warn once for a line "file:number", whose program is lowered for every shape."""
+    """Warn once for a line "file:number", even if it is lowered for several shapes."""
     if (category, source) in _warned:
         return
     file, _, line = source.rpartition(":")
@@ -151,7 +150,7 @@ def warn_once(source: str, text: str, category: type[Warning]) -> None:
 
 
 def _outer_frame(is_inside: Callable[[str], bool]) -> tuple[FrameType | None, int]:
-    """The innermost frame of another file, and how far up from the caller's."""
+    """Return the innermost frame whose file is not `is_inside`, and its level."""
     frame, level = sys._getframe(2), 2
     while frame is not None and is_inside(frame.f_code.co_filename):
         frame, level = frame.f_back, level + 1
@@ -163,7 +162,7 @@ def _frame_line(frame: FrameType | None) -> str:
 
 
 def is_library(filename: str) -> bool:
-    """Whether a file, or a line in it, is none of the user's program."""
+    """Return whether a file is not part of the user's program."""
     return (
         _is_internal(filename)
         or filename.endswith(("/contextlib.py", "/runpy.py"))
@@ -172,7 +171,7 @@ def is_library(filename: str) -> bool:
 
 
 def raising_line(error: BaseException) -> str | None:
-    """The "file:line" outside neuronjax that led to an error, the innermost one."""
+    """Return "file:line" of the innermost frame outside neuronjax behind an error."""
     found, trace = None, error.__traceback__
     while trace is not None:
         name = trace.tb_frame.f_code.co_filename
@@ -183,8 +182,8 @@ def raising_line(error: BaseException) -> str | None:
 
 
 def line_in(file: str, error: BaseException) -> str | None:
-    """The "file:line" of the innermost frame of a file that led to an error; of a
-    SyntaxError of that very file, where it is."""
+    """Return "file:line" of the innermost frame in a file that led to an error. For a
+    SyntaxError in that file, return its own line."""
     if isinstance(error, SyntaxError) and error.filename == file and error.lineno:
         return _line(file, error.lineno)
     frames = traceback.extract_tb(error.__traceback__)

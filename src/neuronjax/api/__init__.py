@@ -1,4 +1,4 @@
-"""The public verbs, one file each; what they do can be watched in a terminal."""
+"""The public verbs, one file each, with a display of progress in a terminal."""
 
 from neuronjax.execution import stages
 from neuronjax.report.waiting import Waiting

@@ -1,9 +1,9 @@
-"""What a verb is asked about: a function, an emulated function, or a program.
+"""The subject of a verb such as `profile`: a function, an emulated one, or a program.
 
-Every verb takes all of them, and from all of them it gets the same: a captured program,
-arrays, and the target and policy of its report. These are the arguments of the verb;
-without one, what the function or the program was made with; else "trn2" and the
-defaults of the SDK.
+Every verb accepts all of these and gets the same from each: a captured program, arrays,
+and the target and policy of its report. Target and policy are the verb's arguments;
+else those with which the function or program was made; else "trn2" and the SDK's
+defaults.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ Askable = Callable[..., Any] | Lowered | Compiled | str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class Asked:
-    """What a verb is asked about, for one target under one policy.
+    """The subject of a verb, for one target under one policy.
 
     Attributes:
         step: the emulated function, or the lowered program.
-        first: the arguments that a bound method puts in front of those of a call.
+        first: the arguments that a bound method puts before those of a call.
     """
 
     step: Emulated | Lowered
@@ -59,13 +59,13 @@ class Asked:
         policy: str | Policy | None = None,
         **options: Any,
     ) -> Asked:
-        """Return something for the target and policy given, else for its own.
+        """Return the subject for the given target and policy, or for its own.
 
         Args:
-            item: what the verb was given.
-            target: as `jit`; None for its own, else "trn2".
-            policy: as `jit`; None for its own, else the SDK's defaults.
-            **options: further keywords of `jit`; None leaves a function its own.
+            item: the verb's argument.
+            target: as `jit`; None for the item's own, otherwise "trn2".
+            policy: as `jit`; None for the item's own, otherwise the SDK's defaults.
+            **options: further keywords of `jit`; None keeps a function's own.
         """
         numerics = None if policy is None else Policy.resolve(policy)
         if isinstance(item, str | os.PathLike):
@@ -84,7 +84,7 @@ class Asked:
 
     @property
     def name(self) -> str:
-        """What a report calls it."""
+        """The subject's name in a report."""
         if isinstance(self.step, Lowered):
             return self.step.name
         return getattr(self.step, "__name__", "function")
@@ -96,13 +96,13 @@ class Asked:
 
     @property
     def policy(self) -> Policy:
-        """The numerics of the report: those of a `policy_scope` around the call, which
-        goes before all others."""
+        """The numerics of the report: those of a `policy_scope` around the call, if
+        any."""
         return active_policy() or self.step.policy
 
     @property
     def words(self) -> dict[str, str]:
-        """The fields with which every report says what it is about."""
+        """The fields that identify the subject in every report."""
         return {
             "name": self.name,
             "target": self.target.name,
@@ -112,21 +112,20 @@ class Asked:
 
     @property
     def amax_history(self) -> jax.Array | None:
-        """The state of delayed scaling that the function was given."""
+        """The state of delayed scaling that the function was given, or None."""
         return self.step.amax_history if isinstance(self.step, Emulated) else None
 
     def watching(self) -> contextlib.AbstractContextManager[Any]:
-        """Say on the terminal what is being waited for, if it takes long."""
+        """Return a context that shows progress on the terminal if it takes long."""
         return stages.watching(f"{self.name} on {self.target.name}")
 
     def captured(
         self, *args: Any, _alone: bool = False, **kwargs: Any
     ) -> CapturedProgram:
-        """Return the program of a call, with the call's arguments as its inputs; where
-        a lowered program is given none, with those that it was lowered for.
+        """Return the program of a call, with the call's arguments as its inputs. A
+        lowered program without arguments has those for which it was lowered.
 
-        `_alone` leaves out what a function writes into modules.
-        """
+        `_alone` leaves out what a function writes into modules."""
         if isinstance(self.step, Lowered):
             given = args or kwargs
             return self.step.bound(*args, **kwargs) if given else self.step.captured
@@ -140,7 +139,7 @@ class Asked:
         return self._reported.lower(*self.first, *args, **kwargs)
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Call it; what it writes into modules is among the results."""
+        """Call the subject; its results include what it writes into modules."""
         step = self.step if isinstance(self.step, Lowered) else self._reported
         return step(*self.first, *args, **kwargs)
 
@@ -148,7 +147,7 @@ class Asked:
         """Return the function as `jax.jit` alone runs it.
 
         Raises:
-            UnsupportedError: a program has none.
+            UnsupportedError: the subject is a program, which has no function.
         """
         if isinstance(self.step, Lowered):
             raise UnsupportedError(
@@ -159,14 +158,14 @@ class Asked:
         return self._reported.native
 
     def under(self, policy: Policy) -> Emulated | Lowered:
-        """Return what runs it under another policy."""
+        """Return the subject under another policy."""
         if isinstance(self.step, Lowered):
             return self.step.under(policy=policy)
         return self._reported.with_options(policy=policy).anew()
 
     @property
     def has_static_arguments(self) -> bool:
-        """Whether the types of its arguments do not tell the program."""
+        """Whether the types of the arguments do not determine the program."""
         if isinstance(self.step, Lowered):
             return False
         static = self.step.named("static")
@@ -179,22 +178,22 @@ class Asked:
 
 
 def _unbound(item: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return the function behind a bound method, and the arguments in front of it."""
+    """Return the function behind a bound method, and the arguments that it binds."""
     if isinstance(item, functools.partial) and not item.keywords:
         return item.func, item.args
     return item, ()
 
 
 def _emulated_in(item: Any) -> Emulated | None:
-    """Return the emulated function that something is, or that it was made of."""
+    """Return the emulated function that an item is or was made from, or None."""
     function: Any = item.func if isinstance(item, functools.partial) else item
     function = inspect.unwrap(function, stop=lambda f: isinstance(f, Emulated))
     return function if isinstance(function, Emulated) else None
 
 
 def own_setting(item: Askable) -> dict[str, Any]:
-    """Return the target and the policy that something was made with, by keyword: also a
-    gradient, or a batch, of an emulated function."""
+    """Return the target and policy with which an item was made, by keyword. A gradient
+    or batched version of an emulated function has the settings of that function."""
     if isinstance(item, Lowered | Compiled):
         lowered = item.lowered
         own: dict[str, Any] = {"target": lowered.target.name, "policy": lowered.policy}
@@ -212,15 +211,14 @@ def own_setting(item: Askable) -> dict[str, Any]:
 def shared_setting(
     several: Sequence[Askable], given: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the one target and policy of things that are asked about together.
+    """Return the common target and policy of several items.
 
     Args:
-        several: the things.
-        given: what the verb was given, by its keywords: the target first, then the
-            policy.
+        several: the items.
+        given: the verb's keywords for the target and the policy, in this order.
 
     Raises:
-        InvalidProgramError: their settings differ, and the caller names none.
+        InvalidProgramError: the items' settings differ, and the caller gives none.
     """
     shared = dict(given)
     for keyword, what in zip(given, ("target", "policy"), strict=True):
@@ -239,7 +237,7 @@ def shared_setting(
 
 
 def _written(setting: Any) -> str:
-    """Return a target or a policy as an argument; one without a name in words."""
+    """Return a target or policy as code; a policy without a name as a phrase."""
     name = _name(setting)
     is_named = not isinstance(setting, Policy) or name in PRESETS
     return repr(name) if is_named else "that policy, a nj.Policy"
@@ -256,7 +254,7 @@ def _name(setting: Any) -> str:
 
 
 def arrays_of(captured: CapturedProgram) -> list[jax.Array]:
-    """Return the inputs as a lowered program takes them: keys as their words, complex
+    """Return the inputs as a lowered program takes them: random keys as words, complex
     numbers as pairs.
 
     Raises:
@@ -274,7 +272,7 @@ def arrays_of(captured: CapturedProgram) -> list[jax.Array]:
 
 
 def check_real(captured: CapturedProgram, what: str) -> None:
-    """Refuse programs with complex numbers, for which something is not done."""
+    """Refuse programs with complex numbers, which `what` does not support."""
     if captured.program.holds_complex():
         raise UnsupportedError(
             what,

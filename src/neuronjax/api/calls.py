@@ -1,8 +1,8 @@
-"""A call of an emulated function: who calls, its arguments, what it leaves to the next.
+"""A call of an emulated function: its caller, its arguments, and its state.
 
-A signature, static arguments and array leaves are what `jax.jit` makes of a call too. A
-`CallState` is what of one call the next one needs. A `boundary` is what an error leaves
-a public function through.
+Signatures, static arguments and array leaves are handled as `jax.jit` does. A
+`CallState` holds what one call needs from the previous one. A `boundary` shortens the
+tracebacks of errors that leave a public function.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from neuronjax.execution.inputs_outputs import CallContext
 from neuronjax.policy import Policy
 from neuronjax.policy.scopes import is_tracing
 
-# --- who calls ------------------------------------------------------------------------
+# --- the caller -----------------------------------------------------------------------
 
-#: The rooms that know `nj.jit`; "" is the package itself.
+#: The subpackages that call `nj.jit` on purpose; "" is the package itself.
 _KNOW_IT = ("api", "testing", "cli", "")
 
 
 def asked_for_jaxs() -> bool:
-    """Tell whether one of our rooms that know no `nj.jit` asks for `jax.jit`.
+    """Return whether an internal module that wants JAX's own `jit` is the caller.
 
-    A program may set `jax.jit = functools.partial(nj.jit, ...)`, or to a function of
-    its own that calls `nj.jit`."""
-    frame = sys._getframe(2)  # the caller of `jit`, or that function's
+    The user may have set `jax.jit` to a `functools.partial` of `nj.jit`, or to a
+    function that calls it."""
+    frame = sys._getframe(2)  # the caller of `jit`, or of the user's function
     while frame.f_code.co_filename == __file__ and frame.f_back is not None:
-        frame = frame.f_back  # of its `boundary`
+        frame = frame.f_back  # skip frames of `boundary`
     for _ in range(2):
         package, _, rooms = (frame.f_globals.get("__name__") or "").partition(".")
         if package == "neuronjax":
@@ -60,8 +60,8 @@ _asked_about: ContextVar[Any] = ContextVar("_asked_about", default=None)
 
 
 def asked_about(emulated: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function made of an emulated one, such as its gradient, for a verb that
-    has a policy for all of it: the emulated one is then no scope inside."""
+    """Return a function made from an emulated one, such as its gradient, for a verb
+    whose policy covers all of it. The emulated function's own policy is ignored."""
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -75,15 +75,15 @@ def asked_about(emulated: Any, function: Callable[..., Any]) -> Callable[..., An
 
 
 def is_asked_about(emulated: Any) -> bool:
-    """Tell whether a verb asks about a function that was made of this emulated one."""
+    """Return whether a verb's subject was made from this emulated function."""
     return _asked_about.get() is emulated
 
 
-# --- its arguments --------------------------------------------------------------------
+# --- arguments ------------------------------------------------------------------------
 
 
 def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
-    """The signature, or None for a function that does not tell its own."""
+    """Return the signature, or None for a function that has none."""
     try:
         return inspect.signature(function)
     except (TypeError, ValueError):
@@ -91,7 +91,7 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
 
 
 def argument_name(signature: inspect.Signature | None, number: int) -> str:
-    """The parameter's name of a positional argument."""
+    """Return the parameter name of a positional argument."""
     parameters = list(signature.parameters) if signature else []
     return parameters[number] if number < len(parameters) else f"args[{number}]"
 
@@ -99,9 +99,9 @@ def argument_name(signature: inspect.Signature | None, number: int) -> str:
 def path_name(
     signature: inspect.Signature | None, path: tuple, missing: Iterable[int] = ()
 ) -> str:
-    """A pytree path of (args, kwargs) with the parameter's name in front.
+    """Return a pytree path of (args, kwargs) that starts with the parameter's name.
 
-    `missing` are the numbers of arguments that `args` is without, static ones."""
+    `missing` are the positions of static arguments, which `args` does not contain."""
     where, first, *rest = path
     if where.idx == 0:
         number = first.idx
@@ -116,7 +116,7 @@ def path_name(
 
 
 class Named:
-    """Arguments selected by number or by name, in both forms."""
+    """Arguments selected by position or by name, both forms complete."""
 
     def __init__(self, numbers: tuple[int, ...], names: tuple[str, ...]) -> None:
         self.numbers = numbers
@@ -124,7 +124,7 @@ class Named:
 
     @classmethod
     def of(cls, signature: inspect.Signature | None, numbers: Any, names: Any) -> Named:
-        """Completes what the caller gave, as jax.jit does."""
+        """Return the selection with positions and names completed as in `jax.jit`."""
         given_numbers = _tuple(numbers, int)
         given_names = _tuple(names, str)
         if signature is None:
@@ -146,11 +146,11 @@ class Named:
     def split(
         self, args: tuple, kwargs: dict
     ) -> tuple[tuple[tuple, dict], Callable[[Any], tuple[tuple, dict]]]:
-        """Takes these arguments out; the function returned puts them back."""
+        """Return the other arguments, and a function that adds the selected ones."""
         kept = [i for i in range(len(args)) if i not in self.numbers]
         dynamic_args = tuple(args[i] for i in kept)
         dynamic_kwargs = {k: v for k, v in kwargs.items() if k not in self.names}
-        # Only what is static: the rest are tracers, which must not outlive the trace.
+        # Keep only static arguments: tracers must not outlive the trace.
         static_args = [None if i in kept else a for i, a in enumerate(args)]
         static_kwargs = {k: v for k, v in kwargs.items() if k in self.names}
 
@@ -170,7 +170,7 @@ def _tuple(value: Any, one: type) -> tuple:
 
 
 def as_array(leaf: Any, name: str) -> Any:
-    """An argument as an array; what is not one is refused by name."""
+    """Return an argument as an array. Refuse other values, with the argument's name."""
     if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
         return leaf
     try:
@@ -182,18 +182,18 @@ def as_array(leaf: Any, name: str) -> Any:
         ) from error
 
 
-# --- what it leaves to the next -------------------------------------------------------
+# --- state between calls --------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class CallState:
-    """What a function or program keeps between its calls.
+    """The state that a function or program keeps between its calls.
 
     Attributes:
-        name: of the function, for errors.
-        calls: counts the eager calls.
-        call_index: a given one, uint32.
-        amax_history: of delayed scaling, from the previous call.
+        name: name of the function, for errors.
+        calls: counter of the eager calls.
+        call_index: the call index that the caller gave, uint32, or None.
+        amax_history: history of delayed scaling, from the previous call.
     """
 
     name: str
@@ -202,14 +202,14 @@ class CallState:
     amax_history: jax.Array | None = None
 
     def __deepcopy__(self, memo: dict) -> CallState:
-        return self  # nothing in it changes, but the count, which copies share
+        return self  # only the counter changes, and copies share it
 
     def context(self, index: Any) -> CallContext:
-        """What accompanies the arguments of a call with this index."""
+        """Return the state that accompanies the arguments of a call."""
         return CallContext(call_index=index, amax_history=self.amax_history)
 
     def next_index(self, stochastic: bool, *arguments: Any) -> Any:
-        """The call index of this call: the one given, the next, or None.
+        """Return the index of this call: the given one, the next one, or None.
 
         Raises:
             InvalidProgramError: the call is traced and rounds stochastically.
@@ -230,12 +230,12 @@ class CallState:
 
 
 class Stateful:
-    """What is called, and begins with a `CallState`: a function, or its program."""
+    """A callable that starts from a `CallState`: a function or its program."""
 
     _state: CallState
 
     def with_rounding_seed(self, index: Any) -> Self:
-        """Return the same with a given call index for stochastic rounding.
+        """Return a copy with a given call index for stochastic rounding.
 
         Args:
             index: an integer or a traced uint32, such as the step number. The same
@@ -245,36 +245,36 @@ class Stateful:
         return self.with_state(dataclasses.replace(self._state, call_index=index))
 
     def with_amax_history(self, history: jax.Array) -> Self:
-        """Return the same with delayed scaling's state.
+        """Return a copy with a given history of delayed scaling.
 
         Args:
-            history: from `init_amax_history` or the previous call.
+            history: the result of `init_amax_history` or of the previous call.
 
         Returns:
-            What returns `(outputs, history of the next call)`; if it collects,
-            `((outputs, statistics), history of the next call)`.
+            A callable that returns `(outputs, history of the next call)`, or with
+            `collect` `((outputs, statistics), history of the next call)`.
         """
         return self.with_state(dataclasses.replace(self._state, amax_history=history))
 
     def anew(self) -> Self:
-        """Return the same, with its compiled programs, as if never called before."""
+        """Return a copy with the same compiled programs, in the initial state."""
         return self.with_state(CallState(self._state.name))
 
     def with_state(self, state: CallState) -> Self:
-        """Return the same, whose calls begin with this."""
+        """Return a copy whose calls start with this state."""
         other = copy.copy(self)
         other._state = state
         return other
 
 
 def may_round_stochastically(policy: Policy) -> bool:
-    """Whether a call under this policy needs a call index."""
+    """Return whether a call under this policy needs a call index."""
     return policy.rounding == "stochastic" or any(
         rule.rounding == "stochastic" for rule in policy.rules
     )
 
 
-# --- how an error leaves --------------------------------------------------------------
+# --- tracebacks -----------------------------------------------------------------------
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -288,12 +288,13 @@ _STANDARD = f"{Path(contextlib.__file__).parent}/"
 
 
 def boundary(function: T) -> T:
-    """Return a function from which, and from functions that it returns, errors come
-    with the user's frames alone.
+    """Return a function whose errors have only the user's frames in their tracebacks.
+    The same holds for functions that it returns.
 
-    The frames of this package and of JAX are left out, as JAX leaves out its own, and
-    of an interrupt those of all libraries: `JAX_TRACEBACK_FILTERING=off` shows all. An
-    error of ours says all that the one which caused it does, so it comes alone."""
+    Frames of neuronjax and JAX are left out, as JAX does with its own; for an
+    interrupt, frames of all libraries. `JAX_TRACEBACK_FILTERING=off` shows all. The
+    cause of one of our own errors is dropped, because the message says all that the
+    cause does."""
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:

@@ -1,7 +1,7 @@
 """`check`: what the real compiler would refuse or change in a function or a file.
 
-The thin public face of `diagnostics`: it captures, and hands the program over. Errors
-of the capture (JAX cannot lower it, a dtype that no core has) are findings too.
+A thin interface to `diagnostics`: it captures the program and passes it on. Errors of
+the capture (JAX cannot lower it, a dtype that no core has) are also findings.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ def check(
     static_argnums: int | Iterable[int] | None = None,
     static_argnames: str | Iterable[str] | None = None,
 ) -> Callable[..., PortabilityReport]:
-    """Say what the chip's own compiler would refuse or change in a function.
+    """Report what the chip's own compiler would refuse or change in a function.
 
     Args:
-        function: as `compare`; a saved program is not lowered for this.
+        function: as `compare`; a saved program need not be lowered for this.
         target: as `compare`.
         policy: as `compare`.
-        sdk: the Neuron SDK to be checked for, "2.32"; None means the policy's.
+        sdk: the Neuron SDK to check for, "2.32"; None for the policy's.
         static_argnums: as `jax.jit`.
         static_argnames: as `jax.jit`.
 
     Returns:
-        A function of the same arguments (arrays or ShapeDtypeStructs; none are needed
-        of a program) that returns the `PortabilityReport`; nothing is run.
+        A function of the same arguments (arrays or ShapeDtypeStructs; a program needs
+        none) that returns the `PortabilityReport`; nothing is run.
 
     Raises:
         InvalidProgramError: unknown target, policy or SDK.

@@ -1,9 +1,9 @@
-"""`collective_bench`: the time model asked the way nccom-test asks the hardware.
+"""`collective_bench`: predicted times of a collective in the form of nccom-test.
 
-A table of sizes, with the columns and bandwidth factors of nccom-test and nccl-tests:
-algbw is the size by the time, busbw what that means for a link, in 1e9 bytes per
-second. Sizes are those of nccom-test: the larger of what a rank has before and after.
-Nothing is run; `timing.collectives` says what the figures are made of.
+The table has one row for each size, with the columns and bandwidth factors of
+nccom-test and nccl-tests: algbw is size over time, busbw is the resulting bandwidth of
+a link, both in 1e9 bytes per second. As in nccom-test, the size is the larger of a
+rank's input and output. Nothing is run; `timing.collectives` explains the model.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from neuronjax.timing.collectives import (
 )
 from neuronjax.timing.evidence import HOW_SURE
 
-# As nccom-test spells them.
+# Names of dtypes and collectives in nccom-test.
 _SHORT = {
     "bf16": "bfloat16",
     "fp16": "float16",
@@ -46,21 +46,21 @@ _COLLECTIVES = {
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 _SIZE = re.compile(r"(\d+)([KMG]?)")
 _RANGE = re.compile(r"(\w+):(\w+)(?::x?(\d+))?")
-_MOST_LISTED = 1024  # ranks of a group that are named one by one
+_MOST_LISTED = 1024  # largest group whose ranks are listed one by one
 _OVER_NODES = ("all_reduce", "reduce_scatter", "all_gather")
 _HEADINGS = "size(B) count type algorithm time(us) algbw busbw".split()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class CollectiveBench(Displayed):
-    """The times of one collective over several sizes; prints as nccom-test does.
+    """The predicted times of one collective by size; prints as nccom-test does.
 
     Attributes:
         op: the collective.
         target: the machine.
-        ranks: the devices, by number.
-        dtype: of the elements.
-        barrier_seconds: what a launch waits for all ranks, whatever it contains.
+        ranks: the device numbers.
+        dtype: data type of the elements.
+        barrier_seconds: time that any launch waits for all ranks.
         records: a dict for every size: size_bytes, count, dtype, algorithm, steps,
             time_us, latency_us, transfer_us, bytes_per_rank, bottleneck, and
             algbw_gb_per_second and busbw_gb_per_second in 1e9 bytes per second.
@@ -101,7 +101,7 @@ def collective_bench(
     algorithm: str | None = None,
     lnc: int | None = None,
 ) -> CollectiveBench:
-    """How long a collective takes on a target, by size.
+    """Predict how long a collective takes on a target, by size.
 
     Args:
         op: "all_reduce", "reduce_scatter", "all_gather", "all_to_all",
@@ -109,20 +109,20 @@ def collective_bench(
             "collective_broadcast"; or nccom-test's "allr", "redsct", "allg",
             "alltoall".
         target: a chip, instance or UltraServer, or several: "trn2.48xlarge:4".
-        ranks: how many devices the only group has, from device 0 on; None for all. Or
-            which, by number.
-        sizes: bytes, numbers or "64K" (K, M, G are binary), or "1K:1G:x2", from, to
-            and factor.
-        dtype: of the elements, NumPy's name or nccom-test's ("bf16", "fp32", "fp8e4").
-        algorithm: how it is done, "ring" or "rdh", say; None for what size and group
-            select.
+        ranks: number of devices in the only group, counted from device 0; None for all.
+            Or a sequence of device numbers.
+        sizes: sizes in bytes, as numbers or "64K" (K, M, G are binary), or "1K:1G:x2":
+            first size, last size and factor.
+        dtype: the elements' dtype, NumPy's name or nccom-test's ("bf16", "fp32",
+            "fp8e4").
+        algorithm: "ring", "rdh" or another; None for what size and group select.
         lnc: physical cores per logical core; None for the target's default.
 
     Raises:
         InvalidProgramError: an unknown op, target, dtype or algorithm, an algorithm
-            that is impossible over these ranks, ranks that the target does not have,
-            or sizes that are none.
-        UnsupportedError: ranks on several nodes which no network joins.
+            that is impossible over these ranks, ranks that the target lacks, or invalid
+            sizes.
+        UnsupportedError: ranks on several nodes that no network connects.
     """
     op, machine = _COLLECTIVES.get(op, op), resolve_target(target)
     devices = _devices(ranks, machine, lnc)
@@ -148,7 +148,7 @@ def _timer(
     algorithm: str | None,
     lnc: int | None,
 ) -> Callable[[int], CollectiveTime]:
-    """The time by the size; of very many ranks without naming each of them."""
+    """Return the function from size to time, without a list of very many ranks."""
     if len(devices) <= _MOST_LISTED:
         groups: Sequence[Sequence[int]] = [devices]
         if op == "collective_permute":
@@ -200,7 +200,7 @@ def _row(record: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-# -- what the user wrote ---------------------------------------------------------------
+# -- the user's arguments --------------------------------------------------------------
 
 
 def _devices(
@@ -220,7 +220,7 @@ def _devices(
 
 
 def element(dtype: str) -> tuple[str, int]:
-    """Return the name and the bytes of a dtype, NumPy's or nccom-test's."""
+    """Return NumPy's name and the bytes of a dtype; nccom-test's names are accepted."""
     name = _SHORT.get(dtype, dtype)
     try:
         return name, np.dtype(name).itemsize

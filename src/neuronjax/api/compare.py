@@ -1,7 +1,7 @@
 """`compare`: every op of a function, emulated and in a reference.
 
-The thin public face of `diagnostics.compare`: it captures, lowers the program under
-both, and hands them over.
+A thin interface to `diagnostics.compare`: it captures the program, lowers it for the
+emulation and the reference, and passes both on.
 """
 
 from __future__ import annotations
@@ -82,65 +82,65 @@ def compare(
     static_argnums: int | Iterable[int] | None = None,
     static_argnames: str | Iterable[str] | None = None,
 ) -> Callable[..., Comparison | ProgramComparison]:
-    """What is wrong with a run, on which line, since when, why, and what to try.
+    """Find what is wrong with a run: lines, first divergence, causes and remedies.
 
-    Without a `tolerance`, and against double precision, results are wrong that are
-    farther off than the roundings of their formats, and what these make of the
-    arguments, explain; the ops at fault are `.faults`. Any other reference, or a
-    tolerance, asks where two runs first diverge: `.first_divergence`.
+    Without `tolerance`, and against double precision, a result is wrong if its error is
+    larger than the roundings of its format, and their effect on the arguments, explain;
+    the ops at fault are `.faults`. Any other reference, or a `tolerance`, locates where
+    two runs first diverge: `.first_divergence`.
 
-    With `against`, the question is another: where do two programs part that should
-    compute the same? Both are captured and emulated under the one policy, on the same
-    arguments. A value of one is a value of the other where both return it by one name,
-    the same op makes it of values that match, its elements are the same, or one line
-    makes it; the parts of devices are gathered. The first that both compute and that
-    differs is named, with both lines. The ops are aligned too (a longest common
-    subsequence), and what was edited is listed.
+    With `against`, the comparison locates where two programs that should compute the
+    same diverge. Both are captured and emulated under one policy, on the same
+    arguments. Values of the two programs are matched if both return them under the same
+    name, if the same op computes them from matched values, if their elements are equal,
+    or if one line computes both; the parts of devices are gathered. The first matched
+    values that differ are named, with both lines. The ops are also aligned by a longest
+    common subsequence, and the edits are listed.
 
         print(nj.compare(step, against=faster_step, policy="bf16")(params, batch))
 
-    A saved program is compared likewise, as `against="golden/step.mlirbc"`: with what
-    the function writes into modules, if it returns that too.
+    A saved program can be given too, as `against="golden/step.mlirbc"`. What the
+    function writes into modules is compared if the saved program returns it as well.
 
-    The program is captured once. Each op runs emulated and in the reference, in
-    isolation (fed the reference's values) and in accumulation (errors propagate), op by
-    op and without keeping what is no longer read.
+    The program is captured once. Each op runs emulated and in the reference, both in
+    isolation (on the reference's values) and in accumulation (errors propagate). Values
+    that are no longer read are dropped.
 
     Args:
-        function: what `jax.jit` takes, a function of `neuronjax.jit`, a program of
-            `neuronjax.load` or of `lower`, or the path of a saved one. What a function
-            writes into modules of Flax NNX is among its results, by the path of the
-            argument.
-        against: likewise, after an edit, of the same arguments; it goes with
-            `tolerance`, `rounding_seed` and the static arguments.
+        function: a function as for `jax.jit`, a function of `neuronjax.jit`, a program
+            of `neuronjax.load` or of `lower`, or the path of a saved program. What a
+            function writes into modules of Flax NNX is among its results, by the path
+            of the argument.
+        against: a second program with the same arguments, such as `function` after an
+            edit; `tolerance`, `rounding_seed` and the static arguments apply to both.
         target: as `neuronjax.jit`; None for the function's own, else "trn2".
         policy: as `neuronjax.jit`; None for the function's own, else the SDK's.
-        reference: "float64", every float in double precision whatever its declared
-            format, or "float64_rounded", rounded to the declared format where that is
-            narrower than FP32, as the program's own casts do; "float32", the program
-            in FP32 with sums in the host's order; or a policy or preset: "fp32" is the
-            chip's modelled FP32.
-        baseline: a third view beside actual and reference, which is then what is
-            expected: "float32" with `reference="bf16"`.
-        tolerance: relative L2 error of an op's result, in accumulation, from which on
-            the run has diverged. Default: none against double precision, any bit where
-            the reference is the policy itself and with `against`, else 0.1.
+        reference: "float64": every float in double precision whatever its declared
+            format; "float64_rounded": rounded to the declared format where that is
+            narrower than FP32, as the program's own casts do; "float32": the program in
+            FP32 with sums in the host's order; or a policy or preset, such as "fp32",
+            the chip's modelled FP32.
+        baseline: a third run, shown beside the emulation and the reference, as the
+            expected result: "float32" with `reference="bf16"`, for example.
+        tolerance: the relative L2 error of an op's result, in accumulation, from which
+            on the run counts as diverged. Default: none against double precision; any
+            bit if the reference is the policy itself and with `against`; otherwise 0.1.
         explain: search the smallest set of ops that explains the first divergence, each
-            trial a run up to it; and try remedies on the first ops at fault.
-        rounding_seed: the call index of stochastic rounding, the same on all sides.
+            trial a run up to it, and try remedies on the first ops at fault.
+        rounding_seed: the call index of stochastic rounding, the same in all runs.
             Delayed scaling reads the history that the function was given
             (`with_amax_history`); without one its scales are 1, as in a first step.
         static_argnums: as `jax.jit`.
         static_argnames: as `jax.jit`.
 
     Returns:
-        A function of the same arguments that returns a `Comparison`, with `against` a
-        `ProgramComparison`.
+        A function of the same arguments that returns a `Comparison`, or with `against`
+        a `ProgramComparison`.
 
     Raises:
-        InvalidProgramError: unknown target, policy or reference; `against` with a
-            reference or a baseline, or made for another target or policy where none is
-            named; a saved program of other arguments.
+        InvalidProgramError: unknown target, policy or reference; `against` together
+            with a reference or baseline; two programs with different targets or
+            policies of which none is given; a saved program with other arguments.
     """
     reference = _resolved(reference)
     static: dict[str, Any] = dict(
@@ -224,7 +224,7 @@ def _edited(
     rounding_seed: int,
     static: Mapping[str, Any],
 ) -> Callable[..., ProgramComparison]:
-    """Return what compares two functions, or a function and a saved program."""
+    """Return a function that compares two programs; the second may be a saved one."""
     policy, own = asked.policy, {"target": asked.target.name}
     is_saved = isinstance(against, str | os.PathLike)
     other = Asked.of(against, policy=policy, **own, **static)
@@ -244,7 +244,7 @@ def _edited(
             if is_saved:
                 after = other.captured()
                 if len(captured.outputs) != len(after.outputs):
-                    # A golden holds what a function writes into modules, or does not.
+                    # A golden may have been saved without the state of modules.
                     captured = asked.captured(*args, _alone=True, **kwargs)
                 captured = _read_back(captured)
                 after = _with_arguments(after, captured)
@@ -258,8 +258,8 @@ def _edited(
 
 
 def _read_back(captured: CapturedProgram) -> CapturedProgram:
-    """Return a program as it would be in a file, with the names of its arguments, of
-    which rules speak."""
+    """Return a program as saving and loading it would, with its argument names, to
+    which rules of a policy refer."""
     saved = read_artifact(captured.portable()).program
     saved = dataclasses.replace(saved, argument_names=captured.emulation.names)
     return dataclasses.replace(captured, program=saved)
@@ -291,7 +291,7 @@ _SHORT = {"f32": "float32", "f64": "float64", "fp64": "float64"}
 
 
 def _resolved(reference: Reference) -> Reference:
-    """A reference by its own name, or a policy."""
+    """Return the full name of a reference, or the policy that it names."""
     if isinstance(reference, str):
         reference = _SHORT.get(reference, reference)
         if reference in REFERENCES:

@@ -1,7 +1,7 @@
 """`compare_dump`: tensors of a real chip or another framework beside a program.
 
-The thin public face of `diagnostics.dumps`: it captures, reads the tensors, and hands
-both over.
+A thin interface to `diagnostics.dumps`: it captures the program, reads the tensors, and
+compares them.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ def compare_dump(
     static_argnums: int | Iterable[int] | None = None,
     static_argnames: str | Iterable[str] | None = None,
 ) -> Callable[..., DumpComparison]:
-    """Say at which op tensors that were saved elsewhere leave what is legal.
+    """Find the op at which tensors that were saved elsewhere exceed their error bounds.
 
-    Every tensor that is a value of the program is held against what `tolerance` allows
-    there. What follows is computed from the tensor itself, so that an error is found
-    where it is made, among the ops since the last tensors that are known.
+    Every saved tensor that is a value of the program is compared with the bounds of
+    `tolerance`. Later values are computed from the tensor itself, so an error is
+    located where it occurs, among the ops since the last known tensors.
 
         found = nj.compare_dump(forward, "device.safetensors", policy="bf16")(params, x)
         print(found)
 
-    A tensor is matched by its name: an output's or an argument's path, a module and an
-    op of the name stack ("mlp/dot_general"), or a module alone, which is the last value
-    that it computes; separators and "output" at the end do not count, and of two names
-    one may be the end of the other. Without a name in common, shape and dtype must be
-    unique on both sides. What is inside a loop runs often and has no tensor.
+    A tensor is matched by its name: the path of an output or argument, a module and an
+    op of the name stack ("mlp/dot_general"), or a module alone for the last value that
+    it computes. Separators and a final "output" are ignored, and either name may be the
+    end of the other. Without a common name, shape and dtype must be unique on both
+    sides. Values inside a loop have no tensor, because they are computed many times.
 
     Args:
         function: as `compare`. A PyTorch model is its exported StableHLO:
             `nj.load("model.mlir", policy="bf16")`.
         dump: a mapping from names to arrays; or a path: `.npy`, `.npz`, `.safetensors`,
             or a folder of `.npy`. Files are untrusted; none is unpickled. A tensor in a
-            narrower format than the program's was rounded to it when it was saved.
+            narrower format than the program's is taken as rounded when it was saved.
         target: as `compare`.
         policy: as `compare`.
-        names: tensor to value, where names do not say it; names of values are those of
-            the result's `.tensors` and of messages.
+        names: tensor name -> value name, if they do not match. Values have the names in
+            the result's `.tensors` and in messages.
         functions: as `tolerance`.
         failure: as `tolerance`.
         samples: as `tolerance`.
@@ -67,8 +67,8 @@ def compare_dump(
         A function of the same arguments that returns the `DumpComparison`.
 
     Raises:
-        InvalidProgramError: a file that cannot be read, no tensor, or when called
-            `names` that are not there.
+        InvalidProgramError: an unreadable file or no tensor; when called, `names` that
+            do not exist.
         UnsupportedError: when called, as `tolerance`.
         UnimplementedError: when called, an op without a rule.
     """

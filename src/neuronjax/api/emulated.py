@@ -1,13 +1,13 @@
 """`emulated`: a scope in which a program's own `jax.jit` and `jax.pmap` are emulated.
 
-While a scope is open the public names `jax.jit` and `jax.pmap` are ours, which asks
-nothing of JAX but that libraries look these names up where they use them, as Flax and
-Equinox do: `nnx.jit` lifts the state of its modules as ever, and hands a function of
-plain arrays to what it takes for `jax.jit`. `jax.make_mesh` is ours too, for meshes of
-more devices than the host has. This package's own calls get JAX's.
+While a scope is open, the public names `jax.jit` and `jax.pmap` refer to neuronjax.
+This works for libraries that look the names up when they use them, as Flax and Equinox
+do: `nnx.jit` handles the state of its modules as usual and passes a function of plain
+arrays to `jax.jit`. `jax.make_mesh` is replaced too, for meshes of more devices than
+the host has. Calls from neuronjax itself get JAX's own functions.
 
-A scope is the process's: what any thread jits while it is open is emulated, of several
-the one that was opened last counts.
+A scope applies to the whole process: whatever any thread jits while it is open is
+emulated. If several scopes are open, the one opened last counts.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from neuronjax.errors import NotEmulatedWarning, warn_user
 from neuronjax.hardware import resolve_target
 from neuronjax.policy import Policy, Preset
 
-#: Of every open scope the target and the policy, the last one opened at the end.
+#: The target and policy of every open scope; the scope opened last is at the end.
 _open: list[Mapping[str, Any]] = []
 _lock = threading.Lock()
-# Part of JAX's cache key: a function that was compiled before is compiled once more
-# inside, so that what runs natively can be counted.
+# Part of JAX's cache key: inside a scope, a function that was compiled before is
+# compiled again, so that functions that run natively can be counted.
 _INSIDE = jax.make_user_context(default_value=None)
 
 
@@ -45,19 +45,19 @@ _INSIDE = jax.make_user_context(default_value=None)
 def emulated(
     *, target: str = "trn2", policy: Preset | str | Policy | None = None
 ) -> Iterator[None]:
-    """Emulates what a program jits inside the block, as it stands.
+    """Emulate what a program jits inside the block, without changes to the program.
 
         with nj.emulated(target="trn2", policy="bf16"):
             import train  # jax.jit, nnx.jit, eqx.filter_jit, jax.pmap
             train.main()
 
-    `jax.jit` is `nj.jit`, `jax.pmap` is `nj.pmap`, for every thread. The outermost of
-    nested functions is emulated, whole. `jax.make_mesh` finds as many devices as it is
-    asked for: where the host has fewer, a mesh is over others, made for it. Meshes and
-    arrays on them are JAX's own, and results lie where `jax.jit` places them. What was
-    jitted inside stays emulated outside; what was jitted before is JAX's, and if it
-    runs a warning says so. Ops outside of any jit run on the host. `neuronjax run
-    script.py` does this for a script.
+    Inside, `jax.jit` is `nj.jit` and `jax.pmap` is `nj.pmap`, for every thread. Of
+    nested functions the outermost one is emulated as a whole. `jax.make_mesh` finds as
+    many devices as it is asked for: if the host has fewer, devices are made for the
+    mesh. Meshes and the arrays on them are JAX's own, and results are placed where
+    `jax.jit` places them. A function jitted inside the block stays emulated outside it.
+    A function jitted before runs natively, with a warning. Ops outside of any jit run
+    on the host. `neuronjax run script.py` does this for a script.
 
     Args:
         target: as `jit`.
@@ -92,20 +92,20 @@ def _leave(setting: Mapping[str, Any]) -> None:
     with _lock:
         _open[:] = [each for each in _open if each is not setting]
         for name, ours in _OURS.items():
-            # Another library may have put its own in front of ours, and keeps it.
+            # Another library may have replaced our function; its replacement stays.
             if not _open and getattr(jax, name) is ours:
                 setattr(jax, name, _NATIVE[name])
         _forget_jitted()
 
 
 def _forget_jitted() -> None:
-    """Equinox keeps what `jax.jit` made of a function; elsewhere it is another."""
+    """Clear Equinox's caches, which hold functions that either `jax.jit` has made."""
     equinox = sys.modules.get("equinox")
     if equinox is not None:
         equinox.clear_caches()
 
 
-# -- in the place of JAX's names -------------------------------------------------------
+# -- replacements of JAX's functions ---------------------------------------------------
 
 
 Setting = Mapping[str, Any]
@@ -127,7 +127,7 @@ def _pmap(
     **options: Any,
 ) -> Any:
     del backend
-    # Devices of the host are not those of the chip; what counts is how many.
+    # These are the host's devices; only their number matters.
     count = None if devices is None else len(devices)
     return pmap(function, axis_name, devices=count, **setting, **options)
 
@@ -144,13 +144,13 @@ def _make_mesh(
 
 @functools.cache
 def _other_devices(count: int) -> Sequence[Any]:
-    """Return devices for a mesh that the host has too few for: a host counts its own
-    once, when it starts, so these are of another client of XLA for the same host."""
+    """Return CPU devices for a mesh larger than the host's device count, which JAX
+    fixes at start. They belong to a second XLA client for the same host."""
     return make_cpu_client(num_devices=count).devices()
 
 
 def _in_scope(native: Callable[..., Any], ours: Callable[..., Any]) -> Any:
-    """Return what stands in the place of JAX's function while a scope is open."""
+    """Return a function that calls `ours` in an open scope and `native` otherwise."""
 
     @functools.wraps(native, updated=())
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -163,7 +163,7 @@ def _in_scope(native: Callable[..., Any], ours: Callable[..., Any]) -> Any:
 
 
 _NATIVE = {"jit": NATIVE_JIT, "pmap": jax.pmap, "make_mesh": jax.make_mesh}
-#: Public names of JAX, and what stands there while a scope is open.
+#: Public names of JAX, and the functions they refer to while a scope is open.
 _OURS = {
     name: _in_scope(_NATIVE[name], ours)
     for name, ours in {"jit": _jit, "pmap": _pmap, "make_mesh": _make_mesh}.items()
@@ -171,25 +171,26 @@ _OURS = {
 
 
 def _setting(asking: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Target and policy of the last scope; None outside, and for this package."""
+    """Return the target and policy of the scope opened last. Return None if no scope is
+    open, and for calls from neuronjax itself."""
     ours = asking.get("__name__", "").partition(".")[0] == "neuronjax"
     scopes = [] if ours else _open[-1:]
     return scopes[0] if scopes else None
 
 
-# -- what was not emulated -------------------------------------------------------------
+# -- functions that were not emulated --------------------------------------------------
 
 
 def _native_calls() -> dict[Any, int]:
-    """The user's functions that JAX itself has jitted, and for how many kinds of
-    arguments each was run as a program of its own (and not as part of another)."""
+    """Return the user's functions that JAX itself has jitted. The value is the number
+    of argument types for which each has run as its own program."""
     kind = type(NATIVE_JIT(abs))
     found: list[Any] = [f for f in gc.get_objects() if type(f) is kind]
     return {f: f._cache_size() for f in found if _line_of(f)}
 
 
 def _line_of(function: Any) -> str:
-    """Where a user's function is defined; "" for one of a library."""
+    """Return the line that defines a user's function; "" for one of a library."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     if code is None or any(part in code.co_filename for part in (*LIBRARY, "<")):
         return ""

@@ -1,10 +1,10 @@
 """`estimate`: what it would cost to train a model, from shapes alone.
 
 The seconds are those of `profile`; the rest is arithmetic (`timing.money`). A program
-is written for one device, or for those of its own mesh, and an instance runs as many
-*copies* of it as it has logical cores for, each with a batch of its own; a training
-step's gradients are added up over the copies. Prices are the caller's, or dated list
-prices (`hardware.instances`). Rented machines are paid whole.
+is written for one device or for the devices of its own mesh. An instance runs as many
+*copies* of it as its logical cores allow, each with its own batch; the gradients of a
+training step are added up over the copies. Prices are the caller's, or dated list
+prices (`hardware.instances`). A rented machine is paid for as a whole.
 """
 
 from __future__ import annotations
@@ -62,22 +62,22 @@ from neuronjax.timing.money import (
 
 
 class ServingChipWarning(UserWarning):
-    """A training step is priced on a chip that is sold for serving (Inferentia), on
-    which it runs in emulation, but not as a product."""
+    """A warning: a training step is priced on a chip sold for serving (Inferentia). It
+    can be emulated there, but the product does not offer training."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """A machine that the caller has measured, to compare with: a GPU, say.
+    """A machine that the caller has measured, such as a GPU, for comparison.
 
     Attributes:
-        name: of it.
-        step_seconds: of one of its training steps.
-        price_per_hour: US dollars, of the whole machine.
-        tokens_per_step: of one of its steps, all its devices together; None for as
-            many as one call of the estimated step.
-        steps: to train; None for those of the estimate.
-        watts: of the whole machine, on average; None if not known.
+        name: its name in tables.
+        step_seconds: seconds of one of its training steps.
+        price_per_hour: US dollars for the whole machine.
+        tokens_per_step: tokens of one of its steps, all its devices together; None for
+            the tokens of one call of the estimated step.
+        steps: training steps in total; None for the number given to `estimate`.
+        watts: average power of the whole machine; None if unknown.
     """
 
     name: str
@@ -116,30 +116,27 @@ def estimate(
 
     Args:
         step: as `profile`.
-        instance: an instance or UltraServer, or several to compare, with ":4" several
-            of one; None for the step's own, or one with the chip that is its target;
-            else "trn2.48xlarge".
-        policy: the numerics, or several to compare; None for the step's own, else the
-            SDK's.
-        steps: of the optimizer, to the end or to a target loss. Where one policy needs
-            more than another, by the policies' names.
-        tokens: instead of steps, to train on in all: what makes machines comparable
-            that run different numbers of copies.
-        tokens_per_step: of the arguments of one call of `step`. Without it there are
-            no figures per token.
-        price_per_hour: US dollars for the whole instance; None for the list price. Of
-            several instances by name.
-        terms: of the list price: "on demand" or "Capacity Block"; None for on demand,
-            and where that is not sold the Capacity Block.
-        devices: logical cores in use; None for all that whole copies fill.
-        gradient_bytes: that one device adds up over the copies; None for the bytes of
-            the arguments that are parameters, if `step` computes gradients.
-        overlap: share of the backward pass that the gradients' all-reduce hides behind.
-        watts: of the whole instance, on average. Of several instances by name.
-        utilization: share of the rented time in which steps run.
+        instance: an instance or UltraServer, or several to compare (":4": four of one);
+            None for the step's own target or one with its chip, else "trn2.48xlarge".
+        policy: the numerics, one or several; None for the step's own, else the SDK's.
+        steps: number of optimizer steps, to the end or to a target loss. If policies
+            need different numbers, a dict by policy name.
+        tokens: total tokens to train on, instead of `steps`. This makes machines
+            comparable that run different numbers of copies.
+        tokens_per_step: tokens in the arguments of one call of `step`. Without it, no
+            figures per token are given.
+        price_per_hour: US dollars for the whole instance; None for the list price. For
+            several instances, a dict by name.
+        terms: terms of the list price: "on demand" or "Capacity Block"; None for on
+            demand, or Capacity Block if on demand is not sold.
+        devices: logical cores in use; None for as many as whole copies can fill.
+        gradient_bytes: bytes that one device adds up over the copies; None for the
+            bytes of the arguments that are parameters, if `step` computes gradients.
+        overlap: share of the backward pass that the gradients' all-reduce overlaps.
+        watts: average power of the whole instance. If they differ, a dict by name.
+        utilization: share of the rented time during which steps run.
         against: machines to compare with, as `Machine` or a dict of its fields.
-        lnc: physical cores per logical core; None for the policy's, else the target's
-            default.
+        lnc: physical cores per logical core; None for the policy's, else the target's.
         trips: as `profile`.
         static_argnums: as `jax.jit`.
         static_argnames: as `jax.jit`.
@@ -149,8 +146,8 @@ def estimate(
         the `Estimate`; nothing is run.
 
     Raises:
-        InvalidProgramError: an unknown instance or policy, no price, numbers that are
-            no numbers of steps, tokens or devices.
+        InvalidProgramError: an unknown instance or policy, no price, or invalid numbers
+            of steps, tokens or devices.
 
     Warns:
         ServingChipWarning: a training step on Inferentia2.
@@ -207,9 +204,9 @@ def estimate(
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class Estimate(PricedTable):
-    """What training costs, a row for every machine and policy; prints as tables.
+    """The cost of training, one row for every machine and policy; prints as tables.
 
-    Figures of the first row are properties. None is what was not asked for.
+    The properties are figures of the first row; None if not asked for.
 
     Attributes:
         costs: the rows, as `TrainingCost`: instances in the order given, each under
@@ -220,37 +217,37 @@ class Estimate(PricedTable):
 
     @property
     def cheapest(self) -> TrainingCost:
-        """The row with the least dollars for the same data, of those that fit."""
+        """The row that fits in memory with the fewest dollars for the same data."""
         return self._cheapest(lambda cost: cost.dollars_per_batch)
 
     @property
     def step_seconds(self) -> float:
-        """Seconds from the start of a step to that of the next."""
+        """Seconds from the start of one step to the start of the next."""
         return self.costs[0].step_seconds
 
     @property
     def tokens_per_second(self) -> float | None:
-        """What all copies together read per second while steps run."""
+        """Tokens that all copies together process per second while steps run."""
         return self.costs[0].tokens_per_second
 
     @property
     def hours(self) -> float | None:
-        """For how long the instance is rented."""
+        """Hours for which the instance is rented."""
         return self.costs[0].hours
 
     @property
     def dollars(self) -> float | None:
-        """What the trained model costs."""
+        """Cost of the trained model in US dollars."""
         return self.costs[0].dollars
 
     @property
     def dollars_per_million_tokens(self) -> float | None:
-        """What a million tokens cost at the utilization given."""
+        """Cost of a million tokens in US dollars, at the given utilization."""
         return self.costs[0].dollars_per_million_tokens
 
     @property
     def energy_kwh(self) -> float | None:
-        """What the caller's watts come to in the rented hours."""
+        """Energy of the rented hours, from the watts that the caller gave."""
         return self.costs[0].energy_kwh
 
     def __rich__(self) -> Group:
@@ -284,7 +281,7 @@ def _machines(given: Any) -> tuple[Machine, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Training:
-    """What is asked of all machines; see `estimate`."""
+    """The arguments of `estimate` that are the same for all machines."""
 
     run: TrainingRun
     steps: int | Mapping[str, int] | None
@@ -301,7 +298,7 @@ class _Training:
         policies: Sequence[Policy | None],
         own: Policy | None,
     ) -> None:
-        """Refuses, before the work, what no program could make sense of."""
+        """Raise an error, before programs are priced, if the arguments are invalid."""
         if not 0 <= self.overlap <= 1:
             raise InvalidProgramError(
                 f"an overlap of {self.overlap}", remedy="from 0 to 1"
@@ -322,7 +319,7 @@ class _Training:
         )
 
     def cost(self, target: Target, found: Profile) -> TrainingCost:
-        """The cost on a machine, whose profile of the program this is."""
+        """Return the cost on a machine, given the profile of the program on it."""
         run = self._run(target, found.policy)
         run.check()
         shards = shards_of(found)
@@ -361,7 +358,7 @@ class _Training:
         )
 
     def cost_of_machine(self, machine: Machine) -> TrainingCost:
-        """The cost on a machine that the caller has measured."""
+        """Return the cost on a machine that the caller has measured."""
         copies = 1.0
         if machine.tokens_per_step is not None:
             if self.run.tokens_per_step is None:
@@ -386,7 +383,7 @@ class _Training:
 def _all_reduce_seconds(
     size: float, copies: int, shards: int, target: Target, found: Profile
 ) -> float:
-    """Of the gradients, over copies of a program of `shards` devices each."""
+    """Return the seconds to add up gradients over copies of `shards` devices each."""
     if copies < 2 or not size:
         return 0.0
     lnc = found.core.lnc
@@ -408,12 +405,10 @@ def _all_reduce_seconds(
 
 
 def _placed(placement: Sequence[int], copies: int, shards: int) -> Sequence[int] | None:
-    """The logical core of every device of all copies; () for its own number, None
-    where a placement does not say.
+    """Return the logical core of every device of all copies; () if cores and devices
+    are in the same order, and None if the placement does not cover all devices.
 
-    One that gives a copy's devices the first cores in another order holds for every
-    copy in its turn.
-    """
+    A placement that only permutes a copy's first cores is repeated for every copy."""
     if not placement or len(placement) >= copies * shards:
         return placement
     if len(placement) == shards and sorted(placement) == list(range(shards)):
@@ -426,7 +421,7 @@ def _groups(copies: int, shards: int) -> list[list[int]]:
 
 
 def _trains(found: Profile) -> bool:
-    """Whether a program computes gradients."""
+    """Return whether a program computes gradients."""
     scopes = {i.location.scope for i in found.lowered.instructions}
     return any(map(is_cotangent_scope, scopes))
 
@@ -442,7 +437,7 @@ def _alarms(found: Found) -> list[str]:
 
 
 def _trainers(chip: ChipSpec) -> str:
-    """Name the chips to train on in the place of one that only serves."""
+    """Return the names of chips to train on instead of one that only serves."""
     every = [other for other in CHIPS.values() if not other.serves_only]
     alike = [other for other in every if other.core is chip.core]
     named = ", ".join(other.name for other in alike or every)
@@ -452,7 +447,7 @@ def _trainers(chip: ChipSpec) -> str:
 def _gradient_notes(
     profiles: Sequence[Profile], costs: Sequence[TrainingCost]
 ) -> list[str]:
-    """Why copies exchange nothing, where they do not."""
+    """Return a note that says why copies exchange no gradients, if they do not."""
     pairs = zip(profiles, costs, strict=True)
     silent = [p for p, c in pairs if c.copies > 1 and not c.time.all_reduce_seconds]
     if not silent:

@@ -1,7 +1,7 @@
-"""`estimate_serving`: what a served token would take and cost, from shapes alone.
+"""`estimate_serving`: predicted time and cost of served tokens, from shapes alone.
 
-Prefill and decode are two programs over the same weights and KV cache, each profiled as
-`profile` does; latency, throughput, dollars and energy follow (`timing.serving_money`).
+Prefill and decode are two programs with the same weights and KV cache, each profiled as
+`profile` does. Latency, throughput, dollars and energy follow (`timing.serving_money`).
 Instances run copies of both, as in `estimate`.
 """
 
@@ -67,24 +67,24 @@ def estimate_serving(
     """Predict the latency and the price of served tokens.
 
     Args:
-        prefill: reads a prompt into a KV cache; as `profile`.
-        decode: makes one token for every sequence of a batch. What it takes and gives
-            back (arguments of a result's type that are no parameters) is the KV cache,
-            updated in place. It is priced for the whole length of that cache, each call
-            launched while the last one runs; a prefill waits for its launch.
-        prompt_tokens: of one request.
-        output_tokens: of one answer; the first comes out of the prefill.
-        batch: sequences that a copy decodes together: those of `decode`'s arguments.
-        prefill_batch: sequences of one call of prefill: those of its arguments.
+        prefill: a function that reads a prompt into a KV cache; as `profile`.
+        decode: a function that makes one token for every sequence of a batch. The KV
+            cache, updated in place, is what it takes and returns: arguments of a
+            result's type that are not parameters. It is priced for the full length of
+            that cache. Each call is launched during the last one; a prefill waits for
+            its launch.
+        prompt_tokens: tokens of one request.
+        output_tokens: tokens of one answer; the first is computed by the prefill.
+        batch: sequences that a copy decodes together, as in `decode`'s arguments.
+        prefill_batch: sequences of one call of prefill, as in its arguments.
         instance: as `estimate`.
         policy: as `estimate`.
         price_per_hour: as `estimate`.
         terms: as `estimate`.
-        devices: logical cores in use; None for all that whole copies fill.
-        utilization: share of the rented time in which copies are full.
-        watts: as `estimate`; without, no energy.
-        lnc: physical cores per logical core; None for the policy's, else the target's
-            default.
+        devices: logical cores in use; None for as many as whole copies can fill.
+        utilization: share of the rented time during which copies are full.
+        watts: as `estimate`; without it, no energy is predicted.
+        lnc: physical cores per logical core; None for the policy's, else the target's.
         trips: as `profile`.
 
     Returns:
@@ -92,8 +92,8 @@ def estimate_serving(
         ShapeDtypeStructs), that returns the `ServingEstimate`; nothing is run.
 
     Raises:
-        InvalidProgramError: as `estimate`; traffic that is none; two functions that
-            were made for two targets or policies, where none is named.
+        InvalidProgramError: as `estimate`; invalid traffic; two functions with
+            different targets or policies, if none is given.
 
     Example:
         >>> nj.estimate_serving(prefill, decode, instance=["inf2.48xlarge", "trn2"],
@@ -166,11 +166,11 @@ def estimate_serving(
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class ServingEstimate(PricedTable):
-    """What serving costs, a row for every machine and policy; prints as tables.
+    """The cost of serving, one row for every machine and policy; prints as tables.
 
     Attributes:
         costs: the rows, as `ServingCost`.
-        traffic: what is served.
+        traffic: the requests that are served.
     """
 
     costs: tuple[ServingCost, ...]
@@ -182,7 +182,7 @@ class ServingEstimate(PricedTable):
 
     @property
     def cheapest(self) -> ServingCost:
-        """The row with the least dollars per token that fits."""
+        """The row that fits in memory with the fewest dollars per token."""
         return self._cheapest(lambda cost: cost.dollars_per_million_tokens)
 
     def __rich__(self) -> Group:
@@ -196,7 +196,7 @@ class ServingEstimate(PricedTable):
 
 
 def _given_away(profiled: Profile) -> Profile:
-    """The profile of calls that give their arguments away: a server keeps one cache."""
+    """Return the profile with all arguments donated: a server keeps one cache."""
     timeline = profiled.timeline
     everything = range(len(timeline.memory.arguments))
     memory = with_donation(timeline.memory, everything)
@@ -204,7 +204,7 @@ def _given_away(profiled: Profile) -> Profile:
 
 
 def _both(firsts: Found, thens: Found) -> list[tuple[Target, Profile, Profile]]:
-    """Prefill and decode of the machines and policies that run both."""
+    """Return the two profiles of each machine and policy that runs both programs."""
     known = {(target.name, p.policy): _given_away(p) for target, p in firsts}
     return [
         (target, known[target.name, then.policy], _given_away(then))

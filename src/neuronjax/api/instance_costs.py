@@ -1,7 +1,7 @@
-"""Programs on priced instances: what `estimate` and `estimate_serving` share.
+"""Programs on priced instances: the common parts of `estimate` and `estimate_serving`.
 
-Which machines, policies and prices are asked for; the profile of a program on each; how
-many copies of it a machine runs; what of HBM it needs; and the table they make.
+An estimate's machines, policies and prices; the profile of a program on each machine;
+the number of copies that a machine runs; their need of HBM; and the table.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ DEFAULT_INSTANCE = "trn2.48xlarge"
 
 Names = str | Sequence[str] | None
 Policies = str | Policy | None | Sequence[str | Policy | None]
-#: Profiles of one program on machines; a machine once for every policy.
+#: Profiles of one program by machine; each machine occurs once for every policy.
 Found = list[tuple[Target, Profile]]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class PricedTable(Displayed):
-    """What both estimates share: rows, and how they are shown.
+    """The rows of an estimate and their display.
 
     Attributes:
-        name: of the program.
-        refused: what cannot run, and why, by machine and policy.
-        notes: what was assumed, and what is wrong.
+        name: name of the program.
+        refused: machine and policy that cannot run the program -> the reason.
+        notes: assumptions and problems.
         utilization: share of the rented time that is used.
-        profiles: of every program on every machine.
+        profiles: profiles of every program on every machine.
     """
 
     name: str
@@ -55,19 +55,19 @@ class PricedTable(Displayed):
 
     @property
     def records(self) -> Records:
-        """A flat dict for every row: `pandas.DataFrame(found.records)`."""
+        """The rows as flat dicts: `pandas.DataFrame(found.records)`."""
         return Records(cost.record for cost in self.costs)
 
     def _cheapest(self, dollars: Callable[[Any], float]) -> Any:
-        """The row with the least dollars: of those that fit, or of all if none does."""
+        """Return the row with the fewest dollars of those that fit, or else of all."""
         return min([c for c in self.costs if c.fits] or self.costs, key=dollars)
 
     def check_memory(self) -> None:
-        """Does nothing if HBM holds the program on every machine.
+        """Check that HBM can hold the program on every machine.
 
         Raises:
-            InvalidProgramError: it does not; with the biggest tensors, and what
-                rematerialisation or sharding would save.
+            InvalidProgramError: it cannot; the message names the biggest tensors, and
+                what rematerialisation or sharding would save.
         """
         for found in self.profiles:
             error = check_fits(found.memory, found.core)
@@ -75,7 +75,7 @@ class PricedTable(Displayed):
                 raise error
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Return plain data for JSON."""
         return {
             "program": self.name,
             "utilization": self.utilization,
@@ -109,7 +109,7 @@ class PricedTable(Displayed):
 
 
 def _how_sure(found: Profile) -> str:
-    """Return the interval of a profile's time on one core; "" where nothing has one."""
+    """Return the interval of a profile's time on one core; "" if it has none."""
     if (sure := found.confidence) is None:
         return ""
     low, high = seconds(sure.low_seconds), seconds(sure.high_seconds)
@@ -127,12 +127,12 @@ def profiles_of(
     args: tuple,
     kwargs: dict[str, Any],
 ) -> tuple[Found, dict[str, str]]:
-    """Return the profiles of a step on machines and under policies, each program once,
-    and of several what the chip refuses, with the reason."""
+    """Return the profiles of a step on machines and under policies, and the reasons of
+    refusals. Each program is profiled once; a refusal by the only machine is raised."""
     targets, policies = machines
     found: Found = []
     refused: dict[str, str] = {}
-    # A program of one device is the same on all machines with its chip.
+    # A program of one device is the same on all machines with the same chip.
     known: dict[tuple, Profile] = {}
     alone = len(targets) * len(policies) == 1
     for target, policy in itertools.product(targets, policies):
@@ -161,8 +161,8 @@ def profiles_of(
 
 
 def targets_of(own: str | None, instance: Names) -> tuple[Target, ...]:
-    """Return the machines that are asked for, each once; else the step's own target, or
-    an instance that has its chip."""
+    """Return the distinct machines of `instance`. Without it, return the step's own
+    target, or an instance with its chip."""
     if instance is None:
         machine = resolve_target(own or DEFAULT_INSTANCE)
         return (machine if machine.instance else _largest(machine.chip),)
@@ -175,7 +175,7 @@ def targets_of(own: str | None, instance: Names) -> tuple[Target, ...]:
 
 
 def _largest(chip: ChipSpec) -> Target:
-    """Return the largest instance with a chip, of one server where there is one."""
+    """Return the largest instance with a chip, a single server if there is one."""
     fitting = [spec for spec in INSTANCES.values() if spec.chip == chip]
     if not fitting:
         raise InvalidProgramError(
@@ -187,7 +187,7 @@ def _largest(chip: ChipSpec) -> Target:
 
 
 def policies_of(policy: Policies) -> tuple[Policy | None, ...]:
-    """The numerics that are asked for, each once; None for the step's own."""
+    """Return the distinct policies of an estimate; None is the step's own."""
     one = policy is None or isinstance(policy, str | Policy)
     several: Any = (policy,) if one else policy
     found = (None if p is None else Policy.resolve(p) for p in several)
@@ -208,7 +208,7 @@ def prices_of(
 
 
 def by_name(given: Any, name: str, what: str) -> Any:
-    """What is given for all, or under this name."""
+    """Return the value given for all names or for this name."""
     if not isinstance(given, Mapping):
         return given
     if name not in given:
@@ -219,20 +219,20 @@ def by_name(given: Any, name: str, what: str) -> Any:
 
 
 def parameter_bytes(found: Profile) -> int:
-    """How many bytes of parameters a device holds."""
+    """Return the bytes of parameters that a device holds."""
     tensors = found.memory.arguments
     return sum(t.bytes for t in tensors if t.category == "parameters")
 
 
 def shards_of(found: Profile) -> int:
-    """Return the devices of the program's own mesh; 1 without one."""
+    """Return the number of devices of the program's own mesh; 1 without a mesh."""
     instructions = found.lowered.instructions
     meshes = (i.mesh.size for i in instructions if isinstance(i, Spmd))
     return max(meshes, default=1)
 
 
 def copies_of(target: Target, shards: int, devices: int | None, lnc: int | None) -> int:
-    """Copies of a program of so many devices that the machine, or the user, runs."""
+    """Return the number of copies of a program that fill the devices in use."""
     cores = target.logical_cores(lnc)
     used = cores if devices is None else devices
     if shards > cores or used > cores:
@@ -250,10 +250,9 @@ def copies_of(target: Target, shards: int, devices: int | None, lnc: int | None)
 
 
 def carried(found: Profile) -> list[tuple[int, int]]:
-    """(bytes of the argument, of the result) of what the program takes and gives back.
+    """Return (bytes of the argument, of the result) of state that the program updates.
 
-    Results that have the type of an argument which is no parameter, each once.
-    """
+    State is a result with the type of an argument that is not a parameter."""
     free: dict[str, list[int]] = {}
     for tensor in found.memory.arguments:
         if tensor.category != "parameters":
@@ -268,7 +267,7 @@ def carried(found: Profile) -> list[tuple[int, int]]:
 
 
 def slower_notes(profiles: Sequence[Profile]) -> Iterable[str]:
-    """Say which program takes longer in fewer bits than in more."""
+    """Yield a note for each program that is slower with fewer bits than with more."""
     for narrow, wide in itertools.permutations(profiles, 2):
         same = (narrow.name, narrow.target.name) == (wide.name, wide.target.name)
         longer = narrow.total_seconds > wide.total_seconds
@@ -283,14 +282,14 @@ def slower_notes(profiles: Sequence[Profile]) -> Iterable[str]:
 
 
 def _matmul_bits(found: Profile) -> int:
-    """Return the bits of the narrowest operand of a matmul."""
+    """Return the number of bits of the narrowest matmul operand."""
     matmuls = (i for i in found.timeline.instructions if i.name.startswith("nc_matmul"))
     operands = (operand for i in matmuls for operand in i.operands[:2])
     return min((operand.type.dtype.itemsize for operand in operands), default=4) * 8
 
 
 def notes_of(profiles: Sequence[Profile]) -> Iterable[str]:
-    """What the schedules assumed, and what does not fit."""
+    """Yield the assumptions of the schedules, and the programs that do not fit."""
     own = (note for found in profiles for note in found.notes)
     yield from dict.fromkeys((*slower_notes(profiles), *own))
     misfits = ((found, check_fits(found.memory, found.core)) for found in profiles)

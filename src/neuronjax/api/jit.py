@@ -1,6 +1,6 @@
 """`jit`: a JAX function, emulated.
 
-`jit(f)` is `jax.jit` around the interpreter, with JAX's own caches and none besides:
+`jit(f)` is `jax.jit` around the interpreter; the only caches are JAX's own:
 
     capture    f -> StableHLO for platform "neuron"            (neuronjax.capture)
     lower      StableHLO -> NeuronCore instructions            (neuronjax.lowering)
@@ -50,7 +50,7 @@ from neuronjax.policy import Policy, Preset
 from neuronjax.policy.scopes import active_policy, policy_scope
 from neuronjax.report.setting import setting_line
 
-#: JAX's own, also where a program has put `nj.jit` in its place.
+#: JAX's own `jit`, even if a program later sets `jax.jit` to `nj.jit`.
 NATIVE_JIT = jax.jit
 
 
@@ -77,7 +77,7 @@ def jit(
         print(nj.profile(step)(model, optimizer, batch))  # where the time goes
 
     Args:
-        function: what `jax.jit` takes. Without it, a decorator is returned.
+        function: the function to emulate. Without it, a decorator is returned.
         target: a chip ("trn2", "gen3"), an instance ("trn2.48xlarge") or an
             UltraServer; `neuronjax ls` lists them.
         policy: a preset's name, a `Policy`, or None for the defaults of the newest SDK
@@ -86,13 +86,13 @@ def jit(
         static_argnames: as `jax.jit`.
         donate_argnums: as `jax.jit`.
         donate_argnames: as `jax.jit`.
-        in_shardings: as `jax.jit`, `NamedSharding`s over a mesh of `make_mesh`, with
-            arguments and results that are whole arrays, or over one of `jax.make_mesh`,
-            on whose devices they lie. XLA's partitioner spreads the program.
-        out_shardings: likewise, of the results.
-        collect: what is measured while it runs, True or a `Collect`: a call then
-            returns `(outputs, Statistics)`. Put transformations inside: such a function
-            cannot be differentiated or batched.
+        in_shardings: as `jax.jit`: `NamedSharding`s over a mesh of `make_mesh`, with
+            whole arrays as arguments and results, or over a mesh of `jax.make_mesh`,
+            with arrays on its devices. XLA's partitioner distributes the program.
+        out_shardings: the same for the results.
+        collect: what to measure during calls: True or a `Collect`. A call then returns
+            `(outputs, Statistics)`. Such a function cannot be differentiated or
+            batched, so put transformations inside it.
         **jit_options: every other keyword of `jax.jit`, passed through.
 
     Returns:
@@ -126,7 +126,7 @@ def jit(
 _STATIC = ("static_argnums", "static_argnames")
 _SHARDINGS = ("in_shardings", "out_shardings")
 _NOT_JAX = ("target", "policy", "collect")
-#: What `jax.jit` of the emulation is given by other means, or not at all.
+#: Options that are not passed on to `jax.jit` of the emulation as they are.
 _OWN = (*_NOT_JAX, *_SHARDINGS, *_STATIC, "donate_argnums", "donate_argnames")
 
 
@@ -135,8 +135,8 @@ class Emulated(Stateful):
 
     Attributes:
         target: the machine.
-        policy: the numerics in force: the one given, else the SDK's defaults.
-        options: the keywords of `jit` that it was made with.
+        policy: the policy in force: the one given, otherwise the SDK's defaults.
+        options: the keywords of `jit` that the function was made with.
     """
 
     __wrapped__: Callable[..., Any]
@@ -148,7 +148,7 @@ class Emulated(Stateful):
         self._given_policy = None if given is None else Policy.resolve(given)
         self.target: Target = resolve_target(options["target"])
         self.policy: Policy = self._given_policy or Policy.resolve(None)
-        # To jax.jit no sharding is another thing than None.
+        # jax.jit distinguishes a sharding of None from no sharding.
         self.options: Mapping[str, Any] = {
             name: value
             for name, value in options.items()
@@ -162,7 +162,7 @@ class Emulated(Stateful):
         self._step = nnx_state.kept(function, options)
         self._alone = nnx_state.as_in_jax(function)
         donated = self.named("donate")
-        # In front of the user's arguments are the context and the mesh context.
+        # The context and the mesh context come before the user's arguments.
         self._jitted = NATIVE_JIT(
             self._emulate,
             static_argnums=tuple(n + 2 for n in self._static.numbers),
@@ -172,15 +172,15 @@ class Emulated(Stateful):
             **{k: v for k, v in options.items() if k not in _OWN},
         )
         self._state = CallState(self._name)
-        #: What was called and did not return: an interrupt has ended its compilation.
+        #: Not empty after an interrupted compilation: a call began and did not return.
         self._unmade: list[bool] = []
 
     def _chosen(self, names: Sequence[str]) -> dict[str, Any]:
         return {name: self.options[name] for name in names if name in self.options}
 
     def named(self, what: str) -> Named:
-        """The arguments of which `static_argnums` and `static_argnames` speak, or, if
-        `what` is "donate", `donate_argnums` and `donate_argnames`."""
+        """Return the arguments that `static_argnums` and `static_argnames` select, or,
+        for "donate", `donate_argnums` and `donate_argnames`."""
         numbers, names = (self.options[f"{what}_arg{end}"] for end in ("nums", "names"))
         return Named.of(self._signature, numbers, names)
 
@@ -190,8 +190,8 @@ class Emulated(Stateful):
         return other.with_state(self._state)
 
     def reported(self) -> Emulated:
-        """Return the same function for a report, with what it writes into the modules
-        of its arguments among its results."""
+        """Return the same function for a report. What it writes into the modules of its
+        arguments is among its results."""
         function = nnx_state.WithState(self.__wrapped__)
         return Emulated(function, **self.options).with_state(self._state)
 
@@ -204,7 +204,7 @@ class Emulated(Stateful):
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:
         host_process.check()
-        if self._unmade:  # JAX has kept the trace, which says what it is at
+        if self._unmade:  # JAX kept the trace, so `_emulate` will report no progress
             stages.start(f"{self._name} on {self.target.name}", self)
             stages.stage("compiling")
         self._unmade.append(True)
@@ -217,13 +217,13 @@ class Emulated(Stateful):
             return _placed(results)
         except TypeError as error:
             if "abstract array" in str(error):
-                self._bind(self._step, args, kwargs)  # names what is not an array
+                self._bind(self._step, args, kwargs)  # its error names the argument
             raise
         finally:
             stages.end(self)
 
     def init_amax_history(self, *args: Any, **kwargs: Any) -> jax.Array:
-        """The empty amax history for `scaling="delayed"`: zeros, for scales of 1.
+        """Return the empty amax history of `scaling="delayed"`: zeros (scales of 1).
 
         Returns:
             float32 [policy.amax_history_length, scaled tensors].
@@ -231,7 +231,7 @@ class Emulated(Stateful):
         return self.lower(*args, **kwargs).init_amax_history()
 
     def init_statistics(self, *args: Any, **kwargs: Any) -> Statistics:
-        """The statistics of no call, to `merge` those of calls into in a loop.
+        """Return the statistics of no call, as a start for `merge` in a loop.
 
         Raises:
             InvalidProgramError: the function was made without `collect`.
@@ -248,20 +248,20 @@ class Emulated(Stateful):
 
     @property
     def amax_history(self) -> jax.Array | None:
-        """The state of delayed scaling that a call begins with, if it was given one."""
+        """The state of delayed scaling at the start of a call; None if not given."""
         return self._state.amax_history
 
     @boundary
     def captured(self, *args: Any, **kwargs: Any) -> CapturedProgram:
-        """The program for arguments of these types, as all verbs share it: of what
-        `nnx.jit` has made the results alone, where the function is not `reported`."""
+        """Return the program for arguments of these types, which all verbs share.
+        Unless the function is `reported`, `nnx.jit` results contain no state."""
         return self._capture(self._alone, args, kwargs)
 
     @boundary
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
-        """The program for arguments of these types (arrays or ShapeDtypeStructs)."""
+        """Return the program for these arguments (arrays or ShapeDtypeStructs)."""
         captured = self._capture(self._step, args, kwargs)
-        _ = captured.instructions  # what cannot be lowered is refused here
+        _ = captured.instructions  # raises if something cannot be lowered
         around, args, kwargs = self._whole(self._step, args, kwargs)
         entry, donated = self._entry(args, kwargs, around), self._donated(captured)
         return Lowered(entry, args, kwargs, captured, donated=donated)
@@ -274,8 +274,8 @@ class Emulated(Stateful):
 
     @boundary
     def trace(self, *args: Any, **kwargs: Any) -> Any:
-        """The emulation as `jax.jit(f).trace` returns it, a `jax.stages.Traced`; it is
-        what `jax.export.export` asks for, so it is `exportable`."""
+        """Return the emulation as a `jax.stages.Traced`, as `jax.jit(f).trace` does. It
+        is `exportable`, because `jax.export.export` calls this method."""
         emulated = functools.wraps(self.__wrapped__)(lambda *a, **k: self(*a, **k))
         options = self._chosen((*_STATIC, "donate_argnums", "donate_argnames"))
         with exportable():
@@ -283,7 +283,7 @@ class Emulated(Stateful):
 
     @boundary
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
-        """Shapes and dtypes of the results, as `jax.eval_shape` of the function."""
+        """Return shapes and dtypes of the results, as `jax.eval_shape` does."""
         return self._shapes(self._step, args, kwargs)
 
     def _shapes(self, function: Callable, args: tuple, kwargs: dict) -> Any:
@@ -294,18 +294,18 @@ class Emulated(Stateful):
         return found.result if isinstance(found, nnx_state.Stepped) else found
 
     def clear_cache(self) -> None:
-        """Forgets the compiled programs, as that of a jitted function."""
+        """Clear the compiled programs, as for a function of `jax.jit`."""
         self._jitted.clear_cache()  # type: ignore[attr-defined]
 
     def __repr__(self) -> str:
         return f"<neuronjax.Emulated {self._name} on {self.target.name}>"
 
-    # -- inside ------------------------------------------------------------------------
+    # -- implementation ----------------------------------------------------------------
 
     def _whole(
         self, function: Callable, args: tuple, kwargs: dict
     ) -> tuple[MeshContext, tuple, dict]:
-        """Return the context of a call, and its arguments for the emulation."""
+        """Return the mesh context of a call, and the emulation's arguments."""
         args, kwargs = nnx_state.once(function, (args, kwargs))
         if active_real_devices():
             return MeshContext.around(), args, kwargs
@@ -333,12 +333,12 @@ class Emulated(Stateful):
 
     @property
     def _unsharded(self) -> dict[str, Any]:
-        """The options that `jax.jit` has as well, without shardings."""
+        """The options that `jax.jit` also has, without the shardings."""
         apart = (*_NOT_JAX, *_SHARDINGS)
         return {k: v for k, v in self.options.items() if k not in apart}
 
     def _entry(self, args: tuple, kwargs: dict, around: MeshContext) -> CallEntry:
-        """How the program for arguments of these types is compiled and called."""
+        """Return how the program for these arguments is compiled and called."""
         static = self._static
 
         def run(
@@ -373,10 +373,10 @@ class Emulated(Stateful):
     def _emulate(
         self, _context: CallContext, _around: MeshContext, /, *args: Any, **kwargs: Any
     ) -> Any:
-        """What jax.jit traces (and, under disable_jit, Python runs).
+        """Emulate a call; `jax.jit` traces this function.
 
-        JAX takes no keyword that a parameter has as its name, hence the underscores.
-        """
+        The underscores leave the names free: JAX refuses a user's keyword argument that
+        has the name of a positional parameter."""
         context, around = _context, _around
         stages.start(f"{self._name} on {self.target.name}", self)
         emulation, leaves, out_tree = self._bind(self._step, args, kwargs, around)
@@ -416,7 +416,8 @@ class Emulated(Stateful):
         kwargs: dict,
         around: MeshContext = MeshContext(),
     ) -> tuple[Emulation, list, Callable]:
-        """Flatten the call: an emulation of flat leaves, the leaves, the out tree."""
+        """Return the emulation of flat arrays, these arrays, and a function that
+        returns the pytree structure of the results once they are computed."""
         host_process.check()
         called = nnx_state.for_arguments(called, (args, kwargs))
         dynamic, rebuild = self._static.split(args, kwargs)
@@ -448,13 +449,13 @@ class Emulated(Stateful):
     def _spread(
         self, called: Callable, around: MeshContext, args: tuple, kwargs: dict
     ) -> Callable:
-        """Return what is captured for arguments of these types: the function, which
-        shardings spread over the emulated devices."""
+        """Return the function to capture for arguments of these types. Shardings, if
+        given, distribute it over the emulated devices."""
         shardings, tree = self._chosen(_SHARDINGS), None
         out = shardings.get("out_shardings")
         if next(iter(jax.tree.leaves(out)), out) is not out:
-            # Two traces of one function may differ in what is no array, as functions
-            # that an optimizer holds do. JAX keeps the trace, so it tells which one.
+            # Two traces of a function may differ in values that are not arrays, such as
+            # functions in an optimizer. JAX reuses its trace, so its structure is used.
             with around.inside():
                 tree = jax.tree.structure(self._shapes(called, args, kwargs))
         if not shardings:
@@ -463,7 +464,7 @@ class Emulated(Stateful):
         return mesh_context.spread(called, shardings, options, tree)
 
     def _donated(self, captured: CapturedProgram) -> frozenset[int]:
-        """Return the positions of the program's arguments that a call gives away."""
+        """Return the positions of the program's arguments that a call donates."""
         given = self.named("donate")
         named = (argument_name(self._signature, number) for number in given.numbers)
         chosen = {*given.names, *named}

@@ -1,8 +1,8 @@
 """`judge`: whether a kernel is right, legal and safe, and how fast it would be.
 
-The thin public face of `diagnostics.judging`. A candidate is traced in a child process
-that knows the types of its arguments and none of their values; what comes back is data,
-which is checked, run on the reference's inputs and priced here.
+A thin interface to `diagnostics.judging`. A candidate is traced in a child process that
+knows the types of its arguments but not their values. The child returns data, which is
+checked, run on the reference's inputs and priced here.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from neuronjax.ir.nki_instructions import SPECS
 from neuronjax.nki.releases.release import Release, resolve_release
 from neuronjax.timing.work import QUEUES
 
-#: NKIBench's seeds, and the relative L2 error that it allows: where none is derived.
+#: NKIBench's seeds, and its relative L2 tolerance, for use where none is derived.
 SEEDS = (0, 21, 42, 63, 84)
 RELATIVE_L2 = 2e-5
 _SHOWN_CHANGES = 3
@@ -52,51 +52,48 @@ def judge(
     tolerance: float | None = None,
     timeout: float = 120.0,
 ) -> KernelVerdict:
-    """Judge a kernel that somebody wrote: is it legal, is it right, how fast is it.
+    """Judge whether a kernel is legal and right, and how fast it is.
 
-    The candidate is traced from types in a child process: no value of an input or of
-    the reference ever reaches it, and only instructions come back. The child has none
-    of the environment's secrets and a folder of its own, and is bounded in time, memory
-    and files; processes, connections, libraries and writes elsewhere are refused and
-    named. This is a fence and no security boundary: for a determined attacker's code
-    use a container.
+    The candidate is traced from types in a child process: it never gets a value of an
+    input or of the reference, and only instructions come back. The child has no secrets
+    of the environment, works in its own folder, and is limited in time, memory and
+    files. Processes, connections, libraries and writes elsewhere are refused and
+    reported. This is no security boundary: use a container for an attacker's code.
 
     Args:
         candidate: A Python file with an NKI kernel, of the newer or the older style.
-        reference: A Python file with `get_inputs()` and `forward(*inputs)` in NumPy,
-            and `transform_to_nki_inputs(inputs)` and `transform_nki_outputs(results,
-            expected)` where layouts differ. Without one nothing is compared, and the
-            candidate's own `get_inputs()` says the types of its arguments.
-        baseline: A kernel of the same arguments; its predicted time over the
-            candidate's is the speedup.
+        reference: A Python file with `get_inputs()` and `forward(*inputs)` in NumPy
+            and, if layouts differ, `transform_to_nki_inputs(inputs)` and
+            `transform_nki_outputs(results, expected)`. Without one nothing is compared,
+            and the candidate's own `get_inputs()` gives the types of its arguments.
+        baseline: A kernel with the same arguments; the speedup is its predicted time
+            divided by the candidate's.
         kernel: The kernel's name in its file. None for `kernel`, `optimized_kernel`,
             `nki_kernel`, or the only one.
         target: as `jit`.
-        nki: The NKI release by whose rules: 0.3 to 0.6, or neuronxcc-2.26 and older.
-            What it lacks is a limit, what it computes otherwise a hazard, and where the
-            emulator has the newest release's rule instead, that is advice. None for
-            what the emulator knows of both styles.
-        grid: The launch grid; none is one program.
-        seeds: Of the inputs. Where the kernel holds as many numbers as a result has
-            elements, one more is drawn, and stands last in the verdict: results that
-            were noted for known seeds do not fit it.
-        tolerance: The relative L2 error that each result may have. None for what the
-            reference gives: bounds of every element and of the norm that hold for every
-            order of addition, see `neuronjax.diagnostics.tolerance`; 2e-5 as NKIBench
-            has it where a function of the reference has no rule, which the verdict
-            says. Where it lets an error of more than a tenth of a result pass, or a
-            kernel that does nothing, a kernel that it finds nothing wrong with is
-            undecided, and not accepted.
-        timeout: Seconds that tracing may take, and that executing may take where loops
-            of the device turn as often as the run decides.
+        nki: The NKI release whose rules apply: 0.3 to 0.6, or neuronxcc-2.26 and older.
+            A feature that it lacks is a limit, one that it computes differently a
+            hazard, and one for which the emulator follows the newest release instead an
+            advice. None for everything that the emulator knows of both styles.
+        grid: The launch grid; an empty one is a single program.
+        seeds: The seeds of the inputs. If the kernel contains as many constants as a
+            result has elements, one more random seed is added at the end of the
+            verdict, to detect results stored for known seeds.
+        tolerance: The relative L2 error that each result may have. None for bounds
+            derived from the reference, on every element and on the norm, for any order
+            of addition; see `neuronjax.diagnostics.tolerance`. If a function of the
+            reference has no rule, it is NKIBench's 2e-5, and the verdict says so. If
+            the tolerance would accept an error of a tenth of a result, or a kernel that
+            does nothing, an otherwise faultless kernel is undecided, and not accepted.
+        timeout: Seconds allowed for tracing, and for execution if the number of turns
+            of a device loop depends on values.
 
     Returns:
         The `KernelVerdict`.
 
     Raises:
         InvalidProgramError: an unknown target or release, a missing file, no seeds, or
-            a reference or baseline that is none. What is wrong with the candidate is in
-            the verdict.
+            an invalid reference or baseline. The verdict has the candidate's faults.
 
     Example:
         >>> print(nj.judge("candidate.py", reference="reference.py"))
@@ -156,7 +153,7 @@ class _Job:
     limits: Limits
 
     def trace(self, path: Path, kernel: str | None) -> TracedCandidate:
-        """A file's kernel, for the reference's arguments."""
+        """Return the kernel of a file, traced for the arguments of the reference."""
         arguments, hidden = None, {}
         if self.case is not None:
             arguments = self.case.kernel_arguments(self.seeds[0])
@@ -184,7 +181,7 @@ def _file(path: str | Path, what: str) -> Path:
 
 
 def _allowed(case: ReferenceCase, job: _Job) -> tuple[float | None, str]:
-    """The relative L2 error, None where tolerances are derived; where it is from."""
+    """Return the relative L2 tolerance and its origin; None if bounds are derived."""
     if job.tolerance is not None:
         return job.tolerance, "given"
     try:
@@ -197,7 +194,7 @@ def _allowed(case: ReferenceCase, job: _Job) -> tuple[float | None, str]:
 
 
 def _judged(job: _Job) -> dict[str, Any]:
-    """The verdict's fields, as far as the candidate got."""
+    """Return the verdict's fields that could be determined."""
     program = None
     try:
         candidate = job.trace(job.candidate, job.kernel)
@@ -216,10 +213,10 @@ def _judged(job: _Job) -> dict[str, Any]:
 
 
 def _checked(job: _Job, candidate: TracedCandidate) -> dict[str, Any]:
-    """What a traced candidate is, by the rules of the chip."""
+    """Return the verdict's fields for a traced candidate."""
     program = candidate.kernel.program
     found: dict[str, Any] = {"kernel": candidate.name, "hazards": (), "tolerance": ""}
-    # Before the checks, which hold a map of every tensor.
+    # First, because the checks below need memory for a map of every tensor.
     found["limits"] = tuple(running.too_large(program, job.candidate))
     if found["limits"]:
         return found
@@ -248,8 +245,8 @@ def _checked(job: _Job, candidate: TracedCandidate) -> dict[str, Any]:
 
 
 def _without_matter(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Memory that may be unwritten is no hazard where two runs, in different memory,
-    have equal results: columns of a matmul that no one stores."""
+    """Return hazards and advice, with reads of memory that may be unwritten as advice:
+    two runs with different memory had equal results, so the values do not matter."""
     kinds: dict[str, list[Problem]] = {"hazards": [], "advice": [*found["advice"]]}
     for p in found["hazards"]:
         if p.rule == "maybe-unwritten":
@@ -263,7 +260,7 @@ def _without_matter(found: Mapping[str, Any]) -> dict[str, Any]:
 def _times(
     job: _Job, candidate: TracedCandidate
 ) -> tuple[VerdictTimes | None, tuple[Problem, ...]]:
-    """The times; or none, and which instruction has no price."""
+    """Return the predicted times, or None and the instruction without a price."""
     before = None if job.baseline is None else _baseline_seconds(job, job.baseline)
     try:
         found = profile(candidate.kernel, target=job.target)(*candidate.arguments)

@@ -1,7 +1,7 @@
 """`judge_all`: every kernel of a folder, best first.
 
-Each is judged in a process of its own, so that one that hangs or takes all memory costs
-its own verdict and no other's.
+Each kernel is judged in its own process, so one that hangs or uses all memory costs
+only its own verdict.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from neuronjax.report.tables import NAME, NUMBER, TEXT, WORD, Displayed, new_tab
 
 
 class KernelVerdicts(Displayed, tuple[KernelVerdict, ...]):
-    """The verdicts of a folder: what is accepted first, then what is undecided, the
-    quickest first."""
+    """The verdicts of a folder: accepted kernels first, then undecided ones; within
+    each group, the fastest first."""
 
     __slots__ = ()
-    _repr_pretty_ = Displayed._repr_pretty_  # which IPython prefers to our __repr__
+    _repr_pretty_ = Displayed._repr_pretty_  # IPython prefers this to __repr__
 
     def as_dict(self) -> Any:
-        """Return all of them, a list."""
+        """Return a list of all verdicts as plain data."""
         return [verdict.as_dict() for verdict in self]
 
     def __rich__(self) -> Table:
@@ -76,10 +76,10 @@ def judge_all(
     """Judge every Python file of a folder that is not the reference or the baseline.
 
     Args:
-        folder: of candidates; subfolders are not looked into.
-        jobs: How many are judged at once.
+        folder: a folder of candidates; its subfolders are ignored.
+        jobs: Number of kernels that are judged at the same time.
         limit: Seconds that one verdict may take.
-        shown: is given every verdict when it is there.
+        shown: a function that is called with each verdict as soon as it is available.
         **options: as `judge`.
 
     Raises:
@@ -132,7 +132,7 @@ def _in_child(path: Path, limit: float, options: dict[str, Any]) -> KernelVerdic
 
 
 def _flags(options: dict[str, Any]) -> list[str]:
-    """The options of the command that `judge`'s keywords are."""
+    """Return the command-line options for these keywords of `judge`."""
     flags = []
     for name, value in options.items():
         if value is None or value == ():

@@ -1,4 +1,4 @@
-"""`keep_compiled`: what was compiled in one process starts quickly in the next."""
+"""`keep_compiled`: programs compiled in one process start quickly in the next."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ import jax
 
 from neuronjax.numerics.host_kernels.kept_files import cache_folder, host_fingerprint
 
-#: What compiles faster is compiled again: reading would save nothing.
+#: A program that compiles faster is not stored: reading it would save nothing.
 LEAST_SECONDS = 0.1
 _FOLDER = "jax_compilation_cache_dir"
 
 
 def keep_compiled(folder: str | os.PathLike[str] | None = None) -> Path:
-    """Keeps compiled programs on disk, in JAX's persistent compilation cache.
+    """Keep compiled programs on disk, in JAX's persistent compilation cache.
 
-    Call it before the first program is compiled. A later process that compiles the same
-    program for the same kind of machine reads it instead; the bits are the same, for it
-    is the same machine code. Programs are captured and lowered in every process anew.
+    Call this before the first program is compiled. A later process that compiles the
+    same program for the same kind of machine reads it instead. The bits are the same,
+    because the machine code is. Capture and lowering are repeated in every process.
 
     Args:
-        folder: where to; None for `NEURONJAX_CACHE_DIR`, else the user's cache folder.
-            A cache that was chosen before, by `JAX_COMPILATION_CACHE_DIR` or
-            `jax.config`, is left as it is.
+        folder: the folder of the cache; None for `NEURONJAX_CACHE_DIR`, otherwise the
+            user's cache folder. A cache that was chosen before, by
+            `JAX_COMPILATION_CACHE_DIR` or `jax.config`, is left as it is.
 
     Returns:
-        The folder in use: one for each jaxlib, processor, number of threads and
-        `XLA_FLAGS`, for compiled code is that of a machine.
+        The folder in use. There is one for each jaxlib, processor, number of threads
+        and `XLA_FLAGS`, because compiled code depends on them.
     """
     chosen = getattr(jax.config, _FOLDER)
     if chosen and folder is None:

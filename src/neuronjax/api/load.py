@@ -1,10 +1,10 @@
 """`load`: saved programs, emulated.
 
-A saved program is the same object as `jit(f).lower(...)`: `capture.artifacts` reads and
-parses its file, the rest is the path of every program. In JAX's transformations, and in
-another function that is emulated, it is the function of `capture.saved_call`: `vmap` is
-a loop over the batch, for the program has one size, and `grad` works where the file
-holds the derivative, which only jax.export artifacts can.
+A saved program gives the same object as `jit(f).lower(...)`: `capture.artifacts` reads
+and parses the file, and the rest is as for every program. Inside JAX's transformations
+and other emulated functions it is the function of `capture.saved_call`: `vmap` is a
+loop over the batch, because the program has one size, and `grad` works if the file
+contains the derivative, which is possible only for jax.export artifacts.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from neuronjax.policy.scopes import active_policy, policy_scope
 def load(
     source: Source, *, target: str = "trn2", policy: Preset | str | Policy | None = None
 ) -> Lowered | Emulated:
-    """Loads a saved program for a Trainium chip.
+    """Load a saved program for a Trainium chip.
 
     The format is recognised by content: StableHLO as text (also in generic form, with
     CHLO, MHLO and Shardy), MLIR bytecode or a portable artifact; a `jax.export`
-    artifact; HLO as text or as a proto (HloModuleProto or HloProto). The file is
-    untrusted: another process parses it.
+    artifact; HLO as text or as a proto (HloModuleProto or HloProto). Files are
+    untrusted, so another process parses them.
 
         logits = nj.load("model.mlirbc", target="trn3", policy="bf16")(x)
 
     A jax.export artifact is called with the pytrees of the exported function. Every
-    other program takes flat positional arrays and returns an array, or a tuple where
-    it has several results or none. One with symbolic sizes is a function: every call
-    has the program for the sizes of its arguments.
+    other program takes flat positional arrays and returns an array, or a tuple if it
+    has several results or none. A program with symbolic sizes is loaded as a function;
+    every call uses the program for the sizes of its arguments.
 
     Args:
         source: a path, the bytes, or an open file.
@@ -56,8 +56,8 @@ def load(
         policy: as `jit`.
 
     Returns:
-        A `Lowered`, callable: the first call compiles. Of symbolic sizes what `jit`
-        returns, an `Emulated`.
+        A `Lowered`, which compiles at its first call; for symbolic sizes an `Emulated`,
+        as from `jit`.
 
     Raises:
         InvalidProgramError: no such file, no known format, malformed, or an unknown
@@ -68,14 +68,14 @@ def load(
     """
     program = read_saved(source, target, policy)
     if isinstance(program, Lowered):
-        _ = program.captured.instructions  # what cannot be lowered is refused here
+        _ = program.captured.instructions  # raises if an op cannot be lowered
     return program
 
 
 def read_saved(
     source: Source, target: str | None = None, policy: str | Policy | None = None
 ) -> Lowered | Emulated:
-    """Read a saved program as `load` does, and lower it only when that is needed."""
+    """Return a saved program like `load`, but lower it only when that is needed."""
     given = None if policy is None else Policy.resolve(policy)
     machine, found = resolve_target(target or "trn2"), read_any(source)
     if isinstance(found, Artifact):
@@ -107,7 +107,7 @@ class _Loaded:
         self._jitted = NATIVE_JIT(self._emulation.__call__)
 
     def lowered(self) -> Lowered:
-        """The program, with the types of the arguments it is called with."""
+        """Return the program with the types of its arguments."""
         artifact = self._artifact
         captured = CapturedProgram(
             emulation=self._emulation,
@@ -139,14 +139,14 @@ class _Loaded:
         used = self._leaves(args, kwargs)
         around = jax.tree.leaves(context)
         traced = any(isinstance(leaf, Tracer) for leaf in [*used, *around])
-        # The flag is public, its type stub is not complete.
+        # The flag is public, but its type stub is incomplete.
         disabled = jax.config.jax_disable_jit  # type: ignore[attr-defined]
         run = executable if not traced and not disabled else self._jitted
         return self._results(run(context, used))
 
     def _inside(self, *args: Any, **kwargs: Any) -> Any:
-        """Call it inside an emulated function, under the policy that it was given when
-        it was loaded, else under the function's."""
+        """Call the program inside an emulated function, under the policy given when it
+        was loaded, or otherwise under the function's."""
         leaves, scope = self._leaves(args, kwargs), self._scope
         with policy_scope(scope) if scope else contextlib.nullcontext():
             return self._results(Outcome(results=self._emulation.function(*leaves)))
@@ -154,7 +154,7 @@ class _Loaded:
     # -- arguments and results ---------------------------------------------------------
 
     def _leaves(self, args: tuple, kwargs: dict) -> list[Any]:
-        """Return the flat arguments that the program takes, after a check of all."""
+        """Return the flat arguments that the program takes, after checks."""
         artifact = self._artifact
         leaves: Sequence[Any] = args
         if artifact.in_tree is not None:
@@ -177,14 +177,14 @@ class _Loaded:
         return [checked[i] for i in artifact.kept]
 
     def _results(self, outcome: Outcome) -> Any:
-        """The results as the exported function returns them."""
+        """Return the results as the exported function returns them."""
         results = jax.tree.unflatten(self._artifact.out_tree, outcome.results)
         history = outcome.amax_history
         return results if history is None else (results, history)
 
 
 def _checked(leaf: Any, aval: jax.ShapeDtypeStruct, name: str) -> Any:
-    """One argument as the array that the program takes."""
+    """Return an argument as the array that the program takes."""
     if type(leaf) in _WEAK and jnp.result_type(aval.dtype, leaf) == aval.dtype:
         leaf = jnp.asarray(leaf, aval.dtype)
     array = as_array(leaf, name)
@@ -201,7 +201,7 @@ _WEAK = (bool, int, float, complex)
 
 
 def _check_64_bit(artifact: Artifact) -> None:
-    """Without x64, JAX makes 32-bit arrays of 64-bit ones."""
+    """Refuse 64-bit types if x64 is off: JAX would make 32-bit arrays of them."""
     if jax.config.jax_enable_x64:  # type: ignore[attr-defined]
         return
     values = [*artifact.in_avals, *artifact.out_avals]

@@ -1,8 +1,7 @@
-"""Lowered and compiled programs: what `jit(f).lower(...)` and `load(...)` return.
+"""Lowered and compiled programs: the results of `jit(f).lower(...)` and `load(...)`.
 
 A `Lowered` is a program before XLA: StableHLO and the instructions of one chip under
-one policy. A `Compiled` is callable, and asks whoever made it (its `CallEntry`) how
-arguments become flat arrays.
+one policy. A `Compiled` is callable; the `CallEntry` of its maker flattens arguments.
 """
 
 from __future__ import annotations
@@ -35,14 +34,13 @@ from neuronjax.report.tables import Displayed
 
 @dataclass(frozen=True)
 class CallEntry:
-    """How a lowered program is compiled and called: `jit` and `load` each make theirs.
+    """The functions that compile and call a lowered program, made by `jit` or `load`.
 
     Attributes:
-        state: what the compiled program starts with.
-        compile: what accompanies the arguments (or its types) -> a
-            `jax.stages.Compiled`.
-        run: (executable, what accompanies the arguments, args, kwargs) -> results.
-        inside: the call inside of another emulated function.
+        state: the call state with which the compiled program starts.
+        compile: the call context, or its types -> a `jax.stages.Compiled`.
+        run: (executable, call context, args, kwargs) -> results.
+        inside: the function to call inside another emulated function.
         leaves: (args, kwargs) -> the flat arguments that the program's main takes.
         under: (target, policy) -> the entry of the same program for these.
     """
@@ -55,8 +53,8 @@ class CallEntry:
     under: Callable[[Target, Policy], CallEntry]
 
 
-#: What a program is priced and shown by. It is imported when somebody asks: who only
-#: runs programs needs neither the time model nor the report.
+#: The module that prices and shows programs. It is imported when it is first used,
+#: because running a program needs neither the time model nor the report.
 _READINGS = "neuronjax.api.readings"
 
 
@@ -65,20 +63,21 @@ def _reading(name: str) -> Callable[..., Any]:
 
 
 class _Readable(Displayed):
-    """What a lowered program and a compiled one can be asked without being run."""
+    """The common attributes of lowered and compiled programs, which run nothing."""
 
     lowered: Lowered
 
     @property
     def instructions(self) -> tuple[Instruction, ...]:
-        """Every instruction, those of loops and callees included."""
+        """All instructions, including those of loops and callees."""
         return tuple(self.lowered.captured.instructions.walk())
 
     def timeline(self, *, target: str | None = None, lnc: int | None = None) -> Any:
-        """When every engine would do what, for one logical core; see `profile`.
+        """Return the predicted schedule of each engine of a logical core; see
+        `profile`.
 
         Args:
-            target: another machine than the one it was lowered for.
+            target: a target other than the one the program was lowered for.
             lnc: physical cores per logical core; None for the policy's, else the
                 target's default.
 
@@ -101,10 +100,10 @@ class Lowered(_Readable):
     """A captured and lowered program, before XLA.
 
     Attributes:
-        captured: the program, its arguments and results, and what it was lowered for.
-        entry: how it is compiled and called.
-        args_info: the arguments it is called with: (args, kwargs) of arrays or types.
-        donated: positions of the program's arguments that a call gives away.
+        captured: the program, its arguments and results, and its target and policy.
+        entry: the functions that compile and call the program.
+        args_info: the arguments of calls: (args, kwargs) of arrays or types.
+        donated: positions of the program's arguments that a call donates.
     """
 
     def __init__(
@@ -124,17 +123,17 @@ class Lowered(_Readable):
 
     @property
     def target(self) -> Target:
-        """The machine that it was lowered for."""
+        """The machine for which the program was lowered."""
         return self.captured.emulation.target
 
     @property
     def policy(self) -> Policy:
-        """The numerics that it was lowered under."""
+        """The numerics under which the program was lowered."""
         return self.captured.emulation.policy
 
     @property
     def name(self) -> str:
-        """Of the function or the file."""
+        """The name of the function or file."""
         return self.entry.state.name
 
     @property
@@ -144,14 +143,14 @@ class Lowered(_Readable):
 
     @property
     def setting(self) -> str:
-        """Target, logical core, policy and SDK, in words."""
+        """Target, logical core, policy and SDK as text."""
         return setting_line(self.target, self.policy)
 
     def as_text(self, dialect: str = "stablehlo") -> str:
-        """The program as text.
+        """Return the program as text.
 
         Args:
-            dialect: "stablehlo", or "instructions" for the NeuronCore's.
+            dialect: "stablehlo", or "instructions" for those of the NeuronCore.
         """
         check_word("dialect", dialect, ("stablehlo", "instructions"))
         if dialect == "stablehlo":
@@ -172,7 +171,7 @@ class Lowered(_Readable):
         """Return the program with the arguments of a call as its inputs.
 
         Raises:
-            InvalidProgramError: they are not of the types that it was lowered for.
+            InvalidProgramError: the arguments have other types than the program's.
         """
         leaves = self.entry.leaves(args, kwargs)
         found, wanted = (
@@ -188,7 +187,7 @@ class Lowered(_Readable):
         return dataclasses.replace(self.captured, inputs=leaves)
 
     def init_amax_history(self) -> jax.Array:
-        """The empty amax history for `scaling="delayed"`: zeros, for scales of 1.
+        """Return the empty amax history of `scaling="delayed"`: zeros (scales of 1).
 
         Returns:
             float32 [policy.amax_history_length, scaled tensors].
@@ -199,7 +198,7 @@ class Lowered(_Readable):
 
     @boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Compile, at the first call, and run: see `Compiled`."""
+        """Run the program, and compile it at the first call; see `Compiled`."""
         if capturing():
             return self.entry.inside(*args, **kwargs)
         return self._compiled(*args, **kwargs)
@@ -215,7 +214,7 @@ class Lowered(_Readable):
 
     @boundary
     def compile(self) -> Compiled:
-        """Compiles for the host."""
+        """Compile the program for the host."""
         state = self.entry.state
         index, history = state.call_index, state.amax_history
         if index is None and self._is_stochastic:
@@ -228,7 +227,7 @@ class Lowered(_Readable):
 
 
 def types_text(arrays: Sequence[Any]) -> str:
-    """Return dtypes and shapes, as messages show them."""
+    """Return dtypes and shapes as text for messages."""
     texts = (f"{x.dtype}[{','.join(map(str, x.shape))}]" for x in arrays)
     return ", ".join(texts) or "without any array"
 
@@ -237,7 +236,7 @@ class Compiled(_Readable, Stateful):
     """A program compiled for the host; call it with arguments of the lowered types.
 
     Attributes:
-        lowered: what it was compiled from.
+        lowered: the program before compilation.
     """
 
     def __init__(
@@ -257,7 +256,7 @@ class Compiled(_Readable, Stateful):
         return self.lowered.entry.run(self._executable, context, args, kwargs)
 
     def _context(self, args: tuple, kwargs: dict) -> CallContext:
-        """What of the state the program takes."""
+        """Return the parts of the call state that the program takes."""
         index = history = None
         if self._takes.call_index is not None:
             index = self._state.next_index(True, args, kwargs)
@@ -272,13 +271,13 @@ class Compiled(_Readable, Stateful):
         return CallContext(index, history)
 
     def as_text(self, dialect: str = "instructions") -> str:
-        """The program as text, with a label on every number: see `Lowered.as_text`."""
+        """Return the program as text, as `Lowered.as_text` does."""
         return self.lowered.as_text(dialect)
 
     def cost_analysis(self) -> Any:
-        """XLA's estimate of what the emulation costs the host."""
+        """Return XLA's estimate of the emulation's cost on the host."""
         return self._executable.cost_analysis()
 
     def memory_analysis(self) -> Any:
-        """XLA's plan of the emulation's memory on the host."""
+        """Return XLA's plan of the emulation's memory on the host."""
         return self._executable.memory_analysis()

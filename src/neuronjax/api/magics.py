@@ -1,4 +1,4 @@
-"""IPython's `%emulate` and `%%emulate`, which `%load_ext neuronjax` brings."""
+"""The IPython magics `%emulate` and `%%emulate` of `%load_ext neuronjax`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from neuronjax.errors import InvalidProgramError
 
 
 def load(shell: Any) -> None:
-    """Give an IPython shell the magic."""
+    """Register the magics in an IPython shell."""
     opened = ExitStack()
 
     def emulate(line: str, cell: str | None = None) -> None:
@@ -30,7 +30,7 @@ def load(shell: Any) -> None:
             raise UsageError(f"%emulate TARGET [POLICY], or %emulate off, not {line!r}")
         setting = dict(zip(("target", "policy"), words, strict=False))
         try:
-            with emulated(**setting):  # refuses what is none, and then changes nothing
+            with emulated(**setting):  # raises for unknown names; changes nothing
                 pass
         except InvalidProgramError as error:
             raise UsageError(str(error)) from None
@@ -38,7 +38,7 @@ def load(shell: Any) -> None:
             opened.close()
             opened.enter_context(emulated(**setting))
             return
-        # The cell has the number and the lines of the notebook's.
+        # Errors refer to the number and the lines of the notebook's cell.
         with emulated(**setting):
             shell.execution_count -= 1
             done = shell.run_cell(cell if cell.startswith("%%") else f"#\n{cell}")

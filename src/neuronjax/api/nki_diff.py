@@ -1,4 +1,4 @@
-"""`nki_diff`: what a kernel loses and gains from one NKI release to another."""
+"""`nki_diff`: the features that a kernel loses and gains between two NKI releases."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from neuronjax.report.places import place
 from neuronjax.report.tables import TEXT, WORD, Displayed, new_table
 
 SCHEMA = "neuronjax.nki-diff/1"
-#: The first of general availability: where a kernel of the newer style starts.
+#: The first generally available release; the default `old` for the newer style.
 _FIRST = resolve_release("0.3")
 _STYLES = {"lost": "bold red", "changed": "yellow", "gained": "green"}
 
@@ -34,16 +34,16 @@ How = Literal["lost", "changed", "gained"]
 
 @dataclass(frozen=True, kw_only=True)
 class NkiChange:
-    """One use of something that differs between the two releases.
+    """A use of a feature that differs between two releases.
 
     Attributes:
         location: "file:line".
-        name: what is used.
-        how: "lost" does not work in the new release, or gives zeros; "changed" means or
-            computes something else, or is deprecated; "gained" was lost, changed or
-            restricted in the old one.
-        what: what is so, in the new release, or if gained in the old one.
-        remedy: what to write instead.
+        name: the feature.
+        how: "lost": it does not work in the new release, or gives zeros; "changed": it
+            means or computes something else, or is deprecated; "gained": it was lost,
+            changed or restricted in the old release.
+        what: the behaviour in the new release, or for "gained" in the old one.
+        remedy: code to write instead.
         source: the documents.
     """
 
@@ -57,14 +57,14 @@ class NkiChange:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class NkiDiff(Displayed):
-    """What a kernel loses and gains by moving.
+    """The features that a kernel loses and gains by a change of release.
 
     Attributes:
-        candidate: its file.
+        candidate: the file of the kernel.
         old, new: names of the releases.
-        changes: by line; what is lost first within one.
-        lost: whether something is.
-        schema: the version of this form.
+        changes: the changes by line; within a line, losses first.
+        lost: whether any feature is lost.
+        schema: the version of this format.
     """
 
     candidate: str
@@ -75,7 +75,7 @@ class NkiDiff(Displayed):
     schema: str = SCHEMA
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the same as plain data."""
+        """Return the fields as plain data."""
         return dataclasses.asdict(self)
 
     def __rich__(self) -> Group:
@@ -101,21 +101,21 @@ class NkiDiff(Displayed):
 def nki_diff(
     candidate: str | Path, *, old: str | None = None, new: str | None = None
 ) -> NkiDiff:
-    """Says what a kernel loses and gains by moving from one NKI release to another.
+    """Return the features that a kernel loses and gains between two NKI releases.
 
-    It reads the file and executes nothing. It does not see into other files that the
-    kernel imports, what `from ... import *` brings, or the shapes of tensors; `judge`
-    with `nki=` looks at the traced instructions too.
+    The file is read, not executed. Other files that the kernel imports, names from
+    `from ... import *`, and shapes of tensors are not analysed; `judge` with `nki=`
+    also checks the traced instructions.
 
     Args:
         candidate: A Python file with an NKI kernel, of the newer or the older style.
-        old: The release it comes from. None for 0.3, or the last that had the older
-            style alone for a kernel in it.
-        new: The release it goes to. None for the newest.
+        old: The release of the kernel. None for 0.3, or for a kernel of the older style
+            the last release that had only that style.
+        new: The release to move to. None for the newest.
 
     Raises:
-        InvalidProgramError: an unknown release, a missing file, no Python, or one that
-            imports no NKI.
+        InvalidProgramError: an unknown release, a missing file, or a file that is not
+            Python or does not import NKI.
 
     Example:
         >>> print(nj.nki_diff("candidate.py", old="neuronxcc-2.26", new="0.6"))
@@ -149,7 +149,7 @@ def _start(uses: list[NkiUse], path: Path) -> Release:
 
 
 def _change(m: ReleaseMeeting, start: Release, end: Release) -> NkiChange | None:
-    """None where both releases have it alike."""
+    """Return the change of a feature, or None if the releases do not differ."""
     before, after = m.holds_in(start), m.holds_in(end)
     if before == after:
         return None

@@ -1,12 +1,13 @@
 """State of Flax NNX that a function writes into the modules of its arguments.
 
-To `jax.jit` a module is a pytree: the function gets a copy, and what it writes into the
-copy's variables and does not return is lost. `nnx.jit` splits and merges modules around
-`jax.jit`, so it keeps them. `jit` keeps them too: every function runs `InPlace`. What
-`emulated` puts in the place of `jax.jit` loses what JAX loses, and warns: `AsInJax`.
+To `jax.jit` a module is a pytree: the function gets a copy, and whatever it writes into
+the copy's variables without returning it is lost. `nnx.jit` splits and merges modules
+around `jax.jit` and so keeps these writes. `jit` keeps them too: it wraps every
+function as `InPlace`. The `jax.jit` of an `emulated` block loses them as JAX does, and
+warns: `AsInJax`.
 
-Reports judge, price and measure all that a function writes: they take it `WithState`,
-and what it writes is among its results.
+Reports cover everything that a function writes: they wrap it as `WithState`, which adds
+the written arrays to its results.
 """
 
 from __future__ import annotations
@@ -32,41 +33,40 @@ class Stepped:
 
     Attributes:
         result: what the function returns.
-        state: the arrays that it has written, by the path of the argument that they
-            were in, "model/layers/0/kernel/value".
+        state: the arrays that the function has written, by the path of the argument
+            that holds them, "model/layers/0/kernel/value".
     """
 
     result: Any
     state: Mapping[str, Any]
 
     def tree_flatten_with_keys(self) -> tuple[Sequence[tuple], tuple[str, ...]]:
-        """For JAX: the paths of the state are those of the arguments."""
+        """Return the leaves with their keys, for JAX; a state key is its path."""
         state = [(DictKey(name), leaf) for name, leaf in self.state.items()]
         return ((GetAttrKey("result"), self.result), *state), tuple(self.state)
 
     @classmethod
     def tree_unflatten(cls, names: tuple[str, ...], children: Sequence[Any]) -> Stepped:
-        """For JAX."""
+        """Return the results made of these leaves, for JAX."""
         result, *state = children
         return cls(result, dict(zip(names, state, strict=True)))
 
 
 class WithState:
-    """A function, to be traced, with what it writes among its results.
+    """A wrapper that adds what a function writes into NNX modules to its results.
 
-    Where it writes into variables of NNX it returns a `Stepped`, else what it always
-    does."""
+    A call returns a `Stepped` if the function has written into NNX variables, and
+    otherwise the function's own result."""
 
     __wrapped__: Callable[..., Any]
 
     def __init__(self, function: Callable[..., Any]) -> None:
         has_state = isinstance(function, WithState)
         function = function.__wrapped__ if has_state else function
-        # The attributes of what an emulated function was wrapped by are not ours.
+        # An emulated function's attributes belong to its wrapper and are not copied.
         functools.update_wrapper(self, function, updated=())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function."""
         call = _SteppedCall.traced(self.__wrapped__, args, kwargs)
         state = self._state(call)
         return Stepped(call.result, state) if state else call.result
@@ -76,11 +76,11 @@ class WithState:
 
 
 class InPlace(WithState):
-    """A function whose state is to be written back into the modules of its arguments.
+    """A wrapper whose state `settled` writes back into the modules of the arguments.
 
-    Of what `nnx.jit` has made that is all that it writes; of another function what it
-    does not return, which a caller of `jax.jit` takes from the results. Where a caller
-    donates the modules, what it leaves as it was is written back too."""
+    For a function of `nnx.jit` the state is all that it writes. For any other it is
+    what it writes and does not return, because a caller takes returned modules from the
+    results. If modules are donated, unchanged variables are written back too."""
 
     def __init__(
         self, function: Callable[..., Any], options: Mapping[str, Any]
@@ -108,7 +108,7 @@ class InPlace(WithState):
 
 
 class AsInJax(WithState):
-    """A function whose state is lost where `jax.jit` loses it, with a warning."""
+    """A wrapper that loses the state that `jax.jit` loses, and warns about it."""
 
     def _state(self, call: _SteppedCall) -> Mapping[str, Any]:
         _warn_of_lost(self, call.lost)
@@ -132,32 +132,32 @@ def _name_of(function: Callable[..., Any]) -> str:
 
 
 def kept(function: Callable[..., Any], options: Mapping[str, Any]) -> Callable:
-    """Return a function `InPlace`, with the options of `jit`."""
+    """Return the function as `InPlace`, or unchanged if it handles its own state."""
     return function if _is_told(function) else InPlace(function, options)
 
 
 def as_in_jax(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that loses what `jax.jit` of it loses."""
+    """Return the function as `AsInJax`, or unchanged if it handles its own state."""
     return function if _is_told(function) else AsInJax(function)
 
 
 def _is_told(function: Callable[..., Any]) -> bool:
-    """Whether it says what becomes of its state: a `WithState`, or the inner function
-    of `nnx.jit`, which returns the next state."""
+    """Return whether a function handles its own state: a `WithState`, or the inner
+    function of `nnx.jit`, which returns the next state."""
     return isinstance(function, WithState) or _of_nnx_jit(function, whole=False)
 
 
 def for_arguments(function: Callable[..., Any], arguments: Any) -> Callable[..., Any]:
-    """Return what is traced for these arguments: the user's own function, whose trace
-    JAX may have kept, where they hold no modules."""
+    """Return the function to trace for these arguments. If they hold no modules, this
+    is the user's own function, so that JAX can reuse its trace."""
     if isinstance(function, WithState) and not _modules(arguments):
         return function.__wrapped__
     return function
 
 
 def in_place(run: Callable[..., Any], function: Callable[..., Any]) -> Callable:
-    """Return what runs a `WithState` of a function as the function itself: what it
-    writes is in the modules of the arguments afterwards."""
+    """Return `function` computed by `run`, which runs a `WithState` of it. Afterwards
+    the state is in the modules of the arguments."""
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -168,15 +168,14 @@ def in_place(run: Callable[..., Any], function: Callable[..., Any]) -> Callable:
 
 
 def once(function: Callable[..., Any], arguments: Any) -> Any:
-    """Return the arguments of a function; for a `WithState` variables that modules
-    share are there once."""
+    """Return a function's arguments; for a `WithState`, shared variables only once."""
     own = isinstance(function, WithState) and not isinstance(function, AsInJax)
     return tied(arguments) if own else arguments
 
 
 def settled(found: Any, function: Callable[..., Any], arguments: Any) -> Any:
-    """Return the results of what is `InPlace` without the state in them, which is
-    written into the modules of the arguments; and those of others as they are."""
+    """Return the results of a call. For an `InPlace` function, write the state in them
+    into the modules of the arguments first and leave it out."""
     if not isinstance(function, InPlace):
         return found
 
@@ -190,7 +189,7 @@ def settled(found: Any, function: Callable[..., Any], arguments: Any) -> Any:
 
 
 def copied(arguments: Any) -> Any:
-    """Arguments whose modules may be written into; the arrays are the same."""
+    """Return the arguments with new, writable modules over the same arrays."""
     return untied(jax.tree.map(lambda leaf: leaf, tied(arguments)))
 
 
@@ -205,23 +204,23 @@ def _write(state: Mapping[str, Any], signature: Any, arguments: Any) -> None:
 
 
 def _of_nnx_jit(function: Any, *, whole: bool) -> bool:
-    """Whether `nnx.jit` has made it: the whole, or the inner function, which returns
-    the next state."""
+    """Return whether `nnx.jit` made a function: the one it returns if `whole`,
+    otherwise the inner one, which returns the next state."""
     is_made = type(function).__module__.startswith("flax.")
     return is_made and hasattr(function, "jitted_fn") == whole
 
 
 @dataclass(frozen=True)
 class _SteppedCall:
-    """A call that is being traced, of a function that may write into modules.
+    """A call, during tracing, of a function that may write into modules.
 
     Attributes:
         result: what the function returns.
-        variables: the arrays of the modules afterwards, by their paths.
-        written: those of them that the function has written.
-        returned: the paths of those that are among the results.
-        rebuilt: what the call has made another of: variables that were not there, and
-            "what is static".
+        variables: the arrays of the modules after the call, by their paths.
+        written: the variables that the function has written.
+        returned: the paths of the variables that are also results.
+        rebuilt: the paths of variables that the call has created, or "what is static"
+            if it has only changed the structure of the arguments.
     """
 
     result: Any
@@ -232,14 +231,14 @@ class _SteppedCall:
 
     @property
     def lost(self) -> Sequence[str]:
-        """What the function has written and does not return."""
+        """The paths of variables that the function has written and does not return."""
         return [name for name in self.written if name not in self.returned]
 
     @classmethod
     def traced(
         cls, function: Callable[..., Any], args: tuple, kwargs: dict
     ) -> _SteppedCall:
-        """Call the function, whose arguments hold tracers."""
+        """Return the record of a call with tracers in its arguments."""
         if not _variables((args, kwargs)):
             return cls(function(*args, **kwargs))
         found, tree = jax.tree.flatten_with_path((args, kwargs))
@@ -249,7 +248,7 @@ class _SteppedCall:
         trees: list[Any] = []
 
         def flat(*arrays: Any) -> list[Any]:
-            given = [*leaves]  # with what is static
+            given = [*leaves]  # includes the static leaves
             for n, array in zip(places, arrays, strict=True):
                 given[n] = array
             arguments = args, kwargs = untied(jax.tree.unflatten(tree, given))
@@ -283,8 +282,8 @@ class _SteppedCall:
 
 
 def _modules(arguments: Any) -> list[tuple[tuple, Any]]:
-    """Modules and variables, by their paths. A bare `nnx.State` is none: of that the
-    function returns the next one itself."""
+    """Return the modules and variables, by their paths. A bare `nnx.State` is not
+    included: the function returns its next value itself."""
     nnx = sys.modules.get("flax.nnx")
     if nnx is None:
         return []
@@ -298,7 +297,7 @@ def _modules(arguments: Any) -> list[tuple[tuple, Any]]:
 
 
 def _variables(arguments: Any) -> dict[tuple, Any]:
-    """The arrays of modules and variables, by their paths."""
+    """Return the arrays of modules and variables, by their paths."""
     return {
         (*path, *inner): array
         for path, node in _modules(arguments)
@@ -306,15 +305,15 @@ def _variables(arguments: Any) -> dict[tuple, Any]:
     }
 
 
-#: What passes its operands on to one jaxpr, and that jaxpr's results back.
+#: Primitives that call one jaxpr with their own operands and return its results.
 _CALLS = ("jit", "remat2", "checkpoint", "custom_jvp_call", "custom_vjp_call")
 
 
 def _origins(jaxpr: Jaxpr, known: dict[Jaxpr, list[Any]]) -> list[Any]:
-    """Return the first value of the jaxpr that each result is equal to.
+    """Return the first value in a jaxpr that each of its results is equal to.
 
-    A call only passes some values on, as `nnx.jit` does every variable that is read and
-    not written, and may return one twice. A literal is its text."""
+    A call may pass operands through unchanged, as `nnx.jit` does with variables that
+    are only read, and may return a value twice. Literals are given as text."""
     if jaxpr in known:
         return known[jaxpr]
     same: dict[Any, Any] = {}
@@ -335,22 +334,22 @@ def _origins(jaxpr: Jaxpr, known: dict[Jaxpr, list[Any]]) -> list[Any]:
 
 # -- variables that several modules share ----------------------------------------------
 
-# Tied embeddings, say. To `jax.jit` a module is a pytree, in which a shared variable is
-# there as often as it is used, and a gradient would be that of each use alone. `tied`
-# leaves it in its first place, for the arguments of what is traced, and `untied` puts
-# it back, inside.
+# Tied embeddings, for example. To `jax.jit` a module is a pytree with one leaf for each
+# use of a shared variable, so a gradient would cover each use separately. `tied` keeps
+# only the first use in the arguments of a traced function, and `untied` restores the
+# others inside it.
 
 
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class Tie:
-    """Stands for a variable that is at another place: its number among the leaves."""
+    """A placeholder for a repeated variable: the leaf number of the first one."""
 
     number: int
 
 
 def tied(arguments: Any) -> Any:
-    """Arguments in which every variable is there once; those given, if it is so."""
+    """Return the arguments with each variable once; the same object if they were."""
     nnx = sys.modules.get("flax.nnx")
     if nnx is None:
         return arguments
@@ -364,7 +363,7 @@ def tied(arguments: Any) -> Any:
 
 
 def untied(arguments: Any) -> Any:
-    """What `tied` was given."""
+    """Return the arguments with repeated variables restored: the inverse of `tied`."""
     leaves, tree = jax.tree.flatten(arguments, is_leaf=_is_place)
     if not any(isinstance(leaf, Tie) for leaf in leaves):
         return arguments
@@ -373,8 +372,8 @@ def untied(arguments: Any) -> Any:
 
 
 def _is_place(node: Any) -> bool:
-    """What is looked at as one; a bare state, as `nnx.split` returns, is a plain pytree
-    and may be given twice."""
+    """Return whether `tied` treats a node as one leaf. A bare state, as `nnx.split`
+    returns it, is a plain pytree and may be passed twice."""
     nnx = sys.modules.get("flax.nnx")
     if isinstance(node, Tie) or nnx is None:
         return isinstance(node, Tie)

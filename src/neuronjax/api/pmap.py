@@ -1,8 +1,8 @@
-"""Many devices in front of `jit`: meshes without hardware, and `pmap`.
+"""`pmap`, and meshes of emulated devices for `jit`.
 
-A device is one logical NeuronCore, as JAX on Neuron sees it; the target says how many
-there are. `jax.shard_map` over a mesh of `make_mesh` needs nothing from here but `jit`.
-`pmap` is written in these terms, as JAX's own is since 0.8.
+A device is one logical NeuronCore, as JAX on Neuron sees it; the target determines how
+many there are. `jax.shard_map` over a mesh of `make_mesh` needs nothing from this
+module except `jit`. `pmap` is implemented with these two, as JAX's own is since 0.8.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from neuronjax.policy import Policy, Preset
 
 
 def make_mesh(shape: Sequence[int], names: Sequence[str]) -> AbstractMesh:
-    """A mesh of emulated devices, for `jax.shard_map` and shardings of `jit`.
+    """Return a mesh of emulated devices, for `jax.shard_map` and shardings of `jit`.
 
-    There are no devices in it for JAX to set or to put arrays on: whole arrays are what
-    an emulated function takes. `with jax.sharding.use_abstract_mesh(mesh):` makes it
-    the mesh around calls. A program that calls `jax.set_mesh` and `jax.device_put`
-    needs a mesh with devices: `jax.make_mesh` in the block of `emulated`.
+    The mesh has no devices that JAX could select or place arrays on; emulated functions
+    take whole arrays. `with jax.sharding.use_abstract_mesh(mesh):` sets it as the mesh
+    of calls. A program that calls `jax.set_mesh` and `jax.device_put` needs a mesh with
+    devices: `jax.make_mesh` inside a block of `emulated`.
 
     Args:
         shape: the size of every axis.
         names: the name of every axis. A device's number is its row-major index.
 
     Returns:
-        An abstract mesh, all axes of type Auto.
+        An abstract mesh whose axes all have type Auto.
 
     Raises:
-        InvalidProgramError: not one name per size, a name twice, or a size below 1.
+        InvalidProgramError: not one name per size, a repeated name, or a size below 1.
     """
     shape, names = tuple(shape), tuple(names)
     legal = all(isinstance(size, int) and size > 0 for size in shape)
@@ -53,7 +53,7 @@ def make_mesh(shape: Sequence[int], names: Sequence[str]) -> AbstractMesh:
 
 
 def local_device_count(target: str = "trn2", *, lnc: int | None = None) -> int:
-    """The devices of a target: its logical NeuronCores.
+    """Return the number of devices of a target: its logical NeuronCores.
 
     Args:
         target: as for `jit`.
@@ -66,11 +66,11 @@ def local_device_count(target: str = "trn2", *, lnc: int | None = None) -> int:
 
 
 def replicate(tree: Any, devices: int | Sequence[int]) -> Any:
-    """Every array once for each device: [devices, *shape] of [*shape].
+    """Return every array repeated for each device: [devices, *shape] of [*shape].
 
     Args:
         tree: a pytree of arrays and numbers.
-        devices: as for `pmap`, how many or their numbers.
+        devices: as for `pmap`, the number of devices or the device numbers.
 
     Raises:
         UnimplementedError: devices that are not 0, 1, 2, ... in this order.
@@ -80,7 +80,7 @@ def replicate(tree: Any, devices: int | Sequence[int]) -> Any:
 
 
 def unreplicate(tree: Any) -> Any:
-    """The first device's part of every array: [*shape] of [devices, *shape]."""
+    """Return the first device's part of every array: [*shape] of [devices, *shape]."""
     return jax.tree.map(lambda x: x[0], tree)
 
 
@@ -97,30 +97,30 @@ def pmap(
     target: str = "trn2",
     policy: Preset | str | Policy | None = None,
 ) -> Any:
-    """Emulates a function on many devices; use it as `jax.pmap`.
+    """Emulate a function on many devices; use it as `jax.pmap`.
 
     Args:
-        function: of the arrays of one device. Without it, a decorator is returned.
-        axis_name: of the mapped axis, for collectives.
-        in_axes: of every positional argument the axis that is mapped, None for one that
-            all devices get as it is, or a pytree prefix of these. Keyword arguments are
-            mapped over axis 0.
-        out_axes: where the mapped axis is in the results, or None for a result that all
-            devices agree on; a pytree prefix.
-        static_broadcasted_argnums: arguments that are Python values and no arrays.
-        devices: how many, or their numbers 0, 1, ..., as a sequence. None: as many as
-            the mapped arguments are long.
-        axis_size: the length of mapped axes, as a further check.
+        function: the function of one device. Without it, a decorator is returned.
+        axis_name: name of the mapped axis, for collectives.
+        in_axes: for every positional argument the axis that is mapped, None for one
+            that all devices get unchanged, or a pytree prefix of these. Keyword
+            arguments are mapped over axis 0.
+        out_axes: the position of the mapped axis in the results, or None for a result
+            that is equal on all devices; a pytree prefix.
+        static_broadcasted_argnums: arguments that are Python values instead of arrays.
+        devices: the number of devices, or the sequence 0, 1, ... of their numbers. None
+            for the length of the mapped axes.
+        axis_size: the length of mapped axes, as an additional check.
         donate_argnums: as `jax.jit`.
-        target: as for `jit`; it must have the devices.
+        target: as for `jit`; it must have enough devices.
         policy: as for `jit`.
 
     Returns:
-        An `Emulated` function, whose arguments and results have the mapped axis.
+        An `Emulated` function whose arguments and results have the mapped axis.
 
     Raises:
-        InvalidProgramError: illegal axes; and at a call: a mapped axis that is missing,
-            or not as long as there are devices.
+        InvalidProgramError: illegal axes; at a call, a mapped axis that is missing or
+            whose length is not the number of devices.
         UnimplementedError: devices that are not 0, 1, 2, ... in this order.
     """
     options: dict[str, Any] = dict(
@@ -163,7 +163,7 @@ def pmap(
 def _count(
     devices: int | Sequence[int] | None, axis_size: int | None, caller: str
 ) -> int | None:
-    """How many devices there are; None where the arguments say it."""
+    """Return the number of devices, or None if the arguments determine it."""
     if devices is not None and not isinstance(devices, int):
         devices = tuple(devices)
         if devices != tuple(range(len(devices))):
@@ -180,14 +180,14 @@ def _count(
     return axis_size if devices is None else devices
 
 
-# Marks in a tree of axes, where None would be no leaf.
+# Replaces None in a tree of axes, because JAX does not count None as a leaf.
 _WHOLE = object()
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Mapped:
-    """`function` over global arrays: a shard_map over one axis. `pmap` says what the
-    fields are; `count` is that of the devices, where it is given."""
+    """`function` over global arrays: a shard_map over one axis. The fields are
+    arguments of `pmap`; `count` is the number of devices, if it was given."""
 
     function: Callable[..., Any]
     axis_name: Any
@@ -210,7 +210,7 @@ class _Mapped:
         names = [path_name(signature, path, static) for path, _ in paths]
 
         def body(*leaves: Any) -> Any:
-            """What one device runs; mapped axes have length 1, in and out."""
+            """Run one device's part, in which mapped axes have length 1."""
             own = [
                 x if axis is _WHOLE else jnp.squeeze(x, axis)
                 for x, axis in zip(leaves, flat_axes, strict=True)
@@ -235,7 +235,7 @@ class _Mapped:
         return PartitionSpec(*[None] * axis, self.axis_name)
 
     def _size(self, leaves: list, axes: list, names: list[str]) -> int:
-        """Return how many devices there are, of which all mapped axes are one."""
+        """Return the number of devices, which is the length of every mapped axis."""
         sizes: dict[str, int] = {}
         for x, axis, name in zip(leaves, axes, names, strict=True):
             if axis is _WHOLE:
@@ -277,7 +277,7 @@ def _refuse_nesting() -> None:
 
 
 def _map_axes(f: Callable[[Any], Any], axes: Any) -> Any:
-    """`f` of every axis of a pytree of axes; of None, `f(_WHOLE)`."""
+    """Return the pytree of axes with `f` applied to each; for None, `f(_WHOLE)`."""
     return jax.tree.map(
         lambda axis: f(_WHOLE if axis is None else axis),
         axes,
@@ -286,7 +286,7 @@ def _map_axes(f: Callable[[Any], Any], axes: Any) -> Any:
 
 
 def _axes_of(name: str, axes: Any) -> Any:
-    """The axes with a mark for None, checked."""
+    """Return the axes with None replaced by `_WHOLE`. Refuse illegal axes."""
 
     def checked(axis: Any) -> Any:
         legal = isinstance(axis, int) and not isinstance(axis, bool) and axis >= 0
@@ -300,7 +300,7 @@ def _axes_of(name: str, axes: Any) -> Any:
 
 
 def _spread(name: str, axes: Any, tree: Any) -> list[Any]:
-    """The axis of every leaf of a tree, of which `axes` is a prefix."""
+    """Return the axis of every leaf of a tree of which `axes` is a prefix."""
     try:
         return jax.tree.leaves(jax.tree.broadcast(_axes_of(name, axes), tree))
     except ValueError as error:

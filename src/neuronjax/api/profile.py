@@ -1,9 +1,9 @@
 """`profile`: where the time of a program goes on a chip, and what would save some.
 
-The thin public face of `timing`, `report` and `diagnostics.limits`: it captures and
-lowers as `jit` does and schedules instead of running. Shapes are enough: no value is
-computed unless `Profile.outputs` is read. Times are predictions of a model for one
-logical NeuronCore; `neuronjax constants` lists what they rest on.
+A thin interface to `timing`, `report` and `diagnostics.limits`: it captures and lowers
+as `jit` does and schedules instead of running. Shapes are enough: no value is computed
+unless `Profile.outputs` is read. Times are predictions of a model for one logical
+NeuronCore; `neuronjax constants` lists the measurements behind it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from neuronjax.timing.schedule import schedule
 from neuronjax.timing.timeline import Timeline
 from neuronjax.timing.work import Core
 
-#: How often a loop turns, by "file.py:12" or ordinal, where its condition does not say.
+#: Turns of loops whose condition does not determine them, by "file.py:12" or ordinal.
 Trips = Mapping[str | int, int]
 
 
@@ -52,17 +52,16 @@ def profile(
     """Predict where the time of a function goes on a chip.
 
     Args:
-        step: as `compare`, or a kernel of `neuronjax.nki.jit`. The profile of a program
-            needs no arguments.
+        step: as `compare`, or a kernel of `neuronjax.nki.jit`. A program can be
+            profiled without arguments.
         target: as `compare`.
         policy: as `compare`.
-        lnc: physical cores per logical core; None for the policy's, else the target's
-            default.
-        peak: what MFU refers to: "bf16", "fp32", "fp8", "mx", "sparse", or TFLOPS.
+        lnc: physical cores per logical core; None for the policy's, else the target's.
+        peak: the peak of MFU: "bf16", "fp32", "fp8", "mx", "sparse", or TFLOPS.
         batch_argnums: the arguments whose leading axis is the batch. With them
             `Profile.limits` also prices other batch sizes.
-        trips: how often loops turn where values decide it, by the user's line
-            ("train.py:12"); without, such a loop turns once, and a note says so.
+        trips: turns of loops whose number depends on values, by the user's line
+            ("train.py:12"); otherwise such a loop turns once, and a note says so.
         static_argnums: as `jax.jit`.
         static_argnames: as `jax.jit`.
 
@@ -84,7 +83,7 @@ def profile(
     static = dict(static_argnums=static_argnums, static_argnames=static_argnames)
     asked = Asked.of(step, target=target, policy=policy, **static)
     core = Core.of(asked.target, asked.policy.lnc if lnc is None else lnc)
-    roofs(core, peak)  # refuses an unknown peak before the work
+    roofs(core, peak)  # raises for an unknown peak, before the work
     batch = (batch_argnums,) if isinstance(batch_argnums, int) else tuple(batch_argnums)
 
     def profiled(*args: Any, **kwargs: Any) -> Profile:
@@ -108,7 +107,7 @@ def profile(
 
 
 def _values(arguments: Any) -> Any:
-    """Arguments of a call that is made, not only profiled."""
+    """Return the arguments of a call that runs; refuse types, which have no values."""
     leaves = jax.tree.leaves(arguments)
     if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves):
         raise InvalidProgramError(
@@ -121,7 +120,7 @@ def _values(arguments: Any) -> Any:
 def _scaled(
     asked: Asked, args: tuple, kwargs: dict, batch: Sequence[int], factor: float
 ) -> InstructionProgram | None:
-    """The program with another batch; None where the program cannot have it."""
+    """Return the program for a batch scaled by `factor`, or None if it has none."""
 
     def scaled(leaf: Any) -> Any:
         if not jnp.ndim(leaf):
@@ -139,7 +138,7 @@ def _scaled(
     try:
         return asked.captured(*other, **kwargs).instructions
     except (TypeError, ValueError, NeuronJaxError):
-        return None  # what JAX raises where the program is written for one batch size
+        return None  # JAX raises these for a program written for one batch size
 
 
 def _profile(
@@ -158,7 +157,7 @@ def _profile(
     plan = with_donation(plan, lowered.donated)
 
     def price(instructions: InstructionProgram, other: Core) -> Timeline:
-        # Of another LNC size the numbers of logical cores mean other cores.
+        # With another LNC size, the numbers of logical cores refer to other cores.
         cores = placement if other.lnc == core.lnc else ()
         return schedule(instructions, other, target, trips=trips, placement=cores)
 

@@ -1,4 +1,4 @@
-"""`Profile`: the predicted timeline of a program, and what is read from it."""
+"""`Profile`: the predicted timeline of a program, and the figures read from it."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SHOWN_CHANGES = 3
-#: A queue that works less than this share of the time does not limit a program alone.
+#: A queue that is busy for less than this share of the time is no bottleneck.
 _SATURATED = 0.8
-#: What donation saves is worth a note from this share of HBM on.
+#: Donation is suggested in a note if it saves at least this share of HBM.
 _WORTH_A_NOTE = 0.01
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class Profile(Displayed):
-    """The predicted timeline of a program on one logical core, and what follows.
+    """The predicted timeline of a program on one logical core, with reports of it.
 
     Attributes:
-        name: of the function or file.
+        name: name of the function or file.
         target: the machine.
         policy: the numerics.
         core: the logical core.
-        peak: what MFU refers to.
+        peak: the peak to which MFU refers.
         timeline: every event on every queue.
     """
 
@@ -62,30 +62,28 @@ class Profile(Displayed):
     timeline: Timeline
     _run: Callable[[], Any]
     _find_changes: Callable[[], tuple[Change, ...]]
-    _program: Lowered | None = None  # of a kernel
+    _program: Lowered | None = None  # None for a kernel
 
     @property
     def total_seconds(self) -> float:
-        """From the first event to the last, and what is around them; `confidence` says
-        how sure that is."""
+        """Predicted time of the whole program, overheads before and after it included;
+        `confidence` gives the uncertainty."""
         return self.timeline.total_seconds
 
     @cached_property
     def memory(self) -> ShownMemory:
-        """What stays in SBUF, what spills, and what HBM has to hold; printed, both at
-        their fullest.
+        """The contents of SBUF and HBM when each is fullest, and what spills.
 
         Results take the place of arguments that the function donates
-        (`donate_argnums`); of a `Lowered` it is not known which these are.
-        """
+        (`donate_argnums`); for a `Lowered` it is unknown which these are."""
         return shown_memory(self.timeline.memory, self.core)
 
     def check_memory(self) -> None:
-        """Does nothing if HBM holds the program.
+        """Check that HBM can hold the program.
 
         Raises:
-            InvalidProgramError: it does not; with the biggest tensors, and what
-                rematerialisation or sharding would save.
+            InvalidProgramError: it cannot; the message names the biggest tensors, and
+                what rematerialisation or sharding would save.
         """
         error = check_fits(self.memory, self.core)
         if error is not None:
@@ -93,8 +91,8 @@ class Profile(Displayed):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What had to be assumed of this program: turns of loops, branches; what casts
-        to 16 bits take, and what `donate_argnums` would save of HBM."""
+        """The assumptions about loops and branches, the cost of casts to 16 bits, and
+        the HBM that `donate_argnums` would save."""
         casts = (
             ()
             if self._program is None
@@ -113,64 +111,62 @@ class Profile(Displayed):
 
     @cached_property
     def outputs(self) -> Any:
-        """What the program returns, emulated when this is first read.
+        """The outputs of the program, which is emulated when this is first read.
 
         Raises:
-            InvalidProgramError: only types of arguments were given, not arrays.
+            InvalidProgramError: only types of arguments were given, no arrays.
         """
         return self._run()
 
     @cached_property
     def metrics(self) -> dict[str, float]:
-        """Every figure by the vendor profiler's name.
+        """Every figure under its name in the vendor's profiler.
 
-        Seconds, bytes, counts; `_percent` are fractions from 0 to 1. What each of them
-        is: `neuronjax.report.profile_summary.METRICS`.
-        """
+        `_percent` figures are fractions from 0 to 1, the others seconds, bytes or
+        counts. `neuronjax.report.profile_summary.METRICS` explains each figure."""
         return metrics(self.timeline, self.core, self.peak)
 
     @cached_property
     def confidence(self) -> Confidence | None:
-        """How sure `total_seconds` is, by the measured programs that are most like it.
+        """The uncertainty of `total_seconds`, from the most similar measured programs.
 
-        None of a program that takes no time.
-        """
+        None for a program that takes no time."""
         return confidence(
             self.timeline, self.core, "program" if self._program else "kernel"
         )
 
     @property
     def instruction_counts(self) -> dict[Queue, int]:
-        """Instructions by engine, tiles and turns of loops included; DMA transfers and
-        collectives by their queues."""
+        """Number of instructions by engine, with tiles and turns of loops; DMA
+        transfers and collectives by their queues."""
         counts = usages.usage(self.timeline.events).counts
         return {queue: counts[queue] for queue in QUEUES if counts.get(queue)}
 
-    # -- who takes the time ------------------------------------------------------------
+    # -- time by op, line, module and engine -------------------------------------------
 
     def by_op(self) -> UsageGroups:
-        """Time and bytes by instruction and operator, the busiest first; "(none)" is
-        what belongs to no instruction, such as constants that are loaded."""
+        """Return time and bytes by instruction and operator, the busiest first.
+        "(none)" is work that belongs to no instruction, such as loads of constants."""
         return UsageGroups("op", usages.grouped(self.timeline, usages.op_name))
 
     def by_source(self) -> UsageGroups:
-        """The same by `file:line` of the user's program; a notebook's cell, whose file
-        has no name, by its number: `In[3]:12`."""
+        """Return time and bytes by `file:line` of the user's program; a line of a
+        notebook, whose cells have no file, by number of the cell: `In[3]:12`."""
         return UsageGroups("source", usages.grouped(self.timeline, usages.source_line))
 
     def by_module(self) -> UsageGroups:
-        """The same by part of the model and pass, "blocks/0/attn (backward)": the name
-        stack (Flax linen, Haiku, `jax.named_scope`), the path of the parameters (Flax
-        NNX, Equinox), or the function, whichever the framework leaves."""
+        """Return time and bytes by module and pass, "blocks/0/attn (backward)". Modules
+        are the name stack (Flax linen, Haiku, `jax.named_scope`), the path of the
+        parameters (Flax NNX, Equinox), or the function, as the framework permits."""
         return UsageGroups("module", usages.grouped(self.timeline, usages.module_name))
 
     def by_phase(self) -> UsageGroups:
-        """The same by pass: "forward", "backward", "optimizer"; "(none)" where neither
-        the name stack nor the flow of data tells."""
+        """Return time and bytes by pass: "forward", "backward", "optimizer"; "(none)"
+        if neither the name stack nor the flow of data shows it."""
         return UsageGroups("phase", usages.grouped(self.timeline, usages.phase_name))
 
     def by_engine(self) -> UsageGroups:
-        """The same by queue: engines, "dma", "cc"."""
+        """Return time and bytes by queue: the engines, "dma" and "cc"."""
         events = self.timeline.events
         found = {q: usages.usage(e for e in events if e.queue == q) for q in QUEUES}
         return UsageGroups(
@@ -179,7 +175,7 @@ class Profile(Displayed):
 
     @property
     def lowered(self) -> Lowered:
-        """The program that was profiled; a kernel has none."""
+        """The program that was profiled; an error for a kernel."""
         return kernels.not_a_kernel(self._program)
 
     @cached_property
@@ -187,28 +183,27 @@ class Profile(Displayed):
         return self._find_changes()
 
     def limits(self, most: int = _SHOWN_CHANGES) -> Changes:
-        """The changes with the largest predicted gain, each priced; see `Change`.
+        """Return the changes with the largest predicted gain; see `Change`.
 
-        Lowers and schedules the program several times more.
-        """
+        The program is lowered and scheduled again for each change."""
         return Changes(self._changes[:most])
 
     def limits_table(self) -> Table:
-        """`limits` as a table of Rich."""
+        """Return `limits` as a Rich table."""
         return self.limits().__rich__()
 
     @property
     def busiest(self) -> Queue:
-        """The queue that works longest."""
+        """The queue with the longest busy time."""
         return max(QUEUES, key=self.timeline.busy_seconds)
 
     @property
     def bound(self) -> Queue | Literal["waiting"]:
-        """What limits the program: its busiest queue, or "waiting" for one another."""
+        """The bottleneck: the busiest queue, or "waiting" if queues wait for others."""
         share = self.timeline.busy_seconds(self.busiest) / (self.total_seconds or 1.0)
         return self.busiest if share >= _SATURATED else "waiting"
 
-    # -- what is shown and written -----------------------------------------------------
+    # -- display and files -------------------------------------------------------------
 
     def __rich__(self) -> Group:
         ops = self.by_op().table(8)
@@ -216,14 +211,14 @@ class Profile(Displayed):
         return Group(self.headline(), ops, self.confidence_table(), *notes)
 
     def confidence_table(self) -> Group:
-        """`confidence` as a table of Rich; nothing where there is none."""
+        """Return `confidence` as a Rich table; an empty group if there is none."""
         if self.confidence is None:
             return Group()
         kind = "program" if self._program else "kernel"
         return Group(tables.confidence_table(self.confidence, kind, self.total_seconds))
 
     def headline(self) -> Group:
-        """Key figures, queues and memory, as tables of Rich."""
+        """Return key figures, queues and memory as Rich tables."""
         return Group(
             tables.headline_table(self._title, self.metrics),
             tables.queues_table(self.metrics, self.bound),
@@ -241,7 +236,7 @@ class Profile(Displayed):
         return f"<neuronjax.Profile {self._title} {self.total_seconds:.3g} s>"
 
     def plot(self, kind: str = "all") -> Figure:
-        """A Matplotlib figure.
+        """Return a Matplotlib figure.
 
         Args:
             kind: "timeline" (a lane for each queue), "roofline" (every op under the
@@ -256,7 +251,7 @@ class Profile(Displayed):
         return draw(kind, self.timeline, self.memory, self.core, self._title)
 
     def to_perfetto(self, path: str | Path) -> None:
-        """Writes a trace that ui.perfetto.dev opens; suffix .pftrace by convention.
+        """Write a trace for ui.perfetto.dev; the usual suffix is .pftrace.
 
         Raises:
             UnsupportedError: the library perfetto is not installed.
@@ -268,11 +263,11 @@ class Profile(Displayed):
         write_perfetto(self.timeline, Path(path), process=process, counters=samples)
 
     def to_csv(self, path: str | Path) -> None:
-        """Writes every event as a line; columns as the vendor's profiler names them."""
+        """Write every event as a line, with the vendor profiler's column names."""
         write_csv(self.timeline, Path(path))
 
     def to_parquet(self, path: str | Path) -> None:
-        """Writes every event as a row of a Parquet table.
+        """Write every event as a row of a Parquet table.
 
         Raises:
             UnsupportedError: pyarrow is not installed.
@@ -280,7 +275,7 @@ class Profile(Displayed):
         write_parquet(self.timeline, Path(path))
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON: figures, and time by queue, op, line and module."""
+        """Return figures, and times by queue, op, line and module, for JSON."""
         groups = ("by_engine", "by_op", "by_source", "by_module", "by_phase")
         used = {group: getattr(self, group)() for group in groups}
         return {

@@ -1,6 +1,6 @@
-"""What a lowered program is priced and shown as, by the time model and the reports.
+"""Prices and displays of a lowered program, by the time model and the reports.
 
-`api.lowered` imports this file when somebody asks, so that `jit` needs no time model.
+`api.lowered` imports this file when it is first used, so `jit` needs no time model.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from neuronjax.timing.work import Core
 
 
 def timeline(lowered: Lowered, lnc: int | None) -> Timeline:
-    """Return when every engine would do what, for one logical core."""
+    """Return the predicted schedule of every engine of one logical core."""
     core = Core.of(lowered.target, lowered.policy.lnc if lnc is None else lnc)
     instructions = lowered.captured.instructions
     plan = plan_memory(instructions, core, lowered.program.argument_names)
@@ -27,7 +27,7 @@ def timeline(lowered: Lowered, lnc: int | None) -> Timeline:
 
 
 def table(lowered: Lowered) -> RenderableType:
-    """The instructions, as Rich draws them."""
+    """Return the instructions as a Rich table."""
     return program_table(lowered.name, lowered.captured.instructions, lowered.setting)
 
 

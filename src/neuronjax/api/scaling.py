@@ -1,11 +1,11 @@
-"""`scaling`: what a training step would take on 16 to 100,000 chips, on paper.
+"""`scaling`: the predicted time of a training step on 16 to 100,000 chips.
 
-The time model alone; no program is needed. A step is compute at a stated share of the
-peak, the all-reduce of the gradients, the all-reduces of tensor parallelism, the bubble
-and messages of a pipeline, and one execution's barrier. Devices are logical
-NeuronCores; neighbours are tensor-parallel, then data-parallel, and pipeline stages lie
-farthest apart. Left out: memory, input, stragglers, failures, and that small work per
-device uses the engines worse.
+Only the time model is used; no program is needed. A step consists of compute at a given
+share of the peak, the all-reduce of the gradients, the all-reduces of tensor
+parallelism, the bubble and messages of a pipeline, and one launch barrier. Devices are
+logical NeuronCores. Neighbouring devices are tensor-parallel, then data-parallel, and
+pipeline stages are farthest apart. Not modelled: memory, input, stragglers, failures,
+and lower efficiency with little work per device.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from neuronjax.timing.collectives import (
 from neuronjax.timing.evidence import HOW_SURE
 
 CHIPS = (16, 64, 256, 1024, 4096, 16_384, 65_536, 100_000)
-_BACKWARD = 2 / 3  # of the compute of a step: two of its three matmuls
-_LIMITED = 0.9  # efficiency above which nothing limits
+_BACKWARD = 2 / 3  # share of the backward pass: two of three matmuls
+_LIMITED = 0.9  # efficiency above which no limit is reported
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScalePoint:
-    """A step on so many chips; seconds of one step.
+    """The predicted step on one number of chips; seconds are those of one step.
 
     Attributes:
-        chips: in all.
+        chips: number of chips.
         devices: logical NeuronCores: data x tensor x pipeline.
-        data: how many copies of the model.
-        compute_seconds: of one device.
-        communication_seconds: of one device, hidden or not.
-        exposed_seconds: what of it compute does not hide.
-        bubble_seconds: what a device waits for the other stages.
-        barrier_seconds: what a launch on so many devices takes longer than the step.
-        step_seconds: all of it together.
-        efficiency: compute by step.
-        algorithm: of the all-reduce of the gradients, "" for one copy.
-        limit: what costs most besides compute, "" above 90 % efficiency.
+        data: number of copies of the model.
+        compute_seconds: compute time of one device.
+        communication_seconds: communication time of one device, hidden or not.
+        exposed_seconds: communication time that compute does not hide.
+        bubble_seconds: time that a device waits for other pipeline stages.
+        barrier_seconds: time by which the launch on all devices exceeds the step.
+        step_seconds: total time of the step.
+        efficiency: compute time divided by step time.
+        algorithm: algorithm of the all-reduce of the gradients; "" for one copy.
+        limit: the largest cost besides compute; "" above 90 % efficiency.
     """
 
     chips: int
@@ -69,10 +69,10 @@ class ScalePoint:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Scaling(Displayed):
-    """The points of `scaling`; prints as a table.
+    """The result of `scaling`: one point for each number of chips; prints as a table.
 
     Attributes:
-        title: what was asked.
+        title: the title of the table.
         points: one for every number of chips.
     """
 
@@ -103,7 +103,7 @@ def _row(p: ScalePoint) -> tuple[str, ...]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Workload:
-    """What does not change with the number of chips."""
+    """The quantities that do not change with the number of chips."""
 
     parameters: float
     tokens_per_step: float | None
@@ -121,7 +121,7 @@ class _Workload:
     algorithm: str | None
 
     def tokens(self, devices: int) -> float:
-        """Of a step, all copies together."""
+        """Return the tokens of a step, all copies together."""
         if self.tokens_per_step is not None:
             return self.tokens_per_step
         return (self.tokens_per_device or 0.0) * devices
@@ -145,34 +145,35 @@ def scaling(
     overlap: float = 1.0,
     algorithm: str | None = None,
 ) -> Scaling:
-    """The time of a training step by the number of chips.
+    """Predict the time of a training step for several numbers of chips.
 
     Args:
-        parameters: of the model.
-        tokens_per_step: of all devices together: the same work on more chips.
-        tokens_per_device: instead: work that grows with the devices.
-        compute_seconds: of one device in a step; None for 6 x parameters x tokens
-            operations at `utilization` of the BF16 peak.
-        utilization: share of the peak.
-        chips: how many, each a multiple of what the target has, or a divisor; None for
-            `CHIPS`, rounded down to whole targets, without what the mesh cannot fill.
+        parameters: number of parameters of the model.
+        tokens_per_step: tokens of all devices together: the same work on more chips.
+        tokens_per_device: an alternative: work that grows with the devices.
+        compute_seconds: compute time of one device per step; None for 6 x parameters x
+            tokens operations at `utilization` of the BF16 peak.
+        utilization: share of the peak that is reached.
+        chips: numbers of chips, each a multiple or divisor of the target's number; None
+            for `CHIPS`, rounded down to whole targets, without those that the mesh
+            cannot fill.
         target: an instance or UltraServer.
-        tensor: devices that share every layer; they fit on a node.
-        pipeline: stages.
-        microbatches: per step and copy, for the pipeline.
-        layers: of the model, for tensor parallelism.
+        tensor: number of tensor-parallel devices; they must fit on a node.
+        pipeline: number of pipeline stages.
+        microbatches: microbatches per step and copy, for the pipeline.
+        layers: number of layers, for tensor parallelism.
         hidden: width of the activations, for tensor and pipeline parallelism.
-        gradient_dtype: what the all-reduce adds.
-        overlap: share of the backward pass that the gradients' all-reduce hides behind.
-        algorithm: of that all-reduce; None for the one that size and group select.
+        gradient_dtype: data type in which gradients are all-reduced.
+        overlap: share of the backward pass that the gradients' all-reduce overlaps.
+        algorithm: all-reduce algorithm; None for the one that size and group select.
 
     Returns:
         The points, as data and as a table.
 
     Raises:
-        InvalidProgramError: sizes that are no sizes, no way to know the compute, chips
-            that the target or the mesh does not divide, an unknown target or dtype.
-        UnsupportedError: more chips than one target, which no network joins.
+        InvalidProgramError: invalid sizes, no way to know the compute, numbers of chips
+            that target or mesh do not divide, an unknown target or dtype.
+        UnsupportedError: more chips than one target has, without a network.
     """
     given = dict(locals())
     known = {**given, "target": resolve_target(target)}
@@ -222,7 +223,7 @@ def _check(job: _Workload) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _DeviceLayout:
-    """Devices of one pipeline stage, and how they lie on nodes."""
+    """The devices of one pipeline stage and their distribution over nodes."""
 
     chips: int
     devices: int
@@ -240,7 +241,7 @@ def _layout(job: _Workload, chips: int) -> _DeviceLayout:
 
 
 def _misfit(job: _Workload, layout: _DeviceLayout) -> str:
-    """Why the mesh does not fit on the chips, or ""."""
+    """Return why the mesh does not fit on the chips; "" if it fits."""
     stage, per_node = layout.data * job.tensor, layout.per_node
     if layout.chips < 1 or not stage or stage * job.pipeline != layout.devices:
         return f"no multiple of tensor {job.tensor} x pipeline {job.pipeline}"
@@ -303,7 +304,8 @@ def _compute(job: _Workload, layout: _DeviceLayout) -> float:
 
 
 def _gradients(job: _Workload, layout: _DeviceLayout) -> tuple[float, str, str]:
-    """Seconds, algorithm, and what to call it where it is the limit."""
+    """Return seconds and algorithm of the all-reduce, and its name if it is the
+    limit."""
     if layout.data == 1:
         return 0.0, "", "gradients"
     size = job.parameters * job.gradient_bytes / (job.tensor * job.pipeline)
@@ -319,7 +321,7 @@ def _gradients(job: _Workload, layout: _DeviceLayout) -> tuple[float, str, str]:
 
 
 def _all_reduce(job: _Workload, layout: _DeviceLayout, size: float) -> CollectiveTime:
-    """Over the copies, of all tensor-parallel parts and stages of a node at once."""
+    """Return the time over all copies, with all parts and stages of a node at once."""
     stage = min(layout.data * job.tensor, layout.per_node)
     used = min(layout.devices, layout.per_node)
     groups = [
@@ -333,7 +335,7 @@ def _all_reduce(job: _Workload, layout: _DeviceLayout, size: float) -> Collectiv
 
 
 def _tensor(job: _Workload, layout: _DeviceLayout) -> float:
-    """Two all-reduces of the activations per layer, forward and again backward."""
+    """Return the seconds of two all-reduces per layer, forward and again backward."""
     if job.tensor == 1:
         return 0.0
     size = _activations(job, layout)
@@ -346,7 +348,7 @@ def _tensor(job: _Workload, layout: _DeviceLayout) -> float:
 
 
 def _messages(job: _Workload, layout: _DeviceLayout) -> float:
-    """Activations to the next stage, and their gradients back; none of it hidden."""
+    """Return the seconds to send activations to the next stage and gradients back."""
     if job.pipeline == 1:
         return 0.0
     stage = layout.data * job.tensor
@@ -358,6 +360,6 @@ def _messages(job: _Workload, layout: _DeviceLayout) -> float:
 
 
 def _activations(job: _Workload, layout: _DeviceLayout) -> float:
-    """Bytes of one microbatch of one copy, in BF16."""
+    """Return the bytes of one microbatch of one copy, in BF16."""
     tokens = job.tokens(layout.devices) / layout.data / job.microbatches
     return math.ceil(tokens) * job.hidden * 2

@@ -1,9 +1,9 @@
 """`search_precision`: the cheapest policy under which a function is accurate enough.
 
-The thin public face of `diagnostics.precision_strategies`: it captures the function
-once, lowers and prices policies without running them, and runs, op by op, those that
-are worth it. The bits are those of `neuronjax.jit` under the same policy; op by op,
-because what two policies have in common is then compiled once.
+A thin interface to `diagnostics.precision_strategies`: it captures the function once,
+lowers and prices policies without running them, and runs promising ones. Programs run
+op by op, because ops that two policies have in common are then compiled once. The bits
+are those of `neuronjax.jit` under the same policy.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ from neuronjax.report.progress import SearchProgress
 from neuronjax.report.setting import policy_name, setting_line
 
 NATIVE = "native"
-#: A search takes its arguments again and again, and measures by itself.
+#: A search uses its arguments many times and measures by itself.
 _KEPT = {"donate_argnums": (), "donate_argnames": (), "collect": False}
-#: The reference and the baseline.
+#: A search needs at least two runs: the reference and the baseline.
 _FEWEST = 2
 
 
@@ -85,57 +85,57 @@ def search_precision(
     """Find which parts of a function can compute in lower precision.
 
     Args:
-        function: as `compare`; its policy does not count: a forward pass, a loss, a
-            whole train step.
-        tolerance: the largest error; an error that equals it is within.
+        function: as `compare`, except that its policy is ignored: a forward pass, a
+            loss, or a whole train step.
+        tolerance: the largest error that is allowed.
         target: as `compare`.
-        metric: of the error: "relative_l2" (norm of the error over norm of the
-            reference) or "max_relative" (largest error over largest magnitude), both of
-            the worst array. Or a function of the reference's outputs and the outputs,
-            pytrees of NumPy arrays, that returns a number, 0 for the same.
-        outputs: what is measured, a regular expression of paths of the outputs,
-            "^1/loss$"; None for all of them. Or a function of the outputs. Those of a
-            function that writes into NNX modules are "result" and, by the paths of its
-            arguments, what it writes: "^model/layers/0/"; to functions `.result` and
-            `.state`, a dict.
-        candidates: presets' names, the cheapest first and the baseline last; None for
+        metric: the error: "relative_l2" (norm of the error over norm of the reference)
+            or "max_relative" (largest error over largest magnitude), both for the worst
+            array. Or a function of the reference's outputs and the outputs, pytrees of
+            NumPy arrays, that returns a number, 0 for equal outputs.
+        outputs: the outputs to measure, as a regular expression of their paths,
+            "^1/loss$"; None for all. Or a function of the outputs. The outputs of a
+            function that writes into NNX modules are "result" and the written
+            variables, by the path of the argument: "^model/layers/0/"; a function gets
+            `.result` and the dict `.state`.
+        candidates: names of presets, the cheapest first and the baseline last; None for
             those of mxfp4, mxfp8, fp8, bf16, tf32 and fp32 that the target has. Or
             named policies without rules.
-        groups: what gets one precision: all ops of a "param" (the path of the weight;
-            what descends from none, as attention scores and gradients of weights, is
-            one more group, "(others)"), a "module" (the part of the model as all
-            reports name it, forward and backward together), a "scope" (of the name
+        groups: the ops that share one precision: all ops of a "param" (the path of the
+            weight; ops that use no weight, such as attention scores and gradients of
+            weights, form another group, "(others)"), a "module" (the part of the model
+            as in all reports, forward and backward together), a "scope" (of the name
             stack), a "source" line or an "op". Or selectors of a `Rule` by name,
             {"head": {"param": "head/kernel"}}.
-        strategy: "greedy": groups one after another, the least sensitive first, each
-            kept if the whole is within the tolerance; "bisection": the longest
-            beginning of the order of sensitivity that is, in fewer runs.
-        objective: "time": only steps that save predicted time, so what is found is
-            never predicted slower than the baseline; "preference": as far up the list
-            of candidates as the tolerance permits, whatever that costs. In a small
+        strategy: "greedy": lower groups one after another, the least sensitive first,
+            and keep each if the result stays within the tolerance; "bisection": lower
+            the longest prefix of that order that stays within it, in fewer runs.
+        objective: "time": take only steps that save predicted time, so the result is
+            never predicted slower than the baseline; "preference": go as far up the
+            list of candidates as the tolerance permits, whatever the time. In a small
             stand-in for a model the casts may cost more than they save.
-        reference: what the error is taken against: a policy or preset, or "native",
+        reference: the reference of the error: a policy or preset, or "native",
             `jax.jit` on the host.
-        max_evaluations: how many programs are run at most, that of the reference
-            included; then the best found so far is returned.
-        evaluate: called as `evaluate(run, *args)`, returns what is measured. `run` is
-            the function under the policy at hand: call it for several steps. What it
-            writes into NNX modules is then in these, which are copies of yours.
+        max_evaluations: the largest number of programs that run, including the
+            reference; then the best result so far is returned.
+        evaluate: a function called as `evaluate(run, *args)` that returns the outputs
+            to measure. `run` is the function under a policy and can be called for
+            several steps. It writes into NNX modules, which are copies of yours.
         batches: more tuples of positional arguments, of the same types; the worst error
-            of all counts.
-        holdout: tuples of positional arguments that the search does not see. What it
-            found must be within the tolerance on them too; else it goes back, step by
-            step, until it is. These runs do not count as evaluations.
-        variations: without `holdout`, so many variations of the one batch in its place:
-            its floats moved by up to 2^-8 of their value, so that every rounding falls
-            anew. They show whether the error is small by luck, and are no other data.
-        margin: what an error is multiplied by before it is compared with the tolerance
-            while searching: fresh batches err more than those a policy was chosen on.
-        compiled: compile every program as a whole, rather than op by op. The bits are
-            the same; it pays where `evaluate` makes very many calls.
+            over all batches counts.
+        holdout: tuples of positional arguments that the search does not use. Its result
+            must be within the tolerance on these too; otherwise steps are undone until
+            it is. These runs do not count as evaluations.
+        variations: without `holdout`, the number of variations of the one batch to use
+            instead: floats changed by up to 2^-8 of their value, which changes every
+            rounding. They show whether the error is small by luck, but are no new data.
+        margin: factor on errors before the search compares them with the tolerance,
+            because errors on new batches are larger than on those of the search.
+        compiled: compile every program as a whole instead of op by op. The bits are the
+            same; this is faster if `evaluate` makes very many calls.
         lnc: as `neuronjax.profile`.
         trips: as `neuronjax.profile`.
-        progress: whether to show a bar.
+        progress: whether to show a progress bar.
         static_argnums: as `jax.jit`.
         static_argnames: as `jax.jit`.
 
@@ -144,7 +144,7 @@ def search_precision(
 
     Raises:
         InvalidProgramError: unknown words; when called, no output that `outputs`
-            chooses, no op that a candidate could change, a baseline beyond the
+            selects, no op that a candidate could change, a baseline beyond the
             tolerance, or a metric that returns NaN.
         UnsupportedError: a candidate with delayed scaling; when called, one that the
             target lacks.
@@ -205,7 +205,7 @@ def search_precision(
     return searched
 
 
-# -- words -----------------------------------------------------------------------------
+# -- checks ----------------------------------------------------------------------------
 
 
 def _check_numbers(tolerance: float, most: int, variations: int, margin: float) -> None:
@@ -236,7 +236,7 @@ def _check_pattern(outputs: Chooser) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Measured:
-    """How the function is run and what is measured of it."""
+    """The way to run the function, and the outputs to measure."""
 
     asked: Asked
     first: tuple[Any, ...]
@@ -250,7 +250,7 @@ class _Measured:
     compiled: bool
 
     def judged(self, args: tuple, kwargs: dict) -> JudgedBatches:
-        """What a call is judged on."""
+        """Return the batches on which a call is judged."""
         return JudgedBatches.of(
             (args, kwargs), self.batches, self.holdout, self.variations
         )
@@ -263,7 +263,7 @@ class _Measured:
         most: int,
         judged: JudgedBatches,
     ) -> PolicyTrials:
-        """What the search asks; the reference has been run."""
+        """Return the trials for the search, after a run of the reference."""
 
         def run(policy: str | Policy, batches: Sequence[Batch]) -> list[Any]:
             runner = self._runner(policy, program)
@@ -315,7 +315,7 @@ class _Measured:
     def _runner(
         self, policy: str | Policy, program: SearchedProgram
     ) -> Callable[..., Any]:
-        """The function under a policy, its calls counted from 0."""
+        """Return the function under a policy, with calls counted from 0."""
         if isinstance(policy, str):
             return self.asked.native()
         step = self.asked.under(policy)

@@ -1,7 +1,7 @@
 """The function of a precision search: captured once, lowered, priced and run.
 
-Op by op, because what two policies have in common is then compiled once, and from what
-was lowered to be priced: nothing is captured or lowered again to be run.
+Programs run op by op, because ops that two policies have in common are then compiled
+once. They run from the lowering that was priced: nothing is captured or lowered again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from neuronjax.diagnostics.precision_trials import PricedPolicy, program_identit
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.policy import Policy
 
-#: So many lowered programs are kept.
+#: Number of lowered programs that are cached.
 _KEPT = 32
 
 
@@ -40,8 +40,8 @@ class SearchedProgram:
 
     lower: Callable[[Policy], Lowered]
     timing: Mapping[str, Any]  # options of `profile`
-    types: Any  # of its arguments; None where they do not tell the program
-    results: Any  # shapes and dtypes, in their pytree
+    types: Any  # argument types; None if they do not determine the program
+    results: Any  # pytree of the results' shapes and dtypes
 
     @classmethod
     def of(
@@ -50,15 +50,15 @@ class SearchedProgram:
         arguments: tuple[tuple, dict],
         timing: Mapping[str, Any],
     ) -> SearchedProgram:
-        """Return what a verb is asked about, for arguments of these types."""
+        """Return the program of `asked` for arguments of these types."""
         args, kwargs = arguments
         lowered = asked.lowered(*args, **kwargs)
 
-        # What is priced is run soon after, if it is worth that.
+        # A policy that is worth running is run soon after it is priced.
         @functools.lru_cache(_KEPT)
         def lower(policy: Policy) -> Lowered:
             found = lowered.under(policy=policy)
-            _ = found.captured.instructions  # what cannot be lowered is refused here
+            _ = found.captured.instructions  # raises if an op cannot be lowered
             return found
 
         captured = lowered.captured
@@ -73,13 +73,14 @@ class SearchedProgram:
         )
 
     def price(self, policy: Policy) -> PricedPolicy:
-        """What instructions a policy makes, and their predicted time."""
+        """Return the identity and the predicted time of a policy's instructions."""
         lowered = self.lower(policy)
         seconds = profile(lowered, **self.timing)().total_seconds
         return PricedPolicy(program_identity(lowered.captured.instructions), seconds)
 
     def groups(self, candidates: Candidates, by: str | Selection) -> Groups:
-        """What can be decided about; refuses a program that has nothing of it."""
+        """Return the groups that candidates can change; refuse a program without
+        any."""
         listening = ListeningPolicy.like(candidates.policies[-1])
         self.lower(listening)
         heard = [op for op in listening.heard if candidates.can_change(op.op)]
@@ -94,11 +95,10 @@ class SearchedProgram:
     def supported(
         self, candidates: Candidates, groups: Groups, *, named: bool
     ) -> Candidates:
-        """Those that some group can have on the target, and that change it.
+        """Return the candidates that the target supports for at least one group.
 
-        It is an error that the target lacks one that the caller `named`, or that none
-        changes anything. One group that a candidate changes is enough to know.
-        """
+        Refuse a candidate that the caller `named` and the target lacks, and candidates
+        of which none changes the program. One changed group is enough."""
         last = len(candidates.names) - 1
         baseline = self._identity(candidates, groups, (last,) * len(groups.groups))
         kept, changes = [], False
@@ -133,7 +133,7 @@ class SearchedProgram:
     def _alone(
         self, candidates: Candidates, groups: Groups, number: int
     ) -> Iterator[str | UnsupportedError]:
-        """The programs with one group lowered, or the refusal of each."""
+        """Yield for each group the program with only it lowered, or the refusal."""
         count, last = len(groups.groups), len(candidates.names) - 1
         for group in range(count):
             assignment = tuple(number if g == group else last for g in range(count))
@@ -149,8 +149,8 @@ class SearchedProgram:
         return program_identity(self.lower(policy).captured.instructions)
 
     def op_by_op(self, policy: Policy, step: Any) -> Callable[..., Any]:
-        """Return the function under a policy, its calls counted from 0; `step` is what
-        runs another program than the one that was lowered."""
+        """Return the function under a policy, with calls counted from 0. `step` is used
+        for arguments of other types than those of the lowered program."""
         lowered = self.lower(policy)
         state = CallState("the searched function")
         stochastic = may_round_stochastically(policy)

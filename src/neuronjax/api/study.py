@@ -1,11 +1,10 @@
 """`study`: one training loop under several policies and seeds, compared.
 
-The loop is the user's generator, `train(jit, seed)`, which yields what it measured at
-every step; `study` hands it a `jit` for each machine (a target and a policy, or the
-host's own `jax.jit`) and keeps the records. Every machine sees the same seeds, so that
-differences to the baseline are taken pair by pair. With a folder every run is a file
-(`diagnostics.run_files`), and a study that was stopped goes on with the runs that are
-missing.
+The loop is the user's generator, `train(jit, seed)`, which yields its measurements
+after every step. `study` passes it a `jit` for each machine (a target and a policy, or
+the host's own `jax.jit`) and keeps the records. Every machine runs the same seeds, so
+differences to the baseline are taken seed by seed. With a folder, every run is a file
+(`diagnostics.run_files`), and a study that was stopped continues with the missing runs.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from neuronjax.report.tables import Displayed, Records
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: Of intervals, all looks at them together.
+#: Confidence of all intervals of a study together.
 _CONFIDENCE = 0.95
 
 
@@ -66,51 +65,52 @@ def study(
     against: Any = (),
     progress: bool = True,
 ) -> Study:
-    """Train under every policy, on every target, with every seed, and judge.
+    """Train under every policy, on every target, with every seed, and compare.
 
-    A verdict says of each policy that it trains like the baseline, needs so many times
-    the steps, is worse, diverges, or what would decide; of one seed there is none.
+    The verdict on a policy says that it trains like the baseline, that it needs more
+    steps (with the ratio), that it is worse, that it diverges, or what would decide
+    between these. With one seed there is no verdict.
 
     Args:
         train: a generator function `train(jit, seed, **options)` that yields after
             every step its loss, or a dict of numbers ({"loss": ..., "accuracy": ...};
             "step" overrides the count from 0). It compiles with the given `jit`, which
-            is `jax.jit` or `neuronjax.jit` for one machine, and keeps what a function
-            writes into modules of Flax NNX, as `nnx.jit` does. A function given to
-            `jit` that is defined outside of `train` is compiled once for all seeds.
+            is `jax.jit` or `neuronjax.jit` for one machine and, like `nnx.jit`, keeps
+            what a function writes into modules of Flax NNX. A function passed to `jit`
+            that is defined outside of `train` is compiled once for all seeds.
         policies: presets' names, named policies, or a dict from names to either.
             "native" is `jax.jit` on the host; "trn3/mxfp8" is for that target alone.
-        target: as `neuronjax.jit`; one, or several; None for "trn2".
-        targets: the same by another name.
-        seeds: how many (0, 1, ...), or which.
-        options: more keywords of `train`, the same for all runs.
-        folder: where each run is a file of JSON lines. What is complete there is read
-            and not run again; what is not starts anew. None keeps nothing.
-        if_changed: what to do with a file whose run was made by another `train`,
-            other options or another policy of the same name.
-        baseline: the machine that others are compared with, as labelled in the table;
-            None for the first.
-        margin: what a policy may lose and still train like the baseline: a share of
-            what the baseline wins from its first step to its end. It is never less
-            than the baseline's ends scatter over the seeds.
+        target: as `neuronjax.jit`, one or several; None for "trn2".
+        targets: another name for `target`.
+        seeds: the number of seeds (0, 1, ...), or the seeds themselves.
+        options: further keywords of `train`, the same for all runs.
+        folder: a folder with one file of JSON lines per run. A complete run is read
+            instead of repeated; an incomplete one starts again. None stores nothing.
+        if_changed: what to do if a file's run was made by another `train`, with other
+            options or with another policy of the same name.
+        baseline: the machine with which the others are compared, by its label in the
+            table; None for the first.
+        margin: how much worse a policy may be and still train like the baseline, as a
+            share of the baseline's improvement from its first step to its end. It is
+            never less than the scatter of the baseline's final values over the seeds.
         until_sure: stop running a policy once its verdict is decided. Intervals are
-            wider then, for every look at them may be wrong.
-        at: a training step of the real size and its arguments, `(step, *arguments)`,
-            as arrays or `jax.ShapeDtypeStruct`s. It is priced, not run: the result has
-            the dollars to the same loss.
+            wider then, because each look at them may be wrong.
+        at: a training step of the real size and its arguments, `(step, *arguments)`, as
+            arrays or `jax.ShapeDtypeStruct`s. It is priced, not run: the result
+            contains the dollars to the same loss.
         instance: with `at`, as `estimate`.
-        steps: with `at`, those of the baseline to its loss, at the real size.
+        steps: with `at`, the steps of the baseline to its loss, at the real size.
         against: with `at`, as `estimate`.
-        progress: whether to show bars, in a terminal or a notebook, and in a terminal
-            a line for each run that ended.
+        progress: whether to show progress bars in a terminal or a notebook, and in a
+            terminal a line for each finished run.
 
     Returns:
         The `Study`: records, verdicts, a table of final losses, dollars, a picture.
 
     Raises:
         InvalidProgramError: unknown policies, targets or baseline; a `train` that
-            yields nothing or no numbers; a changed file under `if_changed="error"`; a
-            margin below 0; what `estimate` refuses.
+            yields nothing, or values that are not numbers; a changed file under
+            `if_changed="error"`; a margin below 0; the errors of `estimate`.
 
     Example:
         >>> def train(jit, seed):
@@ -178,8 +178,8 @@ def _rounds(
 ) -> list[Record]:
     """Run every machine seed by seed, and return the records in the machines' order.
 
-    With `until_sure` a machine whose verdict is decided drops out, and the last round
-    is that in which only the baseline is left."""
+    With `until_sure`, a machine whose verdict is decided drops out, and the runs end
+    when only the baseline is left."""
     found: dict[StudyMachine, list[Record]] = {machine: [] for machine in machines}
     jits = {machine: StudyJit(machine) for machine in machines}
     left = list(machines)
@@ -203,7 +203,7 @@ def _rounds(
 def _seen_before(
     every: StudyRuns, machines: Sequence[StudyMachine], found: Study
 ) -> dict[str, str]:
-    """Say what is seen before the first run of a machine that diverges, by label."""
+    """Return, by label, what statistics show just before a machine first diverges."""
     curves, verdicts, seen = found.curves(), found.verdicts(), {}
     for machine in machines:
         diverged = verdicts[machine.label].diverged
@@ -216,20 +216,20 @@ def _seen_before(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Study(Displayed):
-    """The records of `study`, and how to read them.
+    """The records of `study`, with methods that compare, show and price them.
 
     Attributes:
         records: a dict for every step of every run: policy, target, seed, step, and
             what `train` yielded ("loss"). `pandas.DataFrame(study.records)` works.
-        labels: (policy, target) -> what tables and pictures call it.
-        baseline: the label of the machine that others are compared with.
-        settings: label -> target, logical core, policy and SDK, in words.
-        numerics: label -> policy; None of the host.
-        margin: as `study` was given it.
-        confidence: of the verdicts' intervals.
-        seen: label -> of a machine that diverges, what statistics see in the step
+        labels: (policy, target) -> the label in tables and pictures.
+        baseline: the label of the machine with which the others are compared.
+        settings: label -> target, logical core, policy and SDK as text.
+        numerics: label -> policy; None for the host.
+        margin: the `margin` that `study` was given.
+        confidence: confidence level of the verdicts' intervals.
+        seen: label of a machine that diverges -> what statistics show in the step
             before: the first fault, its op and the user's line.
-        cost: dollars to the same loss, where `study` was given `at`.
+        cost: dollars to the same loss, if `study` was given `at`.
     """
 
     records: list[Record] = dataclasses.field(repr=False)
@@ -244,15 +244,15 @@ class Study(Displayed):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """What `train` yielded: "loss", ..."""
+        """The names of the numbers that `train` yielded: "loss", ..."""
         names = dict.fromkeys(name for record in self.records for name in record)
         return tuple(name for name in names if name not in (*KEYS, "step"))
 
     def curves(self, metric: str | None = None) -> Curves:
-        """A metric as arrays [seeds, steps], by label.
+        """Return a metric as arrays [seeds, steps], by label.
 
         Args:
-            metric: one of `metrics`; None for "loss", else the first of them.
+            metric: one of `metrics`; None for "loss", or the first of them.
 
         Raises:
             InvalidProgramError: no such metric.
@@ -262,13 +262,13 @@ class Study(Displayed):
     def verdicts(
         self, metric: str | None = None, *, last: int | None = None
     ) -> dict[str, TrainingVerdict]:
-        """Say of every machine whether it trains as the baseline does, by label.
+        """Return, by label, whether each machine trains as the baseline does.
 
-        The direction in which the baseline's metric moves is the better one.
+        The direction in which the baseline's metric moves counts as better.
 
         Args:
             metric: as `curves`.
-            last: over how many steps an end is the mean; None for a tenth of all.
+            last: the steps whose mean is a final value; None for a tenth of all.
         """
         found = self.curves(metric)
         return training_verdicts(
@@ -282,21 +282,20 @@ class Study(Displayed):
     def costs(
         self, step: Any, *, instance: Names = None, **keywords: Any
     ) -> Callable[..., StudyCosts]:
-        """Predict what every policy costs to the baseline's loss, at the real size.
+        """Predict each policy's cost to reach the baseline's loss, at the real size.
 
         Args:
             step: a training step of the real size; it is priced, not run.
-            instance: as `estimate`. Policies that were studied on another chip than
-                these have are left out.
-            keywords: as `estimate`; `steps` or `tokens` are those of the baseline.
+            instance: as `estimate`; leaves out policies studied on other chips.
+            keywords: as `estimate`; `steps` or `tokens` are the baseline's.
 
         Returns:
             A function of the step's arguments (arrays or ShapeDtypeStructs) that
             returns the `StudyCosts`.
 
         Raises:
-            InvalidProgramError: no policy was studied on these chips; what `estimate`
-                refuses.
+            InvalidProgramError: no policy was studied on these chips; errors of
+                `estimate`.
         """
         targets = {label: target for (_, target), label in self.labels.items()}
         policies = labelled(self.numerics, targets, instance)
@@ -315,15 +314,14 @@ class Study(Displayed):
 
         Args:
             metric: as `curves`.
-            last: of how many steps the mean is a run's final value; None for a tenth of
-                all.
+            last: the steps whose mean is a final value; None for a tenth of all.
 
         Returns:
-            A dict for each machine: mean and std over seeds, the mean and std of the
+            A dict for each machine: mean and std over seeds, mean and std of the
             differences to the baseline, seed by seed, and the ends of their interval
             ("difference_low"); the ratio of steps to the same value ("steps_ratio") and
-            its interval; the verdict in words and its margin; how many runs "diverged";
-            and the seeds whose metric ends where it began, within its noise
+            its interval; the verdict as text and its margin; the number of runs that
+            "diverged"; and the seeds whose metric ends where it began, within its noise
             ("unmoved").
         """
         found = self.curves(metric)
@@ -333,7 +331,7 @@ class Study(Displayed):
         return Records(figures, partial(self.table, metric, last=last))
 
     def table(self, metric: str | None = None, *, last: int | None = None) -> Table:
-        """Return `final` as a table of Rich."""
+        """Return the figures of `final` as a Rich table."""
         return final_table(
             self.final(metric, last=last),
             self.verdicts(metric, last=last),
@@ -347,15 +345,13 @@ class Study(Displayed):
     def plot(
         self, metric: str | None = None, *, band: str = "ci95", smooth: int = 1
     ) -> Figure:
-        """A Matplotlib figure: the metric by step, and its difference to the baseline.
-
-        Lines are means over seeds.
+        """Return a Matplotlib figure of a metric and of differences to the baseline.
 
         Args:
             metric: as `curves`.
-            band: around the mean over seeds: "ci95", its 95 % confidence interval
-                (Student's t); "std"; or "range", from the least to the largest.
-            smooth: over how many steps a moving mean is taken first, of every run.
+            band: the band around the mean over seeds: "ci95", its 95 % confidence
+                interval (Student's t); "std"; or "range", from minimum to maximum.
+            smooth: number of steps of a moving mean that smooths every run first.
 
         Raises:
             InvalidProgramError: another band, or no such metric.
@@ -377,7 +373,7 @@ class Study(Displayed):
         }
 
     def to_csv(self, path: str | Path) -> None:
-        """Writes a line for every record."""
+        """Write one line for every record."""
         columns = (*KEYS, "step", *self.metrics)
         with Path(path).open("w", newline="") as file:
             writer = csv.DictWriter(file, columns)

@@ -1,8 +1,8 @@
 """Dollars to the same loss: a study's ratios of steps on priced instances.
 
-A study trains a small model; the step of the real size is priced by shapes alone, as
-`estimate` does. A policy that needs 1.06 times the steps to the baseline's loss is
-charged 1.06 times the steps of the baseline.
+A study trains a small model; the step of the real size is priced from shapes alone, as
+in `estimate`. A policy that needs 1.06 times the steps to the baseline's loss is
+charged for 1.06 times the steps of the baseline.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _ONE = Interval(1.0, 1.0, 1.0)
 
 @dataclass(frozen=True, kw_only=True)
 class CostToLoss:
-    """What it costs to train to the baseline's loss; None where that is not known.
+    """The cost of training to the baseline's loss; unknown figures are None.
 
     Attributes:
         machine: the instance, or the caller's machine.
-        policy: the study's label; "" of the caller's machine.
-        verdict: its kind; "given" of the caller's machine.
-        steps: of the optimizer, to the same loss.
-        step_seconds: of one step, with the 80 % interval of measured times like it.
-        hours: rented.
-        dollars: for all of it. The interval has those of the steps' ratio and of the
-            seconds, added in quadrature.
+        policy: the study's label; "" for the caller's machine.
+        verdict: the kind of verdict; "given" for the caller's machine.
+        steps: optimizer steps to the same loss.
+        step_seconds: seconds of one step, with the 80 % interval of similar programs.
+        hours: rented hours.
+        dollars: total cost. Its interval adds those of the steps' ratio and of the
+            seconds in quadrature.
     """
 
     machine: str
@@ -63,14 +63,13 @@ class CostToLoss:
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class StudyCosts(Displayed):
-    """Dollars to the same loss, a row for every instance and policy.
+    """Dollars to the same loss, one row for every instance and policy.
 
     Attributes:
-        rows: in the order of the estimate.
-        estimate: what a step of the real size takes.
-        notes: which policy of fewer bits is slower than another, and why; the estimate
-            has them, too.
-        confidence: of the intervals of the ratios of steps.
+        rows: the rows, in the order of the estimate.
+        estimate: the estimate for a step of the real size.
+        notes: the policies that are slower with fewer bits, and why.
+        confidence: confidence level of the intervals of the ratios of steps.
     """
 
     rows: tuple[CostToLoss, ...]
@@ -118,8 +117,8 @@ def study_costs(
     verdicts: Mapping[str, TrainingVerdict],
     confidence: float,
 ) -> StudyCosts:
-    """Charge every row of an estimate for the steps that its policy needs, whose
-    verdict has the policy's name."""
+    """Return the costs of an estimate's rows for the steps that their policies need.
+    `verdicts` has them by policy name."""
     profiles = iter(estimated.profiles)
     rows = []
     for cost in estimated.costs:
@@ -133,7 +132,7 @@ def study_costs(
 
 
 def _seconds(cost: TrainingCost, found: Profile | None) -> Interval:
-    """Return the seconds of a step; the program's interval holds for the whole step."""
+    """Return the seconds of a step, with the program's interval scaled to it."""
     whole = cost.step_seconds
     if found is None or found.confidence is None:
         return Interval(whole, whole, whole)
@@ -167,7 +166,7 @@ def _row(
 
 
 def _ratio(verdict: TrainingVerdict | None) -> Interval | None:
-    """Return the ratio of steps; None of a policy that diverges or was not compared."""
+    """Return the ratio of steps; None if the policy diverges or was not compared."""
     if verdict is None or verdict.kind == "baseline":
         return _ONE
     return None if verdict.kind == "diverges" else verdict.steps_ratio
@@ -180,10 +179,10 @@ def labelled(
 ) -> dict[str, Policy]:
     """Return the policies that were studied on an instance's chip, by label.
 
-    Their names are the labels, without the target where they have it in common.
+    Each policy is named by its label, without the target if all have the same.
 
     Args:
-        numerics: label -> policy; None of the host.
+        numerics: label -> policy; None for the host.
         targets: label -> target.
         instance: as `estimate`.
 

@@ -1,4 +1,4 @@
-"""What the runs of a study happen on: targets and policies by name, and their `jit`."""
+"""The machines of a study: targets and policies by name, and their `jit`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _HOST = "host"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StudyMachine:
-    """A target and a policy by name, and what tables and pictures call them."""
+    """A named target and policy, and their label in tables and pictures."""
 
     policy: str
     target: str
@@ -39,7 +39,7 @@ class StudyMachine:
 
     @property
     def setting(self) -> str:
-        """Return target, logical core, policy and SDK in words."""
+        """Target, logical core, policy and SDK as text."""
         if self.numerics is None:
             return "this machine, JAX's own numbers"
         return setting_line(resolve_target(self.target), self.numerics)
@@ -52,7 +52,7 @@ def machines_of(policies: Policies, targets: str | Sequence[str]) -> list[StudyM
         where = [_HOST] if numerics is None else [own_target] if own_target else chips
         for target in where:
             if numerics is not None:
-                resolve_target(target)  # refuses an unknown one before the first run
+                resolve_target(target)  # raises for an unknown one, before any run
             if pairs.setdefault((name, target), numerics) != numerics:
                 raise InvalidProgramError(
                     f"two policies are called {name!r}", remedy="give each its own name"
@@ -73,7 +73,7 @@ def machines_of(policies: Policies, targets: str | Sequence[str]) -> list[StudyM
 
 
 def _named(policies: Policies) -> Iterator[tuple[str, Policy | None, str]]:
-    """Yield name, policy (None for the host) and target ("" for all) of each."""
+    """Yield name, policy (None for the host) and target ("" for all) of each policy."""
     if isinstance(policies, Mapping):
         for name, policy in policies.items():
             yield name, None if policy == NATIVE else Policy.resolve(policy), ""
@@ -89,13 +89,13 @@ def _named(policies: Policies) -> Iterator[tuple[str, Policy | None, str]]:
 
 
 class StudyJit:
-    """What `train` compiles with on a machine. It keeps what it compiled.
+    """The `jit` that `train` uses on a machine. It caches compiled functions.
 
-    What a function writes into modules is in them afterwards, or a study would train
-    nothing. A function given again is the one compiled before, with its calls counted
-    from 0: the random bits of stochastic rounding do not depend on the runs before.
-    Given a list, emulated functions put the statistics of every call there.
-    """
+    Functions write into modules of Flax NNX, because a study would otherwise train
+    nothing. A function that is passed again is not recompiled, but its calls are
+    counted from 0: the random bits of stochastic rounding do not depend on earlier
+    runs. With a list `seen`, emulated functions append the statistics of every call to
+    it."""
 
     def __init__(
         self, machine: StudyMachine, seen: list[Statistics] | None = None
@@ -127,13 +127,13 @@ class StudyJit:
 
 @dataclasses.dataclass(frozen=True)
 class _Watched:
-    """A function that collects, called as if it did not: statistics go into a list."""
+    """A function that collects statistics into a list and returns only its results."""
 
     collecting: Emulated
     seen: list[Statistics]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function."""
+        """Call the function, and append its statistics to the list."""
         leaves = jax.tree.leaves((args, kwargs))
         if capturing() or any(isinstance(leaf, Tracer) for leaf in leaves):
             return self.collecting.with_options(collect=None)(*args, **kwargs)
@@ -144,7 +144,7 @@ class _Watched:
         return (outputs, *history) if has_history else outputs
 
     def __getattr__(self, name: str) -> Any:
-        """Return what the function has; what makes another one of it is watched too."""
+        """Return an attribute; functions derived from this one are watched too."""
         own = getattr(self.collecting, name)
         if name not in ("with_amax_history", "with_rounding_seed"):
             return own

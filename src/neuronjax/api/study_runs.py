@@ -1,4 +1,4 @@
-"""The runs of a study: one for each machine and seed, each a file of its folder."""
+"""The runs of a study: one for each machine and seed, each in its own file."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from neuronjax.report.progress import StudyProgress
 
 Train = Callable[..., Iterable[Any]]
 
-#: What a record says of its run, beside what `train` yielded.
+#: Keys of a record that identify its run.
 KEYS = ("policy", "target", "seed")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StudyRuns:
-    """The training loop, its options and the folder, which all runs share."""
+    """The training loop, its options and the folder that all runs share."""
 
     train: Train
     options: Mapping[str, Any]
@@ -90,7 +90,7 @@ class StudyRuns:
         return tuple(found)
 
     def seen_before(self, machine: StudyMachine, seed: int, step: int) -> str:
-        """Run again up to a step, and say what statistics see there and just before."""
+        """Repeat a run up to a step; return what statistics show there and before."""
         name = f"{seed}-step{step}"
         if stored := self._stored(machine, name):
             return str(stored[0]["seen"])
@@ -139,7 +139,7 @@ class StudyRuns:
 
 
 def _metrics(yielded: Any) -> Record:
-    """Return what `train` yielded as plain numbers."""
+    """Return the metrics that `train` yielded as plain numbers."""
     named = yielded if isinstance(yielded, Mapping) else {"loss": yielded}
     return {str(name): _number(str(name), value) for name, value in named.items()}
 
@@ -161,7 +161,7 @@ def _number(name: str, value: Any) -> int | float:
 
 
 def _fault_in_words(seen: Mapping[int, Sequence[Statistics]]) -> str:
-    """Name the first fault, by step: its kinds, the op and the user's line."""
+    """Return the first fault: its step, kinds, op and line of the user."""
     for step, found in seen.items():
         for record in (record for each in found for record in each.records):
             if record["faults"]:

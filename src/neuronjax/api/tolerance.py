@@ -1,7 +1,7 @@
-"""`tolerance`: how far a program's results may be off on a chip, and still be right.
+"""`tolerance`: how large the errors of a correct run on a chip can be.
 
-The thin public face of `diagnostics.legal`: it captures, lowers the program under its
-policy, and hands it over.
+A thin interface to `diagnostics.legal`: it captures the program, lowers it under its
+policy, and calls that package.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ def tolerance(
     static_argnums: int | Iterable[int] | None = None,
     static_argnames: str | Iterable[str] | None = None,
 ) -> Callable[..., LegalResults]:
-    """Say how far off a program's results may be on a chip, and still be right.
+    """Return bounds on the errors that a program's results may have on a chip.
 
-    The program runs once, in float64, on values that carry the scale of their errors,
-    and where slopes then say little, some more times with errors that are drawn: the
-    smaller of what both say is the bound. Within the bounds is whatever order sums are
-    added in, tiles, pairs and quads of a cell, passes of FP32 operands, tables of
-    elementary functions, and results that are rounded once or twice. What is outside
-    is no rounding: of a sum of 4,096 terms one that is missing shows. Casts that policy
-    or program ask for are made, not bounded, where a number has no error yet.
+    The program runs once, in float64, on values that carry the scale of their errors.
+    Where derivatives then give little information, it runs some more times with random
+    errors, and the smaller of the two bounds counts. The bounds allow for any order of
+    sums, any tiles, pairs and quads of a cell, passes of FP32 operands, tables of
+    elementary functions, and results rounded once or twice. An error outside the bounds
+    is not due to rounding: a missing term in a sum of 4,096 is detected. Casts that
+    policy or program ask for are computed, not bounded, if a number has no error yet.
 
         t = nj.tolerance(loss, policy="bf16")(params, batch)
         np.testing.assert_allclose(found, t.expected, atol=t.atol, rtol=0)
@@ -48,14 +48,13 @@ def tolerance(
         function: as `compare`.
         target: as `compare`.
         policy: as `compare`.
-        functions: relative errors of elementary functions, root mean square:
+        functions: relative errors of elementary functions, as root mean square:
             "silicon", as measured on chips; "emulated", this emulator's own; or a
             mapping by name ("exp", "rsqrt", "sqrt", "reciprocal", "other").
-        failure: probability that one legal element is refused.
-        samples: how many runs with errors that are drawn narrow the bounds; each takes
-            as long as the first run. None for 32 where slopes alone bound an output by
-            more than a 128th of it, or not at all, as they do of deep networks, and for
-            none else.
+        failure: probability that a correct element is outside its bound.
+        samples: number of runs with random errors that narrow the bounds; each takes as
+            long as the first run. None for 32 if derivatives alone give a bound of more
+            than a 128th of an output, or none, as in deep networks; otherwise for 0.
         static_argnums: as `jax.jit`.
         static_argnames: as `jax.jit`.
 
@@ -64,8 +63,8 @@ def tolerance(
 
     Raises:
         InvalidProgramError: unknown target, policy or table, or no probability.
-        UnsupportedError: when called, complex numbers, or a loop or branch that depends
-            on numbers which are closer than their bounds.
+        UnsupportedError: when called, complex numbers, or a loop or branch whose
+            condition compares numbers that are closer than their bounds.
         UnimplementedError: when called, an op without a rule.
     """
     model = error_model("fp32", None, "fp32", functions, failure)
