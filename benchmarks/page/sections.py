@@ -434,7 +434,7 @@ def _active(entry: Found, engine: str) -> str:
 _TIME_MODEL = """Published times are the vendor's and third parties', of hardware that
 this project has not seen; `make validate` prints the sources and why rows are missed.
 Held-out rows were not looked at while the model was made. Rows that the model was given
-are not counted, nor are variants and bounds. Means are of absolute percentage errors."""
+do not count, and neither do variants and bounds. Means are of absolute per cents."""
 
 
 def _is_missed(entry: Found, found: Found) -> bool:
