@@ -434,7 +434,8 @@ def _active(entry: Found, engine: str) -> str:
 _TIME_MODEL = """Published times are the vendor's and third parties', of hardware that
 this project has not seen; `make validate` prints the sources and why rows are missed.
 Held-out rows were not looked at while the model was made. Rows that the model was given
-do not count, and neither do variants and bounds. Means are of absolute per cents."""
+do not count, and neither do variants and bounds. Means
+are of absolute percentage errors."""
 
 
 def _is_missed(entry: Found, found: Found) -> bool:
