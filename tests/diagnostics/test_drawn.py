@@ -93,6 +93,7 @@ TOGETHER = {
     "joined": lambda x: np.concatenate([x[:3], np.ones((3, 8), np.float32) / 3]) * x,
     "filled": filled,
     "a branch": lambda x: x * 2 if x.sum() > -1e9 else x,
+    "a table": lambda x: (x[0] * 0.3)[np.rint(np.abs(x)).astype(np.int32)],
     "integers": lambda x: np.round(x * 100) * 0.01 * np.arange(8),
 }
 
