@@ -75,6 +75,14 @@ def test_a_loss_that_stops_falling_early_is_worse_and_has_no_ratio_of_steps():
     assert found.words("native").startswith("worse by 1.2")
 
 
+def test_a_loss_that_rises_again_is_worse_and_has_no_ratio_of_steps():
+    rise = np.maximum(0, STEPS - 100) * 0.012
+    own = fall(0.8, noise=1e-3)
+    found = verdict(Curve(own.seeds, STEPS, own.values + rise), fall(noise=1e-3))
+    assert found.kind == "worse"
+    assert found.steps_ratio is None
+
+
 def test_a_metric_that_grows_is_judged_by_its_growth():
     found = verdict(fall(floor=2.0, sign=-1.0), fall(sign=-1.0))
     assert found.kind == "worse"

@@ -238,9 +238,11 @@ class _Judge:
             return "like"
         if not worse.low > self._margin:
             return "undecided"
-        half = len(own.steps) // 2
-        still = Curve(own.seeds, own.steps[half:], own.values[:, half:]).unmoved
-        falls = 2 * len(still) < len(own.seeds)
+        half = own.values[:, len(own.steps) // 2 :]
+        quarter = max(1, half.shape[1] // 4)
+        rises = half[:, -quarter:].mean(axis=1) >= half[:, :quarter].mean(axis=1)
+        still = Curve(own.seeds, own.steps, half).unmoved
+        falls = 2 * len({*still, *np.array(own.seeds)[rises].tolist()}) < len(own.seeds)
         later = 1 < ratio.low and ratio.high < _MANY_TIMES
         return "slower" if falls and later else "worse"
 
