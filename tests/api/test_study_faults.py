@@ -56,6 +56,19 @@ def test_a_run_that_diverges_says_where(tmp_path):
     assert files == {file: file.stat().st_mtime_ns for file in tmp_path.iterdir()}
 
 
+def test_steps_are_those_that_the_loop_counts():
+    """Every other yield has a loss, and the loop counts in tens."""
+
+    def train_in_tens(jit, seed):
+        for n, loss in enumerate(train(jit, seed)):
+            yield {"step": 20 * n, "loss": loss}
+            yield {"step": 20 * n + 10, "seconds": 1.0}
+
+    found = studied(train_in_tens, FP8)
+    assert found.verdicts()["fp8"].diverged == {0: 60, 1: 60}
+    assert found.seen["fp8"].startswith("seed 0, step 60: overflow in ")
+
+
 @pytest.mark.slow
 def test_a_state_of_delayed_scaling_is_watched_too():
     (seen,) = studied(train_delayed, DELAYED).seen.values()

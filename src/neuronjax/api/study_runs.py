@@ -89,21 +89,23 @@ class StudyRuns:
             )
         return tuple(found)
 
-    def seen_before(self, machine: StudyMachine, seed: int, step: int) -> str:
-        """Run again up to a step, and say what statistics see there and just before."""
-        name = f"{seed}-step{step}"
+    def seen_before(
+        self, machine: StudyMachine, seed: int, steps: Sequence[float]
+    ) -> str:
+        """Run these steps again, and say what statistics see in the last two."""
+        name = f"{seed}-step{steps[-1]}"
         if stored := self._stored(machine, name):
             return str(stored[0]["seen"])
         with self._writer(machine, name) as write:
             found: list[Statistics] = []
             run = iter(self.train(StudyJit(machine, found), seed, **self.options))
-            for _ in range(step):
+            for _ in steps[1:]:
                 found.clear()
                 next(run, None)
             before = len(found)
             next(run, None)
-            seen = _fault_in_words({step - 1: found[:before], step: found[before:]})
-            write({"seen": seen})
+            both = {steps[-2:][0]: found[:before], steps[-1]: found[before:]}
+            write({"seen": (seen := _fault_in_words(both))})
         return seen
 
     def _writer(
@@ -160,7 +162,7 @@ def _number(name: str, value: Any) -> int | float:
     return int(number) if array.dtype.kind in "biu" else float(number)
 
 
-def _fault_in_words(seen: Mapping[int, Sequence[Statistics]]) -> str:
+def _fault_in_words(seen: Mapping[float, Sequence[Statistics]]) -> str:
     """Name the first fault, by step: its kinds, the op and the user's line."""
     for step, found in seen.items():
         for record in (record for each in found for record in each.records):
