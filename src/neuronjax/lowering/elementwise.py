@@ -205,10 +205,10 @@ def _before_cast(op: Op, context: Context) -> Value | None:
     maker = context.shared.sources.makers.get(op.operands[0])
     if maker is None or maker.name != "stablehlo.convert":
         return None
-    (first,) = maker.operands
-    kinds = {v.type.dtype.kind for v in (first, *op.operands)}
-    is_back = first.type == op.results[0].type and kinds.isdisjoint("iub")
-    return first if is_back else None
+    (first,), wide, narrow = maker.operands, *(v.type for v in op.results + op.operands)
+    is_back = first.type == wide and narrow.dtype.itemsize < wide.dtype.itemsize
+    floats = {wide.dtype.kind, narrow.dtype.kind}.isdisjoint("iub")
+    return first if is_back and floats else None
 
 
 def holds(target: np.dtype, source: np.dtype) -> bool:
