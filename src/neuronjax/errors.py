@@ -164,11 +164,10 @@ def _frame_line(frame: FrameType | None) -> str:
 
 def is_library(filename: str) -> bool:
     """Whether a file, or a line in it, is none of the user's program."""
-    return (
-        _is_internal(filename)
-        or filename.endswith(("/contextlib.py", "/runpy.py"))
-        or ("site-packages" in filename)
-    )
+    ends = ("/contextlib.py", "/runpy.py", "/importlib/__init__.py")
+    folders = ("site-packages", "dist-packages")
+    is_python = filename.endswith(ends) or _is_internal(filename)
+    return is_python or any(folder in filename for folder in folders)
 
 
 def raising_line(error: BaseException) -> str | None:
