@@ -223,7 +223,8 @@ class _Judge:
         differences = ends_of(own, self.last) - ends_of(reference, self.last)
         worse = mean_interval(differences, self.confidence)
         logs = np.log(_steps_ratios(own, reference, self.last))
-        ratio = Interval(*map(math.exp, astuple(mean_interval(logs, self.confidence))))
+        ends = astuple(mean_interval(logs, self.confidence))
+        ratio = Interval(*(math.exp(x) if x < 99 or x != x else math.inf for x in ends))
         kind = self._kind(worse, ratio, own)
         return replace(
             judged,
