@@ -108,14 +108,9 @@ def _division(op: Op, context: Context) -> str:
 def square(op: Op, context: Context) -> Instructions:
     (x,) = context.operands(op)
     path = integer_path(context, "multiply", x.type.dtype)
-    yield context.arithmetic(
-        TensorTensor,
-        (x, x),
-        context.results(op),
-        engine=engine_of(x.type.dtype, path=path),
-        op="multiply",
-        integer_path=path,
-    )
+    engine = engine_of(x.type.dtype, path=path)
+    fields: dict[str, Any] = dict(engine=engine, op="multiply", integer_path=path)
+    yield context.arithmetic(TensorTensor, (x, x), context.results(op), **fields)
 
 
 @lowers("chlo.next_after")
@@ -140,9 +135,8 @@ def is_infinite(op: Op, context: Context) -> Instructions:
         x = context.computed(TensorTensor, (x,), shape, dtype, **absolute)
     sign = -1 if op.name == "chlo.is_neg_inf" else 1
     infinity = filled(context, x.type.shape, x.type.dtype, sign * np.inf)
-    yield context.make(
-        Compare, (x, infinity), context.results(op), engine="vector", direction="EQ"
-    )
+    fields: dict[str, Any] = dict(engine="vector", direction="EQ")
+    yield context.make(Compare, (x, infinity), context.results(op), **fields)
 
 
 @lowers(
@@ -158,13 +152,10 @@ def function(op: Op, context: Context) -> Instructions:
 
 @lowers("stablehlo.compare")
 def compare(op: Op, context: Context) -> Instructions:
-    yield context.whole(
-        op,
-        Compare,
-        engine_of(op.operands[0].type.dtype),
-        direction=op.attributes["comparison_direction"],
-        total=op.attributes.get("compare_type") == "TOTALORDER",
-    )
+    direction = op.attributes["comparison_direction"]
+    total = op.attributes.get("compare_type") == "TOTALORDER"
+    engine = engine_of(op.operands[0].type.dtype)
+    yield context.whole(op, Compare, engine, direction=direction, total=total)
 
 
 @lowers("stablehlo.select")

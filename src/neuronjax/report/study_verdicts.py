@@ -239,11 +239,10 @@ class _Judge:
             return "like"
         if not worse.low > self._margin:
             return "undecided"
-        half = own.values[:, len(own.steps) // 2 :]
-        quarter = max(1, half.shape[1] // 4)
-        rises = half[:, -quarter:].mean(axis=1) >= half[:, :quarter].mean(axis=1)
-        still = Curve(own.seeds, own.steps, half).unmoved
-        falls = 2 * len({*still, *np.array(own.seeds)[rises].tolist()}) < len(own.seeds)
+        half = replace(own, values=own.values[:, len(own.steps) // 2 :])
+        rises = ends_of(half, self.last) > half.values.mean(axis=1)
+        stopped = {*half.unmoved, *np.array(own.seeds)[rises].tolist()}
+        falls = 2 * len(stopped) < len(own.seeds)
         later = 1 < ratio.low and ratio.high < _MANY_TIMES
         return "slower" if falls and later else "worse"
 
