@@ -144,8 +144,9 @@ class _Watched:
         return (outputs, *history) if has_history else outputs
 
     def __getattr__(self, name: str) -> Any:
-        """Return what the function has; what makes another one of it is watched too."""
-        own = getattr(self.collecting, name)
+        """Return what the function has that collects nothing; what only gives it
+        another state is watched too."""
         if name not in ("with_amax_history", "with_rounding_seed"):
-            return own
+            return getattr(self.collecting.with_options(collect=None), name)
+        own = getattr(self.collecting, name)
         return lambda state: _Watched(own(state), self.seen)

@@ -174,5 +174,5 @@ def _fault_in_words(seen: Mapping[float, Sequence[Statistics]]) -> str:
                 what = f"{record['kind']}, {record['format']}"
                 return f"step {step}: {kinds} in {place} ({what})"
     if not any(seen.values()):
-        return "no statistics: none are collected inside jax.grad or jax.vmap"
+        return "no statistics: none are collected inside jax.grad, jax.vmap or lower()"
     return "no fault in this step or the one before it"
