@@ -1,5 +1,7 @@
 """Runs with drawn errors: bounds that stay small where those by slopes grow."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -112,6 +114,17 @@ def test_runs_that_choose_otherwise_go_one_by_one():
     x = normal(6, 8)
     found = error_bounds(lambda x: np.where(x + 1 > 1, x, 2 * x), [x * 1e-7], samples=6)
     assert found.runs == 6
+
+
+def test_an_input_without_room_for_all_runs_is_held_for_fewer(monkeypatch):
+    x = normal(1 << 14)
+    monkeypatch.setattr(drawn, "_MOST_HELD", 4 * x.size)
+    tracemalloc.start()
+    found = error_bounds(lambda x: x[:1] * 0.3, [x], samples=32)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found.runs == 32
+    assert most < 16 * x.size * 8
 
 
 def test_a_number_that_jumps_is_bounded_by_the_jump():

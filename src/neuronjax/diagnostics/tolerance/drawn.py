@@ -69,6 +69,7 @@ class Draw:
         """Return numbers that all runs have, as each of them holds them."""
         if not self.count:
             return value
+        self.need_room(value.size)
         return packed(np.repeat(value[..., None], self.count, axis=-1))
 
     def made(self, x: Tracked) -> Tracked:
