@@ -281,6 +281,5 @@ def part_of_a_real_number(op: Op, context: Context) -> Instructions:
         context.alias(result, context.view(op.operands[0]))
         return
     zeros = np.zeros(result.type.shape, result.type.dtype)
-    yield context.make(
-        Memset, (), (context.define(result),), engine="gpsimd", value=zeros
-    )
+    fields: dict[str, Any] = dict(engine="gpsimd", value=zeros)
+    yield context.make(Memset, (), (context.define(result),), **fields)
