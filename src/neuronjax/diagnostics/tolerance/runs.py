@@ -31,3 +31,12 @@ def unpacked(value: np.ndarray) -> np.ndarray:
 def of_run(value: np.ndarray, number: int) -> np.ndarray:
     """Return the numbers of one run."""
     return value[_FIELD][..., number] if value.dtype.names else value
+
+
+def of_one_type(values: list[np.ndarray]) -> list[np.ndarray]:
+    """Return arrays to be joined; NumPy's casts of structures write beyond their ends."""
+    if not values[0].dtype.names:
+        return values
+    numbers = list(map(unpacked, values))
+    common = np.result_type(*(x.dtype for x in numbers))
+    return [packed(x.astype(common, copy=False)) for x in numbers]
