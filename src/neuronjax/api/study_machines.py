@@ -144,8 +144,7 @@ class _Watched:
         return (outputs, *history) if has_history else outputs
 
     def __getattr__(self, name: str) -> Any:
-        """Return what the function has that collects nothing; what only gives it
-        another state is watched too."""
+        """Return what it has that collects nothing; with another state it does."""
         if name not in ("with_amax_history", "with_rounding_seed"):
             return getattr(self.collecting.with_options(collect=None), name)
         own = getattr(self.collecting, name)

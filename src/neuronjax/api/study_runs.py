@@ -89,9 +89,7 @@ class StudyRuns:
             )
         return tuple(found)
 
-    def seen_before(
-        self, machine: StudyMachine, seed: int, steps: Sequence[float]
-    ) -> str:
+    def seen_before(self, machine: StudyMachine, seed: int, steps: list[Any]) -> str:
         """Run these steps again, and say what statistics see in the last two."""
         name = f"{seed}-step{steps[-1]}"
         if stored := self._stored(machine, name):

@@ -144,9 +144,8 @@ def is_infinite(op: Op, context: Context) -> Instructions:
     *[f"chlo.{name}" for name in CHLO_FUNCTIONS],
 )
 def function(op: Op, context: Context) -> Instructions:
-    attributes = dict(
-        function=op.name.split(".")[1], transcendentals=context.policy.transcendentals
-    )
+    attributes = dict(function=op.name.split(".")[1])
+    attributes["transcendentals"] = context.policy.transcendentals
     yield context.whole(op, Activation, "scalar", rounds=True, **attributes)
 
 

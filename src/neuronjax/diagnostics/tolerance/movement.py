@@ -82,11 +82,8 @@ def moved_errors(move: Any, parts: Sequence[Tracked]) -> Iterator[Any]:
 
 def _pieces(function: Any) -> Any:
     def rule(x: Tracked, *args: Any, **named: Any) -> list[Tracked]:
-        number = len(function(x.value, *args, **named))
-        return [
-            moved(lambda v, i=i: function(v, *args, **named)[i], x)
-            for i in range(number)
-        ]
+        each = range(len(function(x.value, *args, **named)))
+        return [moved(lambda v, i=i: function(v, *args, **named)[i], x) for i in each]
 
     return rule
 

@@ -34,9 +34,6 @@ def of_run(value: np.ndarray, number: int) -> np.ndarray:
 
 
 def of_one_type(values: list[np.ndarray]) -> list[np.ndarray]:
-    """Return arrays to be joined; NumPy's casts of structures write beyond their ends."""
-    if not values[0].dtype.names:
-        return values
-    numbers = list(map(unpacked, values))
-    common = np.result_type(*(x.dtype for x in numbers))
-    return [packed(x.astype(common, copy=False)) for x in numbers]
+    """Return arrays to join: NumPy's casts of structures write beyond their ends."""
+    common = np.result_type(*(unpacked(v).dtype for v in values))
+    return [packed(v[_FIELD].astype(common)) if v.dtype.names else v for v in values]
