@@ -162,12 +162,11 @@ def _frame_line(frame: FrameType | None) -> str:
 
 
 def is_library(filename: str) -> bool:
-    """Return whether a file is not part of the user's program."""
-    return (
-        _is_internal(filename)
-        or filename.endswith(("/contextlib.py", "/runpy.py"))
-        or ("site-packages" in filename)
-    )
+    """Return whether a file, or a line in it, is not part of the user's program."""
+    ends = ("/contextlib.py", "/runpy.py", "/importlib/__init__.py")
+    folders = ("site-packages", "dist-packages")
+    is_python = filename.endswith(ends) or _is_internal(filename)
+    return is_python or any(folder in filename for folder in folders)
 
 
 def raising_line(error: BaseException) -> str | None:

@@ -363,6 +363,16 @@ def test_a_policy_scope_is_the_policys_and_not_the_references():
     assert first.isolation.relative_l2 > 1e-4 > second.isolation.relative_l2
 
 
+def test_the_reference_divides_exactly_and_keeps_the_programs_casts():
+    x = jnp.arange(41, 41 * 12, 41)
+    policy = Policy(integer_division="reciprocal")
+    [divide] = by_op(compare(lambda x: jax.lax.div(x, 41), policy=policy)(x), "divide")
+    assert divide.accumulation.relative_l2 > 0.05
+    cast = lambda x: x.astype(jnp.bfloat16).astype(jnp.float32)  # noqa: E731
+    folded = compare(cast, policy=Policy(round_trips="folded"), reference="float32")
+    assert folded(normal(*SIZE)).ops[-1].accumulation.relative_l2 > 1e-4
+
+
 def test_unknown_words():
     with pytest.raises(InvalidProgramError, match="float16"):
         compare(two_layers, reference="float16")

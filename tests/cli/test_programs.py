@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import neuronjax as nj
 from neuronjax import cli
 from neuronjax.cli.sources import draw, parse_shapes
+from neuronjax.errors import is_library
 from neuronjax.testing.bits import difference
 from tests.cli.test_commands import fits
 
@@ -231,6 +232,26 @@ def test_an_error_of_a_function_is_shown_without_our_lines(run, arguments):
     assert result.stderr.startswith("Traceback")
     assert "/neuronjax/" not in result.stderr
     assert len(result.stderr.splitlines()) < 10
+
+
+def test_an_error_of_a_module_is_shown_from_its_own_line_on(run):
+    Path("divides_by_zero.py").write_text("1 / 0")
+    lines = run("check", "divides_by_zero:layer").stderr.splitlines()
+    assert "divides_by_zero.py" in next(line for line in lines if "File" in line)
+
+
+def test_a_wrong_option_is_a_message_where_packages_are_a_distribution_s(
+    run, monkeypatch
+):
+    """Debian's Python, and Colab's, have them in dist-packages."""
+    monkeypatch.setattr("neuronjax.cli.application.is_library", _of_debian)
+    result = run("check")
+    assert result.exit_code == 2
+    assert "Missing argument" in result.stderr
+
+
+def _of_debian(file: str) -> bool:
+    return is_library(file.replace("site-packages", "dist-packages"))
 
 
 @pytest.mark.parametrize(

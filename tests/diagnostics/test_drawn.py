@@ -1,9 +1,11 @@
 """Runs with drawn errors: bounds that stay small where those by slopes grow."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
-from neuronjax.diagnostics.tolerance import drawn, error_bounds
+from neuronjax.diagnostics.tolerance import drawn, error_bounds, tracked
 from neuronjax.diagnostics.tolerance.drawn import Spread
 from neuronjax.diagnostics.tolerance.judged import Tolerance
 from tests.arrays import normal
@@ -91,8 +93,10 @@ TOGETHER = {
         np.einsum("ij,kj->ik", x, x) @ x / 8 + np.dot(x, x[0])[:, None]
     ),
     "joined": lambda x: np.concatenate([x[:3], np.ones((3, 8), np.float32) / 3]) * x,
+    "joined with integers": lambda x: np.hstack([x / 3, np.ones((6, 3), np.int32)]),
     "filled": filled,
     "a branch": lambda x: x * 2 if x.sum() > -1e9 else x,
+    "a table": lambda x: (x[0] * 0.3)[np.rint(np.abs(x)).astype(np.int32)],
     "integers": lambda x: np.round(x * 100) * 0.01 * np.arange(8),
 }
 
@@ -111,6 +115,27 @@ def test_runs_that_choose_otherwise_go_one_by_one():
     x = normal(6, 8)
     found = error_bounds(lambda x: np.where(x + 1 > 1, x, 2 * x), [x * 1e-7], samples=6)
     assert found.runs == 6
+
+
+def test_values_in_fp32_and_in_float64_are_joined(monkeypatch):
+    """As those of a large array and a small one are, many times."""
+    monkeypatch.setattr(tracked, "LARGE_ELEMENTS", 35)
+    for rows in range(5, 40):
+        x, ones = normal(rows, 8), np.ones((2, 8), np.float32)
+        found = error_bounds(lambda x: np.vstack([x / 3, ones]), [x], samples=16)
+        np.testing.assert_allclose(found.value, np.vstack([x / 3, ones]), rtol=1e-6)
+        assert found.runs == 16
+
+
+def test_an_input_without_room_for_all_runs_is_held_for_fewer(monkeypatch):
+    x = normal(1 << 14)
+    monkeypatch.setattr(drawn, "_MOST_HELD", 4 * x.size)
+    tracemalloc.start()
+    found = error_bounds(lambda x: x[:1] * 0.3, [x], samples=32)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found.runs == 32
+    assert most < 16 * x.size * 8
 
 
 def test_a_number_that_jumps_is_bounded_by_the_jump():

@@ -409,6 +409,8 @@ def test_einsum_dot_and_tensordot_are_matmuls():
         np.testing.assert_allclose(found.bound, want.bound, rtol=0.2)
     product = np.matmul(a.astype(float), b.astype(float))
     assert np.abs(want.value - product).max() < 1e-5
+    rows = error_bounds(lambda a: np.stack([row @ row for row in a]), [a[0]])
+    np.testing.assert_allclose(rows.value, np.sum(a[0] * a[0], axis=1), rtol=1e-5)
 
 
 def test_a_kept_row_error_does_not_grow_in_a_matmul():

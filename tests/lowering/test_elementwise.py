@@ -79,6 +79,15 @@ def test_what_is_between_two_casts_keeps_them() -> None:
         assert (np.asarray(nj.jit(function, policy=FOLDED)(x)) == kept).all()
 
 
+def test_a_cast_to_a_dtype_that_is_no_narrower_is_kept() -> None:
+    x = np.linspace(0.1, 1, 50).astype(np.float16)
+    for other in (jnp.bfloat16, jnp.float32):
+        back = lambda x, other=other: x.astype(other).astype(x.dtype)  # noqa: E731
+        for given in (x, np.array([1e-39, 1.1], jnp.bfloat16)):
+            found = np.asarray(nj.jit(back, policy=FOLDED)(given))
+            assert found.tobytes() == np.asarray(nj.jit(back)(given)).tobytes()
+
+
 def test_arithmetic_that_rounds_to_bfloat16() -> None:
     """The remedy of `check`: c = 65537 x; c - (c - x)."""
     x = np.random.default_rng(2).standard_normal(500).astype(np.float32)

@@ -58,6 +58,15 @@ def test_slower_training_needs_so_many_times_the_steps(times):
     assert found.words("native") == f"needs {ratio} times the steps"
 
 
+def test_two_seeds_of_many_may_leave_the_steps_open():
+    """Of 200 looks each is at 99.975 %: 2,500 standard deviations of two numbers."""
+    base, slow = fall(seeds=2, noise=1e-4), fall(1 / 3, seeds=2, noise=1e-4)
+    own = Curve(base.seeds, STEPS, np.stack([base.values[0], slow.values[1]]))
+    found = verdict(own, base, confidence=1 - 0.05 / 199)
+    assert found.kind == "undecided"
+    assert found.steps_ratio.high == np.inf
+
+
 def test_another_floor_is_worse():
     found = verdict(fall(floor=2.0, generator=1))
     assert found.kind == "worse"
@@ -73,6 +82,14 @@ def test_a_loss_that_stops_falling_early_is_worse_and_has_no_ratio_of_steps():
     assert found.kind == "worse"
     assert found.steps_ratio is None
     assert found.words("native").startswith("worse by 1.2")
+
+
+def test_a_loss_that_rises_again_is_worse_and_has_no_ratio_of_steps():
+    rise = np.maximum(0, STEPS - 100) * 0.012
+    own = fall(0.8, noise=1e-3)
+    found = verdict(Curve(own.seeds, STEPS, own.values + rise), fall(noise=1e-3))
+    assert found.kind == "worse"
+    assert found.steps_ratio is None
 
 
 def test_a_metric_that_grows_is_judged_by_its_growth():

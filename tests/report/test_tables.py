@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import pickle
 import re
 import types
 
@@ -59,3 +61,5 @@ def test_records_may_be_drawn_by_who_makes_them():
     found = Records([{"a": 1}], lambda: new_table("mine", {"": {}}, [["x"]]))
     assert str(found).startswith("mine")
     assert str(Records()).startswith("0 rows")
+    named = Records([{"a": 1}], functools.partial(new_table, "mine", {}, []))
+    assert str(pickle.loads(pickle.dumps(named))) == str(named)

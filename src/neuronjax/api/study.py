@@ -204,13 +204,16 @@ def _seen_before(
     every: StudyRuns, machines: Sequence[StudyMachine], found: Study
 ) -> dict[str, str]:
     """Return, by label, what statistics show just before a machine first diverges."""
-    curves, verdicts, seen = found.curves(), found.verdicts(), {}
+    verdicts, seen = found.verdicts(), {}
     for machine in machines:
         diverged = verdicts[machine.label].diverged
         if diverged and machine.numerics is not None:
             seed, step = min(diverged.items(), key=lambda run: run[1])
-            at = list(curves[machine.label].steps).index(step)
-            seen[machine.label] = f"seed {seed}, {every.seen_before(machine, seed, at)}"
+            own = [machine.policy, machine.target, seed]
+            run = [r["step"] for r in found.records if [r[k] for k in KEYS] == own]
+            steps = run[: [*map(int, run)].index(step) + 1]
+            words = every.seen_before(machine, seed, steps)
+            seen[machine.label] = f"seed {seed}, {words}"
     return seen
 
 

@@ -144,8 +144,9 @@ class _Watched:
         return (outputs, *history) if has_history else outputs
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute; functions derived from this one are watched too."""
-        own = getattr(self.collecting, name)
+        """Return an attribute without statistics; functions with another state are
+        watched too."""
         if name not in ("with_amax_history", "with_rounding_seed"):
-            return own
+            return getattr(self.collecting.with_options(collect=None), name)
+        own = getattr(self.collecting, name)
         return lambda state: _Watched(own(state), self.seen)

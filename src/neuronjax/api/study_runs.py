@@ -89,21 +89,21 @@ class StudyRuns:
             )
         return tuple(found)
 
-    def seen_before(self, machine: StudyMachine, seed: int, step: int) -> str:
-        """Repeat a run up to a step; return what statistics show there and before."""
-        name = f"{seed}-step{step}"
+    def seen_before(self, machine: StudyMachine, seed: int, steps: list[Any]) -> str:
+        """Repeat these steps of a run; return what statistics show in the last two."""
+        name = f"{seed}-step{steps[-1]}"
         if stored := self._stored(machine, name):
             return str(stored[0]["seen"])
         with self._writer(machine, name) as write:
             found: list[Statistics] = []
             run = iter(self.train(StudyJit(machine, found), seed, **self.options))
-            for _ in range(step):
+            for _ in steps[1:]:
                 found.clear()
                 next(run, None)
             before = len(found)
             next(run, None)
-            seen = _fault_in_words({step - 1: found[:before], step: found[before:]})
-            write({"seen": seen})
+            both = {steps[-2:][0]: found[:before], steps[-1]: found[before:]}
+            write({"seen": (seen := _fault_in_words(both))})
         return seen
 
     def _writer(
@@ -160,7 +160,7 @@ def _number(name: str, value: Any) -> int | float:
     return int(number) if array.dtype.kind in "biu" else float(number)
 
 
-def _fault_in_words(seen: Mapping[int, Sequence[Statistics]]) -> str:
+def _fault_in_words(seen: Mapping[float, Sequence[Statistics]]) -> str:
     """Return the first fault: its step, kinds, op and line of the user."""
     for step, found in seen.items():
         for record in (record for each in found for record in each.records):
@@ -172,5 +172,5 @@ def _fault_in_words(seen: Mapping[int, Sequence[Statistics]]) -> str:
                 what = f"{record['kind']}, {record['format']}"
                 return f"step {step}: {kinds} in {place} ({what})"
     if not any(seen.values()):
-        return "no statistics: none are collected inside jax.grad or jax.vmap"
+        return "no statistics: none are collected inside jax.grad, jax.vmap or lower()"
     return "no fault in this step or the one before it"

@@ -108,14 +108,9 @@ def _division(op: Op, context: Context) -> str:
 def square(op: Op, context: Context) -> Instructions:
     (x,) = context.operands(op)
     path = integer_path(context, "multiply", x.type.dtype)
-    yield context.arithmetic(
-        TensorTensor,
-        (x, x),
-        context.results(op),
-        engine=engine_of(x.type.dtype, path=path),
-        op="multiply",
-        integer_path=path,
-    )
+    engine = engine_of(x.type.dtype, path=path)
+    fields: dict[str, Any] = dict(engine=engine, op="multiply", integer_path=path)
+    yield context.arithmetic(TensorTensor, (x, x), context.results(op), **fields)
 
 
 @lowers("chlo.next_after")
@@ -140,9 +135,8 @@ def is_infinite(op: Op, context: Context) -> Instructions:
         x = context.computed(TensorTensor, (x,), shape, dtype, **absolute)
     sign = -1 if op.name == "chlo.is_neg_inf" else 1
     infinity = filled(context, x.type.shape, x.type.dtype, sign * np.inf)
-    yield context.make(
-        Compare, (x, infinity), context.results(op), engine="vector", direction="EQ"
-    )
+    fields: dict[str, Any] = dict(engine="vector", direction="EQ")
+    yield context.make(Compare, (x, infinity), context.results(op), **fields)
 
 
 @lowers(
@@ -150,21 +144,17 @@ def is_infinite(op: Op, context: Context) -> Instructions:
     *[f"chlo.{name}" for name in CHLO_FUNCTIONS],
 )
 def function(op: Op, context: Context) -> Instructions:
-    attributes = dict(
-        function=op.name.split(".")[1], transcendentals=context.policy.transcendentals
-    )
+    attributes = dict(function=op.name.split(".")[1])
+    attributes["transcendentals"] = context.policy.transcendentals
     yield context.whole(op, Activation, "scalar", rounds=True, **attributes)
 
 
 @lowers("stablehlo.compare")
 def compare(op: Op, context: Context) -> Instructions:
-    yield context.whole(
-        op,
-        Compare,
-        engine_of(op.operands[0].type.dtype),
-        direction=op.attributes["comparison_direction"],
-        total=op.attributes.get("compare_type") == "TOTALORDER",
-    )
+    direction = op.attributes["comparison_direction"]
+    total = op.attributes.get("compare_type") == "TOTALORDER"
+    engine = engine_of(op.operands[0].type.dtype)
+    yield context.whole(op, Compare, engine, direction=direction, total=total)
 
 
 @lowers("stablehlo.select")
@@ -205,10 +195,10 @@ def _before_cast(op: Op, context: Context) -> Value | None:
     maker = context.shared.sources.makers.get(op.operands[0])
     if maker is None or maker.name != "stablehlo.convert":
         return None
-    (first,) = maker.operands
-    kinds = {v.type.dtype.kind for v in (first, *op.operands)}
-    is_back = first.type == op.results[0].type and kinds.isdisjoint("iub")
-    return first if is_back else None
+    (first,), wide, narrow = maker.operands, *(v.type for v in op.results + op.operands)
+    is_back = first.type == wide and narrow.dtype.itemsize < wide.dtype.itemsize
+    floats = {wide.dtype.kind, narrow.dtype.kind}.isdisjoint("iub")
+    return first if is_back and floats else None
 
 
 def holds(target: np.dtype, source: np.dtype) -> bool:
@@ -290,6 +280,5 @@ def part_of_a_real_number(op: Op, context: Context) -> Instructions:
         context.alias(result, context.view(op.operands[0]))
         return
     zeros = np.zeros(result.type.shape, result.type.dtype)
-    yield context.make(
-        Memset, (), (context.define(result),), engine="gpsimd", value=zeros
-    )
+    fields: dict[str, Any] = dict(engine="gpsimd", value=zeros)
+    yield context.make(Memset, (), (context.define(result),), **fields)

@@ -225,7 +225,8 @@ class _Judge:
         differences = ends_of(own, self.last) - ends_of(reference, self.last)
         worse = mean_interval(differences, self.confidence)
         logs = np.log(_steps_ratios(own, reference, self.last))
-        ratio = Interval(*map(math.exp, astuple(mean_interval(logs, self.confidence))))
+        ends = astuple(mean_interval(logs, self.confidence))
+        ratio = Interval(*(math.exp(x) if x < 99 or x != x else math.inf for x in ends))
         kind = self._kind(worse, ratio, own)
         return replace(
             judged,
@@ -240,9 +241,10 @@ class _Judge:
             return "like"
         if not worse.low > self._margin:
             return "undecided"
-        half = len(own.steps) // 2
-        still = Curve(own.seeds, own.steps[half:], own.values[:, half:]).unmoved
-        falls = 2 * len(still) < len(own.seeds)
+        half = replace(own, values=own.values[:, len(own.steps) // 2 :])
+        rises = ends_of(half, self.last) > half.values.mean(axis=1)
+        stopped = {*half.unmoved, *np.array(own.seeds)[rises].tolist()}
+        falls = 2 * len(stopped) < len(own.seeds)
         later = 1 < ratio.low and ratio.high < _MANY_TIMES
         return "slower" if falls and later else "worse"
 

@@ -121,13 +121,13 @@ class Records(Displayed, list[dict[str, Any]]):
         drawn: Callable[[], RenderableType] | None = None,
     ) -> None:
         super().__init__(rows)
-        self._drawn = self._table if drawn is None else lambda _: drawn()
+        self._drawn = drawn
 
     def __rich__(self) -> RenderableType:
-        return self._drawn(WIDTH)
+        return self._drawn() if self._drawn else self._table(WIDTH)
 
     def _repr_html_(self) -> str:
-        return as_html(self._drawn(math.inf))
+        return as_html(self._drawn() if self._drawn else self._table(math.inf))
 
     def _table(self, room: float) -> Table:
         """Return a table of the first rows, with as many columns as fit."""

@@ -56,10 +56,10 @@ def matmul(a: Any, b: Any) -> Tracked:
     model = model_of((a, b))
     dtype = declared(a, b)
     a, b = as_tracked(a, model), as_tracked(b, model)
-    if a.ndim == 1:
-        return matmul(a[None, :], b)[..., 0, :]
     if b.ndim == 1:
         return matmul(a, b[:, None])[..., 0]
+    if a.ndim == 1:
+        return matmul(a[None, :], b)[..., 0, :]
     stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     return _stacked(_with_stack(a, stack), _with_stack(b, stack), model, dtype)
 

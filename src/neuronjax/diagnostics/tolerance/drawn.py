@@ -68,6 +68,7 @@ class Draw:
         """Return numbers that are equal in all runs, packed once per run."""
         if not self.count:
             return value
+        self.need_room(value.size)
         return packed(np.repeat(value[..., None], self.count, axis=-1))
 
     def made(self, x: Tracked) -> Tracked:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from neuronjax.diagnostics.tolerance.runs import of_one_type
 from neuronjax.diagnostics.tolerance.tracked import (
     FUNCTIONS,
     Tracked,
@@ -64,7 +65,7 @@ def joined(function: Any, arrays: Any, **named: Any) -> Tracked:
     model = model_of(arrays)
     parts = [as_tracked(x, model) for x in arrays]
     move = functools.partial(function, **named)
-    value = move([p.value for p in parts])
+    value = move(of_one_type([p.value for p in parts]))
     return Tracked(value, model, declared(*arrays), *moved_errors(move, parts))
 
 
@@ -81,11 +82,8 @@ def moved_errors(move: Any, parts: Sequence[Tracked]) -> Iterator[Any]:
 
 def _pieces(function: Any) -> Any:
     def rule(x: Tracked, *args: Any, **named: Any) -> list[Tracked]:
-        number = len(function(x.value, *args, **named))
-        return [
-            moved(lambda v, i=i: function(v, *args, **named)[i], x)
-            for i in range(number)
-        ]
+        each = range(len(function(x.value, *args, **named)))
+        return [moved(lambda v, i=i: function(v, *args, **named)[i], x) for i in each]
 
     return rule
 

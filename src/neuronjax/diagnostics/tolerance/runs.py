@@ -31,3 +31,9 @@ def unpacked(value: np.ndarray) -> np.ndarray:
 def of_run(value: np.ndarray, number: int) -> np.ndarray:
     """Return the numbers of one run."""
     return value[_FIELD][..., number] if value.dtype.names else value
+
+
+def of_one_type(values: list[np.ndarray]) -> list[np.ndarray]:
+    """Return arrays to join: NumPy's casts of structures write beyond their ends."""
+    common = np.result_type(*(unpacked(v).dtype for v in values))
+    return [packed(v[_FIELD].astype(common)) if v.dtype.names else v for v in values]

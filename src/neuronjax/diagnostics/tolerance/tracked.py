@@ -282,9 +282,9 @@ def _plain(key: Any) -> tuple[Any, np.ndarray | None]:
     if not isinstance(key, Tracked):
         return key, None
     doubt = np.broadcast_to(np.asarray(key.scale()) > 0, key.shape)
-    if key.value.dtype == bool:
-        return np.ones_like(key.value), doubt if doubt.any() else None
-    return key.value, doubt if doubt.any() else None
+    value = _value(key)
+    value = np.ones_like(value) if value.dtype == bool else value
+    return value, doubt if doubt.any() else None
 
 
 def _sum(a: np.ndarray | None, b: np.ndarray | None) -> np.ndarray | None:
