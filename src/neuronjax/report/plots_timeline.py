@@ -40,7 +40,7 @@ _HEIGHT = 0.8
 _BAND = 0.36  # height of phases and loops
 _BAND_STEP = 0.55
 #: Colours that differ from those of phases.
-_AROUND: Mapping[str, Any] = {"color": "#E69F00", "alpha": 0.2, "linewidth": 0}
+_AROUND: Mapping[str, Any] = {"color": "#C8B58A", "linewidth": 0}
 _LOOP: Mapping[str, Any] = {"color": FAINT, "alpha": 0.18, "linewidth": 0}
 #: A named run works in this share of its time, and is this share of the total.
 _FILLED, _NAMED_SHARE = 0.75, 0.01
@@ -158,7 +158,7 @@ def _name_all(axes: Axes, rows: _TimelineRows) -> None:
     around = Run("", rows.timeline.scheduled_seconds, rows.timeline.total_seconds)
     took = seconds(rows.timeline.around_seconds)
     texts = f"start and end of the program: {took}", f"around: {took}"
-    write(texts, around, (len(rows.queues) - 1) // 2, INK)
+    write(texts, around, (len(rows.queues) - 1) // 2, "black")
 
 
 # -- rows ------------------------------------------------------------------------------
