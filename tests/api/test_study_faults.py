@@ -56,6 +56,22 @@ def test_a_run_that_diverges_says_where(tmp_path):
     assert files == {file: file.stat().st_mtime_ns for file in tmp_path.iterdir()}
 
 
+def test_a_run_that_cannot_be_repeated_keeps_the_study():
+    """Data that only one reader of each run may open."""
+    opened = []
+
+    def once(jit, seed):
+        if seed in opened:
+            raise OSError("the data are read")
+        opened.append(seed)
+        yield from train(jit, seed)
+
+    found = studied(once, FP8)
+    (seen,) = found.seen.values()
+    assert seen == "seed 0, the run could not be repeated: OSError('the data are read')"
+    assert len(found.records) == 10
+
+
 def test_steps_are_those_that_the_loop_counts():
     """Every other yield has a loss, and the loop counts in tens."""
 

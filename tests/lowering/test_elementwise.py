@@ -26,7 +26,7 @@ def _by_reciprocal(x: np.ndarray, divisor: int) -> np.ndarray:
 
 
 def test_published_quotients() -> None:
-    """Of foxl-ai/kiln: 6284 r // 6284 is r - 1 for 1 to 4 and 6 to 8; 4768 is exact."""
+    """Public runs (foxl-ai/kiln) give r - 1 for 1 to 4 and 6 to 8; 4768 is exact."""
     r = np.arange(1, 9, dtype=np.int32)
 
     def quotients(r: jax.Array) -> list[jax.Array]:
@@ -68,6 +68,39 @@ def test_a_folded_cast_rounds_nothing(narrow: Any) -> None:
     assert (np.asarray(folded[0]) == x).all()
     assert (np.asarray(kept[0]) == x.astype(narrow).astype(np.float32)).all()
     assert (np.asarray(folded[1]) == x.astype(narrow)).all()
+
+
+@pytest.mark.parametrize("emax", ["standard", "alternative"])
+def test_modes_of_the_compiler_inside_a_composed_program(emax: Any) -> None:
+    """A scan with quotients, casts and MX products, under grad: jit is op by op."""
+    policy = nj.Policy(
+        auto_cast="matmult",
+        auto_cast_type="mxfp8",
+        mx_emax=emax,
+        integer_division="reciprocal",
+        round_trips="folded",
+    )
+    draw = np.random.default_rng(3)
+    w = draw.standard_normal((32, 32)).astype(np.float32)
+    x = draw.standard_normal((4, 32)).astype(np.float32) * 300
+    counts = np.arange(1, 4, dtype=np.int32) * 6284
+
+    def loss(w: jax.Array, x: jax.Array, counts: jax.Array) -> jax.Array:
+        def turn(x: jax.Array, count: jax.Array) -> tuple[jax.Array, jax.Array]:
+            share = (count // 6284).astype(jnp.float32)
+            kept = (x @ w).astype(jnp.bfloat16).astype(jnp.float32)
+            return jnp.tanh(kept * (1 + share)), kept.sum()
+
+        return jax.lax.scan(turn, x, counts)[1].sum()
+
+    step = nj.jit(jax.value_and_grad(loss), target="trn3", policy=policy)
+    compiled = step(w, x, counts)
+    with jax.disable_jit():
+        alone = step(w, x, counts)
+    for one, other in zip(*map(jax.tree.leaves, (compiled, alone)), strict=True):
+        np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
+    plain = nj.jit(jax.value_and_grad(loss), target="trn3", policy="mxfp8")
+    assert float(plain(w, x, counts)[0]) != float(compiled[0])
 
 
 def test_what_is_between_two_casts_keeps_them() -> None:

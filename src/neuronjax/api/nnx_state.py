@@ -335,7 +335,7 @@ def _origins(jaxpr: Jaxpr, known: dict[Jaxpr, list[Any]]) -> list[Any]:
 # -- variables that several modules share ----------------------------------------------
 
 # Tied embeddings, for example. To `jax.jit` a module is a pytree with one leaf for each
-# use of a shared variable, so a gradient would cover each use separately. `tied` keeps
+# use of a shared variable, so each use would get a gradient of its own. `tied` keeps
 # only the first use in the arguments of a traced function, and `untied` restores the
 # others inside it.
 

@@ -212,7 +212,10 @@ def _seen_before(
             own = [machine.policy, machine.target, seed]
             run = [r["step"] for r in found.records if [r[k] for k in KEYS] == own]
             steps = run[: [*map(int, run)].index(step) + 1]
-            words = every.seen_before(machine, seed, steps)
+            try:
+                words = every.seen_before(machine, seed, steps)
+            except Exception as error:  # the user's own; the study is worth keeping
+                words = f"the run could not be repeated: {error!r}"
             seen[machine.label] = f"seed {seed}, {words}"
     return seen
 

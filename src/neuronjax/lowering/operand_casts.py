@@ -122,7 +122,7 @@ def as_float(context: Context, value: Any) -> View:
 
 
 def is_byte(dtype: np.dtype) -> bool:
-    """Return whether BF16, and one pass of the array, holds all of an integer dtype."""
+    """Return whether BF16 holds every number of an integer dtype exactly."""
     return dtype.itemsize == 1
 
 

@@ -25,8 +25,8 @@ MATMULS = frozenset({"nc_matmul", "nc_matmul_mx"})
 MEETINGS = frozenset({"core_barrier", "sendrecv"})
 CLOBBERING = frozenset({"exponential", "select_reduce", "range_select"})
 CONTINUES = "reduce"
-# Turns of `affine_range` must be independent. The documents of the older style except
-# associative reductions, and the vendor's own Mamba kernel has one in SBUF.
+# Turns of `affine_range` must be independent. The older style's documentation allows
+# associative reductions; the vendor's Mamba kernel accumulates such a sum in SBUF.
 ASSOCIATIVE = frozenset({"add", "multiply", "maximum", "minimum"})
 
 

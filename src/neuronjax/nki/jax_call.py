@@ -109,7 +109,7 @@ class KernelDerivative:
     static: tuple[int, ...] = ()  # positions of arguments without arrays
 
     def call(self, name: str, primal: Callable[..., Any], bound: Any) -> Any:
-        """Call a kernel so that JAX uses this derivative.
+        """Call a kernel; `jax.grad` of the call uses this derivative.
 
         Args:
             name: the kernel's name.

@@ -36,7 +36,7 @@ def opaque_zero() -> jax.Array:
 
 
 def opaque_zero_of(bits: jax.Array) -> jax.Array:
-    """Return -0.0 computed from a uint32 scalar, unknown to the compiler if `bits` is.
+    """Return -0.0 as a function of a uint32 scalar, so that XLA cannot fold it.
     This is for functions whose operands are all computed from `bits`: if these are
     constant, everything is, and XLA evaluates it operation by operation. A captured
     program cannot use the host's random numbers."""

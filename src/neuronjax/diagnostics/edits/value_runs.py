@@ -54,7 +54,7 @@ class RunValue:
 
     @functools.cached_property
     def kind(self) -> tuple[Any, ...]:
-        """Return a key that is equal for ops that do the same, whatever the shapes."""
+        """Return a key. Ops with equal keys compute the same function of any shapes."""
         if self.op is None:
             return ()
         op = self.op.op

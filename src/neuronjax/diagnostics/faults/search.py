@@ -416,7 +416,7 @@ class FaultSearch:
                 for maker, chooser in chosen_by(self._flow, self._results[wrong.index]):
                     yield Suspect(maker, "makes", (wrong.index,), chooser)
 
-    # -- faults that no result shows ---------------------------------------------------
+    # -- faults that leave every result right ------------------------------------------
 
     def _wrapping(self) -> Iterator[Suspect]:
         """Yield the ops whose integers wrap around on the way to a result."""

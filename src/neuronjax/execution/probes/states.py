@@ -55,7 +55,7 @@ class StateWrites:
 
     @classmethod
     def of(cls, program: InstructionProgram, provenance: Provenance) -> StateWrites:
-        """Find the writes of states in a program."""
+        """Find the instructions of a program that write its states."""
         finder = _StateFinder(program.functions, provenance)
         finder.returning(_MAIN, program.main)
         return cls(
