@@ -1,10 +1,10 @@
-"""What is exact, what is modelled, what is the host's: one table, with its evidence.
+"""The table of exact, modelled and host numbers, with the evidence for each.
 
-Every number carries one of four labels (design, section 5). A `Claim` says for one
-kind of number which it is, after which document or by which choice, what switches the
-choice, and which tests show it; every instruction class belongs to exactly one claim.
-What chips say about claims is in `silicon.py`. `page` makes docs/exactness.md of both,
-and the copy of it that the package carries.
+Every number carries one of four labels. A `Claim` states for one kind of number its
+label, its rule, the document or choice behind the rule, the policy field that changes
+it, and the tests that cover it. Every instruction class belongs to exactly one claim.
+`silicon.py` holds the measurements of chips. `page` makes docs/exactness.md from both,
+and the copy of it in the package.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from neuronjax.numerics.elementary import MAX_ULP
 
 MEANINGS: dict[Label, str] = {
     "exact": "bit-exact to a published specification and to an independent oracle",
-    "modelled": "the vendor is silent: our choice, named and versioned",
-    "checked on silicon": "a choice that public measurements of a chip confirm, with"
-    " what they leave open",
-    "host": "outside every promise, and only on request",
+    "modelled": "the vendor does not document it: our choice, named and versioned",
+    "checked on silicon": "a modelled choice that public measurements of a chip"
+    " confirm; the table below lists the questions that they leave open",
+    "host": "the host computes it, on request only; no promise holds",
 }
 
 
@@ -74,26 +74,26 @@ def _read(text: str) -> Claim:
 
 _TEXT = """
 exact: casts to nearest even
-one rounding on the write; overflow to Inf, NaN (e4m3fn) or the largest
+the write rounds once; overflow gives Inf, NaN (e4m3fn) or the largest number
 [IEEE 754-2019, OCP OFP8 1.0, ml_dtypes; all 2^32 FP32 inputs]
 switch: overflow, round_trips
 tests: numerics/test_rounding.py numerics/test_casts_exhaustive.py
 instructions: TensorCopy ReducePrecision
 
 exact: FP32 arithmetic
-add, subtract and multiply on Vector, Scalar and GpSimd engines round once
+an add, subtract or multiply on the Vector, Scalar or GpSimd engine rounds once
 [IEEE 754-2019]
 tests: conformance/test_oracle_elementwise.py nki/test_published_sums.py
 
 exact: integers, comparison, selection
-two's complement, saturating casts from floats
+two's complement; casts from floats saturate
 [StableHLO specification]
 switch: integer_path, integer_division, float_to_int
 tests: conformance/test_oracle_elementwise.py conformance/test_matrix.py
 instructions: TensorTensor TensorScalar Compare Select
 
 exact: movement, gather, sort, top-k, control flow
-no bit of a value changes; sorts are stable, ties by lower index
+no bit of a value changes; sorts are stable, and the lower index wins a tie
 [StableHLO specification]
 tests: conformance/test_matrix.py conformance/test_constants.py
 conformance/test_movement_forms.py conformance/test_sort_forms.py
@@ -108,103 +108,113 @@ instructions: AllGather AllToAll CollectiveBroadcast CollectivePermute Partition
 RaggedAllToAll Spmd
 
 exact: microscaling
-blocks of 32, E8M0 scales by a named rule, elements rounded once
+blocks of 32 elements have an E8M0 scale, which a named rule computes; each element is
+rounded once
 [OCP MX 1.0; quantize_mx as of NKI 0.5 (rule neuron)]
 switch: mx_scale_rule, mx_weight_scale_rule, mx_emax, mx_layout
 tests: conformance/test_oracle_microscaling.py numerics/test_microscaling.py
 instructions: QuantizeMx
 
 exact: structured sparsity
-the N largest magnitudes of every M stay; of equal values the lower index is kept
-[patterns: NeuronCore-v3 and -v4 pages; the tie rule is ours]
+the N largest magnitudes of every M elements are kept; of equal magnitudes, the one with
+the lower index is kept
+[the NeuronCore-v3 and -v4 pages give the patterns; the tie rule is ours]
 switch: sparsity
 tests: conformance/test_oracle_tensor_engine.py numerics/test_sparsity.py
 instructions: Sparsify
 
 exact: products in TensorE
-of 16-bit and narrower operands, exact in FP32 while in its range
-[arithmetic; all pairs of FP8 and FP4 codes]
+products of 16-bit and narrower operands are exact in FP32 as long as they are in its
+range
+[arithmetic; all pairs of FP8 and FP4 codes were tested]
 tests: numerics/test_casts_exhaustive.py conformance/test_oracle_contraction.py
 
 exact: PSUM
-tiles added in K order in FP32, or in BF16 with a rounding each (v4)
+tiles are added in K order in FP32, or in BF16 with one rounding for each tile
+(NeuronCore-v4)
 [NeuronCore architecture guides]
 switch: psum_dtype
 tests: conformance/test_oracle_tensor_engine.py conformance/test_oracle_contraction.py
 
 exact: XORWOW generator (Trainium3)
-five xorshift words and a Weyl counter, six words of state to a lane
-[Marsaglia 2003; seeding and the step from word to float are ours]
+five xorshift words and a Weyl counter; each lane has six words of state
+[Marsaglia 2003; the seeding and the step from a word to a float are ours]
 tests: numerics/test_generators.py
 
 modelled: order of sums in TensorE
-down the rows of a K tile of 128, fused multiply-adds from +0
-[not documented: order, adder width, subnormals]
+fused multiply-adds go down the rows of a K tile of 128, starting from +0
+[the order, the adder's width and the treatment of subnormals are not documented]
 switch: accumulation
 tests: conformance/test_oracle_contraction.py conformance/test_matrix.py
 instructions: NcMatmul
 
 modelled: contractions that are no matmul
-without contraction, over an axis of length one, or of vectors with vectors; and 128 or
-more matmuls of up to 128 products each: VectorE multiplies in FP32 and adds, and no
-auto-cast changes the operands
-[XLA's algebraic simplifier, as jaxlib has it; for the last an ASSUMPTION by the time
-model]
+VectorE multiplies in FP32 and adds, and no auto-cast changes the operands, for:
+products without a contracted axis, contractions over an axis of length one, products of
+two vectors, and batches of 128 or more matmuls with up to 128 products each
+[XLA's algebraic simplifier, as jaxlib has it; the rule for batches is an ASSUMPTION of
+the time model]
 tests: lowering/test_products.py conformance/test_oracle_contraction.py
 
 modelled: FP32 operands in TensorE
-four passes of 12-bit halves, hh, hl, lh, ll, added in PSUM; each a sum for every 32
-rows, these added in order, or (fp32_4pass) one sum of all rows
-[documented: four times the cost, row groups of 32; the split and the sums are not, and
-published distances choose; whether narrower operands are added by 32 rows is not known]
+the product takes four passes over 12-bit halves (hh, hl, lh, ll), which PSUM adds; each
+pass makes a sum of every 32 rows and adds these sums in order, or makes one sum of all
+rows (fp32_4pass)
+[the fourfold cost and row groups of 32 are documented; the split and the sums are not,
+and were chosen to fit published distances; it is unknown whether narrower operands are
+also added by 32 rows]
 switch: fp32_model
 tests: conformance/test_oracle_contraction.py
 
 modelled: double-row FP8
-K tile 256: a cell first adds the products of rows k and k + 128
-[documented: two products and an add per cell; not the rounding]
+K tile of 256: each cell first adds the products of rows k and k + 128
+[the two products and one add per cell are documented; the rounding is not]
 tests: conformance/test_oracle_contraction.py
 
 modelled: MX matmul
-K tile 512: operands dequantized to FP32, four products of a cell added left to right,
-then down the rows
-[documented: FP32 accumulation, K tile; not where scales are applied]
+K tile of 512: operands are dequantized to FP32; the four products of a cell are added
+left to right, then the cells are added down the rows
+[FP32 accumulation and the K tile are documented; the point where scales are applied is
+not]
 switch: mx_layout
 tests: conformance/test_oracle_tensor_engine.py
 instructions: NcMatmulMx
 
 modelled: sparse matmul
-a compressed value times the row its tag selects; 128 to a tile
-[planned interface in the NeuronCore-v3 guide; no order is given]
+each compressed value is multiplied by the row that its tag selects; a tile has 128
+values
+[the NeuronCore-v3 guide describes a planned interface, without an order]
 tests: conformance/test_oracle_tensor_engine.py
 instructions: NcMatmulSparse
 
 checked on silicon: short sums in VectorE
-up to 128 FP32 numbers: one left fold
+sums of up to 128 FP32 numbers are one left fold
 [public measurements of trn1, below]
 tests: nki/test_published_sums.py conformance/test_oracle_reduction.py
 
 modelled: sums in VectorE
-longer ones and products: tiles of 512, each a left fold, themselves folded from init;
-or one left fold (sequential)
+longer sums, and reductions by products, are split into tiles of 512; each tile is a
+left fold, and init and the tiles are folded in turn; or the whole is one left fold
+(sequential)
 [not documented]
 switch: accumulation
 tests: conformance/test_oracle_reduction.py conformance/test_window_forms.py
 instructions: TensorReduce Pool PoolBlock
 
 modelled: running sums
-one left fold along the axis, every prefix written
-[nki.isa tensor_tensor_scan; what the compiler does is not documented]
+one left fold runs along the axis, and every prefix is written
+[nki.isa tensor_tensor_scan; the compiler's choice is not documented]
 tests: conformance/test_oracle_reduction.py conformance/test_window_forms.py
 instructions: TensorTensorScan ScanBlock
 
 modelled: reductions over devices
-FP32 sums in the order of the algorithm, rounded to the tensor's dtype wherever a rank
-stores a partial sum; kangaring on two cycles with the roles swapped, ring on one to
-four channels
-[documented: algorithms, steps, cycles, FP32 sums; order within a step and the ring's
-default of one channel are not; integers of 32 and 64 bits are reduced in FP32 (EVRF061,
-EVRF063), what narrower ones do beyond their range is not documented: they wrap around]
+sums are FP32, in the order of the algorithm, and are rounded to the tensor's dtype
+wherever a rank stores a partial sum; kangaring runs two cycles with swapped roles; ring
+runs one to four channels
+[algorithms, steps, cycles and FP32 sums are documented; the order within a step is not,
+nor is the ring's default of one channel; integers of 32 and 64 bits are reduced in FP32
+(EVRF061, EVRF063); overflow of narrower integers is not documented, and wraps around
+here]
 switch: collective_algorithm, collective_reduce_dtype, integer_path,
 implicit_integer_downcast
 tests: execution/test_exchange_oracle.py
@@ -213,33 +223,33 @@ execution/test_spmd_host_devices.py execution/test_spmd_programs.py
 instructions: AllReduce ReduceScatter
 
 modelled: reductions and maps by any computation
-one left fold from init; every op of the computation rounds on its write
+one left fold from init; every op of the computation rounds when it writes
 [StableHLO leaves the order open]
 tests: conformance/test_reduction_forms.py
 instructions: ReduceBlock MapBlock
 
 modelled: selection in windows
-what an element collects is folded in row-major order of the windows
-[StableHLO leaves it open]
+the values that one element collects are folded in row-major order of the windows
+[StableHLO leaves the order open]
 tests: conformance/test_oracle_reduction.py conformance/test_window_forms.py
 instructions: SelectAndScatter SelectAndScatterBlock
 
 modelled: scatter
-updates in row-major order of the indices
-[StableHLO leaves it open]
+updates are applied in row-major order of the indices
+[StableHLO leaves the order open]
 tests: conformance/test_oracle_reduction.py conformance/test_scatter_forms.py
 instructions: LocalScatter ScatterBlock
 
 modelled: elementary functions
-ours, the same bits everywhere: FP32 within the bounds below, 16-bit inputs correctly
-rounded
+our own functions, with the same bits everywhere: FP32 results are within the bounds
+below, and results for 16-bit inputs are correctly rounded
 [the tables of ScalarE are not published]
 switch: transcendentals
 tests: numerics/test_elementary.py numerics/test_elementary_tables.py
 instructions: Activation
 
 modelled: functions of ScalarE as its tables compute them
-piecewise cubics, as coarse as the engine's where that is known, see below; only on
+piecewise cubics with the engine's error where that is known (see below); used only on
 request
 [measured errors of kernels on Trainium2; US patent 10,740,432]
 switch: transcendentals
@@ -247,43 +257,46 @@ tests: numerics/test_scalar_engine.py numerics/test_scalar_engine_silicon.py
 execution/test_scalar_engine.py
 
 modelled: FP32 subnormals
-read and written as zeros of their sign, in every engine
+every engine reads and writes them as zeros of the same sign
 [not documented]
 tests: conformance/test_oracle_elementwise.py
 
 modelled: NaNs
-NaN wins maxima and minima; one bit pattern leaves a program
+a NaN wins every maximum and minimum; every NaN that leaves a program has the same bit
+pattern
 [not documented]
 tests: conformance/test_oracle_elementwise.py
 
 modelled: Cholesky factors, triangular solves
-column by column; an element is a left fold of subtracted products, then divided
+computed column by column; an element is a left fold of subtracted products, which is
+then divided
 [the vendor has no such routine]
 tests: execution/engines/test_linear_algebra.py conformance/test_linear_algebra.py
 instructions: Cholesky TriangularSolve
 
 modelled: Fourier transforms
-radices 4, 2, then odd primes to 127, in FP32; beyond, Bluestein's convolution
+radices 4 and 2, then odd primes to 127, in FP32; larger primes use Bluestein's
+convolution
 [the vendor has no such routine]
 tests: execution/engines/test_fft.py
 instructions: Fft
 
 modelled: FP8 scales per tensor
-largest power of two with which amax stays finite
-[software convention; the hardware has none]
+the largest power of two with which amax (the largest magnitude) stays finite
+[a software convention; the hardware has no such scales]
 switch: scaling
 tests: conformance/test_oracle_contraction.py
 instructions: ScaleFromAmax
 
 modelled: stochastic rounding
-32 bits hashed from seed, call, instruction, loop counters, element
-[documented: which casts round so; bits and streams are not]
+32 bits are hashed from the seed, call, instruction, loop counters and element
+[the casts that round stochastically are documented; their bits and streams are not]
 switch: rounding, seed
 tests: conformance/test_oracle_stochastic.py numerics/test_random_bits.py
 
 modelled: LFSR generator (before Trainium3)
-a maximal 32-bit shift register
-[documented: that it is an LFSR; not its polynomial]
+a 32-bit shift register of maximal length
+[the vendor documents that it is an LFSR, but not its polynomial]
 tests: numerics/test_generators.py
 
 modelled: random numbers of the program
@@ -293,20 +306,20 @@ tests: conformance/test_matrix.py
 instructions: Rng
 
 modelled: NKI kernels in a program
-the kernel's own instructions; only a policy's rounding and transcendentals apply
+the kernel's own instructions; of a policy, only rounding and transcendentals apply
 inside
-[nki.isa for each; order of addition as above]
+[nki.isa for each instruction; orders of addition as above]
 tests: nki/test_in_programs.py
 instructions: NkiKernel
 
 host: sums and functions of XLA
-whatever the host computes
-[speed]
+the host computes them, in XLA's order
+[requested for speed]
 switch: accumulation, transcendentals
 tests: conformance/test_policies.py
 
 host: linear algebra and callbacks of the host
-svd, qr, eigh, eig, schur, ... and pure_callback, io_callback as the host computes them
+the host computes svd, qr, eigh, eig, schur and similar, pure_callback and io_callback
 [no NeuronCore has them]
 switch: host_custom_calls, callbacks
 tests: conformance/test_host_calls.py conformance/test_callbacks.py
@@ -316,24 +329,30 @@ instructions: HostCall
 CLAIMS = tuple(map(_read, _TEXT.strip().split("\n\n")))
 
 ZEROS = """\
-For lgamma and digamma that is relative to the result from 0 on, at their zeros too.
-Left of 0 both reflect, f(x) from f(|x|) or f(1 - x), and the terms cancel at the zeros.
-With n the ULPs of the table the error there is at most n 2^-23 times the largest of 1,
-the result and the function at -x (in size), and no relative bound holds: FP32 numbers
-next to lgamma's zeros err by up to 45 % of the result, and one next to digamma's zero
-at -2.61 has the other sign.
+The bounds of lgamma and digamma are relative to the result for arguments from 0 on,
+also near their zeros there. For negative arguments, both use a reflection: they
+compute f(x) from f(|x|) or f(1 - x), and the terms cancel near the zeros. With n the
+ULPs in the table, the error there is at most n 2^-23 times the largest of three
+magnitudes: 1, the result, and the function at -x. No relative bound holds: FP32
+numbers next to lgamma's zeros have errors of up to 45 % of the result, and one number
+next to digamma's zero at -2.61 has the wrong sign.
 """
 
 INT8 = """\
-One page of the vendor gives Trainium1 380 INT8 TOPS and another says "INT8 in, INT32
-out". Against them: the architecture guide says that TensorE's output is always FP32,
-`nc_matmul` takes no integer type, and the compiler states that Trainium2 and later have
-no integer dot datapath. So there is no INT8 datapath here but on inf1, whose page names
-INT8 among TensorE's operands: INT8 is multiplied there as it is, and its sums are FP32
-(a projection). Elsewhere integer dots are exact, on
-GpSimd (`integer_path="auto"` or `"exact"`), or go through FP32 as the compiler does it,
+Two of the vendor's pages claim INT8 matmuls: one gives Trainium1 380 INT8 TOPS, and
+another says "INT8 in, INT32 out". Three other sources contradict them:
+
+- The architecture guide says that TensorE's output is always FP32.
+- `nc_matmul` takes no integer type.
+- The compiler states that Trainium2 and later have no integer dot datapath.
+
+neuronjax therefore has no INT8 datapath, except on inf1, whose page names INT8 among
+TensorE's operands. On inf1, INT8 operands are multiplied unchanged and their sums are
+FP32 (this is a projection). On all other chips, integer dots are exact on GpSimd
+(`integer_path="auto"` or `"exact"`), or they go through FP32 as the compiler does it,
 exact to 2^24 (`integer_path="fp32"`). Reductions of 32- and 64-bit integers over
-devices go through FP32 by default: that is all that their hardware can do.
+devices go through FP32 by default, because the hardware has no other way to reduce
+them.
 """
 
 
@@ -346,9 +365,11 @@ def _page() -> Iterator[str]:
     yield "<!-- Made by `make docs-update`; do not edit. -->"
     yield "# What is exact, what is modelled"
     yield ""
-    yield "Every number that neuronjax computes carries one of four labels, also in"
-    yield '`compiled.as_text("instructions")`. Equality with silicon is claimed where a'
-    yield "row [below](#measurements-of-chips) shows it, and nowhere else."
+    yield "Every number that neuronjax computes carries one of four labels."
+    yield '`compiled.as_text("instructions")` prints the label of every instruction. We'
+    yield "claim equality with silicon only where a row of [Measurements of"
+    yield "chips](#measurements-of-chips) shows it. In the tables, *switch* is the"
+    yield "policy field that changes the rule, and *tests* are the files that cover it."
     yield ""
     yield from _table(("label", "meaning"), MEANINGS.items())
     for label in MEANINGS:
@@ -359,7 +380,8 @@ def _page() -> Iterator[str]:
     yield from _silicon()
     yield "## Elementary functions"
     yield ""
-    yield "Largest error of FP32 results in units in the last place (ULP)."
+    yield "The table lists the largest error of FP32 results in units in the last place"
+    yield "(ULP)."
     yield ""
     yield from _table(
         ("function", "ULP"), ((n, f"{u:g}") for n, u in sorted(MAX_ULP.items()))
@@ -367,7 +389,8 @@ def _page() -> Iterator[str]:
     yield ZEROS
     yield f"## {scalar_engine.TITLE}"
     yield ""
-    yield "[What they compute, and what shows it](scalar-engine.md)."
+    yield "[ScalarE's functions](scalar-engine.md) describes the functions and the"
+    yield "evidence."
     yield ""
     yield from _table(scalar_engine.HEADS, scalar_engine.section())
     yield "## INT8 on TensorE"
@@ -384,9 +407,11 @@ def _page() -> Iterator[str]:
 def _silicon() -> Iterator[str]:
     yield "## Measurements of chips"
     yield ""
-    yield "What third parties measured on real chips and published. Distances are"
-    yield "relative L2 norms of the difference from FP32 NumPy, which has an error of"
-    yield "its own."
+    yield "Third parties measured these results on real chips and published them. In"
+    yield "each row, *the chip* is the chip's result, *here* is neuronjax's result for"
+    yield "the same kernel, and *open* is what the measurement leaves open. Distances"
+    yield "are relative L2 norms of the difference from FP32 NumPy, which has an error"
+    yield "of its own."
     yield ""
     yield from _table(
         ("claim", "", "chip", "the chip", "here", "source", "shown by", "open"),
@@ -398,7 +423,7 @@ def _silicon() -> Iterator[str]:
             for e in EVIDENCE
         ),
     )  # fmt: skip
-    yield "No public measurement says anything about:"
+    yield "No public measurement decides the following:"
     yield ""
     yield from (f"- {what}: {why}" for what, why in SILENT)
     yield ""

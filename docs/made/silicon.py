@@ -1,9 +1,9 @@
-"""What public measurements of real chips say about our numbers, row by row.
+"""Public measurements of real chips, held against the claims of `exactness.py`.
 
-Third parties ran kernels on trn1 and trn2 and published sums or distances. A row says
-what the chip gave, what the emulator gives, who shows it, and what stays unexplained:
-it confirms a claim of `exactness.py` or contradicts it. `SILENT` is what no row
-says anything about.
+Third parties ran kernels on trn1 and trn2 and published sums or distances. A row has
+the chip's result, the emulator's result, the test that compares them, and the questions
+that the measurement leaves open. It confirms a claim or contradicts it. `SILENT` lists
+what no row decides.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class Evidence:
     """One public measurement, held against a claim.
 
     Attributes:
-        subject: of the claim, in `exactness.py`.
-        verdict: what it does to the claim.
-        chip: that was measured.
-        device: what it gave. Distances are relative L2, from FP32 NumPy.
-        here: what the emulator gives for the same.
-        source: who measured.
-        shown_by: the test or the program that compares.
-        unexplained: what it leaves open.
+        subject: the subject of the claim, in `exactness.py`.
+        verdict: whether the measurement confirms the claim.
+        chip: the chip that was measured.
+        device: the chip's result. Distances are relative L2, from FP32 NumPy.
+        here: the emulator's result for the same kernel.
+        source: the repository that published the measurement.
+        shown_by: the test or program that compares the two results.
+        unexplained: the questions that the measurement leaves open.
     """
 
     subject: str
@@ -54,23 +54,23 @@ EVIDENCE: tuple[Evidence, ...] = (
         subject="short sums in VectorE",
         verdict="confirmed",
         chip="trn1",
-        device="16,384 sums of 128 FP32 numbers and as many of 127 are the sequential"
-        " FP32 sum; two runs and both cores alike",
-        here="the same bits, in all of them",
+        device="16,384 sums of 128 FP32 numbers, and as many of 127, equal the"
+        " sequential FP32 sum, in two runs and on both cores",
+        here="the same bits for every sum",
         source=_GRADER,
         shown_by=_SUMS,
-        unexplained="positive numbers, on trn1 alone; that trn2 and trn3 add alike is"
-        " taken for granted",
+        unexplained="only positive numbers on trn1 were measured; we assume that trn2"
+        " and trn3 add in the same way",
     ),
     Evidence(
         subject="FP32 arithmetic",
         verdict="confirmed",
         chip="trn1",
-        device="65,536 sums of two FP32 numbers are NumPy's, for each of four seeds",
+        device="65,536 sums of two FP32 numbers equal NumPy's, for each of four seeds",
         here="the same bits",
         source=_GRADER,
         shown_by=_SUMS,
-        unexplained="one operator, no special values",
+        unexplained="other operators and special values were not measured",
     ),
     Evidence(
         subject="FP32 arithmetic",
@@ -91,18 +91,18 @@ EVIDENCE: tuple[Evidence, ...] = (
         here="4.474e-6",
         source=_KDA,
         shown_by=_ROWS,
-        unexplained="bits are not published; halves that are cut off and not rounded"
-        " would be six times as far",
+        unexplained="bits are not published; with truncated instead of rounded halves,"
+        " the distance would be six times as large",
     ),
     Evidence(
         subject="products in TensorE",
         verdict="confirmed",
         chip="trn2",
-        device="the same row",
-        here="the same",
+        device="swiglu_v2_only_down, as above: 4.476e-6",
+        here="4.474e-6",
         source=_KDA,
         shown_by=_ROWS,
-        unexplained="the order of addition is below what it can tell",
+        unexplained="the distance is too coarse to show the order of addition",
     ),
     Evidence(
         subject="FP32 operands in TensorE",
@@ -111,10 +111,11 @@ EVIDENCE: tuple[Evidence, ...] = (
         device="A.T @ A of linspace(-1, 1, 512 x 512) in K tiles of 64 rows is at most"
         " 6.1035e-5 from the same in tiles of 128",
         here="6.1035e-5; 1.83e-4 in sums of all rows (fp32_4pass)",
-        source="a public test, reported without its place",
+        source="a public test; the report does not state where it is",
         shown_by=_MODELS,
-        unexplained="bits are not published; sums of 16 rows, exact sums and four"
-        " products of whole operands added at once give the same",
+        unexplained="bits are not published; three other models give the same distance:"
+        " sums of 16 rows, exact sums, and four products of whole operands added at"
+        " once",
     ),
     Evidence(
         subject="FP32 operands in TensorE",
@@ -124,10 +125,10 @@ EVIDENCE: tuple[Evidence, ...] = (
         here="1.85e-7; 2.08e-7 in sums of all rows (fp32_4pass)",
         source=_KDA,
         shown_by=_MODELS,
-        unexplained="which model is right: beside sums of 32 rows, of three passes or"
-        " in another order too, sums of 16 rows and four products of whole operands"
-        " added at once are within a tenth of every row in some blocks; sums of 8,"
-        " 64 or 128 rows, other halves and exact sums are not",
+        unexplained="several models are within a tenth of every row for some block size"
+        " of NumPy: sums of 32 rows (also with three passes or in another order), sums"
+        " of 16 rows, and four products of whole operands added at once; sums of 8, 64"
+        " or 128 rows, other halves and exact sums are not",
     ),
     Evidence(
         subject="FP32 operands in TensorE",
@@ -138,8 +139,8 @@ EVIDENCE: tuple[Evidence, ...] = (
         " 4.13e-7 and 6.28e-7 in blocks of 448 (Skylake-X)",
         source=_KDA,
         shown_by=_MODELS,
-        unexplained="NumPy's own error is most of it, and the host that computed it is"
-        " not known",
+        unexplained="most of the distance is NumPy's own error, and the host that"
+        " computed it is not known",
     ),
     Evidence(
         subject="elementary functions",
@@ -149,9 +150,9 @@ EVIDENCE: tuple[Evidence, ...] = (
         here="7.3e-7",
         source=_KDA,
         shown_by=_ROWS,
-        unexplained="ScalarE's exp is coarser than ours, by tables that are not"
-        " published: four such kernels are 2.8e-6 to 2.9e-6 farther off in quadrature,"
-        " whatever their matmuls are",
+        unexplained="the tables of ScalarE's exp, which is less accurate than ours, are"
+        " not published; four such kernels have an additional error of 2.8e-6 to 2.9e-6"
+        " (in quadrature), whatever their matmuls are",
     ),
     Evidence(
         subject="elementary functions",
@@ -161,8 +162,8 @@ EVIDENCE: tuple[Evidence, ...] = (
         here="4.45e-6",
         source=_KDA,
         shown_by=_ROWS,
-        unexplained="ScalarE's rsqrt is coarser than ours, or its square: 1.48e-5 in"
-        " quadrature",
+        unexplained="either ScalarE's rsqrt or its square is less accurate than ours;"
+        " the additional error is 1.48e-5 (in quadrature)",
     ),
     Evidence(
         subject="functions of ScalarE as its tables compute them",
@@ -174,89 +175,91 @@ EVIDENCE: tuple[Evidence, ...] = (
         here="1.462e-5; 1.544e-5; 2.718e-6, 5.331e-6, 5.371e-6 and 6.946e-6",
         source=_KDA,
         shown_by=_ROWS,
-        unexplained="1.2e-6 of the attention's, in quadrature; every bit within a"
-        " segment; all functions but rsqrt and exp",
+        unexplained="1.2e-6 of the attention kernels' error (in quadrature), the bits"
+        " within a segment, and all functions except rsqrt and exp",
     ),
     Evidence(
         subject="elementary functions",
         verdict="confirmed",
         chip="trn2",
-        device="swiglu_v1 with silu of ScalarE: 6.36e-7",
+        device="swiglu_v1 with ScalarE's silu: 6.36e-7",
         here="6.35e-7",
         source=_KDA,
         shown_by=_ROWS,
-        unexplained="silu's error is hidden by that of the matmuls, 4e-7",
+        unexplained="the matmuls' error of 4e-7 hides silu's",
     ),
     Evidence(
         subject="casts to nearest even",
         verdict="confirmed",
         chip="trn1",
-        device="e4m3: 0x78 to 0x7E and 0xF8 to 0xFE are read as Inf or NaN, all other"
-        " codes as the host reads them: the largest number is 240",
-        here="the same codes of float8_e4m3",
+        device="e4m3: the chip reads 0x78 to 0x7E and 0xF8 to 0xFE as Inf or NaN, and"
+        " all other codes as the host does; the largest number is 240",
+        here="float8_e4m3 reads the codes in the same way",
         source=_KILN,
         shown_by=_FORMATS,
-        unexplained="which are Inf, and what a cast makes of numbers beyond 240",
+        unexplained="which codes are Inf, and what a cast makes of numbers above 240",
     ),
     Evidence(
         subject="casts to nearest even",
         verdict="contradicted",
         chip="trn1",
-        device="FP32 cast to BF16 and back in a graph: the compiler folds both, and"
-        " nothing is rounded",
-        here='rounded; with round_trips="folded" not',
+        device="FP32 cast to BF16 and back in a graph: the compiler removes both casts,"
+        " and nothing is rounded",
+        here='rounded; not rounded with round_trips="folded"',
         source=_KILN,
         shown_by=_ELEMENTWISE,
-        unexplained="what may stand between the two casts; whether trn2 was meant too",
+        unexplained="which ops may be between the two casts; whether this applies to"
+        " trn2",
     ),
     Evidence(
         subject="integers, comparison, selection",
         verdict="contradicted",
         chip="trn1",
-        device="int64: 6284 r // 6284 is r - 1 for r of 1 to 4 and 6 to 8; by 4768 and"
-        " powers of two exact",
-        here='r; with integer_division="reciprocal" what the device gives, for these r',
+        device="int64: 6284 r // 6284 is r - 1 for r of 1 to 4 and 6 to 8; division by"
+        " 4768 and by powers of two is exact",
+        here='r; for these r, integer_division="reciprocal" gives the chip\'s results',
         source=_KILN,
         shown_by=_ELEMENTWISE,
-        unexplained="other widths, divisors that are no constants, remainders; whether"
-        " trn2 was meant too",
+        unexplained="other widths, non-constant divisors, and remainders; whether this"
+        " applies to trn2",
     ),
     Evidence(
         subject="movement, gather, sort, top-k, control flow",
         verdict="confirmed",
         chip="trn1",
-        device="a transpose by an identity on TensorE is exact to the bit",
-        here="the same",
+        device="a transpose by an identity matrix on TensorE is exact to the bit",
+        here="exact to the bit",
         source=_KILN,
         shown_by="tests/nki/test_matmul_kernels.py",
-        unexplained="of which dtypes; whether trn2 was meant too",
+        unexplained="which dtypes were measured; whether this applies to trn2",
     ),
     Evidence(
         subject="FP32 operands in TensorE",
         verdict="confirmed",
         chip="trn1",
         device="FP32 matmuls are exact to 1.6e-7",
-        here="1.2e-7 for K of 64 and 128, from float64",
+        here="1.2e-7 from float64, for K of 64 and 128",
         source=_KILN,
         shown_by=_SUMS,
-        unexplained="of which K, and in which norm; whether trn2 was meant too",
+        unexplained="which K and which norm were used; whether this applies to trn2",
     ),
     Evidence(
         subject="functions of ScalarE as its tables compute them",
         verdict="confirmed",
         chip="trn1",
-        device="exp is within 1.5e-5 from -85 to 85, relative, median 1.5e-6",
-        here="within 1.2e-5 from -76 to 85, median 6e-7",
+        device="for arguments of -85 to 85, exp has a relative error of at most 1.5e-5,"
+        " and a median error of 1.5e-6",
+        here="for arguments of -76 to 85, at most 1.2e-5, with a median of 6e-7",
         source=_KILN,
         shown_by=_TABLES,
-        unexplained="half of the median; whether trn2 was meant too",
+        unexplained="half of the median error; whether this applies to trn2",
     ),
     Evidence(
         subject="functions of ScalarE as its tables compute them",
         verdict="contradicted",
         chip="trn1",
-        device="the same below -76",
-        here="up to 9 % off at -85: products below 2^-126 are lost",
+        device="exp has the same relative error for arguments below -76",
+        here="up to 9 % off at -85, because products below 2^-126 are lost",
         source=_KILN,
         shown_by=_TABLES,
         unexplained="in which order the engine scales a polynomial",
@@ -269,39 +272,43 @@ EVIDENCE: tuple[Evidence, ...] = (
         here="zero below -87.34, the logarithm of 2^-126",
         source=_KILN,
         shown_by=_TABLES,
-        unexplained="where between the two; operands; engines other than ScalarE",
+        unexplained="the exact threshold, subnormal operands, and engines other than"
+        " ScalarE",
     ),
 )
 
-#: What no public row says anything about -> why.
+#: What no public row decides -> the reason.
 SILENT: tuple[tuple[str, str], ...] = (
     (
         "sums of more than 128 numbers on VectorE",
-        "RMSNorm's sums of 2,048 squares end in an rsqrt whose error is larger; tiles"
-        ' of 512 and one left fold (`accumulation="sequential"`) are both possible',
+        "RMSNorm adds 2,048 squares, but its rsqrt has a larger error; tiles of 512 and"
+        ' one left fold (`accumulation="sequential"`) are both possible',
     ),
     (
         "reciprocal and divide of VectorE",
-        "in attention alone, below the error of exp",
+        "only attention kernels use them, and exp's error hides theirs",
     ),
     (
         "bn_stats, tensor_tensor_scan",
-        "Mamba's scan is within the 3e-5 that its author asked for; no figure is"
-        " public",
+        "Mamba's scan is within the limit of 3e-5 that its author set; no figure is"
+        " published",
     ),
     (
         "casts on write to FP16, FP8 and integers",
-        "no row has one; those to BF16 are confirmed, and how codes of e4m3 are read",
+        "no row has one; casts to BF16 and the reading of e4m3 codes are confirmed",
     ),
-    ("GpSimdE", "no row has an instruction of it"),
+    ("GpSimdE", "no row uses an instruction of this engine"),
     (
         "subnormal operands, NaNs, infinities, signed zeros",
-        "of these, inputs held only NaN and Inf of e4m3",
+        "of these, the measured inputs contain only NaN and Inf of e4m3",
     ),
-    ("order of addition of BF16 and narrower operands", "below what distances tell"),
+    (
+        "order of addition of BF16 and narrower operands",
+        "published distances are too coarse to show it",
+    ),
     (
         "trn3",
-        "the vendor's guide prints 72 elements of MX matmuls: 71 are its FP32 golden"
-        " rounded to BF16, one is 0.73 BF16 ULP off",
+        "the vendor's guide prints 72 elements of MX matmuls: 71 equal its FP32 golden"
+        " rounded to BF16, and one is 0.73 BF16 ULP off",
     ),
 )
