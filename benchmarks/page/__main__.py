@@ -38,13 +38,14 @@ PLOTS: dict[str, Callable[[Found], Figure]] = {
     "time_model": plots.time_model,
 }
 
-_QUICK = "a quick run, of a part of the rows"
+_QUICK = "a quick run of some of the rows"
 _INTRODUCTION = """# Benchmarks
 
-Written by `python -m benchmarks.page` from `benchmarks/results/*.json`; not by hand.
-`make bench-all` measures everything again. Host time is what emulation costs you; what
-a program would take on a chip is the time model's business, further down. What follows
-is a summary: the long tables open by a click."""
+`python -m benchmarks.page` writes this page from `benchmarks/results/*.json`; do not
+edit it by hand. `make bench-all` measures everything again. Most sections measure
+host time, which is what the emulation costs you. The sections on the time model
+compare predicted times of a chip with published ones. Click on the title of a long
+table to open it."""
 
 
 def load(folder: Path) -> dict[str, dict[str, Any] | None]:
@@ -64,7 +65,7 @@ def page(results: Mapping[str, Found | None]) -> str:
         parts.append(f"## {title}")
         command = f"`python -m benchmarks.{name}`"
         if found is None:
-            parts.append(f"Not measured: {command} writes the results.")
+            parts.append(f"This was not measured; {command} writes the results.")
         else:
             quick = f", **{_QUICK}**" if found["quick"] else ""
             parts += [f"{command}, {found['started'][:10]}{quick}.", section(found)]

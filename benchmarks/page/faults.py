@@ -18,22 +18,25 @@ FIGURES = {
     "alarms": "false alarms",
 }
 
-_ABOUT = """Programs of a screen or less with one numerical fault on one known line, as
-bug reports and the literature have them, and the same programs as a careful author
-writes them. `nj.compare` is asked about both: which line it names first, among its
-first three, what it calls the fault, and of how many healthy twins it says that
-something is wrong. Those *seen* were looked at while this was built; those *held out*
-never were: their figures are the ones that count. Two such sets
-before were opened to learn from what was missed, and others wrote a new one: of the
-first 86.7 % came first, of the second 81.2 %.
+_ABOUT = """We test `nj.compare` with short programs (a screen or less) that have one
+numerical fault on one known line. The faults come from bug reports and the literature.
+Each program has a healthy twin: the same program as a careful author writes it.
+`nj.compare` examines both. The columns show whether it names the faulty line first, or
+among its first three lines, whether it names the right kind of fault, and for how many
+healthy twins it raises a false alarm.
 
-The set that is seen has 297 programs today. It grew to 480, of which 183 showed the
-same fault by the same mechanism as another and were taken out. *Faults then* is what a
-set held at the commit of the row.
+Programs in the *seen* set were used while `nj.compare` was built. Programs in the
+*held out* set were never looked at; their figures are the ones that count. Two earlier
+held-out sets were opened to learn from the misses, and other people wrote a new one: of
+the first set, 86.7 % were named first, and of the second 81.2 %.
 
-The targets are for the default reference, float64 without rounding. `"float32"` is the
-program in its own formats on a host, and does wrong what the program itself does wrong:
-there only what the chip and its policy add can be found."""
+The *seen* set has 297 programs today. It had grown to 480, of which we removed 183 that
+showed the same fault by the same mechanism as another. *Faults then* is the size of a
+set at the commit of the row.
+
+The targets are for the default reference, float64 without rounding. The reference
+`"float32"` runs the program in its own formats on a host. It has the program's own
+faults too, so it can only reveal faults that the chip and its policy add."""
 
 
 def tables(found: Found) -> str:

@@ -11,17 +11,18 @@ from benchmarks.page import text
 
 Found = Mapping[str, Any]
 
-_ABOUT = """`neuronjax judge` with NKIBench's reference and one seed, each kernel as it
-is in its repository, at full size, in a process of its own; times were taken as
-they came, many of them beside other work. {accepted} of {count}
-accepted; median {median:.1f} s, slowest {slowest:.0f} s, at most {most:.1f} GiB.
+_ABOUT = """We ran `neuronjax judge` with NKIBench's reference and one seed. Each kernel
+ran unchanged, at full size, in a process of its own. The times are from single runs,
+many of them beside other work. The judge accepted {accepted} of {count} kernels. The
+median time was {median:.1f} s and the longest {slowest:.0f} s; a process used at most
+{most:.1f} GiB.
 
-Of kda-for-trainium's kernels eight were taken by no chip, as its author tells: two are
-written for another release, two compute in BF16 where FP32 was asked for, and the
-compiler refused a `dma_transpose` of FP32 and twice a broadcast by DMA, which is what
-the verdicts say; the eighth (gqa_full_v7b, a sum that goes on over several activations)
-came out wrong on the chip because its compiler repeats the products that the sum reads,
-of which nothing here knows."""
+According to the author of kda-for-trainium, no chip accepted eight of its kernels.
+The verdicts agree for seven: two are written for another release, two compute in
+BF16 where FP32 was asked for, and the compiler refused a `dma_transpose` of FP32 and
+twice a broadcast by DMA. The eighth (gqa_full_v7b, a sum that continues over several
+activations) gave wrong results on the chip, because its compiler repeats the
+products that the sum reads; neuronjax does not model this."""
 
 
 def kernels(found: Found) -> str:

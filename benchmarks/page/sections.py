@@ -31,9 +31,10 @@ def summary(results: Mapping[str, Found | None]) -> str:
     return "\n\n".join(parts)
 
 
-_SUMMARY = """Each peer ran in turn with neuronjax, in one process, on one machine: a
-ratio is the median of such pairs, and a range covers formats and sizes. What numbers
-come out stands beside the time, for a faster answer to another question is no win."""
+_SUMMARY = """Each peer (another library for the same task) ran in turn with neuronjax,
+in one process, on one machine. A ratio is the median of such pairs, and a range covers
+formats and sizes. The last column compares the peer's numbers with ours, because a
+faster answer to another question is not better."""
 _OUTCOMES = (
     ("slower", "neuronjax loses"),
     ("even", "Even, within 10 %"),
@@ -42,7 +43,7 @@ _OUTCOMES = (
 
 
 def _verdict_table(found: Sequence[Verdict]) -> str:
-    head = ("task", "against", "neuronjax is", "the peer's numbers, held against ours")
+    head = ("task", "against", "neuronjax is", "the peer's numbers, compared with ours")
     return text.table(head, [(v.kind, v.peer, v.times, v.numerics) for v in found])
 
 
@@ -68,9 +69,8 @@ def _facts(results: Mapping[str, Found | None]) -> Iterator[str]:
         )
     if regression := results["regression"]:
         counts = _counts(regression)
-        yield "Pinned bits of whole programs: " + ", ".join(
-            f"{count} {name}" for name, count in counts.items()
-        )
+        verdicts_of = (f"{count} {name}" for name, count in counts.items())
+        yield f"The pinned bits of whole programs are: {', '.join(verdicts_of)}."
 
 
 def _scaling_facts(scaling: Found) -> Iterator[str]:
@@ -105,18 +105,18 @@ def native(found: Found) -> str:
     return "\n\n".join(
         [
             "![Emulated over native time](images/bench_native.png)",
-            "`gpt_step` is a whole training step; `benchmarks/README.md` says what each"
-            f" row is. {_PAIRED}",
+            "`gpt_step` is a whole training step. `benchmarks/README.md` describes each"
+            f" row. {_PAIRED}",
             text.folded(f"All {len(found['entries'])} rows", table),
         ]
     )
 
 
 _RATIO = "emulated / native, median of pairs"
-_PAIRED = """Both sides run in turn, so that other work on the machine slows both of a
-pair: the ratio is the median over pairs, with its quartiles where they are given, and
-not the quotient of the two medians beside it. Rows without a ratio have a figure of
-their own, with its unit, in that column."""
+_PAIRED = """Both sides run in turn, so that other work on the machine slows both sides
+of a pair. The ratio is the median over the pairs, with its quartiles where they are
+shown; it is not the quotient of the two medians in the row. A row without a ratio shows
+its own figure in that column, with its unit."""
 
 
 def _native_row(entry: Found) -> tuple[str, ...]:
@@ -160,15 +160,19 @@ def peers(found: Found) -> str:
     return "\n\n".join(parts)
 
 
-_PAIRS = """Ratios above 1 are faster with neuronjax. *Differ* counts results unequal to
-neuronjax's: of a cast, codes of inputs in the format's range, FP32 subnormals apart
-(the engines read them as zeros, a modelled choice of neuronjax); of MX, values under
-the scale rule of ours that comes nearest; of a matmul and a train step, elements.
-Quantized matmuls have scales and formats of their own, so that unequal is no
-defect there; their *error* is the relative L2 distance from the float64 product."""
-_ORDERS = """Read off the results alone by `nj.reveal_order`, for one row of 256 BF16
-products. The host's order is the library's, for this shape and machine; neuronjax's is
-the modelled chip's, on every machine."""
+_PAIRS = """A ratio above 1 means that neuronjax is faster. *Differ* counts results that
+are not equal to neuronjax's:
+
+- for a cast, the codes of inputs in the format's range. FP32 subnormals are counted
+  separately, because neuronjax's engines read them as zeros (a modelled choice).
+- for MX, the values under the scale rule of ours that is nearest.
+- for a matmul and a train step, the elements.
+
+Quantized matmuls have scales and formats of their own, so a difference is not a defect
+there. Their *error* is the relative L2 distance from the float64 product."""
+_ORDERS = """`nj.reveal_order` found these orders from the results alone, for one row of
+256 BF16 products. The host's order is the library's, for this shape and machine.
+neuronjax's order is that of the modelled chip, and is the same on every machine."""
 
 
 def _abilities(found: Found) -> str:
@@ -279,13 +283,13 @@ def scaling(found: Found) -> str:
 def _cut(names: Sequence[str]) -> str:
     if not names:
         return ""
-    return f"\n\nCut short by the clock: {', '.join(names)}."
+    return f"\n\nThe time limit cut these short: {', '.join(names)}."
 
 
-_SCALING = """A GPT's train step under Adam, target trn2, policy bf16. Compile time is
-trace, lower and XLA, once. Memory is what XLA plans for, of arguments, results and
-temporaries. With many devices the native side is one device's step as often as there
-are devices, and its memory is one device's."""
+_SCALING = """The program is a GPT's train step with Adam, with target trn2 and policy
+bf16. The compile time includes trace, lower and XLA, once. The memory is what XLA plans
+for arguments, results and temporaries. With many devices, the native side runs one
+device's step once for each device, and its memory is that of one device."""
 
 
 def _point(entry: Found) -> tuple[str, ...]:
@@ -360,18 +364,25 @@ def kernels(found: Found) -> str:
 
 _ACTIVE = ("tensor", "vector", "scalar", "dma")
 _ORDER = ("order", "regret", "pairs")
-_KERNELS = """NKI kernels of kda-for-trainium and of NKIBench (AccelOpt), whose
-authors measured them on one core; `make validate-kernels` says what to fetch and
-prints bytes of HBM too. Times of kda-for-trainium are doubled: as published they
-exceed what a core can do; in two rows the profiler's share of ScalarE says that they
-are whole. Order is Spearman's correlation of measured and predicted times; regret is
-what the kernel that is predicted to be the fastest takes longer than the fastest; pairs
-are those whose times differ by more than 5 % and that are predicted in the right order.
-Of engines: milliseconds predicted, and those active by the profiler's counters where
-they are published. Figures of the model were chosen by rows of silu and adamw (the
-rate of DMA) and bmm (engines that the kernel leaves open; how TensorE's limit sinks),
-two mechanisms by gqa_full (the order of TensorE's stream, zeros in PSUM); the matmuls
-with RMSNorm and mamba fitted none. What is not explained: [times](times.md)."""
+_KERNELS = """These are NKI kernels of kda-for-trainium and of NKIBench (AccelOpt),
+whose authors measured them on one core. `make validate-kernels` states what to fetch,
+and also prints bytes of HBM. We doubled the times of kda-for-trainium, because the
+published times are shorter than a core can achieve; two rows are not doubled, because
+the profiler's share of ScalarE shows that they are complete.
+
+- *Order* is Spearman's correlation of measured and predicted times.
+- *Regret* is the extra time of the kernel that is predicted to be the fastest, compared
+  with the fastest.
+- *Pairs* is the share of pairs that are predicted in the right order, of the pairs
+  whose times differ by more than 5 %.
+- The columns of engines show the predicted milliseconds, and the active milliseconds by
+  the profiler's counters where they are published.
+
+Some figures of the model were fitted to these kernels: the rate of DMA to rows of
+silu and adamw, and the assignment of engines that the kernel leaves open and the
+decay of TensorE's limit to bmm. Two mechanisms were found with gqa_full: the order
+of TensorE's stream, and zeros in PSUM. The matmuls with RMSNorm and mamba fitted
+nothing. [How sure the times are](times.md) lists what is not explained."""
 
 
 def leave_one_out(found: Found) -> str:
@@ -394,10 +405,10 @@ def leave_one_out(found: Found) -> str:
     return "\n\n".join([_LEFT_OUT, text.table(head, rows)])
 
 
-_LEFT_OUT = """For each op every figure that kernels led to takes the value with which
-the other ops are met best: the rate of DMA in a stream, what VectorE reads in a cycle,
-how fast TensorE's limit sinks, and how far compilers reorder. Kernels of more than
-30,000 instructions are left out."""
+_LEFT_OUT = """For each op, every figure that was fitted to kernels takes the value
+that suits the other ops best. These figures are the rate of DMA in a stream, the
+tensors that VectorE reads in a cycle, the decay of TensorE's limit, and how far
+compilers reorder. Kernels of more than 30,000 instructions are not included."""
 
 
 def _kernels_of(chip: str, op: str, found: Sequence[Found]) -> tuple[str, ...]:
@@ -431,11 +442,11 @@ def _active(entry: Found, engine: str) -> str:
     return f"{predicted * 1e3:.2f} / {share * entry['measured_seconds'] * 1e3:.2f}"
 
 
-_TIME_MODEL = """Published times are the vendor's and third parties', of hardware that
-this project has not seen; `make validate` prints the sources and why rows are missed.
-Held-out rows were not looked at while the model was made. Rows that the model was given
-do not count, and neither do variants and bounds. Means
-are of absolute percentage errors."""
+_TIME_MODEL = """Published times come from the vendor and from third parties, for
+hardware that we have not used. `make validate` prints the sources, and the reasons
+for missed rows. We did not look at held-out rows while we made the model. Rows that
+the model was fitted to, variants and bounds do not count. Means are means of
+absolute percentage errors."""
 
 
 def _is_missed(entry: Found, found: Found) -> bool:
@@ -467,10 +478,11 @@ def regression(found: Found) -> str:
 
 _REGRESSION = """`python -m benchmarks.regression` runs whole programs, most of them
 train steps, and compares the SHA-256 of every output leaf with
-`benchmarks/golden_hashes.json`; the last rows are the stored programs of
-`tests/golden`. A hash shows that bits hold over time, machines and versions; that they
-are right is what the oracles of the tests are for. *other program* means that this
-version of JAX makes another StableHLO program of the function than the pinned one."""
+`benchmarks/golden_hashes.json`. The last rows are the stored programs of
+`tests/golden`. A hash shows that bits do not change over time, machines and
+versions; it does not show that they are right, which the tests' oracles do. *other
+program* means that this version of JAX makes another StableHLO program of the
+function than the pinned one."""
 
 
 def _counts(found: Found) -> dict[str, int]:

@@ -39,15 +39,18 @@ as ScalarE has them, {close} of {count} are within 10 %:"""
 _DEFAULT = "With the default functions {close} of {count} are within 10 %:"
 
 
-_NUMERICS = """Relative L2 distances of results from NKIBench's FP32 NumPy reference on
-the same inputs: of a trn2, as published, and of the emulator. NumPy has an error of its
-own, from float64, which is in both; it depends on the host, for BLAS adds in blocks of
-K whose length is the processor's. Where it is a tenth of the device's distance or more,
-the last columns leave it out: of the device, as if the two errors were independent,
-and of the emulator, the distance from float64. Kernels whose device is farther off have
-a function of ScalarE in them (exp, rsqrt), whose tables are coarser than our functions:
-in quadrature the attention kernels of the device are 2.8e-6 to 2.9e-6 farther off than
-here, whatever their matmuls are, and those with RMSNorm 1.48e-5."""
+_NUMERICS = """The table compares relative L2 distances from NKIBench's FP32 NumPy
+reference on the same inputs: those of a trn2, as published, and those of the emulator.
+Both distances include NumPy's own error against float64. It depends on the host,
+because BLAS adds in blocks of K whose length depends on the processor. Where NumPy's
+error is a tenth of the device's distance or more, the last columns remove it. For the
+device, they assume that the two errors are independent; for the emulator, they give the
+distance from float64.
+
+Some kernels have a larger distance on the device. They use a function of ScalarE
+(exp, rsqrt) whose tables are less accurate than our functions. In quadrature, the
+attention kernels have an additional error of 2.8e-6 to 2.9e-6 on the device,
+whatever their matmuls are, and the kernels with RMSNorm of 1.48e-5."""
 
 
 def _row(entry: Found) -> tuple[str, ...]:
@@ -82,20 +85,23 @@ def fp32_models(found: Found) -> str:
     return "\n\n".join([_MODELS.format(blocks=blocks), text.table(head, rows)])
 
 
-_MODELS = """What the array may do with FP32 operands, against distances that were
-published of trn2. Models differ from `fp32_4pass` in what their names say: four passes
-of high and low halves of 12 bits, each pass an instruction whose FP32 sum goes down 128
-rows, and whose result PSUM adds; the default, `fp32_4pass_rows32`, adds 32 rows at a
-time. In the cells, predicted over measured, for NumPy in
-blocks of {blocks} rows of K: OpenBLAS takes the first on Haswell, Zen and Sapphire
-Rapids, the last on Skylake-X, and which host computed the references is not known.
-K = 64 is one block of any. The last row knows no NumPy: A.T @ A of linspace(-1, 1) as
-512 x 512 in K tiles of 64 rows is at most so far from the same in tiles of 128. It and
-K = 64 exclude one sum of all rows. Sums of 32 rows are within a tenth of every row, in
-whatever blocks NumPy added; what fits as well keeps to 32 rows, or needs some of the
-blocks. The three BF16 products tell models of sums apart by less than the parts that
-are computed leave to chance, a percent or two, so that whether BF16 and FP8 operands
-are added by 32 rows as well is not known."""
+_MODELS = """The table tests models of FP32 operands in the array against published
+distances of trn2. The name of a model states how it differs from `fp32_4pass`: four
+passes of high and low halves of 12 bits, where each pass is an instruction whose FP32
+sum goes down 128 rows, and PSUM adds the results. The default, `fp32_4pass_rows32`,
+adds 32 rows at a time.
+
+A cell is the predicted distance over the measured one, for NumPy in blocks of {blocks}
+rows of K. OpenBLAS uses the first block size on Haswell, Zen and Sapphire Rapids, and
+the last on Skylake-X; it is not known which host computed the references. K = 64 is one
+block for any of them. The last row does not depend on NumPy: it is the largest distance
+of A.T @ A of linspace(-1, 1) as 512 x 512 between K tiles of 64 rows and of 128.
+
+This row and K = 64 exclude one sum of all rows. Sums of 32 rows are within a tenth
+of every row, for any block size of NumPy. The other models that fit also add 32
+rows, or fit only for some block sizes. It is not known whether BF16 and FP8 operands
+are also added by 32 rows: for the three BF16 products, models of sums differ by less
+than the uncertainty of the computed parts, which is a percent or two."""
 
 
 def _predicted(row: Found, device: float) -> str:
