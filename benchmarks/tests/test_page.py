@@ -170,7 +170,7 @@ def test_the_page_is_made_of_the_files_alone(folder):
 def test_a_section_without_results_says_so(folder):
     (folder / "results" / "peers.json").unlink()
     page = command.page(command.load(folder / "results"))
-    assert "Not measured: `python -m benchmarks.peers`" in page
+    assert "This was not measured; `python -m benchmarks.peers`" in page
     assert "neuronjax loses" not in page
 
 
