@@ -25,12 +25,12 @@ SETTINGS = {"bench": {"context_settings": _ANYTHING}}
 
 def exactness(
     markdown: Annotated[
-        bool, typer.Option("--markdown", help="As the page docs/exactness.md.")
+        bool, typer.Option("--markdown", help="Print the page docs/exactness.md.")
     ] = False,
 ) -> None:
-    """Says which numbers are exact, modelled, checked on silicon or left to the host.
+    """List which numbers are exact, modelled, checked on silicon or the host's.
 
-    What public measurements of chips say is listed below.
+    A second table lists public measurements of chips.
 
     Examples:
 
@@ -49,9 +49,9 @@ def exactness(
 
 
 def bench(context: typer.Context) -> None:
-    """Runs the benchmarks of the repository, which takes minutes.
+    """Run the benchmarks of the repository, which takes minutes.
 
-    Options are passed on.
+    It passes its options to `benchmarks/run.py`.
 
     Example:
 
@@ -68,7 +68,7 @@ def bench(context: typer.Context) -> None:
 
 
 def version(as_json: JsonOption = False) -> None:
-    """Prints the versions that decide the bits.
+    """Print the versions that decide the bits.
 
     They are those of neuronjax, JAX and Python.
 

@@ -97,16 +97,16 @@ def root(
         ),
     ] = False,
 ) -> None:
-    """Emulates AWS Trainium for JAX programs, without a Trainium.
+    """Emulate AWS Trainium for JAX programs, without a Trainium.
 
-    Start with **neuronjax quickstart**; then, in Python:
+    Start with **neuronjax quickstart**. Then, in Python, write:
 
     ```python
     import neuronjax as nj
     step = nj.jit(train_step, target="trn2", policy="fp8")
     ```
 
-    or, on a saved program or a function, without writing Python:
+    Or apply a command to a saved program or a function:
 
     ```sh
     neuronjax check model.mlirbc --target trn1
@@ -143,9 +143,7 @@ PolicyOption = Annotated[
 ]
 CacheOption = Annotated[
     bool,
-    typer.Option(
-        "--cache/--no-cache", help="Keep compiled programs for the next time."
-    ),
+    typer.Option("--cache/--no-cache", help="Keep compiled programs for later runs."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

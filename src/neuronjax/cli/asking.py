@@ -130,11 +130,11 @@ def asks(
 
 @asks(check_function, "sdk", how=_of_types)
 def check(ask: Ask, *, as_json: bool) -> None:
-    """Says what Trainium's own compiler would refuse or change in a program.
+    """List what Trainium's own compiler would refuse or change in a program.
 
-    Nothing is run. Every finding has a severity, the line of your program, and what to
-    write instead. The exit status is 0 without errors, 1 with at least one (warnings
-    and infos do not count), 2 where the program cannot be read.
+    The command executes nothing. Every finding has a severity, the line of your
+    program, and what to write instead. The exit status is 0 without errors, 1 with at
+    least one (warnings and infos do not count), and 2 if the program cannot be read.
 
     Examples:
 
@@ -153,18 +153,18 @@ def compare(
     *,
     against: Annotated[
         str | None,
-        typer.Option(help="The function after an edit, file.py:name, or a program."),
+        typer.Option(help="The function after an edit (file.py:name), or a program."),
     ] = None,
     sort: Annotated[
-        str, typer.Option(help="isolation, accumulation or order.")
+        str, typer.Option(help="Sort by isolation, accumulation or order.")
     ] = "isolation",
     as_json: bool,
 ) -> None:
-    """Says what is wrong, on which line, since when, why, and what to try.
+    """Find what is wrong, on which line and why, and what to try.
 
-    Each op runs on the emulator and in the reference. It runs in isolation, on the
-    reference's values, and in the run, where errors propagate. The exit status is 0
-    where nothing is wrong, 1 with a fault or a divergence, 2 where the program cannot
+    Each op runs on the emulator and in the reference. It runs once in isolation, on the
+    reference's values, and once in the run, where errors propagate. The exit status is
+    0 if nothing is wrong, 1 with a fault or a divergence, and 2 if the program cannot
     be read.
 
     Examples:
@@ -187,10 +187,10 @@ def compare(
 
 @asks(tolerance_of, "functions", "failure", "samples")
 def tolerance(ask: Ask, *, as_json: bool) -> None:
-    """Says how far off a program's results may be on a chip, and still be right.
+    """Compute how large the error of a right result may be on a chip.
 
-    Inside the bounds is every order of addition and every table of elementary
-    functions; a term that is missing is outside.
+    The bounds allow every order of addition and every table of elementary functions.
+    They do not allow a missing term.
 
     Examples:
 
@@ -206,16 +206,16 @@ def compare_dump(
     ask: Ask,
     dump: Annotated[
         Path,
-        typer.Argument(help="A .npy, .npz or .safetensors file; or a folder."),
+        typer.Argument(help="A .npy, .npz or .safetensors file, or a folder."),
     ],
     *,
     as_json: bool,
 ) -> None:
-    """Finds the op at which tensors of a real chip or another framework go wrong.
+    """Find the op at which tensors of a real chip or another framework go wrong.
 
-    Tensors are matched to the program's values by name, else by a unique shape. The
-    exit status is 0 where all are legal, 1 where one is not or none was compared, 2
-    where something cannot be read.
+    Tensors are matched to the program's values by name, or else by a unique shape. The
+    exit status is 0 if all are legal, 1 if one is not or none was compared, and 2 if an
+    input cannot be read.
 
     Examples:
 
@@ -238,15 +238,15 @@ def search(
     ask: Ask,
     *,
     plot: Annotated[
-        Path | None, typer.Option(help="Draws predicted time against error.")
+        Path | None, typer.Option(help="Draw predicted time against error.")
     ] = None,
     as_json: bool,
 ) -> None:
-    """Finds the lowest precision of every layer within a tolerance.
+    """Find the lowest precision of every layer within a tolerance.
 
-    Groups of ops are lowered one after another to cheaper formats as long as the
-    outputs stay within the tolerance of the FP32 ones; prints what each group got, why
-    not less, and the policy as Python.
+    The search lowers one group of ops after the other to cheaper formats, as long as
+    the outputs stay within the tolerance of the FP32 outputs. It prints the format of
+    each group, the reason why it is not lower, and the policy as Python.
 
     Examples:
 

@@ -24,13 +24,13 @@ def cc_test(
     ] = None,
     target: TargetOption = "trn2.48xlarge",
     smallest: Annotated[
-        str, typer.Option("--min", "-b", "--minbytes", help="Smallest size.")
+        str, typer.Option("--min", "-b", "--minbytes", help="The smallest size.")
     ] = "1K",
     largest: Annotated[
-        str, typer.Option("--max", "-e", "--maxbytes", help="Largest size.")
+        str, typer.Option("--max", "-e", "--maxbytes", help="The largest size.")
     ] = "1G",
     factor: Annotated[
-        int, typer.Option("--factor", "-f", "--stepfactor", help="Between sizes.")
+        int, typer.Option("--factor", "-f", "--stepfactor", help="Ratio of sizes.")
     ] = 2,
     *,
     constants: Annotated[
@@ -39,11 +39,11 @@ def cc_test(
     as_json: JsonOption = False,
     **keywords: Any,
 ) -> None:
-    """Says how long a collective takes, by size, as nccom-test prints it.
+    """Predict how long a collective takes, by size, in the format of nccom-test.
 
-    Nothing is run: the times are modelled. Sizes are the larger of what a rank has
-    before and after; K, M and G are binary. Names of collectives and options that
-    nccom-test has mean here what they mean there.
+    The command executes nothing. A size is the larger of a rank's data before and
+    after; K, M and G are binary. Names of collectives and options are those of
+    nccom-test.
 
     Examples:
 

@@ -17,7 +17,7 @@ def conformance(
         str, typer.Argument(help="neuronjax, ml_dtypes, or module:object.")
     ] = "neuronjax",
     folder: Annotated[
-        Path, typer.Option("--vectors", help="Where the vectors are.")
+        Path, typer.Option("--vectors", help="The folder of the vectors.")
     ] = vectors.PUBLISHED,
     write: Annotated[
         Path | None,
@@ -25,12 +25,12 @@ def conformance(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Tests an implementation of Trainium's arithmetic, bit for bit.
+    """Test an implementation of Trainium's arithmetic, bit for bit.
 
-    A runner is an object with methods cast, quantize_mx, sparsify, matmul, matmul_mx,
-    matmul_sparse and reduce, or some of them; manifest.json says what each takes and
-    returns, and the rules of casts and scales. A failure is shown with what went in.
-    Status 1 if a case fails.
+    A runner is an object with some or all of the methods cast, quantize_mx, sparsify,
+    matmul, matmul_mx, matmul_sparse and reduce. manifest.json lists their arguments and
+    results, and the rules of casts and scales. A failure is shown with its input. The
+    exit status is 1 if a case fails.
 
     Examples:
 

@@ -24,21 +24,21 @@ def ops(
         str, typer.Argument(metavar="FILTER", help="A part of the name.")
     ] = "",
     missing: Annotated[
-        bool, typer.Option("--missing", help="Only what does not run.")
+        bool, typer.Option("--missing", help="List only what does not run.")
     ] = False,
     target: TargetOption = "trn2",
     nki: Annotated[
-        bool, typer.Option("--nki", help="Names of the kernel interface instead.")
+        bool, typer.Option("--nki", help="List names of the kernel interface.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Lists every StableHLO and CHLO op: whether it runs, and on which engines.
+    """List every StableHLO and CHLO op: whether it runs, and on which engines.
 
     The numbers of an op are exact (bit-exact to a published specification) or modelled
-    (the vendor is silent): see `neuronjax exactness`. With --json also the dtypes that
-    the engines of --target have.
+    (the vendor does not document them): see `neuronjax exactness`. --json adds the
+    dtypes that the engines of --target have.
 
-    With --nki every documented name of nki.isa, nki.language and nki.collectives:
+    --nki lists every documented name of nki.isa, nki.language and nki.collectives:
     whether kernels can use it, whether it runs, and whether its time is known.
 
     Examples:

@@ -36,9 +36,9 @@ def ls(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Lists every target, or describes one: cores, engines, memories, dtypes.
+    """List every target, or describe one: cores, engines, memories, dtypes.
 
-    For an instance also its devices and their links, as `neuron-ls` does on one.
+    For an instance, also list its devices and their links, as `neuron-ls` does.
 
     Examples:
 

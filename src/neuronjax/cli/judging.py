@@ -54,19 +54,19 @@ def judge(
     ] = None,
     target: TargetOption = "trn2",
     *,
-    jobs: Annotated[int, typer.Option(min=1, help="How many at once.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Kernels judged at once.")] = 1,
     serve: Annotated[
-        bool, typer.Option(help="Judge every file that a line of the input names.")
+        bool, typer.Option(help="Read names of files, one per line, and judge each.")
     ] = False,
     as_json: JsonOption = False,
     **keywords: Any,
 ) -> None:
-    """Judges an NKI kernel: is it legal, is it right, is it safe, how fast is it.
+    """Judge whether an NKI kernel is legal, right and safe, and how fast it is.
 
-    The kernel is traced in a fenced child process and never sees the reference. The
-    exit status is 0 if it is accepted, 1 if it is refused, 3 if the tolerance is too
-    wide to tell, and 2 where a file of yours cannot be read. Of a folder it is that of
-    the best kernel.
+    The kernel is traced in an isolated child process and never sees the reference. The
+    exit status is 0 if it is accepted, 1 if it is refused, 2 if one of your files
+    cannot be read, and 3 if the tolerance is too wide to decide. For a folder, it is
+    the status of the best kernel.
 
     Examples:
 
@@ -119,10 +119,10 @@ def nki_diff(
     as_json: JsonOption = False,
     **keywords: Any,
 ) -> None:
-    """Says what a kernel loses and gains by moving to another NKI release.
+    """List what a kernel loses and gains by moving to another NKI release.
 
-    The exit status is 0 if nothing is lost, 1 if something is, 2 where the file cannot
-    be read.
+    The exit status is 0 if it loses nothing, 1 if it loses something, and 2 if the file
+    cannot be read.
 
     Examples:
 

@@ -89,10 +89,10 @@ def estimate(
     as_json: JsonOption = False,
     **keywords: Any,
 ) -> None:
-    """Predicts what it costs to train with a program, on one instance or several.
+    """Predict what it costs to train with a program, on one instance or several.
 
-    Every logical core runs a copy of the program with a batch of its own, and the
-    gradients are added up. Nothing is run: seconds are those of `neuronjax profile`.
+    Every logical core runs a copy with a batch of its own, and the gradients are added.
+    The command executes nothing: the seconds are those of `neuronjax profile`.
 
     Examples:
 
@@ -119,10 +119,11 @@ def estimate(
 )
 def estimate_serving(
     prefill: Annotated[
-        str, typer.Argument(help="Reads a prompt into a KV cache.", show_default=False)
+        str,
+        typer.Argument(help="Program that reads a prompt.", show_default=False),
     ],
     decode: Annotated[
-        str, typer.Argument(help="Makes one token per sequence.", show_default=False)
+        str, typer.Argument(help="Program that makes a token.", show_default=False)
     ],
     *,
     prefill_shapes: Annotated[
@@ -136,16 +137,16 @@ def estimate_serving(
     ] = None,
     decode_shapes: Annotated[
         str | None,
-        typer.Option("--decode-args", metavar="SHAPES", help="Those of DECODE."),
+        typer.Option("--decode-args", metavar="SHAPES", help="Arguments of DECODE."),
     ] = None,
     as_json: JsonOption = False,
     **keywords: Any,
 ) -> None:
-    """Predicts latency, throughput and price of served tokens.
+    """Predict latency, throughput and price of served tokens.
 
     PREFILL and DECODE are saved programs, or functions (`file.py:function`), over the
-    same weights and KV cache. Every logical core serves a batch of its own. Nothing is
-    run: seconds are those of `neuronjax profile`.
+    same weights and KV cache. Every logical core serves a batch of its own. The command
+    executes nothing: the seconds are those of `neuronjax profile`.
 
     Examples:
 

@@ -64,11 +64,11 @@ def run(
     cache: CacheOption = True,
     as_json: JsonOption = False,
 ) -> None:
-    """Runs a program with the numbers of an emulated chip.
+    """Run a program with the numbers of an emulated chip.
 
-    Shows shape, dtype and range of every result, and how many instructions each engine
-    gets, as `neuronjax profile` counts them. Inputs come from --inputs, from the
-    function's example_args, or are drawn: normal floats, integers from 0 to 7.
+    Print the shape, dtype and range of every result, and the number of instructions for
+    each engine, as in `neuronjax profile`. Inputs come from --inputs or the function's
+    example_args, or are random: normal floats, and integers from 0 to 7.
 
     Examples:
 
@@ -77,8 +77,8 @@ def run(
         neuronjax run model.mlirbc --inputs batch.npz --output logits.npz
         neuronjax run --policy bf16 train.py --steps 100
 
-    The last is a script: it runs as with python, and what it gives to jax.jit, nnx.jit,
-    eqx.filter_jit or jax.pmap is emulated. What follows its name are its arguments.
+    The last example runs a script with its arguments, as python does, and emulates what
+    the script passes to jax.jit, nnx.jit, eqx.filter_jit or jax.pmap.
     """
     check_folders([output])
     if cache:

@@ -13,15 +13,15 @@ from neuronjax.testing import check_silicon, write_silicon_kit
 
 
 def silicon_kit(
-    folder: Annotated[Path, typer.Argument(help="Made if it does not exist.")] = Path(
+    folder: Annotated[Path, typer.Argument(help="The folder to write.")] = Path(
         "silicon-kit"
     ),
 ) -> None:
-    """Writes small kernels that show what a real Trainium does.
+    """Write small kernels that show what a real Trainium computes.
 
-    Copy the folder to an instance with the vendor's SDK and run `python run.py` there,
-    ten minutes at most; it needs NumPy and the vendor's package alone. What it leaves
-    in results/ is for `neuronjax silicon-check`.
+    Copy the folder to an instance with the vendor's SDK and run `python run.py` there.
+    It takes at most ten minutes and needs only NumPy and the vendor's package. Its
+    results/ are the input of `neuronjax silicon-check`.
 
     Examples:
 
@@ -36,10 +36,10 @@ def silicon_check(
     folder: Annotated[Path, typer.Argument(help="The results/ that run.py wrote.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Says what a real Trainium confirms, contradicts and leaves undecided.
+    """List what a real Trainium confirms, contradicts and leaves undecided.
 
-    Lists, for every question, the alternatives that agree with the chip in all bits.
-    Status 1 if the chip contradicts something that neuronjax says.
+    For every question, the table has the alternatives that agree with the chip in all
+    bits. The exit status is 1 if the chip contradicts a claim of neuronjax.
 
     Examples:
 

@@ -65,7 +65,7 @@ InputsOption = Annotated[
 ]
 #: The option's text, once or several times; None if it is not given.
 Shapes = str | Sequence[str] | None
-SeedOption = Annotated[int, typer.Option(help="The seed of inputs that are not given.")]
+SeedOption = Annotated[int, typer.Option(help="The seed of random inputs.")]
 
 
 #: Positional arguments and keywords.

@@ -44,7 +44,7 @@ _POLICIES = Offer(
 _TARGETS = Offer(
     flag="--target",
     metavar="T",
-    help="What to emulate: a chip, an instance or an UltraServer. Default: trn2.",
+    help="The chip, instance or UltraServer to emulate. Default: trn2.",
     repeated=True,
 )
 _INSTANCES = replace(
@@ -98,7 +98,7 @@ def study(
     as_json: JsonOption = False,
     **keywords: Any,
 ) -> None:
-    """Trains under every policy, and says which policies train as well as the first.
+    """Train under every policy, and find which policies train as well as the first.
 
     The file has a generator function `train(jit, seed)` that compiles its step with
     `jit` and yields the loss after every step. "native" is `jax.jit` on this machine.

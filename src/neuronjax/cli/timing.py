@@ -86,9 +86,9 @@ def profile(
     by: Annotated[
         str, typer.Option(help=f"What to group the time by: {', '.join(_GROUPS)}.")
     ] = "op",
-    rows: Annotated[int, typer.Option(min=1, help="Rows of that table.")] = 12,
+    rows: Annotated[int, typer.Option(min=1, help="Rows of the table.")] = 12,
     metrics: Annotated[
-        bool, typer.Option("--metrics", help="Every figure, by the vendor's names.")
+        bool, typer.Option("--metrics", help="List figures, by the vendor's names.")
     ] = False,
     limits: Annotated[
         bool, typer.Option(help="Price the changes that would save most.")
@@ -101,15 +101,15 @@ def profile(
         typer.Option(dir_okay=False, help="Write a trace for ui.perfetto.dev."),
     ] = None,
     csv: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Write every event as a line.")
+        Path | None, typer.Option(dir_okay=False, help="Write events as lines of CSV.")
     ] = None,
     as_json: JsonOption = False,
     **keywords: Any,
 ) -> None:
-    """Predicts where the time of a program goes, and what would make it faster.
+    """Predict where the time of a program goes, and what would make it faster.
 
-    Nothing is run: times are those of a model of one logical NeuronCore, from shapes
-    alone; `neuronjax constants` lists what it rests on.
+    The command executes nothing: a model of one logical NeuronCore predicts the times
+    from shapes alone. `neuronjax constants` lists the figures of this model.
 
     Examples:
 
@@ -169,10 +169,10 @@ def compare_targets(
     shapes: ShapesOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Predicts the time of one program on several chips, and whether it fits.
+    """Predict the time of one program on several chips, and whether it fits.
 
-    One logical NeuronCore of each, of the chip's default size; chips differ in how many
-    they have. A chip that cannot run the program says why.
+    The times are for one logical NeuronCore of each chip; chips differ in their number
+    of cores. If a chip cannot run the program, the table has the reason.
 
     Examples:
 
@@ -259,14 +259,14 @@ def constants(
         str, typer.Argument(metavar="FILTER", help="A part of the name.")
     ] = "",
     assumptions: Annotated[
-        bool, typer.Option("--assumptions", help="Only what nobody published.")
+        bool, typer.Option("--assumptions", help="Only unpublished figures.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Lists every figure of the time model that no chip's data sheet has.
+    """List every figure of the time model that is not in a chip's data sheet.
 
     An ASSUMPTION is not published; "fitted to" names the measurement that a figure was
-    chosen to meet. Facts of the chips: `neuronjax ls CHIP`.
+    chosen to meet. `neuronjax ls CHIP` lists the facts of a chip.
 
     Examples:
 

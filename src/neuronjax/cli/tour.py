@@ -28,7 +28,7 @@ def quickstart(
         list[str] | None,
         typer.Option(
             metavar="TARGET/POLICY",
-            help="What to emulate; repeatable. "
+            help="The chips and policies to emulate; repeatable. "
             "Default: trn2/bf16, trn2/fp8, trn3/mxfp8.",
         ),
     ] = None,
@@ -40,7 +40,7 @@ def quickstart(
         typer.Option(min=1, help="Runs of each machine."),
     ] = 3,
     output: Annotated[
-        Path, typer.Option(dir_okay=False, help="Where the picture goes.")
+        Path, typer.Option(dir_okay=False, help="The file of the picture.")
     ] = Path("neuronjax-quickstart.png"),
     json_path: Annotated[
         Path | None,
@@ -49,12 +49,12 @@ def quickstart(
     cache: CacheOption = True,
     tiny: Annotated[bool, typer.Option("--tiny", hidden=True)] = False,
 ) -> None:
-    """Trains a GPT natively and on emulated chips, and says how well they train.
+    """Train a GPT natively and on emulated chips, and compare how well they train.
 
     A Flax transformer of a million parameters learns English from the documentation
-    that Python carries: with FP32 `jax.jit`, and with the numbers of each chip. All
-    start from the same parameters and see the same batches, seed by seed. What a GPT of
-    124 million parameters would cost is predicted from its shapes.
+    that Python contains: with FP32 `jax.jit`, and with the numbers of each chip. For
+    each seed, all start from the same parameters and see the same batches. The cost of
+    a GPT of 124 million parameters is predicted from its shapes.
 
     Examples:
 

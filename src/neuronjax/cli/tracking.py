@@ -47,7 +47,7 @@ def track(
     shapes: ShapesOption = None,
     append: Annotated[
         Path | None,
-        typer.Option(dir_okay=False, help="Keep the records, a line of JSON for each."),
+        typer.Option(dir_okay=False, help="Append the records, a line of JSON each."),
     ] = None,
     fail_if: Annotated[
         str | None,
@@ -69,12 +69,12 @@ def track(
     cache: CacheOption = True,
     as_json: JsonOption = False,
 ) -> None:
-    """Says how far results are from float64, and keeps it commit by commit.
+    """Record, commit by commit, how far results are from float64.
 
     A record holds the commit, versions, every result's relative L2 error, 99th
-    percentile and largest error, faults by kind and predicted seconds. One that a rule
-    refuses is not kept. The exit status is 0, 1 where a record is refused, 2 where the
-    program cannot be read.
+    percentile and largest error, faults by kind and predicted seconds. A record that a
+    rule refuses is not kept. The exit status is 0, or 1 if a record is refused, or 2 if
+    the program cannot be read.
 
     Examples:
 
