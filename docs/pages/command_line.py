@@ -8,9 +8,9 @@ import sys
 
 _INTRODUCTION = """# Command line
 
-`neuronjax COMMAND --help` says the same in a terminal. What is wrong with a command's
-input is a message with the remedy and exit status 2; `check`, `compare` and
-`conformance` end with 1 where they find something. A program is a saved file
+`neuronjax COMMAND --help` prints the same text in a terminal. If a command's input is
+wrong, it prints a message with the remedy and exits with status 2. `check`, `compare`
+and `conformance` exit with status 1 if they find a fault. A program is a saved file
 (StableHLO, `jax.export`, HLO), `module:function` or `file.py:function`.
 """
 _TYPER = ("-m", "typer", "neuronjax.cli", "utils", "docs", "--name", "neuronjax")

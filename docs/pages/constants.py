@@ -25,11 +25,11 @@ hide: [toc]
 
 # Constants of the time model
 
-Every figure of the time model that is no fact of a chip (those are in the
-[hardware tables](hardware.md)), with its source: {count} of them, {assumed} of which
-are assumptions, because nobody published them, and {fitted} of which were chosen to
-meet a measurement, which is named. `neuronjax constants` prints the same list;
-`make validate` compares the model with the published times.
+This page lists the {count} figures of the time model that are not facts of a chip (the
+[hardware tables](hardware.md) list those), with their sources. {assumed} of them are
+assumptions, because nobody has published them. {fitted} were fitted to a measurement,
+which the table names. `neuronjax constants` prints the same list; `make validate`
+compares the model with the published times.
 """
 
 

@@ -14,19 +14,20 @@ hide: [toc]
 
 # StableHLO coverage
 
-Every op of StableHLO and CHLO, whether it runs, and on which engines. The table is read
-from the lowering itself when this page is built; `neuronjax ops` prints the same for
-the version that you have installed.
+This page lists every op of StableHLO and CHLO, whether it runs, and on which engines.
+The table is derived from the lowering when the page is built. `neuronjax ops` prints
+the same table for your installed version.
 
 {counts}
 
-A program is captured for platform neuron, so that it has these ops on every host. What
-an engine does with a number is *exact* or *modelled*; see
-[what is exact, what is modelled](exactness.md).
+JAX lowers a program for platform neuron, so it has these ops on every host. An engine's
+arithmetic is *exact* or *modelled*; see [what is exact, what is
+modelled](exactness.md).
 """
-_LEGEND = """The engines that take an op, in the order in which they work, by the kind
-of its operands. A dash: no such operands. "none": only the description of a value
-changes. A tilde (~) marks what is modelled; all else is exact.
+_LEGEND = """Each column is a kind of operand. A cell lists the engines that execute the
+op, in the order in which they work. A dash means that the op has no operands of this
+kind. "none" means that only the description of a value changes. A tilde (~) marks
+modelled arithmetic; everything else is exact.
 """
 
 

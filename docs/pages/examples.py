@@ -7,8 +7,8 @@ from pathlib import Path
 
 _INTRODUCTION = """# Examples
 
-The programs under `examples/`, which the tests run. Each is a file to be read and
-copied.
+These are the programs in `examples/`, which the tests run. You can read and copy each
+file.
 """
 
 

@@ -15,12 +15,12 @@ from neuronjax.policy.values import LEGAL, SDK_DEFAULTS
 
 from .markdown import code, table
 
-_HEADS = ("flag", "value", "here")
+_HEADS = ("flag", "value", "effect in neuronjax")
 _VARIABLES = {
     "NEURON_CC_FLAGS": "the flags above",
     "NEURON_RT_STOCHASTIC_ROUNDING_EN": '`rounding="stochastic"`',
     "NEURON_RT_STOCHASTIC_ROUNDING_SEED": "`seed`",
-    "NEURON_LOGICAL_NC_CONFIG": "`lnc`; an error where `--lnc` says something else",
+    "NEURON_LOGICAL_NC_CONFIG": "`lnc`; an error if `--lnc` has another value",
 }
 
 
@@ -30,9 +30,8 @@ def flags_table() -> str:
     refused = [flag for flag in FLAGS if flag.unsupported and not flag.sets]
     rows = [row for flag in (*setting, *refused) for row in _rows(flag)]
     inert = ", ".join(code(f.name) for f in FLAGS if not f.sets and not f.unsupported)
-    return (
-        f"{table(_HEADS, rows)}\nAccepted, and without an effect on numbers: {inert}.\n"
-    )
+    unused = f"These flags are accepted and do not change numbers: {inert}.\n"
+    return f"{table(_HEADS, rows)}\n{unused}"
 
 
 def _rows(flag: Flag) -> Iterator[tuple[str, str, str]]:
@@ -52,7 +51,7 @@ def _meaning(flag: Flag, value: str) -> str:
 
 def _fields(fields: Fields) -> str:
     pairs = ", ".join(f"{name}={value!r}" for name, value in fields.items())
-    return code(pairs) if pairs else "what neuronjax does anyway"
+    return code(pairs) if pairs else "the default of neuronjax"
 
 
 def variables_table() -> str:
@@ -62,13 +61,13 @@ def variables_table() -> str:
         *((code(n), f"refused: {why}") for n, why in UNSUPPORTED_VARIABLES.items()),
         *((code(n), f"not read: {why}") for n, why in IGNORED_VARIABLES.items()),
     ]
-    return table(("variable", "here"), rows)
+    return table(("variable", "effect in neuronjax"), rows)
 
 
 def defaults_table() -> str:
     """Which defaults changed with which SDK."""
     rows = ((version, _fields(fields)) for version, fields in SDK_DEFAULTS.items())
-    return table(("SDK", "defaults from it on"), rows)
+    return table(("SDK", "defaults since this version"), rows)
 
 
 def legal_table() -> str:

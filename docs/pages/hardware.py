@@ -36,23 +36,24 @@ hide: [toc]
 
 # Hardware
 
-The machines as neuronjax knows them: `neuronjax.hardware`, data without behaviour.
-Every figure cites the page that it comes from, by the [keys below](#sources);
-where two pages disagree, the [contradictions](#contradictions) say what was chosen.
-`neuronjax ls` lists the targets, `neuronjax ls trn2` describes one.
+This page lists the machines that neuronjax models. The data are in
+`neuronjax.hardware`. Every figure cites its source by one of the [keys
+below](#sources). Where two sources disagree, [Contradictions](#contradictions) lists
+the value that we chose. `neuronjax ls` lists the targets, and `neuronjax ls trn2`
+describes one.
 
-"target" in `nj.jit(f, target=...)` is any name in the first column of
-[chips](#chips) or [instances](#instances-and-ultraservers), or an alias: {aliases}.
-With a colon it is several instances joined by EFA: `trn2.48xlarge:4`.
+The `target` of `nj.jit(f, target=...)` is any name in the first column of
+[chips](#chips) or [instances](#instances-and-ultraservers), or an alias: {aliases}. A
+name with a colon is several instances that are joined by EFA: `trn2.48xlarge:4`.
 """
-_ENGINES_NOTE = """Starts and limits that the guides of other NeuronCores do not repeat
-are assumed to be those of v2. What is not published is marked as an assumption in
-`src/neuronjax/hardware/chips.py`.
+_ENGINES_NOTE = """The guides of NeuronCores other than v2 do not repeat all start times
+and limits; we assume that those of v2 apply. `src/neuronjax/hardware/chips.py` marks
+figures that are not published as assumptions.
 
-An op of an engine that a chip lacks is executed by VectorE where that can, else it is
-an error that names the chips that have the engine: so are on inf1 sorts, gathers and
-scatters, variadic reductions, linear algebra and functions of two arguments
-(GpSimdE), and collectives (CC-cores).
+If a chip lacks an engine, VectorE executes the engine's ops where it can. Other ops of
+this engine raise an error that names the chips that have it. On inf1, this applies to
+sorts, gathers and scatters, variadic reductions, linear algebra and functions of two
+arguments (GpSimdE), and to collectives (CC-cores).
 """
 Format = Callable[[Any], str]
 

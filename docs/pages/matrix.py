@@ -28,7 +28,7 @@ def matrix_table() -> str:
     }
     answers = list(shown.values()).count(_ANSWER)
     refused = len(shown) - answers
-    counts = f"{len(shown)} cells: {answers} answers, {refused} refusals"
+    counts = f"The table has {len(shown)} cells: {answers} answers, {refused} refusals"
     kinds = programs.KINDS.items()
     rows = [
         (kind.title, *(shown[verb, name] for verb in verbs.VERBS))

@@ -15,8 +15,7 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _MARKS = re.compile(r"^# NBVAL_\w+\n", re.MULTILINE)
 _NOTE = """!!! note ""
 
-    This page is the notebook [`notebooks/{name}`]({name}), with the outputs it was
-    saved with.
+    This page shows the notebook [`notebooks/{name}`]({name}) with its saved outputs.
 """
 
 

@@ -31,8 +31,8 @@ class Group:
 GROUPS: dict[str, Group] = {
     "programs": Group(
         title="Running programs",
-        text="`jit` is `jax.jit` with the numbers of a chip; `load` is for saved "
-        "programs. `lower` and `compile` show what lies between.",
+        text="`jit` is `jax.jit` with the numbers of a chip. `load` loads saved "
+        "programs. `lower` and `compile` show the steps in between.",
         names=(
             *("jit", "emulated", "Emulated", "Lowered", "Compiled", "load"),
             *("keep_compiled", "exportable"),
@@ -40,14 +40,14 @@ GROUPS: dict[str, Group] = {
     ),
     "policies": Group(
         title="Policies",
-        text="What may happen to a program's numbers: casts, scales, rounding, the "
-        "order of sums. See [choosing a policy](../how-to/policy.md).",
+        text="A policy states what may happen to a program's numbers: casts, scales, "
+        "rounding, orders of sums. See [choosing a policy](../how-to/policy.md).",
         names=("Policy", "Rule", "policy_scope"),
     ),
     "arrays": Group(
         title="Formats on arrays",
-        text="The chips' formats on JAX arrays, without a program; under `jit`, `vmap` "
-        "and `grad`.",
+        text="These functions convert JAX arrays to the chips' formats, without a "
+        "program. They work under `jit`, `vmap` and `grad`.",
         names=(
             *("cast", "quantize_mx", "MXArray", "sparsify", "SparseArray"),
             "formats",
@@ -55,8 +55,8 @@ GROUPS: dict[str, Group] = {
     ),
     "devices": Group(
         title="Many chips",
-        text="Meshes of emulated devices, of which none is present. A device is one "
-        "logical NeuronCore.",
+        text="These functions run programs on meshes of emulated devices. A device is "
+        "one logical NeuronCore.",
         names=(
             *("make_mesh", "pmap", "local_device_count", "replicate", "unreplicate"),
             *("collective_algorithm", "real_devices"),
@@ -64,9 +64,8 @@ GROUPS: dict[str, Group] = {
     ),
     "time": Group(
         title="Time and money",
-        text="Predictions of a model, from shapes alone: nothing is run. "
-        "[Its constants](../constants.md) and how far to trust it: "
-        "[what is exact, what is modelled](../exactness.md).",
+        text="A model predicts times and costs from shapes alone; nothing is run. "
+        "See [its constants](../constants.md) and [its errors](../times.md).",
         names=(
             *("profile", "Profile", "estimate", "Estimate", "Machine"),
             *("ServingChipWarning", "estimate_serving", "ServingEstimate"),
@@ -75,8 +74,8 @@ GROUPS: dict[str, Group] = {
     ),
     "diagnostics": Group(
         title="Finding out what went wrong",
-        text="What would the compiler refuse, which op errs first, what did every cast "
-        "lose, in which order is this sum taken?",
+        text="These functions find what the compiler would refuse, which op makes an "
+        "error, what every cast loses, and the order of a sum.",
         names=(
             *("check", "PortabilityReport", "compare", "Comparison", "Collect"),
             *("Statistics", "study", "Study", "reveal_order", "SummationTree"),
@@ -89,7 +88,7 @@ GROUPS: dict[str, Group] = {
     "testing": Group(
         title="Testing",
         text="`neuronjax.testing` guards a model's bits in CI; the pytest plugin "
-        "`neuronjax_pytest` comes with the package. See "
+        "`neuronjax_pytest` is part of the package. See "
         "[goldens](../how-to/ci.md).",
         names=(
             *("testing.golden", "testing.check_stored", "testing.GoldenReport"),
@@ -103,7 +102,8 @@ GROUPS: dict[str, Group] = {
     ),
     "errors": Group(
         title="Errors",
-        text="One base class and four categories; see [errors](../errors.md).",
+        text="Errors have one base class and four categories; see [errors]"
+        "(../errors.md).",
         names=(
             *("NeuronJaxError", "UnsupportedError", "UnimplementedError"),
             *("InvalidProgramError", "InternalError", "IntegersInFP32Warning"),
@@ -112,7 +112,7 @@ GROUPS: dict[str, Group] = {
         ),
     ),
 }
-_REST = Group(title="More", text="What stands on no other page.", names=())
+_REST = Group(title="More", text="These names are on no other page.", names=())
 
 
 def public_names() -> tuple[str, ...]:
@@ -145,7 +145,8 @@ def index(found: dict[str, Group]) -> str:
     """All names, by page."""
     parts = [
         "# Python reference\n",
-        "Made from the docstrings. By convention `import neuronjax as nj`.\n",
+        "These pages are made from the docstrings. They assume `import neuronjax as "
+        "nj`.\n",
     ]
     parts += (_listed(file, group.title, group.names) for file, group in found.items())
     return "\n".join(parts)

@@ -36,7 +36,16 @@ def differences_table() -> str:
         (*said[:2], ", ".join(map(code, dict.fromkeys(same))), *said[2:])
         for said, same in names.items()
     )
-    heads = ("from", "before", "name", "what is so", "of", "remedy", "in", "source")
+    heads = (
+        "from",
+        "before",
+        "name",
+        "difference",
+        "uses",
+        "remedy",
+        "verdict",
+        "source",
+    )
     return table(heads, rows)
 
 
@@ -45,7 +54,7 @@ def reports_table() -> str:
     rows = (
         (
             code(r.name),
-            ", ".join(r.chips) or "not said",
+            ", ".join(r.chips) or "not stated",
             ", ".join(r.releases),
             r.does,
             r.documented,
@@ -55,7 +64,16 @@ def reports_table() -> str:
         )
         for r in REPORTS
     )
-    heads = ("name", "chip", "NKI", "seen: it", "documented", "remedy", "in", "source")
+    heads = (
+        "name",
+        "chip",
+        "NKI",
+        "reported",
+        "documented",
+        "remedy",
+        "verdict",
+        "source",
+    )
     return table(heads, rows)
 
 
