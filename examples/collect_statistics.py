@@ -1,9 +1,9 @@
-"""Where an FP8 training loop loses its gradients: statistics of every cast.
+"""Find where an FP8 training loop loses its gradients, from statistics of every cast.
 
-A small classifier learns scikit-learn's digits on an emulated Trainium2 whose matmul
-operands are FP8 without scaling. The deeper gradients of a mean over the batch lie
-below what e5m2 can hold and are flushed to zero; the table says in which op, and how
-much of them. The statistics of all steps are merged on the way.
+A small classifier learns scikit-learn's digits on an emulated Trainium2. Its matmul
+operands are FP8 without scaling. The deeper gradients of a mean over the batch are too
+small for e5m2 and are flushed to zero. The table shows the op and the share that is
+lost. The statistics of all steps are merged during the run.
 
     python examples/collect_statistics.py --steps 40
 """

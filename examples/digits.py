@@ -1,9 +1,9 @@
-"""Handwritten digits on an emulated Trainium2: dense weights and 4:16 sparse ones.
+"""Train handwritten digits on an emulated Trainium2: dense and 4:16 sparse weights.
 
 A small Flax classifier learns scikit-learn's digits (1,797 images of 8 by 8 pixels,
-part of that package) twice, on the emulated chip in BF16: as it is, and with masks that
-close step by step until 4 of every 16 weights are left (SR-STE). The table compares
-accuracy on images not trained on, and the weights' bytes.
+part of that package) twice on the emulated chip in BF16: once with dense weights, and
+once with masks that close step by step until 4 of every 16 weights are left (SR-STE).
+The table compares the accuracy on test images, and the bytes of the weights.
 
     python -m examples.digits --steps 300
 """

@@ -1,10 +1,11 @@
-"""What a GPT costs to train and to serve on Trainium, before anything is rented.
+"""Predict what a GPT costs to train and to serve on Trainium, before you rent anything.
 
-Only shapes: no parameter is ever initialised and nothing is run. The train step of the
-quickstart's Flax GPT, of 110 million parameters, is priced on Trainium 1, 2 and 3 in
-BF16 and FP8, beside a GPU node whose step you measured; then the same parameters are
-served with a KV cache. Prices without a public list are yours: the defaults of
-`--trn3-price`, `--gpu-price` and `--gpu-step` are figures to replace, not quotes.
+The example uses only shapes: it initialises no parameter and runs nothing. It prices
+the train step of the quickstart's Flax GPT, with 110 million parameters, on Trainium 1,
+2 and 3 in BF16 and FP8, and compares it with a GPU node whose step you measured. Then
+it serves the same parameters with a KV cache. Some prices have no public list: the
+defaults of `--trn3-price`, `--gpu-price` and `--gpu-step` are figures to replace, not
+quotes.
 
     python -m examples.estimate --gpu-step 0.25 --gpu-price 40
 """

@@ -1,13 +1,13 @@
-"""A small GPT in Flax NNX: the quickstart's, with switches; examples and tests use it.
+"""Define a small GPT in Flax NNX: the quickstart's, with options.
 
-Pre-norm decoder: RMSNorm, rotary position embedding, causal multi-head attention,
-SwiGLU, and an output head tied to the embedding. Parameters are float32; `dtype` is
-the type that activations and matrix products are computed in. Nothing here knows about
-neuronjax: it is the program a user would bring. The functions at the end are pure, of
-(graphdef, params, tokens), so any JAX transformation applies to them.
+The model is a pre-norm decoder: RMSNorm, rotary position embedding, causal multi-head
+attention, SwiGLU, and an output head tied to the embedding. Parameters are float32;
+`dtype` is the type of activations and matrix products. The file does not use neuronjax:
+it is the program that a user would bring. The functions at the end are pure functions
+of (graphdef, params, tokens), so any JAX transformation applies to them.
 
-Shapes: B sequences, T tokens each, H heads, D the width of the residual stream, and
-V the vocabulary.
+Shapes: B sequences, T tokens each, H heads, D the width of the residual stream, and V
+the vocabulary.
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
-"""The backend that kda-for-trainium leaves open, with `neuronjax.judge` in it.
+"""Implement the backend that kda-for-trainium leaves open, with `neuronjax.judge`.
 
-github.com/Jerry2423/kda-for-trainium drives an agent that optimises NKIBench's kernels;
-its `verify.py` states a contract and has no profiler. This file keeps that contract:
-copy it over `verify.py`, or run it as it is.
+github.com/Jerry2423/kda-for-trainium drives an agent that optimises NKIBench's kernels.
+Its `verify.py` states a contract and has no profiler. This file implements the
+contract: copy it over `verify.py`, or run it as it is.
 
     NKIBENCH_ROOT=AccelOpt/NKIBench python examples/kda_contract.py --op silu
     ... --op silu --candidate workspaces/silu/runs/silu_v2.py
 
-Every latency is predicted by the time model, for one physical core of `TARGET`. Of the
-contract's p50 there is one value, for the model predicts the same for every run.
-`baselines.json` is keyed by op, so that baselines of chips, whose keys name the case
-too, are not mixed with predictions.
+The time model predicts every latency, for one physical core of `TARGET`. The contract's
+p50 has one value, because the model predicts the same for every run. `baselines.json`
+is keyed by op. The baselines of chips are keyed by case too, so the two are not mixed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The classic data-parallel training loop of Flax, on emulated Trainium devices.
+"""Run the classic data-parallel training loop of Flax on emulated Trainium devices.
 
 A network learns which character follows eight others in Python's documentation. Three
-lines are not those of `pmap_example_jax.py`: an import, what a device is, and what is
-mapped, with a policy.
+lines differ from `pmap_example_jax.py`: an import, the list of devices, and the call
+of pmap, which has a policy.
 
     python examples/pmap_example.py
 """

@@ -1,7 +1,7 @@
-"""The classic data-parallel training loop of Flax: replicate, pmap, pmean, unreplicate.
+"""Run Flax's data-parallel training loop: replicate, pmap, pmean, unreplicate.
 
 A network learns which character follows eight others in Python's documentation. This is
-plain JAX on the devices that it finds; `pmap_example.py` runs on emulated ones.
+plain JAX on the devices that it finds; `pmap_example.py` runs on emulated devices.
 
     python examples/pmap_example_jax.py
 """

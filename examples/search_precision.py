@@ -1,9 +1,9 @@
-"""How low can every layer go? A Flax classifier of digits, layer by layer.
+"""Search the lowest precision of every layer of a Flax classifier of digits.
 
-Trains a small network on scikit-learn's digits in FP32 on this computer, then asks for
-the lowest precision of each layer with which the logits of 256 held-out images stay
-within 5 % of the FP32 ones. Prints what each layer got, every decision, the policy as
-Python, and what became of the accuracy.
+The example trains a small network on scikit-learn's digits in FP32 on this computer.
+Then it searches the lowest precision of each layer with which the logits of 256
+held-out images stay within 5 % of the FP32 ones. It prints the precision of each layer,
+every decision, the policy as Python, and the resulting accuracy.
 
     python examples/search_precision.py --tolerance 0.02 --plot search.png
 """

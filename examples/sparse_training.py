@@ -1,12 +1,14 @@
-"""Masks and schedules for training weights that end up N:M sparse.
+"""Define masks and schedules that make weights N:M sparse during training.
 
-A mask is a boolean array, True where an element is kept. Either prune inside the loss,
-with gradients straight through (`masked_params`: STE, and SR-STE of Zhou et al. 2021,
-"Learning N:M fine-grained structured sparse neural networks from scratch"), or after
-every optimizer update (`keep_pattern`, an Optax transformation). Schedules give the
-number of kept elements of a group over the steps: `from_scratch`, or the cubic of Zhu
-and Gupta 2017 ("To prune, or not to prune") carried over to N:M. Masks and schedules
-are integer arithmetic on traced values: one compiled step serves the whole schedule.
+A mask is a boolean array, True where an element is kept. You can prune inside the loss,
+with gradients that pass straight through (`masked_params`: STE, and SR-STE of Zhou et
+al. 2021, "Learning N:M fine-grained structured sparse neural networks from scratch").
+Or you can prune after every optimizer update (`keep_pattern`, an Optax transformation).
+
+A schedule gives the number of kept elements of a group over the steps: `from_scratch`,
+or the cubic of Zhu and Gupta 2017 ("To prune, or not to prune") applied to N:M. Masks
+and schedules are integer arithmetic on traced values, so one compiled step serves the
+whole schedule.
 """
 
 from __future__ import annotations

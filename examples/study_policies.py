@@ -1,9 +1,9 @@
-"""What low precision does to a loss curve: digits, four machines, three seeds.
+"""Study the effect of low precision on a loss curve: four machines, three seeds.
 
 A small classifier learns scikit-learn's digits with plain SGD on this computer
-("native"), and on an emulated chip in BF16, in FP8 and in FP8 without scaling. Every
-machine sees the same weights and batches, seed by seed. The table has the last losses,
-the picture the curves.
+("native"), and on an emulated chip in BF16, in FP8 and in FP8 without scaling. For each
+seed, every machine sees the same weights and batches. The table has the last losses,
+and the picture has the curves.
 
     python examples/study_policies.py --plot losses.png --folder runs
 """

@@ -1,7 +1,7 @@
-"""Data-parallel training on 8 emulated devices, carried by one process or several.
+"""Train data-parallel on 8 emulated devices, in one process or several.
 
-A small network learns under SGD with momentum in BF16, products rounded stochastically;
-gradients travel as BF16 around a ring. The losses and the parameters are the same bits
+A small network learns by SGD with momentum in BF16, and products round stochastically.
+Gradients travel as BF16 around a ring. The losses and the parameters have the same bits
 on any number of processes and real devices, and after a restart from a checkpoint.
 
     python examples/distributed/train.py
@@ -9,8 +9,8 @@ on any number of processes and real devices, and after a restart from a checkpoi
     python examples/distributed/train.py --processes 2 --process 0 &
     python examples/distributed/train.py --processes 2 --process 1
 
-With `--directory` the state is saved every few steps, and a run finds the last one that
-was saved there; every process must see the same directory.
+With `--directory`, the state is saved every few steps, and a run continues from the
+last state that was saved there. Every process must see the same directory.
 """
 
 from __future__ import annotations

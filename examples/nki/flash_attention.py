@@ -1,10 +1,11 @@
-"""Flash attention forward as an NKI kernel: one head, scores that never leave the core.
+"""Compute flash attention (forward) as an NKI kernel, for one head.
 
-For a tile of 128 queries the keys come in blocks of 512. The block's scores fill a PSUM
-bank; ScalarE turns them into weights and adds them up; TensorE turns the weights, in
-quarters, and multiplies them with the values. When a block brings a larger maximum,
-what was summed so far is scaled down. Each step waits for the one before: with one tile
-at a time the engines wait for each other, with several they have something to do.
+For a tile of 128 queries, the kernel reads the keys in blocks of 512. The scores of a
+block fill a PSUM bank. ScalarE turns them into weights and adds these; TensorE
+transposes the weights in quarters and multiplies them with the values. When a block has
+a larger maximum, the sums so far are scaled down. Each step waits for the step before.
+With one tile at a time, the engines wait for each other; with several tiles, they have
+work.
 
     python examples/nki/flash_attention.py --sequence 4096
 """

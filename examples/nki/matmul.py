@@ -1,8 +1,8 @@
-"""A matrix product as an NKI kernel, tiled and then blocked, and what that is worth.
+"""Compute a matrix product as an NKI kernel, tiled and then blocked.
 
-The first version loads both tiles of every step: correct, and bound by DMA. The second
-keeps a column block of the right side and a row block of the left one in SBUF, and
-stores whole rows. Both add in the same order, so the bits are the same.
+The first version loads both tiles in every step: it is correct, and DMA is its limit.
+The second keeps a column block of the right side and a row block of the left one in
+SBUF, and stores whole rows. Both add in the same order, so the bits are the same.
 
     python examples/nki/matmul.py --size 1024
 """

@@ -1,8 +1,8 @@
-"""RMSNorm as an NKI kernel: x / sqrt(mean(x^2) + epsilon) * weight, row by row.
+"""Compute RMSNorm as an NKI kernel: x / sqrt(mean(x^2) + epsilon) * weight, row by row.
 
-ScalarE squares a row and adds it up in one pass, and takes the root's reciprocal;
-VectorE does both products in one instruction, with a lane's scalar and the weight,
-which DMA has written to all 128 partitions.
+ScalarE squares and adds a row in one pass, and computes the reciprocal of the root.
+VectorE computes both products in one instruction: with the scalar of a lane, and with
+the weight, which DMA has written to all 128 partitions.
 
     python examples/nki/rms_norm.py --rows 2048 --columns 1024
 """

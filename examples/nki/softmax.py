@@ -1,7 +1,8 @@
-"""A softmax over rows as an NKI kernel: three passes of two engines per tile.
+"""Compute a softmax over rows as an NKI kernel: three passes of two engines per tile.
 
-VectorE finds the row's maximum, ScalarE takes the exponential of what is left and adds
-it up on the way, VectorE divides. ScalarE's `reduce_res` saves a pass over the tile.
+VectorE finds the row's maximum. ScalarE subtracts it, takes the exponential and adds
+the results in the same pass. VectorE divides. ScalarE's `reduce_res` saves a pass over
+the tile.
 
     python examples/nki/softmax.py --rows 1024 --columns 2048
 """

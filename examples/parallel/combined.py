@@ -1,7 +1,7 @@
-"""Data, pipeline and tensor parallelism at once, on a mesh of three axes.
+"""Combine data, pipeline and tensor parallelism on a mesh of three axes.
 
-The pipeline is given a block whose operators talk along "tp"; what it returns is
-averaged along "dp". Neither knows of the others.
+The pipeline gets a block whose operators communicate along "tp". Its result is averaged
+along "dp". Neither part depends on the other.
 
     python -m examples.parallel.combined
 """

@@ -1,7 +1,7 @@
-"""Data parallelism: every device has all parameters and its own sequences.
+"""Train with data parallelism: every device has all parameters and its own sequences.
 
-One all-reduce of the gradients a step; the algorithm that the policy names, or else the
-one that their size selects, says how often it rounds.
+Each step has one all-reduce of the gradients. Its algorithm decides how often it
+rounds; the policy names the algorithm, or else the size of the gradients selects it.
 
     python -m examples.parallel.data_parallel
 """

@@ -1,8 +1,9 @@
-"""Expert parallelism: every device has its own sequences and its own experts.
+"""Train with expert parallelism: each device has its own sequences and experts.
 
 The MLP of a layer becomes a Switch mixture: a token goes to the one expert that its
-router prefers, at most CAPACITY tokens of a sequence to each, the rest nowhere. One
-all_to_all carries tokens to the experts' devices, a second one brings results back.
+router prefers. Each expert gets at most CAPACITY tokens of a sequence; the other tokens
+go to none. One all_to_all moves tokens to the experts' devices, and a second one moves
+the results back.
 
     python -m examples.parallel.expert_parallel
 """

@@ -1,9 +1,9 @@
-"""Fully sharded data parallelism (ZeRO-3): every device keeps a part of everything.
+"""Train with fully sharded data parallelism (ZeRO-3): each device keeps a part of all.
 
 Parameters, gradients and Adam's moments are cut along the first axis that is not the
-layers'. A layer is gathered when it is needed and forgotten again: `jax.checkpoint`
-makes the backward pass gather it a second time. The gradient of all_gather is
-psum_scatter, so gradients arrive summed and cut without being mentioned.
+axis of layers. A layer is gathered when it is needed, and then discarded:
+`jax.checkpoint` makes the backward pass gather it a second time. The gradient of
+all_gather is psum_scatter, so the gradients are summed and cut without further code.
 
     python -m examples.parallel.fsdp
 """

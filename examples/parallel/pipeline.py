@@ -1,11 +1,12 @@
-"""Pipeline parallelism: every device has some layers, and microbatches flow through.
+"""Train with pipeline parallelism: each device has some layers.
 
-The schedule is 1F1B on a common clock. In a tick a stage does one forward and one
-backward pass, of different microbatches, and hands results to its neighbours: stage s
+The schedule is 1F1B on a common clock. In a tick, a stage does one forward and one
+backward pass, of different microbatches, and sends results to its neighbours. Stage s
 of S takes microbatch m forward at tick m + s and backward at tick m + 2 (S - 1) - s, so
-the last stage turns round at once. It remembers its inputs alone, of at most 2 S - 1
-microbatches however many there are, and computes the rest again. M microbatches take
-M + 2 (S - 1) ticks; passes outside of the schedule run too, on zero gradients.
+the last stage starts the backward pass at once. A stage stores only its inputs, of at
+most 2 S - 1 microbatches however many there are, and computes the rest again. M
+microbatches take M + 2 (S - 1) ticks; passes outside of the schedule run too, on zero
+gradients.
 
     python -m examples.parallel.pipeline
 """

@@ -1,10 +1,10 @@
-"""Sequence parallelism (Megatron): tensor parallelism whose residuals are cut too.
+"""Train with sequence parallelism (Megatron): tensor parallelism with cut residuals.
 
-Between attention and MLP a device has a part of the positions only: all_gather takes
-the place of the copy before them and psum_scatter that of the sum behind them, which
-together move as many bytes. Each is the gradient of the other, so nothing is written
-for the way back; but norms, embedding and head see few positions, and their gradients
-have to be summed.
+Between attention and MLP, a device has only a part of the positions. all_gather
+replaces the copy before them, and psum_scatter the sum after them; together they move
+as many bytes. Each is the gradient of the other, so the backward pass needs no code.
+But norms, embedding and head see only some positions, so their gradients must be
+summed.
 
     python -m examples.parallel.sequence_parallel
 """

@@ -1,8 +1,8 @@
-"""Tensor parallelism (Megatron): every device has some heads and some hidden units.
+"""Train with tensor parallelism (Megatron): each device has some heads and hidden units.
 
-Attention and MLP are cut by columns where they begin and by rows where they end, so a
-device computes a term of their result without talking to others. The sum is `leave`;
-its conjugate `enter` sums the gradients on the way back.
+Attention and MLP are cut by columns at their start and by rows at their end, so a
+device computes a term of their result without communication. `leave` is the sum of the
+terms; its conjugate `enter` sums the gradients in the backward pass.
 
     python -m examples.parallel.tensor_parallel
 """

@@ -1,8 +1,9 @@
-"""Training on a mesh, the same for every way of spreading a model over it.
+"""Train on a mesh, with the same code for every way of spreading a model over it.
 
-A `Strategy` is a mesh, how parameters and batches are cut, and what one device computes
-of its parts. Here that becomes a `jax.shard_map` under `nj.jit`: as gradients, and as a
-whole training step, in which each device keeps Adam's moments of its own parameters.
+A `Strategy` defines a mesh, how parameters and batches are cut, and what one device
+computes of its parts. This file turns it into a `jax.shard_map` under `nj.jit`: once
+for gradients, and once for a whole training step, in which each device keeps Adam's
+moments of its own parameters.
 """
 
 from __future__ import annotations
