@@ -1,4 +1,4 @@
-"""Train with tensor parallelism (Megatron): each device has some heads and hidden units.
+"""Train with tensor parallelism (Megatron): devices share heads and hidden units.
 
 Attention and MLP are cut by columns at their start and by rows at their end, so a
 device computes a term of their result without communication. `leave` is the sum of the
