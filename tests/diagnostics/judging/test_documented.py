@@ -22,7 +22,9 @@ def table(verdicts: Mapping[str, str]) -> str:
     for name, verdict in verdicts.items():
         found[verdict].append(name)
     rows = [f"| `{verdict}` | {'; '.join(names)} |" for verdict, names in found.items()]
-    return "\n".join(["| finding in the verdict | cases that get it |", "|---|---|", *rows])
+    return "\n".join(
+        ["| finding in the verdict | cases that get it |", "|---|---|", *rows]
+    )
 
 
 @pytest.mark.parametrize(
