@@ -24,11 +24,11 @@ from neuronjax.report.operations import KINDS, Operation, Status, Use
 # Ops that are no computation of their own.
 STRUCTURE = {"stablehlo.return": "ends a region"}
 _NOTES = {
-    "stablehlo.custom_call": "__op$block_scaled_dot, QuantizeMX, linear algebra; "
-    "others are refused",
-    "stablehlo.composite": "what its decomposition needs",
-    "stablehlo.reshape": "no instruction where only the view changes",
-    "stablehlo.while": "the body's instructions, and one loop",
+    "stablehlo.custom_call": "runs __op$block_scaled_dot, QuantizeMX and linear "
+    "algebra; other targets are refused",
+    "stablehlo.composite": "runs the ops of its decomposition",
+    "stablehlo.reshape": "needs no instruction if only the view changes",
+    "stablehlo.while": "runs the body's instructions in one loop",
 }
 _STABLEHLO = """
 abs add after_all all_gather all_reduce all_to_all and async_done async_start atan2
