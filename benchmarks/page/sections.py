@@ -219,7 +219,7 @@ def _numbers(entry: Found) -> str:
     if "bias_sigmas" in found:
         ours = found["ours"]
         return (
-            f"{found['not_a_neighbour']} no neighbours, bias"
+            f"{found['not_a_neighbour']} not neighbours, bias"
             f" {found['bias_sigmas']:+.1f} sigma (ours {ours['not_a_neighbour']},"
             f" {ours['bias_sigmas']:+.1f})"
         )
