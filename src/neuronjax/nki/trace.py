@@ -150,15 +150,7 @@ class Trace:
         # Programs of a grid use separate numbers for their storages.
         number = len(self.storages) + (self.program << 24)
         storage = Storage(
-            number,
-            memory,
-            sizes,
-            dtype,
-            name,
-            address,
-            line,
-            self.count,
-            initial,
+            number, memory, sizes, dtype, name, address, line, self.count, initial
         )
         limits.check_storage(storage, self)
         self.storages.append(storage)
