@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.faults.case import fault, inputs, source
-from benchmarks.faults.parts import layer_norm, normal, weight
+from benchmarks.faults.parts import layer_norm, normal
 
 
 @fault("integer")
@@ -100,9 +100,8 @@ def adapter_under_scale_of_base_model(params, adapters, x, scale):
 
 def codes_arguments():
     """Later tokens are larger."""
-    params = {n: weight(9750 + i, 16, 16, 0.5) for i, n in enumerate("qkv")}
     growth = np.linspace(0.4, 3.0, 40, dtype=np.float32)[:, None]
-    return params, normal(9755, 40, 16) * growth
+    return "q k v: 16x16 w*0.5 @9750", normal(9755, 40, 16) * growth
 
 
 @fault("stale-scale")

@@ -95,10 +95,9 @@ def thousand_knots_in_bf16(values, x):
 
 
 def masked_arguments():
-    params = {n: weight(7020 + i, 16, 16) for i, n in enumerate("qkv")}
     keep = np.tril(np.ones((12, 12), np.float32))
     keep[3:7] = 0.0
-    return params, "12x16 @7025", keep
+    return "q k v: 16x16 w @7020", "12x16 @7025", keep
 
 
 @fault("absorption", "uniform", "coarse", policy="fp32")
