@@ -81,11 +81,7 @@ def _function(
 
 
 FIGURES = (
-    _function(
-        "streaming_bytes_per_second",
-        (dma,),
-        (25.6e9, 22e9, 23e9, 24e9, 27.2e9),
-    ),
+    _function("streaming_bytes_per_second", (dma,), (25.6e9, 22e9, 23e9, 24e9, 27.2e9)),
     _function("streams_per_cycle", (vector,), (2.0, 1.0, 1.5)),
     _constant("THROTTLE_SINKING", (assumptions,), (0.25, 0.0, 0.1, 0.5, 1.0)),
     _constant("REORDER_WINDOW", (assumptions,), (64, 1, 4, 16, 256)),

@@ -104,9 +104,7 @@ class Fault:
 
 
 def fault(
-    *kinds: str,
-    policy: Any = "bf16",
-    target: str = "trn2",
+    *kinds: str, policy: Any = "bf16", target: str = "trn2"
 ) -> Callable[[Callable[..., Any]], Fault]:
     """Return a decorator that makes a `Fault`, above `source` and `inputs`."""
 

@@ -11,9 +11,12 @@
 | `24 =1.5`, `9 even 0..4` | an FP32 array of equal numbers, and of evenly spaced ones |
 | `mlp 6x12x2 @7` | the parameters of a perceptron, for `common.mlp` |
 | `block 64 @7`, `block 64x96 @7` | those of `parts.block` and of `common.block` |
+| `40 int 0..9 @7 as f32` | any array in another dtype |
+| `40x16 @7 [0,3]=9 [1:4]*=2` | elements changed, from left to right |
+| `block 64 @7 [q]*=3` | parameters of which one array is changed |
 
 `in: 8x16 w @7, out: 16x4 w` is a dictionary; a drawn entry without a seed has the seed
-after that of the entry before.
+after that of the entry before, and `q k: 8x16 w @7` is two such entries.
 """
 
 from __future__ import annotations
@@ -37,6 +40,9 @@ _PLAIN = re.compile(
     rf"(?P<shape>\d+(?:x\d+)*) (?:=(?P<value>{_NUMBER})|(?P<even>even) {_RANGE})"
 )
 _DTYPES = {"f32": np.float32, "f16": np.float16, "i32": np.int32, "u32": np.uint32}
+_EDIT = re.compile(rf"(?P<places>\S+)\](?P<how>[-+*]?)=(?P<number>{_NUMBER})")
+_HOW = {"+": np.add, "-": np.subtract, "*": np.multiply}
+_TAIL = re.compile(r"(?: as | \[).*")
 
 
 def made(tree: Any) -> Any:
@@ -44,7 +50,7 @@ def made(tree: Any) -> Any:
 
     def leaf(value: Any) -> Any:
         if isinstance(value, str):
-            return _entries(value) if ":" in value else array(value)
+            return _entries(value) if ": " in value else array(value)
         return value() if callable(value) else value
 
     return jax.tree.map(leaf, tree)
@@ -52,6 +58,32 @@ def made(tree: Any) -> Any:
 
 def array(text: str) -> Any:
     """Return the array, or the parameters, for a text of the table above."""
+    text, *edits = text.split(" [")
+    text, _, dtype = text.partition(" as ")
+    found = _unedited(text)
+    if dtype:
+        found = found.astype(_DTYPES[dtype])
+    for edit in edits:
+        _change(found, edit)
+    return found
+
+
+def _change(found: Any, edit: str) -> None:
+    """Change elements as an edit says, whose first bracket is removed: "0,3]=9"."""
+    match = _EDIT.fullmatch(edit)
+    if not match:
+        raise ValueError(f"{edit!r} is no edit that `data` describes")
+    *keys, place = match["places"].split("][")
+    if place.isidentifier():
+        keys, place = [*keys, place], "..."
+    for key in keys:
+        found = found[int(key) if key.isdigit() else key]
+    at, number = eval(f"np.s_[{place}]"), float(match["number"])
+    how = match["how"]
+    found[at] = _HOW[how](found[at], number) if how else number
+
+
+def _unedited(text: str) -> Any:
     kind, _, numbers = text.partition(" ")
     if kind in _DTYPES:
         values = [float(n) for n in numbers.split()]
@@ -88,11 +120,15 @@ def _drawn(match: re.Match[str]) -> Any:
 def _entries(text: str) -> dict[str, Any]:
     out, seed = {}, 0
     for entry in text.split(", "):
-        name, value = entry.split(": ")
-        plain = value.partition(" ")[0] in _DTYPES or _PLAIN.fullmatch(value)
-        if not plain:
-            value, _, given = value.partition(" @")
-            seed = int(given) if given else seed + 1
-            value = f"{value} @{seed}"
-        out[name] = array(value)
+        names, value = entry.split(": ")
+        base = _TAIL.sub("", value)
+        tail = value.removeprefix(base)
+        plain = base.partition(" ")[0] in _DTYPES or _PLAIN.fullmatch(base)
+        for name in names.split():
+            if not plain:
+                base, _, given = base.partition(" @")
+                seed = int(given) if given else seed + 1
+                out[name] = array(f"{base} @{seed}{tail}")
+            else:
+                out[name] = array(value)
     return out

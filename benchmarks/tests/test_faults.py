@@ -75,11 +75,26 @@ def test_a_program_is_its_own_twin_but_for_the_marked_lines():
         ("i32 7", (), np.int32),
         ("2x3 =1.5", (2, 3), np.float32),
         ("9 even 0..4", (9,), np.float32),
+        ("9 int 3..5 @7 as f32", (9,), np.float32),
+        ("8 @7 as f16 [2]=5", (8,), np.float16),
     ],
 )
 def test_texts_make_arrays(text, shape, dtype):
     array = data.array(text)
     assert (np.shape(array), array.dtype) == (shape, dtype)
+
+
+def test_texts_change_elements_from_left_to_right():
+    found = data.array("2x3 =1 [0,1:]*=4 [...]+=1 [[0,1],0]=-7")
+    np.testing.assert_array_equal(found, [[-7, 5, 5], [-7, 2, 2]])
+    one, two = (data.array(f"mlp 6x3x2 @1{edit}") for edit in ("", " [1][w]*=2"))
+    np.testing.assert_array_equal(two[1].pop("w"), 2 * one[1].pop("w"))
+    jax.tree.map(np.testing.assert_array_equal, one, two)
+
+
+def test_several_names_of_an_entry_have_consecutive_seeds():
+    short, long = data.made(["a b: 8 @7 [0]=1", "a: 8 @7 [0]=1, b: 8 @8 [0]=1"])
+    jax.tree.map(np.testing.assert_array_equal, short, long)
 
 
 def test_entries_without_a_seed_have_the_next_one():

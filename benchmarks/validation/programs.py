@@ -138,11 +138,7 @@ _ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 
 def mlp(
-    rows: int,
-    hidden: int,
-    width: int,
-    options: tuple[str, ...],
-    fp8: bool = False,
+    rows: int, hidden: int, width: int, options: tuple[str, ...], fp8: bool = False
 ) -> Program:
     """Return a gated MLP in BF16, silu(x Wg) * (x Wu) Wd, with the given options.
 

@@ -66,8 +66,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def as_json(
-    predictions: Sequence[Prediction],
-    kernels: Sequence[nki_rows.KernelPrediction] = (),
+    predictions: Sequence[Prediction], kernels: Sequence[nki_rows.KernelPrediction] = ()
 ) -> dict[str, Any]:
     """Return rows and medians as plain data."""
     return {

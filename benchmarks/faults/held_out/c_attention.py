@@ -1,7 +1,5 @@
 """Attention variants and what a server does with their caches and logits."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,15 +8,9 @@ from benchmarks.faults.case import fault, inputs, source
 from benchmarks.faults.parts import layer_norm, normal, uniform, weight
 
 
-def focused_arguments():
-    params = {n: weight(9100 + i, 32, 32) for i, n in enumerate("qkvo")}
-    params["k"] = params["k"] * 16.0
-    return params, "96x32 @9110"
-
-
 @fault("overflow")
 @source("report that focused linear attention is NaN under mixed precision")
-@inputs(by=focused_arguments)
+@inputs("q: 32x32 w @9100, k: 32x32 w*16, v o: 32x32 w; 96x32 @9110")
 def focused_linear_attention_cubes_in_half(params, x):
     """Focused linear attention: ReLU features to the third power, norm kept."""
     h = layer_norm(x)
@@ -40,15 +32,9 @@ def focused_linear_attention_cubes_in_half(params, x):
     return (q @ (k.T @ v / v.shape[0])) * z[:, None] @ params["o"]
 
 
-def ring_arguments():
-    params = {n: weight(9120 + i, 64, 64) for i, n in enumerate("qkvo")}
-    params["q"], params["k"] = params["q"] * 0.1, params["k"] * 0.1
-    return params, "64x64 @9130"
-
-
 @fault("coarse", policy="fp32")
 @source("ring attention kernels whose log-sum-exp has the input's dtype")
-@inputs(by=ring_arguments)
+@inputs("q k: 64x64 w @9120 [...]*=0.1, v o: 64x64 w; 64x64 @9130")
 def ring_attention_merged_by_bf16_log_sums(params, x):
     """Ring attention: outputs of four blocks of keys, merged by their log-sums."""
     h = layer_norm(x)
@@ -65,15 +51,9 @@ def ring_attention_merged_by_bf16_log_sums(params, x):
     return jnp.einsum("bq,bqd->qd", share, jnp.stack(outputs)) @ params["o"]
 
 
-def alibi_arguments():
-    params = {n: weight(9140 + i, 32, 31, 0.7) for i, n in enumerate("qk")}
-    params["v"] = weight(9143, 32, 32)
-    return params, "160x32 @9144; f32 0.5"
-
-
 @fault("coarse", policy="mxfp8", target="trn3")
 @source("trick of augmented queries and keys for biases, under microscaling")
-@inputs(by=alibi_arguments)
+@inputs("q k: 32x31 w*0.7 @9140, v: 32x32 w @9143; 160x32 @9144; f32 0.5")
 def alibi_column_inside_mx_matmul(params, x, slope):
     """ALiBi inside the matmul: the bias travels as one more column of the keys."""
     h = layer_norm(x)

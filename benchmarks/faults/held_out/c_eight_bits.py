@@ -1,13 +1,11 @@
 """Codes of eight and four bits, their scales and their exponents."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.faults.case import fault, inputs, source
-from benchmarks.faults.parts import layer_norm, normal, weight
+from benchmarks.faults.parts import layer_norm, normal
 
 
 @fault("integer")
@@ -48,16 +46,10 @@ def block_exponents_added_in_uint8(codes, exponents, weights, weight_exponents, 
     return jax.nn.gelu(jnp.sum(sums * scale, axis=1) + bias)
 
 
-def signed_arguments():
-    """Some channels are far below zero, as those of residual streams are."""
-    params = {"in": weight(9720, 24, 32), "out": weight(9721, 32, 8)}
-    params["bias"] = np.where(np.arange(32) % 7 == 3, -25.0, 0.0).astype(np.float32)
-    return params, "16x24 @9722"
-
-
 @fault("saturation", policy="mxfp4", target="trn3")
 @source("abs and max in the wrong order in a quantizer")
-@inputs(by=signed_arguments)
+# Some channels are far below zero, as those of residual streams are.
+@inputs("in: 24x32 w @9720, bias: 32 =0 [3::7]=-25, out: 32x8 w; 16x24 @9722")
 def scale_from_largest_signed_value(params, x):
     """FP8 activations whose scale comes from the largest value, sign and all."""
     h = layer_norm(x) @ params["in"] + params["bias"]
@@ -67,15 +59,9 @@ def scale_from_largest_signed_value(params, x):
     return (codes.astype(jnp.float32) @ params["out"]) * scale
 
 
-def measured_arguments():
-    params = {"in": weight(9730, 24, 32), "out": weight(9731, 32, 8)}
-    params["bias"] = normal(9732, 32, scale=12.0)
-    return params, "16x24 @9733"
-
-
 @fault("saturation", "stale-scale", policy="mxfp8", target="trn3")
 @source("observers placed on the wrong side of an addition")
-@inputs(by=measured_arguments)
+@inputs("in: 24x32 w @9730, out: 32x8 w, bias: 32 *12; 16x24 @9733")
 def scale_measured_before_the_bias(params, x):
     """The scale is measured on a product, the codes are made after the bias."""
     h = layer_norm(x)
@@ -114,9 +100,8 @@ def adapter_under_scale_of_base_model(params, adapters, x, scale):
 
 def codes_arguments():
     """Later tokens are larger."""
-    params = {n: weight(9750 + i, 16, 16, 0.5) for i, n in enumerate("qkv")}
     growth = np.linspace(0.4, 3.0, 40, dtype=np.float32)[:, None]
-    return params, normal(9755, 40, 16) * growth
+    return "q k v: 16x16 w*0.5 @9750", normal(9755, 40, 16) * growth
 
 
 @fault("stale-scale")

@@ -1,7 +1,5 @@
 """Routers, retrieval, memories and embeddings of language models."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -61,18 +59,9 @@ def load_balance_of_16384_experts_in_half(params, x):
     # + return jnp.sum(share * (probability * logits.shape[-1]))
 
 
-def combined_arguments():
-    params = {
-        "router": weight(9330, 16, 8, 0.3),
-        "experts": normal(9331, 8, 16, 16, scale=40.0, shift=40.0),
-    }
-    params["experts"][:, :, ::2] -= 40.0
-    return params, "12x16 @9332"
-
-
 @fault("overflow", "saturation")
 @source("expert-parallel combine in FP8")
-@inputs(by=combined_arguments)
+@inputs("router: 16x8 w*0.3 @9330, experts: 8x16x16 *40 +40 [:,:,::2]-=40; 12x16 @9332")
 def expert_outputs_added_in_e4m3(params, x):
     """Outputs of eight experts come back in FP8 and are added as they arrive."""
     h = layer_norm(x)

@@ -1,7 +1,5 @@
 """Contrastive, metric and preference losses."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

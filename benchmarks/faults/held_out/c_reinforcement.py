@@ -1,7 +1,5 @@
 """Policies, values and replay memories of reinforcement learning."""
 
-from __future__ import annotations
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp

@@ -1,7 +1,5 @@
 """Optimizers, checks of gradients, and what a training loop counts."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

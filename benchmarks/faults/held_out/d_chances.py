@@ -1,7 +1,5 @@
 """Densities, tails, flows and codes."""
 
-from __future__ import annotations
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -90,19 +88,15 @@ def d_negative_binomial_of_large_size(params, x, counts):
     return value, slope["rate"]
 
 
-def coupling_arguments():
-    bias = np.zeros(8, np.float32)
-    bias[2] = 10.5
-    variables = {
-        "hidden": {"kernel": weight(9231, 4, 24), "bias": normal(9232, 24)},
-        "out": {"kernel": weight(9233, 24, 8, 1.2), "bias": bias},
-    }
-    return variables, "20x8 @9234"
-
-
 @fault("overflow", "non-finite", policy="fp16")
 @source("RealNVP without a tanh on the log scale, mixed precision")
-@inputs(by=coupling_arguments)
+@inputs(
+    {
+        "hidden": "kernel: 4x24 w @9231, bias: 24",
+        "out": "kernel: 24x8 w*1.2 @9233, bias: 8 =0 [2]=10.5",
+    },
+    "20x8 @9234",
+)
 def d_coupling_scale_beyond_half(variables, x):
     """An affine coupling layer of a flow with an unbounded scale, under autocast."""
     a, b = jnp.split(x, 2, axis=-1)

@@ -1,7 +1,5 @@
 """Solvers: linear systems, orbits, fluids, step control, clocks of the sky."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -154,15 +152,9 @@ def d_tait_pressure_of_weak_compression(slopes, excess, speed):
     return pressure, speed + 1e-5 * force
 
 
-def steps_arguments():
-    start = uniform(9362, 10, low=0.5, high=2.0)
-    start[4] = 0.0
-    return "10 0.5..3 @9361", start, "f32 0.002"
-
-
 @fault("singular", "non-finite", "overflow")
 @source("ODE-solver issues: trajectories at rest divide by an error of zero")
-@inputs(by=steps_arguments)
+@inputs("10 0.5..3 @9361; 10 0.5..2 @9362 [4]=0; f32 0.002")
 def d_step_control_of_zero_error(rates, start, tolerance):
     """Heun with step control for a batch of decays, of which one is at rest."""
 

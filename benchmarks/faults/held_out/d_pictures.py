@@ -1,13 +1,11 @@
 """Pictures: similarity, colours, moments, denoising, stereo."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.faults.case import fault, inputs, source
-from benchmarks.faults.parts import convolution, normal, uniform, weight
+from benchmarks.faults.parts import convolution, normal, uniform
 
 
 def ssim_arguments():
@@ -61,19 +59,10 @@ def d_fixed_point_luma_in_int16(rgb, kernel):
     return grey, convolution(grey[None, ..., None], kernel)[0]
 
 
-def vividness_arguments():
-    picture = uniform(9021, 3, 16, 16, 3)
-    picture[1, :3] = 0.0  # a letter box
-    params = {
-        "kernel": normal(9022, 3, 3, 2, 8, scale=0.3),
-        "head": weight(9023, 8, 3),
-    }
-    return params, picture
-
-
 @fault("non-finite", "singular")
 @source("kornia issues: rgb_to_hsv gives NaN where the picture is black")
-@inputs(by=vividness_arguments)
+# The second picture has a letter box.
+@inputs("kernel: 3x3x2x8 *0.3 @9022, head: 8x3 w; 3x16x16x3 0..1 @9021 [1,:3]=0")
 def d_saturation_of_black_pixels(params, picture):
     """A classifier of paintings looks at saturation and value of HSV."""
     high, low = picture.max(-1), picture.min(-1)

@@ -1,7 +1,5 @@
 """Graphs, recommendations and rankings."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax

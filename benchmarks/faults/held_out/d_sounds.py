@@ -1,7 +1,5 @@
 """Sounds and sensors: oscillators, resampling, sample formats, decimation."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,13 +1,11 @@
 """Counters, quantiles, data pipelines and codecs."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.faults.case import fault, inputs, source
-from benchmarks.faults.parts import convolution, normal, weight
+from benchmarks.faults.parts import convolution
 
 
 def visitors_arguments():
@@ -31,20 +29,12 @@ def d_distinct_counts_by_shifted_one(registers, head):
     return level, jnp.tanh((level - 10.0)[:, None] @ head)
 
 
-def latents_arguments():
-    second = normal(9522, 3, 3, 8, 4, scale=0.8)
-    second[..., 1] *= 60.0
-    params = {
-        "first": normal(9521, 3, 3, 3, 8, scale=0.6),
-        "second": second,
-        "decode": weight(9523, 4, 12, 0.02),
-    }
-    return params, "1x16x16x3 0..1 @9524"
-
-
 @fault("saturation")
 @source("learned-compression issues: latents beyond the symbols' range")
-@inputs(by=latents_arguments)
+@inputs(
+    "first: 3x3x3x8 *0.6 @9521, second: 3x3x8x4 *0.8 [...,1]*=60, "
+    "decode: 4x12 w*0.02; 1x16x16x3 0..1 @9524"
+)
 def d_latents_of_a_codec_as_signed_bytes(params, picture):
     """A learned codec that writes its latents as signed bytes."""
     h = jax.nn.gelu(convolution(picture, params["first"], 2))

@@ -67,8 +67,7 @@ def forces_in_si_units(mass, gravity):
 @fault("absorption", "cancellation", "coarse", policy="fp16")
 @source("reports of diffusion schedules in half precision: 1 - beta is 1")
 @inputs(
-    "mlp 9x32x8 @10",
-    "48x8 @12; 48x8 @13; 48 int 0..60 @14; 128 even 0.00008..0.0006",
+    "mlp 9x32x8 @10", "48x8 @12; 48x8 @13; 48 int 0..60 @14; 128 even 0.00008..0.0006"
 )
 def a_schedule_that_adds_no_noise(params, clean, noise, step, betas):
     keep = 1.0 - betas.astype(jnp.float16)  # fault

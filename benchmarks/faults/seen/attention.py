@@ -1,7 +1,5 @@
 """Attention: scores, masks, positions, running sums."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -170,15 +168,9 @@ def rotary_positions_in_bf16(p, x, start):
     return x + (weights @ v) @ p["o"]
 
 
-def online_softmax_arguments():
-    keys = normal(230, 200, 16, scale=0.1)
-    keys[0] += 0.8
-    return "16 =0.5", keys, "200x16 +1 @231"
-
-
 @fault("absorption", "stagnation")
 @source("streaming attention kernels: the running sum has to stay FP32")
-@inputs(by=online_softmax_arguments)
+@inputs("16 =0.5; 200x16 *0.1 @230 [0]+=0.8; 200x16 +1 @231")
 def online_softmax_bf16_denominator(q, keys, values):
     """Decoding over a cache, key by key; a sink takes the first weight."""
 

@@ -1,7 +1,5 @@
 """Probabilities, choices and generative models."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -78,23 +76,12 @@ def euler_steps_on_bf16_latents(params, x, count):
     # + return jax.lax.scan(step, x, times)[0]
 
 
-def kl_arguments():
-    shift = np.zeros(8, np.float32)
-    shift[3] = 11.5
-    params = {
-        "first": normal(364, 3, 3, 3, 8, scale=0.2),
-        "second": normal(365, 3, 3, 8, 8, scale=0.15),
-        "mean": weight(366, 128, 8),
-        "spread": weight(367, 128, 8),
-        "shift": shift,
-        "decode": weight(368, 8, 768),
-    }
-    return params, "6x16x16x3 @369; 6x8 @370"
-
-
 @fault("overflow", policy="fp16")
 @source("VAE training under FP16: exp(logvar) of an early encoder is Inf")
-@inputs(by=kl_arguments)
+@inputs(
+    "first: 3x3x3x8 *0.2 @364, second: 3x3x8x8 *0.15, mean spread: 128x8 w, "
+    "shift: 8 =0 [3]=11.5, decode: 8x768 w; 6x16x16x3 @369; 6x8 @370"
+)
 def vae_variance_beyond_half(params, images, noise):
     """A convolutional VAE in FP16: the KL term of its latent code."""
     h = jax.nn.relu(convolution(images, params["first"], 2))
@@ -112,16 +99,12 @@ def vae_variance_beyond_half(params, images, noise):
     return jnp.mean((picture - images.reshape(len(images), -1)) ** 2), kl.mean()
 
 
-def gumbel_arguments():
-    params = {"in": weight(371, 12, 32), "codes": weight(372, 32, 32)}
-    u = np.random.default_rng(374).uniform(0.01, 0.99, (40, 32))
-    u[3, 4], u[7, 30], u[7, 2] = 0.9991, 0.9993, 0.9985
-    return params | {"book": weight(373, 32, 8)}, "40x12 @375", np.float32(u)
-
-
 @fault("coarse", "singular", "non-finite")
 @source("gumbel_softmax in half precision: a uniform number of exactly one")
-@inputs(by=gumbel_arguments)
+@inputs(
+    "in: 12x32 w @371, codes: 32x32 w, book: 32x8 w; 40x12 @375",
+    "40x32 0.01..0.99 @374 [3,4]=0.9991 [7,30]=0.9993 [7,2]=0.9985",
+)
 def gumbel_uniform_rounds_to_one(params, x, uniform_of):
     """Straight-through Gumbel softmax; the uniform numbers are drawn in BF16."""
     h = jax.nn.relu(x @ params["in"])

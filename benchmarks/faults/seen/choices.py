@@ -1,7 +1,5 @@
 """Faults that show in choices, orders and counts, in loops, and by a policy's casts."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -97,10 +95,9 @@ def thousand_knots_in_bf16(values, x):
 
 
 def masked_arguments():
-    params = {n: weight(7020 + i, 16, 16) for i, n in enumerate("qkv")}
     keep = np.tril(np.ones((12, 12), np.float32))
     keep[3:7] = 0.0
-    return params, "12x16 @7025", keep
+    return "q k v: 16x16 w @7020", "12x16 @7025", keep
 
 
 @fault("absorption", "uniform", "coarse", policy="fp32")
@@ -148,15 +145,9 @@ def decays_divided_out(params, x):
     # + return jax.lax.scan(step, jnp.zeros(8), (decay, kv))[1]
 
 
-def masked_mean_arguments():
-    keep = np.ones((5, 8), np.float32)
-    keep[2] = 0.0
-    return "5x8x16 @7030", keep
-
-
 @fault("non-finite", "singular")
 @source("pooling of empty documents")
-@inputs(by=masked_mean_arguments)
+@inputs("5x8x16 @7030; 5x8 =1 [2]=0")
 def mean_over_no_token(x, keep):
     """The mean over the tokens of documents, one of which is empty."""
     total = (x * keep[..., None]).sum(1)

@@ -1,7 +1,5 @@
 """Formats without the digits that a position, a rank or a score needs."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

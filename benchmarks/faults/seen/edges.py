@@ -1,7 +1,5 @@
 """Functions beside their singularities, and ends of a range."""
 
-from __future__ import annotations
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -12,11 +10,9 @@ from benchmarks.faults.case import fault, inputs, source
 from benchmarks.faults.parts import (
     attention,
     cross_entropy,
-    integers,
     layer_norm,
     normal,
     uniform,
-    weight,
 )
 
 
@@ -165,24 +161,16 @@ def convolve_rows(picture, rows):
 FP8_UNSCALED = nj.Policy(auto_cast="matmult", auto_cast_type="fp8")
 
 
-def elu_arguments():
-    def dense(seed, rows, columns, gain=1.0):
-        return {
-            "kernel": weight(seed, rows, columns, gain),
-            "bias": np.zeros(columns, np.float32),
-        }
-
-    params = {
-        "in": dense(101, 20, 48),
-        "middle": dense(102, 48, 48),
-        "out": dense(103, 48, 6, 0.02),
-    }
-    return params, normal(104, 32, 20, scale=55.0), integers(105, 6, 32)
-
-
 @fault("overflow", "non-finite", policy="mxfp8", target="trn3")
 @source("JAX FAQ: gradients contain NaN where using where; hand-written ELUs")
-@inputs(by=elu_arguments)
+@inputs(
+    {
+        "in": "kernel: 20x48 w @101, bias: 48 =0",
+        "middle": "kernel: 48x48 w @102, bias: 48 =0",
+        "out": "kernel: 48x6 w*0.02 @103, bias: 6 =0",
+    },
+    "32x20 *55 @104; 32 int 0..6 @105",
+)
 def elu_exponential_behind_where(params, x, labels):
     """A network of Flax with an ELU of its own; the features are not normalized."""
 
@@ -421,16 +409,9 @@ def p_value_as_one_minus_cdf(x, groups, threshold):
     return p, -2 * jnp.log(p).sum(0)
 
 
-def windows_arguments():
-    signal = normal(467, 8192)
-    signal[:2000] *= 3000.0
-    signal[2000:] *= 0.5
-    return signal, "64x4 w @468"
-
-
 @fault("absorption", "stagnation", "cancellation")
 @source("pandas rolling and integral images: the running sum's rounding stays")
-@inputs(by=windows_arguments)
+@inputs("8192 @467 [:2000]*=3000 [2000:]*=0.5; 64x4 w @468")
 def moving_power_from_prefix_sums(signal, kernel):
     """Moving power of a sensor in windows of 16 samples, from prefix sums."""
     power = signal * signal

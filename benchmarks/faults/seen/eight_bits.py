@@ -1,7 +1,5 @@
 """FP8, INT8 and MX formats: ranges, scales of tensors, rows and blocks."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +8,6 @@ import neuronjax as nj
 from benchmarks.faults import common
 from benchmarks.faults.case import fault, inputs, source
 from benchmarks.faults.common import (
-    block_params,
     feed_forward,
     join_heads,
     mlp,
@@ -37,16 +34,9 @@ def fp8_raw_samples_unscaled(params, frames):
     return jax.nn.log_softmax(h @ params["out"])
 
 
-def cache_arguments():
-    p = block_params(900, 32, 48)
-    p["k"] = p["k"] * 4.0
-    p["q"] = p["q"] * 0.2
-    return p, "24x32 @901; f32 0.00390625"
-
-
 @fault("saturation")
 @source("serving issues: FP8 key cache with an uncalibrated scale answers nonsense")
-@inputs(by=cache_arguments)
+@inputs("block 32x48 @900 [k]*=4 [q]*=0.2; 24x32 @901; f32 0.00390625")
 def fp8_cache_with_default_scale(p, x, scale):
     """Attention over an FP8 key cache with the default scale of its config file."""
     h = common.layer_norm(x, p["g1"], p["b1"])
@@ -363,18 +353,6 @@ def mxfp8_columns_of_many_units(p, table, spread):
     return jax.nn.sigmoid(hidden @ p["out"])
 
 
-def psum_arguments():
-    w = normal(1060, 8192, 8, scale=0.005, shift=0.003)
-    w[:128] += 1.2
-    p = {
-        "w": w,
-        "bias": normal(1061, 8, scale=0.1),
-        "out": normal(1062, 8, 4),
-    }
-    x = np.random.default_rng(1063).poisson(1.0, (6, 8192)).astype(np.float32)
-    return p, x
-
-
 @fault(
     "stagnation",
     "absorption",
@@ -382,7 +360,10 @@ def psum_arguments():
     target="trn3",
 )
 @source("reports on reduced-precision accumulation of long contractions")
-@inputs(by=psum_arguments)
+@inputs(
+    "w: 8192x8 *0.005 +0.003 @1060 [:128]+=1.2, bias: 8 *0.1, out: 8x4",
+    lambda: np.random.default_rng(1063).poisson(1.0, (6, 8192)).astype(np.float32),
+)
 def matmul_partial_sums_in_bf16(p, x):
     """A bag-of-words layer over 8,192 columns; partial sums are rounded to BF16."""
     counts = jnp.log1p(x)

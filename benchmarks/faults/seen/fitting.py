@@ -1,7 +1,5 @@
 """Faults of fitting: optimizers, losses, samplers and solvers, most in loops."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

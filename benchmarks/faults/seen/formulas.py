@@ -1,7 +1,5 @@
 """Formulas that subtract neighbours, or are evaluated beside a singularity."""
 
-from __future__ import annotations
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -141,15 +139,12 @@ def pseudo_huber_of_small_residuals(params, x, y):
     return jax.value_and_grad(loss_of)(params)
 
 
-def advantages_arguments():
-    rewards = integers(3150, 2, 6, 8).astype(np.float32)
-    rewards[2] = 1.0
-    return "in: 5x8 w @3151, out: 8x4 w; 6x8x5 @3153", rewards, "6x8 int 0..4 @3154"
-
-
 @fault("non-finite", "singular")
 @source("TRL and verl: NaN advantages where a group's rewards are all equal")
-@inputs(by=advantages_arguments)
+@inputs(
+    "in: 5x8 w @3151, out: 8x4 w; 6x8x5 @3153; 6x8 int 0..2 @3150 as f32 [2]=1",
+    "6x8 int 0..4 @3154",
+)
 def group_with_equal_rewards(params, x, rewards, actions):
     """GRPO: rewards of a group minus their mean over their deviation; all equal."""
     mean = rewards.mean(1, keepdims=True)

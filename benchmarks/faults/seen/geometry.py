@@ -1,13 +1,11 @@
 """Geometry, signals and pictures."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.faults.case import fault, inputs, source
-from benchmarks.faults.parts import convolution, integers, normal, uniform, weight
+from benchmarks.faults.parts import convolution, normal, uniform
 
 
 @fault("cancellation")
@@ -128,15 +126,9 @@ def parcel_area_in_national_grid(corners, rates):
     return area, jnp.sum(area * rates)
 
 
-def reflector_arguments():
-    x = normal(1330, 16, scale=6e-5)
-    x[0] = 1.0
-    return x, "16x6 @1331"
-
-
 @fault("cancellation", policy="fp32")
 @source("Golub and Van Loan, Matrix Computations: the sign of a reflector")
-@inputs(by=reflector_arguments)
+@inputs("16 *6e-05 @1330 [0]=1; 16x6 @1331")
 def householder_sign(x, basis):
     """A Householder reflector for a vector that almost is the first axis."""
     size = jnp.sqrt(jnp.sum(x * x))
@@ -308,21 +300,16 @@ def batch_norm_folded_into_offset(params, images):
     return convolution(y, params["second"]).mean((1, 2))
 
 
-def graph_arguments():
-    def layer(seed):
-        return {
-            "w": weight(seed, 16, 16),
-            "a": weight(seed + 1, 16, 1),
-            "b": weight(seed + 2, 16, 1),
-        }
-
-    params = {"first": layer(641), "second": layer(645), "out": weight(649, 16, 3)}
-    return params, normal(650, 30, 16), integers(651, 30, 80), integers(652, 26, 80)
-
-
 @fault("non-finite", "singular")
 @source("jraph and PyG: softmax over no edges divides zero by zero")
-@inputs(by=graph_arguments)
+@inputs(
+    {
+        "first": "w: 16x16 w @641, a b: 16x1 w",
+        "second": "w: 16x16 w @645, a b: 16x1 w",
+        "out": "16x3 w @649",
+    },
+    "30x16 @650; 80 int 0..30 @651; 80 int 0..26 @652",
+)
 def graph_attention_without_neighbours(params, x, sources, targets):
     """Two graph attention layers; a few nodes have no neighbours."""
 

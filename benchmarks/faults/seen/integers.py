@@ -1,7 +1,5 @@
 """Integers that wrap around, or that a float no longer holds."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,13 +1,11 @@
 """Losses of classifiers, language models and agents."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.faults.case import fault, inputs, source
-from benchmarks.faults.common import mlp, mlp_params
+from benchmarks.faults.common import mlp
 from benchmarks.faults.parts import convolution, layer_norm, normal, uniform, weight
 
 
@@ -78,15 +76,9 @@ def half_gradients_without_loss_scale(params, x, labels):
     # + return jax.tree.map(lambda g: g / scale, jax.grad(loss_of)(params))
 
 
-def distillation_arguments():
-    student = mlp_params(10, 16, 32, 24)
-    student[1]["w"] = student[1]["w"] * 14
-    return student, "mlp 16x32x24 @20; 32x16 @11"
-
-
 @fault("underflow", "non-finite", "singular", policy="fp16")
 @source("framework issues on log(softmax(x)) giving -inf where log_softmax does not")
-@inputs(by=distillation_arguments)
+@inputs("mlp 16x32x24 @10 [1][w]*=14; mlp 16x32x24 @20; 32x16 @11")
 def distillation_log_of_half_softmax(student, teacher, x):
     """KL of a student with FP16 logits from its teacher."""
     wanted = jax.nn.softmax(mlp(teacher, x))
@@ -99,15 +91,9 @@ def distillation_log_of_half_softmax(student, teacher, x):
     return jnp.mean(cross), jnp.argmax(z, axis=-1)
 
 
-def gan_arguments():
-    disc = mlp_params(30, 12, 48, 1)
-    disc[1]["w"] = disc[1]["w"] * 22
-    return disc, "mlp 8x32x12 @40; 24x8 @31; 24x12 @32"
-
-
 @fault("cancellation", "singular", "absorption", "non-finite")
 @source("GAN issues: discriminator loss becomes inf once a fake scores 1.0")
-@inputs(by=gan_arguments)
+@inputs("mlp 12x48x1 @30 [1][w]*=22; mlp 8x32x12 @40; 24x8 @31; 24x12 @32")
 def gan_discriminator_log_one_minus_sigmoid(disc, gen, noise, real):
     """Discriminator's step of a GAN; it is sure that some fakes are real."""
     fake = jnp.tanh(mlp(gen, noise))
@@ -162,15 +148,9 @@ def detr_inverse_sigmoid_bf16_clip(params, queries, boxes):
     # + return anchor, jnp.concatenate([centre, size], -1)
 
 
-def more_clip_arguments():
-    texts = normal(82, 16, 20)
-    texts[13:] = 0
-    return "image: 24x16 *0.2 @80, text: 20x16; 16x24 @83", texts
-
-
 @fault("non-finite", "singular")
 @source("retrieval issues: cosine similarity of an empty text is NaN")
-@inputs(by=more_clip_arguments)
+@inputs("image: 24x16 *0.2 @80, text: 20x16; 16x24 @83; 16x20 @82 [13:]=0")
 def contrastive_norm_of_padding(params, images, texts):
     """Contrastive loss; the last texts of the batch are padding, all zeros."""
 
@@ -208,15 +188,9 @@ def denoiser_divides_pixels_by_count(kernels, noisy, clean):
     # + return jnp.sum(squared) / squared.size
 
 
-def sac_arguments():
-    params = mlp_params(120, 10, 32, 8)
-    params[1]["w"] = params[1]["w"] * 6
-    return params, "32x10 @121; 32x4 @122; 4 @123"
-
-
 @fault("cancellation", "singular", "absorption", "non-finite")
 @source("RL libraries: log-probability of a tanh-squashed Gaussian is inf")
-@inputs(by=sac_arguments)
+@inputs("mlp 10x32x8 @120 [1][w]*=6; 32x10 @121; 32x4 @122; 4 @123")
 def sac_log_one_minus_tanh_squared(params, states, noise, q_weight):
     """Actor loss of soft actor-critic with a squashed Gaussian."""
 
@@ -278,14 +252,9 @@ def gae_values_in_bf16(params, states, rewards):
     return advantages, advantages > 0
 
 
-def frames_arguments():
-    weights = normal(180, 4, 8, scale=0.3)
-    return weights, weights, "f32 16777190; 180x8 @181"
-
-
 @fault("absorption", "stagnation", "integer")
 @source("long runs: a float step counter stops at 16,777,216")
-@inputs(by=frames_arguments)
+@inputs("4x8 *0.3 @180; 4x8 *0.3 @180; f32 16777190; 180x8 @181")
 def frame_counter_in_fp32(weights, target, frames, observations):
     """Target-network copies by a float frame counter of a long run."""
 

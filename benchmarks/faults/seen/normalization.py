@@ -1,7 +1,5 @@
 """Layers in half precision: normalization, pooling, residual streams."""
 
-from __future__ import annotations
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -159,15 +157,9 @@ def layer_norm_fast_variance(p, sensors, lift):
     return h + feed_forward(p, h)
 
 
-def rms_norm_arguments():
-    x = normal(311, 16, 32)
-    x[0, 5], x[0, 19], x[7, 5] = 900.0, -420.0, 610.0
-    return "block 32x64 @310", x
-
-
 @fault("overflow")
 @source("T5-like models in FP16: activations above 256 square to infinity")
-@inputs(by=rms_norm_arguments)
+@inputs("block 32x64 @310; 16x32 @311 [0,5]=900 [0,19]=-420 [7,5]=610")
 def rms_norm_squares_in_half(p, x):
     """RMS norm of an FP16 residual stream that has massive activations."""
     x = (x + 0.1 * feed_forward(p, x)).astype(jnp.float16)
@@ -231,18 +223,15 @@ def batch_norm_running_mean_bf16(kernel, batches, mean, var):
     # + return (h - mean) * scale, mean
 
 
-def weight_norm_arguments():
-    def layer(seed, rows, columns):
-        v = normal(seed, rows, columns, scale=45.0).astype(np.float16)
-        return {"v": v, "g": uniform(seed + 1, columns, low=1.0, high=2.0)}
-
-    params = {"first": layer(1, 64, 96), "second": layer(3, 96, 16)}
-    return params, normal(5, 24, 64)
-
-
 @fault("overflow", policy="fp16")
 @source("JAX issue: linalg.norm narrows the sum of squares before its root")
-@inputs(by=weight_norm_arguments)
+@inputs(
+    {
+        "first": "v: 64x96 *45 @1 as f16, g: 96 1..2",
+        "second": "v: 96x16 *45 @3 as f16, g: 16 1..2",
+    },
+    "24x64 @5",
+)
 def half_weight_norm_of_long_directions(params, x):
     """Two weight-normalized layers; directions are FP16 and have drifted far out."""
 

@@ -1,7 +1,5 @@
 """Optimizers, schedules and gradients of training steps."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -49,15 +47,12 @@ def ema_in_bf16(params, average, x, y):
     # + return average
 
 
-def accumulation_arguments():
-    x = normal(160, 200, 8, 16, shift=1.0)
-    x[:40] *= 8.0
-    return "in: 16x16 w @161, out: 16x4 w", x, np.zeros((200, 8), np.int32)
-
-
 @fault("stagnation", "absorption")
 @source("DeepSpeed and Megatron: accumulate_allreduce_grads_in_fp32")
-@inputs(by=accumulation_arguments)
+@inputs(
+    "in: 16x16 w @161, out: 16x4 w; 200x8x16 +1 @160 [:40]*=8",
+    lambda: np.zeros((200, 8), np.int32),
+)
 def micro_batches_added_in_bf16(params, x, labels):
     """Gradients of 128 micro-batches, added up in the buffer's BF16."""
 
@@ -129,15 +124,11 @@ def _mean_square(params, x, y):
     return jnp.mean(jnp.square(mlp(params, x) - y))
 
 
-def adam_epsilon_arguments():
-    tokens, labels = integers(411, 20, 8, 6), integers(412, 5, 8)
-    zeros = np.zeros((64, 16), np.float32)
-    return "64x16 @410; 16x5 @413", tokens, labels, zeros, zeros
-
-
 @fault("underflow", "singular", "non-finite")
 @source("issues on pure FP16 training: Adam's 1e-8 is zero, unused rows turn NaN")
-@inputs(by=adam_epsilon_arguments)
+@inputs(
+    "64x16 @410; 16x5 @413; 8x6 int 0..20 @411; 8 int 0..5 @412; 64x16 =0; 64x16 =0"
+)
 def adam_epsilon_in_half(table, head, tokens, labels, m, v):
     """One Adam step on an embedding table with FP16 states; most rows are unused."""
 
@@ -299,15 +290,9 @@ def policy_ratio_of_bf16_log_probabilities(params, tokens, old, advantages):
     return loss, ratio, params
 
 
-def log_cosh_arguments():
-    y = normal(2230, 48, 1)
-    y[[7, 31], 0] = 140.0, -95.0
-    return "in: 12x24 w @2231, out: 24x1 w; 48x12 @2233", y
-
-
 @fault("overflow", "non-finite", policy="fp8")
 @source("Keras and LightGBM issues: log_cosh of outliers is Inf")
-@inputs(by=log_cosh_arguments)
+@inputs("in: 12x24 w @2231, out: 24x1 w; 48x12 @2233; 48x1 @2230 [7]=140 [31]=-95")
 def log_cosh_loss_written_out(params, x, y):
     """Robust regression by log(cosh(error)) as the paper prints it."""
 
@@ -345,16 +330,9 @@ def returns_divided_by_discount_powers(params, states, rewards, gamma):
     return returns, loss, jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
 
 
-def cache_arguments():
-    params = {name: weight(2240 + i, 16, 16, 0.8) for i, name in enumerate("qkvo")}
-    x = normal(2245, 40, 16)
-    x[:8] *= 0.15
-    return params | {"seed": np.int32(7)}, x
-
-
 @fault("stale-scale", "saturation")
 @source("int8 caches of keys: scales calibrated on prefill clip in decoding")
-@inputs(by=cache_arguments)
+@inputs("q k v o: 16x16 w*0.8 @2240, seed: i32 7; 40x16 @2245 [:8]*=0.15")
 def key_cache_scale_of_the_prompt(params, x):
     """Decoding with an int8 key cache: one scale, from the prompt's keys."""
     q, k, v = (x @ params[name] for name in "qkv")

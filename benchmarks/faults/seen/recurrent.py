@@ -1,25 +1,19 @@
 """Recurrences: states, filters and sums that run for long."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.faults.case import fault, inputs, source
-from benchmarks.faults.parts import normal, weight
-
-
-def crf_arguments():
-    names = ("xz", "xn", "hz", "hn")
-    params = {n: weight(250 + i, 16 + 16 * (i > 1), 32) for i, n in enumerate(names)}
-    params |= {"out": weight(255, 32, 6), "moves": normal(256, 6, 6)}
-    return params, "64x16 @257; 64 int 0..6 @258"
+from benchmarks.faults.parts import normal
 
 
 @fault("overflow")
 @source("BiLSTM-CRF tutorials: the partition function grows with the sentence")
-@inputs(by=crf_arguments)
+@inputs(
+    "xz xn: 16x32 w @250, hz hn: 32x32 w, out: 32x6 w @255, moves: 6x6",
+    "64x16 @257; 64 int 0..6 @258",
+)
 def crf_forward_in_plain_exp(params, x, tags):
     """The negative log-likelihood of a linear-chain CRF over a GRU."""
 
@@ -74,21 +68,13 @@ def ctc_impossible_prefixes(params, frames, label):
     return -add(alpha[-1], alpha[-2])
 
 
-def lstm_arguments():
-    p = {
-        "x": normal(600, 6, 64, scale=0.5),
-        "h": normal(601, 16, 64, scale=0.2),
-        "b": normal(602, 64, scale=0.3),
-        "out": normal(603, 16, 2, scale=0.3),
-    }
-    x = normal(604, 30, 6)
-    x[17] *= 90  # a sensor's spike
-    return p, x, normal(605, 30, 2)
-
-
 @fault("overflow", "non-finite")
 @source("tutorial code: a logistic function as exp(z) / (1 + exp(z)) is NaN for z = 90")
-@inputs(by=lstm_arguments)
+# Row 17 has a spike of a sensor.
+@inputs(
+    "x: 6x64 *0.5 @600, h: 16x64 *0.2, b: 64 *0.3, out: 16x2 *0.3",
+    "30x6 @604 [17]*=90; 30x2 @605",
+)
 def lstm_gate_as_quotient_of_exponentials(p, x, y):
     """An LSTM whose author wrote the logistic function as e^z / (1 + e^z)."""
 

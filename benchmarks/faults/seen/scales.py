@@ -1,13 +1,11 @@
 """Scales and ranges: stale, zero and clipped scales, overflow, underflow."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.faults.case import fault, inputs, source
-from benchmarks.faults.parts import integers, layer_norm, normal, uniform, weight
+from benchmarks.faults.parts import integers, layer_norm, normal, uniform
 
 
 @fault("stale-scale", "saturation", "overflow", policy="fp32")
@@ -49,16 +47,9 @@ def codes_beyond_int8(params, x, scale):
     return codes.astype(jnp.float32) * scale @ params["out"]
 
 
-def dead_arguments():
-    bias = np.zeros(16, np.float32)
-    bias[3] = -100.0
-    params = {"in": weight(6430, 8, 16), "bias": bias, "out": weight(6431, 16, 4)}
-    return params, "20x8 @6432"
-
-
 @fault("singular", "non-finite", "saturation", policy="fp32")
 @source("per-channel quantization: 127 / 0")
-@inputs(by=dead_arguments)
+@inputs("in: 8x16 w @6430, bias: 16 =0 [3]=-100, out: 16x4 w; 20x8 @6432")
 def scale_of_a_dead_channel(params, x):
     """Scales per channel of a tensor with a dead channel."""
     h = jax.nn.relu(x @ params["in"] + params["bias"])
@@ -253,20 +244,9 @@ def outlier_channels_clipped(params, x):
     return back, up @ params["down"]
 
 
-def smoothing_arguments():
-    bias = np.zeros(24, np.float32)
-    bias[[5, 17]] = -40.0
-    params = {
-        "in": normal(730, 12, 24, scale=0.3),
-        "b": bias,
-        "w": normal(731, 24, 6, scale=0.2),
-    }
-    return params, "16x12 @732"
-
-
 @fault("saturation", "non-finite")
 @source("SmoothQuant issues: NaN where a channel of activations is all zero")
-@inputs(by=smoothing_arguments)
+@inputs("in: 12x24 *0.3 @730, b: 24 =0 [[5,17]]=-40, w: 24x6 *0.2; 16x12 @732")
 def smoothquant_of_dead_channel(params, x):
     """SmoothQuant: activations are divided, weights multiplied, channel by channel."""
     h = jax.nn.relu(x @ params["in"] + params["b"])

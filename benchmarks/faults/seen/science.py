@@ -1,7 +1,5 @@
 """Physics, simulations and statistics."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -39,15 +37,9 @@ def heat_equation_field_bf16(u, rate):
     return u - 300.0, jnp.max(u) - jnp.min(u)
 
 
-def swell_arguments():
-    numbers = (np.float32(x) for x in (1500.0, 12.0, 5.0))
-    depth, place, below = numbers
-    return "12 0..1 @212; 12 40..300 @211", depth, place, below, "32 even 0..60"
-
-
 @fault("overflow", "non-finite", policy="fp32")
 @source("ocean wave tools: linear theory gives NaN in deep water")
-@inputs(by=swell_arguments)
+@inputs("12 0..1 @212; 12 40..300 @211; f32 1500; f32 12; f32 5; 32 even 0..60")
 def deep_water_cosh_over_sinh(amplitude, length, depth, place, below, time):
     """The horizontal velocity of water under a sum of linear waves."""
     k = 2 * jnp.pi / length

@@ -1,7 +1,5 @@
 """Steps of training and serving systems."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,15 +16,9 @@ from benchmarks.faults.parts import (
 )
 
 
-def volume_arguments():
-    audio = integers(4001, 2000, 8, 64).astype(np.float32) - 1000
-    audio[6:] = 0
-    return "8x3 w @4002", audio
-
-
 @fault("singular", "non-finite")
 @source("pydub and torchaudio: -inf decibels of silent blocks")
-@inputs(by=volume_arguments)
+@inputs("8x3 w @4002; 8x64 int 0..2000 @4001 as f32 [...]-=1000 [6:]=0")
 def decibels_of_silence(params, audio):
     """Loudness in decibels of blocks of samples; the last blocks are silent."""
     power = jnp.mean((audio / 32768.0) ** 2, axis=1)
@@ -63,15 +55,9 @@ def view_counts_in_int32(params, views, ids):
     return idf, jax.nn.softmax(idf @ params)
 
 
-def beams_arguments():
-    logits = normal(4020, 60, 5, 7)
-    logits[..., 3] += 9.0
-    return logits, -1500.0 - np.arange(5, dtype=np.float32) * 8
-
-
 @fault("absorption", "stagnation", policy="fp16")
 @source("fairseq: beam scores of long outputs in FP16")
-@inputs(by=beams_arguments)
+@inputs("60x5x7 @4020 [...,3]+=9", lambda: -1500.0 - np.arange(5, dtype=np.float32) * 8)
 def beam_scores_in_half(logits, starts):
     """Beam search: the scores of long hypotheses are kept in half."""
 
@@ -255,15 +241,9 @@ def scale_updated_every_fourth_step(params, batches):
     return y
 
 
-def dead_expert_arguments():
-    gates = integers(3240, 2, 4, 9).astype(np.float32)
-    gates[2] = 0.0
-    return "4x8x5 @3241; 9x8 @3242", gates
-
-
 @fault("saturation", "singular", "non-finite")
 @source("dynamic quantization of experts: 448 / amax where no token arrives")
-@inputs(by=dead_expert_arguments)
+@inputs("4x8x5 @3241; 9x8 @3242; 4x9 int 0..2 @3240 as f32 [2]=0")
 def fp8_scale_of_idle_expert(params, x, gates):
     """Experts quantize what they are sent by its largest number; one gets nothing."""
 

@@ -1,7 +1,5 @@
 """Faults of linear algebra, of loops that count in floats, of quantizers' scales."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

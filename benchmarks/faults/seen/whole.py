@@ -1,7 +1,5 @@
 """Integers: unsigned differences, narrow types, keys and counts in floats."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -45,10 +45,7 @@ class SearchedProgram:
 
     @classmethod
     def of(
-        cls,
-        asked: Asked,
-        arguments: tuple[tuple, dict],
-        timing: Mapping[str, Any],
+        cls, asked: Asked, arguments: tuple[tuple, dict], timing: Mapping[str, Any]
     ) -> SearchedProgram:
         """Return the program of `asked` for arguments of these types."""
         args, kwargs = arguments

@@ -113,9 +113,7 @@ def _cells(row: CostToLoss) -> tuple[str, ...]:
 
 
 def study_costs(
-    estimated: Estimate,
-    verdicts: Mapping[str, TrainingVerdict],
-    confidence: float,
+    estimated: Estimate, verdicts: Mapping[str, TrainingVerdict], confidence: float
 ) -> StudyCosts:
     """Return the costs of an estimate's rows for the steps that their policies need.
     `verdicts` has them by policy name."""
@@ -142,9 +140,7 @@ def _seconds(cost: TrainingCost, found: Profile | None) -> Interval:
 
 
 def _row(
-    cost: TrainingCost,
-    verdict: TrainingVerdict | None,
-    step_seconds: Interval,
+    cost: TrainingCost, verdict: TrainingVerdict | None, step_seconds: Interval
 ) -> CostToLoss:
     ratio = _ratio(verdict)
     steps = hours = total = None
@@ -173,9 +169,7 @@ def _ratio(verdict: TrainingVerdict | None) -> Interval | None:
 
 
 def labelled(
-    numerics: Mapping[str, Policy | None],
-    targets: Mapping[str, str],
-    instance: Names,
+    numerics: Mapping[str, Policy | None], targets: Mapping[str, str], instance: Names
 ) -> dict[str, Policy]:
     """Return the policies that were studied on an instance's chip, by label.
 

@@ -77,12 +77,6 @@ class FlatBuffer:
             malformed(f"offset {at} + {length} is beyond its {len(self.data)} bytes")
         return self.data[at : at + length]
 
-    def spend(self) -> None:
-        """Count a table against the budget."""
-        self.budget -= 1
-        if self.budget < 0:
-            malformed(f"it has more than {MOST_TABLES} tables")
-
     def text(self, at: int, length: int) -> str:
         """Return a string of `length` bytes, and count them against the budget."""
         self.text_bytes -= length
@@ -98,7 +92,9 @@ class Table:
     """A table, whose fields have slot numbers as in the schema, from 0."""
 
     def __init__(self, buffer: FlatBuffer, at: int) -> None:
-        buffer.spend()
+        buffer.budget -= 1
+        if buffer.budget < 0:
+            malformed(f"it has more than {MOST_TABLES} tables")
         self._buffer = buffer
         self._at = at
         (back,) = struct.unpack("<i", buffer.slice(at, 4))

@@ -217,9 +217,7 @@ def _described(error: Exception) -> NeuronJaxError | None:
         if re.search(known.pattern, text):
             what = re.sub(r"\s+", " ", _ADVICE.sub("", text))
             return known.kind(
-                known.about + what,
-                location=_line(error),
-                remedy=known.remedy,
+                known.about + what, location=_line(error), remedy=known.remedy
             )
     return None
 

@@ -121,8 +121,7 @@ def main() -> None:
 
 
 TargetOption = Annotated[
-    str,
-    typer.Option("--target", help="A chip, an instance or an UltraServer."),
+    str, typer.Option("--target", help="A chip, an instance or an UltraServer.")
 ]
 OwnTargetOption = Annotated[
     str | None,

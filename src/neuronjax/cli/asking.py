@@ -205,8 +205,7 @@ def tolerance(ask: Ask, *, as_json: bool) -> None:
 def compare_dump(
     ask: Ask,
     dump: Annotated[
-        Path,
-        typer.Argument(help="A .npy, .npz or .safetensors file, or a folder."),
+        Path, typer.Argument(help="A .npy, .npz or .safetensors file, or a folder.")
     ],
     *,
     as_json: bool,

@@ -318,10 +318,7 @@ def _dtype(name: str) -> np.dtype:
 
 
 def with_values(
-    types: Sequence[Any],
-    names: Sequence[str],
-    inputs: Path | None,
-    seed: int,
+    types: Sequence[Any], names: Sequence[str], inputs: Path | None, seed: int
 ) -> list[jax.Array]:
     """Return arrays of these types, flat: from an .npz file, as given, or drawn.
 

@@ -90,8 +90,7 @@ def study(
         ),
     ] = None,
     output: Annotated[
-        Path | None,
-        typer.Option(dir_okay=False, help="Write the curves as a picture."),
+        Path | None, typer.Option(dir_okay=False, help="Write the curves as a picture.")
     ] = None,
     cache: CacheOption = True,
     *,

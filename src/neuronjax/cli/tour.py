@@ -35,10 +35,7 @@ def quickstart(
     steps: Annotated[
         int | None, typer.Option(min=1, help="Training steps. Default: 45.")
     ] = None,
-    seeds: Annotated[
-        int,
-        typer.Option(min=1, help="Runs of each machine."),
-    ] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each machine.")] = 3,
     output: Annotated[
         Path, typer.Option(dir_okay=False, help="The file of the picture.")
     ] = Path("neuronjax-quickstart.png"),
@@ -93,9 +90,7 @@ def quickstart(
         }
         json_path.write_text(json.dumps(document, indent=2, default=sorted) + "\n")
         console.print(f"Results: {json_path}")
-    console.print(
-        f"Your own: {_command()} study train.py --policies native,bf16,fp8",
-    )
+    console.print(f"Your own: {_command()} study train.py --policies native,bf16,fp8")
 
 
 def _checked(text: str) -> str:

@@ -214,12 +214,7 @@ class ParallelWalk(OpWalk):
             self.heard(path, self.position.iterations, found)
 
     def _execute_row(
-        self,
-        row: Lanes,
-        path: OpPath,
-        spans: Spans,
-        views: Views,
-        keys: Keys,
+        self, row: Lanes, path: OpPath, spans: Spans, views: Views, keys: Keys
     ) -> None:
         """Execute an op in the lanes of one name, on one device or on all."""
         name, side, op = row[0].name, row[0].side, path.op

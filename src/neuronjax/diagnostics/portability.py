@@ -61,12 +61,7 @@ def examine(
 
 
 def report(
-    findings: Sequence[Finding],
-    *,
-    target: Target,
-    policy: Policy,
-    sdk: str,
-    name: str,
+    findings: Sequence[Finding], *, target: Target, policy: Policy, sdk: str, name: str
 ) -> PortabilityReport:
     """Return a report with findings sorted by severity, worst first, then by line."""
 

@@ -63,11 +63,7 @@ def _float(name: str) -> DTypeInfo:
     word = np.dtype(f"uint{8 * dtype.itemsize}")
     carrier = dtype if dtype == np.float32 else word
     return DTypeInfo(
-        name=name,
-        kind="float",
-        itemsize=dtype.itemsize,
-        carrier=carrier,
-        numeric=dtype,
+        name=name, kind="float", itemsize=dtype.itemsize, carrier=carrier, numeric=dtype
     )
 
 

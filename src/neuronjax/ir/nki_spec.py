@@ -240,9 +240,7 @@ def pattern(count: str) -> tuple[OperandSpec, ...]:
         integer("offset", "added to every value"),
         integer("channel_multiplier", "added per partition"),
         integer(
-            "pattern",
-            f"up to four [step, count], {count}",
-            "Sequence[Sequence[int]]",
+            "pattern", f"up to four [step, count], {count}", "Sequence[Sequence[int]]"
         ),
     )
 

@@ -185,12 +185,7 @@ def _rest(context: Context, view: View, part: View) -> View:
     return View(kept)
 
 
-def _side_by_side(
-    context: Context,
-    parts: list[View],
-    axis: int,
-    k_tile: int,
-) -> View:
+def _side_by_side(context: Context, parts: list[View], axis: int, k_tile: int) -> View:
     """Return [.., K, ..] of all parts as [.., tiles, parts, k_tile, ..], flattened."""
     tiled = []
     for part in parts:

@@ -73,12 +73,7 @@ def _compressed(context: Context, source: MatrixView, pattern: str) -> Instructi
     values = context.temporary(tuple(shape), view.type.dtype)
     tags = context.temporary(tuple(shape), np.uint8)
     return context.make(
-        Sparsify,
-        (view,),
-        (values, tags),
-        engine="offline",
-        axis=axis,
-        pattern=pattern,
+        Sparsify, (view,), (values, tags), engine="offline", axis=axis, pattern=pattern
     )
 
 

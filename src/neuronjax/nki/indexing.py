@@ -183,9 +183,7 @@ def layout_at(t: TensorView, arrays: Sequence[np.ndarray], remedy: str) -> Layou
 
 @functools.lru_cache(maxsize=8192)
 def _strides(
-    shape: tuple[int, ...],
-    strides: tuple[int, ...],
-    steps: tuple[tuple[int, ...], ...],
+    shape: tuple[int, ...], strides: tuple[int, ...], steps: tuple[tuple[int, ...], ...]
 ) -> tuple[int, ...]:
     """Return the strides of the elements selected by indices that grow by `steps`,
     which has one entry per dimension of the tensor."""

@@ -293,8 +293,7 @@ def _checked_grid(sizes: tuple[Any, ...]) -> Grid:
     numbers = tuple(s for s in sizes if isinstance(s, int | np.integer))
     if len(numbers) != len(sizes) or any(n < 1 for n in numbers):
         raise InvalidProgramError(
-            f"launch grid {sizes}",
-            remedy="positive ints: kernel[2] or kernel[4, 2]",
+            f"launch grid {sizes}", remedy="positive ints: kernel[2] or kernel[4, 2]"
         )
     return tuple(map(int, numbers))
 
@@ -316,10 +315,7 @@ class ProgramTrace(Trace):
 
 @no_collection()
 def _trace(
-    kernel: Kernel,
-    call: BoundCall,
-    machine: AnyMachine | None = None,
-    devices: int = 0,
+    kernel: Kernel, call: BoundCall, machine: AnyMachine | None = None, devices: int = 0
 ) -> TracedKernel:
     """Run the Python code once per program of the grid, and return the trace. The
     devices of a surrounding mesh are the ranks of a kernel with collectives."""

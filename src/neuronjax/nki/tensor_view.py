@@ -466,9 +466,7 @@ def index_operand(op: str, index: Any, count: int) -> Register | Access:
         return index.register
     if not isinstance(index, TensorView) or not dtypes.info(index.dtype).is_integer:
         refuse(
-            op,
-            f"index {index}",
-            "give an integer tensor in SBUF or a VirtualRegister",
+            op, f"index {index}", "give an integer tensor in SBUF or a VirtualRegister"
         )
     if index.size != count:
         refuse(op, f"{index.size} indices, shape {index.shape}", f"give {count}")

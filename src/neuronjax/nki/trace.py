@@ -57,8 +57,9 @@ class NkiInstruction(NKIObject):
 
     def depends_on(self, *producers: NkiInstruction) -> NkiInstruction:
         """Add scheduling dependencies, which never change values."""
-        after = tuple(p.handle.ordinal for p in producers)
-        current().depend(self.handle.ordinal, after)
+        dependencies, own = current().dependencies, self.handle.ordinal
+        after = [p.handle.ordinal for p in producers]
+        dependencies[own] = (*dependencies.get(own, ()), *after)
         return self
 
 
@@ -150,15 +151,7 @@ class Trace:
         # Programs of a grid use separate numbers for their storages.
         number = len(self.storages) + (self.program << 24)
         storage = Storage(
-            number,
-            memory,
-            sizes,
-            dtype,
-            name,
-            address,
-            line,
-            self.count,
-            initial,
+            number, memory, sizes, dtype, name, address, line, self.count, initial
         )
         limits.check_storage(storage, self)
         self.storages.append(storage)
@@ -239,10 +232,6 @@ class Trace:
     def value_text(self, view: NkiTensor) -> str | None:
         """Return a view's elements as text in op by op execution, else None."""
         return str(self.machine.read(view.access())) if self.machine else None
-
-    def depend(self, ordinal: int, after: tuple[int, ...]) -> None:
-        """Note that an instruction waits for others."""
-        self.dependencies[ordinal] = (*self.dependencies.get(ordinal, ()), *after)
 
     def skip_shared(self, count: int) -> None:
         """Skip the storages of the arguments, which every program of the grid has."""

@@ -234,8 +234,7 @@ class ProgramsDiffer(AssertionError):
 
 
 def assert_same_program(
-    function: Callable[..., Any],
-    expected: Callable[..., Any] | str | os.PathLike[str],
+    function: Callable[..., Any], expected: Callable[..., Any] | str | os.PathLike[str]
 ) -> Callable[..., None]:
     """Assert that two functions are captured as the same StableHLO.
 

@@ -225,8 +225,7 @@ class Pricing:
         chosen: list[Way] = [found[0] for found in options]
         longest = [sum(work.seconds for work in way) for way in chosen]
         order = sorted(
-            range(len(options)),
-            key=lambda n: (len(options[n]) > 1, -longest[n], n),
+            range(len(options)), key=lambda n: (len(options[n]) > 1, -longest[n], n)
         )
         for n in order:
             found = options[n]

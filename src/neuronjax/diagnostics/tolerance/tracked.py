@@ -397,9 +397,7 @@ def blocks(shape: tuple[int, ...], elements: int = BLOCK_ELEMENTS) -> Iterator[A
 
 
 def over_blocks(
-    work: Callable[[Any], Any],
-    shape: tuple[int, ...],
-    elements: int = BLOCK_ELEMENTS,
+    work: Callable[[Any], Any], shape: tuple[int, ...], elements: int = BLOCK_ELEMENTS
 ) -> list[Any]:
     """Return the results of `work` for every block in order, in threads if many."""
     return in_threads(work, list(blocks(shape, elements)), _FEWEST_FOR_THREADS)

@@ -64,10 +64,7 @@ def _zero_padded(x: jax.Array, axis: int, length: int) -> jax.Array:
 
 
 def _expanded(
-    i: NcMatmulSparse,
-    compressed: SparseArray,
-    moving: Matrix,
-    psum: Psum,
+    i: NcMatmulSparse, compressed: SparseArray, moving: Matrix, psum: Psum
 ) -> jax.Array:
     """Return the product as a dense matmul of longer tiles; moving rows are finite."""
     stationary = Matrix(compressed.todense(), k_first=compressed.axis == -2)

@@ -325,7 +325,9 @@ def tensor_reduce(i: TensorReduce, x: Sequence[jax.Array], r: Registers) -> Arra
         total = lax.reshape(total, i.results[0].type.shape)
         return (round_to_int(total, dtype, mode="rne"),)
     if dtype.kind in "iub":
-        return (_integer_reduce(i.op, operand, init, i.axes),)
+        reduced = reduce_integers(i.op, operand, tuple(i.axes))
+        table = BOOLEANS if dtype == jnp.bool_ else INTEGERS
+        return (table[i.op](reduced, jnp.broadcast_to(init, reduced.shape)),)
     if i.op == host_scale.LARGEST_MAGNITUDE:
         return (host_scale.largest_magnitude(operand),)
     operand, init = wide(operand), wide(init)
@@ -335,14 +337,6 @@ def tensor_reduce(i: TensorReduce, x: Sequence[jax.Array], r: Registers) -> Arra
     shape = i.results[0].type.shape
     total = fold_axes(operand, i.axes, init, i.op, r.zero, i.tile)
     return (write(lax.reshape(total, shape), i, r),)
-
-
-def _integer_reduce(
-    op: str, operand: jax.Array, init: jax.Array, axes: Sequence[int]
-) -> jax.Array:
-    reduced = reduce_integers(op, operand, tuple(axes))
-    table = BOOLEANS if operand.dtype == jnp.bool_ else INTEGERS
-    return table[op](reduced, jnp.broadcast_to(init, reduced.shape))
 
 
 def _extreme(

@@ -91,11 +91,7 @@ def _table(name: str) -> np.ndarray:
 
 
 def _plan(
-    lhs: Matrix,
-    rhs: Matrix,
-    order: FoldOrder,
-    settles: bool,
-    registers: RegisterTile,
+    lhs: Matrix, rhs: Matrix, order: FoldOrder, settles: bool, registers: RegisterTile
 ) -> np.ndarray:
     batch, m, n, k = lhs.batch, lhs.free, rhs.free, lhs.k
     k_tile, j = order.k_tile, order.rows_per_cell

@@ -74,10 +74,7 @@ class EagerMachine:
     `key`."""
 
     def __init__(
-        self,
-        core: CoreSpec,
-        key: jax.Array,
-        numerics: KernelNumerics = USUAL,
+        self, core: CoreSpec, key: jax.Array, numerics: KernelNumerics = USUAL
     ) -> None:
         host_process.check()
         host_process.make_room()

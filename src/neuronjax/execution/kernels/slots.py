@@ -59,11 +59,11 @@ class _Liveness:
                     self.use(access.storage, self.position)
                 self.position += 1
             else:
-                self.loop(item.body, _first_ordinal(item.body))
+                self.loop(item.body)
 
-    def loop(self, body: KernelBlock, ordinal: int) -> None:
+    def loop(self, body: KernelBlock) -> None:
         """Extend to a loop's end the life of every storage that exists before it."""
-        start = self.position
+        start, ordinal = self.position, min((i.ordinal for i in body.walk()), default=0)
         self.block(body)
         used = {a.storage for i in body.walk() for a in i.every_access}
         for storage in used:
@@ -75,10 +75,6 @@ class _Liveness:
         live = self.ranges.setdefault(storage, _LiveRange(position, position))
         live.first = min(live.first, position)
         live.last = max(live.last, position)
-
-
-def _first_ordinal(body: KernelBlock) -> int:
-    return min((i.ordinal for i in body.walk()), default=0)
 
 
 def assign(

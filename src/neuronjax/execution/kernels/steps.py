@@ -248,10 +248,7 @@ def _view_of(window: jax.Array, box: AccessBox) -> jax.Array:
 
 
 def write(
-    place: ResolvedAccess,
-    value: jax.Array,
-    state: State,
-    zero: jax.Array | None = None,
+    place: ResolvedAccess, value: jax.Array, state: State, zero: jax.Array | None = None
 ) -> None:
     """Write an array in the carrier of the view's dtype into the pool. An opaque `zero`
     is given if the same turn uses the pool again."""

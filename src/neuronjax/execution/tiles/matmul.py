@@ -43,18 +43,14 @@ def nc_matmul(i: Signature, x: Operands, c: TileContext) -> Results:
         return (_passed_through(stationary, moving, i.outputs[0]),)
     total = None
     if c.previous:
-        total = wide(c.previous[0]).reshape(1, stationary_columns(i), -1)
+        stationary_columns = i.outputs[0].shape[0]
+        total = wide(c.previous[0]).reshape(1, stationary_columns, -1)
     passes = _passes(i, stationary, moving, c.zero)
     result = i.outputs[0]
     narrow = None if result.dtype == "float32" else get_format(result.dtype)
     psum = Psum(c.zero, c.key, c.rounding, narrow)
     summed = psum.add(passes, total)
     return (summed.reshape(result.shape),)
-
-
-def stationary_columns(i: Signature) -> int:
-    """Return M, the number of columns of the stationary operand."""
-    return i.outputs[0].shape[0]
 
 
 def _passes(

@@ -227,11 +227,7 @@ class Request:
     # ---- Emission.
 
     def emit(
-        self,
-        engine: str = "",
-        *,
-        reads_outputs: bool = False,
-        **attributes: Any,
+        self, engine: str = "", *, reads_outputs: bool = False, **attributes: Any
     ) -> NkiInstruction:
         """Emit the instruction.
 

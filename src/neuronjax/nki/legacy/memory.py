@@ -124,12 +124,7 @@ def load(
 
 
 def store(
-    dst: Tile,
-    value: Any,
-    *,
-    mask: Any = None,
-    mode: Any = oob_mode.error,
-    **hints: Any,
+    dst: Tile, value: Any, *, mask: Any = None, mode: Any = oob_mode.error, **hints: Any
 ) -> None:
     """Copy a tile or a number to HBM.
 

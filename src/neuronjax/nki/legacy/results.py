@@ -98,10 +98,7 @@ def made(
 
 
 def issue(
-    name: str,
-    given: Mapping[str, Any],
-    box: Box | None,
-    adapt: Adapt | None = None,
+    name: str, given: Mapping[str, Any], box: Box | None, adapt: Adapt | None = None
 ) -> None:
     """Emit an instruction of nki.isa on a box of the operands.
 
@@ -129,9 +126,7 @@ def _cut(box: Box, sizes: Sequence[int]) -> Box:
     """Return the box on a result of another shape; it restricts only partitions."""
     rest = tuple(sizes[1:])
     return Box(
-        (box.starts[0], *[0] * len(rest)),
-        (box.stops[0], *rest),
-        (sizes[0], *rest),
+        (box.starts[0], *[0] * len(rest)), (box.stops[0], *rest), (sizes[0], *rest)
     )
 
 

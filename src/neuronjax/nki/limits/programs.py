@@ -17,10 +17,7 @@ _PASSED: weakref.WeakKeyDictionary[KernelProgram, set[_How]] = (
 
 
 def checked(
-    program: KernelProgram,
-    core: CoreSpec,
-    complete: bool = True,
-    older: bool = False,
+    program: KernelProgram, core: CoreSpec, complete: bool = True, older: bool = False
 ) -> KernelProgram:
     """Return the program after checking it.
 
