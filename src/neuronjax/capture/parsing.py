@@ -32,8 +32,8 @@ CHILD = Path(__file__).with_name("parse_child.py")
 SECONDS, SECONDS_PER_MEGABYTE = 0.4, 10.0
 #: Address space of the child: jaxlib maps about 1 GB.
 BYTES, BYTES_PER_BYTE = 6 << 30, 20
-#: Wall clock time before the child counts as hung, as a multiple of processor time, and
-#: for its start.
+#: Wall clock time before the child counts as hung: for a request, as a multiple of its
+#: processor time; for the start, in seconds.
 PATIENCE, START_SECONDS = 20, 120
 #: Most bytes of the frame that reports the start.
 START_BYTES = 4096

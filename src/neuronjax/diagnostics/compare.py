@@ -349,7 +349,8 @@ def compare_sides(
         causes = _explanation(recorder, setting, sides, arguments, tolerance)
         is_verified = bool(causes)
         if found is not None and found.amplifies(records[path]):
-            # Any other roundings of the size that all FP32 ops make would do as well.
+            # Ordinary roundings are no cause: those of any other FP32 ops have the same
+            # effect.
             errors = {c: records[c].isolation.relative_l2 for c in causes}
             ordinary = [c for c, error in errors.items() if error <= ORDINARY]
             if ordinary or len(causes) > FEW_CAUSES:

@@ -325,8 +325,7 @@ class Interpretation:
     def chosen(
         self, i: Branch, index: jax.Array, run: Callable[[Block], Arrays]
     ) -> Arrays:
-        """Run block `index` of a branch with `run`; an index out of range means the
-        last block."""
+        """Run block `index` of a branch with `run`; out of range means the last."""
         index = chosen_branch(i, index)
         if self.eager:
             return run(i.branches[int(index)])

@@ -41,7 +41,7 @@ _SCALAR_REDUCTIONS = frozenset({"add", "maximum", "minimum", "abs_max", "abs_min
 _INDEX = ("uint16", "uint32")
 _X4 = (*FP8_X4, "float4_e2m1fn_x4")
 
-#: Tensors that are searched, and what TensorE takes of its array.
+#: Limits of the tensors that are searched for values.
 _SEARCHED = {
     "counts": range(8, 16_385),
     "text": "8 to 16,384 elements per partition",
@@ -105,7 +105,7 @@ _TENSOR_ENGINE = (
         out(text="of the dtype of data; in PSUM on TensorE"),
         tensor("data", text="in SBUF on TensorE"),
         ENGINE,
-        reads="part",  # rows without a value become such columns
+        reads="part",  # a tensor without free axes becomes a column
     ),
 )
 

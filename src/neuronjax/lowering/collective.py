@@ -165,8 +165,7 @@ def reduce_scatter(op: Op, context: Context) -> Instructions:
 def _reduction(
     op: Op, context: Context, cls: type, kind: str, **fields: Any
 ) -> Instructions:
-    """Lower a reduction over devices; several operands are one multi-tensor
-    instruction."""
+    """Lower a reduction over devices to one instruction for all operands."""
     groups = _groups(op, context)
     (region,) = op.regions
     name = _combiner(op, region)

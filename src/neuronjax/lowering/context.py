@@ -45,7 +45,7 @@ from neuronjax.policy import Policy
 from neuronjax.policy.policy import idle_rule_error, unmatched_rule_error
 from neuronjax.policy.scopes import active_policy, has_policy_scope, policy_from_scope
 
-# What a rule yields.
+# A rule yields these.
 Instructions = Iterator[Instruction]
 
 
@@ -169,8 +169,7 @@ class ProgramContext:
         return policy.for_op(op.name, **texts), pattern
 
     def check_rules(self) -> None:
-        """Refuse a rule that matches no op, or that changes nothing for the ops it
-        matches."""
+        """Refuse a rule that matches no op, or changes nothing for those it matches."""
         for index, rule in enumerate(self.policy.rules):
             if index not in self._matched:
                 raise unmatched_rule_error(rule, self._seen)
@@ -282,9 +281,7 @@ class Context:
     def _result_facts(self, op: Op) -> Facts:
         if op.name in MOVES and op.operands:
             facts = self.fact(op.operands[0])
-            if (
-                facts.cotangent is None
-            ):  # a broadcast constant takes the role of its scope
+            if facts.cotangent is None:  # the scope of the op decides for a constant
                 return facts._replace(cotangent=is_cotangent_scope(self._scope))
             return facts
         if op.name in ("stablehlo.constant", "stablehlo.iota"):

@@ -31,7 +31,7 @@ Array = jax.Array | np.ndarray
 
 @dataclasses.dataclass(frozen=True)
 class SparsityPattern:
-    """Keeps `kept` elements of every `group` consecutive ones.
+    """A pattern: of every `group` consecutive elements, `kept` are stored.
 
     Attributes:
         kept: N, the number of stored elements.
@@ -163,7 +163,8 @@ def _magnitudes(codes: jax.Array, fmt: FloatFormat) -> jax.Array:
 
 
 def _ranks(magnitudes: Members) -> Members:
-    """Return how many members of its group precede each: larger, or equal earlier."""
+    """Return for each element how many of its group precede it: those that are larger,
+    and the equal ones before it."""
     ranks = [jnp.zeros(magnitudes[0].shape, jnp.uint8) for _ in magnitudes]
     for late in range(len(magnitudes)):
         for early in range(late):

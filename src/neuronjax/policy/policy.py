@@ -367,8 +367,7 @@ class Policy:
 
     @classmethod
     def resolve(cls, policy: str | Policy | None) -> Policy:
-        """Return the policy of a preset's name, a policy itself, or the newest SDK's
-        defaults."""
+        """Return a preset by name, a policy itself, or the newest SDK's defaults."""
         if policy is None:
             return cls()
         if isinstance(policy, str):

@@ -270,12 +270,12 @@ HOST_CALL = assumed(50e-6, "s", "interrupt, call, return")
 HOST_OPERATIONS = assumed(1e10, "operations/s", "one processor")
 
 CONSTANTS = _named()
-"""Those of the cost rules, by name."""
+"""The figures of the cost rules, by name."""
 
 # -- planning --------------------------------------------------------------------------
 #
-# Each of these moves a measured program, or one of a dozen others, by at least a
-# percent when it is multiplied or divided by four.
+# When one of these is multiplied or divided by four, the predicted time of a measured
+# program, or of one of a dozen others, changes by at least a percent.
 
 INLINE_LIMIT = assumed(
     200, "instructions", "a callee of no more is fused with its caller"
@@ -320,7 +320,7 @@ LOOP_TURN = Constant(
 )
 
 PLANNING_CONSTANTS = _named(CONSTANTS)
-"""Those of fusion, memory plan and schedule, by name."""
+"""The figures of fusion, memory plan and schedule, by name."""
 
 # -- collectives -----------------------------------------------------------------------
 #
@@ -373,4 +373,4 @@ NULL_EXECUTION = assumed(
     fitted_to="T16: mean of the null kernels, 0.086 to 0.154 ms",
 )
 COLLECTIVE_CONSTANTS = _named(CONSTANTS, PLANNING_CONSTANTS)
-"""Those of collectives, by name."""
+"""The figures of collectives, by name."""

@@ -111,7 +111,7 @@ def fingerprint(path: OpPath) -> str:
 # -- pairs ----------------------------------------------------------------------------
 
 _Way = tuple[Callable[[FlatOp], Hashable], str]
-#: Keys that are equal for ops that make a pair, and the kind of that pair.
+#: (key, kind of pair): two ops make a pair of this kind if their keys are equal.
 _WAYS: tuple[_Way, ...] = (
     (lambda o: o.fingerprint, "same"),
     (lambda o: o.kind, "changed"),
@@ -218,7 +218,8 @@ def common(
     places = defaultdict[Hashable, list[int]](list)
     for j in range(start, len(right) - end):
         places[right[j]].append(j)
-    # For each length the subsequence that ends first: its end, its pairs.
+    # For each length, the common subsequence that ends first: its last index in
+    # `right`, and its pairs as a linked list.
     ends: list[int] = []
     links: list[Any] = [None]
     for i in range(start, len(left) - end):

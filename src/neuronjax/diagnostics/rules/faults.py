@@ -290,4 +290,4 @@ a sum that a loop carries stops growing
         "stagnation-loop": _stagnates,
     },
 )
-"""The first word of an id is the name of the fault."""
+"""The rules; the first word of an id is the name of the fault."""

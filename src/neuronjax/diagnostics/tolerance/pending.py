@@ -29,7 +29,7 @@ PENDING_ELEMENTS = 1 << 24
 """Results of fewer elements are stored at once."""
 
 MOST_PASSES = 2
-"""What is gone through more often is stored; so is what takes more than
+"""A result is stored if more passes over it are made, or if it takes more than
 `MOST_FUNCTIONS` functions to compute."""
 MOST_FUNCTIONS = 8
 

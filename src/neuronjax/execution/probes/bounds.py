@@ -42,7 +42,7 @@ class End(NamedTuple):
 
 
 class Clip(NamedTuple):
-    """The last side of a clip.
+    """A clip, described by its last instruction (a minimum or a maximum).
 
     Attributes:
         before: the number of the buffer that is clipped.

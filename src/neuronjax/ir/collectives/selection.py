@@ -1,10 +1,10 @@
 """Select the algorithm of a reduction over devices.
 
-It depends on size and group, as intranode-collective-comm.rst (IN) and internode- (IX)
-say, unless the user names one: for the call, in the policy, or in the environment
-variable NEURONJAX_CC_ALGORITHM, in this order. All groups of an instruction run one
-algorithm with one fold plan (ASSUMPTION), so an algorithm that only some can run is not
-used.
+It depends on size and group, as intranode-collective-comm.rst [IN] and
+internode-collective-comm.rst [IX] say, unless the user names one: for the call, in the
+policy, or in the environment variable NEURONJAX_CC_ALGORITHM, in this order. All groups
+of an instruction run one algorithm with one fold plan (ASSUMPTION), so an algorithm
+that only some can run is not used.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def words(
 
 
 def element_words(blocks: int, elements: int, *numbers: int) -> np.ndarray:
-    """Return `words`, with several threads for more than FEW elements."""
+    """Return the plan of `words`, which asks for several threads above FEW elements."""
     return words(blocks, threads() if elements > FEW else 1, 128, numbers)
 
 
