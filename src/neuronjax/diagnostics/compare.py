@@ -369,7 +369,7 @@ def compare_sides(
     sides = (reference, baseline) if baseline else (reference,)
     wide = [s.executor for s in sides if isinstance(s.executor, Reference64)]
     kept = ", ".join(sorted({name for each in wide for name in each.kept_in_float32}))
-    note = f"the float64 reference is in FP32 too, and shows no error, in: {kept}"
+    note = f"the reference computes these in FP32 too, so it shows no error: {kept}"
     return Comparison(
         ops=tuple(records.values()),
         first_divergence=divergence,

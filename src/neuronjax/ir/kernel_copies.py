@@ -32,7 +32,7 @@ _NEAR = 8
 
 
 class _ResultUse(NamedTuple):
-    """The only writer and the only reader of a storage; None if not one."""
+    """The only writer and the only reader of a storage."""
 
     writer: KernelInstruction | None
     reader: KernelInstruction | None

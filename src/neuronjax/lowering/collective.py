@@ -299,7 +299,7 @@ def ragged_all_to_all(op: Op, context: Context) -> Instructions:
             InvalidProgramError,
             f"offsets and sizes of shapes {parts} with groups of {len(groups[0])} "
             "devices",
-            "give as many of all, a multiple of the devices of a group",
+            "give equally many of each: a multiple of the devices in a group",
         )
     # Complex data are two arrays, and so is their output.
     *arrays, starts, sizes, targets, received = context.operands(op)

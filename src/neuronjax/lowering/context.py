@@ -469,7 +469,7 @@ class Context:
         wrong in FP32."""
         return UnsupportedError(
             f"{self.shared.target.name} computes {dtype} in float32, which holds whole "
-            "numbers to 2^24: random numbers and hashes would be others",
+            "numbers to 2^24: random numbers and hashes would differ",
             op=self._op.name if self._op else None,
             location=self.location.source,
             remedy='draw random numbers outside, or compute them exactly: policy="'
@@ -481,9 +481,9 @@ class Context:
         name = self._op.name if self._op else ""
         warn_once(
             self.location.source or "",
-            f"{name}: the chip {does} in float32, exact to 2^24, and JAX elsewhere "
-            "exactly. integer_path='fp32' or 'exact', of the policy or of a Rule, says "
-            "which is meant",
+            f"{name}: the chip {does} in float32, exact only to 2^24; other JAX "
+            "backends are exact. To choose, set integer_path to 'fp32' or 'exact', in "
+            "the policy or a Rule",
             IntegersInFP32Warning,
         )
 

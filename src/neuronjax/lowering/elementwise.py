@@ -66,7 +66,7 @@ def vector_tile(policy: Policy) -> int | None:
 
 
 def integer_path(context: Context, op: str, dtype: np.dtype) -> str:
-    """Return how integers of an op are computed; "exact" unless by arithmetic."""
+    """Return how integers of an op are computed; "exact" if without arithmetic."""
     if dtype.kind not in "iu" or op not in ("add", "subtract", "multiply"):
         return "exact"
     path = context.integer_path

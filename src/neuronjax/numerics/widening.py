@@ -133,7 +133,7 @@ def _widened_magnitude(code: jax.Array, fmt: FloatFormat) -> jax.Array:
     if fmt.exponent_bits == FLOAT32.exponent_bits:
         return raised
     lowest = np.uint32((FLOAT32.bias + fmt.min_exponent) << FLOAT32.mantissa_bits)
-    # A subnormal has no implicit bit, so that is subtracted again, exactly.
+    # A subnormal has no implicit bit, so `lowest` is subtracted again, exactly.
     with_implicit = raised + lowest
     subnormal = as_float(with_implicit) - lowest.view(np.float32)
     return jnp.where(

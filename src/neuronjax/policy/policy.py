@@ -490,8 +490,8 @@ def idle_rule_error(rule: Rule) -> InvalidProgramError:
     """Return the error for a rule that matches ops but can change none of them."""
     casts = ", ".join(rule.overrides)
     return InvalidProgramError(
-        f"{rule!r} can change nothing about the ops that it matches: {casts} is about "
-        "what is cast, and none of them is",
+        f"{rule!r} can change nothing about the ops that it matches: {casts} affects "
+        "only casts, and their operands are not cast",
         remedy='match matmuls or convolutions, and name auto_cast="matmult" where the '
         'policy casts nothing; or give auto_cast="all"',
     )

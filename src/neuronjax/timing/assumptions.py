@@ -71,8 +71,8 @@ PROGRAM_SECONDS = assumed(
     10e-6,
     "s",
     "beside the instructions of a program, whatever it computes: where measured times"
-    " are drawn against bytes moved, the line does not go through nought. What it is,"
-    " the first and last transfers, fetching instructions, ending, is not published",
+    " are drawn against bytes moved, the line does not go through zero. What takes this"
+    " time (first and last transfers, fetching instructions, ending) is not published",
     fitted_to="trn2, LNC 1: 12 us of MLP decode (12 [hardware sheet 9.4]), 20 of FP8"
     " decode, 30 of prefill of few rows [VL]; trn1: 22 us of Mamba",
 )

@@ -97,7 +97,7 @@ def collective(i: KernelInstruction, target: Target) -> KernelPrice:
     op = OPS.get(i.name)
     if op is None:
         raise UnimplementedError(
-            f"no time is known of nki.collectives.{i.name}",
+            f"the time of nki.collectives.{i.name} is not known",
             op=f"nki.collectives.{i.name}",
             location=i.location,
             remedy="profile the kernel without it",

@@ -134,7 +134,7 @@ class DumpComparison(Displayed):
         total = len(self.tensors) + len(self.unmatched)
         parts: list[RenderableType] = [
             Text(
-                f"{self.name} on {self.setting}:\na dump beside what it allows; "
+                f"{self.name} on {self.setting}:\na dump compared with legal values; "
                 f"{len(self.tensors)} of {total} tensors are values of the program"
             ),
             *self._finding(),

@@ -185,14 +185,14 @@ def _given(
 ) -> NamedValue:
     if tensor not in tensors:
         raise InvalidProgramError(
-            f"names has {tensor!r}, which the dump has not",
+            f"names has {tensor!r}, which is not in the dump",
             remedy=f"it has {_near(tensor, list(tensors))}",
         )
     found = [v for v in values if name in v.names]
     if not found:
         known = [n for v in values for n in v.names]
         raise InvalidProgramError(
-            f"the program has no value {name!r}, which names gives {tensor!r}",
+            f"names maps {tensor!r} to {name!r}, which is no value of the program",
             remedy=f"it has {_near(name, known)}",
         )
     if not _fits(tensors[tensor], found[0]):
@@ -261,7 +261,7 @@ def _by_shape(
             pairs[names[0]] = (found[0], "shape")
         elif found:
             for tensor in names:
-                reasons[tensor] = f"of this shape are {_listed(found)}"
+                reasons[tensor] = f"this shape is that of {_listed(found)}"
 
 
 def _once_each(

@@ -77,7 +77,7 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("a name stands twice")
+        raise ValueError("a name occurs twice")
     return found
 
 
@@ -92,7 +92,7 @@ def _span(
     if not isinstance(word, str) or word not in _DTYPES:
         raise _broken(path, f"{name!r} has dtype {word!r}")
     if not _are_sizes(shape) or not _are_sizes(offsets) or len(offsets) != 2:
-        raise _broken(path, f"shape or offsets of {name!r} are no whole numbers")
+        raise _broken(path, f"shape or offsets of {name!r} are not whole numbers")
     if len(shape) > _MOST_DIMENSIONS or max(shape, default=0) > _LARGEST:
         raise _broken(path, f"{name!r} has a shape that no array has")
     begin, end = offsets

@@ -88,7 +88,7 @@ class LegalOutput:
             raise InvalidProgramError(
                 f"{self.path} has shape {found.shape}, the program's "
                 f"{self.expected.shape}",
-                remedy="hand over the outputs of the same program and arguments",
+                remedy="pass the outputs of the same program and arguments",
             )
         judged = self.tolerance.check(found)
         error, known = apart(found, self.expected), ~np.isposinf(self.atol)
@@ -183,7 +183,7 @@ class LegalCheck(Displayed):
         if not wrong:
             found = Text("legal: every element is within its bound", style="green")
             if vague := [o.path for o in self.outputs if o.power >= 1]:
-                found.append(f"; undecided, zeros are too: {', '.join(vague)}", "red")
+                found.append(f"; undecided, zeros pass too: {', '.join(vague)}", "red")
             return found
         lines = [Text(o.as_text()) for o in wrong]
         head = f"not legal: {len(wrong)} of {len(self.outputs)} outputs"
@@ -247,7 +247,7 @@ class LegalResults(Displayed):
             raise InvalidProgramError(
                 f"{len(leaves)} outputs, the program has {len(self.outputs)}",
                 op=self.name,
-                remedy="hand over what the function returns",
+                remedy="pass what the function returns",
             )
         pairs = zip(self.outputs, leaves, strict=True)
         return LegalCheck(outputs=tuple(o.check(x) for o, x in pairs))
@@ -266,7 +266,7 @@ class LegalResults(Displayed):
                 "power": NUMBER,
             },
             (_row(o) for o in self.outputs),
-            caption="power: all numbers of the output, off by this share, are refused",
+            caption="power: an output whose numbers are all off by this share fails",
             width=80,
             min_width=None,
         )

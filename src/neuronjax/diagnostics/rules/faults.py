@@ -217,7 +217,7 @@ def _stagnates(context: OpContext) -> Answer:
             continue
         found = _running_sum(graph, body.results[place], argument)
         if found is not None:
-            half = f"from {1 / (2 * unit):.0f} equal addends on half of one is lost"
+            half = f"from {1 / (2 * unit):.0f} equal addends on, each loses up to half"
             name = argument.type.dtype.name
             return Verdict(f"{context.loop} turns in {name}; {half}", at=found)
     return None

@@ -25,12 +25,12 @@ from neuronjax.diagnostics.tolerance.tracked import (
     over_blocks,
 )
 
+#: Results of fewer elements are stored at once.
 PENDING_ELEMENTS = 1 << 24
-"""Results of fewer elements are stored at once."""
 
+#: A result is stored if more passes over it are made, or if it takes more than
+#: `MOST_FUNCTIONS` functions to compute.
 MOST_PASSES = 2
-"""A result is stored if more passes over it are made, or if it takes more than
-`MOST_FUNCTIONS` functions to compute."""
 MOST_FUNCTIONS = 8
 
 _NOTHING = np.empty(0, np.float32)

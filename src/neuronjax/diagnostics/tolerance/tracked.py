@@ -32,11 +32,11 @@ from neuronjax.diagnostics.tolerance.runs import RunsApartError, of_run, packed
 from neuronjax.errors import InvalidProgramError, UnimplementedError, user_line
 from neuronjax.numerics.float_format import get_format
 
+#: Arrays of more elements hold values in FP32; their rounding is in the error.
 LARGE_ELEMENTS = 1 << 22
-"""Arrays of more elements hold values in FP32; their rounding is in the error."""
 
+#: Rules work on blocks of so many elements, which stay in a processor's cache.
 BLOCK_ELEMENTS = 1 << 15
-"""Rules work on blocks of so many elements, which stay in a processor's cache."""
 
 UFUNCS: dict[Any, Callable[..., Any]] = {}
 FUNCTIONS: dict[Any, Callable[..., Any]] = {}

@@ -147,9 +147,9 @@ SCHEDULE_ARGS_BYTES, ERROR_ARGS_BYTES, CREATE_ARGS_BYTES = 40, 24, 28
 #: The errors that a kernel reports to XLA, by code.
 OPERANDS, MEMORY, VERSION = 3, 8, 12
 ERRORS = {
-    OPERANDS: "a kernel of neuronjax is called with other operands than were planned",
+    OPERANDS: "a kernel of neuronjax got operands that differ from the planned ones",
     MEMORY: "there is no memory for a kernel of neuronjax",
-    VERSION: "a kernel of neuronjax is called by another interface than it knows",
+    VERSION: "a kernel of neuronjax does not know this version of XLA's interface",
 }
 #: XLA's numbers of the dtypes of buffers.
 DTYPES = {
