@@ -133,7 +133,7 @@ def leaving(main: Block, results: Arrays) -> list[jax.Array]:
     ]
 
 
-@functools.partial(jax.jit, inline=True)  # with NaN as a literal, not an op's result
+@functools.partial(jax.jit, inline=True)  # inlined: the NaN stays a literal
 def canonical_nan(x: jax.Array) -> jax.Array:
     """Replace every NaN by one bit pattern. Which operand's NaN the host's processor
     returns depends on how code was generated."""

@@ -561,7 +561,7 @@ TRN2 = ChipSpec(
     lnc_default=2,  # [LNC]
     # Launches of 2 to 64 ranks; ASSUMPTION: the same on later chips.
     barrier_seconds=(0.064e-3, 0.89e-3, 0.495e-3),  # [KLN]
-    collective_start_seconds=14e-6,  # of 2 ranks: 16 us [KLN] less 2
+    collective_start_seconds=14e-6,  # 16 us of 2 ranks [KLN] less 2 of nccom-test
     base_clock_hz=1_200_000_000,  # [PS]
 )
 

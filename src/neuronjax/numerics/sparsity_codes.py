@@ -148,9 +148,8 @@ def _decoded(codes: jax.Array, dtype: np.dtype) -> jax.Array:
 
     If a select of codes is bitcast again, LLVM selects bfloat16 values instead, which
     x86 does by way of float32, so subnormals are flushed. A zero that LLVM does not see
-    through prevents this. It is not a seal of `exact`: a captured program has no
-    generator to draw from, and if the codes are constants, XLA folds them as the
-    integers they are.
+    through prevents this. A seal of `exact` would not do, because a captured program
+    has no generator for it. Constant codes are folded in integers, which is harmless.
     """
     zero = codes * (codes + 1) & 1
     return lax.bitcast_convert_type(codes ^ zero, dtype)

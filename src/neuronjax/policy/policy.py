@@ -329,8 +329,8 @@ class Policy:
         return f"Policy({', '.join(given)})"
 
     def _check_pairing(self) -> None:
-        """Refuse formats that the tensor engine cannot multiply, a scale rule without
-        this emax, and MX casts of ops other than matmuls."""
+        """Refuse formats that the tensor engine cannot multiply, an `mx_emax` that the
+        scale rule does not have, and MX casts of ops other than matmuls."""
         partners = _PARTNERS.get(self.auto_cast_type)
         if partners and self.cotangent_type not in ("auto", "same", *partners.also):
             raise InvalidProgramError(

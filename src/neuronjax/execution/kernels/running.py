@@ -296,8 +296,8 @@ def _run_repeat(node: Node, instance: Index, state: State, c: TileContext) -> No
 def _run_dispatch(
     kind: Dispatch, node: Node, instance: Index, state: State, c: TileContext
 ) -> None:
-    """Run one position after another; the kinds that do not match run a loop of no
-    turns. With a conditional instead, XLA would copy the results of its branches."""
+    """Run the child of each position. Every child is a loop, which has no turns where
+    it does not match; XLA would copy the results of a conditional's branches."""
     positions = np.array([kind.kinds, kind.ordinals], np.int32)
 
     def body(position: jax.Array, inner: State) -> None:

@@ -24,8 +24,8 @@ from neuronjax.numerics.float_format import FORMATS, INTEGERS, IntFormat, get_fo
 _BOUNDS = ("maximum", "minimum")
 _ROUNDS = ("round_nearest_even", "round_nearest_afz", "floor")
 _ARITHMETIC = ("add", "subtract", "multiply", "divide")
-#: Widths of integers that quantizers keep in floats; narrower ones are deliberate
-#: choices.
+#: Widths of integers that quantizers keep in floats. A clip to fewer bits is not taken
+#: for a quantizer's.
 _WIDTHS = range(4, 9)
 
 

@@ -79,8 +79,8 @@ def called(
     *arrays: jax.Array,
     tables: Sequence[np.ndarray] = (),
 ) -> Any:
-    """Return the results of a kernel on arrays with rows in front; `vmap` adds more
-    rows.
+    """Return a kernel's results on arrays whose first axis counts rows, which `vmap`
+    extends.
 
     Args:
         name: the name of the kernel.
@@ -89,7 +89,7 @@ def called(
         results: shape and dtype of the result, or of each in a tuple.
         plan: the result of `words`.
         again: plans and calls the kernel for any number of rows.
-        arrays: the arrays with rows.
+        arrays: the arrays, each with a first axis of rows.
         tables: further arrays, the same for any number of rows.
     """
     target = registered(name, lambda module: write(module, lanes()))
