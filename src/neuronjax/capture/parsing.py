@@ -141,7 +141,7 @@ class _Worker:
             self._process.kill()
         code = self._process.wait()
         if isinstance(error, _Garbled):
-            reason = f"spoils jaxlib's parser, which {error}"
+            reason = f"confuses jaxlib's parser, which {error}"
         elif stalled or code == -signal.SIGPROF:
             reason = f"takes more than {header['seconds']:.1f} s of processor time"
         else:

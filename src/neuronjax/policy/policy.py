@@ -341,7 +341,7 @@ class Policy:
         if (self.mx_scale_rule, self.mx_emax) == ("nki_golden", "alternative"):
             raise InvalidProgramError(
                 "Policy.mx_emax is 'alternative' with mx_scale_rule='nki_golden', a"
-                " script of the host's that has no such mode",
+                " rule that has no such mode",
                 remedy="use mx_emax='standard', or another rule",
             )
         if self.auto_cast == "all" and self.auto_cast_type.startswith("mx"):

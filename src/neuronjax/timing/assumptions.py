@@ -106,8 +106,8 @@ THROTTLE_LIMIT = Constant(0.5, "fraction", "of the array's rate, and of its use 
 THROTTLE_SINKING = assumed(
     0.25,
     "s/s",
-    "of the ramp that is lost where the array is not used at all; in proportion to what"
-    " lacks of the limit. That it depends on the rows in use is not documented",
+    "loss of the ramp while the array is idle; otherwise in proportion to how far its"
+    " use is below the limit. That it depends on the rows in use is not documented",
     fitted_to="trn2, eight kernels of bmm with products of 64 rows [KDA]",
 )
 
@@ -179,7 +179,7 @@ GPSIMD_BYTES = Constant(
 GPSIMD_SHARE = assumed(
     0.5,
     "fraction",
-    "of that rate, and of an operation per cycle, which software reaches: loads, the"
+    "of that rate, and of one operation per cycle, is what software reaches: loads, the"
     " operation and the store take turns",
 )
 GPSIMD_PROCESSORS = Constant(8, "processors", "[A2]")
@@ -231,8 +231,8 @@ SOFTWARE_DMA = Constant(
 HBM_INTERLEAVE = assumed(
     512,
     "B",
-    "of addresses in a row that are one channel's of HBM. Rows that lie whole turns of"
-    " the channels apart all begin in the same one",
+    "consecutive bytes on one channel of HBM; the next are on the next channel. Rows"
+    " whose distance is a multiple of a round of the channels begin on the same one",
     fitted_to="trn1, rows of 1 KiB 16 KiB apart, tutorial of matrix products: 100 GB/s,"
     " two channels; with 256 B or 1 KiB it would be 205 or 51. Rows of 4 KiB of bmm, as"
     " far apart, move at 235 GB/s [AO]",
@@ -245,9 +245,9 @@ DMA_TRANSPOSE_ON_CHIP = Constant(0.5, "fraction", "of DMA's rate, SBUF to SBUF [
 REORDER_WINDOW = assumed(
     64,
     "instructions",
-    "of an engine's stream among which the one that can start first is issued: the"
-    " compiler orders them; TensorE's are ordered in the older style only, where fused"
-    " attention of one query tile after the other takes 21.3 ms on trn2, 31.4 in the"
+    "an engine issues the instruction that can start first among so many, as the"
+    " compiler reorders them; on TensorE in the older style only. Fused attention, one"
+    " query tile after the other, takes 21.3 ms on trn2; predicted are 31.4 in the"
     " kernel's order, 21.1 with this [KDA]",
 )
 REGISTER_CYCLES = assumed(
@@ -259,8 +259,8 @@ PARTITIONS_OF_A_DMA_ENGINE = Constant(8, "partitions", "128 / 16, each its own [
 LOOP_TURNS = assumed(
     16,
     "turns",
-    "of a device loop that are scheduled one by one where all of them would be more"
-    " than the limit of instructions; the others take as long as the last of these",
+    "of a device loop are scheduled one by one if all turns together have too many"
+    " instructions; each other turn takes as long as the last of these",
 )
 
 # -- host ------------------------------------------------------------------------------
@@ -286,7 +286,7 @@ RESIDENT_SHARE = assumed(
 COLUMN_BLOCK_BYTES = assumed(
     4096,
     "B/partition",
-    "of a row that a matmul makes, in SBUF at a time (online softmax)",
+    "of each row of a matmul's result are in SBUF at a time (online softmax)",
 )
 ROWS_AT_A_TIME = assumed(
     512,
@@ -354,15 +354,15 @@ LINK_SHARE = assumed(
 CHANNEL_SHARE = assumed(
     0.21,
     "fraction",
-    "of a core's DMA rate that a channel of a collective has, of which there are two,"
-    " or four where a group fills its node [nki.collectives]; ASSUMPTION: on all chips",
+    "of a core's DMA rate for each channel of a collective. There are two channels, or"
+    " four if a group fills its node [nki.collectives]; ASSUMPTION: on all chips",
     fitted_to="T2: 2 ranks, 16 MiB to 1 GiB, 56.8 GB/s more",
 )
 SLICE_BYTES = assumed(
     2**20,
     "B",
-    "of a collective that goes through the steps of rdh by itself, so that wires and"
-    " DMA engines work beside each other; that there are slices is published of ring",
+    "size of the slices of a collective: each goes through the steps of rdh by itself,"
+    " so wires and DMA engines work in parallel. Slices are published only for ring",
     fitted_to="T12: 8 ranks, 4 to 32 MiB",
 )
 EFA_SHARE = Constant(EFA.usable_share, "fraction", "279 of 400 GB/s [MC]")
