@@ -75,10 +75,10 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    by_name = dict(pairs)
+    if len(by_name) < len(pairs):
         raise ValueError("a name occurs twice")
-    return found
+    return by_name
 
 
 def _span(

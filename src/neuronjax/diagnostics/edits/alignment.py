@@ -213,8 +213,8 @@ def common(
     and Szymanski (1977)."""
     start = _alike(left, right)
     end = _alike(left[start:][::-1], right[start:][::-1])
-    found = [(n, n) for n in range(start)]
-    found += [(len(left) - n, len(right) - n) for n in range(end, 0, -1)]
+    common_pairs = [(n, n) for n in range(start)]
+    common_pairs += [(len(left) - n, len(right) - n) for n in range(end, 0, -1)]
     places = defaultdict[Hashable, list[int]](list)
     for j in range(start, len(right) - end):
         places[right[j]].append(j)
@@ -231,8 +231,8 @@ def common(
     link = links[-1]
     while link is not None:
         i, j, link = link
-        found.append((i, j))
-    return sorted(found)
+        common_pairs.append((i, j))
+    return sorted(common_pairs)
 
 
 def _alike(left: Sequence[Hashable], right: Sequence[Hashable]) -> int:

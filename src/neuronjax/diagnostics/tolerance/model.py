@@ -106,10 +106,10 @@ def are_one_value(x: np.ndarray, axis: int) -> np.ndarray:
     Roundings of their sum are correlated: each adds the same number on the same grid.
     """
     few = np.moveaxis(np.moveaxis(x, axis, 0)[:_FEW], 0, axis)
-    found, largest = _alike(few, axis)
-    if few.shape != x.shape and found.any():
-        found, largest = _alike(x, axis)
-    return found & (largest > 0)
+    is_one_value, largest = _alike(few, axis)
+    if few.shape != x.shape and is_one_value.any():
+        is_one_value, largest = _alike(x, axis)
+    return is_one_value & (largest > 0)
 
 
 def _alike(x: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
