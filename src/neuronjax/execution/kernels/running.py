@@ -354,7 +354,7 @@ def _while(
     state: State,
     body: Callable[[jax.Array, State], None],
 ) -> None:
-    """Run a while loop as long as a condition of number and written state holds."""
+    """Run a while loop as long as `goes_on(turn's number, written state)` holds."""
     keys = sorted(written & state.keys(), key=str)
 
     def turn(carry: tuple) -> tuple:
