@@ -102,7 +102,7 @@ FP32_TRANSPOSE_PASSES = Constant(
     "transpose mode of FP32 is twice as fast as 4 passes, from NeuronCore-v3 [A3]",
 )
 THROTTLE_SECONDS = Constant(3e-6, "s", "the ramp after idle, and its window [GL]")
-THROTTLE_LIMIT = Constant(0.5, "fraction", "of the array's rate, and of its use [GL]")
+THROTTLE_LIMIT = Constant(0.5, "fraction", "lowest rate; use below which it sinks [GL]")
 THROTTLE_SINKING = assumed(
     0.25,
     "s/s",
@@ -117,8 +117,8 @@ MINIMUM_INTERVAL = Constant(64, "cycles", "MIN_II of VectorE and ScalarE [V26]")
 VISIBLE_STARTS = assumed(
     1,
     "accesses",
-    "of an instruction's SBUF and PSUM accesses, which start in 60 cycles each and are"
-    " partly hidden [A2], one is not hidden by the instruction before",
+    "accesses of an instruction to SBUF or PSUM whose start, 60 cycles, is not hidden"
+    " by the instruction before; starts are partly hidden [A2]",
     fitted_to="trn2, scalar_tensor_tensor of 512 elements: 640 ns apart [RMQ, picture]",
 )
 STATIC_OVERHEAD = Constant(
@@ -152,7 +152,7 @@ ELEMENTS_OF_AN_INSTRUCTION = assumed(
 )
 TABLE_LOAD = Constant(1.28e-6, "s", "ACT_TABLE_LOAD of exp on trn2 [DM, picture]")
 UNPUBLISHED_RANDOM = assumed(
-    1, "words/lane/cycle", "random words of VectorE before XORWOW's 4 [A4]"
+    1, "words/lane/cycle", "random words of VectorE without XORWOW"
 )
 RANDOM_XORWOW = Constant(4, "words/lane/cycle", "XORWOW of NeuronCore-v4 [A4]")
 EXPONENTIAL_SPEEDUP = Constant(
@@ -167,7 +167,7 @@ BIT_COUNT_PASSES = assumed(
     15, "passes", "popcnt and count_leading_zeros: five halvings of shift, mask and add"
 )
 SCALE_STEPS = assumed(
-    8, "instructions", "a power of two out of an amax, on one element"
+    8, "instructions", "to compute a scale from an amax, on one element"
 )
 
 # -- GpSimdE ---------------------------------------------------------------------------
@@ -187,7 +187,7 @@ GATHER_INDEX = assumed(
     7,
     "cycles/index",
     "local_gather: (28 + 4 e) / 4 cycles for an index of e elements, and fewer for"
-    " narrow ones; V26 divides by that term, which would make big gathers the faster",
+    " narrow ones; V26 divides by that term, but then large gathers would be faster",
 )
 TOPK_PASSES = Constant(4, "cycles/element", "topk: 4 n + K [ISA]")
 THREEFRY_OPERATIONS = Constant(
@@ -226,7 +226,7 @@ HBM_LATENCY = assumed(
     fitted_to="trn2, DMA trigger to first byte of a load: 739 ns [DM, picture]",
 )
 SOFTWARE_DMA = Constant(
-    1e-6, "s", "of GpSimdE for a transfer that it makes descriptors for [KLN]"
+    1e-6, "s", "GpSimdE's time to make the descriptors of a transfer [KLN]"
 )
 HBM_INTERLEAVE = assumed(
     512,
@@ -255,7 +255,7 @@ REGISTER_CYCLES = assumed(
     "cycles",
     "an instruction of a sequencer (register, barrier); issue rates are unpublished",
 )
-PARTITIONS_OF_A_DMA_ENGINE = Constant(8, "partitions", "128 / 16, each its own [DM]")
+PARTITIONS_OF_A_DMA_ENGINE = Constant(8, "partitions", "128 / 16 engines [DM]")
 LOOP_TURNS = assumed(
     16,
     "turns",
@@ -291,11 +291,11 @@ COLUMN_BLOCK_BYTES = assumed(
 ROWS_AT_A_TIME = assumed(
     512,
     "rows",
-    "go through the steps of a region with matmuls together, as in nki-library's"
+    "of a region with matmuls go through its steps together, as in nki-library's"
     " mlp_cte: the free size of a moving operand",
 )
 PASSING_SHARE = assumed(
-    0.15, "fraction", "of SBUF for the part of passing weights that is in use"
+    0.15, "fraction", "of SBUF for the part of streamed weights in use"
 )
 CARRY_SHARE = assumed(
     0.5, "fraction", "of SBUF for what a loop carries, smallest first"
@@ -303,17 +303,17 @@ CARRY_SHARE = assumed(
 MASK_ROWS = assumed(
     128,
     "rows",
-    "of queries go together, and as many keys are contracted, in nki-library's"
+    "of queries are processed at once, against as many keys, as in nki-library's"
     " attention_cte; blocks of scores that a mask hides are not computed",
 )
 MASK_COLUMNS = assumed(
-    512, "columns", "of such a block, as in nki-library's attention_cte"
+    512, "columns", "of a block of scores, as in nki-library's attention_cte"
 )
 MOST_PIECES = assumed(64, "tiles", "into which the time of a region is divided at most")
 CHUNK_BYTES = assumed(
     4096 * 128,
     "B",
-    "piece of a load that a consumer waits for: 4 KiB in each partition [DB]",
+    "of a load are complete before its consumer starts: 4 KiB per partition [DB]",
 )
 LOOP_TURN = Constant(
     1.4e-6, "s", "64 turns on the device take 257 us, unrolled 161 [KLN, its author]"
@@ -342,21 +342,21 @@ LINK_START = assumed(
 CHIP_HOP = assumed(
     1.5e-06,
     "s",
-    "middle of the 1-2 us of a step between chips [IN]; ASSUMPTION: on one too",
+    "middle of 1-2 us for a step between chips [IN]; ASSUMPTION: within one too",
 )
 EFA_HOP = Constant(EFA.hop_seconds, "s", "[CC, IX]")
 LINK_SHARE = assumed(
     0.7,
     "fraction",
     "of the rate of a NeuronLink that transfers reach; ASSUMPTION: on all chips",
-    fitted_to="T12: 8 ranks, 512 KiB to 1 MiB, 16.8 GB/s more",
+    fitted_to="T12: 8 ranks, 512 KiB to 1 MiB: 16.8 GB/s for additional bytes",
 )
 CHANNEL_SHARE = assumed(
     0.21,
     "fraction",
     "of a core's DMA rate for each channel of a collective. There are two channels, or"
     " four if a group fills its node [nki.collectives]; ASSUMPTION: on all chips",
-    fitted_to="T2: 2 ranks, 16 MiB to 1 GiB, 56.8 GB/s more",
+    fitted_to="T2: 2 ranks, 16 MiB to 1 GiB: 56.8 GB/s for additional bytes",
 )
 SLICE_BYTES = assumed(
     2**20,
