@@ -190,7 +190,7 @@ def test_what_was_held_out_undoes_what_fits_one_batch():
     alone = search(matmul, tolerance=0.01)(w, x)
     assert (alone.precisions, alone.error) == ({"w": "fp8"}, 0)
     assert alone.held_out_error is None
-    assert "no other data was seen" in str(alone)
+    assert "errors on other data may be larger" in str(alone)
     found = search(matmul, tolerance=0.01, holdout=[(w, fresh), (w, x)])(w, x)
     assert found.precisions == {"w": "bf16"}
     [undone] = [r for r in found.records if r["stage"] == "held out"]

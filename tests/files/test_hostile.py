@@ -36,7 +36,7 @@ def test_an_archive_that_says_it_has_terabytes(tmp_path):
     at = data.index(b"PK\x01\x02") + 24  # its size in the list of the archive
     data[at : at + 4] = (2**32 - 2).to_bytes(4, "little")
     (tmp_path / "x.npz").write_bytes(data)
-    refused(tmp_path / "x.npz", "say that they unpack to")
+    refused(tmp_path / "x.npz", "would unpack to")
 
 
 @pytest.mark.slow
@@ -46,7 +46,7 @@ def test_a_bomb_of_zeros(tmp_path):
         np.save(member, np.zeros(48 << 20, np.uint8))
         for n in range(24):
             archive.writestr(f"{n}.npy", member.getvalue())
-    refused(tmp_path / "x.npz", "say that they unpack to")
+    refused(tmp_path / "x.npz", "would unpack to")
 
 
 @pytest.mark.parametrize("shape", [[1] * 65, [0, 2**63]])

@@ -102,11 +102,11 @@ EDITS: dict[str, Callable[[dict], Any]] = {
 def test_what_is_no_such_file_is_refused(edit: str) -> None:
     program: KernelProgram = nki.jit(scaled).trace(X, 2.0)
     data = _edited(write_program(program), EDITS[edit])
-    with pytest.raises(InvalidProgramError, match="no file of a traced kernel"):
+    with pytest.raises(InvalidProgramError, match="not the file of a traced kernel"):
         read_program(data)
 
 
 @pytest.mark.parametrize("data", [b"", b"PK", b"\x80\x04pickle"])
 def test_other_bytes_are_refused(data: bytes) -> None:
-    with pytest.raises(InvalidProgramError, match="no file of a traced kernel"):
+    with pytest.raises(InvalidProgramError, match="not the file of a traced kernel"):
         read_program(data)

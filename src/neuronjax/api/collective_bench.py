@@ -148,7 +148,7 @@ def _timer(
     algorithm: str | None,
     lnc: int | None,
 ) -> Callable[[int], CollectiveTime]:
-    """Return the function from size to time, without a list of very many ranks."""
+    """Return the function from size to time. It lists ranks only if they are few."""
     if len(devices) <= _MOST_LISTED:
         groups: Sequence[Sequence[int]] = [devices]
         if op == "collective_permute":

@@ -259,7 +259,7 @@ class _Mapped:
             lengths = ", ".join(f"{name} {size}" for name, size in sizes.items())
             raise InvalidProgramError(
                 f"pmap{over}: the lengths of the mapped axes differ: {lengths}",
-                remedy="make all as long as there are devices",
+                remedy="make every mapped axis as long as the number of devices",
             )
         return found.pop()
 

@@ -372,7 +372,7 @@ def _check_calls(program: Program) -> None:
         finished.update(ready)
     if unfinished := sorted(callees.keys() - finished):
         raise InvalidProgramError(
-            f"function {unfinished[0]} calls itself, or one that does not exist",
+            f"function {unfinished[0]} calls itself, or a missing function",
             op="func.call",
             remedy="write the recursion as a while loop",
         )

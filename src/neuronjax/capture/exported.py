@@ -413,7 +413,7 @@ def _node(table: Table, depth: int) -> Any:
     if kind == 4:
         names = table.texts(2)
         if len(set(names)) != len(children):
-            malformed("a dict of its pytrees has other keys than values")
+            malformed("a dict of its pytrees has not one key per value")
         return dict(zip(names, children, strict=True))
     if kind > 5 or (kind < 2 and children):
         malformed(f"a pytree node of kind {kind} with {len(children)} children")

@@ -32,7 +32,7 @@ sys.path.append(os.path.dirname(__file__))
 from saved_forms import bytecode, found, is_main, replace  # type: ignore
 
 LENGTH = struct.Struct("<Q")
-# Deepest nesting of regions, because the decoder and the interpreter recurse.
+# Deepest nesting of regions that is accepted: the decoder and the interpreter recurse.
 DEEPEST = 100
 # Bytes that jaxlib may write besides the answer, such as errors that quote the file.
 LOG_BYTES = 64 << 20

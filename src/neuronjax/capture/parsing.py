@@ -32,8 +32,8 @@ CHILD = Path(__file__).with_name("parse_child.py")
 SECONDS, SECONDS_PER_MEGABYTE = 0.4, 10.0
 #: Address space of the child: jaxlib maps about 1 GB.
 BYTES, BYTES_PER_BYTE = 6 << 30, 20
-#: Wall clock time before the child counts as hung, as a multiple of processor time, and
-#: for its start.
+#: Wall clock time before the child counts as hung: for a request, as a multiple of its
+#: processor time; for the start, in seconds.
 PATIENCE, START_SECONDS = 20, 120
 #: Most bytes of the frame that reports the start.
 START_BYTES = 4096
@@ -141,7 +141,7 @@ class _Worker:
             self._process.kill()
         code = self._process.wait()
         if isinstance(error, _Garbled):
-            reason = f"spoils jaxlib's parser, which {error}"
+            reason = f"confuses jaxlib's parser, which {error}"
         elif stalled or code == -signal.SIGPROF:
             reason = f"takes more than {header['seconds']:.1f} s of processor time"
         else:

@@ -203,7 +203,7 @@ def order_devices(module: ir.Module, text: str) -> None:
         ids = ir.DenseIntElementsAttr.get(ids)
         orders[int(channel)] = stablehlo.MeshAttr.get(ir.ArrayAttr.get(attributes), ids)
     if text.count("device_ids=(") != len(orders):
-        raise RuntimeError("a collective over devices in an order that nobody reads")
+        raise RuntimeError("a collective over devices in an order that was not read")
     for op in found(module, lambda op: "channel_handle" in op.attributes):
         channel = stablehlo.ChannelHandle(op.attributes["channel_handle"]).handle
         if channel in orders:

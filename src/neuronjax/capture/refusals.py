@@ -2,9 +2,9 @@
 
 During tracing JAX refuses meshes, axes and shardings. JAX's description of the fault is
 kept, but line and remedy are replaced, because JAX may advise something that a mesh
-without devices cannot do. During lowering for platform "neuron" its message
-names a primitive, whose line is looked up in the jaxpr. Linear algebra that other
-platforms take from LAPACK or cuSOLVER has a rule (`host_calls`), and so do callbacks.
+without devices cannot do. During lowering for platform "neuron" its message names a
+primitive, whose line is looked up in the jaxpr. Linear algebra that other platforms
+take from LAPACK or cuSOLVER has a rule (`host_calls`), and so do callbacks.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A saved program as a JAX function that can be traced, captured and differentiated.
 
-JAX can call what `jax.export` has exported. So that the format fits every version of
-JAX, a function of the same types that returns zeros is exported, and its module is
-replaced by the saved program, which has one batch size, so `vmap` is a loop.
+JAX can call what `jax.export` has exported. To get an export in this JAX's own format,
+a function of the same types that returns zeros is exported, and its module is replaced
+by the saved program. That program has one batch size, so `vmap` is a loop.
 """
 
 from __future__ import annotations

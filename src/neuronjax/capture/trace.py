@@ -51,8 +51,8 @@ class Capture:
 
 _state = threading.local()
 _numbers = itertools.count()
-#: The number of a capture. JAX caches traces of library functions with the lines of
-#: their first callers, separately for every value of a context.
+#: The number of a capture, as a context of JAX. JAX caches traces of library functions
+#: with the lines of their first callers, separately for every value of a context.
 _CAPTURE = jax.make_user_context(default_value=None)
 
 

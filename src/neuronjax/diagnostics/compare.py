@@ -349,7 +349,8 @@ def compare_sides(
         causes = _explanation(recorder, setting, sides, arguments, tolerance)
         is_verified = bool(causes)
         if found is not None and found.amplifies(records[path]):
-            # Any other roundings of the size that all FP32 ops make would do as well.
+            # Ordinary roundings are no cause: those of any other FP32 ops have the same
+            # effect.
             errors = {c: records[c].isolation.relative_l2 for c in causes}
             ordinary = [c for c, error in errors.items() if error <= ORDINARY]
             if ordinary or len(causes) > FEW_CAUSES:
@@ -368,7 +369,7 @@ def compare_sides(
     sides = (reference, baseline) if baseline else (reference,)
     wide = [s.executor for s in sides if isinstance(s.executor, Reference64)]
     kept = ", ".join(sorted({name for each in wide for name in each.kept_in_float32}))
-    note = f"the float64 reference is in FP32 too, and shows no error, in: {kept}"
+    note = f"the reference computes these in FP32 too, so it shows no error: {kept}"
     return Comparison(
         ops=tuple(records.values()),
         first_divergence=divergence,

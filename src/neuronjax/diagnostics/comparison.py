@@ -287,7 +287,7 @@ class Comparison(Displayed):
             if worst in self._shown():
                 largest += f", at op {worst.number}"
             is_fine = self.verdict is not None and not self.verdict.wrong
-            if is_fine and error > 1:  # of what should be zero
+            if is_fine and error > 1:  # a number that should be zero has such an error
                 largest += ", and no result is wrong by it"
         rounding = sum(1 for r in self.ops if r.only_rounds)
         more = f", {rounding} that only round on write" if rounding else ""

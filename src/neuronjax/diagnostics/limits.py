@@ -107,8 +107,8 @@ class Changes(Displayed, tuple[Change, ...]):
         )
 
     def __repr__(self) -> str:
-        told = (f"{change.what}: {change.speedup:.3g}x" for change in self)
-        return f"<neuronjax.Changes ({'; '.join(told)})>"
+        lines = (f"{change.what}: {change.speedup:.3g}x" for change in self)
+        return f"<neuronjax.Changes ({'; '.join(lines)})>"
 
 
 def gaining(found: Iterable[Change]) -> list[Change]:

@@ -252,8 +252,8 @@ class PrecisionSearch(Displayed):
             beside = f", and {self.held_out} {kept}: {self.held_out_error:.3g}"
         yield f"judged on {seen} with a margin of {self.margin:g}{beside}"
         if self.batches == 1 and (self.held_out_varied or not self.held_out):
-            seen = "no other data was seen, which may err more"
-            yield f"{seen}; batches= and holdout= of nj.search_precision take it"
+            seen = "errors on other data may be larger"
+            yield f"{seen}; pass it as batches= or holdout= of nj.search_precision"
         for path, times in [*self.worst_where.items()][:1]:
             if path:  # else of a metric of one's own
                 total = sum(self.worst_where.values())

@@ -29,13 +29,13 @@ class StatisticsTable(Displayed):
             : self.limit
         ]
         cells = {name: list(map(show, records)) for name, show in _COLUMNS.items()}
-        told = {name: column for name, column in cells.items() if any(column)}
+        shown = {name: column for name, column in cells.items() if any(column)}
         return new_table(
             f"{self.statistics.setting}\n"
             f"{len(self.statistics.sites)} results, the worst {len(records)} first",
-            {"where": TEXT} | dict.fromkeys(told, NUMBER),
-            zip(map(_where, records), *told.values(), strict=True),
-            caption="; ".join(text for name, text in _LEGEND.items() if name in told),
+            {"where": TEXT} | dict.fromkeys(shown, NUMBER),
+            zip(map(_where, records), *shown.values(), strict=True),
+            caption="; ".join(text for name, text in _LEGEND.items() if name in shown),
         )
 
     def plot(self) -> Figure:

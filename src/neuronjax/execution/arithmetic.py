@@ -37,8 +37,8 @@ _FLOAT32 = np.dtype(np.float32)
 #: The smallest magnitude that is not flushed. An engine first rounds to the digits of a
 #: normal number and then flushes, so a little less than 2^-126 still becomes normal.
 _NORMAL = 2.0**-126 - 2.0**-151
-#: Results without subnormals, by identity. Nobody writes to the result of a rule; the
-#: caller may write to an argument, so arguments are looked at each time.
+#: Results known to have no subnormals, by identity. Nothing writes to a rule's result;
+#: the caller may write to an argument, so arguments are searched each time.
 _NORMALS: WeakValueDictionary[int, np.ndarray] = WeakValueDictionary()
 _SAME_NAME = "abs add ceil divide floor maximum minimum multiply subtract".split()
 #: NumPy's functions by the names of operations; they take FP32 and float64.
@@ -57,7 +57,7 @@ _OF_INTEGERS = _OF_BOOLEANS | {"abs", "negate", "subtract"}
 #: These operations look only at the sign or exponent of FP32 numbers: nothing is
 #: flushed.
 _OF_ANY = frozenset(("abs", "is_finite", "negate"))
-#: How to combine the bits of equal operands, which may be zeros of different sign.
+#: The operation on the bits of equal operands: zeros are equal but may differ in sign.
 _OF_EQUALS = {"maximum": np.bitwise_and, "minimum": np.bitwise_or}
 #: The float formats handled here, by name: signed, one byte or more.
 _FLOATS = {

@@ -305,7 +305,7 @@ class RealDevices:
         return _from_words(lax.all_gather(_words(x), self._axes)[0], x.dtype)
 
 
-#: One real device.
+#: The settings for one real device.
 ALONE = RealDevices()
 
 # -- main ------------------------------------------------------------------------------

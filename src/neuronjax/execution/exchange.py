@@ -112,8 +112,7 @@ class _Members:
         return lax.reshape(_rows(x, self._devices), shape)
 
     def parts(self, x: jax.Array, dimension: int) -> jax.Array:
-        """Return [groups, ranks, parts, *part] of [devices, *local], with as many parts
-        as ranks."""
+        """Return [groups, ranks, parts, *part] of [devices, *local], parts = ranks."""
         x, at = self.gathered(x), dimension + 2
         part = _part(self._instruction, x.shape[at], self.size)
         x = lax.reshape(x, (*x.shape[:at], self.size, part, *x.shape[at + 1 :]))
@@ -318,7 +317,7 @@ def reduce_scatter(
 def _part_reduced(
     i: ReduceScatter, x: jax.Array, zero: jax.Array, key: jax.Array
 ) -> jax.Array:
-    """Return [groups, parts, m] of [groups, ranks, parts, m], shared by channels."""
+    """Return [groups, parts, m] of [groups, ranks, parts, m], m shared by channels."""
     channels = i.plan.channels
     if channels == 1:
         return _reduced(i, x, zero, key)

@@ -82,8 +82,8 @@ def unchecked() -> Iterator[None]:
 
     These options stop at the first result that is NaN or Inf. Op by op every
     instruction has results, including constants: the -Inf from which a maximum starts,
-    or the NaN that `jnp.var` may choose. Those, and
-    copies of them, do not come from arithmetic; results computed from them are checked.
+    or the NaN that `jnp.var` may choose. Those, and copies of them, do not come from
+    arithmetic; results computed from them are checked.
     """
     with jax.debug_nans(False), jax.debug_infs(False):
         yield
@@ -133,7 +133,7 @@ def leaving(main: Block, results: Arrays) -> list[jax.Array]:
     ]
 
 
-@functools.partial(jax.jit, inline=True)  # so that the NaN is not the result of an op
+@functools.partial(jax.jit, inline=True)  # inlined: the NaN stays a literal
 def canonical_nan(x: jax.Array) -> jax.Array:
     """Replace every NaN by one bit pattern. Which operand's NaN the host's processor
     returns depends on how code was generated."""

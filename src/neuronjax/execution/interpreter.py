@@ -98,7 +98,7 @@ def run(
         return one(ALONE, arguments, context)
     if eager or listeners or plan:
         raise UnsupportedError(
-            "a program on several real devices, op by op, watched or measured",
+            "a program on several real devices that runs op by op or is measured",
             remedy="leave the real_devices block: the bits are the same",
         )
     return spread(mesh, program, one, arguments, context)
@@ -325,8 +325,7 @@ class Interpretation:
     def chosen(
         self, i: Branch, index: jax.Array, run: Callable[[Block], Arrays]
     ) -> Arrays:
-        """Run block `index` of a branch with `run`; an index out of range means the
-        last block."""
+        """Run block `index` of a branch with `run`; out of range means the last."""
         index = chosen_branch(i, index)
         if self.eager:
             return run(i.branches[int(index)])

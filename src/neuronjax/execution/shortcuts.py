@@ -141,7 +141,7 @@ def _scaled_transpose(i: Any, scaling: TensorScalar, r: _Rewriting) -> Instructi
 
 
 def _exchange(product: NcMatmul) -> tuple[int, ...]:
-    """Return the permutation of the right operand's free axes before the left's."""
+    """Return the permutation that swaps the free axes of both operands."""
     d = product.dimensions
     batch = len(d.lhs_batch)
     left, right = (

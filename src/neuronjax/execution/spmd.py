@@ -277,8 +277,7 @@ class _Devices:
     def _joint(
         self, i: Instruction, flags: Sequence[bool], scope: _Scope, key: jax.Array
     ) -> Arrays:
-        """Execute a collective, or a kernel with collectives, on the arrays of all
-        devices."""
+        """Execute a collective, or a kernel with some, on all devices' arrays."""
         numbers = [view.buffer.number for view in i.operands]
         arrays = {number: self._everyone(*scope.get(number)) for number in numbers}
         if isinstance(i, Collective):
@@ -383,8 +382,7 @@ _SLICE_BYTES = 4 << 20
 
 
 def is_sliceable(i: AllReduce) -> bool:
-    """Return whether an instruction's elements can be reduced independently of each
-    other."""
+    """Return whether an instruction's elements can be reduced independently."""
     return i.rounding != "stochastic"
 
 

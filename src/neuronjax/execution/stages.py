@@ -37,8 +37,8 @@ _current: Watch | None = None
 _owner: object = None
 _name = ""
 _stage = ""
-# The owner of a task inside the shown one, the name that it adds, and the stage that it
-# interrupts.
+# For a task inside the shown one: its owner, the name that it adds to the display, and
+# the stage of the shown task that it interrupts.
 _inner: object = None
 _within = ""
 _outside = ""

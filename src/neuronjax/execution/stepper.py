@@ -27,7 +27,7 @@ from neuronjax.ir.instruction_set import DmaCopy, Im2col, Memset
 from neuronjax.numerics.random_bits import fold
 
 Arrays = Sequence[Any]
-#: Executes an instruction, given its operands and its key.
+#: A function that executes an instruction, given its operands and its key.
 Step = Callable[[Arrays, jax.Array], Arrays]
 #: For larger arrays NumPy's one thread takes longer than XLA needs to compile a
 #: program.

@@ -27,7 +27,8 @@ _UNRESTRICTED = (
 ACTIVATION_FUNCTIONS: Mapping[str, tuple[Interval, ...]] = MappingProxyType(
     {
         **dict.fromkeys(_UNRESTRICTED, _EVERYWHERE),
-        # Restricted. [SH] (sin reduces no range itself; `nl.sin` does so first. [SH])
+        # These accept only an interval. [SH] (The engine's sin does not reduce its
+        # argument; `nl.sin` does so first. [SH])
         "log": ((2.0**-64, 2.0**64),),
         "sin": ((-math.pi, math.pi),),
         "arctan": ((-math.pi / 2, math.pi / 2),),

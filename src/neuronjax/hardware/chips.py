@@ -119,8 +119,8 @@ class CoreSpec:
         psum_banks: banks per partition; one holds one matmul's output.
         array_columns: columns of the array; its rows are the partitions.
         products_per_cell_per_cycle: products that a cell of the array adds per cycle.
-            One matmul of `k_tile` rows, or the wider tiles, takes, per moving column,
-            k_tile / (partitions * products_per_cell_per_cycle) cycles.
+            For each moving column a matmul takes k_tile / (partitions *
+            products_per_cell_per_cycle) cycles, `k_tile` being that of its mode.
         k_tile: contraction rows of one matmul.
         k_tile_double_row: the same in double-row FP8, or None.
         k_tile_mx: the same in `nc_matmul_mx`, or None.
@@ -369,7 +369,7 @@ NEURON_CORE_V1 = dataclasses.replace(
     products_per_cell_per_cycle=ByDtype(
         int8=2,  # 128 TOPS of INT8 for 64 TFLOPS of BF16 [H0]
         bf16=1,  # ASSUMPTION
-        fp32=1 / 4,  # ASSUMPTION: of what the compiler turns or adds up in halves
+        fp32=1 / 4,  # ASSUMPTION: v2's, for casts and sums that the compiler splits
     ),
     max_stationary_free=64,  # ASSUMPTION
     documented_tflops=ByDtype(bf16=16, fp32=None),  # [C1]
@@ -491,7 +491,7 @@ TRN1 = ChipSpec(
     dma_start_seconds=1300e-9,  # [DB]
     joining_seconds=0.0,  # its logical cores are physical ones [LNC]
     hwdge_issue_seconds=None,
-    software_packet_seconds=43e-9,  # 51 of 181 bytes, 35 of 34 [KLN]
+    software_packet_seconds=43e-9,  # 51 ns for 181 bytes, 35 ns for 34 [KLN]
     neuronlink_bytes_per_second=384 * 10**9,  # [H2]
     cc_cores=6,  # [A2]
     published_tflops=ByDtype(fp8=190, bf16=190, fp32=47.5),  # [H1]
@@ -500,7 +500,7 @@ TRN1 = ChipSpec(
     lnc_default=1,  # [LNC]
     # Launches of 2 and of 8 to 32 ranks; 4 ranks are extrapolated.
     barrier_seconds=(0.01e-3, 0.99e-3, 1.32e-3),  # [KLN]
-    collective_start_seconds=24e-6,  # of 2 ranks: 26 us [KLN] less 2 of nccom-test
+    collective_start_seconds=24e-6,  # 26 us of 2 ranks [KLN] less 2 of nccom-test
     base_clock_hz=1_400_000_000,  # [PS]
 )
 
@@ -561,7 +561,7 @@ TRN2 = ChipSpec(
     lnc_default=2,  # [LNC]
     # Launches of 2 to 64 ranks; ASSUMPTION: the same on later chips.
     barrier_seconds=(0.064e-3, 0.89e-3, 0.495e-3),  # [KLN]
-    collective_start_seconds=14e-6,  # of 2 ranks: 16 us [KLN] less 2
+    collective_start_seconds=14e-6,  # 16 us of 2 ranks [KLN] less 2 of nccom-test
     base_clock_hz=1_200_000_000,  # [PS]
 )
 

@@ -146,8 +146,8 @@ TRN1_TORUS_4X4 = Topology(
         Link(axis=0, per_chip=2, bytes_per_second=48 * 10**9),  # 384 / 4 / 2 [H2]
         Link(axis=1, per_chip=2, bytes_per_second=48 * 10**9),  # 384 / 4 / 2 [H2]
     ),
-    # ASSUMPTION: "full" is trn1's, since "TRN2" and "GROUPED" (inf2) belong to others
-    # [NEC]; nccom-test's times of 8 and of 32 ranks agree.
+    # ASSUMPTION: of the meshes in [NEC], "full" is trn1's, because "TRN2" and "GROUPED"
+    # (inf2) are other chips'; nccom-test's times of 8 and of 32 ranks agree.
     mesh="full",
 )
 

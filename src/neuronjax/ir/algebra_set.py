@@ -70,7 +70,8 @@ class Fft(Instruction):
 
 @dataclass(frozen=True, kw_only=True)
 class HostCall(Instruction):
-    """A function that the host computes as JAX does, or one that only looks at values.
+    """A function that the host computes as JAX does, or a callback that only reads
+    values.
 
     The policy asks for it (`host_custom_calls`, `callbacks`).
 

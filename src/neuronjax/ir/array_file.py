@@ -104,7 +104,7 @@ def check_unpacked(archive: zipfile.ZipFile) -> None:
     size = archive.fp.seek(0, io.SEEK_END)
     claimed = sum(info.file_size for info in archive.infolist())
     if claimed > UNPACKED_RATIO * size + UNPACKED_BYTES:
-        raise ValueError(f"{size} bytes say that they unpack to {claimed}")
+        raise ValueError(f"an archive of {size} bytes would unpack to {claimed}")
 
 
 def _of_members(archive: zipfile.ZipFile) -> Iterator[tuple[str, np.ndarray]]:
@@ -120,12 +120,12 @@ def _of_stream(file: BinaryIO | Any, size: int) -> np.ndarray:
     """Read one array; refuse a header whose size differs from that of the data."""
     version = np.lib.format.read_magic(file)
     if version not in _HEADERS:
-        raise ValueError(f"version {version} of the format")
+        raise ValueError(f"version {version} of the format is unknown")
     shape, is_fortran, dtype = _HEADERS[version](file)
     if dtype.hasobject:
         raise ValueError("it holds objects, which only pickle can read")
     if not dtype.itemsize or dtype.names or dtype.subdtype:
-        raise ValueError(f"elements of {dtype}, which are no numbers")
+        raise ValueError(f"elements of {dtype}, which are not numbers")
     if any(n < 0 for n in shape):
         raise ValueError(f"shape {shape}")
     needed, available = math.prod(shape) * dtype.itemsize, size - file.tell()

@@ -76,7 +76,7 @@ class ScanBlock(_OneBody):
     Attributes:
         axis: the axis of the fold.
         reverse: whether the fold runs from the last element to the first.
-        body: takes the n values that come earlier along the axis, then the n later.
+        body: takes n values that come earlier along the axis, then n that come later.
     """
 
     axis: int
@@ -92,7 +92,7 @@ class ScatterBlock(_OneBody):
 
     Attributes:
         dimension_numbers: as in LocalScatter.
-        body: takes n elements of the tensors, then n of the updates.
+        body: takes n elements of the tensors, then n elements of the updates.
     """
 
     dimension_numbers: tuple[tuple[str, Any], ...]
@@ -124,8 +124,8 @@ class SelectAndScatterBlock(Instruction):
 class SortBlock(_OneBody):
     """A stable sort of n tensors along `dimension` by any comparator.
 
-    A merge network: the result is a permutation also where the comparator is no strict
-    weak order.
+    By a merge network, so that the result is a permutation even if the comparator is
+    not a strict weak order.
 
     Attributes:
         dimension: the sorted axis.

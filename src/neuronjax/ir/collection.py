@@ -1,6 +1,6 @@
 """Switches the garbage collector off while programs are built, traced or planned.
 
-All these make many small objects without cycles, about ten per op. The collector would
+This work makes many small objects without cycles, about ten per op. The collector would
 visit them and all objects of JAX again and again and find nothing, which takes up to
 half of the time.
 """
@@ -19,11 +19,11 @@ MANY = 50_000
 def no_collection() -> Iterator[None]:
     """Switch the cyclic collector off, and on again if it was on.
 
-    If many objects were made meanwhile they are moved to the old generation, because
-    they would be visited at once otherwise. A few stay young, so that the garbage of
-    others is collected in time when small programs are planned in a loop. If several
-    threads do this at once, the first that ends switches the collector on for all of
-    them, which is only slower.
+    If many objects were made meanwhile they are moved to the old generation; otherwise
+    the collector would visit all of them at once. If there are few they stay young, so
+    that garbage is collected in time when small programs are planned in a loop. If
+    several threads do this at once, the first that ends switches the collector on for
+    all of them, which is only slower.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -34,7 +34,7 @@ def no_collection() -> Iterator[None]:
             young = gc.get_count()[0]
             if (
                 young > MANY and not gc.get_freeze_count()
-            ):  # or the caller's frozen objects would thaw
+            ):  # unfreeze() would also thaw the caller's objects
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()

@@ -116,8 +116,7 @@ class Spmd(Instruction):
 
 @dataclass(frozen=True, kw_only=True)
 class Collective(Instruction):
-    """An instruction that joins devices; its operands and results are those of one
-    device."""
+    """An instruction that joins devices, with the operands and results of one."""
 
     engine: Engine = "cc"
 

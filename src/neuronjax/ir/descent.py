@@ -20,7 +20,7 @@ MOVES = frozenset(
         "reverse slice transpose"
     ).split()
 )
-"""Ops whose result is a form of their operand: a parameter stays one."""
+"""Ops that move or cast their operand; a parameter stays that parameter."""
 
 
 class Descent(NamedTuple):

@@ -20,7 +20,7 @@ import numpy as np
 
 from neuronjax.ir.program import Location, TensorType
 
-#: Larger arrays enter a key as a digest; smaller ones take no more room themselves.
+#: Bytes of the largest array that enters a key itself; a larger one enters as a digest.
 MOST_BYTES = 256
 
 
@@ -137,8 +137,7 @@ class Instruction:
         return SignedInstruction(self)
 
     def signature(self) -> tuple:
-        """Return a key, equal for instructions that compute the same function of
-        operands."""
+        """Return a key, equal for instructions that compute the same function."""
         return (
             type(self),
             self.write_format,

@@ -87,8 +87,9 @@ class NcMatmul(Instruction):
         group_rows: the rows of a tile that are summed together, None for all; the sums
             of a tile are added in order before they reach PSUM.
         accumulation: "host" if XLA chooses the order.
-        held: the sizes that the array multiplies if they are not those of the operands:
-            batches side by side, as blocks on a diagonal of zeros.
+        held: the sizes of the matmul that the array runs, if several batches lie side
+            by side, as blocks on the diagonal of a matrix of zeros; None for the
+            operands' sizes.
     """
 
     dimensions: DotDimensions
@@ -224,8 +225,8 @@ class TensorTensor(Instruction):
 
     Attributes:
         integer_path: "exact", or "fp32" if integers are read as FP32 and the result is
-            rounded to an integer, as VectorE does it: exact to 2^24. "reciprocal" is a
-            quotient by way of 1 / y in FP32, cut off.
+            rounded to an integer, as VectorE does it: exact to 2^24. "reciprocal"
+            divides integers by multiplying with 1 / y in FP32 and truncating.
     """
 
     op: str
@@ -357,8 +358,7 @@ class Window:
 
 @dataclass(frozen=True, kw_only=True)
 class Pool(Instruction):
-    """A reduction over sliding windows, with the fold order and attributes of
-    TensorReduce."""
+    """A reduction over sliding windows, folded as in TensorReduce."""
 
     op: str
     window: Window
@@ -434,8 +434,7 @@ class RecordAmax(Instruction):
 
 @dataclass(frozen=True, kw_only=True)
 class ReadAmax(Instruction):
-    """Delayed scaling: reads the largest amax of a slot in the previous steps; 0 at
-    first."""
+    """Delayed scaling: reads the largest amax of earlier steps; 0 at first."""
 
     slot: int
 

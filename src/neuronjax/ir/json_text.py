@@ -27,5 +27,5 @@ def json_object(
     except ValueError as error:
         raise ValueError(f"no JSON: {error}") from None
     if not isinstance(value, dict):
-        raise ValueError(f"no JSON object but a {type(value).__name__}")
+        raise ValueError(f"a JSON {type(value).__name__}, not an object")
     return value

@@ -225,7 +225,7 @@ class KernelProgram:
     dependencies: Mapping[tuple[int, int], tuple[int, ...]] = field(
         default_factory=lambda: NO_ATTRIBUTES
     )
-    #: Whether it is in the older style, whose compiler does more by itself.
+    #: Whether it is in the older style, whose compiler spills what does not fit.
     older: bool = False
     #: The line where a kernel launched without a grid asks for its program number, if
     #: it never asks for the number of programs.

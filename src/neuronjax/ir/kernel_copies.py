@@ -27,12 +27,12 @@ from neuronjax.ir.record import changed
 
 #: The program and the ordinal of an instruction.
 Name = tuple[int, int]
-#: How many instructions before an assignment its result is searched.
+#: Number of instructions before an assignment among which its writer is searched.
 _NEAR = 8
 
 
 class _ResultUse(NamedTuple):
-    """The writer and the reader of a storage, each if it is a single instruction."""
+    """The only writer and the only reader of a storage."""
 
     writer: KernelInstruction | None
     reader: KernelInstruction | None

@@ -192,7 +192,7 @@ def read_program(data: bytes) -> KernelProgram:
 
 def _refuse(why: str, cause: Exception | None = None) -> NoReturn:
     raise InvalidProgramError(
-        f"no file of a traced kernel: {why}",
+        f"not the file of a traced kernel: {why}",
         remedy="trace the kernel again with this version of neuronjax",
     ) from cause
 

@@ -1,5 +1,4 @@
-"""The numerics of a kernel that a policy may change: roundings, functions of
-ScalarE."""
+"""The numerics of a kernel that a policy may change: rounding, ScalarE."""
 
 from __future__ import annotations
 
@@ -32,8 +31,8 @@ class KernelNumerics(NamedTuple):
         return self._replace(**fields)
 
     def inside(self, around: KernelNumerics) -> KernelNumerics:
-        """Return the numerics in a surrounding program, whose unusual fields override
-        these."""
+        """Return the numerics in a surrounding program, whose fields override these
+        unless they have the default."""
         pairs = zip(self, around, USUAL, strict=True)
         return KernelNumerics(*(own if a == usual else a for own, a, usual in pairs))
 

@@ -127,8 +127,8 @@ def _own_modules(
 
 
 def _shared(paths: Sequence[_Path]) -> _Path:
-    """Return the common prefix of paths; a differing place in a list becomes `ANY`. A
-    prefix without a name gives ()."""
+    """Return the common prefix of paths, with `ANY` for list indices that differ. A
+    prefix without any name gives ()."""
     if len(paths) < 2:
         return paths[0] if paths else ()
     shared = []
@@ -191,8 +191,7 @@ class _PartFinder:
                 self._found[op] = module
 
     def _updated(self, op: Op) -> str:
-        """Return the module that an optimizer's op, or one that makes a gradient,
-        updates."""
+        """Return the module that an op of the optimizer or for a gradient updates."""
         late = [o for o in self._graph.after(op) if self._updates(op, o)]
         return _only(self._found.get(other, "") for other in late)
 
@@ -244,8 +243,7 @@ def _only(modules: Iterable[str]) -> str:
 def _forms(
     heard: Iterable[tuple[_Layer, _Layer, str]],
 ) -> dict[_Layer, _Path]:
-    """Return the common path of the parameters below each layer, with places in lists
-    open."""
+    """Return the common path of each layer's parameters; `ANY` is a list index."""
     below: dict[_Layer, set[_Path]] = defaultdict(set)
     for functions, classes, module in heard:
         form = _form(tuple(module.split("/")))
@@ -267,7 +265,7 @@ def _form(path: _Path) -> _Path:
 
 
 def _proper(forms: Sequence[_Path]) -> _Path:
-    """Return the common prefix of forms, shorter than the shortest of them."""
+    """Return the common prefix of forms, without the last part of the shortest one."""
     most = min(map(len, forms)) - 1
     alike = [set(column) for column in zip(*forms, strict=False)][:most]
     count = next((n for n, parts in enumerate(alike) if len(parts) > 1), len(alike))

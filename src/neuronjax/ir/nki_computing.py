@@ -41,7 +41,7 @@ _SCALAR_REDUCTIONS = frozenset({"add", "maximum", "minimum", "abs_max", "abs_min
 _INDEX = ("uint16", "uint32")
 _X4 = (*FP8_X4, "float4_e2m1fn_x4")
 
-#: Tensors that are searched, and what TensorE takes of its array.
+#: Limits of the tensors that are searched for values.
 _SEARCHED = {
     "counts": range(8, 16_385),
     "text": "8 to 16,384 elements per partition",
@@ -105,7 +105,7 @@ _TENSOR_ENGINE = (
         out(text="of the dtype of data; in PSUM on TensorE"),
         tensor("data", text="in SBUF on TensorE"),
         ENGINE,
-        reads="part",  # rows without a value become such columns
+        reads="part",  # unwritten rows become unwritten columns
     ),
 )
 
@@ -178,7 +178,7 @@ _ELEMENTWISE = (
         "vector gpsimd",
         "dst, data1, data2, op, engine=engine.unknown, name=None",
         "dst = data1 <op> data2, in FP32; 32-bit integers exactly on GpSimd.\n\nBy "
-        "default GpSimd executes `nl.power`, and what has 32-bit integers alone, "
+        "default GpSimd executes `nl.power`, and ops on 32-bit integers alone, "
         "outside PSUM.",
         out(),
         tensor("data1", like="dst"),
@@ -372,7 +372,7 @@ _REDUCTIONS = (
         "nc_find_index8",
         "vector",
         "dst, data, vals, name=None",
-        "Where 8 values per partition are in data; all ones where they are not.",
+        "The indices in data of 8 values per partition; all ones if data lacks one.",
         out(elements=8, dtypes=_INDEX),
         tensor("data", **_SEARCHED),
         tensor("vals", elements=8),
@@ -391,7 +391,7 @@ _REDUCTIONS = (
             elements=8,
             dtypes=_INDEX,
             optional=True,
-            text="takes where they were",
+            text="gets their indices",
         ),
     ),
 )

@@ -170,7 +170,7 @@ _MOVEMENT = (
         "dma",
         "dst, src, axes=None, priority=None, dge_mode=dge_mode.unknown, "
         "oob_mode=oob_mode.error, name=None",
-        "dst = src with its axes turned round: (1, 0), (2, 1, 0) or (3, 1, 2, 0).",
+        "dst = src with its axes permuted: (1, 0), (2, 1, 0) or (3, 1, 2, 0).",
         out("dst", SBUF, text="of src's dtype", dtype_of="src"),
         tensor("src", OFF_PSUM, text="may be gathered by a vector of indices"),
         note(
@@ -181,7 +181,7 @@ _MOVEMENT = (
         _DGE,
         _OOB,
         _PRIORITY,
-        reads="part",  # rows without a value become such columns
+        reads="part",  # unwritten rows become unwritten columns
     ),
     row(
         "dma_compute",
@@ -397,9 +397,9 @@ _SEQUENCERS = (
         "core_barrier",
         "sync",
         "data, cores, engine=engine.gpsimd, name=None",
-        "Both cores go on when both have come here.\n\nTheir data is documented to be "
-        "in shared HBM. Kernels of the vendor's library give an SBUF tile too, so "
-        "that is accepted.",
+        "Each core waits here for the other.\n\nTheir data is documented to be in "
+        "shared HBM. Kernels of the vendor's library give an SBUF tile too, so that is "
+        "accepted.",
         tensor("data", ("shared_hbm", "sbuf"), role="none", text="synchronized on"),
         note("cores", "(0, 1); a launch of one core may name its own, 0"),
         note("engine", "who waits"),

@@ -46,7 +46,7 @@ ANY = "*"
 
 
 def _inner_module(inner: str, outer: str) -> str:
-    """Return the module of a callee's op at a call, which decides its `ANY`."""
+    """Return the module of a callee's op at a call, whose module replaces `ANY`."""
     own, given = inner.split("/"), outer.split("/")
     alike = len(own) >= len(given) and all(
         a in (ANY, b) for a, b in zip(own, given, strict=False)
@@ -88,8 +88,9 @@ class Location:
         module: the part of the model that it belongs to; "" if parts were not added,
             see `ir.model_parts`.
         phase: "forward", "backward" or "optimizer"; "" if unknown.
-        is_lent: whether the line is that of a call of the function that contains the
-            op, so that another call replaces it.
+        is_lent: whether `file` and `line` belong to a call of the function that
+            contains the op, not to the op; at another call they are replaced by that
+            call's.
     """
 
     scope: str = ""
@@ -286,8 +287,7 @@ class Program:
             yield from function.walk()
 
     def holds_complex(self) -> bool:
-        """Return whether any value is complex; this is quick, because every program is
-        checked."""
+        """Return whether any value is complex; quickly, for every program."""
         regions = [function.body for function in self.functions.values()]
         for region in regions:
             for value in region.arguments:

@@ -9,7 +9,7 @@ import numpy as np
 
 from neuronjax.ir.instruction import Block, Buffer, Instruction, InstructionProgram
 
-#: Formats a `file:line`.
+#: A function that formats a `file:line`.
 Place = Callable[[str], str]
 
 

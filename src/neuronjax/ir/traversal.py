@@ -138,8 +138,7 @@ class DataFlow(abc.ABC, Generic[Fact]):
         return tuple(map(self.of, entry.given)) or unknown
 
     def _loop(self, i: Loop) -> Sequence[Fact]:
-        """Return the facts about a loop's carry, joined over its turns until nothing
-        changes."""
+        """Return the facts about a loop's carry, joined until nothing changes."""
         carry = [self.of(view) for view in i.operands]
         while True:
             out = self.block(i.body, carry)

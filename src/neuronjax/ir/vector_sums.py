@@ -22,7 +22,7 @@ LONGEST_KNOWN_SUM = 128
 
 
 def sum_label(op: str, operand: TensorType, axes: Sequence[int]) -> Label:
-    """Return how well the result of a reduction is known."""
+    """Return the label of a reduction: how far its order of additions is confirmed."""
     length = prod(operand.shape[d] for d in axes)
     was_measured = op == "add" and operand.dtype == np.float32
     is_known = was_measured and length <= LONGEST_KNOWN_SUM

@@ -43,8 +43,7 @@ def simple_combiner(region: Region) -> str | None:
 def lowered_bodies(
     regions: Sequence[Region], context: Context
 ) -> tuple[list[Block], tuple[View, ...]]:
-    """Return the blocks of regions, and the captured views, all of which every block
-    takes."""
+    """Return the blocks of regions, and the captured views that each takes."""
     blocks = [_lowered(region, context) for region in regions]
     captured: dict[int, Buffer] = {}
     for block in blocks:

@@ -165,8 +165,7 @@ def reduce_scatter(op: Op, context: Context) -> Instructions:
 def _reduction(
     op: Op, context: Context, cls: type, kind: str, **fields: Any
 ) -> Instructions:
-    """Lower a reduction over devices; several operands are one multi-tensor
-    instruction."""
+    """Lower a reduction over devices to one instruction for all operands."""
     groups = _groups(op, context)
     (region,) = op.regions
     name = _combiner(op, region)
@@ -300,7 +299,7 @@ def ragged_all_to_all(op: Op, context: Context) -> Instructions:
             InvalidProgramError,
             f"offsets and sizes of shapes {parts} with groups of {len(groups[0])} "
             "devices",
-            "give as many of all, a multiple of the devices of a group",
+            "give equally many of each: a multiple of the devices in a group",
         )
     # Complex data are two arrays, and so is their output.
     *arrays, starts, sizes, targets, received = context.operands(op)

@@ -36,8 +36,7 @@ def conjugate(z: Pair) -> Pair:
 
 
 def multiply(z: Pair, w: Pair) -> Pair:
-    """Return z w with an error of at most 2.3 ULP: each product and the sum is
-    rounded."""
+    """Return z w within 2.3 ULP: each product and the sum is rounded."""
     return Pair(z.re * w.re - z.im * w.im, z.re * w.im + z.im * w.re)
 
 
@@ -198,8 +197,7 @@ def exponential(z: Pair) -> Pair:
 
 
 def exponential_minus_one(z: Pair) -> Pair:
-    """Return (expm1 x) cos y - 2 sin^2(y/2) + i e^x sin y, without cancellation near
-    zero."""
+    """Return (expm1 x) cos y - 2 sin^2(y/2) + i e^x sin y, accurate at 0."""
     growth = z.re.function("exponential_minus_one")
     half = (z.im * 0.5).function("sine")
     re = _product(growth, z.im.function("cosine")) - 2.0 * half * half
@@ -369,8 +367,7 @@ def logistic(z: Pair) -> Pair:
 
 
 def _root_around_one(z: Pair) -> tuple[Pair, Pair]:
-    """Return sqrt(1 - z) and sqrt(1 + z); the signs of zeros decide the side of the
-    cuts."""
+    """Return sqrt(1 - z) and sqrt(1 + z); signs of zeros decide the cut's side."""
     minus = square_root(Pair(1.0 - z.re, -z.im))
     return minus, square_root(Pair(z.re + 1.0, z.im))
 

@@ -110,7 +110,7 @@ def _version(sdk: str) -> tuple[int, ...]:
 
 
 def _witness(program: Program) -> tuple[str, Location, np.dtype]:
-    """Return op, place and dtype of the first complex value of the widest dtype."""
+    """Return op, location and dtype of a value of the widest complex dtype."""
     sites = [
         (op.name, op.location, value.type.dtype)
         for op in program.walk()

@@ -135,8 +135,7 @@ def _region_of_part(region: Region, builder: Builder) -> Region:
 
 
 def _is_separable(op: Op) -> bool:
-    """Return whether one complex tensor is combined part by part: added, or
-    replaced."""
+    """Return whether one complex tensor is added or replaced part by part."""
     (region,) = op.regions
     names = [inner.name for inner in region.ops]
     if len(op.results) != 1 or names not in ([], ["stablehlo.add"]):
@@ -271,8 +270,8 @@ def _iota(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
 
 
 def _convert(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
-    """Rewrite a cast: a real number gets an imaginary part of 0, a complex one loses
-    its."""
+    """Rewrite a cast: a real number gets an imaginary part of 0; a cast to a real dtype
+    drops the imaginary part."""
     (source,), (result,) = op.operands, op.results
     re = rewriting.part(source, 0)
     if not is_complex(result):

@@ -45,7 +45,7 @@ from neuronjax.policy import Policy
 from neuronjax.policy.policy import idle_rule_error, unmatched_rule_error
 from neuronjax.policy.scopes import active_policy, has_policy_scope, policy_from_scope
 
-# What a rule yields.
+# A rule yields these.
 Instructions = Iterator[Instruction]
 
 
@@ -169,8 +169,7 @@ class ProgramContext:
         return policy.for_op(op.name, **texts), pattern
 
     def check_rules(self) -> None:
-        """Refuse a rule that matches no op, or that changes nothing for the ops it
-        matches."""
+        """Refuse a rule that matches no op, or changes nothing for those it matches."""
         for index, rule in enumerate(self.policy.rules):
             if index not in self._matched:
                 raise unmatched_rule_error(rule, self._seen)
@@ -282,9 +281,7 @@ class Context:
     def _result_facts(self, op: Op) -> Facts:
         if op.name in MOVES and op.operands:
             facts = self.fact(op.operands[0])
-            if (
-                facts.cotangent is None
-            ):  # a broadcast constant takes the role of its scope
+            if facts.cotangent is None:  # the scope of the op decides for a constant
                 return facts._replace(cotangent=is_cotangent_scope(self._scope))
             return facts
         if op.name in ("stablehlo.constant", "stablehlo.iota"):
@@ -472,7 +469,7 @@ class Context:
         wrong in FP32."""
         return UnsupportedError(
             f"{self.shared.target.name} computes {dtype} in float32, which holds whole "
-            "numbers to 2^24: random numbers and hashes would be others",
+            "numbers to 2^24: random numbers and hashes would differ",
             op=self._op.name if self._op else None,
             location=self.location.source,
             remedy='draw random numbers outside, or compute them exactly: policy="'
@@ -484,9 +481,9 @@ class Context:
         name = self._op.name if self._op else ""
         warn_once(
             self.location.source or "",
-            f"{name}: the chip {does} in float32, exact to 2^24, and JAX elsewhere "
-            "exactly. integer_path='fp32' or 'exact', of the policy or of a Rule, says "
-            "which is meant",
+            f"{name}: the chip {does} in float32, exact only to 2^24; other JAX "
+            "backends are exact. To choose, set integer_path to 'fp32' or 'exact', in "
+            "the policy or a Rule",
             IntegersInFP32Warning,
         )
 

@@ -33,8 +33,8 @@ def while_(op: Op, context: Context) -> Instructions:
 
 
 def carried_facts(context: Context, value: Any) -> Facts:
-    """Return the role of a carry, which is that of its initial value. Zeros take the
-    role of the loop."""
+    """Return the provenance of a carry, which is that of its initial value. If that is
+    a constant, the loop's scope decides whether the carry is a cotangent."""
     facts = context.fact(value)
     if facts.cotangent is None:
         facts = facts._replace(cotangent=is_cotangent_scope(context.scope))
@@ -91,8 +91,7 @@ def _placed_at(op: Op) -> Iterator[None]:
 
 
 def _callee(op: Op, context: Context) -> tuple[str, tuple[Facts, ...]]:
-    """Lower a callee once for every mesh, policy and provenance with which it is
-    called."""
+    """Lower a callee once for each mesh, policy and provenance of its calls."""
     shared, name = context.shared, op.callee
     assert name is not None
     scope = context.scope

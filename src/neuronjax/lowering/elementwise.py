@@ -49,7 +49,7 @@ FUNCTIONS = (
     "tan sqrt rsqrt cbrt"
 ).split()
 _OF_KERNELS = {"exponential_base2", "reciprocal"}
-#: All other functions, and one that both dialects have.
+#: The functions that CHLO has; both dialects have "tan".
 CHLO_FUNCTIONS = sorted(UNARY.keys() - {*FUNCTIONS} - _OF_KERNELS | {"tan"})
 
 
@@ -66,8 +66,7 @@ def vector_tile(policy: Policy) -> int | None:
 
 
 def integer_path(context: Context, op: str, dtype: np.dtype) -> str:
-    """Return how integers of an op are computed; "exact" for ops that are not
-    arithmetic."""
+    """Return how integers of an op are computed; "exact" if without arithmetic."""
     if dtype.kind not in "iu" or op not in ("add", "subtract", "multiply"):
         return "exact"
     path = context.integer_path
@@ -92,7 +91,7 @@ def binary(op: Op, context: Context) -> Instructions:
     yield context.whole(op, TensorTensor, engine, rounds=True, **attributes)
 
 
-#: Ops that keep a constant one.
+#: Ops whose result is constant if their operand is.
 _KEEP = ("stablehlo.broadcast_in_dim", "stablehlo.convert", "stablehlo.reshape")
 
 
@@ -202,8 +201,7 @@ def _before_cast(op: Op, context: Context) -> Value | None:
 
 
 def holds(target: np.dtype, source: np.dtype) -> bool:
-    """Return whether every number of a dtype is one of another's, so that no cast
-    rounds."""
+    """Return whether a dtype holds every number of another, so no cast rounds."""
     if target.kind in "iub" or source == np.bool_:
         return True
     fmt = get_format(target)
@@ -273,8 +271,7 @@ def pass_through(op: Op, context: Context) -> Instructions:
 
 @lowers("stablehlo.real", "stablehlo.imag")
 def part_of_a_real_number(op: Op, context: Context) -> Instructions:
-    """Lower parts of real numbers; `complex_program` has rewritten complex ones by
-    now."""
+    """Lower parts of real numbers; complex numbers are already rewritten."""
     (result,) = op.results
     if op.name == "stablehlo.real":
         context.alias(result, context.view(op.operands[0]))

@@ -129,7 +129,7 @@ def scatter(op: Op, context: Context) -> Instructions:
     )
 
 
-# Combiners that XLA has a scatter for.
+# The combiners for which XLA has a scatter.
 SCATTERS = frozenset({"add", "multiply", "minimum", "maximum", "assign"})
 
 

@@ -83,9 +83,8 @@ def _is_to_be_kept(op: Op, context: Context) -> bool:
         warn_once(
             op.location.source or "",
             f"{op.name} asks for precision={max(asked)}, and the policy casts its "
-            f"operands to {context.policy.auto_cast_type} all the same. "
-            "dot_precision='obeyed' or 'ignored', of the policy or of a Rule, says "
-            "which is meant",
+            f"operands to {context.policy.auto_cast_type} all the same. To choose, set "
+            "dot_precision to 'obeyed' or 'ignored', in the policy or a Rule",
             PrecisionIgnoredWarning,
         )
     return bool(asked) and obeyed == "obeyed"

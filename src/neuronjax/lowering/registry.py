@@ -72,7 +72,7 @@ def lower(
     """
     in_force = active_policy() or policy
     names_modules = any(rule.module for rule in in_force.rules)
-    if names_modules or holds_scopes(program):  # whose policies may have such rules
+    if names_modules or holds_scopes(program):  # a scope's policy may name modules too
         program = with_parts(program)
     if program.holds_complex():
         cotangents = real_indices(program, cotangents)
@@ -147,7 +147,7 @@ def lower_op(op: Op, context: Context) -> Iterator[Instruction]:
         yield from context.collected(rule(op, context))
     except (NeuronJaxError, Warning):
         raise
-    except Exception as error:  # a bug of the rule: report at least where
+    except Exception as error:  # a bug in the rule: name the op and its line
         raise op.error(
             InternalError,
             f"its lowering rule failed: {type(error).__name__}: {error}",

@@ -149,8 +149,7 @@ def mesh_of(op: Op, shared: ProgramContext, mesh: str | Mesh) -> Mesh:
 
 
 def _check_order(op: Op, mesh: Mesh) -> None:
-    """Refuse a mesh with a device order of its own; such programs need the
-    partitioner."""
+    """Refuse a mesh with its own device order, which needs the partitioner."""
     if mesh.device_ids:
         raise op.error(
             UnimplementedError,

@@ -308,7 +308,7 @@ def _register(
     return register
 
 
-# ---- Of lengths that the run knows.
+# ---- Collectives whose lengths are known only at run time.
 
 
 @_described(

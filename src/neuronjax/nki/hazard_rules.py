@@ -106,7 +106,7 @@ class HazardWalk:
         # runtime offset.
         self._last: dict[Storage, dict[int, int]] = {}
         self._scattered: dict[Storage, dict[int, int]] = {}
-        self._read: dict[Storage, int] = {}  # the last instruction that did
+        self._read: dict[Storage, int] = {}  # the last instruction that read it
         self._accumulators: dict[tuple[int, str], KernelInstruction] = {}
         self._idle: dict[tuple[int, str], KernelInstruction] = {}
 

@@ -197,7 +197,7 @@ def while_condition(register: VirtualRegister) -> bool:
 
 
 def _python_condition(trace: Trace, place: tuple[Any, ...], register: Register) -> bool:
-    """Return the register's value, op by op, and count turns for the keys."""
+    """Return the test's value in a run op by op, and give each turn its random key."""
     assert trace.machine is not None
     open_loops = trace.notes.setdefault("while", [])
     if not open_loops or open_loops[-1][0] != place:

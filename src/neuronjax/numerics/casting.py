@@ -33,7 +33,7 @@ _INTEGER_MODES: dict[str, IntegerMode] = {
 
 
 class _How(NamedTuple):
-    """The static arguments of a cast to a float format."""
+    """The static options of a cast to a float format."""
 
     fmt: FloatFormat
     rounding: Rounding
@@ -189,7 +189,7 @@ def _to_float(
 
 
 def _random(seed: int | jax.Array | None, bits: jax.Array | None) -> jax.Array:
-    """Return the random bits, or the key of them."""
+    """Return the given random bits, or the key from which to draw them."""
     if (seed is None) == (bits is None):
         raise InvalidProgramError(
             f"stochastic rounding with {'neither' if seed is None else 'both'} of seed "

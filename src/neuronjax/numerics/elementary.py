@@ -37,10 +37,11 @@ from neuronjax.numerics.float_format import get_format
 
 Function = Callable[..., jax.Array]
 
-# The function of a name, and a bound of its error in units in the last place of the
-# exact result, with a margin above the worst measured error. For functions of one
-# argument `MEASURED` has this error and the number of float32 inputs; functions of two
-# arguments were compared with float64 over 64 million pairs.
+# An entry maps a name to its function and to a bound of the function's error, in units
+# in the last place of the exact result. The bound is a little above the worst measured
+# error. `MEASURED` holds that error, and the number of float32 inputs tried, for
+# functions of one argument. Functions of two arguments were compared with float64 over
+# 64 million pairs.
 _UNARY = {
     "acos": (trigonometric.acos, 0.85),
     "acosh": (logarithm.acosh, 2.0),
@@ -77,7 +78,7 @@ _BINARY = {
     "power": (logarithm.power, 0.75),
     "remainder": (root.remainder, 0.0),
 }
-# Functions of an order and an argument; their errors are those of a sum of many terms.
+# Functions of an order and an argument. They sum many terms, so errors are larger.
 _SPECIAL = {
     "polygamma": (zeta.polygamma, 12.0),
     "zeta": (zeta.zeta, 12.0),
@@ -94,8 +95,9 @@ MAX_ULP: Mapping[str, float] = MappingProxyType(
     {name: ulp for name, (_, ulp) in {**_UNARY, **_BINARY, **_SPECIAL}.items()}
 )
 
-# Left of zero the sums of reflection formulas cancel at the function's zeros. There the
-# ULP is that of the largest of this number, |result| and |function(-x)|.
+# Left of zero the sums of reflection formulas cancel at the function's zeros. The error
+# there is counted in ULPs of the largest of three numbers: this floor, |result| and
+# |function(-x)|.
 ULP_FLOOR: Mapping[str, float] = MappingProxyType({"digamma": 1.0, "lgamma": 1.0})
 
 

@@ -84,8 +84,7 @@ def quotient(a: jax.Array, b: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def inverse(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Return IEEE float32 `1 / x`, which XLA cannot merge with the operation that made
-    x."""
+    """Return IEEE float32 `1 / x`, which XLA cannot merge with the op that made x."""
     return quotient(jnp.ones_like(x), x, zero)
 
 

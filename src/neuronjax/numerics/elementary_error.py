@@ -98,8 +98,7 @@ def erf(x: jax.Array, zero: jax.Array) -> jax.Array:
     variable = jnp.where(small, seal(x * x, zero), jnp.where(size < 4, size, 4))
     p = polynomial(choose(small, ERF, LOG_ERFC), variable, zero)
     large = np.float32(1) - exp_in_range(variable * p, zero)
-    # The product is scaled so that x p does not underflow beside x; powers of two are
-    # exact.
+    # The scale, an exact power of two, keeps x p from underflowing beside x.
     scaled = x * np.float32(2.0**24)
     near_zero = (scaled + seal(scaled * p, zero)) * np.float32(2.0**-24)
     result = jnp.where(small, near_zero, with_sign(large, x))

@@ -179,8 +179,7 @@ def logistic(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def sinh(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Return the hyperbolic sine (t + t / (t + 1)) / 2, t = e^|x| - 1; e^|x| / 2 from
-    9."""
+    """Return sinh: (t + t / (t + 1)) / 2 with t = e^|x| - 1; from 9 on e^|x| / 2."""
     x = flush(x)
     size = magnitude(x)
     t = seal(expm1_in_range(jnp.where(size < 9, size, np.float32(9)), zero), zero)

@@ -114,7 +114,8 @@ def float_and_rest(value: float) -> tuple[np.float32, np.float32]:
     return np.float32(value), np.float32(value - float(np.float32(value)))
 
 
-# The point where digamma is 0 and lgamma smallest, minus 1, unchanged, and plus 1.
+# At MINIMUM digamma is 0 and lgamma has its minimum. ZEROS are MINIMUM - 1, MINIMUM and
+# MINIMUM + 1, each as two float32 numbers.
 MINIMUM = 1.4616321449683623413
 ZEROS = tuple(float_and_rest(MINIMUM + n) for n in (-1, 0, 1))
 LOWEST, LOWEST_REST = float_and_rest(-0.12148629053584960810)

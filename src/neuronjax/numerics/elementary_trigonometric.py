@@ -82,8 +82,7 @@ class Angle(NamedTuple):
 
 
 def high_word(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Return the upper 32 bits of the product of a 24-bit and a 32-bit unsigned
-    integer."""
+    """Return the upper 32 bits of the product of a 24-bit and a 32-bit uint."""
     low_half = np.uint32(0xFFFF)
     a_high, a_low = a >> 16, a & low_half
     b_high, b_low = b >> 16, b & low_half

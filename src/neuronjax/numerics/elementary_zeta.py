@@ -42,7 +42,7 @@ from neuronjax.numerics.elementary_logarithm import power
 from neuronjax.numerics.exact import seal
 
 TERMS = 9
-# |B_2j / (2j)!| over its predecessor, 1 / these, for j = 2..6.
+# |B_2j / (2j)!| is its predecessor, that of j - 1, divided by these, for j = 2..6.
 RATIOS = (60.0, 42.0, 40.0, 39.6, 39.506511)
 # Above this only the first TERMS terms count; below it s^2 stays in range.
 LARGE = np.float32(256)
@@ -128,7 +128,8 @@ def _exponent(x: jax.Array) -> jax.Array:
 
 
 def _sum(s: jax.Array, q: jax.Array, exponent: jax.Array, zero: jax.Array) -> jax.Array:
-    """Return zeta(s, q) 2^(s exponent), or anything where it has no value."""
+    """Return zeta(s, q) 2^(s exponent); the number is arbitrary where zeta is
+    undefined."""
     negative = q < 0
     fraction = jnp.where(negative, q - jnp.floor(q), q)
     usable = (fraction > 0) & (fraction < INF)

@@ -110,7 +110,7 @@ def opaque(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def opaque_by(x: jax.Array, hidden: jax.Array) -> jax.Array:
-    """Return `opaque` with the result of `zero_bits`, which many arrays can share."""
+    """Return `opaque` of `x`, by the shared result `hidden` of `zero_bits`."""
     if x.dtype == jnp.bool_:
         return lax.bitwise_xor(x, lax.broadcast(hidden != 0, x.shape))
     word = jnp.dtype(f"uint{jax.dtypes.itemsize_bits(x.dtype)}")
@@ -125,10 +125,10 @@ def zero_bits(zero: jax.Array) -> jax.Array:
 
 
 def kept_apart(results: Any) -> Any:
-    """Keep the call of a jitted function, given its results, from being inlined by XLA.
-    XLA would fuse its operations into every consumer, and after a broadcast compute
-    them again for every element. It does not do this to its own `exp`, which it knows
-    to be expensive, but it cannot know the cost of a chain of cheap operations."""
+    """Mark the results of a jitted function so that XLA does not inline its call. XLA
+    would fuse its operations into every consumer, and after a broadcast compute them
+    again for every element. It does not do this to its own `exp`, which it knows to be
+    expensive, but it cannot know the cost of a chain of cheap operations."""
     return jax.tree.map(lambda x: set_xla_metadata(x, inlineable="false"), results)
 
 

@@ -159,8 +159,7 @@ def uniform(words: jax.Array, low: float, high: float) -> jax.Array:
             remedy="use finite bounds, the lower first, less than 2^128 apart",
         )
     fraction = fractions(words)
-    # Sealed twice, so that neither the two products are merged nor the last one
-    # contracted.
+    # Seals keep XLA from merging the two products and contracting the last.
     if not words.size:
         return jnp.zeros(words.shape, jnp.float32)
     zero = opaque_zero_of(words.reshape(-1)[0])

@@ -107,8 +107,7 @@ def get_mx_format(name: str | MXFormat) -> MXFormat:
 
 
 def on_device(format: str | MXFormat, dtype: DTypeLike) -> bool:
-    """Return whether the chip's quantize_mx makes this format from inputs of this
-    dtype."""
+    """Return whether quantize_mx on the chip makes this format of this dtype."""
     name = get_mx_format(format).name
     return name in ON_DEVICE_FORMATS and np.dtype(dtype).name in ON_DEVICE_INPUTS
 
@@ -348,8 +347,7 @@ def neuronjax_dequantize_mx(
 
 
 def _quotients(x: jax.Array, options: _Options) -> tuple[jax.Array, jax.Array]:
-    """Return blocks of elements to be rounded, float32, and their scale bytes, as
-    uint32."""
+    """Return blocks of float32 to be rounded, and their scale bytes as uint32."""
     axis, size = options.axis, options.block_size
     bits = blocked(lax.bitcast_convert_type(widen(x), jnp.uint32), axis, size)
     magnitude, sign = bits & ~_SIGN, bits & _SIGN

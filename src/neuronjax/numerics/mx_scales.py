@@ -89,15 +89,15 @@ def _bounded(increment: _Increment, rule: str) -> ScaleRule:
 
 
 def _none(mantissa: jax.Array, element: FloatFormat) -> jax.Array:
-    """Return increment 0, as OCP MX 1.0, section 6.3, and torchao's FLOOR. The largest
-    elements may saturate."""
+    """Return increment 0, as in OCP MX 1.0, section 6.3, and in torchao's FLOOR. The
+    largest elements may saturate."""
     del element
     return jnp.zeros_like(mantissa)
 
 
 def _always(mantissa: jax.Array, element: FloatFormat) -> jax.Array:
-    """Return increment 1, twice OCP's scale, as `nki.isa.quantize_mx` since NKI 0.5.0.
-    The largest element is then below 2^emax, so nothing saturates."""
+    """Return increment 1, twice OCP's scale, as `nki.isa.quantize_mx` uses since NKI
+    0.5.0. The largest element is then below 2^emax, so nothing saturates."""
     del element
     return jnp.ones_like(mantissa)
 

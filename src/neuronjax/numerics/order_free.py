@@ -36,8 +36,8 @@ ON_BOOLEANS: Mapping[str, str] = {
 
 
 def reduce_integers(op: str, x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
-    """Reduce over axes by an op of `REDUCTIONS`; integers wrap around, a boolean sum is
-    or."""
+    """Reduce over axes by an op of `REDUCTIONS`; integers wrap around, and a sum of
+    booleans is their logical or."""
     name = ON_BOOLEANS.get(op, op) if x.dtype == jnp.bool_ else op
     return REDUCTIONS[name](x, axes=axes)
 
@@ -50,7 +50,8 @@ def total_order(x: jax.Array) -> jax.Array:
 
 
 def extreme_key(op: str, x: jax.Array) -> jax.Array:
-    """Return int32 keys in the order of the float32 `x`, with NaN at the end that wins.
+    """Return int32 keys in the order of the float32 `x`; a NaN gets the key that always
+    wins.
 
     Subnormals keep their places next to zero; `extreme_of_key` flushes the result.
 

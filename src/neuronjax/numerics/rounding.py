@@ -66,7 +66,8 @@ def _stochastic(bracket: _Bracket, random: jax.Array) -> jax.Array:
     return bracket.fraction + random < random  # the carry out of 32 bits
 
 
-# Each returns whether to take `floor + 1`, given the bracket and the random bits.
+# Each function returns whether the result is `floor + 1` rather than `floor`, given the
+# bracket and the random bits.
 _ROUNDS_UP: dict[str, Callable[[_Bracket, jax.Array], jax.Array]] = {
     "rne": _nearest_even,
     "rtz": _toward_zero,
@@ -245,8 +246,7 @@ def _ceiling(fmt: FloatFormat, stops_at_max: bool = False) -> np.uint32:
 
 
 def _keeps_exponent(fmt: FloatFormat) -> bool:
-    """Return whether a format is float32 with a shorter mantissa: bfloat16 and
-    tfloat32."""
+    """Return whether a format (bfloat16, tfloat32) is float32 with fewer bits."""
     same = fmt.exponent_bits == FLOAT32.exponent_bits and fmt.signed and fmt.has_inf
     return same and fmt.mantissa_bits < FLOAT32.mantissa_bits
 
@@ -301,8 +301,7 @@ def _bracket(
 
 
 def _bracket_same_exponent(magnitude: jax.Array, fmt: FloatFormat) -> _Bracket:
-    """Return the bracket of a format whose code is the float32 code without its low
-    bits."""
+    """Return the bracket of a format whose codes are float32's upper bits."""
     drop = np.uint32(FLOAT32.mantissa_bits - fmt.mantissa_bits)
     if drop == 0:
         zeros = jnp.zeros_like(magnitude)
@@ -375,8 +374,7 @@ def _integer_bracket(
 
 
 def _word_for(info: Any) -> type[np.unsignedinteger[Any]]:
-    """Return the unsigned type in which the magnitudes of an integer dtype are
-    computed."""
+    """Return the unsigned type for the magnitudes of an integer dtype."""
     if info.bits <= 32:
         return np.uint32
     if jax.dtypes.canonicalize_dtype(np.uint64) != np.uint64:

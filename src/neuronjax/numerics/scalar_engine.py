@@ -159,8 +159,8 @@ def tables() -> Mapping[str, PiecewiseCubic]:
 Function = Callable[[jax.Array, jax.Array], jax.Array]
 
 # Operations of StableHLO and CHLO that are one function of the engine for any argument.
-# Others, such as sine and cosine, take several instructions that the vendor's compiler
-# chooses; for these `elementary` is used.
+# For other operations, such as sine and cosine, the vendor's compiler chooses several
+# instructions; these operations use `elementary`.
 OF_PROGRAMS: Mapping[str, str] = MappingProxyType(
     {
         "atan": "arctan",
@@ -196,15 +196,13 @@ def evaluate(table: PiecewiseCubic, x: jax.Array, zero: jax.Array) -> jax.Array:
     find = functools.partial(_place, table)
     value = functools.partial(_value, table)
     if table.rows > _FEW_ROWS:
-        # XLA does not vectorize a loop with a gather, so rows are found in a loop
-        # before.
+        # XLA does not vectorize a loop with a gather, so a loop before finds the rows.
         find, value = own_kernel(find), own_kernel(value)
     return value(x, find(x), zero)
 
 
 def _place(table: PiecewiseCubic, x: jax.Array) -> jax.Array:
-    """Return 32 * row + bits of the segment's width, a uint16; any value beyond a
-    limit."""
+    """Return uint16, 32 * row + width bits of the segment; arbitrary beyond limits."""
     bits = bits_of(_reduced(table, x)[0])
     octave = _octave_of(table, bits >> 23)
     width_bits = octave & 31

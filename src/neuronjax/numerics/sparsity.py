@@ -44,9 +44,9 @@ from neuronjax.numerics.sparsity_codes import (
 class SparseArray(Shown):
     """An array that stores N of every M elements along one axis.
 
-    Made by `sparsify`, `from_dense` and `from_parts`; the constructor checks nothing,
-    so that JAX may rebuild one from whatever leaves it has. The axis counts from the
-    end: `vmap` may take leading axes away, but no axis behind it.
+    `sparsify`, `from_dense` and `from_parts` make one; the constructor checks nothing,
+    so that JAX may rebuild an array from whatever leaves it has. The axis counts from
+    the end: `vmap` may take leading axes away, but no axis behind it.
 
     With K the length of the dense axis, both arrays have ceil(K / M) N elements along
     it. Inside a group positions increase. A last group of fewer than M rows is filled
@@ -221,8 +221,9 @@ def expanded_rows(
     tags: Array, pattern: str | SparsityPattern, *, axis: int = 0
 ) -> jax.Array:
     """Return the index along K of every kept element: int32, the shape of the tags.
-    Indices reach past K where a last group has fewer than N rows (see `SparseArray`);
-    the values there are +0, so gather them from a moving operand filled with zeros."""
+    If the last group has fewer than N rows, some indices are K or more (see
+    `SparseArray`). The values there are +0, so pad the moving operand with zeros before
+    gathering its rows."""
     return codes.rows(
         jnp.asarray(tags), get_pattern(pattern), negative(axis, tags.ndim)
     )
@@ -235,8 +236,7 @@ def _checked_axis(x: Array, axis: int) -> int:
 
 # -- checks ----------------------------------------------------------------------------
 
-# The checks need concrete values; under `jit` there are none, and the caller skips
-# them.
+# The checks need concrete values; under `jit` the caller skips them.
 
 
 def check_dtype(name: str, x: Array, dtype: Any) -> None:
@@ -311,8 +311,7 @@ def check_tags(tags: np.ndarray, pattern: SparsityPattern, axis: int) -> None:
 
 
 def _is_zero(x: Array) -> np.ndarray:
-    """Compare codes with zero: NumPy compares some of the FP8 dtypes only after a
-    conversion."""
+    """Compare codes with zero, since NumPy cannot compare some FP8 dtypes."""
     fmt = format_of(x)
     return np.asarray(x).view(fmt.code_dtype) & ((1 << (fmt.width - 1)) - 1) == 0
 

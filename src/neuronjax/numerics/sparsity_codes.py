@@ -31,7 +31,7 @@ Array = jax.Array | np.ndarray
 
 @dataclasses.dataclass(frozen=True)
 class SparsityPattern:
-    """Keeps `kept` elements of every `group` consecutive ones.
+    """A pattern: of every `group` consecutive elements, `kept` are stored.
 
     Attributes:
         kept: N, the number of stored elements.
@@ -148,9 +148,8 @@ def _decoded(codes: jax.Array, dtype: np.dtype) -> jax.Array:
 
     If a select of codes is bitcast again, LLVM selects bfloat16 values instead, which
     x86 does by way of float32, so subnormals are flushed. A zero that LLVM does not see
-    through prevents this. It is not a seal of `exact`: a captured program has no
-    generator to draw from, and if the codes are constants, XLA folds them as the
-    integers they are.
+    through prevents this. A seal of `exact` would not do, because a captured program
+    has no generator for it. Constant codes are folded in integers, which is harmless.
     """
     zero = codes * (codes + 1) & 1
     return lax.bitcast_convert_type(codes ^ zero, dtype)
@@ -163,7 +162,8 @@ def _magnitudes(codes: jax.Array, fmt: FloatFormat) -> jax.Array:
 
 
 def _ranks(magnitudes: Members) -> Members:
-    """Return how many members of its group precede each: larger, or equal earlier."""
+    """Return for each element how many of its group precede it: those that are larger,
+    and the equal ones before it."""
     ranks = [jnp.zeros(magnitudes[0].shape, jnp.uint8) for _ in magnitudes]
     for late in range(len(magnitudes)):
         for early in range(late):

@@ -63,7 +63,7 @@ def narrowed(codes: jax.Array, fmt: FloatFormat) -> jax.Array:
 
 
 def from_codes(codes: jax.Array, fmt: FloatFormat) -> jax.Array:
-    """Return the elements with these codes, which may have a wider dtype than
+    """Return the elements with these codes; the array of codes may be wider than
     `code_dtype`. This inverts `microscaling.to_codes`. NumPy keeps an FP4 element in a
     byte, XLA two: on a CPU with kernels, a kernel packs the codes; elsewhere XLA does,
     nibble by nibble, which is an order of magnitude slower."""
@@ -133,8 +133,7 @@ def _widened_magnitude(code: jax.Array, fmt: FloatFormat) -> jax.Array:
     if fmt.exponent_bits == FLOAT32.exponent_bits:
         return raised
     lowest = np.uint32((FLOAT32.bias + fmt.min_exponent) << FLOAT32.mantissa_bits)
-    # A subnormal has no implicit bit: that of the smallest normal is subtracted,
-    # exactly.
+    # A subnormal has no implicit bit, so `lowest` is subtracted again, exactly.
     with_implicit = raised + lowest
     subnormal = as_float(with_implicit) - lowest.view(np.float32)
     return jnp.where(

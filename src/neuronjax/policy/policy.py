@@ -329,8 +329,8 @@ class Policy:
         return f"Policy({', '.join(given)})"
 
     def _check_pairing(self) -> None:
-        """Refuse formats that the tensor engine cannot multiply, a scale rule without
-        this emax, and MX casts of ops other than matmuls."""
+        """Refuse formats that the tensor engine cannot multiply, an `mx_emax` that the
+        scale rule does not have, and MX casts of ops other than matmuls."""
         partners = _PARTNERS.get(self.auto_cast_type)
         if partners and self.cotangent_type not in ("auto", "same", *partners.also):
             raise InvalidProgramError(
@@ -341,7 +341,7 @@ class Policy:
         if (self.mx_scale_rule, self.mx_emax) == ("nki_golden", "alternative"):
             raise InvalidProgramError(
                 "Policy.mx_emax is 'alternative' with mx_scale_rule='nki_golden', a"
-                " script of the host's that has no such mode",
+                " rule that has no such mode",
                 remedy="use mx_emax='standard', or another rule",
             )
         if self.auto_cast == "all" and self.auto_cast_type.startswith("mx"):
@@ -367,8 +367,7 @@ class Policy:
 
     @classmethod
     def resolve(cls, policy: str | Policy | None) -> Policy:
-        """Return the policy of a preset's name, a policy itself, or the newest SDK's
-        defaults."""
+        """Return a preset by name, a policy itself, or the newest SDK's defaults."""
         if policy is None:
             return cls()
         if isinstance(policy, str):
@@ -491,8 +490,8 @@ def idle_rule_error(rule: Rule) -> InvalidProgramError:
     """Return the error for a rule that matches ops but can change none of them."""
     casts = ", ".join(rule.overrides)
     return InvalidProgramError(
-        f"{rule!r} can change nothing about the ops that it matches: {casts} is about "
-        "what is cast, and none of them is",
+        f"{rule!r} can change nothing about the ops that it matches: {casts} affects "
+        "only casts, and their operands are not cast",
         remedy='match matmuls or convolutions, and name auto_cast="matmult" where the '
         'policy casts nothing; or give auto_cast="all"',
     )

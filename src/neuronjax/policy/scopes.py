@@ -64,8 +64,7 @@ def policy_scope(policy: Policy | str) -> Iterator[Policy]:
 
 
 def is_tracing() -> bool:
-    """Return whether the caller runs inside a trace, where every new array is a
-    tracer."""
+    """Return whether the caller is in a trace, where new arrays are tracers."""
     return isinstance(lax.bitwise_not(np.uint32(0)), Tracer)
 
 

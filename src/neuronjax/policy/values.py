@@ -261,4 +261,4 @@ CHECKS: Mapping[str, Callable[[str, object], object]] = MappingProxyType(
         "placement": checked_placement,
     }
 )
-"""The check of a field."""
+"""Field -> the function that checks its value, for fields that are not a choice."""

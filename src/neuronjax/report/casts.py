@@ -17,7 +17,7 @@ from neuronjax.timing.timeline import Timeline
 from neuronjax.timing.work import QUEUES, Core, Transfer, Work
 
 AS_FAST_AS_TF32 = ("bf16", "fp16")
-"""Types of a policy for which the array is no faster than for TF32."""
+"""Types of a policy that the array multiplies no faster than TF32."""
 NO_FASTER_THAN_TF32 = "TF32 is as fast in the array, and FP32 operands need no cast"
 
 _KINDS = {"tensor_reduce": "largest magnitudes", "tensor_scalar": "scales and casts"}

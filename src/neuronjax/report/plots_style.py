@@ -49,11 +49,11 @@ class Picture(Figure):
 
     def _ipython_display_(self) -> None:
         """Show it in the notebook's formats, and not again below the cell."""
-        from IPython.display import display  # loaded, as it is the caller
+        from IPython.display import display  # IPython calls this
 
         if pyplot := sys.modules.get("matplotlib.pyplot"):
             pyplot.close(self)
-        vars(self)["_ipython_display_"] = None  # as in any other figure
+        vars(self)["_ipython_display_"] = None  # so that `display` takes the formats
         display(self)  # not by pyplot, which adds a background
         del vars(self)["_ipython_display_"]
 

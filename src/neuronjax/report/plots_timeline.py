@@ -32,7 +32,7 @@ PHASE_COLOURS: Mapping[str, str] = {
     "backward": "#777777",
     "optimizer": "#505050",
 }
-"""Greys, dark enough apart for every reader; colours are those of the queues."""
+"""Greys that every reader can tell apart. Colours are used for the queues."""
 
 _STRETCHES, _PHASE_STRETCHES = 800, 200
 _FEWEST_STRETCHES = 5  # shortest phase; less belongs to the previous one

@@ -198,7 +198,7 @@ def _engine_metrics() -> dict[str, Metric]:
 METRICS: Mapping[str, Metric] = MappingProxyType(
     {
         "total_time": Metric("s", "from the first event to the last, and around them"),
-        "around_time": Metric("s", "of it what begins and ends a program"),
+        "around_time": Metric("s", "of total_time, to begin and end a program"),
         "neuroncore_cycle_count": Metric("cycles", "total_time in base clocks"),
         "model_flops": Metric("FLOP", "of the program's matmuls"),
         "adjusted_hardware_flops": Metric("FLOP", "executed, in BF16 equivalents"),
@@ -222,12 +222,12 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
         "dma_efficiency_percent": Metric(
             "percent", "rate while active, of the DMA engines' practical rate", False
         ),
-        "mbu_estimated_percent": Metric("percent", "HBM bytes of one stack's rate"),
+        "mbu_estimated_percent": Metric("percent", "HBM bytes, of one stack's rate"),
         "hbm_read_bytes": Metric("B", "by the DMA engines"),
         "hbm_write_bytes": Metric("B", "by the DMA engines"),
         "spill_save_bytes": Metric("B", "intermediates that SBUF has no room for"),
         "spill_reload_bytes": Metric("B", "the same, read back"),
-        "useful_read_percent": Metric("percent", "of hbm_read_bytes without reloads"),
+        "useful_read_percent": Metric("percent", "of hbm_read_bytes, without reloads"),
         "input_queue_bytes": Metric("B", "inputs that are read"),
         "weight_queue_bytes": Metric("B", "parameters that are read"),
         "output_queue_bytes": Metric("B", "results that are written"),

@@ -79,7 +79,7 @@ def queues_table(
     limit = "waiting for each other" if bound == "waiting" else QUEUE_TITLES[bound]
     around = figures["around_time"]
     if around > figures["total_time"] / 2:
-        limit = "what is around a program"
+        limit = "start and end of the run"
     counted: list[tuple[Queue, str, str]] = [
         *(
             (e, f"{e}_engine_active_time", f"{e}_engine_instruction_count")

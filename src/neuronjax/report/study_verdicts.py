@@ -2,8 +2,8 @@
 
 Runs are paired by seed. The end of a run is the mean of its metric over the last steps.
 The difference of two ends has Student's t interval over the seeds. So has the logarithm
-of the ratio of the steps in which two runs reach the same value, which is the worse of
-the two ends, since both runs reach it. The *margin* is the largest acceptable
+of the ratio of the steps that two runs take to the same value: the worse of their two
+ends, which both reach. The *margin* is the largest acceptable
 difference: a share of the baseline's improvement in training, but never less than the
 scatter of its ends over the seeds.
 """

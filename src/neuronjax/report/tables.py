@@ -29,8 +29,8 @@ NAME: Look = {"style": "bold", "no_wrap": True}
 RIGHT: Look = {"justify": "right"}
 NUMBER: Look = {"justify": "right", "no_wrap": True}
 TEXT: Look = {"overflow": "fold", "ratio": 1}
-"""How a column looks: as it comes, a word, a name, right-aligned, a number, a text
-that is folded."""
+"""How a column looks, in this order: plain, a word, a name, aligned to the right, a
+number, a text that is folded."""
 
 
 def new_table(

@@ -103,10 +103,8 @@ class Leaf:
             return compared(self.path, array, expected)
         differing = compared(self.path, array.reshape(-1)[at], self.array(kept))
         if differing is None:
-            what = (
-                f"the hash of {self.size} elements differs, none of {SAMPLES} samples"
-            )
-            return LeafDifference(path=self.path, what=f"{what} does")
+            what = f"the hash of {self.size} elements differs, but no sample"
+            return LeafDifference(path=self.path, what=f"{what} of {SAMPLES} does")
         index = np.unravel_index(int(at[differing.index[0]]), self.shape)
         return dataclasses.replace(differing, index=tuple(int(i) for i in index))
 

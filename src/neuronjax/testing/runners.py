@@ -75,8 +75,7 @@ class Neuronjax:
         self, lhs: np.ndarray, rhs: np.ndarray, *, format: str, model: str
     ) -> np.ndarray:
         """Return the product of dense operands."""
-        # The operands determine other models: they are narrow, or FP8 with at least 256
-        # rows.
+        # A model that is not one of FP32 operands follows from the operands alone.
         changes: dict[str, Any] = (
             {"fp32_model": model} if model in LEGAL["fp32_model"] else {}
         )

@@ -71,8 +71,8 @@ PROGRAM_SECONDS = assumed(
     10e-6,
     "s",
     "beside the instructions of a program, whatever it computes: where measured times"
-    " are drawn against bytes moved, the line does not go through nought. What it is,"
-    " the first and last transfers, fetching instructions, ending, is not published",
+    " are drawn against bytes moved, the line does not go through zero. What takes this"
+    " time (first and last transfers, fetching instructions, ending) is not published",
     fitted_to="trn2, LNC 1: 12 us of MLP decode (12 [hardware sheet 9.4]), 20 of FP8"
     " decode, 30 of prefill of few rows [VL]; trn1: 22 us of Mamba",
 )
@@ -102,12 +102,12 @@ FP32_TRANSPOSE_PASSES = Constant(
     "transpose mode of FP32 is twice as fast as 4 passes, from NeuronCore-v3 [A3]",
 )
 THROTTLE_SECONDS = Constant(3e-6, "s", "the ramp after idle, and its window [GL]")
-THROTTLE_LIMIT = Constant(0.5, "fraction", "of the array's rate, and of its use [GL]")
+THROTTLE_LIMIT = Constant(0.5, "fraction", "lowest rate; use below which it sinks [GL]")
 THROTTLE_SINKING = assumed(
     0.25,
     "s/s",
-    "of the ramp that is lost where the array is not used at all; in proportion to what"
-    " lacks of the limit. That it depends on the rows in use is not documented",
+    "loss of the ramp while the array is idle; otherwise in proportion to how far its"
+    " use is below the limit. That it depends on the rows in use is not documented",
     fitted_to="trn2, eight kernels of bmm with products of 64 rows [KDA]",
 )
 
@@ -117,8 +117,8 @@ MINIMUM_INTERVAL = Constant(64, "cycles", "MIN_II of VectorE and ScalarE [V26]")
 VISIBLE_STARTS = assumed(
     1,
     "accesses",
-    "of an instruction's SBUF and PSUM accesses, which start in 60 cycles each and are"
-    " partly hidden [A2], one is not hidden by the instruction before",
+    "accesses of an instruction to SBUF or PSUM whose start, 60 cycles, is not hidden"
+    " by the instruction before; starts are partly hidden [A2]",
     fitted_to="trn2, scalar_tensor_tensor of 512 elements: 640 ns apart [RMQ, picture]",
 )
 STATIC_OVERHEAD = Constant(
@@ -152,7 +152,7 @@ ELEMENTS_OF_AN_INSTRUCTION = assumed(
 )
 TABLE_LOAD = Constant(1.28e-6, "s", "ACT_TABLE_LOAD of exp on trn2 [DM, picture]")
 UNPUBLISHED_RANDOM = assumed(
-    1, "words/lane/cycle", "random words of VectorE before XORWOW's 4 [A4]"
+    1, "words/lane/cycle", "random words of VectorE without XORWOW"
 )
 RANDOM_XORWOW = Constant(4, "words/lane/cycle", "XORWOW of NeuronCore-v4 [A4]")
 EXPONENTIAL_SPEEDUP = Constant(
@@ -167,7 +167,7 @@ BIT_COUNT_PASSES = assumed(
     15, "passes", "popcnt and count_leading_zeros: five halvings of shift, mask and add"
 )
 SCALE_STEPS = assumed(
-    8, "instructions", "a power of two out of an amax, on one element"
+    8, "instructions", "to compute a scale from an amax, on one element"
 )
 
 # -- GpSimdE ---------------------------------------------------------------------------
@@ -179,7 +179,7 @@ GPSIMD_BYTES = Constant(
 GPSIMD_SHARE = assumed(
     0.5,
     "fraction",
-    "of that rate, and of an operation per cycle, which software reaches: loads, the"
+    "of that rate, and of one operation per cycle, is what software reaches: loads, the"
     " operation and the store take turns",
 )
 GPSIMD_PROCESSORS = Constant(8, "processors", "[A2]")
@@ -187,7 +187,7 @@ GATHER_INDEX = assumed(
     7,
     "cycles/index",
     "local_gather: (28 + 4 e) / 4 cycles for an index of e elements, and fewer for"
-    " narrow ones; V26 divides by that term, which would make big gathers the faster",
+    " narrow ones; V26 divides by that term, but then large gathers would be faster",
 )
 TOPK_PASSES = Constant(4, "cycles/element", "topk: 4 n + K [ISA]")
 THREEFRY_OPERATIONS = Constant(
@@ -226,13 +226,13 @@ HBM_LATENCY = assumed(
     fitted_to="trn2, DMA trigger to first byte of a load: 739 ns [DM, picture]",
 )
 SOFTWARE_DMA = Constant(
-    1e-6, "s", "of GpSimdE for a transfer that it makes descriptors for [KLN]"
+    1e-6, "s", "GpSimdE's time to make the descriptors of a transfer [KLN]"
 )
 HBM_INTERLEAVE = assumed(
     512,
     "B",
-    "of addresses in a row that are one channel's of HBM. Rows that lie whole turns of"
-    " the channels apart all begin in the same one",
+    "consecutive bytes on one channel of HBM; the next are on the next channel. Rows"
+    " whose distance is a multiple of a round of the channels begin on the same one",
     fitted_to="trn1, rows of 1 KiB 16 KiB apart, tutorial of matrix products: 100 GB/s,"
     " two channels; with 256 B or 1 KiB it would be 205 or 51. Rows of 4 KiB of bmm, as"
     " far apart, move at 235 GB/s [AO]",
@@ -245,9 +245,9 @@ DMA_TRANSPOSE_ON_CHIP = Constant(0.5, "fraction", "of DMA's rate, SBUF to SBUF [
 REORDER_WINDOW = assumed(
     64,
     "instructions",
-    "of an engine's stream among which the one that can start first is issued: the"
-    " compiler orders them; TensorE's are ordered in the older style only, where fused"
-    " attention of one query tile after the other takes 21.3 ms on trn2, 31.4 in the"
+    "an engine issues the instruction that can start first among so many, as the"
+    " compiler reorders them; on TensorE in the older style only. Fused attention, one"
+    " query tile after the other, takes 21.3 ms on trn2; predicted are 31.4 in the"
     " kernel's order, 21.1 with this [KDA]",
 )
 REGISTER_CYCLES = assumed(
@@ -255,12 +255,12 @@ REGISTER_CYCLES = assumed(
     "cycles",
     "an instruction of a sequencer (register, barrier); issue rates are unpublished",
 )
-PARTITIONS_OF_A_DMA_ENGINE = Constant(8, "partitions", "128 / 16, each its own [DM]")
+PARTITIONS_OF_A_DMA_ENGINE = Constant(8, "partitions", "128 / 16 engines [DM]")
 LOOP_TURNS = assumed(
     16,
     "turns",
-    "of a device loop that are scheduled one by one where all of them would be more"
-    " than the limit of instructions; the others take as long as the last of these",
+    "of a device loop are scheduled one by one if all turns together have too many"
+    " instructions; each other turn takes as long as the last of these",
 )
 
 # -- host ------------------------------------------------------------------------------
@@ -270,12 +270,12 @@ HOST_CALL = assumed(50e-6, "s", "interrupt, call, return")
 HOST_OPERATIONS = assumed(1e10, "operations/s", "one processor")
 
 CONSTANTS = _named()
-"""Those of the cost rules, by name."""
+"""The figures of the cost rules, by name."""
 
 # -- planning --------------------------------------------------------------------------
 #
-# Each of these moves a measured program, or one of a dozen others, by at least a
-# percent when it is multiplied or divided by four.
+# When one of these is multiplied or divided by four, the predicted time of a measured
+# program, or of one of a dozen others, changes by at least a percent.
 
 INLINE_LIMIT = assumed(
     200, "instructions", "a callee of no more is fused with its caller"
@@ -286,16 +286,16 @@ RESIDENT_SHARE = assumed(
 COLUMN_BLOCK_BYTES = assumed(
     4096,
     "B/partition",
-    "of a row that a matmul makes, in SBUF at a time (online softmax)",
+    "of each row of a matmul's result are in SBUF at a time (online softmax)",
 )
 ROWS_AT_A_TIME = assumed(
     512,
     "rows",
-    "go through the steps of a region with matmuls together, as in nki-library's"
+    "of a region with matmuls go through its steps together, as in nki-library's"
     " mlp_cte: the free size of a moving operand",
 )
 PASSING_SHARE = assumed(
-    0.15, "fraction", "of SBUF for the part of passing weights that is in use"
+    0.15, "fraction", "of SBUF for the part of streamed weights in use"
 )
 CARRY_SHARE = assumed(
     0.5, "fraction", "of SBUF for what a loop carries, smallest first"
@@ -303,24 +303,24 @@ CARRY_SHARE = assumed(
 MASK_ROWS = assumed(
     128,
     "rows",
-    "of queries go together, and as many keys are contracted, in nki-library's"
+    "of queries are processed at once, against as many keys, as in nki-library's"
     " attention_cte; blocks of scores that a mask hides are not computed",
 )
 MASK_COLUMNS = assumed(
-    512, "columns", "of such a block, as in nki-library's attention_cte"
+    512, "columns", "of a block of scores, as in nki-library's attention_cte"
 )
 MOST_PIECES = assumed(64, "tiles", "into which the time of a region is divided at most")
 CHUNK_BYTES = assumed(
     4096 * 128,
     "B",
-    "piece of a load that a consumer waits for: 4 KiB in each partition [DB]",
+    "of a load are complete before its consumer starts: 4 KiB per partition [DB]",
 )
 LOOP_TURN = Constant(
     1.4e-6, "s", "64 turns on the device take 257 us, unrolled 161 [KLN, its author]"
 )
 
 PLANNING_CONSTANTS = _named(CONSTANTS)
-"""Those of fusion, memory plan and schedule, by name."""
+"""The figures of fusion, memory plan and schedule, by name."""
 
 # -- collectives -----------------------------------------------------------------------
 #
@@ -342,27 +342,27 @@ LINK_START = assumed(
 CHIP_HOP = assumed(
     1.5e-06,
     "s",
-    "middle of the 1-2 us of a step between chips [IN]; ASSUMPTION: on one too",
+    "middle of 1-2 us for a step between chips [IN]; ASSUMPTION: within one too",
 )
 EFA_HOP = Constant(EFA.hop_seconds, "s", "[CC, IX]")
 LINK_SHARE = assumed(
     0.7,
     "fraction",
     "of the rate of a NeuronLink that transfers reach; ASSUMPTION: on all chips",
-    fitted_to="T12: 8 ranks, 512 KiB to 1 MiB, 16.8 GB/s more",
+    fitted_to="T12: 8 ranks, 512 KiB to 1 MiB: 16.8 GB/s for additional bytes",
 )
 CHANNEL_SHARE = assumed(
     0.21,
     "fraction",
-    "of a core's DMA rate that a channel of a collective has, of which there are two,"
-    " or four where a group fills its node [nki.collectives]; ASSUMPTION: on all chips",
-    fitted_to="T2: 2 ranks, 16 MiB to 1 GiB, 56.8 GB/s more",
+    "of a core's DMA rate for each channel of a collective. There are two channels, or"
+    " four if a group fills its node [nki.collectives]; ASSUMPTION: on all chips",
+    fitted_to="T2: 2 ranks, 16 MiB to 1 GiB: 56.8 GB/s for additional bytes",
 )
 SLICE_BYTES = assumed(
     2**20,
     "B",
-    "of a collective that goes through the steps of rdh by itself, so that wires and"
-    " DMA engines work beside each other; that there are slices is published of ring",
+    "size of the slices of a collective: each goes through the steps of rdh by itself,"
+    " so wires and DMA engines work in parallel. Slices are published only for ring",
     fitted_to="T12: 8 ranks, 4 to 32 MiB",
 )
 EFA_SHARE = Constant(EFA.usable_share, "fraction", "279 of 400 GB/s [MC]")
@@ -373,4 +373,4 @@ NULL_EXECUTION = assumed(
     fitted_to="T16: mean of the null kernels, 0.086 to 0.154 ms",
 )
 COLLECTIVE_CONSTANTS = _named(CONSTANTS, PLANNING_CONSTANTS)
-"""Those of collectives, by name."""
+"""The figures of collectives, by name."""

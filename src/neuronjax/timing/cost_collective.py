@@ -31,14 +31,15 @@ from neuronjax.timing.cost_rules import KernelPrice, prices
 from neuronjax.timing.kernel_operands import operand
 from neuronjax.timing.work import Core, Work
 
-#: By name of a collective of programs or kernels: the one of `timing.collectives` that
-#: moves as much.
+#: Collective of programs or kernels -> collective of `timing.collectives` that moves
+#: the same amount.
 OPS: Mapping[str, str] = MappingProxyType(
     {name: name for name in collectives.OPS}
     | {
         "all_gather_v": "all_gather",
         "all_to_all_v": "all_to_all",
-        # ASSUMPTION: the parts, whose sizes only the run knows, are all the data.
+        # ASSUMPTION: the parts add up to all of the data; their sizes are known only at
+        # run time.
         "ragged_all_to_all": "all_to_all",
         "collective_permute_implicit": "collective_permute",
         # ASSUMPTION: DMA engines add as they move, at the same rate.
@@ -96,7 +97,7 @@ def collective(i: KernelInstruction, target: Target) -> KernelPrice:
     op = OPS.get(i.name)
     if op is None:
         raise UnimplementedError(
-            f"no time is known of nki.collectives.{i.name}",
+            f"the time of nki.collectives.{i.name} is not known",
             op=f"nki.collectives.{i.name}",
             location=i.location,
             remedy="profile the kernel without it",

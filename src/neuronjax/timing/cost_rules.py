@@ -125,7 +125,7 @@ class KernelPrice:
 
 KernelRule = Callable[[KernelInstruction, Core], KernelPrice]
 KERNEL_RULES: dict[str, KernelRule] = {}
-"""By the name of the instruction."""
+"""Name of an instruction -> its rule."""
 
 
 def prices(*names: str) -> Callable[[KernelRule], KernelRule]:

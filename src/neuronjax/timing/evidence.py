@@ -21,10 +21,10 @@ from neuronjax.timing.work import QUEUES, Core
 
 #: What was profiled: a program in JAX, or a kernel of NKI by itself.
 Kind = Literal["program", "kernel"]
-#: The rows of an interval, and the probability that it covers another such row: with
-#: one row left out on both sides, (19 - 2 - 1) of (19 + 1).
+#: Number of rows that make an interval, and the probability that it covers one more
+#: such row. One row is left out on each side, so it is (19 - 2 - 1) / (19 + 1).
 ROWS, COVERED = 19, 0.8
-#: Distances, in units of the one between an always busy queue and an idle one.
+#: Distances, in units of the distance between an always busy queue and an idle one.
 _DECADE, _OTHER_CORES, _OTHER_CHIP = 1.0, 0.5, 1.0
 
 

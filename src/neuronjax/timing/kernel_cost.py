@@ -67,7 +67,7 @@ def _priced(i: KernelInstruction, core: Core, target: Target) -> KernelPrice:
         return cost_collective.collective(i, target)
     if rule is None:
         raise UnimplementedError(
-            f"no time is known of nisa.{i.name}",
+            f"the time of nisa.{i.name} is not known",
             op=f"nisa.{i.name}",
             location=i.location,
             remedy="profile the kernel without it",

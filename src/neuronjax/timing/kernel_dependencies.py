@@ -331,7 +331,8 @@ class KernelDependencies:
             self.waits[n] = [w for w in unique if w >> 1 != n]
 
     def _note_stationary(self, n: int, held: Access, waits: list[int]) -> None:
-        """Number the stationary operand of an entry by place and last writer."""
+        """Number an entry's stationary operand; the same tile has the same number until
+        it is written again."""
         written = max(waits, default=-1)
         moves = n if held.dynamic is not None else None
         key = (held.storage.number, held.offset, held.pattern, written, moves)

@@ -165,7 +165,7 @@ class _CoreState:
 
     def __init__(self, engines: int, array: Array) -> None:
         self.dma = [0.0] * engines
-        self.level: float | None = 0.0  # when all DMA engines are free, if equal
+        self.level: float | None = 0.0  # when the DMA engines are free, if all at once
         self.last_dma = NOTHING
         self.ports: dict[str, tuple[float, int]] = {}
         self.table = ""

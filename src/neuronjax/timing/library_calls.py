@@ -56,7 +56,8 @@ def _cast(block: Block, core: Core) -> Instruction:
 
 
 def _random_bits(block: Block, core: Core) -> Instruction:
-    """Return a fill: bits that only a cast reads vanish, others have to be written."""
+    """Return a fill. Bits that only a cast reads cost nothing; other bits must be
+    written."""
     del core
     results = tuple([view.buffer for view in block.results])
     return Memset(

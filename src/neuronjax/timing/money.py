@@ -163,7 +163,7 @@ class TrainingRun:
                 _positive(name, getattr(self, name))
         if self.steps is not None and self.tokens is not None:
             raise InvalidProgramError(
-                "a run of so many steps and of so many tokens",
+                "the length of a run is given both in steps and in tokens",
                 remedy="give steps or tokens, not both",
             )
         if self.tokens is not None and self.tokens_per_step is None:

@@ -145,7 +145,7 @@ class QueueState:
     Attributes:
         free: seconds, by queue that executes.
         table: the function table that ScalarE has loaded.
-        dma: when the DMA engines become free, if they never wait.
+        dma: when the DMA engines become free, if no other engine delays them.
         end: the end of everything so far.
     """
 

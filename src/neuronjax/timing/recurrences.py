@@ -112,7 +112,8 @@ class _ScanRewriting:
         return found if turned / hbm_bytes_per_second(self.core) < waits else None
 
     def _turned_bytes(self, block: Block, found: list[Instruction]) -> float:
-        """Return the bytes to transpose, unless neighbours undo it."""
+        """Return the bytes of transpositions that neighbouring instructions do not
+        undo."""
         results = {v.buffer.number for v in block.results}
         total = 0.0
         for i in found:

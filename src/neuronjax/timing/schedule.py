@@ -416,7 +416,7 @@ class _Schedule:
         found = static_trips(i, self.written, self.program.functions)
         if found is not None:
             return found, False
-        self.notes[f"loop at {source or '?'}: 1 turn assumed, values decide"] = None
+        self.notes[f"loop at {source or '?'}: 1 turn assumed; values decide it"] = None
         return 1, True
 
     def _branch(

@@ -201,7 +201,7 @@ def test_a_batch_and_its_examples_one_by_one():
     assert found.first is not None
     assert found.first.index == (5,)
     assert found.first.errors.differing == 1
-    assert "no value before it can be matched" in page
+    assert "no value before it has a counterpart" in page
 
 
 @pytest.mark.slow

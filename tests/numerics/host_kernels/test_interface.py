@@ -150,7 +150,7 @@ NAME = "neuronjax_nibbles"
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda plan: plan[:-2], "other operands than were planned"),
+        (lambda plan: plan[:-2], "operands that differ from the planned ones"),
         (lambda plan: np.array([*plan[:-3], plan[-3] + 1, *plan[-2:]]), "planned"),
         (lambda plan: np.array([*plan[:-2], 11, plan[-1]]), "planned"),
         (lambda plan: np.array([*plan[:2], 1 << 62, *plan[3:]]), "no memory"),

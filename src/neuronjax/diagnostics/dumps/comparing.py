@@ -80,17 +80,17 @@ class DumpWalk:
         LegalWalk(self.side, self.model, self._hearing(noted)).run(entered)
 
         def sampled(draw: Draw) -> Iterable[tuple[Key, np.ndarray]]:
-            found: dict[Key, np.ndarray] = {}
+            saved_values: dict[Key, np.ndarray] = {}
 
             def kept(key: Key, held: Held) -> Held:
                 point = self._points[key]
                 stored = stored_in(point.array, point.output.dtype)
                 saved = drawn(with_storage(held, stored, self.model), True, draw)
-                found[key] = saved.values
+                saved_values[key] = saved.values
                 return self._device(point)
 
             LegalWalk(self.side, self.model, self._hearing(kept), draw).run(entered)
-            return found.items()
+            return saved_values.items()
 
         bounds = {key: point.output.tolerance for key, point in self._points.items()}
         bounds = sharpened(bounds, sampled, self.samples, self.model.failure)

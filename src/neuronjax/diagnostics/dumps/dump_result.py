@@ -134,7 +134,7 @@ class DumpComparison(Displayed):
         total = len(self.tensors) + len(self.unmatched)
         parts: list[RenderableType] = [
             Text(
-                f"{self.name} on {self.setting}:\na dump beside what it allows; "
+                f"{self.name} on {self.setting}:\na dump compared with legal values; "
                 f"{len(self.tensors)} of {total} tensors are values of the program"
             ),
             *self._finding(),
@@ -168,19 +168,19 @@ class DumpComparison(Displayed):
     def _unmatched(self) -> Iterator[Text]:
         for tensor in self.unmatched[:_SHOWN_ROWS]:
             shape = list(tensor.shape)
-            told = f"no value: {tensor.tensor} {tensor.dtype}{shape}: {tensor.why}"
-            yield one_line(told, style="yellow")
+            line = f"no value: {tensor.tensor} {tensor.dtype}{shape}: {tensor.why}"
+            yield one_line(line, style="yellow")
         hidden = len(self.unmatched) - _SHOWN_ROWS
         if hidden > 0:
             yield Text(f"and {hidden} more: .unmatched")
 
 
 def _row(tensor: DumpedTensor) -> tuple[str, ...]:
-    judged, found = tensor.checked.judged, tensor.place
+    judged, at = tensor.checked.judged, tensor.place
     return (
         tensor.tensor,
-        "argument" if found is None else found.op,
-        "" if found is None else found.line,
+        "argument" if at is None else at.op,
+        "" if at is None else at.line,
         tensor.how,
         str(judged.refused) if judged.refused or tensor.is_legal else "the norm",
         str(judged.elements),
@@ -189,15 +189,15 @@ def _row(tensor: DumpedTensor) -> tuple[str, ...]:
 
 
 def _as_dict(tensor: DumpedTensor) -> dict[str, Any]:
-    judged, found = tensor.checked.judged, tensor.place
+    judged, at = tensor.checked.judged, tensor.place
     bounds = judged.times_bound
     return {
         "tensor": tensor.tensor,
         "name": tensor.name,
         "how": tensor.how,
-        "op": None if found is None else found.op,
-        "module": None if found is None else found.module,
-        "source": None if found is None else found.source,
+        "op": None if at is None else at.op,
+        "module": None if at is None else at.module,
+        "source": None if at is None else at.source,
         "elements": judged.elements,
         "outside": judged.refused,
         "times_bound": bounds if bounds < float("inf") else None,

@@ -185,23 +185,23 @@ def _given(
 ) -> NamedValue:
     if tensor not in tensors:
         raise InvalidProgramError(
-            f"names has {tensor!r}, which the dump has not",
+            f"names has {tensor!r}, which is not in the dump",
             remedy=f"it has {_near(tensor, list(tensors))}",
         )
-    found = [v for v in values if name in v.names]
-    if not found:
+    matching = [v for v in values if name in v.names]
+    if not matching:
         known = [n for v in values for n in v.names]
         raise InvalidProgramError(
-            f"the program has no value {name!r}, which names gives {tensor!r}",
+            f"names maps {tensor!r} to {name!r}, which is no value of the program",
             remedy=f"it has {_near(name, known)}",
         )
-    if not _fits(tensors[tensor], found[0]):
+    if not _fits(tensors[tensor], matching[0]):
         raise InvalidProgramError(
             f"{tensor!r} has shape {tensors[tensor].shape}, {name!r} is "
-            f"{found[0].value.type}",
+            f"{matching[0].value.type}",
             remedy="save the tensor as the program has it",
         )
-    return found[0]
+    return matching[0]
 
 
 def _near(name: str, known: Sequence[str]) -> str:
@@ -256,12 +256,12 @@ def _by_shape(
         if tensor not in pairs and tensor not in reasons and array.ndim:
             alike[array.shape, array.dtype.name].append(tensor)
     for kind, names in alike.items():
-        found = kinds.get(kind, [])
-        if len(names) == len(found) == 1:
-            pairs[names[0]] = (found[0], "shape")
-        elif found:
+        candidates = kinds.get(kind, [])
+        if len(names) == len(candidates) == 1:
+            pairs[names[0]] = (candidates[0], "shape")
+        elif candidates:
             for tensor in names:
-                reasons[tensor] = f"of this shape are {_listed(found)}"
+                reasons[tensor] = f"this shape is that of {_listed(candidates)}"
 
 
 def _once_each(
@@ -271,11 +271,11 @@ def _once_each(
 ) -> list[Match]:
     """Return the matches without a second tensor for the same value."""
     owners: dict[int, str] = {}
-    found = []
+    matches = []
     for tensor, (value, how) in pairs.items():
         owner = owners.setdefault(id(value), tensor)
         if owner == tensor:
-            found.append(Match(tensor, value, tensors[tensor], how))
+            matches.append(Match(tensor, value, tensors[tensor], how))
         else:
             reasons[tensor] = f"{value.names[0]} is {owner!r} already"
-    return found
+    return matches

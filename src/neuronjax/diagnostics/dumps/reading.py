@@ -33,21 +33,21 @@ def read_dump(source: Dump) -> dict[str, np.ndarray]:
             something is no array of numbers.
     """
     if isinstance(source, Mapping):
-        told = "the mapping"
-        found = {str(name): _array(str(name), x) for name, x in source.items()}
+        source_name = "the mapping"
+        arrays = {str(name): _array(str(name), x) for name, x in source.items()}
     else:
-        told, found = str(source), _of_path(Path(source))
-    if not found:
+        source_name, arrays = str(source), _of_path(Path(source))
+    if not arrays:
         raise InvalidProgramError(
-            f"{told} holds no tensor", remedy=f"give a mapping, {_SEEN}"
+            f"{source_name} holds no tensor", remedy=f"give a mapping, {_SEEN}"
         )
-    for name, array in found.items():
+    for name, array in arrays.items():
         if array.dtype.kind not in "biufV" or array.dtype.names:
             raise InvalidProgramError(
-                f"{name!r} of {told} has dtype {array.dtype}",
+                f"{name!r} of {source_name} has dtype {array.dtype}",
                 remedy="save arrays of real numbers",
             )
-    return found
+    return arrays
 
 
 def _array(name: str, x: Any) -> np.ndarray:

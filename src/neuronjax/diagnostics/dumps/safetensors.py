@@ -75,10 +75,10 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a name stands twice")
-    return found
+    by_name = dict(pairs)
+    if len(by_name) < len(pairs):
+        raise ValueError("a name occurs twice")
+    return by_name
 
 
 def _span(
@@ -92,7 +92,7 @@ def _span(
     if not isinstance(word, str) or word not in _DTYPES:
         raise _broken(path, f"{name!r} has dtype {word!r}")
     if not _are_sizes(shape) or not _are_sizes(offsets) or len(offsets) != 2:
-        raise _broken(path, f"shape or offsets of {name!r} are no whole numbers")
+        raise _broken(path, f"shape or offsets of {name!r} are not whole numbers")
     if len(shape) > _MOST_DIMENSIONS or max(shape, default=0) > _LARGEST:
         raise _broken(path, f"{name!r} has a shape that no array has")
     begin, end = offsets

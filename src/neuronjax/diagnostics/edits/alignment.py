@@ -111,7 +111,7 @@ def fingerprint(path: OpPath) -> str:
 # -- pairs ----------------------------------------------------------------------------
 
 _Way = tuple[Callable[[FlatOp], Hashable], str]
-#: Keys that are equal for ops that make a pair, and the kind of that pair.
+#: (key, kind of pair): two ops make a pair of this kind if their keys are equal.
 _WAYS: tuple[_Way, ...] = (
     (lambda o: o.fingerprint, "same"),
     (lambda o: o.kind, "changed"),
@@ -213,12 +213,13 @@ def common(
     and Szymanski (1977)."""
     start = _alike(left, right)
     end = _alike(left[start:][::-1], right[start:][::-1])
-    found = [(n, n) for n in range(start)]
-    found += [(len(left) - n, len(right) - n) for n in range(end, 0, -1)]
+    common_pairs = [(n, n) for n in range(start)]
+    common_pairs += [(len(left) - n, len(right) - n) for n in range(end, 0, -1)]
     places = defaultdict[Hashable, list[int]](list)
     for j in range(start, len(right) - end):
         places[right[j]].append(j)
-    # For each length the subsequence that ends first: its end, its pairs.
+    # For each length, the common subsequence that ends first: its last index in
+    # `right`, and its pairs as a linked list.
     ends: list[int] = []
     links: list[Any] = [None]
     for i in range(start, len(left) - end):
@@ -230,8 +231,8 @@ def common(
     link = links[-1]
     while link is not None:
         i, j, link = link
-        found.append((i, j))
-    return sorted(found)
+        common_pairs.append((i, j))
+    return sorted(common_pairs)
 
 
 def _alike(left: Sequence[Hashable], right: Sequence[Hashable]) -> int:

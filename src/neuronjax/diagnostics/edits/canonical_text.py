@@ -76,13 +76,13 @@ def _lines(program: Program) -> Iterator[str]:
 
 def _shown(program: Program) -> list[str]:
     """Return the lines for people, with only the first elements of arrays."""
-    found = []
+    lines = []
     writer = _Writer(program.functions, value_text)
     for line, source in writer.program(program):
         text = line.strip()
         text = text if len(text) <= _WIDEST else f"{text[: _WIDEST - 3]}..."
-        found.append(f"{text}  ({source})" if source else text)
-    return found
+        lines.append(f"{text}  ({source})" if source else text)
+    return lines
 
 
 def _digest(array: np.ndarray) -> str:

@@ -236,7 +236,7 @@ class ProgramComparison(Displayed):
             f"{short(errors.max_ulp)} ulp"
         )
         if not first.equal:
-            yield Text("   no value before it can be matched with one of the other")
+            yield Text("   no value before it has a counterpart in the other program")
             return
         near = first.equal_behind[:_NEAREST]
         nearest = "; the nearest to it:" if near else ""

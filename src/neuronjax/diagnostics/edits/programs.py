@@ -130,7 +130,7 @@ class _Describing:
         added: Iterable[FlatOp] = (),
         removed: Iterable[FlatOp] = (),
     ) -> list[Edit]:
-        programs, found = self._alignment, []
+        programs, edits = self._alignment, []
         for pair in pairs:
             match = self._found.get(pair.after)
             edit = Edit(
@@ -140,14 +140,14 @@ class _Describing:
                 differs=None if match is None else match.differs,
                 what=changes(pair.before.op, pair.after.op) or self._reads(pair),
             )
-            found.append(edit)
+            edits.append(edit)
         for op in added:
             shown, what = _described(op, programs.after), constant_text(op.op)
-            found.append(Edit(kind="added", after=shown, what=what))
+            edits.append(Edit(kind="added", after=shown, what=what))
         for op in removed:
             shown, what = _described(op, programs.before), constant_text(op.op)
-            found.append(Edit(kind="removed", before=shown, what=what))
-        return found
+            edits.append(Edit(kind="removed", before=shown, what=what))
+        return edits
 
     def _reads(self, pair: AlignedPair) -> str:
         """Return which constants of a rewired op were replaced by which."""
@@ -170,8 +170,8 @@ class _Describing:
         off = [match for match in self._found.values() if match.differs]
         if not off:
             return None
-        told = [match for match in off if match.after.name not in MOVING]
-        match = min(told or off, key=lambda match: match.order)
+        computing = [match for match in off if match.after.name not in MOVING]
+        match = min(computing or off, key=lambda match: match.order)
         before, after = match.before.root.op, match.after.root.op
         _, left, right, device = match.beside
         index = _farthest(left, right)

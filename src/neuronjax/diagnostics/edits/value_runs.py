@@ -146,8 +146,8 @@ def values_beside(before: RunValue, after: RunValue) -> Beside | None:
         return Beside(sum(each, Errors()), left[n], right[n], device)
     shape = (left if len(left) < len(right) else right)[0].shape
     pairs = product(gathered(left, shape), gathered(right, shape))
-    found = [Beside(errors_of(b, a), a, b) for a, b in pairs]
-    return min(found, key=lambda beside: beside.errors.differing, default=None)
+    candidates = [Beside(errors_of(b, a), a, b) for a, b in pairs]
+    return min(candidates, key=lambda beside: beside.errors.differing, default=None)
 
 
 @dataclass
@@ -236,14 +236,14 @@ class _GatheringWalk(ParallelWalk):
 
     def cut(self, value: Any, part: tuple[slice, ...]) -> Any:
         """Return a part of an array, recorded as the value of the whole."""
-        found = super().cut(value, part)
-        self._run.hold(found, self._run.value(np.asarray(value)))
-        return found
+        piece = super().cut(value, part)
+        self._run.hold(piece, self._run.value(np.asarray(value)))
+        return piece
 
     def joined(
         self, values: Sequence[Any], join: Callable[[Sequence[Any]], np.ndarray]
     ) -> Any:
         """Return the joined array, recorded as the value of its parts."""
-        found = super().joined(values, join)
-        self._run.hold(found, self._run.value(np.asarray(values[0])))
-        return found
+        whole = super().joined(values, join)
+        self._run.hold(whole, self._run.value(np.asarray(values[0])))
+        return whole

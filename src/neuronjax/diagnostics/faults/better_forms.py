@@ -37,7 +37,8 @@ FORMS: Mapping[str, str] = {
     "sqrt(x) - sqrt(y)": "(x - y) / (sqrt(x) + sqrt(y)) for sqrt(x) - sqrt(y)",
 }
 _PARSED = {formula: ast.parse(formula, mode="eval").body for formula in FORMS}
-#: Formulas that are right if the maximum is subtracted first: only for these faults.
+#: Formulas that are advised against only for these faults: they are exact enough if the
+#: maximum is subtracted first.
 RANGES: Mapping[str, tuple[str, ...]] = {
     "exp(x) / sum(exp(x))": ("overflow", "non-finite"),
     "log(sum(exp(x)))": ("overflow", "underflow", "singular", "non-finite"),
@@ -76,7 +77,7 @@ def better_form(graph: ValueSources, ops: Collection[Op], scope: str, kind: str)
         if kind not in RANGES.get(formula, (kind,)):
             continue
         if kind == "non-finite" and "exp" not in formula:
-            continue  # without exp it keeps digits but extends no domain
+            continue  # the other form keeps digits, but makes no Inf finite
         for value in ends:
             found = _match(graph, _PARSED[formula], value, {})
             if found is not None and not found.isdisjoint(ops):

@@ -15,7 +15,7 @@ from neuronjax.diagnostics.faults.recorder import OpTrace
 from neuronjax.diagnostics.op_records import MOVING
 from neuronjax.ir.program import Op, Value
 
-#: Ops whose result is still a choice; any other op computes with it.
+#: Ops that make a choice or keep it one; all other ops compute with its number.
 _KEEPS = (
     MOVING
     | BOUNDS

@@ -99,7 +99,8 @@ class Flow:
         return {self._graph.makers[r] for r in readers if was_run(r)}
 
     def ahead(self, op: Op, hands_on: Callable[[Op], bool]) -> Iterator[Op]:
-        """Yield the readers of a result, and those behind readers that hand it on."""
+        """Yield the readers of a result, and the readers of what `hands_on` readers
+        return."""
         seen, left = {op}, [op]
         while left:
             for reader in self.readers(left.pop().results[0]) - seen:
@@ -228,7 +229,7 @@ class Flow:
         return sorted(wrong, key=lambda w: (-w[0], w[1]))
 
     def owes_to_chance(self, value: Value, unit: float) -> bool:
-        """Return whether a value owes its error to chance, and not to an op.
+        """Return whether the error of a value is due to chance and not to an op.
 
         A gradient that should be zero, as of a bias before a softmax, is float64's
         rounding noise in the reference, and other noise on perturbed data. The same may

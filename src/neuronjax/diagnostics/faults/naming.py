@@ -37,7 +37,7 @@ KINDS: Mapping[str, str] = {
     "integer": "use a wider integer, and no float on its way",
     "saturation": "scale to the largest number of the format, or give the layer more "
     "digits by a Rule",
-    "coarse": "keep it in FP32 up to there: the format has not the digits",
+    "coarse": "keep it in FP32 up to there: the format has too few digits",
     "other": "compare this op alone",
 }
 #: Advice where the op already computes in FP32, or where FP32 does not help.

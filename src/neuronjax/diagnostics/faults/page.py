@@ -77,7 +77,7 @@ def _headline(verdict: FaultVerdict) -> Text:
     results = "the result is" if total == 1 else f"all {total} results are"
     found = f"{results} as near as formats and data allow"
     if verdict.unjudged:
-        text = f"not judged: {'; '.join(verdict.unjudged)}. Else {found}"
+        text = f"not judged: {'; '.join(verdict.unjudged)}. Otherwise {found}"
         return Text(text, style="yellow")
     return Text(f"nothing wrong: {found}", style="green")
 

@@ -308,7 +308,8 @@ class Recorder:
         arrays = [operands[v] for v in op.operands if v in operands]
         own = own if math.isfinite(own) else math.inf
         cast = self.contractions.get(op)
-        # Of an index and the number there, judge the number: a choice is no arithmetic.
+        # If an op returns an index and the number there, the number is judged: an index
+        # is the result of a choice, not of arithmetic.
         pairs = zip(op.results, shares, strict=True)
         floats = [s for v, s in pairs if v.type.dtype.kind not in "iub"]
         return OpEvidence(

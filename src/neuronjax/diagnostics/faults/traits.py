@@ -97,7 +97,7 @@ def rounds_to(trace: OpTrace) -> float:
 
 
 def hands_on(evidence: OpEvidence) -> bool:
-    """Return whether an op has its Inf or NaN from an operand."""
+    """Return whether the Inf or NaN of a result comes from an operand."""
     operands = evidence.operands.values()
     return evidence.result.nonfinite > 0 and any(x.nonfinite for x in operands)
 

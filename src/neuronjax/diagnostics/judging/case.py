@@ -30,8 +30,8 @@ from neuronjax.errors import InvalidProgramError, NeuronJaxError, line_in
 #: mutants; one with more than a quarter of it is run less often.
 LARGE_INPUTS = 1 << 22
 
-#: Runs with drawn errors for such a reference, and for seeds after the first, whose
-#: tolerance shows what a verdict is worth. Student's t makes bounds twice as wide.
+#: Runs with drawn errors for such a reference, and for all seeds but the first, whose
+#: tolerance shows what a verdict is worth. So few runs give bounds twice as wide.
 _FEWER_SAMPLES = 10
 
 #: Functions that the loops of a reference call with their iterable or condition. They

@@ -58,8 +58,8 @@ def ignored_arguments(
     program = candidate.kernel.program
     for n in _unreached(program):
         if _matters(case, seeds[0], n):
-            told = f"no result depends on argument {n}; the reference's do"
-            yield Problem(rule="input-ignored", message=told, remedy="compute with it")
+            text = f"no result depends on argument {n}; the reference's do"
+            yield Problem(rule="input-ignored", message=text, remedy="compute with it")
 
 
 def _unreached(program: KernelProgram) -> tuple[int, ...]:

@@ -112,7 +112,7 @@ class Guard:
         if writes and not name.startswith(root) and name not in _NOWHERE:
             self._refuse(f"writes {name}")
         if writes and name.removeprefix(root) in self.sealed and not self.finished:
-            self._refuse("forges what the judge reads of it")
+            self._refuse("writes what only the judge may write")
 
     def _library(self, root: str, path: str) -> None:
         if os.path.realpath(path).startswith(root):

@@ -65,11 +65,11 @@ def reported(
     for report, location in reports_met(program, release):
         kind = "limits" if report.lost and release is not None else "advice"
         seen = " and ".join(report.chips) or "a chip"
-        told = f"{report.name} was seen on {seen}, NKI {', '.join(report.releases)}: "
-        told += f"it {report.does}; documented: {report.documented} ({report.source})"
+        text = f"{report.name} was seen on {seen}, NKI {', '.join(report.releases)}: "
+        text += f"it {report.does}; documented: {report.documented} ({report.source})"
         found[kind].append(
             Problem(
-                rule=REPORT_RULE, location=location, message=told, remedy=report.remedy
+                rule=REPORT_RULE, location=location, message=text, remedy=report.remedy
             )
         )
     return {kind: tuple(_counted(same)) for kind, same in found.items()}

@@ -51,14 +51,14 @@ def too_large(program: KernelProgram, path: Path) -> Iterator[Problem]:
         pools, _ = assign(program)
         held = sum(_bytes(prod(p.shape) * p.slots, p.dtype) for p in pools)
     if held > MOST_BYTES:
-        told = f"allocates {binary(held)}, more than the {binary(MOST_BYTES)} here"
+        message = f"allocates {binary(held)}, more than the {binary(MOST_BYTES)} here"
         remedy = "allocate less, or judge a smaller case"
-        yield Problem(rule="memory", location=str(path), message=told, remedy=remedy)
+        yield Problem(rule="memory", location=str(path), message=message, remedy=remedy)
     count = values.executed(program.body)
     if count > MOST_INSTRUCTIONS:
-        told = f"executes {count:,} instructions, more than {MOST_INSTRUCTIONS:,}"
+        message = f"executes {count:,} instructions, more than {MOST_INSTRUCTIONS:,}"
         remedy = "let its loops turn less often, or judge a smaller case"
-        yield Problem(rule="time", location=str(path), message=told, remedy=remedy)
+        yield Problem(rule="time", location=str(path), message=message, remedy=remedy)
 
 
 def _all_bytes(program: KernelProgram) -> int:
@@ -113,8 +113,8 @@ def seeds(
         rule = "time" if isinstance(error, values.EndlessError) else "run"
         return tuple(done), (Problem.of_error(rule, error),)
     except (TypeError, ValueError, AttributeError, IndexError) as error:
-        told = f"its results do not fit the reference's: {error}"
-        return tuple(done), (Problem(rule="results", message=told),)
+        message = f"its results do not fit the reference's: {error}"
+        return tuple(done), (Problem(rule="results", message=message),)
     return tuple(done), ()
 
 

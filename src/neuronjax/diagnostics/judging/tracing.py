@@ -101,8 +101,8 @@ def read(ended: Ended, path: Path) -> TracedCandidate:
 def _refused(status: Mapping[str, Any], path: Path) -> Iterator[Problem]:
     """Yield why a candidate is refused, from its child's status."""
     for what in status["forbidden"]:
-        told, remedy = str(what), "leave it out: no kernel needs it"
-        yield Problem(rule="forbidden", location=str(path), message=told, remedy=remedy)
+        text, remedy = str(what), "leave it out: no kernel needs it"
+        yield Problem(rule="forbidden", location=str(path), message=text, remedy=remedy)
     if status["what"]:
         yield Problem(
             rule=str(status["what"]),

@@ -151,5 +151,5 @@ def _refused(error: NeuronJaxError) -> dict[str, Any]:
 def _raised(error: BaseException, candidate: str) -> dict[str, Any]:
     """Return the failure for a candidate's exception, at its innermost line."""
     text = str(error).partition("\n")[0]
-    told = f"{type(error).__name__}: {text}"
-    return _failure("raised", told, line_in(candidate, error) or "")
+    message = f"{type(error).__name__}: {text}"
+    return _failure("raised", message, line_in(candidate, error) or "")

@@ -134,5 +134,5 @@ def _unfinished(ended: Ended, kernel: str, line: str) -> InvalidProgramError:
             remedy="let the loop's condition become 0, or give the judge more time",
         )
     words = ended.printed.strip().rpartition("\n")[2]
-    told = f"executing its instructions {ended.how or 'left no result'}: {words}"
-    return InvalidProgramError(told, op=kernel, remedy="judge a smaller case")
+    message = f"executing its instructions {ended.how or 'left no result'}: {words}"
+    return InvalidProgramError(message, op=kernel, remedy="judge a smaller case")

@@ -109,8 +109,8 @@ def _figures(verdict: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "active", ", ".join(f"{q} {percent(s)}" for q, s in active if s >= 0.005)
     read, written = times["hbm_read_bytes"], times["hbm_write_bytes"]
     spilled = times["spill_bytes"]
-    told = f"{binary(read)} read, {binary(written)} written"
-    yield "HBM", told + (f", {binary(spilled)} spilled" if spilled else "")
+    moved = f"{binary(read)} read, {binary(written)} written"
+    yield "HBM", moved + (f", {binary(spilled)} spilled" if spilled else "")
     yield "MFU", percent(times["mfu"])
     labels = verdict["fidelity"].items()
     counted = ", ".join(f"{count:,} {label}" for label, count in labels)

@@ -84,15 +84,15 @@ def no_rule(i: Instruction, what: str) -> UnimplementedError:
 def discrete(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
     """Return integer or boolean results; an element is doubtful if an operand's is."""
     results = in_float64(i, [h.values for h in x], at)
-    found = []
+    compared = []
     for values, buffer in zip(results, i.results, strict=True):
         shape = buffer.type.shape
         places: Any = np.zeros(shape, bool)
         for h in x:
             own = places_in_doubt(h)
             places = places | (own if h.shape in (shape, ()) else own.any())
-        found.append(Held(doubtful(values, places, at.model), shape))
-    return found
+        compared.append(Held(doubtful(values, places, at.model), shape))
+    return compared
 
 
 # -- functions of two ------------------------------------------------------------------
@@ -154,16 +154,16 @@ def _(i: TensorTensor | TensorScalar, x: Sequence[Held], at: Executors) -> list[
     if not is_float(i.results[0].type.dtype):
         return discrete(i, x, at)
     if i.op in _STEPS:
-        found: Any = stepwise(BINARY[i.op], x[0].x)  # type: ignore[arg-type]
+        result: Any = stepwise(BINARY[i.op], x[0].x)  # type: ignore[arg-type]
     elif i.op in _FLOATS:
-        found = _FLOATS[i.op](*x)
+        result = _FLOATS[i.op](*x)
     elif i.op in BINARY:
-        found = BINARY[i.op](*(h.x for h in x))
+        result = BINARY[i.op](*(h.x for h in x))
     else:
         raise no_rule(i, i.op)
     if all(h.is_exact for h in x) and i.op != "power":
-        found = without_needless_errors(found)
-    return [written(found, i)]
+        result = without_needless_errors(result)
+    return [written(result, i)]
 
 
 @legal.register
@@ -193,8 +193,8 @@ def _(i: Compare, x: Sequence[Held], at: Executors) -> list[Held]:
     function, shape = _COMPARISONS[i.direction], x[0].shape
     if x[0] is x[1]:  # tests for NaN, which needs no bound
         return [Held(function(x[0].values, x[1].values), shape)]
-    found = function(x[0].x, x[1].x)
-    return [Held(found if isinstance(found, Tracked) else np.asarray(found), shape)]
+    result = function(x[0].x, x[1].x)
+    return [Held(result if isinstance(result, Tracked) else np.asarray(result), shape)]
 
 
 @legal.register
@@ -247,15 +247,15 @@ def _narrow(i: TensorCopy, held: Held, at: Executors) -> list[Held]:
 
 
 def _whole(step: Any, x: Tracked, dtype: np.dtype) -> Array:
-    found = stepwise(step, x)
+    result = stepwise(step, x)
     if dtype.kind == "b":
         low, high = (x.value - x.model.spread * x.scale() * s for s in (1, -1))
         return doubtful(x.value != 0, (low <= 0) & (high >= 0), x.model)
     info = np.iinfo(dtype)
-    value = np.clip(np.nan_to_num(found.value), info.min, info.max).astype(dtype)
-    if found.is_exact:
+    value = np.clip(np.nan_to_num(result.value), info.min, info.max).astype(dtype)
+    if result.is_exact:
         return value
-    return Tracked(value, x.model, dtype, found.own)
+    return Tracked(value, x.model, dtype, result.own)
 
 
 def _of_integers(held: Held, model: ErrorModel) -> Tracked:
@@ -279,17 +279,17 @@ def _(i: ReducePrecision, x: Sequence[Held], at: Executors) -> list[Held]:
         largest=exponent * 2 * (1 - 2.0 ** -(i.mantissa_bits + 1)),
     )
     assert isinstance(x[0].x, Tracked)
-    found, hard = rounded(x[0].x, format)
-    return [Held(found, x[0].shape, hard)]
+    result, hard = rounded(x[0].x, format)
+    return [Held(result, x[0].shape, hard)]
 
 
 @legal.register
 def _(i: BitcastCopy, x: Sequence[Held], at: Executors) -> list[Held]:
     """Return the bits of an exact operand; every bit of an inexact one is doubtful."""
-    found = of_exact(i, x, at)
+    results = of_exact(i, x, at)
     if x[0].is_exact:
-        return found
-    return [Held(doubtful(found[0].values, True, at.model), found[0].shape)]
+        return results
+    return [Held(doubtful(results[0].values, True, at.model), results[0].shape)]
 
 
 @legal.register(ScaleFromAmax)
@@ -321,8 +321,8 @@ def _steepest(function: Callable[[Any], Any], x: np.ndarray, reach: Any) -> np.n
         np.abs(function(x + end * reach) - function(x)) / np.abs(end * reach)
         for end in _ENDS
     ]
-    found = np.nan_to_num(np.maximum.reduce(slopes), nan=np.inf, posinf=np.inf)
-    return np.where(reach > 0, found, 0.0)
+    slope = np.nan_to_num(np.maximum.reduce(slopes), nan=np.inf, posinf=np.inf)
+    return np.where(reach > 0, slope, 0.0)
 
 
 def _rule(name: str, function: Callable[[Any], Any]) -> ElementRule:

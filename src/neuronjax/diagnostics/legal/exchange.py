@@ -91,14 +91,14 @@ def _moved(i: Collective, k: int, x: Devices, at: Executors) -> list[Held]:
         rows = [np.asarray(own[k]) for own in made]
         return rows[0] if is_same else np.stack(rows)
 
-    found = moved_together([own[n] for own in x for n in data], mover, at.model)
+    result = moved_together([own[n] for own in x for n in data], mover, at.model)
     # The other operands of a ragged exchange are offsets and sizes.
     places = range(len(data), len(i.operands)) if len(data) > 1 else ()
     if any(is_doubtful(own[n]) for own in x for n in places):
-        found = Held(doubtful(found.values, True, at.model), found.shape)
+        result = Held(doubtful(result.values, True, at.model), result.shape)
     if is_same:
-        return [found] * len(x)
-    return [rearranged(found, lambda v, d=d: v[d]) for d in range(len(x))]
+        return [result] * len(x)
+    return [rearranged(result, lambda v, d=d: v[d]) for d in range(len(x))]
 
 
 def _of_discrete(i: Reduction, k: int, x: Devices, at: Executors) -> list[Held]:
@@ -122,17 +122,17 @@ def _of_discrete(i: Reduction, k: int, x: Devices, at: Executors) -> list[Held]:
 
 def _reduced(i: Reduction, k: int, x: Devices, at: Executors) -> list[Held]:
     """Return the k-th result of a float reduction, for every device."""
-    found: dict[int, Held] = {}
+    results: dict[int, Held] = {}
     for group in i.groups:
         total = _total(i, k, [x[device][k] for device in group], at)
         for rank, device in enumerate(group):
-            found[device] = total
+            results[device] = total
             if isinstance(i, ReduceScatter):
                 length = i.results[k].type.shape[i.dimension]
                 part = slice(rank * length, (rank + 1) * length)
                 index = (*[slice(None)] * i.dimension, part)
-                found[device] = rearranged(total, lambda v, index=index: v[index])
-    return [found[device] for device in range(len(x))]
+                results[device] = rearranged(total, lambda v, index=index: v[index])
+    return [results[device] for device in range(len(x))]
 
 
 def _total(i: Reduction, k: int, x: Sequence[Held], at: Executors) -> Held:
@@ -148,6 +148,6 @@ def _total(i: Reduction, k: int, x: Sequence[Held], at: Executors) -> Held:
         sizes = np.sqrt(np.square(values).sum(0) + np.square(values.sum(0)))
         error = travels.unit / math.sqrt(3) * sizes
         whole = whole.wider(np.broadcast_to(error, whole.shape))
-    found = folded(i.op, whole, (0,))
-    result, hard = rounded(found, roundoff(dtype), i.rounding == "stochastic")
+    total = folded(i.op, whole, (0,))
+    result, hard = rounded(total, roundoff(dtype), i.rounding == "stochastic")
     return Held(result, x[0].shape, hard)

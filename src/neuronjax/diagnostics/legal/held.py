@@ -176,8 +176,8 @@ def written(x: Array, i: Instruction, number: int = 0) -> Held:
     """Return an FP32 result, rounded to the format in which it is written."""
     shape = i.results[number].type.shape
     assert isinstance(x, Tracked)
-    found, hard = rounded(x, format_of(i, number), i.rounding == "stochastic")
-    return Held(found, shape, hard)
+    result, hard = rounded(x, format_of(i, number), i.rounding == "stochastic")
+    return Held(result, shape, hard)
 
 
 def rounded(

@@ -58,8 +58,8 @@ def rearranged(held: Held, function: Callable[[np.ndarray], np.ndarray]) -> Held
     hard = held.hard
     if hard is not None:
         hard = function(np.broadcast_to(hard, held.shape))
-    found = moved(function, x)
-    return Held(found, found.shape, hard)
+    result = moved(function, x)
+    return Held(result, result.shape, hard)
 
 
 def _broadcast(i: DmaCopy, held: Held) -> Held:
@@ -120,11 +120,11 @@ def _moved(i: Instruction, x: Sequence[Held], at: Executors, data: range) -> lis
 
     indices = x[len(data) :]
     is_lost = any(is_doubtful(h) for h in indices)
-    found = moved_together([x[n] for n in data], mover, at.model)
+    result = moved_together([x[n] for n in data], mover, at.model)
     shape = i.results[0].type.shape
     if not is_lost:
-        return [Held(found.x, shape, found.hard)]
-    return [Held(doubtful(found.values, True, at.model), found.shape)]
+        return [Held(result.x, shape, result.hard)]
+    return [Held(doubtful(result.values, True, at.model), result.shape)]
 
 
 def moved_together(x: Sequence[Held], mover: Mover, model: ErrorModel) -> Held:
@@ -147,5 +147,5 @@ def moved_together(x: Sequence[Held], mover: Mover, model: ErrorModel) -> Held:
     hard = None
     if any(h.hard is not None for h in x):
         hard = move([h.bound(model) for h in x])
-    found = Tracked(value, model, np.float32, *moved_errors(move, tracked))
-    return Held(found, value.shape, hard)
+    result = Tracked(value, model, np.float32, *moved_errors(move, tracked))
+    return Held(result, value.shape, hard)

@@ -43,18 +43,18 @@ def _(i: Sort, x: Sequence[Held], at: Executors) -> list[Held]:
         places = neighbours(by_key, reach, axis)
         if len(keys) > 1:  # ties of the first key are ordered by the others
             places = np.broadcast_to(places.any(axis=axis, keepdims=True), places.shape)
-    found = []
+    results = []
     for number, (values, view) in enumerate(zip(sorted_, i.results, strict=True)):
         source = x[len(keys) + number]
         is_key = len(keys) == 1 and np.array_equal(source.values, keys[0].values)
         if is_float(view.type.dtype) and is_key:
             worst = worst_along(keys[0].tracked(at.model), axis)
             kept = Tracked(values, at.model, np.float32, None, worst)
-            found.append(Held(kept, source.shape))
+            results.append(Held(kept, source.shape))
             continue
         lost = places if source.is_exact else True
-        found.append(Held(doubtful(values, lost, at.model), source.shape))
-    return found
+        results.append(Held(doubtful(values, lost, at.model), source.shape))
+    return results
 
 
 @legal.register
@@ -81,9 +81,9 @@ def _(i: ReduceBlock, x: Sequence[Held], at: Executors) -> list[Held]:
         return of_exact(i, x, at)
     results = in_float64(i, [h.values for h in x], at)
     if len(results) == 2 and len(i.axes) == 1 and not x[0].is_exact:
-        found = _place(i, x[0], results, at)
-        if found is not None:
-            return found
+        placed = _place(i, x[0], results, at)
+        if placed is not None:
+            return placed
     return [Held(doubtful(np.asarray(r), True, at.model), np.shape(r)) for r in results]
 
 

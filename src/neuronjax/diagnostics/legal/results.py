@@ -83,15 +83,15 @@ class LegalOutput:
         Raises:
             InvalidProgramError: the output has another shape.
         """
-        found = np.asarray(actual)
-        if found.shape != self.expected.shape:
+        given = np.asarray(actual)
+        if given.shape != self.expected.shape:
             raise InvalidProgramError(
-                f"{self.path} has shape {found.shape}, the program's "
+                f"{self.path} has shape {given.shape}, the program's "
                 f"{self.expected.shape}",
-                remedy="hand over the outputs of the same program and arguments",
+                remedy="pass the outputs of the same program and arguments",
             )
-        judged = self.tolerance.check(found)
-        error, known = apart(found, self.expected), ~np.isposinf(self.atol)
+        judged = self.tolerance.check(given)
+        error, known = apart(given, self.expected), ~np.isposinf(self.atol)
         outside, worst = known & (error > self.atol), judged.worst
 
         def there(array: np.ndarray) -> float:
@@ -103,7 +103,7 @@ class LegalOutput:
             indices=np.argwhere(outside),
             excess=error[outside] - self.atol[outside],
             index=worst,
-            value=there(found),
+            value=there(given),
             expected=there(self.expected),
             allowed=there(self.atol),
             power=self.power,
@@ -181,10 +181,10 @@ class LegalCheck(Displayed):
     def __rich__(self) -> RenderableType:
         wrong = [o for o in self.outputs if not o]
         if not wrong:
-            found = Text("legal: every element is within its bound", style="green")
+            text = Text("legal: every element is within its bound", style="green")
             if vague := [o.path for o in self.outputs if o.power >= 1]:
-                found.append(f"; undecided, zeros are too: {', '.join(vague)}", "red")
-            return found
+                text.append(f"; undecided, zeros pass too: {', '.join(vague)}", "red")
+            return text
         lines = [Text(o.as_text()) for o in wrong]
         head = f"not legal: {len(wrong)} of {len(self.outputs)} outputs"
         return Group(Text(head, style="bold red"), *lines)
@@ -247,7 +247,7 @@ class LegalResults(Displayed):
             raise InvalidProgramError(
                 f"{len(leaves)} outputs, the program has {len(self.outputs)}",
                 op=self.name,
-                remedy="hand over what the function returns",
+                remedy="pass what the function returns",
             )
         pairs = zip(self.outputs, leaves, strict=True)
         return LegalCheck(outputs=tuple(o.check(x) for o, x in pairs))
@@ -266,7 +266,7 @@ class LegalResults(Displayed):
                 "power": NUMBER,
             },
             (_row(o) for o in self.outputs),
-            caption="power: all numbers of the output, off by this share, are refused",
+            caption="power: an output whose numbers are all off by this share fails",
             width=80,
             min_width=None,
         )
@@ -311,14 +311,14 @@ def _figures(output: LegalOutput) -> dict[str, Any]:
 
 
 def _row(output: LegalOutput) -> Sequence[str]:
-    found = _figures(output)
-    bounds = (found["median_bound"], found["largest_bound"])
+    figures = _figures(output)
+    bounds = (figures["median_bound"], figures["largest_bound"])
     return (
         output.path,
-        f"{found['dtype']}[{','.join(map(str, found['shape']))}]",
-        short(found["rms"]),
+        f"{figures['dtype']}[{','.join(map(str, figures['shape']))}]",
+        short(figures["rms"]),
         *("" if bound is None else short(bound) for bound in bounds),
-        str(found["unknown"]),
+        str(figures["unknown"]),
         "none" if output.power >= 1 else f"{100 * output.power:.2g} %",
     )
 
@@ -329,11 +329,11 @@ def legal_output(
     """Return the legal values of an output from its value at the end of a walk."""
     whole = held.tracked(model)
     with np.errstate(all="ignore"):
-        found = tolerance_of(whole)
-    expected = found.value.astype(np.float64)
+        tolerance = tolerance_of(whole)
+    expected = tolerance.value.astype(np.float64)
     if dtype.kind in "iub":
         expected = held.values.astype(dtype)
     bound = held.bound(model).astype(np.float64)
     return LegalOutput(
-        path=path, dtype=dtype, tolerance=Tolerance(expected, bound, found.l2_bound)
+        path=path, dtype=dtype, tolerance=Tolerance(expected, bound, tolerance.l2_bound)
     )

@@ -52,12 +52,14 @@ def _(i: TensorReduce, x: Sequence[Held], at: Executors) -> list[Held]:
         return of_discrete(i, x, at)
     whole, start = x[0].tracked(at.model), x[1]
     if not whole.size and i.op in ("maximum", "minimum"):
-        found = exact(np.broadcast_to(start.values, i.results[0].type.shape), at.model)
+        reduced = exact(
+            np.broadcast_to(start.values, i.results[0].type.shape), at.model
+        )
     else:
-        found = folded(i.op, whole, tuple(i.axes))
+        reduced = folded(i.op, whole, tuple(i.axes))
     if i.op != "add" or np.any(start.values != 0) or not start.is_exact:
-        found = REDUCTIONS[i.op](found, start.x)
-    return [written(found, i)]  # type: ignore[arg-type]
+        reduced = REDUCTIONS[i.op](reduced, start.x)
+    return [written(reduced, i)]  # type: ignore[arg-type]
 
 
 def folded(op: str, x: Tracked, axes: tuple[int, ...]) -> Tracked:
@@ -98,16 +100,16 @@ def _(i: TensorTensorScan, x: Sequence[Held], at: Executors) -> list[Held]:
     turn = functools.partial(np.flip, axis=i.axis) if i.reverse else np.asarray
     turned = moved(turn, whole)
     if i.op == "add":
-        found = running(turned, i.axis)
+        result = running(turned, i.axis)
     elif i.op == "multiply":
-        found = _running_product(turned, i.axis)
+        result = _running_product(turned, i.axis)
     else:
         fold = np.maximum if i.op == "maximum" else np.minimum
         scale = np.broadcast_to(np.asarray(turned.scale()), turned.shape)
         joint = np.maximum.accumulate(scale, axis=i.axis).astype(np.float32)
         value = fold.accumulate(turned.value, axis=i.axis)
-        found = Tracked(value, at.model, np.float32, None, joint)
-    return [written(moved(turn, found), i)]
+        result = Tracked(value, at.model, np.float32, None, joint)
+    return [written(moved(turn, result), i)]
 
 
 def _running_product(x: Tracked, axis: int) -> Tracked:
@@ -132,22 +134,22 @@ def _contracted(i: NcMatmul | NcMatmulMx, lhs: Tracked, rhs: Tracked) -> Tracked
     d = i.dimensions
     a = _matrix(lhs, d.lhs_batch, d.lhs_contract, k_last=True)
     b = _matrix(rhs, d.rhs_batch, d.rhs_contract, k_last=False)
-    found, shape = matmul(a, b), i.results[0].type.shape
+    product, shape = matmul(a, b), i.results[0].type.shape
     psum = roundoff(i.results[0].type.dtype)
     if psum.unit > a.model.sums.unit:  # PSUM rounds after every tile
         tiles = math.ceil(a.shape[-1] / i.k_tile)
         left, right = (np.square(x.value, dtype=np.float32) for x in (a, b))
-        walk = np.sqrt(np.square(found.value) + left @ right)
-        found = found.wider(psum.unit * math.sqrt(tiles / 3) * walk)
-    return moved(lambda v: v.reshape(shape), found)
+        walk = np.sqrt(np.square(product.value) + left @ right)
+        product = product.wider(psum.unit * math.sqrt(tiles / 3) * walk)
+    return moved(lambda v: v.reshape(shape), product)
 
 
 @legal.register
 def _(i: NcMatmul, x: Sequence[Held], at: Executors) -> list[Held]:
     if not is_float(i.results[0].type.dtype):
         return of_discrete(i, x, at)
-    found = _contracted(i, x[0].tracked(at.model), x[1].tracked(at.model))
-    return [written(found, i)]
+    product = _contracted(i, x[0].tracked(at.model), x[1].tracked(at.model))
+    return [written(product, i)]
 
 
 @legal.register
@@ -174,8 +176,8 @@ def _(i: QuantizeMx, x: Sequence[Held], at: Executors) -> list[Held]:
 
 @legal.register
 def _(i: NcMatmulMx, x: Sequence[Held], at: Executors) -> list[Held]:
-    found = _contracted(i, x[0].tracked(at.model), x[1].tracked(at.model))
-    return [written(found, i)]
+    product = _contracted(i, x[0].tracked(at.model), x[1].tracked(at.model))
+    return [written(product, i)]
 
 
 # -- windows and scatters --------------------------------------------------------------

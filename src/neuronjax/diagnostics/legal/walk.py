@@ -131,8 +131,8 @@ class LegalWalk(OpWalk):
             return
         [lane], known = lanes, views[self._side]
         at = {v: known[v].buffer.number for v in path.op.results if v in known}
-        found = {v: lane.arrays[n] for v, n in at.items() if n in lane.arrays}
-        changed = self._made(path, self.position.iterations, found) or {}
+        arrays = {v: lane.arrays[n] for v, n in at.items() if n in lane.arrays}
+        changed = self._made(path, self.position.iterations, arrays) or {}
         for value, held in changed.items():
             if self._draw is not None:
                 held = drawn(held, False, self._draw)

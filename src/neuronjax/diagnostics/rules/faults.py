@@ -118,16 +118,16 @@ def _epsilon(context: OpContext) -> Answer:
 
 def _guarded(context: OpContext, value: Value) -> set[str]:
     """Return the readers of a value, or its broadcast, that need it nonzero."""
-    found: set[str] = set()
+    guards: set[str] = set()
     for user in context.users.get(value, ()):
         if user.name in _SPREADS:
-            found |= _guarded(context, user.results[0])
+            guards |= _guarded(context, user.results[0])
         elif user.name in _DIVIDES:
             # The nonzero operand: a divisor, the base of a power, or the only operand.
             of_two = user.name == "stablehlo.divide" and len(user.operands) > 1
             if user.operands[of_two] is value:
-                found.add(user.name)
-    return found
+                guards.add(user.name)
+    return guards
 
 
 def _decay(context: OpContext) -> Answer:
@@ -148,10 +148,10 @@ def _factor(context: OpContext, value: Value) -> float | None:
     if maker is None or maker.name != "stablehlo.multiply":
         return None
     for operand in maker.operands:
-        found = _scalar(context, operand)
-        found = _factor(context, operand) if found is None else found
-        if found is not None:
-            return found
+        factor = _scalar(context, operand)
+        factor = _factor(context, operand) if factor is None else factor
+        if factor is not None:
+            return factor
     return None
 
 
@@ -215,11 +215,11 @@ def _stagnates(context: OpContext) -> Answer:
         unit = unit_of(argument.type.dtype)
         if not unit or context.loop <= 1 / (2 * unit):
             continue
-        found = _running_sum(graph, body.results[place], argument)
-        if found is not None:
-            half = f"from {1 / (2 * unit):.0f} equal addends on half of one is lost"
+        running_sum = _running_sum(graph, body.results[place], argument)
+        if running_sum is not None:
+            half = f"from {1 / (2 * unit):.0f} equal addends on, each loses up to half"
             name = argument.type.dtype.name
-            return Verdict(f"{context.loop} turns in {name}; {half}", at=found)
+            return Verdict(f"{context.loop} turns in {name}; {half}", at=running_sum)
     return None
 
 
@@ -290,4 +290,4 @@ a sum that a loop carries stops growing
         "stagnation-loop": _stagnates,
     },
 )
-"""The first word of an id is the name of the fault."""
+"""The rules; the first word of an id is the name of the fault."""

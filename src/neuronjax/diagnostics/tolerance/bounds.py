@@ -105,22 +105,24 @@ def error_bounds(
 
     def values(draw: Draw) -> Iterator[tuple[int, np.ndarray]]:
         try:
-            found = jax.tree.leaves(run(draw))
+            results = jax.tree.leaves(run(draw))
         except RunsApartError as apart:
             for part in draw.parts(*apart.args):
                 yield from values(part)
             return
-        for number, x in enumerate(found):
+        for number, x in enumerate(results):
             value = as_tracked(x, model).value
             for n in range(draw.count):
                 yield number, of_run(value, n)
 
     leaves, tree = jax.tree.flatten(run(None))
     with np.errstate(all="ignore"):
-        found = {n: tolerance_of(as_tracked(x, model)) for n, x in enumerate(leaves)}
+        tolerances = {
+            n: tolerance_of(as_tracked(x, model)) for n, x in enumerate(leaves)
+        }
     how = {"usual": usual, "ways": _OTHER_WAYS, "is_batched": True}
-    found = sharpened(found, values, samples, failure, **how)
-    return jax.tree.unflatten(tree, [found[n] for n in range(len(leaves))])
+    tolerances = sharpened(tolerances, values, samples, failure, **how)
+    return jax.tree.unflatten(tree, [tolerances[n] for n in range(len(leaves))])
 
 
 def _entered(x: Any, model: ErrorModel) -> Any:

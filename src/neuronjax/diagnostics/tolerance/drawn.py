@@ -103,12 +103,12 @@ class Draw:
 
     def _numbers(self, shape: tuple[int, ...]) -> np.ndarray:
         """Return random numbers of mean 0, standard deviation `AMPLITUDE`."""
-        found = np.empty((len(self._generators), *shape), np.float32)
-        for generator, of_one in zip(self._generators, found.reshape(len(found), -1)):
+        draws = np.empty((len(self._generators), *shape), np.float32)
+        for generator, of_one in zip(self._generators, draws.reshape(len(draws), -1)):
             generator.random(dtype=np.float32, out=of_one)
-        found -= np.float32(0.5)
-        found *= np.float32(12**0.5 * AMPLITUDE)
-        return np.moveaxis(found, 0, -1) if self.count else found[0]
+        draws -= np.float32(0.5)
+        draws *= np.float32(12**0.5 * AMPLITUDE)
+        return np.moveaxis(draws, 0, -1) if self.count else draws[0]
 
     def _of(self, cause: str) -> Any:
         """Return the drawn error of a table or constant; equal at each use."""

@@ -235,7 +235,7 @@ def _split(
     """
     terms: dict[int, Shared] = {}
     loose: list[np.ndarray] = []
-    found = []
+    tracked = []
     for place, x in enumerate(operands):
         kept: list[Shared] = []
         for source, term in x.shared.items():
@@ -247,7 +247,7 @@ def _split(
             scale = np.broadcast_to(compact(term.scale) * into[1], shape)
             _add_term(terms, source, Shared(into[0], scale), loose)
         if x.shape == shape:
-            found.append(_Operand(x.passed(), kept))
+            tracked.append(_Operand(x.passed(), kept))
             continue
         own, joint = x.own, x.joint
         is_spread = isinstance(inputs[place], Tracked) and x.size < math.prod(shape)
@@ -265,8 +265,8 @@ def _split(
             None if e is None else np.broadcast_to(e, shape) for e in (own, joint)
         )
         value = np.broadcast_to(x.value, shape)
-        found.append(_Operand(Tracked(value, x.model, x.dtype, own, joint), kept))
-    return found, terms, loose
+        tracked.append(_Operand(Tracked(value, x.model, x.dtype, own, joint), kept))
+    return tracked, terms, loose
 
 
 def elementwise(function: Any, rule: ElementRule, *inputs: Any) -> Tracked:
@@ -286,11 +286,11 @@ def elementwise(function: Any, rule: ElementRule, *inputs: Any) -> Tracked:
         value, own, _ = step.taken([_exact(of_run(x.value, 0), carrier) for x in given])
         own = _of_shape(own, shape) if error else None
         terms = {0: shared} if bias else {}
-        found = Tracked(np.asarray(value, carrier), model, dtype, own, None, terms)
+        outcome = Tracked(np.asarray(value, carrier), model, dtype, own, None, terms)
         if not model.draw.count:
-            return found
+            return outcome
         value = function(*(_exact(unpacked(x.value), carrier).value for x in given))
-        return found.in_runs(np.asarray(value, carrier), model)
+        return outcome.in_runs(np.asarray(value, carrier), model)
     operands, terms, loose = _split(function, inputs, given, shape)
     has_own = error != 0.0 or any(o.array.has_own for o in operands)
     has_joint = bool(loose) or any(o.is_correlated for o in operands)

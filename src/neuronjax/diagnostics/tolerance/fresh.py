@@ -88,12 +88,12 @@ def stand_ins(function: Callable[..., Any], model: ErrorModel) -> dict[str, Any]
 
     A callable without globals gets none, and is called unchanged.
     """
-    whole, found = NumpyStandIn(model), {}
+    whole, changed = NumpyStandIn(model), {}
     for name, thing in getattr(function, "__globals__", {}).items():
         new = whole if thing is np else replaced(thing, model)
         if new is not thing:
-            found[name] = new
-    return found
+            changed[name] = new
+    return changed
 
 
 @contextlib.contextmanager

@@ -96,9 +96,9 @@ class Tolerance:
 
     def catches(self, wrong: np.ndarray) -> bool:
         """Return whether a result is refused; stop at the first block that decides."""
-        found = wrong.reshape(-1)
-        for block in flat_blocks(found.size):
-            if self.bound is not None and (self._beside(found, block).times > 1).any():
+        flat = wrong.reshape(-1)
+        for block in flat_blocks(flat.size):
+            if self.bound is not None and (self._beside(flat, block).times > 1).any():
                 return True
         return not self.check(wrong)
 
@@ -111,13 +111,13 @@ class Tolerance:
         Raises:
             InvalidProgramError: `actual` has another shape.
         """
-        found = np.asarray(actual)
-        if found.shape != self.value.shape:
+        given = np.asarray(actual)
+        if given.shape != self.value.shape:
             raise InvalidProgramError(
-                f"the result has shape {found.shape}, the reference {self.value.shape}",
+                f"the result has shape {given.shape}, the reference {self.value.shape}",
                 remedy="bring the result into the reference's shape",
             )
-        return self._verdict(found.reshape(-1))
+        return self._verdict(given.reshape(-1))
 
     @property
     def _norm(self) -> float:

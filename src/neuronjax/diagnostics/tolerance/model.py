@@ -22,15 +22,17 @@ import numpy as np
 from neuronjax.errors import InvalidProgramError
 from neuronjax.numerics.float_format import FLOAT32, FORMATS, get_format
 
+#: An error that many elements share does not average out in a norm: it is taken three
+#: times as large as its scale.
 SHARED_SPREAD = 3.0
-"""An error that many elements share does not average out in a norm: it is taken three
-times as large as its scale."""
 
+#: Terms of a sum whose sizes differ by less, zeros aside, are taken for one value.
 ONE_VALUE = 2.0**-10
-"""Terms of a sum whose sizes differ by less, zeros aside, are taken for one value."""
 
 _FEW = 16  # numbers that are compared first; they mostly differ
 _UNMEASURED = 1.5e-5
+
+#: Relative error, root mean square, of ScalarE's elementary functions.
 SILICON: Mapping[str, float] = MappingProxyType(
     {
         # Relative L2 of RMSNorm on trn2, add_rmsnorm_matmul_v1: 1.4635e-5, where the
@@ -45,13 +47,12 @@ SILICON: Mapping[str, float] = MappingProxyType(
         "other": _UNMEASURED,
     }
 )
-"""Relative error, root mean square, of ScalarE's elementary functions."""
 
+#: Two ULPs of FP32: `numerics/elementary.MAX_ULP` is below it for the functions here,
+#: and so are the libraries of NumPy and of XLA.
 EMULATED: Mapping[str, float] = MappingProxyType(
     {"reciprocal": 1.2e-7, "other": 2.4e-7}
 )
-"""Two ULPs of FP32: `numerics/elementary.MAX_ULP` is below it for the functions here,
-and so are the libraries of NumPy and of XLA."""
 
 FUNCTIONS = {"silicon": SILICON, "emulated": EMULATED}
 
@@ -105,10 +106,10 @@ def are_one_value(x: np.ndarray, axis: int) -> np.ndarray:
     Roundings of their sum are correlated: each adds the same number on the same grid.
     """
     few = np.moveaxis(np.moveaxis(x, axis, 0)[:_FEW], 0, axis)
-    found, largest = _alike(few, axis)
-    if few.shape != x.shape and found.any():
-        found, largest = _alike(x, axis)
-    return found & (largest > 0)
+    is_one_value, largest = _alike(few, axis)
+    if few.shape != x.shape and is_one_value.any():
+        is_one_value, largest = _alike(x, axis)
+    return is_one_value & (largest > 0)
 
 
 def _alike(x: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:

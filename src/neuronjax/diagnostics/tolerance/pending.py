@@ -25,12 +25,12 @@ from neuronjax.diagnostics.tolerance.tracked import (
     over_blocks,
 )
 
+#: Results of fewer elements are stored at once.
 PENDING_ELEMENTS = 1 << 24
-"""Results of fewer elements are stored at once."""
 
+#: A result is stored if more passes over it are made, or if it takes more than
+#: `MOST_FUNCTIONS` functions to compute.
 MOST_PASSES = 2
-"""What is gone through more often is stored; so is what takes more than
-`MOST_FUNCTIONS` functions to compute."""
 MOST_FUNCTIONS = 8
 
 _NOTHING = np.empty(0, np.float32)
@@ -82,8 +82,8 @@ class Pending(Tracked):
     def settle(self) -> ErrorParts:
         """Compute and store the whole array, and return it."""
         if not self.is_settled:
-            found = self._filled(..., self.shape)
-            self.value, self.own, self.joint = found
+            filled = self._filled(..., self.shape)
+            self.value, self.own, self.joint = filled
             self.functions = 0
             UNSETTLED.pop(self.source, None)
         return ErrorParts(self.value, self.own, self.joint)
@@ -121,16 +121,16 @@ def _within(block: Any, piece: Any) -> Any:
     """Return the index of a piece of a block; both index leading axes, see `blocks`."""
     if block is ... or piece is ...:
         return piece if block is ... else block
-    rest, found = list(piece), []
+    rest, places = list(piece), []
     for outer in block:
         if not isinstance(outer, slice) or not rest:
-            found.append(outer)
+            places.append(outer)
             continue
         first, inner = outer.start or 0, rest.pop(0)
         if isinstance(inner, slice):
             stop = first + inner.stop
             stop = stop if outer.stop is None else min(stop, outer.stop)
-            found.append(slice(first + inner.start, stop))
+            places.append(slice(first + inner.start, stop))
         else:
-            found.append(first + inner)
-    return (*found, *rest)
+            places.append(first + inner)
+    return (*places, *rest)

@@ -222,10 +222,10 @@ def neighbours(key: np.ndarray, reach: np.ndarray, axis: int) -> np.ndarray:
     v, r = np.moveaxis(key, axis, -1), np.moveaxis(reach, axis, -1)
     gap, both = np.abs(v[..., 1:] - v[..., :-1]), r[..., 1:] + r[..., :-1]
     close = (gap <= both) & (both > 0)
-    found = np.zeros(v.shape, bool)
-    found[..., 1:] |= close
-    found[..., :-1] |= close
-    return np.moveaxis(found, -1, axis)
+    is_close = np.zeros(v.shape, bool)
+    is_close[..., 1:] |= close
+    is_close[..., :-1] |= close
+    return np.moveaxis(is_close, -1, axis)
 
 
 @run_by_run

@@ -26,10 +26,10 @@ def converted(x: Tracked, dtype: np.dtype) -> Any:
     """Return `astype`, which rounds to a narrower float and truncates to an integer."""
     if dtype.kind in "iu":
         return stepwise(np.trunc, x, dtype)
-    found = Tracked(x.value, x.model, dtype, x.own, x.joint, x.shared)
+    start = Tracked(x.value, x.model, dtype, x.own, x.joint, x.shared)
     if x.model.of_result(dtype).unit <= x.model.of_result(x.dtype).unit:
-        return found
-    return elementwise(np.positive, ElementRule(lambda f, v, r: (1.0,)), found)
+        return start
+    return elementwise(np.positive, ElementRule(lambda f, v, r: (1.0,)), start)
 
 
 @run_by_run

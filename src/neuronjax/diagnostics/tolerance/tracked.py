@@ -32,11 +32,11 @@ from neuronjax.diagnostics.tolerance.runs import RunsApartError, of_run, packed
 from neuronjax.errors import InvalidProgramError, UnimplementedError, user_line
 from neuronjax.numerics.float_format import get_format
 
+#: Arrays of more elements hold values in FP32; their rounding is in the error.
 LARGE_ELEMENTS = 1 << 22
-"""Arrays of more elements hold values in FP32; their rounding is in the error."""
 
+#: Rules work on blocks of so many elements, which stay in a processor's cache.
 BLOCK_ELEMENTS = 1 << 15
-"""Rules work on blocks of so many elements, which stay in a processor's cache."""
 
 UFUNCS: dict[Any, Callable[..., Any]] = {}
 FUNCTIONS: dict[Any, Callable[..., Any]] = {}
@@ -84,11 +84,11 @@ class ErrorParts(NamedTuple):
         self, shared: Mapping[int, Shared], block: Any = ...
     ) -> np.ndarray | None:
         """Return the combined scale of `joint` and of the array's shared errors."""
-        found = self.joint
+        total = self.joint
         for term in shared.values():
             scale = term.of(self.value, block)
-            found = scale if found is None else found + scale
-        return found
+            total = scale if total is None else total + scale
+        return total
 
     def scale(self, shared: Mapping[int, Shared] = {}, block: Any = ...) -> Any:
         """Return the scale of the whole error; 0.0 if there is none."""
@@ -361,13 +361,13 @@ def doubtful(
 ) -> Tracked | np.ndarray:
     """Return values with an infinite bound at `places`, and exact elsewhere."""
     is_discrete = values.dtype.kind in "iub"
-    found = values if is_discrete else exact(values, model)
+    result = values if is_discrete else exact(values, model)
     if not np.any(places):
-        return found
+        return result
     bound = np.where(places, np.float32(np.inf), np.float32(0.0))
     joint = np.broadcast_to(bound, values.shape)
-    if isinstance(found, Tracked):
-        return Tracked(found.value, model, np.float32, None, joint)
+    if isinstance(result, Tracked):
+        return Tracked(result.value, model, np.float32, None, joint)
     return Tracked(values, model, values.dtype, None, joint)
 
 
@@ -428,14 +428,14 @@ def run_by_run(rule: Callable[..., Any]) -> Callable[..., Any]:
         model = model_of(args)
         if model.draw is None or not model.draw.count:
             return rule(*args, **named)
-        found = []
+        runs = []
         for n in range(model.draw.count):
             own = (x.of_run(n) if isinstance(x, Tracked) else x for x in args)
-            found.append(rule(*own, **named))
-        first = found[0]
+            runs.append(rule(*own, **named))
+        first = runs[0]
         if isinstance(first, Tracked):
-            return first.in_runs(np.stack([x.value for x in found], axis=-1), model)
-        if not all(np.array_equal(first, other) for other in found):
+            return first.in_runs(np.stack([x.value for x in runs], axis=-1), model)
+        if not all(np.array_equal(first, other) for other in runs):
             raise RunsApartError(1)
         return first
 

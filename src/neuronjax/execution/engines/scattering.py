@@ -125,7 +125,7 @@ def _starts(indices: jax.Array, numbers: Mapping[str, Any], rank: int) -> jax.Ar
 
 
 def _windows(updates: jax.Array, numbers: Mapping[str, Any], rank: int) -> jax.Array:
-    """Return [N, *window]: the windows in row-major order, of the tensor's rank."""
+    """Return [N, *window]: the windows in row-major order, each with `rank` axes."""
     inside = tuple(numbers["update_window_dims"])
     outside = tuple(d for d in range(updates.ndim) if d not in inside)
     single = {*numbers["inserted_window_dims"], *numbers["input_batching_dims"]}

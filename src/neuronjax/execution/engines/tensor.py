@@ -59,7 +59,7 @@ from neuronjax.numerics.random_bits import fold, random_bits
 from neuronjax.numerics.rounding import cast, round_to_format, round_to_int
 from neuronjax.numerics.widening import from_codes, widen_finite
 
-# Number of columns from which on it does not pay to transpose the result.
+# From this number of columns on, transposing the result takes longer than it saves.
 FEW_COLUMNS = 32
 #: Most rows of a pass, since a kernel keeps panels of them in memory; longer sums are
 #: rare.

@@ -124,9 +124,9 @@ def _fold(
     body: Body,
     first: jax.Array,
 ) -> Arrays:
-    """Return the left fold of every window over positions [P, rank]. Every use of the
-    body is numbered by its position, counting from `first`. Where a tile is added to
-    the result, the number is that of the tile's first position."""
+    """Return the left fold of every window over positions [P, rank]. For each
+    position the body gets its number, counted from `first`, as a key of rounding; the
+    addition of a tile has the number of the tile's first position."""
     places = positions * np.array(window.window_dilations, np.int32)
     seen = lambda place: tuple(_seen(b, place, counts, window.strides) for b in bases)  # noqa: E731
 

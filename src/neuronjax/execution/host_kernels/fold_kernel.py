@@ -117,8 +117,9 @@ class FoldKind:
         return (*names, *(f"{x}_table" for x in tables))
 
 
-# Rows of running sums, two vectors each, by lanes and by rows in a cell. They leave
-# registers for operands and products: AVX2 has 16 registers, the others have 32.
+# Lanes -> rows in a cell -> how many rows of running sums, of two vectors each, are in
+# registers. The rest is for operands and products: AVX2 has 16 registers, the others
+# 32.
 _ROWS = {
     16: {1: 12, 2: 8, 4: 6},
     8: {1: 6, 2: 4, 4: 4},

@@ -216,8 +216,7 @@ class PanelPacker:
 
 
 def _transposed(c: Code, rows: list[Value]) -> list[Value]:
-    """Return the columns of a square of vectors: swap its halves, then the halves of
-    these."""
+    """Return the columns of a square of vectors: swap halves recursively."""
     size = len(rows)
     if size == 1:
         return rows
@@ -246,8 +245,7 @@ def _scaled(c: Code, x: Value, scale: Value) -> Value:
 
 
 def _half(c: Code, x: Value, half: str) -> Value:
-    """Return the upper 12 significant bits or the rest; Inf and NaN are in the upper
-    half."""
+    """Return the upper 12 significant bits, with Inf and NaN, or the rest."""
     if half == "whole":
         return x
     exponent = c.like(x, 0x7F800000)

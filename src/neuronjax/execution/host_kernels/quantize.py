@@ -207,14 +207,13 @@ class _Quantizer:
         return c.select(c.icmp_signed("==", scale, like(NAN_SCALE)), like(0), code)
 
     def _quotient(self, magnitude: Value, scale: Value) -> Value:
-        """Return the quotient as `mx_scales.unscale_magnitudes` does, which explains
-        the steps."""
+        """Return the quotient by the steps of `mx_scales.unscale_magnitudes`."""
         c = self._c
         like = lambda x: c.like(magnitude, x)  # noqa: E731
         divisor = c.shl(scale, like(MANTISSA_BITS))
         low = c.add(divisor, like(IMPLICIT))
         high = c.add(magnitude, like(BIAS << MANTISSA_BITS))
-        # Both may have the highest bit.
+        # The highest bit of either may be set, so the maximum is unsigned.
         larger = c.select(c.icmp_unsigned(">", high, low), high, low)
         quotient = c.sub(larger, divisor)
         subnormal = c.icmp_signed("<", magnitude, like(IMPLICIT))

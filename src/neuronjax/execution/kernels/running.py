@@ -296,8 +296,8 @@ def _run_repeat(node: Node, instance: Index, state: State, c: TileContext) -> No
 def _run_dispatch(
     kind: Dispatch, node: Node, instance: Index, state: State, c: TileContext
 ) -> None:
-    """Run one position after another; the kinds that do not match run a loop of no
-    turns. With a conditional instead, XLA would copy the results of its branches."""
+    """Run the child of each position. Every child is a loop, which has no turns where
+    it does not match; XLA would copy the results of a conditional's branches."""
     positions = np.array([kind.kinds, kind.ordinals], np.int32)
 
     def body(position: jax.Array, inner: State) -> None:
@@ -354,7 +354,7 @@ def _while(
     state: State,
     body: Callable[[jax.Array, State], None],
 ) -> None:
-    """Run a while loop as long as a condition of number and written state holds."""
+    """Run a while loop as long as `goes_on(turn's number, written state)` holds."""
     keys = sorted(written & state.keys(), key=str)
 
     def turn(carry: tuple) -> tuple:

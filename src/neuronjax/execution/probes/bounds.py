@@ -24,8 +24,8 @@ from neuronjax.numerics.float_format import FORMATS, INTEGERS, IntFormat, get_fo
 _BOUNDS = ("maximum", "minimum")
 _ROUNDS = ("round_nearest_even", "round_nearest_afz", "floor")
 _ARITHMETIC = ("add", "subtract", "multiply", "divide")
-#: Widths of integers that quantizers keep in floats; narrower ones are deliberate
-#: choices.
+#: Widths of integers that quantizers keep in floats. A clip to fewer bits is not taken
+#: for a quantizer's.
 _WIDTHS = range(4, 9)
 
 
@@ -42,7 +42,7 @@ class End(NamedTuple):
 
 
 class Clip(NamedTuple):
-    """The last side of a clip.
+    """A clip, described by its last instruction (a minimum or a maximum).
 
     Attributes:
         before: the number of the buffer that is clipped.

@@ -26,13 +26,13 @@ KINDS: Mapping[str, str] = {
     "cast": "copies to a narrower format, those of matmul operands included",
     "mx": "quantizations to MX blocks, by element and by block",
     "quantize": "clips to the ends of a format of 8 bits or fewer, before a cast to it",
-    "matmul": "results of matmuls, as PSUM hands them on",
+    "matmul": "results of matmuls, as they leave PSUM",
     "write": "results of other arithmetic that are narrower than FP32",
     "update": "additions to an argument (p - lr * g), or to what a loop carries; sums "
     "that are its next value (b * m + g), if they are narrower than FP32",
     "add": "every other addition and subtraction of floats",
     "result": "FP32 results of all other arithmetic",
-    "finite": 'of "add" and "result" the largest number, and who makes Inf and NaN',
+    "finite": 'the largest "add" and "result", and the op that makes Inf or NaN',
     "integer": "sums, products and conversions of integers that wrap around",
 }
 """What can be measured."""

@@ -85,8 +85,7 @@ class PlanFacts(NamedTuple):
         return bool(self.provenance.numbers(view))
 
     def advances(self, i: Instruction) -> bool:
-        """Return whether an instruction writes the next value of a state without
-        reading the state."""
+        """Return whether a write of a state's next value does not read the state."""
         return id(i) in self.states.before and i in self.states and not _dithers(i)
 
     def before(self, i: Instruction) -> int | None:

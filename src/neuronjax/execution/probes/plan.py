@@ -188,7 +188,7 @@ class ProbePlan:
         return placed
 
     def _tell(self, slot: int, here: Location) -> None:
-        """Keep only the module and phase that all calls of a shared probe agree on."""
+        """Clear module or phase of a shared probe if this call has another one."""
         known = self._told.setdefault(slot, here)
         self._known[slot] = dataclasses.replace(
             self._known[slot],

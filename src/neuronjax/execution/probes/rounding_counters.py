@@ -50,7 +50,7 @@ COUNTERS = (
     "blocks_saturated",
     "blocks_nan",
 )
-"""The rows of `Counters.counts`; what they mean is said at `Statistics`."""
+"""The rows of `Counters.counts`; `Statistics` explains them."""
 
 
 #: An error of a whole binade, in `error_units`.
@@ -63,8 +63,8 @@ _MAGNITUDE = np.uint32(0x7FFF_FFFF)
 _INF = np.uint32(0x7F80_0000)
 _BINADE = np.uint32(1 << 23)
 _ZERO = np.uint32(0)
-_ROUNDED = np.uint32(2)  # ulps of FP32
-_SHIFT = np.uint32(8)  # of an error in units of 2^-23 binades
+_ROUNDED = np.uint32(2)  # ulps of FP32: two products and their sum round away no more
+_SHIFT = np.uint32(8)  # from units of 2^-23 binades to those of 2^-15
 
 
 class Counters(NamedTuple):
@@ -441,8 +441,7 @@ def _histogram(codes: jax.Array | None) -> jax.Array:
 
 
 def sum_words(words: jax.Array) -> jax.Array:
-    """Return the 64-bit sum over the first axis, [n, ...] -> [..., 2]; n is at most
-    65536."""
+    """Return 64-bit sums over the first axis, [n <= 65536, ...] -> [..., 2]."""
     half = np.uint32(16)
     low = jnp.sum(words & np.uint32(0xFFFF), axis=0, dtype=jnp.uint32)
     high = jnp.sum(words >> half, axis=0, dtype=jnp.uint32) + (low >> half)

@@ -183,8 +183,8 @@ class _StateFinder(DataFlow[_Carried]):
     def _writes(
         self, i: Instruction, places: frozenset[Place]
     ) -> frozenset[tuple[Place, int]]:
-        """Return the states of its type that an instruction writes and that a buffer
-        here holds."""
+        """Return (state, write) pairs of an instruction: those of `places` that have
+        the type of its result and are in a buffer of this or a surrounding block."""
         type = i.results[0].type
         held = [p for p in places if p in self._holders and self._types[p] == type]
         if not held:

@@ -31,7 +31,7 @@ from neuronjax.execution.probes.rounding_counters import (
 from neuronjax.execution.probes.step_signs import faults_of, places_by_kind
 from neuronjax.numerics.shown import Shown
 
-#: Only known if the numbers before the rounding were seen.
+#: Counters that are known only if the probe sees the numbers before the rounding.
 COMPARED = ("underflow", "overflow", "saturated", "nan_in")
 BLOCKS = ("blocks", "blocks_underflow", "blocks_saturated", "blocks_nan")
 SUMS = ("updates", "stagnant")

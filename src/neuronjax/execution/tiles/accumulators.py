@@ -71,9 +71,8 @@ def _combine(op: str, zero: jax.Array) -> Any:
 def accumulating(
     i: Signature, op: str, values: jax.Array, state: Sequence[Any], c: TileContext
 ) -> tuple[jax.Array, ...]:
-    """Return the values, and for an instruction with accumulators also these.
-
-    The accumulators are returned twice: all of them, and those of the used partitions.
+    """Return the values, and the accumulators if the instruction has any. These are
+    returned twice: all of them, and those of the used partitions.
 
     Args:
         i: the instruction, whose `reduce_cmd` says what happens to the registers.

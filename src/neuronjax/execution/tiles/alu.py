@@ -76,8 +76,8 @@ def _size(x: jax.Array) -> jax.Array:
     return lax.abs(flush(x))
 
 
-# abs_max and abs_min return an operand with its sign; for equal magnitudes the second
-# (nki.language.abs_max).
+# abs_max and abs_min return an operand with its sign, and the second operand if the
+# magnitudes are equal (nki.language.abs_max).
 ARITHMETIC: dict[str, Function] = {
     **{op: _rounded(op) for op in ("add", "subtract", "multiply", "divide", "power")},
     **{op: _exact(op) for op in ("maximum", "minimum")},

@@ -95,8 +95,7 @@ def _operand(
 
 
 def _scale_rows(scales: Sequence[jax.Array], partitions: int, free: int) -> jax.Array:
-    """Return uint8 [P / 8, F] from the tensors of all quadrants, or from one whole
-    tensor."""
+    """Return uint8 [P / 8, F] from one tensor, or from one per quadrant."""
     rows = [_bytes(s).reshape(s.shape[0], free) for s in scales]
     quadrants = range(0, partitions, QUADRANT)
     if len(rows) == 1:

@@ -1,5 +1,4 @@
-"""Helpers of several instructions without arithmetic: choose bits, count along an
-axis."""
+"""Helpers of several instructions: choose bits, count along an axis."""
 
 from __future__ import annotations
 

@@ -206,8 +206,7 @@ def _rdh(group: Group) -> FoldPlan:
 
 
 def _mesh(group: Group) -> FoldPlan:
-    """Return the plan that adds the ranks of a chip, then the chips; ASSUMPTION: in
-    order."""
+    """Return the plan that adds a chip's ranks, then chips (ASSUMPTION: in order)."""
     return _over_chips(group, plans.star(len(group.by_chip)))
 
 

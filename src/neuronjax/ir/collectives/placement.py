@@ -95,8 +95,8 @@ class Placement:
     ) -> Placement:
         """Return the devices of a target, in order unless `cores` says otherwise.
 
-        A bare chip stands in the largest single-host instance that is built of it
-        (ASSUMPTION), so that a mesh of many devices has a network.
+        A bare chip is taken to be part of the largest single-host instance with such
+        chips (ASSUMPTION), so that a mesh of many devices has a network.
 
         Args:
             target: the machine.

@@ -1,10 +1,10 @@
 """Select the algorithm of a reduction over devices.
 
-It depends on size and group, as intranode-collective-comm.rst (IN) and internode- (IX)
-say, unless the user names one: for the call, in the policy, or in the environment
-variable NEURONJAX_CC_ALGORITHM, in this order. All groups of an instruction run one
-algorithm with one fold plan (ASSUMPTION), so an algorithm that only some can run is not
-used.
+It depends on size and group, as intranode-collective-comm.rst [IN] and
+internode-collective-comm.rst [IX] say, unless the user names one: for the call, in the
+policy, or in the environment variable NEURONJAX_CC_ALGORITHM, in this order. All groups
+of an instruction run one algorithm with one fold plan (ASSUMPTION), so an algorithm
+that only some can run is not used.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class _SizeRange(NamedTuple):
 
 
 # ASSUMPTION: the documented "MB" are binary, and of the tensor that is reduced on one
-# rank. IX names the ranges over nodes "small", "medium" and "large": ASSUMPTION that
-# they are those of IN, and that large tensors take its example, rdh.
+# rank. For several nodes IX says only "small", "medium" and "large". ASSUMPTION: these
+# are the ranges of IN, and large tensors use rdh, which IX gives as an example.
 _RANGES = (
     _SizeRange(1 * MIB, ("mesh", "ring"), ("mesh", "ring")),  # [IN, IX]
     _SizeRange(56 * MIB, ("rdh", "kangaring", "ring"), ("rdh", "ring")),  # [IN, IX]

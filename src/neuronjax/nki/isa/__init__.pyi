@@ -42,7 +42,7 @@ def bn_stats(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> NkiIns
     """(count, mean, variance * count) of even, then of odd elements, per partition."""
 
 def core_barrier(data: NkiTensor, cores: Any, engine: Any = engine.gpsimd, name: str | None = None) -> NkiInstruction:
-    """Both cores go on when both have come here."""
+    """Each core waits here for the other."""
 
 def dma_compute(dst: NkiTensor, srcs: Sequence[NkiTensor], reduce_op: Any, scales: Sequence[float] | None = None, unique_indices: bool = True, oob_mode: Any = oob_mode.error, name: str | None = None) -> NkiInstruction:
     """dst = the sum of up to 16 tensors, in FP32, on the way through the DMA engines."""
@@ -51,7 +51,7 @@ def dma_copy(dst: NkiTensor, src: NkiTensor, priority: int | None = None, oob_mo
     """dst = src, by the DMA engines, converted by way of FP32 if the dtypes differ."""
 
 def dma_transpose(dst: NkiTensor, src: NkiTensor, axes: Sequence[int] | None = None, priority: int | None = None, dge_mode: Any = dge_mode.unknown, oob_mode: Any = oob_mode.error, name: str | None = None) -> NkiInstruction:
-    """dst = src with its axes turned round: (1, 0), (2, 1, 0) or (3, 1, 2, 0)."""
+    """dst = src with its axes permuted: (1, 0), (2, 1, 0) or (3, 1, 2, 0)."""
 
 def dropout(dst: NkiTensor, data: NkiTensor, prob: Any, name: str | None = None) -> NkiInstruction:
     """dst = data, elements replaced by 0 with a probability."""
@@ -78,7 +78,7 @@ def memset(dst: NkiTensor, value: float, engine: Any = engine.unknown, name: str
     """Fills a tile with a number."""
 
 def nc_find_index8(dst: NkiTensor, data: NkiTensor, vals: NkiTensor, name: str | None = None) -> NkiInstruction:
-    """Where 8 values per partition are in data; all ones where they are not."""
+    """The indices in data of 8 values per partition; all ones if data lacks one."""
 
 def nc_match_replace8(dst: NkiTensor, data: NkiTensor, vals: NkiTensor, imm: float, dst_idx: NkiTensor | None = None, name: str | None = None) -> NkiInstruction:
     """dst = data with the first match of each of 8 values replaced by imm."""

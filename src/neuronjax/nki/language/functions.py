@@ -78,7 +78,7 @@ sign = _function("sign", "-1, 0 or 1")
 square = _function("square", "x times x")
 abs = _on_vector("abs", "The magnitude, on VectorE.")
 reciprocal = _on_vector("reciprocal", "1 / x, on VectorE.")
-invert = _on_vector("invert", "The bits turned over; of integers.")
+invert = _on_vector("invert", "The bits inverted; of integers.")
 
 
 @operator

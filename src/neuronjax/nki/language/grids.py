@@ -30,8 +30,8 @@ def arange(*bounds: Any, **options: Any) -> IndexArray:
 
 
 class _Axes(tuple[Any, ...]):
-    """Index arrays of a grid, by position or name: `.p` is of the partitions, `.x`,
-    `.y`, `.z` and `.w` are of the free dimensions."""
+    """Index arrays of a grid, by position or name: `.p` indexes the partitions, `.x`,
+    `.y`, `.z` and `.w` the free dimensions."""
 
     p, x, y, z, w = (property(itemgetter(n)) for n in range(5))
 

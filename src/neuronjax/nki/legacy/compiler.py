@@ -113,7 +113,7 @@ class _MemoryAllocator:
     def _modulo(
         self, bases: tuple[int, ...], counts: tuple[Sequence[int], ...]
     ) -> Allocated:
-        """Return an allocation of tiles repeated from `bases`, modulo `counts`."""
+        """Return an allocation from `bases` that repeats after `counts` tiles."""
 
         def place(
             idx: tuple[int, ...], pdim_size: int, fdim_size: int
@@ -191,8 +191,8 @@ def force_auto_alloc(func: Callable[..., Any] | None = None) -> Any:
     return func.with_function(function) if isinstance(func, Kernel) else function
 
 
-# ---- Without effect on values: how tiles without an address are placed, and the order
-# of instructions, which here is always that of the text.
+# ---- Options without effect on values: the placing of tiles that have no address, and
+# the order of instructions, which here is always that of the text.
 
 
 def enable_stack_allocator(

@@ -118,7 +118,8 @@ class Initialised:
         self._position += 1
 
     def _passed_on(self, i: KernelInstruction) -> _Spoilt | None:
-        """Return partitions computed from unwritten ones; None if none, or illegal."""
+        """Return partitions computed from unwritten ones; None if there are none, or if
+        such a read is illegal."""
         if _reads_as(i) != "lanes" or any(a.dynamic for a in i.outputs):
             return None
         partitions = np.zeros(i.outputs[0].shape[0], np.bool_)

@@ -66,8 +66,7 @@ class Processor:
 
     @classmethod
     def of(cls, triple: str) -> Processor:
-        """Return the processor of a triple; one without lanes if there are no kernels
-        for it."""
+        """Return the processor of a triple, without lanes if it has no kernels."""
         name = triple.split("-")[0]
         return next((x for x in PROCESSORS if name in x.triples), cls(name))
 
@@ -303,8 +302,7 @@ class Code(ir.IRBuilder):
         return self.shuffled(one, one, [0] * lanes)
 
     def shuffled(self, a: Value, b: Value, lanes: Iterable[int]) -> Value:
-        """Return the lanes of two vectors with these numbers, counting b's lanes after
-        a's."""
+        """Return these lanes of two vectors, where b's follow a's."""
         numbers = [int(n) for n in lanes]
         mask = ir.Constant(ir.VectorType(I32, len(numbers)), numbers)
         return self.shuffle_vector(a, b, mask)

@@ -54,7 +54,7 @@ def words(
 
 
 def element_words(blocks: int, elements: int, *numbers: int) -> np.ndarray:
-    """Return `words`, with several threads for more than FEW elements."""
+    """Return the plan of `words`, which asks for several threads above FEW elements."""
     return words(blocks, threads() if elements > FEW else 1, 128, numbers)
 
 
@@ -79,8 +79,8 @@ def called(
     *arrays: jax.Array,
     tables: Sequence[np.ndarray] = (),
 ) -> Any:
-    """Return the results of a kernel on arrays with rows in front; `vmap` adds more
-    rows.
+    """Return a kernel's results on arrays whose first axis counts rows, which `vmap`
+    extends.
 
     Args:
         name: the name of the kernel.
@@ -89,7 +89,7 @@ def called(
         results: shape and dtype of the result, or of each in a tuple.
         plan: the result of `words`.
         again: plans and calls the kernel for any number of rows.
-        arrays: the arrays with rows.
+        arrays: the arrays, each with a first axis of rows.
         tables: further arrays, the same for any number of rows.
     """
     target = registered(name, lambda module: write(module, lanes()))
@@ -147,9 +147,9 @@ SCHEDULE_ARGS_BYTES, ERROR_ARGS_BYTES, CREATE_ARGS_BYTES = 40, 24, 28
 #: The errors that a kernel reports to XLA, by code.
 OPERANDS, MEMORY, VERSION = 3, 8, 12
 ERRORS = {
-    OPERANDS: "a kernel of neuronjax is called with other operands than were planned",
+    OPERANDS: "a kernel of neuronjax got operands that differ from the planned ones",
     MEMORY: "there is no memory for a kernel of neuronjax",
-    VERSION: "a kernel of neuronjax is called by another interface than it knows",
+    VERSION: "a kernel of neuronjax does not know this version of XLA's interface",
 }
 #: XLA's numbers of the dtypes of buffers.
 DTYPES = {

@@ -49,7 +49,7 @@ def read(path: Path, most_bytes: int) -> bytes:
     try:
         about = os.fstat(descriptor)
         if not stat.S_ISREG(about.st_mode) or about.st_size > most_bytes:
-            raise ValueError(f"{path} is none of this package's files")
+            raise ValueError(f"{path} is not a file of this package")
         with open(descriptor, "rb", closefd=False) as file:
             return file.read()
     finally:

@@ -25,7 +25,7 @@ NAME = "neuronjax_nibbles"
 
 
 def packed(codes: jax.Array, dtype: DTypeLike) -> jax.Array:
-    """Return codes, uint8 below 16 of any shape, as elements of a dtype of 4 bits."""
+    """Pack codes, uint8 numbers below 16, into an array of a dtype of 4 bits."""
     flat = codes.reshape(-1)
     # The type is derived from the codes: inside `shard_map` it varies as they do.
     result = jax.eval_shape(lambda codes: codes.astype(dtype), flat)

@@ -178,7 +178,7 @@ class _StochasticPart:
         below = as_floats(c, like(binade + 1))
         fixed = c.bitcast(c.fused(as_floats(c, size), half, below), bits.type)
         steps = larger(c, fixed, size)
-        # The last shift of the mixer and the shift to `drop` bits in one; the binade is
+        # The mixer's last shift and that to `drop` bits are one; the binade is
         # subtracted.
         top = c.lshr(random, like(32 - drop))
         bottom = c.lshr(random, like(32 - drop + LAST_SHIFT))
@@ -206,8 +206,9 @@ class _StochasticPart:
             store_codes(c, code, self._codes, c.add(self._row, at), width)
 
     def _rounded(self, bits: Value, random: Value) -> Value:
-        """Return codes: the steps around the magnitude, and the carry out of a 32-bit
-        fraction. The scale is a power of two, so all numbers here are exact."""
+        """Return codes: the number of whole steps below the magnitude, plus the carry
+        when random bits are added to the 32-bit fraction of a step. The scale is a
+        power of two, so all numbers here are exact."""
         c, fmt = self._c, self._format
         like = lambda x: c.like(bits, x)  # noqa: E731
         size = magnitude(c, bits)

@@ -36,7 +36,7 @@ def _lanes(count: int, terms: np.ndarray) -> np.ndarray:
 
 
 def _neighbours(terms: np.ndarray) -> np.ndarray:
-    """Return a tree's sum: 0 + 1, 2 + 3, then their sums; a rest joins the next."""
+    """Return the sum by a tree of neighbours; an odd last term moves up a level."""
     while terms.shape[-1] > 1:
         even = terms.shape[-1] // 2 * 2
         summed = terms[..., 0:even:2] + terms[..., 1:even:2]
@@ -45,7 +45,7 @@ def _neighbours(terms: np.ndarray) -> np.ndarray:
 
 
 def _halves(terms: np.ndarray) -> np.ndarray:
-    """Return a tree's sum, in which the first half is added to the second."""
+    """Return the sum by a tree that adds the second half to the first."""
     while terms.shape[-1] > 1:
         half = -(-terms.shape[-1] // 2)
         second = terms[..., half:]
@@ -77,7 +77,7 @@ FOLDS: Mapping[str, Fold] = {
     "wide, rounded once": wide,
     "left fold, cut off": _cut,
 }
-"""By name: FP32 [..., n] -> [...]."""
+"""Name -> a fold of the last axis, FP32 [..., n] -> [...]."""
 
 
 def folds_of(count: int) -> dict[str, Fold]:
@@ -145,7 +145,7 @@ PRODUCTS: Mapping[str, Callable[[np.ndarray, np.ndarray], list[np.ndarray]]] = {
     },
     "one product, rounded": _whole,
 }
-"""By name: two FP32 operands -> the terms of every pass."""
+"""Name -> a function from two FP32 operands to the terms of every pass."""
 
 
 def fused_fold(x: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -27,7 +27,7 @@ CASTS: Mapping[str, tuple[str, ...]] = {
 }
 
 INTEGERS = (("vector", "add", 31), ("gpsimd", "add", 31), ("gpsimd", "multiply", 15))
-"""Engine, operator, bits of its operands."""
+"""(engine, operator, number of bits of the operands)."""
 
 REDUCTIONS: Mapping[str, tuple[int, str]] = {
     f"all_reduce_{ranks}_{dtype}": (ranks, dtype)

@@ -101,7 +101,7 @@ def _integer_casts(name: str, probe: str, dtype: str) -> Iterator[Question]:
 
 # -- Subnormals ------------------------------------------------------------------------
 
-# (whether read as zeros, whether written as zeros, whether zeros lose their sign).
+# Name -> (subnormals are read as zeros, are written as zeros, zeros lose their sign).
 _FLUSHES = {
     "zeros of their sign": (True, True, False),
     "kept": (False, False, False),
@@ -174,7 +174,7 @@ def others() -> Iterator[Question]:
 
 
 def _share_raised(case: ProbeCase) -> np.ndarray:
-    """Return [12 + 1]: the share rounded up of each fraction and of the smallest."""
+    """Return [12 + 1]: the share rounded up of each fraction, and of the last 4."""
     up = (case["out"] > 1).reshape(-1, _STEPS)
     return np.append(up.mean(axis=0), up[:, 8:].mean())
 

@@ -187,5 +187,5 @@ _CELLS: Mapping[str, Fold] = {
     "wide cell, then rows": lambda t: left(wide(t)),
     "wide, rounded once": lambda t: wide(_one_by_one(t)),
 }
-# For cells of two numbers these are the same as the first.
+# For cells of two numbers these are the same as "cell first, then rows".
 _OF_FOUR = (*tuple(_CELLS)[1:3], "wide cell, then rows")

@@ -42,7 +42,7 @@ def values() -> Iterator[Question]:
 
 
 def _arithmetic() -> Iterator[Question]:
-    # Claims by instruction: tensor_scalar and the like, activation.
+    # The instructions: tensor_scalar on VectorE, activation on ScalarE.
     claims = {"vector": _ELEMENTWISE, "scalar": "elementary functions"}
     for engine, claim in claims.items():
         alternatives: dict[str, Answer] = {
@@ -237,7 +237,7 @@ def _folded(plan: FoldPlan, x: np.ndarray, dtype: str) -> np.ndarray:
     """Return the sum of all ranks by a plan, which may store it in a dtype."""
     chunks = np.array_split(np.arange(x.shape[1]), plan.chunks)
     size = -(-x.shape[1] // plan.chunks)
-    assert all(len(chunk) == size for chunk in chunks)  # 4,096 of 16 ranks' channels
+    assert all(len(chunk) == size for chunk in chunks)  # the sizes divide 4,096
     fmt = get_format(dtype)
     total = np.empty(x.shape[1], F32)
     for chunk, order in zip(chunks, plan.order, strict=True):

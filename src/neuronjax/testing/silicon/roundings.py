@@ -23,7 +23,7 @@ ROUNDINGS: Mapping[str, Rounding] = {
     "down": np.floor,
     "to odd": _odd,
 }
-"""By name, to integers; of float64 whose halves are exact."""
+"""Name -> a rounding of float64 to integers."""
 
 OVERFLOWS: Mapping[str, Callable[[FloatFormat], float]] = {
     "Inf": lambda fmt: np.inf if fmt.has_inf else np.nan,

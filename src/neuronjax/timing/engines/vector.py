@@ -189,4 +189,4 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "tensor_scalar_reduce": _plain(extra=a.REDUCE_IN_PASSING.value),
     }
 )
-"""By the name of the function of nki.isa; windows are read as a "pool"."""
+"""Name of a function of nki.isa -> its rule; "pool" reads windows."""
