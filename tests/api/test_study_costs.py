@@ -12,6 +12,7 @@ import pytest
 
 import neuronjax as nj
 from neuronjax.api.study_costs import labelled
+from neuronjax.report.money_tables import dollars
 
 SHAPES = (
     jax.ShapeDtypeStruct((256, 256), jnp.float32),
@@ -111,8 +112,29 @@ def test_the_table_fits_and_says_why_fewer_bits_take_longer(study):
     looked_at = dataclasses.replace(found, confidence=0.975)
     assert "(97.5 %)" in str(looked_at.costs(step, **PRICED)(*SHAPES))
     assert costs.records[-1]["verdict"] == "given"
-    times = {row.policy: row.step_seconds.estimate for row in costs.rows}
-    assert ("keeps" in text) == (times["fp8"] > times["bf16"])
+    bf16, fp8 = (profiled.total_seconds for profiled in costs.estimate.profiles)
+    assert ("fp8 takes" in text) == (fp8 > bf16)
+    assert costs.notes == costs.estimate.notes
+
+
+def test_the_table_has_verdicts_intervals_and_ratios_to_the_first_row(study):
+    against = nj.Machine(name="8 x H100", step_seconds=0.002, price_per_hour=55.0)
+    found = study(native=1.0, bf16=1.0, fp8=0.5)
+    costs = found.costs(step, against=against, **PRICED)(*SHAPES)
+    lines = [" ".join(line.split()) for line in str(costs).splitlines()]
+    first, slower, given = costs.rows
+    assert slower.words == found.verdicts()["fp8"].words("native")
+    assert slower.words.startswith("needs 1.9")
+    for row in costs.rows:
+        ratio = row.dollars.estimate / first.dollars.estimate
+        assert any(
+            line.startswith(row.machine) and line.endswith(f" {ratio:.2f}")
+            for line in lines
+        )
+    assert [given.words in line for line in lines].count(True) == 1
+    low, high = dollars(slower.dollars.low), dollars(slower.dollars.high)
+    (below,) = (line for line in lines if f"{low} to {high}" in line)
+    assert below.startswith("fp8 ")
 
 
 def test_a_study_prices_its_own_step():
