@@ -133,8 +133,13 @@ def test_the_table_has_verdicts_intervals_and_ratios_to_the_first_row(study):
         )
     assert [given.words in line for line in lines].count(True) == 1
     low, high = dollars(slower.dollars.low), dollars(slower.dollars.high)
-    (below,) = (line for line in lines if f"{low} to {high}" in line)
-    assert below.startswith("fp8 ")
+    (below,) = (n for n, line in enumerate(lines) if f"{low} to" in line)
+    assert lines[below].startswith("fp8 ")
+    assert lines[below + 1].endswith(high)
+    dear = dataclasses.replace(against, price_per_hour=5.5e10)
+    wide = found.costs(step, against=dear, **PRICED)(*SHAPES)
+    assert max(map(len, str(wide).splitlines())) <= 80
+    assert "$30,555,556" in str(wide)
 
 
 def test_a_study_prices_its_own_step():

@@ -108,7 +108,7 @@ class StudyCosts(Displayed):
 def _cells(row: CostToLoss, first: CostToLoss) -> tuple[str, ...]:
     cost, of_first = row.dollars, first.dollars
     ends = [dollars(end) for end in (cost.low, cost.high)] if cost else []
-    interval = f"\n{' to '.join(ends)}" if len({*ends}) > 1 else ""
+    interval = "\n" + " to\n".join(ends) if len({*ends}) > 1 else ""
     machine = textwrap.fill(row.machine, 17, break_long_words=False)
     return (
         f"{machine}\n  {row.policy}".rstrip(),
