@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 
 from neuronjax.ir.instruction_set import NcMatmul
 from neuronjax.policy import Policy
+from neuronjax.report.places import place
 from neuronjax.report.quantities import percent, seconds
 from neuronjax.timing.timeline import Timeline
 from neuronjax.timing.work import QUEUES, Core, Transfer, Work
@@ -30,7 +31,7 @@ _WORTH_A_NOTE = 0.03
 
 def operand_seconds(timeline: Timeline) -> Mapping[tuple[str, str], float]:
     """Return the seconds of all queues that operands of products take, by purpose and
-    the part of the model."""
+    module or line."""
     products = {i.location for i in timeline.instructions if isinstance(i, NcMatmul)}
     spent: dict[tuple[str, str], float] = defaultdict(float)
     for event in timeline.events:
@@ -47,7 +48,8 @@ def operand_seconds(timeline: Timeline) -> Mapping[tuple[str, str], float]:
                 own = []
             kind = kind or next(iter(own), "")
         if kind:
-            part = members[0].location.label or members[0].location.source
+            found = members[0].location  # a callee's modules are not always known
+            part = found.module or place(found.source)
             spent[kind, part] += event.queue_seconds * event.count
     return spent
 
