@@ -184,10 +184,8 @@ def fastest_mixture(
         program = SearchedProgram.of(Asked.of(lowered), ((), {}), timing)
         candidates = Candidates.of(named)
         kinds = (program.groups(candidates, by) for by in ("module", "source"))
-        found = next((g for g in kinds if len(g.groups) <= _MOST_MIXED), None)
-    except NeuronJaxError:
-        return None, 0.0
-    if found is None:
+        found = next(g for g in kinds if len(g.groups) <= _MOST_MIXED)
+    except (NeuronJaxError, StopIteration):
         return None, 0.0
 
     def priced(assignment: Assignment) -> tuple[float, Assignment]:
@@ -196,9 +194,9 @@ def fastest_mixture(
 
     def improved(start: int) -> tuple[float, Assignment]:
         best = priced((start,) * len(found.groups))
-        for group in range(len(found.groups)):
-            before, after = best[1][:group], best[1][group + 1 :]
-            best = min(best, priced((*before, 1 - start, *after)))
+        for n in range(len(found.groups)):
+            _, now = best
+            best = min(best, priced((*now[:n], 1 - start, *now[n + 1 :])))
         return best
 
     seconds, assignment = min(improved(0), improved(1))

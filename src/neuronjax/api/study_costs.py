@@ -133,9 +133,22 @@ def study_costs(
     rows = []
     for cost in estimated.costs:
         verdict = verdicts[cost.policy] if cost.policy else None
-        profile = next(profiles) if cost.policy else None
-        words = verdict.words(baseline) if verdict else "as given"
-        rows.append(_row(cost, verdict, words, _seconds(cost, profile)))
+        step_seconds = _seconds(cost, next(profiles) if cost.policy else None)
+        ratio, total = _ratio(verdict), None
+        if ratio is not None and cost.dollars is not None:
+            share = step_seconds.times(ratio).scaled(1 / step_seconds.estimate)
+            total = share.scaled(cost.dollars)
+        row = CostToLoss(
+            machine=cost.machine,
+            policy=cost.policy,
+            verdict=verdict.kind if verdict else "given",
+            words=verdict.words(baseline) if verdict else "as given",
+            steps=_times(ratio, cost.steps),
+            step_seconds=step_seconds,
+            hours=_times(ratio, cost.hours),
+            dollars=total,
+        )
+        rows.append(row)
     return StudyCosts(rows=tuple(rows), estimate=estimated, confidence=confidence)
 
 
@@ -149,37 +162,15 @@ def _seconds(cost: TrainingCost, found: Profile | None) -> Interval:
     return Interval(whole, min(low, whole), max(high, whole))
 
 
-def _row(
-    cost: TrainingCost,
-    verdict: TrainingVerdict | None,
-    words: str,
-    step_seconds: Interval,
-) -> CostToLoss:
-    ratio = _ratio(verdict)
-    steps = hours = total = None
-    if ratio is not None and cost.dollars is not None and cost.hours is not None:
-        share = step_seconds.times(ratio).scaled(1 / step_seconds.estimate)
-        total = share.scaled(cost.dollars)
-        hours = cost.hours * ratio.estimate
-    if ratio is not None and cost.steps is not None:
-        steps = cost.steps * ratio.estimate
-    return CostToLoss(
-        machine=cost.machine,
-        policy=cost.policy,
-        verdict=verdict.kind if verdict else "given",
-        words=words,
-        steps=steps,
-        step_seconds=step_seconds,
-        hours=hours,
-        dollars=total,
-    )
-
-
 def _ratio(verdict: TrainingVerdict | None) -> Interval | None:
     """Return the ratio of steps; None if the policy diverges or was not compared."""
     if verdict is None or verdict.kind == "baseline":
         return _ONE
     return None if verdict.kind == "diverges" else verdict.steps_ratio
+
+
+def _times(ratio: Interval | None, figure: float | None) -> float | None:
+    return None if ratio is None or figure is None else ratio.estimate * figure
 
 
 def labelled(
