@@ -1,9 +1,10 @@
-"""Trains a GPT and a ViT in every number format, for docs/does-it-train.md.
+"""Trains small models in every number format, for docs/does-it-train.md.
 
 `python -m benchmarks does-it-train` runs what is missing in
-`results/does_it_train.jsonl`: one line for each run, by model, size, row and seed. It
-may be stopped at any time and continues later; unfinished rows keep their runs in
-`.cache`. `--minutes` limits its processor time, and `--list` prints what is missing.
+`results/does_it_train.jsonl`: one line for each run, by model, size, row and seed, with
+the commit that made it. It may be stopped at any time and continues later; unfinished
+rows keep their runs in `.cache`. `--minutes` limits its processor time, and `--list`
+prints what is missing.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from flax import nnx
 from jax.sharding import PartitionSpec as P
 
 import neuronjax as nj
+from benchmarks.harness import commit
 from benchmarks.trained_models import (
     EXAMPLES,
     MODELS,
@@ -269,7 +271,7 @@ def missing() -> Iterator[tuple[Model, Size, Row, list[int]]]:
 
 def run(model: Model, size: Size, row: Row, seeds: list[int]) -> None:
     """Train one row with these seeds, and append the runs to the file."""
-    start = time.process_time()
+    start, made_by = time.process_time(), commit(Path(__file__).parent)
     found = nj.study(
         train,
         policies={row.name: row.numerics(model)},
@@ -288,7 +290,7 @@ def run(model: Model, size: Size, row: Row, seeds: list[int]) -> None:
     with RESULTS.open("a") as file:
         for seed, loss in losses.items():
             line = {"model": model.name, "size": size.name, "row": row.name}
-            line |= {"seed": seed, "loss": loss} | seen
+            line |= {"seed": seed, "commit": made_by, "loss": loss} | seen
             file.write(json.dumps(line) + "\n")
     taken = time.process_time() - start
     ends = sum(values[-1] for values in losses.values()) / len(losses)

@@ -337,7 +337,8 @@ def versions() -> dict[str, str]:
 
 
 def commit(folder: Path) -> str:
-    """Return the commit that is checked out around a folder; "unknown" without git."""
+    """Return the commit that is checked out around a folder, with "+" if anything but
+    results was changed since; "unknown" without git."""
 
     def git(*arguments: str) -> str:
         command = ("git", "-C", str(folder), *arguments)
@@ -346,7 +347,8 @@ def commit(folder: Path) -> str:
 
     try:
         head = git("rev-parse", "--short=12", "HEAD")
-        return head + ("+" if git("status", "--porcelain") else "")
+        results = ":(top,exclude)benchmarks/results"
+        return head + ("+" if git("status", "--porcelain", ":/", results) else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
 

@@ -1,7 +1,8 @@
-"""The models that `does_it_train` trains: a GPT on text, and a ViT on digits.
+"""The models that `does_it_train` trains: a GPT, a ViT and a mixture of experts.
 
-Both have three sizes and process 1,024 tokens per step, 64 examples of 16, so that each
-of 64 devices gets one example. This module does not use neuronjax.
+The ViT reads digits, the others text. All have three sizes and process 1,024 tokens per
+step, 64 examples of 16, so that each of 64 devices gets one example. This module does
+not use neuronjax.
 """
 
 from __future__ import annotations
@@ -18,23 +19,25 @@ import optax
 from flax import nnx
 from sklearn.datasets import load_digits
 
-from examples.gpt import GPT, GPTConfig
+from examples.gpt import GPT, DecoderBlock, GPTConfig
 from neuronjax.cli.quickstart.data import load
 
 EXAMPLES, TOKENS = 64, 16
 CLASSES, PIXELS = 10, 16
+EXPERTS, CHOSEN = 4, 2
 
 Batch = tuple[np.ndarray, ...]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Size:
-    """A size of both models.
+    """A size of every model.
 
     Attributes:
         name: the name in tables.
         layers, width, heads: sizes of the blocks.
-        hidden: hidden width of the GPT's SwiGLU; the ViT's is four times the width.
+        hidden: hidden width of the GPT's SwiGLU; of the ViT's MLP it is four times the
+            width, and of each expert it is `hidden / CHOSEN`.
         rate: peak learning rate.
         steps: number of steps of a run.
     """
@@ -77,10 +80,14 @@ class Model:
 # -- GPT: the quickstart's model and text ----------------------------------------------
 
 
-def _gpt(size: Size, rngs: nnx.Rngs) -> GPT:
+def _config(size: Size) -> GPTConfig:
     sizes = dataclasses.asdict(size)
     fields = {name: sizes[name] for name in ("layers", "width", "heads", "hidden")}
-    return GPT(GPTConfig(**fields), rngs)
+    return GPTConfig(**fields)
+
+
+def _gpt(size: Size, rngs: nnx.Rngs) -> GPT:
+    return GPT(_config(size), rngs)
 
 
 def _gpt_loss(gpt: nnx.Module, tokens: jax.Array) -> jax.Array:
@@ -96,6 +103,44 @@ def _text(steps: int, seed: int) -> Iterator[Batch]:
 def _cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
     logits = logits.astype(jnp.float32)  # also if the model is in BF16
     return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+
+# -- MoE: the GPT, with a router and experts in place of each MLP ----------------------
+
+
+class ExpertBlock(DecoderBlock):
+    """A decoder block whose tokens each go to `CHOSEN` of `EXPERTS` experts.
+
+    Every expert computes every token, and the gates of those that the router does not
+    choose are 0. The values are those of a dispatch that drops no token. Gates are FP32
+    and are multiplied in outside of matmuls.
+    """
+
+    def __init__(self, config: GPTConfig, rngs: nnx.Rngs) -> None:
+        super().__init__(config, rngs)
+        width, hidden = config.width, config.hidden // CHOSEN
+        draw = jax.nn.initializers.lecun_normal(batch_axis=(0,))
+        shapes = (EXPERTS, width, 2 * hidden), (EXPERTS, hidden, width)
+        weights = (nnx.Param(draw(rngs.params(), shape)) for shape in shapes)
+        self.gate_up, self.down = weights
+        self.router = nnx.Linear(width, EXPERTS, use_bias=False, rngs=rngs)
+
+    def swiglu(self, x: jax.Array) -> jax.Array:
+        chances = jax.nn.softmax(self.router(x).astype(jnp.float32), axis=-1)
+        best, experts = jax.lax.top_k(chances, CHOSEN)
+        best /= best.sum(axis=-1, keepdims=True)
+        gates = (jax.nn.one_hot(experts, EXPERTS) * best[..., None]).sum(axis=-2)
+        inner = jnp.einsum("btd,edh->bteh", x, self.gate_up[...])
+        gate, up = jnp.split(inner, 2, axis=-1)
+        outer = jnp.einsum("bteh,ehd->bted", jax.nn.silu(gate) * up, self.down[...])
+        return (outer * gates[..., None]).sum(axis=-2).astype(x.dtype)
+
+
+def _moe(size: Size, rngs: nnx.Rngs) -> GPT:
+    gpt, config = _gpt(size, rngs), _config(size)
+    blocks: list[DecoderBlock] = [ExpertBlock(config, rngs) for _ in range(size.layers)]
+    gpt.blocks.layers = nnx.List(blocks)  # type: ignore[assignment]
+    return gpt
 
 
 # -- ViT: scikit-learn's digits --------------------------------------------------------
@@ -164,6 +209,7 @@ def _digits(steps: int, seed: int) -> Iterator[Batch]:
 MODELS = (
     Model(name="GPT", make=_gpt, loss=_gpt_loss, batches=_text, head="embed"),
     Model(name="ViT", make=ViT, loss=_vit_loss, batches=_digits, head="head|patches"),
+    Model(name="MoE", make=_moe, loss=_gpt_loss, batches=_text, head="embed"),
 )
 
 

@@ -37,6 +37,7 @@ _MADE = {
     "does-it-train-losses": does_it_train.losses_tables,
     "does-it-train-faults": does_it_train.faults_list,
     "does-it-train-prices": does_it_train.prices_table,
+    "does-it-train-attention": does_it_train.attention_table,
     "does-it-train-trn3": does_it_train.trn3_table,
     "flags": flags.flags_table,
     "variables": flags.variables_table,

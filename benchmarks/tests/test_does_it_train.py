@@ -7,11 +7,14 @@ import json
 import math
 
 import jax
+import numpy as np
 import pytest
+from flax import nnx
 
 from benchmarks import does_it_train as runs
-from benchmarks.trained_models import MODELS, SIZES
+from benchmarks.trained_models import CHOSEN, MODELS, SIZES, ExpertBlock
 from docs.pages import does_it_train as page
+from examples.gpt import GPTConfig
 
 TINY = dataclasses.replace(
     SIZES[0], layers=1, width=32, heads=1, hidden=32, steps=2, rate=1e-3
@@ -66,6 +69,36 @@ def test_tables_say_what_was_run_and_what_was_not(results):
         f"- GPT S, {names[2]}: seed 0, step 6: overflow in dot_general, a.py:1\n"
     )
     assert "123,200" in page.sizes_table()
+
+
+def test_a_run_is_stored_with_the_commit_that_made_it(results, tmp_path, monkeypatch):
+    monkeypatch.setattr(runs, "_RUNS", tmp_path / "runs")
+    monkeypatch.setattr(runs, "commit", lambda folder: "0123456789ab")
+    runs.run(GPT, TINY, runs.ROWS[0], [3, 4])
+    stored = [json.loads(line) for line in results.read_text().splitlines()[-2:]]
+    assert [(run["seed"], run["commit"]) for run in stored] == [
+        (3, "0123456789ab"),
+        (4, "0123456789ab"),
+    ]
+    assert all(len(run["loss"]) == TINY.steps for run in stored)
+
+
+def test_a_token_goes_to_the_best_experts_alone():
+    block = ExpertBlock(GPTConfig(width=16, heads=2, hidden=24), nnx.Rngs(0))
+    x = np.random.default_rng(0).normal(size=(2, 5, 16))
+    router, gate_up, down = (
+        np.asarray(weights[...], np.float64)
+        for weights in (block.router.kernel, block.gate_up, block.down)
+    )
+    wanted = np.zeros_like(x)
+    for place in np.ndindex(2, 5):
+        chances = np.exp(x[place] @ router)
+        chosen = np.argsort(-chances)[:CHOSEN]
+        for expert in chosen:
+            gate, up = np.split(x[place] @ gate_up[expert], 2)
+            share = chances[expert] / chances[chosen].sum()
+            wanted[place] += share * (gate / (1 + np.exp(-gate)) * up) @ down[expert]
+    np.testing.assert_allclose(block.swiglu(x.astype(np.float32)), wanted, atol=1e-5)
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import subprocess
 
 import pytest
 from rich.console import Console
@@ -302,6 +303,24 @@ def test_circumstances_name_versions_and_machine():
 
 def test_outside_a_checkout_the_commit_is_unknown(tmp_path):
     assert harness.commit(tmp_path) == "unknown"
+
+
+def test_a_commit_is_marked_as_changed_unless_only_results_are(tmp_path):
+    def git(*arguments):
+        who = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+        subprocess.run(["git", "-C", tmp_path, *who, *arguments], check=True)
+
+    results, code = tmp_path / "benchmarks" / "results" / "a.json", tmp_path / "code.py"
+    results.parent.mkdir(parents=True)
+    results.write_text("1")
+    code.write_text("1")
+    git("init", "--quiet")
+    git("add", ".")
+    git("commit", "--quiet", "--message", "first")
+    results.write_text("2")
+    assert len(harness.commit(results.parent.parent)) == 12
+    code.write_text("2")
+    assert harness.commit(results.parent.parent).endswith("+")
 
 
 # ---- The command.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import neuronjax as nj
+from neuronjax.cli.quickstart.model import GPTConfig
+from neuronjax.cli.quickstart.train import REAL, priced
 from neuronjax.report.money_tables import dollars, duration
 from neuronjax.report.quantities import seconds
 
@@ -18,6 +21,9 @@ ROOT = Path(__file__).parents[2]
 _NOT_RUN = "not run"
 #: Of the baseline, at the real size.
 _STEPS = 100_000
+#: The GPT of `attention_table`, and the tokens of one of its steps.
+_WIDE = GPTConfig(vocab_size=50_304, layers=12, heads=16, width=2048, hidden=5632)
+_TOKENS = 8192
 
 
 def _runs() -> Any:
@@ -164,6 +170,25 @@ def trn3_table() -> str:
         for name, (time, ratio) in times.items()
     ]
     return table(("policy", "step:", "steps ×:", "time to the same loss ×:"), rows)
+
+
+def attention_table() -> str:
+    """Return the time of a step of the quickstart's GPT at width 2048 on trn2 in BF16,
+    in FP8, and in FP8 with attention's two products in BF16."""
+    fp8 = nj.Policy.preset("fp8")
+    products = nj.Rule(module="^blocks$", auto_cast_type="bf16", scaling="none")
+    policies = ("bf16", fp8, dataclasses.replace(fp8, rules=(products,)))
+    rows = []
+    for length in (512, 1024, 2048, 4096):
+        recipe = dataclasses.replace(
+            REAL, model=_WIDE, batch=_TOKENS // length, length=length
+        )
+        step, *arguments = priced(recipe)
+        found = (nj.profile(step, target="trn2", policy=p) for p in policies)
+        times = [profiled(*arguments).total_seconds for profiled in found]
+        rows.append((length, *map(seconds, times)))
+    heads = ("tokens of a sequence", "BF16:", "FP8:", "FP8, attention in BF16:")
+    return table(heads, rows)
 
 
 def _ends(row: Mapping[str, Any], name: str, shown: Callable[[Any], str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from neuronjax.api.profile import profile
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import resolve_target
 from neuronjax.ir.collectives.placement import Placement
+from neuronjax.report.quantities import seconds
 from neuronjax.timing.collectives import collective_time, queued_launch_seconds
 
 W = jax.ShapeDtypeStruct((1024, 2048), jnp.float32)
@@ -200,10 +202,49 @@ def test_several_instances_share_the_gradients():
 
 def test_fewer_bits_that_take_longer_are_a_note():
     found = estimate(train_step, instance="trn2.48xlarge", policy=["bf16", "fp8"])(W, X)
-    slower = [note for note in found.notes if "nj.search_precision" in note]
+    slower = [note for note in found.notes if note.startswith("fp8 takes ")]
     bf16, fp8 = (profiled.total_seconds for profiled in found.profiles)
     assert len(slower) == (fp8 > bf16) == 1
-    assert slower[0].startswith("fp8 takes ")
+
+
+def layers(weights, x):
+    """The wide product is faster in FP8, the others are not."""
+
+    def loss_of(weights):
+        hidden = jnp.tanh(x @ weights["in"])
+        return jnp.mean((hidden @ weights["out"]) ** 2)
+
+    loss, gradients = jax.value_and_grad(loss_of)(weights)
+    return jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients), loss
+
+
+def test_rules_that_are_faster_than_either_policy_are_printed_and_true():
+    shapes = {"in": (2048, 8192), "out": (8192, 512)}
+    weights = {n: jax.ShapeDtypeStruct(s, jnp.float32) for n, s in shapes.items()}
+    x = jax.ShapeDtypeStruct((4096, 2048), jnp.float32)
+    found = estimate(layers, instance="trn2.48xlarge", policy=["bf16", "fp8"])
+    bill = found(weights, x)
+    (note,) = (note for note in bill.notes if note.startswith("fp8 takes "))
+    said, _, code = note.partition(": ")
+    mixed = eval(code, {"nj": nj})
+    assert len(mixed.rules) == 1
+    again = nj.profile(layers, target="trn2", policy=mixed)(weights, x)
+    in_words = seconds(again.total_seconds)
+    assert said.endswith(f"a mixture of both is predicted to take {in_words}")
+    bf16 = next(p for p in bill.profiles if p.policy.name == "bf16")
+    assert again.total_seconds < bf16.total_seconds
+
+
+@pytest.mark.parametrize(
+    "change", [{"scaling": "delayed"}, {"rules": nj.Rule(op="dot", rounding="rne")}]
+)
+def test_policies_that_rules_cannot_mix_are_not_mixed(change):
+    fp8 = dataclasses.replace(nj.Policy.preset("fp8"), **change, name="slow")
+    found = estimate(train_step, instance="trn2.48xlarge", policy=["bf16", fp8])(W, X)
+    bf16, slow = (profiled.total_seconds for profiled in found.profiles)
+    notes = [note for note in found.notes if note.startswith("slow takes ")]
+    assert len(notes) == (slow > bf16)
+    assert all("no mixture" in note for note in notes)
 
 
 def test_the_policy_says_how_many_cores_a_machine_has():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import jax
@@ -14,6 +15,8 @@ import neuronjax as nj
 from neuronjax.api.jit import Emulated
 from neuronjax.api.profile import profile
 from neuronjax.api.profile_result import Profile
+from neuronjax.cli.quickstart.model import GPTConfig
+from neuronjax.cli.quickstart.train import REAL, priced
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.report.memory_samples import memory_samples, stage_edges, stages
 from neuronjax.timing.work import QUEUES
@@ -375,3 +378,18 @@ def test_every_program_of_the_zoo_has_a_profile(program):
     assert found.metrics["model_flops"] == pytest.approx(found.timeline.flops)
     assert max(map(len, str(found).splitlines())) <= 80
     assert json.loads(found.to_json())["metrics"] == found.metrics
+
+
+def test_a_callee_that_is_not_inlined_is_in_the_module_of_its_call():
+    """The body of the scan over layers has so many casts in FP8 that it stays apart."""
+    config = GPTConfig(layers=2, heads=2, width=64, hidden=128)
+    recipe = dataclasses.replace(REAL, model=config, batch=2, length=32)
+    step, *arguments = priced(recipe)
+    modules = []
+    for policy in ("bf16", "fp8"):
+        found = nj.profile(step, target="trn2", policy=policy)(*arguments)
+        every = found.timeline.instructions
+        products = [i for i in every if i.name == "nc_matmul"]
+        modules.append({i.location.label for i in products})
+    assert modules[0] == modules[1]
+    assert "blocks (forward)" in modules[0]

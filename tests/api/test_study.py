@@ -261,3 +261,20 @@ def test_which_curves_end_where_they_began(name):
     values, is_still = CURVES[name]
     curve = Curve((7,), np.arange(len(values)), values[None])
     assert curve.unmoved == ((7,) if is_still else ())
+
+
+def test_a_folder_may_be_filled_by_several_studies(tmp_path):
+    """Each has some of the policies and seeds: no run is repeated by the whole."""
+    policies = {"native": "native", "bf16": nj.Policy(auto_cast="all")}
+    for name, seed in (("bf16", 1), ("native", 0), ("bf16", 0), ("native", 1)):
+        nj.study(
+            train,
+            policies={name: policies[name]},
+            seeds=[seed],
+            folder=tmp_path,
+            progress=False,
+        )
+    files = {file: file.stat().st_mtime_ns for file in tmp_path.iterdir()}
+    assert len(files) == 4
+    assert run(tmp_path).records == run().records
+    assert files == {file: file.stat().st_mtime_ns for file in tmp_path.iterdir()}

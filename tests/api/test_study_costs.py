@@ -12,6 +12,7 @@ import pytest
 
 import neuronjax as nj
 from neuronjax.api.study_costs import labelled
+from neuronjax.report.money_tables import dollars
 
 SHAPES = (
     jax.ShapeDtypeStruct((256, 256), jnp.float32),
@@ -111,8 +112,34 @@ def test_the_table_fits_and_says_why_fewer_bits_take_longer(study):
     looked_at = dataclasses.replace(found, confidence=0.975)
     assert "(97.5 %)" in str(looked_at.costs(step, **PRICED)(*SHAPES))
     assert costs.records[-1]["verdict"] == "given"
-    times = {row.policy: row.step_seconds.estimate for row in costs.rows}
-    assert ("keeps" in text) == (times["fp8"] > times["bf16"])
+    bf16, fp8 = (profiled.total_seconds for profiled in costs.estimate.profiles)
+    assert ("fp8 takes" in text) == (fp8 > bf16)
+    assert costs.notes == costs.estimate.notes
+
+
+def test_the_table_has_verdicts_intervals_and_ratios_to_the_first_row(study):
+    against = nj.Machine(name="8 x H100", step_seconds=0.002, price_per_hour=55.0)
+    found = study(native=1.0, bf16=1.0, fp8=0.5)
+    costs = found.costs(step, against=against, **PRICED)(*SHAPES)
+    lines = [" ".join(line.split()) for line in str(costs).splitlines()]
+    first, slower, given = costs.rows
+    assert slower.words == found.verdicts()["fp8"].words("native")
+    assert slower.words.startswith("needs 1.9")
+    for row in costs.rows:
+        ratio = row.dollars.estimate / first.dollars.estimate
+        assert any(
+            line.startswith(row.machine) and line.endswith(f" {ratio:.2f}")
+            for line in lines
+        )
+    assert [given.words in line for line in lines].count(True) == 1
+    low, high = dollars(slower.dollars.low), dollars(slower.dollars.high)
+    (below,) = (n for n, line in enumerate(lines) if f"{low} to" in line)
+    assert lines[below].startswith("fp8 ")
+    assert lines[below + 1].endswith(high)
+    dear = dataclasses.replace(against, price_per_hour=5.5e10)
+    wide = found.costs(step, against=dear, **PRICED)(*SHAPES)
+    assert max(map(len, str(wide).splitlines())) <= 80
+    assert "$30,555,556" in str(wide)
 
 
 def test_a_study_prices_its_own_step():

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import neuronjax as nj
+from neuronjax.api import study
+from neuronjax.report.progress import StudyProgress
 
 FP8 = nj.Policy(auto_cast="matmult", auto_cast_type="fp8", name="fp8")
 DELAYED = nj.Policy(
@@ -146,3 +148,40 @@ def test_of_the_host_nothing_is_seen():
     found = nj.study(train, policies=["native"], seeds=2, progress=False)
     assert found.seen == {}
     assert found.verdicts()["native"].diverged == {0: 1, 1: 1}
+
+
+def test_no_run_is_repeated_if_nobody_asks():
+    runs = []
+
+    def counted(jit, seed):
+        runs.append(seed)
+        yield from train(jit, seed)
+
+    found = nj.study(counted, policies=[FP8], seeds=2, find_fault=False, progress=False)
+    assert runs == [0, 1]
+    assert found.seen == {}
+    assert found.verdicts()["fp8"].diverged == {0: 3, 1: 3}
+
+
+def test_a_repeated_run_shows_its_progress(monkeypatch, tmp_path):
+    told = []
+
+    class Heard(StudyProgress):
+        def begin(self, what, steps=None):
+            told.append([what, steps, 0])
+            super().begin(what, steps)
+
+        def advance(self, record):
+            told[-1][2] += 1
+            super().advance(record)
+
+    monkeypatch.setattr(study, "StudyProgress", Heard)
+    studied(train, FP8, tmp_path)
+    assert told == [
+        ["fp8 seed 0", None, 5],
+        ["fp8 seed 1", None, 5],
+        ["fp8 seed 0, again", 4, 3],
+    ]
+    told.clear()
+    studied(train, FP8, tmp_path)
+    assert told == []

@@ -52,6 +52,15 @@ def test_defaults_are_those_of_the_newest_sdk() -> None:
     assert policy == Policy.resolve(None) == Policy.for_sdk("2.32")
 
 
+def test_a_preset_that_is_given_by_position_is_refused_in_words() -> None:
+    with pytest.raises(TypeError, match=r"by name, and .* nj.Policy.preset\('fp8'\)"):
+        Policy("fp8")  # type: ignore[misc]
+    with pytest.raises(TypeError, match=r"Rule\('head'\): fields are given by name"):
+        Rule("head")  # type: ignore[misc]
+    assert "self" not in inspect.signature(Policy).parameters
+    assert "auto_cast" in inspect.signature(Policy).parameters
+
+
 def test_policies_are_values() -> None:
     rules = (Rule(param="head", auto_cast="none"),)
     one, two = Policy(seed=3, rules=rules), Policy(seed=np.int64(3), rules=list(rules))

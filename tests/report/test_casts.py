@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import jax
 import jax.numpy as jnp
 import pytest
 
 import neuronjax as nj
+from neuronjax.report.casts import operand_seconds
+from neuronjax.report.quantities import percent
+from neuronjax.timing.work import QUEUES
 
 
 def profiled(policy, dtype=jnp.float32):
@@ -39,6 +43,19 @@ def test_what_operands_in_fp8_take_is_a_note():
     (note,) = in_fp8(profiled("fp8"))
     for part in ("largest magnitudes", "scales and casts", "scaling='delayed'"):
         assert part in note
+    assert re.search(r"\d % of it for (up|down|w/up|w/down)", note)
+
+
+def test_the_share_of_fp8_is_that_of_all_parts_that_are_named():
+    """Transposes are among them; the busy time of all queues is the whole."""
+    found = profiled("fp8")
+    (note,) = in_fp8(found)
+    spent = operand_seconds(found.timeline)
+    kinds = {kind for kind, _ in spent}
+    assert all(f"{kind} " in note for kind in kinds)
+    whole = sum(map(found.timeline.busy_seconds, QUEUES))
+    share = percent(sum(spent.values()) / whole)
+    assert note.startswith(f"operands in FP8 take {share} of the time of all queues")
 
 
 def test_the_note_on_fp8_is_true():

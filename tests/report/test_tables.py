@@ -9,7 +9,9 @@ import types
 
 import pytest
 from rich.console import Group
+from rich.text import Text
 
+from neuronjax.report.html import as_html
 from neuronjax.report.tables import Drawing, Records, as_text, new_table, one_line
 
 
@@ -63,3 +65,16 @@ def test_records_may_be_drawn_by_who_makes_them():
     assert str(Records()).startswith("0 rows")
     named = Records([{"a": 1}], functools.partial(new_table, "mine", {}, []))
     assert str(pickle.loads(pickle.dumps(named))) == str(named)
+
+
+@pytest.mark.parametrize("draw", [as_text, as_html])
+def test_square_brackets_are_part_of_a_text(draw):
+    table = new_table("a[b]", {"c[d]": {}}, [["float32[b,16]"]], "e[f]")
+    table.add_row("[red]x[/red] :x:")
+    shown = draw(table)
+    for text in ("a[b]", "c[d]", "float32[b,16]", "[red]x[/red] :x:", "e[f]"):
+        assert text in shown
+
+
+def test_a_styled_cell_is_a_text_of_its_own():
+    assert "color:" in as_html(new_table("", {"": {}}, [[Text("x", "red")]]))

@@ -14,6 +14,8 @@ from typing import Any, ClassVar
 from neuronjax.api.asked import Askable
 from neuronjax.api.profile import profile
 from neuronjax.api.profile_result import Profile
+from neuronjax.api.searched_program import fastest_mixture
+from neuronjax.diagnostics.precision_policies import policy_code
 from neuronjax.errors import InvalidProgramError, NeuronJaxError
 from neuronjax.hardware import INSTANCES, ChipSpec, Target, resolve_target
 from neuronjax.ir.collective_set import Spmd
@@ -267,18 +269,31 @@ def carried(found: Profile) -> list[tuple[int, int]]:
 
 
 def slower_notes(profiles: Sequence[Profile]) -> Iterable[str]:
-    """Yield a note for each program that is slower with fewer bits than with more."""
-    for narrow, wide in itertools.permutations(profiles, 2):
-        same = (narrow.name, narrow.target.name) == (wide.name, wide.target.name)
-        longer = narrow.total_seconds > wide.total_seconds
-        if same and longer and _matmul_bits(narrow) < _matmul_bits(wide):
-            names = [policy_name(p.policy) for p in (narrow, wide)]
-            times = [seconds(p.total_seconds) for p in (narrow, wide)]
-            yield (
-                f"{names[0]} takes {times[0]} a step on {narrow.target.name} and "
-                f"{names[1]} {times[1]}: notes say what operands take; "
-                "nj.search_precision finds the parts that gain from fewer bits"
-            )
+    """Yield a note for each program that is slower with fewer bits than with more, with
+    the rules for parts of the model that make it faster, if there are any."""
+    for narrow in profiles:
+        wider = [
+            wide
+            for wide in profiles
+            if (narrow.name, narrow.target.name) == (wide.name, wide.target.name)
+            and narrow.total_seconds > wide.total_seconds
+            and _matmul_bits(narrow) < _matmul_bits(wide)
+        ]
+        if wider:
+            yield _slower(narrow, min(wider, key=lambda found: found.total_seconds))
+
+
+def _slower(narrow: Profile, wide: Profile) -> str:
+    names = [policy_name(p.policy) for p in (narrow, wide)]
+    times = [seconds(p.total_seconds) for p in (narrow, wide)]
+    said = f"{names[0]} takes {times[0]} on {narrow.target.name}, {names[1]} {times[1]}"
+    timing = dict(lnc=narrow.core.lnc)
+    policies = narrow.policy, wide.policy
+    mixed, least = fastest_mixture(narrow.lowered, policies, timing)
+    if mixed is None or not least < wide.total_seconds:
+        return f"{said}; no mixture of both by modules is predicted to be faster"
+    code = " ".join(policy_code(mixed).split()).replace("( ", "(")
+    return f"{said}; a mixture of both is predicted to take {seconds(least)}: {code}"
 
 
 def _matmul_bits(found: Profile) -> int:

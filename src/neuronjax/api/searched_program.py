@@ -7,8 +7,8 @@ once. They run from the lowering that was priced: nothing is captured or lowered
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -25,13 +25,15 @@ from neuronjax.diagnostics.precision_groups import (
     Selection,
     find_groups,
 )
-from neuronjax.diagnostics.precision_policies import Candidates
+from neuronjax.diagnostics.precision_policies import Assignment, Candidates
 from neuronjax.diagnostics.precision_trials import PricedPolicy, program_identity
-from neuronjax.errors import InvalidProgramError, UnsupportedError
+from neuronjax.errors import InvalidProgramError, NeuronJaxError, UnsupportedError
 from neuronjax.policy import Policy
 
 #: Number of lowered programs that are cached.
 _KEPT = 32
+#: The most groups of which `fastest_mixture` tries mixtures.
+_MOST_MIXED = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,6 +165,40 @@ class SearchedProgram:
                 return jax.tree.unflatten(captured.out_tree, outcome.results)
 
         return run
+
+
+def fastest_mixture(
+    lowered: Lowered, policies: Sequence[Policy], timing: Mapping[str, Any]
+) -> tuple[Policy | None, float]:
+    """Return the fastest mixture of two policies that is found, and its seconds.
+
+    From either policy, the modules of the program get the other one, one after another,
+    if that is predicted to save time; lines of the user, if there are many modules.
+    Without a mixture the policy is None: what differs is not for a rule to state, or
+    there are too many parts."""
+    named = [replace(policy, name=str(n)) for n, policy in enumerate(policies)]
+    try:
+        program = SearchedProgram.of(Asked.of(lowered), ((), {}), timing)
+        candidates = Candidates.of(named)
+        kinds = (program.groups(candidates, by) for by in ("module", "source"))
+        found = next(g for g in kinds if len(g.groups) <= _MOST_MIXED)
+    except (NeuronJaxError, StopIteration):
+        return None, 0.0
+
+    def priced(assignment: Assignment) -> tuple[float, Assignment]:
+        policy = candidates.policy(found, assignment)
+        return program.price(policy).seconds, assignment
+
+    def improved(start: int) -> tuple[float, Assignment]:
+        best = priced((start,) * len(found.groups))
+        for n in range(len(found.groups)):
+            _, now = best
+            best = min(best, priced((*now[:n], 1 - start, *now[n + 1 :])))
+        return best
+
+    seconds, assignment = min(improved(0), improved(1))
+    mixed = candidates.policy(found, assignment)
+    return (mixed if mixed.rules else None), seconds
 
 
 def _types(arguments: tuple[tuple, dict]) -> tuple[list[Any], Any]:

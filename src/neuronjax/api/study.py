@@ -59,6 +59,7 @@ def study(
     baseline: str | None = None,
     margin: float = 0.02,
     until_sure: bool = False,
+    find_fault: bool = True,
     at: Sequence[Any] | None = None,
     instance: Names = None,
     steps: int | None = None,
@@ -95,6 +96,8 @@ def study(
             never less than the scatter of the baseline's final values over the seeds.
         until_sure: stop running a policy once its verdict is decided. Intervals are
             wider then, because each look at them may be wrong.
+        find_fault: whether the first diverging run of a policy is repeated up to that
+            step, to name the first fault that statistics show.
         at: a training step of the real size and its arguments, `(step, *arguments)`, as
             arrays or `jax.ShapeDtypeStruct`s. It is priced, not run: the result
             contains the dollars to the same loss.
@@ -160,7 +163,9 @@ def study(
     stored = every.stored(machines, chosen, if_changed)
     rounds = _rounds(every, machines, chosen, stored, judged, until_sure, progress)
     found = dataclasses.replace(judged, records=rounds)
-    found = dataclasses.replace(found, seen=_seen_before(every, machines, found))
+    if find_fault:
+        seen = _seen_before(every, machines, found, progress)
+        found = dataclasses.replace(found, seen=seen)
     if at is None:
         return found
     priced = found.costs(at[0], instance=instance, steps=steps, against=against)
@@ -201,19 +206,21 @@ def _rounds(
 
 
 def _seen_before(
-    every: StudyRuns, machines: Sequence[StudyMachine], found: Study
+    every: StudyRuns, machines: Sequence[StudyMachine], found: Study, progress: bool
 ) -> dict[str, str]:
     """Return, by label, what statistics show just before a machine first diverges."""
     verdicts, seen = found.verdicts(), {}
-    for machine in machines:
-        diverged = verdicts[machine.label].diverged
-        if diverged and machine.numerics is not None:
-            seed, step = min(diverged.items(), key=lambda run: run[1])
+    runs = {m: verdicts[m.label].diverged for m in machines if m.numerics is not None}
+    first = {m: min(d.items(), key=lambda run: run[1]) for m, d in runs.items() if d}
+    known = {m: every.stored_fault(m, *run) for m, run in first.items()}
+    done = sum(map(bool, known.values()))
+    with StudyProgress(len(first), done=done, shown=progress) as bars:
+        for machine, (seed, step) in first.items():
             own = [machine.policy, machine.target, seed]
             run = [r["step"] for r in found.records if [r[k] for k in KEYS] == own]
             steps = run[: [*map(int, run)].index(step) + 1]
             try:
-                words = every.seen_before(machine, seed, steps)
+                words = known[machine] or every.fault(machine, seed, steps, bars)
             except Exception as error:  # the user's own; the study is worth keeping
                 words = f"the run could not be repeated: {error!r}"
             seen[machine.label] = f"seed {seed}, {words}"
@@ -311,7 +318,9 @@ class Study(Displayed):
         def costed(*args: Any, **kwargs: Any) -> StudyCosts:
             found = self.verdicts()
             verdicts = {policies[label].named(): found[label] for label in policies}
-            return study_costs(priced(*args, **kwargs), verdicts, self.confidence)
+            return study_costs(
+                priced(*args, **kwargs), verdicts, self.baseline, self.confidence
+            )
 
         return costed
 

@@ -16,7 +16,7 @@ from rich.console import Group
 from rich.text import Text
 
 from neuronjax.api.estimate import Estimate
-from neuronjax.api.instance_costs import Names, slower_notes, targets_of
+from neuronjax.api.instance_costs import Names, targets_of
 from neuronjax.api.profile_result import Profile
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import resolve_target
@@ -39,6 +39,7 @@ class CostToLoss:
         machine: the instance, or the caller's machine.
         policy: the study's label; "" for the caller's machine.
         verdict: the kind of verdict; "given" for the caller's machine.
+        words: the verdict in words.
         steps: optimizer steps to the same loss.
         step_seconds: seconds of one step, with the 80 % interval of similar programs.
         hours: rented hours.
@@ -49,6 +50,7 @@ class CostToLoss:
     machine: str
     policy: str
     verdict: str
+    words: str
     steps: float | None
     step_seconds: Interval
     hours: float | None
@@ -68,14 +70,17 @@ class StudyCosts(Displayed):
     Attributes:
         rows: the rows, in the order of the estimate.
         estimate: the estimate for a step of the real size.
-        notes: the policies that are slower with fewer bits, and why.
         confidence: confidence level of the intervals of the ratios of steps.
     """
 
     rows: tuple[CostToLoss, ...]
     estimate: Estimate
-    notes: tuple[str, ...]
     confidence: float
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The notes of the estimate, such as why fewer bits may take longer."""
+        return self.estimate.notes
 
     @property
     def records(self) -> Records:
@@ -84,49 +89,67 @@ class StudyCosts(Displayed):
 
     def __rich__(self) -> Group:
         columns = {
-            "machine": NAME,
-            "policy": {"style": "bold", "overflow": "fold"},
-            **dict.fromkeys(("steps", "step", "time", "cost", "from", "to"), NUMBER),
+            "machine, policy": NAME,
+            "verdict": {"overflow": "fold", "min_width": len("undecided:")},
+            **dict.fromkeys(("steps", "step", "time", "cost", "× first"), NUMBER),
         }
         table = new_table(
             f"{self.estimate.name}: dollars to the same loss",
             columns,
-            map(_cells, self.rows),
+            (_cells(row, self.rows[0]) for row in self.rows),
             caption="Steps: those asked for, times the study's ratio. Step: modelled. "
-            "From, to: the intervals of the ratio "
+            "Below the cost: the intervals of the ratio "
             f"({100 * self.confidence:.4g} %) and of measured times like it (80 %), in "
             "quadrature.",
         )
         return Group(table, *map(Text, self.estimate.remarks()))
 
 
-def _cells(row: CostToLoss) -> tuple[str, ...]:
-    cost = row.dollars
+def _cells(row: CostToLoss, first: CostToLoss) -> tuple[str, ...]:
+    cost, of_first = row.dollars, first.dollars
+    ends = [dollars(end) for end in (cost.low, cost.high)] if cost else []
+    interval = "\n" + " to\n".join(ends) if len({*ends}) > 1 else ""
+    machine = textwrap.fill(row.machine, 17, break_long_words=False)
     return (
-        textwrap.fill(row.machine, 17, break_long_words=False),
-        row.policy,
+        f"{machine}\n  {row.policy}".rstrip(),
+        row.words,
         "-" if row.steps is None else decimal(row.steps),
         seconds(row.step_seconds.estimate),
         duration(row.hours),
-        *(dollars(cost and getattr(cost, end)) for end in ("estimate", "low", "high")),
+        dollars(cost and cost.estimate) + interval,
+        f"{cost.estimate / of_first.estimate:.2f}" if cost and of_first else "-",
     )
 
 
 def study_costs(
-    estimated: Estimate, verdicts: Mapping[str, TrainingVerdict], confidence: float
+    estimated: Estimate,
+    verdicts: Mapping[str, TrainingVerdict],
+    baseline: str,
+    confidence: float,
 ) -> StudyCosts:
     """Return the costs of an estimate's rows for the steps that their policies need.
-    `verdicts` has them by policy name."""
+    `verdicts` has the comparison with the baseline by policy name."""
     profiles = iter(estimated.profiles)
     rows = []
     for cost in estimated.costs:
         verdict = verdicts[cost.policy] if cost.policy else None
-        profile = next(profiles) if cost.policy else None
-        rows.append(_row(cost, verdict, _seconds(cost, profile)))
-    notes = tuple(slower_notes(estimated.profiles))
-    return StudyCosts(
-        rows=tuple(rows), estimate=estimated, notes=notes, confidence=confidence
-    )
+        step_seconds = _seconds(cost, next(profiles) if cost.policy else None)
+        ratio, total = _ratio(verdict), None
+        if ratio is not None and cost.dollars is not None:
+            share = step_seconds.times(ratio).scaled(1 / step_seconds.estimate)
+            total = share.scaled(cost.dollars)
+        row = CostToLoss(
+            machine=cost.machine,
+            policy=cost.policy,
+            verdict=verdict.kind if verdict else "given",
+            words=verdict.words(baseline) if verdict else "as given",
+            steps=_times(ratio, cost.steps),
+            step_seconds=step_seconds,
+            hours=_times(ratio, cost.hours),
+            dollars=total,
+        )
+        rows.append(row)
+    return StudyCosts(rows=tuple(rows), estimate=estimated, confidence=confidence)
 
 
 def _seconds(cost: TrainingCost, found: Profile | None) -> Interval:
@@ -139,33 +162,15 @@ def _seconds(cost: TrainingCost, found: Profile | None) -> Interval:
     return Interval(whole, min(low, whole), max(high, whole))
 
 
-def _row(
-    cost: TrainingCost, verdict: TrainingVerdict | None, step_seconds: Interval
-) -> CostToLoss:
-    ratio = _ratio(verdict)
-    steps = hours = total = None
-    if ratio is not None and cost.dollars is not None and cost.hours is not None:
-        share = step_seconds.times(ratio).scaled(1 / step_seconds.estimate)
-        total = share.scaled(cost.dollars)
-        hours = cost.hours * ratio.estimate
-    if ratio is not None and cost.steps is not None:
-        steps = cost.steps * ratio.estimate
-    return CostToLoss(
-        machine=cost.machine,
-        policy=cost.policy,
-        verdict=verdict.kind if verdict else "given",
-        steps=steps,
-        step_seconds=step_seconds,
-        hours=hours,
-        dollars=total,
-    )
-
-
 def _ratio(verdict: TrainingVerdict | None) -> Interval | None:
     """Return the ratio of steps; None if the policy diverges or was not compared."""
     if verdict is None or verdict.kind == "baseline":
         return _ONE
     return None if verdict.kind == "diverges" else verdict.steps_ratio
+
+
+def _times(ratio: Interval | None, figure: float | None) -> float | None:
+    return None if ratio is None or figure is None else ratio.estimate * figure
 
 
 def labelled(

@@ -89,17 +89,23 @@ class StudyRuns:
             )
         return tuple(found)
 
-    def seen_before(self, machine: StudyMachine, seed: int, steps: list[Any]) -> str:
+    def stored_fault(self, machine: StudyMachine, seed: int, step: Any) -> str:
+        """Return what `fault` found before; "" if it did not run."""
+        stored = self._stored(machine, f"{seed}-step{step}")
+        return str(stored[0]["seen"]) if stored else ""
+
+    def fault(
+        self, machine: StudyMachine, seed: int, steps: list[Any], bars: StudyProgress
+    ) -> str:
         """Repeat these steps of a run; return what statistics show in the last two."""
-        name = f"{seed}-step{steps[-1]}"
-        if stored := self._stored(machine, name):
-            return str(stored[0]["seen"])
-        with self._writer(machine, name) as write:
+        bars.begin(f"{machine.label} seed {seed}, again", len(steps))
+        with self._writer(machine, f"{seed}-step{steps[-1]}") as write:
             found: list[Statistics] = []
             run = iter(self.train(StudyJit(machine, found), seed, **self.options))
             for _ in steps[1:]:
                 found.clear()
                 next(run, None)
+                bars.advance({})
             before = len(found)
             next(run, None)
             both = {steps[-2:][0]: found[:before], steps[-1]: found[before:]}

@@ -59,6 +59,7 @@ _STEPS = Offer(help="With --at, the steps of the first policy at the real size."
     study_training,
     *("seeds", "margin", "until_sure", "folder", "if_changed", "baseline"),
     policies=_POLICIES,
+    find_fault=Offer(flag="--find-fault/--no-find-fault"),
     targets=_TARGETS,
     instance=_INSTANCES,
     steps=_STEPS,

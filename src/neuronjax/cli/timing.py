@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from neuronjax.api.asked import own_setting
 from neuronjax.api.profile import profile as profile_step
@@ -226,8 +227,8 @@ def _comparison(title: str, found: list[dict[str, Any]]) -> Table:
     known = [row for row in found if "error" not in row]
     for row in known:
         share = percent(row["hbm_bytes"] / row["hbm_capacity_bytes"])
-        share = share if row["fits"] else f"[red]{share}[/red]"
-        memory = f"{binary(row['hbm_bytes'])}, {share}"
+        memory = Text(f"{binary(row['hbm_bytes'])}, ")
+        memory.append(share, "" if row["fits"] else "red")
         busiest = QUEUE_TITLES[row["busiest"]]
         rows.add_row(
             row["target"],
@@ -301,13 +302,9 @@ def constants_table(title: str, chosen: Sequence[Constant]) -> Table:
     for constant in chosen:
         value = f"{constant.value:.6g} {constant.unit}"
         value = seconds(constant.value) if constant.unit == "s" else value
-        mark = "[yellow]ASSUMPTION[/yellow]: " if constant.is_assumption else ""
-        fitted = (
-            f" (fitted to {escape(constant.fitted_to)})" if constant.fitted_to else ""
-        )
+        mark = [("ASSUMPTION", "yellow"), ": "] if constant.is_assumption else []
+        fitted = f" (fitted to {constant.fitted_to})" if constant.fitted_to else ""
         rows.add_row(
-            constant.name,
-            value,
-            f"{mark}{escape(constant.source)}{fitted}",
+            constant.name, value, Text.assemble(*mark, constant.source, fitted)
         )
     return rows

@@ -15,7 +15,7 @@ import functools
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from neuronjax.errors import InvalidProgramError
 from neuronjax.policy.flags import parse_environment, parse_flags
@@ -43,6 +43,25 @@ _MX_COTANGENTS = {"float8_e5m2": "mxfp8_e5m2"}
 _SELECTORS = ("op", "param", "scope", "source", "module")
 
 
+_T = TypeVar("_T")
+
+
+def _by_name(cls: type[_T]) -> type[_T]:
+    """Make a class of fields refuse positional arguments in words."""
+    fill = cls.__init__
+
+    @functools.wraps(fill)
+    def filled(self: _T, *given: object, **fields: Any) -> None:
+        if given:
+            preset = f"a preset is nj.Policy.preset({given[0]!r})"
+            what = f"{cls.__name__}({given[0]!r})"
+            raise TypeError(f"{what}: fields are given by name, and {preset}")
+        fill(self, **fields)
+
+    cls.__init__ = filled
+    return cls
+
+
 class _Partners(NamedTuple):
     what: str
     also: tuple[str, ...] = ()
@@ -55,6 +74,7 @@ _PARTNERS = {
 }
 
 
+@_by_name
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Rule:
     """Overrides of a policy for some ops.
@@ -157,6 +177,7 @@ class Rule:
         return f"Rule({', '.join(f'{name}={value!r}' for name, value in given)})"
 
 
+@_by_name
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Policy:
     """The numerics of a program: what compiler and chip may do to its numbers.

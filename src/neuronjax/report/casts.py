@@ -8,10 +8,12 @@ again.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from neuronjax.ir.instruction_set import NcMatmul
 from neuronjax.policy import Policy
+from neuronjax.report.places import place
 from neuronjax.report.quantities import percent, seconds
 from neuronjax.timing.timeline import Timeline
 from neuronjax.timing.work import QUEUES, Core, Transfer, Work
@@ -22,18 +24,16 @@ NO_FASTER_THAN_TF32 = "TF32 is as fast in the array, and FP32 operands need no c
 
 _KINDS = {"tensor_reduce": "largest magnitudes", "tensor_scalar": "scales and casts"}
 _CASTS, _TURNS = "casts", "transposes"
-#: For current scaling; both alternatives were priced for the GPT of the quickstart.
-_CHEAPER = (
-    "scaling='delayed' casts a tensor as it is made; a Rule can leave attention's "
-    "products in BF16"
-)
+#: For current scaling; it was priced for the GPT of the quickstart.
+_CHEAPER = "scaling='delayed' casts a tensor as it is made"
 _WORTH_A_NOTE = 0.03
 
 
-def operand_seconds(timeline: Timeline) -> Mapping[str, float]:
-    """Return the seconds of all queues that operands of products take, by purpose."""
+def operand_seconds(timeline: Timeline) -> Mapping[tuple[str, str], float]:
+    """Return the seconds of all queues that operands of products take, by purpose and
+    module or line."""
     products = {i.location for i in timeline.instructions if isinstance(i, NcMatmul)}
-    spent: dict[str, float] = {}
+    spent: dict[tuple[str, str], float] = defaultdict(float)
     for event in timeline.events:
         if event.instruction < 0:
             continue
@@ -47,8 +47,11 @@ def operand_seconds(timeline: Timeline) -> Mapping[str, float]:
             elif source.reason != "spill_reload":  # read for the product anyway
                 own = []
             kind = kind or next(iter(own), "")
-        spent[kind] = spent.get(kind, 0.0) + event.queue_seconds * event.count
-    return {kind: taken for kind, taken in spent.items() if kind}
+        if kind:
+            found = members[0].location  # a callee's modules are not always known
+            part = found.module or place(found.source)
+            spent[kind, part] += event.queue_seconds * event.count
+    return spent
 
 
 def _turns(source: Work | Transfer) -> bool:
@@ -61,15 +64,25 @@ def cast_notes(timeline: Timeline, policy: Policy, core: Core) -> Iterator[str]:
     """Yield a note on the time of a policy's casts, if it is a notable share."""
     to, spent = policy.auto_cast_type, operand_seconds(timeline)
     whole = sum(timeline.busy_seconds(queue) for queue in QUEUES)
-    casts = sum(spent.values()) - spent.get(_TURNS, 0.0)
+    kinds: dict[str, float] = defaultdict(float)
+    parts: dict[str, float] = defaultdict(float)
+    for (kind, part), taken in spent.items():
+        kinds[kind] += taken
+        parts[part] += taken
+    total = sum(spent.values())
+    casts = total - kinds[_TURNS]
     if policy.auto_cast != "matmult" or not casts > _WORTH_A_NOTE * whole:
         return
-    share = f"take {percent(casts / whole)} of the time of all queues"
+    share = "take {} of the time of all queues"
     if to in AS_FAST_AS_TF32 and "tfloat32" in core.spec.tensor.dtypes:
         yield (
-            f"casts of FP32 to {to.upper()} {share}; {NO_FASTER_THAN_TF32}: "
-            "policy='tf32'"
+            f"casts of FP32 to {to.upper()} {share.format(percent(casts / whole))}; "
+            f"{NO_FASTER_THAN_TF32}: policy='tf32'"
         )
     elif to.startswith("fp8") and policy.scaling == "current":
-        each = ", ".join(f"{what} {seconds(taken)}" for what, taken in spent.items())
-        yield f"operands in FP8 {share}: {each}; {_CHEAPER}"
+        each = ", ".join(f"{what} {seconds(taken)}" for what, taken in kinds.items())
+        most = max(parts, key=lambda part: parts[part])
+        yield (
+            f"operands in FP8 {share.format(percent(total / whole))}: {each}; "
+            f"{percent(parts[most] / total)} of it for {most}; {_CHEAPER}"
+        )

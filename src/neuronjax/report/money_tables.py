@@ -54,26 +54,26 @@ def _per_million(value: float | None) -> str:
     return dollars(value).removeprefix("$")
 
 
-def _hbm(cost: TrainingCost | ServingCost) -> str:
+def _hbm(cost: TrainingCost | ServingCost) -> Text:
     share = percent(cost.hbm_bytes / cost.hbm_capacity_bytes)
-    return share if cost.fits else f"[red]{share}[/red]"
+    return Text(share, "" if cost.fits else "red")
 
 
 def _table(
     title: str,
     costs: Sequence[_Cost],
-    columns: Mapping[str, Callable[[_Cost], str]],
+    columns: Mapping[str, Callable[[_Cost], str | Text]],
     caption: str | None = None,
 ) -> Table:
     """Return a table of costs, without the columns that are unknown in all rows."""
     # Long names break after hyphens.
-    names: dict[str, Callable[[_Cost], str]] = {
+    names: dict[str, Callable[[_Cost], str | Text]] = {
         "machine": lambda c: textwrap.fill(c.machine, 17, break_long_words=False)
     }
     if len({cost.policy for cost in costs if cost.policy}) > 1:
         names["policy"] = lambda cost: cost.policy or _NOBODY
     cells = {heading: list(map(cell, costs)) for heading, cell in columns.items()}
-    known = {h: column for h, column in cells.items() if {*column} != {_NOBODY}}
+    known = {h: c for h, c in cells.items() if any(cell != _NOBODY for cell in c)}
     named = [map(cell, costs) for cell in names.values()]
     return new_table(
         title,
@@ -95,7 +95,7 @@ def training_tables(
     title: str, costs: Sequence[TrainingCost], remarks: Sequence[str]
 ) -> Group:
     """Return tables of a run's time and money and of a step's parts, and remarks."""
-    columns: dict[str, Callable[[TrainingCost], str]] = {
+    columns: dict[str, Callable[[TrainingCost], str | Text]] = {
         "step": lambda cost: seconds(cost.step_seconds),
         "tok/s": lambda cost: _count(cost.tokens_per_second),
         "time": lambda cost: duration(cost.hours),
@@ -107,7 +107,7 @@ def training_tables(
             f"{cost.dollars_per_batch / costs[0].dollars_per_batch:.2f}"
         ),
     }
-    parts: dict[str, Callable[[TrainingCost], str]] = {
+    parts: dict[str, Callable[[TrainingCost], str | Text]] = {
         "copies": lambda cost: f"{cost.copies:,}",
         "compute": lambda cost: seconds(cost.time.compute_seconds),
         "reduce": lambda cost: seconds(cost.time.all_reduce_seconds),
@@ -126,7 +126,7 @@ def serving_tables(
     title: str, costs: Sequence[ServingCost], remarks: Sequence[str]
 ) -> Group:
     """Return tables of latency and money, memory, and known energy, and the remarks."""
-    speed: dict[str, Callable[[ServingCost], str]] = {
+    speed: dict[str, Callable[[ServingCost], str | Text]] = {
         "TTFT": lambda cost: seconds(cost.time_to_first_token_seconds),
         "ITL": lambda cost: seconds(cost.inter_token_seconds),
         "ITL, full": lambda cost: seconds(cost.loaded_inter_token_seconds),
@@ -134,7 +134,7 @@ def serving_tables(
         "$/Mtok in": lambda cost: _per_million(cost.dollars_per_million_input_tokens),
         "out": lambda cost: _per_million(cost.dollars_per_million_output_tokens),
     }
-    memory: dict[str, Callable[[ServingCost], str]] = {
+    memory: dict[str, Callable[[ServingCost], str | Text]] = {
         "copies": lambda cost: f"{cost.copies:,}",
         "weights": lambda cost: binary(cost.weights_bytes),
         "KV cache": lambda cost: binary(cost.kv_cache_bytes),
@@ -147,7 +147,7 @@ def serving_tables(
     held = "What a device holds; dollars for all tokens, prompts included"
     tables = [_table(title, costs, speed), _table(held, costs, memory)]
     if any(cost.kwh_per_million_tokens is not None for cost in costs):
-        energy: dict[str, Callable[[ServingCost], str]] = {
+        energy: dict[str, Callable[[ServingCost], str | Text]] = {
             "kWh/Mtok": lambda cost: _energy(cost.kwh_per_million_tokens),
             "J/token": lambda cost: _energy(cost.kwh_per_million_tokens, _MEGAJOULES),
         }

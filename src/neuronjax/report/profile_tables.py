@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from rich.table import Table
+from rich.text import Text
 
 from neuronjax.report.places import places
 from neuronjax.report.profile_summary import ENGINES, METRICS
@@ -115,10 +116,10 @@ def _queue_row(
 
 def _memory_row(
     name: str, needed: int, capacity: int, what_for: str
-) -> tuple[str, ...]:
-    share = percent(needed / capacity)
+) -> tuple[str | Text, ...]:
+    share = Text(percent(needed / capacity))
     if needed > capacity:
-        share = f"[red]{share}: does not fit[/red]"
+        share = Text(f"{share}: does not fit", "red")
     return name, binary(needed), binary(capacity), share, what_for
 
 
@@ -133,7 +134,7 @@ class ShownMemory(Displayed, MemoryPlan):
     core: Core
 
     @property
-    def _rows(self) -> tuple[tuple[str, ...], ...]:
+    def _rows(self) -> tuple[tuple[str | Text, ...], ...]:
         peak, capacity = self.hbm, capacity_bytes(self.core)
         parts = (f"{kind} {binary(b)}" for kind, b in peak.categories.items() if b)
         return (
@@ -158,7 +159,7 @@ class ShownKernelMemory(ShownMemory, KernelMemory):
     """The displayed memory of a kernel, with PSUM."""
 
     @property
-    def _rows(self) -> tuple[tuple[str, ...], ...]:
+    def _rows(self) -> tuple[tuple[str | Text, ...], ...]:
         held = max(self.psum_usage, default=0)
         capacity = self.core.lnc * self.core.spec.psum_bytes
         return (*super()._rows, _memory_row("PSUM", held, capacity, ""))

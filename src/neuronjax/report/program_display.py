@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from rich.console import Group
-from rich.markup import escape
 from rich.text import Text
 
 from neuronjax.ir.instruction import Block, Instruction, InstructionProgram, Label
@@ -48,7 +47,7 @@ _USUAL: dict[str, Any] = {
 }
 _SHORT = {"bfloat": "bf", "float": "f", "uint": "u", "int": "i", "complex": "c"}
 
-Row = tuple[str, ...]
+Row = tuple[str | Text, ...]
 
 
 def program_table(name: str, program: InstructionProgram, setting: str) -> Group:
@@ -56,7 +55,7 @@ def program_table(name: str, program: InstructionProgram, setting: str) -> Group
     every = list(program.walk())
     lines: list[Iterable[Row]] = [_block(program.main, 0)]
     for function, callee in program.functions.items():
-        head = f"[bold]{escape(function)}:[/bold]"
+        head = Text(f"{function}:", "bold")
         lines += [[("", head, "", "")], _block(callee, 1)]
     found = list(itertools.islice(itertools.chain(*lines), _SHOWN + 1))
     table = new_table(
@@ -89,10 +88,10 @@ def _block(block: Block, depth: int) -> Iterator[Row]:
         if i.results:
             first, *others = i.results
             more = f" +{len(others)}" if others else ""
-            written = escape(f"%{first.number} {short_type(first.type)}{more}")
+            written = f"%{first.number} {short_type(first.type)}{more}"
         line = place(i.location.source) if i.location.source else ""
         what = "  " * depth + f"{i.engine}.{i.name} {_told(i)}".rstrip()
-        yield written, escape(what), f"[{_STYLES[i.label]}]{i.label}[/]", line
+        yield written, what, Text(i.label, _STYLES[i.label]), line
         for nested in i.blocks:
             yield from _block(nested, depth + 1)
 

@@ -152,9 +152,10 @@ class StudyProgress(WorkBars):
         self._steps: int | None = None
         self._what, self._status, self._begun, self._count = "", "", 0.0, 0
 
-    def begin(self, what: str) -> None:
-        """End the previous run, and begin one."""
+    def begin(self, what: str, steps: int | None = None) -> None:
+        """End the previous run, and begin one of so many steps, if that is known."""
         self._end_run()
+        self._steps = steps or self._steps
         self._what, self._count, self._begun = what, 0, time.perf_counter()
         self._bars.reset(self._run, total=self._steps, description=what, visible=True)
         self._show(self._run, status="", stage="compiling")

@@ -15,6 +15,7 @@ from typing import Any
 
 from rich import box
 from rich.console import Console, RenderableType
+from rich.markup import escape
 from rich.style import Style
 from rich.table import Table
 from rich.text import Text
@@ -31,6 +32,15 @@ NUMBER: Look = {"justify": "right", "no_wrap": True}
 TEXT: Look = {"overflow": "fold", "ratio": 1}
 """How a column looks, in this order: plain, a word, a name, aligned to the right, a
 number, a text that is folded."""
+
+
+class PlainTable(Table):
+    """A table whose strings are shown as they are; styled cells are `Text`."""
+
+    def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
+        """Add a row, without reading `[b]` in a string as markup."""
+        plain = (Text(cell) if isinstance(cell, str) else cell for cell in cells)
+        super().add_row(*plain, **options)
 
 
 def new_table(
@@ -52,10 +62,11 @@ def new_table(
         "min_width": min(WIDTH, len(title)),
         "pad_edge": False,
     }
-    caption = f"{caption}\n" if caption else None  # else the box ends with a blank
-    table = Table(title=title, caption=caption, **(usual | style))
+    # Without a caption the box ends with a blank.
+    caption = f"{escape(caption)}\n" if caption else None
+    table = PlainTable(title=escape(title), caption=caption, **(usual | style))
     for heading, look in (columns or {}).items():
-        table.add_column(heading, **look)
+        table.add_column(escape(heading), **look)
     for row in rows:
         table.add_row(*row)
     return table

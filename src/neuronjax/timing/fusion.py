@@ -29,7 +29,7 @@ from neuronjax.ir.instruction_set import (
     TensorReduce,
     TensorTensorScan,
 )
-from neuronjax.ir.program import TensorType
+from neuronjax.ir.program import Location, TensorType
 from neuronjax.timing.access import MOVEMENTS, ValueAccess, handed_on, viewed
 from neuronjax.timing.flattening import CONTROL, FlatNode, Flattening, swap
 from neuronjax.timing.fused import Fused, FusedStep
@@ -45,11 +45,17 @@ _PURE = (*_CONSTANT, *MATMULS)
 _AFFINE = frozenset({"multiply", "add", "subtract", "negate"})
 
 
-def fuse(block: Block, functions: Mapping[str, Block], core: Core) -> Fused:
-    """Return a block as fused steps that a core can execute."""
+def fuse(
+    block: Block,
+    functions: Mapping[str, Block],
+    core: Core,
+    call: Location | None = None,
+) -> Fused:
+    """Return a block, or the callee of a `call`, as fused steps that a core can
+    execute."""
     flat = Flattening(functions)
     arguments = tuple([flat.new(b.type) for b in block.arguments])
-    results = flat.add(block, arguments)
+    results = flat.add(block, arguments, call)
     return _Fusion(flat.nodes, flat.types, arguments, results, core).run()
 
 

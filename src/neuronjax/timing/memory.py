@@ -14,6 +14,7 @@ matmul still counts. An argument that is written is no parameter.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from neuronjax.ir.collection import no_collection
@@ -35,6 +36,7 @@ from neuronjax.ir.instruction_set import (
     TensorCopy,
     TensorScalar,
 )
+from neuronjax.ir.program import Location
 from neuronjax.ir.traversal import BlockEntry, DataFlow, Functions, entries
 from neuronjax.timing.access import handed_on
 from neuronjax.timing.assumptions import CARRY_SHARE
@@ -97,6 +99,7 @@ class _Planner:
         self.program, self.core = program, core
         self.capacity = core.sbuf_bytes
         self._called: dict[str, BlockPlan] = {}
+        self._calls = Counter(i.callee for i in program.walk() if isinstance(i, Call))
 
     def block(
         self,
@@ -105,9 +108,12 @@ class _Planner:
         resident: frozenset[int] = frozenset(),
         categories: Mapping[int, str | None] | None = None,
         share: float = 1.0,
+        call: Location | None = None,
     ) -> BlockPlan:
-        """Return a block's plan, with arguments at `resident` positions in SBUF."""
-        fused = fuse(block, self.program.functions, self.core)
+        """Return a block's plan, with arguments at `resident` positions in SBUF.
+
+        The instructions of a callee with one `call` get its location."""
+        fused = fuse(block, self.program.functions, self.core, call)
         regions = group(fused, self.core)
         capacity = int(self.capacity * share)
         is_nested = block is not self.program.main
@@ -140,9 +146,11 @@ class _Planner:
         elif isinstance(i, Spmd):
             unit.inner = (self.block(i.body),)
         elif isinstance(i, Call):
-            if i.callee not in self._called:
-                self._called[i.callee] = self.block(self.program.functions[i.callee])
-            unit.inner = (self._called[i.callee],)
+            name, call = i.callee, i.location if self._calls[i.callee] == 1 else None
+            if name not in self._called:
+                body = self.program.functions[name]
+                self._called[name] = self.block(body, call=call)
+            unit.inner = (self._called[name],)
 
     def _carried(self, i: Loop) -> frozenset[int]:
         """Return the positions of a loop's smallest carries, which stay in SBUF.
