@@ -1,4 +1,4 @@
-"""`price`: the cost of one kernel instruction, and the engine that executes it.
+"""`Prices`: the cost of one kernel instruction, and the engine that executes it.
 
 Rules, by the name of the instruction, compute its work from access patterns; `engines`
 has the times. Equal instructions are priced once. Prices are for one physical core;
@@ -98,13 +98,6 @@ def _key(i: KernelInstruction) -> Any:
     return tuple(found)
 
 
-def price(
-    i: KernelInstruction, core: Core, target: Target | None = None
-) -> KernelPrice:
-    """Return the cost of one instruction on one physical core; see `Prices`."""
-    return Prices(core, target).price(i)
-
-
 # -- engines ---------------------------------------------------------------------------
 
 
@@ -188,17 +181,13 @@ def with_held_loads(
     same: dict[Storage, Storage] = {}
     found = []
     for i in entries:
-        if any(a.storage in same for a in i.accesses):
-            inputs = [
-                replace(a, storage=same.get(a.storage, a.storage))
-                if isinstance(a, Access)
-                else a
-                for a in i.inputs
-            ]
-            i = replace(i, inputs=tuple(inputs))
-        if i.name in _LOADS and (source := _input_of(i, written)) is not None:
+        for n, a in enumerate(i.inputs):
+            if isinstance(a, Access) and a.storage in same:
+                before = replace(a, storage=same[a.storage])
+                i = replace(i, inputs=(*i.inputs[:n], before, *i.inputs[n + 1 :]))
+        if _is_load(i, written):
             (out,) = i.outputs
-            key = (i.program, i.name, out.dtype, source)
+            key = (i.program, i.name, out.dtype, i.inputs)
             tile = held[key] = held.pop(key, out.storage)
             while held and sum(map(_row_bytes, held.values())) > room:
                 del held[next(iter(held))]
@@ -209,14 +198,14 @@ def with_held_loads(
     return found
 
 
-def _input_of(i: KernelInstruction, written: Mapping[Storage, int]) -> Access | None:
-    """Return what a load copies to a tile, if nothing else writes either of them."""
-    (out, *more), (source, *others) = i.outputs, i.inputs
-    if more or others or not isinstance(source, Access) or source.dynamic:
-        return None
+def _is_load(i: KernelInstruction, written: Mapping[Storage, int]) -> bool:
+    """Return whether a tile is copied from HBM, and nothing else writes either."""
+    (out, *_), (source, *others) = i.outputs, i.inputs
+    if i.name not in _LOADS or others or not isinstance(source, Access):
+        return False
+    is_input = not (source.dynamic or source.storage.on_chip or written[source.storage])
     is_whole = out.pattern == whole_pattern(out.storage.shape)
-    is_only = written[out.storage] == 1 and not written[source.storage]
-    return source if is_whole and is_only and not source.storage.on_chip else None
+    return is_input and is_whole and written[out.storage] == 1
 
 
 def _live_bytes(entries: Sequence[KernelInstruction]) -> int:

@@ -180,16 +180,12 @@ class _Grouping:
             return None
         reads, home = self.fused.reads(step), self.home.get
         place = max([home(r, -1) for r in reads], default=-1)
-        if place >= 0:
-            region = self.regions[place]
-            ready = not region.sums or region.sums.isdisjoint(reads)
-            rows = self._joined(region, step) if ready else None
-            return None if rows is None else (place, rows)
-        place, region = len(self.regions) - 1, self.regions[-1]
-        shares = not region.streamed.keys().isdisjoint(reads)
-        if not shares:
-            return None
-        rows = self._joined(region, step)
+        if place < 0:
+            place = len(self.regions) - 1
+            if self.regions[place].streamed.keys().isdisjoint(reads):
+                return None
+        region = self.regions[place]
+        rows = self._joined(region, step) if region.sums.isdisjoint(reads) else None
         return None if rows is None else (place, rows)
 
     def _joined(self, region: TiledRegion, step: FusedStep) -> frozenset[int] | None:
