@@ -21,13 +21,17 @@ from neuronjax.nki import collectives as ncc
 from neuronjax.timing import assumptions as a
 from neuronjax.timing.cost_collective import OPS
 from neuronjax.timing.cost_rules import KERNEL_RULES as RULES
-from neuronjax.timing.kernel_cost import Prices, price
+from neuronjax.timing.kernel_cost import Prices
 from neuronjax.timing.kernel_operands import box, contains, overlap, run_bytes
 from neuronjax.timing.work import Core
 
 TRN1, TRN2, TRN3 = (Core(CHIPS[name], 1) for name in ("trn1", "trn2", "trn3"))
 START = 60
 NUMBERS = iter(range(10_000))
+
+
+def price(i, core, target=None):
+    return Prices(core, target).price(i)
 
 
 def storage(memory, shape, dtype="float32", address=None):

@@ -9,7 +9,8 @@ import neuronjax as nj
 from neuronjax.hardware import resolve_target
 from neuronjax.nki import legacy as nki
 from neuronjax.nki.legacy import isa as nisa, language as nl
-from neuronjax.timing.kernel_cost import Prices, on_engines
+from neuronjax.timing.kernel_cost import Prices, on_engines, with_held_loads
+from neuronjax.timing.kernel_schedule import schedule_kernel
 from neuronjax.timing.work import Core
 
 X = np.ones((128, 512), np.float32)
@@ -163,3 +164,64 @@ def test_a_sum_that_goes_on_stays_in_its_loop():
         ("multiply", False): 3,
         ("add", True): 4,
     }
+
+
+def loads_of_turns(kernel, *arguments):
+    """The bytes read of HBM, as written and as the older compiler leaves them."""
+    program = kernel.with_target("trn2").trace(*arguments)
+    entries = list(program.body.walk())
+    core = Core(resolve_target("trn2").chip, 1)
+    prices = Prices(core)
+    room = core.spec.sbuf_usable_bytes_per_partition
+
+    def read(found):
+        moves = [m for i in found for m in prices.price(i).moves]
+        return sum(m.bytes for m in moves if m.is_read)
+
+    return read(entries), read(with_held_loads(entries, room))
+
+
+def repeating(columns, changes=False):
+    @nki.jit
+    def kernel(x):
+        out = nl.ndarray((4, 2, *x.shape[1:]), dtype=x.dtype, buffer=nl.shared_hbm)
+        for turn in nl.affine_range(4):
+            for part in nl.affine_range(2):
+                tile = nl.load(x[part])
+                if changes:
+                    tile[...] = nl.exp(tile)
+                nl.store(out[turn, part], value=nl.copy(tile))
+        return out
+
+    return kernel, np.ones((2, 128, columns), np.float32)
+
+
+def test_the_older_compiler_does_not_repeat_loads_of_what_sbuf_holds():
+    kernel, x = repeating(512)
+    assert loads_of_turns(kernel, x) == (4 * x.nbytes, x.nbytes)
+
+
+def test_loads_are_repeated_where_tiles_do_not_fit():
+    kernel, x = repeating(20_000)
+    assert loads_of_turns(kernel, x) == (4 * x.nbytes, 4 * x.nbytes)
+
+
+def test_loads_of_tiles_that_change_are_repeated():
+    kernel, x = repeating(512, changes=True)
+    assert loads_of_turns(kernel, x) == (4 * x.nbytes, 4 * x.nbytes)
+
+
+def test_what_is_held_takes_its_room_all_the_time():
+    """The schedule reads the first tile in every turn, and transfers it once."""
+    kernel, x = repeating(512)
+    found = schedule_kernel(
+        kernel.with_target("trn2").trace(x), resolve_target("trn2"), lnc=1
+    )
+    loaded = [
+        i.outputs[0].storage
+        for i, p in zip(found.stream.entries, found.priced, strict=True)
+        if any(m.is_read for m in p.moves)
+    ]
+    lives = {s: (first, last) for s, first, last, _ in found.found.lives}
+    assert len(loaded) == 2
+    assert all(lives[s][1] > len(found.stream.entries) // 2 for s in loaded)

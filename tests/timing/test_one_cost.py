@@ -25,7 +25,7 @@ from neuronjax.ir.instruction_set import (
 from neuronjax.ir.kernel import Access, KernelInstruction, Storage
 from neuronjax.timing.cost import ways
 from neuronjax.timing.cost_rules import PLAIN, Reading
-from neuronjax.timing.kernel_cost import price
+from neuronjax.timing.kernel_cost import Prices
 from neuronjax.timing.passes import ReducingPass
 from neuronjax.timing.work import Core, Work
 from tests.timing.instructions import MATRICES, make
@@ -124,7 +124,10 @@ def pairs(dtype: np.dtype):
 def test_lanes(chip, dtype):
     core = CORES[chip]
     for engine, program, reading, tiled in pairs(dtype):
-        mine, other = of_program(core, engine, program, reading), price(tiled, core)
+        mine, other = (
+            of_program(core, engine, program, reading),
+            Prices(core).price(tiled),
+        )
         assert mine.seconds == pytest.approx(other.work.seconds), tiled.name
         assert mine.latency_seconds == pytest.approx(other.work.latency_seconds), (
             tiled.name
@@ -150,7 +153,10 @@ def test_the_array(chip, dtype):
         "nc_transpose", "tensor", tile(128, dtype, "psum"), tile(128, dtype)
     )
     square = make(NcTranspose, [((128, 128), dtype)], ((128, 128), dtype))
-    for program, other in ((i, price(tiled, core)), (square, price(turned, core))):
+    for program, other in (
+        (i, Prices(core).price(tiled)),
+        (square, Prices(core).price(turned)),
+    ):
         mine = of_program(core, "tensor", program)
         assert mine.seconds == pytest.approx(other.work.seconds + other.load_seconds)
         assert mine.latency_seconds == pytest.approx(other.work.latency_seconds)

@@ -151,10 +151,9 @@ ELEMENTS_OF_AN_INSTRUCTION = assumed(
     "free size that elementwise work is cut to, for streaming; a bank of PSUM is less",
 )
 TABLE_LOAD = Constant(1.28e-6, "s", "ACT_TABLE_LOAD of exp on trn2 [DM, picture]")
-UNPUBLISHED_RANDOM = assumed(
-    1, "words/lane/cycle", "random words of VectorE without XORWOW"
+RANDOM_XORWOW = Constant(
+    4, "words/lane/cycle", "XORWOW of NeuronCore-v4 [A4]; ASSUMPTION: 1 on older cores"
 )
-RANDOM_XORWOW = Constant(4, "words/lane/cycle", "XORWOW of NeuronCore-v4 [A4]")
 EXPONENTIAL_SPEEDUP = Constant(
     4, "ratio", "exponential on VectorE against ScalarE's [A4]"
 )

@@ -317,7 +317,8 @@ def _hbm_bytes_per_second(m: _Move, core: Core) -> float:
     for side in (m.source, m.out):
         (stride, rows), *_ = side.pattern or ((0, 1),)
         apart = stride * operand(side).dtype.itemsize
-        if channels and _in_hbm(side) and rows > 1 and apart % (channels * each) == 0:
+        spread = rows == 1 or not apart or not _in_hbm(side)
+        if channels and not spread and apart % (channels * each) == 0:
             share = min(1.0, ceil(run_bytes(side) / each) / channels)
             return core.chip.hbm_bytes_per_second * share
     return inf

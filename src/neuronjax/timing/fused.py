@@ -97,7 +97,6 @@ class TiledRegion:
         whole: values from outside that every tile needs completely.
         streamed: values from outside that are loaded row by row.
         lhs_bytes: the matmul operands that are contracted with `whole`, for all rows.
-        whole_bytes: the part of `whole` that is needed at a time.
         batches: by value of `whole`, the number of parts into which the rows' batch
             splits it; two are needed at a time.
         sums: results that are complete after the last tile.
@@ -110,7 +109,6 @@ class TiledRegion:
     whole: dict[int, None] = field(default_factory=dict)
     streamed: dict[int, None] = field(default_factory=dict)
     lhs_bytes: int = 0
-    whole_bytes: int = 0
     batches: dict[int, int] = field(default_factory=dict)
     has_matmul: bool = False
     sums: set[int] = field(default_factory=set)

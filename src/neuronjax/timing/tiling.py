@@ -180,34 +180,13 @@ class _Grouping:
             return None
         reads, home = self.fused.reads(step), self.home.get
         place = max([home(r, -1) for r in reads], default=-1)
-        if place >= 0:
-            region = self.regions[place]
-            ready = not region.sums or region.sums.isdisjoint(reads)
-            rows = self._joined(region, step) if ready else None
-            return None if rows is None else (place, rows)
-        place, region = len(self.regions) - 1, self.regions[-1]
-        shares = not region.streamed.keys().isdisjoint(reads)
-        if not shares and not self._accompanies(region, step):
-            return None
-        rows = self._joined(region, step)
+        if place < 0:
+            place = len(self.regions) - 1
+            if self.regions[place].streamed.keys().isdisjoint(reads):
+                return None
+        region = self.regions[place]
+        rows = self._joined(region, step) if region.sums.isdisjoint(reads) else None
         return None if rows is None else (place, rows)
-
-    def _accompanies(self, region: TiledRegion, step: FusedStep) -> bool:
-        """Return whether a batched matmul's result has the size of one of the region's.
-
-        Examples are gradients of scores, which are combined with the scores.
-        """
-        if step.form != "matmul" or not dimensions(step).lhs_batch:
-            return False
-        sizes = self.fused.types
-        size = prod(sizes[step.results[0]].shape)
-        return (
-            any(
-                s.form == "matmul" and prod(sizes[s.results[0]].shape) == size
-                for s in region.steps
-            )
-            and region.rows in _matmul_rows(self.fused, step)[0]
-        )
 
     def _joined(self, region: TiledRegion, step: FusedStep) -> frozenset[int] | None:
         """Return a region's row counts with one more step; None if it cannot join."""
@@ -236,7 +215,7 @@ class _Grouping:
             folds = any(s.form == "reduce" or s.reduces for s in region.steps)
             if max(rows, default=1) == 1 or region.has_matmul or folds:
                 return None
-        return rows if step.form != "matmul" or self._pays(region, step) else None
+        return rows
 
     def _accumulates(self, region: TiledRegion, step: FusedStep) -> bool:
         """Return whether a matmul over the rows can add up tile by tile.
@@ -278,45 +257,12 @@ class _Grouping:
         small = self.fused.sizes[step.results[-1]] <= self.capacity
         return rows if region.rows in rows and small else None
 
-    def _pays(self, region: TiledRegion, step: FusedStep) -> bool:
-        """Return whether a matmul moves fewer bytes in the region than by itself."""
-        fused = self.fused
-        lhs, rhs = step.operands[0], step.operands[-1]
-        whole = self._outside(region, rhs, self._parts(region, step))
-        added = self._outside(region, rhs) + self._outside(region, lhs)
-        total = region.whole_bytes + whole
-        if total <= self.capacity:
-            return True
-        lhs_bytes = sum(fused.sizes[r] for r in fused.access[lhs].roots)
-        together = total * self._passes(region.lhs_bytes + lhs_bytes)
-        before = self._traffic(region.whole_bytes, region.lhs_bytes)
-        spilled = 0 if lhs_bytes < self.capacity / 2 else lhs_bytes
-        alone = lhs_bytes + self._traffic(added, lhs_bytes)
-        return together <= before + alone + spilled
-
     def _parts(self, region: TiledRegion, step: FusedStep) -> int:
         """Return the number of parts into which the batch splits a whole operand."""
         if step.form != "matmul":
             return 1
         batch = _batch(self.fused, step)
         return batch if region.rows > batch and region.rows % batch == 0 else 1
-
-    def _outside(self, region: TiledRegion, value: int, parts: int = 1) -> int:
-        """Return the bytes of a value that the region neither computes nor has."""
-        return sum(
-            self.fused.sizes[r] // max(1, parts // 2)
-            for r in self.fused.access[value].roots
-            if r not in region.inside and r not in region.whole
-        )
-
-    def _passes(self, lhs_bytes: float) -> int:
-        """Return how often weights that do not fit are loaded: once per row block."""
-        return max(1, ceil(lhs_bytes / self.capacity))
-
-    def _traffic(self, whole: int, lhs_bytes: int) -> float:
-        if whole <= self.capacity:
-            return whole
-        return whole * self._passes(lhs_bytes)
 
     def _take_operands(self, region: TiledRegion, step: FusedStep) -> None:
         """Note the operands from outside, and whether streamed or needed whole."""
@@ -336,7 +282,6 @@ class _Grouping:
                     region.streamed.pop(root, None)
                     region.whole[root] = None
                     region.batches[root] = self._parts(region, step)
-                    region.whole_bytes += needed_bytes(fused, region, root)
 
     def _rows_outside(self, step: FusedStep, position: int) -> frozenset[int]:
         """Return the row counts in which an operand can be loaded from HBM."""

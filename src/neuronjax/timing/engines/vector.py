@@ -141,8 +141,8 @@ def _quantize_mx(task: LaneTask, core: Core) -> Pace:
 
 def _random(task: LaneTask, core: Core) -> Pace:
     """Return cycles of random words: 4 per lane and cycle with XORWOW [A4], else 1."""
-    rate = a.RANDOM_XORWOW if has(core, "xorwow") else a.UNPUBLISHED_RANDOM
-    return Pace(task.elements / rate.value)
+    rate = a.RANDOM_XORWOW.value if has(core, "xorwow") else 1.0
+    return Pace(task.elements / rate)
 
 
 def _plain(factor: float = 1.0, extra: float = 0.0) -> Rule:
