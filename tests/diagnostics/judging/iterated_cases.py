@@ -177,6 +177,7 @@ CASES = {
         "        h = np.tanh(h @ w + x[t])\n    return h",
         {"another order": ("h @ w", "h[:, ::-1] @ w[::-1]")},
         {"no state": ("h @ w + ", ""), "transposed": ("h @ w", "h @ w.T"),
+         "a state in FP16": ("h @ w", "h.astype(np.float16).astype(np.float32) @ w"),
          "a turn less": ("range(24)", "range(23)")}),
     "rows and columns of sum 1": Iterated(
         "np.exp(draw(16, 16))", "x",
@@ -186,7 +187,16 @@ CASES = {
                          "x * (one / x.sum(1, keepdims=True))")},
         {"rows alone": ("x = x / x.sum(0, keepdims=True)", "pass"),
          "one round": ("range(6)", "range(1)"),
+         "half the rounds": ("range(6)", "range(3)"),
          "the input": (ALL, "return x")}),
+    "groups of mean 0": Iterated(
+        "draw(16, 64) + one, draw(64)", "x, g",
+        "y = x.reshape(16, 4, 16)\n    y = y - y.mean(2, keepdims=True)\n"
+        "    y = y / np.sqrt((y * y).mean(2, keepdims=True) + np.float32(1e-5))\n"
+        "    return y.reshape(16, 64) * g",
+        {"a product": ("y / np.sqrt", "y * one / np.sqrt")},
+        {"another epsilon": ("1e-5", "1e-4"),
+         "no mean": (" - y.mean(2", " - 0 * y.mean(2")}),
     "steps of an optimizer": Iterated(
         "draw(16, 16), draw(16, 16, 16)", "w, g",
         "m, n = w * 0, w * 0\n    for t in range(16):\n"

@@ -140,11 +140,9 @@ class ReferenceCase:
             return tuple(self.module.get_inputs())
 
     def _of_seed(self, what: str, seed: int, make: Callable[[int], Any]) -> Any:
-        known, value = self._newest.get(what, (None, None))
-        if known != seed:
-            value = make(seed)
-            self._newest[what] = seed, value
-        return value
+        if self._newest.get(what, (None,))[0] != seed:
+            self._newest[what] = seed, make(seed)
+        return self._newest[what][1]
 
     def is_large(self, seed: int, most: int = LARGE_INPUTS) -> bool:
         """Return whether the reference is too large to be run often."""
@@ -174,7 +172,8 @@ class ReferenceCase:
     ) -> tuple[Tolerance, ...]:
         """Return a tolerance for each result that holds for any order of addition.
 
-        Products of FP32 may be three of BF16, as in public kernels.
+        Products of FP32 may be three of BF16, as in public kernels. Functions are the
+        emulator's, which runs the kernel.
 
         Args:
             seed: seed of the inputs.
@@ -198,6 +197,7 @@ class ReferenceCase:
                 self.module.forward,
                 self.drawn(seed),
                 products="bf16x3",
+                functions="emulated",
                 samples=0 if self.is_large(seed) else None,
                 usual=usual,
             )
