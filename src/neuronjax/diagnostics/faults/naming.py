@@ -301,6 +301,9 @@ def _buries(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 def _rounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     if e.own < e.result.error / 2:
         return None
+    if math.isinf(e.own):
+        text = f"its right operands make numbers beyond {_end(t)}"
+        return FaultName("overflow", text)
     text = _of_its_own(e.own)
     if short_name(t) in _SUMS:
         return FaultName("stagnation", text)
