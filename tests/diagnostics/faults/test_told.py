@@ -231,3 +231,29 @@ def test_codes_with_a_zero_point_are_codes():
     assert "codes = " in _code(report.faults[0].record.source)
     twin = compare(grouped(-99), policy="bf16", explain=False)(*given)
     assert twin.faults == ()
+
+
+# -- remedies --------------------------------------------------------------------------
+
+
+def clipped_by_where(x):
+    codes = x * 240.0 / jnp.mean(jnp.abs(x))
+    codes = jnp.where(jnp.abs(codes) > 240.0, jnp.sign(codes) * 240.0, codes)  # here
+    return codes.astype(jnp.float8_e4m3).astype(jnp.float32)
+
+
+def test_a_scale_is_tried_on_the_numbers_and_not_on_their_bound():
+    report = compare(clipped_by_where, policy="bf16")(normal(64, 64, scale=4.0))
+    assert report.faults[0].record.source == marked_line(clipped_by_where)
+    assert "which leaves an error of 0.0" in report.faults[0].remedy
+
+
+def normalized(x):
+    return (x - x.mean(0)) / jnp.sqrt(x.astype(BF16).var(0)).astype(jnp.float32)  # here
+
+
+def test_fp32_is_no_remedy_for_what_float64_makes_too():
+    report = compare(normalized, policy="bf16")(normal(1, 32))
+    assert report.faults[0].kind == "non-finite"
+    assert "float64 makes the same" in report.faults[0].evidence
+    assert "FP32" not in report.faults[0].remedy

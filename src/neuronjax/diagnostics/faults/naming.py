@@ -87,9 +87,7 @@ class FaultName:
 
 def named(suspect: Suspect) -> FaultName:
     """Return the name of a suspect's fault, by the first rule of `_RULES` that fits."""
-    trace = suspect.trace
-    moment = trace.first or trace.made_nonfinite
-    evidence = moment[2] if moment else trace.worst
+    trace, evidence = suspect.trace, suspect.trace.shown
     for rule in _RULES:
         found = rule(suspect, trace, evidence)
         if found is not None:

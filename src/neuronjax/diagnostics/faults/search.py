@@ -91,9 +91,7 @@ class Suspect:
     @property
     def follows(self) -> bool:
         """Return whether it only hands on the error of its operands."""
-        moment = self.trace.first or self.trace.made_nonfinite
-        evidence = moment[2] if moment else self.trace.worst
-        return self.role == "amplifies" and amplification(evidence) < AMPLIFIES
+        return self.role == "amplifies" and amplification(self.trace.shown) < AMPLIFIES
 
 
 class FaultSearch:
@@ -416,13 +414,15 @@ class FaultSearch:
     def _rounding_whole(self, wrong: Collection[int]) -> Iterator[Suspect]:
         """Yield the ops that round whole numbers on which wrong results depend, or that
         become integers again, as indices do."""
-        for trace in self._recorder.traces.values():
-            if trace.rounds_whole:
-                on = self._on(trace)
-                counts = is_integer(self._flow, trace.path.op)
-                results = on if counts else tuple(n for n in on if n in wrong)
-                if results:
-                    yield Suspect(trace, "makes", results)
+        rounding = [t for t in self._recorder.traces.values() if t.rounds_whole]
+        for trace in rounding:
+            on = self._on(trace)
+            counts = is_integer(self._flow, trace.path.op)
+            results = on if counts else tuple(n for n in on if n in wrong)
+            if results:  # of several on the way the first has rounded
+                behind = self._flow.ops_behind(trace.path.op.results[0])
+                first = next(t for t in rounding if t.path.op in behind)
+                yield Suspect(first, "makes", results)
 
     def _choosing(self) -> Iterator[Suspect]:
         """Yield the ops that made the numbers by which a wrong choice was made."""

@@ -113,13 +113,9 @@ class StateSteps:
     ) -> Iterator[tuple[np.ndarray, float, float]]:
         """Yield (state, its norm, norm of the step) for states a result may update."""
         for n, entry in enumerate(self._values):
-            is_same, is_float = (
-                entry.type == value.type,
-                entry.type.dtype.kind not in "iub",
-            )
-            if entry.type.shape != value.type.shape or not (is_same or is_float):
+            if entry.type.shape != value.type.shape:
                 continue
-            if not is_same and not self._increments(value, entry):
+            if entry.type != value.type and not self._increments(value, entry):
                 continue
             if n not in self._norms:
                 self._norms[n] = norm(self._arguments[n])
