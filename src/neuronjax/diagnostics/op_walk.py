@@ -260,7 +260,7 @@ class ParallelWalk(OpWalk):
         if cast is None or cast.unit <= _FLOAT32 or not isinstance(i, NcMatmul):
             return operands
         exact = self._beside[lane].reference.read(i.operands)
-        if unheld(exact, cast):
+        if not cast.is_scaled and unheld(exact, cast):
             return operands
         return [
             perturbed(x, cast.unit, self._draw)

@@ -182,7 +182,7 @@ CASES = [
     ("overflow", "fp16", gated, gated_in_fp32,
      lambda: (normal(12, 64, scale=400.0).astype(np.float16),
               normal(12, 64, scale=150.0).astype(np.float16))),
-    ("coarse", "fp32", kept, kept_in_fp32,
+    ("absorption", "fp32", kept, kept_in_fp32,
      lambda: (6 + 0.3 * normal(32), np.float32(400.0))),
     ("overflow", "fp32", surprise, surprise_from_logits,
      lambda: (np.concatenate([normal(8, 1), 4 * normal(8, 31) + 4], 1),)),

@@ -170,7 +170,8 @@ def cut_off(
             return {}  # it does not saturate
     else:
         return {}
-    x = {v: wide(seen.reference) for v, seen in operands.items()}
+    numbers = ((v, seen) for v, seen in operands.items() if seen.dtype.kind != "b")
+    x = {v: wide(seen.reference) for v, seen in numbers}
     found = {
         v: y - bounded
         for v, y in x.items()

@@ -249,6 +249,9 @@ class Flow:
         if share.error <= excused(unit) and share.lost:  # only elements are lost
             lost = share.lost / OF_DATA
             is_chance |= any(lost <= e.result.data_lost for _, e in chain)
+        of_index = any(t.path.op.results[0].type.dtype.kind in "iu" for t, _ in chain)
+        if of_index and any(t.rounds_whole for t, _ in chain):
+            return is_chance
         return is_chance or (unit > COARSE and self._is_of_roundings(chain, unit))
 
     def _is_of_roundings(self, chain: list[Step], unit: float) -> bool:

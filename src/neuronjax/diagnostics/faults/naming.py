@@ -87,9 +87,7 @@ class FaultName:
 
 def named(suspect: Suspect) -> FaultName:
     """Return the name of a suspect's fault, by the first rule of `_RULES` that fits."""
-    trace = suspect.trace
-    moment = trace.first or trace.made_nonfinite
-    evidence = moment[2] if moment else trace.worst
+    trace, evidence = suspect.trace, suspect.trace.shown
     for rule in _RULES:
         found = rule(suspect, trace, evidence)
         if found is not None:
@@ -301,6 +299,9 @@ def _buries(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 def _rounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     if e.own < e.result.error / 2:
         return None
+    if math.isinf(e.own):
+        text = f"its right operands make numbers beyond {_end(t)}"
+        return FaultName("overflow", text)
     text = _of_its_own(e.own)
     if short_name(t) in _SUMS:
         return FaultName("stagnation", text)

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from neuronjax.diagnostics.faults.evidence import (
+    ADDS,
     CLIPS,
     ROUNDS,
     OpEvidence,
@@ -113,7 +114,8 @@ def quantizing(
 def _is_scaled_back(flow: Flow, op: Op) -> bool:
     """Return whether all ops that read a result scale or bound it, as is done with
     codes but not with counts and indices."""
-    names = {reader.name for reader in flow.readers(op.results[0])}
+    readers = flow.ahead(op, lambda r: r.name in ADDS)  # a zero point is taken off
+    names = {reader.name for reader in readers} - ADDS
     return bool(names & _SCALES) and names <= _SCALES | _CHOICES
 
 

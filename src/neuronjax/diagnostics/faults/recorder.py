@@ -152,6 +152,12 @@ class OpTrace:
         self.rounds_whole |= evidence.rounds_whole
 
     @property
+    def shown(self) -> OpEvidence:
+        """Return the first execution that is off, or else the worst."""
+        moment = self.first or self.made_nonfinite
+        return moment[2] if moment else self.worst
+
+    @property
     def absorbs(self) -> bool:
         """Return whether sums lose addends, and these are a part of the rounding error;
         a converged series loses its last terms without harm."""

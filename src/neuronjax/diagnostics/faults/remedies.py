@@ -95,7 +95,8 @@ class Remedy:
             ops = {self.suspect.trace.path.op, self.shown.path.op}
             form = better_form(self.graph, ops, self.suspect.trace.path.scope, kind)
         known = form or IN_FP32.get(kind, KINDS[kind])
-        if not self._is_narrow() or kind == "saturation":
+        is_broken = self.shown.shown.result.nonfinite_reference  # in float64 too
+        if not self._is_narrow() or is_broken or kind == "saturation":
             return known
         if self.execution is None:
             return form or KINDS[kind]
@@ -144,8 +145,8 @@ class Remedy:
             helps, what, left = lost < FEW, "the state", f"{_error(lost)} of its step"
         else:
             error = max(execution.error(_FLOAT32), self._handed_on())
-            seen = self.shown.first[2] if self.shown.first else self.shown.worst
-            helps, left = error <= limit(seen.result, unit_of(_FLOAT32)), _error(error)
+            seen = self.shown.shown.result
+            helps, left = error <= limit(seen, unit_of(_FLOAT32)), _error(error)
             if self.shown is not self.suspect.trace:
                 what = f"all up to {short_name(self.shown)}"
             elif trace.cast is not None:
@@ -212,4 +213,5 @@ class Remedy:
         if end.path.op.name != "stablehlo.convert" or not is_short(value) or not alike:
             return None
         dtype = np.dtype(value.type.dtype)
-        return alike[0], held(execution.result.astype(np.float64), dtype), dtype
+        x = max(alike, key=lambda x: np.abs(x).max(initial=0.0))  # not the bound
+        return x, held(execution.result.astype(np.float64), dtype), dtype

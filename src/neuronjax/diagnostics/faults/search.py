@@ -13,7 +13,7 @@ in float64 too, so no result shows them; they are searched for separately.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,6 +56,8 @@ from neuronjax.ir.value_sources import ValueSources
 NEARBY = 6
 #: A sum with an offset loses digits if it rounds away this share of an addend.
 OF_OFFSET = 1e-3
+#: An op that makes an error less than this many times as large only hands it on.
+AMPLIFIES = 2.0
 #: A bound that changes numbers by this factor replaces them.
 REPLACED = 4.0
 
@@ -85,6 +87,11 @@ class Suspect:
     bounding: OpEvidence | None = None
     lost_guard: str = ""
     misread: Misread | None = None
+
+    @property
+    def follows(self) -> bool:
+        """Return whether it only hands on the error of its operands."""
+        return self.role == "amplifies" and amplification(self.trace.shown) < AMPLIFIES
 
 
 class FaultSearch:
@@ -140,7 +147,8 @@ class FaultSearch:
         """Return the ops at fault, each once, in the order in which to examine them."""
         found: dict[OpPath, Suspect] = {}
         for suspect in self._all():
-            found.setdefault(suspect.trace.path, suspect)
+            if not (found and suspect.follows):
+                found.setdefault(suspect.trace.path, suspect)
         return [*found.values()] or [*self._swallowed(), *self._vanishing()]
 
     def parameter(self, trace: OpTrace) -> str:
@@ -156,6 +164,7 @@ class FaultSearch:
         for suspects in lost:
             if suspects and suspects[0].is_update:
                 yield from suspects
+        yield from self._rounding_whole(())
         shown = self._shown()
         for moment, trace in shown:
             yield from self._traced_back(trace, moment[2])
@@ -163,7 +172,7 @@ class FaultSearch:
         for suspects in lost:
             yield from suspects
         if not shown:
-            yield from self._rounding_whole()
+            yield from self._rounding_whole([w.index for w in self.wrong])
             yield from self._choosing()
         yield from self._quantizing()
 
@@ -216,7 +225,8 @@ class FaultSearch:
             return
         chain = self._flow.chain(shown, evidence)
         origins = [t for t, _ in reversed(chain) if t is not shown]
-        origins += self._flow.entries(chain)
+        if not shown.absorbs:  # else the loop itself loses the digits
+            origins += self._flow.entries(chain)
         maker = next((t for t in origins if self._makes(t, shown)), None)
         if maker is None and len(chain) > 1:
             maker = self._loses_digits(chain)
@@ -255,7 +265,8 @@ class FaultSearch:
         own, other = map(rounds_to, (trace, shown))
         if narrows(trace.path.op) and own == other:
             return True
-        return own > other or flushes(trace) or trace.absorbs or trace.rounds_whole
+        rounds_data = trace.rounds_whole and not (trace.cast and trace.cast.is_scaled)
+        return own > other or flushes(trace) or trace.absorbs or rounds_data
 
     def _loses_digits(self, chain: list[Step]) -> OpTrace | None:
         """Return the op that lost the digits although it rounds as other ops do, or
@@ -362,12 +373,15 @@ class FaultSearch:
             and t.worst.result.error > LOST_UPDATE * wrong.step.size
         ]
         handing = self._handing_on(self._results[wrong.index])
-        on_chain = [t for t in traces if t.path.op in handing]
+        before = self._flow.before_casts  # the cast of an argument loses no step
+        on_chain = [
+            t for t in traces if t.path.op in handing and before(t.path.op.results[0])
+        ]
         for trace in on_chain[:1] or traces[-1:]:
             step = self._wrong_step(trace)
             if step is not None:
                 yield from self._traced_back(step, step.worst)
-            if step is None or not wrong.step.has_room:
+            if trace in on_chain and (step is None or not wrong.step.has_room):
                 yield Suspect(trace, "makes", (wrong.index,), is_update=True)
 
     def _wrong_step(self, trace: OpTrace) -> OpTrace | None:
@@ -397,17 +411,18 @@ class FaultSearch:
                 left += states
         return found
 
-    def _rounding_whole(self) -> Iterator[Suspect]:
-        """Yield the ops that round whole numbers, if a wrong result depends on them, or
-        a contraction's result becomes an integer again."""
-        wrong = {w.index for w in self.wrong}
-        for trace in self._recorder.traces.values():
-            if trace.rounds_whole:
-                on = self._on(trace)
-                counts = trace.cast and is_integer(self._flow, trace.path.op)
-                results = on if counts else tuple(n for n in on if n in wrong)
-                if results:
-                    yield Suspect(trace, "makes", results)
+    def _rounding_whole(self, wrong: Collection[int]) -> Iterator[Suspect]:
+        """Yield the ops that round whole numbers on which wrong results depend, or that
+        become integers again, as indices do."""
+        rounding = [t for t in self._recorder.traces.values() if t.rounds_whole]
+        for trace in rounding:
+            on = self._on(trace)
+            counts = is_integer(self._flow, trace.path.op)
+            results = on if counts else tuple(n for n in on if n in wrong)
+            if results:  # of several on the way the first has rounded
+                behind = self._flow.ops_behind(trace.path.op.results[0])
+                first = next(t for t in rounding if t.path.op in behind)
+                yield Suspect(first, "makes", results)
 
     def _choosing(self) -> Iterator[Suspect]:
         """Yield the ops that made the numbers by which a wrong choice was made."""

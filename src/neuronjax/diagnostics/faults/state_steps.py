@@ -64,8 +64,10 @@ class StateStep:
 
     @property
     def is_lost(self) -> bool:
-        """Return whether the error exceeds `allowed` or the format has no room."""
-        return self.error > self.allowed or not self.has_room
+        """Return whether the error exceeds `allowed`, the format has no room, or most
+        elements stay where they are."""
+        is_still = self.unmoved > LOST_UPDATE < self.error
+        return self.error > self.allowed or not self.has_room or is_still
 
 
 class StateSteps:
@@ -111,7 +113,9 @@ class StateSteps:
     ) -> Iterator[tuple[np.ndarray, float, float]]:
         """Yield (state, its norm, norm of the step) for states a result may update."""
         for n, entry in enumerate(self._values):
-            if entry.type != value.type:
+            if entry.type.shape != value.type.shape:
+                continue
+            if entry.type != value.type and not self._increments(value, entry):
                 continue
             if n not in self._norms:
                 self._norms[n] = norm(self._arguments[n])
@@ -132,7 +136,7 @@ def _step(before: np.ndarray, seen: Seen, size: float, step: float) -> StateStep
         for state, after, actual, *others in blocks_of(*parts):
             start, end, found = map(wide, (state, after, actual))
             move = end - start
-            stays = (found == start) & (move != 0)
+            stays = (found == wide(start.astype(seen.dtype))) & (move != 0)
             errors = [found - end, wide(end.astype(seen.dtype)) - end]
             errors += [
                 wide(x) - perturbed(start, unit, draw) - move

@@ -115,7 +115,8 @@ def handed_on(trace: OpTrace) -> Iterator[Value]:
     size = trace.worst.result.norm
     for operand, share in trace.worst.operands.items():
         near_one = factors and 0.5 < share.norm < 2.0
-        if near_one or share.norm > NEAR * size:
+        is_float = operand.type.dtype.kind not in "iub"
+        if is_float and (near_one or share.norm > NEAR * size):
             yield operand
 
 

@@ -52,7 +52,7 @@ def rounds_whole(op: Op, result: Seen, share: Share, own: float) -> bool:
 def unheld(operands: Sequence[np.ndarray], cast: Cast | None) -> bool:
     """Return whether the cast of a policy rounds whole numbers in a contraction, such
     as positions or counts, that FP32 holds."""
-    if cast is None or cast.is_scaled or cast.unit <= 1 / _EXACT:
+    if cast is None or cast.unit <= 1 / _EXACT:
         return False
     digits = lambda x: np.frexp(x)[0] / cast.unit  # noqa: E731
     return any(is_exact(x) and not is_whole(digits(x)) for x in operands)
