@@ -15,7 +15,7 @@ from neuronjax.errors import InvalidProgramError
 from neuronjax.nki import legacy, neuron_profile, typing as nt
 from neuronjax.nki.children import STAND_INS, for_children
 from neuronjax.nki.legacy import isa as nisa, language as nl
-from neuronjax.nki.legacy.summary import summary
+from neuronjax.nki.legacy.benchmarking import summary
 
 #: What AccelOpt reads of a summary (prompts/profile_list.json, less its own "latency").
 READ = """hbm_read_bytes hbm_write_bytes psum_read_bytes psum_write_bytes

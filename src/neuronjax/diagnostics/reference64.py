@@ -30,8 +30,7 @@ from neuronjax.diagnostics.reference64_tables import BINARY, REDUCTIONS, UNARY
 from neuronjax.errors import InternalError
 from neuronjax.execution.arithmetic import comparison
 from neuronjax.execution.engines import Registers, execute
-from neuronjax.execution.engines.dma import index_vectors_last
-from neuronjax.execution.engines.scattering import SCATTERS
+from neuronjax.execution.engines.scattering import SCATTERS, scattered
 from neuronjax.execution.exchange import exchange, is_same_for_all
 from neuronjax.execution.movement import moved
 from neuronjax.ir.block_set import MapBlock, ReduceBlock
@@ -349,7 +348,7 @@ def _kernel(signed: SignedInstruction) -> Callable[..., Any]:
 
     def body(*x: Any) -> Any:
         if isinstance(i, LocalScatter):
-            return [_scatter(i, *x)]
+            return [scattered(i, *x)]
         if isinstance(i, Pool):
             return [_pool(i, *x)]
         zero, key = jnp.asarray(np.float32(-0.0)), jnp.asarray(np.uint32(0))
@@ -362,20 +361,6 @@ def _kernel(signed: SignedInstruction) -> Callable[..., Any]:
 
 for _class in (LocalGather, NcTranspose, LocalScatter, Pool):
     _double.register(_class, _moved)
-
-
-def _scatter(i: LocalScatter, operand: Any, indices: Any, updates: Any) -> Any:
-    numbers = dict(i.dimension_numbers)
-    dimensions = lax.ScatterDimensionNumbers(
-        update_window_dims=numbers["update_window_dims"],
-        inserted_window_dims=numbers["inserted_window_dims"],
-        scatter_dims_to_operand_dims=numbers["scattered_dims_to_operand_dims"],
-        operand_batching_dims=numbers["input_batching_dims"],
-        scatter_indices_batching_dims=numbers["scatter_indices_batching_dims"],
-    )
-    indices = index_vectors_last(indices, numbers["index_vector_dim"])
-    mode = lax.GatherScatterMode.PROMISE_IN_BOUNDS
-    return SCATTERS[i.op](operand, indices, updates, dimensions, mode=mode)
 
 
 _POOLS: dict[str, Callable[..., Any]] = {

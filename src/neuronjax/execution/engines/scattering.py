@@ -41,9 +41,7 @@ def local_scatter(i: LocalScatter, x: Sequence[jax.Array], r: Registers) -> Arra
     operand, indices, updates = x
     if not updates.size:
         return (operand,)
-    numbers = dict(i.dimension_numbers)
-    indices = index_vectors_last(as_int32(indices), numbers["index_vector_dim"])
-    dtype = operand.dtype
+    indices, dtype = as_int32(indices), operand.dtype
     through_floats = i.integer_path == "fp32"
     if through_floats:
         operand, updates = (a.astype(jnp.float32) for a in (operand, updates))
@@ -53,9 +51,17 @@ def local_scatter(i: LocalScatter, x: Sequence[jax.Array], r: Registers) -> Arra
         operand, updates = (opaque(a, r.zero) for a in (operand, updates))
     if combines and i.op in ("minimum", "maximum"):
         operand, updates = flush(operand), flush(updates)
-    # This mode emits the plain StableHLO scatter, which drops windows that are out of
-    # bounds.
-    mode = lax.GatherScatterMode.PROMISE_IN_BOUNDS
+    out = scattered(i, operand, indices, updates)
+    if combines:
+        out = opaque(out, r.zero)
+    if through_floats:
+        return (round_to_int(out, dtype, mode="rne"),)
+    return (write(out, i, r) if combines else out,)
+
+
+def scattered(i: LocalScatter, operand: Any, indices: Any, updates: Any) -> jax.Array:
+    """Return the result of XLA's scatter in the operands' dtype."""
+    numbers = dict(i.dimension_numbers)
     dimensions = lax.ScatterDimensionNumbers(
         update_window_dims=numbers["update_window_dims"],
         inserted_window_dims=numbers["inserted_window_dims"],
@@ -63,12 +69,11 @@ def local_scatter(i: LocalScatter, x: Sequence[jax.Array], r: Registers) -> Arra
         operand_batching_dims=numbers["input_batching_dims"],
         scatter_indices_batching_dims=numbers["scatter_indices_batching_dims"],
     )
-    out = SCATTERS[i.op](operand, indices, updates, dimensions, mode=mode)
-    if combines:
-        out = opaque(out, r.zero)
-    if through_floats:
-        return (round_to_int(out, dtype, mode="rne"),)
-    return (write(out, i, r) if combines else out,)
+    indices = index_vectors_last(indices, numbers["index_vector_dim"])
+    # This mode emits the plain StableHLO scatter, which drops windows that are out of
+    # bounds.
+    mode = lax.GatherScatterMode.PROMISE_IN_BOUNDS
+    return SCATTERS[i.op](operand, indices, updates, dimensions, mode=mode)
 
 
 # -- any combination -------------------------------------------------------------------

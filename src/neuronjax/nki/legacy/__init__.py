@@ -25,9 +25,9 @@ from neuronjax.nki.legacy.benchmarking import (
     BenchmarkResult,
     Latency,
     asked_files,
+    summary,
     write_files,
 )
-from neuronjax.nki.legacy.summary import summary
 from neuronjax.nki.legacy.tiles import Tile
 from neuronjax.nki.targets import runtime_rounding
 from neuronjax.nki.tensor import NkiTensor

@@ -1,16 +1,28 @@
-"""Results and files of `nki.benchmark`, `nki.baremetal` and `nki.profile`.
+"""Results, summary and files of `nki.benchmark`, `nki.baremetal` and `nki.profile`.
 
 Latencies are predicted. Nothing here compiles for a chip or runs on one, so the files
 that a decorator is asked to save hold JSON that says so. The summary in them has the
 format of `neuron-profile`, see `neuronjax.nki.neuron_profile`.
+
+`neuron-profile view --output-format summary-json` of these versions has no `adjusted_*`
+names. Its `hardware_flops` and `transpose_flops` are sums over the instructions of the
+array, as in `Profile.metrics`, and its `mm_arithmetic_intensity` is their difference
+divided by all bytes of HBM (definitions: github.com/zhang677/AccelOpt, 47e29a7,
+prompts/planner_prompts/base_prompt.txt).
+
+Unexplained: published counters of FP32 kernels on trn1 (NKIBench's rmsnorm_matmul, bmm,
+gqa_full, matmul_add_rmsnorm) count 2 x 2 M N K for products; here they count 4 x 2 M N
+K, because the array needs four passes.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 _NOTE = "made by neuronjax, an emulator: no compiled kernel and no trace of a chip"
@@ -83,3 +95,32 @@ def write_files(
         content = {"what": _NOTE, "predicted": True, "kernel": kernel}
         content |= {"option": option, **found}
         path.write_text(json.dumps(content, indent=2) + "\n")
+
+
+Figures = Mapping[str, float]
+
+
+def _multiplied_per_byte(figures: Figures) -> float:
+    moved = figures["hbm_read_bytes"] + figures["hbm_write_bytes"]
+    executed = figures["adjusted_hardware_flops"] - figures["adjusted_transpose_flops"]
+    return executed / moved if moved else 0.0
+
+
+#: Older name -> its value from `Profile.metrics`; all other names are the same.
+OLDER_NAMES: Mapping[str, Callable[[Figures], float]] = MappingProxyType(
+    {
+        "hardware_flops": itemgetter("adjusted_hardware_flops"),
+        "transpose_flops": itemgetter("adjusted_transpose_flops"),
+        "mm_arithmetic_intensity": _multiplied_per_byte,
+    }
+)
+
+
+def summary(figures: Figures) -> dict[str, Any]:
+    """Return the summary of a profile; its `predicted` says that nothing was measured.
+
+    Args:
+        figures: `Profile.metrics`: seconds, bytes, FLOP, and fractions from 0 to 1.
+    """
+    older = {name: value(figures) for name, value in OLDER_NAMES.items()}
+    return {"predicted": True, **figures, **older}
