@@ -250,8 +250,8 @@ def _without_matter(found: Mapping[str, Any]) -> dict[str, Any]:
     kinds: dict[str, list[Problem]] = {"hazards": [], "advice": [*found["advice"]]}
     for p in found["hazards"]:
         if p.rule == "maybe-unwritten":
-            told = f"{p.message}; results do not depend on it"
-            kinds["advice"].append(dataclasses.replace(p, message=told))
+            text = f"{p.message}; results do not depend on it"
+            kinds["advice"].append(dataclasses.replace(p, message=text))
         else:
             kinds["hazards"].append(p)
     return {kind: tuple(problems) for kind, problems in kinds.items()}

@@ -121,14 +121,14 @@ def _in_child(path: Path, limit: float, options: dict[str, Any]) -> KernelVerdic
             check=False,
         )
     except subprocess.TimeoutExpired:
-        told = f"no verdict within {seconds(limit)}"
-        return _without(path, told, time.monotonic() - start, options)
+        why = f"no verdict within {seconds(limit)}"
+        return _without(path, why, time.monotonic() - start, options)
     if done.returncode in EXIT_STATUS.values() and done.stdout:
         return from_json(done.stdout)
     if done.returncode == 2:
         raise InvalidProgramError(done.stderr.strip(), op="judge")
-    told = f"judging ended with status {done.returncode}: {done.stderr[-300:]}"
-    return _without(path, told, time.monotonic() - start, options)
+    why = f"judging ended with status {done.returncode}: {done.stderr[-300:]}"
+    return _without(path, why, time.monotonic() - start, options)
 
 
 def _flags(options: dict[str, Any]) -> list[str]:

@@ -83,11 +83,11 @@ class NkiDiff(Displayed):
         columns = {"line": WORD, "": WORD, "what, and what to do": TEXT}
         rows = []
         for c in self.changes:
-            told = Text(f"{c.name} ", style="bold")
-            told.append(f"{c.what} ({c.source})", style="not bold")
+            text = Text(f"{c.name} ", style="bold")
+            text.append(f"{c.what} ({c.source})", style="not bold")
             if c.how != "gained":
-                told.append(f"\n{c.remedy}", style="not bold dim")
-            rows.append((place(c.location), Text(c.how, style=_STYLES[c.how]), told))
+                text.append(f"\n{c.remedy}", style="not bold dim")
+            rows.append((place(c.location), Text(c.how, style=_STYLES[c.how]), text))
         count = sum(c.how == "lost" for c in self.changes)
         words = (
             f"{count} lost of {len(rows)}" if rows else "nothing that it uses differs"

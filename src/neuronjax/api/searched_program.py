@@ -63,11 +63,11 @@ class SearchedProgram:
         captured = lowered.captured
         around = captured.emulation.around
         plain = around == MeshContext() == MeshContext.around()
-        told = plain and not asked.has_static_arguments
+        is_repeatable = plain and not asked.has_static_arguments
         return cls(
             lower=lower,
             timing=timing,
-            types=_types(arguments) if told else None,
+            types=_types(arguments) if is_repeatable else None,
             results=jax.tree.unflatten(captured.out_tree, captured.outputs),
         )
 

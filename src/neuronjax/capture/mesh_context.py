@@ -291,13 +291,13 @@ def placements(
     decided = program.result_shardings or [None] * len(types)
     rows = zip(jaxpr.outvars, types, decided, strict=True)
     specs = [
-        _said(jaxpr, variable) or _of_type(result) or _of_partitioner(split, devices)
+        _stated(jaxpr, variable) or _of_type(result) or _of_partitioner(split, devices)
         for variable, result, split in rows
     ]
     return tuple(NamedSharding(devices, spec) for spec in specs)
 
 
-def _said(jaxpr: Any, variable: Any) -> P | None:
+def _stated(jaxpr: Any, variable: Any) -> P | None:
     """Return the sharding that the op which computes a result states, or None."""
     for equation in jaxpr.eqns:
         if variable not in equation.outvars:
@@ -311,7 +311,7 @@ def _said(jaxpr: Any, variable: Any) -> P | None:
             sharding, inner = given["out_shardings"][number], given["jaxpr"].jaxpr
             if isinstance(sharding, NamedSharding):
                 return sharding.spec
-            return _said(inner, inner.outvars[number])
+            return _stated(inner, inner.outvars[number])
     return None
 
 

@@ -241,8 +241,8 @@ class ParallelWalk(OpWalk):
         stages.stage(f"{self._stage}, {where}")
 
     def _casts_coarsely(self, op: Op) -> bool:
-        """Return whether the policy casts a contraction's operands so coarsely that it
-        does not matter whether the reference's are rounded to FP32 before."""
+        """Return whether the policy casts a contraction's operands so coarsely that a
+        rounding of the reference's operands to FP32 before makes no difference."""
         cast = None if self._witness is None else self._witness.contractions.get(op)
         if cast is None or cast.unit < COARSE_CAST:
             return False

@@ -103,7 +103,7 @@ def _check(op: Op, fault: str, remedy: str) -> None:
 _BY_CHANNEL = ("stablehlo.all_to_all", "stablehlo.collective_broadcast")
 
 
-def _said(op: Op) -> Mapping[str, Any]:
+def _device_attributes(op: Op) -> Mapping[str, Any]:
     """Return the attributes about devices; a custom call keeps them in its config."""
     a = op.attributes
     return a["backend_config"] if op.name == "stablehlo.custom_call" else a
@@ -111,7 +111,7 @@ def _said(op: Op) -> Mapping[str, Any]:
 
 def _check_partitions(op: Op) -> None:
     """Refuse groups that name replicas of the program."""
-    a = _said(op)
+    a = _device_attributes(op)
     by_channel = op.name in _BY_CHANNEL and a.get("channel_handle", 0) > 0
     # A ragged_all_to_all in a program of one partition has no channel.
     by_channel = by_channel or "channel_id" in a
@@ -125,7 +125,7 @@ def _check_partitions(op: Op) -> None:
 
 def _listed(op: Op, context: Context) -> Groups:
     """Return the groups in whichever form the op has them."""
-    groups = _said(op)["replica_groups"]
+    groups = _device_attributes(op)["replica_groups"]
     if isinstance(groups, AxisGroups):
         return _groups_of_axes(op, context, groups)
     # In a table, groups of different sizes are filled up with -1.

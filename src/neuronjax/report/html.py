@@ -127,7 +127,7 @@ def _inline(part: Any) -> str:
 
 def _css(style: Style) -> str:
     colour = "red" if style.color is not None and style.color.name == "red" else ""
-    said = COLOURS.get(colour or ("dim" if style.dim else ""))
+    ink = COLOURS.get(colour or ("dim" if style.dim else ""))
     bold = "bold" if style.bold else None
-    looks = {"color": said, "font-weight": bold, "font-family": style.meta.get("font")}
+    looks = {"color": ink, "font-weight": bold, "font-family": style.meta.get("font")}
     return ";".join(f"{name}:{value}" for name, value in looks.items() if value)

@@ -141,7 +141,7 @@ def _loops(trace: Any, loops: Sequence[LoopSpan]) -> None:
         _track(trace, _LOOP_TRACK, "loops")
     # Outer loops first: Perfetto nests a slice that begins later or is shorter.
     for loop in sorted(loops, key=lambda x: (x.start_seconds, -x.end_seconds)):
-        told = {
+        details = {
             "trips": loop.trips,
             "period_ns": loop.period_seconds * 1e9,
             "count": loop.count,
@@ -149,17 +149,17 @@ def _loops(trace: Any, loops: Sequence[LoopSpan]) -> None:
             "is_assumed": loop.is_assumed,
         }
         span = (loop.start_seconds, loop.end_seconds)
-        _slice(trace, _LOOP_TRACK, span, f"loop of {loop.trips}", told)
+        _slice(trace, _LOOP_TRACK, span, f"loop of {loop.trips}", details)
 
 
 def _slice(
-    trace: Any, track: int, span: Span, name: str, told: Mapping[str, Any]
+    trace: Any, track: int, span: Span, name: str, details: Mapping[str, Any]
 ) -> None:
     begin = _packet(trace, span[0]).track_event
     begin.type = begin.TYPE_SLICE_BEGIN
     begin.track_uuid = track
     begin.name = name
-    for key, value in told.items():
+    for key, value in details.items():
         # Empty arguments are left out.
         if value and key not in _PLACES:
             annotation = begin.debug_annotations.add()

@@ -92,13 +92,13 @@ class Waiting:
                     self._changed.wait_for(lambda: self._ended, 0.1)
 
     def _print(self) -> None:
-        said: list[str] = []
+        printed: list[str] = []
         while not self._ended:
-            said.append(kind_of(self._stages[-1][0]))
-            self._console.print(f"{self._name}: {said[-1]}", highlight=False)
+            printed.append(kind_of(self._stages[-1][0]))
+            self._console.print(f"{self._name}: {printed[-1]}", highlight=False)
             with self._changed:
                 self._changed.wait_for(
-                    lambda: self._ended or kind_of(self._stages[-1][0]) not in said
+                    lambda: self._ended or kind_of(self._stages[-1][0]) not in printed
                 )
 
 
@@ -116,8 +116,8 @@ def summary(
         spent[kind_of(stage)] = spent.get(kind_of(stage), 0.0) + until - begin
     stopped = "" if error is None else f"stopped in {kind_of(stages[-1][0])} after "
     whole = f"{name}: {stopped}{in_words(end - stages[0][1])}"
-    said = [f"{k} {in_words(s)}" for k, s in spent.items() if s > WORTH_SAYING_SECONDS]
-    parts = f" ({', '.join(said)})" if said else ""
+    times = [f"{k} {in_words(s)}" for k, s in spent.items() if s > WORTH_SAYING_SECONDS]
+    parts = f" ({', '.join(times)})" if times else ""
     goes_on = stopped and kind_of(stages[-1][0]) == "compiling"
     more = "; XLA may go on compiling in the background" if goes_on else ""
     return whole + parts + more

@@ -72,7 +72,7 @@ class SourceLines:
         """Return the lines of a file that are known and not blank or comments,
         ascending."""
         # If two files have this name, the lines of both.
-        return sorted({line for b in self.files.get(file, ()) for line in _said(b)})
+        return sorted({line for b in self.files.get(file, ()) for line in _code(b)})
 
     def statement(self, source: str) -> set[str]:
         """Return the lines of the statement that contains `file:line`, as
@@ -124,7 +124,7 @@ def _outermost(blocks: Iterable[SourceBlock]) -> tuple[SourceBlock, ...]:
     return tuple(result)
 
 
-def _said(block: SourceBlock) -> Iterator[tuple[int, str]]:
+def _code(block: SourceBlock) -> Iterator[tuple[int, str]]:
     for number, line in block.lines.items():
         if line.strip() and not line.lstrip().startswith("#"):
             yield number, line.rstrip()

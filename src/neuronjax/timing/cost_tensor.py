@@ -340,10 +340,10 @@ def _cycles(i: KernelInstruction, core: Core, both: tuple[LaneStream, ...]) -> f
     if i.attributes.get("is_transpose") and has(core, "exact_transpose"):
         return transpose_cycles(core, 4)
     flags = "is_stationary_onezero", "is_moving_onezero"
-    told = sum(
+    declared = sum(
         bool(i.attributes.get(flag)) and w for flag, w in zip(flags, wide, strict=True)
     )
-    return column_cycles(core, "fp32", zeros_and_ones=told)
+    return column_cycles(core, "fp32", zeros_and_ones=declared)
 
 
 def _tiles(i: KernelInstruction) -> tuple[tuple[int, int], tuple[int, int]]:

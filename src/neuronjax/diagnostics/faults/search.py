@@ -220,7 +220,7 @@ class FaultSearch:
                 for maker, amplifier in self._nonfinite(shown, evidence)
                 for lost in [lost_guard(self._flow, maker, self._is_constant)]
             ]
-            # With its epsilon an op would tolerate the zeros that others make.
+            # First the ops whose epsilon became zero: it would have absorbed the zeros.
             yield from sorted(found, key=lambda suspect: not suspect.lost_guard)
             return
         chain = self._flow.chain(shown, evidence)

@@ -37,9 +37,9 @@ def with_unknown(program: KernelProgram, asked: Sequence[int]) -> tuple[int, ...
     The random seed is left out if the program contains fewer numbers than a result has
     elements: such a program cannot hold results prepared for known seeds.
     """
-    said = sum(s.size for s in program.storages if s.initial is not None)  # data
-    said += sum(len(i.parameters) for i in program.body.walk())
-    if said < min((r.size for r in program.results), default=0):
+    numbers = sum(s.size for s in program.storages if s.initial is not None)  # data
+    numbers += sum(len(i.parameters) for i in program.body.walk())
+    if numbers < min((r.size for r in program.results), default=0):
         return tuple(asked)
     return (*asked, secrets.randbelow(1 << 32))
 

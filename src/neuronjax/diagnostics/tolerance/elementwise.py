@@ -230,8 +230,8 @@ def _split(
 ) -> tuple[list[_Operand], dict[int, Shared], list[np.ndarray]]:
     """Return operands broadcast, and the shared errors of the result.
 
-    The rounding of a constant counts as a rounding of every element: a sum's own
-    rounding errors exceed the sum of these.
+    A broadcast constant counts as rounded for each element by itself, although all have
+    one error: the roundings of a sum exceed these errors added up.
     """
     terms: dict[int, Shared] = {}
     loose: list[np.ndarray] = []
