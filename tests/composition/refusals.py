@@ -39,7 +39,7 @@ REFUSALS: tuple[Refusal, ...] = (
         cells=[("grad", "stablehlo")],
     ),
     Refusal(
-        row="`grad` and `vmap` of a function that has `collect=True` or delayed scaling",
+        row="`grad` and `vmap` of a function that has `collect=True`",
         error=nj.UnsupportedError,
         words="with delayed scaling: its amax history belongs to whole steps",
         cells=[(verb, kind) for verb in ("grad", "vmap") for kind in DELAYED],
