@@ -33,13 +33,13 @@ DELAYED = ("delayed", "delayed_mesh")
 
 REFUSALS: tuple[Refusal, ...] = (
     Refusal(
-        row="`grad` of a loaded program without its derivative",
+        row="`grad` of a loaded program that was exported without its derivative",
         error=nj.UnsupportedError,
         words="a loaded program that holds none",
         cells=[("grad", "stablehlo")],
     ),
     Refusal(
-        row="`grad` and `vmap` of a function that collects, or has delayed scaling",
+        row="`grad` and `vmap` of a function that has `collect=True`",
         error=nj.UnsupportedError,
         words="with delayed scaling: its amax history belongs to whole steps",
         cells=[(verb, kind) for verb in ("grad", "vmap") for kind in DELAYED],
@@ -63,7 +63,7 @@ REFUSALS: tuple[Refusal, ...] = (
         cells=[("jax.export", "callback")],
     ),
     Refusal(
-        row="a golden of a function that shardings spread",
+        row="a golden (a recorded result) of a function that shardings spread",
         error=nj.UnsupportedError,
         words="a portable program with shardings",
         cells=[("goldens", "in_shardings")],

@@ -122,8 +122,8 @@ def compare(
             the chip's modelled FP32.
         baseline: a third run, shown beside the emulation and the reference, as the
             expected result: "float32" with `reference="bf16"`, for example.
-        tolerance: the relative L2 error of an op's result, in accumulation, from which
-            on the run counts as diverged. Default: none against double precision; any
+        tolerance: the run has diverged if the relative L2 error of an op's result, in
+            accumulation, is larger. Default: none against double precision; any
             bit if the reference is the policy itself and with `against`; otherwise 0.1.
         explain: search the smallest set of ops that explains the first divergence, each
             trial a run up to it, and try remedies on the first ops at fault.

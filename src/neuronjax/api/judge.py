@@ -71,7 +71,7 @@ def judge(
         kernel: The kernel's name in its file. None for `kernel`, `optimized_kernel`,
             `nki_kernel`, or the only one.
         target: as `jit`.
-        nki: The NKI release whose rules apply: 0.3 to 0.6, or neuronxcc-2.26 and older.
+        nki: The NKI release whose rules apply: 0.3 to 0.6, or neuronxcc-2.26 or older.
             A feature that it lacks is a limit, one that it computes differently a
             hazard, and one for which the emulator follows the newest release instead an
             advice. None for everything that the emulator knows of both styles.
@@ -85,8 +85,8 @@ def judge(
             reference has no rule, it is NKIBench's 2e-5, and the verdict says so. If
             the tolerance would accept an error of a tenth of a result, or a kernel that
             does nothing, an otherwise faultless kernel is undecided, and not accepted.
-        timeout: Seconds allowed for tracing, and for execution if the number of turns
-            of a device loop depends on values.
+        timeout: Seconds allowed for tracing, and for execution if values decide how
+            often a loop on the device turns.
 
     Returns:
         The `KernelVerdict`.

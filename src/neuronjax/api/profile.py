@@ -57,11 +57,11 @@ def profile(
         target: as `compare`.
         policy: as `compare`.
         lnc: physical cores per logical core; None for the policy's, else the target's.
-        peak: the peak of MFU: "bf16", "fp32", "fp8", "mx", "sparse", or TFLOPS.
+        peak: the peak rate of MFU: "bf16", "fp32", "fp8", "mx", "sparse", or in TFLOPS.
         batch_argnums: the arguments whose leading axis is the batch. With them
             `Profile.limits` also prices other batch sizes.
-        trips: turns of loops whose number depends on values, by the user's line
-            ("train.py:12"); otherwise such a loop turns once, and a note says so.
+        trips: how often loops turn if values decide it, by the user's line
+            ("train.py:12"); by default such a loop turns once, and a note says so.
         static_argnums: as `jax.jit`.
         static_argnames: as `jax.jit`.
 

@@ -83,21 +83,21 @@ def study(
             "native" is `jax.jit` on the host; "trn3/mxfp8" is for that target alone.
         target: as `neuronjax.jit`, one or several; None for "trn2".
         targets: another name for `target`.
-        seeds: the number of seeds (0, 1, ...), or the seeds themselves.
+        seeds: the number of seeds, which are 0, 1, ... Or the seeds themselves.
         options: further keywords of `train`, the same for all runs.
-        folder: a folder with one file of JSON lines per run. A complete run is read
-            instead of repeated; an incomplete one starts again. None stores nothing.
-        if_changed: what to do if a file's run was made by another `train`, with other
-            options or with another policy of the same name.
-        baseline: the machine with which the others are compared, by its label in the
+        folder: the folder that keeps each run in a file of JSON lines. A complete run
+            is read instead of repeated; an incomplete one starts again. None: no files.
+        if_changed: "error" or "rerun": what to do if another `train`, other options or
+            another policy of the same name made the run in a file.
+        baseline: the policy with which the others are compared, by its label in the
             table; None for the first.
         margin: how much worse a policy may be and still train like the baseline, as a
             share of the baseline's improvement from its first step to its end. It is
             never less than the scatter of the baseline's final values over the seeds.
         until_sure: stop running a policy once its verdict is decided. Intervals are
             wider then, because each look at them may be wrong.
-        find_fault: whether the first diverging run of a policy is repeated up to that
-            step, to name the first fault that statistics show.
+        find_fault: whether to repeat a policy's first diverging run up to that step,
+            and to name the first fault that statistics show.
         at: a training step of the real size and its arguments, `(step, *arguments)`, as
             arrays or `jax.ShapeDtypeStruct`s. It is priced, not run: the result
             contains the dollars to the same loss.

@@ -93,7 +93,7 @@ def root(
             "--version",
             callback=_show_version,
             is_eager=True,
-            help="Show the version; `neuronjax version` shows JAX's too.",
+            help="Show the version. The command `neuronjax version` also shows JAX's.",
         ),
     ] = False,
 ) -> None:

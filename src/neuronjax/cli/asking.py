@@ -153,19 +153,19 @@ def compare(
     *,
     against: Annotated[
         str | None,
-        typer.Option(help="The function after an edit (file.py:name), or a program."),
+        typer.Option(help="A program, or file.py:name, that should compute the same."),
     ] = None,
     sort: Annotated[
         str, typer.Option(help="Sort by isolation, accumulation or order.")
     ] = "isolation",
     as_json: bool,
 ) -> None:
-    """Find what is wrong, on which line and why, and what to try.
+    """Find which results are wrong, which line causes it and why, and what to try.
 
-    Each op runs on the emulator and in the reference. It runs once in isolation, on the
-    reference's values, and once in the run, where errors propagate. The exit status is
-    0 if nothing is wrong, 1 with a fault or a divergence, and 2 if the program cannot
-    be read.
+    Each op runs on the emulator and in the reference: in isolation, on the reference's
+    values, and in accumulation, on emulated values, so that errors propagate. The exit
+    status is 0 if nothing is wrong, 1 with a fault or a divergence, and 2 if the
+    program cannot be read.
 
     Examples:
 
@@ -187,7 +187,7 @@ def compare(
 
 @asks(tolerance_of, "functions", "failure", "samples")
 def tolerance(ask: Ask, *, as_json: bool) -> None:
-    """Compute how large the error of a right result may be on a chip.
+    """Compute how large an error a right result may have on a chip.
 
     The bounds allow every order of addition and every table of elementary functions.
     They do not allow a missing term.

@@ -41,9 +41,9 @@ def cc_test(
 ) -> None:
     """Predict how long a collective takes, by size, in the format of nccom-test.
 
-    The command executes nothing. A size is the larger of a rank's data before and
-    after; K, M and G are binary. Names of collectives and options are those of
-    nccom-test.
+    The command executes nothing. A size is that of a rank's data before or after the
+    collective, whichever is larger; K, M and G are binary. Collectives and options have
+    the names of nccom-test.
 
     Examples:
 

@@ -89,7 +89,7 @@ def estimate(
     as_json: JsonOption = False,
     **keywords: Any,
 ) -> None:
-    """Predict what it costs to train with a program, on one instance or several.
+    """Predict what training costs, from its step, on one instance or several.
 
     Every logical core runs a copy with a batch of its own, and the gradients are added.
     The command executes nothing: the seconds are those of `neuronjax profile`.

@@ -60,7 +60,7 @@ InputsOption = Annotated[
     Path | None,
     typer.Option(
         dir_okay=False,
-        help="Values of the arguments, an .npz file: by name, or arr_0, arr_1, ...",
+        help="An .npz file of the arguments, by name or as arr_0, arr_1, ...",
     ),
 ]
 #: The option's text, once or several times; None if it is not given.

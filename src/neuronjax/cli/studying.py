@@ -36,8 +36,8 @@ def read_policies(given: Sequence[str]) -> list[str | nj.Policy]:
 
 _POLICIES = Offer(
     metavar="P[,P]",
-    help='"native" for jax.jit, presets ("bf16"), those of another target '
-    '("trn3/mxfp8"), or one with fields changed ("bf16,rounding=stochastic").',
+    help='"native" for jax.jit, a preset ("bf16"), a preset on another target '
+    '("trn3/mxfp8"), or a preset with other fields ("bf16,rounding=stochastic").',
     repeated=True,
     read=read_policies,
 )
@@ -49,10 +49,10 @@ _TARGETS = Offer(
 )
 _INSTANCES = replace(
     INSTANCES,
-    help="With --at, the instance or UltraServer to price. Default: the largest one "
-    "with a trn2.",
+    help="With --at, the instance or UltraServer whose price counts. Default: the "
+    "largest instance with the chip trn2.",
 )
-_STEPS = Offer(help="With --at, the steps of the first policy at the real size.")
+_STEPS = Offer(help="With --at, how many steps the first policy takes at that size.")
 
 
 @options_of(
@@ -77,8 +77,8 @@ def study(
         str | None,
         typer.Option(
             metavar="FUNCTION",
-            help="The training step of the real size, `file.py:function`, to be priced "
-            "by shapes. Default: no prices.",
+            help="The training step of the real size, `file.py:function`. The command "
+            "predicts its cost from shapes. Default: no costs.",
         ),
     ] = None,
     shapes: Annotated[
@@ -91,7 +91,7 @@ def study(
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Write the curves as a picture.")
+        Path | None, typer.Option(dir_okay=False, help="Write a picture of the losses.")
     ] = None,
     cache: CacheOption = True,
     *,

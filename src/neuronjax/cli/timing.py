@@ -89,10 +89,10 @@ def profile(
     ] = "op",
     rows: Annotated[int, typer.Option(min=1, help="Rows of the table.")] = 12,
     metrics: Annotated[
-        bool, typer.Option("--metrics", help="List figures, by the vendor's names.")
+        bool, typer.Option("--metrics", help="List figures by the vendor's names.")
     ] = False,
     limits: Annotated[
-        bool, typer.Option(help="Price the changes that would save most.")
+        bool, typer.Option(help="Predict what the best changes would save.")
     ] = True,
     plot: Annotated[
         Path | None, typer.Option(dir_okay=False, help="Write a picture.")
