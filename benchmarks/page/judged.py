@@ -17,12 +17,13 @@ many of them beside other work. The judge accepted {accepted} of {count} kernels
 median time was {median:.1f} s and the longest {slowest:.0f} s; a process used at most
 {most:.1f} GiB.
 
-According to the author of kda-for-trainium, no chip accepted eight of its kernels.
-The verdicts agree for seven: two are written for another release, two compute in
-BF16 where FP32 was asked for, and the compiler refused a `dma_transpose` of FP32 and
-twice a broadcast by DMA. The eighth (gqa_full_v7b, a sum that continues over several
-activations) gave wrong results on the chip, because its compiler repeats the
-products that the sum reads; neuronjax does not model this."""
+The author of kda-for-trainium reports that eight of its kernels were not accepted on a
+chip. The judge refuses seven of them too. Two are written for another release, and two
+compute in BF16 where FP32 was asked for. For the other three, the vendor's compiler
+refused an instruction: a `dma_transpose` of FP32 in one kernel, and a broadcast by DMA
+in two. The eighth kernel (gqa_full_v7b, a sum that continues over several activations)
+gave wrong results on the chip, because the vendor's compiler repeats the products that
+the sum reads; neuronjax does not model this."""
 
 
 def kernels(found: Found) -> str:
@@ -46,7 +47,8 @@ def kernels(found: Found) -> str:
         rows = ((e["kernel"].partition("/")[2], e["why"]) for e in refused)
         parts.append(text.folded("Not accepted", text.table(("kernel", "why"), rows)))
     if found["not_done"]:
-        parts.append(f"Not judged: {len(found['not_done'])} more.")
+        count = len(found["not_done"])
+        parts.append(f"We did not judge {text.plural(count, 'other kernel')}.")
     return "\n\n".join(parts)
 
 

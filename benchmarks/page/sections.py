@@ -32,9 +32,11 @@ def summary(results: Mapping[str, Found | None]) -> str:
 
 
 _SUMMARY = """Each peer (another library for the same task) ran in turn with neuronjax,
-in one process, on one machine. A ratio is the median of such pairs, and a range covers
-formats and sizes. The last column compares the peer's numbers with ours, because a
-faster answer to another question is not better."""
+in one process, on one machine. Each run of neuronjax forms a pair with a run of the
+peer, and the factor is the median ratio of the times in these pairs. A range shows that
+the factor differs between formats and sizes. The last column compares the peer's
+numbers with ours, because a faster answer to another question is not better. [Every
+pair](#every-pair) defines the words that it uses."""
 _OUTCOMES = (
     ("slower", "neuronjax loses"),
     ("even", "Even, within 10 %"),
@@ -70,7 +72,10 @@ def _facts(results: Mapping[str, Found | None]) -> Iterator[str]:
     if regression := results["regression"]:
         counts = _counts(regression)
         verdicts_of = (f"{count} {name}" for name, count in counts.items())
-        yield f"The pinned bits of whole programs are: {', '.join(verdicts_of)}."
+        yield (
+            "We compared the bits of whole programs with pinned bits; the verdicts are:"
+            f" {', '.join(verdicts_of)}."
+        )
 
 
 def _scaling_facts(scaling: Found) -> Iterator[str]:
@@ -163,10 +168,17 @@ def peers(found: Found) -> str:
 _PAIRS = """A ratio above 1 means that neuronjax is faster. *Differ* counts results that
 are not equal to neuronjax's:
 
-- for a cast, the codes of inputs in the format's range. FP32 subnormals are counted
-  separately, because neuronjax's engines read them as zeros (a modelled choice).
-- for MX, the values under the scale rule of ours that is nearest.
-- for a matmul and a train step, the elements.
+- For casts, it counts the results for inputs in the format's range. FP32 subnormals are
+  counted separately, because neuronjax's engines read them as zeros (a modelled
+  choice). "overflow to 0 (ours 6)" means that the peer returns 0 for a number beyond
+  the range, and that neuronjax returns 6.
+- For MX, it counts the elements that differ under one of our scale rules. We use the
+  rule under which the fewest elements differ, and name it.
+- For pruning, matmuls and train steps, it counts the elements.
+
+A stochastic cast must return one of the two representable numbers next to its input.
+*Not neighbours* counts the results that are neither. *Bias* is the mean error of all
+results, in units of its own standard deviation.
 
 Quantized matmuls have scales and formats of their own, so a difference is not a defect
 there. Their *error* is the relative L2 distance from the float64 product."""
@@ -287,9 +299,10 @@ def _cut(names: Sequence[str]) -> str:
 
 
 _SCALING = """The program is a GPT's train step with Adam, with target trn2 and policy
-bf16. The compile time includes trace, lower and XLA, once. The memory is what XLA plans
-for arguments, results and temporaries. With many devices, the native side runs one
-device's step once for each device, and its memory is that of one device."""
+bf16. The compile time is the time of one compilation: tracing, lowering and XLA. The
+memory is what XLA plans for arguments, results and temporaries, first of the native and
+then of the emulated program. With many devices, the native side runs one device's step
+once for each device, and its memory is that of one device."""
 
 
 def _point(entry: Found) -> tuple[str, ...]:
@@ -366,23 +379,27 @@ _ACTIVE = ("tensor", "vector", "scalar", "dma")
 _ORDER = ("order", "regret", "pairs")
 _KERNELS = """These are NKI kernels of kda-for-trainium and of NKIBench (AccelOpt),
 whose authors measured them on one core. `make validate-kernels` states what to fetch,
-and also prints bytes of HBM. We doubled the times of kda-for-trainium, because the
-published times are shorter than a core can achieve; two rows are not doubled, because
-the profiler's share of ScalarE shows that they are complete.
+and also prints bytes of HBM. The published times of kda-for-trainium are shorter than a
+core can achieve, so we compare with twice the published time. We did not double two of
+them (silu_v2_k3 and silu_v2_pingpong). For these, the profiler's share of ScalarE times
+the published time is the time that ScalarE needs, so the published time is complete.
 
 - *Order* is Spearman's correlation of measured and predicted times.
-- *Regret* is the extra time of the kernel that is predicted to be the fastest, compared
-  with the fastest.
-- *Pairs* is the share of pairs that are predicted in the right order, of the pairs
-  whose times differ by more than 5 %.
-- The columns of engines show the predicted milliseconds, and the active milliseconds by
-  the profiler's counters where they are published.
+- *Regret* states how much longer the kernel that is predicted to be the fastest takes
+  than the kernel that is the fastest.
+- *Pairs* considers the pairs of kernels whose measured times differ by more than 5 %,
+  and is the share of these pairs that are predicted in the right order.
+- A cell in the column of an engine shows two times in milliseconds: first the predicted
+  one, then the time in which the engine was active according to the profiler, where
+  this is published.
 
-Some figures of the model were fitted to these kernels: the rate of DMA to rows of
-silu and adamw, and the assignment of engines that the kernel leaves open and the
-decay of TensorE's limit to bmm. Two mechanisms were found with gqa_full: the order
-of TensorE's stream, and zeros in PSUM. The matmuls with RMSNorm and mamba fitted
-nothing. [How sure the times are](times.md) lists what is not explained."""
+Some figures of the model were fitted to these kernels. The rate of DMA was fitted to
+rows of silu and adamw. Two figures were fitted to bmm: the engine that executes an
+instruction if the kernel names none, and the decay of TensorE's limit while the array
+is used little. The kernels of gqa_full led to two mechanisms of the model: the order in
+which TensorE executes its instructions, and the zeros in PSUM. No figure was fitted to
+mamba or to the matmuls with RMSNorm. [How sure the times are](times.md) lists what is
+not explained."""
 
 
 def leave_one_out(found: Found) -> str:
@@ -406,9 +423,12 @@ def leave_one_out(found: Found) -> str:
 
 
 _LEFT_OUT = """For each op, every figure that was fitted to kernels takes the value
-that suits the other ops best. These figures are the rate of DMA in a stream, the
-tensors that VectorE reads in a cycle, the decay of TensorE's limit, and how far
-compilers reorder. Kernels of more than 30,000 instructions are not included."""
+that suits the other ops best, and *left out* is the error of the op with these values.
+The figures are the rate of DMA in a stream, the number of tensors that VectorE reads in
+one cycle, the decay of TensorE's limit (`THROTTLE_SINKING`), and the number of
+instructions among which a compiler reorders (`REORDER_WINDOW`). The last column lists
+figures whose value differs from the model's own. Kernels of more than 30,000
+instructions are not included."""
 
 
 def _kernels_of(chip: str, op: str, found: Sequence[Found]) -> tuple[str, ...]:
@@ -444,9 +464,11 @@ def _active(entry: Found, engine: str) -> str:
 
 _TIME_MODEL = """Published times come from the vendor and from third parties, for
 hardware that we have not used. `make validate` prints the sources, and the reasons
-for missed rows. We did not look at held-out rows while we made the model. Rows that
-the model was fitted to, variants and bounds do not count. Means are means of
-absolute percentage errors."""
+for missed rows. We did not look at held-out rows while we made the model. The table
+omits rows that the model was fitted to, slower variants of a measured workload,
+published upper bounds and targets, and figures that look entered by hand. Means are
+means of absolute percentage errors. The names T1 to T16 of collectives are those of the
+published series in `benchmarks/validate_collectives.py`."""
 
 
 def _is_missed(entry: Found, found: Found) -> bool:
@@ -480,9 +502,9 @@ _REGRESSION = """`python -m benchmarks.regression` runs whole programs, most of 
 train steps, and compares the SHA-256 of every output leaf with
 `benchmarks/golden_hashes.json`. The last rows are the stored programs of
 `tests/golden`. A hash shows that bits do not change over time, machines and
-versions; it does not show that they are right, which the tests' oracles do. *other
-program* means that this version of JAX makes another StableHLO program of the
-function than the pinned one."""
+versions. It does not show that they are right; the oracles of the tests do. The verdict
+*other program* means that this version of JAX translates the function into a StableHLO
+program other than the pinned one."""
 
 
 def _counts(found: Found) -> dict[str, int]:

@@ -34,23 +34,25 @@ def _not_run(found: Found) -> Iterator[str]:
         yield f"Not run: {', '.join(names)}."
 
 
-_SCALAR_ENGINE = """With `transcendentals="scalar_engine"`, piecewise cubics from tables
-as ScalarE has them, {close} of {count} are within 10 %:"""
-_DEFAULT = "With the default functions {close} of {count} are within 10 %:"
+_SCALAR_ENGINE = """With `transcendentals="scalar_engine"`, functions are piecewise
+cubics with tables, as on ScalarE. With these functions, {close} of {count} kernels are
+within 10 %:"""
+_DEFAULT = "With the default functions, {close} of {count} kernels are within 10 %:"
 
 
 _NUMERICS = """The table compares relative L2 distances from NKIBench's FP32 NumPy
 reference on the same inputs: those of a trn2, as published, and those of the emulator.
-Both distances include NumPy's own error against float64. It depends on the host,
-because BLAS adds in blocks of K whose length depends on the processor. Where NumPy's
-error is a tenth of the device's distance or more, the last columns remove it. For the
-device, they assume that the two errors are independent; for the emulator, they give the
-distance from float64.
+Both distances include NumPy's own error against float64. NumPy's error depends on the
+host, because BLAS adds in blocks of K whose length depends on the processor. Where
+NumPy's error is a tenth of the device's distance or more, the last columns remove it.
+For the device, they assume that the two errors are independent; for the emulator, they
+give the distance from float64.
 
-Some kernels have a larger distance on the device. They use a function of ScalarE
-(exp, rsqrt) whose tables are less accurate than our functions. In quadrature, the
-attention kernels have an additional error of 2.8e-6 to 2.9e-6 on the device,
-whatever their matmuls are, and the kernels with RMSNorm of 1.48e-5."""
+Some kernels have a larger distance on the device than in the emulator. They use a
+function of ScalarE (exp, rsqrt) whose tables are less accurate than our functions. Two
+independent errors add as the root of the sum of their squares (in quadrature). Computed
+in this way, the additional error of the device is 2.8e-6 to 2.9e-6 for the attention
+kernels, whatever their matmuls are, and 1.48e-5 for the kernels with RMSNorm."""
 
 
 def _row(entry: Found) -> tuple[str, ...]:
@@ -85,23 +87,28 @@ def fp32_models(found: Found) -> str:
     return "\n\n".join([_MODELS.format(blocks=blocks), text.table(head, rows)])
 
 
-_MODELS = """The table tests models of FP32 operands in the array against published
-distances of trn2. The name of a model states how it differs from `fp32_4pass`: four
-passes of high and low halves of 12 bits, where each pass is an instruction whose FP32
-sum goes down 128 rows, and PSUM adds the results. The default, `fp32_4pass_rows32`,
-adds 32 rows at a time.
+_MODELS = """The table tests models of a matmul with FP32 operands in TensorE against
+published distances of trn2. The model `fp32_4pass` splits each operand into a high and
+a low half of 12 bits, and multiplies the halves in four passes. Each pass is an
+instruction that makes one FP32 sum down 128 rows, and PSUM adds the four results. The
+name of every other model states how it differs from this one. The default,
+`fp32_4pass_rows32`, makes a sum of every 32 rows, and adds these sums.
 
-A cell is the predicted distance over the measured one, for NumPy in blocks of {blocks}
-rows of K. OpenBLAS uses the first block size on Haswell, Zen and Sapphire Rapids, and
-the last on Skylake-X; it is not known which host computed the references. K = 64 is one
-block for any of them. The last row does not depend on NumPy: it is the largest distance
-of A.T @ A of linspace(-1, 1) as 512 x 512 between K tiles of 64 rows and of 128.
+The head of a column gives a measured distance. A cell is the predicted distance divided
+by the measured one. It has three values, because the reference is NumPy's result, which
+depends on the length of the blocks of K that BLAS adds: {blocks} rows. OpenBLAS uses
+the first length on Haswell, Zen and Sapphire Rapids, and the last on Skylake-X; it is
+not known which host computed the references. With K = 64 there is one block, whatever
+its length. The last measurement does not depend on NumPy. It takes A = linspace(-1, 1)
+as 512 x 512, computes A.T @ A once in K tiles of 64 rows and once in K tiles of 128
+rows, and gives the largest difference between the two results.
 
-This row and K = 64 exclude one sum of all rows. Sums of 32 rows are within a tenth
-of every row, for any block size of NumPy. The other models that fit also add 32
-rows, or fit only for some block sizes. It is not known whether BF16 and FP8 operands
-are also added by 32 rows: for the three BF16 products, models of sums differ by less
-than the uncertainty of the computed parts, which is a percent or two."""
+The last measurement and K = 64 exclude one sum of all rows. With sums of 32 rows, every
+predicted distance is within a tenth of the measured one, for any block length. The
+other models that fit also add 32 rows, or fit only for some block lengths. It is not
+known whether BF16 and FP8 operands are also added by 32 rows. The kernels with three
+BF16 products do not decide this: our predictions, which are computed on parts of the
+inputs, are uncertain by a percent or two, and those of the models differ by less."""
 
 
 def _predicted(row: Found, device: float) -> str:

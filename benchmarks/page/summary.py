@@ -95,7 +95,7 @@ def _sentences(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     if "bias_sigmas" in first:
         worst = max(abs(each["bias_sigmas"]) for each in found)
         outside = sum(each["not_a_neighbour"] for each in found)
-        yield f"{outside} results are not neighbours, bias at most {worst:.1f} sigma"
+        yield f"{outside} not neighbours, bias at most {worst:.1f} sigma"
     elif "special" in first:
         yield _casts(found)
     elif "scale_rule" in first:
@@ -126,7 +126,7 @@ def _casts(found: Sequence[Mapping[str, Any]]) -> str:
     if tiny:
         parts.append(f"{tiny:,} of FP32 subnormals differ")
     if special:
-        parts.append("other overflow, Inf or NaN")
+        parts.append("overflow, Inf or NaN differ")
     return ", ".join(parts)
 
 

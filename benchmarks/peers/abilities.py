@@ -20,9 +20,9 @@ ABILITIES: dict[str, tuple[str, ...]] = {
 #: Peers that could not be run here, and the reasons.
 NOT_RUN = {
     "nki.simulate": "its wheel is on the vendor's index and not on PyPI. It runs one "
-    "kernel at a time, without collectives, capacity or time.",
+    "kernel at a time. It has no collectives, checks no capacity of memories, and "
+    "predicts no time.",
     "microxcaling": "it has no wheel. The plain PyTorch emulation here follows the "
     "same published recipe.",
-    "Trainium": "there is no hardware here. What others measured on it is in sections "
-    "below.",
+    "Trainium": "we have no hardware. Sections below show what others measured on it.",
 }

@@ -37,7 +37,7 @@ def test_an_op_that_is_left_out_has_both_errors(folder):
 def test_numbers_stand_beside_those_of_the_device(folder):
     documents = sample_results.documents()
     page = command.SECTIONS["validate_numerics"][1](documents["validate_numerics"])
-    assert "With the default functions 1 of 2 are within 10 %:" in page
+    assert "With the default functions, 1 of 2 kernels are within 10 %:" in page
     row = "| 1.800e-07 | 2.090e-07 | 1.161 | **no** | 1.44e-07 | 1.08e-07 | 1.52e-07 |"
     assert f"| bmm_v1 | trn2 | FP32 matmul, K = 64 {row}" in page
     assert "| 0.966 | yes | 1.00e-08 |  |  |" in page
@@ -55,7 +55,7 @@ def test_judged_kernels_have_a_row_for_every_op(folder):
     assert "longest 9 s; a process used at most 1.0 GiB." in words
     assert "| silu | 2 | 1 | 6.0 | 9.0 | 1.0 |" in page
     assert "| workspaces/silu/runs/silu_v1.py | limit: no kernel |" in page
-    assert page.endswith("Not judged: 1 more.")
+    assert page.endswith("We did not judge 1 other kernel.")
 
 
 def test_faults_are_counted_by_half_and_by_kind_beside_the_targets(folder):
@@ -129,7 +129,7 @@ def test_verdicts_are_by_time_and_begin_with_the_worst():
     assert outcomes["MX quantize and dequantize", "qwix"] == "even"
     assert found[0].times == "2.00 × slower"
     numerics = {v.peer: v.numerics for v in found}
-    assert numerics["torch"] == "3 codes differ, other overflow, Inf or NaN"
+    assert numerics["torch"] == "3 codes differ, overflow, Inf or NaN differ"
     assert numerics["qwix"] == "equal to our `rceil`"
     assert numerics["NumPy"].endswith("50% of the sums differ")
 
