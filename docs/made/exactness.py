@@ -157,9 +157,10 @@ the time model]
 tests: lowering/test_products.py conformance/test_oracle_contraction.py
 
 modelled: FP32 operands in TensorE
-the product takes four passes over 12-bit halves (hh, hl, lh, ll), which PSUM adds; each
-pass makes a sum of every 32 rows and adds these sums in order, or makes one sum of all
-rows (fp32_4pass)
+each operand is split into a high and a low half of 12 bits; four passes multiply high
+by high, high by low, low by high and low by low, and PSUM adds their results; each pass
+makes a sum of every 32 rows and adds these sums in order, or makes one sum of all rows
+(fp32_4pass)
 [the fourfold cost and row groups of 32 are documented; the split and the sums are not,
 and were chosen to fit published distances; it is unknown whether narrower operands are
 also added by 32 rows]
@@ -209,8 +210,8 @@ instructions: TensorTensorScan ScanBlock
 
 modelled: reductions over devices
 sums are FP32, in the order of the algorithm, and are rounded to the tensor's dtype
-wherever a rank stores a partial sum; kangaring runs two cycles with swapped roles; ring
-runs one to four channels
+wherever a rank stores a partial sum; kangaring runs two cycles, in which the two ranks
+of a pair swap roles; ring runs one to four channels
 [algorithms, steps, cycles and FP32 sums are documented; the order within a step is not,
 nor is the ring's default of one channel; integers of 32 and 64 bits are reduced in FP32
 (EVRF061, EVRF063); overflow of narrower integers is not documented, and wraps around
@@ -331,8 +332,8 @@ CLAIMS = tuple(map(_read, _TEXT.strip().split("\n\n")))
 ZEROS = """\
 The bounds of lgamma and digamma are relative to the result for arguments from 0 on,
 also near their zeros there. For negative arguments, both use a reflection: they
-compute f(x) from f(|x|) or f(1 - x), and the terms cancel near the zeros. With n the
-ULPs in the table, the error there is at most n 2^-23 times the largest of three
+compute f(x) from f(|x|) or f(1 - x), and the terms cancel near the zeros. If the table
+lists n ULPs, the error there is at most n 2^-23 times the largest of three
 magnitudes: 1, the result, and the function at -x. No relative bound holds: FP32
 numbers next to lgamma's zeros have errors of up to 45 % of the result, and one number
 next to digamma's zero at -2.61 has the wrong sign.
@@ -347,12 +348,13 @@ another says "INT8 in, INT32 out". Three other sources contradict them:
 - The compiler states that Trainium2 and later have no integer dot datapath.
 
 neuronjax therefore has no INT8 datapath, except on inf1, whose page names INT8 among
-TensorE's operands. On inf1, INT8 operands are multiplied unchanged and their sums are
-FP32 (this is a projection). On all other chips, integer dots are exact on GpSimd
-(`integer_path="auto"` or `"exact"`), or they go through FP32 as the compiler does it,
-exact to 2^24 (`integer_path="fp32"`). Reductions of 32- and 64-bit integers over
-devices go through FP32 by default, because the hardware has no other way to reduce
-them.
+TensorE's operands. On inf1, INT8 operands are multiplied unchanged. We assume that
+their sums are FP32, as on NeuronCore-v2 (see [the last
+table](#where-sources-contradict-each-other)). On all other chips, integer dots are
+exact on GpSimd (`integer_path="auto"` or `"exact"`), or they go through FP32 as the
+compiler does it, exact to 2^24 (`integer_path="fp32"`). Reductions of 32- and 64-bit
+integers over devices go through FP32 by default, because the hardware has no other way
+to reduce them.
 """
 
 
@@ -389,14 +391,20 @@ def _page() -> Iterator[str]:
     yield ZEROS
     yield f"## {scalar_engine.TITLE}"
     yield ""
-    yield "[ScalarE's functions](scalar-engine.md) describes the functions and the"
-    yield "evidence."
+    yield "[ScalarE's functions](scalar-engine.md) describes these functions and the"
+    yield "evidence for them. Each function is a table of cubics, one for each segment"
+    yield "of an octave of |x|. *Error* is the largest error in a segment, divided by"
+    yield "the largest value there, and *size of the error* states whether we guessed"
+    yield "this size or a measurement shows it. *In programs* is the op of a program"
+    yield "that uses the function."
     yield ""
     yield from _table(scalar_engine.HEADS, scalar_engine.section())
     yield "## INT8 on TensorE"
     yield ""
     yield INT8
     yield "## Where sources contradict each other"
+    yield ""
+    yield "[Hardware](hardware.md#sources) lists the sources for which the keys stand."
     yield ""
     yield from _table(
         ("topic", "taken", "instead of", "sources"),

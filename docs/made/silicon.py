@@ -125,18 +125,19 @@ EVIDENCE: tuple[Evidence, ...] = (
         here="1.85e-7; 2.08e-7 in sums of all rows (fp32_4pass)",
         source=_KDA,
         shown_by=_MODELS,
-        unexplained="several models are within a tenth of every row for some block size"
-        " of NumPy: sums of 32 rows (also with three passes or in another order), sums"
-        " of 16 rows, and four products of whole operands added at once; sums of 8, 64"
-        " or 128 rows, other halves and exact sums are not",
+        unexplained="several models predict every distance to within a tenth, for some"
+        " block size of NumPy: sums of 32 rows (also with three passes or in another"
+        " order), sums of 16 rows, and four products of whole operands added at once;"
+        " models with sums of 8, 64 or 128 rows, with other halves or with exact sums"
+        " do not",
     ),
     Evidence(
         subject="FP32 operands in TensorE",
         verdict="confirmed",
         chip="trn2",
         device="K = 2048: 3.987e-7; swiglu_v1, K = 1024 and 3072: 6.36e-7",
-        here="3.63e-7; 5.77e-7 with NumPy in blocks of 320 rows (Sapphire Rapids, Zen);"
-        " 4.13e-7 and 6.28e-7 in blocks of 448 (Skylake-X)",
+        here="3.63e-7; 5.77e-7 if NumPy adds blocks of 320 rows, as on Sapphire Rapids"
+        " and Zen; 4.13e-7 and 6.28e-7 if it adds blocks of 448, as on Skylake-X",
         source=_KDA,
         shown_by=_MODELS,
         unexplained="most of the distance is NumPy's own error, and the host that"
@@ -175,8 +176,9 @@ EVIDENCE: tuple[Evidence, ...] = (
         here="1.462e-5; 1.544e-5; 2.718e-6, 5.331e-6, 5.371e-6 and 6.946e-6",
         source=_KDA,
         shown_by=_ROWS,
-        unexplained="1.2e-6 of the attention kernels' error (in quadrature), the bits"
-        " within a segment, and all functions except rsqrt and exp",
+        unexplained="an error of 1.2e-6 (in quadrature) of the attention kernels is not"
+        " explained; the bits of the results within a segment of the tables, and all"
+        " functions except rsqrt and exp, were not measured",
     ),
     Evidence(
         subject="elementary functions",
@@ -252,7 +254,8 @@ EVIDENCE: tuple[Evidence, ...] = (
         here="for arguments of -76 to 85, at most 1.2e-5, with a median of 6e-7",
         source=_KILN,
         shown_by=_TABLES,
-        unexplained="half of the median error; whether this applies to trn2",
+        unexplained="why the median error is twice as large as here; whether this"
+        " applies to trn2",
     ),
     Evidence(
         subject="functions of ScalarE as its tables compute them",
@@ -281,8 +284,9 @@ EVIDENCE: tuple[Evidence, ...] = (
 SILENT: tuple[tuple[str, str], ...] = (
     (
         "sums of more than 128 numbers on VectorE",
-        "RMSNorm adds 2,048 squares, but its rsqrt has a larger error; tiles of 512 and"
-        ' one left fold (`accumulation="sequential"`) are both possible',
+        "RMSNorm adds 2,048 squares, but the larger error of its rsqrt hides the order;"
+        ' tiles of 512 and one left fold (`accumulation="sequential"`) are both'
+        " possible",
     ),
     (
         "reciprocal and divide of VectorE",
@@ -295,7 +299,8 @@ SILENT: tuple[tuple[str, str], ...] = (
     ),
     (
         "casts on write to FP16, FP8 and integers",
-        "no row has one; casts to BF16 and the reading of e4m3 codes are confirmed",
+        "no measured kernel has such a cast; casts to BF16 and the reading of e4m3"
+        " codes are confirmed",
     ),
     ("GpSimdE", "no row uses an instruction of this engine"),
     (

@@ -58,7 +58,7 @@ CONTRADICTIONS: tuple[Contradiction, ...] = (
     ),
     Contradiction(
         topic="HBM bandwidth of trn3",
-        chosen="4.9 TB/s, which 64 chips make 313.6 TB/s",
+        chosen="4.9 TB/s; 64 chips together 313.6 TB/s",
         alternative="4.7 TB/s",
         sources="H3, T3 against A4",
     ),
@@ -75,7 +75,7 @@ CONTRADICTIONS: tuple[Contradiction, ...] = (
         sources="ISA against A4",
     ),
     Contradiction(
-        topic="moving free size on NeuronCore-v4",
+        topic="largest free size of the moving operand on NeuronCore-v4",
         chosen="4096 into FP32 PSUM, 8192 into BF16 PSUM",
         alternative="512",
         sources="ISA, release notes of NKI 0.5.0 against A4",
@@ -137,7 +137,7 @@ CONTRADICTIONS: tuple[Contradiction, ...] = (
     Contradiction(
         topic="EFA of one chip of trn2",
         chosen="200 Gb/s: an equal share, of trn2.48xlarge and of the UltraServer",
-        alternative="800 Gb/s, on the UltraServer 200",
+        alternative="800 Gb/s on trn2.48xlarge, 200 Gb/s on the UltraServer",
         sources="T2, CC against SemiAnalysis",
     ),
     Contradiction(
@@ -148,7 +148,8 @@ CONTRADICTIONS: tuple[Contradiction, ...] = (
     ),
     Contradiction(
         topic="racks of trn3",
-        chosen="two levels of switches in a rack, same-place chips joined between two",
+        chosen="two levels of switches in each rack; each chip is also joined to the"
+        " chip at the same place in the other rack",
         alternative="two levels of switches across all servers",
         sources="T3, figure and connectivity table against T3, text of Gen2",
     ),
