@@ -114,7 +114,7 @@ def compare(
         against: a second program with the same arguments, such as `function` after an
             edit; `tolerance`, `rounding_seed` and the static arguments apply to both.
         target: as `neuronjax.jit`; None for the function's own, else "trn2".
-        policy: as `neuronjax.jit`; None for the function's own, else the SDK's.
+        policy: as `neuronjax.jit`; None for the function's own, else the SDK's default.
         reference: "float64": every float in double precision whatever its declared
             format; "float64_rounded": rounded to the declared format where that is
             narrower than FP32, as the program's own casts do; "float32": the program in

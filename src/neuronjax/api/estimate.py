@@ -116,20 +116,21 @@ def estimate(
 
     Args:
         step: as `profile`.
-        instance: an instance or UltraServer, or several to compare (":4": four of one);
-            None for the step's own target or one with its chip, else "trn2.48xlarge".
-        policy: the numerics, one or several; None for the step's own, else the SDK's.
-        steps: number of optimizer steps, to the end or to a target loss. If policies
-            need different numbers, a dict by policy name.
+        instance: an instance or UltraServer, or several to compare; "trn2.48xlarge:4"
+            is four of one kind; None for the target of the step or one with its chip,
+            else "trn2.48xlarge".
+        policy: one policy or several; None for the step's own, else the SDK's defaults.
+        steps: number of optimizer steps, of the whole training or to a target loss. If
+            policies need different numbers, a dict by policy name.
         tokens: total tokens to train on, instead of `steps`. This makes machines
             comparable that run different numbers of copies.
         tokens_per_step: tokens in the arguments of one call of `step`. Without it, no
             figures per token are given.
-        price_per_hour: US dollars for the whole instance; None for the list price. For
-            several instances, a dict by name.
+        price_per_hour: US dollars per hour for the whole instance; None for the list
+            price. For several instances, a dict by name.
         terms: terms of the list price: "on demand" or "Capacity Block"; None for on
-            demand, or Capacity Block if on demand is not sold.
-        devices: logical cores in use; None for as many as whole copies can fill.
+            demand, or Capacity Block if the instance is not sold on demand.
+        devices: logical cores in use; None for all that whole copies of a step can use.
         gradient_bytes: bytes that one device adds up over the copies; None for the
             bytes of the arguments that are parameters, if `step` computes gradients.
         overlap: share of the backward pass that the gradients' all-reduce overlaps.

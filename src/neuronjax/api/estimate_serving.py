@@ -81,7 +81,7 @@ def estimate_serving(
         policy: as `estimate`.
         price_per_hour: as `estimate`.
         terms: as `estimate`.
-        devices: logical cores in use; None for as many as whole copies can fill.
+        devices: logical cores in use; None for all that whole copies can use.
         utilization: share of the rented time during which copies are full.
         watts: as `estimate`; without it, no energy is predicted.
         lnc: physical cores per logical core; None for the policy's, else the target's.

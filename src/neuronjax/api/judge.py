@@ -86,7 +86,7 @@ def judge(
             the tolerance would accept an error of a tenth of a result, or a kernel that
             does nothing, an otherwise faultless kernel is undecided, and not accepted.
         timeout: Seconds allowed for tracing, and for execution if values decide how
-            often a loop on the device turns.
+            many iterations a loop on the device has.
 
     Returns:
         The `KernelVerdict`.

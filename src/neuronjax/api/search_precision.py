@@ -101,23 +101,23 @@ def search_precision(
         candidates: names of presets, the cheapest first and the baseline last; None for
             those of mxfp4, mxfp8, fp8, bf16, tf32 and fp32 that the target has. Or
             named policies without rules.
-        groups: the ops that share one precision: all ops of a "param" (the path of the
-            weight; ops that use no weight, such as attention scores and gradients of
-            weights, form another group, "(others)"), a "module" (the part of the model
-            as in all reports, forward and backward together), a "scope" (of the name
-            stack), a "source" line or an "op". Or selectors of a `Rule` by name,
-            {"head": {"param": "head/kernel"}}.
+        groups: the ops that share one precision: "param", the ops that use the same
+            weight, and as a group "(others)" all that use none, such as attention
+            scores and gradients of weights; "module", a part of the model as in all
+            reports, forward and backward together; "scope", a scope of the name stack;
+            "source", a source line; or "op", a single op. Or selectors of a `Rule` by
+            name, {"head": {"param": "head/kernel"}}.
         strategy: "greedy": lower groups one after another, the least sensitive first,
-            and keep each if the result stays within the tolerance; "bisection": lower
-            the longest prefix of that order that stays within it, in fewer runs.
+            and keep each if the result stays within the tolerance; "bisection": find,
+            in fewer runs, how many groups in the same order can be lowered together.
         objective: "time": take only steps that save predicted time, so the result is
-            never predicted slower than the baseline; "preference": go as far up the
-            list of candidates as the tolerance permits, whatever the time. In a small
-            stand-in for a model the casts may cost more than they save.
+            never predicted slower than the baseline; "preference": take the cheapest
+            candidates that the tolerance permits, whatever their predicted time. In a
+            small stand-in for a model the casts may cost more than they save.
         reference: the reference of the error: a policy or preset, or "native",
             `jax.jit` on the host.
         max_evaluations: the largest number of programs that run, including the
-            reference; then the best result so far is returned.
+            reference; the search then stops and returns its best result so far.
         evaluate: a function called as `evaluate(run, *args)` that returns the outputs
             to measure. `run` is the function under a policy and can be called for
             several steps. It writes into NNX modules, which are copies of yours.
@@ -126,11 +126,12 @@ def search_precision(
         holdout: tuples of positional arguments that the search does not use. Its result
             must be within the tolerance on these too; otherwise steps are undone until
             it is. These runs do not count as evaluations.
-        variations: without `holdout`, the number of variations of the one batch to use
-            instead: floats changed by up to 2^-8 of their value, which changes every
-            rounding. They show whether the error is small by luck, but are no new data.
-        margin: factor on errors before the search compares them with the tolerance,
-            because errors on new batches are larger than on those of the search.
+        variations: number of variations of the batch on which the result must be within
+            the tolerance too: their floats are changed by up to 2^-8 of their value,
+            which changes every rounding. They stand in for `holdout`, and show whether
+            the error is small by luck, but are no new data.
+        margin: the search multiplies errors by this factor, then compares them with the
+            tolerance, because errors on new batches are larger than on its own.
         compiled: compile every program as a whole instead of op by op. The bits are the
             same; this is faster if `evaluate` makes very many calls.
         lnc: as `neuronjax.profile`.

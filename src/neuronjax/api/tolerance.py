@@ -48,13 +48,13 @@ def tolerance(
         function: as `compare`.
         target: as `compare`.
         policy: as `compare`.
-        functions: relative errors of elementary functions, as root mean square:
-            "silicon", as measured on chips; "emulated", this emulator's own; or a
-            mapping by name ("exp", "rsqrt", "sqrt", "reciprocal", "other").
+        functions: root-mean-square relative errors of elementary functions: "silicon",
+            as measured on chips, or "emulated", this emulator's own. Or a mapping by
+            name ("exp", "rsqrt", "sqrt", "reciprocal", "other").
         failure: probability that a correct element is outside its bound.
-        samples: number of runs with random errors that narrow the bounds; each takes as
-            long as the first run. None for 32 if derivatives alone give a bound of more
-            than a 128th of an output, or none, as in deep networks; otherwise for 0.
+        samples: number of additional runs, with random errors, to narrow the bounds;
+            each is as long as the first. None for 32 if derivatives alone give bounds
+            above a 128th of an output, or none, as in deep networks; otherwise for 0.
         static_argnums: as `jax.jit`.
         static_argnames: as `jax.jit`.
 

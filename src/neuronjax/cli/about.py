@@ -28,7 +28,7 @@ def exactness(
         bool, typer.Option("--markdown", help="Print the page docs/exactness.md.")
     ] = False,
 ) -> None:
-    """List which numbers are exact, modelled, checked on silicon or the host's.
+    """List which numbers are exact, modelled, checked on silicon or left to the host.
 
     A second table lists public measurements of chips.
 

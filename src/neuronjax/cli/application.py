@@ -137,7 +137,7 @@ PolicyOption = Annotated[
         "--policy",
         help="fp32, bf16, fp16, tf32, fp8, mxfp8 or mxfp4; or one of these with fields "
         "of Policy changed: bf16,rounding=stochastic. Default: the function's own, "
-        "else the SDK's.",
+        "else the defaults of the Neuron SDK.",
     ),
 ]
 CacheOption = Annotated[

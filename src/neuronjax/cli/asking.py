@@ -189,8 +189,8 @@ def compare(
 def tolerance(ask: Ask, *, as_json: bool) -> None:
     """Compute how large an error a right result may have on a chip.
 
-    The bounds allow every order of addition and every table of elementary functions.
-    They do not allow a missing term.
+    The bounds allow every order of addition, and elementary functions that are as
+    inexact as --functions states. They do not allow a missing term.
 
     Examples:
 
@@ -241,11 +241,11 @@ def search(
     ] = None,
     as_json: bool,
 ) -> None:
-    """Find the lowest precision of every layer within a tolerance.
+    """Find the lowest precision of every layer that keeps results within a tolerance.
 
     The search lowers one group of ops after the other to cheaper formats, as long as
     the outputs stay within the tolerance of the FP32 outputs. It prints the format of
-    each group, the reason why it is not lower, and the policy as Python.
+    each group, why the group has no cheaper format, and the policy as Python.
 
     Examples:
 

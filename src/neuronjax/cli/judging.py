@@ -56,7 +56,7 @@ def judge(
     *,
     jobs: Annotated[int, typer.Option(min=1, help="Kernels judged at once.")] = 1,
     serve: Annotated[
-        bool, typer.Option(help="Judge the files that the input names, one per line.")
+        bool, typer.Option(help="Judge the files that stdin names, one per line.")
     ] = False,
     as_json: JsonOption = False,
     **keywords: Any,

@@ -63,7 +63,7 @@ def _number(option: str, text: str) -> float:
 
 INSTANCES = Offer(metavar="I", repeated=True)
 _POLICIES = Offer(metavar="P", repeated=True)
-_PRICES = Offer(flag="--price", metavar="[I=]USD", repeated=True, read=_prices)
+_PRICES = Offer(flag="--price", metavar="[INSTANCE=]USD", repeated=True, read=_prices)
 AGAINST = Offer(
     metavar="MACHINE",
     help="A machine you measured, NAME=SECONDS,USD[,TOKENS]: seconds of a step, "
@@ -89,10 +89,10 @@ def estimate(
     as_json: JsonOption = False,
     **keywords: Any,
 ) -> None:
-    """Predict what training costs, from its step, on one instance or several.
+    """Predict what training costs on one instance or several, from a training step.
 
-    Every logical core runs a copy with a batch of its own, and the gradients are added.
-    The command executes nothing: the seconds are those of `neuronjax profile`.
+    Every logical core runs a copy of the step with a batch of its own; gradients are
+    added. Nothing is executed: the seconds are those of `neuronjax profile`.
 
     Examples:
 

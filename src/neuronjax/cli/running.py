@@ -59,7 +59,7 @@ def run(
         Path | None, typer.Option(dir_okay=False, help="Write results to an .npz file.")
     ] = None,
     compare: Annotated[
-        bool, typer.Option("--compare", help="Also run jax.jit, and compare.")
+        bool, typer.Option("--compare", help="Run it by jax.jit too, and compare.")
     ] = False,
     cache: CacheOption = True,
     as_json: JsonOption = False,
