@@ -290,6 +290,8 @@ def _slower(narrow: Profile, wide: Profile) -> str:
     timing = dict(lnc=narrow.core.lnc)
     policies = narrow.policy, wide.policy
     mixed, least = fastest_mixture(narrow.lowered, policies, timing)
+    if not least:
+        return f"{said}; mixtures of these, or of so many modules, are not tried"
     if mixed is None or not least < wide.total_seconds:
         return f"{said}; no mixture of both by modules is predicted to be faster"
     code = " ".join(policy_code(mixed).split()).replace("( ", "(")
