@@ -25,7 +25,7 @@ from neuronjax.diagnostics.tolerance.tracked import (
     over_blocks,
 )
 
-PENDING_ELEMENTS = 1 << 24
+PENDING_ELEMENTS = 1 << 22
 """Results of fewer elements are stored at once."""
 
 MOST_PASSES = 2
