@@ -395,21 +395,13 @@ class FaultSearch:
     def _handing_on(self, value: Value) -> set[Op]:
         """Return the ops through which a state passes: sums, scalings by nearly one."""
 
-        def passes(value: Value) -> bool:
-            return self._flow.trace(value) is None
+        def others(value: Value) -> Collection[Value]:
+            trace = self._flow.trace(value)
+            left = set() if trace is None else set(trace.path.op.operands)
+            return left.difference(handed_on(trace) if trace else ())
 
-        found: set[Op] = set()
-        seen, left = {value}, [value]
-        while left:
-            for inner in self._flow.behind(left.pop(), passes):
-                trace = self._flow.trace(inner)
-                if trace is None or trace.path.op in found:
-                    continue
-                found.add(trace.path.op)
-                states = [v for v in handed_on(trace) if v not in seen]
-                seen.update(states)
-                left += states
-        return found
+        inside = map(self._flow.trace, self._flow.behind(value, lambda v: True, others))
+        return {trace.path.op for trace in inside if trace is not None}
 
     def _rounding_whole(self, wrong: Collection[int]) -> Iterator[Suspect]:
         """Yield the ops that round whole numbers on which wrong results depend, or that
