@@ -75,9 +75,15 @@ def figures(
         with np.errstate(all="ignore"):
             return _total(_of_block(x, y, setting) for x, y in blocks_of(a, r))
 
+    def measured_now() -> Figures:
+        # No figure depends on the order: transposed arrays are read as they lie.
+        order = sorted(range(actual.ndim), key=lambda n: -actual.strides[n])
+        parts = in_parts(part, actual.transpose(order), reference.transpose(order))
+        return parts[0] if len(parts) == 1 else _total(parts)
+
     known = _KNOWN.get()
     if known is None or actual.size <= BLOCK_ELEMENTS:
-        return _of_parts(in_parts(part, actual, reference))
+        return measured_now()
     pair = id(actual), id(reference)
     if pair not in known:
         # The end of either array removes the entry before another has its identity.
@@ -87,7 +93,7 @@ def figures(
     for of, found in measured:
         if _includes(of, setting):
             return found
-    found = _of_parts(in_parts(part, actual, reference))
+    found = measured_now()
     measured.append((setting, found))
     return found
 
@@ -114,10 +120,6 @@ def _includes(known: Mapping[Told, float], setting: Mapping[Told, float]) -> boo
     """Return whether figures of a setting contain those of another."""
     same_floor = known.get(Told.FLOOR) == setting.get(Told.FLOOR)
     return same_floor and setting.items() <= known.items()
-
-
-def _of_parts(parts: Sequence[Figures]) -> Figures:
-    return parts[0] if len(parts) == 1 else _total(parts)
 
 
 def _total(parts: Iterable[Figures]) -> Figures:
