@@ -1,8 +1,9 @@
 """Compare the lanes of a walk value by value, and feed them the reference's values.
 
 Lanes that hold the same array have no error, and arrays with equal bits become one. An
-op that only repeats all elements equally often has the errors of its operand; against a
-wider reference its lanes are not even executed.
+op that only repeats all elements equally often has the errors of its operand. Against a
+wider reference an op that changes no bit has no error of its own, and is not executed
+in the lanes that get the reference's result.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ class LaneErrors:
 
     def moves(self, spans: Mapping[Side, Span], lanes: Lanes) -> bool:
         """Return whether an op changes no bit, so that `rounded` and `isolated` need
-        not be executed."""
+        not be executed: the reference's result is what they would make."""
         if not self.reference.side.executor.is_wide:
             return False
         ran = all(x in lanes for x in (self.reference, self.actual, self.isolated))
