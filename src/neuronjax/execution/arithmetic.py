@@ -92,7 +92,7 @@ def _has_below(x: np.ndarray, code: int) -> bool:
     """Return whether any nonzero number has a magnitude whose code is below `code`."""
     # What a broadcast repeats is looked at once, and in parts that fit a cache.
     once = x[tuple(slice(0, 1 if s == 0 else None) for s in x.strides)]
-    codes = once.reshape(-1).view(np.uint32)
+    codes = once.ravel(order="K").view(np.uint32)
     for start in range(0, codes.size, _PART):
         sizes = np.left_shift(codes[start : start + _PART], 1)
         np.subtract(sizes, np.uint32(1), out=sizes)  # a zero becomes the largest code
