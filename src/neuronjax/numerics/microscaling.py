@@ -107,7 +107,7 @@ def get_mx_format(name: str | MXFormat) -> MXFormat:
 
 
 def on_device(format: str | MXFormat, dtype: DTypeLike) -> bool:
-    """Return whether quantize_mx on the chip makes this format of this dtype."""
+    """Return whether quantize_mx on the chip makes this format from this dtype."""
     name = get_mx_format(format).name
     return name in ON_DEVICE_FORMATS and np.dtype(dtype).name in ON_DEVICE_INPUTS
 

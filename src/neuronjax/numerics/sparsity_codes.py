@@ -115,7 +115,7 @@ def negative(axis: int, ndim: int) -> int:
         return axis % ndim - ndim
     raise InvalidProgramError(
         f"axis {axis} of an array of {ndim} dimensions",
-        remedy=f"give an axis from {-ndim} to {ndim - 1} of an array that has one",
+        remedy=f"give an axis from {-ndim} to {ndim - 1}, or an array with that axis",
     )
 
 
