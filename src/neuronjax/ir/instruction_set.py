@@ -192,8 +192,8 @@ class NcMatmulSparse(Instruction):
     Attributes:
         dimensions: the dimension numbers of values and moving; each has one axis of
             each kind.
-        stationary: the side of the result that the stationary operand is, "lhs" or
-            "rhs".
+        stationary: whether the stationary operand is the "lhs" or the "rhs" of the
+            result.
         pattern: "N:M".
         k_tile: compressed rows per pass of the array.
         accumulation: as in NcMatmul.
