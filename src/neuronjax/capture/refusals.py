@@ -74,7 +74,7 @@ def refusal(closed_jaxpr: Any, error: Exception) -> NeuronJaxError:
 
 
 def _algorithm(jaxpr: Any, message: str) -> NeuronJaxError | None:
-    """Return the named error of a dot whose algorithm JAX cannot use."""
+    """Return the error, with op and line, of a dot whose algorithm JAX cannot use."""
     match = re.search(r"dot algorithm '(\w+)'", message)
     if match is None:
         return None
@@ -159,8 +159,8 @@ _NO_MESH = (
 )
 _AUTO = (
     "use neuronjax.make_mesh, whose axes are Auto, or a mesh with "
-    "axis_types=(AxisType.Auto, ...); arrays that lie on an Explicit mesh are "
-    "arguments, and not closed over"
+    "axis_types=(AxisType.Auto, ...); pass arrays on an Explicit mesh as arguments, "
+    "instead of closing over them"
 )
 _REFUSALS = (
     _Refusal(

@@ -232,7 +232,7 @@ def _integer_path(op: Op, context: Context, name: str, dtype: np.dtype) -> str:
             UnsupportedError,
             f"{code}: a reduction of {dtype} over devices, which is computed in "
             "float32, under implicit_integer_downcast='none'",
-            "reduce float32, or implicit_integer_downcast='all'",
+            "reduce float32, or set implicit_integer_downcast='all'",
         )
     if policy.integer_path != "auto":
         return policy.integer_path
