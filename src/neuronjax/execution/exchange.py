@@ -317,7 +317,7 @@ def reduce_scatter(
 def _part_reduced(
     i: ReduceScatter, x: jax.Array, zero: jax.Array, key: jax.Array
 ) -> jax.Array:
-    """Return [groups, parts, m] of [groups, ranks, parts, m], m shared by channels."""
+    """Return [groups, parts, m], x reduced over ranks; channels have shares of m."""
     channels = i.plan.channels
     if channels == 1:
         return _reduced(i, x, zero, key)

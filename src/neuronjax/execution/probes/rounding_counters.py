@@ -63,7 +63,7 @@ _MAGNITUDE = np.uint32(0x7FFF_FFFF)
 _INF = np.uint32(0x7F80_0000)
 _BINADE = np.uint32(1 << 23)
 _ZERO = np.uint32(0)
-_ROUNDED = np.uint32(2)  # ulps of FP32: two products and their sum round away no more
+_ROUNDED = np.uint32(2)  # most ulps of FP32 that two products and their sum are off by
 _SHIFT = np.uint32(8)  # from units of 2^-23 binades to those of 2^-15
 
 
