@@ -2,8 +2,8 @@
 
 A scope is a name in the ops' name stack, made from the policy's value, so it survives
 grad, vmap, scan and checkpoint, and program texts are reproducible.
-`collective_algorithm` is a scope for this one field of any policy, and `compiling_for`
-one for the chip.
+`collective_algorithm` is a scope that sets only this field of any policy, and
+`compiling_for` one that sets the chip.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def policy_scope(policy: Policy | str) -> Iterator[Policy]:
     if _asked == asked and not is_tracing():
         warn_user(
             "nothing in this policy_scope was emulated: its numbers are the host's\n"
-            "  remedy: emulate the function, nj.jit(f), or what the program jits, with "
-            "nj.emulated(policy=...)",
+            "  remedy: emulate the function, nj.jit(f), or all that a program jits, "
+            "with nj.emulated(policy=...)",
             NotEmulatedWarning,
         )
 
@@ -152,11 +152,8 @@ _TARGET = jax.make_user_context(default_value=None)
 
 @contextlib.contextmanager
 def compiling_for(target: str) -> Iterator[None]:
-    """Make the kernels that are traced inside the block for this target.
-
-    The target is also part of JAX's cache keys, so that a kernel inside an inner jit is
-    traced for the right target.
-    """
+    """Set the target for which kernels in the block are traced. It is also part of
+    JAX's cache keys, so that a kernel inside an inner jit is traced for it too."""
     with _TARGET(target):
         yield
 
