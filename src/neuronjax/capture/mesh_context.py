@@ -230,8 +230,8 @@ def _transformed(leaf: Any, sharding: NamedSharding | None) -> Any:
 
 
 def _constrained(array: Any, over: NamedSharding) -> Any:
-    """Return an array, inside the function, with a sharding. Auto axes beside Explicit
-    ones are left to the partitioner."""
+    """Return an array, inside the function, with a sharding. If the mesh has Explicit
+    axes, its Auto axes are left to the partitioner."""
     mesh = over.mesh.abstract_mesh
     pairs = zip(mesh.axis_names, mesh.axis_types, strict=True)
     explicit = {name for name, kind in pairs if kind is AxisType.Explicit}

@@ -111,7 +111,7 @@ class NcTranspose(Instruction):
 
     From NeuronCore-v3 on it keeps every bit; FP8 comes out in 16 bits whose upper byte
     is zero (the result is uint16). On v2 it is a matmul with the identity in FP32, in
-    which an Inf or NaN spoils its whole row of the result.
+    which an Inf or NaN makes its whole row of the result NaN.
 
     Attributes:
         exact: False for the matmul of v2.

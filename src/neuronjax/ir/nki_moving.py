@@ -265,7 +265,7 @@ _MOVEMENT = (
             "dst",
             SBUF,
             dtypes=("int32",),
-            text="one element per partition more than src; others stay",
+            text="one element per partition more than src; others are unchanged",
         ),
         tensor("src", SBUF, dtypes=_IDS),
         integer("index_offset", "added to every index"),

@@ -186,7 +186,7 @@ def _rest(context: Context, view: View, part: View) -> View:
 
 
 def _side_by_side(context: Context, parts: list[View], axis: int, k_tile: int) -> View:
-    """Return [.., K, ..] of all parts as [.., tiles, parts, k_tile, ..], flattened."""
+    """Join parts [.., K, ..] along K: the first tile of each part, then the second."""
     tiled = []
     for part in parts:
         k = part.type.shape[axis]

@@ -152,7 +152,7 @@ INERT_FLAGS: frozenset[str] = frozenset(
 
 
 def parse_flags(flags: str | Sequence[str]) -> ParsedFlags:
-    """Read a compiler command line; the right-most of competing flags counts.
+    """Read a compiler command line; the last of competing flags applies.
 
     Args:
         flags: the text of `NEURON_CC_FLAGS`, or its words. Both `--flag=value` and

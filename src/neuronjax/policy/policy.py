@@ -276,7 +276,7 @@ class Policy:
         sdk: the Neuron SDK whose defaults fill the fields that are not given. A filled
             field stays as it is under `dataclasses.replace(..., sdk=...)`; start from
             `Policy.for_sdk`.
-        rules: overrides for single ops; of those that match only the last one counts.
+        rules: overrides for single ops; the last one that matches an op applies to it.
         name: a label for reports; not part of the value.
 
     Raises:
