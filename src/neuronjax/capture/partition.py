@@ -65,7 +65,7 @@ _REMEDY = "write it with jax.shard_map over all axes of the mesh, collectives by
 
 
 def needs_partitioner(program: Program) -> bool:
-    """Return whether collectives are missing: shardings not in manual computations."""
+    """Return whether there are shardings whose collectives are not written by hand."""
     if not any(mesh.size > 1 for mesh in program.meshes.values()):
         return False
     outside = (*program.argument_shardings, *program.result_shardings)

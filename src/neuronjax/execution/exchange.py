@@ -223,7 +223,7 @@ def ragged_all_to_all(
 ) -> Arrays:
     """Send parts of different sizes to all members. ASSUMPTION: `recv_sizes` equal the
     senders' sizes, as they must; parts that reach over the end are cut off; where parts
-    overlap the last one counts."""
+    overlap the last one is kept."""
     members = _Members(i, i.groups, d.devices)
     data, output = map(members.gathered, operands[:2])
     # For all parts that a member receives: [parts, groups, receiver].

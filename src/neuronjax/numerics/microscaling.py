@@ -126,8 +126,8 @@ class MXArray(Shown):
     Attributes:
         elements: an array of the element dtype and of the shape of the array.
         scales: float8_e8m0fnu of the same shape except along `axis`, where there is one
-            scale for `block_size` elements; the last block may have fewer. The codes
-            count: code 0 is 2^-127, which XLA would flush to zero.
+            scale for `block_size` elements; the last block may have fewer. Read the
+            codes, not the values: code 0 is 2^-127, which XLA would flush to zero.
         axis: the axis along which blocks extend, negative, so that it stays right when
             `jax.vmap` removes a leading axis.
         format: the format of elements and scales.

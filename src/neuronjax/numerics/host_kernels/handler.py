@@ -370,7 +370,7 @@ def _function(c: Code, frame: Any, name: str) -> Any:
 
 
 def _ask(c: Code, frame: Any, shared: Any, helpers: Any, at: int) -> None:
-    """Submit the task to XLA's threads; do not wait for one that refuses."""
+    """Submit the task to XLA's threads; a thread that refuses it is not waited for."""
     asked = c.at(shared, at, 8)
     refused = c.at(asked, SCHEDULE_ARGS_BYTES)
     for arguments, size in ((asked, SCHEDULE_ARGS_BYTES), (refused, ERROR_ARGS_BYTES)):
