@@ -65,5 +65,6 @@ def store(dst: NkiTensor, value: NkiTensor) -> None:
 
 
 def ds(start: Any, size: int) -> DynamicSlice:
-    """Return a slice of `size` elements from an int, a register or a tensor of one."""
+    """Return a slice of `size` elements. It begins at `start`: an int, a register or a
+    tensor of one element."""
     return DynamicSlice(start, size)
