@@ -84,7 +84,7 @@ def _check_offsets(i: KernelInstruction, gathered: list[Access]) -> None:
         if count > most:
             raise broken(
                 i,
-                f"{text(access)} needs {count} offsets; the {i.engine} engine finds only "
+                f"{text(access)} needs {count} offsets; the {i.engine} engine finds "
                 f"{most} in an index of shape ({partitions}, {columns}), in groups of "
                 f"{group} partitions",
                 "give num_elem, or a wider index",

@@ -27,7 +27,8 @@ _GATHER_GROUP = 512
 
 
 def pace(task: LaneTask, core: Core) -> Pace:
-    """Return N cycles, or those of a lane's bytes in or out at the rate of software."""
+    """Return N cycles; for software, the cycles in which it reads or writes the bytes
+    of a lane, whichever are more."""
     if task.name in _PLAIN:
         return Pace(task.elements)
     moved = sum(s.dtype.itemsize for s in task.read)
