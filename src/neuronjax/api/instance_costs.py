@@ -252,8 +252,7 @@ def copies_of(target: Target, shards: int, devices: int | None, lnc: int | None)
 
 
 def carried(found: Profile) -> list[tuple[int, int]]:
-    """Return, for every state that the program updates, the bytes of the argument and
-    those of the result.
+    """Return the bytes of argument and result of every state that the program updates.
 
     A result is state if an argument has its type and is not a parameter."""
     free: dict[str, list[int]] = {}

@@ -120,8 +120,7 @@ def _python_turns(
 
 
 def _begin_turn(trace: Trace, first: int, key: Any, turn: int) -> None:
-    """Begin an iteration op by op: ordinals repeat, and each iteration has its own
-    key."""
+    """Begin an iteration op by op: ordinals repeat, but not the random key."""
     assert trace.machine is not None
     trace.count = first
     trace.machine.key = fold(key, jnp.asarray(turn, jnp.uint32))

@@ -206,8 +206,7 @@ class _ChangedRun:
                 yield turn
 
     def _while(self, condition: Any) -> Any:
-        """Return whether a loop goes on. A loop in the changed place stops before its
-        last iteration.
+        """Return whether a loop goes on; the changed one lacks its last iteration.
 
         The unchanged run tells how many iterations there are. An error ends a loop that
         does not end because of a change.

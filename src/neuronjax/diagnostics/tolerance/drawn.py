@@ -36,8 +36,7 @@ Key = TypeVar("Key")
 
 
 class Draw:
-    """The random errors of one run, or of several runs together. A number of a run
-    always gives the same errors.
+    """The random errors of one run or of several; a run's number determines them.
 
     Attributes:
         count: number of runs packed into a value (`runs.py`); 0 for a single run.

@@ -65,6 +65,5 @@ def store(dst: NkiTensor, value: NkiTensor) -> None:
 
 
 def ds(start: Any, size: int) -> DynamicSlice:
-    """Return a slice of `size` elements. It begins at `start`: an int, a register or a
-    tensor of one element."""
+    """Return the slice of `size` elements from `start`, which may be a register."""
     return DynamicSlice(start, size)

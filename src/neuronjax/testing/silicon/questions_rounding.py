@@ -174,8 +174,7 @@ def others() -> Iterator[Question]:
 
 
 def _share_raised(case: ProbeCase) -> np.ndarray:
-    """Return the share that was rounded up of each of the 12 fractions, then that of
-    the last 4 fractions together."""
+    """Return the share rounded up, by fraction, and that of the last 4 together."""
     up = (case["out"] > 1).reshape(-1, _STEPS)
     return np.append(up.mean(axis=0), up[:, 8:].mean())
 

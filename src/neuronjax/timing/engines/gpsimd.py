@@ -27,8 +27,7 @@ _GATHER_GROUP = 512
 
 
 def pace(task: LaneTask, core: Core) -> Pace:
-    """Return N cycles; for software, the cycles in which it reads or writes the bytes
-    of a lane, whichever are more."""
+    """Return N cycles; for software those of the bytes that it reads or writes."""
     if task.name in _PLAIN:
         return Pace(task.elements)
     moved = sum(s.dtype.itemsize for s in task.read)
