@@ -252,9 +252,9 @@ def copies_of(target: Target, shards: int, devices: int | None, lnc: int | None)
 
 
 def carried(found: Profile) -> list[tuple[int, int]]:
-    """Return (bytes of the argument, of the result) of state that the program updates.
+    """Return the bytes of argument and result of every state that the program updates.
 
-    State is a result with the type of an argument that is not a parameter."""
+    A result is state if an argument has its type and is not a parameter."""
     free: dict[str, list[int]] = {}
     for tensor in found.memory.arguments:
         if tensor.category != "parameters":

@@ -102,8 +102,8 @@ class SearchedProgram:
     ) -> Candidates:
         """Return the candidates that the target supports for at least one group.
 
-        Refuse a candidate that the caller `named` and the target lacks, and candidates
-        of which none changes the program. One changed group is enough."""
+        Refuse a candidate that the target lacks if the caller `named` it. Refuse all
+        candidates if none of them changes any group of the program."""
         last = len(candidates.names) - 1
         baseline = self._identity(candidates, groups, (last,) * len(groups.groups))
         kept, changes = [], False

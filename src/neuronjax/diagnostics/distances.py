@@ -108,7 +108,7 @@ _KNOWN: ContextVar[dict[tuple[int, int], tuple[list, list]] | None] = ContextVar
 @contextlib.contextmanager
 def remembering() -> Iterator[None]:
     """Measure a pair of large arrays once inside this block, where nobody writes to an
-    array. A loop hands most arrays on to its next turn."""
+    array. A loop hands most arrays on to its next iteration."""
     before = _KNOWN.set({})
     try:
         yield
@@ -162,7 +162,7 @@ def distances(
 
 @functools.cache
 def _kernel() -> tuple[Callable[..., None], int]:
-    from neuronjax.numerics.host_kernels import compiled, distance_kernel  # llvmlite
+    from neuronjax.numerics.host_kernels import compiled, distance_kernel  # slow import
 
     lanes = compiled.lanes() // 2
     where = compiled.address(

@@ -239,7 +239,7 @@ class ParallelWalk(OpWalk):
     def _say(self, path: OpPath) -> None:
         """Show the current op in the progress display."""
         self._begun.add(path)
-        turns = "".join(f", turn {n + 1}" for n in self.position.iterations[-1:])
+        turns = "".join(f", iteration {n + 1}" for n in self.position.iterations[-1:])
         where = f"op {len(self._begun)} of {self._count}{turns}"
         stages.stage(f"{self._stage}, {where}")
 

@@ -172,10 +172,10 @@ def with_held_tiles(
     inner loop makes again in every iteration. The tile that was made first is read
     instead. The last of them are held, as far as the kernel's own tiles leave room. By
     counters, spills apart, three kernels read so many bytes on trn1 [AO]: 84 MB where
-    604 are written down. In mamba v2 and its widths VectorE is active for 1.33 to
-    1.46 ms on trn2 [KDA]; with a product of delta and u in every iteration it would be
-    1.52 to 1.73. In v3, where the product changes with the inner loop, and in v1, whose
-    tiles are too large, it stays."""
+    604 are written down. In v2 of the tutorial's Mamba kernel, also at other widths,
+    VectorE is active for 1.33 to 1.46 ms on trn2 [KDA]; with a product of delta and u
+    in every iteration it would be 1.52 to 1.73. The product stays in the loop in v3,
+    where it changes with the inner loop, and in v1, whose tiles are too large."""
     written = Counter(a.storage for i in entries for a in i.outputs)
     made: Counter[Storage] = Counter()  # number of writes so far
     room -= _live_bytes(entries)

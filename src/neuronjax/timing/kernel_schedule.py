@@ -168,7 +168,7 @@ class _CoreState:
 
     def __init__(self, engines: int, array: Array) -> None:
         self.dma = [0.0] * engines
-        self.level: float | None = 0.0  # when the DMA engines are free, if all at once
+        self.level: float | None = 0.0  # the time at which all DMA engines become free
         self.last_dma = NOTHING
         self.ports: dict[str, tuple[float, int]] = {}
         self.table = ""

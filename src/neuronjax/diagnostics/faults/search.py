@@ -246,7 +246,7 @@ class FaultSearch:
     def _amplifying(self, chain: list[Step]) -> list[Step]:
         """Return the step that amplifies an error most, after earlier steps that
         amplify it by at least the square root of that."""
-        # Movement computes nothing, though it may drop large numbers.
+        # Ops that move numbers compute nothing, though they may drop large numbers.
         chain = [step for step in chain if computes(step[0])] or chain
         times = [amplification(seen) for _, seen in chain]
         flagged = [n for n, (t, _) in enumerate(chain) if not n or t.first is not None]

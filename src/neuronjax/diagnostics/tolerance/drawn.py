@@ -36,10 +36,10 @@ Key = TypeVar("Key")
 
 
 class Draw:
-    """The drawn errors of one run, or of several runs together, reproducible by number.
+    """The random errors of one run or of several; a run's number determines them.
 
     Attributes:
-        count: number of runs packed into values (`runs.py`); 0 for one, unpacked.
+        count: number of runs packed into a value (`runs.py`); 0 for a single run.
     """
 
     def __init__(self, samples: int, number: int, count: int = 0) -> None:
