@@ -14,10 +14,11 @@ from jax.sharding import PartitionSpec as P
 import neuronjax as nj
 from neuronjax.api.estimate import Machine, ServingChipWarning, _placed, estimate
 from neuronjax.api.profile import profile
+from neuronjax.api.searched_program import fastest_mixture
 from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import resolve_target
 from neuronjax.ir.collectives.placement import Placement
-from neuronjax.report.quantities import seconds
+from neuronjax.report.quantities import seconds as in_words
 from neuronjax.timing.collectives import collective_time, queued_launch_seconds
 
 W = jax.ShapeDtypeStruct((1024, 2048), jnp.float32)
@@ -229,8 +230,8 @@ def test_rules_that_are_faster_than_either_policy_are_printed_and_true():
     mixed = eval(code, {"nj": nj})
     assert len(mixed.rules) == 1
     again = nj.profile(layers, target="trn2", policy=mixed)(weights, x)
-    in_words = seconds(again.total_seconds)
-    assert said.endswith(f"a mixture of both is predicted to take {in_words}")
+    told = in_words(again.total_seconds)
+    assert said.endswith(f"a mixture of both is predicted to take {told}")
     bf16 = next(p for p in bill.profiles if p.policy.name == "bf16")
     assert again.total_seconds < bf16.total_seconds
 
@@ -244,7 +245,24 @@ def test_policies_that_rules_cannot_mix_are_not_mixed(change):
     bf16, slow = (profiled.total_seconds for profiled in found.profiles)
     notes = [note for note in found.notes if note.startswith("slow takes ")]
     assert len(notes) == (slow > bf16)
-    assert all("no mixture" in note for note in notes)
+    assert all(note.endswith("are not tried") for note in notes)
+
+
+def test_layers_in_a_list_are_mixed_alike():
+    """Two modules of twelve layers are two groups; 24 would be too many to try."""
+    shapes = {"up": (256, 512), "down": (512, 256)}
+    layer = {n: jax.ShapeDtypeStruct(s, jnp.float32) for n, s in shapes.items()}
+
+    def loss(layers, x):
+        for each in layers:
+            x = jnp.tanh(x @ each["up"]) @ each["down"]
+        return x
+
+    policies = [nj.Policy.preset(name) for name in ("fp8", "bf16")]
+    x = jax.ShapeDtypeStruct((64, 256), jnp.float32)
+    fp8, bf16 = (nj.profile(loss, policy=p)([layer] * 12, x) for p in policies)
+    _, seconds = fastest_mixture(fp8.lowered, policies, {})
+    assert 0 < seconds <= min(fp8.total_seconds, bf16.total_seconds)
 
 
 def test_the_policy_says_how_many_cores_a_machine_has():

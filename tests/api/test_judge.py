@@ -225,7 +225,7 @@ def test_bounds_that_catch_nothing_decide_nothing(turns: int, tmp_path: Path) ->
     assert verdict.as_text().startswith("undecided: candidate.py, kernel")
     assert from_json(verdict.to_json()) == verdict
     # The remedies: a tolerance of the user's own decides as ever, and so do few turns.
-    assert "turn less often" in verdict.undecided
+    assert "fewer iterations" in verdict.undecided
     reference.write_text(CHAOS.replace("40", "6"))
     few = CHAOTIC.replace("TURNS", str(min(turns, 6)))
     assert judged(tmp_path, few, reference=reference, seeds=(0, 1)).word == (

@@ -279,7 +279,7 @@ def test_turns_that_values_decide_are_noted_or_given():
         return jax.lax.while_loop(lambda x: x.max() > 1, lambda x: x / 2, x)
 
     assumed = profile(halved)(X)
-    assert "1 turn assumed" in assumed.notes[0]
+    assert "1 iteration assumed" in assumed.notes[0]
     line = assumed.timeline.loops[0].source
     given = profile(halved, trips={line: 10})(X)
     assert not given.notes

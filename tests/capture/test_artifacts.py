@@ -566,7 +566,9 @@ def test_symbolic_sizes_have_no_program_without_arguments():
     symbolic = export.symbolic_shape("b, 4")
     dynamic = jax.ShapeDtypeStruct(symbolic, jnp.float32)
     data = saved.exported(add, dynamic, dynamic)
-    with pytest.raises(nj.UnsupportedError, match="symbolic sizes, without arguments"):
+    with pytest.raises(
+        nj.UnsupportedError, match="symbolic sizes, which need arguments"
+    ):
         artifacts.read_artifact(data)
 
 

@@ -111,6 +111,26 @@ def test_runs_together_are_the_runs_one_by_one(name, monkeypatch):
     np.testing.assert_allclose(together.bound, alone.bound, rtol=0.02)
 
 
+def test_runs_that_do_not_narrow_the_norm_end_after_two(monkeypatch):
+    """Of which there is room for two at a time."""
+    taken, whole = [], Spread.add
+    monkeypatch.setattr(Spread, "add", lambda s, v: (taken.append(1), whole(s, v)))
+
+    def multiplied(x):  # by numbers that share one error: it grows in each run too
+        for _ in range(80):
+            x = x * np.exp(x * 0 + 1e-3)
+        return x
+
+    x = normal(64, 16)
+    wide = {"products": "fp32", "functions": {"exp": 5e-4}, "usual": 10}
+    monkeypatch.setattr(drawn, "_MOST_HELD", 2 * x.size)
+    slopes = error_bounds(multiplied, [x], samples=0, **wide)
+    found = error_bounds(multiplied, [x], **wide)
+    assert (len(taken), found.runs) == (2, 0)
+    assert found.l2_bound == slopes.l2_bound
+    assert error_bounds(turns, [normal(64, 16)], **wide).runs == 10
+
+
 def test_runs_that_choose_otherwise_go_one_by_one():
     x = normal(6, 8)
     found = error_bounds(lambda x: np.where(x + 1 > 1, x, 2 * x), [x * 1e-7], samples=6)
@@ -143,7 +163,7 @@ def test_a_number_that_jumps_is_bounded_by_the_jump():
     for sign in (1, -1):
         spread.add(np.asarray([1.0, 4.0 * sign]))
     wide = Tolerance(np.zeros(2), np.full(2, np.inf, np.float32), np.inf)
-    found = spread.narrowed(wide, 0.5, 1.0)
+    found = spread.narrowed(wide, 1.0)
     assert found.bound is not None
     assert found.bound[1] >= 4.0
     assert found.runs == 2

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 import neuronjax as nj
+from neuronjax.diagnostics import distances
 from neuronjax.diagnostics.executors import Emulator
+from neuronjax.diagnostics.op_walk import ParallelWalk
 from neuronjax.diagnostics.turns import KEPT, Memory
 from tests.arrays import normal
 
@@ -100,3 +102,55 @@ def test_an_op_whose_turns_share_nothing_is_not_remembered():
         x = kept if turn > 1 else np.ones(4)
         memory.once("sum", [x], lambda: made.append(turn))
     assert made == [0, 1, 2, 3]
+
+
+def shifting(w, x):
+    """A large array that no turn changes, and one of which every turn changes a row."""
+    table = jnp.tile(jnp.tanh(w), (200, 1))
+
+    def turn(carry, row):
+        rows, n = carry
+        rows = jax.lax.dynamic_update_slice(rows, row @ w, (n, 0))
+        return (rows, n + 1), jax.lax.dynamic_slice(table, (n, 0), (4, 8)).sum()
+
+    return jax.lax.scan(turn, (table * 1.5, 0), x)
+
+
+def test_a_large_array_is_measured_once_in_all_turns(monkeypatch):
+    measured, in_parts = [], distances.in_parts
+
+    def counted(function, *arrays):
+        measured.append(arrays[0].size)
+        return in_parts(function, *arrays)
+
+    monkeypatch.setattr(distances, "in_parts", counted)
+    monkeypatch.setattr(distances, "BLOCK_ELEMENTS", 1 << 10)
+    turns = [said(shifting), measured.count(1600 * 8)]
+    monkeypatch.setattr(distances, "_includes", lambda *_: False)
+    measured.clear()
+    assert repr(turns[0]) == repr(said(shifting))
+    assert turns[1] < 0.8 * measured.count(1600 * 8)
+
+
+@pytest.mark.parametrize("last", [1.0, np.inf, 1e39, np.nan])
+def test_what_only_moves_numbers_has_no_error_of_its_own(last, monkeypatch):
+    """It is not executed on the reference's values, which it would not change."""
+    executed, execute = [], ParallelWalk._execute_row
+
+    def counted(self, row, path, *args):
+        executed.append((row[0].name, path.op.name))
+        return execute(self, row, path, *args)
+
+    monkeypatch.setattr(ParallelWalk, "_execute_row", counted)
+    x = np.array([*X[0, 0], last / 4], "f")
+    found = nj.compare(lambda x: (x * 4)[::2], policy="bf16")(x)
+    [op] = (op for op in found.ops if op.short_op == "slice")
+    slices = {lane for lane, name in executed if name == "stablehlo.slice"}
+    assert {"reference", "actual"} <= slices
+    assert not slices & {"isolated", "rounded"}
+    broken = int(not abs(last) < 1e38)
+    own = op.isolation
+    assert (own.elements, own.differing, own.sum_error2, own.max_ulp) == (5, 0, 0, 0)
+    assert (own.nonfinite, own.nonfinite_reference) == (broken, broken)
+    finite = np.float64([*x[:8:2] * 4, 0 if broken else last])
+    assert own.sum_reference2 == pytest.approx(np.sum(finite**2))

@@ -52,7 +52,7 @@ SCALES = jnp.zeros((6, 2), jnp.uint8)
     [
         (lambda: pack_x4(ELEMENTS), "pad it to 8"),
         (lambda: pack_x4(jnp.zeros((4,), BFLOAT16.dtype)), "words of bfloat16"),
-        (lambda: unpack_x4(SCALES, FLOAT8_E4M3FN), "they are uint32"),
+        (lambda: unpack_x4(SCALES, FLOAT8_E4M3FN), "give words of uint32"),
     ],
 )
 def test_errors(call: Any, message: str) -> None:

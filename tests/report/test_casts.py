@@ -31,7 +31,7 @@ def casts(found):
 def test_what_casts_take_is_a_note():
     (note,) = casts(profiled("bf16"))
     assert "to BF16 take " in note
-    assert "TF32 is as fast in the array" in note
+    assert "TensorE is as fast with TF32" in note
     assert "policy='tf32'" in note
 
 

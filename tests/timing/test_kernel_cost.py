@@ -524,3 +524,15 @@ def test_descriptors_of_software_take_gpsimd():
     assert found.issue_seconds == pytest.approx(1e-6 + 128 * 43e-9)
     plain = price(instruction("dma_copy", "dma", [tile], [part(table)]), TRN1)
     assert plain.issue_seconds == 0
+
+
+def test_a_row_for_all_partitions_is_in_no_stride_of_hbm():
+    """On trn1 rows of 1 KiB that lie 16 KiB apart are in two of 16 channels."""
+    table, tile = storage("shared_hbm", (128, 8192)), whole("sbuf", (128, 256))
+
+    def seconds(stride):
+        source = part(table, pattern=((stride, 128), (1, 256)))
+        i = instruction("dma_copy", "dma", [tile], [source])
+        return price(i, TRN1).work.seconds
+
+    assert seconds(0) == seconds(4096 + 128) < seconds(4096)

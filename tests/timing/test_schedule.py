@@ -209,7 +209,7 @@ def unknown(x):
 def test_an_unknown_count_is_one_and_said_so():
     timeline = timeline_of(unknown, struct(128, 256))
     assert timeline.loops[0].is_assumed
-    assert "1 turn assumed" in timeline.notes[0]
+    assert "1 iteration assumed" in timeline.notes[0]
 
 
 def test_a_given_count_is_taken():

@@ -122,10 +122,10 @@ class Asked:
     def captured(
         self, *args: Any, _alone: bool = False, **kwargs: Any
     ) -> CapturedProgram:
-        """Return the program of a call, with the call's arguments as its inputs. A
-        lowered program without arguments has those for which it was lowered.
+        """Return the program of a call, with the call's arguments as its inputs. If a
+        lowered program is given no arguments, they are those that it was lowered for.
 
-        `_alone` leaves out what a function writes into modules."""
+        With `_alone` the results leave out what a function writes into modules."""
         if isinstance(self.step, Lowered):
             given = args or kwargs
             return self.step.bound(*args, **kwargs) if given else self.step.captured
@@ -151,7 +151,7 @@ class Asked:
         """
         if isinstance(self.step, Lowered):
             raise UnsupportedError(
-                f"{self.name} as jax.jit runs it: a saved program has no function",
+                f"{self.name} is a saved program, without a function for jax.jit",
                 remedy='name a policy instead of "native", such as "fp32"; or name the '
                 "function",
             )

@@ -244,7 +244,7 @@ def _edited(
             if is_saved:
                 after = other.captured()
                 if len(captured.outputs) != len(after.outputs):
-                    # A golden may have been saved without the state of modules.
+                    # A program may have been saved without the state of modules.
                     captured = asked.captured(*args, _alone=True, **kwargs)
                 captured = _read_back(captured)
                 after = _with_arguments(after, captured)

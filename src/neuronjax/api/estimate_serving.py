@@ -176,8 +176,8 @@ class ServingEstimate(PricedTable):
     costs: tuple[ServingCost, ...]
     traffic: Traffic
     _MEASURED = (
-        "served tokens as published (two models on trn2) take 9 to 12 ms longer than "
-        "the program, which may be the host's part"
+        "published times of a token (two models on trn2) are 8 to 12 ms longer than "
+        "the program's, 1 to 3 of them for launches that their servers do not queue"
     )
 
     @property

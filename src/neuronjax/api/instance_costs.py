@@ -252,9 +252,9 @@ def copies_of(target: Target, shards: int, devices: int | None, lnc: int | None)
 
 
 def carried(found: Profile) -> list[tuple[int, int]]:
-    """Return (bytes of the argument, of the result) of state that the program updates.
+    """Return the bytes of argument and result of every state that the program updates.
 
-    State is a result with the type of an argument that is not a parameter."""
+    A result is state if an argument has its type and is not a parameter."""
     free: dict[str, list[int]] = {}
     for tensor in found.memory.arguments:
         if tensor.category != "parameters":
@@ -290,6 +290,8 @@ def _slower(narrow: Profile, wide: Profile) -> str:
     timing = dict(lnc=narrow.core.lnc)
     policies = narrow.policy, wide.policy
     mixed, least = fastest_mixture(narrow.lowered, policies, timing)
+    if not least:
+        return f"{said}; mixtures of these, or of so many modules, are not tried"
     if mixed is None or not least < wide.total_seconds:
         return f"{said}; no mixture of both by modules is predicted to be faster"
     code = " ".join(policy_code(mixed).split()).replace("( ", "(")

@@ -85,8 +85,8 @@ def judge(
             reference has no rule, it is NKIBench's 2e-5, and the verdict says so. If
             the tolerance would accept an error of a tenth of a result, or a kernel that
             does nothing, an otherwise faultless kernel is undecided, and not accepted.
-        timeout: Seconds allowed for tracing, and for execution if values decide how
-            many iterations a loop on the device has.
+        timeout: Seconds allowed for tracing, and for execution if values decide the
+            number of iterations of a loop on the device.
 
     Returns:
         The `KernelVerdict`.

@@ -63,7 +63,7 @@ def _reading(name: str) -> Callable[..., Any]:
 
 
 class _Readable(Displayed):
-    """The common attributes of lowered and compiled programs, which run nothing."""
+    """The attributes that lowered and compiled programs share. They run nothing."""
 
     lowered: Lowered
 

@@ -349,7 +349,7 @@ class Tie:
 
 
 def tied(arguments: Any) -> Any:
-    """Return the arguments with each variable once; the same object if they were."""
+    """Return the arguments with each variable once; unchanged if none is repeated."""
     nnx = sys.modules.get("flax.nnx")
     if nnx is None:
         return arguments

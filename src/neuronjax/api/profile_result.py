@@ -137,7 +137,7 @@ class Profile(Displayed):
 
     @property
     def instruction_counts(self) -> dict[Queue, int]:
-        """Number of instructions by engine, with tiles and turns of loops; DMA
+        """Number of instructions by engine, with tiles and iterations of loops; DMA
         transfers and collectives by their queues."""
         counts = usages.usage(self.timeline.events).counts
         return {queue: counts[queue] for queue in QUEUES if counts.get(queue)}

@@ -248,7 +248,7 @@ def _misfit(job: _Workload, layout: _DeviceLayout) -> str:
     if per_node % job.tensor:
         return f"a node has {per_node}, not shared evenly by tensor {job.tensor}"
     if stage % per_node and per_node % stage:
-        return f"a stage of {stage} fills neither nodes of {per_node} nor a part"
+        return f"a stage of {stage} devices does not fit nodes of {per_node}"
     return ""
 
 
@@ -258,8 +258,8 @@ def _point(job: _Workload, chips: int) -> ScalePoint:
     if misfit:
         raise InvalidProgramError(
             f"scaling on {chips} chips, {layout.devices} devices: {misfit}",
-            remedy="use chips with which every stage fills whole nodes, or an equal "
-            "part of one",
+            remedy="choose chips so that a stage fills whole nodes, or several stages "
+            "fill one",
         )
     compute = _compute(job, layout)
     gradients, algorithm, reason = _gradients(job, layout)

@@ -7,6 +7,7 @@ once. They run from the lowering that was priced: nothing is captured or lowered
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,6 +22,7 @@ from neuronjax.capture.mesh_context import MeshContext
 from neuronjax.capture.trace import abstract
 from neuronjax.diagnostics.precision_groups import (
     Groups,
+    HeardOp,
     ListeningPolicy,
     Selection,
     find_groups,
@@ -80,6 +82,10 @@ class SearchedProgram:
     def groups(self, candidates: Candidates, by: str | Selection) -> Groups:
         """Return the groups that candidates can change; refuse a program without
         any."""
+        return find_groups(self.heard(candidates), by)
+
+    def heard(self, candidates: Candidates) -> list[HeardOp]:
+        """Return the ops that candidates can change."""
         listening = ListeningPolicy.like(candidates.policies[-1])
         self.lower(listening)
         heard = [op for op in listening.heard if candidates.can_change(op.op)]
@@ -89,15 +95,15 @@ class SearchedProgram:
                 remedy="give a function with matmuls or convolutions, outside of any "
                 "policy_scope; or candidates with auto_cast='all'",
             )
-        return find_groups(heard, by)
+        return heard
 
     def supported(
         self, candidates: Candidates, groups: Groups, *, named: bool
     ) -> Candidates:
         """Return the candidates that the target supports for at least one group.
 
-        Refuse a candidate that the caller `named` and the target lacks, and candidates
-        of which none changes the program. One changed group is enough."""
+        Refuse a candidate that the target lacks if the caller `named` it. Refuse all
+        candidates if none of them changes any group of the program."""
         last = len(candidates.names) - 1
         baseline = self._identity(candidates, groups, (last,) * len(groups.groups))
         kept, changes = [], False
@@ -173,16 +179,21 @@ def fastest_mixture(
     """Return the fastest mixture of two policies that is found, and its seconds.
 
     From either policy, the modules of the program get the other one, one after another,
-    if that is predicted to save time; lines of the user, if there are many modules.
-    Without a mixture the policy is None: what differs is not for a rule to state, or
+    if that is predicted to save time. Modules that differ in numbers alone, as the
+    layers in a list do, get the same. The policy is None if either alone is the
+    fastest. Seconds of 0 mean that none was tried: a rule cannot state what differs, or
     there are too many parts."""
     named = [replace(policy, name=str(n)) for n, policy in enumerate(policies)]
     try:
         program = SearchedProgram.of(Asked.of(lowered), ((), {}), timing)
         candidates = Candidates.of(named)
-        kinds = (program.groups(candidates, by) for by in ("module", "source"))
-        found = next(g for g in kinds if len(g.groups) <= _MOST_MIXED)
-    except (NeuronJaxError, StopIteration):
+        heard = program.heard(candidates)
+        names = (re.escape(op.module) for op in heard if op.module)
+        forms = dict.fromkeys(re.sub(r"(?<=/)\d+\b", r"\\d+", name) for name in names)
+        found = find_groups(heard, {f: {"module": f"^{f}$"} for f in forms})
+    except NeuronJaxError:
+        return None, 0.0
+    if len(found.groups) > _MOST_MIXED:
         return None, 0.0
 
     def priced(assignment: Assignment) -> tuple[float, Assignment]:

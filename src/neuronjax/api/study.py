@@ -138,7 +138,7 @@ def study(
         raise InvalidProgramError("a study without seeds", remedy="give seeds=3")
     check_word("if_changed", if_changed, ("error", "rerun"))
     if not margin >= 0:
-        raise InvalidProgramError(f"a margin of {margin}", remedy="0.02 is usual")
+        raise InvalidProgramError(f"margin={margin}", remedy="use 0 or more, like 0.02")
     if at is None and (instance is not None or steps is not None or against):
         raise InvalidProgramError(
             "instance=, steps= or against= without at=",

@@ -1,4 +1,4 @@
-"""Dollars to the same loss: a study's ratios of steps on priced instances.
+"""What it costs to reach the same loss: a study's ratios of steps on priced instances.
 
 A study trains a small model; the step of the real size is priced from shapes alone, as
 in `estimate`. A policy that needs 1.06 times the steps to the baseline's loss is
@@ -65,7 +65,7 @@ class CostToLoss:
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class StudyCosts(Displayed):
-    """Dollars to the same loss, one row for every instance and policy.
+    """What reaching the same loss costs, one row for every instance and policy.
 
     Attributes:
         rows: the rows, in the order of the estimate.

@@ -118,7 +118,7 @@ def read_artifact(source: Source) -> Artifact:
     if isinstance(artifact, Artifact):
         return artifact
     raise UnsupportedError(
-        f"{artifact.exported.name}, a program with symbolic sizes, without arguments",
+        f"{artifact.exported.name} has symbolic sizes, which need arguments",
         remedy="call what nj.load returns, or name shapes on the command line: --args",
     )
 

@@ -35,7 +35,8 @@ from neuronjax.errors import InvalidProgramError, NeuronJaxError, UnsupportedErr
 
 # A table takes some microseconds to read, so all of them take well below a second.
 MOST_TABLES = 200_000
-# Texts may share their bytes; JAX's are short, and repeated a few times.
+# All texts together may have RATIO times the bytes of the file, and BYTES more, because
+# texts may share their bytes.
 TEXT_RATIO, TEXT_BYTES = 16, 1 << 20
 
 

@@ -92,7 +92,8 @@ class MeshContext:
         return use_abstract_mesh(self.mesh) if self.mesh else contextlib.nullcontext()
 
     def outside(self) -> contextlib.AbstractContextManager[Any]:
-        """Return the context in which the emulation runs; enter it at once."""
+        """Return the context in which the emulation runs. Enter it at once, because
+        `jax.set_mesh` acts when it is called."""
         if not self.mesh:
             return contextlib.nullcontext()
         return jax.set_mesh(None) if _set_mesh() else use_abstract_mesh(_NOTHING)
@@ -129,17 +130,15 @@ def spread(
     options: Mapping,
     tree: Any = None,
 ) -> Callable[..., Any]:
-    """Return `jax.jit` with shardings in which a `PartitionSpec` is over the
-    surrounding mesh.
-
-    JAX itself takes only meshes of devices there.
+    """Return `jax.jit` with shardings in which a `PartitionSpec` refers to the mesh
+    around the call. JAX itself accepts that only for a mesh of devices.
 
     Args:
         function: the function that is jitted.
         shardings: `in_shardings` and `out_shardings`, if they are given.
         options: other keywords of `jax.jit`.
-        tree: the structure of the results for which `out_shardings` is made; None for
-            that of any trace.
+        tree: the structure that the results get, because `out_shardings` has it; None
+            to keep that of the trace.
     """
 
     @functools.wraps(function)
@@ -231,8 +230,8 @@ def _transformed(leaf: Any, sharding: NamedSharding | None) -> Any:
 
 
 def _constrained(array: Any, over: NamedSharding) -> Any:
-    """Return an array, inside the function, with a sharding. Auto axes beside Explicit
-    ones are left to the partitioner."""
+    """Return an array, inside the function, with a sharding. If the mesh has Explicit
+    axes, its Auto axes are left to the partitioner."""
     mesh = over.mesh.abstract_mesh
     pairs = zip(mesh.axis_names, mesh.axis_types, strict=True)
     explicit = {name for name, kind in pairs if kind is AxisType.Explicit}
@@ -298,7 +297,7 @@ def placements(
 
 
 def _stated(jaxpr: Any, variable: Any) -> P | None:
-    """Return the sharding that the op which computes a result states, or None."""
+    """Return the sharding that is a parameter of the op of a result, or None."""
     for equation in jaxpr.eqns:
         if variable not in equation.outvars:
             continue

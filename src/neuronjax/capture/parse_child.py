@@ -125,8 +125,8 @@ def normalized(
     platform_index: int | None,
     shapes: list[list[int]] | None = None,
 ) -> ir.Module:
-    """Return a module with static shapes, without tuples, deprecated ops and MHLO; CHLO
-    stays."""
+    """Return a module with static shapes and without tuples, deprecated ops and MHLO.
+    CHLO is kept."""
     names, dynamic = _survey(module)
     if any(name.startswith("mhlo.") or name == CUSTOM_CALL for name in names):
         module = _without_mhlo(module)

@@ -65,7 +65,7 @@ _REMEDY = "write it with jax.shard_map over all axes of the mesh, collectives by
 
 
 def needs_partitioner(program: Program) -> bool:
-    """Return whether collectives are missing: shardings not in manual computations."""
+    """Return whether there are shardings whose collectives are not written by hand."""
     if not any(mesh.size > 1 for mesh in program.meshes.values()):
         return False
     outside = (*program.argument_shardings, *program.result_shardings)
@@ -279,8 +279,8 @@ def _crashed(how: str, log: bytes) -> UnsupportedError:
 
 # -- devices with other numbers --------------------------------------------------------
 
-# In a mesh with its own device order, a device's number is its place. Groups and pairs
-# use the new numbers; where a device asks for its number, the old one is looked up.
+# If a mesh has its own device order, each device gets its place in the mesh as a new
+# number. Groups and pairs use the new numbers; `partition_id` gives the old one.
 
 
 _TABLES = ("replica_groups", "source_target_pairs")
@@ -408,7 +408,7 @@ def _axes(mesh: Mesh, places: np.ndarray, count: int) -> tuple[str, ...] | None:
 
     Args:
         mesh: the devices.
-        places: their tile along the dimension, [*sizes of axes].
+        places: the tile of every device along the dimension, [*sizes of axes].
         count: the number of tiles.
     """
     rank = places.ndim

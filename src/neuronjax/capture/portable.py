@@ -53,7 +53,7 @@ def portable_artifact(
             remedy="write the collectives by hand, with jax.shard_map over all axes",
         )
     with module.context:
-        module = ir.Module.parse(bytecode(module))  # JAX keeps the other one
+        module = ir.Module.parse(bytecode(module))  # a copy; JAX keeps the original
         for op in found(module, lambda op: op.name.startswith("chlo.")):
             _as_custom_call(op)
         return mlir.serialize_portable_artifact(
@@ -87,9 +87,9 @@ def _as_custom_call(op: Any) -> None:
         given["largest"] = ir.BoolAttr.get(True)
     elif given:
         raise UnsupportedError(
-            f"a portable program with {', '.join(given)}",
+            f"portable programs have no form of this op with {', '.join(given)}",
             op=op.name,
-            remedy="no stable form of this op is known; leave it out of the function",
+            remedy="leave it out of the function",
         )
     attributes: dict[str, Any] = {"call_target_name": ir.StringAttr.get(target)}
     if given:

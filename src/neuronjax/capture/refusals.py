@@ -41,7 +41,7 @@ _REMEDIES = {
 
 
 def refusal(closed_jaxpr: Any, error: Exception) -> NeuronJaxError:
-    """Return the named error for an exception of `lower`.
+    """Return the `NeuronJaxError` for an exception of `lower`.
 
     Args:
         closed_jaxpr: the traced function.
@@ -74,7 +74,7 @@ def refusal(closed_jaxpr: Any, error: Exception) -> NeuronJaxError:
 
 
 def _algorithm(jaxpr: Any, message: str) -> NeuronJaxError | None:
-    """Return the named error of a dot whose algorithm JAX cannot use."""
+    """Return the error, with op and line, of a dot whose algorithm JAX cannot use."""
     match = re.search(r"dot algorithm '(\w+)'", message)
     if match is None:
         return None
@@ -159,8 +159,8 @@ _NO_MESH = (
 )
 _AUTO = (
     "use neuronjax.make_mesh, whose axes are Auto, or a mesh with "
-    "axis_types=(AxisType.Auto, ...); arrays that lie on an Explicit mesh are "
-    "arguments, and not closed over"
+    "axis_types=(AxisType.Auto, ...); pass arrays on an Explicit mesh as arguments, "
+    "instead of closing over them"
 )
 _REFUSALS = (
     _Refusal(
@@ -207,7 +207,7 @@ _ADVICE = re.compile(
 
 
 def of_mesh(error: Exception) -> NeuronJaxError | None:
-    """Return the named error if JAX's exception is about a mesh, else None."""
+    """Return a `NeuronJaxError` if JAX's exception is about a mesh, else None."""
     return _unknown_axis(error) or _described(error)
 
 
@@ -223,7 +223,7 @@ def _described(error: Exception) -> NeuronJaxError | None:
 
 
 def _unknown_axis(error: Exception) -> NeuronJaxError | None:
-    """Return the named error of a collective over an axis that no surrounding mesh has.
+    """Return the error of a collective over an axis that no surrounding mesh has.
     JAX raises a NameError or, inside a shard_map, an AssertionError."""
     match = re.search(r"unbound axis name: (\w+)", str(error))
     axes = [match[1]] if match else _asserted_axes(error)

@@ -12,13 +12,13 @@
     hardware.py    ls           chips, instances, engines
     collectives.py cc-test      what a collective would take
     timing.py      profile      where the time of a program goes
-                   compare-targets, constants
+                   compare-targets, constants  on several chips; the model's figures
     money.py       estimate     what training costs
                    estimate-serving  what served tokens cost
     studying.py    study        does it train, and for how many dollars
     coverage.py    ops          StableHLO and CHLO, op by op
-    conformance.py conformance  another implementation, bit by bit
-    silicon.py     silicon-kit, silicon-check  a real chip, bit by bit
+    conformance.py conformance  whether another implementation gives the same bits
+    silicon.py     silicon-kit, silicon-check  whether a real chip gives the same bits
     tour.py        quickstart   a GPT, natively and emulated
     about.py       exactness, bench, version
 
@@ -31,7 +31,7 @@ from neuronjax.cli.application import COMMANDS, app, main
 
 __all__ = ["app", "main"]
 
-# In the order of `--help`; a command is called as its function is.
+# In the order of `--help`; a command has the name of its function.
 for file, names in (
     ("tour", "quickstart"),
     ("running", "run"),

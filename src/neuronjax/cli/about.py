@@ -41,7 +41,7 @@ def exactness(
         print(said.page(), end="")
         return
     for title, rows in said.sections().items():
-        # The page alone says where a claim is from, and what tests it.
+        # Only the page of --markdown says where a claim is from, and what tests it.
         heads = [h for row in rows[:1] for h in row if h not in _ON_THE_PAGE]
         cells = ([row[head] for head in heads] for row in rows)
         if heads:

@@ -27,8 +27,8 @@ COMMANDS: dict[str, str] = {}
 
 
 class _Commands(TyperGroup):
-    """A group of commands: a script's name means `run`, NeuronJaxErrors are shown as
-    messages, and other errors from the user's first line on."""
+    """A group of commands. A script's name means `run`. A NeuronJaxError is shown as a
+    message, another error with its traceback from the user's first line on."""
 
     def __init__(self, **named: Any) -> None:
         super().__init__(**named)
@@ -59,7 +59,7 @@ class _Commands(TyperGroup):
             message = Text.assemble(("error: ", "bold red"), str(error))
             Console(stderr=True, soft_wrap=True).print(message)
             raise typer.Exit(2) from None
-        except Exception as error:  # the user's own, as Python shows it without us
+        except Exception as error:  # of the user's program: show it as Python does
             trace = error.__traceback__
             while trace is not None and is_library(trace.tb_frame.f_code.co_filename):
                 trace = trace.tb_next

@@ -92,13 +92,13 @@ def asks(
     how: Callable[..., Ask] = _of_values,
     **offers: Offer,
 ) -> Callable[[Command], Command]:
-    """Return a decorator of commands that ask a verb about a program.
+    """Return a decorator for commands that call a verb on a program.
 
     Args:
         verb: the public function.
         *keywords: as in `options_of`.
-        how: the function that reads the program; its options surround those of the
-            command.
+        how: the function that reads the program; its options come before and after
+            those of the command.
         **offers: as in `options_of`.
     """
     shared = dict(inspect.signature(how, eval_str=True).parameters)

@@ -32,7 +32,7 @@ _ENTRY = re.compile(r"^    (\w+): (.+(?:\n {5,}.+)*)", re.MULTILINE)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Offer:
-    """A command-line option for a keyword of a verb, if it differs from the default.
+    """The ways in which the option for a verb's keyword differs from the usual one.
 
     Attributes:
         flag: the option; "" for the keyword's name.
@@ -111,7 +111,7 @@ def in_options(text: str, flags: Mapping[str, str]) -> str:
         # A word such as "steps" is also prose.
         if "_" in keyword:
             text = re.sub(rf"\b{keyword}\b", flag, text)
-        # If a message already names both.
+        # A message may name the keyword and the option beside it.
         text = re.sub(rf"({flag} \S+) \(\1\)", r"\1", text)
     return text
 
@@ -156,7 +156,7 @@ def _parameter(
 
 
 def help_of(verb: Callable[..., Any], keyword: str) -> str:
-    """Return the first sentence about a keyword; "as `other`" names another verb."""
+    """Return the first sentence about a keyword; for "as `other`" that of `other`."""
     section = inspect.cleandoc(verb.__doc__ or "").partition("\nArgs:\n")[2]
     entries = {name: " ".join(text.split()) for name, text in _ENTRY.findall(section)}
     text = entries[keyword]
@@ -164,6 +164,6 @@ def help_of(verb: Callable[..., Any], keyword: str) -> str:
         return help_of(getattr(nj, elsewhere[1]), keyword)
     sentence = re.split(r"(?<=\.) (?=[A-Z])", text)[0]
     sentence = re.sub(r"\bNone (for|means)\b", "default:", sentence)
-    if sentence.startswith("of "):  # whose noun is the keyword
+    if sentence.startswith("of "):  # the keyword is the missing noun
         sentence = f"{keyword.replace('_', ' ')} {sentence}"
     return sentence[0].upper() + sentence[1:]

@@ -1,7 +1,7 @@
 """`neuronjax run`: runs a program on an emulated chip, and shows its results.
 
-The numbers of the results are those of the chip; no times are shown. Arrays of dtypes
-that NumPy does not know are written to the output file as float32, which is exact.
+The results are computed with the chip's arithmetic; no times are shown. Arrays of
+dtypes that NumPy does not know are written to the file as float32, which is exact.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def run(
     cache: CacheOption = True,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a program with the numbers of an emulated chip.
+    """Run a program with the arithmetic of an emulated chip.
 
     Print the shape, dtype and range of every result, and the number of instructions for
     each engine, as in `neuronjax profile`. Inputs come from --inputs or the function's

@@ -84,7 +84,7 @@ class SavedSource:
         return Path(self.name)
 
     def arguments(self, shapes: Shapes) -> tuple[Any, ...]:
-        """Return the arguments that a verb without values needs: none."""
+        """Return no arguments: the program itself holds their types."""
         return ()
 
     def values(self, shapes: Shapes, inputs: Path | None, seed: int) -> Call:
@@ -266,7 +266,7 @@ def _from_module(name: str) -> ModuleType:
 # -- shapes ----------------------------------------------------------------------------
 
 _SHORT = {
-    "f64": "float64",  # refused by name
+    "f64": "float64",  # refused later, by an error with this name
     **{f.mlir_name.lower(): f.name for f in FORMATS.values() if f.has_dtype},
     "c64": "complex64",
     "pred": "bool",
@@ -320,7 +320,7 @@ def _dtype(name: str) -> np.dtype:
 def with_values(
     types: Sequence[Any], names: Sequence[str], inputs: Path | None, seed: int
 ) -> list[jax.Array]:
-    """Return arrays of these types, flat: from an .npz file, as given, or drawn.
+    """Return an array for each type: from the file, or else given or drawn at random.
 
     Raises:
         InvalidProgramError: an array is missing in the file, or has another shape.
@@ -334,7 +334,7 @@ def with_values(
             for x in types
         ]
     given = read_npz(inputs, "give an .npz file, as np.savez writes it")
-    if "output/0" in given:  # of a golden
+    if "output/0" in given:  # the file is a golden's
         kept = stored_inputs(read(inputs.with_suffix("")))
         given = {f"arr_{n}": array for n, array in enumerate(kept)}
     numbered = enumerate(zip(types, names, strict=True))

@@ -52,7 +52,7 @@ _INSTANCES = replace(
     help="With --at, the instance or UltraServer whose price counts. Default: the "
     "largest instance with the chip trn2.",
 )
-_STEPS = Offer(help="With --at, how many steps the first policy takes at that size.")
+_STEPS = Offer(help="With --at, for how many steps the first policy trains.")
 
 
 @options_of(
@@ -69,7 +69,7 @@ def study(
     source: Annotated[
         str,
         typer.Argument(
-            help="`file.py`, whose function `train` it is, or `file.py:function`.",
+            help="The loop: `file.py` with a function `train`, or `file.py:function`.",
             show_default=False,
         ),
     ],

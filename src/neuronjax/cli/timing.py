@@ -54,7 +54,7 @@ def _peak(text: str) -> str | float:
 
 
 def _turns(text: str) -> tuple[str, int]:
-    """Return the line and the number of turns of "train.py:12=100"."""
+    """Return the line and the number of iterations in "train.py:12=100"."""
     line, _, number = text.rpartition("=")
     if not line or not number.isdecimal():
         raise InvalidProgramError(

@@ -49,7 +49,7 @@ def quickstart(
     """Train a GPT natively and on emulated chips, and compare how well they train.
 
     A Flax transformer of a million parameters learns English from the documentation
-    that Python contains: with FP32 `jax.jit`, and with the numbers of each chip. For
+    that Python contains: with FP32 `jax.jit`, and with each chip's arithmetic. For
     each seed, all start from the same parameters and see the same batches. The cost of
     a GPT of 124 million parameters is predicted from its shapes.
 

@@ -53,7 +53,7 @@ def track(
         str | None,
         typer.Option(
             metavar="RULE",
-            help="Refuse a record: 'rel_l2 > 1.2x', of the last, or 'rel_l2 > 0.01'.",
+            help="Refuse a record if 'rel_l2 > 0.01' or 'rel_l2 > 1.2x' (of the last).",
         ),
     ] = None,
     since: Annotated[
@@ -87,7 +87,7 @@ def track(
     if rule is None and fail_if is not None:
         raise InvalidProgramError(
             f"--fail-if {fail_if!r}",
-            remedy="write 'rel_l2 > 1.2x', of the last record, or 'rel_l2 > 0.01'",
+            remedy="write 'rel_l2 > 0.01', or 'rel_l2 > 1.2x' (of the last record)",
         )
     kept = _kept(append)
     if since is not None:

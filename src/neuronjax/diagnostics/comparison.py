@@ -95,7 +95,7 @@ class Comparison(Displayed):
 
     @property
     def faults(self) -> Faults:
-        """Return the faults, the op to look at first in front."""
+        """Return the faults; begin with the first, whose op is the likeliest cause."""
         return Faults(() if self.verdict is None else self.verdict.faults)
 
     @property
@@ -288,7 +288,7 @@ class Comparison(Displayed):
                 largest += f", at op {worst.number}"
             is_fine = self.verdict is not None and not self.verdict.wrong
             if is_fine and error > 1:  # a number that should be zero has such an error
-                largest += ", and no result is wrong by it"
+                largest += ", which makes no result wrong"
         rounding = sum(1 for r in self.ops if r.only_rounds)
         more = f", {rounding} that only round on write" if rounding else ""
         return Text(

@@ -7,13 +7,16 @@ no kernel, in blocks that fit a cache. Several threads share large arrays.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import math
 import os
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from enum import Enum
+from contextvars import ContextVar
+from enum import IntEnum, auto
 from typing import TypeVar
 
 import numpy as np
@@ -31,7 +34,7 @@ _Part = TypeVar("_Part")
 _EXPONENT_FIELD = np.uint64(0x7FF0 << 48)
 
 
-class Broken(Enum):
+class Broken(IntEnum):
     """Counts of Inf and NaN, which the sums of `Distance` leave out.
 
     `CHANGED` counts elements with an Inf or NaN that differs from the reference,
@@ -39,12 +42,12 @@ class Broken(Enum):
     the reference where it is finite, whether or not the other number is.
     """
 
-    ACTUAL = "actual"
-    REFERENCE = "reference"
-    NAN = "nan"
-    CHANGED = "changed"
-    CEASED = "ceased"
-    KNOWN2 = "known2"
+    ACTUAL = len(Distance)
+    REFERENCE = auto()
+    NAN = auto()
+    CHANGED = auto()
+    CEASED = auto()
+    KNOWN2 = auto()
 
 
 Figures = Mapping[Distance | Broken, float]
@@ -72,8 +75,51 @@ def figures(
         with np.errstate(all="ignore"):
             return _total(_of_block(x, y, setting) for x, y in blocks_of(a, r))
 
-    parts = in_parts(part, actual, reference)
-    return parts[0] if len(parts) == 1 else _total(parts)
+    def measured_now() -> Figures:
+        # No figure depends on the order: transposed arrays are read as they lie.
+        order = sorted(range(actual.ndim), key=lambda n: -actual.strides[n])
+        parts = in_parts(part, actual.transpose(order), reference.transpose(order))
+        return parts[0] if len(parts) == 1 else _total(parts)
+
+    known = _KNOWN.get()
+    if known is None or actual.size <= BLOCK_ELEMENTS:
+        return measured_now()
+    pair = id(actual), id(reference)
+    if pair not in known:
+        # The end of either array removes the entry before another has its identity.
+        arrays, ended = (actual, reference), lambda _: known.pop(pair, None)
+        known[pair] = [], [weakref.ref(x, ended) for x in arrays]
+    measured, _ = known[pair]
+    for of, found in measured:
+        if _includes(of, setting):
+            return found
+    found = measured_now()
+    measured.append((setting, found))
+    return found
+
+
+#: The figures of pairs of large arrays, by identity, each with its setting, and weak
+#: references to the arrays; None outside of `remembering`.
+_KNOWN: ContextVar[dict[tuple[int, int], tuple[list, list]] | None] = ContextVar(
+    "known", default=None
+)
+
+
+@contextlib.contextmanager
+def remembering() -> Iterator[None]:
+    """Measure a pair of large arrays once inside this block, where nobody writes to an
+    array. A loop hands most arrays on to its next iteration."""
+    before = _KNOWN.set({})
+    try:
+        yield
+    finally:
+        _KNOWN.reset(before)
+
+
+def _includes(known: Mapping[Told, float], setting: Mapping[Told, float]) -> bool:
+    """Return whether figures of a setting contain those of another."""
+    same_floor = known.get(Told.FLOOR) == setting.get(Told.FLOOR)
+    return same_floor and setting.items() <= known.items()
 
 
 def _total(parts: Iterable[Figures]) -> Figures:
@@ -116,7 +162,7 @@ def distances(
 
 @functools.cache
 def _kernel() -> tuple[Callable[..., None], int]:
-    from neuronjax.numerics.host_kernels import compiled, distance_kernel  # llvmlite
+    from neuronjax.numerics.host_kernels import compiled, distance_kernel  # slow import
 
     lanes = compiled.lanes() // 2
     where = compiled.address(

@@ -1,8 +1,9 @@
 """Compare the lanes of a walk value by value, and feed them the reference's values.
 
 Lanes that hold the same array have no error, and arrays with equal bits become one. An
-op that only repeats all elements equally often has the errors of its operand; against a
-wider reference its lanes are not even executed.
+op that only repeats all elements equally often has the errors of its operand. Against a
+wider reference an op that changes no bit has no error of its own, and is not executed
+in the lanes that get the reference's result.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ import numpy as np
 from neuronjax.diagnostics.distances import Figures, figures, same_bits
 from neuronjax.diagnostics.faults.shares import Seen, asked as asked_of
 from neuronjax.diagnostics.op_errors import Errors, errors_in, errors_of, steps_of
-from neuronjax.diagnostics.parallel_runs import Executor, Lane, Side
+from neuronjax.diagnostics.parallel_runs import Executor, Lane, Side, Span
 from neuronjax.diagnostics.reference64 import is_float
 from neuronjax.diagnostics.reference_substitution import Substituted, declared
 from neuronjax.diagnostics.turns import Memory
+from neuronjax.ir.instruction_set import DmaCopy
 from neuronjax.ir.program import Op, Value
+from neuronjax.numerics.host_kernels.figures import Told
 
 Lanes = Sequence[Lane]
 Views = Mapping[Side, Mapping[Value, Any]]
@@ -113,24 +116,50 @@ class LaneErrors:
         if known is None or not all(lane in lanes for lane in pairs):
             return False
         errors = known.accumulation
-        is_finite = errors is not None and not (
-            errors.nonfinite or errors.nonfinite_reference
-        )
+        is_finite = errors is not None and errors.is_finite
         return is_finite and is_float(op.results[0].type.dtype)
 
-    def compare(self, op: Op, views: Views, lanes: Lanes, repeats: bool) -> Compared:
+    def moves(self, spans: Mapping[Side, Span], lanes: Lanes) -> bool:
+        """Return whether an op changes no bit, so that `rounded` and `isolated` need
+        not be executed: the reference's result is what they would make."""
+        if not self.reference.side.executor.is_wide:
+            return False
+        ran = all(x in lanes for x in (self.reference, self.actual, self.isolated))
+        executed = [i for span in spans.values() for i in span.instructions]
+        return ran and bool(executed) and all(isinstance(i, DmaCopy) for i in executed)
+
+    def compare(
+        self, op: Op, views: Views, lanes: Lanes, repeats: bool, moves: bool
+    ) -> Compared:
         """Return an op's errors, after feeding its reference results to lanes."""
         total = Compared()
         self.asked.clear()
+        executed = [x for x in lanes if x is not self.isolated] if moves else lanes
         for value in op.results:
             if repeats:
                 found = self._repeated(value, op.operands[0])
             else:
-                found = self._compared(value, views, lanes)
+                found = self._compared(value, views, executed)
+            self._feed(views, value, lanes)
+            if moves and not repeats:
+                own = found.accumulation or Errors()
+                alone = self._moved(value, own, views)
+                found = found._replace(isolation=alone)
             self._known[value] = found
             total = total.plus(found)
-            self._feed(views, value, lanes)
         return total._replace(device=self.reference.device)
+
+    def _moved(self, value: Value, own: Errors, views: Views) -> Errors:
+        """Return the errors of an op that changes no bit of the reference's values."""
+        dtype = np.dtype(value.type.dtype)
+        if not is_float(dtype):
+            return Errors(elements=_size(value))
+        largest = asked_of(dtype)[Told.LARGEST]
+        if own.is_finite and own.sum_reference2 < largest**2:
+            return own.without_error()
+        lanes = self.isolated, self.rounded or self.reference
+        pair = (x and x.arrays[views[x.side][value].buffer.number] for x in lanes)
+        return errors_of(*map(np.asarray, pair))
 
     def _compared(self, value: Value, views: Views, lanes: Lanes) -> Compared:
         def errors(left: Lane | None, right: Lane | None) -> Errors | None:
@@ -157,14 +186,7 @@ class LaneErrors:
             for e in (known.accumulation, known.expected, known.actual)
         )
         assert own is not None
-        norm2 = own.sum_reference2
-        alone = Errors(
-            elements=own.elements,
-            sum_reference2=norm2,
-            sum_actual2=norm2,
-            sum_product=norm2,
-        )
-        return Compared(alone, own, expected, actual)
+        return Compared(own.without_error(), own, expected, actual)
 
     def _feed(self, views: Views, value: Value, lanes: Lanes) -> None:
         """Store the reference's value in the lanes that are fed it."""

@@ -61,6 +61,17 @@ class Errors:
         sums = {n: times * getattr(self, n) for n in _SUMMED}
         return Errors(max_ulp=self.max_ulp, **sums)
 
+    def without_error(self) -> Errors:
+        """Return the errors of the reference against itself, if it is finite."""
+        norm2 = self.sum_reference2
+        sums = dict.fromkeys(("sum_reference2", "sum_actual2", "sum_product"), norm2)
+        return Errors(elements=self.elements, **sums)
+
+    @property
+    def is_finite(self) -> bool:
+        """Return whether neither side has an Inf or NaN."""
+        return not (self.nonfinite or self.nonfinite_reference)
+
     @property
     def mean_ulp(self) -> float:
         """Return the mean error of all elements in ULPs."""

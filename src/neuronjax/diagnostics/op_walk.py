@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from neuronjax.diagnostics.distances import remembering
 from neuronjax.diagnostics.executors import RoundingKey
 from neuronjax.diagnostics.faults.perturbation import is_exact, perturbed, unit_of
 from neuronjax.diagnostics.faults.recorder import Witness
@@ -111,7 +112,8 @@ class ParallelWalk(OpWalk):
             lane.take([enter(a) for a in arguments], lane.side.program.main.arguments)
         if self._lanes.perturbed is not None:
             self._perturb(self._lanes.perturbed)
-        self.main(lanes)
+        with remembering():
+            self.main(lanes)
         results = self.actual.program.main.results
         if self._witness is not None:
             views = {lane: lane.side.program.main.results for lane in lanes}
@@ -203,13 +205,14 @@ class ParallelWalk(OpWalk):
         repeats = not self._replaced and all(
             bundle.repeats(path.op, lanes) for bundle in bundles
         )
+        moves = not self._replaced and all(b.moves(spans, lanes) for b in bundles)
         for name, row in rows.items():
-            if repeats and name in ("rounded", "isolated"):
+            if (repeats or moves) and name in ("rounded", "isolated"):
                 continue  # they get the reference's result
             self._execute_row(row, path, spans, views, keys)
         for bundle in bundles:
             own = [lane for lane in bundle if lane in lanes]
-            found = bundle.compare(path.op, views, own, repeats)
+            found = bundle.compare(path.op, views, own, repeats, moves)
             self._look(path, views, bundle, own, found, repeats)
             self.heard(path, self.position.iterations, found)
 
@@ -236,7 +239,7 @@ class ParallelWalk(OpWalk):
     def _say(self, path: OpPath) -> None:
         """Show the current op in the progress display."""
         self._begun.add(path)
-        turns = "".join(f", turn {n + 1}" for n in self.position.iterations[-1:])
+        turns = "".join(f", iteration {n + 1}" for n in self.position.iterations[-1:])
         where = f"op {len(self._begun)} of {self._count}{turns}"
         stages.stage(f"{self._stage}, {where}")
 

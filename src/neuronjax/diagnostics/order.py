@@ -176,7 +176,7 @@ class _Prober:
         return self._addends - sum(self._surviving(i, j, block) for block in blocks)
 
     def _surviving(self, i: int, j: int, units: list[int]) -> int:
-        """Return how many of these units are outside of the subtree of `common`."""
+        """Return how many of these leaves the smallest subtree of i and j excludes."""
         x = np.zeros(self._addends)
         x[units] = self._probe.unit
         x[i], x[j] = self._probe.huge, -self._probe.huge

@@ -75,6 +75,8 @@ def is_float(dtype: Any) -> bool:
 
 def converted(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """Convert an array; copies of one number by a broadcast are converted once."""
+    if 0 not in x.strides:
+        return x.astype(dtype)
     once = tuple(slice(0, 1) if s == 0 else slice(None) for s in x.strides)
     return np.broadcast_to(x[once].astype(dtype), x.shape)
 

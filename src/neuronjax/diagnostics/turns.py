@@ -1,7 +1,8 @@
-"""Cache results by the identity of arrays: within an op, and between turns of a loop.
+"""Cache results by the identity of arrays, within an op and from one iteration of a
+loop to the next.
 
 A cached result keeps its arrays alive, so that their identities stay unique. An op in a
-loop remembers its previous turn, since it may read values that no turn changes.
+loop remembers its previous iteration, since it may read values that the loop keeps.
 """
 
 from __future__ import annotations
@@ -11,19 +12,18 @@ from typing import Any
 
 from neuronjax.diagnostics.parallel_runs import OpPath
 
-#: Arrays of more elements are not kept from one turn to the next.
+#: Arrays of more elements are not kept from one iteration to the next.
 KEPT = 1 << 14
 
 
 class Memory:
-    """Cached results of the current op, and of the previous turn of every op."""
+    """Cached results of the current op, and of the previous iteration of every op."""
 
     def __init__(self) -> None:
         self._now: dict[Hashable, tuple[Any, Sequence[Any]]] = {}
         self._before: dict[Hashable, tuple[Any, Sequence[Any]]] = {}
         self._moment: tuple[Any, ...] = ()
-        # The last turn of every op; None once a turn shared nothing with the one
-        # before.
+        # By op, its last iteration; None after one that shared nothing with the last.
         self._turns: dict[OpPath, dict | None] = {}
         self._hits = 0
 

@@ -40,6 +40,8 @@ _NORMAL = 2.0**-126 - 2.0**-151
 #: Results known to have no subnormals, by identity. Nothing writes to a rule's result;
 #: the caller may write to an argument, so arguments are searched each time.
 _NORMALS: WeakValueDictionary[int, np.ndarray] = WeakValueDictionary()
+#: Elements per part of an array that is looked at.
+_PART = 1 << 14
 _SAME_NAME = "abs add ceil divide floor maximum minimum multiply subtract".split()
 #: NumPy's functions by the names of operations; they take FP32 and float64.
 FUNCTIONS: Mapping[str, Function] = {
@@ -88,9 +90,15 @@ def flushed(x: np.ndarray) -> np.ndarray:
 
 def _has_below(x: np.ndarray, code: int) -> bool:
     """Return whether any nonzero number has a magnitude whose code is below `code`."""
-    sizes = np.asarray(np.left_shift(x.view(np.uint32), 1))
-    np.subtract(sizes, np.uint32(1), out=sizes)  # a zero becomes the largest code
-    return bool(sizes.size) and bool(sizes.min() < 2 * code - 1)
+    # What a broadcast repeats is looked at once, and in parts that fit a cache.
+    once = x[tuple(slice(0, 1 if s == 0 else None) for s in x.strides)]
+    codes = once.ravel(order="K").view(np.uint32)
+    for start in range(0, codes.size, _PART):
+        sizes = np.left_shift(codes[start : start + _PART], 1)
+        np.subtract(sizes, np.uint32(1), out=sizes)  # a zero becomes the largest code
+        if sizes.min() < 2 * code - 1:
+            return True
+    return False
 
 
 def _without(x: np.ndarray, exact: np.ndarray) -> np.ndarray:

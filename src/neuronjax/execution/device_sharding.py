@@ -51,7 +51,7 @@ def local_shape(
 
 
 def split_array(x: jax.Array, split: Split, mesh: DeviceMesh) -> jax.Array:
-    """Return [devices, *local shape] of a global array."""
+    """Cut a global array into those of the devices: [devices, *local shape]."""
     sizes = dict(mesh.axes)
     local = local_shape(x.shape, split, mesh)
     shape: list[int] = []

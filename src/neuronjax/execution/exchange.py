@@ -107,25 +107,25 @@ class _Members:
         self._instruction = i
 
     def gathered(self, x: jax.Array) -> jax.Array:
-        """Return [groups, ranks, *local] of [devices, *local]."""
+        """Sort [devices, *local] into [groups, ranks, *local]."""
         shape = (self.count, self.size, *x.shape[1:])
         return lax.reshape(_rows(x, self._devices), shape)
 
     def parts(self, x: jax.Array, dimension: int) -> jax.Array:
-        """Return [groups, ranks, parts, *part] of [devices, *local], parts = ranks."""
+        """Cut [devices, *local] into [groups, ranks, parts, *part], a part per rank."""
         x, at = self.gathered(x), dimension + 2
         part = _part(self._instruction, x.shape[at], self.size)
         x = lax.reshape(x, (*x.shape[:at], self.size, part, *x.shape[at + 1 :]))
         return jnp.moveaxis(x, at, 2)
 
     def returned(self, x: jax.Array) -> jax.Array:
-        """Return [devices, *local] of [groups, ranks, *local]."""
+        """Sort [groups, ranks, *local] into [devices, *local]."""
         x = lax.reshape(x, (self.count * self.size, *x.shape[2:]))
         return _rows(x, np.argsort(self._devices))
 
     def to_all(self, x: jax.Array) -> jax.Array:
-        """Return [devices, *local] of [groups, *local]: all ranks of a group get its
-        array."""
+        """Give the array of each group, [groups, *local], to all of its ranks. Return
+        [devices, *local]."""
         shape = (self.count, self.size, *x.shape[1:])
         axes = (0, *range(2, len(shape)))
         return self.returned(lax.broadcast_in_dim(x, shape, axes))
@@ -192,7 +192,8 @@ def all_to_all(
 
 
 def _concatenated(x: jax.Array, dimension: int) -> jax.Array:
-    """Return [groups, *local] of [groups, n, *local]; `dimension` is n times longer."""
+    """Return x, [groups, n, *local], with the n arrays of a group joined along
+    `dimension`, which gets n times longer."""
     n, local = x.shape[1], x.shape[2:]
     x = jnp.moveaxis(x, 1, dimension + 1)
     before, after = local[:dimension], local[dimension + 1 :]
@@ -222,7 +223,7 @@ def ragged_all_to_all(
 ) -> Arrays:
     """Send parts of different sizes to all members. ASSUMPTION: `recv_sizes` equal the
     senders' sizes, as they must; parts that reach over the end are cut off; where parts
-    overlap the last one counts."""
+    overlap the last one is kept."""
     members = _Members(i, i.groups, d.devices)
     data, output = map(members.gathered, operands[:2])
     # For all parts that a member receives: [parts, groups, receiver].
@@ -251,7 +252,7 @@ def ragged_all_to_all(
 
 
 def _received(members: _Members, x: jax.Array) -> jax.Array:
-    """Return [parts, groups, receiver] from the senders' [devices, parts]."""
+    """Return what receivers get, [parts, groups, receiver], of [devices, parts]."""
     x = members.parts(x.astype(jnp.int32), 0)  # [groups, sender, receiver, k]
     x = jnp.transpose(x, (1, 3, 0, 2))
     return lax.reshape(x, (x.shape[0] * x.shape[1], *x.shape[2:]))
@@ -288,8 +289,8 @@ def all_reduce(
 def _all_reduced(
     i: AllReduce, x: jax.Array, zero: jax.Array, key: jax.Array
 ) -> jax.Array:
-    """Return [groups, *local] of [groups, ranks, *local]. ASSUMPTION: chunks are equal
-    parts of the flattened tensor, the last one padded."""
+    """Reduce [groups, ranks, *local] over ranks. ASSUMPTION: chunks are equal parts of
+    the flattened tensor, the last one padded."""
     groups, ranks, *local = x.shape
     length, chunks = prod(local), i.plan.chunks
     part = -(-length // chunks)
@@ -317,7 +318,7 @@ def reduce_scatter(
 def _part_reduced(
     i: ReduceScatter, x: jax.Array, zero: jax.Array, key: jax.Array
 ) -> jax.Array:
-    """Return [groups, parts, m] of [groups, ranks, parts, m], m shared by channels."""
+    """Return [groups, parts, m], x reduced over ranks; channels have shares of m."""
     channels = i.plan.channels
     if channels == 1:
         return _reduced(i, x, zero, key)
@@ -340,7 +341,7 @@ def _key(key: jax.Array, operand: int) -> jax.Array:
 
 
 def _reduced(i: Reduction, x: jax.Array, zero: jax.Array, key: jax.Array) -> jax.Array:
-    """Return [groups, chunks, m] of [groups, ranks, chunks, m]."""
+    """Reduce [groups, ranks, chunks, m] over ranks, by the plan of the instruction."""
     if i.plan.ranks != x.shape[1]:
         raise InternalError(f"{i.name}: the plan {i.plan} for {x.shape[1]} ranks")
     if i.op not in REDUCTIONS:

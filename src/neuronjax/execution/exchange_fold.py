@@ -73,7 +73,7 @@ def fold_ranks(
 
 
 def _in_order(x: jax.Array, plan: FoldPlan) -> jax.Array:
-    """Return [ranks, groups, chunks, m], each chunk's ranks in the plan's order."""
+    """Return x as [ranks, groups, chunks, m], with the ranks in the plan's order."""
     order = np.asarray(plan.order)
     if plan.chunks == 1:
         x = jnp.moveaxis(x, 1, 0)

@@ -71,7 +71,7 @@ def check_compiler_options(options: Mapping[str, Any] | None) -> None:
 
 
 def _options(flags: str) -> Iterable[tuple[str, str]]:
-    """Yield (name, value) of each option, `--name=value` or `--name`, or in a file."""
+    """Yield (name, value) of each `--name=value` or `--name`, in a text or its file."""
     if flags.strip() and not flags.lstrip().startswith("-"):
         file = Path(flags.strip())
         flags = file.read_text(errors="replace") if file.is_file() else ""

@@ -98,7 +98,7 @@ def run(
         return one(ALONE, arguments, context)
     if eager or listeners or plan:
         raise UnsupportedError(
-            "a program on several real devices that runs op by op or is measured",
+            "a program on several real devices cannot run op by op or be measured",
             remedy="leave the real_devices block: the bits are the same",
         )
     return spread(mesh, program, one, arguments, context)

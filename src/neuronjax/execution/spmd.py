@@ -102,8 +102,8 @@ def run(
 def _rows(
     x: jax.Array, split: Split, mesh: DeviceMesh, real: RealDevices, *, whole: bool
 ) -> jax.Array:
-    """Return [own devices, *local shape] of a global array or of this real device's
-    part."""
+    """Cut a global array, or this real device's part of it, into the arrays of its own
+    emulated devices: [own devices, *local shape]."""
     if is_spread(split, mesh, real.count):
         return real.own(split_array(x, split, mesh))
     cut = carried_dimension(split, mesh, real.count)
@@ -230,7 +230,7 @@ class _Devices:
         self._interpreter.accumulator.add(self._of_all(observed))
 
     def _reads(self, i: Instruction) -> frozenset[int]:
-        """Return the buffers that an instruction reads and those measured beside it."""
+        """Return the buffers that an instruction, or a probe of it, reads."""
         plan = self._interpreter.accumulator.plan
         beside = set() if plan is None else plan.reads(i)
         return self._uniformity.reads(i) | beside
@@ -420,8 +420,8 @@ def all_reduced(
 
 
 def _in_slices(x: jax.Array, reduce: Callable[[jax.Array], jax.Array]) -> jax.Array:
-    """Return [devices, chunks, length], or [chunks, length], of [devices, chunks,
-    length]."""
+    """Apply `reduce` to [devices, chunks, length], slice by slice along the length.
+    Return an array of this shape, or [chunks, length] if `reduce` drops the devices."""
     devices, chunks, length = x.shape
     slices = slices_of(length, x.size * x.dtype.itemsize)
     width = length // slices

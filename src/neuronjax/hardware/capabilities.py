@@ -31,7 +31,7 @@ CAPABILITIES: Mapping[str, str] = MappingProxyType(
         "scalar_perf_modes": "16-bit scalar-engine operations run at up to 2x [A4]",
         "scalar_engine_exact_copy": "scalar-engine copies keep the bits [A3, ISA]",
         "vector_exponential": "`exponential` on the vector engine [A4, ISA]",
-        "parallel_sbuf_ports": "vector and GpSimd access SBUF at once [A3]",
+        "parallel_sbuf_ports": "vector and GpSimd access SBUF simultaneously [A3]",
         "dma_transpose": "the DMA engines transpose 2- and 4-byte elements [A3]",
         "hwdge": "descriptors generated in hardware [A3]",
         "dma_priority": "four classes of service [A4, ISA]",

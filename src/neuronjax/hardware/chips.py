@@ -40,7 +40,7 @@ documentation at SDK 2.32.0 (github.com/aws-neuron/aws-neuron-sdk, commit 81ce03
                matmul_mxfp8 (github.com/aws-neuron/nki-library, 092a49d)
     MXB        profile of a matmul in MXFP8 on trn3
                (github.com/yahavb/trn2-matmul-bench, matmul_benchmark_trn3.log)
-    KLN        launches with all-reduces, once and again (github.com/foxl-ai/kiln,
+    KLN        launches with no, one and twelve all-reduces (github.com/foxl-ai/kiln,
                docs/neuron-notes.md, SDK 2.32)
     VL         regression baselines of the vendor's kernel library on trn2
     ANN        AWS's announcement of Trainium4, December 2025
@@ -362,7 +362,7 @@ NEURON_CORE_V1 = dataclasses.replace(
     gpsimd=None,  # "three main engines (Tensor/Vector/Scalar Engines)" [C1]
     sync=dataclasses.replace(_SYNC_V2_ENGINE, clock_hz=1_000_000_000),  # [PS]
     sbuf_bytes=12 * MIB,  # ASSUMPTION: programs leave 5e6 weights on a core [NCP]
-    sbuf_usable_bytes_per_partition=90_112,  # ASSUMPTION: v2's share of it
+    sbuf_usable_bytes_per_partition=90_112,  # ASSUMPTION: the same share as in v2
     psum_bytes=1 * MIB,  # ASSUMPTION: half of v2's, as the array is
     psum_banks=4,  # ASSUMPTION
     array_columns=64,  # ASSUMPTION: 128 x 64 at 1 GHz are the 16 TFLOPS of [C1]
@@ -376,7 +376,7 @@ NEURON_CORE_V1 = dataclasses.replace(
     capabilities=frozenset(),
 )
 
-# The width is blank in A3: ASSUMPTION that it is v2's, which v4's [A4] equals.
+# A3 leaves the width blank: ASSUMPTION that it is that of v2 and of v4 [A4].
 _GPSIMD_V3_ENGINE = dataclasses.replace(
     _GPSIMD_V2_ENGINE,
     clock_hz=1_200_000_000,  # [A3]
@@ -457,8 +457,8 @@ NEURON_CORE_V4 = dataclasses.replace(
         sparse=4,  # 4:16 [C4]
     ),
     k_tile_mx=512,  # [A4]
-    # A matmul of 512 columns and four rows in a cell is 253.9 ns long, 213.3 of them
-    # for its columns [MXB].
+    # A matmul of 512 columns, with four rows in a cell, takes 253.9 ns, of which the
+    # columns take 213.3 ns [MXB].
     seen_load_cycles=24.4,  # [MXB]
     max_moving_free=4096,  # [ISA]; see CONTRADICTIONS
     max_moving_free_bf16=8192,  # [ISA]
@@ -498,9 +498,9 @@ TRN1 = ChipSpec(
     forward_fp8="float8_e4m3",  # [ERR/EVRF051]
     lnc_options=(1,),  # [LNC]
     lnc_default=1,  # [LNC]
-    # Launches of 2 and of 8 to 32 ranks; 4 ranks are extrapolated.
+    # Measured with 2 and with 8 to 32 ranks; the wait of 4 ranks is extrapolated.
     barrier_seconds=(0.01e-3, 0.99e-3, 1.32e-3),  # [KLN]
-    collective_start_seconds=24e-6,  # 26 us of 2 ranks [KLN] less 2 of nccom-test
+    collective_start_seconds=24e-6,  # 26 us for 2 ranks [KLN] - 2 us in nccom-test
     base_clock_hz=1_400_000_000,  # [PS]
 )
 
@@ -549,7 +549,7 @@ TRN2 = ChipSpec(
     dma_engine_peak_bytes_per_second=27_200_000_000,  # [DM]
     dma_streaming_bytes_per_second=25_600_000_000,  # SiLU, AdamW [KDA]
     dma_start_seconds=1300e-9,  # [DB]
-    # Fitted: 36 to 49 us are beside programs at LNC 2, 10 of them at LNC 1 too.
+    # Fitted: 36 to 49 us pass beside a program's instructions at LNC 2, 10 at LNC 1.
     joining_seconds=30e-6,  # [VL]
     hwdge_issue_seconds=600e-9,  # [A3]
     software_packet_seconds=43e-9,  # as on trn1 [KLN]
@@ -559,9 +559,9 @@ TRN2 = ChipSpec(
     forward_fp8="float8_e4m3",  # [ERR/EVRF051]
     lnc_options=(1, 2),  # [LNC]
     lnc_default=2,  # [LNC]
-    # Launches of 2 to 64 ranks; ASSUMPTION: the same on later chips.
+    # Measured with 2 to 64 ranks; ASSUMPTION: later chips wait as long.
     barrier_seconds=(0.064e-3, 0.89e-3, 0.495e-3),  # [KLN]
-    collective_start_seconds=14e-6,  # 16 us of 2 ranks [KLN] less 2 of nccom-test
+    collective_start_seconds=14e-6,  # 16 us for 2 ranks [KLN] - 2 us in nccom-test
     base_clock_hz=1_200_000_000,  # [PS]
 )
 

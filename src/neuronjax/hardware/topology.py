@@ -81,8 +81,9 @@ class Topology:
         links: one entry per axis and kind of cable. On the slower axis of a switch the
             first is within a rack, the second between chips of the same place in two
             racks.
-        mesh: the transfers of the algorithm "mesh": "full", every chunk to every rank;
-            "two_step", a chunk once per chip, whose ranks add or share it [NEC].
+        mesh: the transfers of the algorithm "mesh" [NEC]. "full": each rank sends every
+            chunk to its owner. "two_step": the ranks of a chip add up or share chunks,
+            and chips exchange each chunk once.
         racks: the number of equal parts into which the slowest axis is divided.
     """
 
@@ -103,7 +104,7 @@ SINGLE_CHIP = Topology(
     links=(),
 )
 
-# The driver has a link to the east and one to the west [DRV]; no page shows a wiring.
+# The driver knows a link to the east and one to the west [DRV]; no page shows a wiring.
 # ASSUMPTION: a chain, whose published rate covers all directions of both links.
 INF1_CHAIN_4 = Topology(
     name="inf1-chain-4",
@@ -178,7 +179,7 @@ TRN2_TORUS_4X4X4 = Topology(
 )
 
 # PCIe Gen6 x8 carries 64 GB/s per direction [derived]; T3 gives the counts of links.
-# T3 does not say over which hops its hierarchy is 16 or 4 chips wide in Gen1.
+# For Gen1 T3 names 16 chips per server, but 4 where it describes the connections.
 TRN3_SWITCH_4X16 = Topology(
     name="trn3-switch-4x16",
     kind="switch",

@@ -23,7 +23,7 @@ class Cholesky(Instruction):
     that is not positive definite gives NaNs in that triangle. The other one is zero.
 
     Attributes:
-        lower: L with a = L L^H, else U with a = U^H U.
+        lower: whether the factor is L with a = L L^H, and not U with a = U^H U.
     """
 
     lower: bool

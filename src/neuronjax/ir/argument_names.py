@@ -103,9 +103,9 @@ def _root(name: str) -> str | None:
 
 
 def module_of_path(name: str) -> str:
-    """Return the path of a parameter without its leaf and without the model's
-    container. A parameter without a module of its own keeps what comes before it:
-    "params/w"."""
+    """Return the path of a parameter without its leaf and without the container
+    ("params"). If no name is left, the container is kept: "params/0" for "params/0/w",
+    and the whole path for "params/w"."""
     parts = name.split("/")
     if len(parts) > 1 and parts[-1] in _WRAPPERS:
         parts = parts[:-1]

@@ -124,7 +124,7 @@ class SelectAndScatterBlock(Instruction):
 class SortBlock(_OneBody):
     """A stable sort of n tensors along `dimension` by any comparator.
 
-    By a merge network, so that the result is a permutation even if the comparator is
+    A merge network sorts, so that the result is a permutation even if the comparator is
     not a strict weak order.
 
     Attributes:

@@ -116,7 +116,7 @@ class Spmd(Instruction):
 
 @dataclass(frozen=True, kw_only=True)
 class Collective(Instruction):
-    """An instruction that joins devices, with the operands and results of one."""
+    """An instruction that joins devices; its operands are those of one device."""
 
     engine: Engine = "cc"
 

@@ -57,7 +57,7 @@ def descent_of_ops(program: Program) -> Mapping[Op, Descent]:
 
 
 class _Walk:
-    """The walk through a program; it collects `read`."""
+    """Finds the `Descent` of the values that each op reads, and puts it in `read`."""
 
     def __init__(self, program: Program) -> None:
         self._functions = program.functions

@@ -63,8 +63,8 @@ class FoldPlan:
         stages: the stages, first to last; none for one rank.
         order: the ranks, as indices into the group, in the order in which the first
             stage adds them. There is a single row for the whole tensor, or one for
-            every chunk: the data of owner r has the rows from r * `channels` on, one
-            for each channel that carries a part of it.
+            every chunk: the chunk that rank r owns has `channels` rows from number
+            r * `channels` on, one for each channel that carries a part of it.
 
     Raises:
         InvalidProgramError: the widths do not multiply to the number of ranks, a row is
@@ -145,9 +145,9 @@ def path(ranks: int, hop: int = 1) -> FoldPlan:
 
 
 def hypercube(ranks: int, *, highest_first: bool) -> FoldPlan:
-    """Return recursive halving: pairs whose numbers differ in one bit add, bit after
-    bit. `ranks` is a power of two. `highest_first` says which bit the first pairs
-    differ in."""
+    """Return recursive halving of 2^n ranks: each stage adds up pairs of ranks whose
+    numbers differ in one bit. The first stage takes the highest bit, and later ones the
+    next lower bit, if `highest_first`; otherwise the bits rise from the lowest."""
     bits = ranks.bit_length() - 1
     order = tuple(range(ranks))
     if highest_first and bits:

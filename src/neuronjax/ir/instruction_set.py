@@ -111,7 +111,7 @@ class NcTranspose(Instruction):
 
     From NeuronCore-v3 on it keeps every bit; FP8 comes out in 16 bits whose upper byte
     is zero (the result is uint16). On v2 it is a matmul with the identity in FP32, in
-    which an Inf or NaN spoils its whole row of the result.
+    which an Inf or NaN makes its whole row of the result NaN.
 
     Attributes:
         exact: False for the matmul of v2.
@@ -192,8 +192,8 @@ class NcMatmulSparse(Instruction):
     Attributes:
         dimensions: the dimension numbers of values and moving; each has one axis of
             each kind.
-        stationary: the side of the result that the stationary operand is, "lhs" or
-            "rhs".
+        stationary: whether the stationary operand is the "lhs" or the "rhs" of the
+            result.
         pattern: "N:M".
         k_tile: compressed rows per pass of the array.
         accumulation: as in NcMatmul.

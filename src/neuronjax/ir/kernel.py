@@ -68,11 +68,11 @@ class Register:
 class DynamicOffset:
     """The part of an access that is known only at run time."""
 
-    #: "scalar": index * stride is added to the offset. "vector": element p of the
-    #: index, counted down its columns, times stride, replaces the contribution of the
-    #: first dimension; elements beyond that dimension are not used. "indirect" (tensor
-    #: indirection): position j of the second dimension is index[j % group, j // group],
-    #: separately in each group of partitions.
+    #: "scalar": index * stride is added to the offset. "vector": position p of the
+    #: first dimension adds index[p] * stride, and nothing else, to the offset; elements
+    #: of the index count column by column, and excess ones are not used. "indirect"
+    #: (tensor indirection): position j of the second dimension is
+    #: index[j % group, j // group], separately in each group of partitions.
     kind: DynamicKind
     #: A register, or an access of integers: one, [P, 1] or [P, K].
     index: Register | Access
@@ -136,7 +136,7 @@ class KernelInstruction:
     #: Whether it reads the previous contents of the outputs.
     reads_outputs: bool = False
     location: str = ""  # "file:line" in the kernel
-    ordinal: int = 0  # position in the kernel, its `name=` in the profile
+    ordinal: int = 0  # position among the instructions of its program of the grid
     label: str = ""  # the user's `name=`, or ""
     program: int = 0  # which program of the grid emitted it
     #: The register that gets the one result, instead of outputs.
@@ -220,8 +220,8 @@ class KernelProgram:
     #: The number of ranks that run it, each with its own arrays, joined by collectives
     #: (engine "cc"); 0 for a kernel on its own.
     ranks: int = 0
-    #: (program, ordinal) -> ordinals of the same program for which the kernel makes it
-    #: wait (`depends_on`).
+    #: (program, ordinal) of an instruction -> ordinals of the instructions of the same
+    #: program for which it waits because of `depends_on`.
     dependencies: Mapping[tuple[int, int], tuple[int, ...]] = field(
         default_factory=lambda: NO_ATTRIBUTES
     )

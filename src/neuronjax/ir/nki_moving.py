@@ -67,7 +67,8 @@ _SELECTIONS = (
         "dst, predicate, on_true, on_false, reduce_res=None, "
         "reduce_cmd=reduce_cmd.idle, reduce_op='maximum', reverse_pred=False, "
         "name=None",
-        "dst = on_true where the predicate is not 0, else on_false; their maximum.",
+        "dst = on_true where the predicate is not 0, else on_false. The "
+        "accumulators take the maximum of these values.",
         out(),
         tensor("predicate", dtypes=_SELECTORS, like="dst"),
         tensor(
@@ -140,7 +141,7 @@ _MOVEMENT = (
         "dst, value, engine=engine.unknown, name=None",
         "Fills a tile with a number.",
         out("dst", ()),
-        number("value", "of an integer tile an integer; of packed dtypes only 0"),
+        number("value", "an integer for an integer tile, 0 for a packed dtype"),
         ENGINE,
     ),
     row(
@@ -150,7 +151,7 @@ _MOVEMENT = (
         "offset + partition * channel_multiplier + sum of index * step, in 32-bit "
         "ints.",
         out("dst", SBUF),
-        *pattern("whose counts make up a partition of dst"),
+        *pattern("whose counts multiply to the elements per partition of dst"),
     ),
     lanes(
         "dma_copy",
@@ -264,7 +265,7 @@ _MOVEMENT = (
             "dst",
             SBUF,
             dtypes=("int32",),
-            text="one element per partition more than src; others stay",
+            text="one element per partition more than src; others are unchanged",
         ),
         tensor("src", SBUF, dtypes=_IDS),
         integer("index_offset", "added to every index"),
@@ -419,11 +420,7 @@ _SEQUENCERS = (
         ),
         note("send_to_rank", "0 or 1", "int"),
         note("recv_from_rank", "0 or 1", "int"),
-        note(
-            "pipe_id",
-            "both cores have to give the same ones in the same order",
-            "int",
-        ),
+        note("pipe_id", "both cores give the same numbers in the same order", "int"),
         note(
             "dma_engine",
             "`dma`, or `gpsimd_dma` for up to 1024, 512 or 256 bytes "

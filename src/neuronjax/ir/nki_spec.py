@@ -48,9 +48,9 @@ class OperandSpec:
     role: Role  # how the instruction uses it
     memories: tuple[str, ...] = ()  # where a tensor may be; () for everywhere
     dtypes: tuple[str, ...] = ()  # the dtypes of a tensor; () for all
-    like: str = ""  # a tensor with the same partitions and elements per partition
+    like: str = ""  # name of a tensor with as many partitions and elements in each
     elements: int = 0  # elements per partition, 0 for any number
-    #: Whether it may be None; a "state" is left out, with all operands after it, if
+    #: Whether it may be None. A "state" and all operands after it are left out if
     #: `reduce_cmd` is idle and nothing takes the result.
     optional: bool = False
     or_number: bool = False  # whether a tensor may be a number
@@ -59,7 +59,7 @@ class OperandSpec:
     legal: Collection[str] = ()  # names of operators, or of an enumeration's members
     loads: str = ""  # for a "choice", the operand that load_reduce needs
     never: tuple[str, ...] = ()  # dtypes that a tensor must not have
-    dtype_of: str = ""  # a tensor that has the same dtype
+    dtype_of: str = ""  # name of a tensor with the same dtype
     #: How many elements per partition a tensor may have; None for any.
     counts: range | None = None
     #: The Python type that a caller passes, if the kind does not say it.

@@ -120,9 +120,9 @@ class DataFlow(abc.ABC, Generic[Fact]):
         return self.nested(i) if facts is None else facts
 
     def nested(self, i: Instruction) -> Sequence[Fact]:
-        """Return the facts about the results that the blocks of an instruction
-        determine. One of the blocks runs; a loop body runs until nothing new is
-        known."""
+        """Return the facts about an instruction's results that its blocks determine.
+        The facts of all blocks are joined, since any of them may run; a loop's body is
+        followed until no fact changes."""
         if isinstance(i, Loop):
             return self._loop(i)
         outs = [self.enter(entry) for entry in entries(i, self.functions)]

@@ -232,7 +232,7 @@ def _integer_path(op: Op, context: Context, name: str, dtype: np.dtype) -> str:
             UnsupportedError,
             f"{code}: a reduction of {dtype} over devices, which is computed in "
             "float32, under implicit_integer_downcast='none'",
-            "reduce float32, or implicit_integer_downcast='all'",
+            "reduce float32, or set implicit_integer_downcast='all'",
         )
     if policy.integer_path != "auto":
         return policy.integer_path
@@ -243,8 +243,8 @@ def _integer_path(op: Op, context: Context, name: str, dtype: np.dtype) -> str:
 
 
 def _bytes(operands: tuple[View, ...], travels: str | None) -> int:
-    """Return the bytes that one rank reduces. ASSUMPTION: several tensors count
-    together."""
+    """Return the bytes that one rank reduces. ASSUMPTION: the sizes of all
+    tensors add up."""
     types = [v.type for v in operands]
     return sum(
         prod(t.shape) * (get_format(travels).dtype if travels else t.dtype).itemsize

@@ -115,7 +115,7 @@ def integer_matmul(
             UnsupportedError,
             f"EVRF035: a contraction with a result of {dtype}, which is computed in "
             "float32, under implicit_integer_downcast='none'",
-            "contract float32, or implicit_integer_downcast='all'",
+            "contract float32, or set implicit_integer_downcast='all'",
         )
     through_fp32 = context.integer_path == "fp32" and result.type.dtype != np.bool_
     is_fp32 = through_fp32 and not all(is_byte(v.type.dtype) for v in operands)

@@ -79,8 +79,8 @@ def call(op: Op, context: Context) -> Instructions:
 
 @contextlib.contextmanager
 def _placed_at(op: Op) -> Iterator[None]:
-    """Give an error in a library's function, which has no user line, the line of the
-    call."""
+    """Give the line of the call to an error in a library's function, which has no line
+    of the user."""
     try:
         yield
     except NeuronJaxError as error:

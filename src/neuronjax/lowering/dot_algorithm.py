@@ -110,8 +110,8 @@ def parsed(op: Op, text: str) -> DotAlgorithm:
     if not 1 <= operations <= parts[0] * parts[1]:
         raise op.error(
             InvalidProgramError,
-            f"a dot algorithm of {operations} operations on {parts[0]} and {parts[1]} "
-            "parts",
+            f"a dot algorithm of {operations} operations on operands of {parts[0]} and "
+            f"{parts[1]} parts",
             f"use 1 to {parts[0] * parts[1]} operations",
         )
     lhs, rhs, psum = (FORMATS[name] for name in names)
@@ -173,7 +173,7 @@ def _parts(context: Context, view: View, wanted: str, count: int) -> list[View]:
 
 
 def _rest(context: Context, view: View, part: View) -> View:
-    """Return `view` minus its rounding, exactly; zero where that is Inf or NaN."""
+    """Return `view` - `part`, its rounding, exactly; 0 where `part` is Inf or NaN."""
     shape = view.type.shape
     rest, kept = (context.temporary(shape, np.float32) for _ in range(2))
     finite = context.temporary(shape, np.bool_)
@@ -186,7 +186,7 @@ def _rest(context: Context, view: View, part: View) -> View:
 
 
 def _side_by_side(context: Context, parts: list[View], axis: int, k_tile: int) -> View:
-    """Return [.., K, ..] of all parts as [.., tiles, parts, k_tile, ..], flattened."""
+    """Join parts [.., K, ..] along K: the first tile of each part, then the second."""
     tiled = []
     for part in parts:
         k = part.type.shape[axis]

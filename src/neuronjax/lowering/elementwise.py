@@ -60,8 +60,7 @@ def engine_of(dtype: np.dtype, *, path: str = "exact") -> Engine:
 
 
 def vector_tile(policy: Policy) -> int | None:
-    """Return the number of elements that VectorE folds before it starts anew, None for
-    all."""
+    """Return the number of elements of one fold of VectorE, None for all."""
     return None if policy.accumulation == "sequential" else VECTOR_TILE
 
 

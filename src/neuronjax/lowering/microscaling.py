@@ -90,7 +90,7 @@ def _quantized(context: Context, source: MatrixView, format: str) -> QuantizedMa
 
 
 def device_scale_rule(policy: Policy) -> str:
-    """Return the rule by which the device quantizes, with its mode of emax."""
+    """Return the name of the device's scale rule, with the suffix for `mx_emax`."""
     return policy.mx_scale_rule + ALTERNATIVE * (policy.mx_emax == "alternative")
 
 

@@ -76,7 +76,7 @@ def zero_padded(context: Context, source: View, axis: int, length: int) -> View:
 
 
 def into(context: Context, source: View, target: Buffer) -> Instruction:
-    """Return the last movement, a reshape into an existing buffer."""
+    """Return the instruction that reshapes a view into an existing buffer."""
     return context.make(DmaCopy, (source,), (target,), engine="dma", kind="reshape")
 
 

@@ -190,7 +190,7 @@ def _storage(wanted: str) -> str:
 def _same_width(
     context: Context, operand: MatmulOperand, other: MatmulOperand
 ) -> MatmulOperand:
-    """Widen an operand that meets TF32 or FP32, which pair only with each other."""
+    """Widen an operand if the other is TF32 or FP32, which pair only with these."""
     wide = ("float32", "tfloat32")
     if operand.format in wide or other.format not in wide:
         return operand

@@ -39,8 +39,8 @@ class MatmulOperand(NamedTuple):
 def check_operand(context: Context, name: str, *, is_integer: bool = False) -> None:
     """Refuse an operand in a format that the chip's TensorE does not take.
 
-    The compiler writes integers that TensorE does not take as floats: BF16 if that
-    holds them all, else FP32.
+    If TensorE does not take an integer dtype, the compiler casts it to a float dtype:
+    BF16 if that holds all of its numbers, else FP32.
 
     Raises:
         UnsupportedError: names the format and the chips that take it.

@@ -1,9 +1,9 @@
 """Rules of sorting and of selecting the largest elements.
 
 A comparator that orders lexicographically by keys is recognized by its structure: each
-comparison applies the same function to the left operands on one side as to the right
-operands on the other. The keys are then computed once and sorted as integers. Any other
-comparator is executed as it is.
+of its comparisons is of f(left operands) with f(right operands), for some function f.
+The keys are then computed once and sorted as integers. Any other comparator is executed
+as it is.
 """
 
 from __future__ import annotations

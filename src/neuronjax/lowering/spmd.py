@@ -101,7 +101,7 @@ def alone(
 
 @contextlib.contextmanager
 def _devices(shared: ProgramContext, mesh: DeviceMesh) -> Iterator[None]:
-    """Lower collectives inside the block for this mesh."""
+    """Lower the collectives for this mesh in the body of a `with` statement."""
     shared.mesh = mesh
     try:
         yield
@@ -164,8 +164,8 @@ def _check_manual(op: Op, mesh: Mesh) -> None:
     if auto:
         raise op.error(
             UnimplementedError,
-            f"only some axes of the mesh are manual; {', '.join(auto)}: left to XLA's "
-            "partitioner",
+            f"axes of the mesh that are not manual are left to XLA's partitioner: "
+            f"{', '.join(auto)}",
             "make all axes manual: call jax.shard_map without axis_names, with specs "
             "that name the other axes",
         )

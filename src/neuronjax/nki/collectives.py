@@ -316,7 +316,7 @@ def _register(
     "the vendor's)",
     metadata_tensor="uint32 [3, 4] in HBM or [1, 3, 4] in SBUF; column 0 of rows 0 and "
     "1 is what is sent: how many elements, from which on. Row 2 is written",
-    recv_counts_known="row 2, how many elements came from each, is not written",
+    recv_counts_known="whether row 2, how many elements came from each, is left alone",
     has_rdispls="not supported by the vendor either",
 )
 def all_gather_v(
@@ -350,7 +350,7 @@ def all_gather_v(
     metadata_tensor="uint32 [rows, members] in HBM or [1, rows, members] in SBUF: send "
     "counts, send displacements, receive counts, and with `has_rdispls` "
     "receive displacements; columns are members in their order",
-    recv_counts_known="row 2 is not written",
+    recv_counts_known="whether row 2, the receive counts, is left alone",
     has_rdispls="row 3 says where a chunk goes; else in equal slots, by sender",
 )
 def all_to_all_v(

@@ -184,7 +184,7 @@ class HazardWalk:
     def _affine(
         self, i: KernelInstruction, access: Access, writer: KernelInstruction
     ) -> None:
-        """Report a turn of `affine_range` that reads what an earlier turn wrote."""
+        """Report iterations of `affine_range` that read what an earlier one wrote."""
         for before, now in zip(writer.loops, i.loops, strict=False):
             if before.loop != now.loop:
                 return
@@ -195,9 +195,9 @@ class HazardWalk:
                     "loop-carried-reduction" if reduces else "loop-carried",
                     i,
                     writer,
-                    f"turn {now.turn} of affine_range reads {text(access)}, which turn "
-                    f"{before.turn} wrote; compilers before NKI 0.3 assumed that turns "
-                    "are independent",
+                    f"iteration {now.turn} of affine_range reads {text(access)}, which "
+                    f"iteration {before.turn} wrote; compilers before NKI 0.3 assumed "
+                    "that iterations are independent",
                     "range or nl.sequential_range",
                 )
                 return

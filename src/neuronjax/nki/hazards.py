@@ -127,13 +127,13 @@ def _of_error(
 
 
 def _uncertain(program: KernelProgram) -> list[KernelFinding]:
-    """Return reads of elements written only in a loop that may have no turns."""
+    """Return reads of elements written only in a loop that may have no iteration."""
     findings: list[KernelFinding] = []
 
     def report(error: InvalidProgramError, _: Any) -> None:
         finding = _of_error("maybe-unwritten", "warning", error)
         message = finding.message.replace("were never", "may not have been")
-        why = f"{message}: a loop that writes them may not turn, or nothing does"
+        why = f"{message}: nothing or only a loop that may be skipped writes them"
         findings.append(replace(finding, message=why))
 
     Initialised(program, report=report, certain=True).check()

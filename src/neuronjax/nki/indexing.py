@@ -267,7 +267,7 @@ def _range_of_ramp(first: int, step: int, shape: tuple[int, ...]) -> IndexRange:
 
 @functools.lru_cache(maxsize=8192)
 def _known_range(shape: tuple[int, ...], dtype: np.dtype, data: bytes) -> IndexRange:
-    """Return the range of an array, which loops make again in every turn."""
+    """Return the range of an array, which loops make again in every iteration."""
     return _read_range(np.frombuffer(data, dtype).reshape(shape))
 
 

@@ -39,16 +39,16 @@ static_range = sequential_range
 def affine_range(
     start: int, stop: int | None = None, step: int = 1
 ) -> AffineRange | range:
-    """Return a range; `nki.check` reports its turns that depend on one another.
+    """Return a range; `nki.check` reports its iterations that depend on one another.
 
-    Compilers before NKI 0.3 took the name as a promise that turns are independent.
+    Compilers before NKI 0.3 took the name as a promise that iterations are independent.
     """
     numbers = sequential_range(start, stop, step)
     return AffineRange(numbers) if active.in_kernel() else numbers
 
 
 class AffineRange(Sequence[int]):
-    """A range that notes the current turn in the trace."""
+    """A range that notes the current iteration in the trace."""
 
     def __init__(self, numbers: range) -> None:
         self._numbers = numbers
@@ -120,7 +120,7 @@ def _python_turns(
 
 
 def _begin_turn(trace: Trace, first: int, key: Any, turn: int) -> None:
-    """Begin a turn op by op: ordinals repeat, and each turn has its own key."""
+    """Begin an iteration op by op: ordinals repeat, but not the random key."""
     assert trace.machine is not None
     trace.count = first
     trace.machine.key = fold(key, jnp.asarray(turn, jnp.uint32))
@@ -197,7 +197,7 @@ def while_condition(register: VirtualRegister) -> bool:
 
 
 def _python_condition(trace: Trace, place: tuple[Any, ...], register: Register) -> bool:
-    """Return the test's value in a run op by op, and give each turn its random key."""
+    """Return the test's value in a run op by op; give each iteration its random key."""
     assert trace.machine is not None
     open_loops = trace.notes.setdefault("while", [])
     if not open_loops or open_loops[-1][0] != place:

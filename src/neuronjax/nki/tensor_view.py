@@ -81,7 +81,7 @@ class TensorView(NKIObject):
         return prod(self.shape)
 
     def is_contiguous(self) -> bool:
-        """Return whether the view is dense in row-major order, on chip by partition."""
+        """Return whether the view (on chip, each partition) is dense and row-major."""
         first = 1 if self._on_chip else 0
         return layout.is_dense(self.shape[first:], self.strides[first:])
 

@@ -101,7 +101,7 @@ class Trace:
     requests: dict[Any, Any] = field(default_factory=dict)
     #: Signatures of the instructions that `limits` has checked.
     checked: set[Hashable] = field(default_factory=set)
-    loops: tuple[LoopTurn, ...] = ()  # current turns of `affine_range` loops
+    loops: tuple[LoopTurn, ...] = ()  # current iterations of `affine_range` loops
     #: Notes of which elements of PSUM were written, see `psum_writes`.
     psum_notes: ElementNotes = field(default_factory=lambda: ElementNotes(np.bool_))
     joins_ranks: bool = False  # whether it has instructions of `nki.collectives`

@@ -59,14 +59,13 @@ def cast(
     An array that already has the target's dtype is rounded like any other. Integer
     targets saturate, whatever `overflow` says, and NaN becomes 0.
 
-    Gradients are straight-through: the cast counts as the identity where its result
-    follows `x`, and as a constant beyond the largest value if an overflow stops there
-    (`overflow="saturate"`, "rtz", and always float4_e2m1fn). If an overflow gives Inf
-    or NaN, the gradient passes. In JAX the cotangent has the dtype of the result,
-    float8 for a float8 result, so it arrives rounded and is widened exactly. In forward
-    mode JAX's own conversion rounds a tangent to that dtype likewise. Use `fake_cast`
-    for gradients that stay in float32. Integer and float8_e8m0fnu results have no
-    gradient.
+    Gradients are straight-through: the cast has derivative 1, but 0 beyond the largest
+    value if an overflow gives the largest value (`overflow="saturate"`, "rtz", and
+    always float4_e2m1fn). If an overflow gives Inf or NaN, its derivative is 1 too. In
+    JAX the cotangent has the dtype of the result, float8 for a float8 result, so it
+    arrives rounded and is widened exactly. In forward mode JAX's own conversion rounds
+    a tangent to that dtype likewise. Use `fake_cast` for gradients that stay in
+    float32. Integer and float8_e8m0fnu results have no gradient.
 
     Casts to float4_e2m1fn, and stochastic ones to 8 bits with a seed, may be kernels of
     this processor: `jax.export` them under `nj.exportable()`.

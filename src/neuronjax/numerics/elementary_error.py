@@ -1,9 +1,9 @@
 """FP32 error function, its complement and its inverse by sealed arithmetic.
 
-erf: x + x P(x^2) below 0.93, then 1 - exp(x Q(x)). erfc: from 0.5 exp(-x^2) t P(t) with
-t = 1 / (1 + x/2) and x^2 as a sum of two FP32 numbers. erf_inv: x P(w) with w = -log(1
-- x^2), in w or sqrt(w) (Giles, "Approximating the erfinv function"). Coefficients are
-minimax fits made as in `elementary_exponential`.
+erf: x + x P(x^2) for x below 0.93, then 1 - exp(x Q(x)). erfc: 1 - erf for x below 0.5,
+then exp(-x^2) t P(t) with t = 1 / (1 + x/2) and x^2 as a sum of two FP32 numbers.
+erf_inv: x P(w) with w = -log(1 - x^2), in w or sqrt(w) (Giles, "Approximating the
+erfinv function"). Coefficients are minimax fits made as in `elementary_exponential`.
 """
 
 from __future__ import annotations

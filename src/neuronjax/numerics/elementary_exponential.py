@@ -82,7 +82,7 @@ def exp_parts(x: jax.Array, zero: jax.Array) -> tuple[jax.Array, jax.Array, jax.
 
 
 def exp_in_range(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Return e^x for EXP_MIN <= x <= EXP_MAX; any number beyond."""
+    """Return e^x for EXP_MIN <= x <= EXP_MAX, and an arbitrary number elsewhere."""
     n, one_plus_h, _ = exp_parts(x, zero)
     return float_of(bits_of(one_plus_h) + shifted_integer(n))
 

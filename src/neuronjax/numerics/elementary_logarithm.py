@@ -36,9 +36,9 @@ from neuronjax.numerics.elementary_exponential import EXP_FINE, LN2_HIGH, LN2_LO
 from neuronjax.numerics.exact import seal
 
 SQRT_HALF_BITS = np.uint32(0x3F3504F3)
-# (log(1+f) in the form above) as P of s^2; relative error 8e-10.
+# P(s^2) of the form of log in the docstring; relative error 8e-10.
 LOG = (0.666667759, 0.399775535, 0.298721552)
-# 3 atanh(s)/s = 3 + s^2 + s^4 P(s^2) on |s| <= 0.172; absolute error / 3 4e-14.
+# P in 3 atanh(s)/s = 3 + s^2 + s^4 P(s^2), |s| <= 0.172; atanh(s)/s errs by 4e-14.
 ATANH = (0.600000024, 0.428565562, 0.333830863, 0.255003393, 0.463155836)
 # 2 / (3 ln 2), whole and as 12 bits plus the rest.
 LOG2_SCALE = np.float32(0.9617966939259756)

@@ -186,8 +186,7 @@ def sin_as_scalar_engine(x: jax.Array, zero: jax.Array) -> jax.Array:
     Documented (nki/api/nki.api.shared.rst): there the fitted polynomial continues as a
     cubic, and sin(9.0) is about 27.65. ASSUMPTION: it is the Taylor polynomial of the
     sine at pi, (x - pi)^3 / 6 - (x - pi), and odd; its value at 9 is 27.652. Within
-    -pi..pi this is `sin`; the engine's own accuracy there is not documented. A modelled
-    function.
+    -pi..pi this is `sin`; the engine's own accuracy there is not documented.
     """
     size = magnitude(x)
     beyond = size - PI

@@ -107,7 +107,7 @@ def get_mx_format(name: str | MXFormat) -> MXFormat:
 
 
 def on_device(format: str | MXFormat, dtype: DTypeLike) -> bool:
-    """Return whether quantize_mx on the chip makes this format of this dtype."""
+    """Return whether quantize_mx on the chip makes this format from this dtype."""
     name = get_mx_format(format).name
     return name in ON_DEVICE_FORMATS and np.dtype(dtype).name in ON_DEVICE_INPUTS
 
@@ -126,8 +126,8 @@ class MXArray(Shown):
     Attributes:
         elements: an array of the element dtype and of the shape of the array.
         scales: float8_e8m0fnu of the same shape except along `axis`, where there is one
-            scale for `block_size` elements; the last block may have fewer. The codes
-            count: code 0 is 2^-127, which XLA would flush to zero.
+            scale for `block_size` elements; the last block may have fewer. Read the
+            codes, not the values: code 0 is 2^-127, which XLA would flush to zero.
         axis: the axis along which blocks extend, negative, so that it stays right when
             `jax.vmap` removes a leading axis.
         format: the format of elements and scales.

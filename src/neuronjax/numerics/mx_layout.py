@@ -23,8 +23,8 @@ PARTITIONS = 128
 QUADRANT = 32  # partitions; tiles have a multiple of it
 SLOTS = 4  # elements of a word
 GROUP = BLOCK_SIZE // SLOTS  # partitions that share a scale
-SCALES = QUADRANT // GROUP  # scales of a quadrant, one on each of as many partitions
-SCALE_OFFSETS = (0, 4, 8, 12)  # where scales may start, so 4 operands share a tile
+SCALES = QUADRANT // GROUP  # scales of a quadrant, each on a partition of its own
+SCALE_OFFSETS = (0, 4, 8, 12)  # first partition of scales: 4 operands can share a tile
 
 
 def pack_x4(elements: jax.Array) -> jax.Array:
@@ -61,8 +61,8 @@ def unpack_x4(words: jax.Array, fmt: FloatFormat) -> jax.Array:
     word = _word_of(fmt)
     if words.dtype != word:
         raise InvalidProgramError(
-            f"x4 words of {fmt.name} in {words.dtype}",
-            remedy=f"they are {np.dtype(word).name}",
+            f"x4 words of {fmt.name} have dtype {words.dtype}",
+            remedy=f"give words of {np.dtype(word).name}",
         )
     mask = word((1 << fmt.width) - 1)
     slots = [words >> word(slot * fmt.width) & mask for slot in range(SLOTS)]

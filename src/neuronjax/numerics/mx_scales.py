@@ -109,23 +109,23 @@ def _unless_power_of_two(mantissa: jax.Array, element: FloatFormat) -> jax.Array
 
 
 def _above_largest(mantissa: jax.Array, element: FloatFormat) -> jax.Array:
-    """Return the increment of torchao's RCEIL, after cuBLAS and arXiv 2506.08027.
+    """Return the increment of torchao's RCEIL, the rule of cuBLAS and arXiv 2506.08027.
 
-    The scale is 2^ceil(log2(amax / max)), the smallest by which nothing saturates, max
-    being the largest element: the OCP scale if the significand of amax is at most that
-    of max, else twice as much. (torchao rounds the quotient to float32 first, which
-    makes no difference: one ulp above max, the quotient already rounds to the float32
-    above the power of two.)
+    With max the largest element, the scale is 2^ceil(log2(amax / max)), the smallest
+    with which nothing saturates. It is the OCP scale if the significand of amax is at
+    most that of max, else twice the OCP scale. (torchao first rounds amax / max to
+    float32. This makes no difference: if amax is max times a power of two, plus one
+    ulp, the quotient rounds to a number above this power.)
     """
     largest = np.float32(element.max_finite).view(np.uint32) & _MANTISSA
     return (mantissa > largest).astype(jnp.uint32)
 
 
 def _if_rounded_up(mantissa: jax.Array, element: FloatFormat) -> jax.Array:
-    """Return the increment of torchao's EVEN: OCP's for amax rounded to the elements'
-    mantissa. Definitions: `ScaleCalculationMode` and `to_mx` of
-    torchao.prototype.mx_formats. Despite the name, ties go up: half a unit is added and
-    the exponent taken."""
+    """Return the increment of torchao's EVEN, which is OCP's rule for an amax rounded
+    to the mantissa bits of the elements (`ScaleCalculationMode` and `to_mx` of
+    torchao.prototype.mx_formats). Despite the name, ties go up: half a unit is added,
+    and the exponent of the sum is taken."""
     half = np.uint32(1 << (FLOAT32.mantissa_bits - element.mantissa_bits - 1))
     return (mantissa + half) >> _MANTISSA_BITS
 

@@ -19,7 +19,7 @@ from jax import lax
 
 from neuronjax.errors import InvalidProgramError
 
-GOLDEN = np.uint32(0x9E37_79B9)  # 2^32 / golden ratio: no structure of its own
+GOLDEN = np.uint32(0x9E37_79B9)  # 2^32 / golden ratio, whose bits have no pattern
 #: The mixer's shift before each multiplication, and the factor.
 STEPS = ((16, 0x21F0_AAAD), (15, 0xD35A_2D97))
 LAST_SHIFT = 15  # after both multiplications
@@ -48,7 +48,7 @@ def random_bits(shape: tuple[int, ...], key: jax.Array) -> jax.Array:
     if math.prod(shape) >= 1 << 32:
         raise InvalidProgramError(
             f"stochastic rounding of {math.prod(shape)} elements in one instruction",
-            remedy="split the tensor below 2^32 elements",
+            remedy="split the tensor into parts of fewer than 2^32 elements",
         )
     # The key enters twice. If it entered once, the streams of two keys would be
     # permutations of each other: H(k, i) = H(k', i ^ k ^ k').

@@ -32,8 +32,8 @@ _IMPLICIT = np.uint32(0x0080_0000)  # also the smallest normal float32
 _MANTISSA = np.uint32(0x007F_FFFF)
 _HALF = np.uint32(0x8000_0000)  # of a fraction in units of 2^-32
 _MANTISSA_BITS = np.uint32(23)
-# Most bits that drop out of a 24-bit significand: from 25 on it is below half a step;
-# from 56 on less than 2^-32 of a step, the unit of stochastic rounding.
+# At most so many bits of a 24-bit significand are dropped. From 25 on all of it is less
+# than half a step; from 56 on less than 2^-32 of a step, stochastic rounding's unit.
 _DEEP, _DEEPEST = 31, 56
 _ONE = np.uint32(1)
 _ZERO = np.uint32(0)

@@ -276,7 +276,7 @@ def _octave_of(table: PiecewiseCubic, key: jax.Array) -> jax.Array:
             key == own, np.uint32(octave.first * 32 + 23 - octave.bits), word
         )
     if table.reduction == "none" and table.above is None:
-        # The last segment continues; other tables have a limit there.
+        # Beyond the octaves the last segment applies; other tables have a limit there.
         last = np.uint32(table.octaves[-1].exponent + 127)
         word = jnp.where(key > last, np.uint32((table.rows - 1) * 32 + 23), word)
     return word
@@ -307,7 +307,7 @@ def _entries(column: np.ndarray, row: jax.Array) -> jax.Array:
 
 
 def _specials(table: PiecewiseCubic, x: jax.Array, result: jax.Array) -> jax.Array:
-    """Apply limits, the sign of odd functions, zeros, and arguments without a value."""
+    """Apply limits and the sign of odd functions; set the results at zero, and NaN."""
     argument = x if table.parity == "none" else magnitude(x)
     result = _limited(argument >= _start(table.above), table.above, argument, result)
     result = _limited(argument <= _start(table.below), table.below, argument, result)

@@ -115,7 +115,7 @@ def negative(axis: int, ndim: int) -> int:
         return axis % ndim - ndim
     raise InvalidProgramError(
         f"axis {axis} of an array of {ndim} dimensions",
-        remedy=f"give an axis from {-ndim} to {ndim - 1} of an array that has one",
+        remedy=f"give an axis from {-ndim} to {ndim - 1}, or an array with that axis",
     )
 
 
@@ -132,7 +132,7 @@ def _members(x: jax.Array, size: int, axis: int) -> Members:
 
 
 def _joined(members: Members, axis: int, length: int | None = None) -> jax.Array:
-    """Return the inverse of `_members`; without a length the filling stays."""
+    """Invert `_members`; without a length the zeros of the last group are kept."""
     at = axis + members[0].ndim
     x = jnp.stack(members, axis=at + 1)
     x = x.reshape(*x.shape[:at], x.shape[at] * len(members), *x.shape[at + 2 :])

@@ -127,7 +127,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(names=("--tensorizer-options",), values=(), unsupported={"*": _UNDOCUMENTED}),
     Flag(names=("--fp32-cast",), values=(), unsupported={"*": _INFERENTIA1}),
     Flag(names=("--fast-math",), values=(), unsupported={"*": _INFERENTIA1}),
-    # Inert: "trn3" is not on the reference page, the compiler's other pages name it.
+    # "trn3" is not on the reference page, but on other pages of the compiler.
     Flag(names=("--target",), values=("inf2", "trn1", "trn1n", "trn2", "trn3")),
     Flag(names=("--framework",), values=("XLA",)),
     Flag(names=("--model-type",), values=("generic", "transformer", "unet-inference")),
@@ -152,7 +152,7 @@ INERT_FLAGS: frozenset[str] = frozenset(
 
 
 def parse_flags(flags: str | Sequence[str]) -> ParsedFlags:
-    """Read a compiler command line; the right-most of competing flags counts.
+    """Read a compiler command line; the last of competing flags applies.
 
     Args:
         flags: the text of `NEURON_CC_FLAGS`, or its words. Both `--flag=value` and
@@ -254,7 +254,7 @@ IGNORED_VARIABLES: Mapping[str, str] = {
     "unless it allows fast math, which is refused",
     "NEURON_PLATFORM_TARGET_OVERRIDE": "the chip is the `target` argument",
     "NEURON_RT_NUMERICAL_ERRORS_VERBOSITY": "it reports NaN and changes no number",
-    "NEURON_RT_ENABLE_OCP": "float8_e4m3fn is OCP's whatever it says",
+    "NEURON_RT_ENABLE_OCP": "float8_e4m3fn is OCP's for every value of it",
     "NEURON_FAIL_ON_NAN": "it reports NaN and changes no number",
     "NKI_SIMULATOR": "it selects the vendor's simulator",
     "NKI_DMA_TRANSPOSE_AS_PE_TRANSPOSE": "both transposes move the same bits",

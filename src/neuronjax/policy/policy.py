@@ -47,7 +47,7 @@ _T = TypeVar("_T")
 
 
 def _by_name(cls: type[_T]) -> type[_T]:
-    """Make a class of fields refuse positional arguments in words."""
+    """Return the class, changed to explain an error about positional arguments."""
     fill = cls.__init__
 
     @functools.wraps(fill)
@@ -222,18 +222,17 @@ class Policy:
             "fp32_4pass" it is one sum down the 128 rows.
         psum_dtype: the format in which PSUM adds the tiles of a matmul, "float32" or,
             if the chip can, "bfloat16".
-        transcendentals: how elementary functions are computed; "exact" is ours,
-            "scalar_engine" uses piecewise cubics with ScalarE's error as far as that is
-            known, both with the same bits everywhere; "host" is XLA's.
+        transcendentals: how elementary functions are computed. "exact" uses neuronjax's
+            own functions, "scalar_engine" piecewise cubics with ScalarE's error as far
+            as that is known, both with the same bits on every host; "host" uses XLA's.
         integer_path: how integers are added, multiplied and compared. "auto" is what
-            the units of a chip do: exact on GpSimd; in FP32, exact to 2**24, over
-            devices and on a chip without GpSimd, where 32- and 64-bit integers have no
-            datapath of their own, with a warning the first time a line does so. "exact"
-            is StableHLO's arithmetic everywhere, "fp32" what engines other than GpSimd
-            do.
-        integer_division: how integers are divided by a constant: the "exact" quotient,
-            or the FP32 product with the FP32 "reciprocal", cut off, as public runs show
-            it: 6284 // 6284 is 0.
+            the units of a chip do. GpSimd is exact. Reductions over devices,
+            and chips without GpSimd, compute 32- and 64-bit integers in FP32, which is
+            exact only to 2**24, and warn the first time that a line does so. "exact" is
+            StableHLO's arithmetic everywhere, "fp32" what the other engines do.
+        integer_division: how integers are divided by a constant. "exact" is the
+            quotient, "reciprocal" the FP32 product with the FP32 reciprocal, rounded
+            towards zero, as in public runs: 6284 // 6284 is 0.
         implicit_integer_downcast: with "none" a reduction of 32- or 64-bit integers
             over devices, which the chip can only do in FP32, is an error, as in the
             compiler (EVRF061, EVRF063).
@@ -242,14 +241,14 @@ class Policy:
         round_trips: whether a float that is cast to a narrower dtype and immediately
             back is rounded: "kept" runs both casts, "folded" neither, as the compiler
             does inside a graph.
-        overflow: the result of an overflow on these writes: Inf (NaN for e4m3fn), or
-            the largest finite value, also for Inf. Operations that only move or select
-            keep the bits.
+        overflow: the result of an overflow on a write that `rounding` rounds: Inf (NaN
+            for e4m3fn), or the largest finite value, which then also replaces an Inf.
+            Operations that only move or select keep the bits.
         mx_scale_rule: how the device chooses the shared scale of an MX block.
         mx_weight_scale_rule: how a checkpoint's MXFP4 weights were quantized.
-        mx_emax: the largest exponent of FP8 elements from which the device counts MX
-            scales: 8 (E4M3) and 15 (E5M2), or, "alternative", 7 and 14, a mode of the
-            compiler (`--enable-mx-alternative-emax`).
+        mx_emax: the largest exponent of FP8 elements by which the device computes MX
+            scales: "standard", 8 (E4M3) and 15 (E5M2), or "alternative", 7 and 14, a
+            mode of the compiler (`--enable-mx-alternative-emax`).
         mx_layout: which elements along K form an MX block: "consecutive" ones, or
             "interleaved", 128 apart, as in the vendor's guide.
         sparsity: the N:M pattern to which the weights of forward contractions are
@@ -277,7 +276,7 @@ class Policy:
         sdk: the Neuron SDK whose defaults fill the fields that are not given. A filled
             field stays as it is under `dataclasses.replace(..., sdk=...)`; start from
             `Policy.for_sdk`.
-        rules: overrides for single ops; of those that match only the last one counts.
+        rules: overrides for single ops; the last one that matches an op applies to it.
         name: a label for reports; not part of the value.
 
     Raises:
@@ -376,7 +375,7 @@ class Policy:
     def preset(cls, name: str) -> Policy:
         """Return a preset such as "bf16", possibly with changes: "bf16,callbacks=host".
 
-        "callbacks=host" alone changes the defaults.
+        Without a preset, "callbacks=host" gives the default policy with this change.
         """
         preset, changes = words_of(name)
         if preset is not None and preset not in PRESETS:

@@ -2,8 +2,8 @@
 
 A scope is a name in the ops' name stack, made from the policy's value, so it survives
 grad, vmap, scan and checkpoint, and program texts are reproducible.
-`collective_algorithm` is a scope for this one field of any policy, and `compiling_for`
-one for the chip.
+`collective_algorithm` is a scope that sets only this field of any policy, and
+`compiling_for` one that sets the chip.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _ACTIVE_ALGORITHM = jax.make_user_context(default_value=None)
 
 @contextlib.contextmanager
 def policy_scope(policy: Policy | str) -> Iterator[Policy]:
-    """Give the ops traced inside the block a policy; the innermost scope counts.
+    """Give a policy to the ops traced inside the block; the innermost scope applies.
 
     It is recorded in the ops' name stack, so it survives grad, vmap, scan and
     checkpoint. It also works as a decorator. Programs that are captured inside the
@@ -57,8 +57,8 @@ def policy_scope(policy: Policy | str) -> Iterator[Policy]:
     if _asked == asked and not is_tracing():
         warn_user(
             "nothing in this policy_scope was emulated: its numbers are the host's\n"
-            "  remedy: emulate the function, nj.jit(f), or what the program jits, with "
-            "nj.emulated(policy=...)",
+            "  remedy: emulate the function, nj.jit(f), or all that a program jits, "
+            "with nj.emulated(policy=...)",
             NotEmulatedWarning,
         )
 
@@ -84,9 +84,9 @@ def active_policy() -> Policy | None:
 def collective_algorithm(name: str) -> Iterator[None]:
     """Choose the algorithm of the reductions over devices traced inside the block.
 
-    It overrides the policy and its rules. The innermost block counts, and "auto" leaves
+    It overrides the policy and its rules. The innermost block applies; "auto" leaves
     the choice to the policy again. Like `policy_scope` it survives grad, vmap, scan and
-    checkpoint, decorates functions, and counts for programs that are captured inside.
+    checkpoint, decorates functions, and applies to programs that are captured inside.
 
         with neuronjax.collective_algorithm("mesh"):
             gradient = jax.lax.psum(gradient, "data")
@@ -152,11 +152,8 @@ _TARGET = jax.make_user_context(default_value=None)
 
 @contextlib.contextmanager
 def compiling_for(target: str) -> Iterator[None]:
-    """Make the kernels that are traced inside the block for this target.
-
-    The target is also part of JAX's cache keys, so that a kernel inside an inner jit is
-    traced for the right target.
-    """
+    """Set the target for which kernels in the block are traced. It is also part of
+    JAX's cache keys, so that a kernel inside an inner jit is traced for it too."""
     with _TARGET(target):
         yield
 

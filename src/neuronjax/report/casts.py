@@ -19,8 +19,8 @@ from neuronjax.timing.timeline import Timeline
 from neuronjax.timing.work import QUEUES, Core, Transfer, Work
 
 AS_FAST_AS_TF32 = ("bf16", "fp16")
-"""Types of a policy that the array multiplies no faster than TF32."""
-NO_FASTER_THAN_TF32 = "TF32 is as fast in the array, and FP32 operands need no cast"
+"""The types of policies that TensorE multiplies only as fast as TF32."""
+NO_FASTER_THAN_TF32 = "TensorE is as fast with TF32, and FP32 operands need no cast"
 
 _KINDS = {"tensor_reduce": "largest magnitudes", "tensor_scalar": "scales and casts"}
 _CASTS, _TURNS = "casts", "transposes"
@@ -30,7 +30,7 @@ _WORTH_A_NOTE = 0.03
 
 
 def operand_seconds(timeline: Timeline) -> Mapping[tuple[str, str], float]:
-    """Return the seconds of all queues that operands of products take, by purpose and
+    """Return how many seconds all queues work on operands of matmuls, by purpose and
     module or line."""
     products = {i.location for i in timeline.instructions if isinstance(i, NcMatmul)}
     spent: dict[tuple[str, str], float] = defaultdict(float)

@@ -98,7 +98,7 @@ def _row(tag: str, columns: Sequence[Column], cells: Iterable[Any]) -> str:
 
 
 def _block(part: Any) -> str:
-    """Return a text that wraps with its indentation, or preformatted characters."""
+    """Return a text as a block that wraps and is indented, a table as it is printed."""
     if isinstance(part, Text):
         indent = len(part.plain) - len(part.plain.lstrip(" "))
         # In em, which sanitizers of untrusted notebooks keep.

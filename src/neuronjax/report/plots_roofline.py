@@ -50,9 +50,9 @@ class Point:
 
     Attributes:
         queue: the queue that it occupies longest, which decides its colour.
-        is_matmul: whether its operations are the array's.
-        operations: over all trips of loops.
-        hbm_bytes: read and written.
+        is_matmul: whether TensorE executes its operations.
+        operations: their number, over all iterations of loops.
+        hbm_bytes: the bytes that are read and written.
     """
 
     name: str
@@ -80,7 +80,7 @@ def points(timeline: Timeline) -> tuple[Point, ...]:
     trips = {event.instruction: event.count for event in timeline.events}
     whole = sum(each.busy_seconds for each in used.values())
     # A kernel's transfers are separate ops, so its matmuls share all bytes that it
-    # moves, and the time of that.
+    # moves, and the time that this takes.
     of_kernel = isinstance(timeline.memory, KernelMemory)
     moved = sum(each.hbm_bytes for each in used.values()) if of_kernel else 0
     moving = timeline.busy_seconds("dma") if of_kernel else 0.0

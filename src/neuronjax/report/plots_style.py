@@ -53,8 +53,8 @@ class Picture(Figure):
 
         if pyplot := sys.modules.get("matplotlib.pyplot"):
             pyplot.close(self)
-        vars(self)["_ipython_display_"] = None  # so that `display` takes the formats
-        display(self)  # not by pyplot, which adds a background
+        vars(self)["_ipython_display_"] = None  # or `display` would call this method
+        display(self)  # pyplot would add a background
         del vars(self)["_ipython_display_"]
 
 
@@ -64,7 +64,7 @@ P = ParamSpec("P")
 def pictured(
     draw: Callable[Concatenate[Figure, P], object],
 ) -> Callable[P, Figure]:
-    """Make a function that draws into a figure return it, in the common style."""
+    """Return a function that makes a figure in the common style and draws into it."""
 
     @functools.wraps(draw)
     def drawn(*args: P.args, **kwargs: P.kwargs) -> Figure:

@@ -47,10 +47,10 @@ _FILLED, _NAMED_SHARE = 0.75, 0.01
 #: Text is written where more than `_HIGH` of the lane's height is filled, and less than
 #: `_LOW` of it with another colour.
 _HIGH, _LOW = 0.5, 0.1
-_WHOLE = 0.9  # filled share of a run whose count is shown
+_WHOLE = 0.9  # a run filled to this share shows its count
 _MOST_LOOPS = 8
-_IDLE = 1e-6  # sums of spans below it are rounding
-_LEAST_LANE = 1e-3  # queues below this share have no lane
+_IDLE = 1e-6  # smaller sums of spans are rounding errors
+_LEAST_LANE = 1e-3  # queues with a smaller share have no lane
 #: Events of one name are merged if the gap is a smaller share of the whole time.
 _JOINED = 0.004
 
@@ -251,7 +251,7 @@ def _busiest(busy: np.ndarray, working: np.ndarray) -> list[int]:
 
 
 def _named_runs(timeline: Timeline, queue: Queue) -> Iterator[Run]:
-    """Yield runs of events that fill their time; adjacent equal names are merged."""
+    """Yield runs that are busy most of the time; adjacent equal names are merged."""
     total = timeline.total_seconds
     runs: list[Run] = []
     for event in timeline.of(queue):

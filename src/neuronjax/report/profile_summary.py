@@ -202,7 +202,7 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
         "neuroncore_cycle_count": Metric("cycles", "total_time in base clocks"),
         "model_flops": Metric("FLOP", "of the program's matmuls"),
         "adjusted_hardware_flops": Metric("FLOP", "executed, in BF16 equivalents"),
-        "adjusted_transpose_flops": Metric("FLOP", "of them in transposes"),
+        "adjusted_transpose_flops": Metric("FLOP", "those of them in transposes"),
         "mfu_estimated_percent": Metric("percent", "model_flops of the peak"),
         "hfu_estimated_percent": Metric("percent", "adjusted_hardware_flops of BF16's"),
         "mm_arithmetic_intensity": Metric("FLOP/B", "model_flops per HBM byte"),
@@ -220,7 +220,7 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
         "dma_transfer_total_bytes": Metric("B", "both directions"),
         "dma_transfer_average_bytes": Metric("B", "per transfer"),
         "dma_efficiency_percent": Metric(
-            "percent", "rate while active, of the DMA engines' practical rate", False
+            "percent", "of the DMA engines' practical rate, while active", False
         ),
         "mbu_estimated_percent": Metric("percent", "HBM bytes, of one stack's rate"),
         "hbm_read_bytes": Metric("B", "by the DMA engines"),

@@ -99,7 +99,7 @@ def queues_table(
                 for queue, time, count in counted
                 if figures[count] or queue == "dma"
             ),
-            # The time of a program that no queue works in.
+            # The part of a program's time in which no queue works.
             *([_queue_row("around", figures, "around_time")] * bool(around)),
         ],
     )
@@ -230,8 +230,8 @@ def parts_that_hold(
 ) -> tuple[dict[str, Usage], str]:
     """Return parts of a model, merged into the part that contains them, and a note.
 
-    They are merged until `limit` rows have half of the time: weights into their layers,
-    and these into their blocks."""
+    Weights are merged into their layers, and layers into their blocks, until `limit`
+    rows have half of the time."""
     whole = total(groups.values()).busy_seconds
     deepest = depth = max((key.count("/") + 1 for key in groups), default=1)
     found = dict(groups)

@@ -56,8 +56,8 @@ def kind_of(stage: str) -> str:
 class WorkBars:
     """Progress bars, with the compilation stages of the current program.
 
-    They are the display of the process while they are entered; inside another display
-    they show nothing."""
+    Inside their `with` block they are the display of the process; inside another
+    display they show nothing."""
 
     def __init__(
         self,

@@ -85,7 +85,7 @@ def mean_interval(values: np.ndarray, confidence: float) -> Interval:
 
 
 def half_width(values: np.ndarray, confidence: float) -> np.ndarray:
-    """Return half of that interval, for the values [n, ...] at every place."""
+    """Return half the width of `mean_interval` at every place of values [n, ...]."""
     deviation, count = values.std(axis=0, ddof=1), len(values)
     return _quantile(confidence, count) * deviation / math.sqrt(count)
 
@@ -187,7 +187,7 @@ def _won(curve: Curve, last: int) -> float:
 
 @dataclass(frozen=True)
 class _Judge:
-    """The baseline, whose smaller values are better, and criteria for the others."""
+    """The baseline's runs, in which smaller is better, and criteria for the others."""
 
     reference: Curve
     baseline: str
@@ -280,8 +280,8 @@ class _Judge:
             return f"{self.baseline} does not train"
         if self._scatter > _SHARE_OF_SCATTER * _won(self.reference, self.last):
             return (
-                f"the ends of {self.baseline} scatter over the seeds by more than a "
-                "quarter of what it wins; train for more steps"
+                f"the last values of {self.baseline} scatter over the seeds by more "
+                "than a quarter of their improvement; train for more steps"
             )
         return ""
 

@@ -28,7 +28,7 @@ WORTH_SAYING_SECONDS = 0.1
 class Waiting:
     """The stages of one program, shown from another thread.
 
-    It raises nothing into the compilation, since it only draws on the standard error.
+    It only writes to the standard error, so it cannot make the compilation fail.
     """
 
     def __init__(self, name: str, console: Console) -> None:

@@ -170,7 +170,7 @@ def check_stored(path: str | os.PathLike[str]) -> GoldenReport:
 #: Results of the goldens that this process has used, by session and path, as rows of
 #: `golden_page`.
 used: dict[str, dict[str, dict[str, Any]]] = {}
-#: For every golden that this process has used: the user, and the program.
+#: For every golden that this process has used: the function's name, and its program.
 _taken: dict[tuple[str, Path], tuple[str, Any]] = {}
 
 

@@ -155,7 +155,7 @@ class GoldenFile:
         return not EditedLines.between(self.sources, other.sources)
 
     def write(self, path: Path) -> None:
-        """Write the three files; two processes write the same golden alike."""
+        """Write the three files; every process writes the same bytes for a golden."""
         own = dict(self.arrays)
         for i, leaf in enumerate(self.inputs):
             if leaf.seed is None and own[f"input/{i}"].nbytes > OWN_BYTES:

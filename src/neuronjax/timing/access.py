@@ -44,7 +44,7 @@ class ValueAccess(NamedTuple):
 def rows_of(shape: tuple[int, ...], dimensions: int | None = None) -> frozenset[int]:
     """Return the products of the leading dimensions, which are the possible row counts.
 
-    `dimensions` limits how many count; 1, all in one row, is always there."""
+    At most `dimensions` are multiplied. A count of 1, a single row, is always there."""
     rows, product = {1}, 1
     for size in shape[:dimensions]:
         product *= size

@@ -106,8 +106,8 @@ THROTTLE_LIMIT = Constant(0.5, "fraction", "lowest rate; use below which it sink
 THROTTLE_SINKING = assumed(
     0.25,
     "s/s",
-    "loss of the ramp while the array is idle; otherwise in proportion to how far its"
-    " use is below the limit. That it depends on the rows in use is not documented",
+    "seconds of the ramp lost per second, times how far the array's use is below the"
+    " limit (all of it while idle). That the rows in use count is not documented",
     fitted_to="trn2, eight kernels of bmm with products of 64 rows [KDA]",
 )
 
@@ -233,8 +233,8 @@ HBM_INTERLEAVE = assumed(
     "consecutive bytes on one channel of HBM; the next are on the next channel. Rows"
     " whose distance is a multiple of a round of the channels begin on the same one",
     fitted_to="trn1, rows of 1 KiB 16 KiB apart, tutorial of matrix products: 100 GB/s,"
-    " two channels; with 256 B or 1 KiB it would be 205 or 51. Rows of 4 KiB of bmm, as"
-    " far apart, move at 235 GB/s [AO]",
+    " two channels; an interleave of 256 B or 1 KiB would give 205 or 51. Rows of 4 KiB"
+    " of bmm, as far apart, move at 235 GB/s [AO]",
 )
 DMA_TRANSPOSE_SHARE = Constant(0.9, "fraction", "of DMA's rate, HBM to SBUF [A3]")
 DMA_TRANSPOSE_ON_CHIP = Constant(0.5, "fraction", "of DMA's rate, SBUF to SBUF [A3]")
@@ -257,9 +257,9 @@ REGISTER_CYCLES = assumed(
 PARTITIONS_OF_A_DMA_ENGINE = Constant(8, "partitions", "128 / 16 engines [DM]")
 LOOP_TURNS = assumed(
     16,
-    "turns",
-    "of a device loop are scheduled one by one if all turns together have too many"
-    " instructions; each other turn takes as long as the last of these",
+    "iterations",
+    "of a device loop are scheduled one by one if all together have too many"
+    " instructions; each other iteration takes as long as the last of these",
 )
 
 # -- host ------------------------------------------------------------------------------
@@ -315,7 +315,7 @@ CHUNK_BYTES = assumed(
     "of a load are complete before its consumer starts: 4 KiB per partition [DB]",
 )
 LOOP_TURN = Constant(
-    1.4e-6, "s", "64 turns on the device take 257 us, unrolled 161 [KLN, its author]"
+    1.4e-6, "s", "64 iterations of a loop take 257 us, unrolled 161 [KLN, its author]"
 )
 
 PLANNING_CONSTANTS = _named(CONSTANTS)

@@ -104,8 +104,8 @@ def collective_time(
     """
     if "cc" in target.chip.lacks:
         raise UnsupportedError(
-            f"{op}: {target.name} has no CC-cores, which join its ranks",
-            remedy="run its ranks apart, or use a target that has CC-cores: "
+            f"{op}: {target.name} has no CC-cores, which let ranks exchange data",
+            remedy="use one rank, or a target that has CC-cores: "
             f"{', '.join(chips_with_engine('cc'))}",
         )
     placement = placement or Placement.of(target, lnc=lnc)

@@ -155,7 +155,7 @@ def contraction_ways(c: Contraction, core: Core, before: Way = ()) -> tuple[Way,
         return FREE
     t = _best_tiling(c, core)
     flops = c.flops_per_k * c.batch * c.m * c.n * c.k
-    # In BF16 equivalents: the cells and cycles of the operands, without padding.
+    # Operations in BF16 that take the same cells for as many cycles, without padding.
     executed = c.column_cycles * core.spec.partitions / c.k_tile
     sums = c.batch * c.m * c.n * c.psum_bytes
     matmul = Work(

@@ -38,8 +38,8 @@ _NOTHING = KernelPrice(work=Work(queue="tensor", seconds=0.0, opcode="NONE"))
 #: Engines that compute element by element.
 _LANES = frozenset({"vector", "scalar", "gpsimd"})
 _LOADS = frozenset({"dma_copy", "dma_transpose"})
-#: A load that the compiler leaves out.
-_HELD = "held_load"
+#: What the compiler leaves out.
+_HELD = "held"
 RULES[_HELD] = lambda i, core: KernelPrice(
     work=Work(queue="sync", seconds=0.0, opcode="NONE")
 )
@@ -120,9 +120,6 @@ def on_engines(
     if older:
         for n in _first_of_sums(entries):
             priced[n] = _NOTHING
-        for n in _moved_out(entries, prices.core.spec.sbuf_usable_bytes_per_partition):
-            free = replace(priced[n].work, seconds=0.0, latency_seconds=0.0)
-            priced[n] = replace(priced[n], work=free)
     shared = has(prices.core, "vector_perf_modes")  # from NeuronCore-v3 on
     load: dict[tuple[int, str], float] = {}
     movable = []
@@ -166,46 +163,59 @@ def _first_of_sums(entries: Sequence[KernelInstruction]) -> list[int]:
     return found
 
 
-def with_held_loads(
+def with_held_tiles(
     entries: Sequence[KernelInstruction], room: int
 ) -> list[KernelInstruction]:
-    """Return the instructions without loads of data that SBUF still holds.
+    """Return the instructions without those whose result SBUF still holds.
 
-    The older style's compiler leaves them out and reads the tile that was loaded
-    before. What was loaded last is held, as far as the kernel's own tiles leave room.
-    By counters, spills apart, three kernels read so many bytes on trn1 [AO]: 84 MB
-    where 604 are written down."""
+    The older style's compiler leaves out loads of what was loaded before, and what an
+    inner loop makes again in every iteration. The tile that was made first is read
+    instead. The last of them are held, as far as the kernel's own tiles leave room. By
+    counters, spills apart, three kernels read so many bytes on trn1 [AO]: 84 MB where
+    604 are written down. In v2 of the tutorial's Mamba kernel, also at other widths,
+    VectorE is active for 1.33 to 1.46 ms on trn2 [KDA]; with a product of delta and u
+    in every iteration it would be 1.52 to 1.73. The product stays in the loop in v3,
+    where it changes with the inner loop, and in v1, whose tiles are too large."""
     written = Counter(a.storage for i in entries for a in i.outputs)
+    made: Counter[Storage] = Counter()  # number of writes so far
     room -= _live_bytes(entries)
-    held: dict[object, Storage] = {}  # the least recently used first
+    #: By engine, the least recently used first.
+    by_engine: dict[str, dict[object, Storage]] = {}
     same: dict[Storage, Storage] = {}
     found = []
     for i in entries:
+        made.update(a.storage for a in i.outputs)
         for n, a in enumerate(i.inputs):
             if isinstance(a, Access) and a.storage in same:
                 before = replace(a, storage=same[a.storage])
                 i = replace(i, inputs=(*i.inputs[:n], before, *i.inputs[n + 1 :]))
-        if _is_load(i, written):
-            (out,) = i.outputs
-            key = (i.program, i.name, out.dtype, i.inputs)
-            tile = held[key] = held.pop(key, out.storage)
+        key = _made_of(i, made)
+        if key is not None and written[i.outputs[0].storage] == 1:
+            mine, held = i.outputs[0].storage, by_engine.setdefault(i.engine, {})
+            tile = held[key] = held.pop(key, mine)
             while held and sum(map(_row_bytes, held.values())) > room:
                 del held[next(iter(held))]
-            if tile is not out.storage:
-                same[out.storage] = tile
+            if tile is not mine:
+                same[mine] = tile
                 i = replace(i, name=_HELD, outputs=(), inputs=())
         found.append(i)
     return found
 
 
-def _is_load(i: KernelInstruction, written: Mapping[Storage, int]) -> bool:
-    """Return whether a tile is copied from HBM, and nothing else writes either."""
-    (out, *_), (source, *others) = i.outputs, i.inputs
-    if i.name not in _LOADS or others or not isinstance(source, Access):
-        return False
-    is_input = not (source.dynamic or source.storage.on_chip or written[source.storage])
-    is_whole = out.pattern == whole_pattern(out.storage.shape)
-    return is_input and is_whole and written[out.storage] == 1
+def _made_of(i: KernelInstruction, made: Mapping[Storage, int]) -> object | None:
+    """Return what a whole tile is made of, equal if it need not be made again."""
+    sources = [a for a in i.inputs if isinstance(a, Access) and not a.dynamic]
+    if len(i.outputs) != 1 or len(sources) != len(i.inputs) or i.reads_outputs:
+        return None
+    (out,), where = i.outputs, i.loops[-1:] and (i.loops[-1].loop, i.location)
+    if i.name in _LOADS and not any(a.storage.on_chip for a in sources):
+        where = (i.name,)
+    elif i.engine not in _LANES or not where:
+        return None
+    if out.storage.memory != "sbuf" or out.pattern != whole_pattern(out.storage.shape):
+        return None
+    reads = tuple((a, made[a.storage]) for a in sources)
+    return (i.program, where, out.dtype, i.parameters, *i.attributes.items(), reads)
 
 
 def _live_bytes(entries: Sequence[KernelInstruction]) -> int:
@@ -221,39 +231,6 @@ def _live_bytes(entries: Sequence[KernelInstruction]) -> int:
 
 def _row_bytes(s: Storage) -> int:
     return row_bytes(s.shape, s.dtype)
-
-
-def _moved_out(entries: Sequence[KernelInstruction], room: int) -> list[int]:
-    """Return the loop-invariant instructions that the compiler moves out of loops.
-
-    It does so if an iteration's tiles, one for each line that allocates one, fit in
-    SBUF together. In mamba v2 and its widths VectorE is active for 1.33 to 1.46 ms on
-    trn2 [KDA]; with a product of delta and u in every iteration it would be 1.52 to
-    1.73. In v3, where the product changes with the inner loop, and in v1, whose tiles
-    are too large, it stays."""
-    written = Counter(a.storage for i in entries for a in i.outputs)
-    made: Counter[Storage] = Counter()  # number of writes so far
-    first: dict[Any, int] = {}
-    touched: dict[int, dict[str, int]] = {}
-    found = []
-    for n, i in enumerate(entries):
-        if i.loops:
-            loop, turn = i.loops[-1]
-            if not turn:
-                tiles = [a.storage for a in i.accesses if a.storage.memory == "sbuf"]
-                sizes = {s.location: _row_bytes(s) for s in tiles}
-                touched.setdefault(loop, {}).update(sizes)
-            sources = [a for a in i.inputs if isinstance(a, Access) and not a.dynamic]
-            reads = [(a.storage, a.offset, a.pattern, made[a.storage]) for a in sources]
-            key = (loop, i.name, i.location, i.parameters, *i.attributes.items())
-            is_new = first.setdefault((*key, *reads), n) == n
-            is_whole = len(sources) == len(i.inputs) and not i.reads_outputs
-            once = all(written[a.storage] == 1 for a in i.outputs)
-            if turn and not is_new and is_whole and once and i.engine in _LANES:
-                found.append(n)
-        made.update(a.storage for a in i.outputs)
-    fits = {loop for loop, sizes in touched.items() if sum(sizes.values()) <= room}
-    return [n for n in found if entries[n].loops[-1].loop in fits]
 
 
 def _may_move(i: KernelInstruction) -> bool:

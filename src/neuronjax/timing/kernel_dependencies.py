@@ -44,7 +44,7 @@ _HBM = frozenset({"private_hbm", "shared_hbm"})
 _FEW = 8
 
 
-#: A box over more cells than these is in no cell; every search looks at it.
+#: Boxes that extend over more cells are kept in a list that every search looks through.
 _MOST_CELLS = 4
 
 _Found = list[tuple[Box, int]]

@@ -23,7 +23,7 @@ from neuronjax.ir.kernel import KernelProgram
 from neuronjax.timing import assumptions as a
 from neuronjax.timing.cost_rules import KernelPrice
 from neuronjax.timing.engines.lanes import shared_ports
-from neuronjax.timing.kernel_cost import Prices, on_engines, with_held_loads
+from neuronjax.timing.kernel_cost import Prices, on_engines, with_held_tiles
 from neuronjax.timing.kernel_dependencies import KernelDependencies
 from neuronjax.timing.kernel_queues import (
     ISSUERS,
@@ -100,7 +100,7 @@ def schedule_kernel(
     stream = unrolled(program.body, trips)
     if program.older:
         room = one.spec.sbuf_usable_bytes_per_partition
-        stream.entries = with_held_loads(stream.entries, room)
+        stream.entries = with_held_tiles(stream.entries, room)
     found = KernelDependencies(program, stream.entries, core.lnc).run(one.spec)
     prices = Prices(one, target)
     priced = on_engines(stream.entries, stream.counts, prices, older=program.older)
@@ -168,7 +168,7 @@ class _CoreState:
 
     def __init__(self, engines: int, array: Array) -> None:
         self.dma = [0.0] * engines
-        self.level: float | None = 0.0  # when the DMA engines are free, if all at once
+        self.level: float | None = 0.0  # the time at which all DMA engines become free
         self.last_dma = NOTHING
         self.ports: dict[str, tuple[float, int]] = {}
         self.table = ""

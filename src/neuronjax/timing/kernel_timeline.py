@@ -2,12 +2,12 @@
 
 An event is an instruction at its time; instructions of one line and one name belong to
 one `KernelOp`. With two physical cores an event occupies half of the logical core's
-queue, unless it is a collective; a transfer occupies the share of the DMA queue that
-its DMA engines are.
+queue, unless it is a collective. A transfer that uses a part of the DMA engines
+occupies the same part of the DMA queue.
 
 A storage is alive from its first access to its last; its bytes count in every
-partition, however many it uses. `KernelMemory` is the `MemoryPlan` of a kernel: its
-units are equal stretches of time, each with its highest use.
+partition, however many it uses. `KernelMemory` is the `MemoryPlan` of a kernel. It
+divides the time into equal parts, and a part shows the highest memory use in it.
 """
 
 from __future__ import annotations

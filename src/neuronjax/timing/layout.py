@@ -159,8 +159,8 @@ def replaces_slice(
 
 
 def source_of_updates(fused: Fused, unit: Unit, position: int) -> int:
-    """Return the operand of a loop at a position whose value is only updated in slices,
-    so that the loop can carry it in place; -1 if it is not."""
+    """Return the root of a loop's operand at a position if the loop only updates slices
+    of it, so that it can be carried in place; else -1."""
     (step,) = unit.region.steps
     if not isinstance(step.instruction, Loop):
         return -1

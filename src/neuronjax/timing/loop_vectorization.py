@@ -44,7 +44,7 @@ class _VectorizedValue(NamedTuple):
 
     Attributes:
         buffer: a buffer in the block around the loop.
-        turns: whether its last axis is the iterations.
+        turns: whether its last axis counts the iterations.
     """
 
     buffer: Buffer

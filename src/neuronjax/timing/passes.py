@@ -14,7 +14,7 @@ from math import prod
 from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.instruction_set import TensorCopy, TensorReduce
 
-#: Operators that ScalarE computes with scale, bias or a function of every table.
+#: Operators that ScalarE computes by scale, by bias or by functions in all its tables.
 ON_SCALAR = frozenset({"add", "subtract", "multiply", "negate", "abs", "sign"})
 
 

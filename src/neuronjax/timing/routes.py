@@ -43,7 +43,7 @@ class Routes:
         return self._known[ends]
 
     def bytes_per_second(self, wire: Wire) -> float:
-        """Return the rate of a wire in one direction; all cables in a switch."""
+        """Return the rate of a wire in one direction; a switch's wire is all cables."""
         link = self.topology.links[wire[1]]
         cables = link.per_chip if self.topology.kind == "switch" else 1
         return cables * link.bytes_per_second

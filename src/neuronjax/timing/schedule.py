@@ -416,7 +416,8 @@ class _Schedule:
         found = static_trips(i, self.written, self.program.functions)
         if found is not None:
             return found, False
-        self.notes[f"loop at {source or '?'}: 1 turn assumed; values decide it"] = None
+        text = f"loop at {source or '?'}: 1 iteration assumed; values decide how many"
+        self.notes[text] = None
         return 1, True
 
     def _branch(

@@ -1,4 +1,4 @@
-"""The cost of served tokens: prefill and decode with a KV cache; arithmetic alone.
+"""The cost of served tokens, computed from prefill and decode with a KV cache.
 
 A copy of the program serves `batch` sequences at a time. Each call of prefill processes
 the prompts of `prefill_batch` sequences, and gives their first tokens; one call of
@@ -74,10 +74,10 @@ class ServingCost:
         copies: copies of the program, each with its own weights and cache.
         time_to_first_token_seconds: one prefill, without waiting for a copy.
         inter_token_seconds: one decode, without a prefill in between.
-        loaded_inter_token_seconds: the mean on a full copy, with others' prefills.
+        loaded_inter_token_seconds: the mean with a full batch, with others' prefills.
         request_seconds: from the prompt to the last token, without others' prefills.
-        output_tokens_per_second: of all copies, full.
-        requests_per_second: of all copies, full.
+        output_tokens_per_second: of all copies together, each with a full batch.
+        requests_per_second: of all copies together, each with a full batch.
         dollars_per_million_input_tokens: prefill's share of the price.
         dollars_per_million_output_tokens: decode's share of the price.
         dollars_per_million_tokens: of prompts and answers together.
@@ -136,7 +136,7 @@ class ServedMemory:
     kv_cache_bytes: int
 
     def max_batch(self, batch: int) -> int | None:
-        """Return how many sequences fit; None if calls carry no cache."""
+        """Return how many sequences fit; None if calls have no KV cache."""
         if not self.kv_cache_bytes:
             return None
         rest = self.capacity_bytes - (self.needed_bytes - self.kv_cache_bytes)

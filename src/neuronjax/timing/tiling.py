@@ -180,13 +180,30 @@ class _Grouping:
             return None
         reads, home = self.fused.reads(step), self.home.get
         place = max([home(r, -1) for r in reads], default=-1)
-        if place < 0:
-            place = len(self.regions) - 1
-            if self.regions[place].streamed.keys().isdisjoint(reads):
-                return None
-        region = self.regions[place]
+        is_fed = place >= 0
+        region = self.regions[place]  # the last one, if none made an operand
+        shares = is_fed or not region.streamed.keys().isdisjoint(reads)
+        if not shares and not self._accompanies(region, step):
+            return None
         rows = self._joined(region, step) if region.sums.isdisjoint(reads) else None
-        return None if rows is None else (place, rows)
+        return None if rows is None else (place % len(self.regions), rows)
+
+    def _accompanies(self, region: TiledRegion, step: FusedStep) -> bool:
+        """Return whether a batched matmul's result has the size of one of the region's.
+
+        Examples are gradients of scores, which are combined with the scores.
+        """
+        if step.form != "matmul" or not dimensions(step).lhs_batch:
+            return False
+        sizes = self.fused.types
+        size = prod(sizes[step.results[0]].shape)
+        return (
+            any(
+                s.form == "matmul" and prod(sizes[s.results[0]].shape) == size
+                for s in region.steps
+            )
+            and region.rows in _matmul_rows(self.fused, step)[0]
+        )
 
     def _joined(self, region: TiledRegion, step: FusedStep) -> frozenset[int] | None:
         """Return a region's row counts with one more step; None if it cannot join."""

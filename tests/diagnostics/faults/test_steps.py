@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from neuronjax.api.compare import compare
+from neuronjax.diagnostics.faults.state_steps import StateStep
 from tests.arrays import normal
 from tests.diagnostics.faults.marked import marked_line
 
@@ -100,3 +101,14 @@ def test_a_few_elements_of_a_moment_may_be_noise():
     mu = normal(8, seed=3) * np.where(np.arange(8) < 3, 1e-10, 1e-3).astype("f")
     report = compare(step, policy="fp32")(mu, normal(8), normal(999, 8, seed=1))
     assert report.faults == (), str(report)
+
+
+@pytest.mark.parametrize(
+    ("data_error", "format_error", "unmoved", "is_lost"),
+    [(2e8, 1.0, 0.0, False), (0.6, 1.0, 0.0, True), (0.6, 0.1, 0.9, True)],
+    ids=["noise", "no room", "still"],
+)
+def test_a_step_that_is_noise_needs_no_room(data_error, format_error, unmoved, is_lost):
+    """As of the bias of keys, whose gradient is zero but for rounding."""
+    step = StateStep(5e-9, data_error, data_error, format_error, unmoved)
+    assert step.is_lost == is_lost

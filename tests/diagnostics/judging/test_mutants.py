@@ -57,20 +57,20 @@ CASES = {
         "input 0 is its mean", "input 1 is its mean",
         "a sum without its last term, line 12"}),
     "a recurrence": ("draw(4, 8)", "x", RECURRENCE, {
-        "input 0 is its mean", "a loop without its last turn, line 13",
+        "input 0 is its mean", "a loop without its last iteration, line 13",
         "an addition with the other sign, line 14"}),
     "a recurrence of while": ("draw(4, 8)", "x", WHILE, {
-        "input 0 is its mean", "a loop without its last turn, line 13",
+        "input 0 is its mean", "a loop without its last iteration, line 13",
         "an addition with the other sign, line 14"}),
     "a loop that breaks": ("draw(4, 8)", "x", BREAK, {
-        "input 0 is its mean", "a loop without its last turn, line 13",
+        "input 0 is its mean", "a loop without its last iteration, line 13",
         "an addition with the other sign, line 14"}),
     "a loop over rows": ("draw(4, 8)", "x", ROWS, {
-        "input 0 is its mean", "a loop without its last turn, line 13",
+        "input 0 is its mean", "a loop without its last iteration, line 13",
         "an addition with the other sign, line 14"}),
     "a loop over pairs": ("draw(4, 8), draw(4, 8)", "x, y", PAIRS, {
         "the result is input 0", "the result is input 1", "input 0 is its mean",
-        "input 1 is its mean", "a loop without its last turn, line 12"}),
+        "input 1 is its mean", "a loop without its last iteration, line 12"}),
     "in place": ("draw(4, 8), draw(4, 8)", "x, w", "x -= w\n    return x", {
         "the result is input 0", "the result is input 1", "input 0 is its mean",
         "input 1 is its mean", "an addition with the other sign, line 12"}),
@@ -139,5 +139,5 @@ def test_a_loop_that_a_change_never_ends_is_left(tmp_path: Path) -> None:
     case = case_of(tmp_path, "draw(4, 8)", "x", UNTIL)
     found = mutants.tried(case, 0, case.tolerances(0, 1e-6))
     names = {m.what for m in found}
-    assert "a loop without its last turn, line 13" in names
+    assert "a loop without its last iteration, line 13" in names
     assert not any("other sign" in name for name in names)

@@ -145,9 +145,9 @@ def cut(exact: np.ndarray) -> np.ndarray:
 
 
 def fold(order: str, terms: np.ndarray) -> np.ndarray:
-    if order == "wide, rounded once":
+    if order == "float64, rounded once":
         return np.array(terms, np.longdouble).sum(axis=-1).astype(F32)
-    if order == "left fold, cut off":
+    if order == "left fold toward zero":
         total = terms[..., 0].astype(F32)
         for i in range(1, terms.shape[-1]):
             total = cut(np.float64(total) + np.float64(terms[..., i]))
@@ -282,7 +282,7 @@ class Isa:
         share = {
             "in proportion": share,
             "in proportion, 8 random bits": np.floor(share * 256) / 256,
-            "up or down alike": np.full(x.shape, 0.5),
+            "up or down equally often": np.full(x.shape, 0.5),
             "not at all": np.zeros(x.shape),
         }[self.chip.random]
         up = self.random.random(x.shape) < share

@@ -79,7 +79,7 @@ FOREIGN = {
         zeros="the second",
         payload="0x7fffffff",
         scales="ceil",
-        random="up or down alike",
+        random="up or down equally often",
         ranks="rdh",
         function="transcendentals=host",
     ),
@@ -99,8 +99,8 @@ FOREIGN = {
         ranks="single_step",
     ),
     "fourth": Choices(
-        vector_sum="wide, rounded once",
-        scalar_sum="left fold, cut off",
+        vector_sum="float64, rounded once",
+        scalar_sum="left fold toward zero",
         partition_sum="tiles of 64",
         tensor_sum="tree of neighbours",
         split="8 bits to nearest",
@@ -117,8 +117,10 @@ FOREIGN = {
         psum="right fold",
         cell="cell as a tree, then rows",
     ),
-    "sixth": Choices(tensor_sum="tiles of 32", psum="left fold, cut off"),
-    "seventh": Choices(tensor_sum="left fold, cut off", psum="wide, rounded once"),
+    "sixth": Choices(tensor_sum="tiles of 32", psum="left fold toward zero"),
+    "seventh": Choices(
+        tensor_sum="left fold toward zero", psum="float64, rounded once"
+    ),
 }
 
 
@@ -132,7 +134,7 @@ def truth(chip: Choices) -> dict[str, str | None]:
     product = {  # whose passes are added in PSUM
         "left fold": passes,
         "right fold": f"{chip.split}: ll lh hl hh",
-        "wide, rounded once": "one product, rounded",
+        "float64, rounded once": "one product, rounded",
     }.get(chip.psum)
     plain = chip.psum == "left fold"
     order = f"{chip.tensor_sum}, then PSUM" if plain else None
@@ -309,7 +311,7 @@ def test_all_of_the_kit_runs_unmodified(kit, tmp_path, style):
     if "--older" in style:
         absent.add("ScalarE: gelu_apprx_sigmoid_dx")  # not of the older style
     assert undecided == {"VectorE: bits of a NaN sum", *absent}
-    assert "VectorE adds 128 numbers so: 0..127" in report.notes
+    assert "VectorE adds 128 numbers in this order: 0..127" in report.notes
 
 
 # -- Folders ---------------------------------------------------------------------------
@@ -480,8 +482,8 @@ def test_an_unknown_order_is_shown(kit, tmp_path):
     """Where no alternative fits, the sums of pairs still say what is added when."""
     fake_chip.run(kit, tmp_path, FOREIGN["first"], "trn2", "vector_order,divide")
     notes = check_silicon(tmp_path).notes
-    assert "VectorE adds 128 numbers so: 0..127" in notes
+    assert "VectorE adds 128 numbers in this order: 0..127" in notes
     chip = Choices(vector_sum="2 lanes")
     fake_chip.run(kit, tmp_path, chip, "trn2", "vector_order,divide")
     [note] = [n for n in check_silicon(tmp_path).notes if n.startswith("VectorE")]
-    assert note.startswith("VectorE adds 128 numbers so: (0 + 2 + 4")
+    assert note.startswith("VectorE adds 128 numbers in this order: (0 + 2 + 4")

@@ -26,7 +26,7 @@ class GPTConfig:
     Attributes:
         vocab_size: V, the number of tokens.
         layers: the number of blocks.
-        heads: H, attention heads; must divide `width`, to an even head width.
+        heads: H, the attention heads; `width / heads` must be whole and even.
         width: D, the size of the residual stream.
         hidden: the inner size of the SwiGLU.
     """

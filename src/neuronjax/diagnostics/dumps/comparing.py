@@ -157,7 +157,7 @@ def as_declared(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def stored_in(array: np.ndarray, dtype: np.dtype) -> str:
-    """Return the format of a saved tensor, or "" if the program's is no wider."""
+    """Return the format of a saved tensor if it is coarser than `dtype`, else ""."""
     name = array.dtype.name
     if name not in FORMATS or dtype.name not in FORMATS:
         return ""

@@ -101,7 +101,7 @@ def flat(program: Program) -> FlatProgram:
 def fingerprint(path: OpPath) -> str:
     """Return a hash of what an op computes, and of its name stack.
 
-    The module is left out, since the ops around it may determine it."""
+    The module is left out, since it may follow from the ops around this one."""
     scope = path.scope
     names = "/".join(read_name_stack(scope).names)
     backward = str(is_cotangent_scope(scope))

@@ -70,10 +70,10 @@ class Correspondence:
     ) -> None:
         self._tolerance, self._returned = tolerance, returned
         self._before = runs[0].values
-        # The corresponding values before, by value after.
+        # Value after the edit -> the corresponding value before it.
         self._partners: dict[RunValue, RunValue] = {}
         self._taken: set[RunValue] = set(returned.values())
-        # By value after: values before that may equal it only after a sum over devices.
+        # Value after -> values before that may equal it only after a sum over devices.
         self._partial: dict[RunValue, Sequence[RunValue]] = {}
         self._pairs: dict[FlatOp | None, AlignedPair] = {}
         if alignment.is_edit:

@@ -231,10 +231,10 @@ class Flow:
     def owes_to_chance(self, value: Value, unit: float) -> bool:
         """Return whether the error of a value is due to chance and not to an op.
 
-        A gradient that should be zero, as of a bias before a softmax, is float64's
-        rounding noise in the reference, and other noise on perturbed data. The same may
-        hold for a few elements. A float next to a rounding boundary may become either
-        whole number. In 8 bits a few layers of roundings leave few digits.
+        A gradient that should be zero, such as that of a bias before a softmax, is the
+        rounding noise of float64 in the reference, and other noise on perturbed data.
+        The same may hold for a few elements. A float near the middle of two whole
+        numbers may become either. In 8 bits few digits are left after a few layers.
 
         Args:
             value: the value that is wrong.
@@ -342,7 +342,7 @@ def _is_ordinary(chain: list[Step], unit: float) -> bool:
         return False
     share = chain[0][1].result
     casts = [t.path.op.results[0].type.dtype for t, _ in chain if narrows(t.path.op)]
-    by_policy = max(map(unit_of, casts), default=0.0) <= COARSE  # not by the program
+    by_policy = max(map(unit_of, casts), default=0.0) <= COARSE  # no own cast is coarse
     return by_policy or share.error <= OF_DATA * share.data_error
 
 

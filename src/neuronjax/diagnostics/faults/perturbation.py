@@ -3,8 +3,8 @@
 A number is multiplied by 1 + u s, where u is the format's unit roundoff and s, between
 -1 and 1, is a hash of its magnitude. As under rounding, equal numbers stay equal, zeros
 stay zero and opposite numbers stay opposite: a constant feature stays constant and a
-symmetric matrix symmetric. Each draw uses another hash. Arrays of whole numbers stay as
-they are if their format also holds halves of that size.
+symmetric matrix symmetric. Each draw uses another hash. An array of whole numbers does
+not change if its format could also hold the halves between them.
 """
 
 from __future__ import annotations

@@ -4,11 +4,11 @@ Their bounds cut numbers off, or their roundings turn numbers into zeros. The fl
 reference does the same, so no result shows it.
 
 A quantizer ends in a cast to 8 bits or fewer, or rounds to whole numbers, bounds them
-and scales them back. How it makes its scales does not matter, for all is measured in
-its own steps. It is at fault if its error is twice that of a scale that fits, which
-costs a bit. (The rounding error of whole numbers grows with the largest, so there it
-may be better to clip a few.) It is also at fault if most numbers become zero; fewer
-suffice where something is divided by them, or where each is the scale of many.
+and scales them back. How it makes its scales does not matter, since its errors are
+measured in its own steps. It is at fault if its error is twice that of a scale that
+fits: it loses a bit. (The rounding error of whole numbers grows with the largest, so
+there it may be better to clip a few.) It is also at fault if most numbers become zero,
+or some of them if the program divides by them or if each is the scale of many others.
 """
 
 from __future__ import annotations

@@ -152,10 +152,14 @@ class OpTrace:
         self.rounds_whole |= evidence.rounds_whole
 
     @property
+    def moment(self) -> Moment | None:
+        """Return the first execution that is off, or None."""
+        return self.first or self.made_nonfinite
+
+    @property
     def shown(self) -> OpEvidence:
         """Return the first execution that is off, or else the worst."""
-        moment = self.first or self.made_nonfinite
-        return moment[2] if moment else self.worst
+        return self.moment[2] if self.moment else self.worst
 
     @property
     def absorbs(self) -> bool:

@@ -246,7 +246,7 @@ class FaultSearch:
     def _amplifying(self, chain: list[Step]) -> list[Step]:
         """Return the step that amplifies an error most, after earlier steps that
         amplify it by at least the square root of that."""
-        # Movement computes nothing, though it may drop large numbers.
+        # Ops that move numbers compute nothing, though they may drop large numbers.
         chain = [step for step in chain if computes(step[0])] or chain
         times = [amplification(seen) for _, seen in chain]
         flagged = [n for n, (t, _) in enumerate(chain) if not n or t.first is not None]
@@ -395,21 +395,13 @@ class FaultSearch:
     def _handing_on(self, value: Value) -> set[Op]:
         """Return the ops through which a state passes: sums, scalings by nearly one."""
 
-        def passes(value: Value) -> bool:
-            return self._flow.trace(value) is None
+        def others(value: Value) -> Collection[Value]:
+            trace = self._flow.trace(value)
+            left = set() if trace is None else set(trace.path.op.operands)
+            return left.difference(handed_on(trace) if trace else ())
 
-        found: set[Op] = set()
-        seen, left = {value}, [value]
-        while left:
-            for inner in self._flow.behind(left.pop(), passes):
-                trace = self._flow.trace(inner)
-                if trace is None or trace.path.op in found:
-                    continue
-                found.add(trace.path.op)
-                states = [v for v in handed_on(trace) if v not in seen]
-                seen.update(states)
-                left += states
-        return found
+        inside = map(self._flow.trace, self._flow.behind(value, lambda v: True, others))
+        return {trace.path.op for trace in inside if trace is not None}
 
     def _rounding_whole(self, wrong: Collection[int]) -> Iterator[Suspect]:
         """Yield the ops that round whole numbers on which wrong results depend, or that

@@ -64,10 +64,11 @@ class StateStep:
 
     @property
     def is_lost(self) -> bool:
-        """Return whether the error exceeds `allowed`, the format has no room, or most
-        elements stay where they are."""
+        """Return whether the error exceeds `allowed`, or the format has no room or most
+        elements stay where they are; a step that the data move by far is noise."""
         is_still = self.unmoved > LOST_UPDATE < self.error
-        return self.error > self.allowed or not self.has_room or is_still
+        stays = self.data_error < OF_DATA and (is_still or not self.has_room)
+        return self.error > self.allowed or stays
 
 
 class StateSteps:

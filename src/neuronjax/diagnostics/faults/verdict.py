@@ -155,11 +155,10 @@ def _remedies(
 ) -> list[str]:
     """Return the advice against every fault; remedies are tried for the first ones."""
     shown = [tried_op(suspect, name.kind) for suspect, name in found]
-    moments = {t.path: t.first or t.made_nonfinite for t in shown[:MOST_TRIED]}
     near = {
-        path: moment and moment[1]
-        for path, moment in moments.items()
-        if moment is None or moment[0] < MOST_EXECUTIONS
+        t.path: t.moment and t.moment[1]
+        for t in shown[:MOST_TRIED]
+        if t.moment is None or t.moment[0] < MOST_EXECUTIONS
     }
     kept = execute(near) if execute is not None and near else {}
     steps = {w.index: w.step.size for w in wrong if w.step is not None}
@@ -214,14 +213,13 @@ def _fault(
     names: Sequence[str],
 ) -> Fault:
     trace = suspect.trace
-    moment = trace.first or trace.made_nonfinite
     return Fault(
         kind=name.kind,
         role=suspect.role,
         record=records[trace.path],
         parameter=parameter,
         shows=None if suspect.amplifier is None else records[suspect.amplifier.path],
-        iteration=moment[1] if moment else (),
+        iteration=trace.moment[1] if trace.moment else (),
         evidence=name.evidence,
         remedy=remedy,
         outputs=tuple(names[n] for n in suspect.results),

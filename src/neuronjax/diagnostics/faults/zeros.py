@@ -17,8 +17,8 @@ _VANISHING = frozenset(
 def flushed(flow: Flow, shown: OpTrace, evidence: OpEvidence) -> OpTrace | None:
     """Return the op that turned nonzero numbers into the zeros behind an Inf or NaN.
 
-    It may be a difference that rounds to a coarser format than the op with the Inf or
-    NaN. If the zeros come from an Inf, as of exp(-Inf), it is the op that made it.
+    This op may be a difference that is rounded to a coarser format than the Inf or NaN.
+    If the zeros come from an Inf, as in exp(-Inf), return the op that made the Inf.
     """
     seen: set[Op] = set()
     found, op = None, shown.path.op

@@ -60,9 +60,9 @@ def decided(
         return None, (
             f"The tolerance is too wide: an error of {most:.3g} times the result's "
             "norm passes, and only a larger one would have been caught. It decides "
-            f"where this is at most {DECIDES:g}. Let the loops of the reference and of "
-            "the kernel turn less often, or give the relative L2 error that you allow: "
-            "tolerance=0.02"
+            f"where this is at most {DECIDES:g}. Give the loops of the reference and "
+            "of the kernel fewer iterations, or give the relative L2 error that you "
+            "allow: tolerance=0.02"
         )
     passed = [m for m in tried if m.does_nothing and not m.caught]
     if passed:

@@ -28,7 +28,7 @@ _MOST_RUNS = 24
 _MOST_READ = 1 << 30
 
 _SIGNS = {np.add: np.subtract, np.subtract: np.add}
-_SHORT_LOOP = "a loop without its last turn"
+_SHORT_LOOP = "a loop without its last iteration"
 _SHORT_SUM = "a sum without its last term"
 _OTHER_SIGN = "an addition with the other sign"
 Results = Sequence[np.ndarray]
@@ -178,7 +178,7 @@ class _ChangedRun:
         with names_changed(forward, names), np.errstate(all="ignore"):
             try:
                 found = forward(*map(self._heard, copies))
-            except Exception:  # e.g. a variable that only the omitted turn sets
+            except Exception:  # e.g. a variable that only the omitted iteration sets
                 return None
         held = found if isinstance(found, list | tuple) else (found,)
         return [np.asarray(_plain(x)) for x in held]
@@ -195,7 +195,7 @@ class _ChangedRun:
         return site
 
     def _for(self, over: Iterable[Any]) -> Iterator[Any]:
-        """Yield the turns of a loop, without the last in the changed place."""
+        """Yield the values of a loop; leave out the last one in the changed place."""
         turns, is_changed = iter(over), False
         for turn in turns:
             for following in turns:
@@ -206,17 +206,17 @@ class _ChangedRun:
                 yield turn
 
     def _while(self, condition: Any) -> Any:
-        """Return whether a loop turns; not the last time if it is the changed place.
+        """Return whether a loop goes on; the changed one lacks its last iteration.
 
-        Which time is the last is known from the unchanged run. An error ends a loop
-        that does not end because of a change.
+        The unchanged run tells how many iterations there are. An error ends a loop that
+        does not end because of a change.
         """
         site = self._noted(_SHORT_LOOP) if condition else None
         if site is None:
             return condition
         turns, usual = self.turns[site], self._usual.get(site, 0)
         if self._usual and turns > 2 * usual:
-            raise RuntimeError("turns without end")
+            raise RuntimeError("the loop does not end")
         return not (site in self._places and turns == usual)
 
     def called(self, function: Any, args: Any, named: Any) -> Any:

@@ -57,7 +57,7 @@ def too_large(program: KernelProgram, path: Path) -> Iterator[Problem]:
     count = values.executed(program.body)
     if count > MOST_INSTRUCTIONS:
         message = f"executes {count:,} instructions, more than {MOST_INSTRUCTIONS:,}"
-        remedy = "let its loops turn less often, or judge a smaller case"
+        remedy = "give its loops fewer iterations, or judge a smaller case"
         yield Problem(rule="time", location=str(path), message=message, remedy=remedy)
 
 
@@ -149,5 +149,5 @@ def _from_memory(count: int, candidate: TracedCandidate) -> Problem:
         location=results[0].storage.location if results else "",
         message=f"{count:,} elements of the results change with what memory held "
         "before the kernel",
-        remedy="write all that is read and returned, however often a loop turns",
+        remedy="write all that is read and returned, even if a loop has no iteration",
     )

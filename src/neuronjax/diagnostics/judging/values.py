@@ -39,7 +39,7 @@ class ValuesRun(NamedTuple):
 
 
 def executed(block: KernelBlock) -> int:
-    """Return the number of executed instructions; unknown loops count one turn."""
+    """Return the number of executed instructions; unknown loops count one iteration."""
     total = 0
     for item in block.items:
         if isinstance(item, KernelInstruction):
@@ -59,7 +59,7 @@ def _turns(loop: KernelLoop | KernelWhile) -> int | None:
 
 
 def _may_not_end(block: KernelBlock) -> Iterator[str]:
-    """Yield the lines of loops whose number of turns depends on data."""
+    """Yield the lines of loops whose number of iterations depends on data."""
     for item in block.items:
         if isinstance(item, KernelLoop | KernelWhile):
             if _turns(item) is None:

@@ -59,5 +59,5 @@ def read(text: bytes, arrays: bytes) -> Any:
             raise
         raise InvalidProgramError(
             f"no values of a kernel: {error}",
-            remedy="judge it again: its process left them, and something changed them",
+            remedy="judge it again: the file was changed after its process had ended",
         ) from error

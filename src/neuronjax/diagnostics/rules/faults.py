@@ -219,7 +219,7 @@ def _stagnates(context: OpContext) -> Answer:
         if running_sum is not None:
             half = f"from {1 / (2 * unit):.0f} equal addends on, each loses up to half"
             name = argument.type.dtype.name
-            return Verdict(f"{context.loop} turns in {name}; {half}", at=running_sum)
+            return Verdict(f"{context.loop} times in {name}; {half}", at=running_sum)
     return None
 
 

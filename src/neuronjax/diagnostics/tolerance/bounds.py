@@ -20,7 +20,7 @@ from neuronjax.diagnostics.tolerance.drawn import Draw, sharpened
 from neuronjax.diagnostics.tolerance.fresh import names_changed, stand_ins
 from neuronjax.diagnostics.tolerance.judged import Tolerance, sum_of_squares
 from neuronjax.diagnostics.tolerance.model import SHARED_SPREAD, ErrorModel, error_model
-from neuronjax.diagnostics.tolerance.runs import RunsApartError, of_run
+from neuronjax.diagnostics.tolerance.runs import of_run
 from neuronjax.diagnostics.tolerance.tracked import Tracked, as_tracked, over_blocks
 
 #: Factor on bounds from drawn errors of the reference. A kernel may compute in another
@@ -104,13 +104,7 @@ def error_bounds(
             return forward(*tracked)
 
     def values(draw: Draw) -> Iterator[tuple[int, np.ndarray]]:
-        try:
-            results = jax.tree.leaves(run(draw))
-        except RunsApartError as apart:
-            for part in draw.parts(*apart.args):
-                yield from values(part)
-            return
-        for number, x in enumerate(results):
+        for number, x in enumerate(jax.tree.leaves(run(draw))):
             value = as_tracked(x, model).value
             for n in range(draw.count):
                 yield number, of_run(value, n)
@@ -135,11 +129,16 @@ def _entered(x: Any, model: ErrorModel) -> Any:
 def tolerance_of(x: Tracked) -> Tolerance:
     """Return the error bounds of a tracked array's elements, and of its norm."""
     x = x.passed()
-    value, bound = np.empty(x.shape, x.carrier), np.empty(x.shape, np.float32)
+    is_stored = not x.functions
+    value = (
+        np.asarray(x.value, order="C") if is_stored else np.empty(x.shape, x.carrier)
+    )
+    bound = np.empty(x.shape, np.float32)
 
     def bound_of(block: Any) -> tuple[float, float]:
         part = x.part(block)
-        value[block] = part.value
+        if not is_stored:
+            value[block] = part.value
         correlated = part.correlated(x.shared, block)
         sizes = sum(e for e in (part.own, correlated) if e is not None)
         limit = np.asarray(np.float32(x.model.spread) * sizes, np.float32)

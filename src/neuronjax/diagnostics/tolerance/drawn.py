@@ -12,6 +12,7 @@ large and distances divided by it, so that a nearby kink (`relu`) is noticed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -35,10 +36,10 @@ Key = TypeVar("Key")
 
 
 class Draw:
-    """The drawn errors of one run, or of several runs together, reproducible by number.
+    """The random errors of one run or of several; a run's number determines them.
 
     Attributes:
-        count: number of runs packed into values (`runs.py`); 0 for one, unpacked.
+        count: number of runs packed into a value (`runs.py`); 0 for a single run.
     """
 
     def __init__(self, samples: int, number: int, count: int = 0) -> None:
@@ -145,27 +146,26 @@ class Spread:
         self._norm += float(squares[np.isfinite(squares)].sum())
         self.count += 1
 
-    def narrowed(self, found: Tolerance, failure: float, ways: float) -> Tolerance:
+    def is_no_help(self, found: Tolerance, quantile: float) -> bool:
+        """Return whether two runs or more would leave the bound of the norm wider."""
+        norm = quantile * math.sqrt(self._norm / max(1, self.count))
+        return self.count > 1 and norm >= found.l2_bound
+
+    def narrowed(self, found: Tolerance, quantile: float) -> Tolerance:
         """Return `found` with bounds reduced where the sampled runs' are smaller.
 
         Args:
             found: the tolerance from slopes.
-            failure: probability that one correct element is refused.
-            ways: factor by which the errors of another algorithm for the same result
-                may exceed those of this one.
+            quantile: the largest error over the sampled root mean square.
         """
-        if not self.count or found.bound is None or found.value.dtype.kind in "iub":
+        if found.bound is None or found.value.dtype.kind in "iub":
             return found
-        # Imported here because the import takes as long as a small reference.
-        from scipy.special import stdtrit
-
-        quantile = -ways * float(stdtrit(self.count, failure / 2))
         scale = np.sqrt(self._squares / self.count)
         known = scale[np.isfinite(scale)]
         floor = _FLOOR * float(np.median(known)) if known.size else 0.0
         # Where a number may jump, a legal run may be as far off as a sampled one.
         elements = np.maximum(quantile * np.maximum(scale, floor), self._largest)
-        norm = quantile * float(np.sqrt(self._norm / self.count))
+        norm = quantile * math.sqrt(self._norm / self.count)
         narrow = np.where(
             np.isfinite(found.value), np.minimum(found.bound, elements), found.bound
         )
@@ -203,20 +203,33 @@ def sharpened(
         found: the tolerances from slopes.
         run: executes the runs of a draw, and returns the values that have tolerances.
         samples: number of runs; None for `usual` if a tolerance is wide, else 0.
-        failure: see `Spread.narrowed`.
+        failure: probability that one correct element is refused.
         usual: number of runs that `samples=None` makes.
-        ways: see `Spread.narrowed`.
-        is_batched: whether `run` executes several runs together.
+        ways: factor by which the errors of another algorithm for the same result may
+            exceed those of this one.
+        is_batched: whether `run` executes several runs together. Where a part of
+            `usual` runs says that they would narrow no norm's bound, it is the last.
     """
+    is_asked = samples is not None
     if samples is None:
         samples = usual if any(map(is_wide, found.values())) else 0
-    spreads = {key: Spread(t.value) for key, t in found.items()} if samples else {}
-    whole = Draw(samples, 0, samples)
-    draws = [whole] if is_batched else [Draw(samples, n) for n in range(samples)]
-    for draw in draws if samples else ():
-        for key, values in run(draw):
-            spreads[key].add(values)
-    return {
-        key: spreads[key].narrowed(t, failure, ways) if key in spreads else t
-        for key, t in found.items()
-    }
+    if not samples:
+        return dict(found)
+    # Imported here because the import takes as long as a small reference.
+    from scipy.special import stdtrit
+
+    quantile = -ways * float(stdtrit(samples, failure / 2))
+    spreads = {key: Spread(t.value) for key, t in found.items()}
+    draws = [Draw(samples, n) for n in range(0 if is_batched else samples)]
+    draws += [Draw(samples, 0, samples)] if is_batched else []
+    while draws:
+        draw = draws.pop(0)
+        try:
+            for key, values in run(draw):
+                spreads[key].add(values)
+        except RunsApartError as apart:
+            draws = [*draw.parts(*apart.args), *draws]
+        if is_batched and draws and not is_asked:
+            if all(s.is_no_help(found[key], quantile) for key, s in spreads.items()):
+                return dict(found)
+    return {key: s.narrowed(found[key], quantile) for key, s in spreads.items()}

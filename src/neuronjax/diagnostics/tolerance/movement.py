@@ -20,30 +20,12 @@ from neuronjax.diagnostics.tolerance.tracked import (
 )
 
 # Functions of one array that return one array.
-_OF_ONE = (
-    np.reshape,
-    np.transpose,
-    np.swapaxes,
-    np.moveaxis,
-    np.rollaxis,
-    np.squeeze,
-    np.expand_dims,
-    np.ravel,
-    np.flip,
-    np.fliplr,
-    np.flipud,
-    np.roll,
-    np.rot90,
-    np.repeat,
-    np.tile,
-    np.broadcast_to,
-    np.tril,
-    np.triu,
-    np.diag,
-    np.diagonal,
-    np.take,
-    np.copy,
-)
+_OF_ONE = [
+    getattr(np, name)
+    for name in "reshape transpose swapaxes moveaxis rollaxis squeeze expand_dims "
+    "ravel flip fliplr flipud roll rot90 repeat tile broadcast_to tril triu diag "
+    "diagonal take copy".split()
+]
 # The reference cannot write to its array through a result of these functions.
 _REARRANGED = (np.reshape, np.transpose, np.swapaxes, np.moveaxis, np.ravel)
 _OF_MANY = (np.concatenate, np.stack, np.vstack, np.hstack, np.dstack, np.column_stack)

@@ -26,7 +26,7 @@ from neuronjax.diagnostics.tolerance.tracked import (
 )
 
 #: Results of fewer elements are stored at once.
-PENDING_ELEMENTS = 1 << 24
+PENDING_ELEMENTS = 1 << 22
 
 #: A result is stored if more passes over it are made, or if it takes more than
 #: `MOST_FUNCTIONS` functions to compute.

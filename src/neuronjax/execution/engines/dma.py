@@ -195,7 +195,7 @@ def im2col(i: Im2col, x: Sequence[jax.Array], r: Registers) -> Arrays:
 
 
 def _gathered(out: jax.Array, window: Window, counts: tuple[int, ...]) -> jax.Array:
-    """Return [outer, *counts, *window.sizes, channels], dimension by dimension."""
+    """Return the windows of an array: [outer, *counts, *window.sizes, channels]."""
     steps = zip(
         counts, window.strides, window.sizes, window.window_dilations, strict=True
     )

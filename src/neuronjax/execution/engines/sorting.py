@@ -99,7 +99,7 @@ def sort_block(i: SortBlock, x: Sequence[jax.Array], r: Registers) -> Arrays:
     ) -> jax.Array:
         pairs = [a for pair in zip(mine[1:], other[1:], strict=True) for a in pair]
         (says,) = body(number, *pairs)
-        real = (mine[0] < n) & (other[0] < n)  # padding stays behind
+        real = (mine[0] < n) & (other[0] < n)  # padding never moves forward
         opposite = says[partner]
         return jnp.where(real & (says != opposite), says, mine[0] < other[0])
 

@@ -82,7 +82,8 @@ def _gathered(
     psum: Psum,
     zero: jax.Array,
 ) -> jax.Array:
-    """Return [batch, stationary free, moving free], one compressed row at a time."""
+    """Return the product, computed one compressed row at a time: [batch, stationary
+    free, moving free]."""
     rows = expanded_rows(compressed.tags, compressed.pattern, axis=compressed.axis)
     k_axis = 3 + compressed.axis
     source = jnp.moveaxis(moving.rows(), 0, 1)  # [batch, K, free]

@@ -23,7 +23,7 @@ from neuronjax.numerics.widening import widen_finite
 #: With fewer multiply-adds, waking another thread takes longer than it saves.
 FEW = 1 << 19
 #: Largest rows and columns of a block: its operands of one pass fit a second-level
-#: cache, and packing them takes little time beside multiplying them.
+#: cache, and packing them takes little time compared with multiplying them.
 BLOCK_M, BLOCK_N = 384, 512
 #: Approximate number of floats in a thread's panels; deeper panels are narrower.
 PANELS = 1 << 20

@@ -61,7 +61,7 @@ class PanelPacker:
     Attributes:
         half: "whole", "high" or "low".
         k0, left: the first row of the K tile, and how many rows remain from there.
-        first, there: the first row or column of the panel, and how many exist.
+        first, there: the panel's first row or column, and how many of `width` exist.
         cells: the number of cells of the tile.
         cell_stride, row_stride: distances of cells, and of rows in a cell, in rows of
             K.
@@ -245,7 +245,7 @@ def _scaled(c: Code, x: Value, scale: Value) -> Value:
 
 
 def _half(c: Code, x: Value, half: str) -> Value:
-    """Return the upper 12 significant bits, with Inf and NaN, or the rest."""
+    """Return the upper 12 significant bits ("high") or the rest; Inf, NaN are high."""
     if half == "whole":
         return x
     exponent = c.like(x, 0x7F800000)

@@ -35,7 +35,7 @@ FIELDS = len(ROW_FIELDS) + 1 + 2 * MOST_AXES
 
 
 def copied(base: jax.Array, window: Window, counts: tuple[int, ...]) -> jax.Array:
-    """Return [outer, *counts, *window.sizes, channels] of a padded base.
+    """Return the windows of a base: [outer, *counts, *window.sizes, channels].
 
     Args:
         base: [outer, *spatial, channels], with elements of whole bytes.

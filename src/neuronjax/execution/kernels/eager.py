@@ -70,8 +70,8 @@ class EagerCall(NamedTuple):
 
 
 class EagerMachine:
-    """A machine that executes instructions at once, on `core`, with random bits from
-    `key`."""
+    """A machine that executes each instruction when it is emitted, on `core`, with
+    random bits from `key`."""
 
     def __init__(
         self, core: CoreSpec, key: jax.Array, numerics: KernelNumerics = USUAL

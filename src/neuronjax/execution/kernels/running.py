@@ -1,7 +1,7 @@
 """The loops: a tabulated program as one function of its argument arrays.
 
-A repeat is a loop over the rows of its nodes; a column that never changes is a Python
-int. A loop carries only the pools that it writes and reads the others from outside.
+A `Repeat` is a loop over the rows of the tables of its nodes; a column of equal values
+is a Python int. A loop carries only the pools that it writes.
 """
 
 from __future__ import annotations
@@ -296,8 +296,8 @@ def _run_repeat(node: Node, instance: Index, state: State, c: TileContext) -> No
 def _run_dispatch(
     kind: Dispatch, node: Node, instance: Index, state: State, c: TileContext
 ) -> None:
-    """Run the child of each position. Every child is a loop, which has no turns where
-    it does not match; XLA would copy the results of a conditional's branches."""
+    """Run, for each position, the child that matches. Every child runs in a loop of one
+    turn, or of none if it does not match: a conditional would copy its results."""
     positions = np.array([kind.kinds, kind.ordinals], np.int32)
 
     def body(position: jax.Array, inner: State) -> None:

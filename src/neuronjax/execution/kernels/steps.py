@@ -186,7 +186,8 @@ def _recast(x: jax.Array, stored: str, dtype: str) -> jax.Array:
 
 
 def _dense(place: ResolvedAccess, box: AccessBox, state: State) -> jax.Array:
-    """Return the pool, or one slot in another dtype, as [slots, *box.sizes]."""
+    """Return the pool as [slots, *box.sizes]; if the access reads another dtype than
+    is stored, only its slot in that dtype, as [1, *box.sizes]."""
     plan = place.plan
     if _same_carrier(plan):
         pool = state[plan.pool]

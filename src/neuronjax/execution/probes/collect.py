@@ -24,12 +24,12 @@ from neuronjax.policy.values import check_pattern
 
 KINDS: Mapping[str, str] = {
     "cast": "copies to a narrower format, those of matmul operands included",
-    "mx": "quantizations to MX blocks, by element and by block",
+    "mx": "quantizations to MX blocks; elements and blocks are counted",
     "quantize": "clips to the ends of a format of 8 bits or fewer, before a cast to it",
     "matmul": "results of matmuls, as they leave PSUM",
     "write": "results of other arithmetic that are narrower than FP32",
-    "update": "additions to an argument (p - lr * g), or to what a loop carries; sums "
-    "that are its next value (b * m + g), if they are narrower than FP32",
+    "update": "additions to an argument or to a loop's carry (p - lr * g); also sums "
+    "narrower than FP32 that replace an argument or a carry (b * m + g)",
     "add": "every other addition and subtraction of floats",
     "result": "FP32 results of all other arithmetic",
     "finite": 'the largest "add" and "result", and the op that makes Inf or NaN',

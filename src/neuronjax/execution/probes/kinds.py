@@ -89,8 +89,8 @@ class PlanFacts(NamedTuple):
         return id(i) in self.states.before and i in self.states and not _dithers(i)
 
     def before(self, i: Instruction) -> int | None:
-        """Return the buffer measured beside an instruction's result, or None. It holds
-        the state before its step, or the operand of a clip."""
+        """Return the buffer that a probe reads in addition to an instruction's result:
+        the state before its step, the operand of a clip, or None."""
         if id(i) in self.bounds:
             return self.bounds[id(i)].before
         return self.states.before[id(i)] if self.advances(i) else None

@@ -106,13 +106,13 @@ class ProbePlan:
         return self._wide.get(id(i))
 
     def before(self, i: Instruction) -> int | None:
-        """Return the buffer that is read beside an instruction's result. It holds the
-        state before its step, or the operand of a clip."""
+        """Return the buffer that a probe reads in addition to an instruction's result.
+        It holds the state before the step, or the operand of a clip."""
         return self._before.get(id(i))
 
     def reads(self, i: Instruction) -> set[int]:
-        """Return the buffers that are read beside the results of an instruction and its
-        blocks."""
+        """Return the buffers that probes read in addition to the results of an
+        instruction and its blocks."""
         inside = (i, *(inner for block in i.blocks for inner in block.walk()))
         return {self._before[id(x)] for x in inside if id(x) in self._before}
 

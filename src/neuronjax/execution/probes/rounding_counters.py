@@ -63,7 +63,7 @@ _MAGNITUDE = np.uint32(0x7FFF_FFFF)
 _INF = np.uint32(0x7F80_0000)
 _BINADE = np.uint32(1 << 23)
 _ZERO = np.uint32(0)
-_ROUNDED = np.uint32(2)  # ulps of FP32: two products and their sum round away no more
+_ROUNDED = np.uint32(2)  # most ulps of FP32 that two products and their sum are off by
 _SHIFT = np.uint32(8)  # from units of 2^-23 binades to those of 2^-15
 
 
@@ -277,7 +277,7 @@ class _Cut:
         return self.kept * self.width - last * (-self.length % self.width)
 
     def rows(self, x: jax.Array) -> jax.Array:
-        """Return [rows, width] of float32 bits, filled up with zeros."""
+        """Return the float32 bits of x as [rows, width], filled up with zeros."""
         if self.axis is not None:
             x = jnp.moveaxis(x, self.axis, -1)
         bits = lax.bitcast_convert_type(widen(x), jnp.uint32)
@@ -422,7 +422,7 @@ def _reduced(words: Sequence[jax.Array]) -> list[jax.Array]:
 
 
 def _unpacked(sums: Sequence[jax.Array]) -> jax.Array:
-    """Return [rows, 4 * words]: the sums of the fields."""
+    """Return the sums of the four fields of every word, [rows, 4 * words]."""
     fields = lax.bitcast_convert_type(jnp.stack(sums, axis=1), jnp.uint8)
     return fields.reshape(len(sums[0]), 4 * len(sums)).astype(jnp.uint32)
 

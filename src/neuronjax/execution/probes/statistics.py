@@ -56,8 +56,8 @@ _FRACTIONS = {
 class Statistics(Shown):
     """The statistics that `neuronjax.jit(..., collect=...)` returns with the outputs.
 
-    Every iteration of a loop counts, the branch that is taken, every call of a function
-    and every device of a mesh; work that all devices repeat counts once.
+    Every iteration of a loop, every call of a function, every device of a mesh, and the
+    branch that is taken are counted; work that all devices repeat is counted once.
 
     Counters of a probe; a "number" is neither NaN nor Inf:
         elements: elements that were measured. nonzero: before the rounding.

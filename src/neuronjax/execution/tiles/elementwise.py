@@ -59,7 +59,7 @@ def tensor_scalar(i: Signature, x: Operands, c: TileContext) -> Results:
 
 
 def _flat(x: Any) -> Any:
-    """Return [partitions, elements]; a number stays as it is."""
+    """Return a tile as [partitions, elements], and a number or None unchanged."""
     if x is None or x.ndim == 0:
         return x
     return x.reshape(x.shape[0], -1)

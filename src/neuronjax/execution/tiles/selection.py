@@ -26,8 +26,8 @@ _LEAST = np.float32(FP32_MIN)
 
 @executes("tensor_copy_predicated")
 def tensor_copy_predicated(i: Signature, x: Operands, c: TileContext) -> Results:
-    """Copy where the predicate holds, and keep dst elsewhere; equal dtypes are bit for
-    bit."""
+    """Copy src where the predicate holds, and keep dst elsewhere. The bits do not
+    change if both have one dtype."""
     src, predicate = x
     chosen = (flat(predicate) != 0) != i.attributes["reverse_pred"]
     old = flat(c.previous[0])
@@ -66,7 +66,7 @@ def range_select(i: Signature, x: Operands, c: TileContext) -> Results:
 
 @executes("affine_select")
 def affine_select(i: Signature, x: Operands, c: TileContext) -> Results:
-    """Return on_true where the affine value compares with 0, in 32-bit integers."""
+    """Return on_true where the affine value, a 32-bit integer, <cmp_op> 0 holds."""
     data, on_false, offset, multiplier, *steps = x
     counts = i.attributes["counts"]
     value = affine_values(offset, multiplier, steps, counts, data.shape[0])

@@ -41,12 +41,12 @@ class Group:
 
     @property
     def by_chip(self) -> tuple[tuple[int, ...], ...]:
-        """The ranks of each chip; chips in the order in which the group meets them."""
+        """The ranks of each chip; chips in the order of their first ranks."""
         return _classes(self.chips)
 
     @property
     def by_node(self) -> tuple[tuple[int, ...], ...]:
-        """The ranks of each node; nodes in the order in which the group meets them."""
+        """The ranks of each node; nodes in the order of their first ranks."""
         return _classes(self.nodes)
 
     @property

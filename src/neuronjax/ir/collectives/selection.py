@@ -37,15 +37,15 @@ SINGLE_STEP_BYTES = 93_750
 
 class _SizeRange(NamedTuple):
     """The preferred algorithms for tensors below a size; the first possible one is
-    taken. `inside` also gives the first of a pair of algorithms, and `between` the
-    second; `between` alone is for a group with one rank per node."""
+    taken. `inside` is for groups in one node, and `between` for groups with one rank
+    per node. Other groups use pairs "a+b" of `a` from `inside`, `b` from `between`."""
 
     below_bytes: float
     inside: tuple[str, ...]
     between: tuple[str, ...]
 
 
-# ASSUMPTION: the documented "MB" are binary, and of the tensor that is reduced on one
+# ASSUMPTION: a documented "MB" is 2^20 bytes, and the size is that of the tensor on one
 # rank. For several nodes IX says only "small", "medium" and "large". ASSUMPTION: these
 # are the ranges of IN, and large tensors use rdh, which IX gives as an example.
 _RANGES = (

@@ -138,7 +138,7 @@ def scalar_tensor_tensor(dst: NkiTensor, data: NkiTensor, op0: Any, operand0: An
     """dst = (data <op0> operand0) <op1> operand1, the last a whole tile."""
 
 def select_reduce(dst: NkiTensor, predicate: NkiTensor, on_true: NkiTensor, on_false: Any, reduce_res: NkiTensor | None = None, reduce_cmd: Any = reduce_cmd.idle, reduce_op: Any = 'maximum', reverse_pred: bool = False, name: str | None = None) -> NkiInstruction:
-    """dst = on_true where the predicate is not 0, else on_false; their maximum."""
+    """dst = on_true where the predicate is not 0, else on_false. The accumulators take the maximum of these values."""
 
 def sendrecv(src: NkiTensor, dst: NkiTensor, send_to_rank: int, recv_from_rank: int, pipe_id: int, dma_engine: Any = dma_engine.dma, name: str | None = None) -> NkiInstruction:
     """Sends a tile to a core, and receives one of the same shape."""

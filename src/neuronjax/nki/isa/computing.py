@@ -1,4 +1,4 @@
-"""Arithmetic and reductions: checks and attributes that the rows cannot express."""
+"""Arithmetic and reductions: what their rows in `ir.nki_instructions` cannot say."""
 
 from __future__ import annotations
 

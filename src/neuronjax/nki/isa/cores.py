@@ -1,4 +1,4 @@
-"""`core_barrier` and `sendrecv`: checks and attributes that the rows cannot express.
+"""`core_barrier` and `sendrecv`: what their rows in `ir.nki_instructions` cannot say.
 
 The cores are the programs of a launch `kernel[2](...)`. Both must reach the same
 instructions in the same order; see `lockstep` and `linking`.

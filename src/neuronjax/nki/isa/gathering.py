@@ -1,4 +1,4 @@
-"""Gathers, top-k and shuffles: checks and attributes that the rows cannot express."""
+"""Gathers, top-k, shuffles: what their rows in `ir.nki_instructions` cannot say."""
 
 from __future__ import annotations
 

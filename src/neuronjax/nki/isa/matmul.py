@@ -1,5 +1,4 @@
-"""`nc_matmul` and `nc_transpose`: checks and attributes that the rows cannot
-express."""
+"""`nc_matmul`, `nc_transpose`: what their rows in `ir.nki_instructions` cannot say."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Selections, copies, constants and DMA: checks and attributes that rows cannot
-express."""
+"""Selections, copies, constants and DMA: checks and attributes that their rows in
+`ir.nki_instructions` cannot express."""
 
 from __future__ import annotations
 

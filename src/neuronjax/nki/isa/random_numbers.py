@@ -1,4 +1,4 @@
-"""Random numbers: checks and attributes that the rows cannot express."""
+"""Random numbers: what their rows in `ir.nki_instructions` cannot say."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ GPSIMD_WORDS, LFSR_WORDS, VECTOR_WORDS = 6, 1, 24
 
 
 class Request:
-    """A call of one of the functions: its arguments, checked by the row.
+    """A call of one of the functions, whose arguments are checked against its row.
 
     Attributes:
         spec: the instruction's row.
@@ -76,7 +76,7 @@ class Request:
 
     def _key(self) -> Hashable:
         """Return a value that is equal for calls with the same checks and the same
-        outcome. Each argument's part begins with what determines the part's length."""
+        outcome. The first value for an argument tells how many values belong to it."""
         values = self.values
         parts: list[Hashable] = [self.spec.name]
         for name, is_static in _checked_arguments(self.spec.name):

@@ -65,5 +65,5 @@ def store(dst: NkiTensor, value: NkiTensor) -> None:
 
 
 def ds(start: Any, size: int) -> DynamicSlice:
-    """Return a slice of `size` elements from an int, a register or a tensor of one."""
+    """Return the slice of `size` elements from `start`, which may be a register."""
     return DynamicSlice(start, size)

@@ -193,5 +193,5 @@ def simulate_kernel(kernel: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def trace(kernel: Any) -> Any:
-    """Return the kernel."""
+    """Return the kernel as `jit` makes it; it is traced when it is called."""
     return jit(kernel)

@@ -79,9 +79,9 @@ def address_of(
 ) -> tuple[int, int] | None:
     """Return the address of a tile if its `buffer=` fixes one, else None.
 
-    The older compiler traces a loop's body once; here the body runs in every turn. If a
-    kernel counts addresses up in the body, addresses of later turns are outside the
-    memory. A line whose first address was inside it then gets an automatic address.
+    The older compiler traces a loop's body once; here the body runs in every iteration.
+    If a kernel counts addresses up in the body, those of later iterations are outside
+    the memory. A line whose first address was inside then gets an automatic address.
     """
     if not isinstance(buffer, Allocated):
         return None

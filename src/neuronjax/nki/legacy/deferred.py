@@ -100,13 +100,13 @@ def _product_shape(
 
 class LoopReduction(Tile):
     """The value of `nl.loop_reduce(x, op, ...)`: assigned to a tile, it is reduced with
-    the tile's values; used as a value, with those of earlier turns.
+    the tile's values; used as a value, with those of earlier iterations.
 
     Args:
-        value: the value of this turn.
+        value: the value of this iteration.
         op: the operator.
-        skipped: whether a mask excludes the turn.
-        before: the reduction in the turn before, or None in the first turn.
+        skipped: whether a mask excludes the iteration.
+        before: the reduction in the iteration before, or None in the first one.
     """
 
     def __init__(
@@ -122,13 +122,13 @@ class LoopReduction(Tile):
 
     @property
     def tensor(self) -> NkiTensor:  # type: ignore[override]
-        """The reduction of the turns so far, computed at the first access."""
+        """The reduction of the iterations so far, computed at the first access."""
         if self._made is None:
             turns = [t for t in self._turns() if not t._skipped]
             if not turns:
                 refuse(
                     "nl.loop_reduce",
-                    "the value of a reduction whose turns a mask leaves out",
+                    "the value of a reduction, all of whose iterations a mask excludes",
                     "write tile[...] = nl.loop_reduce(...) to a tile with values",
                 )
             self._made = ndarray(self._value.shape, self._value.dtype)
@@ -137,7 +137,7 @@ class LoopReduction(Tile):
         return self._made
 
     def _turns(self) -> list[LoopReduction]:
-        """Return the turns so far, the first one first."""
+        """Return the iterations so far, the first one first."""
         turns: list[LoopReduction] = []
         turn: LoopReduction | None = self
         while turn is not None:
@@ -148,7 +148,7 @@ class LoopReduction(Tile):
     def into(self, target: NkiTensor) -> bool:
         """Assign target <op> value to the target, or only the value if it is unwritten.
 
-        This is how turns of `affine_range` may depend on one another.
+        This is how iterations of `affine_range` may depend on one another.
         """
         if self._skipped:
             return True

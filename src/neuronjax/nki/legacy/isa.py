@@ -335,8 +335,7 @@ def affine_select(
 ) -> Tile:
     """Return on_true_tile where the index expression holds, else the number.
 
-    The expression is an array when the kernel is traced, so its values are in a
-    constant.
+    The values of `pred` are known when the kernel is traced, so they become a constant.
     """
 
     def write(dst: NkiTensor, box: Box | None) -> None:
@@ -382,7 +381,7 @@ def sequence_bounds(*, segment_ids: Tile, dtype: Any = None) -> Tile:
 def nc_stream_shuffle(
     src: Tile, dst: Tile, shuffle_mask: Sequence[int], **hints: Any
 ) -> None:
-    """Copy partitions in another order within each 32."""
+    """Copy partitions in another order within each group of 32."""
     isa.nc_stream_shuffle(dst.of(), src.of(), shuffle_mask)
 
 

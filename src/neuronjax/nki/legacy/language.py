@@ -80,7 +80,7 @@ def finfo(dtype: Any) -> Any:
 
 
 def affine_range(*bounds: int, **hints: Any) -> Any:
-    """Return a `range`; `nki.check` reports turns that depend on one another."""
+    """Return a `range`; `nki.check` reports iterations that depend on one another."""
     return nl.affine_range(*bounds)
 
 
@@ -297,7 +297,7 @@ def loop_reduce(
     """Return a value that is reduced with what it is assigned to: `t[...] =
     nl.loop_reduce(x, op, [i])`.
 
-    A mask may exclude a whole turn; a mask of elements is refused.
+    A mask may exclude a whole iteration; a mask of elements is refused.
     """
     chosen = np.asarray(True if mask is None else mask, bool)
     turn = tuple(int(np.max(i)) for i in loop_indices)

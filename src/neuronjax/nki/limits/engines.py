@@ -36,7 +36,7 @@ def scalar_engine_operators(i: KernelInstruction, trace: OnCore) -> None:
         )
     capable = "scalar_engine_alu" in trace.core.capabilities
     if i.engine == "scalar" and not capable and ops not in SCALED:
-        instead = "engine vector; here ScalarE takes multiply and add, multiply, or add"
+        instead = "engine vector; ScalarE takes multiply, add, or multiply then add"
         raise missing(i, trace, f"{shown} on ScalarE", "scalar_engine_alu", instead)
 
 

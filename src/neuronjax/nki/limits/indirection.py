@@ -84,10 +84,10 @@ def _check_offsets(i: KernelInstruction, gathered: list[Access]) -> None:
         if count > most:
             raise broken(
                 i,
-                f"{count} offsets of {text(access)} in an index of shape "
-                f"({partitions}, {columns})",
-                f"the {i.engine} engine finds {most} there, in groups of {group} "
-                "partitions: give num_elem, or a wider index",
+                f"{text(access)} needs {count} offsets; the {i.engine} engine finds "
+                f"{most} in an index of shape ({partitions}, {columns}), in groups of "
+                f"{group} partitions",
+                "give num_elem, or a wider index",
             )
 
 

@@ -1,11 +1,11 @@
 """Finds reads of elements that nothing wrote, without running the program.
 
 Every storage has a map of its written elements, which follows the order of the text;
-the body of a device loop is read once, as its first turn. Where only a run can decide,
-the program is assumed to be right: a write at a runtime offset may write any element, a
-loop may have had turns, and a read at a runtime offset is an error only if nothing was
-written. Such a read may still see NaN or 4 (fresh memory) or what an earlier tile
-left in a slot.
+the body of a device loop is read once, as its first iteration. Where only a run can
+decide, the program is assumed to be right: a write at a runtime offset may write any
+element, a loop may have had iterations, and a read at a runtime offset is an error only
+if nothing was written. Such a read may still see NaN or 4 (fresh memory) or what an
+earlier tile left in a slot.
 
 An engine takes 128 partitions as easily as 100, so kernels compute with unwritten
 partitions. A lane's result from an unwritten partition counts as unwritten; it is an
@@ -59,8 +59,8 @@ class Initialised:
 
     program: KernelProgram
     report: Report = _raise  # called with each finding
-    #: Whether a device loop that may have no turns counts as having none, and a lane by
-    #: lane use of unwritten partitions as a read.
+    #: Whether a device loop that may have no iteration counts as having none, and a
+    #: lane by lane use of unwritten partitions as a read.
     certain: bool = False
     #: Whether an engine may compute with a tile that has values only in part, as
     #: kernels with masks do.
@@ -230,7 +230,7 @@ def _shares_groups(i: KernelInstruction, part: np.ndarray) -> bool:
 class _Spoilt(NamedTuple):
     """Partitions of the results that are computed from unwritten ones."""
 
-    partitions: np.ndarray  # which
+    partitions: np.ndarray  # a mask
     sources: tuple[Access, ...]  # the operands that they came from
 
 
@@ -240,7 +240,7 @@ def _is_preset(storage: Storage) -> bool:
 
 
 def _turns(loop: KernelLoop | KernelWhile) -> bool:
-    """Return whether a loop certainly has a turn."""
+    """Return whether a loop certainly has an iteration."""
     if isinstance(loop, KernelWhile):
         return False
     known = isinstance(loop.start, int) and isinstance(loop.stop, int)

@@ -2,7 +2,7 @@
 write.
 
 Positions count the instructions of the program in the order of its text. A storage that
-a device loop carries from turn to turn is alive in the whole loop.
+a device loop carries from one iteration to the next is alive in the whole loop.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class _AccessEvents:
             inner = events[before.get(storage, 0) :]
             if not inner or inner[0][1] or storage.position > ordinal:
                 continue
-            # The contents from before the loop, or from the last turn, are used.
+            # The contents from before the loop, or from the last iteration, are used.
             del events[before.get(storage, 0) :]
             events += [(first, False), (last, False)]
 

@@ -25,7 +25,7 @@ def checked(
         program: a traced kernel.
         core: the core of its target.
         complete: False if the body holds only what one run executed (op by op), in
-            which loops without turns are missing.
+            which loops without iterations are missing.
         older: whether it is of the older style, whose compiler moves out what does not
             fit and whose engines may compute with elements that masks left undefined.
 

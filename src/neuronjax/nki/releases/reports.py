@@ -23,7 +23,7 @@ class HardwareReport:
     """A reported deviation."""
 
     name: str  # the instruction's name
-    traced: str  # the rule of `traced` for the uses concerned
+    traced: str  # the name in `TRACED` of the rule that finds the affected uses
     chips: tuple[str, ...]  # the chips on which it was seen; () if unknown
     releases: tuple[str, ...]  # canonical names of the releases in which it was seen
     does: str  # what happens

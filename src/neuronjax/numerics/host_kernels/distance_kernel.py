@@ -71,7 +71,7 @@ def write(module: ir.Module, lanes: int) -> str:
 def _added(
     c: Code, a: Value, r: Value, known: list[Value], sums: list[Value]
 ) -> list[Value]:
-    """Return the figures with some more elements included."""
+    """Return the figures `sums` with numbers `a` and their references `r` included."""
     rounded = c.fptrunc(r, a.type)
     bits = c.like(a, 0).type
     actual = c.fpext(a, r.type)

@@ -59,7 +59,7 @@ def element_words(blocks: int, elements: int, *numbers: int) -> np.ndarray:
 
 
 def row_words(x: jax.Array, each: int = MANY) -> np.ndarray:
-    """Return the `ROW_FIELDS` of a kernel that reads rows of x, [outer, size]."""
+    """Return the plan, with `ROW_FIELDS`, of a kernel that reads rows [outer, size]."""
     outer, size = x.shape
     parts = row_parts(size, each)
     return element_words(outer * parts, x.size, size, parts, each)
@@ -206,8 +206,8 @@ _WRITTEN = {
 
 
 def block(module: ir.Module, name: str) -> ir.Function:
-    """Return an empty `void (i64 index, ptr operands, ptr plan, ptr scratch)`. It is
-    the function that a kernel of this name runs for each of its blocks."""
+    """Return the empty function that a kernel of this name runs for each of its blocks:
+    `void (i64 index, ptr operands, ptr plan, ptr scratch)`."""
     kind = ir.FunctionType(VOID, (I64, POINTER, POINTER, POINTER))
     function = ir.Function(module, kind, f"{name}_block")
     function.linkage = "internal"
@@ -370,7 +370,7 @@ def _function(c: Code, frame: Any, name: str) -> Any:
 
 
 def _ask(c: Code, frame: Any, shared: Any, helpers: Any, at: int) -> None:
-    """Submit the task to XLA's threads; do not wait for one that refuses."""
+    """Submit the task to XLA's threads; a thread that refuses it is not waited for."""
     asked = c.at(shared, at, 8)
     refused = c.at(asked, SCHEDULE_ARGS_BYTES)
     for arguments, size in ((asked, SCHEDULE_ARGS_BYTES), (refused, ERROR_ARGS_BYTES)):
@@ -420,7 +420,7 @@ def _leave(c: Code, shared: Any) -> None:
 def _task(
     module: ir.Module, name: str, block: ir.Function, operands: int, on: Processor
 ) -> ir.Function:
-    """Return `void (ptr shared)`, which works on blocks while there are any."""
+    """Return a function `void (ptr shared)` that works on blocks until none is left."""
     task = ir.Function(module, ir.FunctionType(VOID, [POINTER]), name)
     [shared] = task.args
     c = Code.of(task)

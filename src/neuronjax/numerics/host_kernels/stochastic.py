@@ -50,18 +50,18 @@ from neuronjax.numerics.random_bits import GOLDEN, LAST_SHIFT, STEPS
 Value = Any
 #: Number of elements that are checked together.
 CHUNK = 1024
-#: Within an aligned window of this many indices, the first shift of the mixer brings
-#: down the same bits.
+#: The first shift of the mixer leaves the same bits of all indices in an aligned window
+#: of this size.
 WINDOW = 1 << STEPS[0][0]
 assert WINDOW % MANY == 0
 assert MANY % CHUNK == 0
 
 
 def rounded(x: jax.Array, keys: jax.Array, element: str, saturates: bool) -> jax.Array:
-    """Return [outer, size], each row rounded with `random_bits((size,), key)`.
+    """Return x with each row rounded by the bits of `random_bits((size,), its key)`.
 
-    The result has elements of the format, or uint8 codes of a format of 4 bits, because
-    XLA would copy these to change their type.
+    The result has elements of the format; for a format of 4 bits it has uint8 codes,
+    which `from_codes` makes elements.
 
     Args:
         x: float32 or bfloat16, [outer, size]; fewer than 2^32 elements in a row.
@@ -190,7 +190,7 @@ class _StochasticPart:
         sign = c.lshr(bits, like(32 - fmt.width))
         return c.xor(code, c.and_(sign, like(1 << (fmt.width - 1)))), sure
 
-    # -- one by one, in vectors too ----------------------------------------------------
+    # -- elements with all bits kept ---------------------------------------------------
 
     def _exactly(self, first: Value, count: Value) -> None:
         c, lanes = self._c, self._lanes

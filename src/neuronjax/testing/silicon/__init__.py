@@ -1,10 +1,10 @@
 """Probes to run on a Trainium chip, and what their results decide.
 
-kit           writes the kit, kit.zip       probes        sizes of the probes
-inputs        inputs of probes              results       reads the results
-cases         inputs and results as numbers
-questions     alternatives to each claim    folds, roundings, functions
-verdicts      which alternatives fit
+kit, probes, inputs  write the kit; its probes with their sizes, and their inputs
+results, cases       read a chip's results, and hold them with the inputs as numbers
+questions_*          list the alternatives to each claim
+folds, roundings, functions  compute the alternatives
+verdicts             finds which alternatives fit
 """
 
 from neuronjax.testing.silicon.kit import write_silicon_kit as write_silicon_kit

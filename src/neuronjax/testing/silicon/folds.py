@@ -74,8 +74,8 @@ FOLDS: Mapping[str, Fold] = {
     **{f"{n} lanes": functools.partial(_lanes, n) for n in (2, 4, 8, 16, 32)},
     "tree of neighbours": _neighbours,
     "tree of halves": _halves,
-    "wide, rounded once": wide,
-    "left fold, cut off": _cut,
+    "float64, rounded once": wide,
+    "left fold toward zero": _cut,
 }
 """Name -> a fold of the last axis, FP32 [..., n] -> [...]."""
 

@@ -148,7 +148,7 @@ _CHANCES = {
     "in proportion": _FRACTIONS,
     "in proportion, 8 random bits": np.floor(_FRACTIONS * 256) / 256,
     "in proportion, 4 random bits": np.floor(_FRACTIONS * 16) / 16,
-    "up or down alike": np.full(_STEPS, 0.5),
+    "up or down equally often": np.full(_STEPS, 0.5),
     "not at all": np.zeros(_STEPS),
 }
 
@@ -174,13 +174,13 @@ def others() -> Iterator[Question]:
 
 
 def _share_raised(case: ProbeCase) -> np.ndarray:
-    """Return [12 + 1]: the share rounded up of each fraction, and of the last 4."""
+    """Return the share rounded up, by fraction, and that of the last 4 together."""
     up = (case["out"] > 1).reshape(-1, _STEPS)
     return np.append(up.mean(axis=0), up[:, 8:].mean())
 
 
 def _within_chance(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Return whether shares of 8,192 are within five standard deviations."""
+    """Return whether shares of 8,192 numbers are within five standard deviations."""
     count = np.append(np.full(_STEPS, 8192.0), 4 * 8192.0)
     return np.abs(found - expected) <= 5 * np.sqrt(expected * (1 - expected) / count)
 

@@ -93,7 +93,7 @@ _MOMENTS: Mapping[str, Moments] = {
     "two passes": _two_passes,
     "running mean": _running,
     "sums of x and x * x": _two_sums,
-    "wide, rounded once": _wide_moments,
+    "float64, rounded once": _wide_moments,
 }
 
 
@@ -139,7 +139,7 @@ def tensor_sums() -> Iterator[Question]:
 
 
 def _tiles(case: ProbeCase) -> np.ndarray:
-    """Return [m, n, K] of tiles of 32 columns that lie side by side."""
+    """Return the products [m, n, K] of tiles of 32 columns that lie side by side."""
     parts = [
         products(case["x"][:, s : s + 32], case["y"][:, s : s + 32])
         for s in range(0, case["x"].shape[1], 32)
@@ -148,20 +148,20 @@ def _tiles(case: ProbeCase) -> np.ndarray:
 
 
 def _passes(terms: Callable, case: ProbeCase) -> np.ndarray:
-    """Return [m, n, K, passes], or [m, n, K] if there is one product."""
+    """Return the result of every pass, [m, n, K, passes]; [m, n, passes] if K is 1."""
     x, y = case["x"].T[:, None, :], case["y"].T[None, :, :]
     stacked = np.stack(terms(x.copy(), y.copy()), axis=-1)
     return stacked[..., 0, :] if stacked.shape[-2] == 1 else stacked
 
 
 def _pairs(case: ProbeCase) -> np.ndarray:
-    """Return [m, n, K, 2]: the products of both rows of every cell."""
+    """Return the products of both rows of every cell, [m, n, K, 2]."""
     x, y = case["x"], case["y"]
     return np.stack([products(x[:, r], y[:, r]) for r in range(2)], axis=-1)
 
 
 def _quads(case: ProbeCase) -> np.ndarray:
-    """Return [m, n, K, 4] scaled products of operands that the chip quantized."""
+    """Return the scaled products of operands that the chip quantized, [m, n, K, 4]."""
     sides = []
     for side in "xy":
         words, scales = case[f"{side}q"], case[f"{side}s"]
@@ -184,8 +184,8 @@ _CELLS: Mapping[str, Fold] = {
     "all one by one": lambda t: left(_one_by_one(t)),
     "slot after slot": lambda t: left(_one_by_one(np.swapaxes(t, -1, -2))),
     "a sum for each slot": lambda t: left(left(np.swapaxes(t, -1, -2))),
-    "wide cell, then rows": lambda t: left(wide(t)),
-    "wide, rounded once": lambda t: wide(_one_by_one(t)),
+    "cell in float64, then rows": lambda t: left(wide(t)),
+    "float64, rounded once": lambda t: wide(_one_by_one(t)),
 }
-# For cells of two numbers these are the same as "cell first, then rows".
-_OF_FOUR = (*tuple(_CELLS)[1:3], "wide cell, then rows")
+# For cells of two numbers these orders give the same as "cell first, then rows".
+_OF_FOUR = (*tuple(_CELLS)[1:3], "cell in float64, then rows")

@@ -118,7 +118,7 @@ class SiliconReport(Displayed):
         )
         columns = {"about": TEXT, "verdict": WORD, "fits": TEXT, "elements": NUMBER}
         table = new_table(
-            f"A {self.chip} and neuronjax: {verdicts}",
+            f"neuronjax checked on a {self.chip}: {verdicts}",
             columns,
             (
                 (f.question, f.verdict, _fits(f), f"{f.elements:,}")
@@ -253,7 +253,7 @@ class _Part:
 def _notes(cases: Mapping[str, ProbeCase]) -> Iterator[str]:
     for engine, name in (("VectorE", "vector_order"), ("TensorE", "tensor_order")):
         if name in cases:
-            yield f"{engine} adds 128 numbers so: {_revealed(cases[name])}"
+            yield f"{engine} adds 128 numbers in this order: {_revealed(cases[name])}"
     for name, case in cases.items():
         function = name.removeprefix("function_")
         if function == name:
@@ -264,7 +264,7 @@ def _notes(cases: Mapping[str, ProbeCase]) -> Iterator[str]:
 
 
 def _revealed(case: ProbeCase) -> str:
-    """Return the summation tree, from the sums of all pairs."""
+    """Return the order of the additions as text, found from the sums of all pairs."""
     count = 128
     sums = {
         pair: s for pair, s in zip(inputs.pairs(count), _pair_sums(case), strict=False)
@@ -277,7 +277,7 @@ def _revealed(case: ProbeCase) -> str:
     try:
         tree = reveal_order(recorded, count)
     except InvalidProgramError as error:
-        return f"in no order of single additions ({error.what})"
+        return f"none of additions of two numbers ({error.what})"
     # Sums of pairs do not show how a compensated sum differs.
     return str(dataclasses.replace(tree, is_compensated=False))
 

@@ -27,7 +27,7 @@ _GATHER_GROUP = 512
 
 
 def pace(task: LaneTask, core: Core) -> Pace:
-    """Return N cycles, or those of a lane's bytes in or out at the rate of software."""
+    """Return N cycles; for software those of the bytes that it reads or writes."""
     if task.name in _PLAIN:
         return Pace(task.elements)
     moved = sum(s.dtype.itemsize for s in task.read)

@@ -2,8 +2,8 @@
 
 Each function needs its table of polynomials in the engine: `Work.table` names it, and
 the schedule adds `TABLE_LOAD`, as measured on trn2, if the previous activation used
-another table. Functions of every table ("") need no load. That each table holds one
-other function is an assumption.
+another table. Functions that every table holds ("") need no load. ASSUMPTION: besides
+these each table holds one function.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def array_seconds(core: Core, task: ArrayTask) -> float:
     load, spent = load_seconds(core, task), multiply_seconds(core, task)
     if core.spec.seen_load_cycles is None:
         return load + max(spent, (task.loads - 1) * load)
-    # FP32 sums fill a bank, and each of their passes loads its own operand.
+    # A pass moves as many columns as a PSUM bank has FP32 sums, and loads its operand.
     columns = task.parallel * core.spec.psum_bank_bytes_per_partition / 4
     loads = max(task.loads, task.moved / columns)
     return load + spent + (loads - 1) * seen_load_seconds(core, task)
