@@ -14,7 +14,7 @@ from typing import IO
 
 from neuronjax.errors import InternalError
 
-#: Time for a killed process to end; the group may have no one to wait for it.
+#: Longest wait for a killed group: a process that nobody reaps stays in the group.
 GONE_SECONDS = 1.0
 
 

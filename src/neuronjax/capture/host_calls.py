@@ -239,8 +239,8 @@ def _of_this_host(context: Any, x: Any) -> list[Any]:
     """
     if context.module_context.lowering_parameters.for_export:
         raise UnsupportedError(
-            "jax.export of a function in which something is emulated or cast: what "
-            "makes it fast is for this machine alone",
+            "jax.export of a function in which something is emulated or cast: its "
+            "compiled kernels run on this machine alone",
             location=program_line(),
             remedy='export it under "with nj.exportable():", the same bits as plain '
             "StableHLO; jax.export.export(nj.jit(f)) needs none",

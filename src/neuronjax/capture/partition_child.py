@@ -218,7 +218,7 @@ def order_devices(module: ir.Module, text: str) -> None:
 
 HIDDEN = "neuronjax.op"
 FRONTEND = "mhlo.frontend_attributes"
-#: Elementwise ops by the number of operands, which the partitioner treats alike.
+#: The ops that stand for elementwise ops of 1 and 2 operands: all are sharded alike.
 CARRIERS = {1: "stablehlo.cbrt", 2: "stablehlo.atan2"}
 BARRIER = "stablehlo.optimization_barrier"
 CALL = "stablehlo.custom_call"
@@ -265,8 +265,8 @@ def show(module: ir.Module) -> None:
 
 
 def printing(op: Any, results: list[Any]) -> None:
-    """Replace a printing call by one with a result, or one without results again.
-    Without a result it would come back with an empty tuple."""
+    """Replace a printing call by one with a result, or undo this. XLA would turn a call
+    without results into one that returns an empty tuple."""
     nothing: Any = np.zeros(0, np.int64)
     whole = ir.DenseIntElementsAttr.get(nothing, type=ir.IndexType.get())
     layouts = {"result_layouts": ir.ArrayAttr.get([whole] * len(results))}

@@ -159,8 +159,8 @@ def carried_dimension(split: Split, mesh: DeviceMesh, parts: int) -> int | None:
 
 
 def is_spread(split: Split, mesh: DeviceMesh, parts: int) -> bool:
-    """Return whether the parts of the devices cannot each take one consecutive slice.
-    That is so if there is no carrier, or if the carrier does not split a dimension
+    """Return whether a part of the devices may not have one consecutive slice. That is
+    so without a `carrier`, or if another mesh axis splits the carrier's dimension
     first."""
     axis = carrier(mesh, parts)
     named = any(axis in names for names in split)

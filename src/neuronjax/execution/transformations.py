@@ -237,7 +237,7 @@ class Emulation:
     @property
     def _by_line(self) -> Callable[..., list[Any]]:
         """The function with the source line of every op kept. If JAX traced the
-        function itself to derive it, all ops would have the line of the call."""
+        function itself to differentiate it, all ops would have the call's line."""
         return jaxpr_as_fun(self.traced.stage.jaxpr) if self.traced else self.function
 
     def _refuse_accompanied(self, transformation: str, context: CallContext) -> None:

@@ -369,7 +369,7 @@ NEURON_CORE_V1 = dataclasses.replace(
     products_per_cell_per_cycle=ByDtype(
         int8=2,  # 128 TOPS of INT8 for 64 TFLOPS of BF16 [H0]
         bf16=1,  # ASSUMPTION
-        fp32=1 / 4,  # ASSUMPTION: v2's, for casts and sums that the compiler splits
+        fp32=1 / 4,  # ASSUMPTION: as in v2
     ),
     max_stationary_free=64,  # ASSUMPTION
     documented_tflops=ByDtype(bf16=16, fp32=None),  # [C1]
@@ -500,7 +500,7 @@ TRN1 = ChipSpec(
     lnc_default=1,  # [LNC]
     # Measured with 2 and with 8 to 32 ranks; the wait of 4 ranks is extrapolated.
     barrier_seconds=(0.01e-3, 0.99e-3, 1.32e-3),  # [KLN]
-    collective_start_seconds=24e-6,  # 26 us for 2 ranks [KLN] - 2 us in nccom-test
+    collective_start_seconds=24e-6,  # 26 us for 2 ranks [KLN] less 2 us in nccom-test
     base_clock_hz=1_400_000_000,  # [PS]
 )
 
@@ -543,13 +543,13 @@ TRN2 = ChipSpec(
     hbm_bytes=96 * GIB,  # [A3]
     hbm_reserved_bytes_per_core=96_000_000,  # "96 MB" [DMEM]
     hbm_bytes_per_second=2_900 * 10**9,  # [H2, T2]; see CONTRADICTIONS
-    hbm_channels=None,  # bmm's rows of 4 KiB, 16 KiB apart, move at the full rate [KDA]
+    hbm_channels=None,  # rows of 4 KiB, 16 KiB apart, move at the full rate [KDA]
     dma_engines=128,  # [A3]
     dma_engine_bytes_per_second=23 * 10**9,  # [DM, DB]; see CONTRADICTIONS
     dma_engine_peak_bytes_per_second=27_200_000_000,  # [DM]
     dma_streaming_bytes_per_second=25_600_000_000,  # SiLU, AdamW [KDA]
     dma_start_seconds=1300e-9,  # [DB]
-    # Fitted: 36 to 49 us pass beside a program's instructions at LNC 2, 10 at LNC 1.
+    # Fitted: beside its instructions a program takes 36 to 49 us at LNC 2, 10 at LNC 1.
     joining_seconds=30e-6,  # [VL]
     hwdge_issue_seconds=600e-9,  # [A3]
     software_packet_seconds=43e-9,  # as on trn1 [KLN]
@@ -561,7 +561,7 @@ TRN2 = ChipSpec(
     lnc_default=2,  # [LNC]
     # Measured with 2 to 64 ranks; ASSUMPTION: later chips wait as long.
     barrier_seconds=(0.064e-3, 0.89e-3, 0.495e-3),  # [KLN]
-    collective_start_seconds=14e-6,  # 16 us for 2 ranks [KLN] - 2 us in nccom-test
+    collective_start_seconds=14e-6,  # 16 us for 2 ranks [KLN] less 2 us in nccom-test
     base_clock_hz=1_200_000_000,  # [PS]
 )
 
@@ -578,7 +578,7 @@ TRN3 = dataclasses.replace(
     # Fitted: a product of 256 x 256 x 128 takes 17 us [BMM], measured only at LNC 2; as
     # on trn2, 10 us of it are taken to be the program's own.
     joining_seconds=5e-6,  # [BMM]
-    software_packet_seconds=5.1e-9,  # GpSimdE active for 10.3 ms of 1,998,000 [MXB]
+    software_packet_seconds=5.1e-9,  # GpSimdE: 10.3 ms for 1,998,000 pieces [MXB]
     neuronlink_bytes_per_second=2_560 * 10**9,  # [H3]; see CONTRADICTIONS
     published_tflops=ByDtype(
         mx=2517,  # [H3]

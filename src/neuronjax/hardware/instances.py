@@ -2,12 +2,13 @@
 
 `efa_bits_per_second` is the published aggregate of the whole target; prices are US
 dollars per hour for the whole target, dated, and never extrapolated: None where none
-was found. Source keys as in `chips.py` and `topology.py`; and LIST is AWS's price list
-in US East at the launch of Trn1 (October 2022), VS AWS's price list as
-instances.vantage.sh had it on 2026-08-26, CB aws.amazon.com/ec2/capacityblocks/pricing
-on 2026-01-31, without the operating system, KP AWS's price list as the generated file
-of github.com/aws/karpenter-provider-aws (265ee0ba) had it on 2026-02-09, T1B the Trn1
-page of SDK 2.9.1, SDKR the release notes of the AWS SDK for Java, 2.38.
+was found. The source keys are those of `chips.py` and `topology.py`, and:
+
+    LIST  AWS's prices in US East at the launch of Trn1 (October 2022)
+    VS    AWS's prices on instances.vantage.sh, 2026-08-26
+    KP    AWS's prices in github.com/aws/karpenter-provider-aws (265ee0ba), 2026-02-09
+    CB    aws.amazon.com/ec2/capacityblocks/pricing, 2026-01-31, no operating system
+    T1B SDKR  the Trn1 page of SDK 2.9.1; release notes of the AWS SDK for Java, 2.38
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-#: Number of young objects that take the collector milliseconds.
+#: Collecting this many young objects takes milliseconds.
 MANY = 50_000
 
 

@@ -62,9 +62,9 @@ class FoldPlan:
         algorithm: the name in `collectives.algorithms`.
         stages: the stages, first to last; none for one rank.
         order: the ranks, as indices into the group, in the order in which the first
-            stage adds them. There is a single row for the whole tensor, or one for
-            every chunk: the chunk that rank r owns has `channels` rows from number
-            r * `channels` on, one for each channel that carries a part of it.
+            stage adds them. Either one row holds for the whole tensor, or every rank
+            owns a part of it, with one row for each channel that carries a share of the
+            part: the `channels` rows of rank r start at number r * `channels`.
 
     Raises:
         InvalidProgramError: the widths do not multiply to the number of ranks, a row is

@@ -75,9 +75,9 @@ class KernelFunction:
 
 @dataclass(frozen=True, kw_only=True)
 class NkiKernel(Instruction):
-    """A kernel as a whole; its own instructions are at tile size. operands: the
-    kernel's arrays in HBM, and a uint32 scalar that its random bits start from; results
-    likewise. Its numbers are those of its instructions."""
+    """A whole kernel as one instruction; its own instructions, which work on tiles,
+    compute the results. operands: the kernel's arrays in HBM, and a uint32 scalar that
+    its random bits start from. results: arrays in HBM."""
 
     kernel: KernelFunction  # the kernel that is executed
     transcendentals: str = "exact"  # of the surrounding program, as in `Activation`

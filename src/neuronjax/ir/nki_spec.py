@@ -57,7 +57,7 @@ class OperandSpec:
     #: Whether a vector must be FP32, unless the operators work on bits.
     fp32: bool = False
     legal: Collection[str] = ()  # names of operators, or of an enumeration's members
-    loads: str = ""  # for a "choice", the operand that load_reduce needs
+    loads: str = ""  # for `reduce_cmd`, the operand that load_reduce requires
     never: tuple[str, ...] = ()  # dtypes that a tensor must not have
     dtype_of: str = ""  # name of a tensor with the same dtype
     #: How many elements per partition a tensor may have; None for any.

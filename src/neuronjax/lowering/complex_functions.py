@@ -115,7 +115,7 @@ def modulus(z: Pair) -> Real:
 
 
 def _polar(z: Pair) -> tuple[Pair, Real, Real]:
-    """Return z / s, |z / s| and 2 s for a power of two s with |z / s| in 2 to 6."""
+    """Return z / s, |z / s| (2 to 6), and 2 s, a power of two; s may be subnormal."""
     scale, inverse = power_of_two(_larger(z))
     scaled = Pair(z.re * inverse, z.im * inverse)
     length = (scaled.re * scaled.re + scaled.im * scaled.im).function("sqrt")

@@ -53,7 +53,7 @@ _TUPLE = RefusedOp(
 )
 _QUANTIZED = RefusedOp(
     reason="uses StableHLO's quantized types, which no NeuronCore engine has",
-    remedy="write scale, round and clamp out on float32 and integer tensors",
+    remedy="write out scale, round and clamp as ops on float32 and integer tensors",
 )
 _DYNAMIC = RefusedOp(
     reason="takes a shape that only the run knows (neuronx-cc: EMOD025)",

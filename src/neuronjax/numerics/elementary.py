@@ -172,9 +172,9 @@ MEASURED: Mapping[str, Measurement] = MappingProxyType(
 def nearest(name: str, x: jax.Array, result: jax.Array, format_name: str) -> jax.Array:
     """Return the FP32 result, replaced where rounding it to the format is not correct.
 
-    Only use this for rounding to nearest even (an overflow is no exception, so its
-    handling is free) of inputs that the format represents: stochastic rounding is
-    unbiased about the FP32 result and would be biased about this one.
+    Only use this for rounding to nearest even, of inputs that the format represents:
+    stochastic rounding is unbiased about the FP32 result and would be biased about this
+    one. Overflows may be handled in any way: none is among the exceptions.
 
     Args:
         name: the name of the function, in `elementary.UNARY`.

@@ -279,9 +279,9 @@ def to_codes(x: jax.Array) -> jax.Array:
     return lax.bitcast_convert_type(x, jnp.uint8)
 
 
-# ---- Kernels. XLA does not inline the two kernels that round. Else it would compute
-# them again for every consumer; and it writes 4-bit integers in a loop of scalars, with
-# all that it can fuse into that loop.
+# ---- Kernels. `kept_apart` keeps XLA from inlining the two kernels that round. If
+# inlined they would run again for every consumer, and element by element in the loop in
+# which XLA writes 4-bit integers.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -405,9 +405,7 @@ def _options(
             remedy=f"convert to one of: {', '.join(INPUT_DTYPES)}",
         )
     if not -x.ndim <= axis < x.ndim:
-        legal = (
-            f"from {-x.ndim} to {x.ndim - 1}" if x.ndim else "of (1,), after reshape"
-        )
+        legal = f"from {-x.ndim} to {x.ndim - 1}" if x.ndim else "of x.reshape(1)"
         raise InvalidProgramError(
             f"axis={axis} of an array of shape {x.shape}", remedy=f"use an axis {legal}"
         )

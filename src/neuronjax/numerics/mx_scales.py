@@ -111,9 +111,9 @@ def _unless_power_of_two(mantissa: jax.Array, element: FloatFormat) -> jax.Array
 def _above_largest(mantissa: jax.Array, element: FloatFormat) -> jax.Array:
     """Return the increment of torchao's RCEIL, the rule of cuBLAS and arXiv 2506.08027.
 
-    With max the largest element, the scale is 2^ceil(log2(amax / max)), the smallest
-    with which nothing saturates. It is the OCP scale if the significand of amax is at
-    most that of max, else twice the OCP scale. (torchao first rounds amax / max to
+    With max the format's largest number, the scale is 2^ceil(log2(amax / max)), the
+    smallest with which nothing saturates. It is the OCP scale if the significand of
+    amax is at most that of max, else twice that. (torchao first rounds amax / max to
     float32. This makes no difference: if amax is max times a power of two, plus one
     ulp, the quotient rounds to a number above this power.)
     """

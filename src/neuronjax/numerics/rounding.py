@@ -32,8 +32,8 @@ _IMPLICIT = np.uint32(0x0080_0000)  # also the smallest normal float32
 _MANTISSA = np.uint32(0x007F_FFFF)
 _HALF = np.uint32(0x8000_0000)  # of a fraction in units of 2^-32
 _MANTISSA_BITS = np.uint32(23)
-# At most so many bits of a 24-bit significand are dropped. From 25 on all of it is less
-# than half a step; from 56 on less than 2^-32 of a step, stochastic rounding's unit.
+# The most bits that are dropped: to nearest and stochastically. A 24-bit significand is
+# below half a step from 25 on, and below 2^-32 of a step, the random unit, from 56 on.
 _DEEP, _DEEPEST = 31, 56
 _ONE = np.uint32(1)
 _ZERO = np.uint32(0)
@@ -252,9 +252,9 @@ def _keeps_exponent(fmt: FloatFormat) -> bool:
 
 
 def _nearest_even_same_exponent(x: jax.Array, fmt: FloatFormat) -> jax.Array:
-    """Round the common case in a third of the operations, sign included. Half of the
-    dropped bits, less one if the kept part is even, is added; the carry runs into the
-    exponent and on to Inf. The bracket is the plain form."""
+    """Round the common case, sign included, in a third of `_bracket`'s operations.
+    Half of the dropped bits, less one if the kept part is even, is added; the carry
+    runs into the exponent and on to Inf."""
     bits = lax.bitcast_convert_type(x, jnp.uint32)
     drop = np.uint32(FLOAT32.mantissa_bits - fmt.mantissa_bits)
     half = (_ONE << (drop - _ONE)) - _ONE
@@ -267,7 +267,7 @@ def _nearest_even_same_exponent(x: jax.Array, fmt: FloatFormat) -> jax.Array:
 
 
 def _nearest_even_narrow(magnitude: jax.Array, fmt: FloatFormat) -> jax.Array:
-    """Return codes of magnitudes up to the overflow's, in half the operations.
+    """Return codes of magnitudes up to `_ceiling`, in half of `_bracket`'s operations.
 
     One FP32 addition rounds: to the magnitude it adds the power of two whose last place
     is the step of `fmt` around the magnitude. The sum minus the power is the rounded

@@ -175,7 +175,7 @@ OF_PROGRAMS: Mapping[str, str] = MappingProxyType(
 )
 
 LN2 = np.float32(0.6931471805599453)
-# From 3/4 on, reduced arguments of the logarithm count as below 1.
+# The argument of the logarithm is reduced to 3/4 <= m < 3/2.
 _LOG_START = np.uint32(0x3F400000)  # 3/4
 # Tables of at most this many rows become chains of selections, others are gathered:
 # with 8 rows both take XLA's CPU code the same time, with 26 selections take twice as

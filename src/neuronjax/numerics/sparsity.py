@@ -325,7 +325,7 @@ def check_beyond_end(
         raise InvalidProgramError(
             f"values{list(index)} is {np.asarray(values)[index]} at row {rows[index]} "
             f"of {length}, in group {index[axis] // pattern.kept} of axis {axis}",
-            remedy=f"keep rows up to {length - 1}, or zeros beyond; or give length=",
+            remedy=f"make values after row {length - 1} zero, or give a larger length=",
         )
 
 

@@ -64,8 +64,8 @@ def narrowed(codes: jax.Array, fmt: FloatFormat) -> jax.Array:
 
 def from_codes(codes: jax.Array, fmt: FloatFormat) -> jax.Array:
     """Return the elements with these codes; the array of codes may be wider than
-    `code_dtype`. This inverts `microscaling.to_codes`. NumPy keeps an FP4 element in a
-    byte, XLA two: on a CPU with kernels, a kernel packs the codes; elsewhere XLA does,
+    `code_dtype`. This inverts `microscaling.to_codes`. XLA keeps two FP4 elements in a
+    byte, NumPy one. On a CPU with kernels, a kernel packs them; elsewhere XLA does,
     nibble by nibble, which is an order of magnitude slower."""
     codes = codes.astype(fmt.code_dtype)
     if fmt.width != 4:

@@ -218,7 +218,7 @@ class Policy:
             "host" leaves the sums of TensorE to XLA, without any promise.
         fp32_model: how TensorE takes FP32 operands, in four passes of high and low
             halves: in "fp32_4pass_rows32" a pass sums every 32 rows and adds these sums
-            in order, as published distances of trn2 show (docs/exactness.md); in
+            in order, which fits trn2's published errors (docs/exactness.md); in
             "fp32_4pass" it is one sum down the 128 rows.
         psum_dtype: the format in which PSUM adds the tiles of a matmul, "float32" or,
             if the chip can, "bfloat16".
@@ -257,8 +257,8 @@ class Policy:
             ...) runs on the host, as JAX computes it, without any promise; otherwise it
             is an error.
         callbacks: what becomes of `pure_callback` and `io_callback`, which no
-            NeuronCore has: an error, run on the "host", or left out ("drop": NaN, the
-            largest integer, True for results, as Equinox's EQX_ON_ERROR=nan).
+            NeuronCore has: an "error", a run on the "host", or "drop": they are left
+            out, and each result is NaN, the largest integer or True.
             `jax.debug` always runs.
         collective_algorithm: the algorithm of reductions over devices: "auto" chooses
             by size and group, as documented. It fixes the order of additions and how
@@ -466,8 +466,8 @@ class Policy:
         return tuple(n for n, rule in rules if rule.matches(op_name, **texts))
 
     def for_op(self, op_name: str, **texts: Any) -> Policy:
-        """Return the policy of one op: this one, overridden by the last rule that
-        matches, and without rules.
+        """Return the policy of one op: this one without its rules, but with the
+        overrides of the last rule that matches.
 
         Arguments are those of `matching_rules`.
         """

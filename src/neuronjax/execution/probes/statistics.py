@@ -216,8 +216,8 @@ class Statistics(Shown):
     def plot(self) -> Any:
         """Return a Matplotlib figure of ranges and faults.
 
-        It shows the largest number of every result below the limit of its format, and
-        the shares that overflowed, were flushed to zero or were lost.
+        It shows the largest number of every result and the limit of its format, and the
+        shares that overflowed, were flushed to zero or were lost.
         """
         return self.display().plot()
 

@@ -124,7 +124,7 @@ _KINDS: Mapping[str, str] = {
 
 
 def fault_kind(sign: str, probe: Probe) -> str:
-    """Return the name of the fault of which a sign (a symptom) of a probe tells."""
+    """Return the name of the fault that a sign (a symptom) of a probe indicates."""
     if sign in _KINDS:
         return _KINDS[sign]
     if sign == "absorbed":

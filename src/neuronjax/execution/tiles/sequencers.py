@@ -42,7 +42,7 @@ def register_load(i: Signature, x: Operands, c: TileContext) -> Results:
 
 @executes("register_store")
 def register_store(i: Signature, x: Operands, c: TileContext) -> Results:
-    """Return a register's value; for a float tensor these are the FP32 bits again."""
+    """Return a register's value; a float32 tensor gets the number with these bits."""
     value, dst = x[0], i.outputs[0]
     if dst.dtype in ("float32", "uint32"):
         value = lax.bitcast_convert_type(value, jnp.dtype(dst.dtype))

@@ -78,7 +78,7 @@ def memset(dst: NkiTensor, value: float, engine: Any = engine.unknown, name: str
     """Fills a tile with a number."""
 
 def nc_find_index8(dst: NkiTensor, data: NkiTensor, vals: NkiTensor, name: str | None = None) -> NkiInstruction:
-    """The indices in data of 8 values per partition; all ones if data lacks one."""
+    """The indices in data of 8 values per partition; all bits 1 if one is missing."""
 
 def nc_match_replace8(dst: NkiTensor, data: NkiTensor, vals: NkiTensor, imm: float, dst_idx: NkiTensor | None = None, name: str | None = None) -> NkiInstruction:
     """dst = data with the first match of each of 8 values replaced by imm."""
@@ -87,7 +87,7 @@ def nc_matmul(dst: NkiTensor, stationary: NkiTensor, moving: NkiTensor, is_stati
     """dst = stationary.T @ moving, or dst += ..., a fold down the partitions."""
 
 def nc_matmul_mx(dst: NkiTensor, stationary: NkiTensor, moving: NkiTensor, stationary_scale: NkiTensor, moving_scale: NkiTensor, tile_position: tuple[int, ...] | None = None, tile_size: tuple[int, ...] | None = None, accumulate: bool | None = None, name: str | None = None) -> NkiInstruction:
-    """dst = stationary.T @ moving, dequantized in the array, or dst += ...."""
+    """dst = stationary.T @ moving, or dst += ...; the array dequantizes both."""
 
 def nc_n_gather(dst: NkiTensor, data: NkiTensor, indices: NkiTensor, name: str | None = None) -> NkiInstruction:
     """Gathers within every partition by its own indices."""

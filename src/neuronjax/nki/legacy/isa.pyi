@@ -69,7 +69,7 @@ def nc_matmul(stationary: Tile, moving: Tile, *, is_stationary_onezero: bool = F
     """Return stationary.T @ moving in PSUM; `psum += ...` adds it there."""
 
 def nc_stream_shuffle(src: Tile, dst: Tile, shuffle_mask: Sequence[int], **hints: Any) -> None:
-    """Copy partitions in another order within each 32."""
+    """Copy partitions in another order within each group of 32."""
 
 def nc_transpose(data: Tile, *, mask: Any = None, dtype: Any = None, engine: Any = engine.unknown, **hints: Any) -> Tile:
     """Return the transpose: by TensorE in PSUM, by VectorE in SBUF in squares of 32."""

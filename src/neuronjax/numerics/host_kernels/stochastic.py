@@ -50,8 +50,8 @@ from neuronjax.numerics.random_bits import GOLDEN, LAST_SHIFT, STEPS
 Value = Any
 #: Number of elements that are checked together.
 CHUNK = 1024
-#: The first shift of the mixer leaves the same bits of all indices in an aligned window
-#: of this size.
+#: The mixer's first shift drops the bits in which the indices of an aligned window of
+#: this size differ.
 WINDOW = 1 << STEPS[0][0]
 assert WINDOW % MANY == 0
 assert MANY % CHUNK == 0
@@ -178,8 +178,8 @@ class _StochasticPart:
         below = as_floats(c, like(binade + 1))
         fixed = c.bitcast(c.fused(as_floats(c, size), half, below), bits.type)
         steps = larger(c, fixed, size)
-        # The mixer's last shift and that to `drop` bits are one; the binade is
-        # subtracted.
+        # The xor of these is the top `drop` bits after the mixer's last shift. The xor
+        # with -binade, whose low bits are zeros, subtracts the binade.
         top = c.lshr(random, like(32 - drop))
         bottom = c.lshr(random, like(32 - drop + LAST_SHIFT))
         total = c.add(steps, c.xor(c.xor(top, bottom), like(-binade)))
