@@ -59,7 +59,7 @@ def test_what_was_lost_is_drawn_by_its_share(statistics):
     ]
     assert flushed
     found = dots(below)
-    assert found["flushed to 0, of non-zero numbers"] == flushed
+    assert found["share of non-zero numbers flushed to 0"] == flushed
     assert [y for _, y in found["updates lost: x + u == x"]] == [1.0]
 
 

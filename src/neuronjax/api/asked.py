@@ -59,7 +59,7 @@ class Asked:
         policy: str | Policy | None = None,
         **options: Any,
     ) -> Asked:
-        """Return the subject for the given target and policy, or for its own.
+        """Return an item as the subject, under the given target and policy or its own.
 
         Args:
             item: the verb's argument.

@@ -146,7 +146,7 @@ class Named:
     def split(
         self, args: tuple, kwargs: dict
     ) -> tuple[tuple[tuple, dict], Callable[[Any], tuple[tuple, dict]]]:
-        """Return the other arguments, and a function that adds the selected ones."""
+        """Return the unselected arguments, and a function that adds the selected."""
         kept = [i for i in range(len(args)) if i not in self.numbers]
         dynamic_args = tuple(args[i] for i in kept)
         dynamic_kwargs = {k: v for k, v in kwargs.items() if k not in self.names}

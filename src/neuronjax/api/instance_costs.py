@@ -291,7 +291,7 @@ def _slower(narrow: Profile, wide: Profile) -> str:
     policies = narrow.policy, wide.policy
     mixed, least = fastest_mixture(narrow.lowered, policies, timing)
     if not least:
-        return f"{said}; mixtures of these, or of so many modules, are not tried"
+        return f"{said}; no mixture was tried: too many modules, or no rule for one"
     if mixed is None or not least < wide.total_seconds:
         return f"{said}; no mixture of both by modules is predicted to be faster"
     code = " ".join(policy_code(mixed).split()).replace("( ", "(")

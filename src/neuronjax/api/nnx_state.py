@@ -78,8 +78,8 @@ class WithState:
 class InPlace(WithState):
     """A wrapper whose state `settled` writes back into the modules of the arguments.
 
-    For a function of `nnx.jit` the state is all that it writes. For any other it is
-    what it writes and does not return, because a caller takes returned modules from the
+    The state of a function of `nnx.jit` is every variable that it writes. Of any other
+    function it is those that are not returned: a caller takes returned modules from the
     results. If modules are donated, unchanged variables are written back too."""
 
     def __init__(
@@ -156,8 +156,8 @@ def for_arguments(function: Callable[..., Any], arguments: Any) -> Callable[...,
 
 
 def in_place(run: Callable[..., Any], function: Callable[..., Any]) -> Callable:
-    """Return `function` computed by `run`, which runs a `WithState` of it. Afterwards
-    the state is in the modules of the arguments."""
+    """Return a function that calls `run`, which executes a `WithState` of `function`,
+    and writes the state into the modules of the arguments."""
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -219,8 +219,8 @@ class _SteppedCall:
         variables: the arrays of the modules after the call, by their paths.
         written: the variables that the function has written.
         returned: the paths of the variables that are also results.
-        rebuilt: the paths of variables that the call has created, or "what is static"
-            if it has only changed the structure of the arguments.
+        rebuilt: the paths of variables that the call has created; ["what is static"] if
+            it has only changed the structure of the arguments.
     """
 
     result: Any

@@ -213,8 +213,8 @@ def _check_numbers(tolerance: float, most: int, variations: int, margin: float) 
     reference_and_baseline = f"at least {_FEWEST}: the reference and the baseline"
     for name, number, is_valid, remedy in (
         ("tolerance", tolerance, tolerance >= 0, "give a number from 0 upwards"),
-        ("margin", margin, margin >= 1, "give a number from 1, no margin, upwards"),
-        ("variations", variations, variations >= 0, "give a number from 0, none"),
+        ("margin", margin, margin >= 1, "give a number from 1 (no margin) upwards"),
+        ("variations", variations, variations >= 0, "give a number from 0 upwards"),
         ("max_evaluations", most, most >= _FEWEST, reference_and_baseline),
     ):
         if not is_valid:

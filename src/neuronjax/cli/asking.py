@@ -53,7 +53,7 @@ def _of_types(
     *,
     as_json: JsonOption = False,
 ) -> Ask:
-    """Return the `ask` for a program whose arguments need no values."""
+    """Return an `Ask` that passes a program's arguments to a verb; types suffice."""
 
     def ask(verb: Callable[..., Any], **keywords: Any) -> Any:
         function, arguments = program(source, shapes)
@@ -73,7 +73,7 @@ def _of_values(
     cache: CacheOption = True,
     as_json: JsonOption = False,
 ) -> Ask:
-    """Return the `ask` for a program with arguments that are given or drawn."""
+    """Return an `Ask` that passes a program's arguments to a verb, given or drawn."""
     if cache:
         keep_compiled()
 

@@ -87,7 +87,7 @@ def _device(target: Target, index: int) -> dict[str, Any]:
 def neighbours(topology: Topology, index: int) -> list[int]:
     """Return the devices to which a device is joined directly.
 
-    A chain, ring or torus joins neighbours along each axis, a switch all of an axis.
+    Along each axis a chain, ring or torus joins neighbours, and a switch joins all.
     """
     devices = set()
     for axis, size in enumerate(topology.shape):
@@ -209,7 +209,7 @@ def _core_facts(core: CoreSpec, chip: ChipSpec) -> dict[str, str]:
         "PSUM": f"{binary(core.psum_bytes)}, {core.psum_banks} banks",
         "contraction tile": ", ".join(f"{n} {k}" for k, n in tiles.items() if n),
         "peak TFLOPS": _by_dtype(core.documented_tflops),
-        "FP8 of the policy": chip.forward_fp8 or "-",
+        "FP8 of forward operands": chip.forward_fp8 or "-",
         "capabilities": ", ".join(sorted(core.capabilities)) or "-",
     }
 

@@ -111,7 +111,7 @@ def in_options(text: str, flags: Mapping[str, str]) -> str:
         # A word such as "steps" is also prose.
         if "_" in keyword:
             text = re.sub(rf"\b{keyword}\b", flag, text)
-        # A message may name the keyword and the option beside it.
+        # "policy=x (--policy x)" is "--policy x (--policy x)" by now.
         text = re.sub(rf"({flag} \S+) \(\1\)", r"\1", text)
     return text
 
@@ -156,7 +156,7 @@ def _parameter(
 
 
 def help_of(verb: Callable[..., Any], keyword: str) -> str:
-    """Return the first sentence about a keyword; for "as `other`" that of `other`."""
+    """Return the first sentence about a keyword; for "as `other`", that in `other`."""
     section = inspect.cleandoc(verb.__doc__ or "").partition("\nArgs:\n")[2]
     entries = {name: " ".join(text.split()) for name, text in _ENTRY.findall(section)}
     text = entries[keyword]

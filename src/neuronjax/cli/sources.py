@@ -157,7 +157,7 @@ class FunctionSource:
         except TypeError as error:
             short = self.name.rpartition(":")[2]
             raise InvalidProgramError(
-                f"{self.name}{signature}: {error}, of {len(arguments)} given",
+                f"{self.name}{signature}: {error}; {len(arguments)} are given",
                 remedy="give one shape per parameter; where one is a pytree "
                 f"(parameters, optimizer state) set {short}.example_args in the file, "
                 "a tuple of arguments or a function that returns it",

@@ -59,7 +59,7 @@ def smallest_set(
 def _fewest(
     candidates: Sequence[Hashable], trial: Callable[[Sequence[Hashable]], bool]
 ) -> int | None:
-    """Return how many of the first candidates explain: 1, 4, 16, ..., then bisect."""
+    """Return how many first candidates pass `trial`: try 1, 4, 16, ..., then bisect."""
     low, high = 0, 1
     while not trial(candidates[:high]):
         if high >= len(candidates):

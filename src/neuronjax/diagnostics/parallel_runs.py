@@ -120,7 +120,7 @@ def _split(block: Block, lowered: LoweredRegion) -> Split:
 
 
 def _named(op: Op, views: Mapping[Value, Any]) -> Iterable[int]:
-    """Yield the buffers of an op's operands, though its instructions may read casts."""
+    """Yield the buffers of an op's operands, even if only casts of them are read."""
     for inner in op.walk():
         for value in inner.operands:
             if value in views:

@@ -220,7 +220,7 @@ class PrecisionSearch(Displayed):
             f"{in_words(self.compile_seconds)}",
         ]
         if self.speedup < 1:
-            lines.append('predicted slower: objective="time" keeps what saves time')
+            lines.append('predicted slower; objective="time" avoids that')
         lines += self._better_uniform()
         return Text("\n".join([*lines, ""]))
 

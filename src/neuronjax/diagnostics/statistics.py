@@ -93,7 +93,7 @@ def _told(number: float | None, spec: str) -> str:
 
 
 _LEGEND = {
-    "flushed": "flushed to 0, of non-zero numbers",
+    "flushed": "share of non-zero numbers flushed to 0",
     "lost": "lost updates: x + u == x",
 }
 _COLUMNS = {

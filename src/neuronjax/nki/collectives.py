@@ -194,7 +194,7 @@ def all_to_all(
 
 
 @_described(
-    dsts="one of the same shape; who is no target keeps it as it is (ASSUMPTION)",
+    dsts="one of the same shape, unchanged on a rank that is no target (ASSUMPTION)",
     source_target_pairs="nobody twice a source, nobody twice a target",
 )
 def collective_permute(

@@ -100,7 +100,7 @@ class Kernel:
 
     @property
     def func(self) -> Callable[..., Any]:
-        """The function as its author wrote it, under the vendor's name."""
+        """The function as its author wrote it; `func` is the vendor's name for it."""
         return inspect.unwrap(self.function)
 
     @property

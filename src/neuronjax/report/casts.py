@@ -24,7 +24,7 @@ NO_FASTER_THAN_TF32 = "TensorE is as fast with TF32, and FP32 operands need no c
 
 _KINDS = {"tensor_reduce": "largest magnitudes", "tensor_scalar": "scales and casts"}
 _CASTS, _TURNS = "casts", "transposes"
-#: For current scaling; it was priced for the GPT of the quickstart.
+#: Advice for current scaling, after predictions for the GPT of the quickstart.
 _CHEAPER = "scaling='delayed' casts a tensor as it is made"
 _WORTH_A_NOTE = 0.03
 
@@ -44,7 +44,7 @@ def operand_seconds(timeline: Timeline) -> Mapping[tuple[str, str], float]:
             own = [what for name, what in _KINDS.items() if name in names]
             if not isinstance(source, Transfer):
                 own += [_CASTS] * ("tensor_copy" in names)
-            elif source.reason != "spill_reload":  # read for the product anyway
+            elif source.reason != "spill_reload":  # the product needs it anyway
                 own = []
             kind = kind or next(iter(own), "")
         if kind:

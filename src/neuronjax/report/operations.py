@@ -57,7 +57,7 @@ class Operation:
     note: str = ""
 
     def dtypes(self, target: Target) -> tuple[str, ...]:
-        """Return the dtypes of these kinds that the target's engines have."""
+        """Return the dtypes of the target's engines whose kinds are in `uses`."""
         names = dict.fromkeys(
             name
             for engine in target.core.engines

@@ -51,7 +51,7 @@ class _Scale(NamedTuple):
 
     @property
     def step(self) -> float:
-        """Return the distance of the extra lines from the axis, as a factor."""
+        """Return the ratio of `low` to `exact`, which is that of `broken` to `high`."""
         return max(3.0, (self.high / self.low) ** 0.12)
 
     @property

@@ -28,7 +28,7 @@ _AMAX, _LIMIT = "#0072B2", INK
 _LOST: Sequence[tuple[tuple[str, ...], str, str, str]] = (
     (("overflow", "saturated"), "#D55E00", "X", "overflowed or saturated"),
     (("nan", "inf"), INK, "*", "NaN or Inf"),
-    (("underflow",), "#E69F00", "o", "flushed to 0, of non-zero numbers"),
+    (("underflow",), "#E69F00", "o", "share of non-zero numbers flushed to 0"),
     (("stagnant",), "#009E73", "s", "updates lost: x + u == x"),
 )
 _NAMED = 2  # losses named per kind

@@ -42,7 +42,7 @@ _BAND_STEP = 0.55
 #: Colours that differ from those of phases.
 _AROUND: Mapping[str, Any] = {"color": "#C8B58A", "linewidth": 0}
 _LOOP: Mapping[str, Any] = {"color": FAINT, "alpha": 0.18, "linewidth": 0}
-#: A named run works in this share of its time, and is this share of the total.
+#: A run is named if it works in this share of its time, and is this share of all.
 _FILLED, _NAMED_SHARE = 0.75, 0.01
 #: Text is written where more than `_HIGH` of the lane's height is filled, and less than
 #: `_LOW` of it with another colour.

@@ -54,9 +54,9 @@ def roofs(core: Core, peak: str | float = "bf16") -> Roofs:
     chip = core.chip
     bf16 = peak_flops_per_second(core, "bf16")
     assert bf16 is not None
-    # A stack serves as many cores as the largest logical core has [LNC]: on trn2 two of
-    # the four stacks serve two cores each, on trn1 each serves one. "For LNC1 and LNC2
-    # the same" [PS].
+    # A stack serves as many cores as the largest logical core has [LNC]: on trn2 each
+    # of four stacks serves two cores, on trn1 each of two serves one. "For LNC1 and
+    # LNC2 the same" [PS].
     stacks = chip.cores_per_chip // max(chip.lnc_options)
     return Roofs(
         peak_flops=_peak(core, peak),
@@ -197,12 +197,12 @@ def _engine_metrics() -> dict[str, Metric]:
 
 METRICS: Mapping[str, Metric] = MappingProxyType(
     {
-        "total_time": Metric("s", "from the first event to the last, and around them"),
+        "total_time": Metric("s", "from the first event to the last, plus around_time"),
         "around_time": Metric("s", "of total_time, to begin and end a program"),
-        "neuroncore_cycle_count": Metric("cycles", "total_time in base clocks"),
+        "neuroncore_cycle_count": Metric("cycles", "total_time in base-clock cycles"),
         "model_flops": Metric("FLOP", "of the program's matmuls"),
         "adjusted_hardware_flops": Metric("FLOP", "executed, in BF16 equivalents"),
-        "adjusted_transpose_flops": Metric("FLOP", "those of them in transposes"),
+        "adjusted_transpose_flops": Metric("FLOP", "in transposes, BF16 equivalents"),
         "mfu_estimated_percent": Metric("percent", "model_flops of the peak"),
         "hfu_estimated_percent": Metric("percent", "adjusted_hardware_flops of BF16's"),
         "mm_arithmetic_intensity": Metric("FLOP/B", "model_flops per HBM byte"),
@@ -222,7 +222,7 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
         "dma_efficiency_percent": Metric(
             "percent", "of the DMA engines' practical rate, while active", False
         ),
-        "mbu_estimated_percent": Metric("percent", "HBM bytes, of one stack's rate"),
+        "mbu_estimated_percent": Metric("percent", "HBM traffic, of one stack's rate"),
         "hbm_read_bytes": Metric("B", "by the DMA engines"),
         "hbm_write_bytes": Metric("B", "by the DMA engines"),
         "spill_save_bytes": Metric("B", "intermediates that SBUF has no room for"),

@@ -266,7 +266,7 @@ GROUPS = {
 
 class UsageGroups(Displayed, dict[str, Usage]):
     """Usage by one of `GROUPS`, the busiest first. Its `pandas.DataFrame` has a column
-    for each name."""
+    for each group."""
 
     def __init__(self, by: str, found: Mapping[str, Usage]) -> None:
         super().__init__({name: used.told() for name, used in found.items()})
@@ -312,7 +312,7 @@ def groups_table(
     queues: list[Queue] = [q for q in QUEUES if whole.seconds.get(q, 0.0) > least]
     short = [QUEUE_TITLES[q].removesuffix("E").removesuffix("-cores") for q in queues]
     rows = new_table(
-        f"{title}: share of the time of all queues; {name} of each",
+        f"{title}: share of all queues' time; {name} of each queue",
         {heading: TEXT | {"min_width": 22}} | dict.fromkeys(("share", *short), NUMBER),
         caption="\n".join(filter(None, (note, _of_none(shown, heading)))) or None,
     )

@@ -259,8 +259,8 @@ def _check(path: Path, described: Any, program: bytes, arrays: bytes) -> None:
     for ending, data in (("program", program), ("arrays", arrays)):
         if sha256(data) != described[ending]["sha256"]:
             raise InvalidProgramError(
-                f"golden {path}: its {ending} are not those that {path.name}.json was "
-                "written with",
+                f"golden {path}: the hash of its {ending} is not that in "
+                f"{path.name}.json",
                 remedy="take all three files from one commit, or " + _REMEDY,
             )
 

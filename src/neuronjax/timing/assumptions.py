@@ -107,7 +107,7 @@ THROTTLE_SINKING = assumed(
     0.25,
     "s/s",
     "seconds of the ramp lost per second, times how far the array's use is below the"
-    " limit (all of it while idle). That the rows in use count is not documented",
+    " limit (all of it while idle). No document says that the rows in use matter",
     fitted_to="trn2, eight kernels of bmm with products of 64 rows [KDA]",
 )
 
@@ -133,7 +133,7 @@ STRIDE_BYTES = Constant(
 STRIDED_ACCESS = Constant(
     2,
     "cycles/element",
-    "at such a stride [A2]; later guides do not say that it changed",
+    "at a stride of STRIDE_BYTES [A2]; later guides do not say that it changed",
 )
 DYNAMIC_COPY_MINIMUM = Constant(600, "cycles", "copy from a dynamic address [V26]")
 RECIPROCAL_PASSES = Constant(8, "cycles/element", "reciprocal on VectorE [V26, SH]")
@@ -178,8 +178,8 @@ GPSIMD_BYTES = Constant(
 GPSIMD_SHARE = assumed(
     0.5,
     "fraction",
-    "of that rate, and of one operation per cycle, is what software reaches: loads, the"
-    " operation and the store take turns",
+    "of GPSIMD_BYTES, and of one operation per cycle, is what software reaches: loads,"
+    " the operation and the store take turns",
 )
 GPSIMD_PROCESSORS = Constant(8, "processors", "[A2]")
 GATHER_INDEX = assumed(
@@ -335,7 +335,8 @@ CHIP_START = assumed(
 LINK_START = assumed(
     4.7e-06,
     "s",
-    "the same, ranks on several chips; ASSUMPTION: and on several instances",
+    "from the trigger to the first step, ranks on several chips; ASSUMPTION: on"
+    " several instances too",
     fitted_to="T12: 8 ranks, 1 KiB, 6.3 us, less one hop",
 )
 CHIP_HOP = assumed(

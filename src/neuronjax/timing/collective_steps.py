@@ -290,7 +290,7 @@ def _mesh_scatter(site: _GroupSite) -> Steps:
         return [site.step(1.0, 1 - c)]
     if k == 1:
         return [site.step((n - 1) * c + 1.0, (n - 1) * c, site.pairs(per_chip=c))]
-    # Every rank adds its chunks of all other chips on its chip, and writes the sums.
+    # For each other chip every rank adds up a chunk of its chip's ranks, and sends it.
     first = site.step(1.0, (n - 1) * c, site.pairs(per_chip=k * c))
     return [first, site.step(n * c)]
 

@@ -230,7 +230,7 @@ def _algorithm(
 
 @dataclass(frozen=True)
 class CollectivePrice:
-    """Seconds of steps, or seconds per byte.
+    """The price of steps, for all bytes or (in `_rates`) for one byte.
 
     Attributes:
         by_resource: the time in which "link", "dma" or "efa" was the slowest.

@@ -170,9 +170,9 @@ def with_held_tiles(
 
     The older style's compiler leaves out loads of what was loaded before, and what an
     inner loop makes again in every iteration. The tile that was made first is read
-    instead. The last of them are held, as far as the kernel's own tiles leave room. By
-    counters, spills apart, three kernels read so many bytes on trn1 [AO]: 84 MB where
-    604 are written down. In v2 of the tutorial's Mamba kernel, also at other widths,
+    instead. The tiles used last are held, as far as the kernel's own tiles leave room.
+    Without spills, counters of three kernels on trn1 agree [AO]: one reads 84 MB where
+    its loads are 604 MB. In v2 of the tutorial's Mamba kernel, also at other widths,
     VectorE is active for 1.33 to 1.46 ms on trn2 [KDA]; with a product of delta and u
     in every iteration it would be 1.52 to 1.73. The product stays in the loop in v3,
     where it changes with the inner loop, and in v1, whose tiles are too large."""

@@ -168,7 +168,7 @@ def _cycles_of_plane(group: Group) -> list[tuple[int, ...]]:
 def _through_planes(
     cycles: Sequence[tuple[int, ...]], planes: int
 ) -> list[tuple[int, ...]]:
-    """Return each cycle, cut open, back and forth through an even number of planes.
+    """Return each cycle cut open, forwards on even planes and backwards on odd ones.
 
     ASSUMPTION: the vendor's cycles through an UltraServer are not published. These
     share no wire, since the second is cut between other chips."""

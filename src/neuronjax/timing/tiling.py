@@ -122,7 +122,7 @@ def _side(fused: Fused, step: FusedStep, n: int) -> tuple[int, ...]:
 
 
 def _operand_rows(fused: Fused, step: FusedStep, position: int) -> frozenset[int]:
-    """Return the row counts in which an operand can come from inside the region."""
+    """Return the row counts that an operand may have if its region computes it."""
     value = step.operands[position]
     own = rows_of(fused.types[value].shape)
     if step.form == "matmul":

@@ -122,8 +122,8 @@ class Work:
 #: the instruction is free: an access pattern of its consumers (a reshape, a broadcast).
 Way = tuple[Work, ...]
 
-#: Why bytes move between HBM and SBUF. `weight` is an input that is a parameter;
-#: `update` is written into an argument that is not a result yet.
+#: Why bytes move between HBM and SBUF. `weight` is an input that is a parameter.
+#: `update` is written in place into an argument and is not a result (an `output`).
 Reason = Literal[
     "input",
     "weight",

@@ -54,8 +54,8 @@ class Choices:
     narrow_subnormals: str = "kept"
     integer_overflow: str = "nearest end"
     integer_nan: str = "0"
-    subnormals: str = "zeros of their sign"
-    dma_subnormals: str = "zeros of their sign"
+    subnormals: str = "signed zeros"
+    dma_subnormals: str = "signed zeros"
     nan: str = "the NaN"
     zeros: str = "-0 is below +0"
     payload: str = "the first operand's"
@@ -231,14 +231,14 @@ def to_integer(chip: Choices, x: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 def read(how: str, x: np.ndarray) -> np.ndarray:
     """Subnormals on the way in."""
-    zero = {"zeros of their sign": 1, "zeros": 1, "read as zeros, written": 1}
+    zero = {"signed zeros": 1, "zeros": 1, "read as zeros, written as is": 1}
     tiny = np.abs(x) < _TINY
     return np.where(tiny, np.copysign(F32(0), x), x) if how in zero else x
 
 
 def written(how: str, x: np.ndarray) -> np.ndarray:
     """Subnormals on the way out."""
-    if how in ("kept", "read as zeros, written"):
+    if how in ("kept", "read as zeros, written as is"):
         return x
     x = np.where(np.abs(x) < _TINY, np.copysign(F32(0), x), x)
     return x + F32(0) if how == "zeros" else x
@@ -435,7 +435,7 @@ class Isa:
     def nc_transpose(self, dst, data, engine):
         x = data.array.T
         if self.chip.transpose == "by way of FP32":
-            x = written("zeros of their sign", read("zeros of their sign", x))
+            x = written("signed zeros", read("signed zeros", x))
             x = np.where(np.isnan(x), F32(np.nan), x)
         dst.array[...] = x
 

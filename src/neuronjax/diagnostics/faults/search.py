@@ -260,8 +260,8 @@ class FaultSearch:
         return [*reversed(before), chain[worst]]
 
     def _makes(self, trace: OpTrace, shown: OpTrace) -> bool:
-        """Return whether an op loses more than ordinary rounding at the op that shows
-        it. A cast that gives up digits does, even if both round to the same format."""
+        """Return whether an op loses more than the op that shows the error rounds away.
+        A cast to fewer digits also counts if both ops round to the same format."""
         own, other = map(rounds_to, (trace, shown))
         if narrows(trace.path.op) and own == other:
             return True

@@ -25,7 +25,7 @@ from neuronjax.numerics.host_kernels.figures import Distance, Told
 LOST = 0.5
 LOST_WHOLE = 0.1
 LEAST_WHOLE = 15.0
-#: If more elements are lost than this share, perturbed data must excuse them.
+#: If a larger share of elements is lost, it is compared with that of perturbed data.
 MOST_LOST = 0.1
 #: Numbers below this share of a roundoff of the typical number count as zero.
 NOTHING = 2.0**-10

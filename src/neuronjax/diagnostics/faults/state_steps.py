@@ -64,8 +64,8 @@ class StateStep:
 
     @property
     def is_lost(self) -> bool:
-        """Return whether the error exceeds `allowed`, or the format has no room or most
-        elements stay where they are; a step that the data move by far is noise."""
+        """Return whether the error exceeds `allowed`. If `data_error` is small, it is
+        also enough that the format has no room or that most elements do not move."""
         is_still = self.unmoved > LOST_UPDATE < self.error
         stays = self.data_error < OF_DATA and (is_still or not self.has_room)
         return self.error > self.allowed or stays

@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 
-# Needed to trace any candidate. The child that runs values imports what that needs.
+# Needed to trace any candidate. A child that computes values imports its own modules.
 import neuronjax.diagnostics.judging.tracing_child  # noqa: F401
 from neuronjax.diagnostics.judging.sandbox import SEPARATOR, WORD
 

@@ -230,8 +230,8 @@ def _split(
 ) -> tuple[list[_Operand], dict[int, Shared], list[np.ndarray]]:
     """Return operands broadcast, and the shared errors of the result.
 
-    A broadcast constant counts as rounded for each element by itself, although all have
-    one error: the roundings of a sum exceed these errors added up.
+    The copies of a broadcast constant have one error, but count as rounded separately:
+    even if that error adds up in a sum, the roundings of the sum are larger.
     """
     terms: dict[int, Shared] = {}
     loose: list[np.ndarray] = []

@@ -54,8 +54,8 @@ def operands_may_be_indirect(i: KernelInstruction, trace: OnCore) -> None:
             raise broken(
                 i,
                 f"input {n} {text(inputs[n])} is an .indirect() view",  # type: ignore[arg-type]
-                f"inputs {', '.join(map(str, takes.gathered))} and dst may be: copy it "
-                "first",
+                f"only inputs {', '.join(map(str, takes.gathered))} and dst may be one:"
+                " copy it first",
             )
     views = [a for a in (*i.outputs, *inputs) if a is not None and _is_gathered(a)]
     _check_offsets(i, views)
@@ -107,7 +107,7 @@ def _check_places(i: KernelInstruction, gathered: list[Access]) -> None:
 
 @limit("nc_matmul", "nc_matmul_mx")
 def gathering_matmuls(i: KernelInstruction, trace: OnCore) -> None:
-    """Matmuls gather only with the whole array, and in transpose mode not `moving`."""
+    """`.indirect()` needs the whole array, and not `moving` in transpose mode."""
     stationary, moving, *_ = tensor_inputs(i)
     if not any(map(_is_gathered, (stationary, moving, i.outputs[0]))):
         return

@@ -97,7 +97,7 @@ def array_tiles(i: KernelInstruction, trace: OnCore) -> None:
         legal = (32, *legal)
     asked = f"tile_position {position}, tile_size {sizes}"
     if len(sizes) != 2 or len(position) != 2 or any(s not in legal for s in sizes):
-        raise broken(i, asked, f"sizes of {', '.join(map(str, legal))}, two each")
+        raise broken(i, asked, f"pairs, with sizes of {', '.join(map(str, legal))}")
     if i.name == "nc_matmul_mx" and sizes[1] != legal[-1]:
         raise broken(i, asked, f"all {legal[-1]} columns")
     for start, size in zip(position, sizes, strict=True):

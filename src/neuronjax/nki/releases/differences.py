@@ -34,8 +34,8 @@ class When:
     #: Uses with this keyword, or with the argument at this position, counted from 0.
     keyword: str = ""
     literal: str = ""  # that argument is a literal of this type: "int", "str"
-    without: str = ""  # uses without this keyword that also have
-    position: int = 0  # fewer positional arguments than this
+    without: str = ""  # uses that give this argument neither by name nor by position
+    position: int = 0  # how many positional arguments include that one
     positional: int = 0  # uses with at least this many positional arguments
     called: bool = False  # only calls
     style: str = ""  # uses of this namespace: "neuronxcc.nki", "nki"

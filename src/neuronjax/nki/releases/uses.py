@@ -36,8 +36,8 @@ _MAKERS = frozenset(
 class NkiUse:
     """A place in a file that uses a name of NKI."""
 
-    #: With the prefix `nki.` in both styles; or the namespace of an import, or a
-    #: keyword of Python that NKI refuses.
+    #: The name, which begins with `nki.` in both styles; or the namespace of an import,
+    #: or a keyword of Python that NKI refuses.
     name: str
     line: int  # line number from 1
     older: bool = False  # whether it is from `neuronxcc.nki`

@@ -1,6 +1,6 @@
 """Probes to run on a Trainium chip, and what their results decide.
 
-kit, probes, inputs  write the kit; its probes with their sizes, and their inputs
+kit, probes, inputs  write the kit, list its probes, and make their inputs
 results, cases       read a chip's results, and hold them with the inputs as numbers
 questions_*          list the alternatives to each claim
 folds, roundings, functions  compute the alternatives

@@ -81,7 +81,7 @@ FOLDS: Mapping[str, Fold] = {
 
 
 def folds_of(count: int) -> dict[str, Fold]:
-    """Return the folds that differ for at most `count` numbers."""
+    """Return the folds, but not those by tiles that would hold all `count` numbers."""
     sizes = {name: int(name.rpartition(" ")[2]) for name in FOLDS if "tiles" in name}
     return {name: f for name, f in FOLDS.items() if sizes.get(name, 0) < count}
 

@@ -57,9 +57,7 @@ def _float_casts(name: str, probe: str, fmt: FloatFormat) -> Iterator[Question]:
     if least > 2.0**-126:
         kept = {f"kept, {key}": how for key, how in ROUNDINGS.items()}
         alternatives = each(kept, lambda how, c: to_float(c["x"], fmt, how))
-        alternatives["zeros of their sign"] = lambda case: np.copysign(
-            F32(0), case["x"]
-        )
+        alternatives["signed zeros"] = lambda case: np.copysign(F32(0), case["x"])
         alternatives["zeros"] = lambda case: np.zeros_like(case["x"])
         below = between(2.0**-126, least * 0.75)
         yield ask(f"{name}, subnormals", claim, probe, alternatives, **below)
@@ -103,10 +101,10 @@ def _integer_casts(name: str, probe: str, dtype: str) -> Iterator[Question]:
 
 # Name -> (subnormals are read as zeros, are written as zeros, zeros lose their sign).
 _FLUSHES = {
-    "zeros of their sign": (True, True, False),
+    "signed zeros": (True, True, False),
     "kept": (False, False, False),
-    "read as zeros, written": (True, False, False),
-    "read, written as zeros": (False, True, False),
+    "read as zeros, written as is": (True, False, False),
+    "read as is, written as zeros": (False, True, False),
     "zeros": (True, True, True),
 }
 
@@ -120,12 +118,12 @@ def subnormals() -> Iterator[Question]:
         yield ask(f"{WORDS[engine]}: subnormals", claim, probe, alternatives)
     # The array adds to +0, so no zero keeps its sign.
     signed = {name: (*how[:2], True) for name, how in list(_FLUSHES.items())[:-1]}
-    signed = {name.removesuffix(" of their sign"): how for name, how in signed.items()}
+    signed = {name.removeprefix("signed "): how for name, how in signed.items()}
     alternatives = each(signed, lambda how, c: _scaled(how, c["x"].T, c["y"]))
     yield ask("TensorE: subnormals", claim, "subnormals_tensor", alternatives)
     fmt = get_format("bfloat16")
     alternatives = {
-        "zeros of their sign": lambda c: to_float(flushed(c["x"]), fmt, _NEAREST),
+        "signed zeros": lambda c: to_float(flushed(c["x"]), fmt, _NEAREST),
         "kept": lambda c: to_float(c["x"], fmt, _NEAREST),
         "zeros": lambda c: to_float(flushed(c["x"]), fmt, _NEAREST) + F32(0),
     }

@@ -155,7 +155,7 @@ def _plain(factor: float = 1.0, extra: float = 0.0) -> Rule:
 
 
 def _reciprocal(task: LaneTask, core: Core) -> Pace:
-    """Return 8 N as published; on NeuronCore-v2 fewer, by its counters."""
+    """Return 8 N cycles as published, on NeuronCore-v2 fewer as its counters show."""
     newer = has(core, "vector_perf_modes")
     passes = a.RECIPROCAL_PASSES if newer else a.RECIPROCAL_PASSES_V2
     return Pace(longest(task.streams) * passes.value)
