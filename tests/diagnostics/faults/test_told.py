@@ -162,7 +162,8 @@ def test_a_gather_makes_no_zeros():
 def kept(scores, numbers):
     low = scores.astype(BF16)  # here
     least = lax.top_k(low, 64)[0][-1]
-    return jnp.where(low >= least, numbers, 0).sum()
+    chosen = jnp.where(low >= least, numbers, 0)
+    return chosen.sum()
 
 
 def test_what_only_hands_an_error_on_is_no_second_fault():

@@ -147,7 +147,9 @@ class FaultSearch:
         """Return the ops at fault, each once, in the order in which to examine them."""
         found: dict[OpPath, Suspect] = {}
         for suspect in self._all():
-            if not (found and suspect.follows):
+            lines = {path.op.location.source for path in found}
+            line = suspect.trace.path.op.location.source
+            if not (found and suspect.follows and line not in lines):
                 found.setdefault(suspect.trace.path, suspect)
         return [*found.values()] or [*self._swallowed(), *self._vanishing()]
 
