@@ -69,6 +69,21 @@ def test_the_bias_of_keys_has_no_gradient_at_any_step(policy):
         params, state = jit(step, policy=policy)(params, state, *batch)
 
 
+def test_steps_of_rounding_are_no_fault_of_a_state_without_room_for_them():
+    """A normalized step is large for FP32's rounding, and tiny for float64's."""
+    params = {k: normal(16, 16, seed=n, scale=0.25) for n, k in enumerate("qkv")}
+    params["bias"] = normal(16, seed=4)
+
+    def step(params, *batch):
+        grads = jax.grad(attention_loss)(params, *batch)
+        step_of_one = lambda w, g: w - 0.01 * g / jnp.sqrt(g * g + 1e-16)  # noqa: E731
+        return jax.tree.map(step_of_one, params, grads)
+
+    batch = normal(32, 16, seed=10), normal(32, 16, seed=11)
+    report = compare(step, policy="fp32", explain=False)(params, *batch)
+    assert report.faults == (), str(report)
+
+
 def mlp_loss(p, x, y):
     return jnp.mean((jnp.tanh(x @ p["w"] + p["b"]) @ p["v"] - y) ** 2)
 

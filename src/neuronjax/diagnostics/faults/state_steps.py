@@ -63,6 +63,11 @@ class StateStep:
         return self.format_error <= LOST_UPDATE
 
     @property
+    def may_be_noise(self) -> bool:
+        """Return whether the rounding of the state does not explain the error."""
+        return self.has_room or self.error > OF_DATA * self.format_error
+
+    @property
     def is_lost(self) -> bool:
         """Return whether the error exceeds `allowed`. If `data_error` is small, it is
         also enough that the format has no room or that most elements do not move."""

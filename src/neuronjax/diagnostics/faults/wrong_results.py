@@ -83,7 +83,7 @@ def wrong_results(
         if how == "far" and states.is_incremented(value):
             how = ""  # judged by its step instead
         step = None if how else states.lost_step(value, share, seen, results)
-        may_be = how == "far" or (step is not None and step.has_room)
+        may_be = how == "far" or (step is not None and step.may_be_noise)
         if may_be and is_chance(value, unit):
             continue
         if _is_whole(seen) and is_choice(value):
