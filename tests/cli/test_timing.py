@@ -126,7 +126,7 @@ def test_profile_a_saved_program(run, tmp_path):
 
 def test_profile_says_what_it_assumed(run):
     result = run("profile", "cli_timing.py:halve", "--args", "f32[64]", "--no-limits")
-    assert "turn assumed" in result.stdout.replace("\n", " ")
+    assert "iteration assumed" in result.stdout.replace("\n", " ")
     assert fits(result.stdout)
     options = ("--no-limits", "--trips", "cli_timing.py:8=10")
     result = run("profile", "cli_timing.py:halve", "--args", "f32[64]", *options)

@@ -219,8 +219,8 @@ def test_a_comparison_says_at_which_op_it_is(said):
     count = sum(op.op != "stablehlo.while" for op in found.ops)
     assert comparing[0].startswith(f"comparing with float64, op 1 of {count}")
     assert comparing[-1] == f"comparing with float64, op {count} of {count}"
-    turns = {s.rpartition(", ")[2] for s in comparing if "turn" in s}
-    assert turns == {f"turn {n}" for n in (1, 2, 3, 4)}  # the last time it ends
+    turns = {s.rpartition(", ")[2] for s in comparing if "iteration" in s}
+    assert turns == {f"iteration {n}" for n in (1, 2, 3, 4)}  # the last time it ends
 
 
 def amplifying(x):

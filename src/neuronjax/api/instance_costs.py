@@ -291,7 +291,7 @@ def _slower(narrow: Profile, wide: Profile) -> str:
     policies = narrow.policy, wide.policy
     mixed, least = fastest_mixture(narrow.lowered, policies, timing)
     if not least:
-        return f"{said}; no mixture was tried: too many modules, or no rule for one"
+        return f"{said}; no mixture was tried: too many modules, or no rule mixes them"
     if mixed is None or not least < wide.total_seconds:
         return f"{said}; no mixture of both by modules is predicted to be faster"
     code = " ".join(policy_code(mixed).split()).replace("( ", "(")
