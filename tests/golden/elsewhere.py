@@ -11,7 +11,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import jax
@@ -52,17 +52,15 @@ def values() -> tuple[np.ndarray, np.ndarray]:
     return x.astype(np.float32), draw.normal(size=(256, 64)).astype(np.float32)
 
 
-def digests() -> dict[str, str]:
-    """Of this process."""
-    found = {}
+def digests() -> Iterator[tuple[str, str]]:
+    """Yield the name and SHA-256 of each result of this process."""
     for name in NAMES:
         stored = golden_file.read(FOLDER / name)
         how = stored.target, stored.policy, stored.rounding_seed
-        found[name] = digest(run(stored_program(stored), *how, stored_inputs(stored)))
+        yield name, digest(run(stored_program(stored), *how, stored_inputs(stored)))
     for policy in POLICIES:
         step = nj.jit(wild, target="trn3", policy=policy)
-        found[f"wild {policy}"] = digest(step(*values()))
-    return found
+        yield f"wild {policy}", digest(step(*values()))
 
 
 def digests_elsewhere(
@@ -102,4 +100,4 @@ def digests_elsewhere(
 
 if __name__ == "__main__":
     choice.enabled = "--no-kernels" not in sys.argv
-    print(json.dumps(digests()))
+    print(json.dumps(dict(digests())))

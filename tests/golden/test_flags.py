@@ -19,7 +19,7 @@ FLAGS = [
 
 @pytest.fixture(scope="module")
 def here():
-    return digests()
+    return dict(digests())
 
 
 @pytest.mark.parametrize("flag", FLAGS)
