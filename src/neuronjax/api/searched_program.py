@@ -138,7 +138,8 @@ class SearchedProgram:
     def _alone(
         self, candidates: Candidates, groups: Groups, number: int
     ) -> Iterator[str | UnsupportedError]:
-        """Yield for each group the program with only it lowered, or the refusal."""
+        """Yield for each group the program in which only it has the candidate of this
+        number and the others have the baseline, or the error that refuses it."""
         count, last = len(groups.groups), len(candidates.names) - 1
         for group in range(count):
             assignment = tuple(number if g == group else last for g in range(count))
@@ -180,8 +181,8 @@ def fastest_mixture(
 
     From either policy, the modules of the program get the other one, one after another,
     if that is predicted to save time. Modules that differ in numbers alone, as the
-    layers in a list do, get the same. The policy is None if either alone is the
-    fastest. Seconds of 0 mean that none was tried: a rule cannot state what differs, or
+    layers in a list do, get the same. The policy is None if one policy alone is the
+    fastest. Seconds are 0 if no mixture was tried, because rules cannot express it or
     there are too many parts."""
     named = [replace(policy, name=str(n)) for n, policy in enumerate(policies)]
     try:

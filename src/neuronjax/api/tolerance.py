@@ -62,7 +62,7 @@ def tolerance(
         A function of the same arguments that returns the `LegalResults`.
 
     Raises:
-        InvalidProgramError: unknown target, policy or table, or no probability.
+        InvalidProgramError: unknown target, policy or table, or a bad `failure`.
         UnsupportedError: when called, complex numbers, or a loop or branch whose
             condition compares numbers that are closer than their bounds.
         UnimplementedError: when called, an op without a rule.

@@ -1,9 +1,9 @@
 """The use of SBUF and HBM over time, from a timeline and a memory plan.
 
 The plan has units, the timeline has events: each unit is shown until its last event.
-The units of a function that is called, or that devices run alike, replace the call,
-since a jitted step is a single call. A loop is one unit. Seconds, and bytes of one
-core.
+A call is shown as the units of the function, since a jitted step is a single call, and
+an Spmd as those of its body. A loop is one unit. Times are in seconds, bytes are those
+of one core.
 """
 
 from __future__ import annotations

@@ -240,7 +240,8 @@ def _shares(
 
 
 def _busiest(busy: np.ndarray, working: np.ndarray) -> list[int]:
-    """Return the largest row of each column, or of the last column that was working."""
+    """Return the index of the largest row in each working column. The others repeat the
+    last working column before them, or at the start the first one."""
     places = np.where(working, np.arange(len(working)), -1)
     last = np.maximum.accumulate(places)
     last[last < 0] = working.argmax()

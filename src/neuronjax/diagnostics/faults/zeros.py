@@ -24,7 +24,7 @@ def flushed(flow: Flow, shown: OpTrace, evidence: OpEvidence) -> OpTrace | None:
     found, op = None, shown.path.op
     most = lambda t: (t.zeros, t.emptiest.result.nothing)  # noqa: E731
     while True:
-        shares = evidence.operands.items()  # a constant that fills gaps made nothing
+        shares = evidence.operands.items()  # the Inf of a constant has no maker
         broken = [v for v, x in shares if x.nonfinite and flow.maker(v) is not None]
         behind = broken if seen and broken else _empty(op, evidence)
         trace = flow.maker(behind[0], key=most) if behind else None
