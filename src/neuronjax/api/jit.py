@@ -254,7 +254,7 @@ class Emulated(Stateful):
     @boundary
     def captured(self, *args: Any, **kwargs: Any) -> CapturedProgram:
         """Return the program for arguments of these types, from which all verbs start.
-        Only for a `reported` function do its results include writes to NNX modules."""
+        Its results include writes to NNX modules only for a `reported` function."""
         return self._capture(self._alone, args, kwargs)
 
     @boundary

@@ -179,11 +179,10 @@ def fastest_mixture(
 ) -> tuple[Policy | None, float]:
     """Return the fastest mixture of two policies that is found, and its seconds.
 
-    From either policy, the modules of the program get the other one, one after another,
-    if that is predicted to save time. Modules that differ in numbers alone, as the
-    layers in a list do, get the same. The policy is None if one policy alone is the
-    fastest. Seconds are 0 if no mixture was tried, because rules cannot express it or
-    there are too many parts."""
+    Starting from either policy, each module in turn gets the other one if that is
+    predicted to save time. Modules that differ in numbers alone, as the layers in a
+    list do, get the same. The policy is None if one alone is the fastest. Seconds are 0
+    if rules cannot express a mixture or there are too many parts."""
     named = [replace(policy, name=str(n)) for n, policy in enumerate(policies)]
     try:
         program = SearchedProgram.of(Asked.of(lowered), ((), {}), timing)

@@ -240,8 +240,7 @@ def _shares(
 
 
 def _busiest(busy: np.ndarray, working: np.ndarray) -> list[int]:
-    """Return the index of the largest row in each working column. The others repeat the
-    last working column before them, or at the start the first one."""
+    """Return each column's largest row, by index; idle columns repeat a working one."""
     places = np.where(working, np.arange(len(working)), -1)
     last = np.maximum.accumulate(places)
     last[last < 0] = working.argmax()

@@ -97,7 +97,7 @@ def _contracted_rows(
 ) -> frozenset[int]:
     """Return the row count that a matmul contracts; empty if it contracts no rows.
 
-    An operand computed in `inside` must begin with these axes; others need not."""
+    An operand of `inside` must begin with the batch and contracted axes, in order."""
     d = dimensions(step)
     sides = ((d.lhs_batch, d.lhs_contract), (d.rhs_batch, d.rhs_contract))
     rows = 1
